@@ -1,0 +1,105 @@
+use super::Algorithm;
+use super::gcra::{Gcra, GcraState};
+use crate::decision::{Decision, Receipt};
+use crate::quota::Quota;
+use crate::time::Timestamp;
+
+macro_rules! bucket {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name {
+            quota: Quota,
+            gcra: Gcra,
+        }
+
+        impl $name {
+            /// A bucket that holds the quota's [burst](Quota::max_burst).
+            #[must_use]
+            pub const fn new(quota: Quota) -> Self {
+                Self { quota, gcra: Gcra::new(&quota, quota.max_burst()) }
+            }
+        }
+
+        impl Algorithm for $name {
+            type State = GcraState;
+
+            fn quota(&self) -> Quota {
+                self.quota
+            }
+
+            fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u32) -> (Decision, Option<GcraState>) {
+                self.gcra.decide(state, now, cost)
+            }
+
+            fn expires_at(&self, state: &GcraState) -> Timestamp {
+                self.gcra.expires_at(state)
+            }
+
+            fn give_back(&self, state: GcraState, now: Timestamp, cost: u32, receipt: Receipt) -> GcraState {
+                self.gcra.give_back(state, now, cost, receipt)
+            }
+        }
+    };
+}
+
+bucket! {
+    /// A bucket of tokens that refills at the quota's rate; a request takes its cost or is refused.
+    /// Exactly the same decisions as [`LeakyBucket`], seen from the other side: tokens left =
+    /// capacity − level.
+    ///
+    /// A key that has been idle may spend the whole burst at once, then the rate; `remaining` counts
+    /// the tokens left.
+    ///
+    /// # Accuracy
+    ///
+    /// Exact, for every rate: nothing is rounded but the wait that is told, up, to the nanosecond.
+    /// In every interval, at most burst + rate × length is admitted.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sluice::algorithm::{Algorithm, TokenBucket};
+    /// use tower_sluice::time::Timestamp;
+    /// use tower_sluice::Quota;
+    ///
+    /// let bucket = TokenBucket::new(Quota::per_second(3).burst(2));
+    /// let now = Timestamp::from_nanos(0);
+    ///
+    /// let (first, state) = bucket.decide(None, now, 1);
+    /// assert_eq!(first.remaining(), 1);
+    /// let (_, state) = bucket.decide(state, now, 1);
+    /// let (third, _) = bucket.decide(state, now, 1);
+    /// // A third of a second, rounded up to the nanosecond.
+    /// assert_eq!(third.retry_after(), Some(Duration::from_nanos(333_333_334)));
+    /// ```
+    TokenBucket
+}
+
+bucket! {
+    /// A bucket that every request fills by its cost and that leaks at the quota's rate; a request
+    /// that would make it overflow is refused (the leaky bucket *as a meter*). Exactly the same
+    /// decisions as [`TokenBucket`], seen from the other side: level = capacity − tokens left.
+    ///
+    /// To make requests wait instead of refusing them, see [`LeakyQueue`](crate::LeakyQueue).
+    ///
+    /// # Accuracy
+    ///
+    /// That of [`TokenBucket`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tower_sluice::algorithm::{Algorithm, LeakyBucket};
+    /// use tower_sluice::time::Timestamp;
+    /// use tower_sluice::Quota;
+    ///
+    /// // Holds 10 and leaks one per second.
+    /// let bucket = LeakyBucket::new(Quota::per_second(1).burst(10));
+    /// let (decision, _) = bucket.decide(None, Timestamp::from_nanos(0), 4);
+    /// // Filled by four, so that six more would fit.
+    /// assert_eq!(decision.limit() - decision.remaining(), 4);
+    /// ```
+    LeakyBucket
+}

@@ -1,0 +1,125 @@
+use super::Algorithm;
+use crate::decision::{Decision, Receipt};
+use crate::quota::Quota;
+use crate::time::Timestamp;
+
+/// Counts requests in windows that begin at multiples of the period, and starts again at zero in
+/// each.
+///
+/// With the default clock a window of an hour begins on the hour, one of a day at midnight UTC.
+///
+/// # Accuracy
+///
+/// Exact within a window. Around the edge of two windows **twice the limit** may pass in an
+/// arbitrarily short time: all of one window at its end, all of the next at its start. Where that
+/// matters, take [`SlidingWindow`](super::SlidingWindow) or a bucket. All clients are readmitted at the same
+/// instant, too, and may all come back then.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_sluice::algorithm::{Algorithm, FixedWindow};
+/// use tower_sluice::time::Timestamp;
+/// use tower_sluice::Quota;
+///
+/// let window = FixedWindow::new(Quota::per_minute(2));
+/// let late = Timestamp::from_nanos(59_000_000_000);
+/// let (_, state) = window.decide(None, late, 2);
+/// let (refused, _) = window.decide(state, late, 1);
+/// assert_eq!(refused.retry_after(), Some(Duration::from_secs(1)));
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct FixedWindow {
+    quota: Quota,
+}
+
+/// What a [`FixedWindow`] remembers of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FixedWindowState {
+    /// Which window: its start, divided by the period.
+    window: u64,
+    used: u32,
+}
+
+impl FixedWindow {
+    /// A window as long as the quota's period.
+    ///
+    /// # Panics
+    ///
+    /// If the quota has a burst other than its limit: a window has none to honour it with.
+    #[must_use]
+    pub const fn new(quota: Quota) -> Self {
+        assert!(quota.max_burst() == quota.limit(), "{}", super::fixed_window::NO_BURST);
+        Self { quota }
+    }
+
+    fn start_of(&self, window: u64) -> u64 {
+        window.saturating_mul(self.quota.period_nanos())
+    }
+}
+
+pub(super) const NO_BURST: &str =
+    "a window admits its whole limit at once and has no other burst: leave the burst out, or use a bucket";
+
+impl Algorithm for FixedWindow {
+    type State = FixedWindowState;
+
+    fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    fn decide(
+        &self,
+        state: Option<FixedWindowState>,
+        now: Timestamp,
+        cost: u32,
+    ) -> (Decision, Option<FixedWindowState>) {
+        let limit = self.quota.limit();
+        let current = now.as_nanos() / self.quota.period_nanos();
+        // A clock that was set back stays in the window that it had reached.
+        let (window, used) = match state {
+            Some(state) if state.window >= current => (state.window, state.used),
+            _ => (current, 0),
+        };
+        let until_next = Timestamp::from_nanos(self.start_of(window.saturating_add(1))).saturating_since(now);
+        let answer = |decision: Decision, used: u32| {
+            if used == 0 { decision } else { decision.with_reset_after(until_next) }
+        };
+
+        let free = limit - used;
+        if cost == 0 {
+            (answer(Decision::allow(limit, free), used), None)
+        } else if cost > limit {
+            (answer(Decision::deny(limit, free, None), used), None)
+        } else if cost <= free {
+            let used = used + cost;
+            let decision = answer(Decision::allow(limit, limit - used), used);
+            (decision.with_receipt(Receipt::new(window.into())), Some(FixedWindowState { window, used }))
+        } else {
+            (answer(Decision::deny(limit, free, Some(until_next)), used), None)
+        }
+    }
+
+    fn expires_at(&self, state: &FixedWindowState) -> Timestamp {
+        Timestamp::from_nanos(self.start_of(state.window.saturating_add(1)))
+    }
+
+    /// A charge is owed until its window ends, and not at all after that.
+    fn give_back(&self, state: FixedWindowState, _: Timestamp, cost: u32, receipt: Receipt) -> FixedWindowState {
+        if receipt.value() == u128::from(state.window) {
+            FixedWindowState { used: state.used.saturating_sub(cost), ..state }
+        } else {
+            state
+        }
+    }
+
+    /// All keys of a window expire together, so the one that owes least is the one that used least.
+    fn owed(&self, state: &FixedWindowState, now: Timestamp) -> u64 {
+        if self.expires_at(state) <= now { 0 } else { state.used.into() }
+    }
+
+    fn worst_burst(&self) -> u64 {
+        2 * u64::from(self.quota.limit())
+    }
+}

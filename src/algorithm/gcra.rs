@@ -1,0 +1,104 @@
+//! The engine behind both buckets: the generic cell rate algorithm (ITU-T I.371, "virtual
+//! scheduling").
+//!
+//! A key is one number, its *theoretical arrival time* (TAT): the moment at which it owes nothing.
+//! A request of cost *c* moves the TAT up by *c* × `period / limit`, and passes if the debt that
+//! results, TAT − now, is at most the whole bucket.
+//!
+//! `period / limit` is rarely a whole number of nanoseconds (three per second, seven per minute).
+//! So all arithmetic is in units of **1/`limit` nanosecond**, in which a nanosecond is `limit`
+//! units, a token is `period` units, and nothing is ever rounded. Nothing can overflow either: with
+//! `now` and `period` below 2^64 and `limit`, `burst` and `cost` below 2^32, every product is below
+//! 2^96 and every sum below 2^98, and a `u128` has thirty bits to spare.
+
+use crate::decision::{Decision, Receipt};
+use crate::quota::Quota;
+use crate::time::{Timestamp, duration_from_nanos};
+
+/// What a bucket remembers of a key: when its debt will be paid, in units of 1/`limit` nanosecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GcraState {
+    tat: u128,
+}
+
+/// A quota, in the units of the engine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gcra {
+    /// Units per nanosecond.
+    limit: u32,
+    /// Units per token.
+    period: u64,
+    /// Tokens in a full bucket.
+    burst: u32,
+}
+
+impl Gcra {
+    pub(crate) const fn new(quota: &Quota, burst: u32) -> Self {
+        Self { limit: quota.limit(), period: quota.period_nanos(), burst }
+    }
+
+    pub(crate) fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u32) -> (Decision, Option<GcraState>) {
+        let now = self.units(now);
+        let debt = state.map_or(0, |state| state.tat.saturating_sub(now));
+        let price = self.price(cost);
+        let capacity = self.price(self.burst);
+
+        if cost == 0 {
+            (self.answer(Decision::allow, debt), None)
+        } else if cost > self.burst {
+            (self.answer(|limit, remaining| Decision::deny(limit, remaining, None), debt), None)
+        } else if debt + price <= capacity {
+            let tat = now + debt + price;
+            let decision = self.answer(Decision::allow, debt + price).with_receipt(Receipt::new(tat));
+            (decision, Some(GcraState { tat }))
+        } else {
+            let wait = duration_from_nanos(self.nanos_ceil(debt + price - capacity));
+            (self.answer(|limit, remaining| Decision::deny(limit, remaining, Some(wait)), debt), None)
+        }
+    }
+
+    /// The numbers that go with either outcome, for a key that now owes `debt`.
+    fn answer(&self, outcome: impl FnOnce(u32, u32) -> Decision, debt: u128) -> Decision {
+        let free = self.price(self.burst).saturating_sub(debt);
+        // At most `burst`, since `free` is at most `burst * period`.
+        let remaining = u32::try_from(div(free, self.period)).unwrap_or(self.burst);
+        outcome(self.burst, remaining).with_reset_after(duration_from_nanos(self.nanos_ceil(debt)))
+    }
+
+    pub(crate) fn expires_at(&self, state: &GcraState) -> Timestamp {
+        u64::try_from(self.nanos_ceil(state.tat)).map_or(Timestamp::MAX, Timestamp::from_nanos)
+    }
+
+    /// Gives back what is still owed for a charge, counting debts as paid in the order in which they
+    /// were made.
+    ///
+    /// A charge whose receipt says "TAT became *r*" is paid off at *r*, so at `now` at most
+    /// *r* − `now` of it is left. Giving back more would be a gift: had the charge never been made,
+    /// the bucket might have stood full for a while, and time spent full earns nothing.
+    pub(crate) fn give_back(&self, state: GcraState, now: Timestamp, cost: u32, receipt: Receipt) -> GcraState {
+        let unpaid = receipt.value().saturating_sub(self.units(now));
+        GcraState { tat: state.tat.saturating_sub(unpaid.min(self.price(cost))) }
+    }
+
+    pub(crate) fn units(&self, at: Timestamp) -> u128 {
+        u128::from(at.as_nanos()) * u128::from(self.limit)
+    }
+
+    pub(crate) fn price(&self, cost: u32) -> u128 {
+        u128::from(cost) * u128::from(self.period)
+    }
+
+    /// Whole nanoseconds that cover `units`.
+    pub(crate) fn nanos_ceil(&self, units: u128) -> u128 {
+        div(units + u128::from(self.limit - 1), u64::from(self.limit))
+    }
+}
+
+/// Division that takes the processor's 64-bit instruction when the numbers allow it; the 128-bit
+/// one is a library call several times as long.
+fn div(dividend: u128, divisor: u64) -> u128 {
+    match u64::try_from(dividend) {
+        Ok(dividend) => u128::from(dividend / divisor),
+        Err(_) => dividend / u128::from(divisor),
+    }
+}

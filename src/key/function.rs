@@ -1,0 +1,48 @@
+use std::any::type_name;
+use std::fmt;
+
+use super::{KeyError, KeyExtractor};
+use crate::head::RequestHead;
+use crate::partition::PartitionKey;
+
+/// Keys by whatever a closure returns; `None` means that the key is missing.
+///
+/// ```
+/// use tower_sluice::PartitionKey;
+/// use tower_sluice::key::key_fn;
+///
+/// // One budget per host name.
+/// let key = key_fn(|head| head.uri().host().map(PartitionKey::from));
+/// ```
+pub const fn key_fn<F, K>(read: F) -> FnKey<F>
+where
+    F: Fn(&RequestHead<'_>) -> Option<K> + Send + Sync + 'static,
+    K: Into<PartitionKey>,
+{
+    FnKey { read }
+}
+
+/// The extractor made by [`key_fn`].
+#[derive(Clone)]
+pub struct FnKey<F> {
+    read: F,
+}
+
+impl<F, K> KeyExtractor for FnKey<F>
+where
+    F: Fn(&RequestHead<'_>) -> Option<K> + Send + Sync + 'static,
+    K: Into<PartitionKey>,
+{
+    fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
+        match (self.read)(head) {
+            Some(key) => Ok(key.into()),
+            None => Err(KeyError::Missing { what: "what the key function looks for".into() }),
+        }
+    }
+}
+
+impl<F> fmt::Debug for FnKey<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "key_fn({})", type_name::<F>())
+    }
+}

@@ -1,0 +1,57 @@
+use http::HeaderName;
+
+use super::{KeyError, KeyExtractor};
+use crate::head::RequestHead;
+use crate::partition::PartitionKey;
+
+/// The value of a header field, byte for byte: an API key, a tenant.
+///
+/// Whoever can choose the value can choose the budget. Use it for values that were checked
+/// (authenticate first), or beside a policy by address.
+///
+/// A field that is absent or empty is missing; one that comes in several lines is
+/// [ambiguous](KeyError::Ambiguous), and refused.
+///
+/// ```
+/// use http::HeaderName;
+/// use tower_sluice::key::HeaderKey;
+///
+/// let key = HeaderKey::new(HeaderName::from_static("x-api-key"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct HeaderKey {
+    name: HeaderName,
+}
+
+impl HeaderKey {
+    /// Keys by the value of the field `name`.
+    #[must_use]
+    pub const fn new(name: HeaderName) -> Self {
+        Self { name }
+    }
+
+    /// [`new`](Self::new) for a name in a string constant.
+    ///
+    /// # Panics
+    ///
+    /// If `name` is not a lower-case field name.
+    #[must_use]
+    pub const fn from_static(name: &'static str) -> Self {
+        Self::new(HeaderName::from_static(name))
+    }
+
+    fn what(&self) -> std::borrow::Cow<'static, str> {
+        format!("header {}", self.name).into()
+    }
+}
+
+impl KeyExtractor for HeaderKey {
+    fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
+        let mut lines = head.headers().get_all(&self.name).iter();
+        match (lines.next(), lines.next()) {
+            (Some(_), Some(_)) => Err(KeyError::Ambiguous { what: self.what() }),
+            (Some(value), None) if !value.is_empty() => Ok(value.as_bytes().into()),
+            _ => Err(KeyError::Missing { what: self.what() }),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::{KeyError, KeyExtractor};
+use crate::head::RequestHead;
+use crate::partition::PartitionKey;
+
+/// The address of the socket's other end; IPv6 grouped by network.
+///
+/// Behind a reverse proxy that is the proxy, for everybody: use [`ClientIp`](super::ClientIp) there.
+///
+/// The server must say who is connected, in one of these request extensions:
+///
+/// - axum's `ConnectInfo<SocketAddr>` (crate feature `axum`), there when the app is served with
+///   `into_make_service_with_connect_info::<SocketAddr>()`;
+/// - a plain [`SocketAddr`], for any other server.
+///
+/// With neither, requests are answered 500 and the mistake is logged by name: a limiter that put
+/// everybody in one bucket instead would be found out in the next outage.
+///
+/// # Accuracy
+///
+/// An IPv6 client usually owns a whole /64 and can send from any of its addresses, so that is what
+/// a key stands for, unless [set otherwise](Self::with_ipv6_prefix). IPv4 addresses are keys of their own, also
+/// in their IPv6 spellings (IPv4-mapped, NAT64 `64:ff9b::/96`, 6to4 `2002::/16`).
+#[derive(Clone, Copy, Debug)]
+pub struct PeerIp {
+    ipv6_prefix: u8,
+}
+
+pub(super) const DEFAULT_IPV6_PREFIX: u8 = 64;
+
+impl PeerIp {
+    /// One budget per IPv4 address or IPv6 /64.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { ipv6_prefix: DEFAULT_IPV6_PREFIX }
+    }
+
+    /// One budget per IPv6 network of this prefix length. /56 is what many homes are given, /48
+    /// many sites.
+    ///
+    /// # Panics
+    ///
+    /// If `prefix` is not within 32 and 128.
+    #[must_use]
+    pub const fn with_ipv6_prefix(self, prefix: u8) -> Self {
+        Self { ipv6_prefix: checked_prefix(prefix) }
+    }
+}
+
+/// REQ-125: shorter than /32 would be whole providers, longer than /128 does not exist.
+pub(super) const fn checked_prefix(prefix: u8) -> u8 {
+    assert!(prefix >= 32 && prefix <= 128, "an IPv6 prefix groups clients sensibly from /32 to /128");
+    prefix
+}
+
+impl Default for PeerIp {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl KeyExtractor for PeerIp {
+    fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
+        let peer = peer_addr(head).ok_or_else(peer_unknown)?;
+        Ok(IpNetwork::of(peer.ip(), self.ipv6_prefix).into())
+    }
+}
+
+/// Who is connected, as far as the server has said.
+#[must_use]
+pub fn peer_addr(head: &RequestHead<'_>) -> Option<SocketAddr> {
+    #[cfg(feature = "axum")]
+    if let Some(info) = head.extensions().get::<axum::extract::ConnectInfo<SocketAddr>>() {
+        return Some(info.0);
+    }
+    head.extensions().get::<SocketAddr>().copied()
+}
+
+pub(super) fn peer_unknown() -> KeyError {
+    KeyError::Misconfigured {
+        problem: "peer address unknown: serve the app with into_make_service_with_connect_info::<SocketAddr>() \
+                  (axum, with this crate's feature `axum`), or insert a SocketAddr into the request's extensions"
+            .into(),
+    }
+}
+
+/// What one IP key stands for: an IPv4 address, or an IPv6 network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IpNetwork {
+    base: IpAddr,
+    prefix: u8,
+}
+
+impl IpNetwork {
+    /// The network of `ip`: the address itself for IPv4 in any spelling, else `ipv6_prefix` bits of
+    /// it.
+    #[must_use]
+    pub fn of(ip: IpAddr, ipv6_prefix: u8) -> Self {
+        match ip.to_canonical() {
+            IpAddr::V4(ip) => Self { base: ip.into(), prefix: 32 },
+            IpAddr::V6(ip) => match embedded_ipv4(ip) {
+                Some(ip) => Self { base: ip.into(), prefix: 32 },
+                None => {
+                    let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix.min(128))).unwrap_or(0);
+                    Self { base: Ipv6Addr::from_bits(ip.to_bits() & mask).into(), prefix: ipv6_prefix.min(128) }
+                }
+            },
+        }
+    }
+}
+
+/// The IPv4 address of a NAT64 (RFC 6052, 64:ff9b::/96) or 6to4 (RFC 3056, 2002::/16) address.
+///
+/// Cut to a /64, the former would be one key for all of IPv4. Both are decided by bits, never by
+/// notation.
+fn embedded_ipv4(ip: Ipv6Addr) -> Option<Ipv4Addr> {
+    let bits = ip.to_bits();
+    #[allow(clippy::cast_possible_truncation)]
+    if bits >> 32 == 0x0064_ff9b_0000_0000_0000_0000 {
+        Some(Ipv4Addr::from_bits(bits as u32))
+    } else if bits >> 112 == 0x2002 {
+        Some(Ipv4Addr::from_bits((bits >> 80) as u32))
+    } else {
+        None
+    }
+}
+
+impl From<IpNetwork> for PartitionKey {
+    /// The network's bytes. Networks of different lengths are not told apart: a policy has one.
+    fn from(network: IpNetwork) -> Self {
+        Self::from(network.base)
+    }
+}
+
+impl fmt::Display for IpNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.base, self.prefix)
+    }
+}

@@ -1,0 +1,186 @@
+//! The one question that everything above asks: may this key have that much?
+
+use std::sync::Arc;
+
+use crate::algorithm::Algorithm;
+use crate::decision::{Check, Decision, Receipt};
+use crate::partition::PartitionKey;
+use crate::store::{MemoryStore, Store};
+
+/// Decides whether a key may have `cost` units, now or later.
+///
+/// Object safe: policies hold an `Arc<dyn Limiter>`, so algorithms, stores and queues can be mixed
+/// and chosen at run time.
+///
+/// | limiter | a request that does not fit |
+/// |---|---|
+/// | [`RateLimiter`] | is refused, with the exact time to wait |
+/// | [`LeakyQueue`](crate::LeakyQueue) | waits its turn, and is refused only if the queue is too long |
+/// | your own | as you decide |
+pub trait Limiter: Send + Sync + 'static {
+    /// Decides, and charges what is admitted.
+    fn check(&self, key: &PartitionKey, cost: u32) -> Check;
+
+    /// What [`check`](Self::check) would decide, without charging; `None` if that cannot be told
+    /// without waiting. Lets several policies be judged before any is charged.
+    fn peek(&self, key: &PartitionKey, cost: u32) -> Option<Decision> {
+        let _ = (key, cost);
+        None
+    }
+
+    /// Gives back a charge of `cost` that was answered with `receipt`, as far as it is still owed.
+    fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
+        let _ = (key, cost, receipt);
+    }
+
+    /// [`check`](Self::check) on behalf of a request that passes whatever the answer: charges the
+    /// same, but never makes anybody wait for a turn.
+    fn rehearse(&self, key: &PartitionKey, cost: u32) -> Check {
+        self.check(key, cost)
+    }
+
+    /// Whether [`check`](Self::check) may hold a request back until its turn. Such limiters are
+    /// asked last, so that nobody waits only to be refused by another policy.
+    fn delays(&self) -> bool {
+        false
+    }
+
+    /// The greatest cost that is ever admitted, if there is one.
+    fn max_cost(&self) -> Option<u32> {
+        None
+    }
+}
+
+impl<L: Limiter + ?Sized> Limiter for Arc<L> {
+    fn check(&self, key: &PartitionKey, cost: u32) -> Check {
+        (**self).check(key, cost)
+    }
+
+    fn peek(&self, key: &PartitionKey, cost: u32) -> Option<Decision> {
+        (**self).peek(key, cost)
+    }
+
+    fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
+        (**self).give_back(key, cost, receipt);
+    }
+
+    fn rehearse(&self, key: &PartitionKey, cost: u32) -> Check {
+        (**self).rehearse(key, cost)
+    }
+
+    fn delays(&self) -> bool {
+        (**self).delays()
+    }
+
+    fn max_cost(&self) -> Option<u32> {
+        (**self).max_cost()
+    }
+}
+
+/// An [`Algorithm`] over a [`Store`].
+///
+/// Usable on its own, without any HTTP:
+///
+/// ```
+/// use tower_sluice::algorithm::SlidingWindow;
+/// use tower_sluice::{Check, Limiter, PartitionKey, Quota, RateLimiter};
+///
+/// let limiter = RateLimiter::in_memory(SlidingWindow::new(Quota::per_minute(2)));
+/// let alice = PartitionKey::from("alice");
+///
+/// for expected in [true, true, false] {
+///     let Check::Ready(Ok(decision)) = limiter.check(&alice, 1) else {
+///         unreachable!("memory answers at once, and does not fail")
+///     };
+///     assert_eq!(decision.is_allowed(), expected);
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct RateLimiter<A, S> {
+    algorithm: A,
+    store: S,
+}
+
+impl<A: Algorithm> RateLimiter<A, MemoryStore<A::State>> {
+    /// `algorithm` over a [`MemoryStore`] for 65,536 live keys.
+    #[must_use]
+    pub fn in_memory(algorithm: A) -> Self {
+        Self::new(algorithm, MemoryStore::default())
+    }
+}
+
+impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
+    /// `algorithm` over `store`.
+    #[must_use]
+    pub const fn new(algorithm: A, store: S) -> Self {
+        Self { algorithm, store }
+    }
+
+    /// The algorithm.
+    #[must_use]
+    pub const fn algorithm(&self) -> &A {
+        &self.algorithm
+    }
+
+    /// The store.
+    #[must_use]
+    pub const fn store(&self) -> &S {
+        &self.store
+    }
+}
+
+impl<A: Algorithm, S: Store<A>> Limiter for RateLimiter<A, S> {
+    fn check(&self, key: &PartitionKey, cost: u32) -> Check {
+        self.store.check(&self.algorithm, key, cost)
+    }
+
+    fn peek(&self, key: &PartitionKey, cost: u32) -> Option<Decision> {
+        self.store.peek(&self.algorithm, key, cost)
+    }
+
+    fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
+        self.store.give_back(&self.algorithm, key, cost, receipt);
+    }
+
+    fn max_cost(&self) -> Option<u32> {
+        Some(self.algorithm.max_cost())
+    }
+}
+
+/// Anything that can be made into a limiter: an [`Algorithm`] (over a [`MemoryStore`] of its own),
+/// a [`RateLimiter`], a [`LeakyQueue`](crate::LeakyQueue), or a shared `Arc` of any [`Limiter`].
+pub trait IntoLimiter {
+    /// The limiter.
+    fn into_limiter(self) -> Arc<dyn Limiter>;
+}
+
+impl<A: Algorithm> IntoLimiter for A {
+    fn into_limiter(self) -> Arc<dyn Limiter> {
+        Arc::new(RateLimiter::in_memory(self))
+    }
+}
+
+impl<A: Algorithm, S: Store<A>> IntoLimiter for RateLimiter<A, S> {
+    fn into_limiter(self) -> Arc<dyn Limiter> {
+        Arc::new(self)
+    }
+}
+
+impl<L: Limiter> IntoLimiter for Arc<L> {
+    fn into_limiter(self) -> Arc<dyn Limiter> {
+        self
+    }
+}
+
+impl IntoLimiter for Arc<dyn Limiter> {
+    fn into_limiter(self) -> Arc<dyn Limiter> {
+        self
+    }
+}
+
+#[cfg(feature = "queue")]
+impl IntoLimiter for crate::queue::LeakyQueue {
+    fn into_limiter(self) -> Arc<dyn Limiter> {
+        Arc::new(self)
+    }
+}

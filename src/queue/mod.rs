@@ -1,0 +1,166 @@
+//! The leaky bucket as a queue: requests wait their turn instead of being refused.
+
+mod driver;
+mod lines;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::driver::Shared;
+use self::lines::{Bounds, Lines, Place};
+use crate::decision::{Check, Decision, LimiterError, Receipt};
+use crate::limiter::Limiter;
+use crate::partition::PartitionKey;
+use crate::quota::Quota;
+use crate::time::nanos_of;
+
+/// Lets requests of a key leave one by one at the quota's rate, in the order in which they came.
+///
+/// A request that finds the key idle leaves at once; one that does not waits in line. It is refused
+/// only **on arrival**: if [`capacity`](Self::with_capacity) requests of its key wait already, or if its turn
+/// would come later than [`max_wait`](Self::with_max_wait). The refusal says exactly when a retry would be
+/// accepted.
+///
+/// - Arrival order is departure order. Nobody passes a waiter, and keys do not delay one another.
+/// - Departures keep the interval `period / limit`, on absolute deadlines that do not drift.
+///   Tokio's timer wakes up to a millisecond late, and the next departure is not late for it; after
+///   a stall of more than ten milliseconds the line moves on from the present instead of catching
+///   up in one lump.
+/// - A waiter that is dropped (its client gone, its deadline passed) leaves at once, and all behind
+///   it move up. One dropped at the very moment of its release hands its turn on.
+/// - No waiter depends on another being polled: one task for the whole queue, alive only
+///   while somebody waits, keeps the time.
+///
+/// A quota with a [burst](Quota::burst) lets that many leave at once after an idle spell. A
+/// request of cost *c* holds up those behind it for *c* intervals; a cost of zero neither waits nor
+/// counts.
+///
+/// # Memory
+///
+/// Bounded: at most [`max_waiters`](Self::with_max_waiters) requests wait, and of the keys in which
+/// nobody waits at most 65,536 are remembered until their last departure is an interval ago; beyond,
+/// the one that is free soonest is forgotten first.
+///
+/// # Cancel safety
+///
+/// The future of a waiter may be dropped at any time; that is how a waiter leaves.
+///
+/// # Errors
+///
+/// Waiting needs a tokio runtime with a timer. Outside of one, and for those still waiting when theirs
+/// shuts down, the answer is a [`LimiterError`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// // One every 100 ms, up to five waiting.
+/// let queue = LeakyQueue::new(Quota::per_second(10)).with_capacity(5);
+/// let key = PartitionKey::from("printer");
+///
+/// let first = queue.check(&key, 1).decided().await.unwrap();
+/// assert_eq!(first.delay(), Duration::ZERO);
+/// let second = queue.check(&key, 1).decided().await.unwrap();
+/// assert_eq!(second.delay(), Duration::from_millis(100));
+/// # }
+/// ```
+pub struct LeakyQueue {
+    quota: Quota,
+    bounds: Bounds,
+    shared: Arc<Shared>,
+}
+
+const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(30);
+const DEFAULT_MAX_WAITERS: usize = 65_536;
+
+impl LeakyQueue {
+    /// A queue that leaks at the quota's rate. Up to `limit` requests of a key wait, for at most 30
+    /// seconds each, and 65,536 over all keys.
+    #[must_use]
+    pub fn new(quota: Quota) -> Self {
+        let capacity = usize::try_from(quota.limit()).unwrap_or(usize::MAX);
+        let bounds =
+            Bounds { capacity, max_wait: nanos_of(DEFAULT_MAX_WAIT), max_waiters: DEFAULT_MAX_WAITERS };
+        Self::build(quota, bounds)
+    }
+
+    fn build(quota: Quota, bounds: Bounds) -> Self {
+        Self { quota, bounds, shared: Arc::new(Shared::new(Lines::new(&quota, bounds))) }
+    }
+
+    /// How many requests of one key may wait. Zero refuses whatever cannot leave at once.
+    #[must_use]
+    pub fn with_capacity(self, waiters: usize) -> Self {
+        Self::build(self.quota, Bounds { capacity: waiters, ..self.bounds })
+    }
+
+    /// The longest that a request may wait. By Little's law, a capacity above `max_wait` × rate is
+    /// never filled.
+    #[must_use]
+    pub fn with_max_wait(self, max_wait: Duration) -> Self {
+        Self::build(self.quota, Bounds { max_wait: nanos_of(max_wait), ..self.bounds })
+    }
+
+    /// How many requests may wait over all keys together: the bound on memory.
+    #[must_use]
+    pub fn with_max_waiters(self, waiters: usize) -> Self {
+        Self::build(self.quota, Bounds { max_waiters: waiters, ..self.bounds })
+    }
+
+    /// How many requests are waiting, over all keys.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.shared.lock().waiting()
+    }
+}
+
+impl Limiter for LeakyQueue {
+    fn check(&self, key: &PartitionKey, cost: u32) -> Check {
+        match self.shared.enqueue(key, cost) {
+            Ok(Place::Now(decision) | Place::Refused(decision)) => decision.into(),
+            Ok(Place::InLine(turn)) => Check::Pending(Box::pin(turn.wait())),
+            Err(error) => Check::Ready(Err(error)),
+        }
+    }
+
+    fn peek(&self, key: &PartitionKey, cost: u32) -> Option<Decision> {
+        Some(self.shared.peek(key, cost))
+    }
+
+    fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
+        self.shared.give_back(key, cost, receipt);
+    }
+
+    /// Takes a place in line that nobody waits in, so that the line is as long as it would be.
+    fn rehearse(&self, key: &PartitionKey, cost: u32) -> Check {
+        Check::Ready(self.shared.enqueue_nobody(key, cost))
+    }
+
+    fn delays(&self) -> bool {
+        true
+    }
+}
+
+impl fmt::Debug for LeakyQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeakyQueue")
+            .field("quota", &self.quota)
+            .field("capacity", &self.bounds.capacity)
+            .field("max_wait", &Duration::from_nanos(self.bounds.max_wait))
+            .field("waiting", &self.waiting())
+            .finish()
+    }
+}
+
+fn no_runtime() -> LimiterError {
+    LimiterError::new("a leaky queue waits on tokio's timer: call it from within a tokio runtime")
+}
+
+fn runtime_gone() -> LimiterError {
+    LimiterError::new("the runtime that kept this queue's time was shut down")
+}

@@ -1,0 +1,39 @@
+//! Where state lives, and time with it.
+
+mod memory;
+
+pub use self::memory::MemoryStore;
+
+use crate::algorithm::Algorithm;
+use crate::decision::{Check, Decision, Receipt};
+use crate::partition::PartitionKey;
+
+/// Runs an algorithm over the states that it keeps.
+///
+/// A store owns time as well as state, so that all who share the state agree on the time.
+///
+/// # Contract
+///
+/// `testing::store` (feature `test-util`) checks these for any store in memory:
+///
+/// - A decision is one atomic step: with a frozen clock and any number of threads, exactly as much
+///   is admitted as the algorithm admits.
+/// - A refusal changes nothing.
+/// - A key's state survives for as long as it owes anything, unless the store is full and says so.
+/// - What goes wrong is an error, never a refusal.
+pub trait Store<A: Algorithm>: Send + Sync + 'static {
+    /// Decides on `cost` units of `key`, and charges them if they are admitted.
+    fn check(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Check;
+
+    /// What [`check`](Self::check) would decide, without charging; `None` if that cannot be told
+    /// without waiting.
+    fn peek(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Decision> {
+        let _ = (algorithm, key, cost);
+        None
+    }
+
+    /// Gives back what is still owed for a charge of `cost` that was answered with `receipt`.
+    fn give_back(&self, algorithm: &A, key: &PartitionKey, cost: u32, receipt: Receipt) {
+        let _ = (algorithm, key, cost, receipt);
+    }
+}

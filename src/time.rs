@@ -1,0 +1,174 @@
+//! Instants, and the clocks that tell them.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// An instant on a store's clock, in nanoseconds.
+///
+/// Two timestamps may be compared only when they come from the same clock. The range is 584 years;
+/// arithmetic saturates at its ends, and [`Timestamp::MAX`] reads "not within this clock's range".
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// The first instant of every clock.
+    pub const ZERO: Self = Self(0);
+    /// The last instant; as an expiry, "never".
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// The instant `nanos` nanoseconds after [`Timestamp::ZERO`].
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since [`Timestamp::ZERO`].
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The instant `span` later, or [`Timestamp::MAX`].
+    #[must_use]
+    pub fn saturating_add(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(nanos_of(span)))
+    }
+
+    /// The time from `earlier` to `self`, or zero when `earlier` is later.
+    #[must_use]
+    pub fn saturating_since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Timestamp({:?})", Duration::from_nanos(self.0))
+    }
+}
+
+/// The whole nanoseconds of `span`, at most `u64::MAX`.
+pub(crate) fn nanos_of(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A `Duration` of `nanos` nanoseconds, however many.
+pub(crate) fn duration_from_nanos(nanos: u128) -> Duration {
+    const NANOS_PER_SECOND: u128 = 1_000_000_000;
+    match u64::try_from(nanos) {
+        Ok(nanos) => Duration::from_nanos(nanos),
+        Err(_) => {
+            let seconds = u64::try_from(nanos / NANOS_PER_SECOND).unwrap_or(u64::MAX);
+            let rest = u32::try_from(nanos % NANOS_PER_SECOND).expect("below one billion");
+            Duration::new(seconds, rest)
+        }
+    }
+}
+
+/// Tells a store the time.
+///
+/// # Contract
+///
+/// A clock should never run backwards. One that does never makes a limiter admit more: keys wait
+/// until the clock has caught up with what they already spent.
+pub trait Clock: Send + Sync + 'static {
+    /// The present instant.
+    fn now(&self) -> Timestamp;
+}
+
+impl<C: Clock + ?Sized> Clock for Arc<C> {
+    fn now(&self) -> Timestamp {
+        (**self).now()
+    }
+}
+
+/// The operating system's monotonic clock; never set back, never stepped.
+///
+/// It is anchored once per process to the wall clock, so timestamps count from the Unix epoch *as
+/// it was known at the first reading*. Windows of an hour or a day therefore begin on the hour and
+/// at midnight UTC, and later corrections of the wall clock do not disturb them. Time during which
+/// the machine is suspended may not count (on Linux it does not).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Monotonic;
+
+impl Clock for Monotonic {
+    fn now(&self) -> Timestamp {
+        static ANCHOR: OnceLock<(Instant, u64)> = OnceLock::new();
+        let (start, epoch_nanos) = ANCHOR.get_or_init(|| {
+            // A wall clock set before 1970 only moves the windows' edges; zero serves as well.
+            let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            (Instant::now(), nanos_of(wall))
+        });
+        Timestamp(epoch_nanos.saturating_add(nanos_of(start.elapsed())))
+    }
+}
+
+/// A clock that moves only when told to, for tests. Clones share the time.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_sluice::time::{Clock, ManualClock};
+///
+/// let clock = ManualClock::new();
+/// let before = clock.now();
+/// clock.advance(Duration::from_millis(250));
+/// assert_eq!(clock.now().saturating_since(before), Duration::from_millis(250));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ManualClock(Arc<AtomicU64>);
+
+impl ManualClock {
+    /// A clock that stands at [`Timestamp::ZERO`].
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A clock that stands at `now`.
+    #[must_use]
+    pub fn starting_at(now: Timestamp) -> Self {
+        Self(Arc::new(AtomicU64::new(now.0)))
+    }
+
+    /// Moves the clock forward; it stops at [`Timestamp::MAX`].
+    pub fn advance(&self, span: Duration) {
+        let step = nanos_of(span);
+        // The closure never declines, so there is no error to look at.
+        let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| Some(now.saturating_add(step)));
+    }
+
+    /// Sets the clock, backwards too: that is how a fault is rehearsed.
+    pub fn set(&self, now: Timestamp) {
+        self.0.store(now.0, Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.0.load(Ordering::SeqCst))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_monotonic_clock_starts_at_the_unix_epoch_and_never_goes_back() {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let first = Monotonic.now();
+        let second = Monotonic.now();
+        assert!(second >= first);
+        let apart = Duration::from_nanos(first.as_nanos()).abs_diff(wall);
+        assert!(apart < Duration::from_secs(60), "anchored {apart:?} away from the wall clock");
+    }
+
+    #[test]
+    fn long_spans_saturate() {
+        assert_eq!(Timestamp::ZERO.saturating_add(Duration::MAX), Timestamp::MAX);
+        assert_eq!(duration_from_nanos(u128::from(u64::MAX) + 1), Duration::new(18_446_744_073, 709_551_616));
+        assert_eq!(duration_from_nanos(u128::MAX).as_secs(), u64::MAX);
+    }
+}
