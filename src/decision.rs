@@ -47,14 +47,7 @@ impl Decision {
     }
 
     const fn new(outcome: Outcome, limit: u32, remaining: u32) -> Self {
-        Self {
-            outcome,
-            limit,
-            remaining,
-            reset_after: Duration::ZERO,
-            delay: Duration::ZERO,
-            receipt: Receipt::NONE,
-        }
+        Self { outcome, limit, remaining, reset_after: Duration::ZERO, delay: Duration::ZERO, receipt: Receipt::NONE }
     }
 
     /// Sets the time until the key is as good as new.

@@ -185,9 +185,9 @@ impl fmt::Display for QuotaError {
             Self::PeriodTooLong { period } => {
                 write!(f, "the period of {} s exceeds a hundred years; check its unit", period.as_secs())
             }
-            Self::ZeroBurst => {
-                f.write_str("the burst is 0 and would refuse everything; it counts the first request, so write at least 1")
-            }
+            Self::ZeroBurst => f.write_str(
+                "the burst is 0 and would refuse everything; it counts the first request, so write at least 1",
+            ),
         }
     }
 }

@@ -159,13 +159,7 @@ impl Algorithm for SlidingWindow {
     }
 
     /// A charge is owed until the window after its own ends.
-    fn give_back(
-        &self,
-        state: SlidingWindowState,
-        now: Timestamp,
-        cost: u32,
-        receipt: Receipt,
-    ) -> SlidingWindowState {
+    fn give_back(&self, state: SlidingWindowState, now: Timestamp, cost: u32, receipt: Receipt) -> SlidingWindowState {
         let state = self.roll(Some(state), now);
         if receipt.value() == u128::from(state.window) {
             SlidingWindowState { current: state.current.saturating_sub(cost), ..state }

@@ -34,11 +34,7 @@ pub(super) struct State {
 
 impl Shared {
     pub(super) const fn new(lines: Lines) -> Self {
-        Self {
-            state: Mutex::new(State { lines, driven: false }),
-            sooner: Notify::const_new(),
-            zero: OnceLock::new(),
-        }
+        Self { state: Mutex::new(State { lines, driven: false }), sooner: Notify::const_new(), zero: OnceLock::new() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -61,7 +57,10 @@ impl Shared {
         self.arrive(key, cost, |shared, state, now, _| {
             let (grant, granted) = oneshot::channel();
             let number = state.join(shared, now, key, cost, Some(grant))?;
-            Ok(Place::InLine(Turn { granted, place: Standing { shared: Arc::clone(shared), key: key.clone(), number } }))
+            Ok(Place::InLine(Turn {
+                granted,
+                place: Standing { shared: Arc::clone(shared), key: key.clone(), number },
+            }))
         })
     }
 

@@ -199,9 +199,7 @@ impl Lines {
 
     /// Releases every head, of any line, whose time has come.
     pub(super) fn release_all(&mut self, now: Timestamp, released: &mut Vec<Release>) {
-        while let Some((due, key)) = self.due.first()
-            .filter(|(due, _)| *due <= now).cloned()
-        {
+        while let Some((due, key)) = self.due.first().filter(|(due, _)| *due <= now).cloned() {
             self.release(now, &key, released);
             debug_assert!(!self.due.contains(&(due, key)));
         }
@@ -260,7 +258,8 @@ impl Lines {
                 None => 0,
             };
             let at_once = if waiting == 0 { fitting_by(self.pace.units(now)) } else { 0 };
-            let in_time = fitting_by(self.pace.units(now) + self.pace.units(Timestamp::from_nanos(self.bounds.max_wait)));
+            let in_time =
+                fitting_by(self.pace.units(now) + self.pace.units(Timestamp::from_nanos(self.bounds.max_wait)));
             let places = self.bounds.capacity.saturating_sub(waiting) as u128;
             u32::try_from((at_once + places).min(in_time)).unwrap_or(u32::MAX)
         };

@@ -84,8 +84,7 @@ impl LeakyQueue {
     #[must_use]
     pub fn new(quota: Quota) -> Self {
         let capacity = usize::try_from(quota.limit()).unwrap_or(usize::MAX);
-        let bounds =
-            Bounds { capacity, max_wait: nanos_of(DEFAULT_MAX_WAIT), max_waiters: DEFAULT_MAX_WAITERS };
+        let bounds = Bounds { capacity, max_wait: nanos_of(DEFAULT_MAX_WAIT), max_waiters: DEFAULT_MAX_WAITERS };
         Self::build(quota, bounds)
     }
 

@@ -121,7 +121,7 @@ impl<S: Copy, C> MemoryStore<S, C> {
         // The high and the low half of the hash each choose a line by multiplying, as dividing
         // would be slower and masking would need a power of two.
         #[allow(clippy::cast_possible_truncation)]
-        let (a, b) = (((hash >> 32) * count >> 32) as usize, ((hash & 0xffff_ffff) * count >> 32) as usize);
+        let (a, b) = ((((hash >> 32) * count) >> 32) as usize, (((hash & 0xffff_ffff) * count) >> 32) as usize);
         let b = if a == b { (b + 1) % self.lines.len() } else { b };
         (a.min(b), a.max(b))
     }
@@ -212,6 +212,3 @@ impl<S: Copy, C> fmt::Debug for MemoryStore<S, C> {
             .finish_non_exhaustive()
     }
 }
-
-#[cfg(test)]
-mod tests;

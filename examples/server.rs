@@ -1,0 +1,198 @@
+//! The demonstration server, the target of the load tests in `k6/`.
+//!
+//!     cargo run --release --example server
+//!     curl -i http://127.0.0.1:3000/token-bucket
+//!
+//! `--listen ADDR` (port 0 picks a free one), `--config FILE.toml` (default: `server.toml` beside
+//! this file, built in). See `/whoami`, `/healthz` and `/metrics`, too.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use axum::extract::{Request, State};
+use axum::http::header;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get};
+use axum::serve::ListenerExt;
+use axum::{Json, Router};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tower_sluice::config::{Config, ConfigError};
+use tower_sluice::key::{User, peer_addr};
+use tower_sluice::{RequestHead, Verdict};
+
+const DEFAULT_CONFIG: &str = include_str!("server.toml");
+const OWN_PATHS: [&str; 3] = ["/whoami", "/healthz", "/metrics"];
+const USAGE: &str = "usage: server [--listen ADDR:PORT] [--config FILE.toml] [--redis URL]";
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    let (listen, config) = match set_up() {
+        Ok(set_up) => set_up,
+        Err(problem) => {
+            eprintln!("{problem}");
+            return ExitCode::from(2);
+        }
+    };
+    match serve(listen, config).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{listen}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Reads the arguments and the configuration; says what is wrong with them and serves nothing then.
+fn set_up() -> Result<(SocketAddr, Config), String> {
+    let mut listen = "127.0.0.1:3000".to_owned();
+    let mut file = None;
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value\n{USAGE}"));
+        match argument.as_str() {
+            "--listen" => listen = value()?,
+            "--config" => file = Some(value()?),
+            "--redis" => {
+                return Err("--redis: shared limits on Redis are not part of this version; leave it out".to_owned());
+            }
+            _ => return Err(format!("unknown argument {argument}\n{USAGE}")),
+        }
+    }
+    let listen = listen.parse().map_err(|_| format!("--listen {listen}: write an address such as 127.0.0.1:3000"))?;
+    let (name, text) = match file {
+        Some(file) => {
+            let text = std::fs::read_to_string(&file).map_err(|error| format!("--config {file}: {error}"))?;
+            (file, text)
+        }
+        None => ("server.toml".to_owned(), DEFAULT_CONFIG.to_owned()),
+    };
+    let config = Config::parse(&name, &text).map_err(|error| error.to_string())?;
+    for route in config.routes() {
+        if let Some(path) = route.paths().iter().find(|path| OWN_PATHS.contains(&path.as_str())) {
+            let problem = format!("path `{path}` is the server's own; choose another");
+            return Err(ConfigError::new(&name, route.line(), problem).to_string());
+        }
+    }
+    Ok((listen, config))
+}
+
+async fn serve(listen: SocketAddr, config: Config) -> std::io::Result<()> {
+    let listener = TcpListener::bind(listen).await?;
+    println!("listening on http://{}", listener.local_addr()?);
+    let listener = listener.tap_io(|socket| {
+        // Small answers should not wait for more of their kind.
+        let _ = socket.set_nodelay(true);
+    });
+    let app = app(config).into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, app).with_graceful_shutdown(told_to_stop()).await
+}
+
+async fn told_to_stop() {
+    let mut terminate = signal(SignalKind::terminate()).expect("a handler for SIGTERM can be installed");
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}
+
+fn app(config: Config) -> Router {
+    let started = Instant::now();
+    let metrics = Arc::new(Metrics::default());
+    let mut app = Router::new();
+    for route in config.routes() {
+        let name: Arc<str> = route.paths()[0].as_str().into();
+        let served = Arc::new(AtomicU64::new(0));
+        let answer = {
+            let name = Arc::clone(&name);
+            move || {
+                let served = 1 + served.fetch_add(1, Ordering::Relaxed);
+                let at_ms = started.elapsed().as_millis();
+                std::future::ready(Json(json!({ "route": &*name, "served": served, "at_ms": at_ms })))
+            }
+        };
+        let mut endpoint = any(answer);
+        if let Some(layer) = route.layer() {
+            let counting = middleware::from_fn_with_state((Arc::clone(&metrics), name), count);
+            endpoint = endpoint.layer(layer.clone()).layer(counting);
+        }
+        for path in route.paths() {
+            app = app.route(path, endpoint.clone());
+        }
+    }
+    app.route("/healthz", get(|| async { "ok\n" }))
+        .route("/whoami", get(whoami).with_state(Arc::new(config)))
+        .route("/metrics", get(scrape).with_state(metrics))
+        .layer(middleware::from_fn(authenticate))
+}
+
+/// Takes the bearer's word for who it is. A real service verifies the token here.
+async fn authenticate(mut request: Request, next: Next) -> Response {
+    let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    if let Some(name) = bearer.and_then(|value| value.strip_prefix("Bearer ")) {
+        let user = User::new(name);
+        request.extensions_mut().insert(user);
+    }
+    next.run(request).await
+}
+
+/// Tells a client its address and the keys under which each route would count it.
+async fn whoami(State(config): State<Arc<Config>>, request: Request) -> Response {
+    let head = RequestHead::from(&request);
+    let client = config.client_ip();
+    let routes: BTreeMap<_, BTreeMap<_, _>> = config
+        .routes()
+        .iter()
+        .map(|route| (route.paths()[0].as_str(), route.explain_keys(client, &head).into_iter().collect()))
+        .collect();
+    let address = client.address(&head).map_or_else(|error| error.to_string(), |address| address.to_string());
+    Json(json!({
+        "client": address,
+        "peer": peer_addr(&head).map(|peer| peer.ip().to_canonical().to_string()),
+        "keys": routes,
+    }))
+    .into_response()
+}
+
+/// Requests by route, policy and result.
+#[derive(Default)]
+struct Metrics {
+    requests: Mutex<BTreeMap<(Arc<str>, String, &'static str), u64>>,
+}
+
+/// Counts what the policies of a route decided, as its responses tell.
+async fn count(State((metrics, route)): State<(Arc<Metrics>, Arc<str>)>, request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    if let Some(verdict) = response.extensions().get::<Verdict>() {
+        let mut requests = metrics.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        for policy in verdict.policies() {
+            let result = match (policy.decision().is_allowed(), policy.is_shadow()) {
+                (true, _) if policy.decision().delay().is_zero() => "allowed",
+                (true, _) => "delayed",
+                (false, false) => "denied",
+                (false, true) => "shadow-denied",
+            };
+            *requests.entry((Arc::clone(&route), policy.name().to_owned(), result)).or_default() += 1;
+        }
+    }
+    response
+}
+
+/// Prometheus' text format. Route and policy names come from the configuration, and are plain.
+async fn scrape(State(metrics): State<Arc<Metrics>>) -> impl IntoResponse {
+    const NAME: &str = "tower_sluice_rate_limiting_requests_total";
+    let mut text = format!("# HELP {NAME} Requests judged, by route, policy and result.\n# TYPE {NAME} counter\n");
+    for ((route, policy, result), count) in &*metrics.requests.lock().unwrap_or_else(PoisonError::into_inner) {
+        writeln!(text, "{NAME}{{route=\"{route}\",policy=\"{policy}\",result=\"{result}\"}} {count}")
+            .expect("a string takes all that is written");
+    }
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text)
+}

@@ -1,0 +1,261 @@
+//! Routes and policies from a TOML file (crate feature `config`).
+//!
+//! ```
+//! use tower_sluice::config::Config;
+//!
+//! let config = Config::parse("limits.toml", r#"
+//!     [[route]]
+//!     path = "/api"
+//!       [[route.policy]]
+//!       name = "per-client"
+//!       algorithm = "token-bucket"
+//!       limit = 10
+//!       per = "1s"
+//!       burst = 20
+//!       key = "client-ip"
+//! "#)?;
+//! assert_eq!(config.routes()[0].paths(), ["/api"]);
+//!
+//! let error = Config::parse("limits.toml", "[[route]]\npath = \"/api\"\nlimit = 10").unwrap_err();
+//! assert!(error.to_string().starts_with("limits.toml:3: unknown field `limit`"));
+//! # Ok::<_, tower_sluice::config::ConfigError>(())
+//! ```
+//!
+//! # Format
+//!
+//! ```toml
+//! [client-ip]                    # optional; default: the socket's peer
+//! source = "x-forwarded-for"     # peer | x-forwarded-for | forwarded | a single-value header's name
+//! trusted = ["10.0.0.0/8"]       # and / or: hops = 1
+//! ipv6-prefix = 64
+//!
+//! [[route]]
+//! path = "/api"                  # or a list; all paths of a route share its policies and their budgets
+//!   [[route.policy]]
+//!   name = "per-client"
+//!   algorithm = "token-bucket"   # token-bucket | leaky-bucket | leaky-queue | fixed-window | sliding-window
+//!   limit = 10
+//!   per = "1s"                   # 250ms, 1s, 1m, 1h, 1day
+//!   burst = 20                   # token-bucket, leaky-bucket; default: the limit
+//!   # capacity = 50              # leaky-queue: waiting requests; default: the limit
+//!   # max-wait = "5s"            # leaky-queue; default: 30s
+//!   key = "client-ip"            # global | client-ip | header:NAME | user | path | a list of these; default: global
+//!   cost = 1
+//!   shadow = false
+//!   store = "memory"
+//!   on-store-error = "local-guard"   # local-guard | allow | deny
+//!   on-missing-key = "reject"    # reject | skip | share
+//!   status = 429                 # any 4xx or 5xx; default: 429, or 503 if everybody shares the key
+//! ```
+//!
+//! A route without a policy is not limited. `user` is the extension [`User`](crate::key::User),
+//! which an authenticating layer must insert.
+
+mod error;
+mod key;
+mod policy;
+mod raw;
+
+use std::collections::HashMap;
+
+pub use self::error::ConfigError;
+
+use self::error::Source;
+use self::key::KeySpec;
+use self::raw::{RawClientIp, RawConfig, RawRoute};
+use crate::head::RequestHead;
+use crate::key::{ClientIp, IpSource, TrustedProxies};
+use crate::layer::RateLimitLayer;
+use crate::policy::PolicyError;
+
+/// Everything that a file says.
+#[derive(Debug)]
+pub struct Config {
+    client_ip: ClientIp,
+    routes: Vec<Route>,
+}
+
+/// One `[[route]]`.
+#[derive(Debug)]
+pub struct Route {
+    paths: Vec<String>,
+    line: usize,
+    layer: Option<RateLimitLayer>,
+    keys: Vec<(String, KeySpec)>,
+}
+
+impl Config {
+    /// Reads a configuration; `file` is only for messages.
+    ///
+    /// # Errors
+    ///
+    /// If anything is unknown, missing or senseless: the message tells the line, and what to write.
+    pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
+        let source = Source { file, text };
+        let raw: RawConfig = toml::from_str(text).map_err(|error| source.syntax_error(&error))?;
+        let client_ip = match raw.client_ip {
+            Some(raw) => client_ip(&source, raw)?,
+            None => ClientIp::peer(),
+        };
+        let mut seen = HashMap::new();
+        let mut routes = Vec::new();
+        for raw in raw.route {
+            routes.push(Route::build(&source, raw, &client_ip, &mut seen)?);
+        }
+        Ok(Self { client_ip, routes })
+    }
+
+    /// How clients are told apart by address.
+    #[must_use]
+    pub const fn client_ip(&self) -> &ClientIp {
+        &self.client_ip
+    }
+
+    /// The routes, as they stand in the file.
+    #[must_use]
+    pub fn routes(&self) -> &[Route] {
+        &self.routes
+    }
+}
+
+impl Route {
+    /// The paths, which share the route's budgets.
+    #[must_use]
+    pub fn paths(&self) -> &[String] {
+        &self.paths
+    }
+
+    /// The line on which the paths stand.
+    #[must_use]
+    pub const fn line(&self) -> usize {
+        self.line
+    }
+
+    /// The layer that enforces the route's policies; `None` if it has none.
+    #[must_use]
+    pub const fn layer(&self) -> Option<&RateLimitLayer> {
+        self.layer.as_ref()
+    }
+
+    /// The name of each policy, with the key that it would use for a request, made readable. For
+    /// showing; keys may be personal data.
+    #[must_use]
+    pub fn explain_keys(&self, client_ip: &ClientIp, head: &RequestHead<'_>) -> Vec<(&str, String)> {
+        self.keys.iter().map(|(policy, key)| (policy.as_str(), key.explain(client_ip, head))).collect()
+    }
+
+    fn build(
+        source: &Source<'_>,
+        raw: RawRoute,
+        client_ip: &ClientIp,
+        seen: &mut HashMap<String, usize>,
+    ) -> Result<Self, ConfigError> {
+        let at = raw.path.span();
+        let line = source.line(&at);
+        let paths = raw.path.into_inner().into_vec();
+        if paths.is_empty() {
+            return Err(source.error(&at, "the route has no path; write path = \"/...\""));
+        }
+        for path in &paths {
+            check_path(path).map_err(|problem| source.error(&at, problem))?;
+            if let Some(first) = seen.insert(skeleton(path), line) {
+                let problem =
+                    format!("path `{path}` is already served by the route on line {first}; remove one of them");
+                return Err(source.error(&at, problem));
+            }
+        }
+
+        let (mut policies, mut keys, mut places) = (Vec::new(), Vec::new(), HashMap::new());
+        for raw in raw.policy {
+            let (name, name_at) = (raw.name.get_ref().clone(), raw.name.span());
+            let (policy, key) = policy::build(source, raw, client_ip)?;
+            if places.insert(name.clone(), name_at.clone()).is_some() {
+                return Err(source.error(&name_at, PolicyError::DuplicateName { name }));
+            }
+            policies.push(policy);
+            keys.push((name, key));
+        }
+        let layer = if policies.is_empty() {
+            None
+        } else {
+            // Each policy and their names were checked where their lines are known.
+            Some(RateLimitLayer::try_new(policies).map_err(|error| source.error(&at, error))?)
+        };
+        Ok(Self { paths, line, layer, keys })
+    }
+}
+
+/// Paths as a router takes them: literal, but for whole segments of the form `{name}`.
+fn check_path(path: &str) -> Result<(), String> {
+    let Some(rest) = path.strip_prefix('/') else {
+        return Err(format!("path `{path}` must begin with a slash; write \"/{path}\""));
+    };
+    for segment in rest.split('/') {
+        let inner = segment.strip_prefix('{').and_then(|segment| segment.strip_suffix('}')).unwrap_or(segment);
+        let named = inner.len() < segment.len();
+        let fits = |char: char| !matches!(char, '{' | '}' | '?' | '#' | '*') && !char.is_whitespace();
+        if !inner.chars().all(fits) || inner.starts_with(':') || (named && inner.is_empty()) {
+            return Err(format!(
+                "segment `{segment}` of path `{path}` cannot be matched; write it literally, or {{name}} for any segment"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A path with its parameters' names left out: what a router must not see twice.
+fn skeleton(path: &str) -> String {
+    let segments = path.split('/').map(|segment| if segment.starts_with('{') { "{}" } else { segment });
+    segments.collect::<Vec<_>>().join("/")
+}
+
+fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigError> {
+    let at = raw.source.as_ref().map_or(0..0, toml::Spanned::span);
+    let ip_source = match raw.source.as_ref().map(|name| name.get_ref().as_str()) {
+        None | Some("peer") => IpSource::Peer,
+        Some("x-forwarded-for") => IpSource::XForwardedFor,
+        Some("forwarded") => IpSource::Forwarded,
+        Some(name) => match name.to_ascii_lowercase().parse() {
+            Ok(name) => IpSource::Header(name),
+            Err(_) => {
+                let problem = format!(
+                    "source `{name}` is not a header's name; write peer, x-forwarded-for, forwarded or a single-value header such as x-real-ip"
+                );
+                return Err(source.error(&at, problem));
+            }
+        },
+    };
+    let trusted = match (raw.trusted, raw.hops) {
+        (Some(ranges), hops) => {
+            let at = ranges.span();
+            let ranges = TrustedProxies::ranges(ranges.into_inner()).map_err(|error| source.error(&at, error))?;
+            Some(match hops {
+                Some(hops) => ranges.and_count(hops.into_inner()),
+                None => ranges,
+            })
+        }
+        (None, Some(hops)) => Some(TrustedProxies::count(hops.into_inner())),
+        (None, None) => None,
+    };
+    let client_ip = match (ip_source, trusted) {
+        (IpSource::Peer, None) => ClientIp::peer(),
+        (IpSource::Peer, Some(_)) => {
+            let problem = "the socket's peer needs no trusted proxies; name the header that they set as the source, or leave trusted and hops out";
+            return Err(source.error(&at, problem));
+        }
+        (_, None) => {
+            let problem = "a header can be forged by anybody; say whose to believe: trusted = [\"10.0.0.0/8\"] (the proxies' addresses) and / or hops = 1 (how many there are)";
+            return Err(source.error(&at, problem));
+        }
+        (ip_source, Some(trusted)) => ClientIp::new(ip_source, trusted),
+    };
+    match raw.ipv6_prefix {
+        None => Ok(client_ip),
+        Some(prefix) if (32..=128).contains(prefix.get_ref()) => Ok(client_ip.with_ipv6_prefix(prefix.into_inner())),
+        Some(prefix) => {
+            let problem =
+                format!("an IPv6 prefix of {} groups too much or does not exist; write 32 to 128", prefix.get_ref());
+            Err(source.error(&prefix.span(), problem))
+        }
+    }
+}

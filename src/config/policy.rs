@@ -1,0 +1,128 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use toml::Spanned;
+
+use super::error::{ConfigError, Source};
+use super::key::KeySpec;
+use super::raw::{AlgorithmName, OnMissingKey, OnStoreError, RawPolicy, StoreName};
+use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use crate::key::ClientIp;
+use crate::limiter::{IntoLimiter, Limiter};
+use crate::policy::{FailureMode, MissingKey, Policy, PolicyError};
+use crate::queue::LeakyQueue;
+use crate::quota::Quota;
+
+pub(super) fn build(
+    source: &Source<'_>,
+    raw: RawPolicy,
+    client_ip: &ClientIp,
+) -> Result<(Policy, KeySpec), ConfigError> {
+    let name_at = raw.name.span();
+    if let Some(store) = raw.store.as_ref().filter(|store| *store.get_ref() == StoreName::Redis) {
+        let problem = "store = \"redis\" is not part of this version; write store = \"memory\"";
+        return Err(source.error(&store.span(), problem));
+    }
+    let limiter = limiter(source, &raw)?;
+
+    let key = match raw.key {
+        Some(key) => {
+            let at = key.span();
+            KeySpec::parse(&key.into_inner().into_vec()).map_err(|problem| source.error(&at, problem))?
+        }
+        None => KeySpec::Global,
+    };
+    let mut policy = Policy::new(raw.name.into_inner(), limiter)
+        .key(key.extractor(client_ip))
+        .on_missing_key(match raw.on_missing_key {
+            OnMissingKey::Reject => MissingKey::Reject,
+            OnMissingKey::Skip => MissingKey::Skip,
+            OnMissingKey::Share => MissingKey::Share,
+        })
+        .on_failure(match raw.on_store_error {
+            OnStoreError::Allow => FailureMode::Allow,
+            // Memory does not fail, so there is nothing to guard.
+            OnStoreError::Deny | OnStoreError::LocalGuard => FailureMode::Deny,
+        });
+    if let Some(cost) = &raw.cost {
+        policy = policy.cost(count(source, "cost", 0, cost)?);
+    }
+    if let Some(status) = &raw.status {
+        let code = StatusCode::from_u16(*status.get_ref()).ok().filter(|code| code.as_u16() < 600);
+        let Some(code) = code.filter(|code| code.as_u16() >= 400) else {
+            let problem = format!("status {} does not tell of a refusal; write 400 to 599", status.get_ref());
+            return Err(source.error(&status.span(), problem));
+        };
+        policy = policy.status(code);
+    }
+    if raw.shadow {
+        policy = policy.shadow();
+    }
+    policy.validate().map_err(|error| {
+        let cost_at = raw.cost.as_ref().map(Spanned::span);
+        match error {
+            PolicyError::CostAboveBurst { .. } => source.error(&cost_at.unwrap_or(name_at), error),
+            _ => source.error(&name_at, error),
+        }
+    })?;
+    Ok((policy, key))
+}
+
+fn limiter(source: &Source<'_>, raw: &RawPolicy) -> Result<Arc<dyn Limiter>, ConfigError> {
+    let limit = count(source, "limit", 1, &raw.limit)?;
+    let per = duration(source, "per", &raw.per)?;
+    let mut quota = Quota::new(limit, per).map_err(|error| source.error(&raw.per.span(), error))?;
+
+    let only_for = |field: &str, what: &str| format!("{field} is for {what}; remove it or choose that algorithm");
+    let is_queue = raw.algorithm == AlgorithmName::LeakyQueue;
+    if let Some(burst) = &raw.burst {
+        if !matches!(raw.algorithm, AlgorithmName::TokenBucket | AlgorithmName::LeakyBucket) {
+            return Err(source.error(&burst.span(), only_for("burst", "token-bucket and leaky-bucket")));
+        }
+        quota = quota.burst(count(source, "burst", 1, burst)?);
+    }
+    if let Some(capacity) = raw.capacity.as_ref().filter(|_| !is_queue) {
+        return Err(source.error(&capacity.span(), only_for("capacity", "leaky-queue")));
+    }
+    if let Some(max_wait) = raw.max_wait.as_ref().filter(|_| !is_queue) {
+        return Err(source.error(&max_wait.span(), only_for("max-wait", "leaky-queue")));
+    }
+
+    Ok(match raw.algorithm {
+        AlgorithmName::TokenBucket => TokenBucket::new(quota).into_limiter(),
+        AlgorithmName::LeakyBucket => LeakyBucket::new(quota).into_limiter(),
+        AlgorithmName::FixedWindow => FixedWindow::new(quota).into_limiter(),
+        AlgorithmName::SlidingWindow => SlidingWindow::new(quota).into_limiter(),
+        AlgorithmName::LeakyQueue => {
+            let mut queue = LeakyQueue::new(quota);
+            if let Some(capacity) = &raw.capacity {
+                let capacity = count(source, "capacity", 0, capacity)?;
+                queue = queue.with_capacity(usize::try_from(capacity).unwrap_or(usize::MAX));
+            }
+            if let Some(max_wait) = &raw.max_wait {
+                queue = queue.with_max_wait(duration(source, "max-wait", max_wait)?);
+            }
+            queue.into_limiter()
+        }
+    })
+}
+
+fn count(source: &Source<'_>, field: &str, least: u32, value: &Spanned<i64>) -> Result<u32, ConfigError> {
+    match u32::try_from(*value.get_ref()) {
+        Ok(count) if count >= least => Ok(count),
+        _ => {
+            let problem =
+                format!("{field} = {} is out of range; write a number from {least} to {}", value.get_ref(), u32::MAX);
+            Err(source.error(&value.span(), problem))
+        }
+    }
+}
+
+fn duration(source: &Source<'_>, field: impl fmt::Display, value: &Spanned<String>) -> Result<Duration, ConfigError> {
+    humantime::parse_duration(value.get_ref()).map_err(|_| {
+        let problem = format!("{field} = \"{}\" is not a time; write 250ms, 1s, 1m, 1h or 1day", value.get_ref());
+        source.error(&value.span(), problem)
+    })
+}

@@ -1,0 +1,103 @@
+//! The file as it is spelled, before any of it is checked for sense.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawConfig {
+    pub(super) client_ip: Option<RawClientIp>,
+    #[serde(default)]
+    pub(super) route: Vec<RawRoute>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawClientIp {
+    pub(super) source: Option<Spanned<String>>,
+    pub(super) trusted: Option<Spanned<Vec<String>>>,
+    pub(super) hops: Option<Spanned<usize>>,
+    pub(super) ipv6_prefix: Option<Spanned<u8>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawRoute {
+    pub(super) path: Spanned<OneOrMany>,
+    #[serde(default)]
+    pub(super) policy: Vec<RawPolicy>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawPolicy {
+    pub(super) name: Spanned<String>,
+    pub(super) algorithm: AlgorithmName,
+    pub(super) limit: Spanned<i64>,
+    pub(super) per: Spanned<String>,
+    pub(super) burst: Option<Spanned<i64>>,
+    pub(super) capacity: Option<Spanned<i64>>,
+    pub(super) max_wait: Option<Spanned<String>>,
+    pub(super) key: Option<Spanned<OneOrMany>>,
+    pub(super) cost: Option<Spanned<i64>>,
+    #[serde(default)]
+    pub(super) shadow: bool,
+    #[serde(default)]
+    pub(super) store: Option<Spanned<StoreName>>,
+    #[serde(default)]
+    pub(super) on_store_error: OnStoreError,
+    #[serde(default)]
+    pub(super) on_missing_key: OnMissingKey,
+    pub(super) status: Option<Spanned<u16>>,
+}
+
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum AlgorithmName {
+    TokenBucket,
+    LeakyBucket,
+    LeakyQueue,
+    FixedWindow,
+    SlidingWindow,
+}
+
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum StoreName {
+    Memory,
+    Redis,
+}
+
+#[derive(Clone, Copy, Deserialize, Default)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum OnStoreError {
+    #[default]
+    LocalGuard,
+    Allow,
+    Deny,
+}
+
+#[derive(Clone, Copy, Deserialize, Default)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum OnMissingKey {
+    #[default]
+    Reject,
+    Skip,
+    Share,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
+pub(super) enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl OneOrMany {
+    pub(super) fn into_vec(self) -> Vec<String> {
+        match self {
+            Self::One(one) => vec![one],
+            Self::Many(many) => many,
+        }
+    }
+}

@@ -1,0 +1,123 @@
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use crate::body::ResponseBody;
+use crate::head::RequestHead;
+use crate::judge::Judged;
+use crate::rejection::Responder;
+use crate::verdict::Verdict;
+
+pin_project! {
+    /// The future of [`RateLimit`](crate::RateLimit).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped while it waits for its turn, it leaves the queue. Whatever was charged stays charged,
+    /// or opening and cancelling requests would be free.
+    pub struct ResponseFuture<S, B>
+    where
+        S: Service<Request<B>>,
+    {
+        #[pin]
+        state: State<S::Future, S, B>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<F, S, B> {
+        Passing { #[pin] response: F, verdict: Verdict },
+        Rejected { response: Option<Response<Bytes>> },
+        // Boxed, so that the future of a service that never waits is not as large as a request.
+        Waiting { judged: Pin<Box<dyn Future<Output = Judged> + Send>>, rest: Option<Box<Rest<S, B>>> },
+    }
+}
+
+/// What a request needs once its turn has come.
+struct Rest<S, B> {
+    service: S,
+    request: Request<B>,
+    responder: Arc<Responder>,
+}
+
+impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
+    pub(crate) const fn passing(response: S::Future, verdict: Verdict) -> Self {
+        Self { state: State::Passing { response, verdict } }
+    }
+
+    pub(crate) const fn rejected(response: Response<Bytes>) -> Self {
+        Self { state: State::Rejected { response: Some(response) } }
+    }
+
+    pub(crate) fn waiting(
+        judged: Pin<Box<dyn Future<Output = Judged> + Send>>,
+        service: S,
+        request: Request<B>,
+        responder: Arc<Responder>,
+    ) -> Self {
+        Self { state: State::Waiting { judged, rest: Some(Box::new(Rest { service, request, responder })) } }
+    }
+}
+
+impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+{
+    type Output = Result<Response<ResponseBody<ResBody>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            match state.as_mut().project() {
+                // -> the inner service's response
+                StateProj::Passing { response, verdict } => {
+                    let mut response = ready!(response.poll(cx))?;
+                    let mut verdict = std::mem::take(verdict);
+                    if let Some(inner) = response.extensions_mut().remove::<Verdict>() {
+                        verdict.append(inner);
+                    }
+                    response.extensions_mut().insert(verdict);
+                    return Poll::Ready(Ok(response.map(ResponseBody::inner)));
+                }
+                // -> our own
+                StateProj::Rejected { response } => {
+                    let response = response.take().expect("polled after it was ready");
+                    return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
+                }
+                // -> Passing, or Rejected
+                StateProj::Waiting { judged, rest } => {
+                    let judged = ready!(judged.as_mut().poll(cx));
+                    let rest = rest.take().expect("taken only once, when the verdict is there");
+                    let Rest { mut service, request, responder } = *rest;
+                    let next = match judged {
+                        Ok(verdict) => State::Passing { response: service.call(request), verdict },
+                        Err(rejection) => {
+                            let response = responder.respond(*rejection, &RequestHead::from(&request));
+                            State::Rejected { response: Some(response) }
+                        }
+                    };
+                    state.set(next);
+                }
+            }
+        }
+    }
+}
+
+impl<S: Service<Request<B>>, B> fmt::Debug for ResponseFuture<S, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.state {
+            State::Passing { .. } => "passing",
+            State::Rejected { .. } => "rejected",
+            State::Waiting { .. } => "waiting",
+        };
+        f.debug_tuple("ResponseFuture").field(&state).finish()
+    }
+}

@@ -1,0 +1,182 @@
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Response;
+use tower_layer::Layer;
+
+use crate::head::RequestHead;
+use crate::policy::{Policy, PolicyError};
+use crate::rejection::{Rejection, Responder};
+use crate::service::RateLimit;
+
+/// Limits the requests to a service by one or more policies.
+///
+/// The state of the limiters belongs to the layer: all services made by one layer, and all clones
+/// of them, share their budgets. Make the layer once, when the app is built.
+///
+/// A request passes exactly when every enforced policy that applies to it admits it; then every
+/// one of them is charged, and otherwise none. It is charged before the inner service is called, and
+/// stays charged if the client goes away.
+///
+/// A request that does not pass is answered by the layer. Unless [shaped
+/// otherwise](Self::with_rejection_response), the answer is 429 (503 if everybody shares the limit), with
+///
+/// - `Retry-After`: whole seconds, rounded up, at least 1;
+/// - `X-Rate-Limited-For`: the exact wait in seconds, to the microsecond, rounded up;
+/// - `Cache-Control: no-store`;
+/// - problem details in JSON that name the violated policies.
+///
+/// A client that waits as long as either field says is admitted, if nobody else drew on its budget
+/// meanwhile. The [`Verdict`](crate::Verdict) is in the extensions of every response.
+///
+/// # Order of layers
+///
+/// Inside of CORS (a refusal needs its headers, too) and of authentication (if the user is the key);
+/// outside of concurrency limits and everything costly: a request that waits in a
+/// [`LeakyQueue`](crate::LeakyQueue) holds the readiness of what is inside.
+///
+/// # Examples
+///
+/// ```
+/// use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+/// use tower_sluice::algorithm::TokenBucket;
+/// use tower_sluice::{Policy, Quota, RateLimitLayer};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let layer = RateLimitLayer::new(Policy::new("everybody", TokenBucket::new(Quota::per_minute(1))));
+/// let mut service = ServiceBuilder::new().layer(layer).service(service_fn(|_: http::Request<()>| async {
+///     Ok::<_, std::convert::Infallible>(http::Response::new(String::from("hello")))
+/// }));
+///
+/// let first = service.ready().await.unwrap().call(http::Request::new(())).await.unwrap();
+/// assert_eq!(first.status(), 200);
+/// let second = service.ready().await.unwrap().call(http::Request::new(())).await.unwrap();
+/// assert_eq!(second.status(), 503);
+/// assert_eq!(second.headers()["retry-after"], "60");
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct RateLimitLayer {
+    shared: Shared,
+}
+
+/// What the services of a layer have in common. Cloning costs two reference counts.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) policies: Arc<[Policy]>,
+    pub(crate) responder: Arc<Responder>,
+}
+
+impl RateLimitLayer {
+    /// A layer that enforces one policy, or an array or `Vec` of them.
+    ///
+    /// # Panics
+    ///
+    /// If [`try_new`](Self::try_new) refuses the policies.
+    pub fn new(policies: impl IntoPolicies) -> Self {
+        match Self::try_new(policies) {
+            Ok(layer) => layer,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// A layer that enforces policies that were read from somewhere.
+    ///
+    /// # Errors
+    ///
+    /// If there is no policy, two have the same name, or one could never admit anything.
+    pub fn try_new(policies: impl IntoPolicies) -> Result<Self, PolicyError> {
+        let mut policies = policies.into_policies();
+        if policies.is_empty() {
+            return Err(PolicyError::NoPolicy);
+        }
+        for (i, policy) in policies.iter().enumerate() {
+            policy.validate()?;
+            if policies[..i].iter().any(|earlier| earlier.name() == policy.name()) {
+                return Err(PolicyError::DuplicateName { name: policy.name().to_owned() });
+            }
+        }
+        policies.sort_by_key(Policy::rank);
+        Ok(Self { shared: Shared { policies: policies.into(), responder: Arc::new(Responder::Problem) } })
+    }
+
+    /// Answers rejected requests with what `respond` returns.
+    ///
+    /// `Retry-After`, `X-Rate-Limited-For` and `Cache-Control` are set afterwards; a greater
+    /// `Retry-After` of its own is kept. The status is the closure's, which may use that of the
+    /// rejection.
+    ///
+    /// ```
+    /// use http::Response;
+    /// use tower_sluice::algorithm::TokenBucket;
+    /// use tower_sluice::{Policy, Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::new(Policy::new("api", TokenBucket::new(Quota::per_second(5))))
+    ///     .with_rejection_response(|rejection, _request| {
+    ///         Response::builder().status(rejection.status()).body("slow down, please").unwrap()
+    ///     });
+    /// ```
+    pub fn with_rejection_response<F, B>(mut self, respond: F) -> Self
+    where
+        F: Fn(&Rejection, &RequestHead<'_>) -> Response<B> + Send + Sync + 'static,
+        B: Into<Bytes>,
+    {
+        let respond = move |rejection: &Rejection, head: &RequestHead<'_>| respond(rejection, head).map(Into::into);
+        self.shared.responder = Arc::new(Responder::Custom(Box::new(respond)));
+        self
+    }
+
+    /// How many requests the [shadow](Policy::shadow) policy of this name would have refused;
+    /// `None` if there is no policy of this name.
+    #[must_use]
+    pub fn shadow_denied(&self, policy: &str) -> Option<u64> {
+        self.shared.policies.iter().find(|candidate| candidate.name() == policy).map(Policy::shadow_denied)
+    }
+}
+
+impl<S> Layer<S> for RateLimitLayer {
+    type Service = RateLimit<S>;
+
+    fn layer(&self, inner: S) -> RateLimit<S> {
+        RateLimit::new(inner, self.shared.clone())
+    }
+}
+
+impl fmt::Debug for RateLimitLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shared.fmt_as("RateLimitLayer", f)
+    }
+}
+
+impl Shared {
+    pub(crate) fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(name).field("policies", &self.policies).field("responder", &self.responder).finish()
+    }
+}
+
+/// One policy, or several.
+pub trait IntoPolicies {
+    /// The policies, in the order in which they are reported.
+    fn into_policies(self) -> Vec<Policy>;
+}
+
+impl IntoPolicies for Policy {
+    fn into_policies(self) -> Vec<Policy> {
+        vec![self]
+    }
+}
+
+impl<const N: usize> IntoPolicies for [Policy; N] {
+    fn into_policies(self) -> Vec<Policy> {
+        self.into()
+    }
+}
+
+impl IntoPolicies for Vec<Policy> {
+    fn into_policies(self) -> Vec<Policy> {
+        self
+    }
+}

@@ -1,0 +1,342 @@
+//! What is enforced on whom: a limiter under a name, with the conditions under which it counts.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use http::StatusCode;
+
+use crate::decision::LimiterError;
+use crate::head::RequestHead;
+use crate::key::{Global, KeyExtractor};
+use crate::limiter::{IntoLimiter, Limiter};
+use crate::telemetry;
+
+/// A quota policy: a name, a limiter, and whom it counts, how much and when.
+///
+/// ```
+/// use tower_sluice::algorithm::{SlidingWindow, TokenBucket};
+/// use tower_sluice::key::{HeaderKey, PeerIp};
+/// use tower_sluice::{MissingKey, Policy, Quota};
+///
+/// let per_client = Policy::new("per-client", TokenBucket::new(Quota::per_second(10).burst(20))).key(PeerIp::new());
+///
+/// let writes = Policy::new("writes", SlidingWindow::new(Quota::per_hour(1_000)))
+///     .key(HeaderKey::from_static("x-api-key"))
+///     .on_missing_key(MissingKey::Skip)
+///     .when(|request| request.method() == http::Method::POST)
+///     .cost_fn(|request| if request.uri().path() == "/import" { 50 } else { 1 });
+/// ```
+///
+/// Without a [`key`](Self::key) everybody shares one budget.
+#[must_use]
+pub struct Policy {
+    name: Arc<str>,
+    limiter: Arc<dyn Limiter>,
+    key: Box<dyn KeyExtractor>,
+    cost: Cost,
+    when: Option<Condition>,
+    shadow: bool,
+    on_missing_key: MissingKey,
+    on_failure: FailureMode,
+    status: Option<StatusCode>,
+    shadow_denied: AtomicU64,
+    reported: AtomicBool,
+    failing: AtomicBool,
+}
+
+type Condition = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
+
+enum Cost {
+    Fixed(u32),
+    PerRequest(Box<dyn Fn(&RequestHead<'_>) -> u32 + Send + Sync>),
+}
+
+/// What becomes of a request without a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum MissingKey {
+    /// It is refused with 400. The default: whoever leaves the key out gains nothing by it.
+    #[default]
+    Reject,
+    /// The policy does not apply to it. Only sensible beside another policy that does.
+    Skip,
+    /// It draws on one budget with all others without a key.
+    Share,
+}
+
+/// What becomes of a request whose limiter fails. Limiters in memory do not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum FailureMode {
+    /// It is answered 503. The default.
+    #[default]
+    Deny,
+    /// It passes, uncounted.
+    Allow,
+}
+
+impl Policy {
+    /// A policy that enforces `limiter`: an [`Algorithm`](crate::algorithm::Algorithm) in memory, a
+    /// [`RateLimiter`](crate::RateLimiter), a [`LeakyQueue`](crate::LeakyQueue), or an `Arc` of any
+    /// [`Limiter`].
+    ///
+    /// The name is what clients and dashboards see: letters, digits and ``!#$%&'*+-.^_`|~:/``, a
+    /// letter or `*` first. [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) checks it.
+    pub fn new(name: impl Into<Arc<str>>, limiter: impl IntoLimiter) -> Self {
+        Self {
+            name: name.into(),
+            limiter: limiter.into_limiter(),
+            key: Box::new(Global),
+            cost: Cost::Fixed(1),
+            when: None,
+            shadow: false,
+            on_missing_key: MissingKey::default(),
+            on_failure: FailureMode::default(),
+            status: None,
+            shadow_denied: AtomicU64::new(0),
+            reported: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
+        }
+    }
+
+    /// Gives each key a budget of its own.
+    pub fn key(mut self, key: impl KeyExtractor) -> Self {
+        self.key = Box::new(key);
+        self
+    }
+
+    /// What a request costs, in the quota's units; 1 unless set. Zero passes uncounted.
+    pub fn cost(mut self, cost: u32) -> Self {
+        self.cost = Cost::Fixed(cost);
+        self
+    }
+
+    /// What a request costs, by its head. A cost above the burst is refused, with no retry time.
+    pub fn cost_fn(mut self, cost: impl Fn(&RequestHead<'_>) -> u32 + Send + Sync + 'static) -> Self {
+        self.cost = Cost::PerRequest(Box::new(cost));
+        self
+    }
+
+    /// Applies the policy only to requests for which `condition` holds.
+    pub fn when(mut self, condition: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.when = Some(Box::new(condition));
+        self
+    }
+
+    /// Counts and reports, but never rejects and never delays: what would happen if it were enforced.
+    ///
+    /// It is charged for what all enforced policies admit. See
+    /// [`RateLimitLayer::shadow_denied`](crate::RateLimitLayer::shadow_denied).
+    pub const fn shadow(mut self) -> Self {
+        self.shadow = true;
+        self
+    }
+
+    /// What becomes of a request without a key; refused with 400 unless set.
+    pub const fn on_missing_key(mut self, choice: MissingKey) -> Self {
+        self.on_missing_key = choice;
+        self
+    }
+
+    /// What becomes of a request whose limiter fails; answered 503 unless set.
+    pub const fn on_failure(mut self, choice: FailureMode) -> Self {
+        self.on_failure = choice;
+        self
+    }
+
+    /// The status of a refusal, any 4xx or 5xx.
+    ///
+    /// Unless set it is 429 Too Many Requests, or 503 Service Unavailable where everybody shares
+    /// the budget and the client may have done nothing wrong.
+    pub const fn status(mut self, status: StatusCode) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) const fn shared_name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    pub(crate) fn limiter(&self) -> &dyn Limiter {
+        &*self.limiter
+    }
+
+    pub(crate) fn extractor(&self) -> &dyn KeyExtractor {
+        &*self.key
+    }
+
+    pub(crate) fn applies_to(&self, head: &RequestHead<'_>) -> bool {
+        self.when.as_ref().is_none_or(|condition| condition(head))
+    }
+
+    pub(crate) fn cost_of(&self, head: &RequestHead<'_>) -> u32 {
+        match &self.cost {
+            Cost::Fixed(cost) => *cost,
+            Cost::PerRequest(cost) => cost(head),
+        }
+    }
+
+    pub(crate) const fn is_shadow(&self) -> bool {
+        self.shadow
+    }
+
+    pub(crate) const fn missing_key(&self) -> MissingKey {
+        self.on_missing_key
+    }
+
+    pub(crate) const fn failure_mode(&self) -> FailureMode {
+        self.on_failure
+    }
+
+    pub(crate) fn refusal_status(&self) -> StatusCode {
+        match self.status {
+            Some(status) => status,
+            None if self.key.is_shared() => StatusCode::SERVICE_UNAVAILABLE,
+            None => StatusCode::TOO_MANY_REQUESTS,
+        }
+    }
+
+    /// The order in which policies are asked: those that answer at once, then those that make a
+    /// request wait (nobody should wait in vain), then those that only watch.
+    pub(crate) fn rank(&self) -> u8 {
+        match (self.shadow, self.limiter.delays()) {
+            (false, false) => 0,
+            (false, true) => 1,
+            (true, _) => 2,
+        }
+    }
+
+    pub(crate) fn count_shadow_denial(&self) {
+        self.shadow_denied.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn shadow_denied(&self) -> u64 {
+        self.shadow_denied.load(Ordering::Relaxed)
+    }
+
+    /// Logs a mistake in the set-up the first time that it shows.
+    pub(crate) fn report_misconfigured(&self, problem: &str) {
+        if !self.reported.swap(true, Ordering::Relaxed) {
+            telemetry::misconfigured(&self.name, problem);
+        }
+    }
+
+    /// Logs the transitions between a limiter that works and one that does not.
+    pub(crate) fn report_health(&self, failure: Option<&LimiterError>) {
+        // Read before it is written: on the path of every request, and written almost never.
+        if self.failing.load(Ordering::Relaxed) == failure.is_some() {
+            return;
+        }
+        if self.failing.swap(failure.is_some(), Ordering::Relaxed) == failure.is_some() {
+            return;
+        }
+        match failure {
+            Some(error) if self.on_failure == FailureMode::Allow => {
+                telemetry::limiter_failed(&self.name, error, "pass uncounted");
+            }
+            Some(error) => telemetry::limiter_failed(&self.name, error, "are answered 503"),
+            None => telemetry::limiter_recovered(&self.name),
+        }
+    }
+
+    /// What [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) refuses.
+    pub(crate) fn validate(&self) -> Result<(), PolicyError> {
+        let name = || self.name.to_string();
+        if !is_token(&self.name) {
+            return Err(PolicyError::InvalidName { name: name() });
+        }
+        match (&self.cost, self.limiter.max_cost()) {
+            (Cost::Fixed(cost), Some(max)) if *cost > max => {
+                return Err(PolicyError::CostAboveBurst { name: name(), cost: *cost, burst: max });
+            }
+            _ => {}
+        }
+        match self.status {
+            Some(status) if !(status.is_client_error() || status.is_server_error()) => {
+                Err(PolicyError::InvalidStatus { name: name(), status: status.as_u16() })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A token of RFC 9651, section 3.3.4: a letter or `*`, then letters, digits and some punctuation.
+/// Needs no escaping in any header or log.
+fn is_token(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'*')
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~:/".contains(&byte))
+}
+
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Policy").field("name", &self.name).field("shadow", &self.shadow).finish_non_exhaustive()
+    }
+}
+
+/// Why policies cannot be enforced as given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// A layer without a policy would limit nothing.
+    NoPolicy,
+    /// Two policies of one layer have the same name.
+    DuplicateName {
+        /// The name.
+        name: String,
+    },
+    /// The name cannot be written into header fields.
+    InvalidName {
+        /// The name.
+        name: String,
+    },
+    /// Every request would cost more than can ever be admitted.
+    CostAboveBurst {
+        /// The policy's name.
+        name: String,
+        /// What a request costs.
+        cost: u32,
+        /// The most that is ever admitted at once.
+        burst: u32,
+    },
+    /// A refusal must have a status of 4xx or 5xx.
+    InvalidStatus {
+        /// The policy's name.
+        name: String,
+        /// The status.
+        status: u16,
+    },
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPolicy => f.write_str("no policy is given; a layer needs at least one"),
+            Self::DuplicateName { name } => {
+                write!(f, "two policies are named `{name}`; give each a name of its own")
+            }
+            Self::InvalidName { name } => write!(
+                f,
+                "`{name}` cannot be a policy's name; begin with a letter and write letters, digits and -_.:/ only"
+            ),
+            Self::CostAboveBurst { name, cost, burst } => write!(
+                f,
+                "policy `{name}`: a cost of {cost} never fits in a burst of {burst}; \
+                 lower the cost or raise the burst"
+            ),
+            Self::InvalidStatus { name, status } => {
+                write!(f, "policy `{name}`: {status} does not tell of a refusal; choose a status from 400 to 599")
+            }
+        }
+    }
+}
+
+impl Error for PolicyError {}

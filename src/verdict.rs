@@ -1,0 +1,82 @@
+//! What the policies decided about one request.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::decision::Decision;
+
+/// The decisions of all policies that judged a request, found in the extensions of its response,
+/// admitted or refused.
+///
+/// ```
+/// # fn show<B>(response: &http::Response<B>) {
+/// if let Some(verdict) = response.extensions().get::<tower_sluice::Verdict>() {
+///     for policy in verdict.policies() {
+///         println!("{}: {} left", policy.name(), policy.decision().remaining());
+///     }
+/// }
+/// # }
+/// ```
+///
+/// Policies appear in the order in which they were asked: as declared, but those that only delay
+/// after those that refuse, and shadows last. Skipped policies do not appear.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    policies: SmallVec<[PolicyVerdict; 1]>,
+}
+
+/// The decision of one policy.
+#[derive(Clone, Debug)]
+pub struct PolicyVerdict {
+    name: Arc<str>,
+    decision: Decision,
+    shadow: bool,
+}
+
+impl Verdict {
+    /// The decision of each policy.
+    #[must_use]
+    pub fn policies(&self) -> &[PolicyVerdict] {
+        &self.policies
+    }
+
+    /// The enforced policies that refused.
+    pub fn violated(&self) -> impl Iterator<Item = &PolicyVerdict> {
+        self.policies.iter().filter(|policy| !policy.shadow && !policy.decision.is_allowed())
+    }
+
+    /// Whether the request passed.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.violated().next().is_none()
+    }
+
+    pub(crate) fn push(&mut self, name: &Arc<str>, decision: Decision, shadow: bool) {
+        self.policies.push(PolicyVerdict { name: Arc::clone(name), decision, shadow });
+    }
+
+    /// Adds what a layer further in decided.
+    pub(crate) fn append(&mut self, inner: Self) {
+        self.policies.extend(inner.policies);
+    }
+}
+
+impl PolicyVerdict {
+    /// The policy's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it decided.
+    pub const fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// Whether it only watches.
+    #[must_use]
+    pub const fn is_shadow(&self) -> bool {
+        self.shadow
+    }
+}
