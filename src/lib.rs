@@ -33,6 +33,8 @@ mod service;
 pub mod store;
 #[cfg(feature = "http")]
 mod telemetry;
+#[cfg(feature = "test-util")]
+pub mod testing;
 mod throttle;
 pub mod time;
 #[cfg(feature = "http")]

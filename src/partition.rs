@@ -87,17 +87,17 @@ impl From<String> for PartitionKey {
     }
 }
 
-impl From<u64> for PartitionKey {
-    fn from(key: u64) -> Self {
-        Self::from(key.to_be_bytes().as_slice())
-    }
+macro_rules! from_integers {
+    ($($integer:ty),+) => {$(
+        impl From<$integer> for PartitionKey {
+            fn from(key: $integer) -> Self {
+                Self::from(key.to_be_bytes().as_slice())
+            }
+        }
+    )+};
 }
 
-impl From<u128> for PartitionKey {
-    fn from(key: u128) -> Self {
-        Self::from(key.to_be_bytes().as_slice())
-    }
-}
+from_integers!(u32, u64, u128, i32, i64);
 
 /// The whole address; an IPv4-mapped IPv6 address counts as the IPv4 address that it is.
 /// To group IPv6 by network, see `PeerIp` and `ClientIp`.

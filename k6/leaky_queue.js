@@ -1,0 +1,98 @@
+// Shows that the leaky bucket as a queue delays instead of refusing: one request leaves per second, in
+// order of arrival, ten wait their turn, and whoever finds the line full is told so at once.
+//
+//     cargo run --release --example server --features axum,config
+//     k6 run k6/leaky_queue.js
+
+import exec from 'k6/execution';
+import { check, sleep } from 'k6';
+import { Trend } from 'k6/metrics';
+import { Client, summaryOf, testOptions } from './lib.js';
+
+const PATH = '/leaky-queue';
+const INTERVAL_MS = 1000;
+const PLACES = 10;
+const CROWD_SECONDS = 20;
+
+const client = new Client();
+// How much later than the n-th interval after the first the n-th request left, on the server's clock.
+const drift = new Trend('drift', true);
+// Between two requests that left one after the other, on the server's clock.
+const gap = new Trend('gap', true);
+// From arrival to departure, once the line is full.
+const fullWait = new Trend('full_wait', true);
+const refusal = new Trend('refusal', true);
+
+export const options = testOptions({
+  scenarios: {
+    crowd: {
+      executor: 'constant-vus',
+      vus: 20,
+      duration: `${CROWD_SECONDS}s`,
+      // Those in line at the end still get their turn.
+      gracefulStop: `${PLACES + 5}s`,
+      exec: 'crowd',
+    },
+    // Starts when the crowd has left.
+    order: {
+      executor: 'per-vu-iterations',
+      vus: 1,
+      iterations: 1,
+      startTime: `${CROWD_SECONDS + PLACES + 3}s`,
+      exec: 'order',
+    },
+  },
+  thresholds: {
+    // Never early. Late by a start that took its time, or a stall of the machine, which the queue
+    // does not catch up on: that would be a burst.
+    drift: ['min>=-100', 'max<=500'],
+    gap: [`min>=${INTERVAL_MS - 150}`, `max<=${INTERVAL_MS + 250}`],
+    // One place falls free per second, and somebody takes it a little later.
+    full_wait: [`min>=${INTERVAL_MS * (PLACES - 2)}`, `max<=${INTERVAL_MS * PLACES + 500}`],
+    refusal: ['p(95)<100'],
+    'admitted{scenario:crowd}': [`count>=${CROWD_SECONDS + PLACES - 2}`],
+    'refused{scenario:crowd}': ['count>=50'],
+  },
+});
+
+// Takes the request that all departures are measured from.
+export function setup() {
+  sleep(INTERVAL_MS / 1000 + 0.1);
+  return client.get(PATH).json();
+}
+
+// Twenty clients, of whom eleven fit: ten in line, one on its way.
+export function crowd(first) {
+  const begun = Date.now();
+  const answer = client.get(PATH);
+  if (answer.status === 200) {
+    const { served, at_ms } = answer.json();
+    drift.add(at_ms - first.at_ms - INTERVAL_MS * (served - first.served));
+    if (begun >= exec.scenario.startTime + 1.5 * INTERVAL_MS) {
+      fullWait.add(answer.timings.duration);
+    }
+    // Let somebody else take the place.
+    sleep(Math.random());
+  } else {
+    refusal.add(answer.timings.duration);
+    check(answer, { 'refusal: a place is free within one interval': () => answer.headers['Retry-After'] === '1' });
+    sleep(Number(answer.headers['Retry-After']) + 0.2 * Math.random());
+  }
+}
+
+// One client that sends without waiting for answers sees the order of arrival, and of departure.
+export async function order() {
+  const promises = [];
+  for (let i = 0; i < 6; i++) {
+    promises.push(client.getLater(PATH));
+    // Far enough apart to arrive in this order.
+    sleep(0.05);
+  }
+  const answers = (await Promise.all(promises)).map((answer) => answer.json());
+  for (let i = 1; i < answers.length; i++) {
+    check(answers, { 'the order of arrival is the order of departure': () => answers[i].served === answers[i - 1].served + 1 });
+    gap.add(answers[i].at_ms - answers[i - 1].at_ms);
+  }
+}
+
+export const handleSummary = summaryOf('leaky_queue', client);

@@ -1,0 +1,176 @@
+// What the load tests share: a client that counts, what every refusal must look like, and the summary.
+
+import http from 'k6/http';
+import { check, sleep } from 'k6';
+import { Counter, Trend } from 'k6/metrics';
+
+const BASE_URL = __ENV.BASE_URL || 'http://127.0.0.1:3000';
+
+// A refusal is an answer and not a failure: `http_req_failed` counts only what went wrong.
+http.setResponseCallback(http.expectedStatuses(200, 429));
+
+// The options of a script, with what holds in all of them: no check fails, and no request.
+export function testOptions(options) {
+  return {
+    ...options,
+    thresholds: { checks: ['rate==1'], http_req_failed: ['rate==0'], ...options.thresholds },
+    summaryTrendStats: ['min', 'med', 'p(90)', 'p(95)', 'p(99)', 'max'],
+    // As many requests at once as `Client.batch` is asked for.
+    batch: 100,
+    batchPerHost: 100,
+  };
+}
+
+// Sends requests, counts the answers and checks every refusal. A script with several kinds of
+// clients names them; the names then precede those of the metrics.
+export class Client {
+  constructor(name = '') {
+    const metric = (suffix) => (name ? `${name}_${suffix}` : suffix);
+    this.name = name;
+    this.offered = new Counter(metric('offered'));
+    this.admitted = new Counter(metric('admitted'));
+    this.delayed = new Counter(metric('delayed'));
+    this.refused = new Counter(metric('refused'));
+    this.latency = new Trend(metric('latency'), true);
+  }
+
+  get(path) {
+    return this.count(http.get(BASE_URL + path));
+  }
+
+  // Does not wait for the answer, but promises it.
+  async getLater(path) {
+    return this.count(await http.asyncRequest('GET', BASE_URL + path));
+  }
+
+  // Sends `n` requests at once, each on its own connection.
+  batch(path, n) {
+    return http.batch(Array(n).fill(['GET', BASE_URL + path])).map((answer) => this.count(answer));
+  }
+
+  count(answer) {
+    this.offered.add(1);
+    this.latency.add(answer.timings.duration);
+    if (answer.status === 200) {
+      this.admitted.add(1);
+      if (answer.json().route === '/leaky-queue' && answer.timings.duration > 50) {
+        this.delayed.add(1);
+      }
+    } else if (answer.status === 429) {
+      this.refused.add(1);
+      checkRefusal(answer);
+    }
+    return answer;
+  }
+}
+
+function checkRefusal(refusal) {
+  // Several lines of one field would be joined by a comma, and fail here.
+  const retryAfter = refusal.headers['Retry-After'];
+  const exact = exactWait(refusal);
+  check(refusal, {
+    'refusal: Retry-After is one integer >= 1': () => /^[1-9][0-9]*$/.test(retryAfter),
+    'refusal: 0 < X-Rate-Limited-For <= Retry-After': () => exact > 0 && exact <= Number(retryAfter),
+    'refusal: is not to be stored': () => refusal.headers['Cache-Control'] === 'no-store',
+    'refusal: is a problem document': () => refusal.headers['Content-Type'] === 'application/problem+json',
+  });
+}
+
+// The exact wait that a refusal tells, in seconds.
+export function exactWait(refusal) {
+  return Number(refusal.headers['X-Rate-Limited-For']);
+}
+
+// --- Windows -------------------------------------------------------------------------------------
+
+// The quota of both window routes.
+export const LIMIT = 10;
+export const PERIOD_MS = 2000;
+
+// How exactly a moment of the server's clock is known here.
+export const BLUR_MS = 20;
+
+// When a window ends, in milliseconds of this machine's clock. A refusal by the fixed window tells
+// it; the windows of all routes of the same period begin at the same times.
+export function findEdge() {
+  const client = new Client('edge');
+  let edge = Infinity;
+  for (let refusals = 0; refusals < 10; ) {
+    const answer = client.get('/fixed-window');
+    if (answer.status === 429) {
+      refusals += 1;
+      // The answer took its time to arrive: the earliest of several is the closest.
+      edge = Math.min(edge, Date.now() + 1000 * exactWait(answer));
+    }
+  }
+  return edge;
+}
+
+// The first edge before which at least `idle` whole windows pass from now on.
+export function edgeAfter(edge, idle) {
+  const windows = Math.ceil((Date.now() - edge) / PERIOD_MS);
+  return edge + PERIOD_MS * (Math.max(0, windows) + idle);
+}
+
+// Asks every few milliseconds from one moment to another. Of each answer it keeps when it was asked
+// for and received here, whether it was admitted, and when the server did (`at`, on its own clock).
+export function hammer(client, path, from, until) {
+  sleep(Math.max(0, from - Date.now()) / 1000);
+  const answers = [];
+  while (Date.now() < until) {
+    const sent = Date.now();
+    const answer = client.get(path);
+    const admitted = answer.status === 200;
+    answers.push({ sent, received: Date.now(), admitted, at: admitted ? answer.json().at_ms : undefined });
+    sleep(0.005);
+  }
+  return answers;
+}
+
+// The most admissions in any `span` milliseconds.
+export function mostWithin(span, answers) {
+  const times = answers.filter((answer) => answer.admitted).map((answer) => answer.at);
+  return Math.max(0, ...times.map((from) => times.filter((at) => at >= from && at <= from + span).length));
+}
+
+// --- Summary -------------------------------------------------------------------------------------
+
+// A `handleSummary` that prints, in short, how much was offered and what became of it, and how the
+// thresholds fared. With `-e ROW=FILE` it also writes the numbers to that file, one line per client,
+// separated by tabs: name, offered, admitted, delayed, refused, p50, p99.
+export function summaryOf(script, ...clients) {
+  return ({ metrics, root_group: root }) => {
+    const rows = clients.map((client) => rowOf(client.name ? `${script}: ${client.name}` : script, client, metrics));
+    const lines = rows.map(
+      ([name, offered, admitted, delayed, refused, p50, p99]) =>
+        `${name}: offered ${offered}, admitted ${admitted} (${delayed} delayed), refused ${refused}; ` +
+        `p50 ${p50} ms, p99 ${p99} ms`,
+    );
+    for (const { name, fails } of root.checks) {
+      if (fails > 0) lines.push(`  FAIL  check "${name}": ${fails} times`);
+    }
+    for (const [metric, { thresholds, values }] of Object.entries(metrics)) {
+      for (const [threshold, { ok }] of Object.entries(thresholds || {})) {
+        const statistic = threshold.split(/[<>=]/)[0].trim();
+        lines.push(`  ${ok ? 'ok  ' : 'FAIL'}  ${metric}: ${threshold} (${rounded(values[statistic])})`);
+      }
+    }
+    const files = { stdout: lines.join('\n') + '\n' };
+    if (__ENV.ROW) files[__ENV.ROW] = rows.map((row) => row.join('\t') + '\n').join('');
+    return files;
+  };
+}
+
+function rowOf(name, client, metrics) {
+  const value = (metric, statistic) => metrics[metric.name]?.values[statistic] ?? 0;
+  const counts = [client.offered, client.admitted, client.delayed, client.refused];
+  return [
+    name,
+    ...counts.map((metric) => value(metric, 'count')),
+    ...['med', 'p(99)'].map((statistic) => value(client.latency, statistic).toFixed(2)),
+  ];
+}
+
+function rounded(value) {
+  return Math.round(1000 * value) / 1000;
+}

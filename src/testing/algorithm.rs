@@ -1,0 +1,177 @@
+use std::time::Duration;
+
+use super::{IntervalChecker, Random};
+use crate::algorithm::Algorithm;
+use crate::decision::Decision;
+use crate::time::Timestamp;
+
+/// Checks the six points of the [`Algorithm`] contract on random traces and on edge values, and
+/// that the numbers in decisions are true.
+///
+/// # Panics
+///
+/// At the first step that breaks the contract, with what broke it.
+pub fn check_algorithm<A: Algorithm>(algorithm: &A, seed: u64) {
+    let mut random = Random::new(seed);
+    for start in [0, 1, 1_700_000_000_000_000_000, u64::MAX / 2] {
+        for _ in 0..16 {
+            walk(algorithm, &mut random, Timestamp::from_nanos(start));
+        }
+    }
+    for _ in 0..64 {
+        stumble(algorithm, &mut random);
+    }
+}
+
+/// A trace forward in time, in steps that matter to the quota.
+fn walk<A: Algorithm>(algorithm: &A, random: &mut Random, start: Timestamp) {
+    let mut trial = Trial { algorithm, state: None, now: start };
+    let mut checker = IntervalChecker::new(algorithm.quota(), algorithm.worst_burst());
+    for _ in 0..400 {
+        let cost = trial.some_cost(random);
+        let decision = trial.take(cost);
+        if decision.is_allowed() {
+            checker.admit(trial.now, cost);
+        }
+        trial.check_backwards(random);
+        trial.check_forgetting(random);
+        trial.now = trial.now.saturating_add(trial.some_step(random));
+        if trial.now == Timestamp::MAX {
+            break;
+        }
+    }
+}
+
+/// A trace that jumps about in time and asks for anything: nothing is promised but to survive, to
+/// charge nothing for a refusal, and to tell the truth about what remains.
+fn stumble<A: Algorithm>(algorithm: &A, random: &mut Random) {
+    let mut trial = Trial { algorithm, state: None, now: Timestamp::ZERO };
+    for _ in 0..100 {
+        let edges = [0, 1, u64::MAX, u64::MAX - 1, u64::MAX / 2, 1 << 53, random.next(), random.next() >> 20];
+        trial.now = Timestamp::from_nanos(random.pick(&edges));
+        let cost = trial.some_cost(random);
+        let (decision, next) = trial.algorithm.decide(trial.state, trial.now, cost);
+        trial.check_answer(cost, &decision, next.as_ref());
+        trial.state = next.or(trial.state);
+    }
+}
+
+struct Trial<'a, A: Algorithm> {
+    algorithm: &'a A,
+    state: Option<A::State>,
+    now: Timestamp,
+}
+
+impl<A: Algorithm> Trial<'_, A> {
+    fn some_cost(&self, random: &mut Random) -> u32 {
+        let max = self.algorithm.max_cost();
+        let some = u32::try_from(random.below(u64::from(max))).unwrap_or(max);
+        let few = u32::try_from(random.below(4)).unwrap_or(1);
+        random.pick(&[0, 1, 1, 1, 1, few, some, max - 1, max, max.saturating_add(1), u32::MAX])
+    }
+
+    fn some_step(&self, random: &mut Random) -> Duration {
+        let quota = self.algorithm.quota();
+        let period = u64::try_from(quota.period().as_nanos()).unwrap_or(u64::MAX);
+        let interval = period / u64::from(quota.limit());
+        let steps = [
+            0,
+            0,
+            1,
+            interval / 3,
+            interval,
+            interval + 1,
+            random.below(interval.saturating_mul(4)),
+            random.below(period),
+            random.below(period.saturating_mul(3)),
+            random.pick(&[0, 0, 0, period.saturating_mul(1_000_000)]),
+        ];
+        Duration::from_nanos(random.pick(&steps))
+    }
+
+    /// Asks, checks the answer, and keeps what is to be remembered.
+    fn take(&mut self, cost: u32) -> Decision {
+        let (decision, next) = self.algorithm.decide(self.state, self.now, cost);
+        self.check_answer(cost, &decision, next.as_ref());
+        self.check_retry(cost, &decision);
+        self.state = next.or(self.state);
+        self.check_remaining(&decision);
+        decision
+    }
+
+    fn check_answer(&self, cost: u32, decision: &Decision, next: Option<&A::State>) {
+        let (now, max) = (self.now, self.algorithm.max_cost());
+        assert!(decision.remaining() <= decision.limit(), "at {now:?}: more remains than the limit: {decision:?}");
+        if !decision.is_allowed() {
+            assert!(next.is_none(), "point 2: at {now:?} a refusal of {cost} came with a new state");
+        }
+        if cost == 0 {
+            assert!(decision.is_allowed() && next.is_none(), "at {now:?} asking for nothing changed something");
+        }
+        if cost > max {
+            assert!(!decision.is_allowed(), "at {now:?} a cost of {cost} was admitted, above the maximum of {max}");
+            assert_eq!(decision.retry_after(), None, "at {now:?} a cost of {cost} was told to come back");
+        } else if !decision.is_allowed() {
+            assert!(decision.retry_after().is_some(), "at {now:?} a cost of {cost} was not told when to come back");
+        }
+    }
+
+    /// Point 6.
+    fn check_retry(&self, cost: u32, decision: &Decision) {
+        let Some(wait) = decision.retry_after() else { return };
+        let then = self.now.saturating_add(wait);
+        if then == Timestamp::MAX {
+            // Beyond the clock's range, where no promise can be kept.
+            return;
+        }
+        assert!(wait > Duration::ZERO, "point 6: refused at {:?}, and told to come back at once", self.now);
+        let admitted = |at| self.algorithm.decide(self.state, at, cost).0.is_allowed();
+        let before = Timestamp::from_nanos(then.as_nanos() - 1);
+        assert!(admitted(then), "point 6: {cost} refused at {:?} and again after {wait:?}", self.now);
+        assert!(!admitted(before), "point 6: {cost} refused at {:?} for {wait:?}, yet admitted earlier", self.now);
+    }
+
+    /// What remains can be had, and not more.
+    fn check_remaining(&self, decision: &Decision) {
+        let remaining = decision.remaining();
+        let admitted = |cost| self.algorithm.decide(self.state, self.now, cost).0.is_allowed();
+        assert!(admitted(remaining), "at {:?} {remaining} remain, but cannot be had", self.now);
+        assert!(
+            remaining == u32::MAX || !admitted(remaining + 1),
+            "at {:?} only {remaining} remain, but more can be had",
+            self.now
+        );
+    }
+
+    /// Point 3.
+    fn check_backwards(&self, random: &mut Random) {
+        let earlier = Timestamp::from_nanos(self.now.as_nanos().saturating_sub(nanos(self.some_step(random))));
+        let cost = self.some_cost(random);
+        let admitted = |at| self.algorithm.decide(self.state, at, cost).0.is_allowed();
+        assert!(
+            cost == 0 || !admitted(earlier) || admitted(self.now),
+            "point 3: {cost} refused at {:?}, admitted with the clock set back to {earlier:?}",
+            self.now
+        );
+    }
+
+    /// Point 4.
+    fn check_forgetting(&self, random: &mut Random) {
+        let Some(state) = self.state else { return };
+        let expiry = self.algorithm.expires_at(&state);
+        if expiry == Timestamp::MAX {
+            return;
+        }
+        for later in [Duration::ZERO, Duration::from_nanos(1), self.some_step(random)] {
+            let now = expiry.max(self.now).saturating_add(later);
+            let cost = self.some_cost(random);
+            let (remembered, _) = self.algorithm.decide(Some(state), now, cost);
+            let (forgotten, _) = self.algorithm.decide(None, now, cost);
+            assert_eq!(remembered, forgotten, "point 4: expired at {expiry:?}, yet it shows at {now:?}");
+        }
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}

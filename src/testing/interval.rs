@@ -1,0 +1,60 @@
+use crate::quota::Quota;
+use crate::time::Timestamp;
+
+/// Checks that no interval of a history saw more than `burst + rate × length`.
+///
+/// Runs in constant time per event: with S the running total, the most that any interval ending now
+/// exceeds its rate by is S(now) − rate × now minus the least that the same expression, taken just
+/// before an earlier event, has ever been.
+///
+/// ```
+/// use tower_sluice::Quota;
+/// use tower_sluice::testing::IntervalChecker;
+/// use tower_sluice::time::Timestamp;
+///
+/// let mut checker = IntervalChecker::new(Quota::per_second(1), 2);
+/// checker.admit(Timestamp::from_nanos(0), 2);
+/// checker.admit(Timestamp::from_nanos(1_000_000_000), 1);
+/// ```
+#[derive(Clone, Debug)]
+pub struct IntervalChecker {
+    quota: Quota,
+    burst: u64,
+    /// In units of 1/limit nanosecond, as all that follows: a token is `period` of them.
+    total: i128,
+    least_before: Option<i128>,
+    last: Timestamp,
+}
+
+impl IntervalChecker {
+    /// A checker of `quota`'s rate, with a burst of `burst`.
+    #[must_use]
+    pub const fn new(quota: Quota, burst: u64) -> Self {
+        Self { quota, burst, total: 0, least_before: None, last: Timestamp::ZERO }
+    }
+
+    /// Notes that `cost` was admitted at `now`, no earlier than what was noted before.
+    ///
+    /// # Panics
+    ///
+    /// If an interval that ends now has seen too much, or `now` is earlier.
+    pub fn admit(&mut self, now: Timestamp, cost: u32) {
+        assert!(now >= self.last, "events must be noted in order of time");
+        self.last = now;
+        let period = i128::from(self.quota.period_nanos());
+        let earned = i128::from(now.as_nanos()) * i128::from(self.quota.limit());
+        let before = self.total - earned;
+        let least = self.least_before.map_or(before, |least| least.min(before));
+        self.least_before = Some(least);
+        self.total += i128::from(cost) * period;
+
+        let excess = self.total - earned - least;
+        let bound = i128::from(self.burst) * period;
+        assert!(
+            excess <= bound,
+            "an interval ending at {now:?} admitted {} units of 1/{period} above {} + rate * length",
+            excess - bound,
+            self.burst,
+        );
+    }
+}

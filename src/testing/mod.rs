@@ -1,0 +1,24 @@
+//! Conformance suites for algorithms and stores of your own (crate feature `test-util`).
+//!
+//! They are the suites that this crate's own pass. Each panics with the step that broke a contract;
+//! all randomness comes from the seed that is given, so what fails once fails again.
+//!
+//! ```
+//! use tower_sluice::algorithm::TokenBucket;
+//! use tower_sluice::store::MemoryStore;
+//! use tower_sluice::{Quota, testing};
+//!
+//! let bucket = TokenBucket::new(Quota::per_minute(7).burst(3));
+//! testing::check_algorithm(&bucket, 42);
+//! testing::check_store(&bucket, 42, |clock| MemoryStore::with_capacity(1_000).with_clock(clock));
+//! ```
+
+mod algorithm;
+mod interval;
+mod random;
+mod store;
+
+pub use self::algorithm::check_algorithm;
+pub use self::interval::IntervalChecker;
+pub use self::random::Random;
+pub use self::store::{admitted_by_threads, check_store};

@@ -1,0 +1,35 @@
+/// A small generator of repeatable random numbers (SplitMix64, by G. Steele, D. Lea and C. Flood).
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// The sequence of this seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number.
+    pub const fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// The next number, below `end` (0 if `end` is 0).
+    pub const fn below(&mut self, end: u64) -> u64 {
+        let number = self.next();
+        if end == 0 { 0 } else { number % end }
+    }
+
+    /// One of `choices`.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        let index = usize::try_from(self.below(choices.len() as u64)).expect("below a usize");
+        choices[index]
+    }
+}

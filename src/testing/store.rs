@@ -1,0 +1,107 @@
+use std::collections::HashMap;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::Random;
+use crate::algorithm::Algorithm;
+use crate::decision::{Check, Decision};
+use crate::partition::PartitionKey;
+use crate::store::Store;
+use crate::time::{Clock, ManualClock, Timestamp};
+
+/// Checks a store in memory: it decides as the algorithm would over a plain map, forgets nothing
+/// that is owed, and admits exactly as much as the algorithm when many threads ask at once.
+///
+/// `make` builds an empty store that tells the time by the given clock and holds at least 64 keys.
+///
+/// # Panics
+///
+/// At the first step that breaks the contract, with what broke it.
+pub fn check_store<A, S>(algorithm: &A, seed: u64, make: impl Fn(ManualClock) -> S)
+where
+    A: Algorithm,
+    S: Store<A>,
+{
+    check_trace(algorithm, &mut Random::new(seed), &make);
+    let limit = u64::from(algorithm.max_cost());
+    let attempts = (limit + limit / 2).clamp(64, 100_000).div_ceil(8);
+    for _ in 0..20 {
+        let store = make(frozen_clock());
+        let admitted = admitted_by_threads(algorithm, &store, 8, attempts);
+        assert_eq!(admitted, limit.min(8 * attempts), "8 threads admitted another number than the limit");
+    }
+}
+
+/// How much is admitted when `threads` threads ask `attempts` times each for one unit of the same
+/// key, all at once.
+///
+/// # Panics
+///
+/// If the store fails or would make a request wait.
+pub fn admitted_by_threads<A, S>(algorithm: &A, store: &S, threads: usize, attempts: u64) -> u64
+where
+    A: Algorithm,
+    S: Store<A>,
+{
+    let (admitted, start) = (AtomicU64::new(0), Barrier::new(threads));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let key = PartitionKey::from("contended");
+                start.wait();
+                let mine = (0..attempts).filter(|_| decided(store.check(algorithm, &key, 1)).is_allowed()).count();
+                admitted.fetch_add(mine as u64, Ordering::Relaxed);
+            });
+        }
+    });
+    admitted.into_inner()
+}
+
+/// A plausible time, so that windows are not all at their first.
+fn frozen_clock() -> ManualClock {
+    ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
+}
+
+fn check_trace<A, S>(algorithm: &A, random: &mut Random, make: impl Fn(ManualClock) -> S)
+where
+    A: Algorithm,
+    S: Store<A>,
+{
+    let clock = frozen_clock();
+    let store = make(clock.clone());
+    let mut model: HashMap<u64, A::State> = HashMap::new();
+    let period = u64::try_from(algorithm.quota().period().as_nanos()).unwrap_or(u64::MAX);
+    for step in 0..20_000 {
+        let id = random.below(64);
+        let key = PartitionKey::from(id);
+        let cost = random.pick(&[0, 1, 1, 1, 2, 3]);
+        let now = clock.now();
+
+        let (expected, next) = algorithm.decide(model.get(&id).copied(), now, cost);
+        if let Some(peeked) = store.peek(algorithm, &key, cost) {
+            assert_eq!(peeked, expected, "step {step}: peeking at {now:?}");
+        }
+        let decision = decided(store.check(algorithm, &key, cost));
+        assert_eq!(decision, expected, "step {step}: asking for {cost} at {now:?}");
+        if let Some(next) = next {
+            model.insert(id, next);
+        }
+
+        if decision.is_allowed() && random.below(8) == 0 {
+            store.give_back(algorithm, &key, cost, decision.receipt());
+            if let Some(state) = model.get_mut(&id) {
+                *state = algorithm.give_back(*state, now, cost, decision.receipt());
+            }
+        }
+        let some = random.below(period / 8 + 1);
+        clock.advance(Duration::from_nanos(random.pick(&[0, 0, 1, period / 1_000, some])));
+    }
+}
+
+fn decided(check: Check) -> Decision {
+    match check {
+        Check::Ready(Ok(decision)) => decision,
+        other => panic!("a store in memory must decide at once, but answered {other:?}"),
+    }
+}

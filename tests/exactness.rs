@@ -1,0 +1,132 @@
+//! With the clock standing still, exactly the limit is admitted, however many threads ask.
+
+use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::store::MemoryStore;
+use tower_sluice::testing::{admitted_by_threads, check_store};
+use tower_sluice::time::{ManualClock, Timestamp};
+use tower_sluice::{Limiter, PartitionKey, Quota, RateLimiter};
+
+const THREADS: usize = 32;
+const ATTEMPTS: u64 = 10_000;
+const LIMIT: u32 = 1_000;
+const RUNS: usize = 200;
+
+fn frozen() -> ManualClock {
+    ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
+}
+
+fn admits_exactly_the_limit(algorithm: &impl Algorithm) {
+    for run in 0..RUNS {
+        let store = MemoryStore::with_capacity(64).with_clock(frozen());
+        let admitted = admitted_by_threads(algorithm, &store, THREADS, ATTEMPTS);
+        assert_eq!(admitted, u64::from(LIMIT), "run {run}");
+    }
+}
+
+#[test]
+fn token_bucket_is_exact() {
+    admits_exactly_the_limit(&TokenBucket::new(Quota::per_minute(LIMIT)));
+}
+
+#[test]
+fn leaky_bucket_is_exact() {
+    admits_exactly_the_limit(&LeakyBucket::new(Quota::per_minute(LIMIT)));
+}
+
+#[test]
+fn fixed_window_is_exact() {
+    admits_exactly_the_limit(&FixedWindow::new(Quota::per_minute(LIMIT)));
+}
+
+#[test]
+fn sliding_window_is_exact() {
+    admits_exactly_the_limit(&SlidingWindow::new(Quota::per_minute(LIMIT)));
+}
+
+#[test]
+fn the_memory_store_keeps_the_contract() {
+    let quota = Quota::per_minute(7);
+    let make = |clock| MemoryStore::with_capacity(256).with_clock(clock);
+    check_store(&TokenBucket::new(quota.burst(3)), 1, make);
+    check_store(&LeakyBucket::new(quota.burst(300)), 2, make);
+    check_store(&FixedWindow::new(quota), 3, |clock| MemoryStore::with_capacity(256).with_clock(clock));
+    check_store(&SlidingWindow::new(quota), 4, |clock| MemoryStore::with_capacity(256).with_clock(clock));
+}
+
+/// When two threads touch a key for the first time at once, it must not be put into two slots.
+#[test]
+fn a_first_touch_by_two_threads_is_charged_once() {
+    const KEYS: u64 = 200_000;
+    let bucket = TokenBucket::new(Quota::per_hour(1).burst(1));
+    let limiter = RateLimiter::new(bucket, MemoryStore::with_capacity(400_000).with_clock(frozen()));
+    let ask_for_all = || (0..KEYS).filter(|key| admits(&limiter, &PartitionKey::from(*key))).count() as u64;
+    let admitted = std::thread::scope(|scope| {
+        let threads = [scope.spawn(ask_for_all), scope.spawn(ask_for_all)];
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum::<u64>()
+    });
+    assert_eq!(admitted, KEYS);
+    assert_eq!(limiter.store().evicted_live(), 0);
+}
+
+fn admits(limiter: &impl Limiter, key: &PartitionKey) -> bool {
+    match limiter.check(key, 1) {
+        tower_sluice::Check::Ready(Ok(decision)) => decision.is_allowed(),
+        other => panic!("memory decides at once, but answered {other:?}"),
+    }
+}
+
+/// The cap is hard, and under a flood those who owe most stay limited.
+#[test]
+fn a_flood_of_fresh_keys_costs_no_memory_and_frees_no_heavy_key() {
+    const CAPACITY: u64 = 4_096;
+    let bucket = TokenBucket::new(Quota::per_hour(20).burst(20));
+    let limiter = RateLimiter::new(bucket, MemoryStore::with_capacity(4_096).with_clock(frozen()));
+    let size = limiter.store().size_in_bytes();
+    let heavy = |key: u64| PartitionKey::from(u64::MAX - key);
+    for key in 0..400 {
+        assert!((0..20).all(|_| admits(&limiter, &heavy(key))));
+    }
+    // Up to the capacity nothing is lost ...
+    let mut fresh = 0_u64;
+    for _ in 400..CAPACITY {
+        fresh += 1;
+        assert!(admits(&limiter, &PartitionKey::from(fresh)));
+    }
+    assert_eq!(limiter.store().evicted_live(), 0);
+    // ... and with eight times as many keys, only the flood's own small debts are.
+    for _ in 0..8 * CAPACITY {
+        fresh += 1;
+        assert!(admits(&limiter, &PartitionKey::from(fresh)), "a new client must not be locked out");
+    }
+    assert!(limiter.store().evicted_live() > 0);
+    assert!((0..400).all(|key| !admits(&limiter, &heavy(key))));
+    assert_eq!(limiter.store().size_in_bytes(), size);
+}
+
+/// A panic inside of an algorithm must not poison the keys that share its line.
+#[test]
+fn a_panicking_algorithm_leaves_the_store_usable() {
+    struct Fuse;
+    impl Algorithm for Fuse {
+        type State = ();
+        fn quota(&self) -> Quota {
+            Quota::per_second(1)
+        }
+        fn decide(&self, _: Option<()>, _: Timestamp, cost: u32) -> (tower_sluice::Decision, Option<()>) {
+            if cost > 1 {
+                // A panic that the hook does not print.
+                std::panic::resume_unwind(Box::new("blown on purpose"));
+            }
+            (tower_sluice::Decision::allow(1, 1), Some(()))
+        }
+        fn expires_at(&self, (): &()) -> Timestamp {
+            Timestamp::MAX
+        }
+    }
+    let limiter = RateLimiter::new(Fuse, MemoryStore::with_capacity(8));
+    for key in 0..100_u64 {
+        let blown = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| limiter.check(&key.into(), 2)));
+        assert!(blown.is_err());
+        assert!(admits(&limiter, &key.into()));
+    }
+}

@@ -1,0 +1,109 @@
+//! Naive models: slow, obvious, and written without looking at the crate.
+
+use tower_sluice::Quota;
+
+pub trait Oracle {
+    /// Takes `cost` at `now` (nanoseconds) if that is allowed.
+    fn take(&mut self, now: u64, cost: u32) -> bool;
+    /// What could be taken at `now`.
+    fn remaining(&self, now: u64) -> u64;
+}
+
+/// A level that leaks `limit` per `period`, recomputed from the log of all that was ever admitted.
+/// In units of 1/period of a request, so that it is a whole number.
+pub struct BucketOracle {
+    quota: Quota,
+    log: Vec<(u64, u32)>,
+}
+
+impl BucketOracle {
+    pub fn new(quota: Quota) -> Self {
+        Self { quota, log: Vec::new() }
+    }
+
+    fn level(&self, now: u64) -> u128 {
+        let (mut level, mut last) = (0_u128, 0);
+        for (at, cost) in self.log.iter().copied().chain([(now, 0)]) {
+            level = level.saturating_sub(u128::from(at - last) * u128::from(self.quota.limit()));
+            level += u128::from(cost) * self.quota.period().as_nanos();
+            last = at;
+        }
+        level
+    }
+}
+
+impl Oracle for BucketOracle {
+    fn take(&mut self, now: u64, cost: u32) -> bool {
+        let fits = u64::from(cost) <= self.remaining(now);
+        self.log.extend(fits.then_some((now, cost)));
+        fits
+    }
+
+    fn remaining(&self, now: u64) -> u64 {
+        let period = self.quota.period().as_nanos();
+        let free = u128::from(self.quota.max_burst()) * period - self.level(now);
+        u64::try_from(free / period).unwrap()
+    }
+}
+
+/// A log; what lies in the same window counts.
+pub struct FixedWindowOracle {
+    quota: Quota,
+    log: Vec<(u64, u32)>,
+}
+
+impl FixedWindowOracle {
+    pub fn new(quota: Quota) -> Self {
+        Self { quota, log: Vec::new() }
+    }
+}
+
+impl Oracle for FixedWindowOracle {
+    fn take(&mut self, now: u64, cost: u32) -> bool {
+        let fits = u64::from(cost) <= self.remaining(now);
+        self.log.extend(fits.then_some((now, cost)));
+        fits
+    }
+
+    fn remaining(&self, now: u64) -> u64 {
+        let window = |at: u64| u128::from(at) / self.quota.period().as_nanos();
+        let used = self.log.iter().filter(|(at, _)| window(*at) == window(now)).map(|(_, cost)| u64::from(*cost));
+        u64::from(self.quota.limit()) - used.sum::<u64>()
+    }
+}
+
+/// A log; what lies in the same window counts, and the window before by the share of it that is less
+/// than a period ago.
+pub struct SlidingWindowOracle {
+    quota: Quota,
+    log: Vec<(u64, u32)>,
+}
+
+impl SlidingWindowOracle {
+    pub fn new(quota: Quota) -> Self {
+        Self { quota, log: Vec::new() }
+    }
+}
+
+impl Oracle for SlidingWindowOracle {
+    fn take(&mut self, now: u64, cost: u32) -> bool {
+        let fits = u64::from(cost) <= self.remaining(now);
+        self.log.extend(fits.then_some((now, cost)));
+        fits
+    }
+
+    fn remaining(&self, now: u64) -> u64 {
+        let period = self.quota.period().as_nanos();
+        let window = |at: u64| u128::from(at) / period;
+        let count = |wanted: Option<u128>| {
+            self.log
+                .iter()
+                .filter(|(at, _)| Some(window(*at)) == wanted)
+                .map(|(_, cost)| u128::from(*cost))
+                .sum::<u128>()
+        };
+        let share = period - u128::from(now) % period;
+        let weighted = count(window(now).checked_sub(1)) * share + count(Some(window(now))) * period;
+        u64::try_from((u128::from(self.quota.limit()) * period - weighted) / period).unwrap()
+    }
+}
