@@ -1,5 +1,5 @@
 // Shows that clients do not feel each other: one sends as fast as it can and gets its own limit, 19
-// stay below theirs and are never refused, nor slowed down.
+// stay below theirs and are neither refused nor slowed down.
 //
 // Clients differ by their address, so each virtual user needs its own (Linux answers on all of 127/8):
 //
@@ -8,8 +8,7 @@
 
 import { check, sleep } from 'k6';
 import { Trend } from 'k6/metrics';
-import http from 'k6/http';
-import { Client, summaryOf, testOptions } from './lib.js';
+import { Client, ownAddress, summaryOf, testOptions } from './lib.js';
 
 const PATH = '/token-bucket';
 const RATE = 10; // per second
@@ -23,13 +22,52 @@ const modest = new Client('modest');
 const excess = new Trend('greedy_excess');
 
 export const options = testOptions({
-  scenarios: { clients: { executor: 'constant-vus', vus: 20, duration: `${SECONDS}s`, exec: 'client' } },
+  scenarios: { clients: { executor: 'constant-vus', vus: 20, duration: `${SECONDS}s` } },
   thresholds: {
     greedy_excess: ['max<=0'],
     greedy_admitted: [`count>=${0.95 * (BURST + RATE * SECONDS)}`],
     greedy_refused: ['count>=200'],
     modest_admitted: ['count>=400'],
-    modest_refused: ['count==0'],
+    // Generous, for machines that do other things too; it is a few milliseconds.
     modest_latency: ['p(99)<100'],
   },
 });
+
+// Waits until whatever an earlier run spent is back.
+export function setup() {
+  sleep(BURST / RATE + 0.1);
+}
+
+// Of this virtual user: each has variables of its own.
+let address;
+let first;
+let admitted = 0;
+
+export default function () {
+  // Who is greedy goes by the address and not by the user's number, so it does not matter in which
+  // order k6 deals out the addresses. Without K6_LOCAL_IPS all share the greedy one, and the run fails.
+  address ??= ownAddress();
+  if (address === GREEDY_ADDRESS) {
+    beGreedy();
+  } else {
+    check(modest.get(PATH), { 'a modest client is never refused': ({ status }) => status === 200 });
+    sleep(0.2);
+  }
+}
+
+function beGreedy() {
+  const answer = greedy.get(PATH);
+  if (answer.status === 200) {
+    const { at_ms } = answer.json();
+    if (first === undefined) {
+      first = at_ms;
+    } else {
+      admitted += 1;
+    }
+    excess.add(admitted - (BURST + (RATE * (at_ms - first)) / 1000));
+  }
+  // Some forty times its limit; more would only measure the machine.
+  sleep(0.002);
+}
+
+export const handleSummary = summaryOf('fairness', greedy, modest);

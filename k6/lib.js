@@ -81,6 +81,11 @@ export function exactWait(refusal) {
   return Number(refusal.headers['X-Rate-Limited-For']);
 }
 
+// Whom the server takes this virtual user for.
+export function ownAddress() {
+  return http.get(`${BASE_URL}/whoami`).json().client;
+}
+
 // --- Windows -------------------------------------------------------------------------------------
 
 // The quota of both window routes.
@@ -93,10 +98,9 @@ export const BLUR_MS = 20;
 // When a window ends, in milliseconds of this machine's clock. A refusal by the fixed window tells
 // it; the windows of all routes of the same period begin at the same times.
 export function findEdge() {
-  const client = new Client('edge');
   let edge = Infinity;
   for (let refusals = 0; refusals < 10; ) {
-    const answer = client.get('/fixed-window');
+    const answer = http.get(`${BASE_URL}/fixed-window`);
     if (answer.status === 429) {
       refusals += 1;
       // The answer took its time to arrive: the earliest of several is the closest.
@@ -146,11 +150,13 @@ export function summaryOf(script, ...clients) {
         `${name}: offered ${offered}, admitted ${admitted} (${delayed} delayed), refused ${refused}; ` +
         `p50 ${p50} ms, p99 ${p99} ms`,
     );
-    for (const { name, fails } of root.checks) {
-      if (fails > 0) lines.push(`  FAIL  check "${name}": ${fails} times`);
+    for (const { name, passes, fails } of root.checks) {
+      lines.push(`  ${fails ? 'FAIL' : 'ok  '}  ${name} (${passes} of ${passes + fails})`);
     }
-    for (const [metric, { thresholds, values }] of Object.entries(metrics)) {
-      for (const [threshold, { ok }] of Object.entries(thresholds || {})) {
+    for (const metric of Object.keys(metrics).sort()) {
+      const { thresholds, values } = metrics[metric];
+      // What `checks` holds has just been said.
+      for (const [threshold, { ok }] of metric === 'checks' ? [] : Object.entries(thresholds || {})) {
         const statistic = threshold.split(/[<>=]/)[0].trim();
         lines.push(`  ${ok ? 'ok  ' : 'FAIL'}  ${metric}: ${threshold} (${rounded(values[statistic])})`);
       }

@@ -8,7 +8,7 @@ use tower_layer::Layer;
 use crate::head::RequestHead;
 use crate::policy::{Policy, PolicyError};
 use crate::rejection::{Rejection, Responder};
-use crate::service::RateLimit;
+use crate::service::{RateLimit, Shared};
 
 /// Limits the requests to a service by one or more policies.
 ///
@@ -61,13 +61,6 @@ use crate::service::RateLimit;
 #[must_use]
 pub struct RateLimitLayer {
     shared: Shared,
-}
-
-/// What the services of a layer have in common. Cloning costs two reference counts.
-#[derive(Clone)]
-pub(crate) struct Shared {
-    pub(crate) policies: Arc<[Policy]>,
-    pub(crate) responder: Arc<Responder>,
 }
 
 impl RateLimitLayer {
@@ -147,13 +140,7 @@ impl<S> Layer<S> for RateLimitLayer {
 
 impl fmt::Debug for RateLimitLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.shared.fmt_as("RateLimitLayer", f)
-    }
-}
-
-impl Shared {
-    pub(crate) fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct(name).field("policies", &self.policies).field("responder", &self.responder).finish()
+        f.debug_struct("RateLimitLayer").field("policies", &self.shared.policies).finish_non_exhaustive()
     }
 }
 

@@ -177,10 +177,3 @@ impl IntoLimiter for Arc<dyn Limiter> {
         self
     }
 }
-
-#[cfg(feature = "queue")]
-impl IntoLimiter for crate::queue::LeakyQueue {
-    fn into_limiter(self) -> Arc<dyn Limiter> {
-        Arc::new(self)
-    }
-}

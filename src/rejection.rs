@@ -193,12 +193,3 @@ impl Responder {
         response
     }
 }
-
-impl fmt::Debug for Responder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Problem => "Problem",
-            Self::Custom(_) => "Custom",
-        })
-    }
-}

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::{Request, Response};
@@ -8,7 +9,8 @@ use crate::body::ResponseBody;
 use crate::future::ResponseFuture;
 use crate::head::RequestHead;
 use crate::judge::{Judgement, judge};
-use crate::layer::Shared;
+use crate::policy::Policy;
+use crate::rejection::Responder;
 
 /// A service whose requests are limited; made by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
@@ -17,6 +19,13 @@ use crate::layer::Shared;
 pub struct RateLimit<S> {
     inner: S,
     shared: Shared,
+}
+
+/// What the services of a layer have in common. Cloning costs two reference counts.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) policies: Arc<[Policy]>,
+    pub(crate) responder: Arc<Responder>,
 }
 
 impl<S> RateLimit<S> {

@@ -1,12 +1,15 @@
-//! What is logged: mistakes in the set-up, once each. Never a key, and nothing per refusal.
+//! What is logged: mistakes in the set-up, once each, and transitions. Never a key, and nothing per
+//! refusal: an attacker would write the log.
 
 #[cfg(feature = "tracing")]
 mod with_tracing {
+    use crate::decision::LimiterError;
+
     pub(crate) fn misconfigured(policy: &str, problem: &str) {
         tracing::error!(policy, problem, "rate limiter misconfigured: its requests are answered 500");
     }
 
-    pub(crate) fn limiter_failed(policy: &str, error: &crate::LimiterError, requests: &str) {
+    pub(crate) fn limiter_failed(policy: &str, error: &LimiterError, requests: &str) {
         tracing::warn!(policy, %error, requests, "limiter failed");
     }
 
@@ -17,8 +20,10 @@ mod with_tracing {
 
 #[cfg(not(feature = "tracing"))]
 mod without_tracing {
+    use crate::decision::LimiterError;
+
     pub(crate) fn misconfigured(_policy: &str, _problem: &str) {}
-    pub(crate) fn limiter_failed(_policy: &str, _error: &crate::LimiterError, _requests: &str) {}
+    pub(crate) fn limiter_failed(_policy: &str, _error: &LimiterError, _requests: &str) {}
     pub(crate) fn limiter_recovered(_policy: &str) {}
 }
 

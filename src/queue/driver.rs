@@ -54,21 +54,19 @@ impl Shared {
     }
 
     pub(super) fn enqueue(self: &Arc<Self>, key: &PartitionKey, cost: u32) -> Result<Place, LimiterError> {
-        self.arrive(key, cost, |shared, state, now, _| {
+        self.arrive(key, cost, |state, now, _| {
             let (grant, granted) = oneshot::channel();
-            let number = state.join(shared, now, key, cost, Some(grant))?;
-            Ok(Place::InLine(Turn {
-                granted,
-                place: Standing { shared: Arc::clone(shared), key: key.clone(), number },
-            }))
+            let (number, rouse) = state.join(now, key, cost, Some(grant))?;
+            let place = Standing { shared: Arc::clone(self), key: key.clone(), number };
+            Ok((Place::InLine(Turn { granted, place }), rouse))
         })
     }
 
     pub(super) fn enqueue_nobody(self: &Arc<Self>, key: &PartitionKey, cost: u32) -> Result<Decision, LimiterError> {
-        let place = self.arrive(key, cost, |shared, state, now, leaves| {
+        let place = self.arrive(key, cost, |state, now, leaves| {
             let decision = state.lines.describe_waiter(now, key, leaves);
-            state.join(shared, now, key, cost, None)?;
-            Ok(Place::Now(decision))
+            let (_, rouse) = state.join(now, key, cost, None)?;
+            Ok((Place::Now(decision), rouse))
         })?;
         match place {
             Place::Now(decision) | Place::Refused(decision) => Ok(decision),
@@ -82,7 +80,7 @@ impl Shared {
         self: &Arc<Self>,
         key: &PartitionKey,
         cost: u32,
-        join: impl FnOnce(&Arc<Self>, &mut State, Timestamp, Timestamp) -> Result<Place, LimiterError>,
+        join: impl FnOnce(&mut State, Timestamp, Timestamp) -> Result<(Place, Rouse), LimiterError>,
     ) -> Result<Place, LimiterError> {
         let mut released = Vec::new();
         let mut state = self.lock();
@@ -90,13 +88,20 @@ impl Shared {
         let now = self.now();
         state.lines.release(now, key, &mut released);
         let place = match state.lines.judge(now, key, cost) {
-            Err(refusal) => Ok(Place::Refused(refusal)),
-            Ok(leaves) if leaves <= now => Ok(Place::Now(state.lines.pass(now, key, cost))),
-            Ok(leaves) => join(self, &mut state, now, leaves),
+            Err(refusal) => Ok((Place::Refused(refusal), Rouse::Nobody)),
+            Ok(leaves) if leaves <= now => Ok((Place::Now(state.lines.pass(now, key, cost)), Rouse::Nobody)),
+            Ok(leaves) => join(&mut state, now, leaves),
         };
         drop(state);
         self.hand_over(released);
-        place
+        let (place, rouse) = place?;
+        match rouse {
+            Rouse::Nobody => {}
+            Rouse::Sleeper => self.sooner.notify_one(),
+            // Not under the lock: a runtime that is going down drops the task on the spot.
+            Rouse::New(runtime) => drop(runtime.spawn(drive(Driving { shared: Arc::clone(self), cut_short: true }))),
+        }
+        Ok(place)
     }
 
     pub(super) fn peek(self: &Arc<Self>, key: &PartitionKey, cost: u32) -> Decision {
@@ -149,17 +154,24 @@ impl Shared {
         self.hand_over(released);
         next.map(|due| self.instant(due))
     }
+}
 
-    async fn drive(self: Arc<Self>) {
-        let mut driving = Driving { shared: self, cut_short: true };
-        while let Some(due) = driving.shared.tick() {
-            tokio::select! {
-                () = tokio::time::sleep_until(due) => {}
-                () = driving.shared.sooner.notified() => {}
-            }
+/// Keeps the time until nobody waits.
+async fn drive(mut driving: Driving) {
+    while let Some(due) = driving.shared.tick() {
+        tokio::select! {
+            () = tokio::time::sleep_until(due) => {}
+            () = driving.shared.sooner.notified() => {}
         }
-        driving.cut_short = false;
     }
+    driving.cut_short = false;
+}
+
+/// What an arrival must do for the task, once the lock is released.
+enum Rouse {
+    Nobody,
+    Sleeper,
+    New(Handle),
 }
 
 impl State {
@@ -169,29 +181,28 @@ impl State {
 
     fn join(
         &mut self,
-        shared: &Arc<Shared>,
         now: Timestamp,
         key: &PartitionKey,
         cost: u32,
         grant: Option<Grant>,
-    ) -> Result<u64, LimiterError> {
+    ) -> Result<(u64, Rouse), LimiterError> {
         let runtime = if self.driven { None } else { Some(Handle::try_current().map_err(|_| no_runtime())?) };
         let before = self.lines.next_due();
         let number = self.lines.join(now, key, cost, grant);
-        match runtime {
-            Some(runtime) => {
-                self.driven = true;
-                // Spawning only queues the task: it first runs once the lock is released.
-                runtime.spawn(Arc::clone(shared).drive());
-            }
-            None if self.lines.next_due() < before => shared.sooner.notify_one(),
-            None => {}
-        }
-        Ok(number)
+        self.driven = true;
+        // The task may sleep towards a head that has left since, so it must be told of the first to
+        // wait again, too, and not only of one that is due sooner.
+        let is_next = before.is_none_or(|before| self.lines.next_due() < Some(before));
+        let rouse = match runtime {
+            Some(runtime) => Rouse::New(runtime),
+            None if is_next => Rouse::Sleeper,
+            None => Rouse::Nobody,
+        };
+        Ok((number, rouse))
     }
 }
 
-/// Held by the task while it lives. If the task is dropped in the middle, with its runtime, nobody
+/// Held by the task from before it is spawned. If the task is dropped early, with its runtime, nobody
 /// keeps the time any more, and those who wait are told so instead of waiting for ever.
 struct Driving {
     shared: Arc<Shared>,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use self::driver::Shared;
 use self::lines::{Bounds, Lines, Place};
 use crate::decision::{Check, Decision, LimiterError, Receipt};
-use crate::limiter::Limiter;
+use crate::limiter::{IntoLimiter, Limiter};
 use crate::partition::PartitionKey;
 use crate::quota::Quota;
 use crate::time::nanos_of;
@@ -142,6 +142,12 @@ impl Limiter for LeakyQueue {
 
     fn delays(&self) -> bool {
         true
+    }
+}
+
+impl IntoLimiter for LeakyQueue {
+    fn into_limiter(self) -> Arc<dyn Limiter> {
+        Arc::new(self)
     }
 }
 

@@ -1,0 +1,107 @@
+//! Imports point down. This is the picture; the code is held to it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Each module, with what it may import. Whatever is not named here fails the test, so that a new
+/// module gets a place in the picture first.
+const PICTURE: &[(&str, &[&str])] = &[
+    // Facts.
+    ("time", &[]),
+    ("decision", &[]),
+    ("partition", &[]),
+    ("quota", &["time"]),
+    // Pure mathematics.
+    ("algorithm", &["decision", "quota", "time"]),
+    // State and time.
+    ("store", &["algorithm", "decision", "partition", "time"]),
+    // One decision.
+    ("limiter", &["algorithm", "decision", "partition", "store"]),
+    ("queue", &["algorithm", "decision", "limiter", "partition", "quota", "time"]),
+    ("throttle", &["decision", "limiter", "partition"]),
+    ("testing", &["algorithm", "decision", "partition", "quota", "store", "time"]),
+    // From here on, HTTP.
+    ("telemetry", &["decision"]),
+    ("head", &[]),
+    ("headers", &[]),
+    ("body", &[]),
+    ("verdict", &["decision"]),
+    ("key", &["head", "partition"]),
+    ("policy", &["decision", "head", "key", "limiter", "telemetry"]),
+    ("rejection", &["head", "headers", "key", "policy", "verdict"]),
+    ("judge", &["decision", "head", "key", "partition", "policy", "rejection", "verdict"]),
+    ("future", &["body", "head", "judge", "rejection", "verdict"]),
+    ("service", &["body", "future", "head", "judge", "policy", "rejection"]),
+    ("layer", &["head", "policy", "rejection", "service"]),
+    ("config", &["algorithm", "head", "key", "layer", "limiter", "partition", "policy", "queue", "quota"]),
+];
+
+/// Modules that must compile without any HTTP type, for workers and clients of other protocols.
+const BELOW_HTTP: &[&str] =
+    &["time", "decision", "partition", "quota", "algorithm", "store", "limiter", "queue", "throttle", "testing"];
+
+#[test]
+fn imports_point_down() {
+    for (module, path) in modules() {
+        let Some((_, allowed)) = PICTURE.iter().find(|(name, _)| *name == module) else {
+            panic!("{} belongs to no module of the picture: give `{module}` a place in it", path.display());
+        };
+        let text = fs::read_to_string(&path).unwrap();
+        for import in crate_paths(&text) {
+            assert!(
+                import == module || allowed.contains(&import.as_str()),
+                "{}: `{module}` must not import `{import}`",
+                path.display()
+            );
+        }
+        if BELOW_HTTP.contains(&module.as_str()) {
+            let mentions = ["http::", "http_body", "bytes::"]
+                .into_iter()
+                .find(|name| text.lines().any(|line| !line.trim_start().starts_with("//") && line.contains(name)));
+            assert_eq!(mentions, None, "{}: `{module}` lies below HTTP", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_picture_has_no_cycle() {
+    let mut below = BTreeSet::new();
+    for (module, imports) in PICTURE {
+        assert!(imports.iter().all(|import| below.contains(import)), "`{module}` imports what stands after it");
+        below.insert(module);
+    }
+}
+
+/// Every source file but the crate root, with its module.
+fn modules() -> Vec<(String, PathBuf)> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let (mut files, mut folders) = (Vec::new(), vec![source.clone()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") && path != source.join("lib.rs") {
+                let module = path.strip_prefix(&source).unwrap().iter().next().unwrap().to_str().unwrap();
+                files.push((module.trim_end_matches(".rs").to_owned(), path));
+            }
+        }
+    }
+    assert!(files.len() > 20, "the sources were not found");
+    files
+}
+
+/// The modules named by `crate::…` outside of comments; a list in braces counts each.
+fn crate_paths(text: &str) -> Vec<String> {
+    let code: String = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+    let word = |text: &str| text.chars().take_while(|char| char.is_alphanumeric() || *char == '_').collect::<String>();
+    let after = code.split("crate::").skip(1).filter(|after| !after.starts_with('$'));
+    after
+        .flat_map(|after| match after.strip_prefix('{') {
+            Some(list) => list.split('}').next().unwrap().split(',').map(|item| word(item.trim())).collect(),
+            None => vec![word(after)],
+        })
+        .filter(|name| !name.is_empty())
+        .collect()
+}

@@ -1,0 +1,633 @@
+//! `RateLimitLayer` as a Tower layer, and what it answers.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Empty, Full};
+use tokio_test::{assert_pending, assert_ready, assert_ready_ok};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::key::{ExtensionKey, Global, HeaderKey, KeyExtractor, PathKey, PeerIp, User, key_fn};
+use tower_sluice::store::MemoryStore;
+use tower_sluice::time::ManualClock;
+use tower_sluice::{
+    Check, Decision, FailureMode, LeakyQueue, Limiter, LimiterError, MissingKey, PartitionKey, Policy, PolicyError,
+    Quota, RateLimit, RateLimitLayer, RateLimiter, Reason, Receipt, ResponseFuture, Verdict,
+};
+
+type Body = Full<Bytes>;
+
+/// Admits one request per hour and key.
+fn one() -> TokenBucket {
+    TokenBucket::new(Quota::per_hour(1))
+}
+
+fn hello() -> impl Service<Request<()>, Response = Response<Body>, Error = Infallible, Future: Send> + Clone + Send {
+    service_fn(|_: Request<()>| std::future::ready(Ok(Response::new(Body::from("hello")))))
+}
+
+fn request(header: &[(&str, &str)]) -> Request<()> {
+    let mut builder = Request::builder();
+    for (name, value) in header {
+        builder = builder.header(*name, *value);
+    }
+    builder.body(()).unwrap()
+}
+
+struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    verdict: Option<Verdict>,
+    body: String,
+}
+
+async fn send(layer: &RateLimitLayer, request: Request<()>) -> Answer {
+    let response = layer.layer(hello()).oneshot(request).await.unwrap();
+    let (parts, body) = response.into_parts();
+    let body = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
+    Answer { status: parts.status, headers: parts.headers, verdict: parts.extensions.get().cloned(), body }
+}
+
+async fn statuses(layer: &RateLimitLayer, requests: impl IntoIterator<Item = Request<()>>) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    for request in requests {
+        statuses.push(send(layer, request).await.status.as_u16());
+    }
+    statuses
+}
+
+// Tower's contract.
+
+#[tokio::test]
+async fn readiness_is_that_of_the_inner_service() {
+    let layer = RateLimitLayer::new(Policy::new("p", one()));
+    let (mut service, mut handle) = tower_test::mock::spawn_layer::<Request<()>, Response<Body>, _>(layer);
+    handle.allow(0);
+    assert_pending!(service.poll_ready());
+    handle.allow(1);
+    assert_ready_ok!(service.poll_ready());
+    handle.send_error("gone");
+    assert!(assert_ready!(service.poll_ready()).is_err());
+}
+
+#[tokio::test]
+async fn what_is_admitted_reaches_the_inner_service_and_what_is_not_does_not() {
+    let layer = RateLimitLayer::new(Policy::new("p", one()));
+    let (mut service, mut handle) = tower_test::mock::spawn_layer::<Request<()>, Response<Body>, _>(layer);
+    assert_ready_ok!(service.poll_ready());
+    let mut first = tokio_test::task::spawn(service.call(request(&[])));
+    assert_pending!(first.poll());
+    let (_, respond) = handle.next_request().await.unwrap();
+    respond.send_response(Response::new(Body::from("hello")));
+    assert_eq!(first.await.unwrap().status(), 200);
+
+    assert_ready_ok!(service.poll_ready());
+    let second = service.call(request(&[])).await.unwrap();
+    assert_eq!(second.status(), 503);
+    assert!(handle.next_request().now_or_never().is_none(), "the refused request was passed on");
+}
+
+/// The mock panics when it is called without having been polled ready, which is what happens to a
+/// clone of a service that was.
+#[tokio::test(start_paused = true)]
+async fn the_readied_service_is_the_one_called_after_a_wait() {
+    let layer = RateLimitLayer::new(Policy::new("queue", LeakyQueue::new(Quota::per_second(10))));
+    let (mut service, mut handle) = tower_test::mock::spawn_layer::<Request<()>, Response<Body>, _>(layer);
+    handle.allow(2);
+    assert_ready_ok!(service.poll_ready());
+    let _first = service.call(request(&[]));
+    assert_ready_ok!(service.poll_ready());
+    let second = tokio::spawn(service.call(request(&[])));
+    let _first_request = handle.next_request().await.unwrap();
+    tokio::time::advance(Duration::from_millis(99)).await;
+    assert!(handle.next_request().now_or_never().is_none(), "called before its turn");
+    tokio::time::advance(Duration::from_millis(2)).await;
+    let (_, respond) = handle.next_request().await.unwrap();
+    respond.send_response(Response::new(Body::from("hello")));
+    assert_eq!(second.await.unwrap().unwrap().status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_request_keeps_the_permit_that_it_was_given() {
+    let queue = LeakyQueue::new(Quota::per_second(10));
+    let service = ServiceBuilder::new()
+        .layer(RateLimitLayer::new(Policy::new("queue", queue)))
+        .concurrency_limit(2)
+        .service(hello());
+    let start = tokio::time::Instant::now();
+    let calls = (0..4).map(|_| tokio::spawn(service.clone().oneshot(request(&[]))));
+    for call in calls.collect::<Vec<_>>() {
+        assert_eq!(call.await.unwrap().unwrap().status(), 200);
+    }
+    assert_eq!(start.elapsed(), Duration::from_millis(300));
+}
+
+#[tokio::test]
+async fn buffers_and_load_shedding_go_around_it_and_inside() {
+    let layer = RateLimitLayer::new(Policy::new("p", TokenBucket::new(Quota::per_hour(2))));
+    let service = ServiceBuilder::new().buffer(8).layer(layer.clone()).service(hello());
+    assert_eq!(service.clone().oneshot(request(&[])).await.unwrap().status(), 200);
+    let service = ServiceBuilder::new().layer(layer).load_shed().buffer(8).service(hello());
+    assert_eq!(service.clone().oneshot(request(&[])).await.unwrap().status(), 200);
+    assert_eq!(service.oneshot(request(&[])).await.unwrap().status(), 503);
+}
+
+#[tokio::test]
+async fn no_body_is_read_before_the_decision() {
+    struct Untouchable;
+    impl http_body::Body for Untouchable {
+        type Data = Bytes;
+        type Error = Infallible;
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+            panic!("the body was read");
+        }
+    }
+    let layer = RateLimitLayer::new(Policy::new("p", one()));
+    let service = layer
+        .layer(service_fn(|_: Request<Untouchable>| async { Ok::<_, Infallible>(Response::new(Body::from("hello"))) }));
+    assert_eq!(service.clone().oneshot(Request::new(Untouchable)).await.unwrap().status(), 200);
+    assert_eq!(service.oneshot(Request::new(Untouchable)).await.unwrap().status(), 503);
+}
+
+#[tokio::test]
+async fn all_services_of_a_layer_share_its_budget() {
+    let layer = RateLimitLayer::new(Policy::new("p", TokenBucket::new(Quota::per_hour(3))));
+    let mut admitted = 0;
+    for _ in 0..1_000 {
+        let service = layer.clone().layer(hello()).clone();
+        admitted += u32::from(service.oneshot(request(&[])).await.unwrap().status() == 200);
+    }
+    assert_eq!(admitted, 3);
+}
+
+#[test]
+fn static_promises() {
+    fn is_send<T: Send>() {}
+    fn is_shared<T: Send + Sync + 'static>() {}
+    type Inner = tower::util::BoxCloneSyncService<Request<()>, Response<Body>, Infallible>;
+    is_shared::<RateLimitLayer>();
+    is_shared::<RateLimit<Inner>>();
+    is_send::<ResponseFuture<Inner, ()>>();
+    is_shared::<Arc<dyn Limiter>>();
+    is_shared::<Box<dyn KeyExtractor>>();
+    // Nameable without parameters, in a struct of one's own.
+    struct App {
+        _limits: RateLimitLayer,
+    }
+    let _app = App { _limits: RateLimitLayer::new(Policy::new("p", one())) };
+}
+
+// Answers.
+
+#[tokio::test]
+async fn a_refusal_says_how_long_and_a_client_that_waits_so_long_is_admitted() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::with_capacity(16).with_clock(clock.clone());
+    let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(7).burst(1)), store);
+    let layer = RateLimitLayer::new(Policy::new("per-key", limiter).key(HeaderKey::from_static("x-api-key")));
+    let ask = || send(&layer, request(&[("x-api-key", "a")]));
+    assert_eq!(ask().await.status, 200);
+
+    let refused = ask().await;
+    assert_eq!(refused.status, 429);
+    assert_eq!(refused.headers["retry-after"], "9");
+    assert_eq!(refused.headers["x-rate-limited-for"], "8.571429");
+    assert_eq!(refused.headers["cache-control"], "no-store");
+    assert_eq!(refused.headers["content-type"], "application/problem+json");
+    let problem: serde_json::Value = serde_json::from_str(&refused.body).unwrap();
+    assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
+    assert_eq!(problem["status"], 429);
+    assert_eq!(problem["detail"], "The limit is used up; retry in 9 seconds.");
+    assert_eq!(problem["violated-policies"], serde_json::json!(["per-key"]));
+
+    clock.advance(Duration::from_micros(8_571_428));
+    assert_eq!(ask().await.headers["x-rate-limited-for"], "0.000001");
+    clock.advance(Duration::from_micros(1));
+    assert_eq!(ask().await.status, 200);
+    assert_eq!(ask().await.status, 429);
+    clock.advance(Duration::from_secs(9));
+    assert_eq!(ask().await.status, 200);
+}
+
+/// `vectors/gcra_sequences.json`: whole conversations, worked out independently.
+#[tokio::test]
+async fn the_published_sequences_are_reproduced() {
+    let sequences: serde_json::Value = serde_json::from_str(include_str!("vectors/gcra_sequences.json")).unwrap();
+    let nanos = |text: &str| {
+        let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+        whole.parse::<u64>().unwrap() * 1_000_000_000 + format!("{part:0<9}").parse::<u64>().unwrap()
+    };
+    let mut steps = 0;
+    for sequence in sequences.as_array().unwrap() {
+        let number = |value: &serde_json::Value| u32::try_from(value.as_u64().unwrap()).unwrap();
+        let period = Duration::from_secs(number(&sequence["rate"][1]).into());
+        let quota = Quota::new(number(&sequence["rate"][0]), period).unwrap().burst(number(&sequence["burst"]));
+        let clock = ManualClock::new();
+        let store = MemoryStore::with_capacity(16).with_clock(clock.clone());
+        let policy = Policy::new("default", RateLimiter::new(TokenBucket::new(quota), store))
+            .status(StatusCode::TOO_MANY_REQUESTS);
+        let layer = RateLimitLayer::new(policy);
+        for step in sequence["steps"].as_array().unwrap() {
+            let context = format!("{} at {}", sequence["name"], step["at"]);
+            clock.set(tower_sluice::time::Timestamp::from_nanos(nanos(step["at"].as_str().unwrap())));
+            let answer = send(&layer, request(&[])).await;
+            assert_eq!(u64::from(answer.status.as_u16()), step["status"].as_u64().unwrap(), "{context}");
+            let field = |name: &str| answer.headers.get(name).map(|value| value.to_str().unwrap().to_owned());
+            assert_eq!(field("retry-after").as_deref(), step["retry_after"].as_str(), "{context}");
+            let exact = step["x_rate_limited_for_exact"].as_str().map(|exact| {
+                let (top, bottom) = exact.split_once('/').unwrap_or((exact, "1"));
+                let (top, bottom) = (top.parse::<u64>().unwrap(), bottom.parse::<u64>().unwrap());
+                let micros = (top * 1_000_000).div_ceil(bottom);
+                format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000)
+            });
+            assert_eq!(field("x-rate-limited-for"), exact, "{context}");
+            let decision = *answer.verdict.unwrap().policies()[0].decision();
+            let reset = decision.reset_after().as_nanos().div_ceil(1_000_000_000);
+            assert_eq!(u64::try_from(reset).unwrap(), step["reset_to_full"].as_u64().unwrap(), "{context}");
+            let remaining = step["ratelimit"].as_str().unwrap().split(";r=").nth(1).unwrap().split(';').next().unwrap();
+            assert_eq!(decision.remaining().to_string(), remaining, "{context}");
+            steps += 1;
+        }
+    }
+    assert_eq!(steps, 40);
+}
+
+#[tokio::test]
+async fn a_custom_response_keeps_its_own_and_gets_what_it_must_have() {
+    let layer =
+        RateLimitLayer::new(Policy::new("p", one()).key(PathKey::raw())).with_rejection_response(|rejection, head| {
+            assert_eq!(rejection.reason(), Reason::LimitExceeded);
+            Response::builder()
+                .status(418)
+                .header("retry-after", "soon")
+                .header("cache-control", "public, max-age=60")
+                .header("x-brewing", head.uri().path())
+                .body(format!("{} has to wait", rejection.verdict().violated().next().unwrap().name()))
+                .unwrap()
+        });
+    let _first = send(&layer, request(&[])).await;
+    let refused = send(&layer, request(&[])).await;
+    assert_eq!(refused.status, 418);
+    assert_eq!(refused.headers["retry-after"], "3600");
+    assert_eq!(refused.headers["x-rate-limited-for"].len(), "3599.999999".len());
+    assert_eq!(refused.headers["cache-control"], "no-store");
+    assert_eq!(refused.headers["x-brewing"], "/");
+    assert_eq!(refused.body, "p has to wait");
+    assert!(!refused.verdict.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn the_status_says_whose_doing_it_is() {
+    let each = |policy: Policy| async move {
+        let layer = RateLimitLayer::new(policy);
+        let _first = send(&layer, request(&[("x-api-key", "a")])).await;
+        send(&layer, request(&[("x-api-key", "a")])).await.status.as_u16()
+    };
+    assert_eq!(each(Policy::new("p", one()).key(HeaderKey::from_static("x-api-key"))).await, 429);
+    assert_eq!(each(Policy::new("p", one()).key(Global)).await, 503);
+    assert_eq!(each(Policy::new("p", one())).await, 503);
+    assert_eq!(each(Policy::new("p", one()).status(StatusCode::NOT_FOUND)).await, 404);
+}
+
+#[tokio::test]
+async fn what_never_fits_is_not_told_to_come_back() {
+    let layer = RateLimitLayer::new(Policy::new("p", TokenBucket::new(Quota::per_second(5))).cost_fn(|_| 6));
+    let refused = send(&layer, request(&[])).await;
+    assert_eq!(refused.status, 503);
+    assert!(!refused.headers.contains_key("retry-after") && !refused.headers.contains_key("x-rate-limited-for"));
+    assert!(refused.body.contains("do not retry"), "{}", refused.body);
+}
+
+#[tokio::test]
+async fn every_response_carries_the_verdict_and_layers_add_theirs() {
+    let inner = RateLimitLayer::new(Policy::new("inner", TokenBucket::new(Quota::per_hour(5))));
+    let outer = RateLimitLayer::new(Policy::new("outer", SlidingWindow::new(Quota::per_hour(9))));
+    let service = ServiceBuilder::new().layer(outer).layer(inner).service(hello());
+    let response = service.oneshot(request(&[])).await.unwrap();
+    let verdict = response.extensions().get::<Verdict>().unwrap();
+    let told: Vec<_> =
+        verdict.policies().iter().map(|p| (p.name(), p.decision().limit(), p.decision().remaining())).collect();
+    assert_eq!(told, [("outer", 9, 8), ("inner", 5, 4)]);
+}
+
+// Keys.
+
+#[tokio::test]
+async fn keys_have_budgets_of_their_own() {
+    let by_header = RateLimitLayer::new(Policy::new("p", one()).key(HeaderKey::from_static("x-api-key")));
+    let ask = |key: &'static str| request(&[("x-api-key", key)]);
+    assert_eq!(statuses(&by_header, [ask("a"), ask("a"), ask("b"), ask("A")]).await, [200, 429, 200, 200]);
+
+    let by_peer = RateLimitLayer::new(Policy::new("p", one()).key(PeerIp::new()));
+    let from = |address: &str| {
+        let mut request = request(&[]);
+        request.extensions_mut().insert(address.parse::<SocketAddr>().unwrap());
+        request
+    };
+    let peers = [
+        "1.2.3.4:1",
+        "1.2.3.4:2",
+        "[::ffff:1.2.3.4]:3",
+        "1.2.3.5:1",
+        "[2001:db8::1]:1",
+        "[2001:db8::2]:1",
+        "[2001:db8:0:1::1]:1",
+    ];
+    assert_eq!(statuses(&by_peer, peers.map(from)).await, [200, 429, 429, 200, 200, 429, 200]);
+
+    #[derive(Clone)]
+    struct Account {
+        id: u64,
+    }
+    let by_account =
+        RateLimitLayer::new(Policy::new("p", one()).key(ExtensionKey::new(|account: &Account| account.id)));
+    let of = |id| {
+        let mut request = request(&[]);
+        request.extensions_mut().insert(Account { id });
+        request
+    };
+    assert_eq!(statuses(&by_account, [of(1), of(1), of(2), request(&[])]).await, [200, 429, 200, 400]);
+
+    let by_user = RateLimitLayer::new(Policy::new("p", one()).key(User::key()));
+    let user = |name: &str| {
+        let mut request = request(&[]);
+        request.extensions_mut().insert(User::new(name));
+        request
+    };
+    assert_eq!(statuses(&by_user, [user("a"), user("a"), user("b")]).await, [200, 429, 200]);
+
+    let by_both =
+        RateLimitLayer::new(Policy::new("p", one()).key((HeaderKey::from_static("a"), HeaderKey::from_static("b"))));
+    let pair = |a: &str, b: &str| request(&[("a", a), ("b", b)]);
+    assert_eq!(statuses(&by_both, [pair("x", "yz"), pair("xy", "z"), pair("x", "yz")]).await, [200, 200, 429]);
+
+    let by_function =
+        RateLimitLayer::new(Policy::new("p", one()).key(key_fn(|head| head.uri().query().map(PartitionKey::from))));
+    let query = |query: &str| Request::builder().uri(format!("/?{query}")).body(()).unwrap();
+    assert_eq!(statuses(&by_function, [query("q"), query("q"), query("r"), request(&[])]).await, [200, 429, 200, 400]);
+}
+
+#[tokio::test]
+async fn a_missing_key_means_what_the_policy_says() {
+    let policy = || Policy::new("p", one()).key(HeaderKey::from_static("x-api-key"));
+    let bare = || request(&[]);
+
+    let reject = RateLimitLayer::new(policy());
+    let refused = send(&reject, bare()).await;
+    assert_eq!(refused.status, 400);
+    assert!(refused.body.contains("header x-api-key is missing"), "{}", refused.body);
+    assert!(!refused.headers.contains_key("retry-after"));
+
+    let skip = RateLimitLayer::new(policy().on_missing_key(MissingKey::Skip));
+    assert_eq!(statuses(&skip, [bare(), bare(), bare()]).await, [200, 200, 200]);
+
+    let share = RateLimitLayer::new(policy().on_missing_key(MissingKey::Share));
+    let empty = request(&[("x-api-key", "")]);
+    assert_eq!(statuses(&share, [bare(), empty, request(&[("x-api-key", "a")])]).await, [200, 429, 200]);
+}
+
+#[tokio::test]
+async fn a_key_that_is_sent_twice_is_refused_whatever_the_policy_says() {
+    for choice in [MissingKey::Reject, MissingKey::Skip, MissingKey::Share] {
+        let layer = RateLimitLayer::new(
+            Policy::new("p", one()).key(HeaderKey::from_static("x-api-key")).on_missing_key(choice),
+        );
+        let twice = send(&layer, request(&[("x-api-key", "a"), ("x-api-key", "b")])).await;
+        assert_eq!(twice.status, 400);
+        assert!(twice.body.contains("more than once"), "{}", twice.body);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_say_who_is_connected_is_told_so() {
+    for choice in [MissingKey::Reject, MissingKey::Skip, MissingKey::Share] {
+        let layer = RateLimitLayer::new(Policy::new("p", one()).key(PeerIp::new()).on_missing_key(choice));
+        let refused = send(&layer, request(&[])).await;
+        assert_eq!(refused.status, 500);
+        assert!(refused.body.contains("into_make_service_with_connect_info"), "{}", refused.body);
+    }
+}
+
+// Several policies.
+
+fn by_key(name: &'static str, limiter: impl tower_sluice::IntoLimiter) -> Policy {
+    Policy::new(name, limiter).key(HeaderKey::from_static("x-api-key"))
+}
+
+#[tokio::test]
+async fn several_policies_charge_all_or_none() {
+    let layer = RateLimitLayer::new([
+        Policy::new("everybody", LeakyBucket::new(Quota::per_hour(5))),
+        by_key("each", one()),
+        by_key("each-day", FixedWindow::new(Quota::per_day(2))),
+    ]);
+    let ask = |key: &'static str| request(&[("x-api-key", key)]);
+    // Nine requests are refused to `a`, and none of them touches what everybody shares.
+    assert_eq!(
+        statuses(&layer, std::iter::repeat_with(|| ask("a")).take(10)).await,
+        [[200].as_slice(), &[429; 9]].concat()
+    );
+    assert_eq!(statuses(&layer, [ask("b"), ask("c"), ask("d"), ask("e"), ask("f")]).await, [200, 200, 200, 200, 503]);
+
+    let refused = send(&layer, ask("a")).await;
+    let verdict = refused.verdict.unwrap();
+    let violated: Vec<_> = verdict.violated().map(|policy| policy.name()).collect();
+    assert_eq!(violated, ["everybody", "each"]);
+    // The longest wait of all decides, and so does its policy's status.
+    assert_eq!((refused.status.as_u16(), refused.headers["retry-after"].to_str().unwrap()), (429, "3600"));
+}
+
+/// Says yes when asked and no when it counts: another request came in between.
+struct Fickle {
+    given_back: AtomicU32,
+}
+
+impl Limiter for Fickle {
+    fn check(&self, _: &PartitionKey, _: u32) -> Check {
+        Decision::deny(1, 0, Some(Duration::from_secs(1))).into()
+    }
+    fn peek(&self, _: &PartitionKey, _: u32) -> Option<Decision> {
+        Some(Decision::allow(1, 0))
+    }
+    fn give_back(&self, _: &PartitionKey, _: u32, _: Receipt) {
+        self.given_back.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn a_race_that_is_lost_gives_everything_back() {
+    let clock = ManualClock::new();
+    let store = || MemoryStore::with_capacity(16).with_clock(clock.clone());
+    let bucket = Arc::new(RateLimiter::new(TokenBucket::new(Quota::per_hour(3)), store()));
+    let fixed = Arc::new(RateLimiter::new(
+        FixedWindow::new(Quota::per_hour(3)),
+        MemoryStore::with_capacity(16).with_clock(clock.clone()),
+    ));
+    let sliding = Arc::new(RateLimiter::new(
+        SlidingWindow::new(Quota::per_hour(3)),
+        MemoryStore::with_capacity(16).with_clock(clock.clone()),
+    ));
+    let queue = Arc::new(LeakyQueue::new(Quota::per_hour(3).burst(3)));
+    let fickle = Arc::new(Fickle { given_back: AtomicU32::new(0) });
+    let layer = RateLimitLayer::new([
+        Policy::new("bucket", Arc::clone(&bucket)).cost(2),
+        Policy::new("fixed", Arc::clone(&fixed)).cost(2),
+        Policy::new("sliding", Arc::clone(&sliding)).cost(2),
+        Policy::new("queue", Arc::clone(&queue)).cost(2),
+        Policy::new("fickle", Arc::clone(&fickle)),
+    ]);
+    for _ in 0..5 {
+        assert_eq!(send(&layer, request(&[])).await.status, 503);
+    }
+    let left = |limiter: &dyn Limiter| limiter.peek(&PartitionKey::SHARED, 0).unwrap().remaining();
+    assert_eq!([left(&*bucket), left(&*fixed), left(&*sliding)], [3, 3, 3]);
+    assert_eq!(fickle.given_back.load(Ordering::Relaxed), 0, "what was not charged must not be given back");
+    assert_eq!(queue.waiting(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_leaves_while_it_waits_has_been_charged_and_frees_its_place() {
+    let queue = Arc::new(LeakyQueue::new(Quota::per_hour(1)).with_max_wait(Duration::MAX));
+    let bucket = Arc::new(RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(10))));
+    // Declared first, yet asked last: nobody waits only to be refused.
+    let layer =
+        RateLimitLayer::new([Policy::new("queue", Arc::clone(&queue)), Policy::new("bucket", Arc::clone(&bucket))]);
+    let mut service = layer.layer(hello());
+    assert_eq!(service.ready().await.unwrap().call(request(&[])).await.unwrap().status(), 200);
+    let mut waiting = Box::pin(service.ready().await.unwrap().call(request(&[])));
+    assert!((&mut waiting).now_or_never().is_none());
+    assert_eq!(queue.waiting(), 1);
+    drop(waiting);
+    assert_eq!(queue.waiting(), 0);
+    assert_eq!(bucket.peek(&PartitionKey::SHARED, 0).unwrap().remaining(), 8);
+}
+
+#[tokio::test]
+async fn a_shadow_counts_and_reports_and_never_rejects() {
+    let layer = RateLimitLayer::new([
+        by_key("shadow", one()).shadow(),
+        by_key("shadow-queue", LeakyQueue::new(Quota::per_hour(1)).with_capacity(1)).shadow(),
+        Policy::new("shadow-without-peer", one()).key(PeerIp::new()).shadow(),
+        by_key("enforced", TokenBucket::new(Quota::per_hour(4))),
+    ]);
+    let ask = || request(&[("x-api-key", "a")]);
+    assert_eq!(statuses(&layer, std::iter::repeat_with(ask).take(6)).await, [200, 200, 200, 200, 429, 429]);
+    // What was refused by others is not held against a shadow.
+    assert_eq!(layer.shadow_denied("shadow"), Some(3));
+    assert_eq!(layer.shadow_denied("enforced"), Some(0));
+    assert_eq!(layer.shadow_denied("unknown"), None);
+}
+
+#[tokio::test]
+async fn a_shadow_queue_delays_nobody_and_fills_up_all_the_same() {
+    let layer = RateLimitLayer::new(
+        Policy::new("queue", LeakyQueue::new(Quota::per_hour(1)).with_capacity(2).with_max_wait(Duration::MAX))
+            .shadow(),
+    );
+    let mut delays = Vec::new();
+    for _ in 0..4 {
+        let answer = send(&layer, request(&[])).await;
+        assert_eq!(answer.status, 200);
+        let decision = *answer.verdict.unwrap().policies()[0].decision();
+        delays.push((decision.is_allowed(), decision.delay().as_secs().div_ceil(3_600)));
+    }
+    assert_eq!(delays, [(true, 0), (true, 1), (true, 2), (false, 0)]);
+    assert_eq!(layer.shadow_denied("queue"), Some(1));
+}
+
+#[tokio::test]
+async fn conditions_and_costs_are_per_request() {
+    let layer = RateLimitLayer::new(
+        Policy::new("writes", TokenBucket::new(Quota::per_hour(10)))
+            .when(|head| head.method() == http::Method::POST)
+            .cost_fn(|head| if head.uri().path() == "/import" { 6 } else { 1 }),
+    );
+    let get = || request(&[]);
+    let post = |path: &str| Request::builder().method("POST").uri(path).body(()).unwrap();
+    let told = statuses(&layer, [get(), post("/import"), post("/import"), post("/"), get(), post("/")]).await;
+    assert_eq!(told, [200, 200, 503, 200, 200, 200]);
+    assert_eq!(send(&layer, post("/")).await.verdict.unwrap().policies()[0].decision().remaining(), 1);
+    let fixed = RateLimitLayer::new(Policy::new("p", TokenBucket::new(Quota::per_hour(10))).cost(4));
+    assert_eq!(statuses(&fixed, [get(), get(), get()]).await, [200, 200, 503]);
+}
+
+// Failure, and mistakes.
+
+struct Broken;
+
+impl Limiter for Broken {
+    fn check(&self, _: &PartitionKey, _: u32) -> Check {
+        Check::Pending(Box::pin(async { Err(LimiterError::new("the store is out of reach").with_source("refused")) }))
+    }
+}
+
+#[tokio::test]
+async fn a_limiter_that_fails_is_never_a_429() {
+    let bucket = Arc::new(RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(3))));
+    let deny = RateLimitLayer::new([by_key("bucket", Arc::clone(&bucket)), by_key("broken", Arc::new(Broken))]);
+    let ask = || request(&[("x-api-key", "a")]);
+    for _ in 0..5 {
+        let refused = send(&deny, ask()).await;
+        assert_eq!((refused.status.as_u16(), refused.headers["retry-after"].to_str().unwrap()), (503, "1"));
+        assert!(!refused.headers.contains_key("x-rate-limited-for"));
+    }
+    let left = bucket.peek(&PartitionKey::from("a"), 0).unwrap().remaining();
+    assert!(left >= 2, "what was charged before the failure is given back, but only {left} of 3 are left");
+
+    let allow = RateLimitLayer::new(by_key("broken", Arc::new(Broken)).on_failure(FailureMode::Allow));
+    assert_eq!(statuses(&allow, [ask(), ask()]).await, [200, 200]);
+}
+
+#[test]
+fn senseless_policies_are_refused_when_the_layer_is_made() {
+    let refused = |policies: Vec<Policy>| RateLimitLayer::try_new(policies).unwrap_err();
+    assert_eq!(refused(vec![]), PolicyError::NoPolicy);
+    assert_eq!(
+        refused(vec![Policy::new("a", one()), Policy::new("b", one()), Policy::new("a", one())]),
+        PolicyError::DuplicateName { name: "a".into() }
+    );
+    for name in ["", "two words", "1st", "naïve", "quote\"", "line\nbreak"] {
+        assert_eq!(refused(vec![Policy::new(name, one())]), PolicyError::InvalidName { name: name.into() });
+    }
+    assert_eq!(
+        refused(vec![Policy::new("a", TokenBucket::new(Quota::per_second(9).burst(2))).cost(3)]),
+        PolicyError::CostAboveBurst { name: "a".into(), cost: 3, burst: 2 }
+    );
+    assert_eq!(
+        refused(vec![Policy::new("a", one()).status(StatusCode::OK)]),
+        PolicyError::InvalidStatus { name: "a".into(), status: 200 }
+    );
+}
+
+#[test]
+#[should_panic(expected = "two policies are named `a`")]
+fn the_infallible_constructor_panics_with_the_same_words() {
+    let _layer = RateLimitLayer::new([Policy::new("a", one()), Policy::new("a", one())]);
+}
+
+#[test]
+#[should_panic(expected = "a window admits its whole limit at once")]
+fn a_window_refuses_a_burst() {
+    let _window = FixedWindow::new(Quota::per_second(10).burst(20));
+}
+
+#[test]
+fn an_empty_body_may_stand_for_any() {
+    // `Empty` is what many inner services answer with; the response body is generic over it.
+    let layer = RateLimitLayer::new(Policy::new("p", one()));
+    let service =
+        layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) }));
+    let response = service.oneshot(request(&[])).now_or_never().unwrap().unwrap();
+    assert!(http_body::Body::is_end_stream(response.body()));
+}

@@ -1,0 +1,404 @@
+//! The leaky queue on paused time: order, pace, bounds, and leaving.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::time::{Instant, advance};
+use tower_sluice::testing::Random;
+use tower_sluice::{Check, Decision, LeakyQueue, Limiter, PartitionKey, Pending, Quota};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn key(name: &str) -> PartitionKey {
+    name.into()
+}
+
+/// A queue that releases one every 10 ms.
+fn every_10_ms() -> LeakyQueue {
+    LeakyQueue::new(Quota::per_second(100)).with_capacity(5)
+}
+
+fn pending(check: Check) -> Pending {
+    match check {
+        Check::Pending(pending) => pending,
+        Check::Ready(result) => panic!("expected to wait, but got {result:?}"),
+    }
+}
+
+fn ready(check: Check) -> Decision {
+    match check {
+        Check::Ready(result) => result.expect("a queue on a live runtime decides"),
+        Check::Pending(_) => panic!("expected an answer at once, but have to wait"),
+    }
+}
+
+/// Lets every task that can run do so.
+async fn settle() {
+    for _ in 0..8 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn advance_in_steps(span: Duration) {
+    let end = Instant::now() + span;
+    while Instant::now() < end {
+        advance(MS.min(end - Instant::now())).await;
+        settle().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_leave_one_by_one_in_the_order_in_which_they_came() {
+    let queue = Arc::new(every_10_ms());
+    let start = Instant::now();
+    let departures = Arc::new(Mutex::new(Vec::new()));
+    let waiters: Vec<_> = (0..6_u64)
+        .map(|number| {
+            let check = queue.check(&key("a"), 1);
+            let departures = Arc::clone(&departures);
+            tokio::spawn(async move {
+                let decision = check.decided().await.unwrap();
+                departures.lock().unwrap().push((number, start.elapsed()));
+                assert_eq!(decision.delay(), MS * 10 * u32::try_from(number).unwrap());
+            })
+        })
+        .collect();
+    assert_eq!(queue.waiting(), 5);
+    for waiter in waiters {
+        waiter.await.unwrap();
+    }
+    let expected: Vec<_> = (0..6).map(|number| (number, Duration::from_millis(number * 10))).collect();
+    assert_eq!(*departures.lock().unwrap(), expected);
+    assert_eq!(queue.waiting(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_refuses_at_once_and_says_exactly_when_there_will_be_a_place() {
+    let queue = every_10_ms();
+    advance(MS * 3).await;
+    let _now = ready(queue.check(&key("a"), 1));
+    let waiting: Vec<_> = (0..5).map(|_| pending(queue.check(&key("a"), 1))).collect();
+
+    let refused = ready(queue.check(&key("a"), 1));
+    assert!(!refused.is_allowed());
+    assert_eq!(refused.remaining(), 0);
+    assert_eq!(refused.retry_after(), Some(MS * 10));
+
+    advance(MS * 10 - Duration::from_nanos(1)).await;
+    assert_eq!(ready(queue.check(&key("a"), 1)).retry_after(), Some(Duration::from_nanos(1)));
+    advance(Duration::from_nanos(1)).await;
+    // The head's time has come, so there is a place, whether or not its timer has fired yet.
+    let last = pending(queue.check(&key("a"), 1));
+    assert_eq!(queue.waiting(), 5);
+    drop((waiting, last));
+    assert_eq!(queue.waiting(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_would_wait_too_long_is_refused_on_arrival_with_the_time_at_which_it_would_not() {
+    let queue = LeakyQueue::new(Quota::per_second(100)).with_capacity(1_000).with_max_wait(MS * 25);
+    let first = ready(queue.check(&key("a"), 1));
+    assert_eq!((first.limit(), first.remaining()), (3, 2));
+    let _waiting = [pending(queue.check(&key("a"), 1)), pending(queue.check(&key("a"), 1))];
+    let refused = ready(queue.check(&key("a"), 1));
+    assert_eq!(refused.retry_after(), Some(MS * 5));
+    advance(MS * 5 - Duration::from_nanos(1)).await;
+    assert!(!ready(queue.check(&key("a"), 1)).is_allowed());
+    advance(Duration::from_nanos(1)).await;
+    drop(pending(queue.check(&key("a"), 1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_bound_over_all_keys_holds_and_is_lifted_when_the_next_one_leaves() {
+    let queue = LeakyQueue::new(Quota::per_second(100)).with_capacity(10).with_max_waiters(3);
+    let (mut nows, mut waiting) = (0, Vec::new());
+    for name in ["a", "b", "c"] {
+        nows += u32::from(ready(queue.check(&key(name), 1)).is_allowed());
+        waiting.push(pending(queue.check(&key(name), 1)));
+    }
+    assert_eq!(nows, 3);
+    let refused = ready(queue.check(&key("a"), 1));
+    assert_eq!(refused.retry_after(), Some(MS * 10));
+    // A key that need not wait is none of the bound's business.
+    assert!(ready(queue.check(&key("d"), 1)).is_allowed());
+    advance_in_steps(MS * 10).await;
+    drop(pending(queue.check(&key("a"), 1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_behind_move_up_when_one_leaves() {
+    for leaver in 0..3 {
+        let queue = every_10_ms();
+        let _now = ready(queue.check(&key("a"), 1));
+        let mut waiting: Vec<_> = (0..3).map(|_| Some(pending(queue.check(&key("a"), 1)))).collect();
+        drop(waiting[leaver].take());
+        assert_eq!(queue.waiting(), 2);
+        let mut delays = Vec::new();
+        for waiter in waiting.into_iter().flatten() {
+            delays.push(waiter.await.unwrap().delay());
+        }
+        assert_eq!(delays, [MS * 10, MS * 20], "waiter {leaver} left");
+    }
+}
+
+/// The task that keeps the time once slept on towards the turn of a head that had left, and missed
+/// one that came sooner: an empty line was compared as if it were due before everything.
+#[tokio::test(start_paused = true)]
+async fn a_head_that_leaves_does_not_make_the_next_key_late() {
+    let queue = every_10_ms();
+    let _b = ready(queue.check(&key("b"), 1));
+    advance(MS * 6).await;
+    let _a = ready(queue.check(&key("a"), 1));
+    let due_at_16 = pending(queue.check(&key("a"), 1));
+    settle().await;
+    drop(due_at_16);
+    assert_eq!(pending(queue.check(&key("b"), 1)).await.unwrap().delay(), MS * 4);
+}
+
+/// A fair semaphore would hand the turn to a future that nobody polls, and all others would wait
+/// for ever (RFD 609 of Oxide, "futurelock").
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_nobody_polls_loses_its_own_turn_only() {
+    let queue = every_10_ms();
+    let _now = ready(queue.check(&key("a"), 1));
+    let unpolled = pending(queue.check(&key("a"), 1));
+    let mut leaked = pending(queue.check(&key("a"), 1));
+    assert!(leaked.as_mut().now_or_never().is_none());
+    std::mem::forget(leaked);
+    let polled = pending(queue.check(&key("a"), 1));
+    assert_eq!(polled.await.unwrap().delay(), MS * 30);
+    drop(unpolled);
+    assert_eq!(queue.waiting(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_has_come_and_is_not_taken_goes_to_the_next() {
+    let queue = every_10_ms();
+    let _now = ready(queue.check(&key("a"), 1));
+    let released = pending(queue.check(&key("a"), 1));
+    let next = tokio::spawn(pending(queue.check(&key("a"), 1)));
+    advance_in_steps(MS * 14).await;
+    // Granted at 10 ms and dropped at 14: four of its ten milliseconds are spent, so that the next
+    // leaves now instead of at 20, and not a moment sooner.
+    drop(released);
+    assert_eq!(next.await.unwrap().unwrap().delay(), MS * 14);
+    // The one after leaves an interval later, as always.
+    assert_eq!(queue.check(&key("a"), 1).decided().await.unwrap().delay(), MS * 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_do_not_delay_one_another() {
+    let queue = every_10_ms();
+    let _now = ready(queue.check(&key("hot"), 1));
+    let _hot: Vec<_> = (0..5).map(|_| pending(queue.check(&key("hot"), 1))).collect();
+    assert_eq!(ready(queue.check(&key("cold"), 1)).delay(), Duration::ZERO);
+    assert_eq!(pending(queue.check(&key("cold"), 1)).await.unwrap().delay(), MS * 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_passes_at_once_and_a_cost_holds_up_those_behind() {
+    let queue = LeakyQueue::new(Quota::per_second(100).burst(3)).with_capacity(5);
+    for _ in 0..3 {
+        assert_eq!(ready(queue.check(&key("a"), 1)).delay(), Duration::ZERO);
+    }
+    assert_eq!(pending(queue.check(&key("a"), 1)).await.unwrap().delay(), MS * 10);
+
+    let queue = every_10_ms();
+    let _three = ready(queue.check(&key("a"), 3));
+    let two = tokio::spawn(pending(queue.check(&key("a"), 2)));
+    let last = tokio::spawn(pending(queue.check(&key("a"), 1)));
+    assert_eq!(two.await.unwrap().unwrap().delay(), MS * 30);
+    assert_eq!(last.await.unwrap().unwrap().delay(), MS * 50);
+    // Asking for nothing waits for nobody.
+    assert!(ready(queue.check(&key("a"), 0)).is_allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stall_is_not_caught_up_on_in_one_lump() {
+    let queue = LeakyQueue::new(Quota::per_second(1_000)).with_capacity(500);
+    let _now = ready(queue.check(&key("a"), 1));
+    let _waiting: Vec<_> = (0..500).map(|_| pending(queue.check(&key("a"), 1))).collect();
+    settle().await;
+    // Nothing runs for 300 ms, in which 300 would have left.
+    advance(MS * 300).await;
+    settle().await;
+    let left = 500 - queue.waiting();
+    assert!((10..=12).contains(&left), "{left} left at once: ten milliseconds' worth and one are allowed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn peeking_takes_no_place_and_rehearsing_waits_for_nobody() {
+    let queue = every_10_ms();
+    assert_eq!(queue.peek(&key("a"), 1).unwrap().delay(), Duration::ZERO);
+    assert_eq!(queue.peek(&key("a"), 1).unwrap().remaining(), 6);
+    for number in 0..6 {
+        assert_eq!(ready(queue.rehearse(&key("a"), 1)).delay(), MS * 10 * number);
+    }
+    assert!(!ready(queue.rehearse(&key("a"), 1)).is_allowed());
+    assert_eq!(queue.waiting(), 5);
+    advance_in_steps(MS * 50).await;
+    assert_eq!(queue.waiting(), 0);
+}
+
+#[test]
+fn outside_of_a_runtime_waiting_is_an_error_and_passing_is_not() {
+    let queue = every_10_ms();
+    assert!(ready(queue.check(&key("a"), 1)).is_allowed());
+    let Check::Ready(Err(error)) = queue.check(&key("a"), 1) else { panic!("nobody would ever release this") };
+    assert!(error.to_string().contains("within a tokio runtime"), "{error}");
+    assert_eq!(queue.waiting(), 0);
+}
+
+#[test]
+fn when_the_runtime_goes_down_nobody_waits_for_ever() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let queue = LeakyQueue::new(Quota::per_hour(1)).with_capacity(10_000).with_max_wait(Duration::MAX);
+    let elsewhere: Vec<_> = {
+        let _guard = runtime.enter();
+        let _now = ready(queue.check(&key("a"), 1));
+        (0..10_000).map(|_| pending(queue.check(&key("a"), 1))).collect()
+    };
+    let handle = runtime.handle().clone();
+    drop(runtime);
+    let other = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for waiter in elsewhere {
+        assert!(other.block_on(waiter).unwrap_err().to_string().contains("shut down"));
+    }
+    assert_eq!(queue.waiting(), 0);
+    // Nor if it is down already, and the task that should keep the time never runs.
+    let stillborn = {
+        let _guard = handle.enter();
+        pending(queue.check(&key("a"), 1))
+    };
+    assert!(other.block_on(stillborn).is_err());
+    // The queue itself is as good as before.
+    other.block_on(async {
+        let _now = ready(queue.check(&key("b"), 1));
+        assert!(pending(queue.check(&key("b"), 1)).now_or_never().is_none());
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_threads_get_exactly_as_many_places_as_there_are() {
+    for _ in 0..50 {
+        // At one per hour, the clock may as well stand still.
+        let queue = LeakyQueue::new(Quota::per_hour(1)).with_capacity(100).with_max_wait(Duration::MAX);
+        let runtime = tokio::runtime::Handle::current();
+        let places = std::thread::scope(|scope| {
+            let ask = || {
+                let _guard = runtime.enter();
+                let checks: Vec<_> = (0..200).map(|_| queue.check(&key("a"), 1)).collect();
+                checks.into_iter().filter(|check| !matches!(check, Check::Ready(Ok(d)) if !d.is_allowed())).collect()
+            };
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<Vec<Check>>>()
+        });
+        assert_eq!(places.iter().map(Vec::len).sum::<usize>(), 101);
+        assert_eq!(queue.waiting(), 100);
+        drop(places);
+        assert_eq!(queue.waiting(), 0);
+    }
+}
+
+/// The queue as one would write it down: per key, when the next may leave, and who waits.
+#[derive(Default)]
+struct Model {
+    next: u64,
+    waiting: Vec<usize>,
+    departures: Vec<(usize, u64)>,
+}
+
+const INTERVAL: u64 = 7;
+const CAPACITY: usize = 4;
+const MAX_WAIT: u64 = 25;
+
+impl Model {
+    /// Milliseconds until a retry would be accepted, if the arrival is refused.
+    fn arrive(&mut self, now: u64, number: usize) -> Option<u64> {
+        let turn = self.next + INTERVAL * self.waiting.len() as u64;
+        if self.waiting.is_empty() && self.next <= now {
+            self.next = now + INTERVAL;
+            self.departures.push((number, now));
+            return None;
+        }
+        let too_long = turn.saturating_sub(now + MAX_WAIT);
+        let too_many = if self.waiting.len() == CAPACITY { self.next - now } else { 0 };
+        if too_long.max(too_many) > 0 {
+            return Some(too_long.max(too_many));
+        }
+        self.waiting.push(number);
+        None
+    }
+
+    fn tick(&mut self, now: u64) {
+        while self.next <= now && !self.waiting.is_empty() {
+            self.departures.push((self.waiting.remove(0), now));
+            self.next += INTERVAL;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn random_schedules_go_as_the_model_says() {
+    for seed in 0..3_000 {
+        follow_the_model(seed).await;
+    }
+}
+
+async fn follow_the_model(seed: u64) {
+    let mut random = Random::new(seed);
+    let quota = Quota::new(1, Duration::from_millis(INTERVAL)).unwrap();
+    let queue = LeakyQueue::new(quota).with_capacity(CAPACITY).with_max_wait(Duration::from_millis(MAX_WAIT));
+    let names = ["a", "b", "c"];
+    let mut models: [Model; 3] = Default::default();
+    let departures: [Arc<Mutex<Vec<(usize, u64)>>>; 3] = Default::default();
+    let (start, mut waiters) = (Instant::now(), Vec::new());
+    let elapsed = move || u64::try_from(start.elapsed().as_millis()).unwrap();
+
+    for number in 0..150 {
+        let line = usize::try_from(random.below(3)).unwrap();
+        match random.below(5) {
+            0 | 1 => {
+                let refused = models[line].arrive(elapsed(), number);
+                match queue.check(&key(names[line]), 1) {
+                    Check::Ready(Ok(decision)) if !decision.is_allowed() => {
+                        assert_eq!(decision.retry_after(), refused.map(Duration::from_millis), "seed {seed}, {number}");
+                    }
+                    accepted => {
+                        assert_eq!(refused, None, "seed {seed}: {number} should have been refused");
+                        let log = Arc::clone(&departures[line]);
+                        let task = tokio::spawn(async move {
+                            let _admitted = accepted.decided().await.unwrap();
+                            log.lock().unwrap().push((number, elapsed()));
+                        });
+                        settle().await;
+                        waiters.push((line, number, task));
+                    }
+                }
+            }
+            2 if !waiters.is_empty() => {
+                let index = usize::try_from(random.below(waiters.len() as u64)).unwrap();
+                let (line, number, task) = waiters.swap_remove(index);
+                task.abort();
+                settle().await;
+                models[line].waiting.retain(|waiting| *waiting != number);
+            }
+            _ => {
+                for _ in 0..random.below(12) {
+                    advance(MS).await;
+                    settle().await;
+                    models.iter_mut().for_each(|model| model.tick(elapsed()));
+                }
+            }
+        }
+        let waiting: usize = models.iter().map(|model| model.waiting.len()).sum();
+        assert_eq!(queue.waiting(), waiting, "seed {seed}, step {number}");
+        for (model, departures) in models.iter().zip(&departures) {
+            assert_eq!(*departures.lock().unwrap(), model.departures, "seed {seed}, step {number}");
+        }
+    }
+    drop(waiters.into_iter().map(|(_, _, task)| task.abort()).collect::<Vec<_>>());
+    settle().await;
+    assert_eq!(queue.waiting(), 0);
+}
