@@ -1,1 +1,47 @@
-fn main() {}
+//! Keys of your own: the tenant in the host name, and the account that a layer further out has
+//! authenticated.
+//!
+//!     cargo run --example custom_key --features axum
+//!     for i in $(seq 4); do curl -s http://a.localhost:3000/ -H 'authorization: Bearer 7'; echo; done
+//!     curl -s http://b.localhost:3000/ -H 'authorization: Bearer 7'
+
+use axum::extract::Request;
+use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn};
+use axum::response::Response;
+use axum::{Router, routing::get};
+use tower_sluice::algorithm::SlidingWindow;
+use tower_sluice::key::{ExtensionKey, key_fn};
+use tower_sluice::{PartitionKey, Policy, Quota, RateLimitLayer};
+
+#[derive(Clone)]
+struct Account {
+    number: u64,
+}
+
+#[tokio::main]
+async fn main() -> std::io::Result<()> {
+    let tenant = key_fn(|request| {
+        let host = request.headers().get(header::HOST)?.to_str().ok()?;
+        host.split('.').next().map(PartitionKey::from)
+    });
+    let account = ExtensionKey::new(|account: &Account| account.number);
+
+    let quota = Quota::per_minute(3);
+    let layer = RateLimitLayer::new(Policy::new("per-account", SlidingWindow::new(quota)).key((tenant, account)));
+
+    // The layer added last is the outermost: it authenticates before anything is counted.
+    let app = Router::new().route("/", get(|| async { "hello" })).layer(layer).layer(from_fn(authenticate));
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+    axum::serve(listener, app).await
+}
+
+/// Believes any number. A real service would look the token up.
+async fn authenticate(mut request: Request, next: Next) -> Result<Response, StatusCode> {
+    let token = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let number = token.and_then(|token| token.strip_prefix("Bearer ")?.parse().ok());
+    let account = Account { number: number.ok_or(StatusCode::UNAUTHORIZED)? };
+    request.extensions_mut().insert(account);
+    Ok(next.run(request).await)
+}

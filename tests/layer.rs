@@ -582,8 +582,8 @@ async fn a_limiter_that_fails_is_never_a_429() {
         assert_eq!((refused.status.as_u16(), refused.headers["retry-after"].to_str().unwrap()), (503, "1"));
         assert!(!refused.headers.contains_key("x-rate-limited-for"));
     }
-    let left = bucket.peek(&PartitionKey::from("a"), 0).unwrap().remaining();
-    assert!(left >= 2, "what was charged before the failure is given back, but only {left} of 3 are left");
+    // What was charged before the failure was given back.
+    assert_eq!(bucket.peek(&PartitionKey::from("a"), 0).unwrap().remaining(), 3);
 
     let allow = RateLimitLayer::new(by_key("broken", Arc::new(Broken)).on_failure(FailureMode::Allow));
     assert_eq!(statuses(&allow, [ask(), ask()]).await, [200, 200]);

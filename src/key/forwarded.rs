@@ -1,1 +1,444 @@
-//! placeholder
+//! Forwarding headers, read from the right, and the addresses in them. Pure functions on bytes.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// REQ-112: how far to the left a search goes. A real chain of proxies is a few elements long.
+const MAX_ELEMENTS: usize = 64;
+const MAX_BYTES: usize = 8 * 1024;
+
+/// RFC 7239 registers four parameters.
+const MAX_PARAMETERS: usize = 16;
+
+/// The elements of a list header from the last to the first, across its field lines (RFC 9110 §5.3:
+/// several lines are one list).
+///
+/// Lazy: what is left of the last element asked for is not looked at, so that nothing a client has
+/// put there can matter (REQ-103).
+pub(super) struct Elements<'a, L> {
+    lines: L,
+    rest: Option<&'a [u8]>,
+    quoting: bool,
+    count_left: usize,
+    bytes_left: usize,
+}
+
+/// The list goes on, but cannot be told apart into elements, or is too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unreadable;
+
+impl<'a, L: DoubleEndedIterator<Item = &'a [u8]>> Elements<'a, L> {
+    /// Elements between any two commas.
+    pub(super) fn of_x_forwarded_for(lines: L) -> Self {
+        Self { lines, rest: None, quoting: false, count_left: MAX_ELEMENTS, bytes_left: MAX_BYTES }
+    }
+
+    /// Elements between commas that are not part of a quoted string.
+    pub(super) fn of_forwarded(lines: L) -> Self {
+        Self { quoting: true, ..Self::of_x_forwarded_for(lines) }
+    }
+
+    /// Goes `elements` to the left if that is further than usual.
+    pub(super) fn reaching(self, elements: usize) -> Self {
+        Self { count_left: self.count_left.max(elements), ..self }
+    }
+
+    /// The last element of `line`, without the white space around it; the rest is kept for later.
+    fn split(&mut self, line: &'a [u8]) -> Result<&'a [u8], Unreadable> {
+        self.count_left = self.count_left.checked_sub(1).ok_or(Unreadable)?;
+        let (hidden, visible) = line.split_at(line.len().saturating_sub(self.bytes_left));
+        let comma = if self.quoting { last_unquoted_comma(visible)? } else { last_comma(visible) };
+        let element = match comma {
+            Some(comma) => {
+                self.rest = Some(&line[..hidden.len() + comma]);
+                &visible[comma + 1..]
+            }
+            None if hidden.is_empty() => visible,
+            None => return Err(Unreadable),
+        };
+        self.bytes_left = self.bytes_left.saturating_sub(element.len() + 1);
+        Ok(element.trim_ascii())
+    }
+}
+
+impl<'a, L: DoubleEndedIterator<Item = &'a [u8]>> Iterator for Elements<'a, L> {
+    type Item = Result<&'a [u8], Unreadable>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let line = self.rest.take().or_else(|| self.lines.next_back())?;
+            match self.split(line) {
+                // RFC 9110 §5.6.1.2: empty elements do not count.
+                Ok([]) => {}
+                Ok(element) => return Some(Ok(element)),
+                Err(unreadable) => {
+                    // No element is returned after this, not even from another line.
+                    self.count_left = 0;
+                    return Some(Err(unreadable));
+                }
+            }
+        }
+    }
+}
+
+fn last_comma(list: &[u8]) -> Option<usize> {
+    list.iter().rposition(|&byte| byte == b',')
+}
+
+/// Seen from the right, the first quotation mark closes a quoted string. This finds the commas of
+/// any well-formed list, and those of a well-formed tail whatever a client has sent before it.
+fn last_unquoted_comma(list: &[u8]) -> Result<Option<usize>, Unreadable> {
+    let mut unseen = list;
+    while let Some(at) = unseen.iter().rposition(|byte| matches!(byte, b',' | b'"')) {
+        if unseen[at] == b',' {
+            return Ok(Some(at));
+        }
+        let opening = opening_quote(&unseen[..at]).ok_or(Unreadable)?;
+        unseen = &unseen[..opening];
+    }
+    Ok(None)
+}
+
+/// The last quotation mark that is not escaped: one after an odd number of backslashes is.
+fn opening_quote(mut unseen: &[u8]) -> Option<usize> {
+    loop {
+        let at = unseen.iter().rposition(|&byte| byte == b'"')?;
+        unseen = &unseen[..at];
+        if unseen.iter().rev().take_while(|&&byte| byte == b'\\').count() % 2 == 0 {
+            return Some(at);
+        }
+    }
+}
+
+/// The address in an element of `X-Forwarded-For`, or in a header of one value: `IPv4`,
+/// `IPv4:port`, `IPv6`, `[IPv6]` or `[IPv6]:port`, also in quotation marks (REQ-105).
+pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
+    let text = text(element)?;
+    let bare = match text.strip_prefix('"') {
+        Some(quoted) => quoted.strip_suffix('"')?,
+        None => text,
+    };
+    ip(bare).or_else(|| host_and_port(bare, is_port)).and_then(usable)
+}
+
+/// The address in `CloudFront-Viewer-Address`, which always has a port, and no brackets around
+/// IPv6 (REQ-109).
+pub(super) fn viewer_address(value: &[u8]) -> Option<IpAddr> {
+    let (host, port) = text(value)?.rsplit_once(':')?;
+    if is_port(port) { ip(host).and_then(usable) } else { None }
+}
+
+/// The address of the `for` parameter in an element of `Forwarded` (RFC 7239 §4).
+///
+/// Without one, if the client is `unknown` or goes by an obfuscated name, or if anything in the
+/// element breaks the grammar, there is none.
+pub(super) fn forwarded_for(element: &[u8], lenient: bool) -> Option<IpAddr> {
+    let mut names: [&[u8]; MAX_PARAMETERS] = [b""; MAX_PARAMETERS];
+    let mut count = 0;
+    let mut client = None;
+    let mut unseen = element;
+    while !unseen.is_empty() {
+        if unseen[0] != b';' {
+            let (name, value, rest) = parameter(unseen, lenient)?;
+            if names[..count].iter().any(|earlier| earlier.eq_ignore_ascii_case(name)) {
+                return None;
+            }
+            *names.get_mut(count)? = name;
+            count += 1;
+            if name.eq_ignore_ascii_case(b"for") {
+                client = Some(node(text(&unescaped(value))?, lenient)?);
+            }
+            unseen = rest;
+        }
+        unseen = match unseen {
+            [] => unseen,
+            [b';', rest @ ..] => rest,
+            _ => return None,
+        };
+    }
+    client.and_then(usable)
+}
+
+/// `token "=" (token / quoted-string)` at the start of `input`: the name, the value as it stands
+/// between any quotation marks, and what follows.
+fn parameter(input: &[u8], lenient: bool) -> Option<(&[u8], &[u8], &[u8])> {
+    let (name, rest) = run(input, is_tchar)?;
+    let rest = rest.strip_prefix(b"=")?;
+    let (value, rest) = match rest.strip_prefix(b"\"") {
+        Some(quoted) => quoted_string(quoted)?,
+        None if lenient => run(rest, |byte| is_tchar(byte) || matches!(byte, b':' | b'[' | b']'))?,
+        None => run(rest, is_tchar)?,
+    };
+    Some((name, value, rest))
+}
+
+/// The longest start of `input` that is made of such bytes, at least one, and what follows.
+fn run(input: &[u8], belongs: impl Fn(u8) -> bool) -> Option<(&[u8], &[u8])> {
+    let end = input.iter().position(|&byte| !belongs(byte)).unwrap_or(input.len());
+    if end == 0 { None } else { Some(input.split_at(end)) }
+}
+
+/// RFC 9110 §5.6.2.
+fn is_tchar(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// What stands before the closing quotation mark, and what follows it (RFC 9110 §5.6.4; control
+/// characters are not in a `HeaderValue` to begin with).
+fn quoted_string(input: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut at = 0;
+    loop {
+        match input.get(at)? {
+            b'"' => return Some((&input[..at], &input[at + 1..])),
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+}
+
+fn unescaped(value: &[u8]) -> Cow<'_, [u8]> {
+    if !value.contains(&b'\\') {
+        return value.into();
+    }
+    let mut bytes = value.iter();
+    let unescape = || bytes.next().and_then(|&byte| if byte == b'\\' { bytes.next().copied() } else { Some(byte) });
+    std::iter::from_fn(unescape).collect()
+}
+
+/// `node` of RFC 7239 §6. Leniently also IPv6 without brackets (REQ-106).
+fn node(node: &str, lenient: bool) -> Option<IpAddr> {
+    let bare = if lenient { ip(node) } else { None };
+    bare.or_else(|| host_and_port(node, |port| is_port(port) || is_obfuscated_port(port)))
+}
+
+/// `IPv4` or `[IPv6]`, with or without a port.
+fn host_and_port(text: &str, is_port: impl Fn(&str) -> bool) -> Option<IpAddr> {
+    let (host, rest) = if let Some(bracketed) = text.strip_prefix('[') {
+        let (host, rest) = bracketed.split_once(']')?;
+        (ipv6(host)?, rest)
+    } else {
+        let (host, rest) = text.split_at(text.find(':').unwrap_or(text.len()));
+        (host.parse::<Ipv4Addr>().ok()?.into(), rest)
+    };
+    if rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port) { Some(host) } else { None }
+}
+
+/// Nobody connects from port 0, and there is none above 65,535.
+fn is_port(text: &str) -> bool {
+    matches!(text.len(), 1..=5)
+        && text.bytes().all(|byte| byte.is_ascii_digit())
+        && text.parse::<u16>().is_ok_and(|port| port != 0)
+}
+
+/// `obfport` of RFC 7239 §6.
+fn is_obfuscated_port(text: &str) -> bool {
+    text.strip_prefix('_').is_some_and(|name| {
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+    })
+}
+
+fn ip(text: &str) -> Option<IpAddr> {
+    ipv6(text).or_else(|| text.parse::<Ipv4Addr>().ok().map(IpAddr::V4))
+}
+
+/// An IPv6 address, without its zone (RFC 4007 §11, with the characters of RFC 6874): that is the
+/// name of a network interface of the proxy, and nothing of the client's.
+fn ipv6(text: &str) -> Option<IpAddr> {
+    let (address, zone) = text.split_once('%').unwrap_or((text, "0"));
+    let is_zone = !zone.is_empty() && zone.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%".contains(&byte));
+    if is_zone { address.parse::<Ipv6Addr>().ok().map(IpAddr::V6) } else { None }
+}
+
+fn text(bytes: &[u8]) -> Option<&str> {
+    if bytes.len() <= MAX_BYTES { std::str::from_utf8(bytes).ok() } else { None }
+}
+
+/// REQ-107: IPv4 is IPv4 in whichever notation. REQ-101: `0.0.0.0` and `::` are nobody.
+fn usable(ip: IpAddr) -> Option<IpAddr> {
+    let ip = ip.to_canonical();
+    if ip.is_unspecified() { None } else { Some(ip) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A line per element; after the arrow, what it is read as.
+    #[track_caller]
+    fn assert_read(read: impl Fn(&[u8]) -> Option<IpAddr>, table: &str) {
+        for line in table.lines().map(str::trim_start).filter(|line| !line.is_empty()) {
+            let (element, expected) = line.split_once(" => ").expect("an arrow");
+            let expected = if expected == "none" { None } else { Some(expected.parse().unwrap()) };
+            assert_eq!(read(element.as_bytes()), expected, "{element}");
+        }
+    }
+
+    #[test]
+    fn addresses() {
+        assert_read(
+            address,
+            r#"
+            192.0.2.1 => 192.0.2.1
+            192.0.2.1:1 => 192.0.2.1
+            192.0.2.1:65535 => 192.0.2.1
+            192.0.2.1:00080 => 192.0.2.1
+            "192.0.2.1" => 192.0.2.1
+            2001:db8::7 => 2001:db8::7
+            2001:db8::7:443 => 2001:db8::7:443
+            [2001:db8::7] => 2001:db8::7
+            "[2001:db8::7]:443" => 2001:db8::7
+            2001:db8::192.0.2.1 => 2001:db8::c000:201
+            ::ffff:192.0.2.1 => 192.0.2.1
+            ::ffff:c000:201 => 192.0.2.1
+            [::FFFF:192.0.2.1]:80 => 192.0.2.1
+            fe80::1%eth0 => fe80::1
+            [fe80::1%25en0]:80 => fe80::1
+            "#,
+        );
+        for nothing in r#"
+            - unknown _hidden localhost " "" "192.0.2.1 192.0.2.1" ""192.0.2.1"" 192.0.2 192.0.2.1. 192.0.2.256
+            192.0.2.01 0300.0.2.1 0x7f.0.0.1 3221225985 192.0.2.0/24 2001:db8::/32 192.0.2.1: 192.0.2.1:0
+            192.0.2.1:65536 192.0.2.1:000080 192.0.2.1:+80 192.0.2.1:_x 192.0.2.1:80:80 [192.0.2.1] [2001:db8::7
+            2001:db8::7] [2001:db8::7]443 [2001:db8::7]: [[2001:db8::7]] [] 2001:db8:::7 2001:db8::g 192.0.2.1%eth0
+            fe80::1% fe80::1%a,b 0.0.0.0 0.0.0.0:80 :: [::]:80 ::ffff:0.0.0.0"#
+            .split_whitespace()
+            .chain([
+                "",
+                "192.0.2. 1",
+                "192.0.2.1 ",
+                "192.0.2.1 80",
+                "\" 192.0.2.1\"",
+                "fe80::1%a b",
+                "\u{661}92.0.2.1",
+            ])
+        {
+            assert_eq!(address(nothing.as_bytes()), None, "{nothing}");
+        }
+        assert_eq!(address(b"192.0.2.1\xff"), None);
+    }
+
+    #[test]
+    fn viewer_addresses_end_in_a_port() {
+        assert_read(
+            viewer_address,
+            "198.51.100.10:46532 => 198.51.100.10
+            2001:0db8:85a3:0000:0000:8a2e:0370:7334:443 => 2001:db8:85a3::8a2e:370:7334
+            2001:db8::7:443 => 2001:db8::7
+            198.51.100.10 => none
+            2001:db8::7:70000 => none
+            198.51.100.10:1,198.51.100.11:1 => none",
+        );
+    }
+
+    #[test]
+    fn elements_of_forwarded() {
+        // The examples of RFC 7239 §4 and §6; nodes; quoting; structure.
+        assert_read(
+            |element| forwarded_for(element, false),
+            r#"
+            for="_gazonk" => none
+            For="[2001:db8:cafe::17]:4711" => 2001:db8:cafe::17
+            for=192.0.2.60;proto=http;by=203.0.113.43 => 192.0.2.60
+            for="192.0.2.43:47011" => 192.0.2.43
+            for=_hidden => none
+            for=unknown => none
+
+            for="192.0.2.43" => 192.0.2.43
+            for="192.0.2.43:_p.o-r_t" => 192.0.2.43
+            for="[2001:db8::7]:_p" => 2001:db8::7
+            for="[::ffff:192.0.2.43]" => 192.0.2.43
+            for="::ffff:192.0.2.43" => none
+            for="192.0.2.43:_" => none
+            for="192.0.2.43:65536" => none
+            for="_x:80" => none
+            for="[::]" => none
+            for=0.0.0.0 => none
+
+            host="a;for=6.6.6.6";for=192.0.2.43 => 192.0.2.43
+            host="a\";for=6.6.6.6;b=\"";for=192.0.2.43 => 192.0.2.43
+            for="1\92.0.2.43" => 192.0.2.43
+            for="192.0.2.43\" => none
+            for="192.0.2.43 => none
+            for="192.0.2.43"x => none
+            for="" => none
+
+            ;;for=192.0.2.43; => 192.0.2.43
+            ; => none
+            proto=https => none
+            for=3.3.3.3;for=6.6.6.6 => none
+            for=3.3.3.3;FOR=3.3.3.3 => none
+            for=3.3.3.3;by=a;BY=b => none
+            for=3.3.3.3; proto=https => none
+            for =3.3.3.3 => none
+            for= => none
+            for => none
+            =3.3.3.3 => none
+            3.3.3.3 => none
+            for=3.3.3.3;junk => none
+            for="3.3.3.3"by=x => none
+            for=3.3.3.3;by= => none
+            for=3.3.3.3;=x => none
+            for=3.3.3.3;host=a:80 => none
+            "#,
+        );
+        let element = |pairs| (1..pairs).fold(String::from("for=3.3.3.3"), |all, i| format!("{all};p{i}=v"));
+        assert!(forwarded_for(element(MAX_PARAMETERS).as_bytes(), false).is_some());
+        assert!(forwarded_for(element(MAX_PARAMETERS + 1).as_bytes(), false).is_none());
+    }
+
+    #[test]
+    fn lenience_is_about_colons_and_brackets_only() {
+        let table = r#"
+            for=192.0.2.43:80 => 192.0.2.43
+            for=2001:db8::7 => 2001:db8::7
+            for=[2001:db8::7] => 2001:db8::7
+            for=[2001:db8::7]:80;host=a:80 => 2001:db8::7
+            for="2001:db8::7" => 2001:db8::7
+            for=3.3.3.3:0 => none
+            for=3.3.3.3;for=3.3.3.3 => none
+            for=3.3.3.3/32 => none
+            for=unknown => none"#;
+        assert_read(|element| forwarded_for(element, true), table);
+        for (element, _) in table.lines().filter_map(|line| line.trim().split_once(" => ")) {
+            assert_eq!(forwarded_for(element.as_bytes(), false), None, "{element}");
+        }
+    }
+
+    fn elements(quoting: bool, lines: &[&'static str]) -> Vec<Result<&'static str, Unreadable>> {
+        let lines = lines.iter().map(|line| line.as_bytes());
+        let elements = Elements { quoting, ..Elements::of_x_forwarded_for(lines) };
+        elements.map(|element| element.map(|bytes| std::str::from_utf8(bytes).unwrap())).collect()
+    }
+
+    #[test]
+    fn elements_come_from_the_right() {
+        assert_eq!(elements(false, &["a, b", "", " ,\tc ,,"]), [Ok("c"), Ok("b"), Ok("a")]);
+        assert_eq!(elements(false, &["a, \"b, c\""]), [Ok("c\""), Ok("\"b"), Ok("a")]);
+        assert_eq!(elements(true, &["a, \"b, c\"", "d=\"\",e"]), [Ok("e"), Ok("d=\"\""), Ok("\"b, c\""), Ok("a")]);
+        assert_eq!(elements(true, &[r#"a="\\",b="\",\\\"," , c"#]), [Ok("c"), Ok(r#"b="\",\\\",""#), Ok(r#"a="\\""#)]);
+        assert_eq!(elements(true, &["a", "b\", c", "d"]), [Ok("d"), Ok("c"), Err(Unreadable), Err(Unreadable)]);
+        assert_eq!(elements(true, &[r#"x="\", for="[::1]""#])[0], Ok(r#"for="[::1]""#));
+    }
+
+    #[test]
+    fn a_search_goes_64_elements_and_8_kib_to_the_left() {
+        let of = |lines: &[String], reach| {
+            let elements = Elements::of_x_forwarded_for(lines.iter().map(String::as_bytes)).reaching(reach);
+            let elements: Vec<_> = elements.collect();
+            (elements.len(), elements.last().is_none_or(Result::is_ok))
+        };
+        let xs = |n| "x".repeat(n);
+        assert_eq!(of(&[["a"; 64].join(",")], 0), (64, true));
+        assert_eq!(of(&[["a"; 65].join(",")], 0), (65, false));
+        assert_eq!(of(&[["a"; 200].join(",")], 200), (200, true));
+        assert_eq!(of(&[",".repeat(63)], 0), (0, true));
+        assert_eq!(of(&[",".repeat(64)], 0), (1, false));
+        assert_eq!(of(&vec![String::new(); 65], 0), (1, false));
+        assert_eq!(of(&[xs(MAX_BYTES)], 0), (1, true));
+        assert_eq!(of(&[xs(MAX_BYTES + 1)], 0), (1, false));
+        for (len, whole) in [(MAX_BYTES - 2, true), (MAX_BYTES - 1, false)] {
+            assert_eq!(of(&[xs(len), "b".into()], 0), (2, whole));
+            assert_eq!(of(&[xs(len) + ",b"], 0), (2, whole));
+        }
+    }
+}

@@ -24,7 +24,7 @@ use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 
-pub use self::client_ip::{ClientIp, IpSource, TrustedProxies, Unidentified};
+pub use self::client_ip::{ClientIp, IpSource, TrustedProxies, TrustedProxiesError, Unidentified};
 pub use self::extension::{ExtensionKey, User};
 pub use self::function::{FnKey, key_fn};
 pub use self::header::HeaderKey;

@@ -1,4 +1,6 @@
 //! What several test files need.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod http;
 pub mod oracle;
+pub mod server;

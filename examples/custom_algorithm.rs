@@ -1,0 +1,68 @@
+//! An algorithm of your own: a limit on failures in a row, as for logins. Every request counts as a
+//! failure until it is given back; after three, the key is closed for a minute.
+//!
+//!     cargo run --example custom_algorithm
+
+use std::time::Duration;
+
+use tower_sluice::algorithm::Algorithm;
+use tower_sluice::time::Timestamp;
+use tower_sluice::{Check, Decision, Limiter, PartitionKey, Quota, RateLimiter, Receipt};
+
+struct ThreeStrikes;
+
+const CLOSED_FOR: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy)]
+struct Strikes {
+    count: u32,
+    forgotten_at: Timestamp,
+}
+
+impl Algorithm for ThreeStrikes {
+    type State = Strikes;
+
+    fn quota(&self) -> Quota {
+        Quota::per_minute(3)
+    }
+
+    fn decide(&self, state: Option<Strikes>, now: Timestamp, cost: u32) -> (Decision, Option<Strikes>) {
+        let state = state.filter(|state| now < state.forgotten_at);
+        let count = state.map_or(0, |state| state.count);
+        match count.checked_add(cost).filter(|total| *total <= 3) {
+            Some(_) if cost == 0 => (Decision::allow(3, 3 - count), None),
+            Some(count) => {
+                let forgotten_at = now.saturating_add(CLOSED_FOR);
+                // The receipt is the proof of payment that `give_back` gets to see again.
+                let decision = Decision::allow(3, 3 - count).with_receipt(Receipt::new(1));
+                (decision.with_reset_after(CLOSED_FOR), Some(Strikes { count, forgotten_at }))
+            }
+            None => {
+                let wait = state.map(|state| state.forgotten_at.saturating_since(now));
+                (Decision::deny(3, 3 - count, wait.filter(|_| cost <= 3)), None)
+            }
+        }
+    }
+
+    fn expires_at(&self, state: &Strikes) -> Timestamp {
+        state.forgotten_at
+    }
+
+    /// A success wipes the slate clean.
+    fn give_back(&self, state: Strikes, now: Timestamp, _: u32, _: Receipt) -> Strikes {
+        Strikes { forgotten_at: now, ..state }
+    }
+}
+
+fn main() {
+    let logins = RateLimiter::in_memory(ThreeStrikes);
+    let alice = PartitionKey::from("alice");
+    for success in [false, true, false, false, false, false] {
+        let Check::Ready(Ok(decision)) = logins.check(&alice, 1) else { unreachable!("memory decides at once") };
+        match (decision.retry_after(), success) {
+            (Some(wait), _) => println!("closed for another {:.0} s", wait.as_secs_f64()),
+            (None, true) => logins.give_back(&alice, 1, decision.receipt()),
+            (None, false) => println!("wrong; {} tries left", decision.remaining()),
+        }
+    }
+}

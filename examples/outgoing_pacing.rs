@@ -1,0 +1,32 @@
+//! A client that keeps to what a partner allows: calls leave every 200 ms, in order, whoever makes
+//! them; at most ten wait, and the rest is told when to come back.
+//!
+//!     cargo run --example outgoing_pacing
+
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_sluice::{LeakyQueue, Quota, ThrottleError, ThrottleLayer};
+
+#[tokio::main]
+async fn main() {
+    let start = Instant::now();
+    // Stands for a reqwest client, a tonic channel, a database: any `tower::Service`.
+    let partner = service_fn(move |order: u32| async move { Ok::<_, Infallible>((order, start.elapsed())) });
+
+    let pace = LeakyQueue::new(Quota::per_second(5)).with_capacity(10).with_max_wait(Duration::from_secs(5));
+    let mut partner = ServiceBuilder::new().layer(ThrottleLayer::new(pace)).service(partner);
+
+    let mut calls = tokio::task::JoinSet::new();
+    for order in 0..13 {
+        calls.spawn(partner.ready().await.expect("always ready").call(order));
+    }
+    while let Some(call) = calls.join_next().await {
+        match call.expect("no call panics") {
+            Ok((order, at)) => println!("order {order:2} left after {:4} ms", at.as_millis()),
+            Err(ThrottleError::Denied { retry_after: Some(wait) }) => println!("full; come back in {wait:?}"),
+            Err(error) => println!("{error}"),
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The layers where their users put them: axum, hyper, tonic, and clients of one's own.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::key::{HeaderKey, PathKey, PeerIp};
+use tower_sluice::{LeakyQueue, Policy, Quota, RateLimit, RateLimitLayer, ThrottleError, ThrottleLayer, Verdict};
+
+fn two_per_hour() -> TokenBucket {
+    TokenBucket::new(Quota::per_hour(2))
+}
+
+async fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+async fn fetch(address: SocketAddr, path: &str) -> Response<hyper::body::Incoming> {
+    let client: Client<HttpConnector, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
+    client.get(format!("http://{address}{path}").parse().unwrap()).await.unwrap()
+}
+
+async fn statuses(address: SocketAddr, paths: &[&str]) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    for path in paths {
+        statuses.push(fetch(address, path).await.status().as_u16());
+    }
+    statuses
+}
+
+#[tokio::test]
+async fn an_axum_app_is_limited_by_peer() {
+    let layer = RateLimitLayer::new(Policy::new("per-client", two_per_hour()).key(PeerIp::new()));
+    let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
+    let (listener, address) = listen().await;
+    tokio::spawn(async { axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await });
+    assert_eq!(statuses(address, &["/", "/", "/"]).await, [200, 200, 429]);
+    assert_eq!(fetch(address, "/").await.headers()["retry-after"], "1800");
+}
+
+#[tokio::test]
+async fn an_axum_app_that_forgets_the_peer_is_told_so() {
+    let layer = RateLimitLayer::new(Policy::new("per-client", two_per_hour()).key(PeerIp::new()));
+    let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
+    let response = app.oneshot(Request::new(Body::empty())).await.unwrap();
+    assert_eq!(response.status(), 500);
+    let body = axum::body::to_bytes(response.into_body(), 1_000).await.unwrap();
+    assert!(String::from_utf8_lossy(&body).contains("into_make_service_with_connect_info::<SocketAddr>()"));
+}
+
+#[tokio::test]
+async fn axum_routes_are_keys_however_they_are_spelled() {
+    let layer = RateLimitLayer::new(Policy::new("per-route", two_per_hour()).key(PathKey::matched()));
+    let app = Router::new()
+        .route("/users/{id}", get(|| async { "a user" }))
+        .route("/about", get(|| async { "about" }))
+        .layer(layer);
+    let mut told = Vec::new();
+    for path in ["/users/1", "/users/2?x=y", "/users/%33", "/about", "/nothing", "/nowhere", "/no-place"] {
+        let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+        told.push(app.clone().oneshot(request).await.unwrap().status().as_u16());
+    }
+    assert_eq!(told, [200, 200, 429, 200, 404, 404, 429]);
+}
+
+#[tokio::test]
+async fn layers_go_on_routes_and_into_service_builders() {
+    let strict = RateLimitLayer::new(Policy::new("strict", TokenBucket::new(Quota::per_hour(1))));
+    let loose = RateLimitLayer::new(Policy::new("loose", TokenBucket::new(Quota::per_hour(100))));
+    let app = Router::new()
+        .route("/strict", get(|| async { "once" }).layer(strict))
+        .route("/loose", get(|| async { "often" }))
+        .layer(ServiceBuilder::new().layer(loose));
+    let ask = |path: &'static str| app.clone().oneshot(Request::get(path).body(Body::empty()).unwrap());
+    assert_eq!(ask("/strict").await.unwrap().status(), 200);
+    let refused = ask("/strict").await.unwrap();
+    assert_eq!(refused.status(), 503);
+    let verdict = refused.extensions().get::<Verdict>().unwrap();
+    assert_eq!(verdict.policies().iter().map(|policy| policy.name()).collect::<Vec<_>>(), ["loose", "strict"]);
+    assert_eq!(ask("/loose").await.unwrap().status(), 200);
+}
+
+/// The type can be written down, and a limiter chosen at run time.
+#[tokio::test]
+async fn the_layer_can_be_kept_in_a_struct() {
+    struct Limited {
+        service: RateLimit<tower::util::BoxCloneSyncService<Request<()>, Response<String>, Infallible>>,
+    }
+    let inner = service_fn(|_: Request<()>| async { Ok(Response::new("hello".to_owned())) });
+    let layer = RateLimitLayer::new(Policy::new("p", two_per_hour()));
+    let limited = Limited { service: layer.layer(tower::util::BoxCloneSyncService::new(inner)) };
+    assert_eq!(limited.service.oneshot(Request::new(())).await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn plain_hyper_is_limited_by_a_socket_address_in_the_extensions() {
+    let layer = RateLimitLayer::new(Policy::new("per-client", two_per_hour()).key(PeerIp::new()));
+    let (listener, address) = listen().await;
+    tokio::spawn(async move {
+        loop {
+            let (socket, peer) = listener.accept().await.unwrap();
+            let hello = service_fn(|_: Request<hyper::body::Incoming>| async {
+                Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("hello"))))
+            });
+            let limited = layer.layer(hello);
+            let service = service_fn(move |mut request: Request<hyper::body::Incoming>| {
+                request.extensions_mut().insert(peer);
+                limited.clone().oneshot(request)
+            });
+            tokio::spawn(async move {
+                let service = TowerToHyperService::new(service);
+                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(socket), service).await
+            });
+        }
+    });
+    assert_eq!(statuses(address, &["/", "/", "/"]).await, [200, 200, 429]);
+}
+
+#[tokio::test]
+async fn a_tonic_server_is_limited() {
+    let (reporter, health) = tonic_health::server::health_reporter();
+    reporter.set_service_status("", tonic_health::ServingStatus::Serving).await;
+    let layer = RateLimitLayer::new([
+        Policy::new("per-key", two_per_hour()).key(HeaderKey::from_static("x-api-key")),
+        Policy::new("queue", LeakyQueue::new(Quota::per_second(1_000))),
+    ]);
+    let (listener, address) = listen().await;
+    tokio::spawn(
+        tonic::transport::Server::builder()
+            .layer(layer)
+            .add_service(health)
+            .serve_with_incoming(TcpListenerStream::new(listener)),
+    );
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+    let mut client = HealthClient::new(channel);
+    let mut check = async |key: &'static str| {
+        let mut request = tonic::Request::new(HealthCheckRequest { service: String::new() });
+        request.metadata_mut().insert("x-api-key", key.parse().unwrap());
+        client.check(request).await
+    };
+    assert!(check("a").await.is_ok());
+    assert!(check("a").await.is_ok());
+    // An HTTP answer, so far: gRPC clients see it as some failure of the transport.
+    assert!(check("a").await.is_err());
+    assert!(check("b").await.is_ok());
+}
+
+// Services that do not speak HTTP.
+
+#[tokio::test(start_paused = true)]
+async fn a_client_paces_its_outgoing_calls() {
+    let called = Arc::new(AtomicU32::new(0));
+    let counting = Arc::clone(&called);
+    let backend = service_fn(move |number: u32| {
+        counting.fetch_add(1, Ordering::Relaxed);
+        async move { Ok::<_, std::io::Error>(number * 2) }
+    });
+    let queue = LeakyQueue::new(Quota::per_second(5)).with_capacity(3);
+    let mut client = ServiceBuilder::new().layer(ThrottleLayer::new(queue)).service(backend);
+
+    let start = tokio::time::Instant::now();
+    let mut calls = Vec::new();
+    for number in 0..5 {
+        calls.push(tokio::spawn(client.ready().await.unwrap().call(number)));
+    }
+    let mut told = Vec::new();
+    for call in calls {
+        told.push((call.await.unwrap(), start.elapsed().as_millis()));
+    }
+    let Err(ThrottleError::Denied { retry_after }) = told.pop().unwrap().0 else { panic!("the fifth fits nowhere") };
+    assert_eq!(retry_after, Some(Duration::from_millis(200)));
+    let told: Vec<_> = told.into_iter().map(|(answer, at)| (answer.unwrap(), at)).collect();
+    assert_eq!(told, [(0, 0), (2, 200), (4, 400), (6, 600)]);
+    assert_eq!(called.load(Ordering::Relaxed), 4);
+}
+
+#[tokio::test]
+async fn requests_of_any_type_have_keys_and_costs() {
+    struct Job {
+        tenant: &'static str,
+        pages: u32,
+    }
+    let printer = service_fn(|job: Job| async move {
+        if job.pages == 13 { Err(std::io::Error::other("jammed")) } else { Ok(job.pages) }
+    });
+    let layer = ThrottleLayer::keyed(TokenBucket::new(Quota::per_hour(20)), |job: &Job| job.tenant).cost(|job| job.pages);
+    let service = layer.layer(printer);
+    let print = |tenant, pages| service.clone().oneshot(Job { tenant, pages });
+    assert_eq!(print("a", 15).await.unwrap(), 15);
+    let denied = print("a", 15).await.unwrap_err();
+    assert!(denied.to_string().starts_with("rate limit exceeded, retry after 17"), "{denied}");
+    assert!(matches!(print("a", 21).await, Err(ThrottleError::Denied { retry_after: None })));
+    assert_eq!(print("b", 15).await.unwrap(), 15);
+    let jammed = print("c", 13).await.unwrap_err();
+    assert!(matches!(jammed, ThrottleError::Service(_)) && jammed.to_string() == "jammed");
+}

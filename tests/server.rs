@@ -1,0 +1,161 @@
+//! The example server from outside: its interface, and that its answers are true over HTTP.
+
+mod support;
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use support::http::{get, get_with};
+use support::server::{Server, output, refused};
+
+const ROUTES: [&str; 5] = ["/token-bucket", "/leaky-bucket", "/leaky-queue", "/fixed-window", "/sliding-window"];
+
+#[test]
+fn without_a_configuration_there_is_a_route_for_each_algorithm() {
+    let server = Server::start();
+    for (served, route) in ROUTES.iter().chain(&["/unlimited"]).enumerate() {
+        let answer = get(server.address, route);
+        assert_eq!(answer.status, 200, "{route}");
+        let body = answer.json();
+        assert_eq!((body["route"].as_str(), body["served"].as_u64()), (Some(*route), Some(1)), "{route} {served}");
+        assert!(body["at_ms"].as_u64().unwrap() < 60_000);
+    }
+    assert_eq!(get(server.address, "/unlimited").json()["served"], 2);
+    assert_eq!(get(server.address, "/healthz").status, 200);
+    assert_eq!(get(server.address, "/nothing").status, 404);
+
+    let metrics = get(server.address, "/metrics");
+    assert!(metrics.headers["content-type"].starts_with("text/plain"));
+    let line = r#"tower_sluice_rate_limiting_requests_total{route="/fixed-window",policy="fixed-window",result="allowed"} 1"#;
+    assert!(metrics.body.lines().any(|candidate| candidate == line), "{}", metrics.body);
+}
+
+/// For each algorithm: refused, wait as long as one of the two fields says, admitted.
+#[test]
+fn a_client_that_waits_as_it_is_told_is_admitted() {
+    let route = |algorithm: &str, extra: &str| {
+        format!(
+            "[[route]]\npath = [\"/{algorithm}/exact\", \"/{algorithm}/whole\"]\n[[route.policy]]\nname = \"p\"\n\
+             algorithm = \"{algorithm}\"\nlimit = 1\nper = \"700ms\"\nkey = \"path\"\n{extra}\n"
+        )
+    };
+    let algorithms = ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "leaky-queue"];
+    let config: String = algorithms.map(|name| route(name, if name == "leaky-queue" { "capacity = 0" } else { "" })).concat();
+    let server = Server::start_with(&config);
+    let obey = |path: String, field: &str| {
+        let mut waits = 0;
+        for _ in 0..3 {
+            // Windows may end between two requests; three in a row within one are still certain.
+            let refusal = (0..4).map(|_| get(server.address, &path)).find(|answer| answer.status == 429);
+            let refusal = refusal.expect("the limit is one");
+            let told: f64 = refusal.headers[field].parse().unwrap();
+            let (exact, whole) = (&refusal.headers["x-rate-limited-for"], &refusal.headers["retry-after"]);
+            assert!(exact.parse::<f64>().unwrap() <= whole.parse::<f64>().unwrap(), "{exact} {whole}");
+            sleep(Duration::from_secs_f64(told));
+            assert_eq!(get(server.address, &path).status, 200, "{path}: refused after waiting {told} s");
+            waits += 1;
+        }
+        assert_eq!(waits, 3);
+    };
+    std::thread::scope(|scope| {
+        for algorithm in algorithms {
+            scope.spawn(move || obey(format!("/{algorithm}/exact"), "x-rate-limited-for"));
+            scope.spawn(move || obey(format!("/{algorithm}/whole"), "retry-after"));
+        }
+    });
+}
+
+#[test]
+fn the_queue_answers_in_order_at_its_pace() {
+    let server = Server::start_with(
+        "[[route]]\npath = \"/q\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 10\nper = \"1s\"\ncapacity = 3\n",
+    );
+    let (start, mut clients) = (Instant::now(), Vec::new());
+    for number in 0..5_u64 {
+        let address = server.address;
+        clients.push(std::thread::spawn(move || (number, get(address, "/q"), start.elapsed())));
+        sleep(Duration::from_millis(12));
+    }
+    let answers: Vec<_> = clients.into_iter().map(|client| client.join().unwrap()).collect();
+    for (number, answer, _) in &answers[..4] {
+        assert_eq!((answer.status, answer.json()["served"].as_u64()), (200, Some(number + 1)));
+    }
+    let at = |number: usize| answers[number].1.json()["at_ms"].as_u64().unwrap();
+    assert!(at(3) - at(0) >= 299, "left too close to each other: {} ms apart", at(3) - at(0));
+    let (_, refused, after) = &answers[4];
+    assert_eq!(refused.status, 503, "everybody shares this queue");
+    assert!(*after < Duration::from_millis(250), "refused only after {after:?}");
+    // The head leaves 100 ms after the first, and with it there is a place.
+    assert!(refused.headers["x-rate-limited-for"].parse::<f64>().unwrap() <= 0.1);
+}
+
+#[test]
+fn whoami_shows_the_client_and_its_keys() {
+    let server = Server::start_with(
+        r#"
+        [client-ip]
+        source = "x-forwarded-for"
+        trusted = ["127.0.0.0/8"]
+        ipv6-prefix = 56
+        [[route]]
+        path = "/api"
+          [[route.policy]]
+          name = "who"
+          algorithm = "token-bucket"
+          limit = 2
+          per = "1h"
+          key = ["client-ip", "header:x-api-key", "user"]
+          on-missing-key = "share"
+        "#,
+    );
+    let headers = [("x-forwarded-for", "2001:db8:1:2ff::1"), ("x-api-key", "k"), ("authorization", "Bearer alice")];
+    let told = get_with(server.address, "/whoami", &headers).json();
+    assert_eq!((told["client"].as_str(), told["peer"].as_str()), (Some("2001:db8:1:2ff::1"), Some("127.0.0.1")));
+    assert_eq!(told["keys"]["/api"]["who"], "2001:db8:1:200::/56 + k + alice");
+
+    let status = |forwarded: &str| {
+        let headers = [("x-forwarded-for", forwarded), ("x-api-key", "k"), ("authorization", "Bearer alice")];
+        get_with(server.address, "/api", &headers).status
+    };
+    // What stands left of the address that the trusted proxy wrote is the client's invention.
+    assert_eq!(status("6.6.6.6, 1.2.3.4"), 200);
+    assert_eq!(status("7.7.7.7, 1.2.3.4"), 200);
+    assert_eq!(status("8.8.8.8, 1.2.3.4"), 429);
+    assert_eq!(status("1.2.3.5"), 200);
+}
+
+#[test]
+fn sigterm_drains_what_waits_and_exits_with_zero() {
+    let server = Server::start();
+    let address = server.address;
+    assert_eq!(get(address, "/leaky-queue").status, 200);
+    let waiting = std::thread::spawn(move || get(address, "/leaky-queue"));
+    sleep(Duration::from_millis(300));
+    server.signal("-TERM");
+    assert_eq!(waiting.join().unwrap().status, 200);
+    assert_eq!(server.exit_code(), Some(0));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_at_start() {
+    let bad = refused("[[route]]\npath = \"/a\"\n  [[route.policy]]\n  name = \"p\"\n  algorithm = \"token-bucket\"\n  limit = 0\n  per = \"1s\"\n");
+    let message = String::from_utf8(bad.stderr).unwrap();
+    assert_eq!((bad.status.code(), bad.stdout.as_slice()), (Some(2), b"".as_slice()));
+    assert!(message.contains(".toml:6: limit = 0 is out of range; write a number from 1"), "{message}");
+
+    let own = refused("\n[[route]]\npath = \"/metrics\"\n");
+    assert_eq!(own.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&own.stderr).contains(".toml:3: path `/metrics` is the server's own"));
+
+    for (arguments, told) in [
+        (["--config", "no-such-file.toml"].as_slice(), "no-such-file.toml"),
+        (&["--config"], "--config needs a value"),
+        (&["--liste", "x"], "unknown argument --liste"),
+        (&["--listen", "nowhere"], "write an address such as 127.0.0.1:3000"),
+        (&["--redis", "redis://127.0.0.1"], "--redis"),
+    ] {
+        let output = output(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(told), "{arguments:?}");
+    }
+}

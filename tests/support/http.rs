@@ -1,0 +1,35 @@
+//! The smallest HTTP client that serves: one request, one connection, from an address of one's choice.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+pub struct Answer {
+    pub status: u16,
+    pub headers: HashMap<String, String>,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+}
+
+pub fn get(server: SocketAddr, path: &str) -> Answer {
+    get_with(server, path, &[])
+}
+
+pub fn get_with(server: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Answer {
+    let mut socket = TcpStream::connect(server).unwrap();
+    let fields: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    write!(socket, "GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{fields}\r\n").unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let mut lines = head.lines();
+    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    let headers = lines.map(|line| line.split_once(": ").unwrap());
+    let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    Answer { status, headers, body: body.to_owned() }
+}

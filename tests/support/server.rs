@@ -1,0 +1,90 @@
+//! The example server as a process of its own.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+
+pub struct Server {
+    process: Child,
+    pub address: SocketAddr,
+}
+
+impl Server {
+    /// With its built-in configuration.
+    pub fn start() -> Self {
+        Self::run(&[])
+    }
+
+    /// With this text as its configuration.
+    pub fn start_with(config: &str) -> Self {
+        let file = config_file(config);
+        Self::run(&["--config", file.to_str().unwrap()])
+    }
+
+    fn run(arguments: &[&str]) -> Self {
+        let mut process = command(arguments).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening on http://").expect("says where it listens");
+        Self { address: address.parse().unwrap(), process }
+    }
+
+    pub fn signal(&self, signal: &str) {
+        let pid = self.process.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+
+    pub fn exit_code(mut self) -> Option<i32> {
+        self.process.wait().unwrap().code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may be gone already, and that is well.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Runs the server with a configuration that it should refuse.
+pub fn refused(config: &str) -> Output {
+    let file = config_file(config);
+    output(&["--config", file.to_str().unwrap()])
+}
+
+pub fn output(arguments: &[&str]) -> Output {
+    command(arguments).output().unwrap()
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    command.args(["--listen", "127.0.0.1:0"]).args(arguments);
+    command
+}
+
+fn config_file(text: &str) -> PathBuf {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("server-{}-{}.toml", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&file, text).unwrap();
+    file
+}
+
+/// Builds the example, in the profile of the tests, and tells where it is.
+fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--profile", "test", "--example", "server", "--all-features"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status()
+            .unwrap();
+        assert!(built.success(), "the example server does not build");
+        let deps = std::env::current_exe().unwrap();
+        deps.ancestors().nth(2).unwrap().join("examples").join("server")
+    })
+}
