@@ -162,11 +162,13 @@ async fn whoami(State(config): State<Arc<Config>>, request: Request) -> Response
     .into_response()
 }
 
-/// Requests by route, policy and result.
 #[derive(Default)]
 struct Metrics {
-    requests: Mutex<BTreeMap<(Arc<str>, String, &'static str), u64>>,
+    requests: Mutex<BTreeMap<Labels, u64>>,
 }
+
+/// Route, policy and result.
+type Labels = (Arc<str>, String, &'static str);
 
 /// Counts what the policies of a route decided, as its responses tell.
 async fn count(State((metrics, route)): State<(Arc<Metrics>, Arc<str>)>, request: Request, next: Next) -> Response {

@@ -80,19 +80,26 @@ export function crowd(first) {
   }
 }
 
-// One client that sends without waiting for answers sees the order of arrival, and of departure.
+// One client that sends without waiting for answers knows the order of arrival. One request passes,
+// ten find a place, and the last finds the line full.
 export async function order() {
   const promises = [];
-  for (let i = 0; i < 6; i++) {
+  for (let i = 0; i < 1 + PLACES + 1; i++) {
     promises.push(client.getLater(PATH));
-    // Far enough apart to arrive in this order.
-    sleep(0.05);
+    // Far enough apart to arrive in this order, and all before the first in line leaves.
+    sleep(0.04);
   }
-  const answers = (await Promise.all(promises)).map((answer) => answer.json());
-  for (let i = 1; i < answers.length; i++) {
-    check(answers, { 'the order of arrival is the order of departure': () => answers[i].served === answers[i - 1].served + 1 });
-    gap.add(answers[i].at_ms - answers[i - 1].at_ms);
-  }
+  const answers = await Promise.all(promises);
+  const last = answers.pop();
+  check(last, { 'a full line refuses': () => last.status === 429 });
+  check(answers, { 'any other does not': () => answers.every(({ status }) => status === 200) });
+
+  const departures = answers.map((answer) => answer.json());
+  departures.slice(1).forEach(({ served, at_ms }, i) => {
+    const before = departures[i];
+    check(served, { 'the order of arrival is the order of departure': () => served === before.served + 1 });
+    gap.add(at_ms - before.at_ms);
+  });
 }
 
 export const handleSummary = summaryOf('leaky_queue', client);

@@ -1,5 +1,6 @@
 // What the load tests share: a client that counts, what every refusal must look like, and the summary.
 
+import exec from 'k6/execution';
 import http from 'k6/http';
 import { check, sleep } from 'k6';
 import { Counter, Trend } from 'k6/metrics';
@@ -19,6 +20,12 @@ export function testOptions(options) {
     batch: 100,
     batchPerHost: 100,
   };
+}
+
+// Ends the run if nobody answers: a client that is refused pauses, but one without a server would spin.
+function answered(answer) {
+  if (answer.status === 0) exec.test.abort(`no answer from ${BASE_URL}: ${answer.error}`);
+  return answer;
 }
 
 // Sends requests, counts the answers and checks every refusal. A script with several kinds of
@@ -49,6 +56,7 @@ export class Client {
   }
 
   count(answer) {
+    answered(answer);
     this.offered.add(1);
     this.latency.add(answer.timings.duration);
     if (answer.status === 200) {
@@ -83,7 +91,7 @@ export function exactWait(refusal) {
 
 // Whom the server takes this virtual user for.
 export function ownAddress() {
-  return http.get(`${BASE_URL}/whoami`).json().client;
+  return answered(http.get(`${BASE_URL}/whoami`)).json().client;
 }
 
 // --- Windows -------------------------------------------------------------------------------------
@@ -100,7 +108,7 @@ export const BLUR_MS = 20;
 export function findEdge() {
   let edge = Infinity;
   for (let refusals = 0; refusals < 10; ) {
-    const answer = http.get(`${BASE_URL}/fixed-window`);
+    const answer = answered(http.get(`${BASE_URL}/fixed-window`));
     if (answer.status === 429) {
       refusals += 1;
       // The answer took its time to arrive: the earliest of several is the closest.

@@ -1,4 +1,84 @@
-//! placeholder docs
+//! Rate limiting for [Tower](https://docs.rs/tower) services: a layer that tells a client exactly how
+//! long to wait, and that it can believe.
+//!
+#![cfg_attr(feature = "axum", doc = "```no_run")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
+//! use std::net::SocketAddr;
+//! use axum::{Router, routing::get};
+//! use tower_sluice::{Policy, Quota, RateLimitLayer, algorithm::TokenBucket, key::PeerIp};
+//!
+//! # #[tokio::main]
+//! # async fn main() -> std::io::Result<()> {
+//! let quota = Quota::per_second(10).burst(20);
+//! let layer = RateLimitLayer::new(Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new()));
+//! let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
+//!
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//! axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
+//! # }
+//! ```
+//!
+//! # Map
+//!
+//! ```text
+//! Quota  →  Algorithm  →  Store  →  Limiter  →  Policy  →  RateLimitLayer
+//! how much  pure maths    state     one         named,     HTTP
+//!                         and time  decision    keyed
+//! ```
+//!
+//! - [`Quota`]: so many per period, with a burst.
+//! - [`algorithm`]: token bucket, leaky bucket, fixed and sliding window, or [your own](algorithm::Algorithm).
+//! - [`store`]: where the state lives; in memory, of a fixed size.
+//! - [`Limiter`]: an algorithm over a store ([`RateLimiter`]), the FIFO [`LeakyQueue`], or your own.
+//! - [`Policy`]: a limiter under a name, with a [`key`], a cost and conditions.
+//! - [`RateLimitLayer`]: one or more policies around a service.
+//! - [`ThrottleLayer`]: the same for services that do not speak HTTP, and for clients.
+//! - [`config`]: routes and policies from a TOML file.
+//! - [`testing`]: conformance suites for your own algorithms and stores.
+//!
+//! # How a request is decided
+//!
+//! 1. Each policy whose [condition](Policy::when) holds reads its [key](Policy::key) and
+//!    [cost](Policy::cost) from the request's head. The body is not touched.
+//! 2. With several policies, all are asked first, without charging. If any would refuse, nothing is
+//!    charged, and the answer names all that would.
+//! 3. Each is charged. If another request came in between and took what there was, what was charged
+//!    so far is given back.
+//! 4. A [`LeakyQueue`] lets the request wait for its turn, after all other policies have admitted it.
+//! 5. The inner service is called. What was charged stays charged, also if the client goes away.
+//!
+//! In memory, all of this happens inside of `Service::call`: nothing is awaited, no task is spawned
+//! and the inner service is not cloned, except where a request waits in a queue.
+//!
+//! # Choosing an algorithm
+//!
+//! | you want | take |
+//! |---|---|
+//! | a steady rate, with room for bursts after silence | [`TokenBucket`](algorithm::TokenBucket) |
+//! | the same, thinking in how full the bucket is | [`LeakyBucket`](algorithm::LeakyBucket) (identical decisions) |
+//! | requests to wait and leave evenly spaced, in order | [`LeakyQueue`] |
+//! | "at most *n* in any minute", with little memory | [`SlidingWindow`](algorithm::SlidingWindow) |
+//! | quotas that start anew on the hour or at midnight UTC | [`FixedWindow`](algorithm::FixedWindow) (lets twice the limit pass around an edge) |
+//!
+//! # Several machines
+//!
+//! State is in this process's memory: *n* processes behind a load balancer admit up to *n* times the
+//! limit together.
+//!
+//! # Crate features
+//!
+//! | feature | default | adds |
+//! |---|---|---|
+//! | `http` | yes | the HTTP layer, policies and keys; without it, there is no HTTP type in the crate |
+//! | `queue` | yes | [`LeakyQueue`], on tokio's timer |
+//! | `tracing` | yes | a log line when the set-up is wrong, or a limiter fails or recovers |
+//! | `axum` | no | reading axum's `ConnectInfo` and `MatchedPath` |
+//! | `config` | no | [`config`]: policies from TOML |
+//! | `test-util` | no | [`testing`] |
+//!
+//! # Minimum supported Rust version
+//!
+//! 1.85. An increase is a minor release.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod algorithm;
@@ -60,3 +140,8 @@ pub use self::{
     quota::{Quota, QuotaError},
     throttle::{Throttle, ThrottleError, ThrottleFuture, ThrottleLayer},
 };
+
+/// Holds the README's examples to what compiles.
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -3,6 +3,9 @@
 
 #[cfg(feature = "tracing")]
 mod with_tracing {
+    use std::fmt::Display;
+    use std::sync::Once;
+
     use crate::decision::LimiterError;
 
     pub(crate) fn misconfigured(policy: &str, problem: &str) {
@@ -16,18 +19,29 @@ mod with_tracing {
     pub(crate) fn limiter_recovered(policy: &str) {
         tracing::warn!(policy, "limiter recovered");
     }
+
+    /// Once for the process, since clients that get past the proxies can bring it about at will.
+    pub(crate) fn short_forwarding_list(header: &dyn Display, count: usize) {
+        static WARNED: Once = Once::new();
+        WARNED.call_once(|| {
+            tracing::warn!(%header, count, "fewer elements than proxies: too large a count, or a direct connection");
+        });
+    }
 }
 
 #[cfg(not(feature = "tracing"))]
 mod without_tracing {
+    use std::fmt::Display;
+
     use crate::decision::LimiterError;
 
     pub(crate) fn misconfigured(_policy: &str, _problem: &str) {}
     pub(crate) fn limiter_failed(_policy: &str, _error: &LimiterError, _requests: &str) {}
     pub(crate) fn limiter_recovered(_policy: &str) {}
+    pub(crate) fn short_forwarding_list(_header: &dyn Display, _count: usize) {}
 }
 
 #[cfg(feature = "tracing")]
-pub(crate) use self::with_tracing::{limiter_failed, limiter_recovered, misconfigured};
+pub(crate) use self::with_tracing::*;
 #[cfg(not(feature = "tracing"))]
-pub(crate) use self::without_tracing::{limiter_failed, limiter_recovered, misconfigured};
+pub(crate) use self::without_tracing::*;

@@ -29,7 +29,10 @@ fn every_mistake_in_a_policy_is_told_with_its_line() {
         ("per = \"0s\"", "f.toml:7: the period is 0; write a time such as 1s"),
         ("per = \"500years\"", "f.toml:7: the period of"),
         ("burst = 0", "f.toml:9: burst = 0 is out of range; write a number from 1"),
-        ("cost = 11", "f.toml:9: policy `p`: a cost of 11 never fits in a burst of 10; lower the cost or raise the burst"),
+        (
+            "cost = 11",
+            "f.toml:9: policy `p`: a cost of 11 never fits in a burst of 10; lower the cost or raise the burst",
+        ),
         ("cost = -1", "f.toml:9: cost = -1 is out of range; write a number from 0"),
         ("capacity = 3", "f.toml:9: capacity is for leaky-queue; remove it or choose that algorithm"),
         ("max-wait = \"3s\"", "f.toml:9: max-wait is for leaky-queue; remove it or choose that algorithm"),
@@ -43,8 +46,14 @@ fn every_mistake_in_a_policy_is_told_with_its_line() {
         ("status = 700", "f.toml:9: status 700 does not tell of a refusal; write 400 to 599"),
         ("store = \"redis\"", "f.toml:9: store = \"redis\" is not part of this version; write store = \"memory\""),
         ("store = \"disk\"", "f.toml:9: unknown variant `disk`, expected `memory` or `redis`"),
-        ("on-missing-key = \"ignore\"", "f.toml:9: unknown variant `ignore`, expected one of `reject`, `skip`, `share`"),
-        ("on-store-error = \"panic\"", "f.toml:9: unknown variant `panic`, expected one of `local-guard`, `allow`, `deny`"),
+        (
+            "on-missing-key = \"ignore\"",
+            "f.toml:9: unknown variant `ignore`, expected one of `reject`, `skip`, `share`",
+        ),
+        (
+            "on-store-error = \"panic\"",
+            "f.toml:9: unknown variant `panic`, expected one of `local-guard`, `allow`, `deny`",
+        ),
         ("shadow = \"yes\"", "f.toml:9: invalid type: string \"yes\", expected a boolean"),
     ] {
         let message = told(&with(line));
@@ -56,22 +65,43 @@ fn every_mistake_in_a_policy_is_told_with_its_line() {
 fn every_mistake_around_policies_is_told_with_its_line() {
     let policy = "[[route.policy]]\nname = \"p\"\nalgorithm = \"fixed-window\"\nlimit = 1\nper = \"1s\"\n";
     for (text, expected) in [
-        (format!("[[route]]\npath = \"/a\"\n{policy}{policy}"), "f.toml:9: two policies are named `p`; give each a name of its own"),
-        (format!("[[route]]\npath = \"/a\"\n{policy}burst = 3"), "f.toml:8: burst is for token-bucket and leaky-bucket"),
+        (
+            format!("[[route]]\npath = \"/a\"\n{policy}{policy}"),
+            "f.toml:9: two policies are named `p`; give each a name of its own",
+        ),
+        (
+            format!("[[route]]\npath = \"/a\"\n{policy}burst = 3"),
+            "f.toml:8: burst is for token-bucket and leaky-bucket",
+        ),
         (format!("[[route]]\n{policy}"), "f.toml:1: missing field `path`"),
         ("[[route]]\npath = \"a\"".into(), "f.toml:2: path `a` must begin with a slash; write \"/a\""),
         ("[[route]]\npath = []".into(), "f.toml:2: the route has no path"),
         ("[[route]]\npath = \"/a/:id\"".into(), "f.toml:2: segment `:id` of path `/a/:id` cannot be matched"),
         ("[[route]]\npath = \"/a/{b\"".into(), "f.toml:2: segment `{b` of path `/a/{b` cannot be matched"),
-        ("[[route]]\npath = \"/a\"\n\n[[route]]\npath = [\"/b\", \"/a\"]".into(), "f.toml:5: path `/a` is already served by the route on line 2"),
-        ("[[route]]\npath = \"/a/{x}\"\n[[route]]\npath = \"/a/{y}\"".into(), "f.toml:4: path `/a/{y}` is already served"),
+        (
+            "[[route]]\npath = \"/a\"\n\n[[route]]\npath = [\"/b\", \"/a\"]".into(),
+            "f.toml:5: path `/a` is already served by the route on line 2",
+        ),
+        (
+            "[[route]]\npath = \"/a/{x}\"\n[[route]]\npath = \"/a/{y}\"".into(),
+            "f.toml:4: path `/a/{y}` is already served",
+        ),
         ("[[rout]]\npath = \"/a\"".into(), "f.toml:1: unknown field `rout`, expected `client-ip` or `route`"),
         ("[[route]\n".into(), "f.toml:1: "),
-        ("[client-ip]\nsource = \"x-forwarded-for\"".into(), "f.toml:2: a header can be forged by anybody; say whose to believe"),
+        (
+            "[client-ip]\nsource = \"x-forwarded-for\"".into(),
+            "f.toml:2: a header can be forged by anybody; say whose to believe",
+        ),
         ("[client-ip]\nsource = \"peer\"\nhops = 1".into(), "f.toml:2: the socket's peer needs no trusted proxies"),
-        ("[client-ip]\nsource = \"not a header\"\nhops = 1".into(), "f.toml:2: source `not a header` is not a header's name"),
+        (
+            "[client-ip]\nsource = \"not a header\"\nhops = 1".into(),
+            "f.toml:2: source `not a header` is not a header's name",
+        ),
         ("[client-ip]\nsource = \"forwarded\"\ntrusted = [\"10.0.0.0/33\"]".into(), "f.toml:3: "),
-        ("[client-ip]\nipv6-prefix = 16".into(), "f.toml:2: an IPv6 prefix of 16 groups too much or does not exist; write 32 to 128"),
+        (
+            "[client-ip]\nipv6-prefix = 16".into(),
+            "f.toml:2: an IPv6 prefix of 16 groups too much or does not exist; write 32 to 128",
+        ),
         ("[client-ip]\nhop = 1".into(), "f.toml:2: unknown field `hop`, expected one of `source`, `trusted`, `hops`"),
     ] {
         let message = told(&text);

@@ -151,7 +151,8 @@ async fn a_tonic_server_is_limited() {
             .add_service(health)
             .serve_with_incoming(TcpListenerStream::new(listener)),
     );
-    let channel = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+    let channel =
+        tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
     let mut client = HealthClient::new(channel);
     let mut check = async |key: &'static str| {
         let mut request = tonic::Request::new(HealthCheckRequest { service: String::new() });
@@ -203,7 +204,8 @@ async fn requests_of_any_type_have_keys_and_costs() {
     let printer = service_fn(|job: Job| async move {
         if job.pages == 13 { Err(std::io::Error::other("jammed")) } else { Ok(job.pages) }
     });
-    let layer = ThrottleLayer::keyed(TokenBucket::new(Quota::per_hour(20)), |job: &Job| job.tenant).cost(|job| job.pages);
+    let layer =
+        ThrottleLayer::keyed(TokenBucket::new(Quota::per_hour(20)), |job: &Job| job.tenant).cost(|job| job.pages);
     let service = layer.layer(printer);
     let print = |tenant, pages| service.clone().oneshot(Job { tenant, pages });
     assert_eq!(print("a", 15).await.unwrap(), 15);

@@ -27,7 +27,7 @@ const PICTURE: &[(&str, &[&str])] = &[
     ("headers", &[]),
     ("body", &[]),
     ("verdict", &["decision"]),
-    ("key", &["head", "partition"]),
+    ("key", &["head", "partition", "telemetry"]),
     ("policy", &["decision", "head", "key", "limiter", "telemetry"]),
     ("rejection", &["head", "headers", "key", "policy", "verdict"]),
     ("judge", &["decision", "head", "key", "partition", "policy", "rejection", "verdict"]),

@@ -306,8 +306,11 @@ async fn many_threads_get_exactly_as_many_places_as_there_are() {
 struct Model {
     next: u64,
     waiting: Vec<usize>,
-    departures: Vec<(usize, u64)>,
+    departures: Departures,
 }
+
+/// Who left, and when.
+type Departures = Vec<(usize, u64)>;
 
 const INTERVAL: u64 = 7;
 const CAPACITY: usize = 4;
@@ -352,7 +355,7 @@ async fn follow_the_model(seed: u64) {
     let queue = LeakyQueue::new(quota).with_capacity(CAPACITY).with_max_wait(Duration::from_millis(MAX_WAIT));
     let names = ["a", "b", "c"];
     let mut models: [Model; 3] = Default::default();
-    let departures: [Arc<Mutex<Vec<(usize, u64)>>>; 3] = Default::default();
+    let departures: [Arc<Mutex<Departures>>; 3] = Default::default();
     let (start, mut waiters) = (Instant::now(), Vec::new());
     let elapsed = move || u64::try_from(start.elapsed().as_millis()).unwrap();
 

@@ -26,7 +26,8 @@ fn without_a_configuration_there_is_a_route_for_each_algorithm() {
 
     let metrics = get(server.address, "/metrics");
     assert!(metrics.headers["content-type"].starts_with("text/plain"));
-    let line = r#"tower_sluice_rate_limiting_requests_total{route="/fixed-window",policy="fixed-window",result="allowed"} 1"#;
+    let line =
+        r#"tower_sluice_rate_limiting_requests_total{route="/fixed-window",policy="fixed-window",result="allowed"} 1"#;
     assert!(metrics.body.lines().any(|candidate| candidate == line), "{}", metrics.body);
 }
 
@@ -40,7 +41,8 @@ fn a_client_that_waits_as_it_is_told_is_admitted() {
         )
     };
     let algorithms = ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "leaky-queue"];
-    let config: String = algorithms.map(|name| route(name, if name == "leaky-queue" { "capacity = 0" } else { "" })).concat();
+    let config: String =
+        algorithms.map(|name| route(name, if name == "leaky-queue" { "capacity = 0" } else { "" })).concat();
     let server = Server::start_with(&config);
     let obey = |path: String, field: &str| {
         let mut waits = 0;
@@ -138,7 +140,9 @@ fn sigterm_drains_what_waits_and_exits_with_zero() {
 
 #[test]
 fn what_makes_no_sense_is_refused_at_start() {
-    let bad = refused("[[route]]\npath = \"/a\"\n  [[route.policy]]\n  name = \"p\"\n  algorithm = \"token-bucket\"\n  limit = 0\n  per = \"1s\"\n");
+    let bad = refused(
+        "[[route]]\npath = \"/a\"\n  [[route.policy]]\n  name = \"p\"\n  algorithm = \"token-bucket\"\n  limit = 0\n  per = \"1s\"\n",
+    );
     let message = String::from_utf8(bad.stderr).unwrap();
     assert_eq!((bad.status.code(), bad.stdout.as_slice()), (Some(2), b"".as_slice()));
     assert!(message.contains(".toml:6: limit = 0 is out of range; write a number from 1"), "{message}");

@@ -106,7 +106,6 @@ impl Config {
     }
 
     /// How clients are told apart by address.
-    #[must_use]
     pub const fn client_ip(&self) -> &ClientIp {
         &self.client_ip
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The exact wait in decimal seconds; see [`rate_limited_for`].
+/// The field that tells the exact wait, in decimal seconds to the microsecond, rounded up.
 pub const X_RATE_LIMITED_FOR: HeaderName = HeaderName::from_static("x-rate-limited-for");
 
 /// The greatest `Retry-After` that is sent. Clients keep the wait in milliseconds in a signed 32-bit

@@ -1,4 +1,3 @@
-use std::error::Error;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -6,11 +5,14 @@ use std::str::FromStr;
 use http::header::{FORWARDED, InvalidHeaderName};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::forwarded::{self, Elements};
+use super::forwarded;
 use super::ip::{DEFAULT_IPV6_PREFIX, IpNetwork, checked_prefix, peer_addr, peer_unknown};
+use super::list::Elements;
+use super::trusted::TrustedProxies;
 use super::{KeyError, KeyExtractor};
 use crate::head::RequestHead;
 use crate::partition::PartitionKey;
+use crate::telemetry;
 
 /// The address of the client as trusted proxies tell it; IPv6 grouped by network.
 ///
@@ -94,15 +96,6 @@ pub enum Unidentified {
     /// It has [no key](KeyError::Missing), so that
     /// [`Policy::on_missing_key`](crate::Policy::on_missing_key) decides.
     Missing,
-}
-
-/// Whose forwarding headers are believed: by address, by number, or both.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use]
-pub struct TrustedProxies {
-    /// Empty: whoever connects is a proxy.
-    ranges: Vec<Range>,
-    count: Option<usize>,
 }
 
 impl ClientIp {
@@ -209,7 +202,7 @@ impl ClientIp {
         if let Some(count) = self.trusted.count {
             let nth = elements.reaching(count).nth(count.checked_sub(1)?);
             if nth.is_none() {
-                warn_of_short_list(&self.source, count);
+                telemetry::short_forwarding_list(&self.source, count);
             }
             return nth?.ok().and_then(read);
         }
@@ -237,18 +230,6 @@ static CLOUDFRONT_VIEWER_ADDRESS: HeaderName = HeaderName::from_static("cloudfro
 fn peer_ip(head: &RequestHead<'_>) -> Result<IpAddr, KeyError> {
     peer_addr(head).map(|peer| peer.ip().to_canonical()).ok_or_else(peer_unknown)
 }
-
-/// REQ-102. Once, since clients that get past the proxies can bring it about at will.
-#[cfg(feature = "tracing")]
-fn warn_of_short_list(source: &IpSource, count: usize) {
-    static WARNED: std::sync::Once = std::sync::Once::new();
-    WARNED.call_once(|| {
-        tracing::warn!(header = %source, count, "fewer elements than proxies: too large a count, or a direct connection");
-    });
-}
-
-#[cfg(not(feature = "tracing"))]
-fn warn_of_short_list(_: &IpSource, _: usize) {}
 
 /// The source that this header is: the two lists are read as such.
 impl From<HeaderName> for IpSource {
@@ -283,189 +264,3 @@ impl fmt::Display for IpSource {
         })
     }
 }
-
-impl TrustedProxies {
-    /// Trusts these addresses (`192.0.2.7`) and ranges of addresses (`10.0.0.0/8`, `fd00::/8`).
-    ///
-    /// # Errors
-    ///
-    /// If there is none, or one is malformed, has bits set behind its prefix, or spans all addresses:
-    /// who trusts everybody lets every client choose its address.
-    pub fn ranges(ranges: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, TrustedProxiesError> {
-        Self { ranges: Vec::new(), count: None }.and_ranges(ranges)
-    }
-
-    /// Trusts the last `n` elements of the list: `n` is the number of proxies in front of this
-    /// server that append to it, including the one that is connected. Zero trusts nobody.
-    ///
-    /// Whoever is connected is taken for a proxy, unless there are [ranges](Self::and_ranges) as
-    /// well: only for servers that nobody else can reach. A header of one value has no elements to
-    /// count; there, any `n` but 0 trusts whoever is connected.
-    pub const fn count(n: usize) -> Self {
-        Self { ranges: Vec::new(), count: Some(n) }
-    }
-
-    /// Trusts all private addresses: loopback (`127.0.0.0/8`, `::1`), RFC 1918 (`10.0.0.0/8`,
-    /// `172.16.0.0/12`, `192.168.0.0/16`), unique local (`fc00::/7`) and link-local
-    /// (`169.254.0.0/16`, `fe80::/10`).
-    ///
-    /// Not where clients, or other tenants of the network, have such addresses too.
-    pub fn private() -> Self {
-        let v4 = |a, b, prefix| Range { base: [a, b, 0, 0].into(), prefix };
-        let v6 = |first, last, prefix| Range { base: [first, 0, 0, 0, 0, 0, 0, last].into(), prefix };
-        let v4 = [v4(127, 0, 8), v4(10, 0, 8), v4(172, 16, 12), v4(192, 168, 16), v4(169, 254, 16)];
-        let v6 = [v6(0, 1, 128), v6(0xfc00, 0, 7), v6(0xfe80, 0, 10)];
-        Self { ranges: [v4.as_slice(), &v6].concat(), count: None }
-    }
-
-    /// Trusts these [`ranges`](Self::ranges) too. After a [`count`](Self::count), the elements are
-    /// counted only if whoever is connected is within the ranges.
-    ///
-    /// # Errors
-    ///
-    /// As for [`ranges`](Self::ranges).
-    pub fn and_ranges(
-        mut self,
-        ranges: impl IntoIterator<Item = impl AsRef<str>>,
-    ) -> Result<Self, TrustedProxiesError> {
-        for range in ranges {
-            self.ranges.push(range.as_ref().parse()?);
-        }
-        if self.ranges.is_empty() { Err(TrustedProxiesError::Empty) } else { Ok(self) }
-    }
-
-    /// If whoever is connected is within the ranges, takes the `n`-th element from the right, as
-    /// [`count`](Self::count) does, instead of the first that is outside of the ranges.
-    pub const fn and_count(mut self, n: usize) -> Self {
-        self.count = Some(n);
-        self
-    }
-
-    fn believe(&self, peer: IpAddr) -> bool {
-        match self.count {
-            Some(0) => false,
-            Some(_) if self.ranges.is_empty() => true,
-            _ => self.contains(peer),
-        }
-    }
-
-    fn contains(&self, ip: IpAddr) -> bool {
-        self.ranges.iter().any(|range| range.contains(ip))
-    }
-}
-
-/// Canonical addresses with equal first bits. Unlike [`IpNetwork`], which is for keys, it takes
-/// NAT64 and 6to4 addresses for what they say (REQ-107).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Range {
-    base: IpAddr,
-    prefix: u8,
-}
-
-impl Range {
-    fn contains(self, ip: IpAddr) -> bool {
-        let equal_bits = match (self.base, ip) {
-            (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
-            (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
-            _ => return false,
-        };
-        equal_bits >= self.prefix.into()
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
-        let written: IpAddr = address.parse().ok()?;
-        let bits: u8 = if written.is_ipv4() { 32 } else { 128 };
-        let prefix: u8 = match prefix {
-            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().ok()?,
-            Some(_) => return None,
-            None => bits,
-        };
-        let base = written.to_canonical();
-        // An IPv4-mapped range: its first 96 bits are those of the notation.
-        let mapped = if base.is_ipv4() && written.is_ipv6() { 96 } else { 0 };
-        if prefix > bits { None } else { Some(Self { base, prefix: prefix.checked_sub(mapped)? }) }
-    }
-
-    /// The same with the bits behind the prefix cleared.
-    fn cleared(self) -> Self {
-        let prefix = u32::from(self.prefix);
-        let base = match self.base {
-            IpAddr::V4(ip) => IpAddr::V4((ip.to_bits() & u32::MAX.checked_shl(32 - prefix).unwrap_or(0)).into()),
-            IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() & u128::MAX.checked_shl(128 - prefix).unwrap_or(0)).into()),
-        };
-        Self { base, ..self }
-    }
-}
-
-impl FromStr for Range {
-    type Err = TrustedProxiesError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let range = Self::parse(text).ok_or_else(|| TrustedProxiesError::Malformed { range: text.into() })?;
-        if range.prefix == 0 {
-            Err(TrustedProxiesError::Everybody { range: text.into() })
-        } else if range.cleared() != range {
-            let (cleared, address) = (range.cleared().to_string(), range.base);
-            Err(TrustedProxiesError::BitsBehindPrefix { range: text.into(), cleared, address })
-        } else {
-            Ok(range)
-        }
-    }
-}
-
-impl fmt::Display for Range {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.base, self.prefix)
-    }
-}
-
-/// Why texts do not make [`TrustedProxies`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum TrustedProxiesError {
-    /// There is no range, so that no proxy would be trusted.
-    Empty,
-    /// It is neither an address nor a range of addresses.
-    Malformed {
-        /// What was written.
-        range: String,
-    },
-    /// It names an address within a range, so that either may be meant.
-    BitsBehindPrefix {
-        /// What was written.
-        range: String,
-        /// The whole range.
-        cleared: String,
-        /// The address.
-        address: IpAddr,
-    },
-    /// It spans all addresses, so that every client could choose its address.
-    Everybody {
-        /// What was written.
-        range: String,
-    },
-}
-
-impl fmt::Display for TrustedProxiesError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => f.write_str("no proxy is trusted; write their addresses or ranges, such as 10.0.0.0/8"),
-            Self::Malformed { range } => write!(
-                f,
-                "{range:?} is not a range of addresses; write an address such as 192.0.2.7, or a range such as \
-                 10.0.0.0/8 or fd00::/8"
-            ),
-            Self::BitsBehindPrefix { range, cleared, address } => {
-                write!(f, "{range:?} is an address within a range; write {cleared} for the range, or {address}")
-            }
-            Self::Everybody { range } => write!(
-                f,
-                "{range:?} trusts everybody, so that clients can choose their address; write the ranges of your \
-                 proxies, or count the proxies"
-            ),
-        }
-    }
-}
-
-impl Error for TrustedProxiesError {}

@@ -17,19 +17,22 @@ mod forwarded;
 mod function;
 mod header;
 mod ip;
+mod list;
 mod path;
+mod trusted;
 mod tuple;
 
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 
-pub use self::client_ip::{ClientIp, IpSource, TrustedProxies, TrustedProxiesError, Unidentified};
+pub use self::client_ip::{ClientIp, IpSource, Unidentified};
 pub use self::extension::{ExtensionKey, User};
 pub use self::function::{FnKey, key_fn};
 pub use self::header::HeaderKey;
 pub use self::ip::{IpNetwork, PeerIp, peer_addr};
 pub use self::path::PathKey;
+pub use self::trusted::{TrustedProxies, TrustedProxiesError};
 
 use crate::head::RequestHead;
 use crate::partition::PartitionKey;
