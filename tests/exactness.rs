@@ -4,7 +4,9 @@ use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow
 use tower_sluice::store::MemoryStore;
 use tower_sluice::testing::{admitted_by_threads, check_store};
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Limiter, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Check, LeakyQueue, Limiter, PartitionKey, Quota, RateLimiter};
+
+use std::time::Duration;
 
 const THREADS: usize = 32;
 const ATTEMPTS: u64 = 10_000;
@@ -43,6 +45,25 @@ fn sliding_window_is_exact() {
     admits_exactly_the_limit(&SlidingWindow::new(Quota::per_minute(LIMIT)));
 }
 
+/// At one per hour the clock may as well stand still: one leaves at once, and the rest has places.
+#[test]
+fn leaky_queue_is_exact() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    for run in 0..RUNS {
+        let queue = LeakyQueue::new(Quota::per_hour(1)).with_capacity(LIMIT as usize - 1).with_max_wait(Duration::MAX);
+        let ask = || {
+            let _guard = runtime.enter();
+            let answers = (0..ATTEMPTS).map(|_| queue.check(&PartitionKey::from("contended"), 1));
+            answers.filter(|answer| !matches!(answer, Check::Ready(Ok(d)) if !d.is_allowed())).collect::<Vec<_>>()
+        };
+        let accepted = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(ask)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert_eq!(accepted.iter().map(Vec::len).sum::<usize>(), LIMIT as usize, "run {run}");
+    }
+}
+
 #[test]
 fn the_memory_store_keeps_the_contract() {
     let quota = Quota::per_minute(7);
@@ -70,7 +91,7 @@ fn a_first_touch_by_two_threads_is_charged_once() {
 
 fn admits(limiter: &impl Limiter, key: &PartitionKey) -> bool {
     match limiter.check(key, 1) {
-        tower_sluice::Check::Ready(Ok(decision)) => decision.is_allowed(),
+        Check::Ready(Ok(decision)) => decision.is_allowed(),
         other => panic!("memory decides at once, but answered {other:?}"),
     }
 }

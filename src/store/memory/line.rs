@@ -1,3 +1,5 @@
+use std::num::NonZeroU64;
+
 /// Slots per line.
 ///
 /// With a choice of two lines, eight slots in each take a half-full table without a loss: a study of
@@ -11,16 +13,19 @@ pub(super) struct Line<S>([Option<Entry<S>>; SLOTS]);
 
 #[derive(Clone, Copy)]
 struct Entry<S> {
-    tag: u64,
+    tag: Tag,
     state: S,
 }
+
+/// What is kept of a key: its hash. Never zero, so that an empty slot takes no room of its own.
+pub(super) type Tag = NonZeroU64;
 
 impl<S: Copy> Line<S> {
     pub(super) const fn new() -> Self {
         Self([None; SLOTS])
     }
 
-    pub(super) fn find(&mut self, tag: u64) -> Option<&mut S> {
+    pub(super) fn find(&mut self, tag: Tag) -> Option<&mut S> {
         self.0.iter_mut().flatten().find(|entry| entry.tag == tag).map(|entry| &mut entry.state)
     }
 
@@ -29,7 +34,7 @@ impl<S: Copy> Line<S> {
     }
 
     /// Puts a state into a free slot; `false` if there is none.
-    pub(super) fn put(&mut self, tag: u64, state: S, is_free: impl Fn(&S) -> bool) -> bool {
+    pub(super) fn put(&mut self, tag: Tag, state: S, is_free: impl Fn(&S) -> bool) -> bool {
         let slot = self.0.iter_mut().find(|slot| slot.is_none_or(|entry| is_free(&entry.state)));
         slot.map(|slot| *slot = Some(Entry { tag, state })).is_some()
     }
@@ -40,7 +45,7 @@ impl<S: Copy> Line<S> {
     }
 
     /// Forgets the entry that owes least, in favour of another.
-    pub(super) fn replace_least(&mut self, tag: u64, state: S, owed: impl Fn(&S) -> u64) {
+    pub(super) fn replace_least(&mut self, tag: Tag, state: S, owed: impl Fn(&S) -> u64) {
         let slot = self.0.iter_mut().min_by_key(|slot| slot.map_or(0, |entry| owed(&entry.state)));
         *slot.expect("a line has slots") = Some(Entry { tag, state });
     }

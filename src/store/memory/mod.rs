@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use self::line::{Line, SLOTS};
+use self::line::{Line, SLOTS, Tag};
 use super::Store;
 use crate::algorithm::Algorithm;
 use crate::decision::{Check, Decision, Receipt};
@@ -26,10 +26,10 @@ use crate::time::{Clock, Monotonic, Timestamp};
 ///
 /// # Memory
 ///
-/// All memory is taken when the store is made, and none after: two slots per key of capacity, 48
-/// bytes each for a bucket and 32 for a window. Keys themselves are not stored, only a keyed 64-bit
-/// hash; no task, no thread and no pass ever cleans up, since a slot whose state has expired *is*
-/// free.
+/// All memory is taken when the store is made, and none after: 68 bytes per key of capacity for a
+/// bucket, and 50 for a window, whatever the length of the keys. Keys themselves are not stored, only
+/// a keyed 64-bit hash; no task, no thread and no pass ever cleans up, since a slot whose state has
+/// expired *is* free.
 ///
 /// # When it is full
 ///
@@ -56,7 +56,7 @@ pub struct MemoryStore<S, C = Monotonic> {
     evicted_live: AtomicU64,
 }
 
-/// Enough for most services: 4 to 6 MiB for each policy.
+/// Enough for most services: 3 to 5 MiB for each policy.
 const DEFAULT_CAPACITY: usize = 65_536;
 
 impl<S: Copy> MemoryStore<S> {
@@ -146,9 +146,10 @@ impl<S: Copy, C> MemoryStore<S, C> {
         A: Algorithm<State = S>,
         C: Clock,
     {
-        let tag = self.hasher.hash_one(key.as_bytes());
+        let hash = self.hasher.hash_one(key.as_bytes());
+        let tag = Tag::new(hash).unwrap_or(Tag::MIN);
         let now = self.clock.now();
-        let (low, high) = self.homes(tag);
+        let (low, high) = self.homes(hash);
 
         let mut low = self.lock(low);
         if let Some(state) = low.find(tag) {
@@ -210,5 +211,34 @@ impl<S: Copy, C> fmt::Debug for MemoryStore<S, C> {
             .field("capacity", &self.capacity())
             .field("evicted_live", &self.evicted_live())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{FixedWindowState, GcraState, SlidingWindowState};
+
+    /// What the documentation says.
+    #[test]
+    fn bytes_per_key() {
+        fn of<S: Copy>() -> usize {
+            MemoryStore::<S>::with_capacity(10_000).size_in_bytes() / 10_000
+        }
+        assert_eq!(of::<GcraState>(), 68);
+        assert_eq!(of::<FixedWindowState>(), 50);
+        assert_eq!(of::<SlidingWindowState>(), 50);
+    }
+
+    #[test]
+    fn a_store_of_any_size_has_two_homes_for_every_hash() {
+        for keys in [1, 2, 3, 8, 9, 1_000] {
+            let store = MemoryStore::<GcraState>::with_capacity(keys);
+            assert!(store.capacity() >= keys);
+            for hash in [0, 1, u64::MAX, u64::MAX << 32, u64::MAX >> 32, 0x1234_5678_9abc_def0] {
+                let (low, high) = store.homes(hash);
+                assert!(low < high && high < store.lines.len(), "{keys} keys, hash {hash:#x}: {low} and {high}");
+            }
+        }
     }
 }
