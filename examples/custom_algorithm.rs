@@ -1,5 +1,5 @@
-//! An algorithm of your own: a limit on failures in a row, as for logins. Every request counts as a
-//! failure until it is given back; after three, the key is closed for a minute.
+//! An algorithm of your own: a limit on failures, as for logins. Every try counts as a failure until a
+//! success gives it back; after three, the key is closed until a minute has passed without a try.
 //!
 //!     cargo run --example custom_algorithm
 
@@ -34,7 +34,7 @@ impl Algorithm for ThreeStrikes {
             Some(count) => {
                 let forgotten_at = now.saturating_add(CLOSED_FOR);
                 // The receipt is the proof of payment that `give_back` gets to see again.
-                let decision = Decision::allow(3, 3 - count).with_receipt(Receipt::new(1));
+                let decision = Decision::allow(3, 3 - count).with_receipt(Receipt::new(forgotten_at.as_nanos().into()));
                 (decision.with_reset_after(CLOSED_FOR), Some(Strikes { count, forgotten_at }))
             }
             None => {
@@ -48,9 +48,10 @@ impl Algorithm for ThreeStrikes {
         state.forgotten_at
     }
 
-    /// A success wipes the slate clean.
-    fn give_back(&self, state: Strikes, now: Timestamp, _: u32, _: Receipt) -> Strikes {
-        Strikes { forgotten_at: now, ..state }
+    /// Takes the strike back, unless it has been forgotten meanwhile.
+    fn give_back(&self, state: Strikes, now: Timestamp, cost: u32, receipt: Receipt) -> Strikes {
+        let is_owed = receipt.value() > now.as_nanos().into();
+        Strikes { count: state.count.saturating_sub(if is_owed { cost } else { 0 }), ..state }
     }
 }
 
@@ -61,8 +62,11 @@ fn main() {
         let Check::Ready(Ok(decision)) = logins.check(&alice, 1) else { unreachable!("memory decides at once") };
         match (decision.retry_after(), success) {
             (Some(wait), _) => println!("closed for another {:.0} s", wait.as_secs_f64()),
-            (None, true) => logins.give_back(&alice, 1, decision.receipt()),
-            (None, false) => println!("wrong; {} tries left", decision.remaining()),
+            (None, true) => {
+                logins.give_back(&alice, 1, decision.receipt());
+                println!("right; as if it had not been tried");
+            }
+            (None, false) => println!("wrong; {} more to go", decision.remaining()),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Keys of your own: the tenant in the host name, and the account that a layer further out has
 //! authenticated.
 //!
-//!     cargo run --example custom_key --features axum
+//!     cargo run --example custom_key
 //!     for i in $(seq 4); do curl -s http://a.localhost:3000/ -H 'authorization: Bearer 7'; echo; done
 //!     curl -s http://b.localhost:3000/ -H 'authorization: Bearer 7'
 

@@ -30,13 +30,17 @@ use tower_sluice::{RequestHead, Verdict};
 
 const DEFAULT_CONFIG: &str = include_str!("server.toml");
 const OWN_PATHS: [&str; 3] = ["/whoami", "/healthz", "/metrics"];
-const USAGE: &str = "usage: server [--listen ADDR:PORT] [--config FILE.toml] [--redis URL]";
+const USAGE: &str = "usage: server [--listen ADDR:PORT] [--config FILE.toml]";
 
 #[tokio::main]
 async fn main() -> ExitCode {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let (listen, config) = match set_up() {
-        Ok(set_up) => set_up,
+        Ok(Some(set_up)) => set_up,
+        Ok(None) => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
         Err(problem) => {
             eprintln!("{problem}");
             return ExitCode::from(2);
@@ -45,14 +49,15 @@ async fn main() -> ExitCode {
     match serve(listen, config).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{listen}: {error}");
+            eprintln!("{listen}: {error}; choose another address with --listen");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Reads the arguments and the configuration; says what is wrong with them and serves nothing then.
-fn set_up() -> Result<(SocketAddr, Config), String> {
+/// Reads the arguments and the configuration; `None` if only help is asked for. Says what is wrong with
+/// them, and nothing is served then.
+fn set_up() -> Result<Option<(SocketAddr, Config)>, String> {
     let mut listen = "127.0.0.1:3000".to_owned();
     let mut file = None;
     let mut arguments = std::env::args().skip(1);
@@ -61,6 +66,7 @@ fn set_up() -> Result<(SocketAddr, Config), String> {
         match argument.as_str() {
             "--listen" => listen = value()?,
             "--config" => file = Some(value()?),
+            "--help" | "-h" => return Ok(None),
             "--redis" => {
                 return Err("--redis: shared limits on Redis are not part of this version; leave it out".to_owned());
             }
@@ -82,7 +88,7 @@ fn set_up() -> Result<(SocketAddr, Config), String> {
             return Err(ConfigError::new(&name, route.line(), problem).to_string());
         }
     }
-    Ok((listen, config))
+    Ok(Some((listen, config)))
 }
 
 async fn serve(listen: SocketAddr, config: Config) -> std::io::Result<()> {
@@ -177,6 +183,8 @@ async fn count(State((metrics, route)): State<(Arc<Metrics>, Arc<str>)>, request
         let mut requests = metrics.requests.lock().unwrap_or_else(PoisonError::into_inner);
         for policy in verdict.policies() {
             let result = match (policy.decision().is_allowed(), policy.is_shadow()) {
+                // Admitted by this one, but refused by another: not counted.
+                (true, _) if !verdict.is_allowed() => continue,
                 (true, _) if policy.decision().delay().is_zero() => "allowed",
                 (true, _) => "delayed",
                 (false, false) => "denied",

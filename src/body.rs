@@ -58,6 +58,13 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     }
 }
 
+/// Empty, as some layers further out need it.
+impl<B: Default> Default for ResponseBody<B> {
+    fn default() -> Self {
+        Self::inner(B::default())
+    }
+}
+
 impl<B> fmt::Debug for ResponseBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {

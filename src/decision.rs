@@ -25,7 +25,8 @@ pub struct Decision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums)]
 pub enum Outcome {
-    /// The request passes and has been charged.
+    /// The request passes and has been charged. (In a [peek](crate::Limiter::peek): it would. In the
+    /// verdict on a request that another policy refused: it would have, and was not charged.)
     Allow,
     /// The request does not pass and has cost nothing.
     Deny {
@@ -122,8 +123,12 @@ impl Decision {
     }
 }
 
-/// Says when a charge was made, so that it can be undone without ever giving back more than is
-/// still owed for it. Opaque: its meaning belongs to the algorithm that wrote it.
+/// Says when a charge was made, so that it can be undone without giving back more than is still owed
+/// for it. Opaque: its meaning belongs to the algorithm that wrote it.
+///
+/// With a bucket, that is exact if the charges of a key are undone the last one first. If an earlier
+/// one is undone and later ones as well, each of those may get back too much, by up to what was given
+/// back for the earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Receipt(u128);
 

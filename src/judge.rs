@@ -11,6 +11,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -31,14 +32,14 @@ pub(crate) enum Judgement {
 }
 
 pub(crate) fn judge(policies: &Arc<[Policy]>, head: &RequestHead<'_>) -> Judgement {
-    let bids = match collect_bids(policies, head) {
+    let mut bids = match collect_bids(policies, head) {
         Ok(bids) => bids,
         Err(rejection) => return Judgement::Decided(Err(rejection)),
     };
-    if let Some(rejection) = foresee_refusal(policies, &bids) {
+    if let Some(rejection) = foresee_refusal(policies, &mut bids) {
         return Judgement::Decided(Err(rejection));
     }
-    let mut charging = Charging { bids, next: 0, verdict: Verdict::default() };
+    let mut charging = Charging { bids, next: 0 };
     match charging.proceed(policies) {
         Progress::Done(judged) => Judgement::Decided(judged),
         Progress::Waiting(mut pending) => {
@@ -57,11 +58,14 @@ pub(crate) fn judge(policies: &Arc<[Policy]>, head: &RequestHead<'_>) -> Judgeme
     }
 }
 
-/// A policy's claim on one request.
+/// A policy's claim on one request, and what came of it.
 struct Bid {
     policy: usize,
     key: PartitionKey,
     cost: u32,
+    /// Whether everybody draws on this key.
+    shared: bool,
+    decision: Option<Decision>,
 }
 
 type Bids = SmallVec<[Bid; 1]>;
@@ -72,65 +76,80 @@ fn collect_bids(policies: &[Policy], head: &RequestHead<'_>) -> Result<Bids, Box
         if !policy.applies_to(head) {
             continue;
         }
-        let key = match policy.extractor().extract(head) {
-            Ok(key) => key,
+        let (key, shared) = match policy.extractor().extract(head) {
+            Ok(key) => (key, policy.extractor().is_shared()),
             Err(KeyError::Missing { .. }) if policy.missing_key() == MissingKey::Skip => continue,
-            Err(KeyError::Missing { .. }) if policy.missing_key() == MissingKey::Share => PartitionKey::SHARED,
-            // Shadows never reject, so all that they cannot count they skip.
-            Err(error) if policy.is_shadow() => {
-                note_misconfiguration(policy, &error);
-                continue;
-            }
+            Err(KeyError::Missing { .. }) if policy.missing_key() == MissingKey::Share => (PartitionKey::SHARED, true),
             Err(error) => {
-                note_misconfiguration(policy, &error);
+                if let KeyError::Misconfigured { problem } = &error {
+                    policy.report_misconfigured(problem);
+                }
+                // Shadows never reject, so what they cannot count they skip.
+                if policy.is_shadow() {
+                    continue;
+                }
                 return Err(Box::new(Rejection::without_key(policy, error)));
             }
         };
-        bids.push(Bid { policy: index, key, cost: policy.cost_of(head) });
+        bids.push(Bid { policy: index, key, cost: policy.cost_of(head), shared, decision: None });
     }
     Ok(bids)
 }
 
-fn note_misconfiguration(policy: &Policy, error: &KeyError) {
-    if let KeyError::Misconfigured { problem } = error {
-        policy.report_misconfigured(problem);
+/// The refusal that charging these bids would meet. A single bid is not peeked at: its charge is
+/// all or none by itself.
+fn foresee_refusal(policies: &[Policy], bids: &mut Bids) -> Option<Box<Rejection>> {
+    let enforced = || policies.iter().filter(|policy| !policy.is_shadow());
+    if bids.len() < 2 || enforced().nth(1).is_none() {
+        return None;
+    }
+    for bid in bids.iter_mut().filter(|bid| !policies[bid.policy].is_shadow()) {
+        bid.decision = policies[bid.policy].limiter().peek(&bid.key, bid.cost);
+    }
+    if bids.iter().any(Bid::is_refused) {
+        return Some(refuse(policies, bids));
+    }
+    for bid in bids {
+        bid.decision = None;
+    }
+    None
+}
+
+impl Bid {
+    fn is_refused(&self) -> bool {
+        self.decision.is_some_and(|decision| !decision.is_allowed())
     }
 }
 
-/// The refusal that charging these bids would meet. A single bid is not peeked at: its charge is
-/// all or none by itself.
-fn foresee_refusal(policies: &[Policy], bids: &Bids) -> Option<Box<Rejection>> {
-    if bids.len() < 2 {
-        return None;
+/// The rejection of bids of which at least one is refused, and none is charged (any more).
+fn refuse(policies: &[Policy], bids: &mut Bids) -> Box<Rejection> {
+    // The policy that keeps the client out longest speaks for all; for ever, if no wait helps.
+    let wait = |bid: &&Bid| bid.decision.and_then(|decision| decision.retry_after()).unwrap_or(Duration::MAX);
+    let refused = bids.iter().filter(|bid| bid.is_refused() && !policies[bid.policy].is_shadow());
+    // Of equals the first one, which `max_by_key` would not return.
+    let longest = refused.rev().max_by_key(wait).expect("one is refused");
+    let status = policies[longest.policy].refusal_status(longest.shared);
+    Box::new(Rejection::limit_exceeded(status, verdict_at_rest(policies, bids)))
+}
+
+/// What the policies say of a request that was not charged: those that would have admitted it tell
+/// what is left without it.
+fn verdict_at_rest(policies: &[Policy], bids: &mut Bids) -> Verdict {
+    for bid in bids.iter_mut().filter(|bid| !bid.is_refused()) {
+        bid.decision = bid.decision.and_then(|_| policies[bid.policy].limiter().peek(&bid.key, 0));
     }
+    verdict(policies, bids)
+}
+
+fn verdict(policies: &[Policy], bids: &Bids) -> Verdict {
     let mut verdict = Verdict::default();
     for bid in bids {
-        let policy = &policies[bid.policy];
-        if let Some(decision) = policy.limiter().peek(&bid.key, bid.cost) {
+        if let Some(decision) = bid.decision {
+            let policy = &policies[bid.policy];
             verdict.push(policy.shared_name(), decision, policy.is_shadow());
         }
     }
-    if verdict.is_allowed() { None } else { Some(refuse(policies, bids, verdict)) }
-}
-
-fn refuse(policies: &[Policy], bids: &Bids, verdict: Verdict) -> Box<Rejection> {
-    // Names are unique within a layer, so they find the policy again.
-    let policy_of = |name: &str| bids.iter().map(|bid| &policies[bid.policy]).find(|policy| policy.name() == name);
-    // The policy that keeps the client out longest speaks for all; for ever, if no wait helps.
-    let longest = verdict
-        .violated()
-        .reduce(|a, b| if waits_longer(b.decision(), a.decision()) { b } else { a })
-        .and_then(|violated| policy_of(violated.name()));
-    let status = longest.map_or(http::StatusCode::TOO_MANY_REQUESTS, Policy::refusal_status);
-    Box::new(Rejection::limit_exceeded(status, verdict))
-}
-
-fn waits_longer(a: &Decision, b: &Decision) -> bool {
-    match (a.retry_after(), b.retry_after()) {
-        (Some(a), Some(b)) => a > b,
-        (None, Some(_)) => true,
-        (_, None) => false,
-    }
+    verdict
 }
 
 /// The bids, charged up to `next`. Dropped in the middle, it leaves them charged: a request that
@@ -138,7 +157,6 @@ fn waits_longer(a: &Decision, b: &Decision) -> bool {
 struct Charging {
     bids: Bids,
     next: usize,
-    verdict: Verdict,
 }
 
 enum Progress {
@@ -164,39 +182,40 @@ impl Charging {
                 }
             }
         }
-        Progress::Done(Ok(std::mem::take(&mut self.verdict)))
+        Progress::Done(Ok(verdict(policies, &self.bids)))
     }
 
     /// Takes the answer to the bid whose turn it was.
     fn settle(&mut self, policies: &[Policy], answer: &Result<Decision, LimiterError>) -> Result<(), Box<Rejection>> {
-        let policy = &policies[self.bids[self.next].policy];
+        let bid = &mut self.bids[self.next];
+        let policy = &policies[bid.policy];
         policy.report_health(answer.as_ref().err());
         match *answer {
             Ok(decision) => {
-                self.verdict.push(policy.shared_name(), decision, policy.is_shadow());
+                bid.decision = Some(decision);
                 if !decision.is_allowed() && policy.is_shadow() {
                     policy.count_shadow_denial();
                 } else if !decision.is_allowed() {
                     self.give_back(policies);
-                    return Err(refuse(policies, &self.bids, std::mem::take(&mut self.verdict)));
+                    return Err(refuse(policies, &mut self.bids));
                 }
             }
             Err(_) if policy.is_shadow() || policy.failure_mode() == FailureMode::Allow => {}
             Err(_) => {
                 self.give_back(policies);
-                return Err(Box::new(Rejection::limiter_failed(policy, std::mem::take(&mut self.verdict))));
+                let verdict = verdict_at_rest(policies, &mut self.bids);
+                return Err(Box::new(Rejection::limiter_failed(policy, verdict)));
             }
         }
         self.next += 1;
         Ok(())
     }
 
-    /// Undoes the charges made so far.
+    /// Undoes the charges made so far, the last one first: see [`Receipt`](crate::decision::Receipt).
     fn give_back(&self, policies: &[Policy]) {
-        for charged in self.verdict.policies().iter().filter(|charged| charged.decision().is_allowed()) {
-            let bid = self.bids.iter().find(|bid| policies[bid.policy].name() == charged.name());
-            if let Some(bid) = bid {
-                policies[bid.policy].limiter().give_back(&bid.key, bid.cost, charged.decision().receipt());
+        for bid in self.bids[..self.next].iter().rev() {
+            if let Some(decision) = bid.decision {
+                policies[bid.policy].limiter().give_back(&bid.key, bid.cost, decision.receipt());
             }
         }
     }

@@ -19,6 +19,10 @@ use crate::service::{RateLimit, Shared};
 /// one of them is charged, and otherwise none. It is charged before the inner service is called, and
 /// stays charged if the client goes away.
 ///
+/// So a request that one policy refuses, or that lacks a key, does not count for the others of its
+/// layer. To count such requests too (guesses at an API key, say, by address), put that policy into a
+/// layer of its own, further out: layers charge each for themselves.
+///
 /// A request that does not pass is answered by the layer. Unless [shaped
 /// otherwise](Self::with_rejection_response), the answer is 429 (503 if everybody shares the limit), with
 ///
@@ -28,7 +32,7 @@ use crate::service::{RateLimit, Shared};
 /// - problem details in JSON that name the violated policies.
 ///
 /// A client that waits as long as either field says is admitted, if nobody else drew on its budget
-/// meanwhile. The [`Verdict`](crate::Verdict) is in the extensions of every response.
+/// meanwhile. (Both stop at 24.8 days: beyond, clients' timers overflow.) The [`Verdict`](crate::Verdict) is in the extensions of every response.
 ///
 /// # Order of layers
 ///
@@ -69,6 +73,7 @@ impl RateLimitLayer {
     /// # Panics
     ///
     /// If [`try_new`](Self::try_new) refuses the policies.
+    #[track_caller]
     pub fn new(policies: impl IntoPolicies) -> Self {
         match Self::try_new(policies) {
             Ok(layer) => layer,

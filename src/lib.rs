@@ -57,7 +57,7 @@
 //! | a steady rate, with room for bursts after silence | [`TokenBucket`](algorithm::TokenBucket) |
 //! | the same, thinking in how full the bucket is | [`LeakyBucket`](algorithm::LeakyBucket) (identical decisions) |
 //! | requests to wait and leave evenly spaced, in order | [`LeakyQueue`] |
-//! | "at most *n* in any minute", with little memory | [`SlidingWindow`](algorithm::SlidingWindow) |
+//! | about *n* in any minute, without a jump at the full minute | [`SlidingWindow`](algorithm::SlidingWindow) |
 //! | quotas that start anew on the hour or at midnight UTC | [`FixedWindow`](algorithm::FixedWindow) (lets twice the limit pass around an edge) |
 //!
 //! # Several machines

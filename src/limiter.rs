@@ -149,6 +149,11 @@ impl<A: Algorithm, S: Store<A>> Limiter for RateLimiter<A, S> {
 
 /// Anything that can be made into a limiter: an [`Algorithm`] (over a [`MemoryStore`] of its own),
 /// a [`RateLimiter`], a [`LeakyQueue`](crate::LeakyQueue), or a shared `Arc` of any [`Limiter`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a limiter",
+    note = "give an algorithm itself, or `Arc::new(...)` of a limiter; to share one budget between policies, \
+            clone an `Arc::new(RateLimiter::in_memory(...))`"
+)]
 pub trait IntoLimiter {
     /// The limiter.
     fn into_limiter(self) -> Arc<dyn Limiter>;

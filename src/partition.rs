@@ -87,6 +87,12 @@ impl From<String> for PartitionKey {
     }
 }
 
+impl From<Vec<u8>> for PartitionKey {
+    fn from(key: Vec<u8>) -> Self {
+        Self::from(key.as_slice())
+    }
+}
+
 macro_rules! from_integers {
     ($($integer:ty),+) => {$(
         impl From<$integer> for PartitionKey {

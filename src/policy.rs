@@ -196,10 +196,11 @@ impl Policy {
         self.on_failure
     }
 
-    pub(crate) fn refusal_status(&self) -> StatusCode {
+    /// The status of a refusal, for a key that everybody draws on, or not.
+    pub(crate) fn refusal_status(&self, shared: bool) -> StatusCode {
         match self.status {
             Some(status) => status,
-            None if self.key.is_shared() => StatusCode::SERVICE_UNAVAILABLE,
+            None if shared => StatusCode::SERVICE_UNAVAILABLE,
             None => StatusCode::TOO_MANY_REQUESTS,
         }
     }

@@ -45,6 +45,7 @@ impl Quota {
     ///
     /// If `limit` is zero.
     #[must_use]
+    #[track_caller]
     pub const fn per_second(limit: u32) -> Self {
         Self::of(limit, 1)
     }
@@ -55,6 +56,7 @@ impl Quota {
     ///
     /// If `limit` is zero.
     #[must_use]
+    #[track_caller]
     pub const fn per_minute(limit: u32) -> Self {
         Self::of(limit, 60)
     }
@@ -65,6 +67,7 @@ impl Quota {
     ///
     /// If `limit` is zero.
     #[must_use]
+    #[track_caller]
     pub const fn per_hour(limit: u32) -> Self {
         Self::of(limit, 3_600)
     }
@@ -75,10 +78,12 @@ impl Quota {
     ///
     /// If `limit` is zero.
     #[must_use]
+    #[track_caller]
     pub const fn per_day(limit: u32) -> Self {
         Self::of(limit, 86_400)
     }
 
+    #[track_caller]
     const fn of(limit: u32, seconds: u64) -> Self {
         assert!(limit > 0, "a quota's limit must be at least 1");
         Self { limit, period_nanos: seconds * 1_000_000_000, burst: None }
@@ -108,6 +113,7 @@ impl Quota {
     ///
     /// If `burst` is zero: nothing would ever pass.
     #[must_use]
+    #[track_caller]
     pub const fn burst(mut self, burst: u32) -> Self {
         assert!(burst > 0, "a burst counts the first request, so it must be at least 1");
         self.burst = Some(burst);

@@ -8,23 +8,25 @@ mod with_tracing {
 
     use crate::decision::LimiterError;
 
+    const TARGET: &str = "tower_sluice";
+
     pub(crate) fn misconfigured(policy: &str, problem: &str) {
-        tracing::error!(policy, problem, "rate limiter misconfigured: its requests are answered 500");
+        tracing::error!(target: TARGET, policy, problem, "rate limiter misconfigured: it cannot tell whom to count");
     }
 
     pub(crate) fn limiter_failed(policy: &str, error: &LimiterError, requests: &str) {
-        tracing::warn!(policy, %error, requests, "limiter failed");
+        tracing::warn!(target: TARGET, policy, %error, requests, "limiter failed");
     }
 
     pub(crate) fn limiter_recovered(policy: &str) {
-        tracing::warn!(policy, "limiter recovered");
+        tracing::warn!(target: TARGET, policy, "limiter recovered");
     }
 
     /// Once for the process, since clients that get past the proxies can bring it about at will.
     pub(crate) fn short_forwarding_list(header: &dyn Display, count: usize) {
         static WARNED: Once = Once::new();
         WARNED.call_once(|| {
-            tracing::warn!(%header, count, "fewer elements than proxies: too large a count, or a direct connection");
+            tracing::warn!(target: TARGET, %header, count, "fewer elements than proxies: too large a count, or a direct connection");
         });
     }
 }

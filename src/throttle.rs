@@ -31,7 +31,7 @@ use crate::partition::PartitionKey;
 /// # async fn main() {
 /// // A partner allows five calls per second: leave every 200 ms, whoever asks.
 /// let mut client = ServiceBuilder::new()
-///     .layer(ThrottleLayer::new(LeakyQueue::new(Quota::per_second(5)).with_capacity(100)))
+///     .layer(ThrottleLayer::new(LeakyQueue::new(Quota::per_second(5)).capacity(100)))
 ///     .service(service_fn(|city: &'static str| async move { Ok::<_, std::io::Error>(format!("sunny in {city}")) }));
 ///
 /// assert_eq!(client.ready().await.unwrap().call("Oslo").await.unwrap(), "sunny in Oslo");
@@ -70,8 +70,9 @@ impl<Req> ThrottleLayer<Req> {
     ///
     /// # Panics
     ///
-    /// If services were already made by this layer.
+    /// If the layer was cloned, or services were made by it.
     #[must_use]
+    #[track_caller]
     pub fn cost(mut self, cost: impl Fn(&Req) -> u32 + Send + Sync + 'static) -> Self {
         let gate = Arc::get_mut(&mut self.gate).expect("the cost is set before the layer is used");
         gate.cost = Box::new(cost);

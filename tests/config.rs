@@ -26,6 +26,7 @@ fn every_mistake_in_a_policy_is_told_with_its_line() {
         ("limit = 5000000000", "f.toml:6: limit = 5000000000 is out of range"),
         ("limit = \"ten\"", "f.toml:6: invalid type: string \"ten\""),
         ("per = \"soon\"", "f.toml:7: per = \"soon\" is not a time; write 250ms, 1s, 1m, 1h or 1day"),
+        ("per = 1", "f.toml:7: expected a time in quotation marks, such as \"1s\""),
         ("per = \"0s\"", "f.toml:7: the period is 0; write a time such as 1s"),
         ("per = \"500years\"", "f.toml:7: the period of"),
         ("burst = 0", "f.toml:9: burst = 0 is out of range; write a number from 1"),
@@ -102,6 +103,9 @@ fn every_mistake_around_policies_is_told_with_its_line() {
             "[client-ip]\nipv6-prefix = 16".into(),
             "f.toml:2: an IPv6 prefix of 16 groups too much or does not exist; write 32 to 128",
         ),
+        ("\n[client-ip]\nhops = 1".into(), "f.toml:3: the socket's peer needs no trusted proxies"),
+        ("[client-ip]\nsource = \"forwarded\"\nhops = 0".into(), "f.toml:3: hops = 0 believes no proxy"),
+        ("[[route]]\npath = \"/a\\\"b\"".into(), "f.toml:2: segment `a\"b`"),
         ("[client-ip]\nhop = 1".into(), "f.toml:2: unknown field `hop`, expected one of `source`, `trusted`, `hops`"),
     ] {
         let message = told(&text);

@@ -50,7 +50,7 @@ fn sliding_window_is_exact() {
 fn leaky_queue_is_exact() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     for run in 0..RUNS {
-        let queue = LeakyQueue::new(Quota::per_hour(1)).with_capacity(LIMIT as usize - 1).with_max_wait(Duration::MAX);
+        let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(LIMIT as usize - 1).max_wait(Duration::MAX);
         let ask = || {
             let _guard = runtime.enter();
             let answers = (0..ATTEMPTS).map(|_| queue.check(&PartitionKey::from("contended"), 1));

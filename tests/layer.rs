@@ -2,10 +2,8 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -141,23 +139,14 @@ async fn buffers_and_load_shedding_go_around_it_and_inside() {
 }
 
 #[tokio::test]
-async fn no_body_is_read_before_the_decision() {
-    struct Untouchable;
-    impl http_body::Body for Untouchable {
-        type Data = Bytes;
-        type Error = Infallible;
-        fn poll_frame(
-            self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-        ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
-            panic!("the body was read");
-        }
-    }
+async fn a_request_body_need_not_even_be_one() {
+    // Not a `Body`, not `Send` even: there is nothing that could be done with it before the decision.
+    struct Untouchable(#[allow(dead_code)] std::rc::Rc<()>);
     let layer = RateLimitLayer::new(Policy::new("p", one()));
     let service = layer
         .layer(service_fn(|_: Request<Untouchable>| async { Ok::<_, Infallible>(Response::new(Body::from("hello"))) }));
-    assert_eq!(service.clone().oneshot(Request::new(Untouchable)).await.unwrap().status(), 200);
-    assert_eq!(service.oneshot(Request::new(Untouchable)).await.unwrap().status(), 503);
+    assert_eq!(service.clone().oneshot(Request::new(Untouchable(Default::default()))).await.unwrap().status(), 200);
+    assert_eq!(service.oneshot(Request::new(Untouchable(Default::default()))).await.unwrap().status(), 503);
 }
 
 #[tokio::test]
@@ -394,7 +383,7 @@ async fn a_missing_key_means_what_the_policy_says() {
 
     let share = RateLimitLayer::new(policy().on_missing_key(MissingKey::Share));
     let empty = request(&[("x-api-key", "")]);
-    assert_eq!(statuses(&share, [bare(), empty, request(&[("x-api-key", "a")])]).await, [200, 429, 200]);
+    assert_eq!(statuses(&share, [bare(), empty, request(&[("x-api-key", "a")])]).await, [200, 503, 200]);
 }
 
 #[tokio::test]
@@ -444,6 +433,9 @@ async fn several_policies_charge_all_or_none() {
     let verdict = refused.verdict.unwrap();
     let violated: Vec<_> = verdict.violated().map(|policy| policy.name()).collect();
     assert_eq!(violated, ["everybody", "each"]);
+    // The third would have admitted it: it tells what is left, and has nothing to give back.
+    let each_day = verdict.policies()[2].decision();
+    assert!(each_day.is_allowed() && each_day.remaining() == 1 && each_day.receipt() == Receipt::NONE);
     // The longest wait of all decides, and so does its policy's status.
     assert_eq!((refused.status.as_u16(), refused.headers["retry-after"].to_str().unwrap()), (429, "3600"));
 }
@@ -498,7 +490,7 @@ async fn a_race_that_is_lost_gives_everything_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_leaves_while_it_waits_has_been_charged_and_frees_its_place() {
-    let queue = Arc::new(LeakyQueue::new(Quota::per_hour(1)).with_max_wait(Duration::MAX));
+    let queue = Arc::new(LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX));
     let bucket = Arc::new(RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(10))));
     // Declared first, yet asked last: nobody waits only to be refused.
     let layer =
@@ -517,7 +509,7 @@ async fn a_request_that_leaves_while_it_waits_has_been_charged_and_frees_its_pla
 async fn a_shadow_counts_and_reports_and_never_rejects() {
     let layer = RateLimitLayer::new([
         by_key("shadow", one()).shadow(),
-        by_key("shadow-queue", LeakyQueue::new(Quota::per_hour(1)).with_capacity(1)).shadow(),
+        by_key("shadow-queue", LeakyQueue::new(Quota::per_hour(1)).capacity(1)).shadow(),
         Policy::new("shadow-without-peer", one()).key(PeerIp::new()).shadow(),
         by_key("enforced", TokenBucket::new(Quota::per_hour(4))),
     ]);
@@ -532,8 +524,7 @@ async fn a_shadow_counts_and_reports_and_never_rejects() {
 #[tokio::test]
 async fn a_shadow_queue_delays_nobody_and_fills_up_all_the_same() {
     let layer = RateLimitLayer::new(
-        Policy::new("queue", LeakyQueue::new(Quota::per_hour(1)).with_capacity(2).with_max_wait(Duration::MAX))
-            .shadow(),
+        Policy::new("queue", LeakyQueue::new(Quota::per_hour(1)).capacity(2).max_wait(Duration::MAX)).shadow(),
     );
     let mut delays = Vec::new();
     for _ in 0..4 {

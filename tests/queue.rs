@@ -16,7 +16,7 @@ fn key(name: &str) -> PartitionKey {
 
 /// A queue that releases one every 10 ms.
 fn every_10_ms() -> LeakyQueue {
-    LeakyQueue::new(Quota::per_second(100)).with_capacity(5)
+    LeakyQueue::new(Quota::per_second(100)).capacity(5)
 }
 
 fn pending(check: Check) -> Pending {
@@ -97,7 +97,7 @@ async fn a_full_queue_refuses_at_once_and_says_exactly_when_there_will_be_a_plac
 
 #[tokio::test(start_paused = true)]
 async fn what_would_wait_too_long_is_refused_on_arrival_with_the_time_at_which_it_would_not() {
-    let queue = LeakyQueue::new(Quota::per_second(100)).with_capacity(1_000).with_max_wait(MS * 25);
+    let queue = LeakyQueue::new(Quota::per_second(100)).capacity(1_000).max_wait(MS * 25);
     let first = ready(queue.check(&key("a"), 1));
     assert_eq!((first.limit(), first.remaining()), (3, 2));
     let _waiting = [pending(queue.check(&key("a"), 1)), pending(queue.check(&key("a"), 1))];
@@ -111,7 +111,7 @@ async fn what_would_wait_too_long_is_refused_on_arrival_with_the_time_at_which_i
 
 #[tokio::test(start_paused = true)]
 async fn the_bound_over_all_keys_holds_and_is_lifted_when_the_next_one_leaves() {
-    let queue = LeakyQueue::new(Quota::per_second(100)).with_capacity(10).with_max_waiters(3);
+    let queue = LeakyQueue::new(Quota::per_second(100)).capacity(10).max_waiters(3);
     let (mut nows, mut waiting) = (0, Vec::new());
     for name in ["a", "b", "c"] {
         nows += u32::from(ready(queue.check(&key(name), 1)).is_allowed());
@@ -198,7 +198,7 @@ async fn keys_do_not_delay_one_another() {
 
 #[tokio::test(start_paused = true)]
 async fn a_burst_passes_at_once_and_a_cost_holds_up_those_behind() {
-    let queue = LeakyQueue::new(Quota::per_second(100).burst(3)).with_capacity(5);
+    let queue = LeakyQueue::new(Quota::per_second(100).burst(3)).capacity(5);
     for _ in 0..3 {
         assert_eq!(ready(queue.check(&key("a"), 1)).delay(), Duration::ZERO);
     }
@@ -216,7 +216,7 @@ async fn a_burst_passes_at_once_and_a_cost_holds_up_those_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stall_is_not_caught_up_on_in_one_lump() {
-    let queue = LeakyQueue::new(Quota::per_second(1_000)).with_capacity(500);
+    let queue = LeakyQueue::new(Quota::per_second(1_000)).capacity(500);
     let _now = ready(queue.check(&key("a"), 1));
     let _waiting: Vec<_> = (0..500).map(|_| pending(queue.check(&key("a"), 1))).collect();
     settle().await;
@@ -231,9 +231,13 @@ async fn a_stall_is_not_caught_up_on_in_one_lump() {
 async fn peeking_takes_no_place_and_rehearsing_waits_for_nobody() {
     let queue = every_10_ms();
     assert_eq!(queue.peek(&key("a"), 1).unwrap().delay(), Duration::ZERO);
-    assert_eq!(queue.peek(&key("a"), 1).unwrap().remaining(), 6);
+    assert_eq!(queue.peek(&key("a"), 0).unwrap().remaining(), 6);
     for number in 0..6 {
-        assert_eq!(ready(queue.rehearse(&key("a"), 1)).delay(), MS * 10 * number);
+        let foretold = queue.peek(&key("a"), 1).unwrap();
+        let rehearsed = ready(queue.rehearse(&key("a"), 1));
+        assert_eq!(rehearsed.delay(), MS * 10 * number);
+        assert_eq!((foretold.delay(), foretold.remaining()), (rehearsed.delay(), rehearsed.remaining()));
+        assert_eq!(rehearsed.remaining(), 5 - number);
     }
     assert!(!ready(queue.rehearse(&key("a"), 1)).is_allowed());
     assert_eq!(queue.waiting(), 5);
@@ -253,7 +257,7 @@ fn outside_of_a_runtime_waiting_is_an_error_and_passing_is_not() {
 #[test]
 fn when_the_runtime_goes_down_nobody_waits_for_ever() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let queue = LeakyQueue::new(Quota::per_hour(1)).with_capacity(10_000).with_max_wait(Duration::MAX);
+    let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(10_000).max_wait(Duration::MAX);
     let elsewhere: Vec<_> = {
         let _guard = runtime.enter();
         let _now = ready(queue.check(&key("a"), 1));
@@ -262,28 +266,94 @@ fn when_the_runtime_goes_down_nobody_waits_for_ever() {
     let handle = runtime.handle().clone();
     drop(runtime);
     let other = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // Where there is no runtime at all, nobody can go on.
     for waiter in elsewhere {
-        assert!(other.block_on(waiter).unwrap_err().to_string().contains("shut down"));
+        let told = waiter.now_or_never().expect("told at once").unwrap_err().to_string();
+        assert!(told.contains("within a tokio runtime"), "{told}");
     }
     assert_eq!(queue.waiting(), 0);
-    // Nor if it is down already, and the task that should keep the time never runs.
+    // Nor if the runtime is down already, and the task that should keep the time never runs.
     let stillborn = {
         let _guard = handle.enter();
-        pending(queue.check(&key("a"), 1))
+        let stillborn = pending(queue.check(&key("a"), 1));
+        stillborn.now_or_never().expect("told at once").unwrap_err()
     };
-    assert!(other.block_on(stillborn).is_err());
+    assert!(stillborn.to_string().contains("shut down"), "{stillborn}");
     // The queue itself is as good as before.
     other.block_on(async {
         let _now = ready(queue.check(&key("b"), 1));
         assert!(pending(queue.check(&key("b"), 1)).now_or_never().is_none());
     });
+    assert_eq!(queue.waiting(), 0);
+}
+
+/// One task keeps the time for all, and it lives on the runtime of whoever waited first.
+#[test]
+fn when_the_runtime_goes_down_those_on_another_keep_their_places() {
+    let first = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let queue = LeakyQueue::new(Quota::per_second(100)).capacity(10);
+    let driver = first.block_on(async {
+        let _now = ready(queue.check(&key("a"), 1));
+        pending(queue.check(&key("a"), 1))
+    });
+    let second = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let waiting = second.block_on(async { [pending(queue.check(&key("a"), 1)), pending(queue.check(&key("a"), 1))] });
+    drop((driver, first));
+    for waiter in waiting {
+        assert!(second.block_on(waiter).unwrap().is_allowed());
+    }
+    assert_eq!(queue.waiting(), 0);
+}
+
+#[test]
+fn a_runtime_without_a_timer_is_told_so() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let queue = every_10_ms();
+    runtime.block_on(async {
+        let _now = ready(queue.check(&key("a"), 1));
+        let told = pending(queue.check(&key("a"), 1)).await.unwrap_err().to_string();
+        assert!(told.contains("no timer"), "{told}");
+    });
+    assert_eq!(queue.waiting(), 0);
+}
+
+/// The bound over all keys once gave way whenever the task was late, which is when it is needed.
+#[tokio::test(start_paused = true)]
+async fn the_bound_over_all_keys_holds_although_nobody_releases() {
+    let queue = LeakyQueue::new(Quota::per_second(100)).max_waiters(3);
+    let crowd =
+        || (0..1_000_u64).map(|key| queue.check(&key.into(), 1)).filter(|check| matches!(check, Check::Pending(_)));
+    for key in 0..1_000_u64 {
+        assert!(ready(queue.check(&key.into(), 1)).is_allowed());
+    }
+    let _waiting: Vec<_> = crowd().collect();
+    assert_eq!(queue.waiting(), 3);
+    // All are due, and the task has not run.
+    advance(MS * 15).await;
+    for key in 0..1_000_u64 {
+        let _now = queue.check(&key.into(), 1);
+    }
+    let _more: Vec<_> = crowd().collect();
+    assert_eq!(queue.waiting(), 3);
+    let refused = ready(queue.check(&5_u64.into(), 1));
+    assert_eq!((refused.is_allowed(), refused.remaining()), (false, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cost_that_would_close_the_line_for_longer_than_one_may_wait_is_refused() {
+    let queue = LeakyQueue::new(Quota::per_second(100)).max_wait(MS * 50);
+    assert_eq!(queue.max_cost(), Some(6));
+    assert_eq!(ready(queue.check(&key("a"), 7)).retry_after(), None);
+    assert!(!ready(queue.check(&key("a"), u32::MAX)).is_allowed());
+    assert!(ready(queue.check(&key("a"), 6)).is_allowed());
+    assert!(matches!(queue.check(&key("a"), 1), Check::Ready(Ok(refused)) if refused.retry_after() == Some(MS * 10)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_threads_get_exactly_as_many_places_as_there_are() {
     for _ in 0..50 {
         // At one per hour, the clock may as well stand still.
-        let queue = LeakyQueue::new(Quota::per_hour(1)).with_capacity(100).with_max_wait(Duration::MAX);
+        let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(100).max_wait(Duration::MAX);
         let runtime = tokio::runtime::Handle::current();
         let places = std::thread::scope(|scope| {
             let ask = || {
@@ -352,7 +422,7 @@ async fn random_schedules_go_as_the_model_says() {
 async fn follow_the_model(seed: u64) {
     let mut random = Random::new(seed);
     let quota = Quota::new(1, Duration::from_millis(INTERVAL)).unwrap();
-    let queue = LeakyQueue::new(quota).with_capacity(CAPACITY).with_max_wait(Duration::from_millis(MAX_WAIT));
+    let queue = LeakyQueue::new(quota).capacity(CAPACITY).max_wait(Duration::from_millis(MAX_WAIT));
     let names = ["a", "b", "c"];
     let mut models: [Model; 3] = Default::default();
     let departures: [Arc<Mutex<Departures>>; 3] = Default::default();

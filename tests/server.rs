@@ -37,7 +37,7 @@ fn a_client_that_waits_as_it_is_told_is_admitted() {
     let route = |algorithm: &str, extra: &str| {
         format!(
             "[[route]]\npath = [\"/{algorithm}/exact\", \"/{algorithm}/whole\"]\n[[route.policy]]\nname = \"p\"\n\
-             algorithm = \"{algorithm}\"\nlimit = 1\nper = \"700ms\"\nkey = \"path\"\n{extra}\n"
+             algorithm = \"{algorithm}\"\nlimit = 1\nper = \"700ms\"\nkey = [\"client-ip\", \"path\"]\n{extra}\n"
         )
     };
     let algorithms = ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "leaky-queue"];
@@ -151,11 +151,14 @@ fn what_makes_no_sense_is_refused_at_start() {
     assert_eq!(own.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&own.stderr).contains(".toml:3: path `/metrics` is the server's own"));
 
+    let help = output(&["--help"]);
+    assert!(help.status.success() && help.stdout.starts_with(b"usage: server"));
     for (arguments, told) in [
         (["--config", "no-such-file.toml"].as_slice(), "no-such-file.toml"),
         (&["--config"], "--config needs a value"),
         (&["--liste", "x"], "unknown argument --liste"),
         (&["--listen", "nowhere"], "write an address such as 127.0.0.1:3000"),
+        (&["--listen", "0.0.0.0:99999"], "write an address such as"),
         (&["--redis", "redis://127.0.0.1"], "--redis"),
     ] {
         let output = output(arguments);

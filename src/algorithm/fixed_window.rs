@@ -49,14 +49,20 @@ impl FixedWindow {
     ///
     /// If the quota has a burst other than its limit: a window has none to honour it with.
     #[must_use]
+    #[track_caller]
     pub const fn new(quota: Quota) -> Self {
-        assert!(quota.max_burst() == quota.limit(), "{}", super::fixed_window::NO_BURST);
+        assert!(quota.max_burst() == quota.limit(), "{}", NO_BURST);
         Self { quota }
     }
 
     fn start_of(&self, window: u64) -> u64 {
         window.saturating_mul(self.quota.period_nanos())
     }
+}
+
+/// Says in which window a charge was made; never [`Receipt::NONE`].
+pub(super) const fn receipt_of(window: u64) -> Receipt {
+    Receipt::new(window as u128 + 1)
 }
 
 pub(super) const NO_BURST: &str =
@@ -95,7 +101,7 @@ impl Algorithm for FixedWindow {
         } else if cost <= free {
             let used = used + cost;
             let decision = answer(Decision::allow(limit, limit - used), used);
-            (decision.with_receipt(Receipt::new(window.into())), Some(FixedWindowState { window, used }))
+            (decision.with_receipt(receipt_of(window)), Some(FixedWindowState { window, used }))
         } else {
             (answer(Decision::deny(limit, free, Some(until_next)), used), None)
         }
@@ -107,7 +113,7 @@ impl Algorithm for FixedWindow {
 
     /// A charge is owed until its window ends, and not at all after that.
     fn give_back(&self, state: FixedWindowState, _: Timestamp, cost: u32, receipt: Receipt) -> FixedWindowState {
-        if receipt.value() == u128::from(state.window) {
+        if receipt == receipt_of(state.window) {
             FixedWindowState { used: state.used.saturating_sub(cost), ..state }
         } else {
             state

@@ -18,7 +18,7 @@ use crate::time::{Timestamp, duration_from_nanos};
 /// What a bucket remembers of a key: when its debt will be paid, in units of 1/`limit` nanosecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GcraState {
-    tat: u128,
+    pub(crate) tat: u128,
 }
 
 /// A quota, in the units of the engine.
@@ -75,6 +75,10 @@ impl Gcra {
     /// A charge whose receipt says "TAT became *r*" is paid off at *r*, so at `now` at most
     /// *r* − `now` of it is left. Giving back more would be a gift: had the charge never been made,
     /// the bucket might have stood full for a while, and time spent full earns nothing.
+    ///
+    /// That holds as long as charges are given back the last one first, as a layer does. Giving back
+    /// an earlier one pays the later ones off sooner than their receipts say, by as much as was given
+    /// back, and by at most that much too much may then be given back for each of them.
     pub(crate) fn give_back(&self, state: GcraState, now: Timestamp, cost: u32, receipt: Receipt) -> GcraState {
         let unpaid = receipt.value().saturating_sub(self.units(now));
         GcraState { tat: state.tat.saturating_sub(unpaid.min(self.price(cost))) }

@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | [`TokenBucket`] | 16 bytes | `burst + rate × t` | a client may save up and spend at once: the default choice |
 //! | [`LeakyBucket`] | 16 bytes | the same: it is the same machine, told from the other side | you think in levels, not tokens |
-//! | [`SlidingWindow`] | 16 bytes | `limit + rate × t` | "at most *n* in any minute", near enough, is the promise |
+//! | [`SlidingWindow`] | 16 bytes | `limit + rate × t` | about *n* in any minute is wanted, without a jump at the full minute |
 //! | [`FixedWindow`] | 16 bytes | `2 × limit + rate × t` | quotas that begin on the hour or at midnight |
 //!
 //! The leaky bucket *as a queue* makes requests wait instead of refusing them and is a limiter of its
@@ -37,7 +37,7 @@ use crate::time::Timestamp;
 /// 5. In every interval, the admitted cost is at most [`worst_burst`](Self::worst_burst) + rate ×
 ///    length.
 /// 6. After waiting exactly `retry_after`, alone, the same cost is admitted; one nanosecond earlier
-///    it is not.
+///    it is not. A refusal without one is for ever.
 ///
 /// A cost of zero asks without taking: it is always admitted and changes nothing.
 ///
@@ -50,6 +50,7 @@ use crate::time::Timestamp;
 /// use tower_sluice::time::Timestamp;
 /// use tower_sluice::{Decision, Quota};
 ///
+/// #[derive(Debug)]
 /// struct Once;
 ///
 /// impl Algorithm for Once {
@@ -71,6 +72,8 @@ use crate::time::Timestamp;
 ///         Timestamp::MAX
 ///     }
 /// }
+/// # #[cfg(feature = "test-util")]
+/// tower_sluice::testing::check_algorithm(&Once, 1);
 /// ```
 pub trait Algorithm: Send + Sync + 'static {
     /// What is remembered of a key. Small, and without a destructor.

@@ -1,4 +1,5 @@
 use super::Algorithm;
+use super::fixed_window::{NO_BURST, receipt_of};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
 use crate::time::Timestamp;
@@ -63,8 +64,9 @@ impl SlidingWindow {
     ///
     /// If the quota has a burst other than its limit: a window has none to honour it with.
     #[must_use]
+    #[track_caller]
     pub const fn new(quota: Quota) -> Self {
-        assert!(quota.max_burst() == quota.limit(), "{}", super::fixed_window::NO_BURST);
+        assert!(quota.max_burst() == quota.limit(), "{}", NO_BURST);
         Self { quota }
     }
 
@@ -142,7 +144,7 @@ impl Algorithm for SlidingWindow {
             Some(current) if weighted(current) <= limit_units => {
                 let next = SlidingWindowState { current, ..state };
                 let decision = answer(Decision::allow(limit, remaining(current)), &next);
-                return (decision.with_receipt(Receipt::new(state.window.into())), Some(next));
+                return (decision.with_receipt(receipt_of(state.window)), Some(next));
             }
             // The previous window decays far enough while this one lasts.
             Some(current) => start.saturating_add(self.decayed_after(state.previous, limit - current)),
@@ -164,9 +166,9 @@ impl Algorithm for SlidingWindow {
     /// A charge is owed until the window after its own ends.
     fn give_back(&self, state: SlidingWindowState, now: Timestamp, cost: u32, receipt: Receipt) -> SlidingWindowState {
         let state = self.roll(Some(state), now);
-        if receipt.value() == u128::from(state.window) {
+        if receipt == receipt_of(state.window) {
             SlidingWindowState { current: state.current.saturating_sub(cost), ..state }
-        } else if receipt.value() + 1 == u128::from(state.window) {
+        } else if state.window.checked_sub(1).is_some_and(|previous| receipt == receipt_of(previous)) {
             SlidingWindowState { previous: state.previous.saturating_sub(cost), ..state }
         } else {
             state

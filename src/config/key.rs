@@ -56,8 +56,8 @@ impl KeySpec {
         }
     }
 
-    /// The key of a request, for people to read.
-    pub(super) fn explain(&self, client_ip: &ClientIp, head: &RequestHead<'_>) -> String {
+    /// The key that a request like this one would have on `path`, for people to read.
+    pub(super) fn explain(&self, client_ip: &ClientIp, head: &RequestHead<'_>, path: &str) -> String {
         let text = |key: PartitionKey| String::from_utf8_lossy(key.as_bytes()).into_owned();
         match self {
             Self::Global => "everybody".to_owned(),
@@ -66,10 +66,11 @@ impl KeySpec {
                 Err(error) => error.to_string(),
             },
             Self::Combined(parts) => {
-                let parts: Vec<_> = parts.iter().map(|part| part.explain(client_ip, head)).collect();
+                let parts: Vec<_> = parts.iter().map(|part| part.explain(client_ip, head, path)).collect();
                 parts.join(" + ")
             }
-            Self::Header(_) | Self::User | Self::Path => match self.extractor(client_ip).extract(head) {
+            Self::Path => path.to_owned(),
+            Self::Header(_) | Self::User => match self.extractor(client_ip).extract(head) {
                 Ok(key) => text(key),
                 Err(error) => error.to_string(),
             },

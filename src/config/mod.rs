@@ -48,7 +48,8 @@
 //!   status = 429                 # any 4xx or 5xx; default: 429, or 503 if everybody shares the key
 //! ```
 //!
-//! A route without a policy is not limited. `user` is the extension [`User`](crate::key::User),
+//! Paths match exactly. A route without a policy is not limited. Each route has budgets of its own, also
+//! where policies have the same name. `user` is the extension [`User`](crate::key::User),
 //! which an authenticating layer must insert.
 
 mod error;
@@ -56,7 +57,7 @@ mod key;
 mod policy;
 mod raw;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 pub use self::error::ConfigError;
 
@@ -140,7 +141,8 @@ impl Route {
     /// showing; keys may be personal data.
     #[must_use]
     pub fn explain_keys(&self, client_ip: &ClientIp, head: &RequestHead<'_>) -> Vec<(&str, String)> {
-        self.keys.iter().map(|(policy, key)| (policy.as_str(), key.explain(client_ip, head))).collect()
+        let explain = |key: &KeySpec| key.explain(client_ip, head, &self.paths[0]);
+        self.keys.iter().map(|(policy, key)| (policy.as_str(), explain(key))).collect()
     }
 
     fn build(
@@ -164,11 +166,11 @@ impl Route {
             }
         }
 
-        let (mut policies, mut keys, mut places) = (Vec::new(), Vec::new(), HashMap::new());
+        let (mut policies, mut keys, mut names) = (Vec::new(), Vec::new(), HashSet::new());
         for raw in raw.policy {
             let (name, name_at) = (raw.name.get_ref().clone(), raw.name.span());
             let (policy, key) = policy::build(source, raw, client_ip)?;
-            if places.insert(name.clone(), name_at.clone()).is_some() {
+            if !names.insert(name.clone()) {
                 return Err(source.error(&name_at, PolicyError::DuplicateName { name }));
             }
             policies.push(policy);
@@ -192,7 +194,8 @@ fn check_path(path: &str) -> Result<(), String> {
     for segment in rest.split('/') {
         let inner = segment.strip_prefix('{').and_then(|segment| segment.strip_suffix('}')).unwrap_or(segment);
         let named = inner.len() < segment.len();
-        let fits = |char: char| !matches!(char, '{' | '}' | '?' | '#' | '*') && !char.is_whitespace();
+        // What a URI may contain literally (RFC 3986, section 3.3), less what routers take for patterns.
+        let fits = |char: char| char.is_ascii_alphanumeric() || "-._~%!$&'()+,;=:@".contains(char);
         if !inner.chars().all(fits) || inner.starts_with(':') || (named && inner.is_empty()) {
             return Err(format!(
                 "segment `{segment}` of path `{path}` cannot be matched; write it literally, or {{name}} for any segment"
@@ -209,7 +212,13 @@ fn skeleton(path: &str) -> String {
 }
 
 fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigError> {
-    let at = raw.source.as_ref().map_or(0..0, toml::Spanned::span);
+    // Whichever of the three there is: a mistake in one is mostly a lack of another.
+    let at = raw.source.as_ref().map(toml::Spanned::span);
+    let at = at.or_else(|| raw.trusted.as_ref().map(toml::Spanned::span));
+    let at = at.or_else(|| raw.hops.as_ref().map(toml::Spanned::span)).unwrap_or(0..0);
+    if let Some(hops) = raw.hops.as_ref().filter(|hops| *hops.get_ref() == 0) {
+        return Err(source.error(&hops.span(), "hops = 0 believes no proxy; write how many there are, or leave it out"));
+    }
     let ip_source = match raw.source.as_ref().map(|name| name.get_ref().as_str()) {
         None | Some("peer") => IpSource::Peer,
         Some("x-forwarded-for") => IpSource::XForwardedFor,

@@ -7,7 +7,7 @@ use toml::Spanned;
 
 use super::error::{ConfigError, Source};
 use super::key::KeySpec;
-use super::raw::{AlgorithmName, OnMissingKey, OnStoreError, RawPolicy, StoreName};
+use super::raw::{AlgorithmName, OnMissingKey, OnStoreError, RawPolicy, StoreName, TimeText};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::key::ClientIp;
 use crate::limiter::{IntoLimiter, Limiter};
@@ -99,10 +99,10 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy) -> Result<Arc<dyn Limiter>, Con
             let mut queue = LeakyQueue::new(quota);
             if let Some(capacity) = &raw.capacity {
                 let capacity = count(source, "capacity", 0, capacity)?;
-                queue = queue.with_capacity(usize::try_from(capacity).unwrap_or(usize::MAX));
+                queue = queue.capacity(usize::try_from(capacity).unwrap_or(usize::MAX));
             }
             if let Some(max_wait) = &raw.max_wait {
-                queue = queue.with_max_wait(duration(source, "max-wait", max_wait)?);
+                queue = queue.max_wait(duration(source, "max-wait", max_wait)?);
             }
             queue.into_limiter()
         }
@@ -120,9 +120,10 @@ fn count(source: &Source<'_>, field: &str, least: u32, value: &Spanned<i64>) -> 
     }
 }
 
-fn duration(source: &Source<'_>, field: impl fmt::Display, value: &Spanned<String>) -> Result<Duration, ConfigError> {
-    humantime::parse_duration(value.get_ref()).map_err(|_| {
-        let problem = format!("{field} = \"{}\" is not a time; write 250ms, 1s, 1m, 1h or 1day", value.get_ref());
+fn duration(source: &Source<'_>, field: impl fmt::Display, value: &Spanned<TimeText>) -> Result<Duration, ConfigError> {
+    let TimeText::Text(text) = value.get_ref();
+    humantime::parse_duration(text).map_err(|_| {
+        let problem = format!("{field} = \"{text}\" is not a time; write 250ms, 1s, 1m, 1h or 1day");
         source.error(&value.span(), problem)
     })
 }

@@ -34,10 +34,10 @@ pub(super) struct RawPolicy {
     pub(super) name: Spanned<String>,
     pub(super) algorithm: AlgorithmName,
     pub(super) limit: Spanned<i64>,
-    pub(super) per: Spanned<String>,
+    pub(super) per: Spanned<TimeText>,
     pub(super) burst: Option<Spanned<i64>>,
     pub(super) capacity: Option<Spanned<i64>>,
-    pub(super) max_wait: Option<Spanned<String>>,
+    pub(super) max_wait: Option<Spanned<TimeText>>,
     pub(super) key: Option<Spanned<OneOrMany>>,
     pub(super) cost: Option<Spanned<i64>>,
     #[serde(default)]
@@ -91,6 +91,12 @@ pub(super) enum OnMissingKey {
 pub(super) enum OneOrMany {
     One(String),
     Many(Vec<String>),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a time in quotation marks, such as \"1s\"")]
+pub(super) enum TimeText {
+    Text(String),
 }
 
 impl OneOrMany {

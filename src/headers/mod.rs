@@ -38,7 +38,8 @@ pub(crate) fn insert_retry_after(fields: &mut HeaderMap, wait: Duration) {
 /// `delay-seconds = 1*DIGIT`.
 fn delay_seconds(value: &HeaderValue) -> Option<u64> {
     let digits = value.as_bytes();
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+    let canonical = digits.iter().all(u8::is_ascii_digit) && (digits.len() == 1 || digits.first() != Some(&b'0'));
+    if digits.is_empty() || !canonical {
         return None;
     }
     value.to_str().ok()?.parse().ok()
@@ -93,6 +94,7 @@ mod tests {
         assert_eq!(after(&["60"]), "60");
         assert_eq!(after(&["60", "70"]), "5");
         assert_eq!(after(&["1.5"]), "5");
+        assert_eq!(after(&["0060"]), "5");
         assert_eq!(after(&["4294967"]), "5");
         assert_eq!(after(&["Mon, 05 Aug 2019 09:27:05 GMT"]), "5");
     }

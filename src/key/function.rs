@@ -8,11 +8,15 @@ use crate::partition::PartitionKey;
 /// Keys by whatever a closure returns; `None` means that the key is missing.
 ///
 /// ```
+/// use http::header;
 /// use tower_sluice::PartitionKey;
 /// use tower_sluice::key::key_fn;
 ///
-/// // One budget per host name.
-/// let key = key_fn(|head| head.uri().host().map(PartitionKey::from));
+/// // One budget per host name. The closure returns a key, not a part of the request.
+/// let key = key_fn(|head| {
+///     let host = head.headers().get(header::HOST)?.to_str().ok()?;
+///     Some(PartitionKey::from(host))
+/// });
 /// ```
 pub const fn key_fn<F, K>(read: F) -> FnKey<F>
 where

@@ -36,7 +36,13 @@ impl HeaderKey {
     ///
     /// If `name` is not a lower-case field name.
     #[must_use]
+    #[track_caller]
     pub const fn from_static(name: &'static str) -> Self {
+        let (bytes, mut i) = (name.as_bytes(), 0);
+        while i < bytes.len() {
+            assert!(!bytes[i].is_ascii_uppercase(), "write a header's name in lower case");
+            i += 1;
+        }
         Self::new(HeaderName::from_static(name))
     }
 

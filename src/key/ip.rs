@@ -44,12 +44,14 @@ impl PeerIp {
     ///
     /// If `prefix` is not within 32 and 128.
     #[must_use]
+    #[track_caller]
     pub const fn with_ipv6_prefix(self, prefix: u8) -> Self {
         Self { ipv6_prefix: checked_prefix(prefix) }
     }
 }
 
 /// REQ-125: shorter than /32 would be whole providers, longer than /128 does not exist.
+#[track_caller]
 pub(super) const fn checked_prefix(prefix: u8) -> u8 {
     assert!(prefix >= 32 && prefix <= 128, "an IPv6 prefix groups clients sensibly from /32 to /128");
     prefix

@@ -40,6 +40,10 @@ use crate::partition::PartitionKey;
 /// Reads the key of a request from its head.
 ///
 /// Object safe, and never handed a body: a request is judged before its body is read.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not tell clients apart",
+    note = "a closure that reads the key from the request's head goes into `key_fn(...)`"
+)]
 pub trait KeyExtractor: Send + Sync + 'static {
     /// The key.
     ///

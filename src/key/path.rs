@@ -19,8 +19,8 @@ impl PathKey {
     /// The route that axum matched, such as `/users/{id}`: one budget per route, however its path
     /// is spelled. What matches no route shares one budget.
     ///
-    /// For layers inside of the router (`Router::layer`, `Router::route_layer`); outside of it,
-    /// nothing is matched yet.
+    /// For layers inside of the router (`Router::layer`, `Router::route_layer`). **Around a router
+    /// nothing is matched yet, and all requests share one budget.**
     #[cfg(feature = "axum")]
     #[must_use]
     pub const fn matched() -> Self {
@@ -47,5 +47,9 @@ impl KeyExtractor for PathKey {
             },
             Source::Raw => head.uri().path().into(),
         })
+    }
+
+    fn is_shared(&self) -> bool {
+        true
     }
 }

@@ -1,3 +1,4 @@
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -5,8 +6,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::lines::{Lines, Place, Release};
-use super::{no_runtime, runtime_gone};
+use super::lines::{LineId, Lines, Release};
+use super::{no_runtime, no_time};
 use crate::decision::{Decision, LimiterError, Receipt};
 use crate::partition::PartitionKey;
 use crate::time::{Timestamp, nanos_of};
@@ -25,6 +26,7 @@ pub(super) struct Shared {
     sooner: Notify,
     /// What tokio's clock showed when the queue was first used: the queue's time zero.
     zero: OnceLock<Instant>,
+    hashers: [RandomState; 2],
 }
 
 pub(super) struct State {
@@ -32,13 +34,29 @@ pub(super) struct State {
     driven: bool,
 }
 
+/// What became of an arrival: an answer at once, or a place in line.
+pub(super) enum Arrival<T> {
+    Decided(Decision),
+    Joined(T),
+}
+
 impl Shared {
-    pub(super) const fn new(lines: Lines) -> Self {
-        Self { state: Mutex::new(State { lines, driven: false }), sooner: Notify::const_new(), zero: OnceLock::new() }
+    pub(super) fn new(lines: Lines) -> Self {
+        Self {
+            state: Mutex::new(State { lines, driven: false }),
+            sooner: Notify::new(),
+            zero: OnceLock::new(),
+            hashers: [RandomState::new(), RandomState::new()],
+        }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn id(&self, key: &PartitionKey) -> LineId {
+        let [high, low] = self.hashers.each_ref().map(|hasher| u128::from(hasher.hash_one(key.as_bytes())));
+        LineId(high << 64 | low)
     }
 
     fn now(&self) -> Timestamp {
@@ -53,106 +71,117 @@ impl Shared {
         zero.checked_add(Duration::from_nanos(at.as_nanos())).unwrap_or_else(|| Instant::now() + far)
     }
 
-    pub(super) fn enqueue(self: &Arc<Self>, key: &PartitionKey, cost: u32) -> Result<Place, LimiterError> {
-        self.arrive(key, cost, |state, now, _| {
+    pub(super) fn enqueue(self: &Arc<Self>, key: &PartitionKey, cost: u32) -> Result<Arrival<Turn>, LimiterError> {
+        self.arrive(key, cost, |state, id, now, _| {
             let (grant, granted) = oneshot::channel();
-            let (number, rouse) = state.join(now, key, cost, Some(grant))?;
-            let place = Standing { shared: Arc::clone(self), key: key.clone(), number };
-            Ok((Place::InLine(Turn { granted, place }), rouse))
+            let (number, rouse) = state.join(now, id, cost, Some(grant))?;
+            Ok((Turn { granted, place: Standing { shared: Arc::clone(self), id, number } }, rouse))
         })
     }
 
+    /// Takes a place in line that nobody waits in.
     pub(super) fn enqueue_nobody(self: &Arc<Self>, key: &PartitionKey, cost: u32) -> Result<Decision, LimiterError> {
-        let place = self.arrive(key, cost, |state, now, leaves| {
-            let decision = state.lines.describe_waiter(now, key, leaves);
-            let (_, rouse) = state.join(now, key, cost, None)?;
-            Ok((Place::Now(decision), rouse))
+        let arrival = self.arrive(key, cost, |state, id, now, leaves| {
+            let decision = state.lines.foretell(now, id, cost, leaves);
+            let (_, rouse) = state.join(now, id, cost, None)?;
+            Ok((decision, rouse))
         })?;
-        match place {
-            Place::Now(decision) | Place::Refused(decision) => Ok(decision),
-            Place::InLine(_) => unreachable!("nobody waits in this place"),
-        }
+        let (Arrival::Decided(decision) | Arrival::Joined(decision)) = arrival;
+        Ok(decision)
     }
 
-    /// Judges an arrival, after releasing those before it whose time has come: what is told to one
-    /// that is refused ("a place is free at that time") must not depend on a timer's being on time.
-    fn arrive(
+    fn arrive<T>(
         self: &Arc<Self>,
         key: &PartitionKey,
         cost: u32,
-        join: impl FnOnce(&mut State, Timestamp, Timestamp) -> Result<(Place, Rouse), LimiterError>,
-    ) -> Result<Place, LimiterError> {
-        let mut released = Vec::new();
+        join: impl FnOnce(&mut State, LineId, Timestamp, Timestamp) -> Result<(T, Rouse), LimiterError>,
+    ) -> Result<Arrival<T>, LimiterError> {
+        let (id, mut released) = (self.id(key), Vec::new());
         let mut state = self.lock();
         // Read under the lock, so that arrivals are ordered as their times are.
         let now = self.now();
-        state.lines.release(now, key, &mut released);
-        let place = match state.lines.judge(now, key, cost) {
-            Err(refusal) => Ok((Place::Refused(refusal), Rouse::Nobody)),
-            Ok(leaves) if leaves <= now => Ok((Place::Now(state.lines.pass(now, key, cost)), Rouse::Nobody)),
-            Ok(leaves) => join(&mut state, now, leaves),
+        state.catch_up(now, id, &mut released);
+        let arrival = match state.lines.judge(now, id, cost) {
+            Err(refusal) => Ok((Arrival::Decided(refusal), Rouse::Nobody)),
+            Ok(leaves) if leaves <= now => Ok((Arrival::Decided(state.lines.pass(now, id, cost)), Rouse::Nobody)),
+            Ok(leaves) => join(&mut state, id, now, leaves).map(|(place, rouse)| (Arrival::Joined(place), rouse)),
         };
         drop(state);
         self.hand_over(released);
-        let (place, rouse) = place?;
-        match rouse {
-            Rouse::Nobody => {}
-            Rouse::Sleeper => self.sooner.notify_one(),
-            // Not under the lock: a runtime that is going down drops the task on the spot.
-            Rouse::New(runtime) => drop(runtime.spawn(drive(Driving { shared: Arc::clone(self), cut_short: true }))),
-        }
-        Ok(place)
+        let (arrival, rouse) = arrival?;
+        self.rouse(rouse);
+        Ok(arrival)
     }
 
     pub(super) fn peek(self: &Arc<Self>, key: &PartitionKey, cost: u32) -> Decision {
-        let mut released = Vec::new();
+        let (id, mut released) = (self.id(key), Vec::new());
         let mut state = self.lock();
         let now = self.now();
-        state.lines.release(now, key, &mut released);
-        let decision = match state.lines.judge(now, key, cost) {
+        state.catch_up(now, id, &mut released);
+        let decision = match state.lines.judge(now, id, cost) {
             Err(refusal) => refusal,
-            Ok(leaves) => state.lines.describe_waiter(now, key, leaves),
+            Ok(leaves) => state.lines.foretell(now, id, cost, leaves),
         };
         drop(state);
         self.hand_over(released);
         decision
     }
 
+    pub(super) fn max_cost(&self) -> u32 {
+        self.lock().lines.max_cost()
+    }
+
     pub(super) fn give_back(self: &Arc<Self>, key: &PartitionKey, cost: u32, receipt: Receipt) {
+        self.give_back_to(self.id(key), cost, receipt);
+    }
+
+    fn give_back_to(self: &Arc<Self>, id: LineId, cost: u32, receipt: Receipt) {
         let mut released = Vec::new();
         let mut state = self.lock();
         let now = self.now();
-        state.lines.give_back(now, key, cost, receipt);
-        state.lines.release(now, key, &mut released);
-        let wake = state.driven;
+        state.lines.give_back(now, id, cost, receipt);
+        state.lines.release(now, id, &mut released);
+        let rouse = if state.driven { Rouse::Sleeper } else { Rouse::Nobody };
         drop(state);
-        if wake {
-            self.sooner.notify_one();
-        }
+        self.rouse(rouse);
         self.hand_over(released);
     }
 
     /// Tells the released that they may go. Never under the lock: waking a task runs foreign code.
     fn hand_over(self: &Arc<Self>, released: Vec<Release>) {
-        for Release { grant, key, cost, decision } in released {
-            let departure = Departure { shared: Arc::clone(self), key, cost, decision, taken: false };
+        for Release { grant, id, cost, decision } in released {
+            let departure = Departure { shared: Arc::clone(self), id, cost, decision, taken: false };
             // If the waiter is gone, the departure comes back and is dropped here, which gives the
             // turn back.
             drop(grant.send(departure));
         }
     }
 
-    /// Releases what is due; says when to come back, or that the task may end.
+    fn rouse(self: &Arc<Self>, rouse: Rouse) {
+        match rouse {
+            Rouse::Nobody => {}
+            Rouse::Sleeper => self.sooner.notify_one(),
+            // Not under the lock: a runtime that is going down drops the task on the spot.
+            Rouse::New(runtime) => drop(runtime.spawn(drive(Driving { shared: Arc::clone(self), cut_short: true }))),
+        }
+    }
+
+    /// Releases what is due; says when to come back, or that the task may end. Others get at the lock
+    /// between two batches.
     fn tick(self: &Arc<Self>) -> Option<Instant> {
-        let mut released = Vec::new();
-        let mut state = self.lock();
-        let now = self.now();
-        state.lines.release_all(now, &mut released);
-        let next = state.lines.next_due();
-        state.driven = next.is_some();
-        drop(state);
-        self.hand_over(released);
-        next.map(|due| self.instant(due))
+        loop {
+            let mut released = Vec::new();
+            let mut state = self.lock();
+            let now = self.now();
+            let is_all = state.lines.release_some(now, &mut released);
+            let next = state.lines.next_due();
+            state.driven = next.is_some();
+            drop(state);
+            self.hand_over(released);
+            if is_all {
+                return next.map(|due| self.instant(due));
+            }
+        }
     }
 }
 
@@ -179,31 +208,45 @@ impl State {
         self.lines.waiting()
     }
 
+    /// Releases those before an arrival whose time has come: what is told to one that is refused ("a
+    /// place is free at that time") must not depend on a timer's being on time.
+    fn catch_up(&mut self, now: Timestamp, id: LineId, released: &mut Vec<Release>) {
+        self.lines.release(now, id, released);
+        if self.lines.is_full() {
+            self.lines.release_some(now, released);
+        }
+    }
+
     fn join(
         &mut self,
         now: Timestamp,
-        key: &PartitionKey,
+        id: LineId,
         cost: u32,
         grant: Option<Grant>,
     ) -> Result<(u64, Rouse), LimiterError> {
-        let runtime = if self.driven { None } else { Some(Handle::try_current().map_err(|_| no_runtime())?) };
         let before = self.lines.next_due();
-        let number = self.lines.join(now, key, cost, grant);
-        self.driven = true;
+        let rouse = self.driver()?;
+        let number = self.lines.join(now, id, cost, grant);
         // The task may sleep towards a head that has left since, so it must be told of the first to
         // wait again, too, and not only of one that is due sooner.
         let is_next = before.is_none_or(|before| self.lines.next_due() < Some(before));
-        let rouse = match runtime {
-            Some(runtime) => Rouse::New(runtime),
-            None if is_next => Rouse::Sleeper,
-            None => Rouse::Nobody,
-        };
-        Ok((number, rouse))
+        Ok((number, if matches!(rouse, Rouse::Nobody) && is_next { Rouse::Sleeper } else { rouse }))
+    }
+
+    /// Sees to it that there is a task.
+    fn driver(&mut self) -> Result<Rouse, LimiterError> {
+        if self.driven {
+            return Ok(Rouse::Nobody);
+        }
+        let runtime = Handle::try_current().map_err(|_| no_runtime())?;
+        self.driven = true;
+        Ok(Rouse::New(runtime))
     }
 }
 
 /// Held by the task from before it is spawned. If the task is dropped early, with its runtime, nobody
-/// keeps the time any more, and those who wait are told so instead of waiting for ever.
+/// keeps the time any more. Then those who wait are woken, and whoever lives on another runtime
+/// spawns the task there: see [`Turn::wait`].
 struct Driving {
     shared: Arc<Shared>,
     cut_short: bool,
@@ -215,9 +258,9 @@ impl Drop for Driving {
         if self.cut_short {
             let mut state = self.shared.lock();
             state.driven = false;
-            let dismissed = state.lines.dismiss_all();
+            let grants = state.lines.take_grants();
             drop(state);
-            drop(dismissed);
+            drop(grants);
         }
     }
 }
@@ -228,27 +271,52 @@ pub(super) struct Turn {
     place: Standing,
 }
 
+/// How often a waiter goes on with a task of its own after the one that kept the time was gone. A
+/// runtime without a timer would have it go on for ever.
+const REVIVALS: u32 = 3;
+
 impl Turn {
     pub(super) async fn wait(self) -> Result<Decision, LimiterError> {
         // Dropped in reverse order: first the place is left, and then the channel, with the turn if
         // one came meanwhile.
         let Self { mut granted, place } = self;
-        let departure = (&mut granted).await.map_err(|_| runtime_gone());
-        drop(place);
-        departure.map(Departure::take)
+        for _ in 0..REVIVALS {
+            if let Ok(departure) = (&mut granted).await {
+                drop(place);
+                return Ok(departure.take());
+            }
+            granted = place.revive()?;
+        }
+        Err(no_time())
     }
 }
 
 /// A waiter in its line; leaves it when dropped.
 struct Standing {
     shared: Arc<Shared>,
-    key: PartitionKey,
+    id: LineId,
     number: u64,
+}
+
+impl Standing {
+    /// Stays in line after the task that kept the time was gone.
+    fn revive(&self) -> Result<oneshot::Receiver<Departure>, LimiterError> {
+        let (grant, granted) = oneshot::channel();
+        let mut state = self.shared.lock();
+        if !state.lines.regrant(self.id, self.number, grant) {
+            // Its time came while nobody could tell it.
+            return Err(no_time());
+        }
+        let rouse = state.driver()?;
+        drop(state);
+        self.shared.rouse(rouse);
+        Ok(granted)
+    }
 }
 
 impl Drop for Standing {
     fn drop(&mut self) {
-        let left = self.shared.lock().lines.leave(&self.key, self.number);
+        let left = self.shared.lock().lines.leave(self.id, self.number);
         drop(left);
     }
 }
@@ -258,7 +326,7 @@ impl Drop for Standing {
 /// every moment is what makes it neither lost nor used twice.
 pub(super) struct Departure {
     shared: Arc<Shared>,
-    key: PartitionKey,
+    id: LineId,
     cost: u32,
     decision: Decision,
     taken: bool,
@@ -274,7 +342,7 @@ impl Departure {
 impl Drop for Departure {
     fn drop(&mut self) {
         if !self.taken {
-            self.shared.give_back(&self.key, self.cost, self.decision.receipt());
+            self.shared.give_back_to(self.id, self.cost, self.decision.receipt());
         }
     }
 }

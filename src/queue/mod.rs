@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::driver::Shared;
-use self::lines::{Bounds, Lines, Place};
+use self::driver::{Arrival, Shared};
+use self::lines::{Bounds, Lines};
 use crate::decision::{Check, Decision, LimiterError, Receipt};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::partition::PartitionKey;
@@ -18,8 +18,8 @@ use crate::time::nanos_of;
 /// Lets requests of a key leave one by one at the quota's rate, in the order in which they came.
 ///
 /// A request that finds the key idle leaves at once; one that does not waits in line. It is refused
-/// only **on arrival**: if [`capacity`](Self::with_capacity) requests of its key wait already, or if its turn
-/// would come later than [`max_wait`](Self::with_max_wait). The refusal says exactly when a retry would be
+/// only **on arrival**: if [`capacity`](Self::capacity) requests of its key wait already, or if its turn
+/// would come later than [`max_wait`](Self::max_wait). The refusal says exactly when a retry would be
 /// accepted.
 ///
 /// - Arrival order is departure order. Nobody passes a waiter, and keys do not delay one another.
@@ -33,12 +33,12 @@ use crate::time::nanos_of;
 ///   while somebody waits, keeps the time.
 ///
 /// A quota with a [burst](Quota::burst) lets that many leave at once after an idle spell. A
-/// request of cost *c* holds up those behind it for *c* intervals; a cost of zero neither waits nor
-/// counts.
+/// request of cost *c* holds up those behind it for *c* intervals, so a cost whose intervals exceed
+/// [`max_wait`](Self::max_wait) is refused; a cost of zero neither waits nor counts.
 ///
 /// # Memory
 ///
-/// Bounded: at most [`max_waiters`](Self::with_max_waiters) requests wait, and of the keys in which
+/// Bounded, whatever the length of the keys (a hash stands for each): at most [`max_waiters`](Self::max_waiters) requests wait, and of the keys in which
 /// nobody waits at most 65,536 are remembered until their last departure is an interval ago; beyond,
 /// the one that is free soonest is forgotten first.
 ///
@@ -48,8 +48,8 @@ use crate::time::nanos_of;
 ///
 /// # Errors
 ///
-/// Waiting needs a tokio runtime with a timer. Outside of one, and for those still waiting when theirs
-/// shuts down, the answer is a [`LimiterError`].
+/// Waiting needs a tokio runtime with a timer; outside of one, the answer is a [`LimiterError`]. The
+/// first to wait has its runtime keep the time. If that is shut down, another's takes over.
 ///
 /// # Examples
 ///
@@ -60,7 +60,7 @@ use crate::time::nanos_of;
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() {
 /// // One every 100 ms, up to five waiting.
-/// let queue = LeakyQueue::new(Quota::per_second(10)).with_capacity(5);
+/// let queue = LeakyQueue::new(Quota::per_second(10)).capacity(5);
 /// let key = PartitionKey::from("printer");
 ///
 /// let first = queue.check(&key, 1).decided().await.unwrap();
@@ -94,20 +94,23 @@ impl LeakyQueue {
 
     /// How many requests of one key may wait. Zero refuses whatever cannot leave at once.
     #[must_use]
-    pub fn with_capacity(self, waiters: usize) -> Self {
+    pub fn capacity(self, waiters: usize) -> Self {
         Self::build(self.quota, Bounds { capacity: waiters, ..self.bounds })
     }
 
-    /// The longest that a request may wait. By Little's law, a capacity above `max_wait` × rate is
-    /// never filled.
+    /// The longest that a request may wait.
+    ///
+    /// Only one of the two bounds is ever met: by Little's law, a line of `max_wait` × rate is just as
+    /// long as `max_wait`. So raise the [capacity](Self::capacity), too, if requests should wait longer
+    /// than a period.
     #[must_use]
-    pub fn with_max_wait(self, max_wait: Duration) -> Self {
+    pub fn max_wait(self, max_wait: Duration) -> Self {
         Self::build(self.quota, Bounds { max_wait: nanos_of(max_wait), ..self.bounds })
     }
 
     /// How many requests may wait over all keys together: the bound on memory.
     #[must_use]
-    pub fn with_max_waiters(self, waiters: usize) -> Self {
+    pub fn max_waiters(self, waiters: usize) -> Self {
         Self::build(self.quota, Bounds { max_waiters: waiters, ..self.bounds })
     }
 
@@ -121,8 +124,8 @@ impl LeakyQueue {
 impl Limiter for LeakyQueue {
     fn check(&self, key: &PartitionKey, cost: u32) -> Check {
         match self.shared.enqueue(key, cost) {
-            Ok(Place::Now(decision) | Place::Refused(decision)) => decision.into(),
-            Ok(Place::InLine(turn)) => Check::Pending(Box::pin(turn.wait())),
+            Ok(Arrival::Decided(decision)) => decision.into(),
+            Ok(Arrival::Joined(turn)) => Check::Pending(Box::pin(turn.wait())),
             Err(error) => Check::Ready(Err(error)),
         }
     }
@@ -142,6 +145,10 @@ impl Limiter for LeakyQueue {
 
     fn delays(&self) -> bool {
         true
+    }
+
+    fn max_cost(&self) -> Option<u32> {
+        Some(self.shared.max_cost())
     }
 }
 
@@ -166,6 +173,6 @@ fn no_runtime() -> LimiterError {
     LimiterError::new("a leaky queue waits on tokio's timer: call it from within a tokio runtime")
 }
 
-fn runtime_gone() -> LimiterError {
-    LimiterError::new("the runtime that kept this queue's time was shut down")
+fn no_time() -> LimiterError {
+    LimiterError::new("the tokio runtime that kept this queue's time was shut down, or has no timer")
 }

@@ -67,7 +67,7 @@ impl<A: Algorithm> Trial<'_, A> {
         let max = self.algorithm.max_cost();
         let some = u32::try_from(random.below(u64::from(max))).unwrap_or(max);
         let few = u32::try_from(random.below(4)).unwrap_or(1);
-        random.pick(&[0, 1, 1, 1, 1, few, some, max - 1, max, max.saturating_add(1), u32::MAX])
+        random.pick(&[0, 1, 1, 1, 1, few, some, max.saturating_sub(1), max, max.saturating_add(1), u32::MAX])
     }
 
     fn some_step(&self, random: &mut Random) -> Duration {
@@ -111,8 +111,9 @@ impl<A: Algorithm> Trial<'_, A> {
         if cost > max {
             assert!(!decision.is_allowed(), "at {now:?} a cost of {cost} was admitted, above the maximum of {max}");
             assert_eq!(decision.retry_after(), None, "at {now:?} a cost of {cost} was told to come back");
-        } else if !decision.is_allowed() {
-            assert!(decision.retry_after().is_some(), "at {now:?} a cost of {cost} was not told when to come back");
+        } else if !decision.is_allowed() && decision.retry_after().is_none() {
+            let (last, _) = self.algorithm.decide(self.state, Timestamp::MAX, cost);
+            assert!(!last.is_allowed(), "at {now:?} a cost of {cost} was not told when to come back, but can");
         }
     }
 

@@ -79,7 +79,7 @@ fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         let built = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--profile", "test", "--example", "server", "--all-features"])
+            .args(["build", "--quiet", "--profile", "test", "--example", "server"])
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .status()
             .unwrap();

@@ -66,6 +66,7 @@ impl<S: Copy> MemoryStore<S> {
     ///
     /// If `keys` is zero, or the memory cannot be had.
     #[must_use]
+    #[track_caller]
     pub fn with_capacity(keys: usize) -> Self {
         assert!(keys > 0, "a store must hold at least one key");
         // Half load: two random homes of eight slots then practically never overflow (see line.rs).
