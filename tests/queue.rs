@@ -292,12 +292,14 @@ fn when_the_runtime_goes_down_nobody_waits_for_ever() {
 fn when_the_runtime_goes_down_those_on_another_keep_their_places() {
     let first = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let queue = LeakyQueue::new(Quota::per_second(100)).capacity(10);
-    let driver = first.block_on(async {
-        let _now = ready(queue.check(&key("a"), 1));
+    let join_on = |runtime: &tokio::runtime::Runtime| {
+        let _guard = runtime.enter();
         pending(queue.check(&key("a"), 1))
-    });
+    };
+    let _now = ready(queue.check(&key("a"), 1));
+    let driver = join_on(&first);
     let second = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let waiting = second.block_on(async { [pending(queue.check(&key("a"), 1)), pending(queue.check(&key("a"), 1))] });
+    let waiting = [join_on(&second), join_on(&second)];
     drop((driver, first));
     for waiter in waiting {
         assert!(second.block_on(waiter).unwrap().is_allowed());
@@ -308,7 +310,7 @@ fn when_the_runtime_goes_down_those_on_another_keep_their_places() {
 #[test]
 fn a_runtime_without_a_timer_is_told_so() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let queue = every_10_ms();
+    let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX);
     runtime.block_on(async {
         let _now = ready(queue.check(&key("a"), 1));
         let told = pending(queue.check(&key("a"), 1)).await.unwrap_err().to_string();
