@@ -2,7 +2,7 @@
 // around the edge of two. One client spends a window's whole limit at its end, and the next one's at
 // its start. `sliding_window.js` makes the same attack on the window that does not fall for it.
 //
-//     cargo run --release --example server --features axum,config
+//     cargo run --release --example server
 //     k6 run k6/fixed_window.js
 
 import { Trend } from 'k6/metrics';

@@ -1,7 +1,7 @@
 // Shows that the leaky bucket as a queue delays instead of refusing: one request leaves per second, in
 // order of arrival, ten wait their turn, and whoever finds the line full is told so at once.
 //
-//     cargo run --release --example server --features axum,config
+//     cargo run --release --example server
 //     k6 run k6/leaky_queue.js
 
 import exec from 'k6/execution';

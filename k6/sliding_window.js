@@ -2,7 +2,7 @@
 // a fraction of a second around one. Here, what was spent before the edge fades over the next 2
 // seconds, and only what has faded may be spent again.
 //
-//     cargo run --release --example server --features axum,config
+//     cargo run --release --example server
 //     k6 run k6/sliding_window.js
 
 import { Trend } from 'k6/metrics';

@@ -1,6 +1,6 @@
 // Shows what the token bucket promises: 10 requests per second and client, 20 at once after idleness.
 //
-//     cargo run --release --example server --features axum,config
+//     cargo run --release --example server
 //     k6 run k6/token_bucket.js
 
 import { check, sleep } from 'k6';
