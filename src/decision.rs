@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
+use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -16,10 +17,39 @@ pub struct Decision {
     outcome: Outcome,
     limit: u32,
     remaining: u32,
-    reset_after: Duration,
+    reset: Reset,
     delay: Duration,
     receipt: Receipt,
 }
+
+/// The time until a key is as good as new. Most requests pass without anybody asking for it, so the
+/// division is left to who does.
+#[derive(Clone, Copy, Debug)]
+enum Reset {
+    After(Duration),
+    /// `owed / per` nanoseconds, rounded up.
+    Quotient {
+        owed: u64,
+        per: NonZeroU64,
+    },
+}
+
+impl Reset {
+    fn after(self) -> Duration {
+        match self {
+            Self::After(span) => span,
+            Self::Quotient { owed, per } => Duration::from_nanos(owed.div_ceil(per.get())),
+        }
+    }
+}
+
+impl PartialEq for Reset {
+    fn eq(&self, other: &Self) -> bool {
+        self.after() == other.after()
+    }
+}
+
+impl Eq for Reset {}
 
 /// Pass or not. Complete by definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +78,25 @@ impl Decision {
     }
 
     const fn new(outcome: Outcome, limit: u32, remaining: u32) -> Self {
-        Self { outcome, limit, remaining, reset_after: Duration::ZERO, delay: Duration::ZERO, receipt: Receipt::NONE }
+        Self {
+            outcome,
+            limit,
+            remaining,
+            reset: Reset::After(Duration::ZERO),
+            delay: Duration::ZERO,
+            receipt: Receipt::NONE,
+        }
     }
 
     /// Sets the time until the key is as good as new.
     pub const fn with_reset_after(mut self, reset_after: Duration) -> Self {
-        self.reset_after = reset_after;
+        self.reset = Reset::After(reset_after);
+        self
+    }
+
+    /// Sets the time until the key is as good as new to `owed / per` nanoseconds, rounded up.
+    pub(crate) const fn with_reset_quotient(mut self, owed: u64, per: NonZeroU64) -> Self {
+        self.reset = Reset::Quotient { owed, per };
         self
     }
 
@@ -106,8 +149,8 @@ impl Decision {
 
     /// The time until the key is as if it had never been seen.
     #[must_use]
-    pub const fn reset_after(&self) -> Duration {
-        self.reset_after
+    pub fn reset_after(&self) -> Duration {
+        self.reset.after()
     }
 
     /// The time that the request spent in a queue; zero for limiters that do not queue.

@@ -1,7 +1,6 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -11,8 +10,7 @@ use tower_service::Service;
 
 use crate::body::ResponseBody;
 use crate::head::RequestHead;
-use crate::judge::Judged;
-use crate::rejection::Responder;
+use crate::judge::{Judged, Shared};
 use crate::verdict::Verdict;
 
 pin_project! {
@@ -34,7 +32,7 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<F, S, B> {
-        Passing { #[pin] response: F, verdict: Verdict },
+        Passing { #[pin] response: F, verdict: Option<Verdict> },
         Rejected { response: Option<Response<Bytes>> },
         // Boxed, so that the future of a service that never waits is not as large as a request.
         Waiting { judged: Pin<Box<dyn Future<Output = Judged> + Send>>, rest: Option<Box<Rest<S, B>>> },
@@ -45,11 +43,12 @@ pin_project! {
 struct Rest<S, B> {
     service: S,
     request: Request<B>,
-    responder: Arc<Responder>,
+    shared: Shared,
 }
 
 impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
-    pub(crate) const fn passing(response: S::Future, verdict: Verdict) -> Self {
+    /// With the verdict to be told, if it is to be.
+    pub(crate) const fn passing(response: S::Future, verdict: Option<Verdict>) -> Self {
         Self { state: State::Passing { response, verdict } }
     }
 
@@ -61,9 +60,9 @@ impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
         judged: Pin<Box<dyn Future<Output = Judged> + Send>>,
         service: S,
         request: Request<B>,
-        responder: Arc<Responder>,
+        shared: Shared,
     ) -> Self {
-        Self { state: State::Waiting { judged, rest: Some(Box::new(Rest { service, request, responder })) } }
+        Self { state: State::Waiting { judged, rest: Some(Box::new(Rest { service, request, shared })) } }
     }
 }
 
@@ -80,11 +79,12 @@ where
                 // -> the inner service's response
                 StateProj::Passing { response, verdict } => {
                     let mut response = ready!(response.poll(cx))?;
-                    let mut verdict = std::mem::take(verdict);
-                    if let Some(inner) = response.extensions_mut().remove::<Verdict>() {
-                        verdict.append(inner);
+                    if let Some(mut verdict) = verdict.take() {
+                        if let Some(inner) = response.extensions_mut().remove::<Verdict>() {
+                            verdict.append(inner);
+                        }
+                        response.extensions_mut().insert(verdict);
                     }
-                    response.extensions_mut().insert(verdict);
                     return Poll::Ready(Ok(response.map(ResponseBody::inner)));
                 }
                 // -> our own
@@ -96,11 +96,11 @@ where
                 StateProj::Waiting { judged, rest } => {
                     let judged = ready!(judged.as_mut().poll(cx));
                     let rest = rest.take().expect("taken only once, when the verdict is there");
-                    let Rest { mut service, request, responder } = *rest;
+                    let Rest { mut service, request, shared } = *rest;
                     let next = match judged {
                         Ok(verdict) => State::Passing { response: service.call(request), verdict },
                         Err(rejection) => {
-                            let response = responder.respond(*rejection, &RequestHead::from(&request));
+                            let response = shared.responder.respond(*rejection, &RequestHead::from(&request));
                             State::Rejected { response: Some(response) }
                         }
                     };

@@ -20,26 +20,41 @@ use crate::head::RequestHead;
 use crate::key::KeyError;
 use crate::partition::PartitionKey;
 use crate::policy::{FailureMode, MissingKey, Policy};
-use crate::rejection::Rejection;
+use crate::rejection::{Rejection, Responder};
+use crate::time;
 use crate::verdict::Verdict;
 
+/// What the services of a layer have in common. Cloning costs two reference counts.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) policies: Arc<[Policy]>,
+    pub(crate) responder: Arc<Responder>,
+    /// Whether admitted responses carry the verdict.
+    pub(crate) tells_verdict: bool,
+}
+
 /// Boxed, as it is rare and large.
-pub(crate) type Judged = Result<Verdict, Box<Rejection>>;
+/// An admitted request comes with its verdict, if that is to be told.
+pub(crate) type Judged = Result<Option<Verdict>, Box<Rejection>>;
 
 pub(crate) enum Judgement {
     Decided(Judged),
     Pending(Pin<Box<dyn Future<Output = Judged> + Send>>),
 }
 
-pub(crate) fn judge(policies: &Arc<[Policy]>, head: &RequestHead<'_>) -> Judgement {
+pub(crate) fn judge(shared: &Shared, head: &RequestHead<'_>) -> Judgement {
+    let policies = &shared.policies;
     let mut bids = match collect_bids(policies, head) {
         Ok(bids) => bids,
         Err(rejection) => return Judgement::Decided(Err(rejection)),
     };
+    // One reading of the clock for all policies, however often they are asked. Not across an await: the
+    // guard is gone by then.
+    let _held = (bids.len() > 1).then(time::hold);
     if let Some(rejection) = foresee_refusal(policies, &mut bids) {
         return Judgement::Decided(Err(rejection));
     }
-    let mut charging = Charging { bids, next: 0 };
+    let mut charging = Charging { bids, next: 0, tells_verdict: shared.tells_verdict };
     match charging.proceed(policies) {
         Progress::Done(judged) => Judgement::Decided(judged),
         Progress::Waiting(mut pending) => {
@@ -68,7 +83,8 @@ struct Bid {
     decision: Option<Decision>,
 }
 
-type Bids = SmallVec<[Bid; 1]>;
+/// Room for two: a short limit and a long one, or one by client and one for all.
+type Bids = SmallVec<[Bid; 2]>;
 
 fn collect_bids(policies: &[Policy], head: &RequestHead<'_>) -> Result<Bids, Box<Rejection>> {
     let mut bids = Bids::new();
@@ -157,6 +173,7 @@ fn verdict(policies: &[Policy], bids: &Bids) -> Verdict {
 struct Charging {
     bids: Bids,
     next: usize,
+    tells_verdict: bool,
 }
 
 enum Progress {
@@ -182,7 +199,7 @@ impl Charging {
                 }
             }
         }
-        Progress::Done(Ok(verdict(policies, &self.bids)))
+        Progress::Done(Ok(self.tells_verdict.then(|| verdict(policies, &self.bids))))
     }
 
     /// Takes the answer to the bid whose turn it was.

@@ -6,9 +6,10 @@ use http::Response;
 use tower_layer::Layer;
 
 use crate::head::RequestHead;
+use crate::judge::Shared;
 use crate::policy::{Policy, PolicyError};
 use crate::rejection::{Rejection, Responder};
-use crate::service::{RateLimit, Shared};
+use crate::service::RateLimit;
 
 /// Limits the requests to a service by one or more policies.
 ///
@@ -98,7 +99,9 @@ impl RateLimitLayer {
             }
         }
         policies.sort_by_key(Policy::rank);
-        Ok(Self { shared: Shared { policies: policies.into(), responder: Arc::new(Responder::Problem) } })
+        Ok(Self {
+            shared: Shared { policies: policies.into(), responder: Arc::new(Responder::Problem), tells_verdict: true },
+        })
     }
 
     /// Answers rejected requests with what `respond` returns.
@@ -124,6 +127,13 @@ impl RateLimitLayer {
     {
         let respond = move |rejection: &Rejection, head: &RequestHead<'_>| respond(rejection, head).map(Into::into);
         self.shared.responder = Arc::new(Responder::Custom(Box::new(respond)));
+        self
+    }
+
+    /// Leaves the [`Verdict`](crate::Verdict) out of the extensions of admitted responses, where nobody reads it:
+    /// it is the only thing for which an admitted request allocates.
+    pub fn without_verdict(mut self) -> Self {
+        self.shared.tells_verdict = false;
         self
     }
 

@@ -72,6 +72,7 @@
 //! | `http` | yes | the HTTP layer, policies and keys; without it, there is no HTTP type in the crate |
 //! | `queue` | yes | [`LeakyQueue`], on tokio's timer |
 //! | `tracing` | yes | a log line when the set-up is wrong, or a limiter fails or recovers |
+//! | `fast-clock` | no | reading the processor's counter instead of asking the system for the time; saves about 10 ns a decision |
 //! | `axum` | no | reading axum's `ConnectInfo` and `MatchedPath` |
 //! | `config` | no | [`config`]: policies from TOML |
 //! | `test-util` | no | [`testing`] |
@@ -111,7 +112,7 @@ mod rejection;
 #[cfg(feature = "http")]
 mod service;
 pub mod store;
-#[cfg(feature = "http")]
+mod sync;
 mod telemetry;
 #[cfg(feature = "test-util")]
 pub mod testing;

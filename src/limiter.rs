@@ -112,7 +112,8 @@ impl<A: Algorithm> RateLimiter<A, MemoryStore<A::State>> {
 impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
     /// `algorithm` over `store`.
     #[must_use]
-    pub const fn new(algorithm: A, store: S) -> Self {
+    pub fn new(algorithm: A, store: S) -> Self {
+        store.prepare(&algorithm);
         Self { algorithm, store }
     }
 
@@ -130,6 +131,7 @@ impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
 }
 
 impl<A: Algorithm, S: Store<A>> Limiter for RateLimiter<A, S> {
+    #[inline]
     fn check(&self, key: &PartitionKey, cost: u32) -> Check {
         self.store.check(&self.algorithm, key, cost)
     }

@@ -44,11 +44,8 @@ const RETRY_FAILED_AFTER: Duration = Duration::from_secs(1);
 impl Rejection {
     pub(crate) fn limit_exceeded(status: StatusCode, verdict: Verdict) -> Self {
         let detail = match longest_wait(&verdict) {
-            Some(wait) => {
-                let seconds = headers::retry_after_seconds(wait);
-                let plural = if seconds == 1 { "" } else { "s" };
-                format!("The limit is used up; retry in {seconds} second{plural}.").into()
-            }
+            // In the words of `detail`, which needs no room until it is asked for.
+            Some(_) => "".into(),
             None => "The request costs more than is ever admitted at once; do not retry it.".into(),
         };
         Self { reason: Reason::LimitExceeded, status, detail, verdict }
@@ -85,8 +82,15 @@ impl Rejection {
 
     /// One sentence for people. Contains no key and no address.
     #[must_use]
-    pub fn detail(&self) -> &str {
-        &self.detail
+    pub fn detail(&self) -> Cow<'_, str> {
+        match self.retry_after() {
+            Some(wait) if self.reason == Reason::LimitExceeded => {
+                let seconds = headers::retry_after_seconds(wait);
+                let plural = if seconds == 1 { "" } else { "s" };
+                format!("The limit is used up; retry in {seconds} second{plural}.").into()
+            }
+            _ => Cow::Borrowed(&self.detail),
+        }
     }
 
     /// The exact wait after which the same request passes, alone on its keys; `None` if no wait is
@@ -130,7 +134,7 @@ impl Rejection {
             Reason::Misconfigured => ("about:blank", "Internal Server Error"),
         };
         write!(out, r#"{{"type":"{kind}","title":"{title}","status":{},"detail":""#, self.status.as_u16())?;
-        write_escaped(out, &self.detail)?;
+        write_escaped(out, &self.detail())?;
         out.write_char('"')?;
         for (i, violated) in self.verdict.violated().enumerate() {
             out.write_str(if i == 0 { r#","violated-policies":[""# } else { r#"",""# })?;
@@ -181,6 +185,7 @@ impl Responder {
             Self::Custom(respond) => respond(&rejection, head),
         };
         let fields = response.headers_mut();
+        fields.reserve(4);
         if let Some(wait) = rejection.retry_after() {
             headers::insert_retry_after(fields, wait);
             if rejection.reason == Reason::LimitExceeded {

@@ -1,5 +1,4 @@
 use std::fmt;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::{Request, Response};
@@ -8,9 +7,7 @@ use tower_service::Service;
 use crate::body::ResponseBody;
 use crate::future::ResponseFuture;
 use crate::head::RequestHead;
-use crate::judge::{Judgement, judge};
-use crate::policy::Policy;
-use crate::rejection::Responder;
+use crate::judge::{Judgement, Shared, judge};
 
 /// A service whose requests are limited; made by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
@@ -19,13 +16,6 @@ use crate::rejection::Responder;
 pub struct RateLimit<S> {
     inner: S,
     shared: Shared,
-}
-
-/// What the services of a layer have in common. Cloning costs two reference counts.
-#[derive(Clone)]
-pub(crate) struct Shared {
-    pub(crate) policies: Arc<[Policy]>,
-    pub(crate) responder: Arc<Responder>,
 }
 
 impl<S> RateLimit<S> {
@@ -65,7 +55,7 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let head = RequestHead::from(&request);
-        match judge(&self.shared.policies, &head) {
+        match judge(&self.shared, &head) {
             Judgement::Decided(Ok(verdict)) => ResponseFuture::passing(self.inner.call(request), verdict),
             Judgement::Decided(Err(rejection)) => {
                 ResponseFuture::rejected(self.shared.responder.respond(*rejection, &head))
@@ -75,7 +65,7 @@ where
                 // anew: <https://docs.rs/tower/latest/tower/trait.Service.html#be-careful-when-cloning-inner-services>
                 let clone = self.inner.clone();
                 let ready = std::mem::replace(&mut self.inner, clone);
-                ResponseFuture::waiting(judged, ready, request, self.shared.responder.clone())
+                ResponseFuture::waiting(judged, ready, request, self.shared.clone())
             }
         }
     }

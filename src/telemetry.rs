@@ -1,6 +1,8 @@
 //! What is logged: mistakes in the set-up, once each, and transitions. Never a key, and nothing per
 //! refusal: an attacker would write the log.
 
+#![cfg_attr(not(feature = "http"), allow(dead_code))]
+
 #[cfg(feature = "tracing")]
 mod with_tracing {
     use std::fmt::Display;
@@ -22,6 +24,10 @@ mod with_tracing {
         tracing::warn!(target: TARGET, policy, "limiter recovered");
     }
 
+    pub(crate) fn table_filling_up() {
+        tracing::warn!("a memory store is filling up and may lose keys: raise its capacity");
+    }
+
     /// Once for the process, since clients that get past the proxies can bring it about at will.
     pub(crate) fn short_forwarding_list(header: &dyn Display, count: usize) {
         static WARNED: Once = Once::new();
@@ -40,6 +46,7 @@ mod without_tracing {
     pub(crate) fn misconfigured(_policy: &str, _problem: &str) {}
     pub(crate) fn limiter_failed(_policy: &str, _error: &LimiterError, _requests: &str) {}
     pub(crate) fn limiter_recovered(_policy: &str) {}
+    pub(crate) fn table_filling_up() {}
     pub(crate) fn short_forwarding_list(_header: &dyn Display, _count: usize) {}
 }
 

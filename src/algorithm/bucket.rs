@@ -32,6 +32,10 @@ macro_rules! bucket {
                 self.gcra.decide(state, now, cost)
             }
 
+            fn as_bucket(&self) -> Option<Quota> {
+                Some(self.quota)
+            }
+
             fn expires_at(&self, state: &GcraState) -> Timestamp {
                 self.gcra.expires_at(state)
             }

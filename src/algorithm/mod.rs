@@ -110,6 +110,12 @@ pub trait Algorithm: Send + Sync + 'static {
         self.quota().max_burst()
     }
 
+    /// The quota of the token bucket that this is, if it is one and nothing else. A store may then keep
+    /// its keys in a form of its own, such as one word each.
+    fn as_bucket(&self) -> Option<Quota> {
+        None
+    }
+
     /// The *B* of contract 5: the most admitted in an interval of length zero, in the worst case.
     fn worst_burst(&self) -> u64 {
         u64::from(self.quota().max_burst())

@@ -2,7 +2,7 @@
 
 mod memory;
 
-pub use self::memory::MemoryStore;
+pub use self::memory::{MemoryStore, WhenFull};
 
 use crate::algorithm::Algorithm;
 use crate::decision::{Check, Decision, Receipt};
@@ -22,6 +22,11 @@ use crate::partition::PartitionKey;
 /// - A key's state survives for as long as it owes anything, unless the store is full and says so.
 /// - What goes wrong is an error, never a refusal.
 pub trait Store<A: Algorithm>: Send + Sync + 'static {
+    /// Told once, before anything else, which algorithm will be run. By default nothing is prepared.
+    fn prepare(&self, algorithm: &A) {
+        let _ = algorithm;
+    }
+
     /// Decides on `cost` units of `key`, and charges them if they are admitted.
     fn check(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Check;
 

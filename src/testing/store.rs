@@ -13,6 +13,9 @@ use crate::time::{Clock, ManualClock, Timestamp};
 /// Checks a store in memory: it decides as the algorithm would over a plain map, forgets nothing
 /// that is owed, and admits exactly as much as the algorithm when many threads ask at once.
 ///
+/// A store may keep time in coarser units than nanoseconds: the waits that it tells may differ from the
+/// algorithm's by a microsecond, or by 2^-32 of the time that all of the burst takes to be earned.
+///
 /// `make` builds an empty store that tells the time by the given clock and holds at least 64 keys.
 ///
 /// # Panics
@@ -71,7 +74,10 @@ where
     let clock = frozen_clock();
     let store = make(clock.clone());
     let mut model: HashMap<u64, A::State> = HashMap::new();
-    let period = u64::try_from(algorithm.quota().period().as_nanos()).unwrap_or(u64::MAX);
+    let quota = algorithm.quota();
+    let period = u64::try_from(quota.period().as_nanos()).unwrap_or(u64::MAX);
+    let full = quota.period() / quota.limit() * quota.max_burst();
+    let unit = full / u32::MAX + Duration::from_micros(1);
     for step in 0..20_000 {
         let id = random.below(64);
         let key = PartitionKey::from(id);
@@ -80,10 +86,10 @@ where
 
         let (expected, next) = algorithm.decide(model.get(&id).copied(), now, cost);
         if let Some(peeked) = store.peek(algorithm, &key, cost) {
-            assert_eq!(peeked, expected, "step {step}: peeking at {now:?}");
+            assert_same(&peeked, &expected, unit, &format!("step {step}: peeking at {now:?}"));
         }
         let decision = decided(store.check(algorithm, &key, cost));
-        assert_eq!(decision, expected, "step {step}: asking for {cost} at {now:?}");
+        assert_same(&decision, &expected, unit, &format!("step {step}: asking for {cost} at {now:?}"));
         if let Some(next) = next {
             model.insert(id, next);
         }
@@ -91,12 +97,26 @@ where
         if decision.is_allowed() && random.below(8) == 0 {
             store.give_back(algorithm, &key, cost, decision.receipt());
             if let Some(state) = model.get_mut(&id) {
-                *state = algorithm.give_back(*state, now, cost, decision.receipt());
+                *state = algorithm.give_back(*state, now, cost, expected.receipt());
             }
         }
         let some = random.below(period / 8 + 1);
         clock.advance(Duration::from_nanos(random.pick(&[0, 0, 1, period / 1_000, some])));
     }
+}
+
+fn assert_same(decision: &Decision, expected: &Decision, unit: Duration, context: &str) {
+    let facts = |decision: &Decision| (decision.is_allowed(), decision.limit(), decision.remaining());
+    assert_eq!(facts(decision), facts(expected), "{context}");
+    let near = |a: Duration, b: Duration| a.abs_diff(b) <= unit;
+    let waits = (decision.retry_after(), expected.retry_after());
+    let waits_agree = match waits {
+        (Some(told), Some(expected)) => near(told, expected),
+        (told, expected) => told == expected,
+    };
+    assert!(waits_agree, "{context}: told to wait {:?} instead of {:?}", waits.0, waits.1);
+    let resets = (decision.reset_after(), expected.reset_after());
+    assert!(near(resets.0, resets.1), "{context}: reset after {:?} instead of {:?}", resets.0, resets.1);
 }
 
 fn decided(check: Check) -> Decision {

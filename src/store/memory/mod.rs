@@ -1,18 +1,30 @@
+mod compact;
 mod line;
+#[cfg(all(test, sluice_loom))]
+mod models;
+mod pressure;
+mod ticks;
+mod wide;
+mod word;
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::OnceLock;
 
-use self::line::{Line, SLOTS, Tag};
+use siphasher::sip::SipHasher13;
+
+use self::compact::CompactTable;
+use self::pressure::Pressure;
+use self::ticks::TickBucket;
+use self::wide::WideTable;
 use super::Store;
 use crate::algorithm::Algorithm;
 use crate::decision::{Check, Decision, Receipt};
 use crate::partition::PartitionKey;
-use crate::time::{Clock, Monotonic, Timestamp};
+use crate::time::{self, Clock, Monotonic, Timestamp};
 
-/// A table of fixed size in this process's memory. The default store.
+/// A table of fixed size in this process's memory. The default store. It serves the one limiter that it is
+/// given to.
 ///
 /// `S` is the state of the algorithm that it serves; it is inferred.
 ///
@@ -22,41 +34,94 @@ use crate::time::{Clock, Monotonic, Timestamp};
 /// use tower_sluice::{Quota, RateLimiter};
 ///
 /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_second(10)), MemoryStore::with_capacity(100_000));
+/// assert!(limiter.store().size_in_bytes() < 17 * 100_000);
 /// ```
 ///
 /// # Memory
 ///
-/// All memory is taken when the store is made, and none after: 68 bytes per key of capacity for a
-/// bucket, and 50 for a window, whatever the length of the keys. Keys themselves are not stored, only
-/// a keyed 64-bit hash; no task, no thread and no pass ever cleans up, since a slot whose state has
-/// expired *is* free.
+/// For each key of capacity, two slots: **16 bytes for a bucket**, 50 for a window, whatever the length
+/// of the keys. Keys are not stored, only bits of a keyed hash. The system hands the memory of a bucket's
+/// table out as it is first touched, so an idle limiter takes next to none. It never grows, and no task, no thread
+/// and no pass cleans up: a slot whose debt is paid *is* free.
 ///
 /// # When it is full
 ///
-/// Up to `capacity` live keys (keys that still owe something) are held with practically no loss.
-/// Beyond, a new key may find both of its places full of live keys. Then **the key that owes least
-/// is forgotten**: it gets its small debt forgiven, while whoever has drawn most stays limited
-/// however many keys are sprayed. [`evicted_live`](Self::evicted_live) counts how often; if it grows,
-/// raise the capacity.
+/// Up to `capacity` live keys (keys that still owe something) are held without losing one. Beyond, a
+/// new key may find both of its homes full of live keys; [`WhenFull`] says what then.
+/// [`evicted_live`](Self::evicted_live) and [`turned_away`](Self::turned_away) count how often; a warning is logged
+/// once, when four fifths of the slots are taken or the first key is lost.
 ///
 /// # Accuracy
 ///
-/// Two keys share a slot, and so a budget, if their hashes are equal in all 64 bits: with a million
-/// live keys, a new one meets such a stranger with a probability of 5 × 10⁻¹⁴. The hash is SipHash
-/// with a secret drawn for each store, so nobody can aim.
+/// Two keys share a slot, and so a budget, if 28 bits of their hashes and one of their homes are equal:
+/// for a new key in a half-full table, with a probability of 3 × 10⁻⁸ (64 bits, and 5 × 10⁻¹⁴ at a million
+/// keys, for windows and algorithms of your own). The hash is SipHash-1-3 with a secret drawn for each
+/// store, so nobody can aim.
 ///
 /// # Cost
 ///
-/// A decision locks one line of eight slots, or two for a key that is new or in its second home;
-/// threads that work on different keys rarely meet.
+/// For a bucket, one compare-and-swap on a word in one or two cache lines; a refusal only reads. A key that
+/// is new takes a lock that it shares with one in 256 others. Windows lock one or two lines of eight slots.
 pub struct MemoryStore<S, C = Monotonic> {
-    lines: Box<[Mutex<Line<S>>]>,
-    hasher: RandomState,
+    capacity: usize,
+    when_full: WhenFull,
+    hasher: SipHasher13,
     clock: C,
-    evicted_live: AtomicU64,
+    table: OnceLock<Table<S>>,
 }
 
-/// Enough for most services: 3 to 5 MiB for each policy.
+/// What becomes of a new key for which a [`MemoryStore`] has no room.
+///
+/// `tests/flood.rs` measures it: keys that are worth one unit per second are abused at twenty requests per
+/// second, while fresh keys are sprayed that spend something and are never seen again. In twenty seconds
+/// an abuser is entitled to its burst and 20.
+///
+/// | live keys per slot | burst | a sprayed key spends | live keys forgotten, of arrivals | an abuser passes | of |
+/// |---|---|---|---|---|---|
+/// | 0.5 | any | any | none | no more | |
+/// | 1 | 20 | 1 | 51 % | 39 | 40 |
+/// | 5 | 20 | 1 | 99 % | 39 | 40 |
+/// | 5 | 20 | 20 | 80 % | 39 | 40 |
+/// | 2 | 5 | 5 | 88 % | 24 | 25 |
+/// | 5 | 5 | 5 | 98 % | **215** | 25 |
+/// | 5 | 2 | 1 | 99 % | 21 | 22 |
+/// | 2 | 2 | 2 | 96 % | **41** | 22 |
+/// | 5 | 2 | 2 | 100 % | **226** | 22 |
+/// | 2 | 1 | 1 | 98 % | **38** | 21 |
+/// | 5 | 1 | 1 | 99 % | **89** | 21 |
+///
+/// With [`Refuse`](Self::Refuse) or [`Overflow`](Self::Overflow) the last line reads 19 of 21; but four of five newcomers are
+/// refused their first request then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum WhenFull {
+    /// Of the up to sixteen keys in its two homes, the one that owes least is forgotten, and gets its
+    /// small debt forgiven. The default: whoever has drawn most stays limited however many keys are
+    /// sprayed, and nobody new is locked out.
+    ///
+    /// It protects a key only from those that owe less than it does. **With a burst of 1 all keys owe the
+    /// same**, and under a flood of *m* live keys per slot a limited key passes about *m* times as often;
+    /// where a flood's keys spend the same whole burst of 2 or more, up to ten times as often was measured.
+    /// Where that matters (logins, password resets), choose one of the others, or put a policy with a
+    /// wider key beside it.
+    #[default]
+    ForgetLeast,
+    /// The new key is refused, until a slot is free. Exact for the keys that are held, but a flood
+    /// locks out newcomers.
+    Refuse,
+    /// New keys share 512 further budgets, drawn by their hashes, until there is room. Exact for the
+    /// keys that are held; newcomers share in what the flood leaves.
+    Overflow,
+}
+
+enum Table<S> {
+    /// One word per key, for buckets.
+    Compact { table: CompactTable, started: Timestamp },
+    /// Any state, behind locks.
+    Wide(WideTable<S>),
+}
+
+/// Enough for most services: 1 MiB for a bucket, 3 for a window.
 const DEFAULT_CAPACITY: usize = 65_536;
 
 impl<S: Copy> MemoryStore<S> {
@@ -64,18 +129,19 @@ impl<S: Copy> MemoryStore<S> {
     ///
     /// # Panics
     ///
-    /// If `keys` is zero, or the memory cannot be had.
+    /// If `keys` is zero; and, when it is given to a limiter, if the memory cannot be had.
     #[must_use]
     #[track_caller]
     pub fn with_capacity(keys: usize) -> Self {
         assert!(keys > 0, "a store must hold at least one key");
-        // Half load: two random homes of eight slots then practically never overflow (see line.rs).
-        let lines = keys.saturating_mul(2).div_ceil(SLOTS).max(2);
+        // The standard library draws the secret from the system.
+        let secret = RandomState::new();
         Self {
-            lines: std::iter::repeat_with(|| Mutex::new(Line::new())).take(lines).collect(),
-            hasher: RandomState::new(),
+            capacity: keys,
+            when_full: WhenFull::default(),
+            hasher: SipHasher13::new_with_keys(secret.hash_one(0), secret.hash_one(1)),
             clock: Monotonic,
-            evicted_live: AtomicU64::new(0),
+            table: OnceLock::new(),
         }
     }
 }
@@ -88,158 +154,128 @@ impl<S: Copy> Default for MemoryStore<S> {
 }
 
 impl<S: Copy, C> MemoryStore<S, C> {
-    /// Tells the time by `clock` from now on. For a store that is not in use yet: timestamps of two
-    /// clocks do not compare.
+    /// Tells the time by `clock`. For a store that no limiter has yet: timestamps of two clocks do not
+    /// compare.
     #[must_use]
     pub fn with_clock<D: Clock>(self, clock: D) -> MemoryStore<S, D> {
-        MemoryStore { lines: self.lines, hasher: self.hasher, clock, evicted_live: self.evicted_live }
+        let Self { capacity, when_full, hasher, .. } = self;
+        MemoryStore { capacity, when_full, hasher, clock, table: OnceLock::new() }
+    }
+
+    /// What becomes of new keys for which there is no room.
+    #[must_use]
+    pub fn when_full(mut self, choice: WhenFull) -> Self {
+        self.when_full = choice;
+        self.table = OnceLock::new();
+        self
     }
 
     /// How many live keys the store holds without loss.
     #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.lines.len() * SLOTS / 2
+    pub const fn capacity(&self) -> usize {
+        self.capacity
     }
 
-    /// The bytes of its table.
+    /// The bytes of its table, all that it will ever take. Zero before it is given to a limiter.
     #[must_use]
     pub fn size_in_bytes(&self) -> usize {
-        size_of_val(&*self.lines)
+        self.table.get().map_or(0, |table| match table {
+            Table::Compact { table, .. } => table.size_in_bytes(),
+            Table::Wide(table) => table.size_in_bytes(),
+        })
     }
 
-    /// How many keys were forgotten while they still owed something, because the store was full.
+    /// How many keys were forgotten while they still owed something ([`WhenFull::ForgetLeast`]).
     #[must_use]
     pub fn evicted_live(&self) -> u64 {
-        self.evicted_live.load(Ordering::Relaxed)
+        self.pressure().map_or(0, Pressure::evicted)
     }
 
-    /// The two lines in which a key may live, the one to be locked first in front.
-    ///
-    /// Always locking the lower line first is what keeps two threads with the same pair from
-    /// waiting for each other.
-    fn homes(&self, hash: u64) -> (usize, usize) {
-        let count = self.lines.len() as u64;
-        // The high and the low half of the hash each choose a line by multiplying, as dividing
-        // would be slower and masking would need a power of two.
-        #[allow(clippy::cast_possible_truncation)]
-        let (a, b) = ((((hash >> 32) * count) >> 32) as usize, (((hash & 0xffff_ffff) * count) >> 32) as usize);
-        let b = if a == b { (b + 1) % self.lines.len() } else { b };
-        (a.min(b), a.max(b))
+    /// How many requests of new keys were refused or had to share ([`WhenFull::Refuse`],
+    /// [`WhenFull::Overflow`]).
+    #[must_use]
+    pub fn turned_away(&self) -> u64 {
+        self.pressure().map_or(0, Pressure::turned_away)
     }
 
-    fn lock(&self, line: usize) -> MutexGuard<'_, Line<S>> {
-        // A panicking algorithm leaves the line as it was: states are replaced whole.
-        self.lines[line].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Runs `transition` on what is remembered of `key`, and remembers what it returns.
-    ///
-    /// A key lives in at most one of its homes, because it is only ever put into one while both are
-    /// locked and neither has it. So the first home may be searched, and a key found there served,
-    /// under that home's lock alone.
-    fn with_state<A, R>(
-        &self,
-        algorithm: &A,
-        key: &PartitionKey,
-        transition: impl FnOnce(Option<S>, Timestamp) -> (R, Option<S>),
-    ) -> R
-    where
-        A: Algorithm<State = S>,
-        C: Clock,
-    {
-        let hash = self.hasher.hash_one(key.as_bytes());
-        let tag = Tag::new(hash).unwrap_or(Tag::MIN);
-        let now = self.clock.now();
-        let (low, high) = self.homes(hash);
-
-        let mut low = self.lock(low);
-        if let Some(state) = low.find(tag) {
-            return step(state, now, transition);
-        }
-        let mut high = self.lock(high);
-        if let Some(state) = high.find(tag) {
-            return step(state, now, transition);
-        }
-
-        let (result, next) = transition(None, now);
-        if let Some(state) = next {
-            let is_free = |state: &S| algorithm.expires_at(state) <= now;
-            // The emptier of the two: choosing it is what keeps both from filling up early.
-            let (emptier, fuller) =
-                if low.free(is_free) >= high.free(is_free) { (&mut low, &mut high) } else { (&mut high, &mut low) };
-            if !emptier.put(tag, state, is_free) {
-                let owed = |state: &S| algorithm.owed(state, now);
-                let line = if emptier.least(owed) <= fuller.least(owed) { emptier } else { fuller };
-                line.replace_least(tag, state, owed);
-                self.evicted_live.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        result
+    fn pressure(&self) -> Option<&Pressure> {
+        self.table.get().map(|table| match table {
+            Table::Compact { table, .. } => table.pressure(),
+            Table::Wide(table) => table.pressure(),
+        })
     }
 }
 
-fn step<S: Copy, R>(
-    state: &mut S,
-    now: Timestamp,
-    transition: impl FnOnce(Option<S>, Timestamp) -> (R, Option<S>),
-) -> R {
-    let (result, next) = transition(Some(*state), now);
-    if let Some(next) = next {
-        *state = next;
+impl<S: Copy, C: Clock> MemoryStore<S, C> {
+    #[inline]
+    fn table<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Table<S> {
+        self.table.get_or_init(|| match algorithm.as_bucket().and_then(|quota| TickBucket::new(&quota)) {
+            Some(bucket) => Table::Compact {
+                table: CompactTable::new(bucket, self.capacity, self.when_full),
+                started: self.clock.now(),
+            },
+            None => Table::Wide(WideTable::new(self.capacity, self.when_full)),
+        })
     }
-    result
+
+    #[inline]
+    fn hash(&self, key: &PartitionKey) -> u64 {
+        self.hasher.hash(key.as_bytes())
+    }
+
+    /// The present, counted from when the table was made, so that it is small. A clock that is set back
+    /// beyond that stands still there.
+    #[inline]
+    fn since(&self, started: Timestamp) -> Timestamp {
+        Timestamp::from_nanos(self.clock.now().as_nanos().saturating_sub(started.as_nanos()))
+    }
 }
 
 impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
+    fn prepare(&self, algorithm: &A) {
+        self.table(algorithm);
+    }
+
+    #[inline]
     fn check(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Check {
-        self.with_state(algorithm, key, |state, now| algorithm.decide(state, now, cost)).into()
+        let hash = self.hash(key);
+        let decision = match self.table(algorithm) {
+            Table::Compact { table, started } => {
+                let now = table.bucket().tick(self.since(*started));
+                table.check(hash, cost, now, |bucket| {
+                    time::let_go();
+                    bucket.tick(self.since(*started))
+                })
+            }
+            Table::Wide(table) => table.check(algorithm, hash, cost, || self.clock.now()),
+        };
+        decision.into()
     }
 
     fn peek(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Decision> {
-        Some(self.with_state(algorithm, key, |state, now| (algorithm.decide(state, now, cost).0, None)))
+        let hash = self.hash(key);
+        Some(match self.table(algorithm) {
+            Table::Compact { table, started } => table.peek(hash, cost, table.bucket().tick(self.since(*started))),
+            Table::Wide(table) => table.peek(algorithm, hash, self.clock.now(), cost),
+        })
     }
 
     fn give_back(&self, algorithm: &A, key: &PartitionKey, cost: u32, receipt: Receipt) {
-        self.with_state(algorithm, key, |state, now| {
-            ((), state.map(|state| algorithm.give_back(state, now, cost, receipt)))
-        });
+        let hash = self.hash(key);
+        match self.table(algorithm) {
+            Table::Compact { table, started } => {
+                table.give_back(hash, cost, receipt, table.bucket().tick(self.since(*started)));
+            }
+            Table::Wide(table) => table.give_back(algorithm, hash, self.clock.now(), cost, receipt),
+        }
     }
 }
 
 impl<S: Copy, C> fmt::Debug for MemoryStore<S, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore")
-            .field("capacity", &self.capacity())
+            .field("capacity", &self.capacity)
             .field("evicted_live", &self.evicted_live())
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::algorithm::{FixedWindowState, GcraState, SlidingWindowState};
-
-    /// What the documentation says.
-    #[test]
-    fn bytes_per_key() {
-        fn of<S: Copy>() -> usize {
-            MemoryStore::<S>::with_capacity(10_000).size_in_bytes() / 10_000
-        }
-        assert_eq!(of::<GcraState>(), 68);
-        assert_eq!(of::<FixedWindowState>(), 50);
-        assert_eq!(of::<SlidingWindowState>(), 50);
-    }
-
-    #[test]
-    fn a_store_of_any_size_has_two_homes_for_every_hash() {
-        for keys in [1, 2, 3, 8, 9, 1_000] {
-            let store = MemoryStore::<GcraState>::with_capacity(keys);
-            assert!(store.capacity() >= keys);
-            for hash in [0, 1, u64::MAX, u64::MAX << 32, u64::MAX >> 32, 0x1234_5678_9abc_def0] {
-                let (low, high) = store.homes(hash);
-                assert!(low < high && high < store.lines.len(), "{keys} keys, hash {hash:#x}: {low} and {high}");
-            }
-        }
     }
 }

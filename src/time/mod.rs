@@ -1,5 +1,9 @@
 //! Instants, and the clocks that tell them.
 
+#[cfg(feature = "fast-clock")]
+mod counter;
+
+use std::cell::Cell;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -94,15 +98,81 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 pub struct Monotonic;
 
 impl Clock for Monotonic {
+    #[inline(always)]
     fn now(&self) -> Timestamp {
-        static ANCHOR: OnceLock<(Instant, u64)> = OnceLock::new();
-        let (start, epoch_nanos) = ANCHOR.get_or_init(|| {
-            // A wall clock set before 1970 only moves the windows' edges; zero serves as well.
-            let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            (Instant::now(), nanos_of(wall))
-        });
-        Timestamp(epoch_nanos.saturating_add(nanos_of(start.elapsed())))
+        match HELD.get() {
+            Held::No => read(),
+            Held::At(now, left) if left > 0 => {
+                HELD.set(Held::At(now, left - 1));
+                now
+            }
+            Held::At(..) | Held::AtNextReading => {
+                let now = read();
+                HELD.set(Held::At(now, HELD_READINGS));
+                now
+            }
+        }
     }
+}
+
+#[inline(always)]
+fn read() -> Timestamp {
+    #[cfg(feature = "fast-clock")]
+    return counter::now();
+    #[cfg(not(feature = "fast-clock"))]
+    system_now()
+}
+
+thread_local! {
+    static HELD: Cell<Held> = const { Cell::new(Held::No) };
+}
+
+#[derive(Clone, Copy)]
+enum Held {
+    No,
+    AtNextReading,
+    /// And how often it may still be read: whoever waits for time to pass must not wait for ever.
+    At(Timestamp, u32),
+}
+
+/// As often as sixteen policies look at it, twice each.
+const HELD_READINGS: u32 = 32;
+
+/// Lets a held clock move on to the present, once.
+pub(crate) fn let_go() {
+    if matches!(HELD.get(), Held::At(..)) {
+        HELD.set(Held::AtNextReading);
+    }
+}
+
+/// Holds [`Monotonic`] at its next reading for this thread, until the guard is dropped: several policies
+/// that judge one request do so at one time, which is read once.
+#[cfg_attr(not(feature = "http"), allow(dead_code))]
+pub(crate) fn hold() -> Hold {
+    let outer = HELD.get();
+    if matches!(outer, Held::No) {
+        HELD.set(Held::AtNextReading);
+    }
+    Hold(outer)
+}
+
+pub(crate) struct Hold(Held);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        HELD.set(self.0);
+    }
+}
+
+/// The system's monotonic clock, from the epoch.
+fn system_now() -> Timestamp {
+    static ANCHOR: OnceLock<(Instant, u64)> = OnceLock::new();
+    let (start, epoch_nanos) = ANCHOR.get_or_init(|| {
+        // A wall clock set before 1970 only moves the windows' edges; zero serves as well.
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        (Instant::now(), nanos_of(wall))
+    });
+    Timestamp(epoch_nanos.saturating_add(nanos_of(start.elapsed())))
 }
 
 /// A clock that moves only when told to, for tests. Clones share the time.
@@ -163,6 +233,23 @@ mod tests {
         assert!(second >= first);
         let apart = Duration::from_nanos(first.as_nanos()).abs_diff(wall);
         assert!(apart < Duration::from_secs(60), "anchored {apart:?} away from the wall clock");
+    }
+
+    #[test]
+    fn a_held_clock_stands_still_on_its_thread_alone() {
+        let before = Monotonic.now();
+        let guard = hold();
+        let held = Monotonic.now();
+        let elsewhere = || {
+            let mut now = Monotonic.now();
+            while now <= held {
+                now = Monotonic.now();
+            }
+        };
+        std::thread::scope(|scope| scope.spawn(elsewhere).join().unwrap());
+        assert!(held >= before && Monotonic.now() == held);
+        drop(guard);
+        assert!(Monotonic.now() > held);
     }
 
     #[test]

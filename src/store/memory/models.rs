@@ -1,0 +1,171 @@
+//! What threads can do to one another in a [`CompactTable`], in every order: run with
+//! `RUSTFLAGS="--cfg sluice_loom" cargo test --release --lib models`.
+//!
+//! The tables are as small as can be (two lines of two slots), and each model is named after its hazard.
+
+use loom::sync::Arc;
+use loom::thread;
+
+use super::WhenFull;
+use super::compact::CompactTable;
+use super::ticks::{Tick, TickBucket};
+use crate::decision::Decision;
+use crate::quota::Quota;
+
+const EPOCH: u64 = 1 << 32;
+
+/// Four slots; keys of `burst` units that take years to be earned.
+fn table(burst: u32) -> Arc<CompactTable> {
+    let bucket = TickBucket::new(&Quota::per_day(1).burst(burst)).unwrap();
+    Arc::new(CompactTable::new(bucket, 2, WhenFull::ForgetLeast))
+}
+
+/// The hash of the `n`-th key: tags differ, and no arrival is sampled.
+const fn key(n: u64) -> u64 {
+    (n << 40) | (n + 1) << 12 | 1 << 5
+}
+
+fn ask(table: &CompactTable, hash: u64, now: u64) -> Decision {
+    table.check(hash, 1, Tick::at(now), |_| Tick::at(now))
+}
+
+fn admitted(table: &CompactTable, hash: u64, now: u64) -> u32 {
+    u32::from(ask(table, hash, now).is_allowed())
+}
+
+/// In how many slots a key is. Looks at the words themselves.
+fn copies(table: &CompactTable, hash: u64) -> usize {
+    table.copies(hash)
+}
+
+/// Both look, neither finds it, and both put it into a slot: then it could be charged twice over.
+#[test]
+fn two_threads_touch_a_fresh_key_at_once() {
+    loom::model(|| {
+        let table = table(1);
+        let other = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || admitted(&table, key(1), 5))
+        };
+        let mine = admitted(&table, key(1), 5);
+        assert_eq!(mine + other.join().unwrap(), 1);
+        assert_eq!(copies(&table, key(1)), 1);
+    });
+}
+
+/// Both judge the same word, and both write what follows from it: then one charge would be lost.
+#[test]
+fn two_threads_charge_the_same_word() {
+    loom::model(|| {
+        let table = table(2);
+        assert!(ask(&table, key(1), 5).is_allowed());
+        let other = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || admitted(&table, key(1), 5))
+        };
+        let mine = admitted(&table, key(1), 6);
+        assert_eq!(mine + other.join().unwrap(), 1);
+    });
+}
+
+/// One finds its key, and before it writes, the other gives the slot away.
+#[test]
+fn a_slot_is_given_away_while_its_key_is_charged() {
+    loom::model(|| {
+        let table = table(3);
+        // Four slots are taken, and key 0 owes least.
+        for n in 0..4 {
+            assert!(ask(&table, key(n), 5).is_allowed());
+        }
+        for n in 1..4 {
+            assert!(ask(&table, key(n), 5).is_allowed());
+        }
+        let other = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || admitted(&table, key(9), 5))
+        };
+        let mine = admitted(&table, key(0), 5);
+        assert_eq!((mine, other.join().unwrap()), (1, 1));
+        // One key too many: one is gone, or two in turn if key 0 came back. Key 9 owes least then, but
+        // it was charged, so it is not gone for nothing.
+        assert!((0..10).all(|n| copies(&table, key(n)) <= 1));
+        assert_eq!((0..10).map(|n| copies(&table, key(n))).sum::<usize>(), 4);
+        assert!(copies(&table, key(9)) == 1 || table.pressure().evicted() == 2);
+    });
+}
+
+/// A debt that is still owed must survive the page's being gone through, by two at once.
+#[test]
+fn a_page_is_renewed_while_a_key_in_it_is_charged() {
+    loom::model(|| {
+        let table = table(2);
+        assert!(ask(&table, key(1), EPOCH - 1).is_allowed());
+        let other = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || admitted(&table, key(1), EPOCH + 1))
+        };
+        let mine = admitted(&table, key(1), EPOCH + 1);
+        assert_eq!(mine + other.join().unwrap(), 1);
+        assert_eq!(copies(&table, key(1)), 1);
+    });
+}
+
+/// After a long time everything in a page is cleared. One who clears late must not clear what the other
+/// has charged since.
+#[test]
+fn a_page_is_cleared_while_a_key_is_put_into_it() {
+    loom::model(|| {
+        let table = table(1);
+        assert!(ask(&table, key(1), 5).is_allowed());
+        let late = 40 * EPOCH;
+        let other = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || admitted(&table, key(1), late))
+        };
+        let mine = admitted(&table, key(1), late);
+        assert_eq!(mine + other.join().unwrap(), 1);
+        assert_eq!(copies(&table, key(1)), 1);
+    });
+}
+
+/// One reads the clock and comes late, in whatever step of its decision: by its own time, what the other
+/// charges meanwhile was paid long ago.
+#[test]
+fn a_thread_is_held_up_while_another_charges() {
+    for sleep in [2, 9, 12, 16] {
+        loom::model(move || {
+            let table = table(1);
+            let late = sleep * EPOCH;
+            let other = {
+                let table = Arc::clone(&table);
+                thread::spawn(move || admitted(&table, key(1), late))
+            };
+            let mine = u32::from(table.check(key(1), 1, Tick::at(5), |_| Tick::at(late)).is_allowed());
+            // Both pass only if mine came first, and was paid by then.
+            let both = mine + other.join().unwrap();
+            assert!(both == 1 || (both == 2 && 5 + table.bucket().capacity() <= late));
+            // Whoever came last owes, and nobody else owes anything.
+            assert!(copies(&table, key(1)) <= 1);
+            let last = admitted(&table, key(1), late + 1) + admitted(&table, key(1), late + 2);
+            assert!(last <= 1);
+        });
+    }
+}
+
+/// One gives back while the other charges.
+#[test]
+fn a_refund_meets_a_charge() {
+    loom::model(|| {
+        let table = table(2);
+        let first = ask(&table, key(1), 5);
+        assert!(ask(&table, key(1), 5).is_allowed());
+        let other = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || table.give_back(key(1), 1, first.receipt(), Tick::at(5)))
+        };
+        let mine = admitted(&table, key(1), 5);
+        other.join().unwrap();
+        // Before the refund or after it: one unit has been given back, and is taken at most once.
+        assert_eq!(mine + admitted(&table, key(1), 5), 1);
+    });
+}

@@ -1,0 +1,63 @@
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::telemetry;
+
+/// How full a table is, as far as arrivals of new keys show it.
+#[derive(Debug, Default)]
+pub(super) struct Pressure {
+    evicted: AtomicU64,
+    turned_away: AtomicU64,
+    /// The share of slots taken that sampled arrivals met, averaged, in parts of 2^16.
+    load: AtomicU32,
+    warned: AtomicU32,
+}
+
+const ONE: u32 = 1 << 16;
+
+/// One arrival in so many is looked at.
+const SAMPLE: u64 = 64;
+
+/// An average over so many of those.
+const WEIGHT: u32 = 32;
+
+impl Pressure {
+    /// A new key met a line with `free` of eight slots free, the emptier of two.
+    pub(super) fn note_arrival(&self, hash: u64, free: usize) {
+        // Any bits of the hash that did not choose the line would do.
+        if (hash >> 5) % SAMPLE != 0 {
+            return;
+        }
+        let free = u32::try_from(free.min(8)).unwrap_or(8);
+        let met = ONE - free * (ONE / 8);
+        // A lost update costs a sample.
+        let load = self.load.load(Ordering::Relaxed);
+        let load = load - load / WEIGHT + met / WEIGHT;
+        self.load.store(load, Ordering::Relaxed);
+        if load > ONE / 5 * 4 {
+            self.warn_once(telemetry::table_filling_up);
+        }
+    }
+
+    pub(super) fn note_evicted(&self) {
+        self.evicted.fetch_add(1, Ordering::Relaxed);
+        self.warn_once(telemetry::table_filling_up);
+    }
+
+    pub(super) fn note_turned_away(&self) {
+        self.turned_away.fetch_add(1, Ordering::Relaxed);
+        self.warn_once(telemetry::table_filling_up);
+    }
+
+    pub(super) fn evicted(&self) -> u64 {
+        self.evicted.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn turned_away(&self) -> u64 {
+        self.turned_away.load(Ordering::Relaxed)
+    }
+
+    fn warn_once(&self, warn: impl FnOnce()) {
+        if self.warned.load(Ordering::Relaxed) == 0 && self.warned.swap(1, Ordering::Relaxed) == 0 {
+            warn();
+        }
+    }
+}
