@@ -14,15 +14,16 @@ const PICTURE: &[(&str, &[&str])] = &[
     ("quota", &["time"]),
     // Pure mathematics.
     ("algorithm", &["decision", "quota", "time"]),
+    ("sync", &[]),
+    ("telemetry", &["decision"]),
     // State and time.
-    ("store", &["algorithm", "decision", "partition", "time"]),
+    ("store", &["algorithm", "decision", "partition", "quota", "sync", "telemetry", "time"]),
     // One decision.
     ("limiter", &["algorithm", "decision", "partition", "store"]),
     ("queue", &["algorithm", "decision", "limiter", "partition", "quota", "time"]),
     ("throttle", &["decision", "limiter", "partition"]),
     ("testing", &["algorithm", "decision", "partition", "quota", "store", "time"]),
     // From here on, HTTP.
-    ("telemetry", &["decision"]),
     ("head", &[]),
     ("headers", &[]),
     ("body", &[]),
@@ -30,16 +31,28 @@ const PICTURE: &[(&str, &[&str])] = &[
     ("key", &["head", "partition", "telemetry"]),
     ("policy", &["decision", "head", "key", "limiter", "telemetry"]),
     ("rejection", &["head", "headers", "key", "policy", "verdict"]),
-    ("judge", &["decision", "head", "key", "partition", "policy", "rejection", "verdict"]),
-    ("future", &["body", "head", "judge", "rejection", "verdict"]),
-    ("service", &["body", "future", "head", "judge", "policy", "rejection"]),
-    ("layer", &["head", "policy", "rejection", "service"]),
+    ("judge", &["decision", "head", "key", "partition", "policy", "rejection", "time", "verdict"]),
+    ("future", &["body", "head", "judge", "verdict"]),
+    ("service", &["body", "future", "head", "judge"]),
+    ("layer", &["head", "judge", "policy", "rejection", "service"]),
     ("config", &["algorithm", "head", "key", "layer", "limiter", "partition", "policy", "queue", "quota"]),
 ];
 
 /// Modules that must compile without any HTTP type, for workers and clients of other protocols.
-const BELOW_HTTP: &[&str] =
-    &["time", "decision", "partition", "quota", "algorithm", "store", "limiter", "queue", "throttle", "testing"];
+const BELOW_HTTP: &[&str] = &[
+    "time",
+    "decision",
+    "partition",
+    "quota",
+    "algorithm",
+    "sync",
+    "telemetry",
+    "store",
+    "limiter",
+    "queue",
+    "throttle",
+    "testing",
+];
 
 #[test]
 fn imports_point_down() {

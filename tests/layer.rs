@@ -310,6 +310,13 @@ async fn every_response_carries_the_verdict_and_layers_add_theirs() {
     assert_eq!(told, [("outer", 9, 8), ("inner", 5, 4)]);
 }
 
+#[tokio::test]
+async fn the_verdict_can_be_left_out_of_what_passes() {
+    let layer = RateLimitLayer::new(Policy::new("p", one())).without_verdict();
+    assert!(send(&layer, request(&[])).await.verdict.is_none());
+    assert!(send(&layer, request(&[])).await.verdict.is_some());
+}
+
 // Keys.
 
 #[tokio::test]

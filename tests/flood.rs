@@ -1,0 +1,127 @@
+//! What a flood of fresh keys does to a memory store that is too small for it. The tables in the
+//! documentation of `WhenFull` and in DESIGN.md are what this prints:
+//!
+//!     cargo test --test flood -- --nocapture
+
+use std::time::Duration;
+
+use tower_sluice::algorithm::{Algorithm, TokenBucket};
+use tower_sluice::store::{MemoryStore, WhenFull};
+use tower_sluice::time::{ManualClock, Timestamp};
+use tower_sluice::{Check, Limiter, Quota, RateLimiter};
+
+const SLOTS: u64 = 20_000;
+const SECONDS: u64 = 20;
+const STEPS_PER_SECOND: u64 = 100;
+
+struct Flood {
+    burst: u32,
+    /// What each fresh key spends before it is never seen again.
+    spends: u32,
+    /// Keys that are live at a time, in tenths of the slots.
+    tenths: u64,
+    when_full: WhenFull,
+}
+
+#[derive(Debug)]
+struct Outcome {
+    /// Live keys that were forgotten: of a thousand arrivals, and in all.
+    evicted: u64,
+    evicted_in_all: u64,
+    /// What each of a hundred keys got that asked twenty times a second, on average, in tenths.
+    admitted_tenths: u64,
+    /// Fresh keys that were refused their first request, of a thousand.
+    locked_out: u64,
+}
+
+impl Flood {
+    /// Twenty seconds of it, at one per second and key.
+    fn run(&self) -> Outcome {
+        let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_000_000_000));
+        let capacity = usize::try_from(SLOTS / 2).unwrap();
+        let store = MemoryStore::with_capacity(capacity).when_full(self.when_full).with_clock(clock.clone());
+        let limiter = RateLimiter::new(TokenBucket::new(Quota::per_second(1).burst(self.burst)), store);
+        // A fresh key is live for as many seconds as it spends units.
+        let per_step = SLOTS * self.tenths / 10 / u64::from(self.spends) / STEPS_PER_SECOND;
+        let (mut fresh, mut locked_out, mut admitted) = (1_000_000_u64, 0, 0);
+        for step in 0..SECONDS * STEPS_PER_SECOND {
+            for _ in 0..per_step {
+                fresh += 1;
+                let passed = (0..self.spends).filter(|_| asks(&limiter, fresh)).count();
+                locked_out += u64::from(passed == 0);
+            }
+            if step % (STEPS_PER_SECOND / 20) == 0 {
+                admitted += (0..100).filter(|key| asks(&limiter, *key)).count() as u64;
+            }
+            clock.advance(Duration::from_millis(1_000 / STEPS_PER_SECOND));
+        }
+        let arrivals = fresh - 1_000_000;
+        Outcome {
+            evicted: limiter.store().evicted_live() * 1_000 / arrivals,
+            evicted_in_all: limiter.store().evicted_live(),
+            admitted_tenths: admitted / 10,
+            locked_out: locked_out * 1_000 / arrivals,
+        }
+    }
+}
+
+fn asks<A: Algorithm>(limiter: &RateLimiter<A, MemoryStore<A::State, ManualClock>>, key: u64) -> bool {
+    matches!(limiter.check(&key.into(), 1), Check::Ready(Ok(decision)) if decision.is_allowed())
+}
+
+#[test]
+fn those_who_owe_more_than_the_flood_stay_limited() {
+    println!(
+        "| live keys per slot | burst | a flood key spends | live keys lost, of arrivals | an abuser passes | of |"
+    );
+    println!("|---|---|---|---|---|---|");
+    for (burst, spends) in [(1, 1), (2, 1), (2, 2), (5, 1), (5, 5), (20, 1), (20, 20)] {
+        for tenths in [5, 7, 10, 20, 50] {
+            let outcome = Flood { burst, spends, tenths, when_full: WhenFull::ForgetLeast }.run();
+            let entitled = u64::from(burst) + SECONDS;
+            println!(
+                "| {}.{} | {burst} | {spends} | {}.{} % | {}.{} | {entitled} |",
+                tenths / 10,
+                tenths % 10,
+                outcome.evicted / 10,
+                outcome.evicted % 10,
+                outcome.admitted_tenths / 10,
+                outcome.admitted_tenths % 10
+            );
+            assert_eq!(outcome.locked_out, 0, "a newcomer must not be locked out");
+            if tenths == 5 {
+                assert_eq!(outcome.evicted_in_all, 0, "at half load nothing is lost");
+            }
+            // Where all owe the same single unit, a key passes as often as the flood goes over the table.
+            if burst == 1 {
+                assert!(outcome.admitted_tenths <= entitled * tenths.max(10) * 11 / 10, "{outcome:?}");
+            }
+            if spends * 4 <= burst {
+                assert!(outcome.admitted_tenths <= 10 * entitled, "{outcome:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_strict_choices_keep_every_limit_and_cost_the_newcomers() {
+    println!("| when full | live keys per slot | an abuser passes | of | newcomers locked out |");
+    println!("|---|---|---|---|---|");
+    for when_full in [WhenFull::ForgetLeast, WhenFull::Refuse, WhenFull::Overflow] {
+        for tenths in [5, 20, 50] {
+            let outcome = Flood { burst: 1, spends: 1, tenths, when_full }.run();
+            println!(
+                "| {when_full:?} | {}.{} | {}.{} | 21 | {}.{} % |",
+                tenths / 10,
+                tenths % 10,
+                outcome.admitted_tenths / 10,
+                outcome.admitted_tenths % 10,
+                outcome.locked_out / 10,
+                outcome.locked_out % 10
+            );
+            if when_full != WhenFull::ForgetLeast {
+                assert!(outcome.admitted_tenths <= 210 && outcome.evicted_in_all == 0, "{outcome:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What the memory store takes from the system. In a process of its own, one thing after the other, since
+//! it is the process that is measured.
+
+use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::store::{MemoryStore, Store};
+use tower_sluice::time::{ManualClock, Timestamp};
+use tower_sluice::{Check, Limiter, Quota, RateLimiter};
+
+fn admits(limiter: &impl Limiter, key: u64) -> bool {
+    match limiter.check(&key.into(), 1) {
+        Check::Ready(Ok(decision)) => decision.is_allowed(),
+        other => panic!("memory decides at once, but answered {other:?}"),
+    }
+}
+
+fn frozen() -> ManualClock {
+    ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn memory_is_taken_when_it_is_needed_and_never_more() {
+    an_idle_table_takes_none();
+    ten_million_fresh_keys_take_no_more();
+}
+
+/// The system hands memory out as it is touched.
+fn an_idle_table_takes_none() {
+    let before = resident_kib();
+    let store = MemoryStore::with_capacity(50_000_000).with_clock(frozen());
+    let bucket = TokenBucket::new(Quota::per_hour(1));
+    store.prepare(&bucket);
+    assert!(store.size_in_bytes() >= 800_000_000);
+    let limiter = RateLimiter::new(bucket, store);
+    assert!((0..100).all(|key| admits(&limiter, key)));
+    let grown = resident_kib().saturating_sub(before);
+    assert!(grown < 4_096, "{grown} KiB for a hundred keys");
+}
+
+fn ten_million_fresh_keys_take_no_more() {
+    let store = MemoryStore::with_capacity(500_000).with_clock(frozen());
+    let limiter = RateLimiter::new(TokenBucket::new(Quota::per_hour(1)), store);
+    let mut keys = 0..;
+    let mut spray = |count: usize| keys.by_ref().take(count).filter(|key| admits(&limiter, *key)).count();
+    assert_eq!(spray(2_000_000), 2_000_000, "nobody new is locked out");
+    let before = resident_kib();
+    assert_eq!(spray(8_000_000), 8_000_000);
+    let grown = resident_kib().saturating_sub(before);
+    assert!(grown < 1_024, "grown by {grown} KiB after the table was full");
+    assert!(limiter.store().evicted_live() > 8_000_000);
+}
+
+/// What the process takes.
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a system that tells what a process takes");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.unwrap().trim().trim_end_matches(" kB").parse().unwrap()
+}

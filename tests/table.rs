@@ -1,0 +1,258 @@
+//! The table of the memory store under pressure: floods, races, and what it promises when it is full.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tower_sluice::algorithm::{Algorithm, SlidingWindow, TokenBucket};
+use tower_sluice::store::{MemoryStore, WhenFull};
+use tower_sluice::testing::IntervalChecker;
+use tower_sluice::time::{Clock, ManualClock, Monotonic, Timestamp};
+use tower_sluice::{Check, Decision, Limiter, Quota, RateLimiter};
+
+fn ask(limiter: &impl Limiter, key: u64) -> Decision {
+    match limiter.check(&key.into(), 1) {
+        Check::Ready(Ok(decision)) => decision,
+        other => panic!("memory decides at once, but answered {other:?}"),
+    }
+}
+
+fn admits(limiter: &impl Limiter, key: u64) -> bool {
+    ask(limiter, key).is_allowed()
+}
+
+fn frozen() -> ManualClock {
+    ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
+}
+
+/// One per hour and key, all at once.
+fn one_each(keys: usize) -> RateLimiter<TokenBucket, MemoryStore<<TokenBucket as Algorithm>::State, ManualClock>> {
+    RateLimiter::new(TokenBucket::new(Quota::per_hour(1)), MemoryStore::with_capacity(keys).with_clock(frozen()))
+}
+
+#[test]
+fn a_million_keys_take_17_bytes_each_and_none_is_lost() {
+    let limiter = one_each(1_000_000);
+    assert!((0..1_000_000).all(|key| admits(&limiter, key)));
+    assert_eq!(limiter.store().evicted_live(), 0);
+    assert!(!(0..1_000_000).any(|key| admits(&limiter, key)));
+    let bytes = limiter.store().size_in_bytes();
+    assert!(bytes <= 17 * 1_000_000, "{bytes} bytes");
+}
+
+/// When two threads touch a key for the first time at once, it must not be put into two slots.
+#[test]
+fn ten_million_first_touches_by_two_threads_are_charged_once() {
+    const KEYS: u64 = 1_000_000;
+    for round in 0..10 {
+        let limiter = one_each(2_000_000);
+        let keys = round * KEYS..(round + 1) * KEYS;
+        let ask_for_all = || keys.clone().filter(|key| admits(&limiter, *key)).count() as u64;
+        let admitted = std::thread::scope(|scope| {
+            let threads = [scope.spawn(ask_for_all), scope.spawn(ask_for_all)];
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum::<u64>()
+        });
+        assert_eq!(admitted, KEYS, "round {round}");
+        assert_eq!(limiter.store().evicted_live(), 0);
+    }
+}
+
+/// Ten million decisions by four threads on a few keys, the clock moved on a thousand times: at every
+/// step each key is admitted exactly what a bucket alone would admit, and no interval sees too much.
+#[test]
+fn no_interval_admits_more_than_burst_and_rate() {
+    const KEYS: usize = 8;
+    const ROUNDS: u64 = 1_000;
+    const PER_ROUND: u64 = 2_500;
+    let quota = Quota::per_second(1_000).burst(64);
+    let (bucket, clock) = (TokenBucket::new(quota), frozen());
+    let limiter = RateLimiter::new(bucket, MemoryStore::with_capacity(64).with_clock(clock.clone()));
+    let admitted: [AtomicU32; KEYS] = Default::default();
+    let barrier = Barrier::new(5);
+    let mut checkers = vec![IntervalChecker::new(quota, 64); KEYS];
+    let mut models = [None; KEYS];
+
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let (limiter, barrier, admitted) = (&limiter, &barrier, &admitted);
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    barrier.wait();
+                    for step in 0..PER_ROUND {
+                        let key = (step * 7 + round + thread) % KEYS as u64;
+                        if admits(limiter, key) {
+                            admitted[usize::try_from(key).unwrap()].fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    barrier.wait();
+                }
+            });
+        }
+        for round in 0..ROUNDS {
+            barrier.wait();
+            barrier.wait();
+            let now = clock.now();
+            for key in 0..KEYS {
+                let taken = admitted[key].swap(0, Ordering::Relaxed);
+                let free = bucket.decide(models[key], now, 0).0.remaining();
+                // Every key is asked for more often in a round than its bucket holds.
+                assert_eq!(taken, free, "round {round}, key {key}");
+                models[key] = bucket.decide(models[key], now, taken).1.or(models[key]);
+                checkers[key].admit(now, taken);
+            }
+            // Mostly a few tokens' worth; sometimes nothing, or more than the burst.
+            clock.advance(Duration::from_millis([3, 17, 0, 1, 90, 5][usize::try_from(round % 6).unwrap()]));
+        }
+    });
+}
+
+/// The same against the running clock. The store reads it somewhere between the two readings here, so
+/// what is asserted is P1: of all that was asked for after *a* and answered before *b*, no more is
+/// admitted than burst + rate × (b − a).
+#[test]
+fn no_interval_of_real_time_admits_more_either() {
+    let quota = Quota::per_second(200_000).burst(100);
+    let limiter = RateLimiter::in_memory(TokenBucket::new(quota));
+    let run = || {
+        let mut log = Vec::new();
+        for _ in 0..300_000 {
+            let before = Monotonic.now();
+            if admits(&limiter, 1) {
+                log.push((before, Monotonic.now()));
+            }
+        }
+        log
+    };
+    let mut log = std::thread::scope(|scope| {
+        let threads = [scope.spawn(run), scope.spawn(run)];
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    // From each start, count what was answered by each end: quadratic, so on stretches of the log.
+    log.sort_unstable();
+    assert!(log.len() >= 1_000, "only {} were admitted: nothing is tested", log.len());
+    for stretch in log.windows(400).step_by(97) {
+        let (from, mut ends) = (stretch[0].0, stretch.iter().map(|(_, end)| *end).collect::<Vec<_>>());
+        ends.sort_unstable();
+        for (count, until) in (1_u64..).zip(ends) {
+            let earned = until.saturating_since(from).as_nanos() * 200_000 / 1_000_000_000;
+            assert!(u128::from(count) <= 100 + earned + 1, "{count} in {:?}", until.saturating_since(from));
+        }
+    }
+}
+
+/// Keys that owe nothing any more make room, however long ago that was: the time that is kept of them
+/// goes round, and must not look like a debt when it comes round again.
+#[test]
+fn time_goes_round_unnoticed() {
+    let quota = Quota::per_second(10).burst(20);
+    let clock = frozen();
+    let limiter =
+        RateLimiter::new(TokenBucket::new(quota), MemoryStore::with_capacity(1_000).with_clock(clock.clone()));
+    let mut naps = vec![Duration::ZERO];
+    for shift in 0..58 {
+        naps.extend([Duration::from_nanos(1 << shift), Duration::from_nanos((1 << shift) + 1_500_000_000)]);
+    }
+    for nap in naps {
+        for key in 0..100 {
+            let full = (0..20).all(|_| admits(&limiter, key));
+            assert!(full && !admits(&limiter, key), "key {key} before a nap of {nap:?}");
+        }
+        // Long enough for all to be paid, and then some.
+        clock.advance(Duration::from_secs(2) + nap);
+    }
+    assert_eq!(limiter.store().evicted_live(), 0);
+}
+
+/// A clock that is set back, or to the end of its range, neither hangs a request nor admits more.
+#[test]
+fn the_clock_may_be_set_as_it_likes() {
+    let clock = frozen();
+    let quota = Quota::per_second(10).burst(20);
+    let store = MemoryStore::with_capacity(1_000).with_clock(clock.clone());
+    let limiter = RateLimiter::new(TokenBucket::new(quota), store);
+    let start = clock.now();
+    clock.advance(Duration::from_secs(3_600));
+    let late = clock.now();
+    assert!((0..20).all(|_| admits(&limiter, 1)));
+    for back in [1, 2, 3, 5, 60, 3_000, 4_000] {
+        clock.set(Timestamp::from_nanos(late.as_nanos() - back * 1_000_000_000));
+        assert!(!admits(&limiter, 1), "set back by {back} s");
+    }
+    clock.set(start);
+    assert!(!admits(&limiter, 1));
+    clock.set(late);
+    assert!(!admits(&limiter, 1));
+    clock.advance(Duration::MAX);
+    assert!((0..20).all(|_| admits(&limiter, 1)) && !admits(&limiter, 1));
+    clock.set(late);
+    assert!(!admits(&limiter, 1));
+}
+
+/// Debts survive from one epoch of the table to the next, and the one after that.
+#[test]
+fn debts_are_kept_for_as_long_as_they_are_owed() {
+    let quota = Quota::per_day(100).burst(100);
+    let (bucket, clock) = (TokenBucket::new(quota), frozen());
+    let limiter = RateLimiter::new(bucket, MemoryStore::with_capacity(100).with_clock(clock.clone()));
+    let mut state = None;
+    assert!((0..100).all(|_| admits(&limiter, 7)));
+    for _ in 0..100 {
+        state = bucket.decide(state, clock.now(), 1).1;
+    }
+    for hour in 0..300_u64 {
+        clock.advance(Duration::from_secs(3_600 + hour * 7));
+        let expected = bucket.decide(state, clock.now(), 1);
+        let decision = ask(&limiter, 7);
+        assert_eq!((decision.is_allowed(), decision.remaining()), (expected.0.is_allowed(), expected.0.remaining()));
+        state = expected.1.or(state);
+    }
+}
+
+/// Twice as many fresh keys as there are slots, each spending 1 of 20: those who owe it all stay limited.
+#[test]
+fn a_flood_frees_none_of_those_who_owe_most() {
+    let quota = Quota::per_hour(20).burst(20);
+    let limiter = RateLimiter::new(TokenBucket::new(quota), MemoryStore::with_capacity(10_000).with_clock(frozen()));
+    let heavy = u64::MAX - 1_000..u64::MAX;
+    assert!(heavy.clone().all(|key| (0..20).all(|_| admits(&limiter, key))));
+    assert!((0..40_000).all(|key| admits(&limiter, key)));
+    assert!(limiter.store().evicted_live() > 0);
+    assert_eq!(heavy.filter(|key| admits(&limiter, *key)).count(), 0);
+}
+
+#[test]
+fn a_full_table_may_refuse_newcomers_instead() {
+    refuses_newcomers(TokenBucket::new(Quota::per_hour(1)));
+    refuses_newcomers(SlidingWindow::new(Quota::per_hour(1)));
+}
+
+fn refuses_newcomers<A: Algorithm>(algorithm: A) {
+    let clock = frozen();
+    let store = MemoryStore::with_capacity(1_000).when_full(WhenFull::Refuse).with_clock(clock.clone());
+    let limiter = RateLimiter::new(algorithm, store);
+    let admitted = (0..20_000).filter(|key| admits(&limiter, *key)).count();
+    assert!((1_900..=2_048).contains(&admitted), "{admitted} of 2,000 slots");
+    assert_eq!(limiter.store().evicted_live(), 0);
+    assert_eq!(limiter.store().turned_away(), 20_000 - admitted as u64);
+    // Exact for those who are in, and newcomers are told when a slot will be free.
+    assert_eq!((0..20_000).filter(|key| admits(&limiter, *key)).count(), 0);
+    let wait = ask(&limiter, 50_000).retry_after().unwrap();
+    assert!(wait <= Duration::from_secs(7_200), "{wait:?}");
+    clock.advance(wait);
+    assert!(admits(&limiter, 50_000));
+}
+
+#[test]
+fn a_full_table_may_have_newcomers_share_instead() {
+    shares_among_newcomers(TokenBucket::new(Quota::per_hour(1)));
+    shares_among_newcomers(SlidingWindow::new(Quota::per_hour(1)));
+}
+
+fn shares_among_newcomers<A: Algorithm>(algorithm: A) {
+    let store = MemoryStore::with_capacity(1_000).when_full(WhenFull::Overflow).with_clock(frozen());
+    let limiter = RateLimiter::new(algorithm, store);
+    let admitted = (0..200_000).filter(|key| admits(&limiter, *key)).count();
+    // The table's own slots, and 512 more that are shared.
+    assert!((2_400..=2_560).contains(&admitted), "{admitted} admitted");
+    assert_eq!(limiter.store().evicted_live(), 0);
+}
