@@ -1,0 +1,171 @@
+//! Measures our limiter against its peers; `README.md` tells how, and how to read what comes out.
+//!
+//! The process that is started measures nothing. It starts itself once per cell and repetition, one
+//! after another, so that no cell sees what another left behind in the allocator or in the caches.
+
+mod cell;
+mod keys;
+mod layer;
+mod machine;
+mod measure;
+mod proof;
+mod raw;
+mod report;
+mod subject;
+
+use std::collections::HashMap;
+use std::io::{IsTerminal, Read, Write};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use cell::Cell;
+use measure::Scale;
+use report::Report;
+
+/// No repetition is begun later than this. The first is always completed.
+const TIME: Duration = Duration::from_secs(8 * 60);
+
+/// No cell takes nearly as long.
+const TIME_PER_CELL: Duration = Duration::from_secs(90);
+
+const USAGE: &str = "\
+usage: scripts/bench [--quick] [--only TEXT]...
+
+  --quick        everything once with small tables: whether it works, not how fast it is
+  --only TEXT    only the cells whose names contain TEXT, with what they are compared to
+  --list         the names of the cells
+";
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let (mut quick, mut only) = (false, Vec::new());
+    while let Some(argument) = arguments.next() {
+        match (argument.as_str(), &mut arguments) {
+            ("--quick", _) => quick = true,
+            ("--only", rest) => only.extend(rest.next()),
+            ("--help", _) => {
+                print!("{USAGE}");
+                return ExitCode::SUCCESS;
+            }
+            ("--list", _) => {
+                Cell::all().iter().for_each(|cell| println!("{cell}"));
+                return ExitCode::SUCCESS;
+            }
+            // What the process starts itself with.
+            ("--cell", rest) => {
+                let name = rest.next().unwrap_or_default();
+                let cell = Cell::all().into_iter().find(|cell| cell.to_string() == name).expect("a cell's name");
+                print!("{}", measure::measure(cell, if quick { Scale::QUICK } else { Scale::FULL }));
+                return ExitCode::SUCCESS;
+            }
+            _ => {
+                eprint!("{USAGE}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    run(quick, &only)
+}
+
+fn run(quick: bool, only: &[String]) -> ExitCode {
+    let mut cells = Cell::all();
+    if !only.is_empty() {
+        let chosen = |cell: &Cell| only.iter().any(|text| cell.to_string().contains(text));
+        let references: Vec<_> = cells.iter().filter(|cell| chosen(cell)).filter_map(|cell| cell.reference()).collect();
+        cells.retain(|cell| chosen(cell) || references.contains(cell));
+    }
+    let begun = Instant::now();
+    let mut report = Report::new(machine::describe(), quick);
+    let most = if quick { 1 } else { cells.iter().map(|cell| cell.repetitions()).max().unwrap_or(0) };
+    let mut failed = 0;
+    // A B C, A B C: the repetitions of a cell are far apart, and those that are compared are close.
+    for repetition in 0..most {
+        for cell in cells.iter().filter(|cell| repetition < cell.repetitions()) {
+            if repetition > 0 && begun.elapsed() > TIME {
+                report.stopped_early = true;
+                continue;
+            }
+            progress(&format!("{:3} s  {}/{most}  {cell}", begun.elapsed().as_secs(), repetition + 1));
+            match in_a_process(*cell, quick) {
+                Ok(figures) => report.add(*cell, repetition, figures),
+                Err(problem) => {
+                    progress("");
+                    eprintln!("{cell}: {problem}");
+                    failed += 1;
+                }
+            }
+        }
+    }
+    progress("");
+    print!("{report}");
+    println!("\nTook {} s; load at the end {}.", begun.elapsed().as_secs(), machine::load());
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn progress(line: &str) {
+    let mut out = std::io::stderr();
+    if out.is_terminal() {
+        let _ = write!(out, "\r\x1b[K{line}");
+    } else if !line.is_empty() {
+        let _ = writeln!(out, "{line}");
+    }
+}
+
+fn in_a_process(cell: Cell, quick: bool) -> Result<Figures, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(program);
+    command.args(quick.then_some("--quick")).args(["--cell", &cell.to_string()]).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| error.to_string())?;
+    let begun = Instant::now();
+    let status = loop {
+        // Rarely enough not to be seen in what is measured.
+        std::thread::sleep(Duration::from_millis(20));
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if begun.elapsed() < TIME_PER_CELL => {}
+            Ok(None) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("not done after {} s", TIME_PER_CELL.as_secs()));
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    };
+    if !status.success() {
+        return Err(status.to_string());
+    }
+    // Shorter than what a pipe holds, so it could wait until now.
+    let mut text = String::new();
+    let mut out = child.stdout.take().expect("it was piped");
+    out.read_to_string(&mut text).map_err(|error| error.to_string())?;
+    Ok(Figures::parse(&text))
+}
+
+/// What a cell came to, by name.
+#[derive(Clone, Default)]
+pub struct Figures(HashMap<String, f64>);
+
+impl Figures {
+    pub fn set(&mut self, name: &str, value: f64) {
+        self.0.insert(name.to_owned(), value);
+    }
+
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.get(name).copied()
+    }
+
+    fn parse(text: &str) -> Self {
+        let figure = |line: &str| {
+            let (name, value) = line.rsplit_once('\t')?;
+            Some((name.to_owned(), value.parse().ok()?))
+        };
+        Self(text.lines().filter_map(figure).collect())
+    }
+}
+
+/// As [`Figures::parse`] reads it.
+impl std::fmt::Display for Figures {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|(name, value)| writeln!(f, "{name}\t{value}"))
+    }
+}

@@ -1,0 +1,55 @@
+//! What the machine is asked for, where it has it.
+
+use std::process::{Command, Stdio};
+
+/// The processors that this process may run on, the last one first: the system is busiest on the first.
+fn processors() -> Vec<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap_or_default();
+    let mut processors = Vec::new();
+    for range in list.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        if let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse()) {
+            processors.extend(first..=last);
+        }
+    }
+    processors.reverse();
+    processors
+}
+
+/// Ties the thread that calls to the `n`-th of our processors; `false` if that cannot be done here.
+pub fn pin(n: usize) -> bool {
+    let Ok(thread) = std::fs::read_link("/proc/thread-self") else { return false };
+    let (Some(thread), Some(processor)) = (thread.file_name(), processors().get(n).copied()) else { return false };
+    let mut taskset = Command::new("taskset");
+    taskset.args(["-cp", &processor.to_string()]).arg(thread).stdout(Stdio::null()).stderr(Stdio::null());
+    taskset.status().is_ok_and(|status| status.success())
+}
+
+/// The bytes of memory that this process has in use, if the system tells.
+pub fn resident() -> Option<u64> {
+    const PAGE: u64 = 4096;
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    Some(statm.split(' ').nth(1)?.parse::<u64>().ok()? * PAGE)
+}
+
+/// One line on what was measured where.
+pub fn describe() -> String {
+    let processors = std::thread::available_parallelism().map_or(0, usize::from);
+    let huge = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    let huge = huge.split(['[', ']']).nth(1).unwrap_or("unknown").to_owned();
+    let version =
+        Command::new("rustc").arg("-V").output().ok().and_then(|output| String::from_utf8(output.stdout).ok());
+    format!(
+        "{processors} processors, {}, {}, transparent huge pages: {huge}, load {}",
+        std::env::consts::ARCH,
+        version.as_deref().map_or("rustc unknown", str::trim),
+        load(),
+    )
+}
+
+/// How busy the machine was over the last minute.
+pub fn load() -> String {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split(' ').next().filter(|load| !load.is_empty()).unwrap_or("unknown").to_owned()
+}

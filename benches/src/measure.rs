@@ -1,0 +1,268 @@
+//! The inside of a cell: fill, warm up, time.
+
+use std::hint::black_box;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+
+use crate::Figures;
+use crate::cell::{Cell, KeyType, MILLION, Of, Work};
+use crate::keys::{Key, Order, Uniform, Zipf};
+use crate::machine;
+use crate::raw;
+use crate::subject::{
+    AxumGcra, Governor, LeakyBucket, Moka, Nothing, Ours, OursDyn, OursSystemClock, QuickCache, Ratelimit, Subject,
+    Terms,
+};
+
+/// How much of it.
+#[derive(Clone, Copy)]
+pub struct Scale {
+    /// By how much counts are divided.
+    pub divisor: u64,
+    pub most_keys: u64,
+}
+
+impl Scale {
+    pub const FULL: Self = Self { divisor: 1, most_keys: u64::MAX };
+    /// Everything once, in little.
+    pub const QUICK: Self = Self { divisor: 50, most_keys: 20_000 };
+}
+
+const CHUNKS: usize = 7;
+
+/// Calls a function for a limiter and a type of keys, with what stands behind these names.
+macro_rules! with_types {
+    ($of:expr, $key:expr, $function:ident($($argument:expr),*)) => {
+        match $key {
+            KeyType::U64 => with_types!(@limiter $of, u64, $function($($argument),*)),
+            KeyType::Ip => with_types!(@limiter $of, IpAddr, $function($($argument),*)),
+            KeyType::Text => with_types!(@limiter $of, String, $function($($argument),*)),
+        }
+    };
+    (@limiter $of:expr, $key:ty, $function:ident($($argument:expr),*)) => {
+        match $of {
+            Of::Nothing => $function::<$key, Nothing>($($argument),*),
+            Of::Governor => $function::<$key, Governor<$key>>($($argument),*),
+            Of::Ours => $function::<$key, Ours<TokenBucket>>($($argument),*),
+            Of::OursDyn => $function::<$key, OursDyn>($($argument),*),
+            Of::OursSystemClock => $function::<$key, OursSystemClock>($($argument),*),
+            Of::Sliding => $function::<$key, Ours<SlidingWindow>>($($argument),*),
+            Of::Fixed => $function::<$key, Ours<FixedWindow>>($($argument),*),
+            Of::AxumGcra => $function::<$key, AxumGcra<$key>>($($argument),*),
+            Of::Ratelimit => $function::<$key, Ratelimit>($($argument),*),
+            Of::LeakyBucket => $function::<$key, LeakyBucket>($($argument),*),
+            Of::QuickCache => $function::<$key, QuickCache<$key>>($($argument),*),
+            Of::Moka => $function::<$key, Moka<$key>>($($argument),*),
+        }
+    };
+}
+
+pub fn measure(cell: Cell, scale: Scale) -> Figures {
+    match cell {
+        Cell::Exact(of, key) => with_types!(of, key, exact()),
+        Cell::Decide(of, work) => with_types!(of, work.key, decide(work, scale)),
+        Cell::Tail(of) => with_types!(@limiter of, IpAddr, tail(4 * MILLION / scale.divisor)),
+        Cell::Lost => crate::proof::lost(MILLION / scale.divisor),
+        Cell::FirstTouch => crate::proof::first_touch(10 * MILLION / scale.divisor),
+        Cell::Layer => crate::layer::measure(scale),
+    }
+}
+
+/// Two threads ask for twice as much as there is.
+fn exact<K: Key, S: Subject<K>>() -> Figures {
+    const BURST: u32 = 20_000;
+    let limiter = S::new(Terms::exactly(BURST), 1);
+    let admitted: usize = std::thread::scope(|scope| {
+        let ask = || (0..BURST).filter(|_| limiter.admits(&K::first())).count();
+        let threads = [scope.spawn(ask), scope.spawn(ask)];
+        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).sum()
+    });
+    assert_eq!(admitted, BURST as usize, "of a burst of {BURST}");
+    Figures::default()
+}
+
+fn decide<K: Key, S: Subject<K>>(work: Work, scale: Scale) -> Figures {
+    let keys = work.keys.min(scale.most_keys);
+    let decisions = if work.keys < MILLION { 200_000 } else { 500_000 } / scale.divisor;
+    let mut figures = Figures::default();
+    if work.zipf {
+        let draws = (decisions * (CHUNKS as u64 + 1)) as usize;
+        let threads = (0..work.threads).map(|thread| Zipf::new(keys, 2 + thread, draws)).collect();
+        run::<K, S, _>(work, keys, decisions, threads, &mut figures);
+    } else {
+        let threads = (0..work.threads).map(|thread| Uniform::new(keys, 2 + thread)).collect();
+        run::<K, S, _>(work, keys, decisions, threads, &mut figures);
+    }
+    figures
+}
+
+fn run<K: Key, S: Subject<K>, O: Order>(
+    work: Work,
+    keys: u64,
+    decisions: u64,
+    mut orders: Vec<O>,
+    figures: &mut Figures,
+) {
+    // Fill.
+    let before = machine::resident();
+    let limiter = S::new(if work.rejected { Terms::REJECTED } else { Terms::ADMITTED }, keys as usize);
+    let mut key = K::first();
+    for index in 0..keys {
+        key.set(index);
+        assert!(limiter.admits(&key), "key {index} is refused at its first touch");
+    }
+    if let (Some(before), Some(after)) = (before, machine::resident()) {
+        figures.set("bytes", after.saturating_sub(before) as f64 / keys as f64);
+    }
+    figures.set("forgotten", limiter.forgotten() as f64);
+
+    let rejected = work.rejected && S::LIMITS;
+    let check = |admitted: u64| {
+        // Where a window begins within the measurement, a hot key is admitted once more.
+        assert!(if rejected { admitted <= 1 } else { admitted == decisions }, "{admitted} of {decisions} admitted");
+    };
+    if let [order] = &mut orders[..] {
+        figures.set("pinned", f64::from(machine::pin(0)));
+        check(in_a_loop(&limiter, &mut key, order, decisions));
+        figures.set(
+            "loop",
+            median((0..CHUNKS).map(|_| {
+                let start = Instant::now();
+                check(in_a_loop(&limiter, &mut key, order, decisions));
+                start.elapsed().as_nanos() as f64 / decisions as f64
+            })),
+        );
+        if work.isolated() {
+            let decisions = decisions / 4;
+            figures.set(
+                "isolated",
+                median((0..CHUNKS).map(|_| {
+                    let start = Instant::now();
+                    let admitted = one_by_one(&limiter, &mut key, order, decisions);
+                    let elapsed = start.elapsed().as_nanos() as f64;
+                    assert_eq!(admitted, decisions);
+                    elapsed / decisions as f64
+                })),
+            );
+        }
+        return;
+    }
+
+    // All threads begin each chunk together; the slowest counts. What a thread writes to (its place in the
+    // order, its key) stands on its own stack, or it would share a cache line with the other's.
+    let threads = orders.len();
+    let line = StartingLine::new(threads);
+    let times: Vec<(bool, Vec<f64>)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = orders
+            .into_iter()
+            .enumerate()
+            .map(|(number, mut order)| {
+                let (line, limiter, mut key) = (&line, &limiter, key.clone());
+                scope.spawn(move || {
+                    let pinned = machine::pin(number);
+                    let times = (0..=CHUNKS).map(|_| {
+                        line.wait();
+                        let start = Instant::now();
+                        check(in_a_loop(limiter, &mut key, &mut order, decisions));
+                        start.elapsed().as_nanos() as f64 / decisions as f64
+                    });
+                    (pinned, times.collect())
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
+    });
+    figures.set("pinned", f64::from(times.iter().all(|(pinned, _)| *pinned)));
+    // The first chunk was for warming up.
+    figures
+        .set("loop", median((1..=CHUNKS).map(|chunk| times.iter().map(|(_, times)| times[chunk]).fold(0.0, f64::max))));
+}
+
+/// Lets the processor overlap decisions as it can.
+#[inline(never)]
+fn in_a_loop<K: Key, S: Subject<K>, O: Order>(limiter: &S, key: &mut K, order: &mut O, decisions: u64) -> u64 {
+    let mut admitted = 0;
+    for _ in 0..decisions {
+        key.set(order.next());
+        admitted += u64::from(limiter.admits(black_box(key)));
+    }
+    admitted
+}
+
+/// Each decision begins when all before it has ended, as in a server that does other things between.
+#[inline(never)]
+fn one_by_one<K: Key, S: Subject<K>, O: Order>(limiter: &S, key: &mut K, order: &mut O, decisions: u64) -> u64 {
+    let mut admitted = 0;
+    for _ in 0..decisions {
+        key.set(order.next());
+        raw::wait_for_all_before();
+        admitted += u64::from(limiter.admits(black_box(key)));
+        raw::wait_for_all_before();
+    }
+    admitted
+}
+
+/// Times each decision on a key that is new.
+fn tail<K: Key, S: Subject<K>>(keys: u64) -> Figures {
+    let mut figures = Figures::default();
+    figures.set("pinned", f64::from(machine::pin(0)));
+    let nanos = raw::nanos_per_tick();
+    let limiter = S::new(Terms::ADMITTED, keys as usize);
+    // Written to once, so that recording meets no fresh memory.
+    let mut times = vec![1_u32; keys as usize];
+    let mut key = K::first();
+    for (index, time) in (0..).zip(&mut times) {
+        key.set(index);
+        let start = raw::ticks();
+        let admitted = limiter.admits(black_box(&key));
+        let elapsed = raw::ticks() - start;
+        assert!(admitted, "key {index} is refused at its first touch");
+        *time = u32::try_from(elapsed).unwrap_or(u32::MAX);
+    }
+    times.sort_unstable();
+    let at = |part: f64| f64::from(times[(part * (keys - 1) as f64) as usize]) * nanos;
+    for (name, part) in [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)] {
+        figures.set(name, at(part));
+    }
+    figures
+}
+
+/// Where threads wait for each other without sleeping, so that they start together.
+pub struct StartingLine {
+    arrived: AtomicUsize,
+    threads: usize,
+}
+
+impl StartingLine {
+    pub const fn new(threads: usize) -> Self {
+        Self { arrived: AtomicUsize::new(0), threads }
+    }
+
+    pub fn wait(&self) {
+        let arrived = self.arrived.fetch_add(1, Ordering::SeqCst);
+        let round = (arrived / self.threads + 1) * self.threads;
+        for spins in 1_u64.. {
+            if self.arrived.load(Ordering::SeqCst) >= round {
+                return;
+            }
+            // On one processor, spinning alone would wait for the end of a time slice.
+            if spins.is_multiple_of(10_000) {
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<_> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[n / 2],
+        n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
+    }
+}
