@@ -112,14 +112,14 @@ fn collect_bids(policies: &[Policy], head: &RequestHead<'_>) -> Result<Bids, Box
     Ok(bids)
 }
 
-/// The refusal that charging these bids would meet. A single bid is not peeked at: its charge is
-/// all or none by itself.
+/// The refusal that charging these bids would meet. A single one that is enforced is not peeked at: its
+/// charge is all or none by itself.
 fn foresee_refusal(policies: &[Policy], bids: &mut Bids) -> Option<Box<Rejection>> {
-    let enforced = || policies.iter().filter(|policy| !policy.is_shadow());
-    if bids.len() < 2 || enforced().nth(1).is_none() {
+    let is_enforced = |bid: &Bid| !policies[bid.policy].is_shadow();
+    if bids.iter().filter(|bid| is_enforced(bid)).count() < 2 {
         return None;
     }
-    for bid in bids.iter_mut().filter(|bid| !policies[bid.policy].is_shadow()) {
+    for bid in bids.iter_mut().filter(|bid| is_enforced(bid)) {
         bid.decision = policies[bid.policy].limiter().peek(&bid.key, bid.cost);
     }
     if bids.iter().any(Bid::is_refused) {

@@ -30,10 +30,15 @@ fn one_each(keys: usize) -> RateLimiter<TokenBucket, MemoryStore<<TokenBucket as
     RateLimiter::new(TokenBucket::new(Quota::per_hour(1)), MemoryStore::with_capacity(keys).with_clock(frozen()))
 }
 
+/// How many of the keys may share the slot of another and so be refused: the documented probability is at
+/// most 16 / 2^28 per new key, which is 0.6 for ten million. Ten is as good as never met by chance.
+const SHARING: u64 = 10;
+
 #[test]
 fn a_million_keys_take_17_bytes_each_and_none_is_lost() {
     let limiter = one_each(1_000_000);
-    assert!((0..1_000_000).all(|key| admits(&limiter, key)));
+    let admitted = (0..1_000_000).filter(|key| admits(&limiter, *key)).count() as u64;
+    assert!((1_000_000 - SHARING..=1_000_000).contains(&admitted), "{admitted} admitted");
     assert_eq!(limiter.store().evicted_live(), 0);
     assert!(!(0..1_000_000).any(|key| admits(&limiter, key)));
     let bytes = limiter.store().size_in_bytes();
@@ -47,12 +52,16 @@ fn ten_million_first_touches_by_two_threads_are_charged_once() {
     for round in 0..10 {
         let limiter = one_each(2_000_000);
         let keys = round * KEYS..(round + 1) * KEYS;
-        let ask_for_all = || keys.clone().filter(|key| admits(&limiter, *key)).count() as u64;
-        let admitted = std::thread::scope(|scope| {
+        let ask_for_all = || keys.clone().map(|key| admits(&limiter, key)).collect::<Vec<_>>();
+        let [mine, theirs] = std::thread::scope(|scope| {
             let threads = [scope.spawn(ask_for_all), scope.spawn(ask_for_all)];
-            threads.into_iter().map(|thread| thread.join().unwrap()).sum::<u64>()
+            threads.map(|thread| thread.join().unwrap())
         });
-        assert_eq!(admitted, KEYS, "round {round}");
+        // Key by key: one that shares a slot and is refused must not hide one that is admitted twice.
+        let twice = mine.iter().zip(&theirs).filter(|(mine, theirs)| **mine && **theirs).count();
+        assert_eq!(twice, 0, "round {round}");
+        let admitted = mine.iter().zip(&theirs).filter(|(mine, theirs)| **mine || **theirs).count() as u64;
+        assert!(admitted >= KEYS - SHARING, "round {round}: only {admitted} admitted at all");
         assert_eq!(limiter.store().evicted_live(), 0);
     }
 }
@@ -215,7 +224,7 @@ fn a_flood_frees_none_of_those_who_owe_most() {
     let limiter = RateLimiter::new(TokenBucket::new(quota), MemoryStore::with_capacity(10_000).with_clock(frozen()));
     let heavy = u64::MAX - 1_000..u64::MAX;
     assert!(heavy.clone().all(|key| (0..20).all(|_| admits(&limiter, key))));
-    assert!((0..40_000).all(|key| admits(&limiter, key)));
+    assert!((0..40_000).filter(|key| admits(&limiter, *key)).count() as u64 >= 40_000 - SHARING);
     assert!(limiter.store().evicted_live() > 0);
     assert_eq!(heavy.filter(|key| admits(&limiter, *key)).count(), 0);
 }

@@ -41,6 +41,9 @@ pub(super) struct Lines {
     pace: Gcra,
     /// (burst − 1) × interval: how far ahead of its payment the head may leave.
     ahead: u128,
+    /// The greatest cost that is admitted: what leaks while one waits as long as one may, and the
+    /// burst. A greater one would close its line to everybody for longer than that.
+    max_cost: u32,
     bounds: Bounds,
     lines: HashMap<LineId, Line>,
     /// Lines with waiters, by the time at which their heads may leave.
@@ -88,9 +91,12 @@ impl Lines {
     pub(super) fn new(quota: &Quota, bounds: Bounds) -> Self {
         let burst = quota.explicit_burst_or(1);
         let pace = Gcra::new(quota, burst);
+        let ahead = pace.price(burst - 1);
+        let units = pace.units(Timestamp::from_nanos(bounds.max_wait)) + ahead;
         Self {
             pace,
-            ahead: pace.price(burst - 1),
+            ahead,
+            max_cost: u32::try_from(units / pace.price(1) + 1).unwrap_or(u32::MAX),
             bounds,
             lines: HashMap::new(),
             due: BTreeSet::new(),
@@ -113,18 +119,15 @@ impl Lines {
         self.due.first().map(|(due, _)| *due)
     }
 
-    /// The greatest cost that is admitted: what leaks while one waits as long as one may, and the
-    /// burst. A greater one would close its line to everybody for longer than that.
-    pub(super) fn max_cost(&self) -> u32 {
-        let units = self.pace.units(Timestamp::from_nanos(self.bounds.max_wait)) + self.ahead;
-        u32::try_from(units / self.pace.price(1) + 1).unwrap_or(u32::MAX)
+    pub(super) const fn max_cost(&self) -> u32 {
+        self.max_cost
     }
 
     /// Judges an arrival without letting it in. `Ok` says when it would leave.
     pub(super) fn judge(&self, now: Timestamp, id: LineId, cost: u32) -> Result<Timestamp, Decision> {
         let nobody = Line::default();
         let line = self.lines.get(&id).unwrap_or(&nobody);
-        if cost > self.max_cost() {
+        if cost > self.max_cost {
             return Err(self.describe(now, line, |limit, left| Decision::deny(limit, left, None)));
         }
         let head_leaves = self.leaves(line.tat);

@@ -3,10 +3,16 @@
 use tower_sluice::Quota;
 
 pub trait Oracle {
-    /// Takes `cost` at `now` (nanoseconds) if that is allowed.
-    fn take(&mut self, now: u64, cost: u32) -> bool;
+    /// All that was admitted: when (nanoseconds), and how much.
+    fn log(&mut self) -> &mut Vec<(u64, u32)>;
     /// What could be taken at `now`.
     fn remaining(&self, now: u64) -> u64;
+    /// Takes `cost` at `now` if that is allowed.
+    fn take(&mut self, now: u64, cost: u32) -> bool {
+        let fits = u64::from(cost) <= self.remaining(now);
+        self.log().extend(fits.then_some((now, cost)));
+        fits
+    }
 }
 
 /// A level that leaks `limit` per `period`, recomputed from the log of all that was ever admitted.
@@ -33,10 +39,8 @@ impl BucketOracle {
 }
 
 impl Oracle for BucketOracle {
-    fn take(&mut self, now: u64, cost: u32) -> bool {
-        let fits = u64::from(cost) <= self.remaining(now);
-        self.log.extend(fits.then_some((now, cost)));
-        fits
+    fn log(&mut self) -> &mut Vec<(u64, u32)> {
+        &mut self.log
     }
 
     fn remaining(&self, now: u64) -> u64 {
@@ -59,10 +63,8 @@ impl FixedWindowOracle {
 }
 
 impl Oracle for FixedWindowOracle {
-    fn take(&mut self, now: u64, cost: u32) -> bool {
-        let fits = u64::from(cost) <= self.remaining(now);
-        self.log.extend(fits.then_some((now, cost)));
-        fits
+    fn log(&mut self) -> &mut Vec<(u64, u32)> {
+        &mut self.log
     }
 
     fn remaining(&self, now: u64) -> u64 {
@@ -86,10 +88,8 @@ impl SlidingWindowOracle {
 }
 
 impl Oracle for SlidingWindowOracle {
-    fn take(&mut self, now: u64, cost: u32) -> bool {
-        let fits = u64::from(cost) <= self.remaining(now);
-        self.log.extend(fits.then_some((now, cost)));
-        fits
+    fn log(&mut self) -> &mut Vec<(u64, u32)> {
+        &mut self.log
     }
 
     fn remaining(&self, now: u64) -> u64 {

@@ -129,9 +129,7 @@ impl CompactTable {
     /// What [`check`](Self::check) would decide, if there is room for the key.
     pub(super) fn peek(&self, hash: u64, cost: u32, now: Tick) -> Decision {
         let homes = self.homes(hash);
-        for line in homes.lines {
-            self.freshen(line, now);
-        }
+        self.freshen_homes(&homes, now);
         let found = self.find(&homes).map(|cell| self.read(cell, now)).filter(|(word, ..)| word.is(homes.tag));
         let (debt, at) = found.map_or((0, now), |(word, _, at)| (word.debt(at.count), at));
         self.bucket.decision(self.bucket.judge(debt, cost), at)
@@ -140,9 +138,7 @@ impl CompactTable {
     /// Gives back what is still owed for a charge; see [`Gcra`](crate::algorithm::gcra::Gcra).
     pub(super) fn give_back(&self, hash: u64, cost: u32, receipt: Receipt, now: Tick) {
         let homes = self.homes(hash);
-        for line in homes.lines {
-            self.freshen(line, now);
-        }
+        self.freshen_homes(&homes, now);
         let Some(cell) = self.find(&homes) else { return };
         let paid_at = u64::try_from(receipt.value()).unwrap_or(u64::MAX);
         loop {
@@ -232,9 +228,7 @@ impl CompactTable {
             // Somebody else may have been first. If nobody is there now, nothing is owed by now.
             let found = self.find(homes);
             let now = clock(&self.bucket);
-            for line in homes.lines {
-                self.freshen(line, now);
-            }
+            self.freshen_homes(homes, now);
             if let Some(cell) = found {
                 if let Some(ruled) = self.charge(cell, homes.tag, Occupied::Only, now, cost) {
                     return ruled;
@@ -293,6 +287,12 @@ impl CompactTable {
         let slot = usize::try_from((hash >> 32) % PAGE as u64).expect("below a page");
         let ruled = self.charge(page * PAGE + slot, Tag::from_hash(0), Occupied::OrEmpty, now, cost);
         ruled.expect("all who use this page use one tag")
+    }
+
+    fn freshen_homes(&self, homes: &Homes, now: Tick) {
+        for line in homes.lines {
+            self.freshen(line, now);
+        }
     }
 
     /// Sees to it that the page of a line has been gone through in the epoch of `now`, or a later one.
