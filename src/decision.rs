@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::num::NonZeroU64;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The answer to one request: whether it passes, and the numbers that a client needs.
@@ -14,19 +15,27 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Decision {
-    outcome: Outcome,
+    answer: Answer,
     limit: u32,
     remaining: u32,
-    reset: Reset,
+    /// Until the key is as good as new.
+    reset: Span,
     delay: Duration,
     receipt: Receipt,
 }
 
-/// The time until a key is as good as new. Most requests pass without anybody asking for it, so the
-/// division is left to who does.
+/// An [`Outcome`] whose wait may still have to be worked out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Allow,
+    Refuse(Span),
+    Never,
+}
+
+/// A time that few ask for: the division is left to who does.
 #[derive(Clone, Copy, Debug)]
-enum Reset {
-    After(Duration),
+pub(crate) enum Span {
+    Whole(Duration),
     /// `owed / per` nanoseconds, rounded up.
     Quotient {
         owed: u64,
@@ -34,22 +43,22 @@ enum Reset {
     },
 }
 
-impl Reset {
-    fn after(self) -> Duration {
+impl Span {
+    pub(crate) const fn ceil(self) -> Duration {
         match self {
-            Self::After(span) => span,
+            Self::Whole(span) => span,
             Self::Quotient { owed, per } => Duration::from_nanos(owed.div_ceil(per.get())),
         }
     }
 }
 
-impl PartialEq for Reset {
+impl PartialEq for Span {
     fn eq(&self, other: &Self) -> bool {
-        self.after() == other.after()
+        self.ceil() == other.ceil()
     }
 }
 
-impl Eq for Reset {}
+impl Eq for Span {}
 
 /// Pass or not. Complete by definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,34 +78,41 @@ pub enum Outcome {
 impl Decision {
     /// Admits, with `remaining` of `limit` units left.
     pub const fn allow(limit: u32, remaining: u32) -> Self {
-        Self::new(Outcome::Allow, limit, remaining)
+        Self::new(Answer::Allow, limit, remaining)
     }
 
     /// Refuses, with `remaining` of `limit` units left (fewer than were asked for).
     pub const fn deny(limit: u32, remaining: u32, retry_after: Option<Duration>) -> Self {
-        Self::new(Outcome::Deny { retry_after }, limit, remaining)
+        let answer = match retry_after {
+            Some(wait) => Answer::Refuse(Span::Whole(wait)),
+            None => Answer::Never,
+        };
+        Self::new(answer, limit, remaining)
     }
 
-    const fn new(outcome: Outcome, limit: u32, remaining: u32) -> Self {
+    /// Refuses for a time that may still have to be worked out.
+    pub(crate) const fn refuse(limit: u32, remaining: u32, wait: Span) -> Self {
+        Self::new(Answer::Refuse(wait), limit, remaining)
+    }
+
+    const fn new(answer: Answer, limit: u32, remaining: u32) -> Self {
         Self {
-            outcome,
+            answer,
             limit,
             remaining,
-            reset: Reset::After(Duration::ZERO),
+            reset: Span::Whole(Duration::ZERO),
             delay: Duration::ZERO,
             receipt: Receipt::NONE,
         }
     }
 
     /// Sets the time until the key is as good as new.
-    pub const fn with_reset_after(mut self, reset_after: Duration) -> Self {
-        self.reset = Reset::After(reset_after);
-        self
+    pub const fn with_reset_after(self, reset_after: Duration) -> Self {
+        self.with_reset_span(Span::Whole(reset_after))
     }
 
-    /// Sets the time until the key is as good as new to `owed / per` nanoseconds, rounded up.
-    pub(crate) const fn with_reset_quotient(mut self, owed: u64, per: NonZeroU64) -> Self {
-        self.reset = Reset::Quotient { owed, per };
+    pub(crate) const fn with_reset_span(mut self, reset: Span) -> Self {
+        self.reset = reset;
         self
     }
 
@@ -115,22 +131,25 @@ impl Decision {
     /// Pass or not.
     #[must_use]
     pub const fn outcome(&self) -> Outcome {
-        self.outcome
+        match self.answer {
+            Answer::Allow => Outcome::Allow,
+            _ => Outcome::Deny { retry_after: self.retry_after() },
+        }
     }
 
     /// Whether the request passes.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
-        matches!(self.outcome, Outcome::Allow)
+        matches!(self.answer, Answer::Allow)
     }
 
     /// The exact wait after which the same request is admitted, alone on its key. `None` if it is
     /// admitted now, or never will be.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
-        match self.outcome {
-            Outcome::Allow => None,
-            Outcome::Deny { retry_after } => retry_after,
+        match self.answer {
+            Answer::Refuse(wait) => Some(wait.ceil()),
+            Answer::Allow | Answer::Never => None,
         }
     }
 
@@ -149,8 +168,8 @@ impl Decision {
 
     /// The time until the key is as if it had never been seen.
     #[must_use]
-    pub fn reset_after(&self) -> Duration {
-        self.reset.after()
+    pub const fn reset_after(&self) -> Duration {
+        self.reset.ceil()
     }
 
     /// The time that the request spent in a queue; zero for limiters that do not queue.
@@ -239,8 +258,11 @@ impl From<Decision> for Check {
 }
 
 /// A limiter could not decide: its store is out of reach, or it was shut down. Never a refusal.
-#[derive(Debug)]
-pub struct LimiterError {
+#[derive(Clone)]
+pub struct LimiterError(Arc<Failure>);
+
+// Behind a pointer: a `Check` is returned by value, and seldom holds one.
+struct Failure {
     reason: String,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
@@ -248,25 +270,31 @@ pub struct LimiterError {
 impl LimiterError {
     /// An error that says `reason`.
     pub fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), source: None }
+        Self(Arc::new(Failure { reason: reason.into(), source: None }))
     }
 
     /// Adds what went wrong underneath.
     #[must_use]
-    pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        self.source = Some(source.into());
-        self
+    pub fn with_source(self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        let reason = self.0.reason.clone();
+        Self(Arc::new(Failure { reason, source: Some(source.into()) }))
+    }
+}
+
+impl fmt::Debug for LimiterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimiterError").field("reason", &self.0.reason).field("source", &self.0.source).finish()
     }
 }
 
 impl fmt::Display for LimiterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason)
+        f.write_str(&self.0.reason)
     }
 }
 
 impl Error for LimiterError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.source.as_deref().map(|source| source as _)
+        self.0.source.as_deref().map(|source| source as _)
     }
 }

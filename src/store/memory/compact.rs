@@ -38,19 +38,12 @@
 //! What remains: if a thread is held up for nine epochs between judging an empty slot and writing to it, the
 //! key that it writes may look indebted to others in the instants until it takes the word back.
 
+use super::slots::{LINES_PER_PAGE, PAGE, SLOTS, Slot, Slots};
 use super::ticks::{Ruling, Tick, TickBucket};
 use super::word::{Tag, Word};
 use super::{Pressure, WhenFull};
 use crate::decision::{Decision, Receipt};
 use crate::sync::{AtomicU64, Mutex, Ordering};
-
-/// Slots per line: with a choice of two, a half-full table then loses no key. A study of layouts lost
-/// 0 of 10⁶ keys at half load, where lines of four lost 0.2 % of arrivals.
-const SLOTS: usize = if cfg!(sluice_loom) { 2 } else { 8 };
-
-/// Lines per page: as much memory as the system hands out at a time.
-const LINES_PER_PAGE: usize = if cfg!(sluice_loom) { 2 } else { 64 };
-const PAGE: usize = SLOTS * LINES_PER_PAGE;
 
 /// Locks for first touches; more than a machine has threads, so that two rarely meet.
 const STRIPES: u64 = if cfg!(sluice_loom) { 2 } else { 256 };
@@ -63,10 +56,9 @@ const ALL_PAID: u32 = 5;
 
 pub(super) struct CompactTable {
     bucket: TickBucket,
-    cells: Cells,
-    lines: u64,
-    /// For each page, its [`Epochs`].
-    epochs: Box<[AtomicU64]>,
+    slots: Slots,
+    lines: usize,
+    pages: Box<[Page]>,
     first_touch: Box<[Mutex<()>]>,
     when_full: WhenFull,
     pressure: Pressure,
@@ -89,9 +81,9 @@ impl CompactTable {
         let pages = lines.div_ceil(LINES_PER_PAGE) + usize::from(when_full == WhenFull::Overflow);
         Self {
             bucket,
-            cells: Cells::new(pages * PAGE),
-            lines: lines as u64,
-            epochs: (0..pages).map(|_| AtomicU64::new(0)).collect(),
+            slots: Slots::new(pages),
+            lines,
+            pages: (0..pages).map(|_| Page::default()).collect(),
             first_touch: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             when_full,
             pressure: Pressure::default(),
@@ -103,21 +95,22 @@ impl CompactTable {
     }
 
     pub(super) fn size_in_bytes(&self) -> usize {
-        self.cells.size_in_bytes() + size_of_val(&*self.epochs) + size_of_val(&*self.first_touch)
+        self.slots.size_in_bytes() + size_of_val(&*self.pages) + size_of_val(&*self.first_touch)
     }
 
     /// Decides, and charges what is admitted. `clock` reads the time anew, for a key that is not found.
-    #[inline]
+    #[inline(always)]
     pub(super) fn check(&self, hash: u64, cost: u32, now: Tick, clock: impl Fn(&TickBucket) -> Tick) -> Decision {
-        let homes = self.homes(hash);
-        for line in homes.lines {
-            self.freshen(line, now);
-            if let Some(cell) = self.find_in(line, homes.tag) {
-                if let Some((ruling, at)) = self.charge(cell, homes.tag, Occupied::Only, now, cost) {
-                    return self.bucket.decision(ruling, at);
-                }
-            }
+        let tag = Tag::from_hash(hash);
+        let first = self.first_home(hash);
+        if let Some((ruling, at)) = self.charge(first, now, tag, cost, || self.find_in(first, tag)) {
+            return self.bucket.decision(ruling, at);
         }
+        let second = self.second_home(first, tag);
+        if let Some((ruling, at)) = self.charge(second, now, tag, cost, || self.find_in(second, tag)) {
+            return self.bucket.decision(ruling, at);
+        }
+        let homes = Homes { tag, lines: [first, second] };
         let (ruling, at) = self.first_touch(hash, &homes, cost, &clock);
         self.bucket.decision(ruling, at)
     }
@@ -130,7 +123,8 @@ impl CompactTable {
     pub(super) fn peek(&self, hash: u64, cost: u32, now: Tick) -> Decision {
         let homes = self.homes(hash);
         self.freshen_homes(&homes, now);
-        let found = self.find(&homes).map(|cell| self.read(cell, now)).filter(|(word, ..)| word.is(homes.tag));
+        let found = self.find(&homes).map(|(line, slot)| self.read(line, slot, now));
+        let found = found.filter(|(word, ..)| word.is(homes.tag));
         let (debt, at) = found.map_or((0, now), |(word, _, at)| (word.debt(at.count), at));
         self.bucket.decision(self.bucket.judge(debt, cost), at)
     }
@@ -139,10 +133,10 @@ impl CompactTable {
     pub(super) fn give_back(&self, hash: u64, cost: u32, receipt: Receipt, now: Tick) {
         let homes = self.homes(hash);
         self.freshen_homes(&homes, now);
-        let Some(cell) = self.find(&homes) else { return };
+        let Some((line, slot)) = self.find(&homes) else { return };
         let paid_at = u64::try_from(receipt.value()).unwrap_or(u64::MAX);
         loop {
-            let (word, epochs, at) = self.read(cell, now);
+            let (word, epochs, at) = self.read(line, slot, now);
             if !word.is(homes.tag) {
                 return;
             }
@@ -152,8 +146,8 @@ impl CompactTable {
                 return;
             }
             let tat = at.count + (debt - back);
-            if self.cells.replace(cell, word, Word::new(homes.tag, tat)).is_ok() {
-                self.mend(cell, homes.tag, tat, epochs);
+            if slot.replace(word, Word::new(homes.tag, tat)).is_ok() {
+                mend(slot, self.page(line), homes.tag, tat, epochs);
                 return;
             }
         }
@@ -163,53 +157,85 @@ impl CompactTable {
     /// second home from the first and the tag. So no bit is used twice, and two keys with the same tag
     /// and a home in common are met with a probability of 2^-28 per slot.
     fn homes(&self, hash: u64) -> Homes {
-        #[allow(clippy::cast_possible_truncation)]
-        let scale = |bits: u64, count: u64| ((bits * count) >> 32) as usize;
         let tag = Tag::from_hash(hash);
-        let first = scale(hash >> 32, self.lines);
+        let first = self.first_home(hash);
+        Homes { tag, lines: [first, self.second_home(first, tag)] }
+    }
+
+    #[inline(always)]
+    const fn first_home(&self, hash: u64) -> usize {
+        scale(hash >> 32, self.lines)
+    }
+
+    #[inline(always)]
+    const fn second_home(&self, first: usize, tag: Tag) -> usize {
         let mixed = tag.value().wrapping_mul(0x9e37_79b1) & 0xffff_ffff;
         let second = first + 1 + scale(mixed, self.lines - 1);
-        let count = usize::try_from(self.lines).expect("it was one");
-        Homes { tag, lines: [first, if second < count { second } else { second - count }] }
+        if second < self.lines { second } else { second - self.lines }
     }
 
-    fn find(&self, homes: &Homes) -> Option<usize> {
-        homes.lines.into_iter().find_map(|line| self.find_in(line, homes.tag))
+    /// The line and the slot that a key is in.
+    fn find(&self, homes: &Homes) -> Option<(usize, Slot<'_>)> {
+        homes.lines.into_iter().find_map(|line| self.find_in(line, homes.tag).map(|(slot, _)| (line, slot)))
     }
 
-    #[inline]
-    fn find_in(&self, line: usize, tag: Tag) -> Option<usize> {
-        let is_there = |cell: &AtomicU64| Word::from_bits(cell.load(Ordering::Acquire)).is(tag);
-        self.cells.line(line).iter().position(is_there).map(|slot| line * SLOTS + slot)
-    }
-
-    /// Decides on a key in its slot, and says as of when; `None` if it is not there any more.
     #[inline(always)]
-    fn charge(&self, cell: usize, tag: Tag, occupied: Occupied, now: Tick, cost: u32) -> Option<(Ruling, Tick)> {
+    fn find_in(&self, line: usize, tag: Tag) -> Option<(Slot<'_>, Word)> {
+        self.slots.line(line).map(|slot| (slot, slot.load())).find(|(_, word)| word.is(tag))
+    }
+
+    /// Decides on a key in the slot of a line that `find` tells, and says as of when; `None` if it tells of
+    /// none. A word is looked for between two readings of its page's epochs that agree.
+    #[inline(always)]
+    fn charge<'a>(
+        &'a self,
+        line: usize,
+        now: Tick,
+        tag: Tag,
+        cost: u32,
+        find: impl Fn() -> Option<(Slot<'a>, Word)>,
+    ) -> Option<(Ruling, Tick)> {
+        let page = self.page(line);
+        let (mut epochs, mut at) = (page.load(), now);
+        if epochs != Epochs::settled(epoch_of(now)) {
+            (epochs, at) = self.catch_up(line, now);
+        }
         loop {
-            let (word, epochs, at) = self.read(cell, now);
-            let is_ours = word.is(tag) || (occupied == Occupied::OrEmpty && word.is_empty());
-            if !is_ours {
-                return None;
+            let (slot, word) = find()?;
+            let after = page.load();
+            if after != epochs {
+                (epochs, at) = (after, after.clamp(now));
+                continue;
             }
             let ruling = self.bucket.judge(word.debt(at.count), cost);
             let Ruling::Admit { debt } = ruling else { return Some((ruling, at)) };
             let tat = at.count + debt;
-            if self.cells.replace(cell, word, Word::new(tag, tat)).is_ok() {
-                self.mend(cell, tag, tat, epochs);
+            if slot.replace(word, Word::new(tag, tat)).is_ok() {
+                mend(slot, page, tag, tat, epochs);
                 return Some((ruling, at));
             }
         }
     }
 
-    /// A word, with the epochs of its page at that moment, and the time as of which to judge it.
+    #[cold]
+    fn catch_up(&self, line: usize, now: Tick) -> (Epochs, Tick) {
+        self.freshen(line, now);
+        let epochs = self.page(line).load();
+        (epochs, epochs.clamp(now))
+    }
+
     #[inline(always)]
-    fn read(&self, cell: usize, now: Tick) -> (Word, Epochs, Tick) {
-        let page = &self.epochs[cell / PAGE];
-        let mut epochs = Epochs(page.load(Ordering::SeqCst));
+    fn page(&self, line: usize) -> &Page {
+        &self.pages[line / LINES_PER_PAGE]
+    }
+
+    /// A word, with the epochs of its page at that moment, and the time as of which to judge it.
+    fn read(&self, line: usize, slot: Slot<'_>, now: Tick) -> (Word, Epochs, Tick) {
+        let page = self.page(line);
+        let mut epochs = page.load();
         loop {
-            let word = self.cells.load(cell);
-            let after = Epochs(page.load(Ordering::SeqCst));
+            let word = slot.load();
+            let after = page.load();
             if after == epochs {
                 return (word, epochs, epochs.clamp(now));
             }
@@ -229,8 +255,8 @@ impl CompactTable {
             let found = self.find(homes);
             let now = clock(&self.bucket);
             self.freshen_homes(homes, now);
-            if let Some(cell) = found {
-                if let Some(ruled) = self.charge(cell, homes.tag, Occupied::Only, now, cost) {
+            if let Some((line, _)) = found {
+                if let Some(ruled) = self.charge(line, now, homes.tag, cost, || self.find_in(line, homes.tag)) {
                     return ruled;
                 }
                 continue;
@@ -247,22 +273,22 @@ impl CompactTable {
                 }
             }
             let tat = place.at.count + debt;
-            if self.cells.replace(place.cell, place.word, Word::new(homes.tag, tat)).is_ok() {
+            if place.slot.replace(place.word, Word::new(homes.tag, tat)).is_ok() {
                 if place.free == 0 {
                     self.pressure.note_evicted();
                 }
-                self.mend(place.cell, homes.tag, tat, place.epochs);
+                mend(place.slot, self.page(place.line), homes.tag, tat, place.epochs);
                 return (ruling, place.at);
             }
         }
     }
 
     /// The slot for a new key: a free one of the emptier home, or else that of the key that owes least.
-    fn place(&self, homes: &Homes, now: Tick) -> Place {
+    fn place(&self, homes: &Homes, now: Tick) -> Place<'_> {
         let [a, b] = homes.lines.map(|line| {
-            let slots = (line * SLOTS..(line + 1) * SLOTS).map(|cell| {
-                let (word, epochs, at) = self.read(cell, now);
-                Place { cell, word, epochs, at, debt: word.debt(at.count), free: 0 }
+            let slots = self.slots.line(line).map(|slot| {
+                let (word, epochs, at) = self.read(line, slot, now);
+                Place { line, slot, word, epochs, at, debt: word.debt(at.count), free: 0 }
             });
             let mut free = 0;
             let least = slots.inspect(|slot| free += usize::from(slot.debt == 0)).min_by_key(|slot| slot.debt);
@@ -282,11 +308,12 @@ impl CompactTable {
     /// The table is full, and nobody is to be forgotten: new keys share what the extra page has.
     fn overflow(&self, hash: u64, now: Tick, cost: u32) -> (Ruling, Tick) {
         self.pressure.note_turned_away();
-        let page = self.epochs.len() - 1;
-        self.freshen(page * LINES_PER_PAGE, now);
-        let slot = usize::try_from((hash >> 32) % PAGE as u64).expect("below a page");
-        let ruled = self.charge(page * PAGE + slot, Tag::from_hash(0), Occupied::OrEmpty, now, cost);
-        ruled.expect("all who use this page use one tag")
+        let index = usize::try_from((hash >> 32) % PAGE as u64).expect("below a page");
+        let line = (self.pages.len() - 1) * LINES_PER_PAGE + index / SLOTS;
+        let slot = self.slots.line(line).nth(index % SLOTS).expect("a line has as many");
+        // All who use this page use one tag.
+        let ruled = self.charge(line, now, Tag::from_hash(0), cost, || Some((slot, slot.load())));
+        ruled.expect("the slot is always there")
     }
 
     fn freshen_homes(&self, homes: &Homes, now: Tick) {
@@ -298,10 +325,9 @@ impl CompactTable {
     /// Sees to it that the page of a line has been gone through in the epoch of `now`, or a later one.
     #[inline]
     fn freshen(&self, line: usize, now: Tick) {
-        let page = line / LINES_PER_PAGE;
-        let epochs = Epochs(self.epochs[page].load(Ordering::SeqCst));
+        let epochs = self.page(line).load();
         if !epochs.is_settled() || epochs.latest() < epoch_of(now) {
-            self.renew(page, epoch_of(now));
+            self.renew(line / LINES_PER_PAGE, epoch_of(now));
         }
     }
 
@@ -313,51 +339,63 @@ impl CompactTable {
     /// settled, so a word that was read before that is an old one, and only that very word is cleared.
     #[cold]
     #[inline(never)]
-    fn renew(&self, page: usize, present: u32) {
+    fn renew(&self, index: usize, present: u32) {
+        let page = &self.pages[index];
         loop {
-            let epochs = Epochs(self.epochs[page].load(Ordering::SeqCst));
+            let epochs = page.load();
             if epochs.is_settled() && epochs.latest() >= present {
                 return;
             }
             if epochs.is_settled() {
                 let begun = Epochs::renewing(epochs.latest(), present);
-                let _ = self.swap_epochs(page, epochs, begun);
+                let _ = page.replace(epochs, begun);
                 continue;
             }
             let all_paid = epochs.latest() - epochs.before() >= ALL_PAID;
             let begins = u64::from(epochs.latest()) << EPOCH_BITS;
             let mut is_overtaken = false;
-            for cell in page * PAGE..(page + 1) * PAGE {
-                let word = self.cells.load(cell);
+            for slot in self.slots.page(index) {
+                let word = slot.load();
                 if word.is_empty() || (!all_paid && word.debt(begins) > 0) {
                     continue;
                 }
-                if self.epochs[page].load(Ordering::SeqCst) != epochs.0 {
+                if page.load() != epochs {
                     is_overtaken = true;
                     break;
                 }
                 // Lost to a charge, or to another who clears: either way it is dealt with.
-                let _ = self.cells.replace(cell, word, Word::EMPTY);
+                let _ = slot.replace(word, Word::EMPTY);
             }
             if !is_overtaken {
-                let _ = self.swap_epochs(page, epochs, Epochs::renewing(epochs.latest(), epochs.latest()));
+                let _ = page.replace(epochs, Epochs::settled(epochs.latest()));
             }
         }
     }
+}
 
-    fn swap_epochs(&self, page: usize, old: Epochs, new: Epochs) -> Result<u64, u64> {
-        self.epochs[page].compare_exchange(old.0, new.0, Ordering::SeqCst, Ordering::SeqCst)
+/// Takes back a word that was written too late: if the page has begun to be gone through since `read` it
+/// was judged, and the debt was paid before the new epoch began, nobody may have seen to it.
+#[inline(always)]
+fn mend(slot: Slot<'_>, page: &Page, tag: Tag, tat: u64, read: Epochs) {
+    let epochs = page.load();
+    if epochs != read && tat <= u64::from(epochs.latest()) << EPOCH_BITS {
+        // If it has been charged again since, its time is new.
+        let _ = slot.replace(Word::new(tag, tat), Word::EMPTY);
+    }
+}
+
+/// What is known of 64 lines together.
+#[derive(Default)]
+struct Page(AtomicU64);
+
+impl Page {
+    #[inline(always)]
+    fn load(&self) -> Epochs {
+        Epochs(self.0.load(Ordering::SeqCst))
     }
 
-    /// Takes back a word that was written too late: if the page has begun to be gone through since `read` it
-    /// was judged, and the debt was paid before the new epoch began, nobody may have seen to it.
-    #[inline]
-    fn mend(&self, cell: usize, tag: Tag, tat: u64, read: Epochs) {
-        let epochs = Epochs(self.epochs[cell / PAGE].load(Ordering::SeqCst));
-        if epochs != read && tat <= u64::from(epochs.latest()) << EPOCH_BITS {
-            // If it has been charged again since, its time is new.
-            let _ = self.cells.replace(cell, Word::new(tag, tat), Word::EMPTY);
-        }
+    fn replace(&self, old: Epochs, new: Epochs) -> Result<u64, u64> {
+        self.0.compare_exchange(old.0, new.0, Ordering::SeqCst, Ordering::SeqCst)
     }
 }
 
@@ -369,6 +407,11 @@ struct Epochs(u64);
 impl Epochs {
     const fn renewing(old: u32, new: u32) -> Self {
         Self((old as u64) << u32::BITS | new as u64)
+    }
+
+    /// An epoch up to which a page has been gone through.
+    const fn settled(epoch: u32) -> Self {
+        Self::renewing(epoch, epoch)
     }
 
     #[allow(clippy::cast_possible_truncation)]
@@ -393,27 +436,21 @@ impl Epochs {
     }
 }
 
-/// Whether a slot must hold the key already, to be charged.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Occupied {
-    Only,
-    OrEmpty,
-}
-
 #[cfg(all(test, sluice_loom))]
 impl CompactTable {
     /// In how many slots a key is.
     pub(super) fn copies(&self, hash: u64) -> usize {
         let homes = self.homes(hash);
-        let cells = homes.lines.into_iter().flat_map(|line| self.cells.line(line));
-        cells.filter(|cell| Word::from_bits(cell.load(Ordering::Acquire)).is(homes.tag)).count()
+        let slots = homes.lines.into_iter().flat_map(|line| self.slots.line(line));
+        slots.filter(|slot| slot.load().is(homes.tag)).count()
     }
 }
 
 /// Where a new key goes, and what it replaces.
 #[derive(Clone, Copy)]
-struct Place {
-    cell: usize,
+struct Place<'a> {
+    line: usize,
+    slot: Slot<'a>,
     word: Word,
     epochs: Epochs,
     at: Tick,
@@ -422,55 +459,15 @@ struct Place {
     free: usize,
 }
 
-fn epoch_of(now: Tick) -> u32 {
-    u32::try_from(now.count >> EPOCH_BITS).expect("64 bits less 32")
+#[allow(clippy::cast_possible_truncation)] // Counts are below 2^63.
+const fn epoch_of(now: Tick) -> u32 {
+    (now.count >> EPOCH_BITS) as u32
 }
 
-/// The words, in lines that each begin at a cache line.
-struct Cells {
-    words: Box<[AtomicU64]>,
-    first: usize,
-}
-
-impl Cells {
-    #[cfg(not(sluice_loom))]
-    fn new(count: usize) -> Self {
-        const SYSTEM_PAGE: usize = 4096;
-        let word = size_of::<AtomicU64>();
-        // Zeroed by the system when they are first touched: an idle table takes no memory. With a page
-        // to spare, so that ours begin where the system's do.
-        let words = bytemuck::allocation::zeroed_slice_box::<AtomicU64>(count + SYSTEM_PAGE / word);
-        let first = words.as_ptr().addr().wrapping_neg() % SYSTEM_PAGE / word;
-        Self { words, first }
-    }
-
-    #[cfg(sluice_loom)]
-    fn new(count: usize) -> Self {
-        Self { words: (0..count).map(|_| AtomicU64::new(0)).collect(), first: 0 }
-    }
-
-    fn size_in_bytes(&self) -> usize {
-        size_of_val(&*self.words)
-    }
-
-    #[inline]
-    fn line(&self, line: usize) -> &[AtomicU64] {
-        let start = self.first + line * SLOTS;
-        &self.words[start..start + SLOTS]
-    }
-
-    #[inline]
-    fn load(&self, cell: usize) -> Word {
-        Word::from_bits(self.words[self.first + cell].load(Ordering::Acquire))
-    }
-
-    /// Writes `new` if `old` is still there; else tells what is.
-    #[inline]
-    fn replace(&self, cell: usize, old: Word, new: Word) -> Result<(), Word> {
-        let swapped =
-            self.words[self.first + cell].compare_exchange(old.bits(), new.bits(), Ordering::SeqCst, Ordering::Acquire);
-        swapped.map(|_| ()).map_err(Word::from_bits)
-    }
+/// `count` times a fraction of 2^32.
+#[allow(clippy::cast_possible_truncation)] // It is less than `count`.
+const fn scale(fraction: u64, count: usize) -> usize {
+    ((fraction * count as u64) >> 32) as usize
 }
 
 #[cfg(all(test, not(sluice_loom)))]
@@ -544,17 +541,18 @@ mod tests {
     fn a_word_that_is_written_late_is_taken_back() {
         let table = table();
         let homes = table.homes(7);
-        let cell = homes.lines[0] * SLOTS;
+        let line = homes.lines[0];
+        let slot = table.slots.line(line).next().unwrap();
         let (read, tat) = (Epochs(0), 5 + table.bucket.capacity());
         // What another did meanwhile.
-        table.freshen(homes.lines[0], Tick::at(40 * EPOCH));
-        table.cells.replace(cell, Word::EMPTY, Word::new(homes.tag, tat)).unwrap();
-        table.mend(cell, homes.tag, tat, read);
-        assert!(table.cells.load(cell).is_empty());
+        table.freshen(line, Tick::at(40 * EPOCH));
+        slot.replace(Word::EMPTY, Word::new(homes.tag, tat)).unwrap();
+        mend(slot, table.page(line), homes.tag, tat, read);
+        assert!(slot.load().is_empty());
         // A debt that is still owed stays.
         let tat = 41 * EPOCH;
-        table.cells.replace(cell, Word::EMPTY, Word::new(homes.tag, tat)).unwrap();
-        table.mend(cell, homes.tag, tat, read);
-        assert!(!table.cells.load(cell).is_empty());
+        slot.replace(Word::EMPTY, Word::new(homes.tag, tat)).unwrap();
+        mend(slot, table.page(line), homes.tag, tat, read);
+        assert!(!slot.load().is_empty());
     }
 }

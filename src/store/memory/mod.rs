@@ -3,18 +3,18 @@ mod line;
 #[cfg(all(test, sluice_loom))]
 mod models;
 mod pressure;
+mod sip;
+mod slots;
 mod ticks;
 mod wide;
 mod word;
 
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
-
-use siphasher::sip::SipHasher13;
 
 use self::compact::CompactTable;
 use self::pressure::Pressure;
+use self::sip::Secret;
 use self::ticks::TickBucket;
 use self::wide::WideTable;
 use super::Store;
@@ -65,7 +65,7 @@ use crate::time::{self, Clock, Monotonic, Timestamp};
 pub struct MemoryStore<S, C = Monotonic> {
     capacity: usize,
     when_full: WhenFull,
-    hasher: SipHasher13,
+    secret: Secret,
     clock: C,
     table: OnceLock<Table<S>>,
 }
@@ -134,12 +134,10 @@ impl<S: Copy> MemoryStore<S> {
     #[track_caller]
     pub fn with_capacity(keys: usize) -> Self {
         assert!(keys > 0, "a store must hold at least one key");
-        // The standard library draws the secret from the system.
-        let secret = RandomState::new();
         Self {
             capacity: keys,
             when_full: WhenFull::default(),
-            hasher: SipHasher13::new_with_keys(secret.hash_one(0), secret.hash_one(1)),
+            secret: Secret::random(),
             clock: Monotonic,
             table: OnceLock::new(),
         }
@@ -158,8 +156,8 @@ impl<S: Copy, C> MemoryStore<S, C> {
     /// compare.
     #[must_use]
     pub fn with_clock<D: Clock>(self, clock: D) -> MemoryStore<S, D> {
-        let Self { capacity, when_full, hasher, .. } = self;
-        MemoryStore { capacity, when_full, hasher, clock, table: OnceLock::new() }
+        let Self { capacity, when_full, secret, .. } = self;
+        MemoryStore { capacity, when_full, secret, clock, table: OnceLock::new() }
     }
 
     /// What becomes of new keys for which there is no room.
@@ -220,15 +218,24 @@ impl<S: Copy, C: Clock> MemoryStore<S, C> {
 
     #[inline]
     fn hash(&self, key: &PartitionKey) -> u64 {
-        self.hasher.hash(key.as_bytes())
+        self.secret.hash(key.as_bytes())
     }
 
     /// The present, counted from when the table was made, so that it is small. A clock that is set back
     /// beyond that stands still there.
-    #[inline]
+    #[inline(always)]
     fn since(&self, started: Timestamp) -> Timestamp {
-        Timestamp::from_nanos(self.clock.now().as_nanos().saturating_sub(started.as_nanos()))
+        // Not saturating: a branch that is foreseen is not waited for.
+        match self.clock.now().as_nanos().checked_sub(started.as_nanos()) {
+            Some(nanos) => Timestamp::from_nanos(nanos),
+            None => before_the_beginning(),
+        }
     }
+}
+
+#[cold]
+const fn before_the_beginning() -> Timestamp {
+    Timestamp::ZERO
 }
 
 impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
@@ -236,7 +243,7 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         self.table(algorithm);
     }
 
-    #[inline]
+    #[inline(always)]
     fn check(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Check {
         let hash = self.hash(key);
         let decision = match self.table(algorithm) {

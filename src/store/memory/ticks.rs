@@ -1,7 +1,6 @@
 use std::num::NonZeroU64;
-use std::time::Duration;
 
-use crate::decision::{Decision, Receipt};
+use crate::decision::{Decision, Receipt, Span};
 use crate::quota::Quota;
 use crate::time::{Timestamp, duration_from_nanos};
 
@@ -17,13 +16,16 @@ pub(super) struct TickBucket {
     burst: u32,
     /// A token is `1 << shift` ticks.
     shift: u32,
+    /// The greatest debt: `burst` tokens.
+    capacity: u64,
     /// Ticks per `period` nanoseconds.
     ticks: NonZeroU64,
     period: u64,
-    /// `ticks / period`, as a fraction of `1 << reciprocal_shift`.
+    /// `ticks / period`, in units of 1/2^62, rounded down.
     reciprocal: u64,
-    reciprocal_shift: u32,
 }
+
+const RECIPROCAL_BITS: u32 = 62;
 
 /// An instant on a [`TickBucket`]'s clock: whole ticks, and what was rounded off.
 #[derive(Clone, Copy, Debug)]
@@ -57,51 +59,52 @@ pub(super) enum Ruling {
 /// debts from what was paid long ago (see `compact.rs`).
 const DEBT_BITS: u32 = 34;
 
-/// Ticks finer than a quarter nanosecond gain nothing: no clock is that fine.
+/// Ticks as fine as a quarter nanosecond gain nothing: no clock is that fine. And the reciprocal fits.
 const MAX_TICKS_PER_NANO: u64 = 4;
 
+/// A clock that runs for longer than this, 73 years, stands still: counts of ticks stay below 2^63.
+const MAX_NANOS: u64 = 1 << 61;
+
 impl TickBucket {
-    /// The bucket of `quota`, unless it is one of more than four units per nanosecond.
+    /// The bucket of `quota`, unless it is one of four units per nanosecond or more.
     pub(super) fn new(quota: &Quota) -> Option<Self> {
         let (limit, period, burst) = (u64::from(quota.limit()), quota.period_nanos(), quota.max_burst());
         let finest = MAX_TICKS_PER_NANO.checked_mul(period)?;
         // `burst << shift` stays within DEBT_BITS.
         let widest = DEBT_BITS - (u32::BITS - (burst - 1).leading_zeros());
-        let fits = |shift: &u32| limit.leading_zeros() > *shift && limit << shift <= finest;
+        let fits = |shift: &u32| limit.leading_zeros() > *shift && limit << shift < finest;
         let shift = (0..=widest).rev().find(fits)?;
         let ticks = limit << shift;
         // In lowest terms, so that products with them stay small.
         let common = gcd(ticks, period);
         let (ticks, period) = (ticks / common, period / common);
-        // As many bits of the quotient as fit into 64.
-        let reciprocal_shift = 63 + (u64::BITS - period.leading_zeros()) - (u64::BITS - ticks.leading_zeros());
-        let reciprocal = (u128::from(ticks) << reciprocal_shift) / u128::from(period);
-        let reciprocal = u64::try_from(reciprocal).expect("chosen to fit");
+        let reciprocal = (u128::from(ticks) << RECIPROCAL_BITS) / u128::from(period);
+        let reciprocal = u64::try_from(reciprocal).expect("less than four ticks per nanosecond");
         let ticks = NonZeroU64::new(ticks)?;
-        Some(Self { burst, shift, ticks, period, reciprocal, reciprocal_shift })
+        Some(Self { burst, shift, capacity: u64::from(burst) << shift, ticks, period, reciprocal })
     }
 
     /// What `cost` units are in ticks; as much as a full bucket, if they are more.
+    #[inline]
     pub(super) fn price(&self, cost: u32) -> u64 {
         u64::from(cost.min(self.burst)) << self.shift
     }
 
-    pub(super) fn capacity(&self) -> u64 {
-        self.price(self.burst)
+    pub(super) const fn capacity(&self) -> u64 {
+        self.capacity
     }
 
     /// Rules on `cost` units for a key that owes `debt`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn judge(&self, debt: u64, cost: u32) -> Ruling {
-        let (after, capacity) = (debt + self.price(cost), self.capacity());
-        if cost == 0 {
-            Ruling::Peek { debt }
-        } else if cost > self.burst {
-            Ruling::Never { debt }
-        } else if after <= capacity {
-            Ruling::Admit { debt: after }
-        } else {
-            Ruling::Refuse { debt, wait: after - capacity }
+        let after = debt + self.price(cost);
+        // Neither zero nor more than fits, in one comparison.
+        if cost.wrapping_sub(1) >= self.burst {
+            return if cost == 0 { Ruling::Peek { debt } } else { Ruling::Never { debt } };
+        }
+        match after.checked_sub(self.capacity) {
+            None | Some(0) => Ruling::Admit { debt: after },
+            Some(wait) => Ruling::Refuse { debt, wait },
         }
     }
 
@@ -116,8 +119,8 @@ impl TickBucket {
             }
             Ruling::Peek { debt } => self.with_reset(Decision::allow(self.burst, self.remaining(debt)), now, debt),
             Ruling::Refuse { debt, wait } => {
-                let wait = Some(self.time_until(now, wait));
-                self.with_reset(Decision::deny(self.burst, self.remaining(debt), wait), now, debt)
+                let decision = Decision::refuse(self.burst, self.remaining(debt), self.span(now, wait));
+                self.with_reset(decision, now, debt)
             }
             Ruling::Never { debt } => {
                 self.with_reset(Decision::deny(self.burst, self.remaining(debt), None), now, debt)
@@ -128,53 +131,55 @@ impl TickBucket {
     /// The tokens that are free with this debt.
     #[inline]
     fn remaining(&self, debt: u64) -> u32 {
-        let free = self.capacity().saturating_sub(debt) >> self.shift;
+        let free = self.capacity.saturating_sub(debt) >> self.shift;
         u32::try_from(free).unwrap_or(self.burst)
     }
 
     /// `nanos × ticks / period`, rounded down, without dividing.
-    #[inline]
+    #[inline(always)]
     pub(super) fn tick(&self, now: Timestamp) -> Tick {
         let nanos = now.as_nanos();
-        let estimate = (u128::from(nanos) * u128::from(self.reciprocal)) >> self.reciprocal_shift;
-        // A clock that runs for longer than that (146 years at a quarter nanosecond) stands still there.
-        let Ok(mut count) = u64::try_from(estimate) else { return Tick::at(u64::MAX >> 1) };
-        // The reciprocal was rounded down, so the estimate is low by very little, and what is left is
-        // small: it may be computed modulo 2^64.
-        let mut rest = nanos.wrapping_mul(self.ticks.get()).wrapping_sub(count.wrapping_mul(self.period));
-        while rest >= self.period {
-            count += 1;
-            rest -= self.period;
+        if nanos > MAX_NANOS {
+            return self.last();
         }
-        if count > u64::MAX >> 1 { Tick::at(u64::MAX >> 1) } else { Tick { count, rest } }
+        #[allow(clippy::cast_possible_truncation)] // It is less than 2^63.
+        let count = ((u128::from(nanos) * u128::from(self.reciprocal)) >> RECIPROCAL_BITS) as u64;
+        // What is left is less than two periods: it may be computed modulo 2^64.
+        let rest = nanos.wrapping_mul(self.ticks.get()).wrapping_sub(count.wrapping_mul(self.period));
+        if rest < self.period { Tick { count, rest } } else { self.next(Tick { count, rest }) }
+    }
+
+    #[cold]
+    fn last(&self) -> Tick {
+        self.tick(Timestamp::from_nanos(MAX_NANOS))
+    }
+
+    /// The reciprocal is rounded down, by less than one, so that an estimate may be low by one. That is seldom
+    /// the case: a branch that is foreseen is not waited for.
+    #[cold]
+    const fn next(&self, low: Tick) -> Tick {
+        Tick { count: low.count + 1, rest: low.rest - self.period }
     }
 
     /// The least time after which `ticks` more than at `now` have passed.
-    #[inline]
-    fn time_until(&self, now: Tick, ticks: u64) -> Duration {
-        match self.owed(now, ticks) {
-            Ok(owed) => Duration::from_nanos(owed.div_ceil(self.ticks.get())),
-            Err(owed) => duration_from_nanos(owed.div_ceil(u128::from(self.ticks.get()))),
+    #[inline(always)]
+    fn span(&self, now: Tick, ticks: u64) -> Span {
+        match ticks.checked_mul(self.period) {
+            Some(owed) => Span::Quotient { owed: owed.saturating_sub(now.rest), per: self.ticks },
+            None => self.long_span(now, ticks),
         }
+    }
+
+    #[cold]
+    fn long_span(&self, now: Tick, ticks: u64) -> Span {
+        let owed = u128::from(ticks) * u128::from(self.period) - u128::from(now.rest);
+        Span::Whole(duration_from_nanos(owed.div_ceil(u128::from(self.ticks.get()))))
     }
 
     /// Tells with a decision when what is owed is paid.
-    #[inline]
+    #[inline(always)]
     fn with_reset(&self, decision: Decision, now: Tick, debt: u64) -> Decision {
-        if debt == 0 {
-            return decision;
-        }
-        match self.owed(now, debt) {
-            Ok(owed) => decision.with_reset_quotient(owed, self.ticks),
-            Err(_) => decision.with_reset_after(self.time_until(now, debt)),
-        }
-    }
-
-    /// Nanoseconds until `ticks` more than at `now` have passed, in units of 1/`ticks`.
-    #[inline]
-    fn owed(&self, now: Tick, ticks: u64) -> Result<u64, u128> {
-        let owed = (u128::from(ticks) * u128::from(self.period)).saturating_sub(u128::from(now.rest));
-        u64::try_from(owed).map_err(|_| owed)
+        if debt == 0 { decision } else { decision.with_reset_span(self.span(now, debt)) }
     }
 }
 
@@ -184,6 +189,8 @@ const fn gcd(a: u64, b: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -194,7 +201,7 @@ mod tests {
             Quota::per_second(3),
             Quota::per_second(10).burst(20),
             Quota::per_second(10_000_000),
-            Quota::per_second(4_000_000_000),
+            Quota::per_second(3_999_999_999),
             Quota::per_minute(7).burst(u32::MAX),
             Quota::per_day(1),
             Quota::per_day(1).burst(u32::MAX),
@@ -210,14 +217,14 @@ mod tests {
                 seed ^ seed >> 29
             };
             for _ in 0..20_000 {
-                let nanos = random() >> (random() % 60 + 4);
+                let nanos = random() >> (random() % 60 + 3);
                 let tick = bucket.tick(Timestamp::from_nanos(nanos));
                 let exact = u128::from(nanos) * u128::from(bucket.ticks.get());
                 let (count, rest) = (exact / u128::from(bucket.period), exact % u128::from(bucket.period));
                 assert_eq!((u128::from(tick.count), u128::from(tick.rest)), (count, rest), "{quota:?} at {nanos}");
 
                 let ticks = 1 + random() % bucket.capacity();
-                let wait = bucket.time_until(tick, ticks).as_nanos();
+                let wait = bucket.span(tick, ticks).ceil().as_nanos();
                 let passed = |wait: u128| {
                     let then = u128::from(nanos) + wait;
                     then * u128::from(bucket.ticks.get()) / u128::from(bucket.period) - count
