@@ -128,7 +128,7 @@ fn app(config: Config) -> Router {
         let mut endpoint = any(answer);
         if let Some(layer) = route.layer() {
             let counting = middleware::from_fn_with_state((Arc::clone(&metrics), name), count);
-            endpoint = endpoint.layer(layer.clone()).layer(counting);
+            endpoint = endpoint.layer(layer.clone().with_verdict()).layer(counting);
         }
         for path in route.paths() {
             app = app.route(path, endpoint.clone());

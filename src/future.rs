@@ -1,6 +1,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -11,7 +12,7 @@ use tower_service::Service;
 use crate::body::ResponseBody;
 use crate::head::RequestHead;
 use crate::judge::{Judged, Shared};
-use crate::verdict::Verdict;
+use crate::told::Told;
 
 pin_project! {
     /// The future of [`RateLimit`](crate::RateLimit).
@@ -32,7 +33,7 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<F, S, B> {
-        Passing { #[pin] response: F, verdict: Option<Verdict> },
+        Passing { #[pin] response: F, told: Option<Told> },
         Rejected { response: Option<Response<Bytes>> },
         // Boxed, so that the future of a service that never waits is not as large as a request.
         Waiting { judged: Pin<Box<dyn Future<Output = Judged> + Send>>, rest: Option<Box<Rest<S, B>>> },
@@ -43,13 +44,12 @@ pin_project! {
 struct Rest<S, B> {
     service: S,
     request: Request<B>,
-    shared: Shared,
+    shared: Arc<Shared>,
 }
 
 impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
-    /// With the verdict to be told, if it is to be.
-    pub(crate) const fn passing(response: S::Future, verdict: Option<Verdict>) -> Self {
-        Self { state: State::Passing { response, verdict } }
+    pub(crate) const fn passing(response: S::Future, told: Told) -> Self {
+        Self { state: State::Passing { response, told: Some(told) } }
     }
 
     pub(crate) const fn rejected(response: Response<Bytes>) -> Self {
@@ -60,7 +60,7 @@ impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
         judged: Pin<Box<dyn Future<Output = Judged> + Send>>,
         service: S,
         request: Request<B>,
-        shared: Shared,
+        shared: Arc<Shared>,
     ) -> Self {
         Self { state: State::Waiting { judged, rest: Some(Box::new(Rest { service, request, shared })) } }
     }
@@ -77,13 +77,10 @@ where
         loop {
             match state.as_mut().project() {
                 // -> the inner service's response
-                StateProj::Passing { response, verdict } => {
+                StateProj::Passing { response, told } => {
                     let mut response = ready!(response.poll(cx))?;
-                    if let Some(mut verdict) = verdict.take() {
-                        if let Some(inner) = response.extensions_mut().remove::<Verdict>() {
-                            verdict.append(inner);
-                        }
-                        response.extensions_mut().insert(verdict);
+                    if let Some(told) = told.take() {
+                        told.tell(&mut response);
                     }
                     return Poll::Ready(Ok(response.map(ResponseBody::inner)));
                 }
@@ -98,9 +95,9 @@ where
                     let rest = rest.take().expect("taken only once, when the verdict is there");
                     let Rest { mut service, request, shared } = *rest;
                     let next = match judged {
-                        Ok(verdict) => State::Passing { response: service.call(request), verdict },
+                        Ok(told) => State::Passing { response: service.call(request), told: Some(told) },
                         Err(rejection) => {
-                            let response = shared.responder.respond(*rejection, &RequestHead::from(&request));
+                            let response = shared.respond(rejection, &RequestHead::from(&request));
                             State::Rejected { response: Some(response) }
                         }
                     };

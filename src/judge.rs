@@ -13,6 +13,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::Response;
 use smallvec::SmallVec;
 
 use crate::decision::{Check, Decision, LimiterError, Pending};
@@ -22,54 +24,89 @@ use crate::partition::PartitionKey;
 use crate::policy::{FailureMode, MissingKey, Policy};
 use crate::rejection::{Rejection, Responder};
 use crate::time;
+use crate::told::Told;
 use crate::verdict::Verdict;
 
-/// What the services of a layer have in common. Cloning costs two reference counts.
+/// What the services of a layer have in common.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) policies: Arc<[Policy]>,
-    pub(crate) responder: Arc<Responder>,
-    /// Whether admitted responses carry the verdict.
+    pub(crate) responder: Responder,
+    /// Whether responses carry the verdict.
     pub(crate) tells_verdict: bool,
 }
 
-/// Boxed, as it is rare and large.
-/// An admitted request comes with its verdict, if that is to be told.
-pub(crate) type Judged = Result<Option<Verdict>, Box<Rejection>>;
+impl Shared {
+    /// What the response to an admitted request is told of these decisions.
+    #[inline]
+    fn tell<'a>(&self, decided: impl Iterator<Item = (&'a Policy, Decision)>) -> Told {
+        Told { verdict: self.tells_verdict.then(|| Box::new(decided.collect())) }
+    }
+
+    /// The response to a request that does not pass.
+    #[cold]
+    pub(crate) fn respond(&self, rejection: Rejection, head: &RequestHead<'_>) -> Response<Bytes> {
+        let mut response = self.responder.respond(&rejection, head);
+        if self.tells_verdict {
+            rejection.into_verdict().insert_into(response.extensions_mut());
+        }
+        response
+    }
+}
+
+/// An admitted request comes with what its response is told.
+pub(crate) type Judged = Result<Told, Rejection>;
 
 pub(crate) enum Judgement {
     Decided(Judged),
     Pending(Pin<Box<dyn Future<Output = Judged> + Send>>),
 }
 
-pub(crate) fn judge(shared: &Shared, head: &RequestHead<'_>) -> Judgement {
-    let policies = &shared.policies;
-    let mut bids = match collect_bids(policies, head) {
-        Ok(bids) => bids,
+#[inline]
+pub(crate) fn judge(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Judgement {
+    match &*shared.policies {
+        [policy] if !policy.is_shadow() => judge_by_one(shared, policy, head),
+        _ => judge_by_all(shared, head),
+    }
+}
+
+/// By the only policy, as in most layers: there is nothing to foresee, and nothing to give back.
+#[inline]
+fn judge_by_one(shared: &Arc<Shared>, policy: &Policy, head: &RequestHead<'_>) -> Judgement {
+    let bid = match bid(0, policy, head) {
+        Ok(Some(bid)) => bid,
+        Ok(None) => return Judgement::Decided(Ok(Told::default())),
         Err(rejection) => return Judgement::Decided(Err(rejection)),
     };
+    match policy.limiter().check(&bid.key, bid.cost) {
+        Check::Ready(Ok(decision)) if decision.is_allowed() => {
+            policy.report_health(None);
+            Judgement::Decided(Ok(shared.tell([(policy, decision)].into_iter())))
+        }
+        check => Charging::of(bid).resume(shared, check),
+    }
+}
+
+#[inline(never)]
+fn judge_by_all(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Judgement {
+    let policies = &*shared.policies;
+    let mut bids = Bids::new();
+    for (index, policy) in policies.iter().enumerate() {
+        match bid(index, policy, head) {
+            Ok(bid) => bids.extend(bid),
+            Err(rejection) => return Judgement::Decided(Err(rejection)),
+        }
+    }
     // One reading of the clock for all policies, however often they are asked. Not across an await: the
     // guard is gone by then.
-    let _held = (bids.len() > 1).then(time::hold);
+    let _held = time::hold();
     if let Some(rejection) = foresee_refusal(policies, &mut bids) {
         return Judgement::Decided(Err(rejection));
     }
-    let mut charging = Charging { bids, next: 0, tells_verdict: shared.tells_verdict };
-    match charging.proceed(policies) {
+    let mut charging = Charging { bids, next: 0 };
+    match charging.proceed(shared) {
         Progress::Done(judged) => Judgement::Decided(judged),
-        Progress::Waiting(mut pending) => {
-            let policies = Arc::clone(policies);
-            Judgement::Pending(Box::pin(async move {
-                loop {
-                    let answer = pending.await;
-                    charging.settle(&policies, &answer)?;
-                    match charging.proceed(&policies) {
-                        Progress::Done(judged) => return judged,
-                        Progress::Waiting(next) => pending = next,
-                    }
-                }
-            }))
-        }
+        Progress::Waiting(pending) => charging.wait(shared, pending),
     }
 }
 
@@ -86,35 +123,39 @@ struct Bid {
 /// Room for two: a short limit and a long one, or one by client and one for all.
 type Bids = SmallVec<[Bid; 2]>;
 
-fn collect_bids(policies: &[Policy], head: &RequestHead<'_>) -> Result<Bids, Box<Rejection>> {
-    let mut bids = Bids::new();
-    for (index, policy) in policies.iter().enumerate() {
-        if !policy.applies_to(head) {
-            continue;
-        }
-        let (key, shared) = match policy.extractor().extract(head) {
-            Ok(key) => (key, policy.extractor().is_shared()),
-            Err(KeyError::Missing { .. }) if policy.missing_key() == MissingKey::Skip => continue,
-            Err(KeyError::Missing { .. }) if policy.missing_key() == MissingKey::Share => (PartitionKey::SHARED, true),
-            Err(error) => {
-                if let KeyError::Misconfigured { problem } = &error {
-                    policy.report_misconfigured(problem);
-                }
-                // Shadows never reject, so what they cannot count they skip.
-                if policy.is_shadow() {
-                    continue;
-                }
-                return Err(Box::new(Rejection::without_key(policy, error)));
-            }
-        };
-        bids.push(Bid { policy: index, key, cost: policy.cost_of(head), shared, decision: None });
+/// What a policy claims, if it applies.
+#[inline]
+fn bid(index: usize, policy: &Policy, head: &RequestHead<'_>) -> Result<Option<Bid>, Rejection> {
+    if !policy.applies_to(head) {
+        return Ok(None);
     }
-    Ok(bids)
+    let (key, shared) = match policy.extractor().extract(head) {
+        Ok(key) => (key, policy.extractor().is_shared()),
+        Err(error) => match without_key(policy, error) {
+            Ok(Some(key)) => (key, true),
+            Ok(None) => return Ok(None),
+            Err(rejection) => return Err(rejection),
+        },
+    };
+    Ok(Some(Bid { policy: index, key, cost: policy.cost_of(head), shared, decision: None }))
+}
+
+/// The key of requests without a key; or none, if they are not counted.
+#[cold]
+fn without_key(policy: &Policy, error: KeyError) -> Result<Option<PartitionKey>, Rejection> {
+    match (&error, policy.missing_key()) {
+        (KeyError::Missing { .. }, MissingKey::Skip) => return Ok(None),
+        (KeyError::Missing { .. }, MissingKey::Share) => return Ok(Some(PartitionKey::SHARED)),
+        (KeyError::Misconfigured { problem }, _) => policy.report_misconfigured(problem),
+        _ => {}
+    }
+    // Shadows never reject, so what they cannot count they skip.
+    if policy.is_shadow() { Ok(None) } else { Err(Rejection::without_key(policy, error)) }
 }
 
 /// The refusal that charging these bids would meet. A single one that is enforced is not peeked at: its
 /// charge is all or none by itself.
-fn foresee_refusal(policies: &[Policy], bids: &mut Bids) -> Option<Box<Rejection>> {
+fn foresee_refusal(policies: &[Policy], bids: &mut Bids) -> Option<Rejection> {
     let is_enforced = |bid: &Bid| !policies[bid.policy].is_shadow();
     if bids.iter().filter(|bid| is_enforced(bid)).count() < 2 {
         return None;
@@ -138,14 +179,15 @@ impl Bid {
 }
 
 /// The rejection of bids of which at least one is refused, and none is charged (any more).
-fn refuse(policies: &[Policy], bids: &mut Bids) -> Box<Rejection> {
+#[cold]
+fn refuse(policies: &[Policy], bids: &mut Bids) -> Rejection {
     // The policy that keeps the client out longest speaks for all; for ever, if no wait helps.
     let wait = |bid: &&Bid| bid.decision.and_then(|decision| decision.retry_after()).unwrap_or(Duration::MAX);
     let refused = bids.iter().filter(|bid| bid.is_refused() && !policies[bid.policy].is_shadow());
     // Of equals the first one, which `max_by_key` would not return.
     let longest = refused.rev().max_by_key(wait).expect("one is refused");
     let status = policies[longest.policy].refusal_status(longest.shared);
-    Box::new(Rejection::limit_exceeded(status, verdict_at_rest(policies, bids)))
+    Rejection::limit_exceeded(status, verdict_at_rest(policies, bids))
 }
 
 /// What the policies say of a request that was not charged: those that would have admitted it tell
@@ -158,14 +200,11 @@ fn verdict_at_rest(policies: &[Policy], bids: &mut Bids) -> Verdict {
 }
 
 fn verdict(policies: &[Policy], bids: &Bids) -> Verdict {
-    let mut verdict = Verdict::default();
-    for bid in bids {
-        if let Some(decision) = bid.decision {
-            let policy = &policies[bid.policy];
-            verdict.push(policy.shared_name(), decision, policy.is_shadow());
-        }
-    }
-    verdict
+    decided(policies, bids).collect()
+}
+
+fn decided<'a>(policies: &'a [Policy], bids: &'a Bids) -> impl Iterator<Item = (&'a Policy, Decision)> {
+    bids.iter().filter_map(|bid| bid.decision.map(|decision| (&policies[bid.policy], decision)))
 }
 
 /// The bids, charged up to `next`. Dropped in the middle, it leaves them charged: a request that
@@ -173,7 +212,6 @@ fn verdict(policies: &[Policy], bids: &Bids) -> Verdict {
 struct Charging {
     bids: Bids,
     next: usize,
-    tells_verdict: bool,
 }
 
 enum Progress {
@@ -182,7 +220,24 @@ enum Progress {
 }
 
 impl Charging {
-    fn proceed(&mut self, policies: &[Policy]) -> Progress {
+    fn of(bid: Bid) -> Self {
+        Self { bids: SmallVec::from_iter([bid]), next: 0 }
+    }
+
+    /// Goes on with the answer to the first bid.
+    #[cold]
+    fn resume(mut self, shared: &Arc<Shared>, check: Check) -> Judgement {
+        match check {
+            Check::Pending(pending) => self.wait(shared, pending),
+            Check::Ready(answer) => Judgement::Decided(match self.settle(&shared.policies, answer) {
+                Ok(()) => Ok(self.told(shared)),
+                Err(rejection) => Err(rejection),
+            }),
+        }
+    }
+
+    fn proceed(&mut self, shared: &Shared) -> Progress {
+        let policies = &*shared.policies;
         while let Some(bid) = self.bids.get(self.next) {
             let policy = &policies[bid.policy];
             let check = if policy.is_shadow() {
@@ -193,21 +248,40 @@ impl Charging {
             match check {
                 Check::Pending(pending) => return Progress::Waiting(pending),
                 Check::Ready(answer) => {
-                    if let Err(rejection) = self.settle(policies, &answer) {
+                    if let Err(rejection) = self.settle(policies, answer) {
                         return Progress::Done(Err(rejection));
                     }
                 }
             }
         }
-        Progress::Done(Ok(self.tells_verdict.then(|| verdict(policies, &self.bids))))
+        Progress::Done(Ok(self.told(shared)))
+    }
+
+    fn wait(mut self, shared: &Arc<Shared>, mut pending: Pending) -> Judgement {
+        let shared = Arc::clone(shared);
+        Judgement::Pending(Box::pin(async move {
+            loop {
+                let answer = pending.await;
+                self.settle(&shared.policies, answer)?;
+                match self.proceed(&shared) {
+                    Progress::Done(judged) => return judged,
+                    Progress::Waiting(next) => pending = next,
+                }
+            }
+        }))
+    }
+
+    /// What the response to an admitted request is told.
+    fn told(&self, shared: &Shared) -> Told {
+        shared.tell(decided(&shared.policies, &self.bids))
     }
 
     /// Takes the answer to the bid whose turn it was.
-    fn settle(&mut self, policies: &[Policy], answer: &Result<Decision, LimiterError>) -> Result<(), Box<Rejection>> {
+    fn settle(&mut self, policies: &[Policy], answer: Result<Decision, LimiterError>) -> Result<(), Rejection> {
         let bid = &mut self.bids[self.next];
         let policy = &policies[bid.policy];
         policy.report_health(answer.as_ref().err());
-        match *answer {
+        match answer {
             Ok(decision) => {
                 bid.decision = Some(decision);
                 if !decision.is_allowed() && policy.is_shadow() {
@@ -221,7 +295,7 @@ impl Charging {
             Err(_) => {
                 self.give_back(policies);
                 let verdict = verdict_at_rest(policies, &mut self.bids);
-                return Err(Box::new(Rejection::limiter_failed(policy, verdict)));
+                return Err(Rejection::limiter_failed(policy, verdict));
             }
         }
         self.next += 1;

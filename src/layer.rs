@@ -33,7 +33,7 @@ use crate::service::RateLimit;
 /// - problem details in JSON that name the violated policies.
 ///
 /// A client that waits as long as either field says is admitted, if nobody else drew on its budget
-/// meanwhile. (Both stop at 24.8 days: beyond, clients' timers overflow.) The [`Verdict`](crate::Verdict) is in the extensions of every response.
+/// meanwhile. (Both stop at 24.8 days: beyond, clients' timers overflow.)
 ///
 /// # Order of layers
 ///
@@ -99,9 +99,7 @@ impl RateLimitLayer {
             }
         }
         policies.sort_by_key(Policy::rank);
-        Ok(Self {
-            shared: Shared { policies: policies.into(), responder: Arc::new(Responder::Problem), tells_verdict: true },
-        })
+        Ok(Self { shared: Shared { policies: policies.into(), responder: Responder::Problem, tells_verdict: false } })
     }
 
     /// Answers rejected requests with what `respond` returns.
@@ -126,14 +124,14 @@ impl RateLimitLayer {
         B: Into<Bytes>,
     {
         let respond = move |rejection: &Rejection, head: &RequestHead<'_>| respond(rejection, head).map(Into::into);
-        self.shared.responder = Arc::new(Responder::Custom(Box::new(respond)));
+        self.shared.responder = Responder::Custom(Arc::new(respond));
         self
     }
 
-    /// Leaves the [`Verdict`](crate::Verdict) out of the extensions of admitted responses, where nobody reads it:
-    /// it is the only thing for which an admitted request allocates.
-    pub fn without_verdict(mut self) -> Self {
-        self.shared.tells_verdict = false;
+    /// Puts the [`Verdict`](crate::Verdict) into the extensions of all responses, for layers further out that log
+    /// or count. Costs four allocations per request.
+    pub const fn with_verdict(mut self) -> Self {
+        self.shared.tells_verdict = true;
         self
     }
 
@@ -149,7 +147,7 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> RateLimit<S> {
-        RateLimit::new(inner, self.shared.clone())
+        RateLimit::new(inner, Arc::new(self.shared.clone()))
     }
 }
 

@@ -119,6 +119,8 @@ pub mod testing;
 mod throttle;
 pub mod time;
 #[cfg(feature = "http")]
+mod told;
+#[cfg(feature = "http")]
 mod verdict;
 
 #[cfg(feature = "queue")]

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -170,19 +171,20 @@ fn longest_wait(verdict: &Verdict) -> Option<Duration> {
 }
 
 /// Makes a response of a rejection.
+#[derive(Clone)]
 pub(crate) enum Responder {
     Problem,
-    Custom(Respond),
+    Custom(Arc<Respond>),
 }
 
-type Respond = Box<dyn Fn(&Rejection, &RequestHead<'_>) -> Response<Bytes> + Send + Sync>;
+type Respond = dyn Fn(&Rejection, &RequestHead<'_>) -> Response<Bytes> + Send + Sync;
 
 impl Responder {
     /// The response, with the fields that no custom response may leave out.
-    pub(crate) fn respond(&self, rejection: Rejection, head: &RequestHead<'_>) -> Response<Bytes> {
+    pub(crate) fn respond(&self, rejection: &Rejection, head: &RequestHead<'_>) -> Response<Bytes> {
         let mut response = match self {
             Self::Problem => rejection.problem(),
-            Self::Custom(respond) => respond(&rejection, head),
+            Self::Custom(respond) => respond(rejection, head),
         };
         let fields = response.headers_mut();
         fields.reserve(4);
@@ -194,7 +196,6 @@ impl Responder {
         }
         // RFC 6585, section 4: a 429 must not be stored, whatever a layer further out adds.
         fields.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
-        response.extensions_mut().insert(rejection.into_verdict());
         response
     }
 }

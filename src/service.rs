@@ -1,4 +1,5 @@
 use std::fmt;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::{Request, Response};
@@ -15,11 +16,11 @@ use crate::judge::{Judgement, Shared, judge};
 #[derive(Clone)]
 pub struct RateLimit<S> {
     inner: S,
-    shared: Shared,
+    shared: Arc<Shared>,
 }
 
 impl<S> RateLimit<S> {
-    pub(crate) const fn new(inner: S, shared: Shared) -> Self {
+    pub(crate) const fn new(inner: S, shared: Arc<Shared>) -> Self {
         Self { inner, shared }
     }
 
@@ -56,16 +57,14 @@ where
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let head = RequestHead::from(&request);
         match judge(&self.shared, &head) {
-            Judgement::Decided(Ok(verdict)) => ResponseFuture::passing(self.inner.call(request), verdict),
-            Judgement::Decided(Err(rejection)) => {
-                ResponseFuture::rejected(self.shared.responder.respond(*rejection, &head))
-            }
+            Judgement::Decided(Ok(told)) => ResponseFuture::passing(self.inner.call(request), told),
+            Judgement::Decided(Err(rejection)) => ResponseFuture::rejected(self.shared.respond(rejection, &head)),
             Judgement::Pending(judged) => {
                 // The service that was polled ready goes along, and its clone stays to be polled
                 // anew: <https://docs.rs/tower/latest/tower/trait.Service.html#be-careful-when-cloning-inner-services>
                 let clone = self.inner.clone();
                 let ready = std::mem::replace(&mut self.inner, clone);
-                ResponseFuture::waiting(judged, ready, request, self.shared.clone())
+                ResponseFuture::waiting(judged, ready, request, Arc::clone(&self.shared))
             }
         }
     }

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use http::Extensions;
 use smallvec::SmallVec;
 
 use crate::decision::Decision;
+use crate::policy::Policy;
 
-/// The decisions of all policies that judged a request, found in the extensions of its response,
-/// admitted or refused.
+/// The decisions of all policies that judged a request. A layer that is made [to tell](crate::RateLimitLayer::with_verdict)
+/// puts it into the extensions of the response, admitted or refused; every [`Rejection`](crate::Rejection) has it.
 ///
 /// ```
 /// # fn show<B>(response: &http::Response<B>) {
@@ -52,13 +54,23 @@ impl Verdict {
         self.violated().next().is_none()
     }
 
-    pub(crate) fn push(&mut self, name: &Arc<str>, decision: Decision, shadow: bool) {
-        self.policies.push(PolicyVerdict { name: Arc::clone(name), decision, shadow });
+    /// Attaches it to a response, before what a layer further in decided.
+    pub(crate) fn insert_into(mut self, extensions: &mut Extensions) {
+        if let Some(inner) = extensions.remove::<Self>() {
+            self.policies.extend(inner.policies);
+        }
+        extensions.insert(self);
     }
+}
 
-    /// Adds what a layer further in decided.
-    pub(crate) fn append(&mut self, inner: Self) {
-        self.policies.extend(inner.policies);
+impl<'a> FromIterator<(&'a Policy, Decision)> for Verdict {
+    fn from_iter<I: IntoIterator<Item = (&'a Policy, Decision)>>(decided: I) -> Self {
+        let of = |(policy, decision): (&Policy, _)| PolicyVerdict {
+            name: Arc::clone(policy.shared_name()),
+            decision,
+            shadow: policy.is_shadow(),
+        };
+        Self { policies: decided.into_iter().map(of).collect() }
     }
 }
 

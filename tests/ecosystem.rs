@@ -86,8 +86,8 @@ async fn axum_routes_are_keys_however_they_are_spelled() {
 
 #[tokio::test]
 async fn layers_go_on_routes_and_into_service_builders() {
-    let strict = RateLimitLayer::new(Policy::new("strict", TokenBucket::new(Quota::per_hour(1))));
-    let loose = RateLimitLayer::new(Policy::new("loose", TokenBucket::new(Quota::per_hour(100))));
+    let strict = RateLimitLayer::new(Policy::new("strict", TokenBucket::new(Quota::per_hour(1)))).with_verdict();
+    let loose = RateLimitLayer::new(Policy::new("loose", TokenBucket::new(Quota::per_hour(100)))).with_verdict();
     let app = Router::new()
         .route("/strict", get(|| async { "once" }).layer(strict))
         .route("/loose", get(|| async { "often" }))

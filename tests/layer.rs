@@ -48,7 +48,7 @@ struct Answer {
 }
 
 async fn send(layer: &RateLimitLayer, request: Request<()>) -> Answer {
-    let response = layer.layer(hello()).oneshot(request).await.unwrap();
+    let response = layer.clone().with_verdict().layer(hello()).oneshot(request).await.unwrap();
     let (parts, body) = response.into_parts();
     let body = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
     Answer { status: parts.status, headers: parts.headers, verdict: parts.extensions.get().cloned(), body }
@@ -299,9 +299,9 @@ async fn what_never_fits_is_not_told_to_come_back() {
 }
 
 #[tokio::test]
-async fn every_response_carries_the_verdict_and_layers_add_theirs() {
-    let inner = RateLimitLayer::new(Policy::new("inner", TokenBucket::new(Quota::per_hour(5))));
-    let outer = RateLimitLayer::new(Policy::new("outer", SlidingWindow::new(Quota::per_hour(9))));
+async fn responses_carry_the_verdict_and_layers_add_theirs() {
+    let inner = RateLimitLayer::new(Policy::new("inner", TokenBucket::new(Quota::per_hour(5)))).with_verdict();
+    let outer = RateLimitLayer::new(Policy::new("outer", SlidingWindow::new(Quota::per_hour(9)))).with_verdict();
     let service = ServiceBuilder::new().layer(outer).layer(inner).service(hello());
     let response = service.oneshot(request(&[])).await.unwrap();
     let verdict = response.extensions().get::<Verdict>().unwrap();
@@ -311,10 +311,16 @@ async fn every_response_carries_the_verdict_and_layers_add_theirs() {
 }
 
 #[tokio::test]
-async fn the_verdict_can_be_left_out_of_what_passes() {
-    let layer = RateLimitLayer::new(Policy::new("p", one())).without_verdict();
-    assert!(send(&layer, request(&[])).await.verdict.is_none());
-    assert!(send(&layer, request(&[])).await.verdict.is_some());
+async fn the_verdict_is_told_only_if_that_was_asked_for() {
+    for (layer, told) in [
+        (RateLimitLayer::new(Policy::new("p", one())), false),
+        (RateLimitLayer::new(Policy::new("p", one())).with_verdict(), true),
+    ] {
+        for _ in ["admitted", "refused"] {
+            let response = layer.layer(hello()).oneshot(request(&[])).await.unwrap();
+            assert_eq!(response.extensions().get::<Verdict>().is_some(), told);
+        }
+    }
 }
 
 // Keys.

@@ -45,9 +45,9 @@ pub fn measure(scale: Scale) -> Figures {
     // machines.
     let few = (1_000 / scale.divisor).max(50);
     let rows: [(Call, Call, u64); 8] = [
-        (calls(ours(1, ALL).without_verdict().layer(service_fn(hello)), socket_addr, OK), bare(socket_addr), many),
         (calls(ours(1, ALL).layer(service_fn(hello)), socket_addr, OK), bare(socket_addr), many),
-        (calls(ours(2, ALL).without_verdict().layer(service_fn(hello)), socket_addr, OK), bare(socket_addr), many),
+        (calls(ours(1, ALL).layer(service_fn(hello)), socket_addr, OK), bare(socket_addr), many),
+        (calls(ours(2, ALL).layer(service_fn(hello)), socket_addr, OK), bare(socket_addr), many),
         (calls(theirs(ALL), connect_info, OK), bare(connect_info), many),
         (calls(theirs_with_headers(ALL), connect_info, OK), bare(connect_info), many),
         (calls(ours(1, ONE).layer(service_fn(hello)), socket_addr, REJECTED), bare(socket_addr), many),

@@ -132,7 +132,11 @@ fn embedded_ipv4(ip: Ipv6Addr) -> Option<Ipv4Addr> {
 impl From<IpNetwork> for PartitionKey {
     /// The network's bytes. Networks of different lengths are not told apart: a policy has one.
     fn from(network: IpNetwork) -> Self {
-        Self::from(network.base)
+        // Canonical already.
+        match network.base {
+            IpAddr::V4(ip) => Self::from(ip.octets().as_slice()),
+            IpAddr::V6(ip) => Self::from(ip.octets().as_slice()),
+        }
     }
 }
 
