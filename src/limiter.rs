@@ -29,7 +29,7 @@ pub trait Limiter: Send + Sync + 'static {
         None
     }
 
-    /// [`check`](Self::check) for a request of which nothing is left after `patience` (`None`: it waits
+    /// [`check`](Self::check) for a request that its client gives up after `patience` (`None`: it waits
     /// as long as the limiter lets it).
     ///
     /// A limiter that [delays](Self::delays) refuses at once, and without charging, what would wait for
