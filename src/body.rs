@@ -53,7 +53,10 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Inner { body } => body.size_hint(),
-            Kind::Rejection { body } => SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64)),
+            Kind::Rejection { body: Some(body) } => SizeHint::with_exact(body.len() as u64),
+            // That it has ended says it all. An exact zero would have some servers add a `content-length`,
+            // which a gRPC answer should not have.
+            Kind::Rejection { body: None } => SizeHint::default(),
         }
     }
 }

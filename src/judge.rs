@@ -9,6 +9,8 @@
 //! Policies that make requests wait are charged after those that do not, and shadows last of all:
 //! they see what is really served.
 
+#![allow(clippy::result_large_err, reason = "a box for each refusal takes longer than copying it")]
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +20,7 @@ use http::Response;
 use smallvec::SmallVec;
 
 use crate::decision::{Check, Decision, LimiterError, Pending};
+use crate::grpc;
 use crate::head::RequestHead;
 use crate::key::KeyError;
 use crate::partition::PartitionKey;
@@ -78,7 +81,7 @@ fn judge_by_one(shared: &Arc<Shared>, policy: &Policy, head: &RequestHead<'_>) -
         Ok(None) => return Judgement::Decided(Ok(Told::default())),
         Err(rejection) => return Judgement::Decided(Err(rejection)),
     };
-    match policy.limiter().check(&bid.key, bid.cost) {
+    match policy.limiter().check_within(&bid.key, bid.cost, bid.patience) {
         Check::Ready(Ok(decision)) if decision.is_allowed() => {
             policy.report_health(None);
             Judgement::Decided(Ok(shared.tell([(policy, decision)].into_iter())))
@@ -115,6 +118,8 @@ struct Bid {
     policy: usize,
     key: PartitionKey,
     cost: u32,
+    /// How long the client waits, if it says so and may have to.
+    patience: Option<Duration>,
     /// Whether everybody draws on this key.
     shared: bool,
     decision: Option<Decision>,
@@ -137,7 +142,8 @@ fn bid(index: usize, policy: &Policy, head: &RequestHead<'_>) -> Result<Option<B
             Err(rejection) => return Err(rejection),
         },
     };
-    Ok(Some(Bid { policy: index, key, cost: policy.cost_of(head), shared, decision: None }))
+    let patience = if policy.delays() { grpc::deadline(head) } else { None };
+    Ok(Some(Bid { policy: index, key, cost: policy.cost_of(head), patience, shared, decision: None }))
 }
 
 /// The key of requests without a key; or none, if they are not counted.
@@ -161,7 +167,7 @@ fn foresee_refusal(policies: &[Policy], bids: &mut Bids) -> Option<Rejection> {
         return None;
     }
     for bid in bids.iter_mut().filter(|bid| is_enforced(bid)) {
-        bid.decision = policies[bid.policy].limiter().peek(&bid.key, bid.cost);
+        bid.decision = policies[bid.policy].limiter().peek_within(&bid.key, bid.cost, bid.patience);
     }
     if bids.iter().any(Bid::is_refused) {
         return Some(refuse(policies, bids));
@@ -229,7 +235,7 @@ impl Charging {
     fn resume(mut self, shared: &Arc<Shared>, check: Check) -> Judgement {
         match check {
             Check::Pending(pending) => self.wait(shared, pending),
-            Check::Ready(answer) => Judgement::Decided(match self.settle(&shared.policies, answer) {
+            Check::Ready(answer) => Judgement::Decided(match self.settle(&shared.policies, &answer) {
                 Ok(()) => Ok(self.told(shared)),
                 Err(rejection) => Err(rejection),
             }),
@@ -243,12 +249,12 @@ impl Charging {
             let check = if policy.is_shadow() {
                 policy.limiter().rehearse(&bid.key, bid.cost)
             } else {
-                policy.limiter().check(&bid.key, bid.cost)
+                policy.limiter().check_within(&bid.key, bid.cost, bid.patience)
             };
             match check {
                 Check::Pending(pending) => return Progress::Waiting(pending),
                 Check::Ready(answer) => {
-                    if let Err(rejection) = self.settle(policies, answer) {
+                    if let Err(rejection) = self.settle(policies, &answer) {
                         return Progress::Done(Err(rejection));
                     }
                 }
@@ -262,7 +268,7 @@ impl Charging {
         Judgement::Pending(Box::pin(async move {
             loop {
                 let answer = pending.await;
-                self.settle(&shared.policies, answer)?;
+                self.settle(&shared.policies, &answer)?;
                 match self.proceed(&shared) {
                     Progress::Done(judged) => return judged,
                     Progress::Waiting(next) => pending = next,
@@ -277,11 +283,11 @@ impl Charging {
     }
 
     /// Takes the answer to the bid whose turn it was.
-    fn settle(&mut self, policies: &[Policy], answer: Result<Decision, LimiterError>) -> Result<(), Rejection> {
+    fn settle(&mut self, policies: &[Policy], answer: &Result<Decision, LimiterError>) -> Result<(), Rejection> {
         let bid = &mut self.bids[self.next];
         let policy = &policies[bid.policy];
         policy.report_health(answer.as_ref().err());
-        match answer {
+        match *answer {
             Ok(decision) => {
                 bid.decision = Some(decision);
                 if !decision.is_allowed() && policy.is_shadow() {

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use http::Response;
 use tower_layer::Layer;
 
+use crate::grpc::GrpcStatus;
 use crate::head::RequestHead;
 use crate::judge::Shared;
 use crate::policy::{Policy, PolicyError};
@@ -31,6 +32,8 @@ use crate::service::RateLimit;
 /// - `X-Rate-Limited-For`: the exact wait in seconds, to the microsecond, rounded up;
 /// - `Cache-Control: no-store`;
 /// - problem details in JSON that name the violated policies.
+///
+/// A gRPC or gRPC-Web client is answered [in gRPC](crate::grpc), by the same layer and from the same budget.
 ///
 /// A client that waits as long as either field says is admitted, if nobody else drew on its budget
 /// meanwhile. (Both stop at 24.8 days: beyond, clients' timers overflow.)
@@ -99,10 +102,13 @@ impl RateLimitLayer {
             }
         }
         policies.sort_by_key(Policy::rank);
-        Ok(Self { shared: Shared { policies: policies.into(), responder: Responder::Problem, tells_verdict: false } })
+        Ok(Self { shared: Shared { policies: policies.into(), responder: Responder::default(), tells_verdict: false } })
     }
 
     /// Answers rejected requests with what `respond` returns.
+    ///
+    /// It is for plain HTTP requests only: gRPC and gRPC-Web clients are always told in gRPC, see
+    /// [`grpc`](crate::grpc).
     ///
     /// `Retry-After`, `X-Rate-Limited-For` and `Cache-Control` are set afterwards; a greater
     /// `Retry-After` of its own is kept. The status is the closure's, which may use that of the
@@ -124,7 +130,7 @@ impl RateLimitLayer {
         B: Into<Bytes>,
     {
         let respond = move |rejection: &Rejection, head: &RequestHead<'_>| respond(rejection, head).map(Into::into);
-        self.shared.responder = Responder::Custom(Arc::new(respond));
+        self.shared.responder.custom = Some(Arc::new(respond));
         self
     }
 
@@ -132,6 +138,12 @@ impl RateLimitLayer {
     /// or count. Costs four allocations per request.
     pub const fn with_verdict(mut self) -> Self {
         self.shared.tells_verdict = true;
+        self
+    }
+
+    /// The code with which gRPC clients are refused; [`GrpcStatus::ResourceExhausted`] unless set.
+    pub const fn grpc_status(mut self, status: GrpcStatus) -> Self {
+        self.shared.responder.grpc_status = status;
         self
     }
 

@@ -32,6 +32,7 @@
 //! - [`Limiter`]: an algorithm over a store ([`RateLimiter`]), the FIFO [`LeakyQueue`], or your own.
 //! - [`Policy`]: a limiter under a name, with a [`key`], a cost and conditions.
 //! - [`RateLimitLayer`]: one or more policies around a service.
+//! - [`grpc`]: what gRPC and gRPC-Web clients are told, by the same layer.
 //! - [`ThrottleLayer`]: the same for services that do not speak HTTP, and for clients.
 //! - [`config`]: routes and policies from a TOML file.
 //! - [`testing`]: conformance suites for your own algorithms and stores.
@@ -74,6 +75,7 @@
 //! | `tracing` | yes | a log line when the set-up is wrong, or a limiter fails or recovers |
 //! | `fast-clock` | no | reading the processor's counter instead of asking the system for the time; saves about 10 ns a decision |
 //! | `axum` | no | reading axum's `ConnectInfo` and `MatchedPath` |
+//! | `tonic` | no | reading the peer's address from tonic's `TcpConnectInfo` |
 //! | `config` | no | [`config`]: policies from TOML |
 //! | `test-util` | no | [`testing`] |
 //!
@@ -90,6 +92,8 @@ pub mod config;
 mod decision;
 #[cfg(feature = "http")]
 mod future;
+#[cfg(feature = "http")]
+pub mod grpc;
 #[cfg(feature = "http")]
 mod head;
 #[cfg(feature = "http")]

@@ -1,6 +1,7 @@
 //! The one question that everything above asks: may this key have that much?
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::algorithm::Algorithm;
 use crate::decision::{Check, Decision, Receipt};
@@ -26,6 +27,25 @@ pub trait Limiter: Send + Sync + 'static {
     fn peek(&self, key: &PartitionKey, cost: u32) -> Option<Decision> {
         let _ = (key, cost);
         None
+    }
+
+    /// [`check`](Self::check) for a request that its client gives up after `patience` (`None`: it waits
+    /// as long as the limiter lets it).
+    ///
+    /// A limiter that [delays](Self::delays) refuses at once, and without charging, what would wait for
+    /// `patience` or longer; `retry_after` is then the wait after which the same request, as patient as
+    /// now, would be accepted. A request that need not wait passes, whatever its patience. Limiters that
+    /// never delay need not implement this.
+    fn check_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Check {
+        let _ = patience;
+        self.check(key, cost)
+    }
+
+    /// What [`check_within`](Self::check_within) would decide, without charging: see
+    /// [`peek`](Self::peek).
+    fn peek_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Option<Decision> {
+        let _ = patience;
+        self.peek(key, cost)
     }
 
     /// Gives back a charge of `cost` that was answered with `receipt`, as far as it is still owed.
@@ -58,6 +78,14 @@ impl<L: Limiter + ?Sized> Limiter for Arc<L> {
 
     fn peek(&self, key: &PartitionKey, cost: u32) -> Option<Decision> {
         (**self).peek(key, cost)
+    }
+
+    fn check_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Check {
+        (**self).check_within(key, cost, patience)
+    }
+
+    fn peek_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Option<Decision> {
+        (**self).peek_within(key, cost, patience)
     }
 
     fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {

@@ -34,6 +34,7 @@ use crate::telemetry;
 pub struct Policy {
     name: Arc<str>,
     limiter: Arc<dyn Limiter>,
+    delays: bool,
     key: Box<dyn KeyExtractor>,
     cost: Cost,
     when: Option<Condition>,
@@ -85,9 +86,11 @@ impl Policy {
     /// The name is what clients and dashboards see: letters, digits and ``!#$%&'*+-.^_`|~:/``, a
     /// letter or `*` first. [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) checks it.
     pub fn new(name: impl Into<Arc<str>>, limiter: impl IntoLimiter) -> Self {
+        let limiter = limiter.into_limiter();
         Self {
             name: name.into(),
-            limiter: limiter.into_limiter(),
+            delays: limiter.delays(),
+            limiter,
             key: Box::new(Global),
             cost: Cost::Fixed(1),
             when: None,
@@ -173,6 +176,11 @@ impl Policy {
         &*self.key
     }
 
+    /// Whether its limiter may make a request wait.
+    pub(crate) const fn delays(&self) -> bool {
+        self.delays
+    }
+
     pub(crate) fn applies_to(&self, head: &RequestHead<'_>) -> bool {
         self.when.as_ref().is_none_or(|condition| condition(head))
     }
@@ -208,7 +216,7 @@ impl Policy {
     /// The order in which policies are asked: those that answer at once, then those that make a
     /// request wait (nobody should wait in vain), then those that only watch.
     pub(crate) fn rank(&self) -> u8 {
-        match (self.shadow, self.limiter.delays()) {
+        match (self.shadow, self.delays) {
             (false, false) => 0,
             (false, true) => 1,
             (true, _) => 2,

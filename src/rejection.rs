@@ -8,11 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Response, StatusCode, header};
 
+use crate::grpc::{self, GrpcStatus, Protocol};
 use crate::head::RequestHead;
 use crate::headers;
 use crate::key::KeyError;
 use crate::policy::Policy;
-use crate::verdict::Verdict;
+use crate::verdict::{PolicyVerdict, Verdict};
 
 /// Why a request was rejected.
 #[derive(Clone, Debug)]
@@ -145,6 +146,31 @@ impl Rejection {
     }
 }
 
+impl Rejection {
+    /// The answer to gRPC and gRPC-Web clients.
+    fn grpc(&self, exceeded: GrpcStatus, protocol: Protocol) -> Response<Bytes> {
+        let wait = self.retry_after();
+        let code = match self.reason {
+            // UNAVAILABLE would say that a retry may help.
+            Reason::LimitExceeded if wait.is_none() => grpc::Code::ResourceExhausted,
+            Reason::LimitExceeded => exceeded.into(),
+            Reason::LimiterFailed => grpc::Code::Unavailable,
+            Reason::MissingKey | Reason::AmbiguousKey => grpc::Code::InvalidArgument,
+            Reason::Misconfigured => grpc::Code::Internal,
+        };
+        let violation = |violated: &PolicyVerdict| {
+            let (left, limit) = (violated.decision().remaining(), violated.decision().limit());
+            format!("{left} of {limit} left")
+        };
+        let violations: Vec<_> = self
+            .verdict
+            .violated()
+            .map(|violated| grpc::Violation { subject: violated.name(), description: violation(violated) })
+            .collect();
+        grpc::Refusal { code, message: &self.detail(), wait, violations: &violations }.response(protocol)
+    }
+}
+
 /// Types of draft-ietf-httpapi-ratelimit-headers-11, section 5: requested, not registered yet.
 const QUOTA: (&str, &str) = ("https://iana.org/assignments/http-problem-types#quota-exceeded", "Quota Exceeded");
 const CAPACITY: (&str, &str) =
@@ -171,20 +197,23 @@ fn longest_wait(verdict: &Verdict) -> Option<Duration> {
 }
 
 /// Makes a response of a rejection.
-#[derive(Clone)]
-pub(crate) enum Responder {
-    Problem,
-    Custom(Arc<Respond>),
+#[derive(Clone, Default)]
+pub(crate) struct Responder {
+    /// What plain HTTP requests are answered with, instead of a problem.
+    pub(crate) custom: Option<Arc<Respond>>,
+    /// What gRPC requests are answered with if a limit is exceeded.
+    pub(crate) grpc_status: GrpcStatus,
 }
 
-type Respond = dyn Fn(&Rejection, &RequestHead<'_>) -> Response<Bytes> + Send + Sync;
+pub(crate) type Respond = dyn Fn(&Rejection, &RequestHead<'_>) -> Response<Bytes> + Send + Sync;
 
 impl Responder {
     /// The response, with the fields that no custom response may leave out.
     pub(crate) fn respond(&self, rejection: &Rejection, head: &RequestHead<'_>) -> Response<Bytes> {
-        let mut response = match self {
-            Self::Problem => rejection.problem(),
-            Self::Custom(respond) => respond(rejection, head),
+        let mut response = match (Protocol::of(head), &self.custom) {
+            (Protocol::Http, None) => rejection.problem(),
+            (Protocol::Http, Some(respond)) => respond(rejection, head),
+            (protocol, _) => rejection.grpc(self.grpc_status, protocol),
         };
         let fields = response.headers_mut();
         fields.reserve(4);
@@ -197,5 +226,32 @@ impl Responder {
         // RFC 6585, section 4: a 429 must not be stored, whatever a layer further out adds.
         fields.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::algorithm::TokenBucket;
+    use crate::decision::Decision;
+    use crate::quota::Quota;
+
+    /// What a gRPC client is told, and whether it may retry, if the layer was told to say UNAVAILABLE.
+    fn told(wait: Option<Duration>) -> [String; 2] {
+        let responder = Responder { grpc_status: GrpcStatus::Unavailable, ..Responder::default() };
+        let policy = Policy::new("policy", TokenBucket::new(Quota::per_second(1)));
+        let verdict = [(&policy, Decision::deny(1, 0, wait))].into_iter().collect();
+        let rejection = Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, verdict);
+        let request = Request::builder().header("content-type", "application/grpc").body(()).unwrap();
+        let response = responder.respond(&rejection, &RequestHead::from(&request));
+        ["grpc-status", "grpc-retry-pushback-ms"].map(|name| response.headers()[name].to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn unavailable_by_choice_but_not_where_no_wait_helps() {
+        assert_eq!(told(Some(Duration::from_millis(5))), ["14", "5"]);
+        assert_eq!(told(None), ["8", "-1"]);
     }
 }

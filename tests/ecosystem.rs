@@ -162,8 +162,8 @@ async fn a_tonic_server_is_limited() {
     };
     assert!(check("a").await.is_ok());
     assert!(check("a").await.is_ok());
-    // An HTTP answer, so far: gRPC clients see it as some failure of the transport.
-    assert!(check("a").await.is_err());
+    // In tests/grpc.rs, more of what it says.
+    assert_eq!(check("a").await.unwrap_err().code(), tonic::Code::ResourceExhausted);
     assert!(check("b").await.is_ok());
 }
 

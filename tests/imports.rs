@@ -26,16 +26,17 @@ const PICTURE: &[(&str, &[&str])] = &[
     // From here on, HTTP.
     ("head", &[]),
     ("headers", &[]),
+    ("grpc", &["head"]),
     ("body", &[]),
     ("key", &["head", "partition", "telemetry"]),
     ("policy", &["decision", "head", "key", "limiter", "telemetry"]),
     ("verdict", &["decision", "policy"]),
     ("told", &["verdict"]),
-    ("rejection", &["head", "headers", "key", "policy", "verdict"]),
-    ("judge", &["decision", "head", "key", "partition", "policy", "rejection", "time", "told", "verdict"]),
+    ("rejection", &["algorithm", "decision", "grpc", "head", "headers", "key", "policy", "quota", "verdict"]),
+    ("judge", &["decision", "grpc", "head", "key", "partition", "policy", "rejection", "time", "told", "verdict"]),
     ("future", &["body", "head", "judge", "told"]),
     ("service", &["body", "future", "head", "judge"]),
-    ("layer", &["head", "judge", "policy", "rejection", "service"]),
+    ("layer", &["grpc", "head", "judge", "policy", "rejection", "service"]),
     ("config", &["algorithm", "head", "key", "layer", "limiter", "partition", "policy", "queue", "quota"]),
 ];
 

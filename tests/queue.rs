@@ -109,6 +109,43 @@ async fn what_would_wait_too_long_is_refused_on_arrival_with_the_time_at_which_i
     drop(pending(queue.check(&key("a"), 1)));
 }
 
+/// A request that gives up after a while is not kept until then, only to be told nothing.
+#[tokio::test(start_paused = true)]
+async fn what_would_wait_longer_than_its_patience_is_refused_on_arrival() {
+    const TICK: Duration = Duration::from_nanos(1);
+    let queue = every_10_ms();
+    let check = |patience| queue.check_within(&key("a"), 1, Some(patience));
+    // Nobody needs patience for what is free.
+    assert_eq!(ready(check(Duration::ZERO)).delay(), Duration::ZERO);
+    // A turn at the very end of the patience comes too late.
+    let refused = ready(check(MS * 10));
+    assert_eq!((refused.is_allowed(), refused.remaining(), refused.retry_after()), (false, 0, Some(TICK)));
+    assert_eq!(queue.peek_within(&key("a"), 1, Some(MS * 10)), Some(refused));
+    let turn = pending(check(MS * 10 + TICK));
+    assert_eq!(queue.waiting(), 1);
+
+    // Two intervals to wait, and patience for half of one.
+    let refused = ready(check(MS * 5));
+    assert_eq!(refused.retry_after(), Some(MS * 15 + TICK));
+    advance_in_steps(MS * 15).await;
+    assert_eq!(turn.await.unwrap().delay(), MS * 10);
+    assert_eq!(ready(check(MS * 5)).retry_after(), Some(TICK));
+    advance(TICK).await;
+    assert!(queue.peek_within(&key("a"), 1, Some(MS * 5)).unwrap().is_allowed());
+    drop(pending(check(MS * 5)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn patience_lets_nobody_wait_longer_than_the_queue_does() {
+    let queue = LeakyQueue::new(Quota::per_second(100)).max_wait(MS * 5);
+    let _now = ready(queue.check(&key("a"), 1));
+    let patient = ready(queue.check_within(&key("a"), 1, Some(Duration::MAX)));
+    assert_eq!(patient, ready(queue.check(&key("a"), 1)));
+    assert_eq!(patient.retry_after(), Some(MS * 5));
+    // A cost that is never admitted is not admitted later either.
+    assert_eq!(ready(queue.check_within(&key("a"), 3, Some(MS))).retry_after(), None);
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_bound_over_all_keys_holds_and_is_lifted_when_the_next_one_leaves() {
     let queue = LeakyQueue::new(Quota::per_second(100)).capacity(10).max_waiters(3);
@@ -389,18 +426,21 @@ const CAPACITY: usize = 4;
 const MAX_WAIT: u64 = 25;
 
 impl Model {
-    /// Milliseconds until a retry would be accepted, if the arrival is refused.
-    fn arrive(&mut self, now: u64, number: usize) -> Option<u64> {
+    /// The time until a retry would be accepted, if the arrival is refused.
+    fn arrive(&mut self, now: u64, number: usize, patience: Option<Duration>) -> Option<Duration> {
         let turn = self.next + INTERVAL * self.waiting.len() as u64;
         if self.waiting.is_empty() && self.next <= now {
             self.next = now + INTERVAL;
             self.departures.push((number, now));
             return None;
         }
-        let too_long = turn.saturating_sub(now + MAX_WAIT);
+        let shorter = patience.map(|patience| patience.saturating_sub(Duration::from_nanos(1)));
+        let longest = Duration::from_millis(MAX_WAIT).min(shorter.unwrap_or(Duration::MAX));
+        let too_long = Duration::from_millis(turn - now).saturating_sub(longest);
         let too_many = if self.waiting.len() == CAPACITY { self.next - now } else { 0 };
-        if too_long.max(too_many) > 0 {
-            return Some(too_long.max(too_many));
+        let wait = too_long.max(Duration::from_millis(too_many));
+        if !wait.is_zero() {
+            return Some(wait);
         }
         self.waiting.push(number);
         None
@@ -435,10 +475,11 @@ async fn follow_the_model(seed: u64) {
         let line = usize::try_from(random.below(3)).unwrap();
         match random.below(5) {
             0 | 1 => {
-                let refused = models[line].arrive(elapsed(), number);
-                match queue.check(&key(names[line]), 1) {
+                let patience = [None, Some(Duration::from_millis(random.below(40)))][usize::from(random.below(3) == 0)];
+                let refused = models[line].arrive(elapsed(), number, patience);
+                match queue.check_within(&key(names[line]), 1, patience) {
                     Check::Ready(Ok(decision)) if !decision.is_allowed() => {
-                        assert_eq!(decision.retry_after(), refused.map(Duration::from_millis), "seed {seed}, {number}");
+                        assert_eq!(decision.retry_after(), refused, "seed {seed}, {number}");
                     }
                     accepted => {
                         assert_eq!(refused, None, "seed {seed}: {number} should have been refused");

@@ -1,12 +1,17 @@
 //! The example server from outside: its interface, and that its answers are true over HTTP.
 
+#[path = "../examples/server/echo.rs"]
+#[allow(dead_code)]
+mod echo;
 mod support;
 
+use std::net::SocketAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use support::http::{get, get_with};
 use support::server::{Server, output, refused};
+use tonic_prost::ProstCodec;
 
 const ROUTES: [&str; 5] = ["/token-bucket", "/leaky-bucket", "/leaky-queue", "/fixed-window", "/sliding-window"];
 
@@ -89,6 +94,42 @@ fn the_queue_answers_in_order_at_its_pace() {
     assert!(*after < Duration::from_millis(250), "refused only after {after:?}");
     // The head leaves 100 ms after the first, and with it there is a place.
     assert!(refused.headers["x-rate-limited-for"].parse::<f64>().unwrap() <= 0.1);
+}
+
+/// One call of `Echo` with "hello".
+fn call_echo(address: SocketAddr) -> Result<String, tonic::Status> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
+        let mut client = tonic::client::Grpc::new(endpoint.connect().await.unwrap());
+        client.ready().await.unwrap();
+        let request = tonic::Request::new(echo::EchoRequest { message: "hello".to_owned() });
+        let codec = ProstCodec::<echo::EchoRequest, echo::EchoReply>::default();
+        let reply = client.unary(request, http::uri::PathAndQuery::from_static(echo::PATH), codec).await?;
+        Ok(reply.into_inner().message)
+    })
+}
+
+#[test]
+fn the_same_port_speaks_grpc() {
+    let config = |path: &str| {
+        format!(
+            "[[route]]\npath = [\"/page\"{path}]\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\n\
+             limit = 2\nper = \"1h\"\nkey = \"client-ip\"\n"
+        )
+    };
+    let server = Server::start_with(&config(r#", "/sluice.example.v1.Echo/Echo""#));
+    assert_eq!(get(server.address, "/page").status, 200);
+    assert_eq!(call_echo(server.address).unwrap(), "hello");
+    let refused = call_echo(server.address).unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+    assert!(refused.metadata().get("grpc-retry-pushback-ms").is_some());
+    assert_eq!(get(server.address, "/page").status, 429);
+
+    // Where no route limits it, and as it comes.
+    let server = Server::start_with(&config(""));
+    assert!((0..5).all(|_| call_echo(server.address).is_ok()));
+    assert_eq!(call_echo(Server::start().address).unwrap(), "hello");
 }
 
 #[test]

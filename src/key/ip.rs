@@ -13,9 +13,10 @@ use crate::partition::PartitionKey;
 ///
 /// - axum's `ConnectInfo<SocketAddr>` (crate feature `axum`), there when the app is served with
 ///   `into_make_service_with_connect_info::<SocketAddr>()`;
+/// - tonic's `TcpConnectInfo` (crate feature `tonic`), which its server always inserts, also under TLS;
 /// - a plain [`SocketAddr`], for any other server.
 ///
-/// With neither, requests are answered 500 and the mistake is logged by name: a limiter that put
+/// With none, requests are answered 500 and the mistake is logged by name: a limiter that put
 /// everybody in one bucket instead would be found out in the next outage.
 ///
 /// # Accuracy
@@ -77,13 +78,19 @@ pub fn peer_addr(head: &RequestHead<'_>) -> Option<SocketAddr> {
     if let Some(info) = head.extensions().get::<axum::extract::ConnectInfo<SocketAddr>>() {
         return Some(info.0);
     }
+    #[cfg(feature = "tonic")]
+    if let Some(peer) =
+        head.extensions().get::<tonic::transport::server::TcpConnectInfo>().and_then(|info| info.remote_addr)
+    {
+        return Some(peer);
+    }
     head.extensions().get::<SocketAddr>().copied()
 }
 
 pub(super) fn peer_unknown() -> KeyError {
     KeyError::Misconfigured {
         problem: "peer address unknown: serve the app with into_make_service_with_connect_info::<SocketAddr>() \
-                  (axum, with this crate's feature `axum`), or insert a SocketAddr into the request's extensions"
+                  (axum, with this crate's feature `axum`), turn on its feature `tonic` (tonic), or insert a SocketAddr into the request's extensions"
             .into(),
     }
 }

@@ -71,8 +71,13 @@ impl Shared {
         zero.checked_add(Duration::from_nanos(at.as_nanos())).unwrap_or_else(|| Instant::now() + far)
     }
 
-    pub(super) fn enqueue(self: &Arc<Self>, key: &PartitionKey, cost: u32) -> Result<Arrival<Turn>, LimiterError> {
-        self.arrive(key, cost, |state, id, now, _| {
+    pub(super) fn enqueue(
+        self: &Arc<Self>,
+        key: &PartitionKey,
+        cost: u32,
+        max_wait: u64,
+    ) -> Result<Arrival<Turn>, LimiterError> {
+        self.arrive(key, cost, max_wait, |state, id, now, _| {
             let (grant, granted) = oneshot::channel();
             let (number, rouse) = state.join(now, id, cost, Some(grant))?;
             Ok((Turn { granted, place: Standing { shared: Arc::clone(self), id, number } }, rouse))
@@ -80,8 +85,13 @@ impl Shared {
     }
 
     /// Takes a place in line that nobody waits in.
-    pub(super) fn enqueue_nobody(self: &Arc<Self>, key: &PartitionKey, cost: u32) -> Result<Decision, LimiterError> {
-        let arrival = self.arrive(key, cost, |state, id, now, leaves| {
+    pub(super) fn enqueue_nobody(
+        self: &Arc<Self>,
+        key: &PartitionKey,
+        cost: u32,
+        max_wait: u64,
+    ) -> Result<Decision, LimiterError> {
+        let arrival = self.arrive(key, cost, max_wait, |state, id, now, leaves| {
             let decision = state.lines.foretell(now, id, cost, leaves);
             let (_, rouse) = state.join(now, id, cost, None)?;
             Ok((decision, rouse))
@@ -94,6 +104,7 @@ impl Shared {
         self: &Arc<Self>,
         key: &PartitionKey,
         cost: u32,
+        max_wait: u64,
         join: impl FnOnce(&mut State, LineId, Timestamp, Timestamp) -> Result<(T, Rouse), LimiterError>,
     ) -> Result<Arrival<T>, LimiterError> {
         let (id, mut released) = (self.id(key), Vec::new());
@@ -101,7 +112,7 @@ impl Shared {
         // Read under the lock, so that arrivals are ordered as their times are.
         let now = self.now();
         state.catch_up(now, id, &mut released);
-        let arrival = match state.lines.judge(now, id, cost) {
+        let arrival = match state.lines.judge(now, id, cost, max_wait) {
             Err(refusal) => Ok((Arrival::Decided(refusal), Rouse::Nobody)),
             Ok(leaves) if leaves <= now => Ok((Arrival::Decided(state.lines.pass(now, id, cost)), Rouse::Nobody)),
             Ok(leaves) => join(&mut state, id, now, leaves).map(|(place, rouse)| (Arrival::Joined(place), rouse)),
@@ -113,12 +124,12 @@ impl Shared {
         Ok(arrival)
     }
 
-    pub(super) fn peek(self: &Arc<Self>, key: &PartitionKey, cost: u32) -> Decision {
+    pub(super) fn peek(self: &Arc<Self>, key: &PartitionKey, cost: u32, max_wait: u64) -> Decision {
         let (id, mut released) = (self.id(key), Vec::new());
         let mut state = self.lock();
         let now = self.now();
         state.catch_up(now, id, &mut released);
-        let decision = match state.lines.judge(now, id, cost) {
+        let decision = match state.lines.judge(now, id, cost, max_wait) {
             Err(refusal) => refusal,
             Ok(leaves) => state.lines.foretell(now, id, cost, leaves),
         };

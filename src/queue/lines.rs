@@ -123,8 +123,9 @@ impl Lines {
         self.max_cost
     }
 
-    /// Judges an arrival without letting it in. `Ok` says when it would leave.
-    pub(super) fn judge(&self, now: Timestamp, id: LineId, cost: u32) -> Result<Timestamp, Decision> {
+    /// Judges an arrival that waits for at most `max_wait` nanoseconds, without letting it in. `Ok`
+    /// says when it would leave.
+    pub(super) fn judge(&self, now: Timestamp, id: LineId, cost: u32, max_wait: u64) -> Result<Timestamp, Decision> {
         let nobody = Line::default();
         let line = self.lines.get(&id).unwrap_or(&nobody);
         if cost > self.max_cost {
@@ -136,7 +137,7 @@ impl Lines {
         }
 
         let leaves = self.leaves(line.tat + line.backlog);
-        let mut accepted_at = Timestamp::from_nanos(leaves.as_nanos().saturating_sub(self.bounds.max_wait));
+        let mut accepted_at = Timestamp::from_nanos(leaves.as_nanos().saturating_sub(max_wait));
         if line.waiters.len() >= self.bounds.capacity {
             accepted_at = accepted_at.max(head_leaves);
         }
@@ -147,7 +148,8 @@ impl Lines {
         }
         if accepted_at > now {
             let wait = accepted_at.saturating_since(now);
-            return Err(self.describe(now, line, |limit, left| Decision::deny(limit, left, Some(wait))));
+            // Others may wait longer than this one, so there may be room; there is none for it.
+            return Err(self.describe(now, line, |limit, _| Decision::deny(limit, 0, Some(wait))));
         }
         Ok(leaves)
     }

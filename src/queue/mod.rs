@@ -119,19 +119,35 @@ impl LeakyQueue {
     pub fn waiting(&self) -> usize {
         self.shared.lock().waiting()
     }
+
+    /// The longest that one request may wait, in nanoseconds.
+    fn longest_wait(&self, patience: Option<Duration>) -> u64 {
+        let patience = patience.map_or(u64::MAX, |patience| nanos_of(patience).saturating_sub(1));
+        patience.min(self.bounds.max_wait)
+    }
 }
 
 impl Limiter for LeakyQueue {
     fn check(&self, key: &PartitionKey, cost: u32) -> Check {
-        match self.shared.enqueue(key, cost) {
+        self.check_within(key, cost, None)
+    }
+
+    fn peek(&self, key: &PartitionKey, cost: u32) -> Option<Decision> {
+        self.peek_within(key, cost, None)
+    }
+
+    /// For this one request, `patience` bounds the wait as [`max_wait`](Self::max_wait) does, but for
+    /// the very last nanosecond: a turn that comes when the patience ends comes too late.
+    fn check_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Check {
+        match self.shared.enqueue(key, cost, self.longest_wait(patience)) {
             Ok(Arrival::Decided(decision)) => decision.into(),
             Ok(Arrival::Joined(turn)) => Check::Pending(Box::pin(turn.wait())),
             Err(error) => Check::Ready(Err(error)),
         }
     }
 
-    fn peek(&self, key: &PartitionKey, cost: u32) -> Option<Decision> {
-        Some(self.shared.peek(key, cost))
+    fn peek_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Option<Decision> {
+        Some(self.shared.peek(key, cost, self.longest_wait(patience)))
     }
 
     fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
@@ -140,7 +156,7 @@ impl Limiter for LeakyQueue {
 
     /// Takes a place in line that nobody waits in, so that the line is as long as it would be.
     fn rehearse(&self, key: &PartitionKey, cost: u32) -> Check {
-        Check::Ready(self.shared.enqueue_nobody(key, cost))
+        Check::Ready(self.shared.enqueue_nobody(key, cost, self.bounds.max_wait))
     }
 
     fn delays(&self) -> bool {

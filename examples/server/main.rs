@@ -3,8 +3,12 @@
 //!     cargo run --release --example server
 //!     curl -i http://127.0.0.1:3000/token-bucket
 //!
-//! `--listen ADDR` (port 0 picks a free one), `--config FILE.toml` (default: `server.toml` beside
-//! this file, built in). See `/whoami`, `/healthz` and `/metrics`, too.
+//! `--listen ADDR` (port 0 picks a free one), `--config FILE.toml` (default:
+//! `examples/server.toml`, built in). See `/whoami`, `/healthz` and `/metrics`, too.
+//!
+//! The same port speaks gRPC: `sluice.example.v1.Echo/Echo` of `examples/echo.proto`.
+
+mod echo;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -28,7 +32,7 @@ use tower_sluice::config::{Config, ConfigError};
 use tower_sluice::key::{User, peer_addr};
 use tower_sluice::{RequestHead, Verdict};
 
-const DEFAULT_CONFIG: &str = include_str!("server.toml");
+const DEFAULT_CONFIG: &str = include_str!("../server.toml");
 const OWN_PATHS: [&str; 3] = ["/whoami", "/healthz", "/metrics"];
 const USAGE: &str = "usage: server [--listen ADDR:PORT] [--config FILE.toml]";
 
@@ -125,14 +129,18 @@ fn app(config: Config) -> Router {
                 std::future::ready(Json(json!({ "route": &*name, "served": served, "at_ms": at_ms })))
             }
         };
-        let mut endpoint = any(answer);
-        if let Some(layer) = route.layer() {
-            let counting = middleware::from_fn_with_state((Arc::clone(&metrics), name), count);
-            endpoint = endpoint.layer(layer.clone().with_verdict()).layer(counting);
-        }
         for path in route.paths() {
-            app = app.route(path, endpoint.clone());
+            let mut endpoint = if path == echo::PATH { any(echo::echo) } else { any(answer.clone()) };
+            if let Some(layer) = route.layer() {
+                let counting = middleware::from_fn_with_state((Arc::clone(&metrics), Arc::clone(&name)), count);
+                endpoint = endpoint.layer(layer.clone().with_verdict()).layer(counting);
+            }
+            app = app.route(path, endpoint);
         }
+    }
+    let has_echo = config.routes().iter().any(|route| route.paths().iter().any(|path| path == echo::PATH));
+    if !has_echo {
+        app = app.route(echo::PATH, any(echo::echo));
     }
     app.route("/healthz", get(|| async { "ok\n" }))
         .route("/whoami", get(whoami).with_state(Arc::new(config)))
