@@ -13,8 +13,9 @@ install_packages() {
         command -v sudo >/dev/null || die "as root, run: apt-get install $*; then run this again"
         as_root=(sudo)
     fi
-    "${as_root[@]}" apt-get update
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "$@"
+    timeout 300 "${as_root[@]}" apt-get update
+    timeout 900 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install --yes --no-install-recommends "$@" || die "apt-get could not install $* (see above)"
 }
 
 # python3, with what it needs to make an environment of its own.

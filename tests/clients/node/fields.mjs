@@ -34,7 +34,8 @@ function check({ status, fields }) {
   }
   const retryAfter = String(fields["retry-after"] ?? "");
   if (status === 429) {
-    const windows = limits.filter(([, parameters]) => parameters.get("r") === 0).map(([, parameters]) => parameters.get("t"));
+    const used = limits.map(([, parameters]) => parameters).filter((parameters) => parameters.get("r") === 0);
+    const windows = used.map((parameters) => parameters.get("t"));
     assert(retryAfter === String(Math.max(...windows)), `retry-after ${retryAfter}, ${line}`);
   } else {
     assert(status === 200 && !retryAfter, `${status}, retry-after ${retryAfter}`);

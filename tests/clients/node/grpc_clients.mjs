@@ -53,6 +53,11 @@ function echo(client, key) {
   });
 }
 
+/** The error that a call ends with. */
+function refusalOf(call) {
+  return call.then(() => assert(false, "the second call was not refused"), (error) => error);
+}
+
 /** The pushback of a refusal, in milliseconds, if it is the one canonical integer that it must be. */
 function pushbackOf(values) {
   assert(values.length === 1 && /^[1-9]\d*$/.test(values[0]) && Number(values[0]) <= WAIT, `pushback ${values}`);
@@ -60,7 +65,8 @@ function pushbackOf(values) {
 }
 
 async function retries({ server, plain, credentials }) {
-  const client = new grpc.Client(new URL(server).host, credentials, { "grpc.service_config": JSON.stringify(RETRYING) });
+  const options = { "grpc.service_config": JSON.stringify(RETRYING) };
+  const client = new grpc.Client(new URL(server).host, credentials, options);
   const route = new Route(server, PATH);
   let before, delay;
   const [sinceFirst, said] = await timed(async () => {
@@ -82,7 +88,7 @@ async function retries({ server, plain, credentials }) {
 
 async function refused({ plain }) {
   await echo(plain, "grpc-js-plain");
-  const refusal = await echo(plain, "grpc-js-plain").then(() => assert(false, "the second call was not refused"), (error) => error);
+  const refusal = await refusalOf(echo(plain, "grpc-js-plain"));
   assert(refusal.code === grpc.status.RESOURCE_EXHAUSTED, refusal.message);
   const pushback = pushbackOf(refusal.metadata.get("grpc-retry-pushback-ms"));
   return { did: `RESOURCE_EXHAUSTED, pushback ${pushback} ms` };
@@ -95,7 +101,8 @@ function frames(server, key) {
   prefix.writeUInt32BE(message.length, 1);
   const session = http2.connect(server);
   return new Promise((resolve, reject) => {
-    const asked = { ":method": "POST", ":path": PATH, "content-type": "application/grpc", te: "trailers", "x-client": key };
+    const type = "application/grpc";
+    const asked = { ":method": "POST", ":path": PATH, "content-type": type, te: "trailers", "x-client": key };
     const stream = session.request(asked);
     const answer = {};
     session.on("error", reject);
@@ -128,11 +135,11 @@ async function googleGrpcWeb({ server, plain }) {
   const method = new MethodDescriptor(PATH, MethodType.UNARY, StringValue, StringValue, write, read);
   const client = new grpcWeb.GrpcWebClientBase({ format: "text" });
   await echo(plain, "grpc-web");
-  const refusal = await new Promise((resolve, reject) => {
-    const done = (error) => (error ? resolve(error) : reject(new Error("the second call was not refused")));
+  const call = new Promise((resolve, reject) => {
+    const done = (error, answer) => (error ? reject(error) : resolve(answer));
     client.rpcCall(server + PATH, hello, { "x-client": "grpc-web" }, method, done);
-    setTimeout(() => reject(new Error("no answer")), DEADLINE).unref();
   });
+  const refusal = await refusalOf(call);
   assert(refusal.code === grpcWeb.StatusCode.RESOURCE_EXHAUSTED, `code ${refusal.code}: ${refusal.message}`);
   const pushback = pushbackOf([refusal.metadata["grpc-retry-pushback-ms"]]);
   return { did: `RESOURCE_EXHAUSTED, pushback ${pushback} ms` };
@@ -143,15 +150,14 @@ async function connectGrpcWeb({ server, plain }) {
   const transport = createGrpcWebTransport({ baseUrl: server, defaultTimeoutMs: DEADLINE });
   const client = createPromiseClient({ typeName: SERVICE, methods: { echo: method } }, transport);
   await echo(plain, "connect");
-  const call = client.echo(hello, { headers: { "x-client": "connect" } });
-  const refusal = ConnectError.from(await call.then(() => new Error("the second call was not refused"), (error) => error));
+  const refusal = ConnectError.from(await refusalOf(client.echo(hello, { headers: { "x-client": "connect" } })));
   assert(refusal.code === Code.ResourceExhausted, `${Code[refusal.code]}: ${refusal.rawMessage}`);
   const pushback = pushbackOf([refusal.metadata.get("grpc-retry-pushback-ms")]);
   const [retry] = refusal.findDetails(RetryInfo);
   assert(retry, "no RetryInfo among the details");
   const delay = Number(retry.retryDelay.seconds) * 1000 + retry.retryDelay.nanos / 1e6;
   assert(Math.ceil(delay) === pushback, `RetryInfo ${delay} ms, pushback ${pushback} ms`);
-  return { did: `ResourceExhausted, RetryInfo ${delay / 1000} s` };
+  return { did: `ResourceExhausted, RetryInfo ${(delay / 1000).toFixed(6)} s` };
 }
 
 // Name, package, check.
@@ -169,7 +175,8 @@ export async function run({ server }) {
   const rows = [];
   // One after the other, since they share a route's counters.
   for (const [name, pack, check] of CHECKS) {
-    rows.push(await checked(name, pack ? version(pack) : process.versions.node, () => check({ server, plain, credentials })));
+    const installed = pack ? version(pack) : process.versions.node;
+    rows.push(await checked(name, installed, () => check({ server, plain, credentials })));
   }
   plain.close();
   return rows;

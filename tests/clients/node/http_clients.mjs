@@ -12,7 +12,11 @@ import { Route, measured, version } from "./measure.mjs";
 
 // Statuses are wanted, and no exceptions for them once a client has given up.
 const validateStatus = { validateStatus: (status) => status === 200 };
-const statusOf = (promise) => promise.then((answer) => answer.status, (error) => error.response?.status ?? Promise.reject(error));
+const statusOf = (call) =>
+  call.then(
+    (answer) => answer.status,
+    (error) => error.response?.status ?? Promise.reject(error),
+  );
 
 function axiosWithRetry(url, options) {
   const client = axios.create({ proxy: false, ...validateStatus });
@@ -34,7 +38,7 @@ async function undici(url) {
 
 // Name, package, route, call, whether it waits as it is told.
 const CLIENTS = [
-  ["got", "got", "/got", (url) => got(url, { retry: { limit: 2, noise: 0 } }).then((answer) => answer.statusCode), true],
+  ["got", "got", "/got", async (url) => (await got(url, { retry: { limit: 2, noise: 0 } })).statusCode, true],
   ["ky", "ky", "/ky", (url) => statusOf(ky.get(url, { retry: 2, timeout: false })), true],
   [
     "axios-retry, exponentialDelay",

@@ -27,6 +27,8 @@ def check(answer):
         assert type(name) is str and type(parameters["q"]) is int and parameters["q"] >= 1, policy_line
         assert "w" not in parameters or type(parameters["w"]) is int and parameters["w"] >= 1, policy_line
     for name, parameters in limits:
+        # A Token, another type, would be equal to the String.
+        assert type(name) is str, line
         assert name in [policy for policy, _ in policies], f"{line} names what {policy_line} does not"
         assert type(parameters["r"]) is int and parameters["r"] >= 0, line
         assert "t" not in parameters or type(parameters["t"]) is int and parameters["t"] >= 0, line

@@ -92,7 +92,8 @@ def curl(url):
 
 
 def curl_version():
-    return subprocess.run(["curl", "--version"], capture_output=True, text=True, check=True, timeout=10).stdout.split()[1]
+    told = subprocess.run(["curl", "--version"], capture_output=True, text=True, check=True, timeout=10)
+    return told.stdout.split()[1]
 
 
 # Name, package, route, maker, whether it waits as it is told.
