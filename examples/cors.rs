@@ -1,0 +1,47 @@
+//! An API for pages of other origins. The CORS layer is outside of the rate limit, so that a refusal
+//! carries its fields, too (without them, a script learns nothing but "network error"), and preflights
+//! are answered without being counted. What a script may read beyond the usual must be exposed.
+//!
+//!     cargo run --example cors
+//!     curl -i -H 'origin: https://page.example' http://127.0.0.1:3000/     # twice
+//!
+//! Another address than 127.0.0.1:3000 can be given as the argument; port 0 picks a free one.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::http::Method;
+use axum::http::header::{HeaderName, RETRY_AFTER};
+use axum::{Router, routing::get};
+use tower_http::cors::{Any, CorsLayer};
+use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::headers::X_RATE_LIMITED_FOR;
+use tower_sluice::key::PeerIp;
+use tower_sluice::{Policy, Quota, RateLimitLayer};
+
+#[tokio::main]
+async fn main() -> std::io::Result<()> {
+    let quota = Quota::new(1, Duration::from_secs(2)).expect("the quota is not empty");
+    let limit = RateLimitLayer::new(Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new()));
+
+    let readable = [
+        RETRY_AFTER,
+        X_RATE_LIMITED_FOR,
+        HeaderName::from_static("ratelimit"),
+        HeaderName::from_static("ratelimit-policy"),
+    ];
+    let cors = CorsLayer::new()
+        // A service that reads cookies must name its pages instead.
+        .allow_origin(Any)
+        .allow_methods([Method::GET])
+        .allow_headers(Any)
+        .expose_headers(readable);
+
+    // The last layer is the outermost.
+    let app = Router::new().route("/", get(|| async { "hello\n" })).layer(limit).layer(cors);
+
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".to_owned());
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    println!("listening on http://{}", listener.local_addr()?);
+    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
+}

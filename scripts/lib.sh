@@ -1,0 +1,40 @@
+# Sourced by the other scripts: how they end, install, and wait for a server.
+
+die() {
+    echo "$(basename "$0"): $*" >&2
+    exit 1
+}
+
+# Debian packages, on Debian and its kin; elsewhere, says what to install.
+install_packages() {
+    command -v apt-get >/dev/null || die "install $*, then run this again"
+    local as_root=()
+    if [ "$(id -u)" != 0 ]; then
+        command -v sudo >/dev/null || die "as root, run: apt-get install $*; then run this again"
+        as_root=(sudo)
+    fi
+    timeout 300 "${as_root[@]}" apt-get update
+    timeout 900 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install --yes --no-install-recommends "$@" || die "apt-get could not install $* (see above)"
+}
+
+# python3, with what it needs to make an environment of its own.
+ensure_python() {
+    python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3 python3-venv
+}
+
+# Prints the address that a server, of that process id, tells in its log once it accepts.
+await_address() {
+    local server=$1 log=$2 address
+    for _ in $(seq 100); do
+        address=$(sed -n 's/^listening on //p' "$log")
+        if [ -n "$address" ]; then
+            echo "$address"
+            return
+        fi
+        kill -0 "$server" 2>/dev/null || break
+        sleep 0.1
+    done
+    cat "$log" >&2
+    die "the server does not start"
+}
