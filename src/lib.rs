@@ -114,6 +114,7 @@ mod service;
 pub mod store;
 mod sync;
 mod telemetry;
+mod terms;
 #[cfg(feature = "test-util")]
 pub mod testing;
 mod throttle;
@@ -139,6 +140,7 @@ pub use self::{
     limiter::{IntoLimiter, Limiter, RateLimiter},
     partition::PartitionKey,
     quota::{Quota, QuotaError},
+    terms::{Shape, Terms},
     throttle::{Throttle, ThrottleError, ThrottleFuture, ThrottleLayer},
 };
 

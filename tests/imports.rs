@@ -12,20 +12,21 @@ const PICTURE: &[(&str, &[&str])] = &[
     ("decision", &[]),
     ("partition", &[]),
     ("quota", &["time"]),
+    ("terms", &["quota"]),
     // Pure mathematics.
-    ("algorithm", &["decision", "quota", "time"]),
+    ("algorithm", &["decision", "quota", "terms", "time"]),
     ("sync", &[]),
     ("telemetry", &["decision"]),
     // State and time.
     ("store", &["algorithm", "decision", "partition", "quota", "sync", "telemetry", "time"]),
     // One decision.
-    ("limiter", &["algorithm", "decision", "partition", "store"]),
-    ("queue", &["algorithm", "decision", "limiter", "partition", "quota", "time"]),
+    ("limiter", &["algorithm", "decision", "partition", "store", "terms"]),
+    ("queue", &["algorithm", "decision", "limiter", "partition", "quota", "terms", "time"]),
     ("throttle", &["decision", "limiter", "partition"]),
     ("testing", &["algorithm", "decision", "partition", "quota", "store", "time"]),
     // From here on, HTTP.
     ("head", &[]),
-    ("headers", &[]),
+    ("headers", &["decision", "partition", "quota", "terms"]),
     ("body", &[]),
     ("verdict", &["decision"]),
     ("key", &["head", "partition", "telemetry"]),
@@ -44,6 +45,7 @@ const BELOW_HTTP: &[&str] = &[
     "decision",
     "partition",
     "quota",
+    "terms",
     "algorithm",
     "sync",
     "telemetry",
