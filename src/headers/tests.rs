@@ -100,8 +100,10 @@ pub(super) fn listed(fields: &HeaderMap) -> String {
     lines.into_iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>().join("; ")
 }
 
+type Parameters = Vec<(String, BareItem)>;
+
 /// The members of a list of Strings with parameters, if that is what `value` is, written as it should be.
-fn members(value: &str) -> Option<Vec<(String, Vec<(String, BareItem)>)>> {
+fn members(value: &str) -> Option<Vec<(String, Parameters)>> {
     let list: List = Parser::new(value).parse().ok()?;
     if list.serialize()? != value {
         return None;

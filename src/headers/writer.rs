@@ -133,9 +133,9 @@ impl Writer {
             let hides = self.secret.is_some() && is_publicly_cacheable(fields);
             let readings = readings.clone().map(|reading| Reading { mark: reading.mark.filter(|_| !hides), ..reading });
             if let (Some(policy), Some(state)) = (&self.policy, self.state(readings)) {
-                merge_member(fields, &RATELIMIT_POLICY, policy.clone());
+                merge_member(fields, RATELIMIT_POLICY, policy.clone());
                 if !(status.is_redirection() && state.is_exhausted) {
-                    merge_member(fields, &RATELIMIT, state.value);
+                    merge_member(fields, RATELIMIT, state.value);
                 }
             }
         }
