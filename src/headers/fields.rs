@@ -70,9 +70,9 @@ pub enum Tell {
     /// On all.
     #[default]
     Always,
-    /// On refusals.
+    /// On refusals by a policy that is advertised.
     Refused,
-    /// On refusals, and where a policy has less left than so many percent of what a fresh key can take
+    /// On such refusals, and where such a policy has less left than so many percent of what a fresh key can take
     /// at once.
     Below {
         /// 0 to 100.
@@ -160,7 +160,7 @@ impl RateLimitFields {
 
     /// Adds `sluice-burst` to draft-11's `RateLimit-Policy`, where the burst of a policy differs from
     /// its `q`: an extension of ours, which other clients read over.
-    pub const fn burst(mut self) -> Self {
+    pub const fn sluice_burst(mut self) -> Self {
         self.burst = true;
         self
     }
