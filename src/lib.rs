@@ -115,9 +115,11 @@ mod quota;
 mod rejection;
 #[cfg(feature = "http")]
 mod service;
+mod sip;
 pub mod store;
 mod sync;
 mod telemetry;
+mod terms;
 #[cfg(feature = "test-util")]
 pub mod testing;
 mod throttle;
@@ -145,6 +147,7 @@ pub use self::{
     limiter::{IntoLimiter, Limiter, RateLimiter},
     partition::PartitionKey,
     quota::{Quota, QuotaError},
+    terms::{Shape, Terms},
     throttle::{Throttle, ThrottleError, ThrottleFuture, ThrottleLayer},
 };
 

@@ -7,6 +7,7 @@ use crate::algorithm::Algorithm;
 use crate::decision::{Check, Decision, Receipt};
 use crate::partition::PartitionKey;
 use crate::store::{MemoryStore, Store};
+use crate::terms::Terms;
 
 /// Decides whether a key may have `cost` units, now or later.
 ///
@@ -69,6 +70,12 @@ pub trait Limiter: Send + Sync + 'static {
     fn max_cost(&self) -> Option<u32> {
         None
     }
+
+    /// What clients are told of it in advance. A limiter without terms is not advertised: the fields
+    /// on what is left do not mention it. Asked once, when a layer is built.
+    fn terms(&self) -> Option<Terms> {
+        None
+    }
 }
 
 impl<L: Limiter + ?Sized> Limiter for Arc<L> {
@@ -102,6 +109,10 @@ impl<L: Limiter + ?Sized> Limiter for Arc<L> {
 
     fn max_cost(&self) -> Option<u32> {
         (**self).max_cost()
+    }
+
+    fn terms(&self) -> Option<Terms> {
+        (**self).terms()
     }
 }
 
@@ -175,6 +186,10 @@ impl<A: Algorithm, S: Store<A>> Limiter for RateLimiter<A, S> {
 
     fn max_cost(&self) -> Option<u32> {
         Some(self.algorithm.max_cost())
+    }
+
+    fn terms(&self) -> Option<Terms> {
+        Some(self.algorithm.terms())
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -9,7 +10,7 @@ use support::oracle::{BucketOracle, FixedWindowOracle, Oracle, SlidingWindowOrac
 use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_sluice::testing::check_algorithm;
 use tower_sluice::time::Timestamp;
-use tower_sluice::{Decision, Quota};
+use tower_sluice::{Decision, IntoLimiter, Limiter, Quota, Terms};
 
 /// From one per day to ten million per second, rates that do not divide, and the edges of the types.
 fn quotas() -> Vec<Quota> {
@@ -255,4 +256,30 @@ fn a_client_that_is_refused_all_the_time_recovers_like_any_other() {
         let earned = 1 + (3_000 - 1) * step / (NANOS / 10);
         assert!(admitted <= earned && admitted + 3_000 * step / NANOS >= earned * 9 / 10, "{admitted} of {earned}");
     }
+}
+
+#[test]
+fn algorithms_announce_what_they_are() {
+    /// An algorithm that does not say what it is promises the least.
+    struct Plain;
+    impl Algorithm for Plain {
+        type State = ();
+        fn quota(&self) -> Quota {
+            Quota::per_day(7)
+        }
+        fn decide(&self, _: Option<()>, _: Timestamp, _: u32) -> (Decision, Option<()>) {
+            (Decision::allow(7, 7), None)
+        }
+        fn expires_at(&self, _: &()) -> Timestamp {
+            Timestamp::ZERO
+        }
+    }
+    let quota = Quota::per_minute(7);
+    assert_eq!(TokenBucket::new(quota.burst(3)).terms(), Terms::bucket(quota.burst(3)));
+    assert_eq!(LeakyBucket::new(quota).terms(), Terms::bucket(quota));
+    assert_eq!(FixedWindow::new(quota).terms(), Terms::fixed_window(quota));
+    assert_eq!(SlidingWindow::new(quota).terms(), Terms::sliding_window(quota));
+    assert_eq!(Plain.terms(), Terms::sliding_window(Quota::per_day(7)));
+    let shared: Arc<dyn Limiter> = FixedWindow::new(quota).into_limiter();
+    assert_eq!(Arc::new(shared).terms(), Some(Terms::fixed_window(quota)));
 }

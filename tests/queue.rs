@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::{Instant, advance};
 use tower_sluice::testing::Random;
-use tower_sluice::{Check, Decision, LeakyQueue, Limiter, PartitionKey, Pending, Quota};
+use tower_sluice::{Check, Decision, LeakyQueue, Limiter, PartitionKey, Pending, Quota, Shape};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -517,4 +517,21 @@ async fn follow_the_model(seed: u64) {
     drop(waiters.into_iter().map(|(_, _, task)| task.abort()).collect::<Vec<_>>());
     settle().await;
     assert_eq!(queue.waiting(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_announces_a_bucket_of_all_that_it_can_take() {
+    let terms = |queue: LeakyQueue| {
+        let terms = Arc::new(queue).terms().unwrap();
+        assert_eq!(terms.shape(), Shape::Bucket);
+        assert_eq!((terms.quota().limit(), terms.quota().period()), (100, Duration::from_secs(1)));
+        terms.quota().max_burst()
+    };
+    // One that leaves at once, and five that wait; as its decisions say.
+    assert_eq!(terms(every_10_ms()), 6);
+    assert_eq!(every_10_ms().peek(&key("a"), 1).unwrap().limit(), 6);
+    assert_eq!(terms(LeakyQueue::new(Quota::per_second(100).burst(3)).capacity(5)), 8);
+    // What would wait for longer than is allowed does not count.
+    assert_eq!(terms(every_10_ms().max_wait(20 * MS)), 3);
+    assert_eq!(terms(every_10_ms().capacity(0)), 1);
 }

@@ -1,6 +1,7 @@
 use super::Algorithm;
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
+use crate::terms::Terms;
 use crate::time::Timestamp;
 
 /// Counts requests in windows that begin at multiples of the period, and starts again at zero in
@@ -123,6 +124,10 @@ impl Algorithm for FixedWindow {
     /// All keys of a window expire together, so the one that owes least is the one that used least.
     fn owed(&self, state: &FixedWindowState, now: Timestamp) -> u64 {
         if self.expires_at(state) <= now { 0 } else { state.used.into() }
+    }
+
+    fn terms(&self) -> Terms {
+        Terms::fixed_window(self.quota)
     }
 
     fn worst_burst(&self) -> u64 {

@@ -22,6 +22,7 @@ pub use self::sliding_window::{SlidingWindow, SlidingWindowState};
 
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
+use crate::terms::Terms;
 use crate::time::Timestamp;
 
 /// A pure transition over a small state.
@@ -114,6 +115,15 @@ pub trait Algorithm: Send + Sync + 'static {
     /// its keys in a form of its own, such as one word each.
     fn as_bucket(&self) -> Option<Quota> {
         None
+    }
+
+    /// What clients are told of it: by default, a bucket if this [is one](Self::as_bucket), and else a
+    /// sliding window, which promises the least.
+    fn terms(&self) -> Terms {
+        match self.as_bucket() {
+            Some(quota) => Terms::bucket(quota),
+            None => Terms::sliding_window(self.quota()),
+        }
     }
 
     /// The *B* of contract 5: the most admitted in an interval of length zero, in the worst case.

@@ -2,6 +2,7 @@ use super::Algorithm;
 use super::fixed_window::{NO_BURST, receipt_of};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
+use crate::terms::Terms;
 use crate::time::Timestamp;
 
 /// Estimates the count of the last period from two counters: that of the current window, plus that
@@ -179,5 +180,9 @@ impl Algorithm for SlidingWindow {
     fn owed(&self, state: &SlidingWindowState, now: Timestamp) -> u64 {
         let state = self.roll(Some(*state), now);
         u64::from(state.previous) + u64::from(state.current)
+    }
+
+    fn terms(&self) -> Terms {
+        Terms::sliding_window(self.quota)
     }
 }

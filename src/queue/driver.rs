@@ -142,6 +142,10 @@ impl Shared {
         self.lock().lines.max_cost()
     }
 
+    pub(super) fn limit(&self) -> u32 {
+        self.lock().lines.limit()
+    }
+
     pub(super) fn give_back(self: &Arc<Self>, key: &PartitionKey, cost: u32, receipt: Receipt) {
         self.give_back_to(self.id(key), cost, receipt);
     }

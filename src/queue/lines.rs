@@ -119,6 +119,11 @@ impl Lines {
         self.due.first().map(|(due, _)| *due)
     }
 
+    /// How many requests of cost one a fresh key could send at once, without any being refused.
+    pub(super) fn limit(&self) -> u32 {
+        self.numbers(Timestamp::ZERO, 0, (0, 0), Decision::allow).limit()
+    }
+
     pub(super) const fn max_cost(&self) -> u32 {
         self.max_cost
     }

@@ -13,6 +13,7 @@ use crate::decision::{Check, Decision, LimiterError, Receipt};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::partition::PartitionKey;
 use crate::quota::Quota;
+use crate::terms::Terms;
 use crate::time::nanos_of;
 
 /// Lets requests of a key leave one by one at the quota's rate, in the order in which they came.
@@ -165,6 +166,12 @@ impl Limiter for LeakyQueue {
 
     fn max_cost(&self) -> Option<u32> {
         Some(self.shared.max_cost())
+    }
+
+    /// A bucket that holds all who may leave or wait at once, which is what its decisions count, too.
+    fn terms(&self) -> Option<Terms> {
+        let places = self.shared.limit().max(1);
+        Some(Terms::bucket(self.quota.burst(places)))
     }
 }
 

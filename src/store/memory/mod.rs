@@ -3,7 +3,6 @@ mod line;
 #[cfg(all(test, sluice_loom))]
 mod models;
 mod pressure;
-mod sip;
 mod slots;
 mod ticks;
 mod wide;
@@ -14,13 +13,13 @@ use std::sync::OnceLock;
 
 use self::compact::CompactTable;
 use self::pressure::Pressure;
-use self::sip::Secret;
 use self::ticks::TickBucket;
 use self::wide::WideTable;
 use super::Store;
 use crate::algorithm::Algorithm;
 use crate::decision::{Check, Decision, Receipt};
 use crate::partition::PartitionKey;
+use crate::sip::Secret;
 use crate::time::{self, Clock, Monotonic, Timestamp};
 
 /// A table of fixed size in this process's memory. The default store. It serves the one limiter that it is

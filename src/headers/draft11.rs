@@ -1,0 +1,65 @@
+//! `RateLimit-Policy` and `RateLimit` in the syntax of draft-ietf-httpapi-ratelimit-headers-11 (that of
+//! -08 to -11): lists of Strings with parameters, serialized canonically (RFC 9651, section 4.1).
+
+use super::decimal::{self, Scratch};
+use super::measure::{Advertised, Level};
+use super::partition::Mark;
+
+/// `"name"` (RFC 9651, section 4.1.6).
+///
+/// # Panics
+///
+/// If the name is not printable ASCII: a layer refuses such names.
+pub(super) fn quoted(name: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(name.len() + 2);
+    out.push(b'"');
+    for byte in name.bytes() {
+        assert!((b' '..=b'~').contains(&byte), "a policy's name has only printable ASCII: {name:?}");
+        if matches!(byte, b'"' | b'\\') {
+            out.push(b'\\');
+        }
+        out.push(byte);
+    }
+    out.push(b'"');
+    out
+}
+
+/// `"name";q=10;w=1`, and the burst where that is told and is not q.
+pub(super) fn push_policy(out: &mut Scratch, quoted: &[u8], advertised: Advertised, burst: Option<u32>) {
+    separate(out);
+    out.extend_from_slice(quoted);
+    out.extend_from_slice(b";q=");
+    decimal::push(out, advertised.quota);
+    out.extend_from_slice(b";w=");
+    decimal::push(out, advertised.window);
+    if let Some(burst) = burst.map(u64::from).filter(|burst| *burst != advertised.quota) {
+        out.extend_from_slice(b";sluice-burst=");
+        decimal::push(out, burst);
+    }
+}
+
+/// What a member of `RateLimit` begins with, whatever is left.
+pub(super) fn prefix(quoted: &[u8]) -> Box<[u8]> {
+    [quoted, b";r="].concat().into()
+}
+
+/// `"name";r=7;t=1`.
+pub(super) fn push_state(out: &mut Scratch, prefix: &[u8], level: Level, mark: Option<Mark>) {
+    separate(out);
+    out.extend_from_slice(prefix);
+    decimal::push(out, level.left.into());
+    if let Some(within) = level.within {
+        out.extend_from_slice(b";t=");
+        decimal::push(out, within);
+    }
+    if let Some(mark) = mark {
+        out.extend_from_slice(b";pk=");
+        mark.push(out);
+    }
+}
+
+fn separate(out: &mut Scratch) {
+    if !out.is_empty() {
+        out.extend_from_slice(b", ");
+    }
+}

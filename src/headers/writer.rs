@@ -1,0 +1,215 @@
+use std::cmp::{Ordering, Reverse};
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderMap, HeaderValue, StatusCode};
+
+use super::decimal::{Scratch, seconds_ceil, value_of};
+use super::draft07::{self, Standing};
+use super::draft11;
+use super::fields::{Generation, LegacyFields, Partition, RateLimitFields, Tell};
+use super::legacy;
+use super::measure::{Level, Measure};
+use super::merge::merge_member;
+use super::partition::{Mark, is_publicly_cacheable, secret_of_process};
+use super::{RATELIMIT, RATELIMIT_POLICY};
+use crate::decision::Decision;
+use crate::partition::PartitionKey;
+use crate::sip::Secret;
+use crate::terms::Terms;
+
+/// Writes the fields that tell what is left. Made once per layer, with all that is the same on every
+/// response.
+///
+/// On the common path, draft-11 with one policy, writing costs one allocation: that of the value of
+/// `RateLimit`.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    generation: Generation,
+    legacy: Option<LegacyFields>,
+    tell: Tell,
+    secret: Option<Secret>,
+    /// In the layer's order; `None` for those that are not advertised.
+    policies: Box<[Option<Announced>]>,
+    /// Draft-11's `RateLimit-Policy`.
+    policy: Option<HeaderValue>,
+}
+
+#[derive(Debug)]
+struct Announced {
+    measure: Measure,
+    /// Of a member of draft-11's `RateLimit`.
+    prefix: Box<[u8]>,
+    /// Draft-07's `RateLimit-Policy`.
+    policy: HeaderValue,
+}
+
+/// What one policy decided on a request.
+#[allow(dead_code)] // As `Writer`'s methods: the layer is to use them next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading<'a> {
+    /// Its index in the layer.
+    pub(crate) policy: usize,
+    pub(crate) decision: &'a Decision,
+    /// The time until one unit can be had, if [`Writer::wants_next`].
+    pub(crate) next_after: Option<Duration>,
+    /// By [`Writer::mark`].
+    pub(crate) mark: Option<Mark>,
+}
+
+/// A value of `RateLimit`.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) value: HeaderValue,
+    /// Whether a policy has nothing left.
+    pub(crate) is_exhausted: bool,
+}
+
+#[allow(dead_code)]
+impl Writer {
+    /// A writer for a layer's policies, in its order: their names, and the terms of those that are to be
+    /// advertised.
+    ///
+    /// # Panics
+    ///
+    /// If a name is not printable ASCII.
+    pub(crate) fn new<'a>(
+        fields: &RateLimitFields,
+        policies: impl IntoIterator<Item = (&'a str, Option<Terms>)>,
+    ) -> Self {
+        let mut all = Scratch::new();
+        let policies = policies.into_iter().map(|(name, terms)| {
+            let measure = Measure::new(&terms?);
+            let quoted = draft11::quoted(name);
+            draft11::push_policy(&mut all, &quoted, measure.advertised(), fields.burst.then(|| measure.burst()));
+            let policy = draft07::policy(measure.advertised());
+            Some(Announced { measure, prefix: draft11::prefix(&quoted), policy })
+        });
+        let policies = policies.collect();
+        let secret = match fields.partition {
+            Partition::Untold => None,
+            Partition::PerProcess => Some(secret_of_process()),
+            Partition::Keyed(secret) => Some(secret),
+        };
+        Self {
+            generation: fields.generation,
+            legacy: fields.legacy,
+            tell: fields.tell,
+            secret: secret.filter(|_| fields.generation == Generation::Draft11),
+            policies,
+            // An empty list is told by leaving the field out.
+            policy: (!all.is_empty()).then(|| value_of(&all)),
+        }
+    }
+
+    /// Whether no response gets a field, so that nobody need collect readings.
+    pub(crate) fn is_silent(&self) -> bool {
+        let has_fields = self.generation != Generation::None || self.legacy.is_some();
+        !has_fields || self.tell == Tell::Never || self.policy.is_none()
+    }
+
+    /// Whether to ask the policy's limiter for the time until one unit can be had (by a peek), since the
+    /// decision does not tell.
+    pub(crate) fn wants_next(&self, policy: usize, decision: &Decision) -> bool {
+        self.announced(policy).is_some_and(|announced| announced.measure.wants_next(decision))
+    }
+
+    /// What stands for a partition key, if that is told.
+    pub(crate) fn mark(&self, key: &PartitionKey) -> Option<Mark> {
+        self.secret.map(|secret| Mark::new(secret, key))
+    }
+
+    /// Adds the fields to a response, as far as they belong there. `now` is asked only for a reset that
+    /// is told as a time of the day.
+    pub(crate) fn write<'a>(
+        &self,
+        status: StatusCode,
+        fields: &mut HeaderMap,
+        readings: impl Iterator<Item = Reading<'a>> + Clone,
+        now: impl FnOnce() -> SystemTime,
+    ) {
+        if status.is_informational() || !self.tells(readings.clone()) {
+            return;
+        }
+        if self.generation == Generation::Draft11 {
+            let hides = self.secret.is_some() && is_publicly_cacheable(fields);
+            let readings = readings.clone().map(|reading| Reading { mark: reading.mark.filter(|_| !hides), ..reading });
+            if let (Some(policy), Some(state)) = (&self.policy, self.state(readings)) {
+                merge_member(fields, RATELIMIT_POLICY, policy.clone());
+                if !(status.is_redirection() && state.is_exhausted) {
+                    merge_member(fields, RATELIMIT, state.value);
+                }
+            }
+        }
+        if self.legacy.is_none() && !matches!(self.generation, Generation::Draft07 | Generation::Draft06) {
+            return;
+        }
+        let Some((announced, decision, level)) = self.closest(readings) else { return };
+        let reset = level.within.unwrap_or_else(|| seconds_ceil(decision.reset_after()).max(1));
+        let limit = announced.measure.advertised().quota;
+        let standing = Standing { policy: &announced.policy, limit, remaining: level.left, reset };
+        match self.generation {
+            // A client might wait before it follows to `Location`.
+            Generation::Draft07 if status.is_redirection() && level.left == 0 => {}
+            Generation::Draft07 => draft07::write_07(fields, &standing),
+            Generation::Draft06 => draft07::write_06(fields, &standing),
+            Generation::Draft11 | Generation::None => {}
+        }
+        if let Some(choice) = self.legacy {
+            legacy::write(fields, choice, decision, level.left, now);
+        }
+    }
+
+    /// Draft-11's `RateLimit`; `None` if no policy among these is advertised.
+    pub(crate) fn state<'a>(&self, readings: impl Iterator<Item = Reading<'a>>) -> Option<State> {
+        let mut out = Scratch::new();
+        let mut is_exhausted = false;
+        for reading in readings {
+            if let Some(announced) = self.announced(reading.policy) {
+                let level = announced.measure.level(reading.decision, reading.next_after);
+                is_exhausted |= level.left == 0;
+                draft11::push_state(&mut out, &announced.prefix, level, reading.mark);
+            }
+        }
+        (!out.is_empty()).then(|| State { value: value_of(&out), is_exhausted })
+    }
+
+    fn announced(&self, policy: usize) -> Option<&Announced> {
+        self.policies.get(policy)?.as_ref()
+    }
+
+    fn tells<'a>(&self, mut readings: impl Iterator<Item = Reading<'a>>) -> bool {
+        let percent = match self.tell {
+            Tell::Always => return true,
+            Tell::Never => return false,
+            Tell::Refused => 0,
+            Tell::Below { percent } => percent,
+        };
+        readings.any(|Reading { policy, decision, .. }| {
+            let is_below = u64::from(decision.remaining()) * 100 < u64::from(decision.limit()) * u64::from(percent);
+            self.announced(policy).is_some() && (is_below || !decision.is_allowed())
+        })
+    }
+
+    /// The policy that is closest to exhaustion: of those that refused the one that does so for longest,
+    /// else the one with the least share left. Of equals, the first.
+    fn closest<'a>(&self, readings: impl Iterator<Item = Reading<'a>>) -> Option<(&Announced, &'a Decision, Level)> {
+        let levels = readings.filter_map(|reading| {
+            let announced = self.announced(reading.policy)?;
+            Some((announced, reading.decision, announced.measure.level(reading.decision, reading.next_after)))
+        });
+        levels.min_by(|(a, decision_a, level_a), (b, decision_b, level_b)| {
+            let refusal = |decision: &Decision| {
+                let wait = decision.retry_after().unwrap_or(Duration::MAX);
+                Reverse((!decision.is_allowed()).then_some(wait))
+            };
+            refusal(decision_a).cmp(&refusal(decision_b)).then_with(|| compare_shares(a, level_a, b, level_b))
+        })
+    }
+}
+
+/// By r / q, without dividing.
+fn compare_shares(a: &Announced, level_a: &Level, b: &Announced, level_b: &Level) -> Ordering {
+    let cross =
+        |level: &Level, other: &Announced| u128::from(level.left) * u128::from(other.measure.advertised().quota);
+    cross(level_a, b).cmp(&cross(level_b, a))
+}
