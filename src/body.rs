@@ -2,9 +2,11 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+
+use crate::telemetry;
 
 pin_project! {
     /// The body of a response: that of the inner service, or the short one of a rejection.
@@ -18,7 +20,7 @@ pin_project! {
     #[project = KindProj]
     enum Kind<B> {
         Inner { #[pin] body: B },
-        Rejection { body: Option<Bytes> },
+        Rejection { body: RejectionBody },
     }
 }
 
@@ -27,8 +29,8 @@ impl<B> ResponseBody<B> {
         Self { kind: Kind::Inner { body } }
     }
 
-    pub(crate) fn rejection(body: Bytes) -> Self {
-        Self { kind: Kind::Rejection { body: Some(body).filter(|body| body.has_remaining()) } }
+    pub(crate) const fn rejection(body: RejectionBody) -> Self {
+        Self { kind: Kind::Rejection { body } }
     }
 }
 
@@ -39,25 +41,132 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         match self.project().kind.project() {
             KindProj::Inner { body } => body.poll_frame(cx),
-            KindProj::Rejection { body } => Poll::Ready(body.take().map(|data| Ok(Frame::data(data)))),
+            KindProj::Rejection { body } => body.poll_frame(cx).map(|frame| frame.map(Ok)),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Inner { body } => body.is_end_stream(),
-            Kind::Rejection { body } => body.is_none(),
+            Kind::Rejection { body } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Inner { body } => body.size_hint(),
-            Kind::Rejection { body: Some(body) } => SizeHint::with_exact(body.len() as u64),
+            Kind::Rejection { body } => body.size_hint(),
+        }
+    }
+}
+
+/// The body of a rejection that is not written by this crate: whatever converts to bytes, or any
+/// [`Body`] at all.
+pub struct RejectionBody(Content);
+
+enum Content {
+    Whole(Bytes),
+    Streamed(Pin<Box<dyn Streamed>>),
+}
+
+/// A body whose errors are dealt with.
+trait Streamed: Send {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>>;
+    fn is_end_stream(&self) -> bool;
+    fn size_hint(&self) -> SizeHint;
+}
+
+impl RejectionBody {
+    /// Sends `body`. If it fails, it ends there, and the failure is logged.
+    pub fn new<B>(body: B) -> Self
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: fmt::Display,
+    {
+        Self(Content::Streamed(Box::pin(body)))
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
+        match &mut self.0 {
+            Content::Whole(body) => {
+                let body = std::mem::take(body);
+                Poll::Ready((!body.is_empty()).then(|| Frame::data(body)))
+            }
+            Content::Streamed(body) => body.as_mut().poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Content::Whole(body) => body.is_empty(),
+            Content::Streamed(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
             // That it has ended says it all. An exact zero would have some servers add a `content-length`,
             // which a gRPC answer should not have.
-            Kind::Rejection { body: None } => SizeHint::default(),
+            Content::Whole(body) if body.is_empty() => SizeHint::default(),
+            Content::Whole(body) => SizeHint::with_exact(body.len() as u64),
+            Content::Streamed(body) => body.size_hint(),
         }
+    }
+}
+
+impl<B> Streamed for B
+where
+    B: Body<Data = Bytes> + Send,
+    B::Error: fmt::Display,
+{
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
+        Body::poll_frame(self, cx).map(|frame| match frame? {
+            Ok(frame) => Some(frame),
+            Err(error) => {
+                telemetry::rejection_body_failed(&error);
+                None
+            }
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        Body::is_end_stream(self)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        Body::size_hint(self)
+    }
+}
+
+macro_rules! from_bytes {
+    ($($bytes:ty),+) => {$(
+        impl From<$bytes> for RejectionBody {
+            fn from(body: $bytes) -> Self {
+                Self(Content::Whole(body.into()))
+            }
+        }
+    )+};
+}
+
+from_bytes!(Bytes, String, Vec<u8>, Box<[u8]>, &'static str, &'static [u8]);
+
+/// No body.
+impl From<()> for RejectionBody {
+    fn from((): ()) -> Self {
+        Self(Content::Whole(Bytes::new()))
+    }
+}
+
+#[cfg(feature = "axum")]
+impl From<axum::body::Body> for RejectionBody {
+    fn from(body: axum::body::Body) -> Self {
+        Self::new(body)
+    }
+}
+
+impl fmt::Debug for RejectionBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RejectionBody")
     }
 }
 

@@ -4,12 +4,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use crate::body::ResponseBody;
+use crate::body::{RejectionBody, ResponseBody};
 use crate::head::RequestHead;
 use crate::judge::{Judged, Shared};
 use crate::told::Told;
@@ -34,7 +33,7 @@ pin_project! {
     #[project = StateProj]
     enum State<F, S, B> {
         Passing { #[pin] response: F, told: Option<Told> },
-        Rejected { response: Option<Response<Bytes>> },
+        Rejected { response: Option<Response<RejectionBody>> },
         // Boxed, so that the future of a service that never waits is not as large as a request.
         Waiting { judged: Pin<Box<dyn Future<Output = Judged> + Send>>, rest: Option<Box<Rest<S, B>>> },
     }
@@ -52,7 +51,7 @@ impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
         Self { state: State::Passing { response, told: Some(told) } }
     }
 
-    pub(crate) const fn rejected(response: Response<Bytes>) -> Self {
+    pub(crate) const fn rejected(response: Response<RejectionBody>) -> Self {
         Self { state: State::Rejected { response: Some(response) } }
     }
 

@@ -9,25 +9,28 @@
 //! Policies that make requests wait are charged after those that do not, and shadows last of all:
 //! they see what is really served.
 
-#![allow(clippy::result_large_err, reason = "a box for each refusal takes longer than copying it")]
+#![allow(clippy::result_large_err, clippy::large_enum_variant, reason = "a box per request takes longer than a copy")]
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::Response;
+use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
+use http::{Method, Response};
 use smallvec::SmallVec;
 
+use crate::body::RejectionBody;
 use crate::decision::{Check, Decision, LimiterError, Pending};
 use crate::grpc;
 use crate::head::RequestHead;
+use crate::headers::Writer;
 use crate::key::KeyError;
 use crate::partition::PartitionKey;
 use crate::policy::{FailureMode, MissingKey, Policy};
-use crate::rejection::{Rejection, Responder};
+use crate::rejection::Rejection;
+use crate::responder::Responder;
 use crate::time;
-use crate::told::Told;
+use crate::told::{Fields, Kept, Told};
 use crate::verdict::Verdict;
 
 /// What the services of a layer have in common.
@@ -35,30 +38,59 @@ use crate::verdict::Verdict;
 pub(crate) struct Shared {
     pub(crate) policies: Arc<[Policy]>,
     pub(crate) responder: Responder,
+    /// `None` if no response gets a field about what is left.
+    pub(crate) writer: Option<Arc<Writer>>,
     /// Whether responses carry the verdict.
     pub(crate) tells_verdict: bool,
+    /// Whether the preflights of CORS count like other requests.
+    pub(crate) counts_preflights: bool,
 }
 
 impl Shared {
-    /// What the response to an admitted request is told of these decisions.
+    /// What a response is told of these decisions.
     #[inline]
-    fn tell<'a>(&self, decided: impl Iterator<Item = (&'a Policy, Decision)>) -> Told {
-        Told { verdict: self.tells_verdict.then(|| Box::new(decided.collect())) }
+    fn tell(&self, bids: &[Bid]) -> Told {
+        let fields = self.writer.as_ref().map(|writer| {
+            let keep = |bid: &Bid| self.keep(writer, bid, bid.decision?);
+            Fields { writer: Arc::clone(writer), readings: bids.iter().filter_map(keep).collect() }
+        });
+        Told { fields, verdict: self.tells_verdict.then(|| Box::new(verdict(&self.policies, bids))) }
+    }
+
+    #[inline]
+    fn keep(&self, writer: &Writer, bid: &Bid, decision: Decision) -> Option<Kept> {
+        let next_after = if writer.wants_next(bid.policy, &decision) {
+            self.policies[bid.policy].limiter().peek(&bid.key, 1).and_then(|next| next.retry_after())
+        } else {
+            None
+        };
+        Some(Kept { policy: bid.policy, decision, next_after, mark: writer.mark(&bid.key) })
     }
 
     /// The response to a request that does not pass.
     #[cold]
-    pub(crate) fn respond(&self, rejection: Rejection, head: &RequestHead<'_>) -> Response<Bytes> {
+    pub(crate) fn respond(&self, refused: Refused, head: &RequestHead<'_>) -> Response<RejectionBody> {
+        let Refused { rejection, told } = refused;
         let mut response = self.responder.respond(&rejection, head);
-        if self.tells_verdict {
-            rejection.into_verdict().insert_into(response.extensions_mut());
-        }
+        told.tell(&mut response);
         response
     }
 }
 
 /// An admitted request comes with what its response is told.
-pub(crate) type Judged = Result<Told, Rejection>;
+pub(crate) type Judged = Result<Told, Refused>;
+
+pub(crate) struct Refused {
+    rejection: Rejection,
+    told: Told,
+}
+
+/// Of a request that was not judged.
+impl From<Rejection> for Refused {
+    fn from(rejection: Rejection) -> Self {
+        Self { rejection, told: Told::default() }
+    }
+}
 
 pub(crate) enum Judgement {
     Decided(Judged),
@@ -67,24 +99,37 @@ pub(crate) enum Judgement {
 
 #[inline]
 pub(crate) fn judge(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Judgement {
+    if !shared.counts_preflights && is_preflight(head) {
+        return Judgement::Decided(Ok(Told::default()));
+    }
     match &*shared.policies {
         [policy] if !policy.is_shadow() => judge_by_one(shared, policy, head),
         _ => judge_by_all(shared, head),
     }
 }
 
+/// Whether a browser asks if it may ask (Fetch, "CORS-preflight request"). It does so without credentials, and takes
+/// a refusal for a broken network.
+#[inline]
+fn is_preflight(head: &RequestHead<'_>) -> bool {
+    *head.method() == Method::OPTIONS
+        && head.headers().contains_key(ORIGIN)
+        && head.headers().contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+}
+
 /// By the only policy, as in most layers: there is nothing to foresee, and nothing to give back.
 #[inline]
 fn judge_by_one(shared: &Arc<Shared>, policy: &Policy, head: &RequestHead<'_>) -> Judgement {
-    let bid = match bid(0, policy, head) {
+    let mut bid = match bid(0, policy, head) {
         Ok(Some(bid)) => bid,
         Ok(None) => return Judgement::Decided(Ok(Told::default())),
-        Err(rejection) => return Judgement::Decided(Err(rejection)),
+        Err(rejection) => return Judgement::Decided(Err(rejection.into())),
     };
     match policy.limiter().check_within(&bid.key, bid.cost, bid.patience) {
         Check::Ready(Ok(decision)) if decision.is_allowed() => {
             policy.report_health(None);
-            Judgement::Decided(Ok(shared.tell([(policy, decision)].into_iter())))
+            bid.decision = Some(decision);
+            Judgement::Decided(Ok(shared.tell(std::slice::from_ref(&bid))))
         }
         check => Charging::of(bid).resume(shared, check),
     }
@@ -97,14 +142,14 @@ fn judge_by_all(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Judgement {
     for (index, policy) in policies.iter().enumerate() {
         match bid(index, policy, head) {
             Ok(bid) => bids.extend(bid),
-            Err(rejection) => return Judgement::Decided(Err(rejection)),
+            Err(rejection) => return Judgement::Decided(Err(rejection.into())),
         }
     }
     // One reading of the clock for all policies, however often they are asked. Not across an await: the
     // guard is gone by then.
     let _held = time::hold();
-    if let Some(rejection) = foresee_refusal(policies, &mut bids) {
-        return Judgement::Decided(Err(rejection));
+    if let Some(refused) = foresee_refusal(shared, &mut bids) {
+        return Judgement::Decided(Err(refused));
     }
     let mut charging = Charging { bids, next: 0 };
     match charging.proceed(shared) {
@@ -161,7 +206,8 @@ fn without_key(policy: &Policy, error: KeyError) -> Result<Option<PartitionKey>,
 
 /// The refusal that charging these bids would meet. A single one that is enforced is not peeked at: its
 /// charge is all or none by itself.
-fn foresee_refusal(policies: &[Policy], bids: &mut Bids) -> Option<Rejection> {
+fn foresee_refusal(shared: &Shared, bids: &mut Bids) -> Option<Refused> {
+    let policies = &*shared.policies;
     let is_enforced = |bid: &Bid| !policies[bid.policy].is_shadow();
     if bids.iter().filter(|bid| is_enforced(bid)).count() < 2 {
         return None;
@@ -170,7 +216,7 @@ fn foresee_refusal(policies: &[Policy], bids: &mut Bids) -> Option<Rejection> {
         bid.decision = policies[bid.policy].limiter().peek_within(&bid.key, bid.cost, bid.patience);
     }
     if bids.iter().any(Bid::is_refused) {
-        return Some(refuse(policies, bids));
+        return Some(refuse(shared, bids));
     }
     for bid in bids {
         bid.decision = None;
@@ -186,14 +232,16 @@ impl Bid {
 
 /// The rejection of bids of which at least one is refused, and none is charged (any more).
 #[cold]
-fn refuse(policies: &[Policy], bids: &mut Bids) -> Rejection {
+fn refuse(shared: &Shared, bids: &mut Bids) -> Refused {
+    let policies = &*shared.policies;
     // The policy that keeps the client out longest speaks for all; for ever, if no wait helps.
     let wait = |bid: &&Bid| bid.decision.and_then(|decision| decision.retry_after()).unwrap_or(Duration::MAX);
     let refused = bids.iter().filter(|bid| bid.is_refused() && !policies[bid.policy].is_shadow());
     // Of equals the first one, which `max_by_key` would not return.
     let longest = refused.rev().max_by_key(wait).expect("one is refused");
     let status = policies[longest.policy].refusal_status(longest.shared);
-    Rejection::limit_exceeded(status, verdict_at_rest(policies, bids))
+    let rejection = Rejection::limit_exceeded(status, verdict_at_rest(policies, bids));
+    Refused { rejection, told: shared.tell(bids) }
 }
 
 /// What the policies say of a request that was not charged: those that would have admitted it tell
@@ -205,12 +253,8 @@ fn verdict_at_rest(policies: &[Policy], bids: &mut Bids) -> Verdict {
     verdict(policies, bids)
 }
 
-fn verdict(policies: &[Policy], bids: &Bids) -> Verdict {
-    decided(policies, bids).collect()
-}
-
-fn decided<'a>(policies: &'a [Policy], bids: &'a Bids) -> impl Iterator<Item = (&'a Policy, Decision)> {
-    bids.iter().filter_map(|bid| bid.decision.map(|decision| (&policies[bid.policy], decision)))
+fn verdict(policies: &[Policy], bids: &[Bid]) -> Verdict {
+    bids.iter().filter_map(|bid| bid.decision.map(|decision| (&policies[bid.policy], decision))).collect()
 }
 
 /// The bids, charged up to `next`. Dropped in the middle, it leaves them charged: a request that
@@ -235,10 +279,7 @@ impl Charging {
     fn resume(mut self, shared: &Arc<Shared>, check: Check) -> Judgement {
         match check {
             Check::Pending(pending) => self.wait(shared, pending),
-            Check::Ready(answer) => Judgement::Decided(match self.settle(&shared.policies, &answer) {
-                Ok(()) => Ok(self.told(shared)),
-                Err(rejection) => Err(rejection),
-            }),
+            Check::Ready(answer) => Judgement::Decided(self.settle(shared, &answer).map(|()| shared.tell(&self.bids))),
         }
     }
 
@@ -254,13 +295,13 @@ impl Charging {
             match check {
                 Check::Pending(pending) => return Progress::Waiting(pending),
                 Check::Ready(answer) => {
-                    if let Err(rejection) = self.settle(policies, &answer) {
-                        return Progress::Done(Err(rejection));
+                    if let Err(refused) = self.settle(shared, &answer) {
+                        return Progress::Done(Err(refused));
                     }
                 }
             }
         }
-        Progress::Done(Ok(self.told(shared)))
+        Progress::Done(Ok(shared.tell(&self.bids)))
     }
 
     fn wait(mut self, shared: &Arc<Shared>, mut pending: Pending) -> Judgement {
@@ -268,7 +309,7 @@ impl Charging {
         Judgement::Pending(Box::pin(async move {
             loop {
                 let answer = pending.await;
-                self.settle(&shared.policies, &answer)?;
+                self.settle(&shared, &answer)?;
                 match self.proceed(&shared) {
                     Progress::Done(judged) => return judged,
                     Progress::Waiting(next) => pending = next,
@@ -277,13 +318,9 @@ impl Charging {
         }))
     }
 
-    /// What the response to an admitted request is told.
-    fn told(&self, shared: &Shared) -> Told {
-        shared.tell(decided(&shared.policies, &self.bids))
-    }
-
     /// Takes the answer to the bid whose turn it was.
-    fn settle(&mut self, policies: &[Policy], answer: &Result<Decision, LimiterError>) -> Result<(), Rejection> {
+    fn settle(&mut self, shared: &Shared, answer: &Result<Decision, LimiterError>) -> Result<(), Refused> {
+        let policies = &*shared.policies;
         let bid = &mut self.bids[self.next];
         let policy = &policies[bid.policy];
         policy.report_health(answer.as_ref().err());
@@ -294,14 +331,15 @@ impl Charging {
                     policy.count_shadow_denial();
                 } else if !decision.is_allowed() {
                     self.give_back(policies);
-                    return Err(refuse(policies, &mut self.bids));
+                    return Err(refuse(shared, &mut self.bids));
                 }
             }
             Err(_) if policy.is_shadow() || policy.failure_mode() == FailureMode::Allow => {}
             Err(_) => {
                 self.give_back(policies);
                 let verdict = verdict_at_rest(policies, &mut self.bids);
-                return Err(Rejection::limiter_failed(policy, verdict));
+                let rejection = Rejection::limiter_failed(policy, verdict);
+                return Err(Refused { rejection, told: shared.tell(&self.bids) });
             }
         }
         self.next += 1;

@@ -1,15 +1,17 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::Response;
 use tower_layer::Layer;
 
+use crate::body::RejectionBody;
 use crate::grpc::GrpcStatus;
 use crate::head::RequestHead;
+use crate::headers::{RateLimitFields, WaitFields, Writer};
 use crate::judge::Shared;
 use crate::policy::{Policy, PolicyError};
-use crate::rejection::{Rejection, Responder};
+use crate::rejection::Rejection;
+use crate::responder::{RejectionFormat, Responder};
 use crate::service::RateLimit;
 
 /// Limits the requests to a service by one or more policies.
@@ -31,6 +33,8 @@ use crate::service::RateLimit;
 /// - `Retry-After`: whole seconds, rounded up, at least 1;
 /// - `X-Rate-Limited-For`: the exact wait in seconds, to the microsecond, rounded up;
 /// - `Cache-Control: no-store`;
+/// - `RateLimit-Policy` and `RateLimit`: what is granted, and what is left, which other responses
+///   carry, too ([`with_fields`](Self::with_fields));
 /// - problem details in JSON that name the violated policies.
 ///
 /// A gRPC or gRPC-Web client is answered [in gRPC](crate::grpc), by the same layer and from the same budget.
@@ -102,7 +106,57 @@ impl RateLimitLayer {
             }
         }
         policies.sort_by_key(Policy::rank);
-        Ok(Self { shared: Shared { policies: policies.into(), responder: Responder::default(), tells_verdict: false } })
+        let shared = Shared {
+            policies: policies.into(),
+            responder: Responder::default(),
+            writer: None,
+            tells_verdict: false,
+            counts_preflights: false,
+        };
+        Ok(Self { shared }.with_fields(RateLimitFields::default()))
+    }
+
+    /// Which fields tell clients what is left, and when; unless set, `RateLimit-Policy` and `RateLimit` on all
+    /// responses, see [`RateLimitFields::draft11`]. Shadows and limiters without
+    /// [terms](crate::Limiter::terms) are not told of.
+    ///
+    /// Costs one allocation per response, and two for the map of its fields if it had none.
+    ///
+    /// ```
+    /// use tower_sluice::algorithm::TokenBucket;
+    /// use tower_sluice::headers::{RateLimitFields, ResetForm};
+    /// use tower_sluice::{Policy, Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::new(Policy::new("api", TokenBucket::new(Quota::per_second(5))))
+    ///     .with_fields(RateLimitFields::none().x_rate_limit(ResetForm::EpochSeconds));
+    /// ```
+    pub fn with_fields(mut self, fields: RateLimitFields) -> Self {
+        let announced = |policy: &Policy| policy.limiter().terms().filter(|_| !policy.is_shadow());
+        let policies = self.shared.policies.iter();
+        let writer = Writer::new(&fields, policies.map(|policy| (policy.name(), announced(policy))));
+        self.shared.writer = (!writer.is_silent()).then(|| Arc::new(writer));
+        self
+    }
+
+    /// Which fields tell the refused how long to wait, besides `Retry-After`; unless set,
+    /// `X-Rate-Limited-For`.
+    pub fn with_wait_fields(mut self, fields: WaitFields) -> Self {
+        self.shared.responder.wait = fields;
+        self
+    }
+
+    /// What plain HTTP clients find in the body of a rejection; problem details in JSON unless set.
+    pub fn with_rejection_format(mut self, format: RejectionFormat) -> Self {
+        self.shared.responder.format = format;
+        self.shared.responder.custom = None;
+        self
+    }
+
+    /// Counts the preflights of CORS (`OPTIONS` with `Origin` and `Access-Control-Request-Method`) like other
+    /// requests. Unless set, they pass unseen: a browser takes a refused preflight for a broken network.
+    pub const fn counting_preflights(mut self) -> Self {
+        self.shared.counts_preflights = true;
+        self
     }
 
     /// Answers rejected requests with what `respond` returns.
@@ -110,7 +164,9 @@ impl RateLimitLayer {
     /// It is for plain HTTP requests only: gRPC and gRPC-Web clients are always told in gRPC, see
     /// [`grpc`](crate::grpc).
     ///
-    /// `Retry-After`, `X-Rate-Limited-For` and `Cache-Control` are set afterwards; a greater
+    /// Its body is whatever converts to bytes, axum's `Body`, or, by [`RejectionBody::new`], any other.
+    ///
+    /// The fields that tell the wait and what is left, and `Cache-Control`, are set afterwards; a greater
     /// `Retry-After` of its own is kept. The status is the closure's, which may use that of the
     /// rejection.
     ///
@@ -127,7 +183,7 @@ impl RateLimitLayer {
     pub fn with_rejection_response<F, B>(mut self, respond: F) -> Self
     where
         F: Fn(&Rejection, &RequestHead<'_>) -> Response<B> + Send + Sync + 'static,
-        B: Into<Bytes>,
+        B: Into<RejectionBody>,
     {
         let respond = move |rejection: &Rejection, head: &RequestHead<'_>| respond(rejection, head).map(Into::into);
         self.shared.responder.custom = Some(Arc::new(respond));

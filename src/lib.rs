@@ -108,11 +108,15 @@ mod limiter;
 mod partition;
 #[cfg(feature = "http")]
 mod policy;
+#[cfg(feature = "http")]
+mod problem;
 #[cfg(feature = "queue")]
 mod queue;
 mod quota;
 #[cfg(feature = "http")]
 mod rejection;
+#[cfg(feature = "http")]
+mod responder;
 #[cfg(feature = "http")]
 mod service;
 mod sip;
@@ -133,12 +137,13 @@ mod verdict;
 pub use self::queue::LeakyQueue;
 #[cfg(feature = "http")]
 pub use self::{
-    body::ResponseBody,
+    body::{RejectionBody, ResponseBody},
     future::ResponseFuture,
     head::RequestHead,
     layer::{IntoPolicies, RateLimitLayer},
     policy::{FailureMode, MissingKey, Policy, PolicyError},
     rejection::{Reason, Rejection},
+    responder::RejectionFormat,
     service::RateLimit,
     verdict::{PolicyVerdict, Verdict},
 };

@@ -24,6 +24,10 @@ mod with_tracing {
         tracing::warn!(target: TARGET, policy, "limiter recovered");
     }
 
+    pub(crate) fn rejection_body_failed(error: &dyn Display) {
+        tracing::warn!(target: TARGET, %error, "the body of a custom rejection failed, and ends early");
+    }
+
     pub(crate) fn table_filling_up() {
         tracing::warn!("a memory store is filling up and may lose keys: raise its capacity");
     }
@@ -46,6 +50,7 @@ mod without_tracing {
     pub(crate) fn misconfigured(_policy: &str, _problem: &str) {}
     pub(crate) fn limiter_failed(_policy: &str, _error: &LimiterError, _requests: &str) {}
     pub(crate) fn limiter_recovered(_policy: &str) {}
+    pub(crate) fn rejection_body_failed(_error: &dyn Display) {}
     pub(crate) fn table_filling_up() {}
     pub(crate) fn short_forwarding_list(_header: &dyn Display, _count: usize) {}
 }

@@ -23,9 +23,9 @@ mod writer;
 use http::{HeaderName, header};
 
 pub use self::fields::{RateLimitFields, ResetForm, Tell};
+pub(crate) use self::partition::Mark;
 pub use self::retry::{WaitFields, X_RATE_LIMITED_FOR};
-pub(crate) use self::retry::{insert_retry_after, rate_limited_for, retry_after_seconds};
-#[allow(unused_imports)] // The layer is to take it next.
+pub(crate) use self::retry::{retry_after, retry_after_seconds};
 pub(crate) use self::writer::{Reading, Writer};
 
 /// What is left of each policy.

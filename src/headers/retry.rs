@@ -74,11 +74,19 @@ impl WaitFields {
         self
     }
 
-    /// Sets the fields of a refusal that is over after `wait`. `now` is asked for only if there is a
-    /// `Retry-After` already, with a date.
-    #[allow(dead_code)] // The layer is to take it next.
-    pub(crate) fn write(&self, fields: &mut HeaderMap, wait: Duration, now: impl FnOnce() -> SystemTime) {
+    /// Sets the fields of a refusal that is over after `wait`, if that is exact; otherwise `Retry-After`
+    /// alone. `now` is asked for only if there is a `Retry-After` already, with a date.
+    pub(crate) fn write(
+        &self,
+        fields: &mut HeaderMap,
+        wait: Duration,
+        is_exact: bool,
+        now: impl FnOnce() -> SystemTime,
+    ) {
         merge_retry_after(fields, wait, now);
+        if !is_exact {
+            return;
+        }
         if let Some(name) = &self.exact {
             let value = match self.precision {
                 Precision::Micros => rate_limited_for(wait),
@@ -106,16 +114,16 @@ pub(crate) fn retry_after_seconds(wait: Duration) -> u64 {
     seconds_ceil(wait).clamp(1, MAX_RETRY_AFTER)
 }
 
-/// [`merge_retry_after`] by the system's clock.
-pub(crate) fn insert_retry_after(fields: &mut HeaderMap, wait: Duration) {
-    merge_retry_after(fields, wait, SystemTime::now);
+/// `Retry-After`.
+pub(crate) fn retry_after(wait: Duration) -> HeaderValue {
+    decimal::value(retry_after_seconds(wait))
 }
 
 /// Sets `Retry-After` (RFC 9110, section 10.2.3) to one integer that covers `wait` and whatever is there
 /// already, be it seconds or a date in any of the three forms; what is neither is replaced.
 ///
 /// It is no list: a second line would make most clients ignore both.
-pub(crate) fn merge_retry_after(fields: &mut HeaderMap, wait: Duration, now: impl FnOnce() -> SystemTime) {
+fn merge_retry_after(fields: &mut HeaderMap, wait: Duration, now: impl FnOnce() -> SystemTime) {
     let mut now = LazyNow { at: None, read: Some(now) };
     let there = fields.get_all(RETRY_AFTER).iter().filter_map(|line| seconds_in(line, &mut now)).max();
     let seconds = retry_after_seconds(wait).max(there.unwrap_or(0)).min(MAX_RETRY_AFTER);
@@ -150,7 +158,7 @@ fn seconds_in(value: &HeaderValue, now: &mut LazyNow<impl FnOnce() -> SystemTime
 /// waiting just that long is enough. Never more than `Retry-After`.
 ///
 /// After the field of M. Perham, "The Leaky Bucket rate limiter", 2020.
-pub(crate) fn rate_limited_for(wait: Duration) -> HeaderValue {
+fn rate_limited_for(wait: Duration) -> HeaderValue {
     fraction(wait, 1_000, 6)
 }
 
@@ -265,7 +273,7 @@ mod tests {
     fn a_refusal_has_the_fields_that_were_chosen() {
         let written = |choice: &WaitFields| {
             let mut fields = HeaderMap::new();
-            choice.write(&mut fields, Duration::from_micros(1_200_001), || UNIX_EPOCH);
+            choice.write(&mut fields, Duration::from_micros(1_200_001), true, || UNIX_EPOCH);
             listed(&fields)
         };
         assert_eq!(written(&WaitFields::default()), "retry-after: 2; x-rate-limited-for: 1.200001");

@@ -44,7 +44,6 @@ struct Announced {
 }
 
 /// What one policy decided on a request.
-#[allow(dead_code)] // As `Writer`'s methods: the layer is to use them next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading<'a> {
     /// Its index in the layer.
@@ -64,7 +63,6 @@ pub(crate) struct State {
     pub(crate) is_exhausted: bool,
 }
 
-#[allow(dead_code)]
 impl Writer {
     /// A writer for a layer's policies, in its order: their names, and the terms of those that are to be
     /// advertised.

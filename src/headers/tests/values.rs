@@ -34,7 +34,7 @@ fn the_published_sequences_are_told_to_the_letter() {
             let status = if decision.is_allowed() { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
             writer.write(status, &mut fields, [reading(0, &decision)].into_iter(), at_2026);
             if let Some(wait) = decision.retry_after() {
-                WaitFields::new().write(&mut fields, wait, at_2026);
+                WaitFields::new().write(&mut fields, wait, true, at_2026);
             }
 
             assert_eq!(u64::from(status.as_u16()), step["status"].as_u64().unwrap(), "{context}");
