@@ -23,14 +23,14 @@ use crate::body::RejectionBody;
 use crate::decision::{Check, Decision, LimiterError, Pending};
 use crate::grpc;
 use crate::head::RequestHead;
-use crate::headers::Writer;
+use crate::headers::{Reading, Writer};
 use crate::key::KeyError;
 use crate::partition::PartitionKey;
 use crate::policy::{FailureMode, MissingKey, Policy};
 use crate::rejection::Rejection;
 use crate::responder::Responder;
 use crate::time;
-use crate::told::{Fields, Kept, Told};
+use crate::told::Told;
 use crate::verdict::Verdict;
 
 /// What the services of a layer have in common.
@@ -50,21 +50,20 @@ impl Shared {
     /// What a response is told of these decisions.
     #[inline]
     fn tell(&self, bids: &[Bid]) -> Told {
-        let fields = self.writer.as_ref().map(|writer| {
-            let keep = |bid: &Bid| self.keep(writer, bid, bid.decision?);
-            Fields { writer: Arc::clone(writer), readings: bids.iter().filter_map(keep).collect() }
+        let fields = self.writer.as_ref().and_then(|writer| {
+            writer.fields(bids.iter().filter_map(|bid| {
+                let decision = bid.decision.as_ref()?;
+                let next_after = if writer.wants_next(bid.policy, decision) { self.next_after(bid) } else { None };
+                Some(Reading { policy: bid.policy, decision, next_after, mark: writer.mark(&bid.key) })
+            }))
         });
         Told { fields, verdict: self.tells_verdict.then(|| Box::new(verdict(&self.policies, bids))) }
     }
 
-    #[inline]
-    fn keep(&self, writer: &Writer, bid: &Bid, decision: Decision) -> Option<Kept> {
-        let next_after = if writer.wants_next(bid.policy, &decision) {
-            self.policies[bid.policy].limiter().peek(&bid.key, 1).and_then(|next| next.retry_after())
-        } else {
-            None
-        };
-        Some(Kept { policy: bid.policy, decision, next_after, mark: writer.mark(&bid.key) })
+    /// The time until the key of a bid has one unit.
+    #[cold]
+    fn next_after(&self, bid: &Bid) -> Option<Duration> {
+        self.policies[bid.policy].limiter().peek(&bid.key, 1)?.retry_after()
     }
 
     /// The response to a request that does not pass.
@@ -126,10 +125,11 @@ fn judge_by_one(shared: &Arc<Shared>, policy: &Policy, head: &RequestHead<'_>) -
         Err(rejection) => return Judgement::Decided(Err(rejection.into())),
     };
     match policy.limiter().check_within(&bid.key, bid.cost, bid.patience) {
-        Check::Ready(Ok(decision)) if decision.is_allowed() => {
+        Check::Ready(Ok(decision)) => {
             policy.report_health(None);
             bid.decision = Some(decision);
-            Judgement::Decided(Ok(shared.tell(std::slice::from_ref(&bid))))
+            let bids = std::slice::from_mut(&mut bid);
+            Judgement::Decided(if decision.is_allowed() { Ok(shared.tell(bids)) } else { Err(refuse(shared, bids)) })
         }
         check => Charging::of(bid).resume(shared, check),
     }
@@ -232,7 +232,7 @@ impl Bid {
 
 /// The rejection of bids of which at least one is refused, and none is charged (any more).
 #[cold]
-fn refuse(shared: &Shared, bids: &mut Bids) -> Refused {
+fn refuse(shared: &Shared, bids: &mut [Bid]) -> Refused {
     let policies = &*shared.policies;
     // The policy that keeps the client out longest speaks for all; for ever, if no wait helps.
     let wait = |bid: &&Bid| bid.decision.and_then(|decision| decision.retry_after()).unwrap_or(Duration::MAX);
@@ -246,7 +246,7 @@ fn refuse(shared: &Shared, bids: &mut Bids) -> Refused {
 
 /// What the policies say of a request that was not charged: those that would have admitted it tell
 /// what is left without it.
-fn verdict_at_rest(policies: &[Policy], bids: &mut Bids) -> Verdict {
+fn verdict_at_rest(policies: &[Policy], bids: &mut [Bid]) -> Verdict {
     for bid in bids.iter_mut().filter(|bid| !bid.is_refused()) {
         bid.decision = bid.decision.and_then(|_| policies[bid.policy].limiter().peek(&bid.key, 0));
     }

@@ -146,9 +146,8 @@ impl RateLimitLayer {
     }
 
     /// What plain HTTP clients find in the body of a rejection; problem details in JSON unless set.
-    pub fn with_rejection_format(mut self, format: RejectionFormat) -> Self {
-        self.shared.responder.format = format;
-        self.shared.responder.custom = None;
+    pub fn with_rejection_format(mut self, format: &RejectionFormat) -> Self {
+        self.shared.responder.set_format(format);
         self
     }
 
@@ -186,7 +185,7 @@ impl RateLimitLayer {
         B: Into<RejectionBody>,
     {
         let respond = move |rejection: &Rejection, head: &RequestHead<'_>| respond(rejection, head).map(Into::into);
-        self.shared.responder.custom = Some(Arc::new(respond));
+        self.shared.responder.set_custom(Arc::new(respond));
         self
     }
 

@@ -126,6 +126,8 @@ mod telemetry;
 mod terms;
 #[cfg(feature = "test-util")]
 pub mod testing;
+#[cfg(feature = "http")]
+mod text;
 mod throttle;
 pub mod time;
 #[cfg(feature = "http")]

@@ -16,6 +16,7 @@ pub struct Rejection {
     reason: Reason,
     status: StatusCode,
     detail: Cow<'static, str>,
+    wait: Option<Duration>,
     verdict: Verdict,
 }
 
@@ -40,12 +41,13 @@ const RETRY_FAILED_AFTER: Duration = Duration::from_secs(1);
 
 impl Rejection {
     pub(crate) fn limit_exceeded(status: StatusCode, verdict: Verdict) -> Self {
-        let detail = match longest_wait(&verdict) {
+        let wait = longest_wait(&verdict);
+        let detail = match wait {
             // In the words of `detail_pieces`.
             Some(_) => "".into(),
             None => "The request costs more than is ever admitted at once; do not retry it.".into(),
         };
-        Self { reason: Reason::LimitExceeded, status, detail, verdict }
+        Self { reason: Reason::LimitExceeded, status, detail, wait, verdict }
     }
 
     pub(crate) fn without_key(policy: &Policy, error: KeyError) -> Self {
@@ -57,12 +59,18 @@ impl Rejection {
                 (Reason::Misconfigured, StatusCode::INTERNAL_SERVER_ERROR, detail.into())
             }
         };
-        Self { reason, status, detail, verdict: Verdict::default() }
+        Self { reason, status, detail, wait: None, verdict: Verdict::default() }
     }
 
     pub(crate) fn limiter_failed(policy: &Policy, verdict: Verdict) -> Self {
         let detail = format!("The rate limit `{}` cannot be checked at the moment.", policy.name()).into();
-        Self { reason: Reason::LimiterFailed, status: StatusCode::SERVICE_UNAVAILABLE, detail, verdict }
+        Self {
+            reason: Reason::LimiterFailed,
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            detail,
+            wait: Some(RETRY_FAILED_AFTER),
+            verdict,
+        }
     }
 
     /// The kind of rejection.
@@ -99,12 +107,8 @@ impl Rejection {
     /// The exact wait after which the same request passes, alone on its keys; `None` if no wait is
     /// known to help.
     #[must_use]
-    pub fn retry_after(&self) -> Option<Duration> {
-        match self.reason {
-            Reason::LimitExceeded => longest_wait(&self.verdict),
-            Reason::LimiterFailed => Some(RETRY_FAILED_AFTER),
-            _ => None,
-        }
+    pub const fn retry_after(&self) -> Option<Duration> {
+        self.wait
     }
 
     /// The decisions that led to it.

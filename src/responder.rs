@@ -1,6 +1,5 @@
 //! How a rejection looks.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -11,7 +10,7 @@ use crate::body::RejectionBody;
 use crate::grpc::{self, GrpcStatus, Protocol};
 use crate::head::RequestHead;
 use crate::headers::{self, WaitFields};
-use crate::problem;
+use crate::problem::{self, Problem};
 use crate::rejection::{Reason, Rejection};
 use crate::verdict::PolicyVerdict;
 
@@ -34,29 +33,55 @@ pub enum RejectionFormat {
 }
 
 /// Makes a response of a rejection.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Responder {
-    pub(crate) format: RejectionFormat,
-    /// What plain HTTP requests are answered with, instead.
-    pub(crate) custom: Option<Arc<Respond>>,
+    content: Content,
     /// What gRPC requests are answered with if a limit is exceeded.
     pub(crate) grpc_status: GrpcStatus,
     pub(crate) wait: WaitFields,
 }
 
+/// What plain HTTP requests are answered with.
+#[derive(Clone)]
+enum Content {
+    Problem(Problem),
+    Text,
+    Empty,
+    Custom(Arc<Respond>),
+}
+
 pub(crate) type Respond = dyn Fn(&Rejection, &RequestHead<'_>) -> Response<RejectionBody> + Send + Sync;
 
+impl Default for Responder {
+    fn default() -> Self {
+        let content = Content::Problem(Problem::new(Some(problem::DRAFT)));
+        Self { content, grpc_status: GrpcStatus::default(), wait: WaitFields::default() }
+    }
+}
+
 impl Responder {
+    pub(crate) fn set_format(&mut self, format: &RejectionFormat) {
+        self.content = match format {
+            RejectionFormat::Problem => Content::Problem(Problem::new(Some(problem::DRAFT))),
+            RejectionFormat::ProblemWithTypes(base) => Content::Problem(Problem::new(Some(base))),
+            RejectionFormat::ProblemWithoutType => Content::Problem(Problem::new(None)),
+            RejectionFormat::Text => Content::Text,
+            RejectionFormat::Empty => Content::Empty,
+        };
+    }
+
+    pub(crate) fn set_custom(&mut self, respond: Arc<Respond>) {
+        self.content = Content::Custom(respond);
+    }
+
     /// The response, with the fields that no custom response may leave out.
     pub(crate) fn respond(&self, rejection: &Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
-        let wait = rejection.retry_after();
-        let mut response = match (Protocol::of(head), &self.custom) {
-            (Protocol::Http, None) => self.in_http(rejection, wait.map(headers::retry_after).as_ref()),
-            (Protocol::Http, Some(respond)) => respond(rejection, head),
-            (protocol, _) => in_grpc(rejection, self.grpc_status, protocol).map(RejectionBody::from),
+        let mut response = match Protocol::of(head) {
+            Protocol::Http => self.in_http(rejection, head),
+            protocol => in_grpc(rejection, self.grpc_status, protocol).map(RejectionBody::from),
         };
         let fields = response.headers_mut();
-        if let Some(wait) = wait {
+        if let Some(wait) = rejection.retry_after() {
             // A failed limiter knows no exact wait.
             self.wait.write(fields, wait, rejection.reason() == Reason::LimitExceeded, SystemTime::now);
         }
@@ -65,19 +90,14 @@ impl Responder {
         response
     }
 
-    fn in_http(&self, rejection: &Rejection, seconds: Option<&HeaderValue>) -> Response<RejectionBody> {
-        let seconds = seconds.and_then(|seconds| seconds.to_str().ok()).unwrap_or_default();
-        let (body, content_type) = match &self.format {
-            RejectionFormat::Problem => (problem::json(rejection, seconds, Some(problem::DRAFT)), problem::MEDIA_TYPE),
-            RejectionFormat::ProblemWithTypes(base) => {
-                (problem::json(rejection, seconds, Some(base)), problem::MEDIA_TYPE)
-            }
-            RejectionFormat::ProblemWithoutType => (problem::json(rejection, seconds, None), problem::MEDIA_TYPE),
-            RejectionFormat::Text => {
-                let text = rejection.detail_pieces(seconds).concat() + "\n";
-                (text.into(), "text/plain; charset=utf-8")
-            }
-            RejectionFormat::Empty => (Bytes::new(), ""),
+    fn in_http(&self, rejection: &Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
+        let seconds = rejection.retry_after().map(headers::retry_after);
+        let seconds = seconds.as_ref().and_then(|seconds| seconds.to_str().ok()).unwrap_or_default();
+        let (body, content_type) = match &self.content {
+            Content::Problem(problem) => (problem.json(rejection, seconds), problem::MEDIA_TYPE),
+            Content::Text => ((rejection.detail_pieces(seconds).concat() + "\n").into(), "text/plain; charset=utf-8"),
+            Content::Empty => (Bytes::new(), ""),
+            Content::Custom(respond) => return respond(rejection, head),
         };
         let mut response = Response::new(body.into());
         *response.status_mut() = rejection.status();
@@ -87,12 +107,6 @@ impl Responder {
             response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         }
         response
-    }
-}
-
-impl fmt::Debug for Responder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Responder").field("format", &self.format).field("wait", &self.wait).finish_non_exhaustive()
     }
 }
 

@@ -27,14 +27,15 @@ const PICTURE: &[(&str, &[&str])] = &[
     ("testing", &["algorithm", "decision", "partition", "quota", "store", "time"]),
     // From here on, HTTP.
     ("head", &[]),
-    ("headers", &["decision", "partition", "quota", "sip", "terms"]),
+    ("text", &[]),
+    ("headers", &["decision", "partition", "quota", "sip", "terms", "text"]),
     ("grpc", &["head"]),
     ("body", &["telemetry"]),
     ("key", &["head", "partition", "telemetry"]),
     ("policy", &["decision", "head", "key", "limiter", "telemetry"]),
     ("verdict", &["decision", "policy"]),
     ("rejection", &["headers", "key", "policy", "verdict"]),
-    ("problem", &["rejection"]),
+    ("problem", &["rejection", "text"]),
     (
         "responder",
         &[
@@ -51,7 +52,7 @@ const PICTURE: &[(&str, &[&str])] = &[
             "verdict",
         ],
     ),
-    ("told", &["decision", "headers", "verdict"]),
+    ("told", &["headers", "verdict"]),
     (
         "judge",
         &[

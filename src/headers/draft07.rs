@@ -24,9 +24,9 @@ pub(super) struct Standing<'a> {
 /// `RateLimit-Policy: 100;w=60`.
 pub(super) fn policy(advertised: Advertised) -> HeaderValue {
     let mut out = Scratch::new();
-    decimal::push(&mut out, advertised.quota);
-    out.extend_from_slice(b";w=");
-    decimal::push(&mut out, advertised.window);
+    out.push_number(advertised.quota);
+    out.push(b";w=");
+    out.push_number(advertised.window);
     value_of(&out)
 }
 
@@ -41,12 +41,12 @@ pub(super) fn write_07(fields: &mut HeaderMap, standing: &Standing<'_>) {
 /// `limit=100, remaining=50, reset=5`.
 pub(super) fn state_07(standing: &Standing<'_>) -> HeaderValue {
     let mut out = Scratch::new();
-    out.extend_from_slice(b"limit=");
-    decimal::push(&mut out, standing.limit);
-    out.extend_from_slice(b", remaining=");
-    decimal::push(&mut out, standing.remaining.into());
-    out.extend_from_slice(b", reset=");
-    decimal::push(&mut out, standing.reset);
+    out.push(b"limit=");
+    out.push_number(standing.limit);
+    out.push(b", remaining=");
+    out.push_number(standing.remaining.into());
+    out.push(b", reset=");
+    out.push_number(standing.reset);
     value_of(&out)
 }
 

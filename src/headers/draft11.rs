@@ -1,7 +1,7 @@
 //! `RateLimit-Policy` and `RateLimit` in the syntax of draft-ietf-httpapi-ratelimit-headers-11 (that of
 //! -08 to -11): lists of Strings with parameters, serialized canonically (RFC 9651, section 4.1).
 
-use super::decimal::{self, Scratch};
+use super::decimal::Scratch;
 use super::measure::{Advertised, Level};
 use super::partition::Mark;
 
@@ -27,14 +27,14 @@ pub(super) fn quoted(name: &str) -> Vec<u8> {
 /// `"name";q=10;w=1`, and the burst where that is told and is not q.
 pub(super) fn push_policy(out: &mut Scratch, quoted: &[u8], advertised: Advertised, burst: Option<u32>) {
     separate(out);
-    out.extend_from_slice(quoted);
-    out.extend_from_slice(b";q=");
-    decimal::push(out, advertised.quota);
-    out.extend_from_slice(b";w=");
-    decimal::push(out, advertised.window);
+    out.push(quoted);
+    out.push(b";q=");
+    out.push_number(advertised.quota);
+    out.push(b";w=");
+    out.push_number(advertised.window);
     if let Some(burst) = burst.map(u64::from).filter(|burst| *burst != advertised.quota) {
-        out.extend_from_slice(b";sluice-burst=");
-        decimal::push(out, burst);
+        out.push(b";sluice-burst=");
+        out.push_number(burst);
     }
 }
 
@@ -46,20 +46,20 @@ pub(super) fn prefix(quoted: &[u8]) -> Box<[u8]> {
 /// `"name";r=7;t=1`.
 pub(super) fn push_state(out: &mut Scratch, prefix: &[u8], level: Level, mark: Option<Mark>) {
     separate(out);
-    out.extend_from_slice(prefix);
-    decimal::push(out, level.left.into());
+    out.push(prefix);
+    out.push_number(level.left.into());
     if let Some(within) = level.within {
-        out.extend_from_slice(b";t=");
-        decimal::push(out, within);
+        out.push(b";t=");
+        out.push_number(within);
     }
     if let Some(mark) = mark {
-        out.extend_from_slice(b";pk=");
+        out.push(b";pk=");
         mark.push(out);
     }
 }
 
 fn separate(out: &mut Scratch) {
     if !out.is_empty() {
-        out.extend_from_slice(b", ");
+        out.push(b", ");
     }
 }

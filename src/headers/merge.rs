@@ -4,13 +4,28 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::decimal;
 
-/// Appends members to a field that is a list (RFC 9110, section 5.3): what is there stays in front, all
-/// in one line. Nothing is taken away, so that no limit looks wider than it is.
-pub(crate) fn merge_member(fields: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
+/// Sets a field; if it is there already, to what `merge` makes of all its lines.
+pub(super) fn insert_or(
+    fields: &mut HeaderMap,
+    name: HeaderName,
+    value: HeaderValue,
+    merge: impl FnOnce(&HeaderMap, &HeaderName, HeaderValue) -> HeaderValue,
+) {
     // Looked up first, since nearly always nothing is there; an entry would take twice as long as both.
-    let value = if fields.contains_key(&name) { after_all(fields, &name, value) } else { value };
+    let value = if fields.contains_key(&name) { merge(fields, &name, value) } else { value };
+    insert_first(fields, name, value);
+}
+
+/// Sets a field that is known not to be there.
+pub(super) fn insert_first(fields: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
     // A map that is full takes no more; that is no reason to fail a response.
     let _ = fields.try_insert(name, value);
+}
+
+/// Appends members to a field that is a list (RFC 9110, section 5.3): what is there stays in front, all
+/// in one line. Nothing is taken away, so that no limit looks wider than it is.
+pub(super) fn merge_member(fields: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
+    insert_or(fields, name, value, after_all);
 }
 
 /// All lines of a field, and `value`, in one.

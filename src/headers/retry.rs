@@ -6,6 +6,7 @@ use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::decimal::{self, Scratch, seconds_ceil, value_of};
+use super::merge::insert_or;
 
 /// The field that tells the exact wait, in decimal seconds to the microsecond, rounded up.
 pub const X_RATE_LIMITED_FOR: HeaderName = HeaderName::from_static("x-rate-limited-for");
@@ -124,10 +125,11 @@ pub(crate) fn retry_after(wait: Duration) -> HeaderValue {
 ///
 /// It is no list: a second line would make most clients ignore both.
 fn merge_retry_after(fields: &mut HeaderMap, wait: Duration, now: impl FnOnce() -> SystemTime) {
-    let mut now = LazyNow { at: None, read: Some(now) };
-    let there = fields.get_all(RETRY_AFTER).iter().filter_map(|line| seconds_in(line, &mut now)).max();
-    let seconds = retry_after_seconds(wait).max(there.unwrap_or(0)).min(MAX_RETRY_AFTER);
-    fields.insert(RETRY_AFTER, decimal::value(seconds));
+    insert_or(fields, RETRY_AFTER, retry_after(wait), |fields, name, _| {
+        let mut now = LazyNow { at: None, read: Some(now) };
+        let there = fields.get_all(name).iter().filter_map(|line| seconds_in(line, &mut now)).max();
+        decimal::value(retry_after_seconds(wait).max(there.unwrap_or(0)).min(MAX_RETRY_AFTER))
+    });
 }
 
 /// Reads the clock once, and only if it is wanted.
@@ -180,9 +182,9 @@ fn fraction(wait: Duration, grain: u32, decimals: usize) -> HeaderValue {
         grains = grains.max(1);
     }
     let mut out = Scratch::new();
-    decimal::push(&mut out, seconds);
-    out.push(b'.');
-    decimal::push_padded(&mut out, grains.into(), decimals);
+    out.push_number(seconds);
+    out.push(b".");
+    out.push_padded(grains.into(), decimals);
     value_of(&out)
 }
 

@@ -1,4 +1,6 @@
 use std::cmp::{Ordering, Reverse};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -9,7 +11,7 @@ use super::draft11;
 use super::fields::{Generation, LegacyFields, Partition, RateLimitFields, Tell};
 use super::legacy;
 use super::measure::{Level, Measure};
-use super::merge::merge_member;
+use super::merge::{insert_first, merge_member};
 use super::partition::{Mark, is_publicly_cacheable, secret_of_process};
 use super::{RATELIMIT, RATELIMIT_POLICY};
 use crate::decision::Decision;
@@ -58,9 +60,81 @@ pub(crate) struct Reading<'a> {
 /// A value of `RateLimit`.
 #[derive(Debug)]
 pub(crate) struct State {
-    pub(crate) value: HeaderValue,
+    pub(super) value: HeaderValue,
     /// Whether a policy has nothing left.
-    pub(crate) is_exhausted: bool,
+    pub(super) is_exhausted: bool,
+}
+
+/// What a response is to be given once it is there.
+#[derive(Debug)]
+pub(crate) enum Fields {
+    /// Draft-11's alone, which are the same on nearly all responses: written when the request is judged, so
+    /// that nothing else need be kept.
+    Draft11 { policy: HeaderValue, state: State },
+    /// Those that depend on the response, or on the time of the day.
+    Later(Box<Later>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Later {
+    writer: Arc<Writer>,
+    readings: Vec<Kept>,
+}
+
+/// A [`Reading`], kept.
+#[derive(Debug)]
+struct Kept {
+    policy: usize,
+    decision: Decision,
+    next_after: Option<Duration>,
+    mark: Option<Mark>,
+}
+
+impl Fields {
+    /// Adds them to a response, as far as they belong there.
+    #[inline]
+    pub(crate) fn write(self, status: StatusCode, fields: &mut HeaderMap) {
+        match self {
+            Self::Draft11 { policy, state } => write_draft11(status, fields, policy, state),
+            Self::Later(later) => {
+                let readings = later.readings.iter().map(|kept| Reading {
+                    policy: kept.policy,
+                    decision: &kept.decision,
+                    next_after: kept.next_after,
+                    mark: kept.mark,
+                });
+                later.writer.write(status, fields, readings, SystemTime::now);
+            }
+        }
+    }
+}
+
+#[inline]
+fn write_draft11(status: StatusCode, fields: &mut HeaderMap, policy: HeaderValue, state: State) {
+    if status.is_informational() {
+        return;
+    }
+    // An empty map need not be looked through: finding the place for a name is half of the work.
+    let insert = if fields.is_empty() { insert_first } else { merge_member };
+    insert(fields, RATELIMIT_POLICY, policy);
+    // A client might wait before it follows to `Location`.
+    if !(status.is_redirection() && state.is_exhausted) {
+        insert(fields, RATELIMIT, state.value);
+    }
+}
+
+/// A value that is the same on all responses. It is never given back: a copy then costs nothing, where one
+/// that is counted has all threads write to the same place. There are as few as there are policies.
+fn constant(value: &[u8]) -> HeaderValue {
+    static ALL: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let text = std::str::from_utf8(value).expect("printable ASCII");
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    let kept = all.get(text).copied().unwrap_or_else(|| {
+        let new = String::from(text).leak();
+        all.insert(new);
+        new
+    });
+    HeaderValue::from_static(kept)
 }
 
 impl Writer {
@@ -79,7 +153,7 @@ impl Writer {
             let measure = Measure::new(&terms?);
             let quoted = draft11::quoted(name);
             draft11::push_policy(&mut all, &quoted, measure.advertised(), fields.burst.then(|| measure.burst()));
-            let policy = draft07::policy(measure.advertised());
+            let policy = constant(draft07::policy(measure.advertised()).as_bytes());
             Some(Announced { measure, prefix: draft11::prefix(&quoted), policy })
         });
         let policies = policies.collect();
@@ -95,7 +169,7 @@ impl Writer {
             secret: secret.filter(|_| fields.generation == Generation::Draft11),
             policies,
             // An empty list is told by leaving the field out.
-            policy: (!all.is_empty()).then(|| value_of(&all)),
+            policy: (!all.is_empty()).then(|| constant(&all)),
         }
     }
 
@@ -116,9 +190,33 @@ impl Writer {
         self.secret.map(|secret| Mark::new(secret, key))
     }
 
+    /// What a response is to be given after these decisions, if anything.
+    #[inline]
+    pub(crate) fn fields<'a>(self: &Arc<Self>, readings: impl Iterator<Item = Reading<'a>> + Clone) -> Option<Fields> {
+        let is_constant = self.generation == Generation::Draft11 && self.legacy.is_none() && self.secret.is_none();
+        if !self.tells(readings.clone()) {
+            return None;
+        }
+        if !is_constant {
+            return Some(self.later(readings));
+        }
+        Some(Fields::Draft11 { policy: self.policy.clone()?, state: self.state(readings)? })
+    }
+
+    #[cold]
+    fn later<'a>(self: &Arc<Self>, readings: impl Iterator<Item = Reading<'a>>) -> Fields {
+        let keep = |reading: Reading<'_>| Kept {
+            policy: reading.policy,
+            decision: *reading.decision,
+            next_after: reading.next_after,
+            mark: reading.mark,
+        };
+        Fields::Later(Box::new(Later { writer: Arc::clone(self), readings: readings.map(keep).collect() }))
+    }
+
     /// Adds the fields to a response, as far as they belong there. `now` is asked only for a reset that
     /// is told as a time of the day.
-    pub(crate) fn write<'a>(
+    pub(super) fn write<'a>(
         &self,
         status: StatusCode,
         fields: &mut HeaderMap,
@@ -132,10 +230,7 @@ impl Writer {
             let hides = self.secret.is_some() && is_publicly_cacheable(fields);
             let readings = readings.clone().map(|reading| Reading { mark: reading.mark.filter(|_| !hides), ..reading });
             if let (Some(policy), Some(state)) = (&self.policy, self.state(readings)) {
-                merge_member(fields, RATELIMIT_POLICY, policy.clone());
-                if !(status.is_redirection() && state.is_exhausted) {
-                    merge_member(fields, RATELIMIT, state.value);
-                }
+                write_draft11(status, fields, policy.clone(), state);
             }
         }
         if self.legacy.is_none() && !matches!(self.generation, Generation::Draft07 | Generation::Draft06) {
@@ -158,7 +253,7 @@ impl Writer {
     }
 
     /// Draft-11's `RateLimit`; `None` if no policy among these is advertised.
-    pub(crate) fn state<'a>(&self, readings: impl Iterator<Item = Reading<'a>>) -> Option<State> {
+    pub(super) fn state<'a>(&self, readings: impl Iterator<Item = Reading<'a>>) -> Option<State> {
         let mut out = Scratch::new();
         let mut is_exhausted = false;
         for reading in readings {
