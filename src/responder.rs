@@ -12,6 +12,7 @@ use crate::head::RequestHead;
 use crate::headers::{self, WaitFields};
 use crate::problem::{self, Problem};
 use crate::rejection::{Reason, Rejection};
+use crate::text::Text;
 use crate::verdict::PolicyVerdict;
 
 /// What plain HTTP clients find in the body of a rejection.
@@ -91,8 +92,11 @@ impl Responder {
     }
 
     fn in_http(&self, rejection: &Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
-        let seconds = rejection.retry_after().map(headers::retry_after);
-        let seconds = seconds.as_ref().and_then(|seconds| seconds.to_str().ok()).unwrap_or_default();
+        let mut digits = Text::<8>::new();
+        if let Some(wait) = rejection.retry_after() {
+            digits.push_number(headers::retry_after_seconds(wait));
+        }
+        let seconds = std::str::from_utf8(&digits).unwrap_or_default();
         let (body, content_type) = match &self.content {
             Content::Problem(problem) => (problem.json(rejection, seconds), problem::MEDIA_TYPE),
             Content::Text => ((rejection.detail_pieces(seconds).concat() + "\n").into(), "text/plain; charset=utf-8"),

@@ -49,6 +49,7 @@ const PICTURE: &[(&str, &[&str])] = &[
             "problem",
             "quota",
             "rejection",
+            "text",
             "verdict",
         ],
     ),

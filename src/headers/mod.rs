@@ -23,8 +23,8 @@ mod writer;
 use http::{HeaderName, header};
 
 pub use self::fields::{RateLimitFields, ResetForm, Tell};
+pub(crate) use self::retry::retry_after_seconds;
 pub use self::retry::{WaitFields, X_RATE_LIMITED_FOR};
-pub(crate) use self::retry::{retry_after, retry_after_seconds};
 pub(crate) use self::writer::{Fields, Reading, Writer};
 
 /// What is left of each policy.

@@ -116,7 +116,7 @@ pub(crate) fn retry_after_seconds(wait: Duration) -> u64 {
 }
 
 /// `Retry-After`.
-pub(crate) fn retry_after(wait: Duration) -> HeaderValue {
+fn retry_after(wait: Duration) -> HeaderValue {
     decimal::value(retry_after_seconds(wait))
 }
 
