@@ -13,6 +13,7 @@ use http_body_util::{BodyExt, Empty, Full};
 use tokio_test::{assert_pending, assert_ready, assert_ready_ok};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::headers::{RateLimitFields, ResetForm};
 use tower_sluice::key::{ExtensionKey, Global, HeaderKey, KeyExtractor, PathKey, PeerIp, User, key_fn};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;
@@ -45,6 +46,12 @@ struct Answer {
     headers: HeaderMap,
     verdict: Option<Verdict>,
     body: String,
+}
+
+impl Answer {
+    fn field(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
 }
 
 async fn send(layer: &RateLimitLayer, request: Request<()>) -> Answer {
@@ -223,29 +230,38 @@ async fn the_published_sequences_are_reproduced() {
         let period = Duration::from_secs(number(&sequence["rate"][1]).into());
         let quota = Quota::new(number(&sequence["rate"][0]), period).unwrap().burst(number(&sequence["burst"]));
         let clock = ManualClock::new();
-        let store = MemoryStore::with_capacity(16).with_clock(clock.clone());
-        let policy = Policy::new("default", RateLimiter::new(TokenBucket::new(quota), store))
-            .status(StatusCode::TOO_MANY_REQUESTS);
-        let layer = RateLimitLayer::new(policy);
+        let layer = || {
+            let store = MemoryStore::with_capacity(16).with_clock(clock.clone());
+            let limiter = RateLimiter::new(TokenBucket::new(quota), store);
+            RateLimitLayer::new(Policy::new("default", limiter).status(StatusCode::TOO_MANY_REQUESTS))
+        };
+        let (http, grpc) = (layer(), layer());
+        let legacy = layer().with_fields(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds));
         for step in sequence["steps"].as_array().unwrap() {
             let context = format!("{} at {}", sequence["name"], step["at"]);
             clock.set(tower_sluice::time::Timestamp::from_nanos(nanos(step["at"].as_str().unwrap())));
-            let answer = send(&layer, request(&[])).await;
+            let answer = send(&http, request(&[])).await;
             assert_eq!(u64::from(answer.status.as_u16()), step["status"].as_u64().unwrap(), "{context}");
-            let field = |name: &str| answer.headers.get(name).map(|value| value.to_str().unwrap().to_owned());
-            assert_eq!(field("retry-after").as_deref(), step["retry_after"].as_str(), "{context}");
+            assert_eq!(answer.field("retry-after"), step["retry_after"].as_str(), "{context}");
             let exact = step["x_rate_limited_for_exact"].as_str().map(|exact| {
                 let (top, bottom) = exact.split_once('/').unwrap_or((exact, "1"));
                 let (top, bottom) = (top.parse::<u64>().unwrap(), bottom.parse::<u64>().unwrap());
                 let micros = (top * 1_000_000).div_ceil(bottom);
                 format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000)
             });
-            assert_eq!(field("x-rate-limited-for"), exact, "{context}");
-            let decision = *answer.verdict.unwrap().policies()[0].decision();
-            let reset = decision.reset_after().as_nanos().div_ceil(1_000_000_000);
-            assert_eq!(u64::try_from(reset).unwrap(), step["reset_to_full"].as_u64().unwrap(), "{context}");
-            let remaining = step["ratelimit"].as_str().unwrap().split(";r=").nth(1).unwrap().split(';').next().unwrap();
-            assert_eq!(decision.remaining().to_string(), remaining, "{context}");
+            assert_eq!(answer.field("x-rate-limited-for"), exact.as_deref(), "{context}");
+            assert_eq!(answer.field("ratelimit-policy"), sequence["ratelimit_policy"].as_str(), "{context}");
+            assert_eq!(answer.field("ratelimit"), step["ratelimit"].as_str(), "{context}");
+
+            let reset = send(&legacy, request(&[])).await;
+            let full = step["reset_to_full"].as_u64().unwrap().to_string();
+            assert_eq!(reset.field("x-ratelimit-reset"), Some(&*full), "{context}");
+            assert_eq!(reset.field("ratelimit"), None);
+
+            let called = send(&grpc, request(&[("content-type", "application/grpc")])).await;
+            let pushback = step["grpc_retry_pushback_ms"].as_u64().map(|pushback| pushback.to_string());
+            assert_eq!(called.field("grpc-retry-pushback-ms"), pushback.as_deref(), "{context}");
+            assert_eq!(called.field("ratelimit"), step["ratelimit"].as_str(), "{context}");
             steps += 1;
         }
     }
