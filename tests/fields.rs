@@ -13,7 +13,7 @@ use tower_sluice::key::{HeaderKey, PathKey};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
-    LeakyQueue, MissingKey, Policy, Quota, RateLimitLayer, RateLimiter, RejectionBody, RejectionFormat,
+    LeakyQueue, MissingKey, Policy, Quota, RateLimitLayer, RateLimiter, Reason, RejectionBody, RejectionFormat,
 };
 
 type Answered = Response<Full<Bytes>>;
@@ -48,6 +48,10 @@ fn fields<B>(response: &Response<B>) -> Vec<String> {
     fields.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect()
 }
 
+fn field<'a, B>(response: &'a Response<B>, name: &str) -> Option<&'a str> {
+    response.headers().get(name).map(|value| value.to_str().unwrap())
+}
+
 async fn ask(layer: &RateLimitLayer, request: Request<()>) -> Response<String> {
     answered(layer.layer(answering(hello)), request).await
 }
@@ -71,6 +75,59 @@ async fn every_answer_tells_what_is_left() {
     let state = "ratelimit: \"p\";r=0;t=60";
     let expected = ["cache-control: no-store", state, policy, "retry-after: 60", "x-rate-limited-for: 60.000000"];
     assert_eq!(fields(&refused), expected);
+}
+
+/// `vectors/gcra_sequences.json`: whole conversations, worked out independently.
+#[tokio::test]
+async fn the_published_sequences_are_reproduced() {
+    let sequences: serde_json::Value = serde_json::from_str(include_str!("vectors/gcra_sequences.json")).unwrap();
+    let nanos = |text: &str| {
+        let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+        whole.parse::<u64>().unwrap() * 1_000_000_000 + format!("{part:0<9}").parse::<u64>().unwrap()
+    };
+    let mut steps = 0;
+    for sequence in sequences.as_array().unwrap() {
+        let number = |value: &serde_json::Value| u32::try_from(value.as_u64().unwrap()).unwrap();
+        let period = Duration::from_secs(number(&sequence["rate"][1]).into());
+        let quota = Quota::new(number(&sequence["rate"][0]), period).unwrap().burst(number(&sequence["burst"]));
+        let clock = ManualClock::new();
+        let layer = || {
+            let store = MemoryStore::with_capacity(16).with_clock(clock.clone());
+            let limiter = RateLimiter::new(TokenBucket::new(quota), store);
+            RateLimitLayer::new(Policy::new("default", limiter).status(StatusCode::TOO_MANY_REQUESTS))
+        };
+        let (http, grpc) = (layer(), layer());
+        let legacy = layer().with_fields(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds));
+        for step in sequence["steps"].as_array().unwrap() {
+            let context = format!("{} at {}", sequence["name"], step["at"]);
+            clock.set(Timestamp::from_nanos(nanos(step["at"].as_str().unwrap())));
+            let answer = ask(&http, get("/")).await;
+            assert_eq!(u64::from(answer.status().as_u16()), step["status"].as_u64().unwrap(), "{context}");
+            assert_eq!(field(&answer, "retry-after"), step["retry_after"].as_str(), "{context}");
+            let exact = step["x_rate_limited_for_exact"].as_str().map(|exact| {
+                let (top, bottom) = exact.split_once('/').unwrap_or((exact, "1"));
+                let (top, bottom) = (top.parse::<u64>().unwrap(), bottom.parse::<u64>().unwrap());
+                let micros = (top * 1_000_000).div_ceil(bottom);
+                format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000)
+            });
+            assert_eq!(field(&answer, "x-rate-limited-for"), exact.as_deref(), "{context}");
+            assert_eq!(field(&answer, "ratelimit-policy"), sequence["ratelimit_policy"].as_str(), "{context}");
+            assert_eq!(field(&answer, "ratelimit"), step["ratelimit"].as_str(), "{context}");
+
+            let reset = ask(&legacy, get("/")).await;
+            let full = step["reset_to_full"].as_u64().unwrap().to_string();
+            assert_eq!(field(&reset, "x-ratelimit-reset"), Some(&*full), "{context}");
+            assert_eq!(field(&reset, "ratelimit"), None);
+
+            let called =
+                ask(&grpc, Request::post("/").header("content-type", "application/grpc").body(()).unwrap()).await;
+            let pushback = step["grpc_retry_pushback_ms"].as_str();
+            assert_eq!(field(&called, "grpc-retry-pushback-ms"), pushback, "{context}");
+            assert_eq!(field(&called, "ratelimit"), step["ratelimit"].as_str(), "{context}");
+            steps += 1;
+        }
+    }
+    assert_eq!(steps, 40);
 }
 
 #[tokio::test]
@@ -325,6 +382,36 @@ async fn bodies_of_rejections_take_the_form_that_was_chosen() {
         RejectionBody::new(StreamBody::new(futures_util::stream::iter(frames)))
     }
     assert_eq!(refused(|layer| with(layer, failing)).await.1, "half");
+}
+
+#[tokio::test]
+async fn a_custom_response_keeps_its_own_and_gets_what_it_must_have() {
+    let layer = RateLimitLayer::new(per_minute("p", 1)).with_rejection_response(|rejection, head| {
+        assert_eq!(rejection.reason(), Reason::LimitExceeded);
+        assert!(!rejection.verdict().is_allowed());
+        Response::builder()
+            .status(418)
+            .header("retry-after", "soon")
+            .header("cache-control", "public, max-age=60")
+            .header("x-brewing", head.uri().path())
+            .body(format!("{} has to wait", rejection.verdict().violated().next().unwrap().name()))
+            .unwrap()
+    });
+    let _first = ask(&layer, get("/")).await;
+    let refused = ask(&layer, get("/")).await;
+    assert_eq!(refused.status(), 418);
+    let told = ["retry-after", "x-rate-limited-for", "cache-control", "x-brewing"].map(|name| field(&refused, name));
+    assert_eq!(told, [Some("60"), Some("60.000000"), Some("no-store"), Some("/")]);
+    assert_eq!(refused.body(), "p has to wait");
+}
+
+#[tokio::test]
+async fn what_never_fits_is_not_told_to_come_back() {
+    let layer = RateLimitLayer::new(Policy::new("p", TokenBucket::new(Quota::per_second(5))).cost_fn(|_| 6));
+    let refused = ask(&layer, get("/")).await;
+    assert_eq!(refused.status(), 503);
+    assert!(!refused.headers().contains_key("retry-after") && !refused.headers().contains_key("x-rate-limited-for"));
+    assert!(refused.body().contains("do not retry"), "{}", refused.body());
 }
 
 /// What a browser must be told of, so that scripts may read it (Fetch: a CORS-safelisted name need not be).
