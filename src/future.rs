@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use http::header::ACCESS_CONTROL_ALLOW_ORIGIN;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
@@ -11,6 +12,7 @@ use tower_service::Service;
 use crate::body::{RejectionBody, ResponseBody};
 use crate::head::RequestHead;
 use crate::judge::{Judged, Shared};
+use crate::telemetry;
 use crate::told::Told;
 
 pin_project! {
@@ -78,6 +80,7 @@ where
                 // -> the inner service's response
                 StateProj::Passing { response, told } => {
                     let mut response = ready!(response.poll(cx))?;
+                    telemetry::note_response(|| response.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
                     if let Some(told) = told.take() {
                         told.tell(&mut response);
                     }

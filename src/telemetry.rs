@@ -7,6 +7,7 @@
 mod with_tracing {
     use std::fmt::Display;
     use std::sync::Once;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     use crate::decision::LimiterError;
 
@@ -22,6 +23,26 @@ mod with_tracing {
 
     pub(crate) fn limiter_recovered(policy: &str) {
         tracing::warn!(target: TARGET, policy, "limiter recovered");
+    }
+
+    /// Looks at the first responses of the process only.
+    pub(crate) fn note_response(has_cors_fields: impl FnOnce() -> bool) {
+        static LEFT: AtomicU32 = AtomicU32::new(1_000);
+        if LEFT.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        if has_cors_fields() {
+            // Only one of them all finds some left.
+            if LEFT.swap(0, Ordering::Relaxed) > 0 {
+                tracing::warn!(
+                    target: TARGET,
+                    "the CORS layer is inside of the rate limit, so that refusals lack its fields and are network errors \
+                     to scripts: put it outside"
+                );
+            }
+        } else {
+            let _ = LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        }
     }
 
     pub(crate) fn rejection_body_failed(error: &dyn Display) {
@@ -50,6 +71,7 @@ mod without_tracing {
     pub(crate) fn misconfigured(_policy: &str, _problem: &str) {}
     pub(crate) fn limiter_failed(_policy: &str, _error: &LimiterError, _requests: &str) {}
     pub(crate) fn limiter_recovered(_policy: &str) {}
+    pub(crate) fn note_response(_has_cors_fields: impl FnOnce() -> bool) {}
     pub(crate) fn rejection_body_failed(_error: &dyn Display) {}
     pub(crate) fn table_filling_up() {}
     pub(crate) fn short_forwarding_list(_header: &dyn Display, _count: usize) {}

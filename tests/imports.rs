@@ -72,7 +72,7 @@ const PICTURE: &[(&str, &[&str])] = &[
             "verdict",
         ],
     ),
-    ("future", &["body", "head", "judge", "told"]),
+    ("future", &["body", "head", "judge", "telemetry", "told"]),
     ("service", &["body", "future", "head", "judge"]),
     ("layer", &["body", "grpc", "head", "headers", "judge", "policy", "rejection", "responder", "service"]),
     ("config", &["algorithm", "head", "key", "layer", "limiter", "partition", "policy", "queue", "quota"]),

@@ -14,6 +14,7 @@ use tower::{Layer, Service, service_fn};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::headers::RateLimitFields;
 use tower_sluice::key::PeerIp;
 use tower_sluice::{Policy, Quota, RateLimitLayer};
 
@@ -23,13 +24,14 @@ use crate::measure::{Scale, median};
 use crate::raw;
 
 /// The rows, in the order in which they are measured.
-pub const ROWS: [&str; 8] = [
-    "ours, admitted, without verdict",
-    "ours, admitted, with the verdict in the extensions",
-    "ours, admitted by two policies, without verdict",
+pub const ROWS: [&str; 9] = [
+    "ours, admitted, no fields",
+    "ours, admitted, RateLimit-Policy and RateLimit",
+    "ours, admitted, fields, and the verdict in the extensions",
+    "ours, admitted by two policies, no fields",
     "tower_governor, admitted",
     "tower_governor with headers, admitted",
-    "ours, rejected with body and headers",
+    "ours, rejected with body and all fields",
     "tower_governor, rejected",
     "tower_governor with headers, rejected",
 ];
@@ -44,10 +46,12 @@ pub fn measure(scale: Scale) -> Figures {
     // A rejection of `tower_governor` asks the processor for its features, which takes long in virtual
     // machines.
     let few = (1_000 / scale.divisor).max(50);
-    let rows: [(Call, Call, u64); 8] = [
+    let silent = |policies| ours(policies, ALL).with_fields(RateLimitFields::none()).layer(service_fn(hello));
+    let rows: [(Call, Call, u64); 9] = [
+        (calls(silent(1), socket_addr, OK), bare(socket_addr), many),
         (calls(ours(1, ALL).layer(service_fn(hello)), socket_addr, OK), bare(socket_addr), many),
-        (calls(ours(1, ALL).layer(service_fn(hello)), socket_addr, OK), bare(socket_addr), many),
-        (calls(ours(2, ALL).layer(service_fn(hello)), socket_addr, OK), bare(socket_addr), many),
+        (calls(ours(1, ALL).with_verdict().layer(service_fn(hello)), socket_addr, OK), bare(socket_addr), many),
+        (calls(silent(2), socket_addr, OK), bare(socket_addr), many),
         (calls(theirs(ALL), connect_info, OK), bare(connect_info), many),
         (calls(theirs_with_headers(ALL), connect_info, OK), bare(connect_info), many),
         (calls(ours(1, ONE).layer(service_fn(hello)), socket_addr, REJECTED), bare(socket_addr), many),
