@@ -39,12 +39,15 @@ pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-poli
 /// The CORS layer goes *outside* of the rate limit, so that refusals have its fields, too; a refusal
 /// without them is a network error to a script, and tells it nothing.
 ///
-/// ```ignore
+/// ```
+/// use tower::ServiceBuilder;
 /// use tower_http::cors::{Any, CorsLayer};
 /// use tower_sluice::headers::EXPOSED_HEADERS;
+/// # use tower_sluice::{Policy, Quota, RateLimitLayer, algorithm::TokenBucket};
 ///
+/// # let rate_limit = RateLimitLayer::new(Policy::new("p", TokenBucket::new(Quota::per_second(1))));
 /// let cors = CorsLayer::new().allow_origin(Any).expose_headers(EXPOSED_HEADERS);
-/// let app = router.layer(rate_limit).layer(cors); // axum: the last layer is the outermost
+/// let layers = ServiceBuilder::new().layer(cors).layer(rate_limit); // The first is the outermost.
 /// ```
 pub const EXPOSED_HEADERS: [HeaderName; 11] = [
     header::RETRY_AFTER,
