@@ -31,7 +31,7 @@ const PICTURE: &[(&str, &[&str])] = &[
     ("grpc", &["head"]),
     ("body", &[]),
     ("key", &["head", "partition", "telemetry"]),
-    ("policy", &["decision", "head", "key", "limiter", "telemetry"]),
+    ("policy", &["decision", "head", "key", "limiter", "partition", "telemetry"]),
     ("verdict", &["decision", "policy"]),
     ("told", &["verdict"]),
     ("rejection", &["algorithm", "decision", "grpc", "head", "headers", "key", "policy", "quota", "verdict"]),

@@ -16,9 +16,12 @@ mod extension;
 mod forwarded;
 mod function;
 mod header;
+mod hint;
 mod ip;
 mod list;
 mod path;
+mod sameness;
+mod source;
 mod trusted;
 mod tuple;
 
@@ -26,12 +29,14 @@ use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 
-pub use self::client_ip::{ClientIp, IpSource, Unidentified};
+pub use self::client_ip::{ClientIp, Unidentified};
 pub use self::extension::{ExtensionKey, User};
 pub use self::function::{FnKey, key_fn};
 pub use self::header::HeaderKey;
 pub use self::ip::{IpNetwork, PeerIp, peer_addr};
 pub use self::path::PathKey;
+pub(crate) use self::sameness::Sameness;
+pub use self::source::IpSource;
 pub use self::trusted::{TrustedProxies, TrustedProxiesError};
 
 use crate::head::RequestHead;
