@@ -1,7 +1,7 @@
 //! What is logged: mistakes in the set-up, once each, and transitions. Never a key, and nothing per
 //! refusal: an attacker would write the log.
 
-#![cfg_attr(not(feature = "http"), allow(dead_code))]
+#![cfg_attr(not(feature = "axum"), allow(dead_code))]
 
 #[cfg(feature = "tracing")]
 mod with_tracing {
