@@ -92,7 +92,7 @@ fn five_hundred_arrangements_of_lines_are_one_client() {
     };
     let mut keys = HashSet::new();
     for _ in 0..500 {
-        let mut forged = vec!["6.6.6.6", "unknown", "10.0.0.7", "\"", "::1", "203.0.113.1"];
+        let mut forged = ["6.6.6.6", "unknown", "10.0.0.7", "\"", "::1", "203.0.113.1"];
         for i in (1..forged.len()).rev() {
             forged.swap(i, random(i + 1));
         }

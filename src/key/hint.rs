@@ -2,7 +2,7 @@
 //! after so many requests without it, looking costs one relaxed load.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName};
@@ -30,11 +30,15 @@ impl Hint {
         Self { looks: AtomicU32::new(0) }
     }
 
+    #[inline]
+    fn is_over(&self) -> bool {
+        !cfg!(feature = "tracing") || self.looks.load(Ordering::Relaxed) >= LOOKS
+    }
+
     /// What `found` has found, the first time that it finds something.
     #[inline]
     fn look<T>(&self, found: impl FnOnce() -> Option<T>) -> Option<T> {
-        let is_over = !cfg!(feature = "tracing") || self.looks.load(Ordering::Relaxed) >= LOOKS;
-        if is_over { None } else { self.look_closely(found) }
+        if self.is_over() { None } else { self.look_closely(found) }
     }
 
     #[cold]
@@ -58,17 +62,21 @@ pub(super) fn peer_is_the_key(peer: IpAddr, headers: &HeaderMap) {
     }
 }
 
-/// Where a header is looked at, and whoever sends it is not trusted. Apart for private peers: anybody could use up
-/// the warning for public ones.
+/// Where a header is looked at, and whoever sends it is not trusted. Told once of private peers and once of public
+/// ones: of the latter, anybody can bring it about.
 #[inline]
 pub(super) fn peer_is_not_trusted(peer: IpAddr, headers: &HeaderMap, source: &IpSource) {
-    static PRIVATE: Hint = Hint::new();
-    static PUBLIC: Hint = Hint::new();
-    let class = class(peer);
-    let hint = if class == self::PUBLIC { &PUBLIC } else { &PRIVATE };
-    if hint.look(|| source.name().filter(|name| headers.contains_key(*name))).is_some() {
-        telemetry::untrusted_forwarding(class, source);
-    }
+    static PRIVATE_OR_PUBLIC: Hint = Hint::new();
+    static TOLD: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+    PRIVATE_OR_PUBLIC.look(|| {
+        let class = class(peer);
+        let told = &TOLD[usize::from(class == PUBLIC)];
+        if source.name().is_some_and(|name| headers.contains_key(name)) && !told.swap(true, Ordering::Relaxed) {
+            telemetry::untrusted_forwarding(class, source);
+        }
+        // Goes on looking for the other one.
+        None::<()>
+    });
 }
 
 /// Where a trusted proxy did not send the header that was asked for, but perhaps another one.
