@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use arbitrary::Arbitrary;
 use http::{HeaderName, HeaderValue, Request, StatusCode};
 use libfuzzer_sys::fuzz_target;
 use tower_sluice::algorithm::TokenBucket;
@@ -11,41 +10,33 @@ use tower_sluice::key::{HeaderKey, PathKey};
 use tower_sluice::{LeakyQueue, MissingKey, Policy, Quota, RateLimitLayer};
 use tower_sluice_fuzz::layer::{field, send, wait};
 
-#[derive(Arbitrary, Debug)]
-struct Case<'a> {
-    path: &'a str,
-    fields: Vec<(Name, &'a [u8])>,
-    waits: Option<u16>,
-}
-
-#[derive(Arbitrary, Clone, Copy, Debug)]
-enum Name {
-    ContentType,
-    GrpcTimeout,
-    ApiKey,
-}
-
-fuzz_target!(|case: Case<'_>| {
+/// A kind of policy and a path on the first line; then a field per line, by the first letter of its name.
+fn read(data: &[u8]) -> Option<(bool, Request<()>)> {
+    let mut lines = data.split(|byte| *byte == b'\n');
+    let (kind, path) = lines.next()?.split_first()?;
     let mut request = Request::new(());
-    *request.uri_mut() = case.path.parse().unwrap_or_default();
-    for (name, value) in &case.fields {
-        let name = match name {
-            Name::ContentType => "content-type",
-            Name::GrpcTimeout => "grpc-timeout",
-            Name::ApiKey => "x-api-key",
+    *request.uri_mut() = std::str::from_utf8(path).ok()?.parse().unwrap_or_default();
+    for line in lines {
+        let (letter, value) = line.split_first()?;
+        let name = match letter {
+            b'c' => "content-type",
+            b't' => "grpc-timeout",
+            _ => "x-api-key",
         };
-        let Ok(value) = HeaderValue::from_bytes(value) else { continue };
-        request.headers_mut().append(HeaderName::from_static(name), value);
+        request.headers_mut().append(HeaderName::from_static(name), HeaderValue::from_bytes(value).ok()?);
     }
+    Some((*kind == b'q', request))
+}
 
+fuzz_target!(|data: &[u8]| {
+    let Some((waits, request)) = read(data) else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let _entered = runtime.enter();
     let quota = Quota::per_hour(1);
-    let last = match case.waits {
-        None => Policy::new("bucket", TokenBucket::new(quota)).key(PathKey::raw()),
-        Some(wait) => {
-            Policy::new("queue", LeakyQueue::new(quota).capacity(1).max_wait(Duration::from_secs(wait.into())))
-        }
+    let last = if waits {
+        Policy::new("queue", LeakyQueue::new(quota).capacity(1).max_wait(Duration::from_secs(86_400)))
+    } else {
+        Policy::new("bucket", TokenBucket::new(quota)).key(PathKey::raw())
     };
     let by_key = Policy::new("by-key", TokenBucket::new(Quota::per_hour(9)))
         .key(HeaderKey::from_static("x-api-key"))
@@ -64,10 +55,11 @@ fuzz_target!(|case: Case<'_>| {
         };
         // A Trailers-Only answer of the request's own kind.
         assert_eq!(answer.status(), StatusCode::OK);
-        let asked = request.headers()["content-type"].to_str().unwrap().split(';').next().unwrap().trim();
-        let told_type = field(fields, "content-type").unwrap();
-        assert!(told_type == asked || told_type == "application/grpc", "{told_type}");
-        assert!(asked.to_ascii_lowercase().starts_with("application/grpc"));
+        let asked =
+            request.headers()["content-type"].as_bytes().split(|byte| *byte == b';').next().unwrap().trim_ascii();
+        let told_type = fields["content-type"].as_bytes();
+        assert!(told_type == asked || told_type == b"application/grpc", "{told_type:?}");
+        assert!(asked.to_ascii_lowercase().starts_with(b"application/grpc"));
         assert!(["3", "8"].contains(&code), "{code}");
         let pushback: i32 = field(fields, "grpc-retry-pushback-ms").unwrap().parse().unwrap();
         let micros = told.map(|(_, micros)| i64::try_from(micros).unwrap());
