@@ -180,7 +180,10 @@ fn bid(index: usize, policy: &Policy, head: &RequestHead<'_>) -> Result<Option<B
         return Ok(None);
     }
     let (key, shared) = match policy.extractor().extract(head) {
-        Ok(key) => (key, policy.extractor().is_shared()),
+        Ok(key) => {
+            policy.note_key(&key);
+            (key, policy.extractor().is_shared())
+        }
         Err(error) => match without_key(policy, error) {
             Ok(Some(key)) => (key, true),
             Ok(None) => return Ok(None),

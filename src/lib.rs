@@ -77,6 +77,7 @@
 //! | `axum` | no | reading axum's `ConnectInfo` and `MatchedPath` |
 //! | `tonic` | no | reading the peer's address from tonic's `TcpConnectInfo` |
 //! | `config` | no | [`config`]: policies from TOML |
+//! | `unicode` | no | [`key::nfkc_casefold_trim`](key), which makes the spellings of a login name one |
 //! | `test-util` | no | [`testing`] |
 //!
 //! # Minimum supported Rust version

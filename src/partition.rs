@@ -5,10 +5,13 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
+use sha2::{Digest, Sha256};
+
 /// The bytes that name one budget: a client, a user, a path, or any combination.
 ///
-/// Two requests share a budget exactly when their keys are equal. Short keys (up to 46 bytes: every
-/// address, most API keys) are stored inline and cost no allocation.
+/// Two requests share a budget exactly when their keys are equal. They are compared byte for byte, and not made
+/// equal first: if spellings that log in alike should share a budget, make the key of the account that they
+/// resolve to.
 ///
 /// ```
 /// use tower_sluice::PartitionKey;
@@ -19,11 +22,27 @@ use std::net::IpAddr;
 /// // Parts carry their length, so no two lists of parts spell the same key.
 /// assert_ne!(PartitionKey::from_parts(["ab", "c"]), PartitionKey::from_parts(["a", "bc"]));
 /// ```
+///
+/// # Cost
+///
+/// Up to 46 bytes (every address, most API keys) lie inline, up to 256 in an allocation. Of longer ones, which
+/// clients can make as long as the server lets them, only the SHA-256 is kept, inline: their bytes are read once,
+/// and neither stored nor compared. It is collision-resistant without a secret, so that nobody can find a value that
+/// draws on another's budget, and so that all processes that share a store agree. (A hash with a secret of the
+/// process would be cheaper, and not be shared; a cut would join all tokens that begin alike.)
 #[derive(Clone)]
 pub struct PartitionKey(Bytes);
 
 /// Makes a `PartitionKey` 48 bytes long, and holds an IPv6 network with a 40-byte companion.
 const INLINE: usize = 46;
+
+/// Longer keys are kept as their hash.
+const LONGEST: usize = 256;
+
+/// What a hash begins with. A key that looks like one is hashed itself, so that no key is spelled like the hash of
+/// another.
+const MARK: [u8; 8] = *b"\0sha256\0";
+const HASHED: usize = MARK.len() + 32;
 
 #[derive(Clone)]
 enum Bytes {
@@ -37,16 +56,36 @@ impl PartitionKey {
 
     /// A key that is equal to another only if all of its parts are.
     pub fn from_parts<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> Self {
-        let mut bytes = Vec::new();
+        let mut key = Joined { bytes: [0; LONGEST], len: 0, hash: None };
         for part in parts {
             let part = part.as_ref();
-            bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
-            bytes.extend_from_slice(part);
+            key.push(&(part.len() as u64).to_le_bytes());
+            key.push(part);
         }
-        Self::from(bytes.as_slice())
+        match key.hash {
+            None => Self::from(&key.bytes[..key.len]),
+            Some(hash) => Self::hashed(hash),
+        }
     }
 
-    /// The canonical bytes.
+    #[cold]
+    fn long(key: &[u8]) -> Self {
+        if key.len() <= LONGEST && key.len() != HASHED {
+            Self(Bytes::Heap(key.into()))
+        } else {
+            Self::hashed(Sha256::new_with_prefix(key))
+        }
+    }
+
+    fn hashed(hash: Sha256) -> Self {
+        let mut bytes = [0; INLINE];
+        bytes[..MARK.len()].copy_from_slice(&MARK);
+        bytes[MARK.len()..HASHED].copy_from_slice(&hash.finalize());
+        #[allow(clippy::cast_possible_truncation)]
+        Self(Bytes::Inline { len: HASHED as u8, bytes })
+    }
+
+    /// The canonical bytes: those that the key was made of if they are at most 256, else their hash.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
@@ -60,8 +99,29 @@ impl From<&[u8]> for PartitionKey {
     #[inline]
     fn from(key: &[u8]) -> Self {
         match u8::try_from(key.len()) {
-            Ok(len) if key.len() <= INLINE => Self(Bytes::Inline { len, bytes: padded(key) }),
-            _ => Self(Bytes::Heap(key.into())),
+            Ok(len) if key.len() <= INLINE && !(key.len() == HASHED && key.starts_with(&MARK)) => {
+                Self(Bytes::Inline { len, bytes: padded(key) })
+            }
+            _ => Self::long(key),
+        }
+    }
+}
+
+/// The bytes of a key that comes in pieces; hashed on the way if they become too many.
+struct Joined {
+    bytes: [u8; LONGEST],
+    len: usize,
+    hash: Option<Sha256>,
+}
+
+impl Joined {
+    fn push(&mut self, piece: &[u8]) {
+        match (&mut self.hash, self.bytes.get_mut(self.len..self.len + piece.len())) {
+            (None, Some(room)) => {
+                room.copy_from_slice(piece);
+                self.len += piece.len();
+            }
+            (hash, _) => hash.get_or_insert_with(|| Sha256::new_with_prefix(&self.bytes[..self.len])).update(piece),
         }
     }
 }
@@ -195,12 +255,54 @@ mod tests {
     #[test]
     fn a_key_is_48_bytes_whatever_it_holds() {
         assert_eq!(size_of::<PartitionKey>(), 48);
-        for len in (0..=INLINE + 10).chain([255, 256, 300, 70_000]) {
+        for len in (0..=INLINE + 10).chain([255, 256]) {
             let bytes: Vec<u8> = (1..=255).cycle().take(len).collect();
             let key = PartitionKey::from(bytes.as_slice());
             assert_eq!(key.as_bytes(), bytes);
             assert_eq!(matches!(key.0, Bytes::Inline { .. }), len <= INLINE, "{len} bytes");
         }
+    }
+
+    #[test]
+    fn of_long_keys_nothing_but_a_hash_is_kept() {
+        let hash = |key: &[u8]| [MARK.as_slice(), &Sha256::digest(key)].concat();
+        for len in [257, 300, 4_096, 1 << 20] {
+            let long: Vec<u8> = (1..=255).cycle().take(len).collect();
+            let key = PartitionKey::from(long.as_slice());
+            assert_eq!(key.as_bytes(), hash(&long));
+            assert!(matches!(key.0, Bytes::Inline { .. }), "{len} bytes");
+            // Every byte counts, and so does the length.
+            for at in [0, 255, 256, len - 1] {
+                let mut other = long.clone();
+                other[at] ^= 1;
+                assert_ne!(PartitionKey::from(other), key);
+            }
+            assert_ne!(PartitionKey::from(&long[..len - 1]), key);
+
+            let parts = PartitionKey::from_parts([&b"short"[..], &long, b"end"]);
+            let length = |len: usize| (len as u64).to_le_bytes();
+            let joined = [&length(5)[..], b"short", &length(len), &long, &length(3), b"end"].concat();
+            assert_eq!(parts.as_bytes(), hash(&joined));
+            assert!(matches!(parts.0, Bytes::Inline { .. }));
+        }
+    }
+
+    #[test]
+    fn parts_that_just_fit_are_kept_as_they_are() {
+        for last in 0..300 {
+            let parts = PartitionKey::from_parts([&[b'a'; 100][..], &vec![b'b'; last]]);
+            assert_eq!(parts.as_bytes().len(), if last <= 140 { 116 + last } else { HASHED }, "{last}");
+        }
+    }
+
+    #[test]
+    fn nobody_can_spell_the_hash_of_another_key() {
+        let victim = PartitionKey::from([b'x'; 1_000].as_slice());
+        let forged = PartitionKey::from(victim.as_bytes());
+        assert_ne!(forged, victim);
+        assert_eq!(forged.as_bytes().len(), HASHED);
+        assert_ne!(PartitionKey::from(&victim.as_bytes()[..HASHED - 1]), victim);
+        assert_ne!(PartitionKey::from([b'a'; HASHED].as_slice()), victim);
     }
 
     #[test]

@@ -9,8 +9,9 @@ use http::StatusCode;
 
 use crate::decision::LimiterError;
 use crate::head::RequestHead;
-use crate::key::{Global, KeyExtractor};
+use crate::key::{Global, KeyExtractor, Sameness};
 use crate::limiter::{IntoLimiter, Limiter};
+use crate::partition::PartitionKey;
 use crate::telemetry;
 
 /// A quota policy: a name, a limiter, and whom it counts, how much and when.
@@ -45,6 +46,7 @@ pub struct Policy {
     shadow_denied: AtomicU64,
     reported: AtomicBool,
     failing: AtomicBool,
+    sameness: Sameness,
 }
 
 type Condition = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
@@ -101,11 +103,14 @@ impl Policy {
             shadow_denied: AtomicU64::new(0),
             reported: AtomicBool::new(false),
             failing: AtomicBool::new(false),
+            sameness: Sameness::new(Global.is_shared()),
         }
     }
 
-    /// Gives each key a budget of its own.
+    /// Gives each key a budget of its own. If the first thousand requests all have the same one, although it
+    /// [tells clients apart](KeyExtractor::is_shared), that is logged once.
     pub fn key(mut self, key: impl KeyExtractor) -> Self {
+        self.sameness = Sameness::new(key.is_shared());
         self.key = Box::new(key);
         self
     }
@@ -235,6 +240,15 @@ impl Policy {
     pub(crate) fn report_misconfigured(&self, problem: &str) {
         if !self.reported.swap(true, Ordering::Relaxed) {
             telemetry::misconfigured(&self.name, problem);
+        }
+    }
+
+    /// Logs that the first thousand keys were one and the same. To be called with every key that was extracted;
+    /// costs one relaxed load once it is settled.
+    #[inline]
+    pub(crate) fn note_key(&self, key: &PartitionKey) {
+        if self.sameness.note(key) {
+            telemetry::one_key_for_all(&self.name);
         }
     }
 

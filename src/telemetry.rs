@@ -1,7 +1,7 @@
 //! What is logged: mistakes in the set-up, once each, and transitions. Never a key, and nothing per
 //! refusal: an attacker would write the log.
 
-#![cfg_attr(not(feature = "http"), allow(dead_code))]
+#![cfg_attr(not(feature = "axum"), allow(dead_code))]
 
 #[cfg(feature = "tracing")]
 mod with_tracing {
@@ -60,6 +60,28 @@ mod with_tracing {
             tracing::warn!(target: TARGET, %header, count, "fewer elements than proxies: too large a count, or a direct connection");
         });
     }
+
+    // These are told once by their callers. `network` is the class of the peer's address, such as "private".
+
+    pub(crate) fn proxy_is_the_client(network: &str, header: &dyn Display) {
+        tracing::warn!(target: TARGET, network, %header, "a proxy is connected, and everybody behind it shares one budget: use ClientIp with TrustedProxies instead of the peer's address");
+    }
+
+    pub(crate) fn untrusted_forwarding(network: &str, header: &dyn Display) {
+        tracing::warn!(target: TARGET, network, %header, "a forwarding header was seen but not trusted: if your proxy sent it, add the proxy's network to TrustedProxies; if not, it is a forgery and was rightly ignored");
+    }
+
+    pub(crate) fn another_forwarding_header(configured: &dyn Display, seen: &dyn Display) {
+        tracing::warn!(target: TARGET, %configured, %seen, "a trusted proxy does not send the configured header, but another one: name the header that your proxy sets in IpSource");
+    }
+
+    pub(crate) fn one_key_for_all(policy: &str) {
+        tracing::warn!(target: TARGET, policy, "the first 1,000 requests all had the same key: unless there is only one client, this policy does not tell clients apart; look at its key");
+    }
+
+    pub(crate) fn no_route_matched() {
+        tracing::warn!(target: TARGET, "PathKey::matched: none of the first 1,000 requests had a matched route, so that all share one budget: put the layer inside of the router (Router::layer, Router::route_layer)");
+    }
 }
 
 #[cfg(not(feature = "tracing"))]
@@ -75,6 +97,11 @@ mod without_tracing {
     pub(crate) fn rejection_body_failed(_error: &dyn Display) {}
     pub(crate) fn table_filling_up() {}
     pub(crate) fn short_forwarding_list(_header: &dyn Display, _count: usize) {}
+    pub(crate) fn proxy_is_the_client(_network: &str, _header: &dyn Display) {}
+    pub(crate) fn untrusted_forwarding(_network: &str, _header: &dyn Display) {}
+    pub(crate) fn another_forwarding_header(_configured: &dyn Display, _seen: &dyn Display) {}
+    pub(crate) fn one_key_for_all(_policy: &str) {}
+    pub(crate) fn no_route_matched() {}
 }
 
 #[cfg(feature = "tracing")]

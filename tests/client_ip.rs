@@ -74,15 +74,19 @@ fn client_vectors() {
             |name: &str| case[name].as_array().unwrap().iter().map(|item| item.as_str().unwrap()).collect::<Vec<_>>();
         let trusted = match text("mode") {
             "cidr" => TrustedProxies::ranges(list("trusted")).unwrap(),
-            _ => TrustedProxies::count(case["n"].as_u64().unwrap().try_into().unwrap()),
+            "hops" => TrustedProxies::count(case["n"].as_u64().unwrap().try_into().unwrap()),
+            mode => panic!("{mode}: {case}"),
         };
         let strict = ClientIp::new(text("header").parse().unwrap(), trusted);
         let peer = without_zone(text("peer"));
         let got = |key: &ClientIp| resolve(key, &peer, text("header"), list("lines")).map(|ip| ip.to_string());
         let want = case["want"].as_str().map(String::from);
 
-        assert_eq!(got(&strict.clone().with_lenient_forwarded()), want, "{case}");
-        assert_eq!(got(&strict), want.filter(|_| case.get("lenient").is_none()), "{case}");
+        let needs_lenience = case["lenient"].as_bool().unwrap_or(false);
+        if needs_lenience || want.is_some() {
+            assert_eq!(got(&strict.clone().with_lenient_forwarded()), want, "{case}");
+        }
+        assert_eq!(got(&strict), want.filter(|_| !needs_lenience), "{case}");
     }
 }
 
@@ -202,6 +206,58 @@ fn headers_of_one_value() {
 }
 
 #[test]
+fn well_known_headers_have_names_too() {
+    for (source, name) in [
+        (IpSource::x_real_ip(), "x-real-ip"),
+        (IpSource::cf_connecting_ip(), "cf-connecting-ip"),
+        (IpSource::true_client_ip(), "true-client-ip"),
+        (IpSource::fly_client_ip(), "fly-client-ip"),
+        (IpSource::x_envoy_external_address(), "x-envoy-external-address"),
+        (IpSource::cloudfront_viewer_address(), "cloudfront-viewer-address"),
+        (IpSource::fastly_client_ip(), "fastly-client-ip"),
+        (IpSource::x_azure_client_ip(), "x-azure-clientip"),
+    ] {
+        assert_eq!(source, name.parse().unwrap());
+        let with_port = if name.starts_with("cloudfront") { "3.3.3.3:443" } else { "3.3.3.3" };
+        let key = ClientIp::new(source, proxies());
+        assert_eq!(resolve(&key, PROXY, name, [with_port]), ip("3.3.3.3"), "{name}");
+        assert_eq!(resolve(&key, PROXY, name, [with_port, with_port]), None, "{name}");
+    }
+}
+
+#[test]
+fn obfuscated_nodes_are_clients_only_if_that_was_asked_for() {
+    let plain = ClientIp::new(IpSource::Forwarded, proxies());
+    let named = plain.clone().with_obfuscated_nodes();
+    let of = |key: &ClientIp, line: &str| partition(key, &request(PROXY, "forwarded", [line]));
+    let proxy = PartitionKey::from(ip("10.0.0.1").unwrap());
+
+    assert_eq!(of(&plain, "for=6.6.6.6, for=_abc"), proxy);
+    assert_ne!(of(&named, "for=6.6.6.6, for=_abc"), proxy);
+    // Left of the name, and behind it: only the name and who wrote it count.
+    for same in ["for=7.7.7.7, for=\"_abc\"", "x=\", for=_abc", "for=_abc, for=10.0.0.9", "for=\"_abc:80\";proto=http"]
+    {
+        assert_eq!(of(&named, same), of(&named, "for=_abc"), "{same}");
+    }
+    let others =
+        ["for=_abd", "for=_ABC", "for=_abcdefghijklmno", "for=95.97.98.99", "for=\"[5f61:6263::]\"", "for=unknown"];
+    let keys: HashSet<_> = others.into_iter().chain(["for=_abc"]).map(|line| of(&named, line)).collect();
+    assert_eq!(keys.len(), 7);
+    assert_eq!(of(&named, "for=3.3.3.3, for=_"), proxy, "no name, and the end of the search");
+
+    // It is no address; from a stranger it is nothing; and with a count, its place decides.
+    assert_eq!(resolve(&named, PROXY, "forwarded", ["for=_abc"]), None);
+    assert_eq!(
+        named.network(&RequestHead::from(&request(PROXY, "forwarded", ["for=_abc"]))).unwrap().to_string(),
+        "10.0.0.1/32"
+    );
+    let stranger = request("9.9.9.9:1", "forwarded", ["for=_abc"]);
+    assert_eq!(partition(&named, &stranger), PartitionKey::from(ip("9.9.9.9").unwrap()));
+    let counted = ClientIp::new(IpSource::Forwarded, TrustedProxies::count(2)).with_obfuscated_nodes();
+    assert_eq!(of(&counted, "for=6.6.6.6, for=_abc, for=_proxy"), of(&named, "for=_abc"));
+}
+
+#[test]
 fn sources_have_names() {
     let header = |name| IpSource::Header(HeaderName::from_static(name));
     let names = [("peer", IpSource::Peer), (XFF, IpSource::XForwardedFor), ("forwarded", IpSource::Forwarded)];
@@ -257,6 +313,12 @@ fn ranges_are_canonical_and_checked() {
         assert!(!trusts(TrustedProxies::private(), peer), "{peer}");
     }
     assert!(trusts(TrustedProxies::private().and_ranges(["192.0.2.7"]).unwrap(), "192.0.2.7"));
+    for peer in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
+        assert!(trusts(TrustedProxies::loopback(), peer), "{peer}");
+    }
+    for peer in ["128.0.0.1", "10.0.0.1", "::2", "fe80::1"] {
+        assert!(!trusts(TrustedProxies::loopback(), peer), "{peer}");
+    }
 
     let complaint = |range: &str| TrustedProxies::ranges([range]).unwrap_err().to_string();
     let malformed =

@@ -32,7 +32,7 @@ const PICTURE: &[(&str, &[&str])] = &[
     ("grpc", &["head"]),
     ("body", &["telemetry"]),
     ("key", &["head", "partition", "telemetry"]),
-    ("policy", &["decision", "head", "key", "limiter", "telemetry"]),
+    ("policy", &["decision", "head", "key", "limiter", "partition", "telemetry"]),
     ("verdict", &["decision", "policy"]),
     ("rejection", &["headers", "key", "policy", "verdict"]),
     ("problem", &["rejection", "text"]),

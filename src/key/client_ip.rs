@@ -1,13 +1,12 @@
-use std::fmt;
 use std::net::IpAddr;
-use std::str::FromStr;
 
-use http::header::{FORWARDED, InvalidHeaderName};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::forwarded;
+use super::forwarded::{self, Node};
+use super::hint;
 use super::ip::{DEFAULT_IPV6_PREFIX, IpNetwork, checked_prefix, peer_addr, peer_unknown};
 use super::list::Elements;
+use super::source::{FORWARDED, IpSource, X_FORWARDED_FOR};
 use super::trusted::TrustedProxies;
 use super::{KeyError, KeyExtractor};
 use crate::head::RequestHead;
@@ -52,6 +51,12 @@ use crate::telemetry;
 /// - A count that is too large lets clients choose their address; one that is too small makes one
 ///   client of everybody behind a proxy. A count without ranges believes whoever can connect.
 ///
+/// # What is logged
+///
+/// Once for the process, as a warning that names the cure and no address (crate feature `tracing`): that a trusted
+/// proxy sends another forwarding header than the one asked for; that the one asked for comes from somebody who is
+/// not trusted; that its list is shorter than the count.
+///
 /// # Accuracy
 ///
 /// As for [`PeerIp`](super::PeerIp): IPv4 addresses count one by one in whichever notation, IPv6
@@ -64,25 +69,7 @@ pub struct ClientIp {
     unidentified: Unidentified,
     ipv6_prefix: u8,
     lenient: bool,
-}
-
-/// Where proxies write the address of the client.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum IpSource {
-    /// Nowhere: whoever is connected is the client.
-    Peer,
-    /// `X-Forwarded-For`: a list of addresses, to which each proxy appends the one it was called
-    /// from. A port, brackets and quotation marks around an address are accepted.
-    XForwardedFor,
-    /// `Forwarded`, RFC 7239, likewise a list. Its obfuscated names (`for=_abc`) are no addresses.
-    Forwarded,
-    /// A header with one address, such as `X-Real-IP`, `CF-Connecting-IP` or `Fly-Client-IP`. More
-    /// than one is none.
-    ///
-    /// Only for a header that the proxy replaces or removes in every request. By default that is
-    /// not so for `True-Client-IP` at Akamai and Cloudflare, nor for `Fastly-Client-IP`.
-    Header(HeaderName),
+    obfuscated: bool,
 }
 
 /// What becomes of a request whose client a trusted proxy did not tell, or not legibly.
@@ -114,7 +101,7 @@ impl ClientIp {
 
     const fn of(source: IpSource, trusted: TrustedProxies) -> Self {
         let (unidentified, ipv6_prefix) = (Unidentified::UsePeer, DEFAULT_IPV6_PREFIX);
-        Self { source, trusted, unidentified, ipv6_prefix, lenient: false }
+        Self { source, trusted, unidentified, ipv6_prefix, lenient: false, obfuscated: false }
     }
 
     /// One budget per IPv6 network of this prefix length; 64 unless set.
@@ -137,6 +124,15 @@ impl ClientIp {
         Self { lenient: true, ..self }
     }
 
+    /// Gives each client that a trusted proxy names instead of telling its address (`Forwarded: for=_abc`, RFC 7239,
+    /// section 6.3) a budget of its own. Without this, they are unidentified.
+    ///
+    /// Only for proxies that give a client the same name each time. Names are not told apart by the proxy that
+    /// gave them.
+    pub fn with_obfuscated_nodes(self) -> Self {
+        Self { obfuscated: true, ..self }
+    }
+
     /// The client's address; `None` if a trusted proxy did not tell it. IPv4 is never in its IPv6
     /// notation.
     ///
@@ -144,8 +140,7 @@ impl ClientIp {
     ///
     /// [`KeyError::Misconfigured`] if the server does not say who is connected.
     pub fn resolve(&self, head: &RequestHead<'_>) -> Result<Option<IpAddr>, KeyError> {
-        let peer = peer_ip(head)?;
-        Ok(if self.trusted.believe(peer) { self.told(peer, head.headers()) } else { Some(peer) })
+        Ok(self.find(peer_ip(head)?, head.headers()).and_then(|node| node.address()))
     }
 
     /// The client's address, or what [stands in for it](Self::on_unidentified).
@@ -155,10 +150,16 @@ impl ClientIp {
     /// [`KeyError::Misconfigured`] if the server does not say who is connected, and
     /// [`KeyError::Missing`] if the client is not told and nothing stands in.
     pub fn address(&self, head: &RequestHead<'_>) -> Result<IpAddr, KeyError> {
-        match (self.resolve(head)?, self.unidentified) {
-            (Some(client), _) => Ok(client),
-            (None, Unidentified::UsePeer) => peer_ip(head),
-            (None, Unidentified::Missing) => {
+        match self.resolve(head)? {
+            Some(client) => Ok(client),
+            None => self.stand_in(peer_ip(head)?),
+        }
+    }
+
+    fn stand_in(&self, peer: IpAddr) -> Result<IpAddr, KeyError> {
+        match self.unidentified {
+            Unidentified::UsePeer => Ok(peer),
+            Unidentified::Missing => {
                 Err(KeyError::Missing { what: format!("client address in {}", self.source).into() })
             }
         }
@@ -173,29 +174,47 @@ impl ClientIp {
         Ok(IpNetwork::of(self.address(head)?, self.ipv6_prefix))
     }
 
-    fn told(&self, peer: IpAddr, headers: &HeaderMap) -> Option<IpAddr> {
+    fn find<'a>(&self, peer: IpAddr, headers: &'a HeaderMap) -> Option<Node<'a>> {
+        if self.source == IpSource::Peer {
+            hint::peer_is_the_key(peer, headers);
+            return Some(Node::Address(peer));
+        }
+        if !self.trusted.believe(peer) {
+            hint::peer_is_not_trusted(peer, headers, &self.source);
+            return Some(Node::Address(peer));
+        }
+        let told = self.told(peer, headers);
+        if told.is_none() {
+            hint::source_is_absent(headers, &self.source);
+        }
+        told
+    }
+
+    fn told<'a>(&self, peer: IpAddr, headers: &'a HeaderMap) -> Option<Node<'a>> {
         let lines = |name| headers.get_all(name).iter().map(HeaderValue::as_bytes);
         match &self.source {
-            IpSource::Peer => Some(peer),
-            IpSource::XForwardedFor => {
-                self.search(Elements::of_x_forwarded_for(lines(&X_FORWARDED_FOR)), forwarded::address)
-            }
+            IpSource::Peer => Some(Node::Address(peer)),
+            IpSource::XForwardedFor => self.search(Elements::of_x_forwarded_for(lines(&X_FORWARDED_FOR)), |element| {
+                forwarded::address(element).map(Node::Address)
+            }),
             IpSource::Forwarded => self.search(Elements::of_forwarded(lines(&FORWARDED)), |element| {
-                forwarded::forwarded_for(element, self.lenient)
+                let node = forwarded::forwarded_for(element, self.lenient);
+                node.filter(|node| self.obfuscated || node.address().is_some())
             }),
             IpSource::Header(name) => {
                 // REQ-109: of two values, one is likely the client's.
                 let mut values = lines(name).map(<[u8]>::trim_ascii);
-                match (values.next()?, values.next()) {
+                let address = match (values.next()?, values.next()) {
                     (value, None) if *name == CLOUDFRONT_VIEWER_ADDRESS => forwarded::viewer_address(value),
                     (value, None) => forwarded::address(value),
                     _ => None,
-                }
+                };
+                address.map(Node::Address)
             }
         }
     }
 
-    fn search<'a, L>(&self, elements: Elements<'a, L>, read: impl Fn(&'a [u8]) -> Option<IpAddr>) -> Option<IpAddr>
+    fn search<'a, L>(&self, elements: Elements<'a, L>, read: impl Fn(&'a [u8]) -> Option<Node<'a>>) -> Option<Node<'a>>
     where
         L: DoubleEndedIterator<Item = &'a [u8]>,
     {
@@ -208,11 +227,11 @@ impl ClientIp {
         }
         let mut leftmost = None;
         for element in elements {
-            let Ok(Some(ip)) = element.map(&read) else { return None };
-            if !self.trusted.contains(ip) {
-                return Some(ip);
+            let Ok(Some(node)) = element.map(&read) else { return None };
+            if !node.address().is_some_and(|ip| self.trusted.contains(ip)) {
+                return Some(node);
             }
-            leftmost = Some(ip);
+            leftmost = Some(node);
         }
         leftmost
     }
@@ -220,47 +239,19 @@ impl ClientIp {
 
 impl KeyExtractor for ClientIp {
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
-        self.network(head).map(PartitionKey::from)
+        let peer = peer_ip(head)?;
+        let ip = match self.find(peer, head.headers()) {
+            // Longer than any address.
+            Some(Node::Obfuscated(name)) => return Ok(PartitionKey::from_parts([b"for".as_slice(), &name])),
+            Some(Node::Address(ip)) => ip,
+            None => self.stand_in(peer)?,
+        };
+        Ok(IpNetwork::of(ip, self.ipv6_prefix).into())
     }
 }
 
-static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 static CLOUDFRONT_VIEWER_ADDRESS: HeaderName = HeaderName::from_static("cloudfront-viewer-address");
 
 fn peer_ip(head: &RequestHead<'_>) -> Result<IpAddr, KeyError> {
     peer_addr(head).map(|peer| peer.ip().to_canonical()).ok_or_else(peer_unknown)
-}
-
-/// The source that this header is: the two lists are read as such.
-impl From<HeaderName> for IpSource {
-    fn from(name: HeaderName) -> Self {
-        if name == X_FORWARDED_FOR {
-            Self::XForwardedFor
-        } else if name == FORWARDED {
-            Self::Forwarded
-        } else {
-            Self::Header(name)
-        }
-    }
-}
-
-/// `peer`, or the name of a header.
-impl FromStr for IpSource {
-    type Err = InvalidHeaderName;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text == "peer" { Ok(Self::Peer) } else { text.parse().map(HeaderName::into) }
-    }
-}
-
-/// What [`FromStr`] reads.
-impl fmt::Display for IpSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Peer => "peer",
-            Self::XForwardedFor => X_FORWARDED_FOR.as_str(),
-            Self::Forwarded => FORWARDED.as_str(),
-            Self::Header(name) => name.as_str(),
-        })
-    }
 }

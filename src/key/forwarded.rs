@@ -5,6 +5,23 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::list::MAX_BYTES;
 
+/// Whom an element of `Forwarded` names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Node<'a> {
+    Address(IpAddr),
+    /// `obfnode` of RFC 7239 §6.3: a name that a proxy gave, with its underscore.
+    Obfuscated(Cow<'a, [u8]>),
+}
+
+impl Node<'_> {
+    pub(super) const fn address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Address(ip) => Some(*ip),
+            Self::Obfuscated(_) => None,
+        }
+    }
+}
+
 /// RFC 7239 registers four parameters.
 const MAX_PARAMETERS: usize = 16;
 
@@ -26,11 +43,11 @@ pub(super) fn viewer_address(value: &[u8]) -> Option<IpAddr> {
     if is_port(port) { ip(host).and_then(usable) } else { None }
 }
 
-/// The address of the `for` parameter in an element of `Forwarded` (RFC 7239 §4).
+/// The `for` parameter in an element of `Forwarded` (RFC 7239 §4).
 ///
-/// Without one, if the client is `unknown` or goes by an obfuscated name, or if anything in the
-/// element breaks the grammar, there is none.
-pub(super) fn forwarded_for(element: &[u8], lenient: bool) -> Option<IpAddr> {
+/// Without one, if the client is `unknown`, or if anything in the element breaks the grammar, there is
+/// none.
+pub(super) fn forwarded_for(element: &[u8], lenient: bool) -> Option<Node<'_>> {
     let mut names: [&[u8]; MAX_PARAMETERS] = [b""; MAX_PARAMETERS];
     let mut count = 0;
     let mut client = None;
@@ -44,7 +61,7 @@ pub(super) fn forwarded_for(element: &[u8], lenient: bool) -> Option<IpAddr> {
             *names.get_mut(count)? = name;
             count += 1;
             if name.eq_ignore_ascii_case(b"for") {
-                client = Some(node(text(&unescaped(value))?, lenient)?);
+                client = Some(node(unescaped(value), lenient)?);
             }
             unseen = rest;
         }
@@ -54,7 +71,10 @@ pub(super) fn forwarded_for(element: &[u8], lenient: bool) -> Option<IpAddr> {
             _ => return None,
         };
     }
-    client.and_then(usable)
+    match client? {
+        Node::Address(ip) => usable(ip).map(Node::Address),
+        name => Some(name),
+    }
 }
 
 /// `token "=" (token / quoted-string)` at the start of `input`: the name, the value as it stands
@@ -104,9 +124,21 @@ fn unescaped(value: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// `node` of RFC 7239 §6. Leniently also IPv6 without brackets (REQ-106).
-fn node(node: &str, lenient: bool) -> Option<IpAddr> {
-    let bare = if lenient { ip(node) } else { None };
-    bare.or_else(|| host_and_port(node, |port| is_port(port) || is_obfuscated_port(port)))
+fn node(node: Cow<'_, [u8]>, lenient: bool) -> Option<Node<'_>> {
+    let is_any_port = |port: &str| is_port(port) || is_obfuscated(port);
+    let text = text(&node)?;
+    let (name, port) = text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port)));
+    if is_obfuscated(name) {
+        let len = name.len();
+        return port.is_none_or(is_any_port).then(|| {
+            Node::Obfuscated(match node {
+                Cow::Borrowed(node) => node[..len].into(),
+                Cow::Owned(node) => node[..len].to_vec().into(),
+            })
+        });
+    }
+    let bare = if lenient { ip(text) } else { None };
+    bare.or_else(|| host_and_port(text, is_any_port)).map(Node::Address)
 }
 
 /// `IPv4` or `[IPv6]`, with or without a port.
@@ -128,8 +160,8 @@ fn is_port(text: &str) -> bool {
         && text.parse::<u16>().is_ok_and(|port| port != 0)
 }
 
-/// `obfport` of RFC 7239 §6.
-fn is_obfuscated_port(text: &str) -> bool {
+/// `obfnode` and `obfport` of RFC 7239 §6.
+fn is_obfuscated(text: &str) -> bool {
     text.strip_prefix('_').is_some_and(|name| {
         !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
     })
@@ -232,7 +264,7 @@ mod tests {
     fn elements_of_forwarded() {
         // The examples of RFC 7239 §4 and §6; nodes; quoting; structure.
         assert_read(
-            |element| forwarded_for(element, false),
+            |element| forwarded_for(element, false)?.address(),
             r#"
             for="_gazonk" => none
             For="[2001:db8:cafe::17]:4711" => 2001:db8:cafe::17
@@ -285,6 +317,35 @@ mod tests {
     }
 
     #[test]
+    fn obfuscated_nodes() {
+        let name = |element: &'static str| match forwarded_for(element.as_bytes(), false) {
+            Some(Node::Obfuscated(name)) => Some(String::from_utf8(name.into_owned()).unwrap()),
+            _ => None,
+        };
+        for element in [
+            "for=_hid.d-en_1;proto=http",
+            r#"for="_hid.d-en_1""#,
+            r#"for="_hid.d-en_1:80""#,
+            r#"for="_hid.d-en_1:_p""#,
+            r#"for="_\hid.d\-en_1:\80""#,
+        ] {
+            assert_eq!(name(element).as_deref(), Some("_hid.d-en_1"), "{element}");
+        }
+        for element in [
+            "for=_",
+            "for=hidden",
+            "for=unknown",
+            "for=_x~",
+            r#"for="_x:""#,
+            r#"for="_x:0""#,
+            "for=_x;for=_x",
+            "for=_x;",
+        ] {
+            assert_eq!(name(element), if element == "for=_x;" { Some("_x".into()) } else { None }, "{element}");
+        }
+    }
+
+    #[test]
     fn lenience_is_about_colons_and_brackets_only() {
         let table = r#"
             for=192.0.2.43:80 => 192.0.2.43
@@ -296,7 +357,7 @@ mod tests {
             for=3.3.3.3;for=3.3.3.3 => none
             for=3.3.3.3/32 => none
             for=unknown => none"#;
-        assert_read(|element| forwarded_for(element, true), table);
+        assert_read(|element| forwarded_for(element, true)?.address(), table);
         for (element, _) in table.lines().filter_map(|line| line.trim().split_once(" => ")) {
             assert_eq!(forwarded_for(element.as_bytes(), false), None, "{element}");
         }

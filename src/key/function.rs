@@ -7,6 +7,10 @@ use crate::partition::PartitionKey;
 
 /// Keys by whatever a closure returns; `None` means that the key is missing.
 ///
+/// Key on what identifies the client once and for all, such as the number of the account that its credentials
+/// resolve to. What the client typed has many spellings (`Alice@example.com`, `alice@example.com `), and each would
+/// have a budget of its own.
+///
 /// ```
 /// use http::header;
 /// use tower_sluice::PartitionKey;

@@ -9,6 +9,8 @@ use crate::partition::PartitionKey;
 /// Whoever can choose the value can choose the budget. Use it for values that were checked
 /// (authenticate first), or beside a policy by address.
 ///
+/// Values of any length serve: of those above 256 bytes, a hash is the key (see [`PartitionKey`]).
+///
 /// A field that is absent or empty is missing; one that comes in several lines is
 /// [ambiguous](KeyError::Ambiguous), and refused.
 ///

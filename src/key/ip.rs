@@ -1,13 +1,14 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::{KeyError, KeyExtractor};
+use super::{KeyError, KeyExtractor, hint};
 use crate::head::RequestHead;
 use crate::partition::PartitionKey;
 
 /// The address of the socket's other end; IPv6 grouped by network.
 ///
-/// Behind a reverse proxy that is the proxy, for everybody: use [`ClientIp`](super::ClientIp) there.
+/// Behind a reverse proxy that is the proxy, for everybody: use [`ClientIp`](super::ClientIp) there. If a request
+/// comes from a private or loopback address with a forwarding header, that is logged once for the process.
 ///
 /// The server must say who is connected, in one of these request extensions:
 ///
@@ -66,8 +67,9 @@ impl Default for PeerIp {
 
 impl KeyExtractor for PeerIp {
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
-        let peer = peer_addr(head).ok_or_else(peer_unknown)?;
-        Ok(IpNetwork::of(peer.ip(), self.ipv6_prefix).into())
+        let peer = peer_addr(head).ok_or_else(peer_unknown)?.ip();
+        hint::peer_is_the_key(peer, head.headers());
+        Ok(IpNetwork::of(peer, self.ipv6_prefix).into())
     }
 }
 

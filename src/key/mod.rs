@@ -10,15 +10,26 @@
 //! | [`PathKey`] | route or path | never |
 //! | a tuple of these | combination | any part is |
 //! | [`key_fn`] | whatever a closure returns | it returns `None` |
+//!
+//! # Spellings
+//!
+//! Keys are compared byte for byte: nothing is put into lower case, trimmed or normalised behind your back. Key on
+//! what an identity resolves to (the number of the account) rather than on what was typed; where there is only the
+//! latter, `nfkc_casefold_trim` (crate feature `unicode`) makes its spellings one.
 
 mod client_ip;
 mod extension;
 mod forwarded;
 mod function;
 mod header;
+mod hint;
 mod ip;
 mod list;
+#[cfg(feature = "unicode")]
+mod normalize;
 mod path;
+mod sameness;
+mod source;
 mod trusted;
 mod tuple;
 
@@ -26,12 +37,16 @@ use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 
-pub use self::client_ip::{ClientIp, IpSource, Unidentified};
+pub use self::client_ip::{ClientIp, Unidentified};
 pub use self::extension::{ExtensionKey, User};
 pub use self::function::{FnKey, key_fn};
 pub use self::header::HeaderKey;
 pub use self::ip::{IpNetwork, PeerIp, peer_addr};
+#[cfg(feature = "unicode")]
+pub use self::normalize::nfkc_casefold_trim;
 pub use self::path::PathKey;
+pub(crate) use self::sameness::Sameness;
+pub use self::source::IpSource;
 pub use self::trusted::{TrustedProxies, TrustedProxiesError};
 
 use crate::head::RequestHead;

@@ -1,6 +1,10 @@
+#[cfg(feature = "axum")]
+use super::sameness::Streak;
 use super::{KeyError, KeyExtractor};
 use crate::head::RequestHead;
 use crate::partition::PartitionKey;
+#[cfg(feature = "axum")]
+use crate::telemetry;
 
 /// The path of the request.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +24,8 @@ impl PathKey {
     /// is spelled. What matches no route shares one budget.
     ///
     /// For layers inside of the router (`Router::layer`, `Router::route_layer`). **Around a router
-    /// nothing is matched yet, and all requests share one budget.**
+    /// nothing is matched yet, and all requests share one budget.** That is logged once, if the first thousand
+    /// requests of the process are all unmatched.
     #[cfg(feature = "axum")]
     #[must_use]
     pub const fn matched() -> Self {
@@ -37,13 +42,27 @@ impl PathKey {
     }
 }
 
+/// Whether no request has been matched so far, in the process.
+#[cfg(feature = "axum")]
+static UNMATCHED: Streak = Streak::new();
+
 impl KeyExtractor for PathKey {
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
         Ok(match self.source {
             #[cfg(feature = "axum")]
             Source::Matched => match head.extensions().get::<axum::extract::MatchedPath>() {
-                Some(path) => path.as_str().into(),
-                None => PartitionKey::SHARED,
+                Some(path) => {
+                    if !UNMATCHED.is_over() {
+                        UNMATCHED.breaks();
+                    }
+                    path.as_str().into()
+                }
+                None => {
+                    if !UNMATCHED.is_over() && UNMATCHED.goes_on() {
+                        telemetry::no_route_matched();
+                    }
+                    PartitionKey::SHARED
+                }
             },
             Source::Raw => head.uri().path().into(),
         })

@@ -1,6 +1,6 @@
 use std::error::Error;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// Whose forwarding headers are believed: by address, by number, or both.
@@ -33,6 +33,11 @@ impl TrustedProxies {
         Self { ranges: Vec::new(), count: Some(n) }
     }
 
+    /// Trusts this machine (`127.0.0.0/8`, `::1`): for a proxy on it, if nothing else on it may name clients.
+    pub fn loopback() -> Self {
+        Self { ranges: [LOOPBACK_V4, LOOPBACK_V6].into(), count: None }
+    }
+
     /// Trusts all private addresses: loopback (`127.0.0.0/8`, `::1`), RFC 1918 (`10.0.0.0/8`,
     /// `172.16.0.0/12`, `192.168.0.0/16`), unique local (`fc00::/7`) and link-local
     /// (`169.254.0.0/16`, `fe80::/10`).
@@ -40,10 +45,10 @@ impl TrustedProxies {
     /// Not where clients, or other tenants of the network, have such addresses too.
     pub fn private() -> Self {
         let v4 = |a, b, prefix| Range { base: [a, b, 0, 0].into(), prefix };
-        let v6 = |first, last, prefix| Range { base: [first, 0, 0, 0, 0, 0, 0, last].into(), prefix };
-        let v4 = [v4(127, 0, 8), v4(10, 0, 8), v4(172, 16, 12), v4(192, 168, 16), v4(169, 254, 16)];
-        let v6 = [v6(0, 1, 128), v6(0xfc00, 0, 7), v6(0xfe80, 0, 10)];
-        Self { ranges: [v4.as_slice(), &v6].concat(), count: None }
+        let v6 = |first, prefix| Range { base: [first, 0, 0, 0, 0, 0, 0, 0].into(), prefix };
+        let v4 = [v4(10, 0, 8), v4(172, 16, 12), v4(192, 168, 16), v4(169, 254, 16)];
+        let v6 = [v6(0xfc00, 7), v6(0xfe80, 10)];
+        Self { ranges: [&[LOOPBACK_V4, LOOPBACK_V6], v4.as_slice(), &v6].concat(), count: None }
     }
 
     /// Trusts these [`ranges`](Self::ranges) too. After a [`count`](Self::count), the elements are
@@ -81,6 +86,9 @@ impl TrustedProxies {
         self.ranges.iter().any(|range| range.contains(ip))
     }
 }
+
+const LOOPBACK_V4: Range = Range { base: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), prefix: 8 };
+const LOOPBACK_V6: Range = Range { base: IpAddr::V6(Ipv6Addr::LOCALHOST), prefix: 128 };
 
 /// Canonical addresses with equal first bits. Unlike [`IpNetwork`](super::IpNetwork), which is for keys, it takes
 /// NAT64 and 6to4 addresses for what they say (REQ-107).

@@ -1,0 +1,4 @@
+//! What several targets need.
+
+pub mod forwarding;
+pub mod layer;

@@ -1,0 +1,69 @@
+//! Whatever a head says: a refusal speaks the client's protocol, and no timeout breaks anything.
+#![no_main]
+
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, Request, StatusCode};
+use libfuzzer_sys::fuzz_target;
+use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::key::{HeaderKey, PathKey};
+use tower_sluice::{LeakyQueue, MissingKey, Policy, Quota, RateLimitLayer};
+use tower_sluice_fuzz::layer::{field, send, wait};
+
+/// A kind of policy and a path on the first line; then a field per line, by the first letter of its name.
+fn read(data: &[u8]) -> Option<(bool, Request<()>)> {
+    let mut lines = data.split(|byte| *byte == b'\n');
+    let (kind, path) = lines.next()?.split_first()?;
+    let mut request = Request::new(());
+    *request.uri_mut() = std::str::from_utf8(path).ok()?.parse().unwrap_or_default();
+    for line in lines {
+        let (letter, value) = line.split_first()?;
+        let name = match letter {
+            b'c' => "content-type",
+            b't' => "grpc-timeout",
+            _ => "x-api-key",
+        };
+        request.headers_mut().append(HeaderName::from_static(name), HeaderValue::from_bytes(value).ok()?);
+    }
+    Some((*kind == b'q', request))
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((waits, request)) = read(data) else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let _entered = runtime.enter();
+    let quota = Quota::per_hour(1);
+    let last = if waits {
+        Policy::new("queue", LeakyQueue::new(quota).capacity(1).max_wait(Duration::from_secs(86_400)))
+    } else {
+        Policy::new("bucket", TokenBucket::new(quota)).key(PathKey::raw())
+    };
+    let by_key = Policy::new("by-key", TokenBucket::new(Quota::per_hour(9)))
+        .key(HeaderKey::from_static("x-api-key"))
+        .on_missing_key(MissingKey::Skip);
+    let layer = RateLimitLayer::new([last.status(StatusCode::TOO_MANY_REQUESTS), by_key]);
+    let both = [send(&layer, request.clone()), send(&layer, request.clone())];
+
+    for answer in both.into_iter().flatten() {
+        let fields = answer.headers();
+        let told = wait(fields);
+        let Some(code) = field(fields, "grpc-status") else {
+            let status = answer.status().as_u16();
+            assert!([200, 400, 429].contains(&status), "{status}");
+            assert_eq!(told.is_some(), status == 429);
+            continue;
+        };
+        // A Trailers-Only answer of the request's own kind.
+        assert_eq!(answer.status(), StatusCode::OK);
+        let asked =
+            request.headers()["content-type"].as_bytes().split(|byte| *byte == b';').next().unwrap().trim_ascii();
+        let told_type = fields["content-type"].as_bytes();
+        assert!(told_type == asked || told_type == b"application/grpc", "{told_type:?}");
+        assert!(asked.to_ascii_lowercase().starts_with(b"application/grpc"));
+        assert!(["3", "8"].contains(&code), "{code}");
+        let pushback: i32 = field(fields, "grpc-retry-pushback-ms").unwrap().parse().unwrap();
+        let micros = told.map(|(_, micros)| i64::try_from(micros).unwrap());
+        assert_eq!(micros.map_or(-1, |micros| (micros + 999) / 1_000), pushback.into());
+        assert!(field(fields, "grpc-message").unwrap().bytes().all(|byte| byte.is_ascii_graphic()));
+    }
+});

@@ -1,0 +1,80 @@
+use caseless::Caseless;
+use unicode_normalization::UnicodeNormalization;
+
+/// An identity as typed (a login name, an email address), with its spellings made one: white space around it, case,
+/// and compatibility forms such as full-width letters and ligatures (crate feature `unicode`).
+///
+/// ```
+/// use tower_sluice::key::{key_fn, nfkc_casefold_trim};
+///
+/// # #[derive(Clone)]
+/// # struct Login { name: String }
+/// let key = key_fn(|head| head.extensions().get::<Login>().map(|login| nfkc_casefold_trim(&login.name)));
+/// assert_eq!(nfkc_casefold_trim(" ＡLICE@Example.com\u{a0}"), "alice@example.com");
+/// ```
+///
+/// For what is counted *before* it is looked up, such as attempts to log in. What has been looked up is better
+/// counted by the number of its account. And it must be what the look-up does too: if that takes two spellings for
+/// two accounts, they share a budget here; if it takes more for one (invisible characters, dots in the local part),
+/// each has its own.
+///
+/// Nothing normalises by itself: an API key in other letters is another key.
+///
+/// # Cost
+///
+/// Linear, and some allocations. Limit the length of what is typed first.
+///
+/// # Source
+///
+/// Definition 146 of the Unicode Standard (section 3.13.5, compatibility caseless match), then NFKC, and
+/// `White_Space` off both ends. Characters of the property `Default_Ignorable_Code_Point` stay.
+#[must_use]
+pub fn nfkc_casefold_trim(text: &str) -> String {
+    let folded: String = text.nfd().default_case_fold().nfkd().default_case_fold().nfkc().collect();
+    folded.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn sixty_four_spellings_are_one() {
+        let spellings = (0..64_u32).map(|bits| {
+            let full_width = bits & 1 != 0;
+            let name = "alice@ﬁsh.example".char_indices().map(|(i, char)| match char {
+                'a' if full_width => 'Ａ',
+                _ if bits >> (1 + i % 4) & 1 != 0 => char.to_ascii_uppercase(),
+                _ => char,
+            });
+            let end = if bits & 32 == 0 { "" } else { " \t\u{3000}\u{a0}" };
+            end.to_owned() + &name.collect::<String>() + end
+        });
+        let spellings: HashSet<_> = spellings.collect();
+        assert_eq!(spellings.len(), 64);
+        let keys: HashSet<_> = spellings.iter().map(|text| nfkc_casefold_trim(text)).collect();
+        assert_eq!(keys, HashSet::from(["alice@fish.example".to_owned()]));
+    }
+
+    #[test]
+    fn once_is_enough_and_different_names_stay_so() {
+        for (text, expected) in [
+            ("Straße", "strasse"),
+            ("STRASSE", "strasse"),
+            ("\u{c5}ngstro\u{308}m", "\u{e5}ngstr\u{f6}m"),
+            ("\u{212b}ngstr\u{f6}m", "\u{e5}ngstr\u{f6}m"),
+            ("ΜΆΪΟΣ", "μάϊοσ"),
+            ("\u{b4}x", "\u{301}x"),
+            ("", ""),
+            ("  ", ""),
+            ("a b", "a b"),
+        ] {
+            let once = nfkc_casefold_trim(text);
+            assert_eq!(once, expected, "{text}");
+            assert_eq!(nfkc_casefold_trim(&once), once, "{text}");
+        }
+        assert_ne!(nfkc_casefold_trim("alice"), nfkc_casefold_trim("аlice"), "the second is Cyrillic");
+    }
+}
