@@ -38,7 +38,7 @@
 //! What remains: if a thread is held up for nine epochs between judging an empty slot and writing to it, the
 //! key that it writes may look indebted to others in the instants until it takes the word back.
 
-use super::slots::{LINES_PER_PAGE, PAGE, SLOTS, Slot, Slots};
+use super::slots::{LINES_PER_PAGE, PAGE, SLOTS, Slot, Slots, before_a_step, in_order};
 use super::ticks::{Ruling, Tick, TickBucket};
 use super::word::{Tag, Word};
 use super::{Pressure, WhenFull};
@@ -202,9 +202,8 @@ impl CompactTable {
         }
         loop {
             let (slot, word) = find()?;
-            let after = page.load();
-            if after != epochs {
-                (epochs, at) = (after, after.clamp(now));
+            if page.load() != epochs {
+                (epochs, at) = self.catch_up(line, now);
                 continue;
             }
             let ruling = self.bucket.judge(word.debt(at.count), cost);
@@ -219,8 +218,7 @@ impl CompactTable {
 
     #[cold]
     fn catch_up(&self, line: usize, now: Tick) -> (Epochs, Tick) {
-        self.freshen(line, now);
-        let epochs = self.page(line).load();
+        let epochs = self.freshen(line, now);
         (epochs, epochs.clamp(now))
     }
 
@@ -231,15 +229,12 @@ impl CompactTable {
 
     /// A word, with the epochs of its page at that moment, and the time as of which to judge it.
     fn read(&self, line: usize, slot: Slot<'_>, now: Tick) -> (Word, Epochs, Tick) {
-        let page = self.page(line);
-        let mut epochs = page.load();
         loop {
+            let epochs = self.freshen(line, now);
             let word = slot.load();
-            let after = page.load();
-            if after == epochs {
+            if self.page(line).load() == epochs {
                 return (word, epochs, epochs.clamp(now));
             }
-            epochs = after;
         }
     }
 
@@ -322,13 +317,14 @@ impl CompactTable {
         }
     }
 
-    /// Sees to it that the page of a line has been gone through in the epoch of `now`, or a later one.
+    /// Sees to it that the page of a line has been gone through in the epoch of `now`, or a later one: that one
+    /// is returned. Nothing in a page may be judged, or charged, while somebody goes through it: what he has
+    /// not cleared yet may look like a debt, and he may clear what is charged meanwhile.
     #[inline]
-    fn freshen(&self, line: usize, now: Tick) {
+    fn freshen(&self, line: usize, now: Tick) -> Epochs {
         let epochs = self.page(line).load();
-        if !epochs.is_settled() || epochs.latest() < epoch_of(now) {
-            self.renew(line / LINES_PER_PAGE, epoch_of(now));
-        }
+        let is_fresh = epochs.is_settled() && epochs.latest() >= epoch_of(now);
+        if is_fresh { epochs } else { self.renew(line / LINES_PER_PAGE, epoch_of(now)) }
     }
 
     /// Clears what was paid before the present epoch.
@@ -339,12 +335,12 @@ impl CompactTable {
     /// settled, so a word that was read before that is an old one, and only that very word is cleared.
     #[cold]
     #[inline(never)]
-    fn renew(&self, index: usize, present: u32) {
+    fn renew(&self, index: usize, present: u32) -> Epochs {
         let page = &self.pages[index];
         loop {
             let epochs = page.load();
             if epochs.is_settled() && epochs.latest() >= present {
-                return;
+                return epochs;
             }
             if epochs.is_settled() {
                 let begun = Epochs::renewing(epochs.latest(), present);
@@ -355,7 +351,7 @@ impl CompactTable {
             let begins = u64::from(epochs.latest()) << EPOCH_BITS;
             let mut is_overtaken = false;
             for slot in self.slots.page(index) {
-                let word = slot.load();
+                let word = slot.load_in_order();
                 if word.is_empty() || (!all_paid && word.debt(begins) > 0) {
                     continue;
                 }
@@ -391,10 +387,13 @@ struct Page(AtomicU64);
 impl Page {
     #[inline(always)]
     fn load(&self) -> Epochs {
+        before_a_step();
+        in_order();
         Epochs(self.0.load(Ordering::SeqCst))
     }
 
     fn replace(&self, old: Epochs, new: Epochs) -> Result<u64, u64> {
+        before_a_step();
         self.0.compare_exchange(old.0, new.0, Ordering::SeqCst, Ordering::SeqCst)
     }
 }
@@ -533,6 +532,42 @@ mod tests {
             assert!(!ask(&table, paid - 1, paid - 1));
             assert!(ask(&table, paid, paid));
         }
+    }
+
+    /// It comes upon a page that is just being gone through after a long time: what has not been cleared yet
+    /// may look like a debt, and what is charged before all is cleared would be cleared, too.
+    #[test]
+    fn a_page_that_is_being_gone_through_is_finished_first() {
+        for sleep in [2, 4, 5, 9, 10, 12, 15, 16, 40] {
+            let bucket = TickBucket::new(&Quota::per_day(1).burst(2)).unwrap();
+            let table = CompactTable::new(bucket, 64, WhenFull::ForgetLeast);
+            assert!(ask(&table, 5, 5));
+            let (homes, first) = (table.homes(7), std::cell::Cell::new(true));
+            let [line, _] = homes.lines;
+            let index = line / LINES_PER_PAGE;
+            let begun = Epochs::renewing(0, u32::try_from(sleep).unwrap());
+            let ruled = table.charge(line, Tick::at(5), homes.tag, 1, || {
+                let found = table.find_in(line, homes.tag);
+                if first.replace(false) {
+                    // Another begins, and is held up himself.
+                    table.pages[index].replace(Epochs::settled(0), begun).unwrap();
+                }
+                found
+            });
+            assert!(table.page(line).load().is_settled(), "{sleep} epochs late: judged what is not clear");
+            let refused = matches!(ruled, Some((Ruling::Refuse { .. } | Ruling::Never { .. }, _)));
+            assert!(!refused, "{sleep} epochs late, refused for what was paid");
+        }
+    }
+
+    /// It looked at the clock before it looked for its key, and slept in between. That the key is not there
+    /// says nothing of the time that it read.
+    #[test]
+    fn a_key_that_is_not_found_is_charged_as_of_now() {
+        let table = table();
+        let decision = table.check(7, 1, Tick::at(5), |_| Tick::at(EPOCH / 2));
+        assert_eq!(decision.receipt().value(), u128::from(EPOCH / 2 + table.bucket.capacity()));
+        assert!(!ask(&table, table.bucket.capacity() + 5, 0), "paid half an epoch too early");
     }
 
     /// It sleeps between looking and writing: the page has been cleared, and the word that it writes then
