@@ -54,6 +54,8 @@ const EPOCH_BITS: u32 = 32;
 /// written in the page's epoch at the latest, and a debt is at most four epochs long.
 const ALL_PAID: u32 = 5;
 
+const MOST_KEYS: usize = 1 << if usize::BITS < 64 { 27 } else { 33 };
+
 pub(super) struct CompactTable {
     bucket: TickBucket,
     slots: Slots,
@@ -75,7 +77,7 @@ impl CompactTable {
     /// Slots for `keys` keys at half load.
     pub(super) fn new(bucket: TickBucket, keys: usize, when_full: WhenFull) -> Self {
         // More would not fit into any memory, nor into the arithmetic of homes.
-        let keys = keys.min(1 << 33);
+        let keys = keys.min(MOST_KEYS);
         let lines = keys.saturating_mul(2).div_ceil(SLOTS).max(2);
         // The slots that new keys share when the table is full are one more page.
         let pages = lines.div_ceil(LINES_PER_PAGE) + usize::from(when_full == WhenFull::Overflow);
@@ -307,8 +309,17 @@ impl CompactTable {
         let line = (self.pages.len() - 1) * LINES_PER_PAGE + index / SLOTS;
         let slot = self.slots.line(line).nth(index % SLOTS).expect("a line has as many");
         // All who use this page use one tag.
-        let ruled = self.charge(line, now, Tag::from_hash(0), cost, || Some((slot, slot.load())));
-        ruled.expect("the slot is always there")
+        let tag = Tag::from_hash(0);
+        loop {
+            let epochs = self.freshen(line, now);
+            // If it is empty, its last debt may have been cleared since `now` was read: then it was paid by
+            // the beginning of the page's epoch, and not before.
+            let now = if now.count < epochs.begin().count { epochs.begin() } else { now };
+            let find = || (self.page(line).load() == epochs).then(|| (slot, slot.load()));
+            if let Some(ruled) = self.charge(line, now, tag, cost, find) {
+                return ruled;
+            }
+        }
     }
 
     fn freshen_homes(&self, homes: &Homes, now: Tick) {
@@ -348,7 +359,7 @@ impl CompactTable {
                 continue;
             }
             let all_paid = epochs.latest() - epochs.before() >= ALL_PAID;
-            let begins = u64::from(epochs.latest()) << EPOCH_BITS;
+            let begins = epochs.begin().count;
             let mut is_overtaken = false;
             for slot in self.slots.page(index) {
                 let word = slot.load_in_order();
@@ -374,7 +385,7 @@ impl CompactTable {
 #[inline(always)]
 fn mend(slot: Slot<'_>, page: &Page, tag: Tag, tat: u64, read: Epochs) {
     let epochs = page.load();
-    if epochs != read && tat <= u64::from(epochs.latest()) << EPOCH_BITS {
+    if epochs != read && tat <= epochs.begin().count {
         // If it has been charged again since, its time is new.
         let _ = slot.replace(Word::new(tag, tat), Word::EMPTY);
     }
@@ -431,7 +442,12 @@ impl Epochs {
     /// it could not be told. What is in the page is paid less than six epochs after its last one began.
     #[inline(always)]
     fn clamp(self, now: Tick) -> Tick {
-        if self.latest() <= epoch_of(now) + 1 { now } else { Tick::at(u64::from(self.latest()) << EPOCH_BITS) }
+        if self.latest() <= epoch_of(now) + 1 { now } else { self.begin() }
+    }
+
+    /// When the latest began. Somebody has read a time that is no earlier.
+    const fn begin(self) -> Tick {
+        Tick::at((self.latest() as u64) << EPOCH_BITS)
     }
 }
 
@@ -568,6 +584,18 @@ mod tests {
         let decision = table.check(7, 1, Tick::at(5), |_| Tick::at(EPOCH / 2));
         assert_eq!(decision.receipt().value(), u128::from(EPOCH / 2 + table.bucket.capacity()));
         assert!(!ask(&table, table.bucket.capacity() + 5, 0), "paid half an epoch too early");
+    }
+
+    /// It reads the clock, and sleeps until the slot that newcomers share has been charged by others, and cleared.
+    #[test]
+    fn a_shared_slot_that_was_cleared_is_not_charged_as_of_before() {
+        let bucket = TickBucket::new(&Quota::per_day(1).burst(64)).unwrap();
+        let table = CompactTable::new(bucket, 64, WhenFull::Overflow);
+        table.freshen((table.pages.len() - 1) * LINES_PER_PAGE, Tick::at(EPOCH + 7));
+        let (_, at) = table.overflow(0, Tick::at(5), 1);
+        assert_eq!(at.count, EPOCH);
+        let (_, at) = table.overflow(0, Tick::at(EPOCH + 9), 1);
+        assert_eq!(at.count, EPOCH + 9);
     }
 
     /// It sleeps between looking and writing: the page has been cleared, and the word that it writes then
