@@ -49,7 +49,7 @@ use crate::time::{self, Clock, Monotonic, Timestamp};
 /// Up to `capacity` live keys (keys that still owe something) are held without losing one. Beyond, a
 /// new key may find both of its homes full of live keys; [`WhenFull`] says what then.
 /// [`evicted_live`](Self::evicted_live) and [`turned_away`](Self::turned_away) count how often; a warning is logged
-/// once, when four fifths of the slots are taken or the first key is lost.
+/// once, when some three fifths of the slots are taken (more keys than its capacity), or the first key is lost.
 ///
 /// # Accuracy
 ///

@@ -13,6 +13,10 @@ pub(super) struct Pressure {
 
 const ONE: u32 = 1 << 16;
 
+/// What arrivals meet when three fifths of all slots are taken: less, since they choose the emptier of two homes.
+/// From two thirds on, large tables begin to lose keys.
+const WORRYING: u32 = ONE / 20 * 11;
+
 /// One arrival in so many is looked at.
 const SAMPLE: u64 = 64;
 
@@ -32,7 +36,7 @@ impl Pressure {
         let load = self.load.load(Ordering::Relaxed);
         let load = load - load / WEIGHT + met / WEIGHT;
         self.load.store(load, Ordering::Relaxed);
-        if load > ONE / 5 * 4 {
+        if load > WORRYING {
             self.warn_once(telemetry::table_filling_up);
         }
     }
@@ -59,5 +63,34 @@ impl Pressure {
         if self.warned.load(Ordering::Relaxed) == 0 && self.warned.swap(1, Ordering::Relaxed) == 0 {
             warn();
         }
+    }
+}
+
+#[cfg(all(test, not(sluice_loom)))]
+mod tests {
+    use super::super::WhenFull;
+    use super::super::compact::CompactTable;
+    use super::super::ticks::{Tick, TickBucket};
+    use super::*;
+    use crate::quota::Quota;
+
+    #[test]
+    fn warns_beyond_its_capacity_and_before_a_key_is_lost() {
+        const CAPACITY: u64 = 100_000;
+        let bucket = TickBucket::new(&Quota::per_day(1)).unwrap();
+        let table = CompactTable::new(bucket, 100_000, WhenFull::ForgetLeast);
+        let is_warned = || table.pressure().warned.load(Ordering::Relaxed) > 0;
+        let arrive = |n: u64| {
+            // Drawn like a hash (the finaliser of SplitMix64).
+            let hash = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let hash = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            let _ = table.check(hash ^ hash >> 31, 1, Tick::at(5), |_| Tick::at(5));
+        };
+        (1..=CAPACITY).for_each(arrive);
+        assert!(!is_warned(), "it is no more than half full");
+        (CAPACITY + 1..=CAPACITY * 5 / 4).for_each(arrive);
+        assert!(is_warned());
+        assert_eq!(table.pressure().evicted(), 0);
     }
 }
