@@ -229,6 +229,25 @@ fn a_page_is_cleared_while_a_thread_that_is_held_up_charges() {
     }
 }
 
+/// One gives back what was paid long ago, and is held up in whatever step of it: what the other charges meanwhile
+/// must not be given back in its place, nor taken for what it was and cleared.
+#[test]
+fn a_refund_is_held_up_while_another_charges() {
+    for sleep in [5, 12, 16, 17] {
+        model(move || {
+            let table = table(2);
+            let late = sleep * EPOCH;
+            let first = ask(&table, key(1), 5);
+            let other = {
+                let table = Arc::clone(&table);
+                thread::spawn(move || admitted(&table, key(1), late))
+            };
+            table.give_back(key(1), 1, first.receipt(), Tick::at(5));
+            assert_eq!(other.join().unwrap() as usize + left(&table, key(1), late + 1), 2, "{sleep} epochs");
+        });
+    }
+}
+
 /// The locks of two keys differ, and both want the same slot.
 #[test]
 fn two_keys_of_different_stripes_want_the_same_slot() {
