@@ -1,5 +1,5 @@
 //! What threads can do to one another in a [`CompactTable`], in every order: run with
-//! `RUSTFLAGS="--cfg sluice_loom" cargo test --release --lib models`.
+//! `RUSTFLAGS="--cfg sluice_loom" LOOM_MAX_PREEMPTIONS=3 cargo test --release --lib --no-default-features models`.
 //!
 //! The tables are as small as can be (two lines of two slots), and each model is named after its hazard.
 

@@ -59,38 +59,14 @@ impl Pressure {
         self.turned_away.load(Ordering::Relaxed)
     }
 
+    #[cfg(all(test, not(sluice_loom)))]
+    pub(super) fn has_warned(&self) -> bool {
+        self.warned.load(Ordering::Relaxed) > 0
+    }
+
     fn warn_once(&self, warn: impl FnOnce()) {
         if self.warned.load(Ordering::Relaxed) == 0 && self.warned.swap(1, Ordering::Relaxed) == 0 {
             warn();
         }
-    }
-}
-
-#[cfg(all(test, not(sluice_loom)))]
-mod tests {
-    use super::super::WhenFull;
-    use super::super::compact::CompactTable;
-    use super::super::ticks::{Tick, TickBucket};
-    use super::*;
-    use crate::quota::Quota;
-
-    #[test]
-    fn warns_beyond_its_capacity_and_before_a_key_is_lost() {
-        const CAPACITY: u64 = 100_000;
-        let bucket = TickBucket::new(&Quota::per_day(1)).unwrap();
-        let table = CompactTable::new(bucket, 100_000, WhenFull::ForgetLeast);
-        let is_warned = || table.pressure().warned.load(Ordering::Relaxed) > 0;
-        let arrive = |n: u64| {
-            // Drawn like a hash (the finaliser of SplitMix64).
-            let hash = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let hash = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-            let _ = table.check(hash ^ hash >> 31, 1, Tick::at(5), |_| Tick::at(5));
-        };
-        (1..=CAPACITY).for_each(arrive);
-        assert!(!is_warned(), "it is no more than half full");
-        (CAPACITY + 1..=CAPACITY * 5 / 4).for_each(arrive);
-        assert!(is_warned());
-        assert_eq!(table.pressure().evicted(), 0);
     }
 }
