@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, SlidingWindow, TokenBucket};
-use tower_sluice::store::{MemoryStore, WhenFull};
+use tower_sluice::store::{MemoryStore, Store, WhenFull};
 use tower_sluice::testing::IntervalChecker;
 use tower_sluice::time::{Clock, ManualClock, Monotonic, Timestamp};
 use tower_sluice::{Check, Decision, Limiter, Quota, RateLimiter};
@@ -264,4 +264,21 @@ fn shares_among_newcomers<A: Algorithm>(algorithm: A) {
     // The table's own slots, and 512 more that are shared.
     assert!((2_400..=2_560).contains(&admitted), "{admitted} admitted");
     assert_eq!(limiter.store().evicted_live(), 0);
+}
+
+/// Types keep a store from being given to two limiters, but not a store of one's own that passes questions on.
+#[test]
+#[should_panic(expected = "a store serves one limiter, with one quota")]
+fn a_store_is_not_shared_by_two_quotas() {
+    let limiter = one_each(100);
+    limiter.store().prepare(&TokenBucket::new(Quota::per_hour(2)));
+}
+
+/// Its own limiter may prepare it as often as it likes.
+#[test]
+fn a_store_is_prepared_twice_for_one_quota() {
+    let limiter = one_each(100);
+    assert!(admits(&limiter, 1));
+    limiter.store().prepare(limiter.algorithm());
+    assert!(!admits(&limiter, 1));
 }

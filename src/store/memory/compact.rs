@@ -38,7 +38,7 @@
 //! What remains: if a thread is held up for nine epochs between judging an empty slot and writing to it, the
 //! key that it writes may look indebted to others in the instants until it takes the word back.
 
-use super::slots::{LINES_PER_PAGE, PAGE, SLOTS, Slot, Slots};
+use super::slots::{LINES_PER_PAGE, PAGE, SLOTS, Slot, Slots, before_a_step, in_order};
 use super::ticks::{Ruling, Tick, TickBucket};
 use super::word::{Tag, Word};
 use super::{Pressure, WhenFull};
@@ -53,6 +53,8 @@ const EPOCH_BITS: u32 = 32;
 /// From this many epochs on, nothing in an untouched page can be owed any more: what is in it was
 /// written in the page's epoch at the latest, and a debt is at most four epochs long.
 const ALL_PAID: u32 = 5;
+
+const MOST_KEYS: usize = 1 << if usize::BITS < 64 { 27 } else { 33 };
 
 pub(super) struct CompactTable {
     bucket: TickBucket,
@@ -75,7 +77,7 @@ impl CompactTable {
     /// Slots for `keys` keys at half load.
     pub(super) fn new(bucket: TickBucket, keys: usize, when_full: WhenFull) -> Self {
         // More would not fit into any memory, nor into the arithmetic of homes.
-        let keys = keys.min(1 << 33);
+        let keys = keys.min(MOST_KEYS);
         let lines = keys.saturating_mul(2).div_ceil(SLOTS).max(2);
         // The slots that new keys share when the table is full are one more page.
         let pages = lines.div_ceil(LINES_PER_PAGE) + usize::from(when_full == WhenFull::Overflow);
@@ -202,9 +204,8 @@ impl CompactTable {
         }
         loop {
             let (slot, word) = find()?;
-            let after = page.load();
-            if after != epochs {
-                (epochs, at) = (after, after.clamp(now));
+            if page.load() != epochs {
+                (epochs, at) = self.catch_up(line, now);
                 continue;
             }
             let ruling = self.bucket.judge(word.debt(at.count), cost);
@@ -219,8 +220,7 @@ impl CompactTable {
 
     #[cold]
     fn catch_up(&self, line: usize, now: Tick) -> (Epochs, Tick) {
-        self.freshen(line, now);
-        let epochs = self.page(line).load();
+        let epochs = self.freshen(line, now);
         (epochs, epochs.clamp(now))
     }
 
@@ -231,15 +231,12 @@ impl CompactTable {
 
     /// A word, with the epochs of its page at that moment, and the time as of which to judge it.
     fn read(&self, line: usize, slot: Slot<'_>, now: Tick) -> (Word, Epochs, Tick) {
-        let page = self.page(line);
-        let mut epochs = page.load();
         loop {
+            let epochs = self.freshen(line, now);
             let word = slot.load();
-            let after = page.load();
-            if after == epochs {
+            if self.page(line).load() == epochs {
                 return (word, epochs, epochs.clamp(now));
             }
-            epochs = after;
         }
     }
 
@@ -312,8 +309,17 @@ impl CompactTable {
         let line = (self.pages.len() - 1) * LINES_PER_PAGE + index / SLOTS;
         let slot = self.slots.line(line).nth(index % SLOTS).expect("a line has as many");
         // All who use this page use one tag.
-        let ruled = self.charge(line, now, Tag::from_hash(0), cost, || Some((slot, slot.load())));
-        ruled.expect("the slot is always there")
+        let tag = Tag::from_hash(0);
+        loop {
+            let epochs = self.freshen(line, now);
+            // If it is empty, its last debt may have been cleared since `now` was read: then it was paid by
+            // the beginning of the page's epoch, and not before.
+            let now = if now.count < epochs.begin().count { epochs.begin() } else { now };
+            let find = || (self.page(line).load() == epochs).then(|| (slot, slot.load()));
+            if let Some(ruled) = self.charge(line, now, tag, cost, find) {
+                return ruled;
+            }
+        }
     }
 
     fn freshen_homes(&self, homes: &Homes, now: Tick) {
@@ -322,13 +328,14 @@ impl CompactTable {
         }
     }
 
-    /// Sees to it that the page of a line has been gone through in the epoch of `now`, or a later one.
+    /// Sees to it that the page of a line has been gone through in the epoch of `now`, or a later one: that one
+    /// is returned. Nothing in a page may be judged, or charged, while somebody goes through it: what he has
+    /// not cleared yet may look like a debt, and he may clear what is charged meanwhile.
     #[inline]
-    fn freshen(&self, line: usize, now: Tick) {
+    fn freshen(&self, line: usize, now: Tick) -> Epochs {
         let epochs = self.page(line).load();
-        if !epochs.is_settled() || epochs.latest() < epoch_of(now) {
-            self.renew(line / LINES_PER_PAGE, epoch_of(now));
-        }
+        let is_fresh = epochs.is_settled() && epochs.latest() >= epoch_of(now);
+        if is_fresh { epochs } else { self.renew(line / LINES_PER_PAGE, epoch_of(now)) }
     }
 
     /// Clears what was paid before the present epoch.
@@ -339,12 +346,12 @@ impl CompactTable {
     /// settled, so a word that was read before that is an old one, and only that very word is cleared.
     #[cold]
     #[inline(never)]
-    fn renew(&self, index: usize, present: u32) {
+    fn renew(&self, index: usize, present: u32) -> Epochs {
         let page = &self.pages[index];
         loop {
             let epochs = page.load();
             if epochs.is_settled() && epochs.latest() >= present {
-                return;
+                return epochs;
             }
             if epochs.is_settled() {
                 let begun = Epochs::renewing(epochs.latest(), present);
@@ -352,10 +359,10 @@ impl CompactTable {
                 continue;
             }
             let all_paid = epochs.latest() - epochs.before() >= ALL_PAID;
-            let begins = u64::from(epochs.latest()) << EPOCH_BITS;
+            let begins = epochs.begin().count;
             let mut is_overtaken = false;
             for slot in self.slots.page(index) {
-                let word = slot.load();
+                let word = slot.load_in_order();
                 if word.is_empty() || (!all_paid && word.debt(begins) > 0) {
                     continue;
                 }
@@ -377,8 +384,9 @@ impl CompactTable {
 /// was judged, and the debt was paid before the new epoch began, nobody may have seen to it.
 #[inline(always)]
 fn mend(slot: Slot<'_>, page: &Page, tag: Tag, tat: u64, read: Epochs) {
+    in_order();
     let epochs = page.load();
-    if epochs != read && tat <= u64::from(epochs.latest()) << EPOCH_BITS {
+    if epochs != read && tat <= epochs.begin().count {
         // If it has been charged again since, its time is new.
         let _ = slot.replace(Word::new(tag, tat), Word::EMPTY);
     }
@@ -391,10 +399,12 @@ struct Page(AtomicU64);
 impl Page {
     #[inline(always)]
     fn load(&self) -> Epochs {
+        before_a_step();
         Epochs(self.0.load(Ordering::SeqCst))
     }
 
     fn replace(&self, old: Epochs, new: Epochs) -> Result<u64, u64> {
+        before_a_step();
         self.0.compare_exchange(old.0, new.0, Ordering::SeqCst, Ordering::SeqCst)
     }
 }
@@ -432,7 +442,12 @@ impl Epochs {
     /// it could not be told. What is in the page is paid less than six epochs after its last one began.
     #[inline(always)]
     fn clamp(self, now: Tick) -> Tick {
-        if self.latest() <= epoch_of(now) + 1 { now } else { Tick::at(u64::from(self.latest()) << EPOCH_BITS) }
+        if self.latest() <= epoch_of(now) + 1 { now } else { self.begin() }
+    }
+
+    /// When the latest began. Somebody has read a time that is no earlier.
+    const fn begin(self) -> Tick {
+        Tick::at((self.latest() as u64) << EPOCH_BITS)
     }
 }
 
@@ -471,88 +486,4 @@ const fn scale(fraction: u64, count: usize) -> usize {
 }
 
 #[cfg(all(test, not(sluice_loom)))]
-mod tests {
-    use super::*;
-    use crate::quota::Quota;
-
-    const EPOCH: u64 = 1 << EPOCH_BITS;
-
-    fn table() -> CompactTable {
-        let bucket = TickBucket::new(&Quota::per_day(1).burst(1)).unwrap();
-        CompactTable::new(bucket, 64, WhenFull::ForgetLeast)
-    }
-
-    fn ask(table: &CompactTable, read: u64, really: u64) -> bool {
-        table.check(7, 1, Tick::at(read), |_| Tick::at(really)).is_allowed()
-    }
-
-    /// A thread reads the clock, sleeps for some epochs, and then meets a debt that was made meanwhile. By its
-    /// own time that debt is so far ahead that it looks long paid.
-    #[test]
-    fn a_thread_that_comes_late_judges_by_the_time_that_others_have_read() {
-        for sleep in [1, 2, 4, 8, 9, 12, 15, 16, 17, 40] {
-            let table = table();
-            let late = sleep * EPOCH;
-            assert!(ask(&table, late, late));
-            assert!(!ask(&table, 5, late + 1), "{sleep} epochs late");
-            assert!(!ask(&table, late + 2, late + 2), "{sleep} epochs late, its debt is gone");
-            // What it was charged itself, before it slept, was paid after four epochs.
-            if sleep > 4 {
-                table.give_back(7, 1, Receipt::new(u128::from(5 + table.bucket.capacity())), Tick::at(5));
-                assert!(!ask(&table, late + 3, late + 3), "{sleep} epochs late, it was given back");
-            }
-        }
-    }
-
-    /// The clock may be set back as far as it likes.
-    #[test]
-    fn a_clock_that_is_set_back_neither_hangs_nor_admits_more() {
-        for back in [EPOCH / 2, EPOCH, 2 * EPOCH, 3 * EPOCH, 7 * EPOCH, 9 * EPOCH, 20 * EPOCH] {
-            let table = table();
-            let now = 20 * EPOCH;
-            assert!(ask(&table, now, now));
-            assert!(!ask(&table, now - back, now - back), "{back} ticks");
-            assert!(!ask(&table, now, now));
-            // Another key is judged, too.
-            assert!(table.check(8 << 40 | 8, 1, Tick::at(now - back), |_| Tick::at(now - back)).is_allowed());
-        }
-    }
-
-    /// A debt that is owed for four epochs, met in each of them.
-    #[test]
-    fn debts_are_owed_from_epoch_to_epoch() {
-        for step in [1, 2, 3, 4] {
-            let table = table();
-            assert!(ask(&table, 5, 5));
-            let paid = 5 + table.bucket.capacity();
-            let mut now = 5;
-            while now + step * EPOCH < paid {
-                now += step * EPOCH;
-                assert!(!ask(&table, now, now), "{now} of {paid}");
-            }
-            assert!(!ask(&table, paid - 1, paid - 1));
-            assert!(ask(&table, paid, paid));
-        }
-    }
-
-    /// It sleeps between looking and writing: the page has been cleared, and the word that it writes then
-    /// must not look like a debt when time has gone round.
-    #[test]
-    fn a_word_that_is_written_late_is_taken_back() {
-        let table = table();
-        let homes = table.homes(7);
-        let line = homes.lines[0];
-        let slot = table.slots.line(line).next().unwrap();
-        let (read, tat) = (Epochs(0), 5 + table.bucket.capacity());
-        // What another did meanwhile.
-        table.freshen(line, Tick::at(40 * EPOCH));
-        slot.replace(Word::EMPTY, Word::new(homes.tag, tat)).unwrap();
-        mend(slot, table.page(line), homes.tag, tat, read);
-        assert!(slot.load().is_empty());
-        // A debt that is still owed stays.
-        let tat = 41 * EPOCH;
-        slot.replace(Word::EMPTY, Word::new(homes.tag, tat)).unwrap();
-        mend(slot, table.page(line), homes.tag, tat, read);
-        assert!(!slot.load().is_empty());
-    }
-}
+mod tests;

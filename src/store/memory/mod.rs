@@ -23,7 +23,8 @@ use crate::sip::Secret;
 use crate::time::{self, Clock, Monotonic, Timestamp};
 
 /// A table of fixed size in this process's memory. The default store. It serves the one limiter that it is
-/// given to.
+/// given to: what it keeps of a key means something for that limiter's quota alone. To change a quota, make
+/// another limiter, with another store; its keys start without debts.
 ///
 /// `S` is the state of the algorithm that it serves; it is inferred.
 ///
@@ -48,7 +49,7 @@ use crate::time::{self, Clock, Monotonic, Timestamp};
 /// Up to `capacity` live keys (keys that still owe something) are held without losing one. Beyond, a
 /// new key may find both of its homes full of live keys; [`WhenFull`] says what then.
 /// [`evicted_live`](Self::evicted_live) and [`turned_away`](Self::turned_away) count how often; a warning is logged
-/// once, when four fifths of the slots are taken or the first key is lost.
+/// once, when some three fifths of the slots are taken (more keys than its capacity), or the first key is lost.
 ///
 /// # Accuracy
 ///
@@ -238,8 +239,15 @@ const fn before_the_beginning() -> Timestamp {
 }
 
 impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
+    /// # Panics
+    ///
+    /// If this store was prepared for a bucket with another quota: by that one it would go on to judge.
+    #[track_caller]
     fn prepare(&self, algorithm: &A) {
-        self.table(algorithm);
+        if let Table::Compact { table, .. } = self.table(algorithm) {
+            let bucket = algorithm.as_bucket().and_then(|quota| TickBucket::new(&quota));
+            assert!(bucket.as_ref() == Some(table.bucket()), "a store serves one limiter, with one quota");
+        }
     }
 
     #[inline(always)]

@@ -13,6 +13,10 @@ pub(super) struct Pressure {
 
 const ONE: u32 = 1 << 16;
 
+/// What arrivals meet when three fifths of all slots are taken: less, since they choose the emptier of two homes.
+/// From two thirds on, large tables begin to lose keys.
+const WORRYING: u32 = ONE / 20 * 11;
+
 /// One arrival in so many is looked at.
 const SAMPLE: u64 = 64;
 
@@ -32,7 +36,7 @@ impl Pressure {
         let load = self.load.load(Ordering::Relaxed);
         let load = load - load / WEIGHT + met / WEIGHT;
         self.load.store(load, Ordering::Relaxed);
-        if load > ONE / 5 * 4 {
+        if load > WORRYING {
             self.warn_once(telemetry::table_filling_up);
         }
     }
@@ -53,6 +57,11 @@ impl Pressure {
 
     pub(super) fn turned_away(&self) -> u64 {
         self.turned_away.load(Ordering::Relaxed)
+    }
+
+    #[cfg(all(test, not(sluice_loom)))]
+    pub(super) fn has_warned(&self) -> bool {
+        self.warned.load(Ordering::Relaxed) > 0
     }
 
     fn warn_once(&self, warn: impl FnOnce()) {

@@ -18,16 +18,37 @@ pub(super) struct Slot<'a>(&'a AtomicU64);
 impl Slot<'_> {
     #[inline(always)]
     pub(super) fn load(self) -> Word {
+        before_a_step();
         Word::from_bits(self.0.load(Ordering::Acquire))
+    }
+
+    /// As [`load`](Self::load), and in one order with what other threads say of the word's page: if its writer
+    /// does not see that the page is gone through, this sees what he wrote.
+    pub(super) fn load_in_order(self) -> Word {
+        before_a_step();
+        in_order();
+        Word::from_bits(self.0.load(Ordering::SeqCst))
     }
 
     /// Writes `new` if `old` is still there; else tells what is.
     #[inline(always)]
     pub(super) fn replace(self, old: Word, new: Word) -> Result<(), Word> {
+        before_a_step();
         let swapped = self.0.compare_exchange(old.bits(), new.bits(), Ordering::SeqCst, Ordering::Acquire);
         swapped.map(|_| ()).map_err(Word::from_bits)
     }
 }
+
+#[cfg(not(all(test, sluice_loom)))]
+#[inline(always)]
+pub(super) const fn before_a_step() {}
+
+#[cfg(not(all(test, sluice_loom)))]
+#[inline(always)]
+pub(super) const fn in_order() {}
+
+#[cfg(all(test, sluice_loom))]
+pub(super) use super::models::{before_a_step, in_order};
 
 /// Slots in lines that each begin at a cache line.
 pub(super) struct Slots {

@@ -8,10 +8,10 @@ use crate::time::{Timestamp, duration_from_nanos};
 /// rate is rounded, and a debt fits into 36 bits with room to spare.
 ///
 /// Clock readings are rounded down to ticks, so an admission after silence may count as up to a tick
-/// earlier than it was. A tick is the time in which a full bucket empties, divided by at least 2^32: less
-/// than half a nanosecond for 20 at ten per second, a third of a microsecond for 10,000 per hour. Waits that
-/// are told are exact all the same: they are the least after which the rounded clock admits.
-#[derive(Clone, Copy, Debug)]
+/// earlier than it was. A tick is the time in which a full bucket empties, divided by at least 2^32, or less than
+/// a nanosecond: less than half of one for 20 at ten per second, a third of a microsecond for 10,000 per hour.
+/// Waits that are told are exact all the same: they are the least after which the rounded clock admits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct TickBucket {
     burst: u32,
     /// A token is `1 << shift` ticks.
@@ -62,7 +62,8 @@ const DEBT_BITS: u32 = 34;
 /// Ticks as fine as a quarter nanosecond gain nothing: no clock is that fine. And the reciprocal fits.
 const MAX_TICKS_PER_NANO: u64 = 4;
 
-/// A clock that runs for longer than this, 73 years, stands still: counts of ticks stay below 2^63.
+/// A clock that runs for longer than this, 73 years, stands still: counts of ticks stay below 2^63. (So of a
+/// quota of one in a hundred years, one process sees one.)
 const MAX_NANOS: u64 = 1 << 61;
 
 impl TickBucket {
@@ -144,7 +145,7 @@ impl TickBucket {
         }
         #[allow(clippy::cast_possible_truncation)] // It is less than 2^63.
         let count = ((u128::from(nanos) * u128::from(self.reciprocal)) >> RECIPROCAL_BITS) as u64;
-        // What is left is less than two periods: it may be computed modulo 2^64.
+        // What is left is less than two periods, of which none exceeds 2^62: it may be computed modulo 2^64.
         let rest = nanos.wrapping_mul(self.ticks.get()).wrapping_sub(count.wrapping_mul(self.period));
         if rest < self.period { Tick { count, rest } } else { self.next(Tick { count, rest }) }
     }
@@ -154,8 +155,9 @@ impl TickBucket {
         self.tick(Timestamp::from_nanos(MAX_NANOS))
     }
 
-    /// The reciprocal is rounded down, by less than one, so that an estimate may be low by one. That is seldom
-    /// the case: a branch that is foreseen is not waited for.
+    /// The reciprocal is rounded down, by less than one, and `nanos` of it over 2^62 are less than a half: so an
+    /// estimate may be low by one, and no more. That is seldom the case: a branch that is foreseen is not
+    /// waited for.
     #[cold]
     const fn next(&self, low: Tick) -> Tick {
         Tick { count: low.count + 1, rest: low.rest - self.period }
@@ -234,5 +236,67 @@ mod tests {
             }
         }
         assert!(TickBucket::new(&Quota::new(u32::MAX, Duration::from_nanos(1)).unwrap()).is_none());
+    }
+
+    /// Periods that share no factor with the ticks, at the instants where a tick begins, and at the clock's end.
+    #[test]
+    fn ticks_are_exact_where_they_begin_and_where_the_clock_ends() {
+        let of = |limit, nanos, burst| Quota::new(limit, Duration::from_nanos(nanos)).unwrap().burst(burst);
+        let century = 100 * 366 * 86_400 * 1_000_000_000;
+        let quotas = [
+            of(1, century - 1, 1),
+            of(3, century - 1, u32::MAX),
+            of(u32::MAX, century - 1, 1),
+            of(u32::MAX, century, u32::MAX),
+            of(1, 1, 1),
+            of(3, 1, u32::MAX),
+            of(7, 2, 3),
+            of(u32::MAX, (1 << 30) + 1, 1 << 20),
+            of(1 << 31, 999_999_937, 1),
+        ];
+        for quota in quotas {
+            let bucket = TickBucket::new(&quota).unwrap();
+            let (ticks, period) = (u128::from(bucket.ticks.get()), u128::from(bucket.period));
+            assert!(ticks < 4 * period && period < 1 << 62, "{quota:?}");
+            let last = u128::from(MAX_NANOS) * ticks / period;
+            for part in 0..1_000 {
+                let begins = (last * part / 999 * period).div_ceil(ticks);
+                for nanos in [begins.saturating_sub(1), begins, begins + 1] {
+                    let exact = nanos.min(u128::from(MAX_NANOS)) * ticks;
+                    let tick = bucket.tick(Timestamp::from_nanos(u64::try_from(nanos).unwrap()));
+                    assert_eq!(u128::from(tick.count), exact / period, "{quota:?} at {nanos}");
+                    assert_eq!(u128::from(tick.rest), exact % period, "{quota:?} at {nanos}");
+                    assert!(tick.count < 1 << 63);
+                }
+            }
+            assert_eq!(bucket.tick(Timestamp::MAX).count, bucket.last().count);
+        }
+    }
+
+    /// No debt that a word can tell of, and no cost, makes a ruling overflow or free more than there is.
+    #[test]
+    fn rulings_at_the_edges() {
+        for burst in [1, 2, 3, 20, u32::MAX - 1, u32::MAX] {
+            let bucket = TickBucket::new(&Quota::per_hour(7).burst(burst)).unwrap();
+            let full = bucket.capacity();
+            for debt in [0, 1, full - 1, full, full + 1, 7 << 32] {
+                for cost in [0, 1, 2, burst - 1, burst, burst.saturating_add(1), u32::MAX] {
+                    let price = u128::from(cost) << bucket.shift;
+                    let after = u128::from(debt) + price;
+                    let ruling = bucket.judge(debt, cost);
+                    let is_right = match ruling {
+                        Ruling::Peek { debt: owed } => cost == 0 && owed == debt,
+                        Ruling::Never { debt: owed } => cost > burst && owed == debt,
+                        Ruling::Admit { debt: owed } => u128::from(owed) == after && after <= u128::from(full),
+                        Ruling::Refuse { debt: owed, wait } => {
+                            owed == debt && cost <= burst && u128::from(full) + u128::from(wait) == after && wait > 0
+                        }
+                    };
+                    assert!(is_right, "burst {burst}, debt {debt}, cost {cost}: {ruling:?}");
+                    let decision = bucket.decision(ruling, Tick::at(5));
+                    assert!(decision.remaining() <= decision.limit());
+                }
+            }
+        }
     }
 }
