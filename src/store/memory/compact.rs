@@ -31,12 +31,14 @@
 //!   beginning of that epoch but one ([`Epochs::clamp`]): somebody has read that time, so it has come;
 //! - who goes through a page says so first, and who has written looks afterwards whether somebody said so
 //!   meanwhile. Either the word is seen by who goes through the page, or its writer takes it back if it was
-//!   paid by then ([`CompactTable::mend`]);
+//!   paid by then ([`mend`]);
 //! - a key that is not found was paid when it was looked for, and not at an earlier reading of the clock: so
 //!   that is read again before it is put into a slot.
 //!
-//! What remains: if a thread is held up for nine epochs between judging an empty slot and writing to it, the
-//! key that it writes may look indebted to others in the instants until it takes the word back.
+//! What remains: if a thread is held up for nine epochs between judging a slot and writing to it, the key that it
+//! writes may look indebted to others in the instants until it takes the word back; and if one of them is admitted
+//! and charges on top of that in these instants, the false debt stays until it is paid, four epochs at most. So a
+//! key may be refused that should pass, and never the other way round.
 
 use super::slots::{LINES_PER_PAGE, PAGE, SLOTS, Slot, Slots, before_a_step, in_order};
 use super::ticks::{Ruling, Tick, TickBucket};
