@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) writer: Option<Arc<Writer>>,
     /// Whether responses carry the verdict.
     pub(crate) tells_verdict: bool,
+    /// Whether responses tell how long their requests waited.
+    pub(crate) tells_timing: bool,
     /// Whether the preflights of CORS count like other requests.
     pub(crate) counts_preflights: bool,
 }
@@ -57,7 +59,8 @@ impl Shared {
                 Some(Reading { policy: bid.policy, decision, next_after, mark: writer.mark(&bid.key) })
             }))
         });
-        Told { fields, verdict: self.tells_verdict.then(|| Box::new(verdict(&self.policies, bids))) }
+        let waited = if self.tells_timing { waited(&self.policies, bids) } else { None };
+        Told { fields, waited, verdict: self.tells_verdict.then(|| Box::new(verdict(&self.policies, bids))) }
     }
 
     /// The time until the key of a bid has one unit.
@@ -254,6 +257,14 @@ fn verdict_at_rest(policies: &[Policy], bids: &mut [Bid]) -> Verdict {
         bid.decision = bid.decision.and_then(|_| policies[bid.policy].limiter().peek(&bid.key, 0));
     }
     verdict(policies, bids)
+}
+
+/// In one queue after the other; `None` for a request that did not wait at all.
+fn waited(policies: &[Policy], bids: &[Bid]) -> Option<Duration> {
+    // Shadows delay nobody, and the refused have not waited.
+    let has_waited = |bid: &&Bid| !policies[bid.policy].is_shadow() && !bid.is_refused();
+    let delays = bids.iter().filter(has_waited).filter_map(|bid| bid.decision).map(|decision| decision.delay());
+    Some(delays.fold(Duration::ZERO, Duration::saturating_add)).filter(|waited| !waited.is_zero())
 }
 
 fn verdict(policies: &[Policy], bids: &[Bid]) -> Verdict {

@@ -111,6 +111,7 @@ impl RateLimitLayer {
             responder: Responder::default(),
             writer: None,
             tells_verdict: false,
+            tells_timing: false,
             counts_preflights: false,
         };
         Ok(Self { shared }.with_fields(RateLimitFields::default()))
@@ -142,6 +143,13 @@ impl RateLimitLayer {
     /// `X-Rate-Limited-For`.
     pub fn with_wait_fields(mut self, fields: WaitFields) -> Self {
         self.shared.responder.wait = fields;
+        self
+    }
+
+    /// Adds `Server-Timing: ratelimit;dur=…` (milliseconds) to the responses of requests that waited in a
+    /// [`LeakyQueue`](crate::LeakyQueue). Pages of other origins read it only with `Timing-Allow-Origin`.
+    pub const fn with_server_timing(mut self) -> Self {
+        self.shared.tells_timing = true;
         self
     }
 
@@ -197,7 +205,7 @@ impl RateLimitLayer {
     }
 
     /// The code with which gRPC clients are refused; [`GrpcStatus::ResourceExhausted`] unless set.
-    pub const fn grpc_status(mut self, status: GrpcStatus) -> Self {
+    pub const fn with_grpc_status(mut self, status: GrpcStatus) -> Self {
         self.shared.responder.grpc_status = status;
         self
     }

@@ -288,6 +288,20 @@ async fn a_queue_tells_of_its_places_when_the_turn_has_come() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_time_in_a_queue_is_told_if_asked_for() {
+    let queue = || LeakyQueue::new(Quota::per_second(2)).capacity(1);
+    let times = |layer: RateLimitLayer| async move {
+        let answers = futures_util::future::join_all((0..3).map(|_| ask(&layer, get("/")))).await;
+        answers.iter().map(|answer| field(answer, "server-timing").map(str::to_owned)).collect::<Vec<_>>()
+    };
+    assert_eq!(times(RateLimitLayer::new(Policy::new("q", queue()))).await, [None, None, None]);
+    let told = times(RateLimitLayer::new(Policy::new("q", queue())).with_server_timing()).await;
+    // The first did not wait, and the third was refused.
+    let [None, Some(second), None] = &told[..] else { panic!("{told:?}") };
+    assert!(second.starts_with("ratelimit;dur=50"), "{second}");
+}
+
 #[tokio::test]
 async fn nobody_is_told_of_policies_that_did_not_judge() {
     let skips = Policy::new("p", TokenBucket::new(Quota::per_minute(1)))

@@ -5,6 +5,7 @@
 //! | `Retry-After` (RFC 9110) | the refused; whole seconds, rounded up, never zero | always sent |
 //! | `X-Rate-Limited-For` | the refused; the exact wait | [`WaitFields`] |
 //! | `RateLimit-Policy`, `RateLimit` (Internet-Drafts) | everybody; what is left | [`RateLimitFields`] |
+//! | `Server-Timing` (W3C) | those who waited in a queue; how long | [`with_server_timing`](crate::RateLimitLayer::with_server_timing) |
 //! | `X-RateLimit-*` (habit) | everybody; what is left | [`RateLimitFields::x_rate_limit`] |
 
 mod decimal;
@@ -18,6 +19,7 @@ mod partition;
 mod retry;
 #[cfg(test)]
 mod tests;
+mod timing;
 mod writer;
 
 use http::{HeaderName, header};
@@ -25,6 +27,7 @@ use http::{HeaderName, header};
 pub use self::fields::{RateLimitFields, ResetForm, Tell};
 pub(crate) use self::retry::retry_after_seconds;
 pub use self::retry::{WaitFields, X_RATE_LIMITED_FOR};
+pub(crate) use self::timing::append_server_timing;
 pub(crate) use self::writer::{Fields, Reading, Writer};
 
 /// What is left of each policy.

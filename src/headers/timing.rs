@@ -1,0 +1,42 @@
+//! How long a request waited for its turn.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::decimal::{Scratch, value_of};
+
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+
+/// Adds `Server-Timing: ratelimit;dur=1234.567` (W3C Server Timing; milliseconds) to what is there.
+pub(crate) fn append_server_timing(fields: &mut HeaderMap, waited: Duration) {
+    // A map that is full takes no more; that is no reason to fail a response.
+    let _ = fields.try_append(SERVER_TIMING, value(waited));
+}
+
+fn value(waited: Duration) -> HeaderValue {
+    let micros = u64::try_from(waited.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
+    let mut out = Scratch::new();
+    out.push(b"ratelimit;dur=");
+    out.push_number(micros / 1_000);
+    out.push(b".");
+    out.push_padded(micros, 3);
+    value_of(&out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn milliseconds_to_the_microsecond() {
+        for (waited, told) in [
+            (Duration::from_nanos(1), "ratelimit;dur=0.001"),
+            (Duration::from_micros(1_500), "ratelimit;dur=1.500"),
+            (Duration::from_secs(2), "ratelimit;dur=2000.000"),
+        ] {
+            assert_eq!(value(waited), told);
+        }
+        assert!(value(Duration::MAX).len() < 40);
+    }
+}
