@@ -32,6 +32,7 @@
 //! - [`Limiter`]: an algorithm over a store ([`RateLimiter`]), the FIFO [`LeakyQueue`], or your own.
 //! - [`Policy`]: a limiter under a name, with a [`key`], a cost and conditions.
 //! - [`RateLimitLayer`]: one or more policies around a service.
+//! - [`headers`]: which fields tell clients what is left and how long to wait.
 //! - [`grpc`]: what gRPC and gRPC-Web clients are told, by the same layer.
 //! - [`ThrottleLayer`]: the same for services that do not speak HTTP, and for clients.
 //! - [`config`]: routes and policies from a TOML file.

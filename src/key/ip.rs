@@ -25,6 +25,22 @@ use crate::partition::PartitionKey;
 /// An IPv6 client usually owns a whole /64 and can send from any of its addresses, so that is what
 /// a key stands for, unless [set otherwise](Self::with_ipv6_prefix). IPv4 addresses are keys of their own, also
 /// in their IPv6 spellings (IPv4-mapped, NAT64 `64:ff9b::/96`, 6to4 `2002::/16`).
+///
+/// # Tiers
+///
+/// A home is often given a /56 and a site a /48: whoever has one can send from 256 or 65,536 networks of /64. Tiers
+/// with rising quotas bound that, and leave neighbours room:
+///
+/// ```
+/// use tower_sluice::algorithm::TokenBucket;
+/// use tower_sluice::key::PeerIp;
+/// use tower_sluice::{Policy, Quota, RateLimitLayer};
+///
+/// let tier = |name: &'static str, prefix, limit| {
+///     Policy::new(name, TokenBucket::new(Quota::per_second(limit))).key(PeerIp::new().with_ipv6_prefix(prefix))
+/// };
+/// let layer = RateLimitLayer::new([tier("device", 64, 10), tier("home", 56, 40), tier("site", 48, 200)]);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct PeerIp {
     ipv6_prefix: u8,
