@@ -188,6 +188,17 @@ fn the_embedded_default_of_the_example_server_is_taken() {
     Config::parse("server.toml", include_str!("../examples/server.toml")).unwrap();
 }
 
+#[test]
+fn the_format_is_taken_as_it_is_documented() {
+    let docs = include_str!("../src/config/mod.rs").lines().filter_map(|line| line.strip_prefix("//!"));
+    let format = docs.skip_while(|line| *line != " ```toml").skip(1).take_while(|line| *line != " ```");
+    let format: Vec<_> = format.collect();
+    assert!(format.len() > 20);
+    for text in [format.join("\n"), format.join("\n").replace("# answer =", "answer =")] {
+        Config::parse("format.toml", &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    }
+}
+
 /// The answers to so many POSTs of this media type to a route of this configuration.
 async fn answers<const N: usize>(config: &str, route: usize, media_type: &str) -> [Response<Bytes>; N] {
     let config = Config::parse("f.toml", config).unwrap_or_else(|error| panic!("{error}\n{config}"));

@@ -58,8 +58,8 @@
 //!
 //! The values of `[answer]` above are its defaults; see [`RateLimitFields`](crate::headers::RateLimitFields),
 //! [`Tell`](crate::headers::Tell), [`RejectionFormat`](crate::RejectionFormat) and
-//! [`GrpcStatus`](crate::grpc::GrpcStatus) for what they mean. Whatever it says, the refused are told
-//! `Retry-After` and `X-Rate-Limited-For`.
+//! [`GrpcStatus`](crate::grpc::GrpcStatus) for what they mean. Whatever they are, who is
+//! over a limit is told `Retry-After` and `X-Rate-Limited-For`.
 //!
 //! Paths match exactly. A route without a policy is not limited. Each route has budgets of its own, also
 //! where policies have the same name. `user` is the extension [`User`](crate::key::User),
