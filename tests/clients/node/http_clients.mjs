@@ -63,7 +63,7 @@ export function run({ server }) {
   const routes = CLIENTS.flatMap(([name, pack, path, call, waits]) => {
     const client = { version: version(pack), call, waits };
     const bare = { ...client, name, route: new Route(server, path) };
-    const told = { ...client, name: `${name}, all fields`, route: new Route(server, `/all${path}`) };
+    const told = { ...client, name: `${name}, all`, route: new Route(server, `/all${path}`) };
     return waits ? [bare, told] : [bare];
   });
   return Promise.all(routes.map((client) => measured({ ...client, call: () => client.call(client.route.url) })));

@@ -132,7 +132,7 @@ def all_fields(server):
             "x-ratelimit-limit": "1",
             "x-ratelimit-remaining": "0",
         }, told
-        row.did = " ".join(sorted(told)) + " ..."
+        row.did = f"{len(told) + 2} fields, one line each"
     except Exception as error:
         row.did, row.problem = "failed", f"{type(error).__name__}: {error}"
     return row
@@ -143,7 +143,7 @@ def run(server):
     made = []
     for name, package, path, maker, waits in CLIENTS:
         pinned = version(package) if package else curl_version()
-        for title, route in [(name, Route(server, path)), (f"{name}, all fields", Route(server, "/all" + path))]:
+        for title, route in [(name, Route(server, path)), (f"{name}, all", Route(server, "/all" + path))]:
             if waits or route.path == path:
                 made.append((title, pinned, route, maker(route.url), waits))
     with ThreadPoolExecutor(len(made)) as threads:
