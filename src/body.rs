@@ -86,6 +86,11 @@ impl RejectionBody {
         Self(Content::Streamed(Box::pin(body)))
     }
 
+    /// How long it is, if that is known and it is not empty.
+    pub(crate) fn content_length(&self) -> Option<u64> {
+        if self.is_end_stream() { None } else { self.size_hint().exact() }
+    }
+
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
         match &mut self.0 {
             Content::Whole(body) => {

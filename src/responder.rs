@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, header};
+use http::{HeaderValue, Method, Response, header};
 
 use crate::body::RejectionBody;
 use crate::grpc::{self, GrpcStatus, Protocol};
@@ -81,6 +81,9 @@ impl Responder {
             Protocol::Http => self.in_http(rejection, head),
             protocol => in_grpc(rejection, self.grpc_status, protocol).map(RejectionBody::from),
         };
+        if *head.method() == Method::HEAD {
+            response = without_content(response);
+        }
         let fields = response.headers_mut();
         if let Some(wait) = rejection.retry_after() {
             // A failed limiter knows no exact wait.
@@ -112,6 +115,16 @@ impl Responder {
         }
         response
     }
+}
+
+/// What GET is answered, for HEAD (RFC 9110, section 9.3.2). hyper leaves the content out by itself in HTTP/1.1, and
+/// sends it in HTTP/2, where clients take it for a violation of the protocol.
+fn without_content(response: Response<RejectionBody>) -> Response<RejectionBody> {
+    let (mut parts, body) = response.into_parts();
+    if let Some(length) = body.content_length() {
+        parts.headers.entry(header::CONTENT_LENGTH).or_insert_with(|| length.into());
+    }
+    Response::from_parts(parts, RejectionBody::from(()))
 }
 
 /// The answer to gRPC and gRPC-Web clients.

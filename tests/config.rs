@@ -1,5 +1,11 @@
 //! Configurations that make no sense, each with the line and the advice that it gets.
 
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::config::Config;
 
 /// A route with one policy, in which `line` replaces the line that sets the same field, or is added.
@@ -87,7 +93,10 @@ fn every_mistake_around_policies_is_told_with_its_line() {
             "[[route]]\npath = \"/a/{x}\"\n[[route]]\npath = \"/a/{y}\"".into(),
             "f.toml:4: path `/a/{y}` is already served",
         ),
-        ("[[rout]]\npath = \"/a\"".into(), "f.toml:1: unknown field `rout`, expected `client-ip` or `route`"),
+        (
+            "[[rout]]\npath = \"/a\"".into(),
+            "f.toml:1: unknown field `rout`, expected one of `client-ip`, `answer`, `route`",
+        ),
         ("[[route]\n".into(), "f.toml:1: "),
         (
             "[client-ip]\nsource = \"x-forwarded-for\"".into(),
@@ -110,6 +119,45 @@ fn every_mistake_around_policies_is_told_with_its_line() {
     ] {
         let message = told(&text);
         assert!(message.starts_with(expected), "{text}\n  told:     {message}\n  expected: {expected}");
+    }
+}
+
+#[test]
+fn every_mistake_in_an_answer_is_told_with_its_line() {
+    for (line, expected) in [
+        ("field = \"none\"", "unknown field `field`, expected one of `fields`, `x-ratelimit`, `tell`, `rejection`"),
+        (
+            "fields = \"draft-12\"",
+            "unknown variant `draft-12`, expected one of `draft-11`, `draft-07`, `draft-06`, `none`",
+        ),
+        ("fields = [\"draft-11\", \"draft-07\"]", "wanted string or table"),
+        ("fields = 11", "wanted string or table"),
+        ("x-ratelimit = \"date\"", "unknown variant `date`, expected one of `epoch`, `delta`, `none`"),
+        ("rejection = \"html\"", "unknown variant `html`, expected one of `problem`, `text`, `empty`"),
+        ("grpc-status = \"ok\"", "unknown variant `ok`, expected `resource-exhausted` or `unavailable`"),
+        ("tell = true", "invalid type: boolean `true`"),
+        ("tell = \"sometimes\"", "tell = \"sometimes\" says no occasion; write always, refused, never, or below-20%"),
+        ("tell = \"below-101%\"", "tell = \"below-101%\" says no occasion"),
+        ("tell = \"below-300%\"", "tell = \"below-300%\" says no occasion"),
+        ("tell = \"below-+5%\"", "tell = \"below-+5%\" says no occasion"),
+        ("tell = \"below-%\"", "tell = \"below-%\" says no occasion"),
+        ("tell = \"below-20\"", "tell = \"below-20\" says no occasion"),
+    ] {
+        let route = format!("{}[route.answer]\n{line}\n", with("burst = 20"));
+        for (text, at) in [(format!("\n[answer]\n{line}\n"), 3), (route, 11)] {
+            let message = told(&text);
+            let expected = format!("f.toml:{at}: {expected}");
+            assert!(message.starts_with(&expected), "{line}\n  told:     {message}\n  expected: {expected}");
+        }
+    }
+    let twice = told("[answer]\n[answer]\n");
+    assert!(twice.starts_with("f.toml:2: duplicate key"), "{twice}");
+    for text in [
+        "[[route]]\npath = \"/a\"\nanswer = { tell = \"never\" }",
+        "[[route]]\npath = \"/a\"\n[route.answer]\ntell = \"never\"",
+    ] {
+        let message = told(text);
+        assert!(message.starts_with("f.toml:3: the route has no policy"), "{message}");
     }
 }
 
@@ -138,4 +186,121 @@ fn what_makes_sense_is_taken() {
 #[test]
 fn the_embedded_default_of_the_example_server_is_taken() {
     Config::parse("server.toml", include_str!("../examples/server.toml")).unwrap();
+}
+
+#[test]
+fn the_format_is_taken_as_it_is_documented() {
+    let docs = include_str!("../src/config/mod.rs").lines().filter_map(|line| line.strip_prefix("//!"));
+    let format = docs.skip_while(|line| *line != " ```toml").skip(1).take_while(|line| *line != " ```");
+    let format: Vec<_> = format.collect();
+    assert!(format.len() > 20);
+    for text in [format.join("\n"), format.join("\n").replace("# answer =", "answer =")] {
+        Config::parse("format.toml", &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    }
+}
+
+/// The answers to so many POSTs of this media type to a route of this configuration.
+async fn answers<const N: usize>(config: &str, route: usize, media_type: &str) -> [Response<Bytes>; N] {
+    let config = Config::parse("f.toml", config).unwrap_or_else(|error| panic!("{error}\n{config}"));
+    let hello = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) });
+    let service = config.routes()[route].layer().unwrap().layer(hello);
+    let mut answers = Vec::new();
+    for _ in 0..N {
+        let request = Request::post("/").header("content-type", media_type).body(()).unwrap();
+        let (parts, body) = service.clone().oneshot(request).await.unwrap().into_parts();
+        answers.push(Response::from_parts(parts, body.collect().await.unwrap().to_bytes()));
+    }
+    answers.try_into().unwrap()
+}
+
+/// The fields that tell what is left, by name.
+fn limits(answer: &Response<Bytes>) -> String {
+    let mut names: Vec<_> = answer.headers().keys().map(|name| name.as_str()).collect();
+    names.retain(|name| name.contains("ratelimit"));
+    names.sort_unstable();
+    names.join(" ")
+}
+
+#[tokio::test]
+async fn the_file_says_what_is_told_and_when() {
+    const DRAFT_11: &str = "ratelimit ratelimit-policy";
+    const DRAFT_06: &str = "ratelimit-limit ratelimit-policy ratelimit-remaining ratelimit-reset";
+    const LEGACY: &str = "x-ratelimit-limit x-ratelimit-remaining x-ratelimit-reset";
+    for (answer, fresh, used_up, refused) in [
+        ("", DRAFT_11, DRAFT_11, DRAFT_11),
+        ("fields = \"draft-11\"", DRAFT_11, DRAFT_11, DRAFT_11),
+        ("fields = \"draft-07\"", DRAFT_11, DRAFT_11, DRAFT_11),
+        ("fields = \"draft-06\"", DRAFT_06, DRAFT_06, DRAFT_06),
+        ("fields = \"none\"", "", "", ""),
+        ("fields = \"none\"\nx-ratelimit = \"none\"", "", "", ""),
+        ("fields = \"none\"\nx-ratelimit = \"epoch\"", LEGACY, LEGACY, LEGACY),
+        ("tell = \"always\"", DRAFT_11, DRAFT_11, DRAFT_11),
+        ("tell = \"below-50%\"", "", DRAFT_11, DRAFT_11),
+        ("tell = \"below-0%\"", "", "", DRAFT_11),
+        ("tell = \"refused\"", "", "", DRAFT_11),
+        ("tell = \"never\"", "", "", ""),
+    ] {
+        // Two of half the burst, so that one half is left after the first, and nothing after the second.
+        let policy = with("cost = 5").replace("1s", "1h");
+        for config in [format!("[answer]\n{answer}\n{policy}"), format!("{policy}[route.answer]\n{answer}\n")] {
+            let told: [_; 3] = answers(&config, 0, "text/plain").await;
+            assert_eq!(told.each_ref().map(limits), [fresh, used_up, refused], "{config}");
+            assert!(told[2].headers().contains_key("retry-after"), "{config}");
+            assert!(told[2].headers().contains_key("x-rate-limited-for"), "{config}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_file_says_how_a_refusal_looks() {
+    let refused = async |answer: &str, media_type: &str| {
+        let config = format!("[answer]\n{answer}\n{}", with("cost = 10").replace("1s", "1h"));
+        let [_, refused] = answers(&config, 0, media_type).await;
+        refused
+    };
+    let syntax = async |answer: &str| {
+        let refused = refused(answer, "text/plain").await;
+        refused.headers()["ratelimit"].to_str().unwrap().split_once('=').unwrap().0.to_owned()
+    };
+    assert_eq!(syntax("").await, "\"p\";r");
+    assert_eq!(syntax("fields = \"draft-11\"").await, "\"p\";r");
+    assert_eq!(syntax("fields = \"draft-07\"").await, "limit");
+
+    let reset = async |answer: &str| {
+        let refused = refused(answer, "text/plain").await;
+        refused.headers()["x-ratelimit-reset"].to_str().unwrap().parse::<u64>().unwrap()
+    };
+    assert_eq!(reset("x-ratelimit = \"delta\"").await, 3_600);
+    assert!(reset("x-ratelimit = \"epoch\"").await > 1_700_000_000);
+
+    for (answer, media_type) in [
+        ("", Some("application/problem+json")),
+        ("rejection = \"problem\"", Some("application/problem+json")),
+        ("rejection = \"text\"", Some("text/plain; charset=utf-8")),
+        ("rejection = \"empty\"", None),
+    ] {
+        let refused = refused(answer, "text/plain").await;
+        assert_eq!(refused.headers().get("content-type").map(|value| value.to_str().unwrap()), media_type, "{answer}");
+        assert_eq!(refused.body().is_empty(), media_type.is_none(), "{answer}");
+    }
+    for (answer, status) in
+        [("", "8"), ("grpc-status = \"resource-exhausted\"", "8"), ("grpc-status = \"unavailable\"", "14")]
+    {
+        assert_eq!(refused(answer, "application/grpc").await.headers()["grpc-status"], status, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_route_differs_in_what_it_says_and_in_nothing_else() {
+    let policy = with("cost = 10").replace("1s", "1h");
+    let other = policy.replace("/a", "/b");
+    let general = "[answer]\nx-ratelimit = \"delta\"\nrejection = \"text\"\ntell = \"refused\"\n";
+    let config = format!("{general}{policy}[route.answer]\nrejection = \"empty\"\nx-ratelimit = \"none\"\n{other}");
+    let [admitted, refused] = answers(&config, 0, "text/plain").await;
+    assert_eq!([limits(&admitted).as_str(), limits(&refused).as_str()], ["", "ratelimit ratelimit-policy"]);
+    assert!(refused.body().is_empty());
+    let [admitted, refused] = answers(&config, 1, "text/plain").await;
+    assert_eq!(limits(&admitted), "");
+    assert!(limits(&refused).ends_with("x-ratelimit-limit x-ratelimit-remaining x-ratelimit-reset"));
+    assert_eq!(refused.headers()["content-type"], "text/plain; charset=utf-8");
 }

@@ -75,7 +75,23 @@ const PICTURE: &[(&str, &[&str])] = &[
     ("future", &["body", "head", "judge", "telemetry", "told"]),
     ("service", &["body", "future", "head", "judge"]),
     ("layer", &["body", "grpc", "head", "headers", "judge", "policy", "rejection", "responder", "service"]),
-    ("config", &["algorithm", "head", "key", "layer", "limiter", "partition", "policy", "queue", "quota"]),
+    (
+        "config",
+        &[
+            "algorithm",
+            "grpc",
+            "head",
+            "headers",
+            "key",
+            "layer",
+            "limiter",
+            "partition",
+            "policy",
+            "queue",
+            "quota",
+            "responder",
+        ],
+    ),
 ];
 
 /// Modules that must compile without any HTTP type, for workers and clients of other protocols.

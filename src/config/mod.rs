@@ -29,8 +29,16 @@
 //! trusted = ["10.0.0.0/8"]       # and / or: hops = 1
 //! ipv6-prefix = 64
 //!
+//! [answer]                       # optional; what clients are told
+//! fields = "draft-11"            # draft-11 | draft-07 | draft-06 | none: the syntax of the `RateLimit` fields
+//! x-ratelimit = "none"           # epoch | delta | none: how `X-RateLimit-Reset` tells time, if it is sent
+//! tell = "always"                # always | refused | below-20% | never: when these fields are sent
+//! rejection = "problem"          # problem | text | empty: the body of a refusal
+//! grpc-status = "resource-exhausted"   # resource-exhausted | unavailable
+//!
 //! [[route]]
 //! path = "/api"                  # or a list; all paths of a route share its policies and their budgets
+//!   # answer = { tell = "never" }   # any keys of [answer], for this route; the others are as there
 //!   [[route.policy]]
 //!   name = "per-client"
 //!   algorithm = "token-bucket"   # token-bucket | leaky-bucket | leaky-queue | fixed-window | sliding-window
@@ -48,10 +56,16 @@
 //!   status = 429                 # any 4xx or 5xx; default: 429, or 503 if everybody shares the key
 //! ```
 //!
+//! The values of `[answer]` above are its defaults; see [`RateLimitFields`](crate::headers::RateLimitFields),
+//! [`Tell`](crate::headers::Tell), [`RejectionFormat`](crate::RejectionFormat) and
+//! [`GrpcStatus`](crate::grpc::GrpcStatus) for what they mean. Whatever they are, who is
+//! over a limit is told `Retry-After` and `X-Rate-Limited-For`.
+//!
 //! Paths match exactly. A route without a policy is not limited. Each route has budgets of its own, also
 //! where policies have the same name. `user` is the extension [`User`](crate::key::User),
 //! which an authenticating layer must insert.
 
+mod answer;
 mod error;
 mod key;
 mod policy;
@@ -61,6 +75,7 @@ use std::collections::{HashMap, HashSet};
 
 pub use self::error::ConfigError;
 
+use self::answer::Answer;
 use self::error::Source;
 use self::key::KeySpec;
 use self::raw::{RawClientIp, RawConfig, RawRoute};
@@ -98,10 +113,14 @@ impl Config {
             Some(raw) => client_ip(&source, raw)?,
             None => ClientIp::peer(),
         };
+        let answer = match raw.answer {
+            Some(raw) => Answer::parse(&source, &raw)?,
+            None => Answer::default(),
+        };
         let mut seen = HashMap::new();
         let mut routes = Vec::new();
         for raw in raw.route {
-            routes.push(Route::build(&source, raw, &client_ip, &mut seen)?);
+            routes.push(Route::build(&source, raw, &client_ip, answer, &mut seen)?);
         }
         Ok(Self { client_ip, routes })
     }
@@ -149,6 +168,7 @@ impl Route {
         source: &Source<'_>,
         raw: RawRoute,
         client_ip: &ClientIp,
+        general: Answer,
         seen: &mut HashMap<String, usize>,
     ) -> Result<Self, ConfigError> {
         let at = raw.path.span();
@@ -166,6 +186,15 @@ impl Route {
             }
         }
 
+        let answer = match raw.answer {
+            Some(raw_answer) if raw.policy.is_empty() => {
+                let problem = "the route has no policy, so that it refuses nobody and tells nothing; remove its answer, or give it a [[route.policy]]";
+                return Err(source.error(&raw_answer.span(), problem));
+            }
+            Some(raw) => Answer::parse(source, raw.get_ref())?.or(general),
+            None => general,
+        };
+
         let (mut policies, mut keys, mut names) = (Vec::new(), Vec::new(), HashSet::new());
         for raw in raw.policy {
             let (name, name_at) = (raw.name.get_ref().clone(), raw.name.span());
@@ -180,7 +209,8 @@ impl Route {
             None
         } else {
             // Each policy and their names were checked where their lines are known.
-            Some(RateLimitLayer::try_new(policies).map_err(|error| source.error(&at, error))?)
+            let layer = RateLimitLayer::try_new(policies).map_err(|error| source.error(&at, error))?;
+            Some(answer.apply_to(layer))
         };
         Ok(Self { paths, line, layer, keys })
     }

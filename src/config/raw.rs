@@ -7,6 +7,7 @@ use toml::Spanned;
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct RawConfig {
     pub(super) client_ip: Option<RawClientIp>,
+    pub(super) answer: Option<RawAnswer>,
     #[serde(default)]
     pub(super) route: Vec<RawRoute>,
 }
@@ -22,8 +23,19 @@ pub(super) struct RawClientIp {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawAnswer {
+    pub(super) fields: Option<FieldsName>,
+    pub(super) x_ratelimit: Option<ResetName>,
+    pub(super) tell: Option<Spanned<String>>,
+    pub(super) rejection: Option<RejectionName>,
+    pub(super) grpc_status: Option<GrpcStatusName>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct RawRoute {
     pub(super) path: Spanned<OneOrMany>,
+    pub(super) answer: Option<Spanned<RawAnswer>>,
     #[serde(default)]
     pub(super) policy: Vec<RawPolicy>,
 }
@@ -49,6 +61,41 @@ pub(super) struct RawPolicy {
     #[serde(default)]
     pub(super) on_missing_key: OnMissingKey,
     pub(super) status: Option<Spanned<u16>>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+pub(super) enum FieldsName {
+    #[serde(rename = "draft-11")]
+    Draft11,
+    #[serde(rename = "draft-07")]
+    Draft07,
+    #[serde(rename = "draft-06")]
+    Draft06,
+    #[serde(rename = "none")]
+    None,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum ResetName {
+    Epoch,
+    Delta,
+    None,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RejectionName {
+    Problem,
+    Text,
+    Empty,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum GrpcStatusName {
+    ResourceExhausted,
+    Unavailable,
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]

@@ -60,10 +60,11 @@ const CLIENTS = [
 ];
 
 export function run({ server }) {
-  return Promise.all(
-    CLIENTS.map(([name, pack, path, call, waits]) => {
-      const route = new Route(server, path);
-      return measured({ name, version: version(pack), route, call: () => call(route.url), waits });
-    }),
-  );
+  const routes = CLIENTS.flatMap(([name, pack, path, call, waits]) => {
+    const client = { version: version(pack), call, waits };
+    const bare = { ...client, name, route: new Route(server, path) };
+    const told = { ...client, name: `${name}, all`, route: new Route(server, `/all${path}`) };
+    return waits ? [bare, told] : [bare];
+  });
+  return Promise.all(routes.map((client) => measured({ ...client, call: () => client.call(client.route.url) })));
 }

@@ -4,6 +4,7 @@ import logging
 import shutil
 import subprocess
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +20,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from measure import Route, measured
+from measure import WAIT, Route, Row, get, measured
 
 
 def urllib3_client(url):
@@ -110,11 +111,40 @@ CLIENTS = [
 ]
 
 
+def all_fields(server):
+    """That the routes under /all tell everything at once, and each field in one line."""
+    row = Row("all fields at once", "-", "")
+    try:
+        answers = [get(server + "/all/fields") for _ in range(2)]
+        asked = time.time()
+        assert [status for status, _, _ in answers] == [200, 429], answers
+        fields = answers[1][1]
+        told = {name: value for name, value in fields if "limit" in name or name in ("retry-after", "cache-control")}
+        assert len(fields) == len(dict(fields)), f"a field of two lines: {fields}"
+        reset = int(told.pop("x-ratelimit-reset"))
+        assert asked < reset <= asked + WAIT + 1, f"reset at {reset}, asked at {asked}"
+        assert 0 < float(told.pop("x-rate-limited-for")) <= WAIT
+        assert told == {
+            "cache-control": "no-store",
+            "retry-after": "2",
+            "ratelimit-policy": '"p";q=1;w=2',
+            "ratelimit": '"p";r=0;t=2',
+            "x-ratelimit-limit": "1",
+            "x-ratelimit-remaining": "0",
+        }, told
+        row.did = f"{len(told) + 2} fields, one line each"
+    except Exception as error:
+        row.did, row.problem = "failed", f"{type(error).__name__}: {error}"
+    return row
+
+
 def run(server):
     # Made before the clock runs, since some read certificates; then all at once.
     made = []
     for name, package, path, maker, waits in CLIENTS:
-        route = Route(server, path)
-        made.append((name, version(package) if package else curl_version(), route, maker(route.url), waits))
+        pinned = version(package) if package else curl_version()
+        for title, route in [(name, Route(server, path)), (f"{name}, all", Route(server, "/all" + path))]:
+            if waits or route.path == path:
+                made.append((title, pinned, route, maker(route.url), waits))
     with ThreadPoolExecutor(len(made)) as threads:
-        return list(threads.map(lambda client: measured(*client), made))
+        return [all_fields(server), *threads.map(lambda client: measured(*client), made)]

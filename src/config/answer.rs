@@ -1,0 +1,90 @@
+use toml::Spanned;
+
+use super::error::{ConfigError, Source};
+use super::raw::{FieldsName, GrpcStatusName, RawAnswer, RejectionName, ResetName};
+use crate::grpc::GrpcStatus;
+use crate::headers::{RateLimitFields, ResetForm, Tell};
+use crate::layer::RateLimitLayer;
+use crate::responder::RejectionFormat;
+
+/// What clients are told; whatever is left out, the layer's defaults decide.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Answer {
+    fields: Option<FieldsName>,
+    x_ratelimit: Option<ResetName>,
+    tell: Option<Tell>,
+    rejection: Option<RejectionName>,
+    grpc_status: Option<GrpcStatusName>,
+}
+
+impl Answer {
+    pub(super) fn parse(source: &Source<'_>, raw: &RawAnswer) -> Result<Self, ConfigError> {
+        Ok(Self {
+            fields: raw.fields,
+            x_ratelimit: raw.x_ratelimit,
+            tell: raw.tell.as_ref().map(|text| tell(source, text)).transpose()?,
+            rejection: raw.rejection,
+            grpc_status: raw.grpc_status,
+        })
+    }
+
+    /// What this says, and where it says nothing, what `general` says.
+    pub(super) fn or(self, general: Self) -> Self {
+        Self {
+            fields: self.fields.or(general.fields),
+            x_ratelimit: self.x_ratelimit.or(general.x_ratelimit),
+            tell: self.tell.or(general.tell),
+            rejection: self.rejection.or(general.rejection),
+            grpc_status: self.grpc_status.or(general.grpc_status),
+        }
+    }
+
+    pub(super) fn apply_to(self, layer: RateLimitLayer) -> RateLimitLayer {
+        let fields = match self.fields {
+            None => RateLimitFields::default(),
+            Some(FieldsName::Draft11) => RateLimitFields::draft11(),
+            Some(FieldsName::Draft07) => RateLimitFields::draft07(),
+            Some(FieldsName::Draft06) => RateLimitFields::draft06(),
+            Some(FieldsName::None) => RateLimitFields::none(),
+        };
+        let fields = match self.x_ratelimit {
+            None | Some(ResetName::None) => fields,
+            Some(ResetName::Epoch) => fields.x_rate_limit(ResetForm::EpochSeconds),
+            Some(ResetName::Delta) => fields.x_rate_limit(ResetForm::DeltaSeconds),
+        };
+        let rejection = match self.rejection {
+            None => RejectionFormat::default(),
+            Some(RejectionName::Problem) => RejectionFormat::Problem,
+            Some(RejectionName::Text) => RejectionFormat::Text,
+            Some(RejectionName::Empty) => RejectionFormat::Empty,
+        };
+        let grpc_status = match self.grpc_status {
+            None => GrpcStatus::default(),
+            Some(GrpcStatusName::ResourceExhausted) => GrpcStatus::ResourceExhausted,
+            Some(GrpcStatusName::Unavailable) => GrpcStatus::Unavailable,
+        };
+        layer
+            .with_fields(fields.tell(self.tell.unwrap_or_default()))
+            .with_rejection_format(&rejection)
+            .grpc_status(grpc_status)
+    }
+}
+
+fn tell(source: &Source<'_>, text: &Spanned<String>) -> Result<Tell, ConfigError> {
+    match text.get_ref().as_str() {
+        "always" => Ok(Tell::Always),
+        "refused" => Ok(Tell::Refused),
+        "never" => Ok(Tell::Never),
+        other => {
+            let percent = other.strip_prefix("below-").and_then(|rest| rest.strip_suffix('%'));
+            let percent = percent.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+            let percent = percent.and_then(|digits| digits.parse().ok()).filter(|percent| *percent <= 100);
+            percent.map(|percent| Tell::Below { percent }).ok_or_else(|| {
+                let problem = format!(
+                    "tell = \"{other}\" says no occasion; write always, refused, never, or below-20% (or another percentage up to 100)"
+                );
+                source.error(&text.span(), problem)
+            })
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! HTTP/2 used as a weapon: bursts of streams, and streams that are reset as soon as they are opened (Rapid
+//! Reset, CVE-2023-44487). What was let through stays charged, and nothing is left behind.
+//!
+//! hyper has bounds of its own (200 streams at a time, 20 resets of streams that it has not come to yet, in h2
+//! 0.4), which these clients keep where it is the layer that is to be tried.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer};
+
+use super::frames::{Connection, ENHANCE_YOUR_CALM, GOAWAY, REFUSED_STREAM, RST_STREAM};
+use super::{Server, only, until};
+
+const LIMIT: usize = 100;
+
+async fn limited() -> Server {
+    Server::http2(RateLimitLayer::new(only(100)), |_| ()).await
+}
+
+/// Whether one more request, on a connection of its own, is served.
+async fn serves_one_more(server: &Server) -> bool {
+    let mut connection = Connection::open(server.address, "/").await;
+    let streams = connection.ask(1).await;
+    let frames = connection.answers(&streams).await.remove(&streams[0]).unwrap();
+    assert!(frames.last().unwrap().ends_stream(), "{frames:?}");
+    frames[0].is_ok()
+}
+
+#[tokio::test]
+async fn ten_thousand_resets_get_no_more_than_the_limit() {
+    // Once with answers that are there at once, and once with such as never come.
+    for path in ["/", "/never"] {
+        let server = limited().await;
+        let mut connection = Connection::open(server.address, path).await;
+        for _ in 0..1_000 {
+            connection.ask_and_reset(10).await.unwrap();
+            let frames = connection.settle().await;
+            assert!(!frames.iter().any(|frame| frame.kind == GOAWAY), "too fast for hyper: {frames:?}");
+        }
+        until(|| server.arrived() == 10_000 && server.under_way() == 0).await;
+        assert_eq!(server.called(), LIMIT, "{path}");
+        assert!(!serves_one_more(&server).await);
+        assert_eq!(server.called(), LIMIT, "{path}");
+    }
+}
+
+/// The same without a pause.
+#[tokio::test]
+async fn ten_thousand_resets_in_one_flight_get_no_more_than_the_limit() {
+    let layer = || RateLimitLayer::new(only(100));
+    let patient = Server::http2(layer(), |builder| {
+        builder.max_pending_accept_reset_streams(10_000);
+    })
+    .await;
+    let mut connection = Connection::open(patient.address, "/never").await;
+    connection.ask_and_reset(10_000).await.unwrap();
+    connection.settle().await;
+    until(|| patient.arrived() == 10_000 && patient.under_way() == 0).await;
+    assert_eq!(patient.called(), LIMIT);
+    assert!(!serves_one_more(&patient).await);
+
+    // hyper as it is ends such a connection, and the layer hears of none of it.
+    let server = limited().await;
+    let mut connection = Connection::open(server.address, "/never").await;
+    // It may be closed while this is written.
+    let _ = connection.ask_and_reset(10_000).await;
+    let mut goodbye = None;
+    while let Some(frame) = connection.frame().await {
+        goodbye = goodbye.or(frame.code().filter(|_| frame.kind == GOAWAY));
+    }
+    assert!(goodbye.is_none_or(|code| code == ENHANCE_YOUR_CALM), "{goodbye:?}");
+    until(|| server.under_way() == 0).await;
+    assert_eq!(server.called(), server.arrived().min(LIMIT));
+}
+
+/// Not one more than the burst, and none refused in a way that makes clients send it again by themselves.
+#[tokio::test]
+async fn of_five_hundred_streams_in_one_flight_the_burst_is_served() {
+    let server = Server::http2(RateLimitLayer::new(only(100)), |builder| {
+        builder.max_concurrent_streams(500);
+    })
+    .await;
+    let mut connection = Connection::open(server.address, "/").await;
+    let streams = connection.ask(500).await;
+    let answers = connection.answers(&streams).await;
+    assert_eq!(answers.values().filter(|frames| frames[0].is_ok()).count(), LIMIT);
+    assert_eq!((server.arrived(), server.called()), (500, LIMIT));
+    for frames in answers.values() {
+        assert!(frames.last().unwrap().ends_stream(), "{frames:?}");
+    }
+
+    // As many at a time as hyper allows by itself, from three clients at once.
+    let server = limited().await;
+    let mut connections = Vec::new();
+    for count in [200, 200, 100] {
+        let mut connection = Connection::open(server.address, "/").await;
+        let streams = connection.ask(count).await;
+        connections.push((connection, streams));
+    }
+    let mut served = 0;
+    for (mut connection, streams) in connections {
+        let answers = connection.answers(&streams).await;
+        let frames = || answers.values().flatten();
+        assert!(!frames().any(|frame| frame.kind == RST_STREAM && frame.code() == Some(REFUSED_STREAM)));
+        served += answers.values().filter(|frames| frames[0].is_ok()).count();
+    }
+    assert_eq!((served, server.arrived(), server.called()), (LIMIT, 500, LIMIT));
+}
+
+#[tokio::test]
+async fn those_who_reset_leave_the_queue() {
+    let queue = Arc::new(LeakyQueue::new(Quota::per_hour(1)).capacity(50).max_wait(Duration::MAX));
+    let server = Server::http2(RateLimitLayer::new(Policy::new("queue", Arc::clone(&queue))), |_| ()).await;
+    let mut connection = Connection::open(server.address, "/").await;
+    let streams = connection.ask(200).await;
+    until(|| server.arrived() == 200).await;
+    assert_eq!((queue.waiting(), server.called()), (50, 1));
+    connection.reset_all(&streams).await;
+    until(|| queue.waiting() == 0).await;
+
+    for _ in 0..100 {
+        connection.ask_and_reset(10).await.unwrap();
+        connection.settle().await;
+    }
+    until(|| server.arrived() == 1_200 && queue.waiting() == 0).await;
+    assert_eq!(server.called(), 1);
+    // There is room again.
+    let streams = connection.ask(51).await;
+    until(|| server.arrived() == 1_251).await;
+    assert_eq!(queue.waiting(), 50);
+    drop((connection, streams));
+    until(|| queue.waiting() == 0).await;
+}
