@@ -66,7 +66,7 @@ impl Answer {
         layer
             .with_fields(fields.tell(self.tell.unwrap_or_default()))
             .with_rejection_format(&rejection)
-            .grpc_status(grpc_status)
+            .with_grpc_status(grpc_status)
     }
 }
 
