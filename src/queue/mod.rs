@@ -2,12 +2,16 @@
 
 mod driver;
 mod lines;
+#[cfg(all(test, sluice_loom))]
+mod models;
+mod room;
+mod seats;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::driver::{Arrival, Shared};
+use self::driver::Shared;
 use self::lines::{Bounds, Lines};
 use crate::decision::{Check, Decision, LimiterError, Receipt};
 use crate::limiter::{IntoLimiter, Limiter};
@@ -85,7 +89,12 @@ impl LeakyQueue {
     #[must_use]
     pub fn new(quota: Quota) -> Self {
         let capacity = usize::try_from(quota.limit()).unwrap_or(usize::MAX);
-        let bounds = Bounds { capacity, max_wait: nanos_of(DEFAULT_MAX_WAIT), max_waiters: DEFAULT_MAX_WAITERS };
+        let bounds = Bounds {
+            capacity,
+            max_wait: nanos_of(DEFAULT_MAX_WAIT),
+            max_waiters: DEFAULT_MAX_WAITERS,
+            order: QueueOrder::OldestFirst,
+        };
         Self::build(quota, bounds)
     }
 
@@ -115,10 +124,44 @@ impl LeakyQueue {
         Self::build(self.quota, Bounds { max_waiters: waiters, ..self.bounds })
     }
 
+    /// Whom to serve first; those who have waited longest, unless set.
+    #[must_use]
+    pub fn order(self, order: QueueOrder) -> Self {
+        Self::build(self.quota, Bounds { order, ..self.bounds })
+    }
+
+    /// Sends all who wait away at once, with a [`LimiterError`], and whoever comes from now on, too; a layer
+    /// makes 503 of it, unless its policy lets requests pass when a limiter fails. Those whose turn has
+    /// come already may go. To be called when a server shuts down, which would otherwise wait for its
+    /// queue. A second call does nothing.
+    ///
+    /// Policies share a queue that is in an `Arc`:
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota, ThrottleLayer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let queue = Arc::new(LeakyQueue::new(Quota::per_minute(1)));
+    /// let layer: ThrottleLayer<()> = ThrottleLayer::new(Arc::clone(&queue));
+    ///
+    /// let first = queue.check(&PartitionKey::SHARED, 1).decided().await;
+    /// assert!(first.is_ok());
+    /// let waits = queue.check(&PartitionKey::SHARED, 1);
+    /// queue.close();
+    /// assert_eq!(waits.decided().await.unwrap_err().to_string(), "the queue was closed");
+    /// # drop(layer);
+    /// # }
+    /// ```
+    pub fn close(&self) {
+        self.shared.close();
+    }
+
     /// How many requests are waiting, over all keys.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.shared.lock().waiting()
+        self.shared.room.waiting()
     }
 
     /// The longest that one request may wait, in nanoseconds.
@@ -141,14 +184,14 @@ impl Limiter for LeakyQueue {
     /// the very last nanosecond: a turn that comes when the patience ends comes too late.
     fn check_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Check {
         match self.shared.enqueue(key, cost, self.longest_wait(patience)) {
-            Ok(Arrival::Decided(decision)) => decision.into(),
-            Ok(Arrival::Joined(turn)) => Check::Pending(Box::pin(turn.wait())),
+            Ok(Ok(decision)) => decision.into(),
+            Ok(Err(place)) => Check::Pending(Box::pin(place)),
             Err(error) => Check::Ready(Err(error)),
         }
     }
 
     fn peek_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Option<Decision> {
-        Some(self.shared.peek(key, cost, self.longest_wait(patience)))
+        self.shared.peek(key, cost, self.longest_wait(patience))
     }
 
     fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
@@ -165,12 +208,12 @@ impl Limiter for LeakyQueue {
     }
 
     fn max_cost(&self) -> Option<u32> {
-        Some(self.shared.max_cost())
+        Some(self.shared.room.max_cost())
     }
 
     /// A bucket that holds all who may leave or wait at once, which is what its decisions count, too.
     fn terms(&self) -> Option<Terms> {
-        let places = self.shared.limit().max(1);
+        let places = self.shared.room.limit().max(1);
         Some(Terms::bucket(self.quota.burst(places)))
     }
 }
@@ -187,9 +230,34 @@ impl fmt::Debug for LeakyQueue {
             .field("quota", &self.quota)
             .field("capacity", &self.bounds.capacity)
             .field("max_wait", &Duration::from_nanos(self.bounds.max_wait))
+            .field("order", &self.bounds.order)
             .field("waiting", &self.waiting())
             .finish()
     }
+}
+
+/// Whom a [`LeakyQueue`] serves first, and whom it turns away when a key has no place left. The choices
+/// are those of .NET's `QueueProcessingOrder`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum QueueOrder {
+    /// First come, first served. When all places of a key are taken, newcomers are refused. Every wait is
+    /// known on arrival.
+    #[default]
+    OldestFirst,
+    /// Last come, first served. When all places are taken, the one that has waited longest is refused, and
+    /// the newcomer takes its place. Under overload, those who are served are served fast, instead of all
+    /// waiting until their clients have given up; for the price of fairness within a key.
+    ///
+    /// How long one waits depends on who comes after it, so a waiter whose
+    /// [`max_wait`](LeakyQueue::max_wait) or patience ends is refused at that moment, and not on arrival. A
+    /// waiter that is refused is told when the next of its key leaves, which is when a retry pushes nobody
+    /// out. When all places of all keys are taken, a newcomer takes one from its own key or is refused.
+    NewestFirst,
+}
+
+fn closed() -> LimiterError {
+    LimiterError::new("the queue was closed")
 }
 
 fn no_runtime() -> LimiterError {
