@@ -15,7 +15,6 @@ use super::QueueOrder;
 use super::lines::{Bounds, LineId, Lines};
 use super::room::{Arrival, Errand, Progress, Request, Room};
 use super::seats::SeatNo;
-use crate::decision::Decision;
 use crate::quota::Quota;
 use crate::time::Timestamp;
 
@@ -77,7 +76,7 @@ fn leave(room: &Room, seat: SeatNo, second: u64) {
 }
 
 enum Found {
-    Turn(Decision),
+    Turn,
     Refusal,
     Closed,
     Nothing,
@@ -85,7 +84,7 @@ enum Found {
 
 fn poll_with(room: &Room, seat: SeatNo, second: u64, waker: &Waker) -> Found {
     match room.poll(|| Timestamp::from_nanos(second * SECOND), seat, waker) {
-        Progress::Done(Ok(decision)) if decision.is_allowed() => Found::Turn(decision),
+        Progress::Done(Ok(decision)) if decision.is_allowed() => Found::Turn,
         Progress::Done(Ok(_)) => Found::Refusal,
         Progress::Done(Err(_)) => Found::Closed,
         Progress::Waiting { .. } => Found::Nothing,
@@ -99,7 +98,7 @@ fn poll(room: &Room, seat: SeatNo, second: u64) -> Found {
 /// Whether its turn has come. If not, it leaves.
 fn turn(room: &Room, seat: SeatNo, second: u64) -> bool {
     match poll(room, seat, second) {
-        Found::Turn(_) => true,
+        Found::Turn => true,
         Found::Nothing => {
             leave(room, seat, second);
             false
