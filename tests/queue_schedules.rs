@@ -220,7 +220,7 @@ impl Trial {
             let told = self.lines[ticket.line].told.remove(&ticket.number);
             match ((&mut ticket.pending).now_or_never(), told) {
                 (None, None) => self.tickets.push(ticket),
-                (Some(answer), Some(told)) => self.compare(now, &ticket, answer, told),
+                (Some(answer), Some(told)) => self.compare(now, &ticket, &answer, told),
                 (answer, told) => panic!("{self:?}: {} got {answer:?}, expected {told:?}", ticket.number),
             }
         }
@@ -228,7 +228,7 @@ impl Trial {
         assert_eq!(self.queue.waiting(), waiting, "{self:?}");
     }
 
-    fn compare(&self, now: u64, ticket: &Ticket, answer: Result<Decision, LimiterError>, told: Told) {
+    fn compare(&self, now: u64, ticket: &Ticket, answer: &Result<Decision, LimiterError>, told: Told) {
         let is_same = match (answer.as_ref(), told) {
             (Ok(decision), Told::Turn { delay, .. }) => {
                 decision.is_allowed() && decision.delay() == Duration::from_nanos(delay)

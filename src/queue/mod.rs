@@ -25,7 +25,7 @@ use crate::time::nanos_of;
 /// A request that finds the key idle leaves at once; one that does not waits in line. It is refused
 /// only **on arrival**: if [`capacity`](Self::capacity) requests of its key wait already, or if its turn
 /// would come later than [`max_wait`](Self::max_wait). The refusal says exactly when a retry would be
-/// accepted.
+/// accepted. (That is so unless the [newest](QueueOrder::NewestFirst) is to be served first.)
 ///
 /// - Arrival order is departure order. Nobody passes a waiter, and keys do not delay one another.
 /// - Departures keep the interval `period / limit`, on absolute deadlines that do not drift.
@@ -37,15 +37,57 @@ use crate::time::nanos_of;
 /// - No waiter depends on another being polled: one task for the whole queue, alive only
 ///   while somebody waits, keeps the time.
 ///
-/// A quota with a [burst](Quota::burst) lets that many leave at once after an idle spell. A
-/// request of cost *c* holds up those behind it for *c* intervals, so a cost whose intervals exceed
+/// A request of cost *c* holds up those behind it for *c* intervals, so a cost whose intervals exceed
 /// [`max_wait`](Self::max_wait) is refused; a cost of zero neither waits nor counts.
 ///
-/// # Memory
+/// # Whether to shape or to refuse
 ///
-/// Bounded, whatever the length of the keys (a hash stands for each): at most [`max_waiters`](Self::max_waiters) requests wait, and of the keys in which
-/// nobody waits at most 65,536 are remembered until their last departure is an interval ago; beyond,
+/// Shape (this queue) what will be served anyhow and only comes too close together: calls to a partner
+/// who counts them, jobs, webhooks, a client's own bursts. A wait of a second is cheaper than a refusal, a
+/// retry and its guesswork. Refuse (a [bucket](crate::algorithm::TokenBucket)) where whoever asks would
+/// rather know at once: a person at a screen, a caller with a deadline or with another server to ask.
+/// A queue evens out bursts. It does not help when more comes than can be served for longer than
+/// `max_wait`: then everybody waits for that long, and as many are refused as without it.
+///
+/// # Bursts
+///
+/// A quota with a [burst](Quota::burst) lets that many leave at once after an idle spell, and spaces out the
+/// rest; so in any span *t*, burst + rate × *t* leave at most. Without one, it is 1. For those who know
+/// nginx's `limit_req`, which does not count the first request, and counts what it delays:
+///
+/// | nginx | quota | [`capacity`](Self::capacity) |
+/// |---|---|---|
+/// | `burst=12` | no burst | 12 |
+/// | `burst=12 nodelay` | `burst(13)` | 0 |
+/// | `burst=12 delay=8` | `burst(9)` | 4 |
+///
+/// # How many to let wait
+///
+/// By Little's law, *waiting = rate × wait*. So a line of `rate × max_wait` is as long as it may ever get
+/// (at ten per second and 5 seconds, 50), and a longer capacity is never used. A shorter one makes the
+/// longest wait shorter: choose the wait that clients bear, and take the capacity from it. All keys together
+/// need rate × mean wait × busy keys: that is for [`max_waiters`](Self::max_waiters), and every request that
+/// waits also holds its connection, its headers and the readiness of what is inside.
+///
+/// # Behind a proxy
+///
+/// A proxy in front (nginx, a load balancer) gives up after a time of its own, often 60 seconds, and
+/// answers 504; its client may be gone before. Keep `max_wait` well below both. A proxy that buffers
+/// requests and keeps connections open does not tell when its client has left. Nor is it noticed without
+/// one, over HTTP/1, if the client has left with a body unread or with a byte more than its request (HTTP/2
+/// tells). Such ghosts keep their places until their turn. That is why capacity, `max_wait` and `max_waiters`
+/// all have defaults, and why there is none without an end.
+///
+/// # Memory and cost
+///
+/// Bounded, whatever the length of the keys (a hash stands for each): at most
+/// [`max_waiters`](Self::max_waiters) requests wait, each in some 110 bytes at ten per key. Of the keys in
+/// which nobody waits at most 65,536 are remembered until their last departure is an interval ago; beyond,
 /// the one that is free soonest is forgotten first.
+///
+/// To join a line and to leave it takes the same time, however long it is. The first in line, and the
+/// last to leave it, also enter and leave the list of all keys by time: the logarithm of their number. If the
+/// newest is served first, everybody enters one by time.
 ///
 /// # Cancel safety
 ///
@@ -53,7 +95,7 @@ use crate::time::nanos_of;
 ///
 /// # Errors
 ///
-/// Waiting needs a tokio runtime with a timer; outside of one, the answer is a [`LimiterError`]. The
+/// All who wait or come get a [`LimiterError`] once the queue is [closed](Self::close). Waiting needs a tokio runtime with a timer; outside of one, the answer is a [`LimiterError`]. The
 /// first to wait has its runtime keep the time. If that is shut down, another's takes over.
 ///
 /// # Examples
@@ -110,8 +152,7 @@ impl LeakyQueue {
 
     /// The longest that a request may wait.
     ///
-    /// Only one of the two bounds is ever met: by Little's law, a line of `max_wait` × rate is just as
-    /// long as `max_wait`. So raise the [capacity](Self::capacity), too, if requests should wait longer
+    /// Only one of the two bounds is ever met, by [Little's law](Self#how-many-to-let-wait). So raise the [capacity](Self::capacity), too, if requests should wait longer
     /// than a period.
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
