@@ -184,6 +184,31 @@ fn a_runtime_goes_down_with_ten_thousand_waiting_tasks() {
     }
 }
 
+/// The task that keeps the time goes down with its runtime, and one that sleeps on another must be woken, to
+/// have its own runtime go on.
+#[test]
+fn sleepers_on_another_runtime_are_woken_when_the_first_goes_down() {
+    let builder = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (first, second) = (builder(), builder());
+    let queue = LeakyQueue::new(Quota::per_second(100));
+    let leads = first.block_on(async {
+        assert!(matches!(queue.check(&KEY, 1), Check::Ready(Ok(_))));
+        let leads = join(&queue);
+        settle().await;
+        leads
+    });
+    let sleeps = second.block_on(async {
+        let sleeps = tokio::spawn(join(&queue));
+        settle().await;
+        sleeps
+    });
+    drop((leads, first));
+    // A bound on the test: a sleeper that is not woken would sleep for ever.
+    let woken = second.block_on(async { tokio::time::timeout(Duration::from_secs(30), sleeps).await });
+    assert!(woken.expect("nobody woke it").unwrap().unwrap().is_allowed());
+    assert_eq!(queue.waiting(), 0);
+}
+
 /// What is inside may panic. It does not take the queue along.
 #[tokio::test(start_paused = true)]
 async fn a_panic_inside_costs_its_own_request_only() {
