@@ -105,8 +105,8 @@ async fn nobody_passes_a_waiter_even_when_the_bucket_looks_free() {
         let queue = LeakyQueue::new(Quota::per_second(100).burst(3)).capacity(5).order(order);
         assert!((0..3).all(|_| is_admitted_now(&queue)));
         let mut waiter = join(&queue);
-        // The waiter is due, and its timer has not fired.
-        advance(10 * MS).await;
+        // The clock goes on, and no task runs: the waiter is due, and its timer has not fired.
+        assert!(advance(10 * MS).now_or_never().is_none());
         let late = queue.check(&KEY, 1);
         assert!(matches!(late, Check::Pending(_)), "{order:?}: {late:?}");
         assert_eq!((&mut waiter).now_or_never().unwrap().unwrap().delay(), 10 * MS);
