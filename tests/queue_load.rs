@@ -191,17 +191,14 @@ fn sleepers_on_another_runtime_are_woken_when_the_first_goes_down() {
     let builder = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (first, second) = (builder(), builder());
     let queue = LeakyQueue::new(Quota::per_second(100));
-    let leads = first.block_on(async {
+    let leads = {
+        let _guard = first.enter();
         assert!(matches!(queue.check(&KEY, 1), Check::Ready(Ok(_))));
-        let leads = join(&queue);
-        settle().await;
-        leads
-    });
-    let sleeps = second.block_on(async {
-        let sleeps = tokio::spawn(join(&queue));
-        settle().await;
-        sleeps
-    });
+        join(&queue)
+    };
+    first.block_on(settle());
+    let sleeps = second.spawn(join(&queue));
+    second.block_on(settle());
     drop((leads, first));
     // A bound on the test: a sleeper that is not woken would sleep for ever.
     let woken = second.block_on(async { tokio::time::timeout(Duration::from_secs(30), sleeps).await });

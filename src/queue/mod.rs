@@ -184,7 +184,7 @@ impl LeakyQueue {
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() {
-    /// let queue = Arc::new(LeakyQueue::new(Quota::per_minute(1)));
+    /// let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)));
     /// let layer: ThrottleLayer<()> = ThrottleLayer::new(Arc::clone(&queue));
     ///
     /// let first = queue.check(&PartitionKey::SHARED, 1).decided().await;
