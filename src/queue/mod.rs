@@ -81,9 +81,10 @@ use crate::time::nanos_of;
 /// # Memory and cost
 ///
 /// Bounded, whatever the length of the keys (a hash stands for each): at most
-/// [`max_waiters`](Self::max_waiters) requests wait, each in some 110 bytes at ten per key. Of the keys in
-/// which nobody waits at most 65,536 are remembered until their last departure is an interval ago; beyond,
-/// the one that is free soonest is forgotten first.
+/// [`max_waiters`](Self::max_waiters) requests wait, each in some 110 bytes at ten per key (150 if the newest
+/// is served first; 290, with those of its key, if it is alone). Of the keys in which nobody waits at most
+/// 65,536 are remembered until their last departure is an interval ago; beyond, the one that is free soonest is
+/// forgotten first.
 ///
 /// To join a line and to leave it takes the same time, however long it is. The first in line, and the
 /// last to leave it, also enter and leave the list of all keys by time: the logarithm of their number. If the
