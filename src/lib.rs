@@ -138,7 +138,7 @@ mod told;
 mod verdict;
 
 #[cfg(feature = "queue")]
-pub use self::queue::LeakyQueue;
+pub use self::queue::{LeakyQueue, QueueOrder};
 #[cfg(feature = "http")]
 pub use self::{
     body::{RejectionBody, ResponseBody},

@@ -43,6 +43,8 @@ fn every_mistake_in_a_policy_is_told_with_its_line() {
         ("cost = -1", "f.toml:9: cost = -1 is out of range; write a number from 0"),
         ("capacity = 3", "f.toml:9: capacity is for leaky-queue; remove it or choose that algorithm"),
         ("max-wait = \"3s\"", "f.toml:9: max-wait is for leaky-queue; remove it or choose that algorithm"),
+        ("order = \"newest-first\"", "f.toml:9: order is for leaky-queue; remove it or choose that algorithm"),
+        ("order = \"random\"", "f.toml:9: unknown variant `random`, expected `oldest-first` or `newest-first`"),
         ("algorithm = \"tocken-bucket\"", "f.toml:5: unknown variant `tocken-bucket`, expected one of `token-bucket`"),
         ("name = \"two words\"", "f.toml:4: `two words` cannot be a policy's name; begin with a letter and write"),
         ("key = \"ip\"", "f.toml:8: unknown key `ip`; write global, client-ip, header:NAME"),
@@ -78,7 +80,7 @@ fn every_mistake_around_policies_is_told_with_its_line() {
         ),
         (
             format!("[[route]]\npath = \"/a\"\n{policy}burst = 3"),
-            "f.toml:8: burst is for token-bucket and leaky-bucket",
+            "f.toml:8: burst is for token-bucket, leaky-bucket and leaky-queue",
         ),
         (format!("[[route]]\n{policy}"), "f.toml:1: missing field `path`"),
         ("[[route]]\npath = \"a\"".into(), "f.toml:2: path `a` must begin with a slash; write \"/a\""),
@@ -176,6 +178,11 @@ fn what_makes_sense_is_taken() {
         "per = \"250ms\"",
     ] {
         Config::parse("f.toml", &with(line)).unwrap_or_else(|error| panic!("{line}: {error}"));
+    }
+    let queue = with("algorithm = \"leaky-queue\"");
+    for line in ["burst = 9\ncapacity = 4", "order = \"newest-first\"", "order = \"oldest-first\"", "max-wait = \"3s\""]
+    {
+        Config::parse("f.toml", &format!("{queue}\n{line}")).unwrap_or_else(|error| panic!("{line}: {error}"));
     }
     assert!(Config::parse("f.toml", "").unwrap().routes().is_empty());
     let unlimited = Config::parse("f.toml", "[[route]]\npath = [\"/a\", \"/b/{c}\"]").unwrap();

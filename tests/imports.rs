@@ -22,7 +22,7 @@ const PICTURE: &[(&str, &[&str])] = &[
     ("store", &["algorithm", "decision", "partition", "quota", "sip", "sync", "telemetry", "time"]),
     // One decision.
     ("limiter", &["algorithm", "decision", "partition", "store", "terms"]),
-    ("queue", &["algorithm", "decision", "limiter", "partition", "quota", "terms", "time"]),
+    ("queue", &["algorithm", "decision", "limiter", "partition", "quota", "sync", "terms", "time"]),
     ("throttle", &["decision", "limiter", "partition"]),
     ("testing", &["algorithm", "decision", "partition", "quota", "store", "time"]),
     // From here on, HTTP.

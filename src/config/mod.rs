@@ -44,9 +44,10 @@
 //!   algorithm = "token-bucket"   # token-bucket | leaky-bucket | leaky-queue | fixed-window | sliding-window
 //!   limit = 10
 //!   per = "1s"                   # 250ms, 1s, 1m, 1h, 1day
-//!   burst = 20                   # token-bucket, leaky-bucket; default: the limit
+//!   burst = 20                   # not for windows; default: the limit, or 1 for leaky-queue
 //!   # capacity = 50              # leaky-queue: waiting requests; default: the limit
 //!   # max-wait = "5s"            # leaky-queue; default: 30s
+//!   # order = "newest-first"     # leaky-queue; default: oldest-first
 //!   key = "client-ip"            # global | client-ip | header:NAME | user | path | a list of these; default: global
 //!   cost = 1
 //!   shadow = false

@@ -7,12 +7,12 @@ use toml::Spanned;
 
 use super::error::{ConfigError, Source};
 use super::key::KeySpec;
-use super::raw::{AlgorithmName, OnMissingKey, OnStoreError, RawPolicy, StoreName, TimeText};
+use super::raw::{AlgorithmName, OnMissingKey, OnStoreError, OrderName, RawPolicy, StoreName, TimeText};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::key::ClientIp;
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::policy::{FailureMode, MissingKey, Policy, PolicyError};
-use crate::queue::LeakyQueue;
+use crate::queue::{LeakyQueue, QueueOrder};
 use crate::quota::Quota;
 
 pub(super) fn build(
@@ -78,8 +78,8 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy) -> Result<Arc<dyn Limiter>, Con
     let only_for = |field: &str, what: &str| format!("{field} is for {what}; remove it or choose that algorithm");
     let is_queue = raw.algorithm == AlgorithmName::LeakyQueue;
     if let Some(burst) = &raw.burst {
-        if !matches!(raw.algorithm, AlgorithmName::TokenBucket | AlgorithmName::LeakyBucket) {
-            return Err(source.error(&burst.span(), only_for("burst", "token-bucket and leaky-bucket")));
+        if matches!(raw.algorithm, AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow) {
+            return Err(source.error(&burst.span(), only_for("burst", "token-bucket, leaky-bucket and leaky-queue")));
         }
         quota = quota.burst(count(source, "burst", 1, burst)?);
     }
@@ -88,6 +88,9 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy) -> Result<Arc<dyn Limiter>, Con
     }
     if let Some(max_wait) = raw.max_wait.as_ref().filter(|_| !is_queue) {
         return Err(source.error(&max_wait.span(), only_for("max-wait", "leaky-queue")));
+    }
+    if let Some(order) = raw.order.as_ref().filter(|_| !is_queue) {
+        return Err(source.error(&order.span(), only_for("order", "leaky-queue")));
     }
 
     Ok(match raw.algorithm {
@@ -103,6 +106,12 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy) -> Result<Arc<dyn Limiter>, Con
             }
             if let Some(max_wait) = &raw.max_wait {
                 queue = queue.max_wait(duration(source, "max-wait", max_wait)?);
+            }
+            if let Some(order) = &raw.order {
+                queue = queue.order(match order.get_ref() {
+                    OrderName::OldestFirst => QueueOrder::OldestFirst,
+                    OrderName::NewestFirst => QueueOrder::NewestFirst,
+                });
             }
             queue.into_limiter()
         }

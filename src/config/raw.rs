@@ -50,6 +50,7 @@ pub(super) struct RawPolicy {
     pub(super) burst: Option<Spanned<i64>>,
     pub(super) capacity: Option<Spanned<i64>>,
     pub(super) max_wait: Option<Spanned<TimeText>>,
+    pub(super) order: Option<Spanned<OrderName>>,
     pub(super) key: Option<Spanned<OneOrMany>>,
     pub(super) cost: Option<Spanned<i64>>,
     #[serde(default)]
@@ -96,6 +97,13 @@ pub(super) enum RejectionName {
 pub(super) enum GrpcStatusName {
     ResourceExhausted,
     Unavailable,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum OrderName {
+    OldestFirst,
+    NewestFirst,
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]

@@ -1,24 +1,27 @@
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
+use std::task::Waker;
 use std::time::Duration;
 
-use super::driver::Grant;
+use super::QueueOrder;
+use super::seats::{Chain, Seat, SeatNo, Seats, Waiter};
 use crate::algorithm::gcra::{Gcra, GcraState};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
 use crate::time::{Timestamp, duration_from_nanos, nanos_of};
 
-/// What a queue refuses to exceed.
+/// What a queue refuses to exceed, and whom it serves first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) capacity: usize,
     /// Nanoseconds.
     pub(super) max_wait: u64,
     pub(super) max_waiters: usize,
+    pub(super) order: QueueOrder,
 }
 
 /// Stands for a key: 128 bits of a keyed hash, so that keys of any length take the same room. Among a
 /// million keys, two are taken for one with a probability of 10⁻²⁷.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct LineId(pub(super) u128);
 
 /// All lines of a queue: who waits, and when each line's head may leave. Knows the time only as it
@@ -30,50 +33,59 @@ pub(super) struct LineId(pub(super) u128);
 /// will be paid for, in the units of [`Gcra`]; the next may leave at `tat − (burst − 1) × interval`,
 /// whoever it is, and moves `tat` up by its cost. Those in line leave as soon as they may, so the
 /// turn of the last one is known on arrival: it is that of the head with `tat` moved up by the cost
-/// of all who wait.
+/// of all who wait. If the newest is served first, an arrival has the head's turn, unless another
+/// arrives after it; so how long it waits is not known, and the time at which it gives up is kept.
+///
+/// # Cost
+///
+/// Joining and leaving are two or three steps in a list, whatever its length, and a look-up of the
+/// key. Only if the turn of the *head* changes (the first to wait, the last to leave, a release) is the
+/// line moved in an index, whose cost is the logarithm of the number of keys. If the newest is served
+/// first, there is a second index, of the logarithm of the number of waiters.
 ///
 /// # Invariants
 ///
 /// 1. Every line is in exactly one index: `due` if somebody waits, else `idle`.
 /// 2. `waiting` is the number of waiters in all lines, and a line's `backlog` the cost of its own.
-/// 3. A waiter's number is greater than those of all before it in its line.
+/// 3. A chain goes from the oldest to the newest waiter.
+/// 4. `ends` has exactly those who wait, if the newest is served first, and nobody otherwise.
 pub(super) struct Lines {
-    pace: Gcra,
-    /// (burst − 1) × interval: how far ahead of its payment the head may leave.
-    ahead: u128,
+    pace: Pace,
     /// The greatest cost that is admitted: what leaks while one waits as long as one may, and the
     /// burst. A greater one would close its line to everybody for longer than that.
     max_cost: u32,
     bounds: Bounds,
     lines: HashMap<LineId, Line>,
+    seats: Seats,
     /// Lines with waiters, by the time at which their heads may leave.
     due: BTreeSet<(Timestamp, LineId)>,
     /// Lines without, by the time from which they are as good as new.
     idle: BTreeSet<(Timestamp, LineId)>,
+    /// Waiters, by the time at which they give up.
+    ends: BTreeSet<(Timestamp, SeatNo)>,
     waiting: usize,
-    next_number: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Pace {
+    gcra: Gcra,
+    /// (burst − 1) × interval: how far ahead of its payment the head may leave.
+    ahead: u128,
 }
 
 #[derive(Default)]
 struct Line {
     tat: u128,
-    waiters: BTreeMap<u64, Waiter>,
     backlog: u128,
+    waiters: Chain,
 }
 
-struct Waiter {
-    cost: u32,
-    since: Timestamp,
-    /// `None` for a place that was taken for nobody, to rehearse.
-    grant: Option<Grant>,
-}
-
-/// A turn whose time has come, to be handed over once the lock is released.
-pub(super) struct Release {
-    pub(super) grant: Grant,
-    pub(super) id: LineId,
-    pub(super) cost: u32,
-    pub(super) decision: Decision,
+/// What became of a waiter, as its future finds it.
+pub(super) enum Answer {
+    Decided(Decision),
+    Closed,
+    /// Nothing yet; with the waker that was replaced, to be dropped once the lock is released.
+    Waiting(Option<Waker>),
 }
 
 /// Keys without waiters that are remembered until their last departure is paid for.
@@ -87,22 +99,40 @@ const CATCH_UP: Duration = Duration::from_millis(10);
 /// Heads that are released before others get at the lock.
 const BATCH: usize = 256;
 
+impl Pace {
+    /// When the head of a line with this `tat` may leave.
+    fn leaves(&self, tat: u128) -> Timestamp {
+        let nanos = self.gcra.nanos_ceil(tat.saturating_sub(self.ahead));
+        u64::try_from(nanos).map_or(Timestamp::MAX, Timestamp::from_nanos)
+    }
+
+    /// Whether somebody waits in a line, and its entry in the index for that case.
+    fn index_entry(&self, id: LineId, line: &Line) -> (bool, (Timestamp, LineId)) {
+        if line.waiters.len == 0 {
+            let paid = u64::try_from(self.gcra.nanos_ceil(line.tat)).map_or(Timestamp::MAX, Timestamp::from_nanos);
+            (false, (paid, id))
+        } else {
+            (true, (self.leaves(line.tat), id))
+        }
+    }
+}
+
 impl Lines {
     pub(super) fn new(quota: &Quota, bounds: Bounds) -> Self {
         let burst = quota.explicit_burst_or(1);
-        let pace = Gcra::new(quota, burst);
-        let ahead = pace.price(burst - 1);
-        let units = pace.units(Timestamp::from_nanos(bounds.max_wait)) + ahead;
+        let gcra = Gcra::new(quota, burst);
+        let ahead = gcra.price(burst - 1);
+        let units = gcra.units(Timestamp::from_nanos(bounds.max_wait)) + ahead;
         Self {
-            pace,
-            ahead,
-            max_cost: u32::try_from(units / pace.price(1) + 1).unwrap_or(u32::MAX),
+            pace: Pace { gcra, ahead },
+            max_cost: u32::try_from(units / gcra.price(1) + 1).unwrap_or(u32::MAX),
             bounds,
             lines: HashMap::new(),
+            seats: Seats::new(),
             due: BTreeSet::new(),
             idle: BTreeSet::new(),
+            ends: BTreeSet::new(),
             waiting: 0,
-            next_number: 0,
         }
     }
 
@@ -111,12 +141,13 @@ impl Lines {
     }
 
     pub(super) const fn is_full(&self) -> bool {
-        self.waiting >= self.bounds.max_waiters
+        self.waiting >= self.bounds.max_waiters || self.seats.is_full()
     }
 
-    /// When the next head may leave, over all lines.
+    /// When something is to be done next: a head may leave, or a waiter gives up.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
-        self.due.first().map(|(due, _)| *due)
+        let (due, end) = (self.due.first().map(|(due, _)| *due), self.ends.first().map(|(end, _)| *end));
+        due.into_iter().chain(end).min()
     }
 
     /// How many requests of cost one a fresh key could send at once, without any being refused.
@@ -128,25 +159,37 @@ impl Lines {
         self.max_cost
     }
 
+    #[cfg(all(test, sluice_loom))]
+    pub(super) const fn taken(&self) -> u32 {
+        self.seats.taken()
+    }
+
+    fn is_newest_first(&self) -> bool {
+        self.bounds.order == QueueOrder::NewestFirst
+    }
+
     /// Judges an arrival that waits for at most `max_wait` nanoseconds, without letting it in. `Ok`
-    /// says when it would leave.
+    /// says when it would leave, if nobody came after it.
     pub(super) fn judge(&self, now: Timestamp, id: LineId, cost: u32, max_wait: u64) -> Result<Timestamp, Decision> {
         let nobody = Line::default();
         let line = self.lines.get(&id).unwrap_or(&nobody);
         if cost > self.max_cost {
             return Err(self.describe(now, line, |limit, left| Decision::deny(limit, left, None)));
         }
-        let head_leaves = self.leaves(line.tat);
-        if cost == 0 || (line.waiters.is_empty() && head_leaves <= now) {
+        let head_leaves = self.pace.leaves(line.tat);
+        if cost == 0 || (line.waiters.len == 0 && head_leaves <= now) {
             return Ok(now);
         }
 
-        let leaves = self.leaves(line.tat + line.backlog);
+        let ahead = if self.is_newest_first() { 0 } else { line.backlog };
+        let leaves = self.pace.leaves(line.tat + ahead);
         let mut accepted_at = Timestamp::from_nanos(leaves.as_nanos().saturating_sub(max_wait));
-        if line.waiters.len() >= self.bounds.capacity {
+        // Where the newest is served first, the oldest of the line makes room.
+        let makes_room = self.is_newest_first() && line.waiters.len > 0;
+        if line.waiters.len >= self.bounds.capacity && !makes_room {
             accepted_at = accepted_at.max(head_leaves);
         }
-        if self.is_full() {
+        if (self.is_full() && !makes_room) || self.seats.is_full() {
             // Not before somebody has left, however late that is.
             let soonest = Timestamp::from_nanos(now.as_nanos().saturating_add(1));
             accepted_at = accepted_at.max(self.next_due().unwrap_or(head_leaves)).max(soonest);
@@ -163,23 +206,43 @@ impl Lines {
     pub(super) fn pass(&mut self, now: Timestamp, id: LineId, cost: u32) -> Decision {
         if cost > 0 {
             self.open(id);
-            self.edit(id, |pace, line| line.tat = line.tat.max(pace.units(now)) + pace.price(cost));
+            self.edit(id, |pace, line, _| line.tat = line.tat.max(pace.units(now)) + pace.price(cost));
             self.forget_idle(now);
         }
-        self.admitted(now, id, Duration::ZERO)
+        let tat = self.lines.get(&id).map_or(0, |line| line.tat);
+        self.admitted(now, id, Duration::ZERO, Receipt::new(tat))
     }
 
-    /// Puts a request at the end of its line; returns its number.
-    pub(super) fn join(&mut self, now: Timestamp, id: LineId, cost: u32, grant: Option<Grant>) -> u64 {
-        let number = self.next_number;
-        self.next_number += 1;
+    /// Puts a request at the end of its line, to wait for at most `max_wait` nanoseconds. If there is no
+    /// place, the oldest of the line is refused, and its waker returned.
+    pub(super) fn join(
+        &mut self,
+        now: Timestamp,
+        id: LineId,
+        cost: u32,
+        max_wait: u64,
+        is_owned: bool,
+    ) -> (SeatNo, Option<Waker>) {
+        let in_line = self.lines.get(&id).map_or(0, |line| line.waiters.len);
+        let must_make_room = self.is_newest_first() && (in_line >= self.bounds.capacity || self.is_full());
+        let evicted = self.lines.get(&id).filter(|_| must_make_room).map(|line| line.waiters.oldest);
+        // First out, then in, or there could be one too many.
+        let evicted = evicted.and_then(|oldest| Some((oldest, self.unlink(oldest, Seat::Closed)?)));
+
         self.waiting += 1;
         self.open(id);
-        self.edit(id, |pace, line| {
+        let until = Timestamp::from_nanos(now.as_nanos().saturating_add(max_wait));
+        let (older, newer) = (SeatNo::NONE, SeatNo::NONE);
+        let waiter = Waiter { line: id, older, newer, cost, is_owned, since: now, until, waker: None };
+        let seat = self.edit(id, |pace, line, seats| {
             line.backlog += pace.price(cost);
-            line.waiters.insert(number, Waiter { cost, since: now, grant });
+            seats.push(&mut line.waiters, waiter)
         });
-        number
+        let seat = seat.expect("opened above");
+        if self.is_newest_first() {
+            self.ends.insert((until, seat));
+        }
+        (seat, evicted.and_then(|(oldest, waiter)| self.refuse(oldest, waiter)))
     }
 
     /// The decision on what [`judge`](Self::judge) let in to leave at `leaves`, if it were let in.
@@ -187,71 +250,120 @@ impl Lines {
         let line = self.lines.get(&id);
         let (tat, backlog) = line.map_or((0, 0), |line| (line.tat, line.backlog));
         let waits = usize::from(leaves > now);
-        let waiting = line.map_or(0, |line| line.waiters.len()) + waits;
-        let end = tat.max(self.pace.units(now)) + backlog + self.pace.price(cost);
+        let waiting = line.map_or(0, |line| line.waiters.len) + waits;
+        let end = tat.max(self.pace.gcra.units(now)) + backlog + self.pace.gcra.price(cost);
         self.numbers(now, end, (waiting, self.waiting + waits), Decision::allow)
             .with_delay(leaves.saturating_since(now))
     }
 
-    /// Takes a waiter out of its line, if it is still there. Those behind it move up by that alone:
-    /// the head's turn does not depend on who is the head.
-    pub(super) fn leave(&mut self, id: LineId, number: u64) -> Option<Grant> {
-        self.lines.get(&id).filter(|line| line.waiters.contains_key(&number))?;
-        let left = self.edit(id, |pace, line| {
-            let waiter = line.waiters.remove(&number)?;
-            line.backlog -= pace.price(waiter.cost);
-            Some(waiter)
-        })??;
-        self.waiting -= 1;
-        left.grant
-    }
-
-    /// Gives a waiter another way to learn of its turn; `false` if it is not in line any more.
-    pub(super) fn regrant(&mut self, id: LineId, number: u64, grant: Grant) -> bool {
-        let waiter = self.lines.get_mut(&id).and_then(|line| line.waiters.get_mut(&number));
-        waiter.map(|waiter| waiter.grant = Some(grant)).is_some()
-    }
-
-    /// Takes from all who wait their ways to learn of their turns. They keep their places.
-    pub(super) fn take_grants(&mut self) -> Vec<Grant> {
-        let waiters = self.lines.values_mut().flat_map(|line| line.waiters.values_mut());
-        waiters.filter_map(|waiter| waiter.grant.take()).collect()
-    }
-
-    /// Releases every head of one line whose time has come.
-    pub(super) fn release(&mut self, now: Timestamp, id: LineId, released: &mut Vec<Release>) {
-        let ahead = self.ahead;
-        loop {
-            let waiter = self.edit(id, |pace, line| {
-                let leaves = pace.nanos_ceil(line.tat.saturating_sub(ahead));
-                if leaves > u128::from(now.as_nanos()) {
-                    return None;
-                }
-                let (_, waiter) = line.waiters.pop_first()?;
-                // On time as of its deadline, so that late timers do not add up, unless that is too
-                // long ago.
-                let earliest = Timestamp::from_nanos(now.as_nanos().saturating_sub(nanos_of(CATCH_UP)));
-                line.tat = line.tat.max(pace.units(earliest)) + pace.price(waiter.cost);
-                line.backlog -= pace.price(waiter.cost);
-                Some(waiter)
-            });
-            let Some(waiter) = waiter.flatten() else { break };
-            self.waiting -= 1;
-            if let Some(grant) = waiter.grant {
-                let decision = self.admitted(now, id, now.saturating_since(waiter.since));
-                released.push(Release { grant, id, cost: waiter.cost, decision });
+    /// What has become of a waiter. Unless it still waits, its place is free from now on.
+    pub(super) fn answer(&mut self, now: Timestamp, number: SeatNo, waker: &Waker) -> Answer {
+        if let Seat::Waiting(waiter) = self.seats.get_mut(number) {
+            let is_known = waiter.waker.as_ref().is_some_and(|known| known.will_wake(waker));
+            return Answer::Waiting(if is_known { None } else { waiter.waker.replace(waker.clone()) });
+        }
+        match self.seats.free(number) {
+            Seat::Released { line, delay, receipt, .. } => {
+                Answer::Decided(self.admitted(now, line, Duration::from_nanos(delay), receipt))
             }
+            Seat::Refused { line, patience } => Answer::Decided(self.refused(now, line, patience)),
+            Seat::Closed | Seat::Free { .. } | Seat::Waiting(_) => Answer::Closed,
         }
     }
 
-    /// Releases heads whose time has come, of any line, up to a batch; `true` if that was all.
-    pub(super) fn release_some(&mut self, now: Timestamp, released: &mut Vec<Release>) -> bool {
+    /// Gives up a place, whatever has become of the waiter in it. Those behind it move up by that alone:
+    /// the head's turn does not depend on who is the head. A turn that has come goes back to the line,
+    /// which is returned then, for its next may leave. The waker is to be dropped without the lock.
+    pub(super) fn leave(&mut self, now: Timestamp, number: SeatNo) -> (Option<LineId>, Option<Waker>) {
+        let waker = self.unlink(number, Seat::Closed).and_then(|waiter| waiter.waker);
+        match self.seats.free(number) {
+            Seat::Released { line, cost, receipt, .. } => {
+                self.give_back(now, line, cost, receipt);
+                (Some(line), waker)
+            }
+            _ => (None, waker),
+        }
+    }
+
+    /// The wakers of all who wait. They keep their places.
+    pub(super) fn take_wakers(&mut self) -> Vec<Waker> {
+        self.seats.take_wakers()
+    }
+
+    /// Sends everybody away, and forgets all lines.
+    pub(super) fn close(&mut self) -> Vec<Waker> {
+        let wakers = self.seats.take_wakers();
+        for number in self.seats.numbers() {
+            let is_owned = match self.seats.get(number) {
+                Seat::Waiting(waiter) => waiter.is_owned,
+                // There is no time to tell it any more at which it could come again.
+                Seat::Refused { .. } => true,
+                Seat::Free { .. } | Seat::Released { .. } | Seat::Closed => continue,
+            };
+            self.seats.replace(number, Seat::Closed);
+            if !is_owned {
+                self.seats.free(number);
+            }
+        }
+        (self.lines, self.waiting) = (HashMap::new(), 0);
+        for index in [&mut self.due, &mut self.idle] {
+            index.clear();
+        }
+        self.ends.clear();
+        wakers
+    }
+
+    /// Releases every head of one line whose time has come.
+    pub(super) fn release(&mut self, now: Timestamp, id: LineId, woken: &mut Vec<Waker>) {
+        self.release_until(now, now, id, woken);
+    }
+
+    /// Releases every head of one line whose time had come at `until`.
+    fn release_until(&mut self, now: Timestamp, until: Timestamp, id: LineId, woken: &mut Vec<Waker>) {
+        let is_newest_first = self.is_newest_first();
+        while let Some(line) = self.lines.get(&id) {
+            let Chain { oldest, newest, len } = line.waiters;
+            let leaves = self.pace.leaves(line.tat);
+            if len == 0 || leaves > until {
+                break;
+            }
+            let head = if is_newest_first { newest } else { oldest };
+            let is_gone = self.seats.waiter(head).is_some_and(|waiter| waiter.until < leaves);
+            let Some(mut waiter) = self.unlink(head, Seat::Closed) else { break };
+            if is_newest_first && is_gone {
+                woken.extend(self.refuse(head, waiter));
+                continue;
+            }
+            // On time as of its deadline, so that late timers do not add up, unless that is too
+            // long ago.
+            let earliest = Timestamp::from_nanos(now.as_nanos().saturating_sub(nanos_of(CATCH_UP)));
+            let tat = self.edit(id, |pace, line, _| {
+                line.tat = line.tat.max(pace.units(earliest)) + pace.price(waiter.cost);
+                line.tat
+            });
+            let delay = nanos_of(now.saturating_since(waiter.since));
+            let receipt = Receipt::new(tat.unwrap_or_default());
+            woken.extend(waiter.waker.take());
+            self.settle(head, &waiter, Seat::Released { line: id, cost: waiter.cost, delay, receipt });
+        }
+    }
+
+    /// Releases heads whose time has come and refuses those who waited too long, of any line and in the
+    /// order of time, up to a batch; `true` if that was all.
+    pub(super) fn release_some(&mut self, now: Timestamp, woken: &mut Vec<Waker>) -> bool {
         for _ in 0..BATCH {
-            match self.due.first() {
-                Some((due, id)) if *due <= now => {
-                    let id = *id;
-                    self.release(now, id, released);
+            let due = self.due.first().filter(|(due, _)| *due <= now).copied();
+            let end = self.ends.first().filter(|(end, _)| *end <= now).copied();
+            match (due, end) {
+                // A turn that comes at the last moment comes in time.
+                (Some((due, id)), end) if end.is_none_or(|(end, _)| due <= end) => {
+                    let until = end.map_or(now, |(end, _)| end);
+                    self.release_until(now, until, id, woken);
                     self.forget_idle(now);
+                }
+                (_, Some((_, number))) => {
+                    let waiter = self.unlink(number, Seat::Closed);
+                    woken.extend(waiter.and_then(|waiter| self.refuse(number, waiter)));
                 }
                 _ => return true,
             }
@@ -259,28 +371,79 @@ impl Lines {
         false
     }
 
+    /// Does, before an arrival, what is due: what is told to one that is refused ("a place is free at that
+    /// time") must not depend on a timer's being on time.
+    pub(super) fn catch_up(&mut self, now: Timestamp, id: LineId, woken: &mut Vec<Waker>) {
+        // Whose turn it is may depend on who has given up before.
+        if self.is_newest_first() {
+            self.release_some(now, woken);
+        }
+        self.release(now, id, woken);
+        if self.is_full() {
+            self.release_some(now, woken);
+        }
+    }
+
     /// Undoes a departure, as far as it is not paid for yet.
     pub(super) fn give_back(&mut self, now: Timestamp, id: LineId, cost: u32, receipt: Receipt) {
-        self.edit(id, |pace, line| {
+        self.edit(id, |pace, line, _| {
             line.tat = pace.give_back(GcraState { tat: line.tat }, now, cost, receipt).tat;
         });
     }
 
-    /// When the head of a line with this `tat` may leave.
-    fn leaves(&self, tat: u128) -> Timestamp {
-        let nanos = self.pace.nanos_ceil(tat.saturating_sub(self.ahead));
-        u64::try_from(nanos).map_or(Timestamp::MAX, Timestamp::from_nanos)
+    /// Takes a waiter out of its line, if it still waits, and leaves `seat` for its future to find.
+    fn unlink(&mut self, number: SeatNo, seat: Seat) -> Option<Waiter> {
+        let id = self.seats.waiter(number)?.line;
+        let waiter = self.edit(id, |pace, line, seats| {
+            let waiter = seats.unlink(&mut line.waiters, number, seat)?;
+            line.backlog -= pace.price(waiter.cost);
+            Some(waiter)
+        })??;
+        self.waiting -= 1;
+        if self.is_newest_first() {
+            self.ends.remove(&(waiter.until, number));
+        }
+        Some(waiter)
     }
 
-    fn admitted(&self, now: Timestamp, id: LineId, delay: Duration) -> Decision {
+    /// Refuses one that was taken out of its line.
+    fn refuse(&mut self, number: SeatNo, mut waiter: Waiter) -> Option<Waker> {
+        let patience = nanos_of(waiter.until.saturating_since(waiter.since));
+        let waker = waiter.waker.take();
+        self.settle(number, &waiter, Seat::Refused { line: waiter.line, patience });
+        waker
+    }
+
+    /// What is told to one that was taken out of its line: the moment at which another leaves, and not
+    /// one at which it could push out another in turn.
+    fn refused(&self, now: Timestamp, id: LineId, patience: u64) -> Decision {
         let nobody = Line::default();
         let line = self.lines.get(&id).unwrap_or(&nobody);
-        self.describe(now, line, Decision::allow).with_delay(delay).with_receipt(Receipt::new(line.tat))
+        let next = self.seats.waiter(line.waiters.newest).map_or(0, |newest| newest.cost);
+        let own_turn = self.pace.leaves(line.tat + self.pace.gcra.price(next));
+        let in_time = Timestamp::from_nanos(own_turn.as_nanos().saturating_sub(patience));
+        let retry_at = self.pace.leaves(line.tat).max(in_time);
+        let wait = retry_at.saturating_since(now).max(Duration::from_nanos(1));
+        self.describe(now, line, |limit, _| Decision::deny(limit, 0, Some(wait)))
+    }
+
+    /// Leaves word for the future of one that was taken out of its line, if there is one.
+    fn settle(&mut self, number: SeatNo, waiter: &Waiter, seat: Seat) {
+        self.seats.replace(number, seat);
+        if !waiter.is_owned {
+            self.seats.free(number);
+        }
+    }
+
+    fn admitted(&self, now: Timestamp, id: LineId, delay: Duration, receipt: Receipt) -> Decision {
+        let nobody = Line::default();
+        let line = self.lines.get(&id).unwrap_or(&nobody);
+        self.describe(now, line, Decision::allow).with_delay(delay).with_receipt(receipt)
     }
 
     fn describe(&self, now: Timestamp, line: &Line, outcome: impl FnOnce(u32, u32) -> Decision) -> Decision {
-        let end = line.tat.max(self.pace.units(now)) + line.backlog;
-        self.numbers(now, end, (line.waiters.len(), self.waiting), outcome)
+        let end = line.tat.max(self.pace.gcra.units(now)) + line.backlog;
+        self.numbers(now, end, (line.waiters.len, self.waiting), outcome)
     }
 
     /// The numbers of a decision on a line that is paid for at `end` and in which, and over all keys,
@@ -293,10 +456,10 @@ impl Lines {
         waiting: (usize, usize),
         outcome: impl FnOnce(u32, u32) -> Decision,
     ) -> Decision {
-        let (start, interval) = (self.pace.units(now), self.pace.price(1));
-        let last = start + self.pace.units(Timestamp::from_nanos(self.bounds.max_wait));
+        let (start, interval) = (self.pace.gcra.units(now), self.pace.gcra.price(1));
+        let last = start + self.pace.gcra.units(Timestamp::from_nanos(self.bounds.max_wait));
         let count = |end: u128, (in_line, in_all): (usize, usize)| {
-            let fitting_by = |deadline: u128| match (deadline + self.ahead).checked_sub(end) {
+            let fitting_by = |deadline: u128| match (deadline + self.pace.ahead).checked_sub(end) {
                 Some(room) => room / interval + 1,
                 None => 0,
             };
@@ -307,7 +470,7 @@ impl Lines {
         };
         let limit = count(start, (0, 0));
         let remaining = count(end, waiting).min(limit);
-        let reset = self.pace.nanos_ceil(end - start);
+        let reset = self.pace.gcra.nanos_ceil(end - start);
         outcome(limit, remaining).with_reset_after(duration_from_nanos(reset))
     }
 
@@ -320,27 +483,17 @@ impl Lines {
     }
 
     /// Changes a line, if there is one, and keeps it in the right index (invariant 1).
-    fn edit<R>(&mut self, id: LineId, change: impl FnOnce(&Gcra, &mut Line) -> R) -> Option<R> {
-        match self.index_entry(id, self.lines.get(&id)?) {
-            (true, entry) => self.due.remove(&entry),
-            (false, entry) => self.idle.remove(&entry),
-        };
-        let result = change(&self.pace, self.lines.get_mut(&id)?);
-        match self.index_entry(id, &self.lines[&id]) {
-            (true, entry) => self.due.insert(entry),
-            (false, entry) => self.idle.insert(entry),
-        };
-        Some(result)
-    }
-
-    /// Whether somebody waits in a line, and its entry in the index for that case.
-    fn index_entry(&self, id: LineId, line: &Line) -> (bool, (Timestamp, LineId)) {
-        if line.waiters.is_empty() {
-            let paid = u64::try_from(self.pace.nanos_ceil(line.tat)).map_or(Timestamp::MAX, Timestamp::from_nanos);
-            (false, (paid, id))
-        } else {
-            (true, (self.leaves(line.tat), id))
+    fn edit<R>(&mut self, id: LineId, change: impl FnOnce(&Gcra, &mut Line, &mut Seats) -> R) -> Option<R> {
+        let line = self.lines.get_mut(&id)?;
+        let before = self.pace.index_entry(id, line);
+        let result = change(&self.pace.gcra, line, &mut self.seats);
+        let after = self.pace.index_entry(id, line);
+        if before != after {
+            let indexes = [&mut self.idle, &mut self.due];
+            indexes[usize::from(before.0)].remove(&before.1);
+            indexes[usize::from(after.0)].insert(after.1);
         }
+        Some(result)
     }
 
     /// Forgets idle lines: those that owe nothing, a few at a time (an arrival adds at most one, so

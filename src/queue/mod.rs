@@ -2,12 +2,16 @@
 
 mod driver;
 mod lines;
+#[cfg(all(test, sluice_loom))]
+mod models;
+mod room;
+mod seats;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::driver::{Arrival, Shared};
+use self::driver::Shared;
 use self::lines::{Bounds, Lines};
 use crate::decision::{Check, Decision, LimiterError, Receipt};
 use crate::limiter::{IntoLimiter, Limiter};
@@ -21,7 +25,7 @@ use crate::time::nanos_of;
 /// A request that finds the key idle leaves at once; one that does not waits in line. It is refused
 /// only **on arrival**: if [`capacity`](Self::capacity) requests of its key wait already, or if its turn
 /// would come later than [`max_wait`](Self::max_wait). The refusal says exactly when a retry would be
-/// accepted.
+/// accepted. (That is so unless the [newest](QueueOrder::NewestFirst) is to be served first.)
 ///
 /// - Arrival order is departure order. Nobody passes a waiter, and keys do not delay one another.
 /// - Departures keep the interval `period / limit`, on absolute deadlines that do not drift.
@@ -33,15 +37,58 @@ use crate::time::nanos_of;
 /// - No waiter depends on another being polled: one task for the whole queue, alive only
 ///   while somebody waits, keeps the time.
 ///
-/// A quota with a [burst](Quota::burst) lets that many leave at once after an idle spell. A
-/// request of cost *c* holds up those behind it for *c* intervals, so a cost whose intervals exceed
+/// A request of cost *c* holds up those behind it for *c* intervals, so a cost whose intervals exceed
 /// [`max_wait`](Self::max_wait) is refused; a cost of zero neither waits nor counts.
 ///
-/// # Memory
+/// # Whether to shape or to refuse
 ///
-/// Bounded, whatever the length of the keys (a hash stands for each): at most [`max_waiters`](Self::max_waiters) requests wait, and of the keys in which
-/// nobody waits at most 65,536 are remembered until their last departure is an interval ago; beyond,
-/// the one that is free soonest is forgotten first.
+/// Shape (this queue) what will be served anyhow and only comes too close together: calls to a partner
+/// who counts them, jobs, webhooks, a client's own bursts. A wait of a second is cheaper than a refusal, a
+/// retry and its guesswork. Refuse (a [bucket](crate::algorithm::TokenBucket)) where whoever asks would
+/// rather know at once: a person at a screen, a caller with a deadline or with another server to ask.
+/// A queue evens out bursts. It does not help when more comes than can be served for longer than
+/// `max_wait`: then everybody waits for that long, and as many are refused as without it.
+///
+/// # Bursts
+///
+/// A quota with a [burst](Quota::burst) lets that many leave at once after an idle spell, and spaces out the
+/// rest; so in any span *t*, burst + rate × *t* leave at most. Without one, it is 1. For those who know
+/// nginx's `limit_req`, which does not count the first request, and counts what it delays:
+///
+/// | nginx | quota | [`capacity`](Self::capacity) |
+/// |---|---|---|
+/// | `burst=12` | no burst | 12 |
+/// | `burst=12 nodelay` | `burst(13)` | 0 |
+/// | `burst=12 delay=8` | `burst(9)` | 4 |
+///
+/// # How many to let wait
+///
+/// By Little's law, *waiting = rate × wait*. So a line of `rate × max_wait` is as long as it may ever get
+/// (at ten per second and 5 seconds, 50), and a longer capacity is never used. A shorter one makes the
+/// longest wait shorter: choose the wait that clients bear, and take the capacity from it. All keys together
+/// need rate × mean wait × busy keys: that is for [`max_waiters`](Self::max_waiters), and every request that
+/// waits also holds its connection, its headers and the readiness of what is inside.
+///
+/// # Behind a proxy
+///
+/// A proxy in front (nginx, a load balancer) gives up after a time of its own, often 60 seconds, and
+/// answers 504; its client may be gone before. Keep `max_wait` well below both. A proxy that buffers
+/// requests and keeps connections open does not tell when its client has left. Nor is it noticed without
+/// one, over HTTP/1, if the client has left with a body unread or with a byte more than its request (HTTP/2
+/// tells). Such ghosts keep their places until their turn. That is why capacity, `max_wait` and `max_waiters`
+/// all have defaults, and why there is none without an end.
+///
+/// # Memory and cost
+///
+/// Bounded, whatever the length of the keys (a hash stands for each): at most
+/// [`max_waiters`](Self::max_waiters) requests wait, each in some 110 bytes at ten per key (150 if the newest
+/// is served first; 290, with those of its key, if it is alone). Of the keys in which nobody waits at most
+/// 65,536 are remembered until their last departure is an interval ago; beyond, the one that is free soonest is
+/// forgotten first.
+///
+/// To join a line and to leave it takes the same time, however long it is. The first in line, and the
+/// last to leave it, also enter and leave the list of all keys by time: the logarithm of their number. If the
+/// newest is served first, everybody enters one by time.
 ///
 /// # Cancel safety
 ///
@@ -49,7 +96,7 @@ use crate::time::nanos_of;
 ///
 /// # Errors
 ///
-/// Waiting needs a tokio runtime with a timer; outside of one, the answer is a [`LimiterError`]. The
+/// All who wait or come get a [`LimiterError`] once the queue is [closed](Self::close). Waiting needs a tokio runtime with a timer; outside of one, the answer is a [`LimiterError`]. The
 /// first to wait has its runtime keep the time. If that is shut down, another's takes over.
 ///
 /// # Examples
@@ -85,7 +132,12 @@ impl LeakyQueue {
     #[must_use]
     pub fn new(quota: Quota) -> Self {
         let capacity = usize::try_from(quota.limit()).unwrap_or(usize::MAX);
-        let bounds = Bounds { capacity, max_wait: nanos_of(DEFAULT_MAX_WAIT), max_waiters: DEFAULT_MAX_WAITERS };
+        let bounds = Bounds {
+            capacity,
+            max_wait: nanos_of(DEFAULT_MAX_WAIT),
+            max_waiters: DEFAULT_MAX_WAITERS,
+            order: QueueOrder::OldestFirst,
+        };
         Self::build(quota, bounds)
     }
 
@@ -101,8 +153,7 @@ impl LeakyQueue {
 
     /// The longest that a request may wait.
     ///
-    /// Only one of the two bounds is ever met: by Little's law, a line of `max_wait` × rate is just as
-    /// long as `max_wait`. So raise the [capacity](Self::capacity), too, if requests should wait longer
+    /// Only one of the two bounds is ever met, by [Little's law](Self#how-many-to-let-wait). So raise the [capacity](Self::capacity), too, if requests should wait longer
     /// than a period.
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
@@ -115,10 +166,44 @@ impl LeakyQueue {
         Self::build(self.quota, Bounds { max_waiters: waiters, ..self.bounds })
     }
 
+    /// Whom to serve first; those who have waited longest, unless set.
+    #[must_use]
+    pub fn order(self, order: QueueOrder) -> Self {
+        Self::build(self.quota, Bounds { order, ..self.bounds })
+    }
+
+    /// Sends all who wait away at once, with a [`LimiterError`], and whoever comes from now on, too; a layer
+    /// makes 503 of it, unless its policy lets requests pass when a limiter fails. Those whose turn has
+    /// come already may go. To be called when a server shuts down, which would otherwise wait for its
+    /// queue. A second call does nothing.
+    ///
+    /// Policies share a queue that is in an `Arc`:
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota, ThrottleLayer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)));
+    /// let layer: ThrottleLayer<()> = ThrottleLayer::new(Arc::clone(&queue));
+    ///
+    /// let first = queue.check(&PartitionKey::SHARED, 1).decided().await;
+    /// assert!(first.is_ok());
+    /// let waits = queue.check(&PartitionKey::SHARED, 1);
+    /// queue.close();
+    /// assert_eq!(waits.decided().await.unwrap_err().to_string(), "the queue was closed");
+    /// # drop(layer);
+    /// # }
+    /// ```
+    pub fn close(&self) {
+        self.shared.close();
+    }
+
     /// How many requests are waiting, over all keys.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.shared.lock().waiting()
+        self.shared.room.waiting()
     }
 
     /// The longest that one request may wait, in nanoseconds.
@@ -141,14 +226,14 @@ impl Limiter for LeakyQueue {
     /// the very last nanosecond: a turn that comes when the patience ends comes too late.
     fn check_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Check {
         match self.shared.enqueue(key, cost, self.longest_wait(patience)) {
-            Ok(Arrival::Decided(decision)) => decision.into(),
-            Ok(Arrival::Joined(turn)) => Check::Pending(Box::pin(turn.wait())),
+            Ok(Ok(decision)) => decision.into(),
+            Ok(Err(place)) => Check::Pending(Box::pin(place)),
             Err(error) => Check::Ready(Err(error)),
         }
     }
 
     fn peek_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Option<Decision> {
-        Some(self.shared.peek(key, cost, self.longest_wait(patience)))
+        self.shared.peek(key, cost, self.longest_wait(patience))
     }
 
     fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
@@ -165,12 +250,12 @@ impl Limiter for LeakyQueue {
     }
 
     fn max_cost(&self) -> Option<u32> {
-        Some(self.shared.max_cost())
+        Some(self.shared.room.max_cost())
     }
 
     /// A bucket that holds all who may leave or wait at once, which is what its decisions count, too.
     fn terms(&self) -> Option<Terms> {
-        let places = self.shared.limit().max(1);
+        let places = self.shared.room.limit().max(1);
         Some(Terms::bucket(self.quota.burst(places)))
     }
 }
@@ -187,9 +272,34 @@ impl fmt::Debug for LeakyQueue {
             .field("quota", &self.quota)
             .field("capacity", &self.bounds.capacity)
             .field("max_wait", &Duration::from_nanos(self.bounds.max_wait))
+            .field("order", &self.bounds.order)
             .field("waiting", &self.waiting())
             .finish()
     }
+}
+
+/// Whom a [`LeakyQueue`] serves first, and whom it turns away when a key has no place left. The choices
+/// are those of .NET's `QueueProcessingOrder`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum QueueOrder {
+    /// First come, first served. When all places of a key are taken, newcomers are refused. Every wait is
+    /// known on arrival.
+    #[default]
+    OldestFirst,
+    /// Last come, first served. When all places are taken, the one that has waited longest is refused, and
+    /// the newcomer takes its place. Under overload, those who are served are served fast, instead of all
+    /// waiting until their clients have given up; for the price of fairness within a key.
+    ///
+    /// How long one waits depends on who comes after it, so a waiter whose
+    /// [`max_wait`](LeakyQueue::max_wait) or patience ends is refused at that moment, and not on arrival. A
+    /// waiter that is refused is told when the next of its key leaves, which is when a retry pushes nobody
+    /// out. When all places of all keys are taken, a newcomer takes one from its own key or is refused.
+    NewestFirst,
+}
+
+fn closed() -> LimiterError {
+    LimiterError::new("the queue was closed")
 }
 
 fn no_runtime() -> LimiterError {

@@ -1,0 +1,204 @@
+use std::task::Waker;
+
+use super::lines::LineId;
+use crate::decision::Receipt;
+use crate::time::Timestamp;
+
+/// All places of a queue, taken or free, each known by its number.
+///
+/// A place that somebody waits in belongs to that future alone, and nobody else frees it: whatever
+/// becomes of the waiter is left here, for its future to find. So a number never means two waiters.
+///
+/// Grows by chunks, so that nothing is moved, and forgets them when nobody is left.
+pub(super) struct Seats {
+    chunks: Vec<Vec<Seat>>,
+    /// The first of the free ones, each of which knows the next.
+    free: SeatNo,
+    taken: u32,
+}
+
+/// The number of a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SeatNo(u32);
+
+impl SeatNo {
+    pub(super) const NONE: Self = Self(u32::MAX);
+}
+
+pub(super) enum Seat {
+    Free {
+        next: SeatNo,
+    },
+    Waiting(Waiter),
+    /// The turn has come, and is paid for with `receipt`. It is used once its future has seen it.
+    Released {
+        line: LineId,
+        cost: u32,
+        /// Nanoseconds.
+        delay: u64,
+        receipt: Receipt,
+    },
+    /// Had to make room, or waited as long as it would.
+    Refused {
+        line: LineId,
+        /// How long it was ready to wait, in nanoseconds.
+        patience: u64,
+    },
+    Closed,
+}
+
+pub(super) struct Waiter {
+    pub(super) line: LineId,
+    /// The one that came before, and the one that came after.
+    pub(super) older: SeatNo,
+    pub(super) newer: SeatNo,
+    pub(super) cost: u32,
+    /// Whether a future waits. It does not in a place that was taken to rehearse.
+    pub(super) is_owned: bool,
+    pub(super) since: Timestamp,
+    /// The last moment at which its turn may come.
+    pub(super) until: Timestamp,
+    pub(super) waker: Option<Waker>,
+}
+
+/// Both ends of a line, and its length.
+#[derive(Clone, Copy)]
+pub(super) struct Chain {
+    pub(super) oldest: SeatNo,
+    pub(super) newest: SeatNo,
+    pub(super) len: usize,
+}
+
+impl Default for Chain {
+    fn default() -> Self {
+        Self { oldest: SeatNo::NONE, newest: SeatNo::NONE, len: 0 }
+    }
+}
+
+const CHUNK: usize = 256;
+
+impl Seats {
+    pub(super) const fn new() -> Self {
+        Self { chunks: Vec::new(), free: SeatNo::NONE, taken: 0 }
+    }
+
+    pub(super) const fn is_full(&self) -> bool {
+        self.taken == u32::MAX
+    }
+
+    #[cfg(all(test, sluice_loom))]
+    pub(super) const fn taken(&self) -> u32 {
+        self.taken
+    }
+
+    pub(super) fn get(&self, number: SeatNo) -> &Seat {
+        let index = number.0 as usize;
+        &self.chunks[index / CHUNK][index % CHUNK]
+    }
+
+    pub(super) fn get_mut(&mut self, number: SeatNo) -> &mut Seat {
+        let index = number.0 as usize;
+        &mut self.chunks[index / CHUNK][index % CHUNK]
+    }
+
+    pub(super) fn waiter(&self, number: SeatNo) -> Option<&Waiter> {
+        match number {
+            SeatNo::NONE => None,
+            number => match self.get(number) {
+                Seat::Waiting(waiter) => Some(waiter),
+                _ => None,
+            },
+        }
+    }
+
+    fn waiter_mut(&mut self, number: SeatNo) -> Option<&mut Waiter> {
+        match number {
+            SeatNo::NONE => None,
+            number => match self.get_mut(number) {
+                Seat::Waiting(waiter) => Some(waiter),
+                _ => None,
+            },
+        }
+    }
+
+    /// Takes a place at the new end of a chain. There must be room for it.
+    pub(super) fn push(&mut self, chain: &mut Chain, mut waiter: Waiter) -> SeatNo {
+        waiter.older = chain.newest;
+        waiter.newer = SeatNo::NONE;
+        let number = self.take(Seat::Waiting(waiter));
+        match self.waiter_mut(chain.newest) {
+            Some(newest) => newest.newer = number,
+            None => chain.oldest = number,
+        }
+        chain.newest = number;
+        chain.len += 1;
+        number
+    }
+
+    /// Takes a waiter out of its chain, and leaves `seat` in its place.
+    pub(super) fn unlink(&mut self, chain: &mut Chain, number: SeatNo, seat: Seat) -> Option<Waiter> {
+        let Seat::Waiting(waiter) = self.replace(number, seat) else { return None };
+        match self.waiter_mut(waiter.older) {
+            Some(older) => older.newer = waiter.newer,
+            None => chain.oldest = waiter.newer,
+        }
+        match self.waiter_mut(waiter.newer) {
+            Some(newer) => newer.older = waiter.older,
+            None => chain.newest = waiter.older,
+        }
+        chain.len -= 1;
+        Some(waiter)
+    }
+
+    pub(super) fn replace(&mut self, number: SeatNo, seat: Seat) -> Seat {
+        std::mem::replace(self.get_mut(number), seat)
+    }
+
+    fn take(&mut self, seat: Seat) -> SeatNo {
+        self.taken += 1;
+        if self.free != SeatNo::NONE {
+            let number = self.free;
+            if let Seat::Free { next } = self.replace(number, seat) {
+                self.free = next;
+            }
+            return number;
+        }
+        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
+            self.chunks.push(Vec::new());
+        }
+        let before = (self.chunks.len() - 1) * CHUNK;
+        let chunk = self.chunks.last_mut().expect("just seen to");
+        chunk.push(seat);
+        SeatNo(u32::try_from(before + chunk.len() - 1).expect("fewer are taken, or one would be free"))
+    }
+
+    /// Gives a place back; returns what was in it.
+    pub(super) fn free(&mut self, number: SeatNo) -> Seat {
+        let seat = self.replace(number, Seat::Free { next: self.free });
+        self.free = number;
+        self.taken -= 1;
+        if self.taken == 0 && self.chunks.len() > 1 {
+            self.chunks.clear();
+            self.chunks.shrink_to_fit();
+            self.free = SeatNo::NONE;
+        }
+        seat
+    }
+
+    /// All places, in the order of their numbers.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = SeatNo> + use<> {
+        let last = self.chunks.last().map_or(0, |last| (self.chunks.len() - 1) * CHUNK + last.len());
+        (0..u32::try_from(last).unwrap_or(u32::MAX)).map(SeatNo)
+    }
+
+    /// The wakers of all who wait. They keep their places.
+    pub(super) fn take_wakers(&mut self) -> Vec<Waker> {
+        let seats = self.chunks.iter_mut().flatten();
+        seats
+            .filter_map(|seat| match seat {
+                Seat::Waiting(waiter) => waiter.waker.take(),
+                _ => None,
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,232 @@
+//! The choices of a leaky queue: a burst at once, the newest first, and closing it; and what clients see of
+//! them through the layer.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{Request, Response};
+use http_body_util::Full;
+use tokio::time::advance;
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_sluice::testing::Random;
+use tower_sluice::{Check, LeakyQueue, Limiter, PartitionKey, Pending, Policy, QueueOrder, Quota, RateLimitLayer};
+
+const MS: Duration = Duration::from_millis(1);
+type Body = Full<Bytes>;
+
+const KEY: PartitionKey = PartitionKey::SHARED;
+
+fn newest_first() -> LeakyQueue {
+    LeakyQueue::new(Quota::per_second(100)).capacity(3).order(QueueOrder::NewestFirst)
+}
+
+fn join(queue: &LeakyQueue) -> Pending {
+    match queue.check(&KEY, 1) {
+        Check::Pending(pending) => pending,
+        Check::Ready(result) => panic!("expected to wait, but got {result:?}"),
+    }
+}
+
+fn is_admitted_now(queue: &LeakyQueue) -> bool {
+    matches!(queue.check(&KEY, 1), Check::Ready(Ok(decision)) if decision.is_allowed())
+}
+
+async fn settle() {
+    for _ in 0..8 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn pass(span: Duration) {
+    for _ in 0..span.as_millis() {
+        advance(MS).await;
+        settle().await;
+    }
+}
+
+/// nginx's `limit_req` with `burst` and `delay`, as its source has it: each request adds one to an excess that
+/// leaks at the rate; above `burst` it is refused, and above `delay` it waits until the rest has leaked. In units
+/// of 1/`INTERVAL` request and whole milliseconds, so that nothing is rounded.
+struct Nginx {
+    excess: Option<u64>,
+    last: u64,
+    burst: u64,
+    delay: u64,
+}
+
+const INTERVAL: u64 = 10;
+
+impl Nginx {
+    /// The milliseconds to wait; `None` if it is refused.
+    fn arrive(&mut self, now: u64) -> Option<u64> {
+        let excess = self.excess.map_or(0, |excess| (excess + INTERVAL).saturating_sub(now - self.last));
+        if excess > self.burst * INTERVAL {
+            return None;
+        }
+        (self.excess, self.last) = (Some(excess), now);
+        Some(excess.saturating_sub(self.delay * INTERVAL))
+    }
+}
+
+/// `burst=B delay=D` there is a burst of D + 1 (ours counts the first request) and a capacity of B − D here.
+#[tokio::test(start_paused = true)]
+async fn a_burst_and_a_capacity_are_what_nginx_calls_delay_and_burst() {
+    for seed in 0..2_000 {
+        let mut random = Random::new(seed);
+        let delay = random.below(9);
+        let mut nginx = Nginx { excess: None, last: 0, burst: delay + random.below(6), delay };
+        let places = usize::try_from(nginx.burst - delay).unwrap();
+        let quota = Quota::per_second(100).burst(u32::try_from(delay + 1).unwrap());
+        let queue = LeakyQueue::new(quota).capacity(places);
+        assert_eq!(u64::from(queue.terms().unwrap().quota().max_burst()), nginx.burst + 1);
+        let (mut now, mut waiting) = (0, Vec::new());
+        for _ in 0..60 {
+            let expected = nginx.arrive(now);
+            let foretold = queue.peek(&KEY, 1).unwrap();
+            assert_eq!(foretold.is_allowed(), expected.is_some(), "seed {seed} at {now} ms");
+            if let Some(wait) = expected {
+                assert_eq!(foretold.delay(), Duration::from_millis(wait), "seed {seed} at {now} ms");
+            }
+            waiting.push(queue.check(&KEY, 1).decided().boxed());
+            let millis = [0, 0, 0, 1, 7, 12][usize::try_from(random.below(6)).unwrap()];
+            pass(Duration::from_millis(millis)).await;
+            now += millis;
+        }
+    }
+}
+
+/// The bucket may look free at the moment at which a waiter is due. It is the waiter's.
+#[tokio::test(start_paused = true)]
+async fn nobody_passes_a_waiter_even_when_the_bucket_looks_free() {
+    for order in [QueueOrder::OldestFirst, QueueOrder::NewestFirst] {
+        let queue = LeakyQueue::new(Quota::per_second(100).burst(3)).capacity(5).order(order);
+        assert!((0..3).all(|_| is_admitted_now(&queue)));
+        let mut waiter = join(&queue);
+        // The clock goes on, and no task runs: the waiter is due, and its timer has not fired.
+        assert!(advance(10 * MS).now_or_never().is_none());
+        let late = queue.check(&KEY, 1);
+        assert!(matches!(late, Check::Pending(_)), "{order:?}: {late:?}");
+        assert_eq!((&mut waiter).now_or_never().unwrap().unwrap().delay(), 10 * MS);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_newest_is_served_first_and_the_oldest_makes_room() {
+    let queue = newest_first();
+    assert!(is_admitted_now(&queue));
+    let mut waiters: Vec<_> = (0..4).map(|_| Some(join(&queue))).collect();
+    assert_eq!(queue.waiting(), 3);
+    // The first was pushed out by the fourth, and is told so at once, and when the next of its key leaves.
+    let refused = waiters[0].take().unwrap().now_or_never().expect("told at once").unwrap();
+    assert_eq!((refused.is_allowed(), refused.remaining()), (false, 0));
+    assert_eq!(refused.retry_after(), Some(10 * MS));
+    // Who comes back then has a place, and nobody is pushed out for it.
+    pass(10 * MS).await;
+    assert_eq!(queue.waiting(), 2);
+    let back = join(&queue);
+    assert_eq!(queue.waiting(), 3);
+    let mut delays = Vec::new();
+    for waiter in [waiters[3].take().unwrap(), back, waiters[2].take().unwrap(), waiters[1].take().unwrap()] {
+        delays.push(waiter.await.unwrap().delay().as_millis());
+    }
+    assert_eq!(delays, [10, 10, 30, 40]);
+    assert_eq!(queue.waiting(), 0);
+}
+
+/// Those who are passed again and again are not kept for ever, nor beyond what they asked for.
+#[tokio::test(start_paused = true)]
+async fn who_is_passed_for_too_long_is_refused_in_time() {
+    let queue = newest_first().max_wait(25 * MS);
+    assert!(is_admitted_now(&queue));
+    let passed = tokio::spawn(join(&queue));
+    let Check::Pending(hasty) = queue.check_within(&KEY, 1, Some(15 * MS)) else { panic!("its turn is in 10 ms") };
+    let hasty = tokio::spawn(hasty);
+    let start = tokio::time::Instant::now();
+    let mut told = [None, None];
+    for _ in 0..40 {
+        let _newer = (start.elapsed().as_millis() % 10 == 5).then(|| tokio::spawn(join(&queue)));
+        pass(MS).await;
+        for (told, waiter) in told.iter_mut().zip([&hasty, &passed]) {
+            if told.is_none() && waiter.is_finished() {
+                *told = Some(start.elapsed().as_millis());
+            }
+        }
+    }
+    // At 5 ms another comes, which leaves at 10; at 15 another, which leaves at 20.
+    assert_eq!(told, [Some(15), Some(25)]);
+    assert!(!hasty.await.unwrap().unwrap().is_allowed());
+    let refused = passed.await.unwrap().unwrap();
+    assert!(!refused.is_allowed() && refused.retry_after().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_takes_its_places_from_nobody_else() {
+    let queue = LeakyQueue::new(Quota::per_second(100)).max_waiters(2).order(QueueOrder::NewestFirst);
+    for key in 0..3_u64 {
+        assert!(matches!(queue.check(&key.into(), 1), Check::Ready(Ok(_))));
+    }
+    let (zero, _one) = (queue.check(&0_u64.into(), 1), queue.check(&1_u64.into(), 1));
+    // No place is left for a third key.
+    assert!(matches!(queue.check(&2_u64.into(), 1), Check::Ready(Ok(refused)) if !refused.is_allowed()));
+    assert!(matches!(queue.check(&0_u64.into(), 1), Check::Pending(_)));
+    assert!(!zero.decided().await.unwrap().is_allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_queue_sends_everybody_away_and_keeps_nothing() {
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).capacity(5));
+    let handle = Arc::clone(&queue);
+    assert!(is_admitted_now(&queue));
+    let mut granted = join(&queue);
+    pass(10 * MS).await;
+    let waiting = [tokio::spawn(join(&queue)), tokio::spawn(join(&queue))];
+    let unpolled = join(&queue);
+    assert!(matches!(queue.rehearse(&KEY, 1), Check::Ready(Ok(_))));
+    settle().await;
+
+    handle.close();
+    handle.close();
+    assert_eq!(queue.waiting(), 0);
+    settle().await;
+    for waiter in waiting {
+        assert!(waiter.is_finished());
+        assert_eq!(waiter.await.unwrap().unwrap_err().to_string(), "the queue was closed");
+    }
+    assert!(unpolled.now_or_never().unwrap().is_err());
+    // Whose turn had come may go.
+    assert!((&mut granted).now_or_never().unwrap().unwrap().is_allowed());
+    for cost in [0, 1, u32::MAX] {
+        assert!(matches!(queue.check(&KEY, cost), Check::Ready(Err(_))), "{cost}");
+        assert!(matches!(queue.rehearse(&KEY, cost), Check::Ready(Err(_))), "{cost}");
+    }
+    assert_eq!(queue.peek(&KEY, 1), None);
+    // The task that kept the time is gone, and with it the last to hold the queue but us.
+    assert_eq!(Arc::strong_count(&queue), 2);
+    assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
+}
+
+fn hello() -> impl Service<Request<()>, Response = Response<Body>, Error = Infallible, Future: Send> + Clone + Send {
+    service_fn(|_| async { Ok(Response::new(Body::from("hello"))) })
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_see_503_after_a_close_and_429_when_pushed_out() {
+    let queue = Arc::new(newest_first().capacity(1));
+    let policy = Policy::new("queue", Arc::clone(&queue)).status(http::StatusCode::TOO_MANY_REQUESTS);
+    let service = RateLimitLayer::new(policy).layer(hello());
+    let send = || tokio::spawn(service.clone().oneshot(Request::new(())));
+    assert_eq!(send().await.unwrap().unwrap().status(), 200);
+    let (oldest, newest) = (send(), send());
+    settle().await;
+    assert!(oldest.is_finished() && !newest.is_finished());
+    let refused = oldest.await.unwrap().unwrap();
+    assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].to_str().unwrap()), (429, "1"));
+    queue.close();
+    for closed in [newest, send()] {
+        assert_eq!(closed.await.unwrap().unwrap().status(), 503);
+    }
+    assert_eq!(queue.waiting(), 0);
+}

@@ -1,0 +1,317 @@
+//! A hundred thousand random schedules of arrivals, departures, cancellations and a close, against a queue
+//! as one would write it down.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::time::{Instant, advance};
+use tower_sluice::testing::Random;
+use tower_sluice::{Check, Decision, LeakyQueue, Limiter, LimiterError, PartitionKey, Pending, QueueOrder, Quota};
+
+const MS: u64 = 1_000_000;
+const INTERVAL: u64 = 7 * MS;
+
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    burst: u64,
+    capacity: usize,
+    max_wait: u64,
+    newest_first: bool,
+}
+
+/// One key's line, in nanoseconds.
+#[derive(Default)]
+struct Line {
+    paid_until: u64,
+    waiters: Vec<Waiter>,
+    /// What has become of those who were let in and have not been told yet.
+    told: BTreeMap<usize, Told>,
+}
+
+#[derive(Clone, Copy)]
+struct Waiter {
+    number: usize,
+    since: u64,
+    patience: u64,
+}
+
+impl Waiter {
+    const fn until(&self) -> u64 {
+        self.since + self.patience
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Told {
+    Turn { delay: u64, paid_until: u64 },
+    Refusal { patience: u64 },
+    Closed,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    Passes,
+    Waits { delay: u64 },
+    Refused { wait: u64 },
+}
+
+impl Line {
+    const fn leaves(&self, settings: Settings, ahead: u64) -> u64 {
+        (self.paid_until + ahead * INTERVAL).saturating_sub((settings.burst - 1) * INTERVAL)
+    }
+
+    fn judge(&self, settings: Settings, now: u64, patience: u64) -> Answer {
+        let head = self.leaves(settings, 0);
+        if self.waiters.is_empty() && head <= now {
+            return Answer::Passes;
+        }
+        let ahead = if settings.newest_first { 0 } else { self.waiters.len() as u64 };
+        let turn = self.leaves(settings, ahead);
+        let too_long = (turn - now).saturating_sub(patience);
+        let has_place = self.waiters.len() < settings.capacity || (settings.newest_first && !self.waiters.is_empty());
+        let wait = if has_place { too_long } else { too_long.max(head - now) };
+        if wait == 0 { Answer::Waits { delay: turn - now } } else { Answer::Refused { wait } }
+    }
+
+    fn arrive(&mut self, settings: Settings, now: u64, patience: u64, number: usize) -> Answer {
+        let answer = self.judge(settings, now, patience);
+        match answer {
+            Answer::Passes => self.paid_until = self.paid_until.max(now) + INTERVAL,
+            Answer::Waits { .. } => {
+                let evicted = (self.waiters.len() >= settings.capacity).then(|| self.waiters.remove(0));
+                self.waiters.push(Waiter { number, since: now, patience });
+                if let Some(evicted) = evicted {
+                    self.refuse(evicted);
+                }
+            }
+            Answer::Refused { .. } => {}
+        }
+        answer
+    }
+
+    fn refuse(&mut self, waiter: Waiter) {
+        self.told.insert(waiter.number, Told::Refusal { patience: waiter.patience });
+    }
+
+    /// It would be let in again when the next one has left, if it waits long enough for its turn then.
+    fn retry_at(&self, settings: Settings, patience: u64) -> u64 {
+        let others = u64::from(!self.waiters.is_empty());
+        self.leaves(settings, 0).max(self.leaves(settings, others).saturating_sub(patience))
+    }
+
+    fn tick(&mut self, settings: Settings, now: u64) {
+        loop {
+            let turn = self.leaves(settings, 0);
+            let gives_up = (0..self.waiters.len()).min_by_key(|index| self.waiters[*index].until());
+            let gives_up = gives_up.filter(|_| settings.newest_first);
+            match gives_up {
+                Some(index) if self.waiters[index].until() < turn && self.waiters[index].until() <= now => {
+                    let waiter = self.waiters.remove(index);
+                    self.refuse(waiter);
+                }
+                _ if turn <= now && !self.waiters.is_empty() => {
+                    let head = if settings.newest_first { self.waiters.len() - 1 } else { 0 };
+                    let waiter = self.waiters.remove(head);
+                    // Only ten milliseconds are caught up on.
+                    self.paid_until = self.paid_until.max(now.saturating_sub(10 * MS)) + INTERVAL;
+                    let told = Told::Turn { delay: now - waiter.since, paid_until: self.paid_until };
+                    self.told.insert(waiter.number, told);
+                }
+                _ => break,
+            }
+        }
+    }
+
+    fn cancel(&mut self, settings: Settings, now: u64, number: usize) {
+        self.waiters.retain(|waiter| waiter.number != number);
+        if let Some(Told::Turn { paid_until, .. }) = self.told.remove(&number) {
+            // What is not spent yet of its interval goes to the next.
+            self.paid_until -= INTERVAL.min(paid_until.saturating_sub(now));
+            self.tick(settings, now);
+        }
+    }
+
+    fn close(&mut self) {
+        for told in self.told.values_mut().filter(|told| matches!(told, Told::Refusal { .. })) {
+            *told = Told::Closed;
+        }
+        let waiters = self.waiters.drain(..);
+        self.told.extend(waiters.map(|waiter| (waiter.number, Told::Closed)));
+    }
+}
+
+struct Ticket {
+    line: usize,
+    number: usize,
+    pending: Pending,
+    /// Nobody looks at it, although its turn may have come.
+    sleeps: bool,
+}
+
+struct Trial {
+    seed: u64,
+    settings: Settings,
+    queue: LeakyQueue,
+    lines: [Line; 2],
+    tickets: Vec<Ticket>,
+    start: Instant,
+}
+
+async fn settle() {
+    for _ in 0..4 {
+        tokio::task::yield_now().await;
+    }
+}
+
+impl Trial {
+    fn new(seed: u64, random: &mut Random) -> Self {
+        let settings = Settings {
+            burst: random.pick(&[1, 1, 2, 4]),
+            capacity: random.pick(&[0, 1, 3, 3, 5]),
+            max_wait: random.pick(&[5, 14, 25, 25, 60]) * MS,
+            newest_first: random.below(2) == 0,
+        };
+        let order = if settings.newest_first { QueueOrder::NewestFirst } else { QueueOrder::OldestFirst };
+        let quota = Quota::new(1, Duration::from_nanos(INTERVAL)).unwrap();
+        let queue = LeakyQueue::new(quota.burst(u32::try_from(settings.burst).unwrap()))
+            .capacity(settings.capacity)
+            .max_wait(Duration::from_nanos(settings.max_wait))
+            .order(order);
+        Self { seed, settings, queue, lines: Default::default(), tickets: Vec::new(), start: Instant::now() }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap()
+    }
+
+    fn arrive(&mut self, number: usize, random: &mut Random) {
+        let line = usize::from(random.below(3) == 0);
+        let key = PartitionKey::from(line as u64);
+        let patience = (random.below(3) == 0).then(|| random.below(40) * MS);
+        let longest = patience.map_or(u64::MAX, |patience| patience.saturating_sub(1)).min(self.settings.max_wait);
+        let patience = patience.map(Duration::from_nanos);
+        let now = self.now();
+        let foretold = self.queue.peek_within(&key, 1, patience).expect("open");
+        let expected = self.lines[line].arrive(self.settings, now, longest, number);
+        let seen = |decision: &Decision| match decision.retry_after() {
+            Some(wait) => Answer::Refused { wait: u64::try_from(wait.as_nanos()).unwrap() },
+            None if decision.delay().is_zero() => Answer::Passes,
+            None => Answer::Waits { delay: u64::try_from(decision.delay().as_nanos()).unwrap() },
+        };
+        assert_eq!(seen(&foretold), expected, "{self:?}, {number}, foretold");
+        match self.queue.check_within(&key, 1, patience) {
+            Check::Ready(decision) => assert_eq!(seen(&decision.unwrap()), expected, "{self:?}, {number}"),
+            Check::Pending(pending) => {
+                assert!(matches!(expected, Answer::Waits { .. }), "{self:?}: {number} waits, but {expected:?}");
+                self.tickets.push(Ticket { line, number, pending, sleeps: random.below(6) == 0 });
+            }
+        }
+    }
+
+    /// Looks at all who are awake; each must have been told what the model says, and no other.
+    fn look(&mut self) {
+        let now = self.now();
+        for mut ticket in std::mem::take(&mut self.tickets) {
+            if ticket.sleeps {
+                self.tickets.push(ticket);
+                continue;
+            }
+            let told = self.lines[ticket.line].told.remove(&ticket.number);
+            match ((&mut ticket.pending).now_or_never(), told) {
+                (None, None) => self.tickets.push(ticket),
+                (Some(answer), Some(told)) => self.compare(now, &ticket, &answer, told),
+                (answer, told) => panic!("{self:?}: {} got {answer:?}, expected {told:?}", ticket.number),
+            }
+        }
+        let waiting: usize = self.lines.iter().map(|line| line.waiters.len()).sum();
+        assert_eq!(self.queue.waiting(), waiting, "{self:?}");
+    }
+
+    fn compare(&self, now: u64, ticket: &Ticket, answer: &Result<Decision, LimiterError>, told: Told) {
+        let is_same = match (answer.as_ref(), told) {
+            (Ok(decision), Told::Turn { delay, .. }) => {
+                decision.is_allowed() && decision.delay() == Duration::from_nanos(delay)
+            }
+            (Ok(decision), Told::Refusal { patience }) => {
+                let retry_at = self.lines[ticket.line].retry_at(self.settings, patience);
+                let wait = retry_at.saturating_sub(now).max(1);
+                decision.retry_after() == Some(Duration::from_nanos(wait))
+            }
+            (Err(error), Told::Closed) => error.to_string() == "the queue was closed",
+            _ => false,
+        };
+        assert!(is_same, "{self:?}: {} got {answer:?}, expected {told:?}", ticket.number);
+    }
+
+    async fn pass_time(&mut self, millis: u64) {
+        for _ in 0..millis {
+            advance(Duration::from_millis(1)).await;
+            settle().await;
+            let now = self.now();
+            self.lines.iter_mut().for_each(|line| line.tick(self.settings, now));
+            self.look();
+        }
+    }
+
+    fn cancel(&mut self, index: usize) {
+        let ticket = self.tickets.swap_remove(index);
+        drop(ticket.pending);
+        let now = self.now();
+        self.lines[ticket.line].cancel(self.settings, now, ticket.number);
+        self.look();
+    }
+}
+
+impl std::fmt::Debug for Trial {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "seed {} ({:?}) at {} ns", self.seed, self.settings, self.now())
+    }
+}
+
+async fn try_out(seed: u64) {
+    let mut random = Random::new(seed);
+    let mut trial = Trial::new(seed, &mut random);
+    let closes = (random.below(4) == 0).then(|| random.below(30));
+    for number in 0..30 {
+        match random.below(8) {
+            0..=3 => {
+                trial.arrive(number, &mut random);
+                trial.look();
+            }
+            4 if !trial.tickets.is_empty() => {
+                let index = random.below(trial.tickets.len() as u64);
+                trial.cancel(usize::try_from(index).unwrap());
+            }
+            5 if !trial.tickets.is_empty() => {
+                let index = random.below(trial.tickets.len() as u64);
+                trial.tickets[usize::try_from(index).unwrap()].sleeps ^= true;
+                trial.look();
+            }
+            _ => trial.pass_time(random.below(9)).await,
+        }
+        if closes == Some(number as u64) {
+            trial.queue.close();
+            trial.lines.iter_mut().for_each(Line::close);
+            trial.look();
+            assert!(matches!(trial.queue.check(&0_u64.into(), 1), Check::Ready(Err(_))), "{trial:?}");
+            assert_eq!(trial.queue.waiting(), 0);
+            break;
+        }
+    }
+    if random.below(2) == 0 {
+        // All who are left are told within the longest wait and the timer's tick.
+        trial.tickets.iter_mut().for_each(|ticket| ticket.sleeps = false);
+        trial.pass_time(trial.settings.max_wait / MS + 2).await;
+        assert_eq!(trial.tickets.len(), 0, "{trial:?}");
+    }
+    trial.tickets.clear();
+    assert_eq!(trial.queue.waiting(), 0, "{trial:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_thousand_schedules_go_as_the_model_says() {
+    for seed in 0..100_000 {
+        try_out(seed).await;
+    }
+}
