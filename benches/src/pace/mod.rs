@@ -5,7 +5,6 @@
 
 mod figures;
 mod nginx;
-#[cfg(target_os = "linux")]
 mod precise;
 mod subject;
 
@@ -61,7 +60,14 @@ fn rows() -> Vec<Row> {
         Row { name: "a sleep per request", run: on_a_thread::<subject::Sleeps> },
         Row { name: "nginx `limit_req`", run: on_a_thread::<nginx::LimitReq> },
         #[cfg(target_os = "linux")]
-        Row { name: "one dispatcher on a `timerfd` (prototype)", run: on_a_thread::<precise::Precise> },
+        Row {
+            name: "one dispatcher on a `timerfd` (prototype)",
+            run: on_a_thread::<precise::Precise<precise::TimerFd>>,
+        },
+        Row {
+            name: "one dispatcher on a sleeping thread (prototype)",
+            run: on_a_thread::<precise::Precise<precise::Thread>>,
+        },
     ]
 }
 
