@@ -8,6 +8,7 @@ mod keys;
 mod layer;
 mod machine;
 mod measure;
+mod pace;
 mod proof;
 mod raw;
 mod report;
@@ -30,18 +31,21 @@ const TIME_PER_CELL: Duration = Duration::from_secs(90);
 
 const USAGE: &str = "\
 usage: scripts/bench [--quick] [--only TEXT]...
+       scripts/bench --pace [--quick]
 
   --quick        everything once with small tables: whether it works, not how fast it is
   --only TEXT    only the cells whose names contain TEXT, with what they are compared to
   --list         the names of the cells
+  --pace         instead: how evenly a queue lets requests leave, in three minutes
 ";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    let (mut quick, mut only) = (false, Vec::new());
+    let (mut quick, mut pace, mut only) = (false, false, Vec::new());
     while let Some(argument) = arguments.next() {
         match (argument.as_str(), &mut arguments) {
             ("--quick", _) => quick = true,
+            ("--pace", _) => pace = true,
             ("--only", rest) => only.extend(rest.next()),
             ("--help", _) => {
                 print!("{USAGE}");
@@ -63,6 +67,9 @@ fn main() -> ExitCode {
                 return ExitCode::FAILURE;
             }
         }
+    }
+    if pace {
+        return if pace::run(quick) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     run(quick, &only)
 }

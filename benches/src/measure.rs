@@ -249,7 +249,7 @@ impl StartingLine {
                 return;
             }
             // On one processor, spinning alone would wait for the end of a time slice.
-            if spins.is_multiple_of(10_000) {
+            if spins % 10_000 == 0 {
                 std::thread::yield_now();
             }
             std::hint::spin_loop();

@@ -85,7 +85,7 @@ fn times(ratio: Option<Ratio>) -> String {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "# Results\n\n{}.", self.machine)?;
-        writeln!(f, "{}.", versions())?;
+        writeln!(f, "{}.", versions(&PEERS))?;
         if self.quick {
             writeln!(f, "\n**A quick run: small tables, few decisions, one repetition. Not to be quoted.**")?;
         } else {
@@ -295,14 +295,15 @@ fn describe(work: Work) -> (String, &'static str) {
     (population, if work.rejected { "rejected" } else { "admitted" })
 }
 
+const PEERS: [&str; 7] =
+    ["governor", "axum_gcra", "ratelimit", "leaky-bucket", "quick_cache", "moka", "tower_governor"];
+
 /// What was built, as `Cargo.lock` has it.
-fn versions() -> String {
-    const NAMES: [&str; 7] =
-        ["governor", "axum_gcra", "ratelimit", "leaky-bucket", "quick_cache", "moka", "tower_governor"];
+pub fn versions(names: &[&str]) -> String {
     let lock = include_str!("../Cargo.lock");
     let version = |name: &str| {
         let (_, rest) = lock.split_once(&format!("name = \"{name}\"\nversion = \""))?;
         Some(format!("{name} {}", rest.split_once('"')?.0))
     };
-    NAMES.into_iter().filter_map(version).collect::<Vec<_>>().join(", ")
+    names.iter().copied().filter_map(version).collect::<Vec<_>>().join(", ")
 }
