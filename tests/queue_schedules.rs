@@ -113,8 +113,8 @@ impl Line {
                 _ if turn <= now && !self.waiters.is_empty() => {
                     let head = if settings.newest_first { self.waiters.len() - 1 } else { 0 };
                     let waiter = self.waiters.remove(head);
-                    // Only ten milliseconds are caught up on.
-                    self.paid_until = self.paid_until.max(now.saturating_sub(10 * MS)) + INTERVAL;
+                    // Only fifty milliseconds are caught up on.
+                    self.paid_until = self.paid_until.max(now.saturating_sub(50 * MS)) + INTERVAL;
                     let told = Told::Turn { delay: now - waiter.since, paid_until: self.paid_until };
                     self.told.insert(waiter.number, told);
                 }

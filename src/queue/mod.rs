@@ -30,7 +30,7 @@ use crate::time::nanos_of;
 /// - Arrival order is departure order. Nobody passes a waiter, and keys do not delay one another.
 /// - Departures keep the interval `period / limit`, on absolute deadlines that do not drift.
 ///   Tokio's timer wakes up to a millisecond late, and the next departure is not late for it; after
-///   a stall of more than ten milliseconds the line moves on from the present instead of catching
+///   a stall of more than fifty milliseconds the line moves on from the present instead of catching
 ///   up in one lump.
 /// - A waiter that is dropped (its client gone, its deadline passed) leaves at once, and all behind
 ///   it move up. One dropped at the very moment of its release hands its turn on.
