@@ -1,6 +1,8 @@
 //! Where state lives, and time with it.
 
 mod memory;
+#[cfg(feature = "redis")]
+mod redis;
 
 pub use self::memory::{MemoryStore, WhenFull};
 

@@ -1,0 +1,1 @@
+//! The way to the servers, and what to do when it is barred.

@@ -1,0 +1,1 @@
+//! The algorithms, as the server runs them.
