@@ -20,6 +20,7 @@ use http::{Method, Response};
 use smallvec::SmallVec;
 
 use crate::body::RejectionBody;
+use crate::claim::{Answers, Claim};
 use crate::decision::{Check, Decision, LimiterError, Pending};
 use crate::grpc;
 use crate::head::RequestHead;
@@ -154,11 +155,7 @@ fn judge_by_all(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Judgement {
     if let Some(refused) = foresee_refusal(shared, &mut bids) {
         return Judgement::Decided(Err(refused));
     }
-    let mut charging = Charging { bids, next: 0 };
-    match charging.proceed(shared) {
-        Progress::Done(judged) => Judgement::Decided(judged),
-        Progress::Waiting(pending) => charging.wait(shared, pending),
-    }
+    Charging { bids, next: 0, answers: Answers::new() }.run(shared)
 }
 
 /// A policy's claim on one request, and what came of it.
@@ -170,6 +167,8 @@ struct Bid {
     patience: Option<Duration>,
     /// Whether everybody draws on this key.
     shared: bool,
+    /// Whether the limiter failed, and what this process knows alone decides.
+    guarded: bool,
     decision: Option<Decision>,
 }
 
@@ -194,7 +193,7 @@ fn bid(index: usize, policy: &Policy, head: &RequestHead<'_>) -> Result<Option<B
         },
     };
     let patience = if policy.delays() { grpc::deadline(head) } else { None };
-    Ok(Some(Bid { policy: index, key, cost: policy.cost_of(head), patience, shared, decision: None }))
+    Ok(Some(Bid { policy: index, key, cost: policy.cost_of(head), patience, shared, guarded: false, decision: None }))
 }
 
 /// The key of requests without a key; or none, if they are not counted.
@@ -254,7 +253,9 @@ fn refuse(shared: &Shared, bids: &mut [Bid]) -> Refused {
 /// what is left without it.
 fn verdict_at_rest(policies: &[Policy], bids: &mut [Bid]) -> Verdict {
     for bid in bids.iter_mut().filter(|bid| !bid.is_refused()) {
-        bid.decision = bid.decision.and_then(|_| policies[bid.policy].limiter().peek(&bid.key, 0));
+        // What cannot be told without waiting is told as it was.
+        bid.decision =
+            bid.decision.map(|decision| policies[bid.policy].limiter().peek(&bid.key, 0).unwrap_or(decision));
     }
     verdict(policies, bids)
 }
@@ -276,68 +277,127 @@ fn verdict(policies: &[Policy], bids: &[Bid]) -> Verdict {
 struct Charging {
     bids: Bids,
     next: usize,
+    /// To the bids from `next` on, as far as they were decided together. In reverse, the first one last.
+    answers: Answers,
 }
 
 enum Progress {
     Done(Judged),
-    Waiting(Pending),
+    One(Pending),
+    /// Of several bids at once.
+    Several(Pin<Box<dyn Future<Output = Answers> + Send>>),
 }
 
 impl Charging {
     fn of(bid: Bid) -> Self {
-        Self { bids: SmallVec::from_iter([bid]), next: 0 }
+        Self { bids: SmallVec::from_iter([bid]), next: 0, answers: Answers::new() }
     }
 
     /// Goes on with the answer to the first bid.
     #[cold]
     fn resume(mut self, shared: &Arc<Shared>, check: Check) -> Judgement {
         match check {
-            Check::Pending(pending) => self.wait(shared, pending),
-            Check::Ready(answer) => Judgement::Decided(self.settle(shared, &answer).map(|()| shared.tell(&self.bids))),
+            Check::Pending(pending) => self.wait(shared, Progress::One(pending)),
+            Check::Ready(answer) => {
+                self.answers.push(answer);
+                self.run(shared)
+            }
         }
     }
 
+    fn run(mut self, shared: &Arc<Shared>) -> Judgement {
+        match self.proceed(shared) {
+            Progress::Done(judged) => Judgement::Decided(judged),
+            progress => self.wait(shared, progress),
+        }
+    }
+
+    fn wait(mut self, shared: &Arc<Shared>, mut progress: Progress) -> Judgement {
+        let shared = Arc::clone(shared);
+        Judgement::Pending(Box::pin(async move {
+            loop {
+                match progress {
+                    Progress::Done(judged) => return judged,
+                    Progress::One(pending) => self.answers.push(pending.await),
+                    Progress::Several(pending) => self.take_answers(pending.await),
+                }
+                progress = self.proceed(&shared);
+            }
+        }))
+    }
+
+    /// Up to what must be waited for, or to the end.
     fn proceed(&mut self, shared: &Shared) -> Progress {
         let policies = &*shared.policies;
-        while let Some(bid) = self.bids.get(self.next) {
-            let policy = &policies[bid.policy];
-            let check = if policy.is_shadow() {
-                policy.limiter().rehearse(&bid.key, bid.cost)
-            } else {
-                policy.limiter().check_within(&bid.key, bid.cost, bid.patience)
+        while self.next < self.bids.len() {
+            let answer = match self.answers.pop() {
+                Some(answer) => answer,
+                None => match self.ask(policies) {
+                    Asked::Now(Check::Ready(answer)) => answer,
+                    Asked::Now(Check::Pending(pending)) => return Progress::One(pending),
+                    Asked::Several(pending) => return Progress::Several(pending),
+                },
             };
-            match check {
-                Check::Pending(pending) => return Progress::Waiting(pending),
-                Check::Ready(answer) => {
-                    if let Err(refused) = self.settle(shared, &answer) {
-                        return Progress::Done(Err(refused));
-                    }
-                }
+            match self.settle(shared, &answer) {
+                Ok(None) => {}
+                Ok(Some(pending)) => return Progress::One(pending),
+                Err(refused) => return Progress::Done(Err(refused)),
             }
         }
         Progress::Done(Ok(shared.tell(&self.bids)))
     }
 
-    fn wait(mut self, shared: &Arc<Shared>, mut pending: Pending) -> Judgement {
-        let shared = Arc::clone(shared);
-        Judgement::Pending(Box::pin(async move {
-            loop {
-                let answer = pending.await;
-                self.settle(&shared, &answer)?;
-                match self.proceed(&shared) {
-                    Progress::Done(judged) => return judged,
-                    Progress::Waiting(next) => pending = next,
-                }
-            }
-        }))
+    fn ask(&mut self, policies: &[Policy]) -> Asked {
+        let bid = &self.bids[self.next];
+        let policy = &policies[bid.policy];
+        if policy.is_shadow() {
+            return Asked::Now(policy.limiter().rehearse(&bid.key, bid.cost));
+        }
+        if let Some(pending) = self.ask_together(policies) {
+            return Asked::Several(pending);
+        }
+        let bid = &self.bids[self.next];
+        Asked::Now(policy.limiter().check_within(&bid.key, bid.cost, bid.patience))
     }
 
-    /// Takes the answer to the bid whose turn it was.
-    fn settle(&mut self, shared: &Shared, answer: &Result<Decision, LimiterError>) -> Result<(), Refused> {
+    /// Has the next bid decided together with those after it whose limiters are in the same store, and puts them
+    /// right behind it; `None` if there are no others.
+    fn ask_together(&mut self, policies: &[Policy]) -> Option<Pin<Box<dyn Future<Output = Answers> + Send>>> {
+        if self.next + 1 == self.bids.len() {
+            return None;
+        }
+        let claim = |bid: &Bid| -> Option<Claim> {
+            let policy = &policies[bid.policy];
+            if policy.is_shadow() { None } else { policy.limiter().enlist(&bid.key, bid.cost) }
+        };
+        let first = claim(&self.bids[self.next])?;
+        let mut others = Vec::new();
+        for index in self.next + 1..self.bids.len() {
+            if let Some(other) = claim(&self.bids[index]).filter(|other| other.party() == first.party()) {
+                others.push(other);
+                self.bids[self.next + others.len()..=index].rotate_right(1);
+            }
+        }
+        if others.is_empty() { None } else { Some(first.decide_all(others)) }
+    }
+
+    /// A refusal is to name all that refuse, so all decisions are noted before the first is acted on.
+    fn take_answers(&mut self, mut answers: Answers) {
+        for (bid, answer) in self.bids[self.next..].iter_mut().zip(&answers) {
+            bid.decision = answer.as_ref().ok().copied();
+        }
+        answers.reverse();
+        self.answers = answers;
+    }
+
+    /// Takes the answer to the bid whose turn it was. If that is an error, its guard may have to be waited for.
+    fn settle(&mut self, shared: &Shared, answer: &Result<Decision, LimiterError>) -> Result<Option<Pending>, Refused> {
         let policies = &*shared.policies;
         let bid = &mut self.bids[self.next];
         let policy = &policies[bid.policy];
-        policy.report_health(answer.as_ref().err());
+        if !bid.guarded {
+            policy.report_health(answer.as_ref().err());
+        }
         match *answer {
             Ok(decision) => {
                 bid.decision = Some(decision);
@@ -349,6 +409,15 @@ impl Charging {
                 }
             }
             Err(_) if policy.is_shadow() || policy.failure_mode() == FailureMode::Allow => {}
+            Err(_) if policy.failure_mode() == FailureMode::LocalGuard && !bid.guarded => {
+                bid.guarded = true;
+                match policy.limiter().guard(&bid.key, bid.cost, bid.patience) {
+                    Some(Check::Pending(pending)) => return Ok(Some(pending)),
+                    Some(Check::Ready(answer)) => self.answers.push(answer),
+                    None => self.answers.push(answer.clone()),
+                }
+                return Ok(None);
+            }
             Err(_) => {
                 self.give_back(policies);
                 let verdict = verdict_at_rest(policies, &mut self.bids);
@@ -357,7 +426,7 @@ impl Charging {
             }
         }
         self.next += 1;
-        Ok(())
+        Ok(None)
     }
 
     /// Undoes the charges made so far, the last one first: see [`Receipt`](crate::decision::Receipt).
@@ -368,4 +437,9 @@ impl Charging {
             }
         }
     }
+}
+
+enum Asked {
+    Now(Check),
+    Several(Pin<Box<dyn Future<Output = Answers> + Send>>),
 }

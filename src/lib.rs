@@ -89,6 +89,7 @@
 pub mod algorithm;
 #[cfg(feature = "http")]
 mod body;
+mod claim;
 #[cfg(feature = "config")]
 pub mod config;
 mod decision;
@@ -152,6 +153,7 @@ pub use self::{
     verdict::{PolicyVerdict, Verdict},
 };
 pub use self::{
+    claim::Claim,
     decision::{Check, Decision, LimiterError, Outcome, Pending, Receipt},
     limiter::{IntoLimiter, Limiter, RateLimiter},
     partition::PartitionKey,

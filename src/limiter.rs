@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::Algorithm;
+use crate::claim::Claim;
 use crate::decision::{Check, Decision, Receipt};
 use crate::partition::PartitionKey;
 use crate::store::{MemoryStore, Store};
@@ -54,6 +55,20 @@ pub trait Limiter: Send + Sync + 'static {
         let _ = (key, cost, receipt);
     }
 
+    /// Decides, and charges, in place of a [`check`](Self::check) that failed, by what this process knows alone; `None`
+    /// if it knows nothing. A policy that is [guarded](crate::FailureMode::LocalGuard) asks it then.
+    fn guard(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Option<Check> {
+        let _ = (key, cost, patience);
+        None
+    }
+
+    /// A [`check`](Self::check) that is still to be made, together with those of other limiters of the same store:
+    /// in one round trip, and all are charged or none. `None` if that saves nothing.
+    fn enlist(&self, key: &PartitionKey, cost: u32) -> Option<Claim> {
+        let _ = (key, cost);
+        None
+    }
+
     /// [`check`](Self::check) on behalf of a request that passes whatever the answer: charges the
     /// same, but never makes anybody wait for a turn.
     fn rehearse(&self, key: &PartitionKey, cost: u32) -> Check {
@@ -97,6 +112,14 @@ impl<L: Limiter + ?Sized> Limiter for Arc<L> {
 
     fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
         (**self).give_back(key, cost, receipt);
+    }
+
+    fn guard(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Option<Check> {
+        (**self).guard(key, cost, patience)
+    }
+
+    fn enlist(&self, key: &PartitionKey, cost: u32) -> Option<Claim> {
+        (**self).enlist(key, cost)
     }
 
     fn rehearse(&self, key: &PartitionKey, cost: u32) -> Check {
@@ -182,6 +205,14 @@ impl<A: Algorithm, S: Store<A>> Limiter for RateLimiter<A, S> {
 
     fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
         self.store.give_back(&self.algorithm, key, cost, receipt);
+    }
+
+    fn guard(&self, key: &PartitionKey, cost: u32, _: Option<Duration>) -> Option<Check> {
+        self.store.guard(&self.algorithm, key, cost).map(Check::from)
+    }
+
+    fn enlist(&self, key: &PartitionKey, cost: u32) -> Option<Claim> {
+        self.store.enlist(&self.algorithm, key, cost)
     }
 
     fn max_cost(&self) -> Option<u32> {

@@ -70,11 +70,18 @@ pub enum MissingKey {
 }
 
 /// What becomes of a request whose limiter fails. Limiters in memory do not.
+///
+/// Whatever is chosen, a failure is never told as a refusal: the client did nothing wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum FailureMode {
-    /// It is answered 503. The default.
+    /// It is decided by what this process knows alone: the same quota, in this process's memory, where everything
+    /// that the store admits is counted along. So *n* processes admit at most *n* times the quota while the store is
+    /// out, and a client that was limited before stays so. The default. A limiter that knows nothing of its own (one
+    /// that is no store's) denies instead.
     #[default]
+    LocalGuard,
+    /// It is answered 503.
     Deny,
     /// It passes, uncounted.
     Allow,
@@ -148,7 +155,7 @@ impl Policy {
         self
     }
 
-    /// What becomes of a request whose limiter fails; answered 503 unless set.
+    /// What becomes of a request whose limiter fails; the [local guard](FailureMode::LocalGuard) decides unless set.
     pub const fn on_failure(mut self, choice: FailureMode) -> Self {
         self.on_failure = choice;
         self
@@ -262,10 +269,14 @@ impl Policy {
             return;
         }
         match failure {
-            Some(error) if self.on_failure == FailureMode::Allow => {
-                telemetry::limiter_failed(&self.name, error, "pass uncounted");
+            Some(error) => {
+                let requests = match self.on_failure {
+                    FailureMode::LocalGuard => "are decided by this process alone, or answered 503 where it cannot",
+                    FailureMode::Allow => "pass uncounted",
+                    FailureMode::Deny => "are answered 503",
+                };
+                telemetry::limiter_failed(&self.name, error, requests);
             }
-            Some(error) => telemetry::limiter_failed(&self.name, error, "are answered 503"),
             None => telemetry::limiter_recovered(&self.name),
         }
     }

@@ -10,6 +10,7 @@ const PICTURE: &[(&str, &[&str])] = &[
     // Facts.
     ("time", &[]),
     ("decision", &[]),
+    ("claim", &["decision"]),
     ("partition", &[]),
     ("sip", &["partition"]),
     ("quota", &["time"]),
@@ -19,9 +20,9 @@ const PICTURE: &[(&str, &[&str])] = &[
     ("sync", &[]),
     ("telemetry", &["decision"]),
     // State and time.
-    ("store", &["algorithm", "decision", "partition", "quota", "sip", "sync", "telemetry", "time"]),
+    ("store", &["algorithm", "claim", "decision", "partition", "quota", "sip", "sync", "telemetry", "time"]),
     // One decision.
-    ("limiter", &["algorithm", "decision", "partition", "store", "terms"]),
+    ("limiter", &["algorithm", "claim", "decision", "partition", "store", "terms"]),
     ("queue", &["algorithm", "decision", "limiter", "partition", "quota", "sync", "terms", "time"]),
     ("throttle", &["decision", "limiter", "partition"]),
     ("testing", &["algorithm", "decision", "partition", "quota", "store", "time"]),
@@ -58,6 +59,7 @@ const PICTURE: &[(&str, &[&str])] = &[
         "judge",
         &[
             "body",
+            "claim",
             "decision",
             "grpc",
             "head",
@@ -98,6 +100,7 @@ const PICTURE: &[(&str, &[&str])] = &[
 const BELOW_HTTP: &[&str] = &[
     "time",
     "decision",
+    "claim",
     "partition",
     "sip",
     "quota",

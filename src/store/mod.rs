@@ -7,6 +7,7 @@ mod redis;
 pub use self::memory::{MemoryStore, WhenFull};
 
 use crate::algorithm::Algorithm;
+use crate::claim::Claim;
 use crate::decision::{Check, Decision, Receipt};
 use crate::partition::PartitionKey;
 
@@ -42,5 +43,18 @@ pub trait Store<A: Algorithm>: Send + Sync + 'static {
     /// Gives back what is still owed for a charge of `cost` that was answered with `receipt`.
     fn give_back(&self, algorithm: &A, key: &PartitionKey, cost: u32, receipt: Receipt) {
         let _ = (algorithm, key, cost, receipt);
+    }
+
+    /// Decides in place of a [`check`](Self::check) that failed, by what this process knows alone; `None` if it
+    /// knows nothing.
+    fn guard(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Decision> {
+        let _ = (algorithm, key, cost);
+        None
+    }
+
+    /// A check that this store can make together with others; `None` if that saves nothing.
+    fn enlist(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Claim> {
+        let _ = (algorithm, key, cost);
+        None
     }
 }

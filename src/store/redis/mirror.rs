@@ -1,0 +1,194 @@
+//! What this process remembers of keys that were used up when it last asked.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::key::Tag;
+use crate::algorithm::Algorithm;
+use crate::decision::Decision;
+use crate::time::Timestamp;
+
+/// The states of keys from which nothing could be taken.
+///
+/// A key's debt grows by what others take and shrinks with time alone, so a state that was seen tells for how long,
+/// at least, the server would refuse. Until then it need not be asked. What another process gives back is noticed
+/// late, which refuses too much for that long, and never too little.
+pub(super) struct Mirror<S> {
+    lines: Box<[Mutex<[Option<Image<S>>; PER_LINE]>]>,
+}
+
+const LINES: usize = 2_048;
+const PER_LINE: usize = 4;
+
+/// Beyond this age an image is not believed: what somebody reset on the server would else be refused for days.
+const KEPT: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy)]
+struct Image<S> {
+    tag: Tag,
+    state: S,
+    seen: Seen,
+}
+
+/// What the server's clock showed at some moment between the two that ours showed.
+#[derive(Clone, Copy)]
+pub(super) struct Seen {
+    pub(super) server: Timestamp,
+    pub(super) sent: Timestamp,
+    pub(super) answered: Timestamp,
+}
+
+impl Seen {
+    /// No later than what the server's clock shows when ours shows `now`.
+    fn earliest(self, now: Timestamp) -> Timestamp {
+        self.server.saturating_add(now.saturating_since(self.answered))
+    }
+
+    /// No earlier. Clocks are steered by up to half a thousandth each (as by `adjtimex`).
+    fn latest(self, now: Timestamp) -> Timestamp {
+        let passed = now.saturating_since(self.sent);
+        self.server.saturating_add(passed.saturating_add(passed / 1_000))
+    }
+}
+
+impl<S: Copy> Mirror<S> {
+    pub(super) fn new() -> Self {
+        Self { lines: std::iter::repeat_with(|| Mutex::new([None; PER_LINE])).take(LINES).collect() }
+    }
+
+    /// The refusal that the server would answer, if that is certain.
+    ///
+    /// It is certain if even the latest that the server's clock may show is too early. The wait that is told is counted
+    /// from the earliest, so that whoever keeps to it does not come too early.
+    pub(super) fn refusal<A>(&self, algorithm: &A, tag: Tag, cost: u32, now: Timestamp) -> Option<Decision>
+    where
+        A: Algorithm<State = S>,
+    {
+        let image = self.find(tag)?;
+        if now.saturating_since(image.seen.answered) > KEPT {
+            return None;
+        }
+        let at = |server_time| algorithm.decide(Some(image.state), server_time, cost).0;
+        let is_refused = !at(image.seen.latest(now)).is_allowed();
+        Some(at(image.seen.earliest(now))).filter(|decision| is_refused && !decision.is_allowed())
+    }
+
+    fn find(&self, tag: Tag) -> Option<Image<S>> {
+        let line = self.line(tag).lock().unwrap_or_else(PoisonError::into_inner);
+        line.iter().flatten().find(|image| image.tag == tag).copied()
+    }
+
+    /// Remembers the state of a key if it is used up, and forgets the key otherwise.
+    pub(super) fn note<A: Algorithm<State = S>>(&self, algorithm: &A, tag: Tag, state: Option<S>, seen: Seen) {
+        let is_used_up = !algorithm.decide(state, seen.server, 1).0.is_allowed();
+        match state {
+            Some(state) if is_used_up => self.put(Image { tag, state, seen }),
+            _ => self.forget(tag),
+        }
+    }
+
+    fn put(&self, image: Image<S>) {
+        let mut line = self.line(image.tag).lock().unwrap_or_else(PoisonError::into_inner);
+        let own = line.iter().position(|slot| slot.is_some_and(|old| old.tag == image.tag));
+        // An empty one, or else the oldest.
+        let age = |index: &usize| line[*index].map_or(Timestamp::ZERO, |old| old.seen.answered);
+        let index = own.or_else(|| (0..PER_LINE).min_by_key(age)).expect("a line has slots");
+        line[index] = Some(image);
+    }
+
+    /// To be told of whatever lets a key's debt shrink faster than by time.
+    pub(super) fn forget(&self, tag: Tag) {
+        let mut line = self.line(tag).lock().unwrap_or_else(PoisonError::into_inner);
+        for slot in line.iter_mut().filter(|slot| slot.is_some_and(|image| image.tag == tag)) {
+            *slot = None;
+        }
+    }
+
+    fn line(&self, tag: Tag) -> &Mutex<[Option<Image<S>>; PER_LINE]> {
+        #[allow(clippy::cast_possible_truncation)]
+        &self.lines[tag.short() as usize % LINES]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::key::Names;
+    use super::*;
+    use crate::algorithm::TokenBucket;
+    use crate::partition::PartitionKey;
+    use crate::quota::Quota;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn tag(key: &str) -> Tag {
+        Names::new("", "", b"").tag(&PartitionKey::from(key))
+    }
+
+    fn at(nanos: u64) -> Timestamp {
+        Timestamp::from_nanos(nanos)
+    }
+
+    /// Our clock shows seconds since it was asked, the server's a thousand more.
+    fn seen() -> Seen {
+        Seen { server: at(1_000 * SECOND), sent: at(0), answered: at(SECOND / 10) }
+    }
+
+    #[test]
+    fn refuses_for_as_long_as_the_server_certainly_would_and_tells_no_wait_that_is_too_short() {
+        let bucket = TokenBucket::new(Quota::per_second(1).burst(5));
+        let mirror = Mirror::new();
+        let (_, state) = bucket.decide(None, seen().server, 5);
+        mirror.note(&bucket, tag("a"), state, seen());
+
+        // One token is there when the server's clock shows 1,001: at our second 1 at the latest, and at 1.1 by what is
+        // told, since the answer may have been under way for as long.
+        let refused = |now| mirror.refusal(&bucket, tag("a"), 1, at(now));
+        assert_eq!(refused(SECOND / 2).unwrap().retry_after(), Some(Duration::from_millis(600)));
+        assert!(refused(SECOND * 998 / 1_000).is_some());
+        assert!(refused(SECOND).is_none());
+        // A greater cost is refused for longer; another key is not known at all.
+        assert!(mirror.refusal(&bucket, tag("a"), 2, at(SECOND)).is_some());
+        assert!(mirror.refusal(&bucket, tag("b"), 2, at(SECOND)).is_none());
+    }
+
+    #[test]
+    fn what_can_be_taken_is_not_remembered() {
+        let bucket = TokenBucket::new(Quota::per_second(1).burst(5));
+        let mirror = Mirror::new();
+        let refused = || mirror.refusal(&bucket, tag("a"), 5, at(0)).is_some();
+        let (_, all) = bucket.decide(None, seen().server, 5);
+        let (_, most) = bucket.decide(None, seen().server, 4);
+        mirror.note(&bucket, tag("a"), all, seen());
+        assert!(refused());
+        mirror.note(&bucket, tag("a"), most, seen());
+        assert!(!refused());
+        mirror.note(&bucket, tag("a"), all, seen());
+        mirror.forget(tag("a"));
+        assert!(!refused());
+    }
+
+    #[test]
+    fn nothing_is_believed_for_longer_than_a_minute() {
+        let bucket = TokenBucket::new(Quota::per_day(1));
+        let mirror = Mirror::new();
+        mirror.note(&bucket, tag("a"), bucket.decide(None, seen().server, 1).1, seen());
+        assert!(mirror.refusal(&bucket, tag("a"), 1, at(60 * SECOND)).is_some());
+        assert!(mirror.refusal(&bucket, tag("a"), 1, at(61 * SECOND)).is_none());
+    }
+
+    #[test]
+    fn a_flood_of_keys_pushes_out_the_oldest() {
+        let bucket = TokenBucket::new(Quota::per_day(1));
+        let mirror = Mirror::new();
+        for number in 0..100_000_u64 {
+            let seen = Seen { server: at(SECOND), sent: at(number), answered: at(number) };
+            mirror.note(&bucket, tag(&number.to_string()), bucket.decide(None, seen.server, 1).1, seen);
+        }
+        let known = |range: std::ops::Range<u64>| {
+            range.filter(|number| mirror.refusal(&bucket, tag(&number.to_string()), 1, at(100_000)).is_some()).count()
+        };
+        assert_eq!(known(0..50_000), 0);
+        assert!(known(99_000..100_000) > 980);
+        assert_eq!(known(0..100_000), LINES * PER_LINE);
+    }
+}
