@@ -269,7 +269,7 @@ fn waited(policies: &[Policy], bids: &[Bid]) -> Option<Duration> {
 }
 
 fn verdict(policies: &[Policy], bids: &[Bid]) -> Verdict {
-    bids.iter().filter_map(|bid| bid.decision.map(|decision| (&policies[bid.policy], decision))).collect()
+    bids.iter().filter_map(|bid| bid.decision.map(|decision| (&policies[bid.policy], decision, bid.guarded))).collect()
 }
 
 /// The bids, charged up to `next`. Dropped in the middle, it leaves them charged: a request that
@@ -397,6 +397,9 @@ impl Charging {
         let policy = &policies[bid.policy];
         if !bid.guarded {
             policy.report_health(answer.as_ref().err());
+            if answer.is_err() {
+                policy.count_failure();
+            }
         }
         match *answer {
             Ok(decision) => {

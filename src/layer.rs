@@ -214,7 +214,18 @@ impl RateLimitLayer {
     /// `None` if there is no policy of this name.
     #[must_use]
     pub fn shadow_denied(&self, policy: &str) -> Option<u64> {
-        self.shared.policies.iter().find(|candidate| candidate.name() == policy).map(Policy::shadow_denied)
+        self.policy(policy).map(Policy::shadow_denied)
+    }
+
+    /// How many requests the limiter of the policy of this name could not decide on, so that they were treated as
+    /// its [`FailureMode`](crate::FailureMode) says; `None` if there is no policy of this name.
+    #[must_use]
+    pub fn limiter_failures(&self, policy: &str) -> Option<u64> {
+        self.policy(policy).map(Policy::failures)
+    }
+
+    fn policy(&self, name: &str) -> Option<&Policy> {
+        self.shared.policies.iter().find(|policy| policy.name() == name)
     }
 }
 

@@ -44,6 +44,7 @@ pub struct Policy {
     on_failure: FailureMode,
     status: Option<StatusCode>,
     shadow_denied: AtomicU64,
+    failures: AtomicU64,
     reported: AtomicBool,
     failing: AtomicBool,
     sameness: Sameness,
@@ -108,6 +109,7 @@ impl Policy {
             on_failure: FailureMode::default(),
             status: None,
             shadow_denied: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
             reported: AtomicBool::new(false),
             failing: AtomicBool::new(false),
             sameness: Sameness::new(Global.is_shared()),
@@ -241,6 +243,14 @@ impl Policy {
 
     pub(crate) fn shadow_denied(&self) -> u64 {
         self.shadow_denied.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_failure(&self) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
     }
 
     /// Logs a mistake in the set-up the first time that it shows.

@@ -166,7 +166,7 @@ mod tests {
     fn told(wait: Option<Duration>) -> [String; 2] {
         let responder = Responder { grpc_status: GrpcStatus::Unavailable, ..Responder::default() };
         let policy = Policy::new("policy", TokenBucket::new(Quota::per_second(1)));
-        let verdict = [(&policy, Decision::deny(1, 0, wait))].into_iter().collect();
+        let verdict = [(&policy, Decision::deny(1, 0, wait), false)].into_iter().collect();
         let rejection = Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, verdict);
         let request = Request::builder().header("content-type", "application/grpc").body(()).unwrap();
         let response = responder.respond(&rejection, &RequestHead::from(&request));

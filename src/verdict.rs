@@ -34,6 +34,7 @@ pub struct PolicyVerdict {
     name: Arc<str>,
     decision: Decision,
     shadow: bool,
+    guarded: bool,
 }
 
 impl Verdict {
@@ -63,12 +64,14 @@ impl Verdict {
     }
 }
 
-impl<'a> FromIterator<(&'a Policy, Decision)> for Verdict {
-    fn from_iter<I: IntoIterator<Item = (&'a Policy, Decision)>>(decided: I) -> Self {
-        let of = |(policy, decision): (&Policy, _)| PolicyVerdict {
+/// With whether a local guard decided.
+impl<'a> FromIterator<(&'a Policy, Decision, bool)> for Verdict {
+    fn from_iter<I: IntoIterator<Item = (&'a Policy, Decision, bool)>>(decided: I) -> Self {
+        let of = |(policy, decision, guarded): (&Policy, _, _)| PolicyVerdict {
             name: Arc::clone(policy.shared_name()),
             decision,
             shadow: policy.is_shadow(),
+            guarded,
         };
         Self { policies: decided.into_iter().map(of).collect() }
     }
@@ -84,6 +87,12 @@ impl PolicyVerdict {
     /// What it decided.
     pub const fn decision(&self) -> &Decision {
         &self.decision
+    }
+
+    /// Whether its limiter failed, so that its [local guard](crate::FailureMode::LocalGuard) decided.
+    #[must_use]
+    pub const fn is_guarded(&self) -> bool {
+        self.guarded
     }
 
     /// Whether it only watches.

@@ -14,8 +14,10 @@ use crate::time::Timestamp;
 /// at least, the server would refuse. Until then it need not be asked. What another process gives back is noticed
 /// late, which refuses too much for that long, and never too little.
 pub(super) struct Mirror<S> {
-    lines: Box<[Mutex<[Option<Image<S>>; PER_LINE]>]>,
+    lines: Box<[Mutex<Line<S>>]>,
 }
+
+type Line<S> = [Option<Image<S>>; PER_LINE];
 
 const LINES: usize = 2_048;
 const PER_LINE: usize = 4;
@@ -104,7 +106,7 @@ impl<S: Copy> Mirror<S> {
         }
     }
 
-    fn line(&self, tag: Tag) -> &Mutex<[Option<Image<S>>; PER_LINE]> {
+    fn line(&self, tag: Tag) -> &Mutex<Line<S>> {
         #[allow(clippy::cast_possible_truncation)]
         &self.lines[tag.short() as usize % LINES]
     }

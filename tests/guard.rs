@@ -1,0 +1,132 @@
+//! What a policy does while its limiter fails.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use http::{Request, Response};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::{
+    Check, FailureMode, LeakyQueue, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter,
+    Receipt, Verdict,
+};
+
+/// A limiter elsewhere, which is out at times and has a guard here.
+struct Remote<G> {
+    is_out: AtomicBool,
+    calls: AtomicU32,
+    refunds: AtomicU32,
+    guard: G,
+}
+
+impl<G: Limiter> Remote<G> {
+    fn new(guard: G) -> Arc<Self> {
+        let (calls, refunds) = (AtomicU32::new(0), AtomicU32::new(0));
+        Arc::new(Self { is_out: AtomicBool::new(true), calls, refunds, guard })
+    }
+}
+
+impl<G: Limiter> Limiter for Remote<G> {
+    fn check(&self, _: &PartitionKey, _: u32) -> Check {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        let is_out = self.is_out.load(Ordering::SeqCst);
+        Check::Pending(Box::pin(async move {
+            tokio::task::yield_now().await;
+            if is_out { Err(LimiterError::new("out of reach")) } else { Ok(tower_sluice::Decision::allow(9, 8)) }
+        }))
+    }
+
+    fn guard(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Option<Check> {
+        Some(self.guard.check_within(key, cost, patience))
+    }
+
+    fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
+        self.refunds.fetch_add(1, Ordering::SeqCst);
+        self.guard.give_back(key, cost, receipt);
+    }
+}
+
+fn bucket(
+    burst: u32,
+) -> RateLimiter<
+    TokenBucket,
+    tower_sluice::store::MemoryStore<<TokenBucket as tower_sluice::algorithm::Algorithm>::State>,
+> {
+    RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(burst)))
+}
+
+async fn send(layer: &RateLimitLayer) -> Response<()> {
+    let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
+    let service = layer.clone().with_verdict().layer(inner);
+    service.oneshot(Request::new(())).await.unwrap().map(drop)
+}
+
+async fn statuses(layer: &RateLimitLayer, count: usize) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    for _ in 0..count {
+        statuses.push(send(layer).await.status().as_u16());
+    }
+    statuses
+}
+
+fn was_guarded(response: &Response<()>) -> bool {
+    response.extensions().get::<Verdict>().unwrap().policies()[0].is_guarded()
+}
+
+#[tokio::test]
+async fn the_guard_decides_while_the_limiter_is_out_and_only_then() {
+    let remote = Remote::new(bucket(2));
+    let layer = RateLimitLayer::new(Policy::new("remote", Arc::clone(&remote)));
+    let first = send(&layer).await;
+    assert!(first.status() == 200 && was_guarded(&first));
+    // Refused by the guard's quota, as by any: everybody shares the key, hence 503 as always.
+    let [_, refused] = [send(&layer).await, send(&layer).await];
+    assert!(refused.status() == 503 && was_guarded(&refused) && refused.headers().contains_key("x-rate-limited-for"));
+    assert_eq!(layer.limiter_failures("remote"), Some(3));
+    assert_eq!(layer.limiter_failures("another"), None);
+
+    remote.is_out.store(false, Ordering::SeqCst);
+    let answer = send(&layer).await;
+    assert!(answer.status() == 200 && !was_guarded(&answer));
+    assert_eq!((layer.limiter_failures("remote"), remote.calls.load(Ordering::SeqCst)), (Some(3), 4));
+}
+
+#[tokio::test]
+async fn what_a_guard_charged_is_given_back_if_another_policy_refuses() {
+    let remote = Remote::new(bucket(9));
+    let layer = RateLimitLayer::new([
+        Policy::new("remote", Arc::clone(&remote)),
+        Policy::new("broken", Remote::new(bucket(1))),
+    ]);
+    assert_eq!(statuses(&layer, 3).await, [200, 503, 503]);
+    assert_eq!(remote.guard.peek(&PartitionKey::SHARED, 0).unwrap().remaining(), 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_may_be_a_queue() {
+    let remote = Remote::new(LeakyQueue::new(Quota::per_second(10)).capacity(1));
+    let layer = RateLimitLayer::new(Policy::new("remote", remote));
+    let begun = tokio::time::Instant::now();
+    assert_eq!(statuses(&layer, 3).await, [200, 200, 200]);
+    assert_eq!(begun.elapsed(), Duration::from_millis(200));
+}
+
+#[tokio::test]
+async fn who_wants_no_guard_gets_none() {
+    let layer = |mode| RateLimitLayer::new(Policy::new("remote", Remote::new(bucket(1))).on_failure(mode));
+    assert_eq!(statuses(&layer(FailureMode::Allow), 3).await, [200; 3]);
+    let deny = layer(FailureMode::Deny);
+    let refused = send(&deny).await;
+    assert!(refused.status() == 503 && !refused.headers().contains_key("x-rate-limited-for"));
+    assert_eq!(deny.limiter_failures("remote"), Some(1));
+}
+
+#[tokio::test]
+async fn shadows_do_not_ask_their_guards() {
+    let remote = Remote::new(bucket(1));
+    let layer = RateLimitLayer::new(Policy::new("remote", Arc::clone(&remote)).shadow());
+    assert_eq!(statuses(&layer, 3).await, [200; 3]);
+    assert_eq!(remote.guard.peek(&PartitionKey::SHARED, 0).unwrap().remaining(), 1);
+}
