@@ -7,6 +7,9 @@ import { Counter, Trend } from 'k6/metrics';
 
 const BASE_URL = __ENV.BASE_URL || 'http://127.0.0.1:3000';
 
+// Of servers that share their limits on Redis: `-e BASE_URLS=http://127.0.0.1:3000,http://127.0.0.1:3001`.
+export const SERVERS = (__ENV.BASE_URLS || BASE_URL).split(',');
+
 // A refusal is an answer and not a failure: `http_req_failed` counts only what went wrong.
 http.setResponseCallback(http.expectedStatuses(200, 429));
 
@@ -31,9 +34,10 @@ function answered(answer) {
 // Sends requests, counts the answers and checks every refusal. A script with several kinds of
 // clients names them; the names then precede those of the metrics.
 export class Client {
-  constructor(name = '') {
+  constructor(name = '', base = BASE_URL) {
     const metric = (suffix) => (name ? `${name}_${suffix}` : suffix);
     this.name = name;
+    this.base = base;
     this.offered = new Counter(metric('offered'));
     this.admitted = new Counter(metric('admitted'));
     this.delayed = new Counter(metric('delayed'));
@@ -42,17 +46,22 @@ export class Client {
   }
 
   get(path) {
-    return this.count(http.get(BASE_URL + path));
+    return this.count(http.get(this.base + path));
   }
 
   // Does not wait for the answer, but promises it.
   async getLater(path) {
-    return this.count(await http.asyncRequest('GET', BASE_URL + path));
+    return this.count(await http.asyncRequest('GET', this.base + path));
   }
 
   // Sends `n` requests at once, each on its own connection.
   batch(path, n) {
-    return http.batch(Array(n).fill(['GET', BASE_URL + path])).map((answer) => this.count(answer));
+    return http.batch(Array(n).fill(['GET', this.base + path])).map((answer) => this.count(answer));
+  }
+
+  // Sends a request to each server at once.
+  everywhere(path) {
+    return http.batch(SERVERS.map((server) => ['GET', server + path])).map((answer) => this.count(answer));
   }
 
   count(answer) {
@@ -108,7 +117,7 @@ export const BLUR_MS = 20;
 export function findEdge() {
   let edge = Infinity;
   for (let refusals = 0; refusals < 10; ) {
-    const answer = answered(http.get(`${BASE_URL}/fixed-window`));
+    const answer = answered(http.get(`${SERVERS[0]}/fixed-window`));
     if (answer.status === 429) {
       refusals += 1;
       // The answer took its time to arrive: the earliest of several is the closest.

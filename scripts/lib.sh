@@ -38,3 +38,8 @@ await_address() {
     cat "$log" >&2
     die "the server does not start"
 }
+
+# redis-server. Debian's package may start one as a service; what needs one here starts its own, on a free port.
+ensure_redis() {
+    command -v redis-server >/dev/null || install_packages redis-server
+}

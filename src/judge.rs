@@ -434,8 +434,9 @@ impl Charging {
 
     /// Undoes the charges made so far, the last one first: see [`Receipt`](crate::decision::Receipt).
     fn give_back(&self, policies: &[Policy]) {
-        for bid in self.bids[..self.next].iter().rev() {
-            if let Some(decision) = bid.decision {
+        for bid in self.bids.iter().rev() {
+            // Those decided together may have been charged, although their turn has not come.
+            if let Some(decision) = bid.decision.filter(Decision::is_allowed) {
                 policies[bid.policy].limiter().give_back(&bid.key, bid.cost, decision.receipt());
             }
         }

@@ -1,9 +1,9 @@
 //! What this process remembers of keys that were used up when it last asked.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::key::Tag;
+use super::lines::Lines;
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 use crate::time::Timestamp;
@@ -13,21 +13,13 @@ use crate::time::Timestamp;
 /// A key's debt grows by what others take and shrinks with time alone, so a state that was seen tells for how long,
 /// at least, the server would refuse. Until then it need not be asked. What another process gives back is noticed
 /// late, which refuses too much for that long, and never too little.
-pub(super) struct Mirror<S> {
-    lines: Box<[Mutex<Line<S>>]>,
-}
-
-type Line<S> = [Option<Image<S>>; PER_LINE];
-
-const LINES: usize = 2_048;
-const PER_LINE: usize = 4;
+pub(super) struct Mirror<S>(Lines<Image<S>>);
 
 /// Beyond this age an image is not believed: what somebody reset on the server would else be refused for days.
 const KEPT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy)]
 struct Image<S> {
-    tag: Tag,
     state: S,
     seen: Seen,
 }
@@ -55,7 +47,7 @@ impl Seen {
 
 impl<S: Copy> Mirror<S> {
     pub(super) fn new() -> Self {
-        Self { lines: std::iter::repeat_with(|| Mutex::new([None; PER_LINE])).take(LINES).collect() }
+        Self(Lines::new())
     }
 
     /// The refusal that the server would answer, if that is certain.
@@ -66,7 +58,7 @@ impl<S: Copy> Mirror<S> {
     where
         A: Algorithm<State = S>,
     {
-        let image = self.find(tag)?;
+        let image = self.0.get(tag)?;
         if now.saturating_since(image.seen.answered) > KEPT {
             return None;
         }
@@ -75,40 +67,19 @@ impl<S: Copy> Mirror<S> {
         Some(at(image.seen.earliest(now))).filter(|decision| is_refused && !decision.is_allowed())
     }
 
-    fn find(&self, tag: Tag) -> Option<Image<S>> {
-        let line = self.line(tag).lock().unwrap_or_else(PoisonError::into_inner);
-        line.iter().flatten().find(|image| image.tag == tag).copied()
-    }
-
     /// Remembers the state of a key if it is used up, and forgets the key otherwise.
     pub(super) fn note<A: Algorithm<State = S>>(&self, algorithm: &A, tag: Tag, state: Option<S>, seen: Seen) {
         let is_used_up = !algorithm.decide(state, seen.server, 1).0.is_allowed();
         match state {
-            Some(state) if is_used_up => self.put(Image { tag, state, seen }),
+            // Where there is no room, the oldest is the likeliest to be over.
+            Some(state) if is_used_up => self.0.put(tag, Image { state, seen }, |image| image.seen.answered.as_nanos()),
             _ => self.forget(tag),
         }
     }
 
-    fn put(&self, image: Image<S>) {
-        let mut line = self.line(image.tag).lock().unwrap_or_else(PoisonError::into_inner);
-        let own = line.iter().position(|slot| slot.is_some_and(|old| old.tag == image.tag));
-        // An empty one, or else the oldest.
-        let age = |index: &usize| line[*index].map_or(Timestamp::ZERO, |old| old.seen.answered);
-        let index = own.or_else(|| (0..PER_LINE).min_by_key(age)).expect("a line has slots");
-        line[index] = Some(image);
-    }
-
     /// To be told of whatever lets a key's debt shrink faster than by time.
     pub(super) fn forget(&self, tag: Tag) {
-        let mut line = self.line(tag).lock().unwrap_or_else(PoisonError::into_inner);
-        for slot in line.iter_mut().filter(|slot| slot.is_some_and(|image| image.tag == tag)) {
-            *slot = None;
-        }
-    }
-
-    fn line(&self, tag: Tag) -> &Mutex<Line<S>> {
-        #[allow(clippy::cast_possible_truncation)]
-        &self.lines[tag.short() as usize % LINES]
+        self.0.remove(tag);
     }
 }
 
@@ -191,6 +162,6 @@ mod tests {
         };
         assert_eq!(known(0..50_000), 0);
         assert!(known(99_000..100_000) > 980);
-        assert_eq!(known(0..100_000), LINES * PER_LINE);
+        assert_eq!(known(0..100_000), Lines::<()>::CAPACITY);
     }
 }

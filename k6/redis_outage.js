@@ -1,0 +1,53 @@
+// Shows what clients notice when Redis is killed under load and comes back: nothing is answered 5xx, nobody
+// waits for it, each server limits by itself meanwhile, and soon after Redis is back they limit together again.
+//
+// Who starts this kills Redis at KILL_AT and has it back at BACK_AT, in milliseconds since 1970:
+// `scripts/demo redis_outage` does.
+
+import exec from 'k6/execution';
+import { sleep } from 'k6';
+import { Counter } from 'k6/metrics';
+import { Client, SERVERS, summaryOf, testOptions } from './lib.js';
+
+const PATH = '/token-bucket';
+const RATE = 10; // per second and client
+const BURST = 20;
+const TIMEOUT_MS = 50;
+
+const KILL_AT = Number(__ENV.KILL_AT);
+const BACK_AT = Number(__ENV.BACK_AT);
+const RECOVERED_AT = BACK_AT + 6000;
+const MEASURED_S = 8;
+const END = RECOVERED_AT + 1000 * MEASURED_S;
+const OUT_S = (BACK_AT - KILL_AT) / 1000;
+
+const client = new Client();
+const byServer = SERVERS.map((base) => new Client('', base));
+// Of the servers alone, and of both together again.
+const alone = new Counter('admitted_alone');
+const together = new Counter('admitted_together');
+
+export const options = testOptions({
+  scenarios: { clients: { executor: 'constant-vus', vus: 4, duration: `${Math.ceil((END - Date.now()) / 1000)}s` } },
+  thresholds: {
+    // No server failed, whatever its Redis did: 200 or 429 are all that there is.
+    http_req_failed: ['rate==0'],
+    latency: [`p(99)<${TIMEOUT_MS}`],
+    // Each server admits at most its own limit, and the bursts were spent before.
+    admitted_alone: [`count<=${2 * (RATE * OUT_S + BURST)}`, `count>=${RATE * OUT_S}`],
+    admitted_together: [`count<=${1.03 * RATE * MEASURED_S}`, `count>=${0.9 * RATE * MEASURED_S}`],
+  },
+});
+
+export default function () {
+  const asked = Date.now();
+  const { status } = byServer[exec.vu.idInTest % SERVERS.length].get(PATH);
+  if (status === 200) {
+    const answered = Date.now();
+    if (asked > KILL_AT + 1000 && answered < BACK_AT) alone.add(1);
+    if (asked > RECOVERED_AT && answered < END) together.add(1);
+  }
+  sleep(0.005);
+}
+
+export const handleSummary = summaryOf('redis_outage', client);

@@ -1,0 +1,153 @@
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+use super::flights::{Boarding, Collector, Flights};
+use super::key::{Key, Names, Tag};
+use super::link::{Fault, Reason, Redis};
+use super::mirror::{Mirror, Seen};
+use super::script::{self, Answer, Scripted};
+use crate::decision::{Check, Decision, LimiterError, Receipt};
+use crate::partition::PartitionKey;
+use crate::store::{MemoryStore, Store};
+use crate::time::{Clock, Monotonic, Timestamp};
+
+/// What the requests of one limiter have in common.
+pub(super) struct Inner<S> {
+    pub(super) redis: Redis,
+    pub(super) names: Names,
+    pub(super) guard: MemoryStore<S>,
+    pub(super) mirror: Mirror<S>,
+    pub(super) flights: Arc<Flights<Answered>>,
+}
+
+pub(super) type Answered = Result<Decision, LimiterError>;
+
+/// One decision for nearly all calls.
+pub(super) type Decisions = SmallVec<[Decision; 1]>;
+
+impl<S: Copy> Inner<S> {
+    /// What this process alone decides.
+    pub(super) fn guard<A: Scripted<State = S>>(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Decision {
+        match self.guard.check(algorithm, key, cost) {
+            Check::Ready(Ok(decision)) => decision,
+            _ => unreachable!("memory answers at once, and does not fail"),
+        }
+    }
+}
+
+/// A question about one key, and all that is needed to put it to the server from anywhere.
+pub(super) struct Asking<A: Scripted> {
+    pub(super) inner: Arc<Inner<A::State>>,
+    pub(super) algorithm: A,
+    pub(super) key: PartitionKey,
+    pub(super) tag: Tag,
+}
+
+impl<A: Scripted> Clone for Asking<A> {
+    fn clone(&self) -> Self {
+        let Self { inner, algorithm, key, tag } = self;
+        Self { inner: Arc::clone(inner), algorithm: algorithm.clone(), key: key.clone(), tag: *tag }
+    }
+}
+
+impl<A: Scripted> Asking<A> {
+    /// The refusal that the server would answer, if that is certain.
+    pub(super) fn known_refusal(&self, cost: u32) -> Option<Decision> {
+        if cost == 0 { None } else { self.inner.mirror.refusal(&self.algorithm, self.tag, cost, Monotonic.now()) }
+    }
+
+    /// In a call of its own.
+    pub(super) async fn alone(&self, cost: u32) -> Answered {
+        Ok(self.call(cost, 1).await?[0])
+    }
+
+    /// In a call of its own, if none for this key is under way; else in the next, with all who come meanwhile.
+    pub(super) async fn in_company(self, cost: u32) -> Answered {
+        let flights = Arc::clone(&self.inner.flights);
+        match flights.board(self.tag, cost) {
+            Boarding::First(landing) => {
+                let answer = self.alone(cost).await;
+                // Whoever is seated finds in the mirror what this one has learnt.
+                drop(landing);
+                answer
+            }
+            Boarding::Seated(answer, collector) => {
+                let patience = self.inner.redis.timeout();
+                if let Some(collector) = collector {
+                    let handle = Handle::try_current().map_err(|_| failed(Reason::NoRuntime))?;
+                    handle.spawn(self.collect(collector));
+                }
+                match timeout(patience, answer).await {
+                    Ok(Ok(answer)) => answer,
+                    Ok(Err(_)) => Err(failed(Fault::new(Reason::Disconnected, "the runtime of the call was shut down"))),
+                    Err(_) => Err(failed(Reason::TimedOut)),
+                }
+            }
+            Boarding::Full => Err(failed(Reason::TooManyInFlight)),
+        }
+    }
+
+    async fn collect(self, mut collector: Collector<Answered>) {
+        collector.landing(self.inner.redis.timeout()).await;
+        while let Some((cost, seats)) = collector.batch() {
+            // Whoever has gone does not need an answer.
+            if let Some(refusal) = self.known_refusal(cost) {
+                seats.into_iter().for_each(|seat| drop(seat.send(Ok(refusal))));
+                continue;
+            }
+            let count = u32::try_from(seats.len()).expect("a batch is small");
+            match self.call(cost, count).await {
+                Ok(decisions) => {
+                    seats.into_iter().zip(decisions).for_each(|(seat, decision)| drop(seat.send(Ok(decision))));
+                }
+                Err(error) => seats.into_iter().for_each(|seat| drop(seat.send(Err(error.clone())))),
+            }
+        }
+    }
+
+    /// Asks for `count` requests of the same cost, one after the other, in one round trip.
+    async fn call(&self, cost: u32, count: u32) -> Result<Decisions, LimiterError> {
+        let inner = &*self.inner;
+        let call = script::decide(&self.algorithm, inner.names.key(self.tag), cost, count);
+        let sent = Monotonic.now();
+        let value = inner.redis.call(&call).await.map_err(failed)?;
+        let answered = Monotonic.now();
+        let answer = Answer::read(value).map_err(failed)?;
+        let (decisions, state) = answer.replay(&self.algorithm, cost, count).map_err(failed)?;
+        let seen = Seen { server: answer.now, sent, answered };
+        self.learn(&decisions, state, seen, cost);
+        Ok(decisions)
+    }
+
+    /// Notes what the server has just said.
+    pub(super) fn learn(&self, decisions: &[Decision], state: Option<A::State>, seen: Seen, cost: u32) {
+        self.inner.mirror.note(&self.algorithm, self.tag, state, seen);
+        // The guard counts along, whatever it thinks of it: so it is warm when it is needed.
+        for _ in decisions.iter().filter(|decision| decision.is_allowed()) {
+            let _ = self.inner.guard(&self.algorithm, &self.key, cost);
+        }
+    }
+
+    /// In the background.
+    pub(super) fn give_back(self, cost: u32, receipt: Receipt) {
+        self.inner.mirror.forget(self.tag);
+        if let Ok(handle) = Handle::try_current() {
+            handle.spawn(async move {
+                if let Some(call) = script::give_back(&self.algorithm, self.inner.names.key(self.tag), cost, receipt) {
+                    // What cannot be given back stays charged: too little is admitted then, and never too much.
+                    let _ = self.inner.redis.call(&call).await;
+                }
+                // A refusal may have been noted meanwhile, of before.
+                self.inner.mirror.forget(self.tag);
+            });
+        }
+    }
+}
+
+pub(super) fn failed(fault: impl Into<Fault>) -> LimiterError {
+    let fault = fault.into();
+    LimiterError::new(fault.to_string()).with_source(fault)
+}

@@ -1,0 +1,170 @@
+//! Several limiters' keys in one call.
+
+use std::any::Any;
+use std::future::Future;
+use std::pin::Pin;
+
+use super::asking::{Asking, failed};
+use super::key::Key;
+use super::link::Redis;
+use super::mirror::Seen;
+use super::script::{self, Answer, BadReply, Charge, Scripted};
+use crate::claim::{Answers, Joint};
+use crate::decision::{Decision, LimiterError, Receipt};
+use crate::time::{Clock, Monotonic};
+
+/// What one request asks of one of several limiters on the same Redis.
+pub(super) struct RedisClaim {
+    redis: Redis,
+    key: Key,
+    part: Box<dyn Part>,
+}
+
+impl RedisClaim {
+    pub(super) fn new<A: Scripted>(asking: Asking<A>, cost: u32) -> Self {
+        let key = asking.inner.names.key(asking.tag);
+        Self { redis: asking.inner.redis.clone(), key, part: Box::new(Asked { asking, cost }) }
+    }
+}
+
+impl Joint for RedisClaim {
+    fn party(&self) -> usize {
+        self.redis.id()
+    }
+
+    fn decide_all(self: Box<Self>, others: Vec<Box<dyn Any>>) -> Pin<Box<dyn Future<Output = Answers> + Send>> {
+        let others = others.into_iter().map(|other| other.downcast::<Self>().expect("of the same party"));
+        let claims: Vec<Self> = std::iter::once(self).chain(others).map(|claim| *claim).collect();
+        Box::pin(decide_all(claims))
+    }
+}
+
+/// All in one call if one server has all keys. If not, one call after the other; when one refuses, those before it
+/// give back, and those after it only tell what is left.
+async fn decide_all(claims: Vec<RedisClaim>) -> Answers {
+    let mut answers: Vec<Option<Result<Decision, LimiterError>>> = claims.iter().map(|_| None).collect();
+    let mut is_refused = false;
+    for group in groups(&claims) {
+        let parts: Vec<&RedisClaim> = group.iter().map(|index| &claims[*index]).collect();
+        match call(&parts, !is_refused).await {
+            Ok(decisions) => {
+                let refuses = decisions.iter().any(|decision| !decision.is_allowed());
+                if refuses && !is_refused {
+                    is_refused = true;
+                    undo(&claims, &mut answers);
+                }
+                group.iter().zip(decisions).for_each(|(index, decision)| answers[*index] = Some(Ok(decision)));
+            }
+            Err(error) => group.iter().for_each(|index| answers[*index] = Some(Err(error.clone()))),
+        }
+    }
+    answers.into_iter().map(|answer| answer.expect("each claim is in a group")).collect()
+}
+
+/// The last charge first, see [`Receipt`].
+fn undo(claims: &[RedisClaim], answers: &mut [Option<Result<Decision, LimiterError>>]) {
+    for (claim, answer) in claims.iter().zip(answers).rev() {
+        if let Some(Ok(decision)) = answer {
+            claim.part.give_back(decision.receipt());
+            *decision = decision.with_receipt(Receipt::NONE);
+        }
+    }
+}
+
+/// Which claims can share a call: their keys lie on one node, and no two are the same.
+fn groups(claims: &[RedisClaim]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (index, claim) in claims.iter().enumerate() {
+        let fits = |group: &&mut Vec<usize>| {
+            let first = &claims[group[0]];
+            claim.redis.same_node_for(first.key.slot(), claim.key.slot())
+                && group.iter().all(|other| claims[*other].key != claim.key)
+        };
+        match groups.iter_mut().find(fits) {
+            Some(group) => group.push(index),
+            None => groups.push(vec![index]),
+        }
+    }
+    groups
+}
+
+async fn call(claims: &[&RedisClaim], is_charge: bool) -> Result<Vec<Decision>, LimiterError> {
+    let call = script::decide_all(claims.iter().map(|claim| claim.part.charge(claim.key.clone(), is_charge)));
+    let sent = Monotonic.now();
+    let value = claims[0].redis.call(&call).await.map_err(failed)?;
+    let answered = Monotonic.now();
+    let read = || -> Result<Vec<Decision>, BadReply> {
+        let answer = Answer::read(value)?;
+        let seen = Seen { server: answer.now, sent, answered };
+        let indexed = || claims.iter().enumerate();
+        let asked: Result<Vec<_>, _> = indexed().map(|(index, claim)| claim.part.decision(&answer, index)).collect();
+        let asked = asked?;
+        let are_charged = is_charge && answer.were_charged(&asked)?;
+        indexed()
+            .zip(asked)
+            .map(|((index, claim), decision)| claim.part.settle(&answer, index, seen, decision, are_charged))
+            .collect()
+    };
+    read().map_err(failed)
+}
+
+/// One limiter's part of a call.
+trait Part: Send + Sync {
+    fn charge(&self, key: Key, is_charge: bool) -> Charge;
+
+    /// What would be decided if there were no others.
+    fn decision(&self, answer: &Answer, index: usize) -> Result<Decision, BadReply>;
+
+    /// What was decided, with the others taken into account; to be noted.
+    fn settle(
+        &self,
+        answer: &Answer,
+        index: usize,
+        seen: Seen,
+        decision: Decision,
+        are_charged: bool,
+    ) -> Result<Decision, BadReply>;
+
+    fn give_back(&self, receipt: Receipt);
+}
+
+struct Asked<A: Scripted> {
+    asking: Asking<A>,
+    cost: u32,
+}
+
+impl<A: Scripted> Part for Asked<A> {
+    fn charge(&self, key: Key, is_charge: bool) -> Charge {
+        Charge::new(&self.asking.algorithm, key, if is_charge { self.cost } else { 0 })
+    }
+
+    fn decision(&self, answer: &Answer, index: usize) -> Result<Decision, BadReply> {
+        answer.decision(&self.asking.algorithm, index, self.cost)
+    }
+
+    fn settle(
+        &self,
+        answer: &Answer,
+        index: usize,
+        seen: Seen,
+        decision: Decision,
+        are_charged: bool,
+    ) -> Result<Decision, BadReply> {
+        let Asking { algorithm, .. } = &self.asking;
+        let old = answer.state(algorithm, index)?;
+        if are_charged {
+            let state = algorithm.decide(old, answer.now, self.cost).1.or(old);
+            self.asking.learn(&[decision], state, seen, self.cost);
+            Ok(decision)
+        } else {
+            self.asking.learn(&[], old, seen, self.cost);
+            if decision.is_allowed() { answer.decision(algorithm, index, 0) } else { Ok(decision) }
+        }
+    }
+
+    fn give_back(&self, receipt: Receipt) {
+        if receipt != Receipt::NONE {
+            self.asking.clone().give_back(self.cost, receipt);
+        }
+    }
+}
