@@ -6,8 +6,6 @@
 //! asked of it (a full one, or a replica, answers every `PING`); where calls are rare, each of them is a probe, and the
 //! first after the recovery succeeds; and nobody asks a server for whom there is no work.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
 use super::jitter;
@@ -179,13 +177,14 @@ impl Window {
     }
 }
 
-/// How long a node that has recovered may go unasked: the longest pause.
-#[cfg(test)]
-const SLOWEST: Duration = Duration::from_secs(5);
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    /// How long a node that has recovered may go unasked: the longest pause.
+    const SLOWEST: Duration = Duration::from_secs(5);
 
     fn fails(breaker: &mut Breaker, now: Instant) -> bool {
         let leave = breaker.enter(now).expect("lets pass");

@@ -140,6 +140,7 @@ impl Redis {
         let slot = call.keys.first().map_or(0, super::key::Key::slot);
         let mut node = topology.node(slot, deadline).await?;
         let (mut asking, mut may_retry) = (false, true);
+        let mut refusal = None;
         for _ in 0..=MAX_HOPS {
             // All but the first two were refused before they ran, and so may be sent again.
             match node.run(call, asking, deadline).await {
@@ -160,7 +161,10 @@ impl Redis {
                         return Err(fault);
                     }
                     node = topology.node(slot, deadline).await?;
+                    refusal = Some(fault);
                 }
+                // Rather why it was not asked again than that.
+                Err(fault) if fault.reason() == Reason::BreakerOpen => return Err(refusal.unwrap_or(fault)),
                 Err(fault) => return Err(fault),
             }
         }
