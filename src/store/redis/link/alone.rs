@@ -48,8 +48,8 @@ impl Alone {
     fn join(&self, begin: &impl Fn() -> Result<Work, Fault>) -> Result<watch::Receiver<Outcome>, Fault> {
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(outcome) = &*under_way {
-            // Its sender goes when the work is done, or dies with its runtime.
-            if outcome.has_changed().is_ok() {
+            // The sender dies with its runtime; when the work is done, it may live on for a moment.
+            if outcome.has_changed().is_ok() && outcome.borrow().is_none() {
                 return Ok(outcome.clone());
             }
         }
