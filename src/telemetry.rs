@@ -82,6 +82,26 @@ mod with_tracing {
     pub(crate) fn no_route_matched() {
         tracing::warn!(target: TARGET, "PathKey::matched: none of the first 1,000 requests had a matched route, so that all share one budget: put the layer inside of the router (Router::layer, Router::route_layer)");
     }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn redis_node_given_up(address: &str, reason: &dyn Display) {
+        tracing::warn!(target: TARGET, address, %reason, "redis: a node keeps failing, and is not asked for a while");
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn redis_node_back(address: &str) {
+        tracing::warn!(target: TARGET, address, "redis: a node is back");
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn redis_topology_changed(topology: &str) {
+        tracing::info!(target: TARGET, topology, "redis: other nodes are responsible now");
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn redis_may_evict(policy: &str) {
+        tracing::warn!(target: TARGET, policy, "redis: when its memory is full, the server may evict budgets that are in use, which resets them: set maxmemory-policy to noeviction, or give the limiter a server of its own");
+    }
 }
 
 #[cfg(not(feature = "tracing"))]
@@ -102,6 +122,14 @@ mod without_tracing {
     pub(crate) fn another_forwarding_header(_configured: &dyn Display, _seen: &dyn Display) {}
     pub(crate) fn one_key_for_all(_policy: &str) {}
     pub(crate) fn no_route_matched() {}
+    #[cfg(feature = "redis")]
+    pub(crate) fn redis_node_given_up(_address: &str, _reason: &dyn Display) {}
+    #[cfg(feature = "redis")]
+    pub(crate) fn redis_node_back(_address: &str) {}
+    #[cfg(feature = "redis")]
+    pub(crate) fn redis_topology_changed(_topology: &str) {}
+    #[cfg(feature = "redis")]
+    pub(crate) fn redis_may_evict(_policy: &str) {}
 }
 
 #[cfg(feature = "tracing")]

@@ -2,14 +2,16 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 pub struct RedisServer {
     process: Child,
     port: u16,
     folder: PathBuf,
+    settings: Vec<String>,
 }
 
 impl RedisServer {
@@ -20,11 +22,32 @@ impl RedisServer {
 
     /// A server with further settings, as on its command line: `["--maxmemory", "8mb"]`.
     pub fn with(settings: &[&str]) -> Self {
+        let server = Self::begin(settings);
+        server.await_ready();
+        server
+    }
+
+    /// A replica of `primary`, with what it has already.
+    pub fn replica_of(primary: SocketAddr, settings: &[&str]) -> Self {
+        let port = primary.port().to_string();
+        let replica = Self::with(&[&["--replicaof", "127.0.0.1", &port][..], settings].concat());
+        await_until("the replica follows", || replica.info("master_link_status") == "up");
+        replica
+    }
+
+    /// A sentinel that watches over the server at `primary` alone, as `name`.
+    pub fn sentinel(name: &str, primary: SocketAddr) -> Self {
         let port = free_port();
-        let folder = std::env::temp_dir().join(format!("sluice-redis-{}-{port}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a folder for a server");
-        let process = spawn(port, &folder, settings);
-        let server = Self { process, port, folder };
+        let folder = folder(port);
+        let text = format!(
+            "port {port}\nbind 127.0.0.1\nsentinel monitor {name} 127.0.0.1 {} 1\n\
+             sentinel down-after-milliseconds {name} 500\nsentinel failover-timeout {name} 3000\n",
+            primary.port()
+        );
+        // It writes what it learns into its configuration.
+        fs::write(folder.join("sentinel.conf"), text).expect("a configuration");
+        let settings = vec!["sentinel.conf".to_owned(), "--sentinel".to_owned()];
+        let server = Self { process: spawn(&folder, &settings), port, folder, settings };
         server.await_ready();
         server
     }
@@ -46,30 +69,152 @@ impl RedisServer {
         redis::Client::open(self.url()).and_then(|client| client.get_connection()).expect("the server answers")
     }
 
+    /// Such as `["CONFIG", "SET", "maxmemory", "1"]`.
+    pub fn run<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
+        self.try_run(command).unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
+    pub fn try_run<T: redis::FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
+        let mut connection = redis::Client::open(self.url())?.get_connection()?;
+        let mut line = redis::Cmd::new();
+        line.arg(command);
+        line.query(&mut connection)
+    }
+
+    /// A field of `INFO`.
+    pub fn info(&self, field: &str) -> String {
+        let text: String = self.run(&["INFO", "all"]);
+        let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        value.unwrap_or_default().trim().to_owned()
+    }
+
+    /// Such as `-STOP` and `-CONT`.
+    pub fn signal(&self, signal: &str) {
+        let status = Command::new("kill").args([signal, &self.pid().to_string()]).status();
+        assert!(status.expect("`kill`").success());
+    }
+
+    pub fn kill(&mut self) {
+        // One that was stopped (SIGSTOP) dies of this, too.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// On the same port, and as empty as it was at first.
+    pub fn restart(&mut self) {
+        self.kill();
+        self.process = spawn(&self.folder, &self.settings);
+        self.await_ready();
+    }
+
+    fn begin(settings: &[&str]) -> Self {
+        let port = free_port();
+        let folder = folder(port);
+        let port_text = port.to_string();
+        let usual = ["--port", &port_text, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
+        let for_tests = ["--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"];
+        let settings = usual.iter().chain(&for_tests).chain(settings).map(|it| (*it).to_owned()).collect();
+        let process = spawn(&folder, &settings);
+        Self { process, port, folder, settings }
+    }
+
     fn await_ready(&self) {
         let give_up = Instant::now() + Duration::from_secs(10);
         let client = redis::Client::open(self.url()).expect("a valid address");
         while client.get_connection().and_then(|mut it| redis::cmd("PING").query::<String>(&mut it)).is_err() {
             assert!(Instant::now() < give_up, "redis-server does not answer on port {}", self.port);
-            std::thread::sleep(Duration::from_millis(10));
+            thread::sleep(Duration::from_millis(10));
         }
     }
 }
 
 impl Drop for RedisServer {
     fn drop(&mut self) {
-        // One that was stopped (SIGSTOP) dies of this, too.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.kill();
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-fn spawn(port: u16, folder: &PathBuf, settings: &[&str]) -> Child {
+/// A cluster: first the primaries, which share the slots evenly, then their replicas, in the same order.
+pub struct RedisCluster {
+    pub nodes: Vec<RedisServer>,
+    primaries: usize,
+}
+
+impl RedisCluster {
+    pub fn start(primaries: usize, replicas_of_each: usize) -> Self {
+        let start = |_| {
+            let bus = free_port().to_string();
+            RedisServer::begin(&["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "1000"])
+        };
+        let nodes: Vec<_> = (0..primaries * (1 + replicas_of_each)).map(start).collect();
+        nodes.iter().for_each(RedisServer::await_ready);
+        let cluster = Self { nodes, primaries };
+        for (index, node) in cluster.nodes.iter().enumerate() {
+            node.run::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]);
+            if index < primaries {
+                let edge = |index: usize| 16_384 * index / primaries;
+                let (first, last) = (edge(index), edge(index + 1) - 1);
+                node.run::<()>(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
+            }
+            if index > 0 {
+                let bus: Vec<String> = cluster.nodes[0].run(&["CONFIG", "GET", "cluster-port"]);
+                node.run::<()>(&["CLUSTER", "MEET", "127.0.0.1", &cluster.nodes[0].port.to_string(), &bus[1]]);
+            }
+        }
+        let size = cluster.nodes.len().to_string();
+        let knows_all = |node: &RedisServer| node.cluster_info("cluster_known_nodes") == size;
+        await_until("all nodes met", || cluster.nodes.iter().all(knows_all));
+        for (index, replica) in cluster.nodes.iter().enumerate().skip(primaries) {
+            let id: String = cluster.nodes[index % primaries].run(&["CLUSTER", "MYID"]);
+            await_until("it knows its primary", || replica.try_run::<()>(&["CLUSTER", "REPLICATE", &id]).is_ok());
+        }
+        let replicas = &cluster.nodes[primaries..];
+        await_until("the replicas follow", || replicas.iter().all(|it| it.info("master_link_status") == "up"));
+        await_until("the cluster is well", || cluster.nodes.iter().all(RedisServer::serves_its_cluster));
+        cluster
+    }
+
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(RedisServer::url).collect()
+    }
+
+    /// Who had that slot at first.
+    pub fn owner_of(&self, slot: u16) -> usize {
+        (0..self.primaries).rfind(|index| 16_384 * index / self.primaries <= usize::from(slot)).expect("a slot")
+    }
+}
+
+impl RedisServer {
+    pub fn cluster_info(&self, field: &str) -> String {
+        let text: String = self.run(&["CLUSTER", "INFO"]);
+        let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        value.unwrap_or_default().trim().to_owned()
+    }
+
+    pub fn serves_its_cluster(&self) -> bool {
+        self.cluster_info("cluster_state") == "ok"
+    }
+}
+
+/// Up to twenty seconds.
+pub fn await_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < give_up, "not in twenty seconds: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn folder(port: u16) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("sluice-redis-{}-{port}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder for a server");
+    folder
+}
+
+fn spawn(folder: &Path, settings: &Vec<String>) -> Child {
     let log = fs::File::create(folder.join("log")).expect("a log");
     Command::new("redis-server")
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-        .args(["--enable-debug-command", "yes"])
         .args(settings)
         .current_dir(folder)
         .stdin(Stdio::null())

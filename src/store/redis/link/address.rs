@@ -1,0 +1,98 @@
+//! Addresses, as users write them and as servers tell them.
+
+use std::time::Duration;
+
+use ::redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
+use ::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+
+use super::fault::{Fault, Reason};
+
+/// Firewalls forget connections that are silent for minutes.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// Of `redis://`, `rediss://`, or `unix://`. What it says in case of an error holds nothing of the URL, which may
+/// have a password in it.
+pub(super) fn parse(url: &str) -> Result<ConnectionInfo, Fault> {
+    let server = url.into_connection_info().map_err(|error| Fault::new(Reason::Misconfigured, error.to_string()))?;
+    if matches!(server.addr(), ConnectionAddr::TcpTls { .. }) {
+        tls_is_possible()?;
+    }
+    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(TcpKeepalive::new().with_time(KEEPALIVE));
+    Ok(server.set_tcp_settings(tcp))
+}
+
+/// As a client of the newer protocol, which alone tells us when a connection ends.
+pub(super) fn for_calls(server: ConnectionInfo) -> ConnectionInfo {
+    let login = server.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
+    server.set_redis_settings(login)
+}
+
+/// The same but for host and port.
+pub(super) fn moved_to(like: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
+    let addr = match like.addr().clone() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    like.clone().set_addr(addr)
+}
+
+pub(super) fn host(server: &ConnectionInfo) -> Option<&str> {
+    match server.addr() {
+        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host),
+        _ => None,
+    }
+}
+
+/// Splits `HOST:PORT`, whose host may be an IPv6 address without brackets, or missing.
+pub(super) fn host_and_port(text: &str) -> Option<(&str, u16)> {
+    let (host, port) = text.rsplit_once(':')?;
+    Some((host, port.parse().ok()?))
+}
+
+/// Without a provider of its cryptography, rustls panics when it connects.
+#[cfg(feature = "redis-tls")]
+fn tls_is_possible() -> Result<(), Fault> {
+    if rustls::crypto::CryptoProvider::get_default().is_some() {
+        return Ok(());
+    }
+    let advice =
+        "for rediss://, install a rustls CryptoProvider first, such as ring::default_provider().install_default()";
+    Err(Fault::new(Reason::Misconfigured, advice))
+}
+
+#[cfg(not(feature = "redis-tls"))]
+fn tls_is_possible() -> Result<(), Fault> {
+    Err(Fault::new(Reason::Misconfigured, "rediss:// needs the feature `redis-tls`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_name_others_in_several_ways() {
+        assert_eq!(host_and_port("10.0.0.1:6379"), Some(("10.0.0.1", 6379)));
+        assert_eq!(host_and_port("fd00::1:6379"), Some(("fd00::1", 6379)));
+        assert_eq!(host_and_port(":6379"), Some(("", 6379)));
+        for bad in ["", "host", "host:", "host:99999"] {
+            assert_eq!(host_and_port(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_bad_url_does_not_tell_its_password() {
+        for url in [
+            "redis://u:hunter2@",
+            "http://u:hunter2@host",
+            "redis://u:hunter2@host:99999",
+            "redis://u:hunter2@h/x",
+            "rediss://u:hunter2@h",
+        ] {
+            let fault = parse(url).expect_err(url);
+            assert_eq!(fault.reason(), Reason::Misconfigured, "{url}");
+            assert!(!format!("{fault} {fault:?}").contains("hunter2"), "{fault:?}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+use super::fault::{Fault, Reason};
+
+/// Work that all wait for together. It is a task of its own, so that it goes on when those who wait give up.
+#[derive(Debug, Default)]
+pub(super) struct Alone {
+    under_way: Mutex<Option<watch::Receiver<Outcome>>>,
+}
+
+/// What is to be done.
+pub(super) type Work = Pin<Box<dyn Future<Output = Result<(), Fault>> + Send>>;
+
+type Outcome = Option<Result<(), Fault>>;
+
+impl Alone {
+    /// Has `work` done on this runtime, unless it is under way, or `begin` says that it is not the time.
+    ///
+    /// # Errors
+    ///
+    /// Those of `begin` and of the work, or that it takes too long.
+    pub(super) async fn done(&self, deadline: Instant, begin: impl Fn() -> Result<Work, Fault>) -> Result<(), Fault> {
+        loop {
+            let mut outcome = self.join(&begin)?;
+            let waited = timeout_at(deadline, outcome.wait_for(Option::is_some)).await;
+            match waited {
+                Err(_) => return Err(Reason::TimedOut.into()),
+                Ok(Ok(done)) => return done.clone().unwrap_or(Ok(())),
+                // Its runtime was shut down in the middle of it: then it is done on ours.
+                Ok(Err(_)) if Instant::now() < deadline => {}
+                Ok(Err(_)) => return Err(Reason::TimedOut.into()),
+            }
+        }
+    }
+
+    /// As [`done`](Self::done), for who does not wait for it.
+    pub(super) fn soon(&self, begin: impl Fn() -> Result<Work, Fault>) {
+        // If it is not the time, another will ask.
+        let _ = self.join(&begin);
+    }
+
+    fn join(&self, begin: &impl Fn() -> Result<Work, Fault>) -> Result<watch::Receiver<Outcome>, Fault> {
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(outcome) = &*under_way {
+            // The sender dies with its runtime; when the work is done, it may live on for a moment.
+            if outcome.has_changed().is_ok() && outcome.borrow().is_none() {
+                return Ok(outcome.clone());
+            }
+        }
+        let handle = Handle::try_current().map_err(|_| Fault::from(Reason::NoRuntime))?;
+        let work = begin()?;
+        let (sender, receiver) = watch::channel(None);
+        handle.spawn(async move {
+            let outcome = work.await;
+            sender.send_replace(Some(outcome));
+        });
+        *under_way = Some(receiver.clone());
+        Ok(receiver)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use tokio::runtime::Builder;
+
+    use super::*;
+
+    fn work(work: impl Future<Output = Result<(), Fault>> + Send + 'static) -> Result<Work, Fault> {
+        Ok(Box::pin(work))
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(5)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_wait_for_one() {
+        let (alone, runs) = (Arc::new(Alone::default()), Arc::new(AtomicU32::new(0)));
+        let waiting: Vec<_> = (0..100)
+            .map(|_| {
+                let (alone, runs) = (alone.clone(), runs.clone());
+                tokio::spawn(async move {
+                    let begin = || {
+                        let runs = runs.clone();
+                        work(async move {
+                            tokio::time::sleep(Duration::from_secs(1)).await;
+                            runs.fetch_add(1, Ordering::Relaxed);
+                            Err(Reason::Unreachable.into())
+                        })
+                    };
+                    alone.done(soon(), begin).await
+                })
+            })
+            .collect();
+        for waiter in waiting {
+            assert_eq!(waiter.await.unwrap(), Err(Reason::Unreachable.into()));
+        }
+        assert_eq!(runs.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_goes_on_when_nobody_waits() {
+        let (alone, done) = (Alone::default(), Arc::new(AtomicU32::new(0)));
+        let begin = || {
+            let done = done.clone();
+            work(async move {
+                tokio::time::sleep(Duration::from_secs(10)).await;
+                done.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            })
+        };
+        assert_eq!(alone.done(soon(), begin).await, Err(Reason::TimedOut.into()));
+        assert_eq!(alone.done(soon() + Duration::from_secs(5), begin).await, Ok(()));
+        assert_eq!(done.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn when_its_runtime_is_gone_another_does_it() {
+        let alone = Alone::default();
+        let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+        let first = runtime();
+        first.block_on(async { alone.soon(|| work(std::future::pending())) });
+        drop(first);
+        assert_eq!(runtime().block_on(alone.done(soon(), || work(async { Ok(()) }))), Ok(()));
+    }
+
+    #[test]
+    fn outside_of_a_runtime_it_is_a_fault() {
+        assert!(
+            Alone::default().join(&|| work(async { Ok(()) })).is_err_and(|fault| fault.reason() == Reason::NoRuntime)
+        );
+    }
+}

@@ -1,0 +1,310 @@
+//! Whether to ask a node at all.
+//!
+//! While a node fails, its clients fall back at once instead of waiting for a timeout each. The way back is found by
+//! the calls themselves: when the pause is over, one call goes ahead as the probe, and the others keep failing fast
+//! until it is back. No task does this in the background, since only a real call shows that the server can do what is
+//! asked of it (a full one, or a replica, answers every `PING`); where calls are rare, each of them is a probe, and the
+//! first after the recovery succeeds; and nobody asks a server for whom there is no work.
+
+use tokio::time::Instant;
+
+use super::jitter;
+
+/// That many failures in a row open it,
+const CONSECUTIVE: u32 = 5;
+/// or half of so many calls or more
+const ENOUGH: u32 = 20;
+/// in so many seconds.
+const SECONDS: usize = 10;
+
+#[derive(Debug)]
+pub(super) struct Breaker {
+    state: State,
+    /// Grows with each change of the state, so that who set out before a change says nothing after it.
+    epoch: u64,
+    /// Failures since the last success.
+    consecutive: u32,
+    window: Window,
+}
+
+#[derive(Debug)]
+enum State {
+    Closed,
+    /// That many probes have failed.
+    Open {
+        probes: u32,
+        retry_at: Instant,
+    },
+    /// One probe is under way.
+    HalfOpen {
+        probes: u32,
+    },
+}
+
+/// The state of a node's breaker, for looking at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BreakerState {
+    /// Calls pass.
+    Closed,
+    /// Calls fail at once.
+    Open,
+    /// One call is finding out whether the node is back; the others fail at once.
+    HalfOpen,
+}
+
+/// The leave to make one call.
+#[derive(Debug)]
+pub(super) struct Leave {
+    epoch: u64,
+}
+
+impl Breaker {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { state: State::Closed, epoch: 0, consecutive: 0, window: Window::new(now) }
+    }
+
+    /// Asks for leave to make a call. It is counted now: calls that hang must not look like calls that were not made.
+    pub(super) fn enter(&mut self, now: Instant) -> Option<Leave> {
+        match self.state {
+            State::Closed => self.window.at(now).0 += 1,
+            State::Open { probes, retry_at } if retry_at <= now => self.change(State::HalfOpen { probes }),
+            State::Open { .. } | State::HalfOpen { .. } => return None,
+        }
+        Some(Leave { epoch: self.epoch })
+    }
+
+    /// Whether this closed it.
+    pub(super) fn succeeded(&mut self, leave: &Leave, now: Instant) -> bool {
+        if leave.epoch != self.epoch {
+            return false;
+        }
+        self.consecutive = 0;
+        let closes = matches!(self.state, State::HalfOpen { .. });
+        if closes {
+            self.window = Window::new(now);
+            self.change(State::Closed);
+        }
+        closes
+    }
+
+    /// Whether this opened it. A probe that fails does not: it was open before.
+    pub(super) fn failed(&mut self, leave: &Leave, now: Instant) -> bool {
+        if leave.epoch != self.epoch {
+            return false;
+        }
+        match self.state {
+            State::HalfOpen { probes } => {
+                let probes = probes.saturating_add(1);
+                self.change(State::Open { probes, retry_at: now + jitter::pause(probes) });
+                false
+            }
+            _ => {
+                self.consecutive += 1;
+                self.window.at(now).1 += 1;
+                let opens = self.consecutive >= CONSECUTIVE || self.window.is_bad();
+                if opens {
+                    self.change(State::Open { probes: 0, retry_at: now + jitter::pause(0) });
+                }
+                opens
+            }
+        }
+    }
+
+    /// The call was given up before it ended, which says nothing of the node; but the next one may try.
+    pub(super) fn abandoned(&mut self, leave: &Leave, now: Instant) {
+        if let State::HalfOpen { probes } = self.state {
+            if leave.epoch == self.epoch {
+                self.change(State::Open { probes, retry_at: now + jitter::pause(probes) });
+            }
+        }
+    }
+
+    /// There is a new connection: worth a probe at once.
+    pub(super) fn connected(&mut self, now: Instant) {
+        if let State::Open { retry_at, .. } = &mut self.state {
+            *retry_at = now;
+        }
+    }
+
+    pub(super) const fn state(&self) -> BreakerState {
+        match self.state {
+            State::Closed => BreakerState::Closed,
+            State::Open { .. } => BreakerState::Open,
+            State::HalfOpen { .. } => BreakerState::HalfOpen,
+        }
+    }
+
+    fn change(&mut self, state: State) {
+        self.state = state;
+        self.consecutive = 0;
+        self.epoch += 1;
+    }
+}
+
+/// Calls and failures, for each of the last seconds.
+#[derive(Debug)]
+struct Window {
+    start: Instant,
+    /// Which second the newest count is of.
+    second: u64,
+    counts: [(u32, u32); SECONDS],
+}
+
+impl Window {
+    const fn new(start: Instant) -> Self {
+        Self { start, second: 0, counts: [(0, 0); SECONDS] }
+    }
+
+    fn at(&mut self, now: Instant) -> &mut (u32, u32) {
+        let second = now.saturating_duration_since(self.start).as_secs();
+        for passed in (self.second..second).take(SECONDS) {
+            self.counts[Self::place(passed + 1)] = (0, 0);
+        }
+        // The places are cleared in order, so all of them are when more seconds have passed than there are places.
+        self.second = self.second.max(second);
+        &mut self.counts[Self::place(self.second)]
+    }
+
+    fn place(second: u64) -> usize {
+        usize::try_from(second % SECONDS as u64).expect("less than ten")
+    }
+
+    fn is_bad(&self) -> bool {
+        let sum = |count: fn(&(u32, u32)) -> u32| self.counts.iter().map(count).fold(0_u32, u32::saturating_add);
+        let (calls, failures) = (sum(|it| it.0), sum(|it| it.1));
+        calls >= ENOUGH && failures >= calls.div_ceil(2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// How long a node that has recovered may go unasked: the longest pause.
+    const SLOWEST: Duration = Duration::from_secs(5);
+
+    fn fails(breaker: &mut Breaker, now: Instant) -> bool {
+        let leave = breaker.enter(now).expect("lets pass");
+        breaker.failed(&leave, now)
+    }
+
+    fn succeeds(breaker: &mut Breaker, now: Instant) -> bool {
+        let leave = breaker.enter(now).expect("lets pass");
+        breaker.succeeded(&leave, now)
+    }
+
+    fn opened(now: Instant) -> Breaker {
+        let mut breaker = Breaker::new(now);
+        let opens = [(); CONSECUTIVE as usize].map(|()| fails(&mut breaker, now));
+        assert_eq!(opens, [false, false, false, false, true]);
+        breaker
+    }
+
+    #[test]
+    fn five_failures_in_a_row_open_it() {
+        let now = Instant::now();
+        let mut breaker = opened(now);
+        assert_eq!(breaker.state(), BreakerState::Open);
+        // The pause is random, but never that short: a draw of zero has a chance of one in 10^8.
+        assert!(breaker.enter(now).is_none());
+    }
+
+    #[test]
+    fn a_success_between_failures_keeps_it_closed() {
+        let now = Instant::now();
+        let mut breaker = Breaker::new(now);
+        // One in three fails, four of them in a row at most: never half of them.
+        for round in 0..1_000_u64 {
+            let now = now + Duration::from_millis(round * 10);
+            let fine = round % 12 >= 4;
+            assert!(!if fine { succeeds(&mut breaker, now) } else { fails(&mut breaker, now) });
+        }
+        assert_eq!(breaker.state(), BreakerState::Closed);
+    }
+
+    #[test]
+    fn half_of_twenty_in_ten_seconds_open_it() {
+        let start = Instant::now();
+        for (gap, opens_at) in [(Duration::from_millis(100), Some(19)), (Duration::from_millis(600), None)] {
+            let mut breaker = Breaker::new(start);
+            let opened = (0..60).find(|round| {
+                let now = start + gap * *round;
+                if round % 2 == 0 { succeeds(&mut breaker, now) } else { fails(&mut breaker, now) }
+            });
+            assert_eq!(opened, opens_at, "{gap:?}");
+        }
+    }
+
+    #[test]
+    fn calls_that_hang_count_from_their_start() {
+        let now = Instant::now();
+        let mut breaker = Breaker::new(now);
+        let hanging: Vec<_> = (0..16).map(|_| breaker.enter(now).unwrap()).collect();
+        for _ in 0..4 {
+            assert!(!fails(&mut breaker, now));
+        }
+        // Twenty were made, but four failed.
+        assert_eq!(breaker.state(), BreakerState::Closed);
+        succeeds(&mut breaker, now);
+        let opens: Vec<_> = hanging.iter().take(5).map(|leave| breaker.failed(leave, now)).collect();
+        assert_eq!(opens, [false, false, false, false, true]);
+    }
+
+    #[test]
+    fn exactly_one_probe_at_a_time() {
+        let now = Instant::now();
+        let mut breaker = opened(now);
+        let later = now + SLOWEST;
+        let probe = breaker.enter(later).expect("a probe");
+        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+        assert!(breaker.enter(later).is_none() && breaker.enter(later + SLOWEST).is_none());
+        assert!(breaker.succeeded(&probe, later));
+        assert_eq!(breaker.state(), BreakerState::Closed);
+        assert!(!breaker.succeeded(&probe, later), "only once");
+    }
+
+    #[test]
+    fn after_a_recovery_it_closes_within_five_seconds() {
+        let mut now = Instant::now();
+        let mut breaker = opened(now);
+        for _ in 0..20 {
+            now += SLOWEST;
+            assert!(!fails(&mut breaker, now));
+        }
+        now += SLOWEST;
+        assert!(succeeds(&mut breaker, now));
+    }
+
+    #[test]
+    fn the_past_says_nothing_after_a_change() {
+        let now = Instant::now();
+        let mut breaker = Breaker::new(now);
+        let old: Vec<_> = (0..20).map(|_| breaker.enter(now).unwrap()).collect();
+        let opens: Vec<_> = old.iter().take(5).map(|leave| breaker.failed(leave, now)).collect();
+        assert_eq!(opens.last(), Some(&true));
+        assert!(!breaker.succeeded(&old[5], now), "an old success does not close it");
+        let later = now + SLOWEST;
+        assert!(succeeds(&mut breaker, later));
+        assert!(old[6..].iter().all(|leave| !breaker.failed(leave, later)), "old failures do not open it again");
+    }
+
+    #[test]
+    fn a_probe_that_is_given_up_makes_room_for_another() {
+        let now = Instant::now();
+        let mut breaker = opened(now);
+        let probe = breaker.enter(now + SLOWEST).unwrap();
+        breaker.abandoned(&probe, now + SLOWEST);
+        assert!(succeeds(&mut breaker, now + SLOWEST * 2));
+    }
+
+    #[test]
+    fn a_new_connection_is_worth_a_probe() {
+        let now = Instant::now();
+        let mut breaker = opened(now);
+        breaker.connected(now);
+        assert!(succeeds(&mut breaker, now));
+    }
+}

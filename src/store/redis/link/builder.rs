@@ -1,0 +1,125 @@
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use super::address;
+use super::cluster::Cluster;
+use super::fault::{Fault, Reason};
+use super::node::{Node, Terms};
+use super::sentinel::Sentinel;
+use super::topology::Topology;
+use super::{Inner, Redis};
+
+/// Which servers, and on which terms. Made by [`Redis::single`], [`Redis::sentinel`] and [`Redis::cluster`].
+#[derive(Clone)]
+#[must_use = "nothing is set up before `open`"]
+pub struct RedisBuilder {
+    servers: Servers,
+    timeout: Duration,
+    connect_timeout: Duration,
+    max_in_flight: usize,
+    prefix: String,
+    secret: Vec<u8>,
+}
+
+#[derive(Clone)]
+pub(super) enum Servers {
+    Single(String),
+    Sentinel(String, Vec<String>),
+    Cluster(Vec<String>),
+}
+
+impl RedisBuilder {
+    pub(super) fn new(servers: Servers) -> Self {
+        Self {
+            servers,
+            timeout: Duration::from_millis(50),
+            connect_timeout: Duration::from_secs(1),
+            max_in_flight: 256,
+            prefix: "sluice".to_owned(),
+            secret: Vec::new(),
+        }
+    }
+
+    /// How long a decision may take, all in all; 50 ms by default. If Redis has not answered by then, the policy for
+    /// failures decides, and what Redis may have charged stays charged.
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How long it may take to connect; 1 s by default. A decision does not wait that long: connecting goes on behind
+    /// it, for those that follow.
+    pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How many calls to one server may be under way at a time, 1 at the least; 256 by default. More fail at once.
+    pub const fn max_in_flight(mut self, calls: usize) -> Self {
+        self.max_in_flight = if calls == 0 { 1 } else { calls };
+        self
+    }
+
+    /// What the names of all keys begin with; `sluice` by default. Limiters with the same name share their budgets if
+    /// their prefix is the same, too.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Enters the hashes that stand for clients in the names of keys, so that who can read the server cannot tell by
+    /// trying whom they stand for. All who share budgets need the same. Empty by default.
+    pub fn secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
+        self.secret = secret.into();
+        self
+    }
+
+    /// Checks the addresses. Connections are made when they are needed.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::Misconfigured`] if an address cannot be read, or needs a feature that is off, or if there is none.
+    pub fn open(self) -> Result<Redis, Fault> {
+        let terms = Arc::new(Terms {
+            timeout: self.timeout,
+            connect_timeout: self.connect_timeout,
+            max_in_flight: self.max_in_flight,
+            looked: AtomicBool::new(false),
+        });
+        let parse = |urls: &[String]| urls.iter().map(|url| address::parse(url)).collect::<Result<Vec<_>, _>>();
+        let topology = match &self.servers {
+            Servers::Single(url) => {
+                Topology::Single(Node::new(address::for_calls(address::parse(url)?), terms.clone())?)
+            }
+            Servers::Sentinel(master, urls) => {
+                let sentinels = parse(urls)?;
+                if sentinels.is_empty() {
+                    return Err(Fault::new(Reason::Misconfigured, "no address of a sentinel is given"));
+                }
+                let url = if master.contains("://") { master.clone() } else { format!("redis://{master}") };
+                let like = address::for_calls(address::parse(&url)?);
+                let master = address::host(&like).unwrap_or_default().to_owned();
+                Topology::Sentinel(Sentinel::new(master, sentinels, like, terms.clone())?)
+            }
+            Servers::Cluster(urls) => {
+                let seeds = parse(urls)?.into_iter().map(address::for_calls).collect();
+                Topology::Cluster(Cluster::new(seeds, terms.clone())?)
+            }
+        };
+        Ok(Redis(Arc::new(Inner { topology, terms, prefix: self.prefix, secret: self.secret })))
+    }
+}
+
+impl fmt::Debug for RedisBuilder {
+    /// Addresses may hold passwords.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisBuilder")
+            .field("timeout", &self.timeout)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("max_in_flight", &self.max_in_flight)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}

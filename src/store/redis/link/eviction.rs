@@ -1,0 +1,26 @@
+use std::collections::HashMap;
+use std::time::Duration;
+
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{Cmd, FromRedisValue};
+use tokio::time::timeout;
+
+use crate::telemetry;
+
+/// Warns if the server may throw our keys away when its memory is full: whoever can fill it could reset a limit. Many
+/// do not let clients see settings, and then nothing is said.
+pub(super) async fn look(mut connection: MultiplexedConnection, patience: Duration) {
+    let mut question = Cmd::new();
+    question.arg("CONFIG").arg("GET").arg("maxmemory*");
+    let Ok(Ok(answer)) = timeout(patience, connection.send_packed_command(&question)).await else {
+        return;
+    };
+    let Ok(settings) = HashMap::<String, String>::from_redis_value(answer) else {
+        return;
+    };
+    let is_limited = settings.get("maxmemory").is_some_and(|limit| limit != "0");
+    match settings.get("maxmemory-policy") {
+        Some(policy) if is_limited && policy != "noeviction" => telemetry::redis_may_evict(policy),
+        _ => {}
+    }
+}

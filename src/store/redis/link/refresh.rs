@@ -1,0 +1,118 @@
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::alone::{Alone, Work};
+use super::fault::{Fault, Reason};
+use super::jitter;
+
+/// Not more often than this, however many doubts there are.
+const GAP: Duration = Duration::from_millis(250);
+
+/// When to find out anew who is responsible for what: one at a time, not too often, and less often while it fails.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Refresh(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    alone: Alone,
+    pace: Mutex<Pace>,
+}
+
+#[derive(Debug, Default)]
+struct Pace {
+    not_before: Option<Instant>,
+    failures: u32,
+    last: Option<Fault>,
+}
+
+impl Refresh {
+    /// # Errors
+    ///
+    /// Those of the work; and if it is too early for it, those of the last time.
+    pub(super) async fn done<W>(&self, deadline: Instant, work: impl Fn() -> W) -> Result<(), Fault>
+    where
+        W: Future<Output = Result<(), Fault>> + Send + 'static,
+    {
+        self.0.alone.done(deadline, || self.begin(&work)).await
+    }
+
+    /// Without waiting for it.
+    pub(super) fn soon<W>(&self, work: impl Fn() -> W)
+    where
+        W: Future<Output = Result<(), Fault>> + Send + 'static,
+    {
+        self.0.alone.soon(|| self.begin(&work));
+    }
+
+    fn begin<W>(&self, work: &impl Fn() -> W) -> Result<Work, Fault>
+    where
+        W: Future<Output = Result<(), Fault>> + Send + 'static,
+    {
+        let now = Instant::now();
+        let mut pace = self.pace();
+        if pace.not_before.is_some_and(|moment| now < moment) {
+            return Err(pace.last.clone().unwrap_or_else(|| Reason::BreakerOpen.into()));
+        }
+        pace.not_before = Some(now + GAP);
+        let (this, work) = (self.clone(), work());
+        Ok(Box::pin(async move {
+            let outcome = work.await;
+            this.end(&outcome);
+            outcome
+        }))
+    }
+
+    fn end(&self, outcome: &Result<(), Fault>) {
+        let mut pace = self.pace();
+        match outcome {
+            Ok(()) => *pace = Pace { not_before: pace.not_before, ..Pace::default() },
+            Err(fault) => {
+                pace.failures = pace.failures.saturating_add(1);
+                pace.not_before = Some(Instant::now() + GAP.max(jitter::pause(pace.failures)));
+                pace.last = Some(fault.clone());
+            }
+        }
+    }
+
+    fn pace(&self) -> std::sync::MutexGuard<'_, Pace> {
+        self.0.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn many_doubts_are_one_refresh_per_gap() {
+        let (refresh, runs) = (Refresh::default(), Arc::new(AtomicU32::new(0)));
+        let work = || {
+            let runs = runs.clone();
+            async move {
+                runs.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+        };
+        for _ in 0..1_000 {
+            refresh.soon(work);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(runs.load(Ordering::Relaxed), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_it_fails_the_last_fault_is_told_at_once() {
+        let refresh = Refresh::default();
+        let fails = || async { Err(Fault::new(Reason::Unreachable, "nobody there")) };
+        let soon = Instant::now() + Duration::from_secs(1);
+        let first = refresh.done(soon, fails).await;
+        let asked_again = || async { unreachable!("it is too early") };
+        assert_eq!(refresh.done(soon, asked_again).await, first);
+        assert!(first.unwrap_err().to_string().contains("nobody there"));
+    }
+}

@@ -1,0 +1,67 @@
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::cluster::Cluster;
+use super::fault::{Fault, Reason};
+use super::node::Node;
+use super::sentinel::Sentinel;
+
+/// Who is responsible for a key.
+pub(super) enum Topology {
+    Single(Arc<Node>),
+    Sentinel(Arc<Sentinel>),
+    Cluster(Arc<Cluster>),
+}
+
+impl Topology {
+    pub(super) async fn node(&self, slot: u16, deadline: Instant) -> Result<Arc<Node>, Fault> {
+        match self {
+            Self::Single(node) => Ok(node.clone()),
+            Self::Sentinel(sentinel) => sentinel.node(deadline).await,
+            Self::Cluster(cluster) => cluster.node(slot, deadline).await,
+        }
+    }
+
+    /// Where a node sent us.
+    pub(super) fn node_at(&self, address: &str, told_by: &Node) -> Result<Arc<Node>, Fault> {
+        match self {
+            Self::Cluster(cluster) => cluster.node_at(address, told_by),
+            _ => Err(Fault::new(Reason::Misconfigured, "this is a node of a cluster: use Redis::cluster")),
+        }
+    }
+
+    /// Finds out anew, and waits for it, since `node` is not what it was.
+    pub(super) async fn renew(&self, node: &Node, deadline: Instant) -> Result<(), Fault> {
+        match self {
+            Self::Single(_) => {
+                // The name may stand for another server by now.
+                node.forget_connection();
+                Ok(())
+            }
+            Self::Sentinel(sentinel) => sentinel.renew(deadline).await,
+            Self::Cluster(cluster) => cluster.renew(deadline).await,
+        }
+    }
+
+    /// Finds out anew before long. Cheap enough to be told of each failure.
+    pub(super) fn doubt(&self) {
+        match self {
+            Self::Single(_) => {}
+            Self::Sentinel(sentinel) => sentinel.doubt(),
+            Self::Cluster(cluster) => cluster.doubt(),
+        }
+    }
+
+    pub(super) const fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+
+    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+        match self {
+            Self::Single(node) => vec![node.clone()],
+            Self::Sentinel(sentinel) => sentinel.primary().into_iter().collect(),
+            Self::Cluster(cluster) => cluster.nodes(),
+        }
+    }
+}
