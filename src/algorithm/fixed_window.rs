@@ -39,8 +39,8 @@ pub struct FixedWindow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedWindowState {
     /// Which window: its start, divided by the period.
-    window: u64,
-    used: u32,
+    pub(crate) window: u64,
+    pub(crate) used: u32,
 }
 
 impl FixedWindow {

@@ -53,9 +53,9 @@ pub struct SlidingWindow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindowState {
     /// Which window is current: its start, divided by the period.
-    window: u64,
-    previous: u32,
-    current: u32,
+    pub(crate) window: u64,
+    pub(crate) previous: u32,
+    pub(crate) current: u32,
 }
 
 impl SlidingWindow {

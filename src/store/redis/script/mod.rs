@@ -1,1 +1,132 @@
 //! The algorithms, as the server runs them.
+//!
+//! **The server decides and stores; Rust explains.** A script reads the time and the stored state and does the
+//! transition, in one atomic step: it admits and stores, or does nothing. Its reply is the time, the state
+//! *before*, and how many were admitted. From these [`Algorithm::decide`] tells the whole [`Decision`] again, so
+//! that its numbers exist in one place only; and if it does not agree with the script about who passes, that is
+//! an error and never overlooked.
+//!
+//! # What holds of all scripts
+//!
+//! - A refusal writes nothing, with one exception: a state from the future is put right (see below). What costs
+//!   nothing, and what costs more than ever fits, is only asked.
+//! - Whatever is written expires at the moment from which it need not be remembered, rounded up to a millisecond.
+//! - A state begins with `-`, which stands for the first version of the format, and is text; a bucket's is a
+//!   number that Redis keeps in place of a pointer. Anything else in a key is an error whose code is `SLUICE`.
+//! - **A clock that was set back** leaves states from the future. A key counts as owing a full bucket at most,
+//!   and a window as being the next at most, so that nobody is locked out for longer than that takes to pass.
+//! - Their sources are constant, and they touch the keys that they are given and no other.
+//!
+//! A server of 32 bits is not supported: it would write nonsense, which is then refused when it is read.
+//!
+//! [`Algorithm::decide`]: crate::algorithm::Algorithm::decide
+//! [`Decision`]: crate::decision::Decision
+
+mod answer;
+mod bucket;
+mod calls;
+mod queue;
+#[cfg(test)]
+mod tests;
+mod unfit;
+mod window;
+
+pub(super) use self::answer::{Answer, BadReply, Decisions};
+pub(super) use self::calls::{Charge, decide, decide_all, give_back};
+pub(super) use self::queue::{Place, QueueScript};
+pub use self::unfit::UnfitQuota;
+
+use super::call::Script;
+use crate::algorithm::Algorithm;
+
+/// An algorithm that a Redis server runs: [`TokenBucket`], [`LeakyBucket`], [`FixedWindow`] and
+/// [`SlidingWindow`].
+///
+/// Sealed, for each is written twice, in Rust and in Lua, and the two must agree in every case: a trait could
+/// not hold an implementation from outside to that.
+///
+/// [`TokenBucket`]: crate::algorithm::TokenBucket
+/// [`LeakyBucket`]: crate::algorithm::LeakyBucket
+/// [`FixedWindow`]: crate::algorithm::FixedWindow
+/// [`SlidingWindow`]: crate::algorithm::SlidingWindow
+pub trait Scripted: Algorithm + Clone + sealed::Steps {}
+
+pub(super) mod sealed {
+    use super::Script;
+    use super::UnfitQuota;
+    use crate::algorithm::Algorithm;
+    use crate::decision::Receipt;
+    use crate::time::Timestamp;
+
+    /// What the two sides of an algorithm tell one another. All numbers are below 2^53.
+    pub trait Steps: Algorithm {
+        /// Stands for the algorithm where a script knows several.
+        const NUMBER: u64;
+
+        fn script() -> &'static Script;
+
+        /// Whether the quota can be kept in whole microseconds and numbers below 2^53.
+        fn check_fit(&self) -> Result<(), UnfitQuota>;
+
+        /// What the script must know to charge `cost`. Zeros at the end may be left out.
+        fn numbers(&self, cost: u32) -> [u64; 5];
+
+        /// A stored state, as it counts at `now`; `None` if it is none.
+        fn read(&self, stored: &[u8], now: Timestamp) -> Option<Self::State>;
+
+        /// A receipt for the script.
+        fn receipt_numbers(&self, receipt: Receipt) -> [u64; 2];
+    }
+}
+
+macro_rules! lua {
+    ($($block:literal),+) => {
+        concat!($(include_str!(concat!("lua/", $block, ".lua"))),+)
+    };
+}
+
+static BUCKET: Script = Script::new("bucket", lua!("open", "bucket_read", "bucket_take", "close"));
+
+static FIXED_WINDOW: Script =
+    Script::new("fixed_window", lua!("open", "fixed_window_read", "fixed_window_take", "close"));
+
+static SLIDING_WINDOW: Script =
+    Script::new("sliding_window", lua!("open", "sliding_window_read", "sliding_window_take", "close"));
+
+static SEVERAL: Script = Script::new(
+    "several",
+    concat!(
+        lua!("several_open"),
+        "elseif algorithm == '1' then\n",
+        lua!("bucket_read", "bucket_take"),
+        "elseif algorithm == '2' then\n",
+        lua!("fixed_window_read", "fixed_window_take"),
+        "else\n",
+        lua!("sliding_window_read", "sliding_window_take"),
+        lua!("several_close"),
+    ),
+);
+
+static GIVE_BACK: Script = Script::new(
+    "give_back",
+    concat!(
+        lua!("give_back_open"),
+        "elseif algorithm == '1' then\n",
+        lua!("bucket_read", "bucket_give_back"),
+        "elseif algorithm == '2' then\n",
+        lua!("fixed_window_read", "fixed_window_give_back"),
+        "else\n",
+        lua!("sliding_window_read", "sliding_window_give_back"),
+        lua!("give_back_close"),
+    ),
+);
+
+/// From here on, a double does not hold every whole number.
+const EXACT: u64 = 1 << 53;
+
+/// The digits of a whole number that a double holds.
+fn whole(digits: &[u8]) -> Option<u64> {
+    let are_digits = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    let text = std::str::from_utf8(digits).ok().filter(|_| are_digits)?;
+    text.parse().ok().filter(|number| *number < EXACT)
+}

@@ -1,0 +1,124 @@
+use std::error::Error;
+use std::fmt;
+
+use ::redis::Value;
+use smallvec::SmallVec;
+
+use super::{Scripted, whole};
+use crate::decision::{Decision, Outcome};
+use crate::time::Timestamp;
+
+/// What a script replied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) now: Timestamp,
+    /// Of one key: how many requests. Of several: 1 if all were charged. Of giving back: 1 if something was.
+    pub(crate) admitted: u32,
+    /// What each key held before.
+    old: SmallVec<[Option<Vec<u8>>; 1]>,
+}
+
+/// One for each request of a call.
+pub(crate) type Decisions = SmallVec<[Decision; 1]>;
+
+/// A reply that is none, or that Rust does not agree with. Nothing may be concluded from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BadReply {
+    /// Not what a script of ours replies.
+    Shape,
+    /// A time from the year 2112 on, which these scripts do not know how to add to.
+    Time,
+    /// A key held something that is no state of the algorithm.
+    State,
+    /// Rust admits what the script refused, or the other way round.
+    Disagreement,
+}
+
+impl fmt::Display for BadReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Shape => "the server's reply is not that of a script of ours",
+            Self::Time => "the server's clock is beyond the year 2112",
+            Self::State => "a key of ours holds something else on the server",
+            Self::Disagreement => "the server's decision contradicts the state that it told with it",
+        })
+    }
+}
+
+impl Error for BadReply {}
+
+const MAX_MICROS: u64 = 1 << 52;
+
+impl Answer {
+    pub(crate) fn read(reply: Value) -> Result<Self, BadReply> {
+        let Value::Array(items) = reply else { return Err(BadReply::Shape) };
+        let mut items = items.into_iter();
+        let mut number = || items.next().as_ref().and_then(number).ok_or(BadReply::Shape);
+        let (seconds, micros, admitted) = (number()?, number()?, number()?);
+        if micros >= 1_000_000 {
+            return Err(BadReply::Shape);
+        }
+        let now = seconds.saturating_mul(1_000_000).saturating_add(micros);
+        if now >= MAX_MICROS {
+            return Err(BadReply::Time);
+        }
+        let old = items.map(|item| match item {
+            Value::Nil => Ok(None),
+            Value::BulkString(state) => Ok(Some(state)),
+            _ => Err(BadReply::Shape),
+        });
+        Ok(Self {
+            now: Timestamp::from_nanos(now * 1_000),
+            admitted: u32::try_from(admitted).map_err(|_| BadReply::Shape)?,
+            old: old.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// What the key at `index` held.
+    pub(super) fn old(&self, index: usize) -> Result<Option<&[u8]>, BadReply> {
+        self.old.get(index).map(Option::as_deref).ok_or(BadReply::Shape)
+    }
+
+    fn state<A: Scripted>(&self, algorithm: &A, index: usize) -> Result<Option<A::State>, BadReply> {
+        self.old(index)?.map(|old| algorithm.read(old, self.now).ok_or(BadReply::State)).transpose()
+    }
+
+    /// The decisions on the requests of a [`decide`](super::decide) with the same arguments.
+    pub(crate) fn replay<A: Scripted>(&self, algorithm: &A, cost: u32, count: u32) -> Result<Decisions, BadReply> {
+        let mut state = self.state(algorithm, 0)?;
+        let mut admitted = 0;
+        let decisions = (0..count).map(|_| {
+            let (decision, next) = algorithm.decide(state, self.now, cost);
+            state = next.or(state);
+            admitted += u32::from(next.is_some());
+            decision
+        });
+        let decisions = decisions.collect();
+        if admitted == self.admitted { Ok(decisions) } else { Err(BadReply::Disagreement) }
+    }
+
+    /// What was, or would be, decided on the key at `index` of a [`decide_all`](super::decide_all), by itself. A cost
+    /// of 0 tells the numbers as they are if nothing was charged.
+    pub(crate) fn decision<A: Scripted>(&self, algorithm: &A, index: usize, cost: u32) -> Result<Decision, BadReply> {
+        Ok(algorithm.decide(self.state(algorithm, index)?, self.now, cost).0)
+    }
+
+    /// Whether a [`decide_all`](super::decide_all) has charged, given the decisions on each of its keys.
+    pub(crate) fn were_charged(&self, decisions: &[Decision]) -> Result<bool, BadReply> {
+        let never = |it: &Decision| matches!(it.outcome(), Outcome::Deny { retry_after: None });
+        if decisions.iter().any(never) {
+            // Was not even asked for.
+            return Ok(false);
+        }
+        let expected = decisions.iter().all(Decision::is_allowed);
+        if u32::from(expected) == self.admitted { Ok(expected) } else { Err(BadReply::Disagreement) }
+    }
+}
+
+fn number(value: &Value) -> Option<u64> {
+    match value {
+        Value::Int(number) => u64::try_from(*number).ok(),
+        Value::BulkString(digits) => whole(digits),
+        _ => None,
+    }
+}

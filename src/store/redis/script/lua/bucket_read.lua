@@ -1,0 +1,41 @@
+-- A bucket is the time at which its debt will be paid: `due`, and `rest` of `parts` of a microsecond.
+-- Stored as '-<due>', which Redis keeps as an integer of no extra bytes, or '-<due>+<rest>'.
+--
+-- ARGV: price, capacity, the rests of both, parts (nil or 0: all rests are zero). Capacity and `beyond`
+-- together are below 2^51, and so is the price: no sum reaches 2^53.
+local price, full, parts = ARGV[at], now + ARGV[at + 1], ARGV[at + 4]
+local price_rest, full_rest = 0, 0
+if parts == '0' then parts = nil end
+if parts then
+  parts, price_rest, full_rest = parts + 0, ARGV[at + 2] + 0, ARGV[at + 3] + 0
+end
+local due, rest = now, 0
+if old then
+  due = tonumber(old)
+  if due then
+    -- Written so that it does not hold of what is not a number either.
+    if not (due <= 0 and due > -9007199254740992 and due % 1 == 0) then
+      return redis.error_reply('SLUICE the key holds no state of a bucket')
+    end
+    due = -due
+  else
+    due, rest = string.match(old, '^-(%d+)%+(%d+)$')
+    due, rest = tonumber(due), tonumber(rest)
+    if not due or due >= 9007199254740992 or rest >= 9007199254740992 then
+      return redis.error_reply('SLUICE the key holds no state of a bucket')
+    end
+    -- Parts of another quota.
+    if not parts then rest = 0 elseif rest >= parts then rest = parts - 1 end
+  end
+  local most = full + beyond
+  if due < now then
+    due, rest = now, 0
+  elseif due > most or due == most and rest > full_rest then
+    -- From the future: the clock was set back, or the bucket was larger. It is put right for good,
+    -- or it would still be beyond the limit the next time, until the clock has caught up.
+    due, rest = most, full_rest
+    if count ~= '0' then
+      call('SET', key, format('-%d+%d', due, rest), 'PXAT', format('%d', (due + 1000) / 1000))
+    end
+  end
+end

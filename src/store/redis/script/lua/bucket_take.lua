@@ -1,0 +1,16 @@
+for _ = 1, count do
+  local next, next_rest = due + price, rest
+  if parts then
+    next_rest = rest + price_rest
+    if next_rest >= parts then next, next_rest = next + 1, next_rest - parts end
+  end
+  if next > full or next == full and next_rest > full_rest then break end
+  due, rest, admitted = next, next_rest, admitted + 1
+end
+if admitted > 0 then
+  if rest == 0 then
+    state, expires = format('-%d', due), due
+  else
+    state, expires = format('-%d+%d', due, rest), due + 1
+  end
+end

@@ -1,0 +1,24 @@
+-- A fixed window is its number (its start, divided by the period) and what was used in it:
+-- '-<window>:<used>'.
+--
+-- ARGV: cost, limit, period. The period is below 2^50, so that the end of the window after the next is below
+-- 2^53; the counts are below 2^32.
+local cost, limit, period = ARGV[at] + 0, ARGV[at + 1] + 0, ARGV[at + 2] + 0
+local window, used = (now - now % period) / period, 0
+if old then
+  local stored, count_stored = string.match(old, '^-(%d+):(%d+)$')
+  stored, count_stored = tonumber(stored), tonumber(count_stored)
+  if not stored or stored >= 9007199254740992 or count_stored >= 4294967296 then
+    return redis.error_reply('SLUICE the key holds no state of a fixed window')
+  end
+  -- The limit may have been greater.
+  if count_stored > limit then count_stored = limit end
+  if stored > window + 1 then
+    -- From the future: see the bucket.
+    stored = window + 1
+    if count ~= '0' then
+      call('SET', key, format('-%d:%d', stored, count_stored), 'PXAT', format('%d', ((stored + 1) * period + 999) / 1000))
+    end
+  end
+  if stored >= window then window, used = stored, count_stored end
+end

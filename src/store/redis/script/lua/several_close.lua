@@ -1,0 +1,14 @@
+  end
+  if admitted == 0 then all = 0 end
+  states[index], ends[index], reply[3 + index] = state or false, expires, old
+end
+if all == 1 then
+  for index = 1, #KEYS do
+    if states[index] then
+      call('SET', KEYS[index], states[index], 'PXAT', format('%d', (ends[index] + 999) / 1000))
+    end
+  end
+end
+-- Seconds, microseconds, whether all were admitted, old states.
+reply[3] = all
+return reply

@@ -1,0 +1,25 @@
+-- A sliding window is its number, what was used in the one before it, and in itself:
+-- '-<window>:<previous>:<current>'.
+--
+-- ARGV: as for a fixed window.
+local cost, limit, period = ARGV[at] + 0, ARGV[at + 1] + 0, ARGV[at + 2] + 0
+local window, previous, current = (now - now % period) / period, 0, 0
+if old then
+  local stored, first, second = string.match(old, '^-(%d+):(%d+):(%d+)$')
+  stored, first, second = tonumber(stored), tonumber(first), tonumber(second)
+  if not stored or stored >= 9007199254740992 or first >= 4294967296 or second >= 4294967296 then
+    return redis.error_reply('SLUICE the key holds no state of a sliding window')
+  end
+  if stored > window + 1 then
+    -- From the future: see the bucket.
+    stored = window + 1
+    if count ~= '0' then
+      call('SET', key, format('-%d:%d:%d', stored, first, second), 'PXAT', format('%d', ((stored + 2) * period + 999) / 1000))
+    end
+  end
+  if stored >= window then
+    window, previous, current = stored, first, second
+  elseif stored + 1 == window then
+    previous = second
+  end
+end

@@ -1,0 +1,237 @@
+//! Long traces of random and of edge values.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use super::*;
+use crate::decision::{Decision, Receipt};
+use crate::quota::Quota;
+use crate::store::redis::script::{Charge, Scripted, decide, decide_all, give_back};
+
+const STEPS: u64 = 100_000;
+/// Steps with one quota, sent together.
+const BATCH: u64 = 400;
+const KEYS: u64 = 3;
+
+const EDGES: [u32; 13] =
+    [1, 2, 3, 7, 10, 100, 1_000_003, (1 << 31) - 1, 1 << 31, (1 << 31) + 1, u32::MAX - 2, u32::MAX - 1, u32::MAX];
+
+const PERIODS: [u64; 13] = [
+    1,
+    1_000,
+    17_000,
+    999_999_999,
+    1_000_000_000,
+    1_000_000_001,
+    60_000_000_000,
+    61_234_567_000,
+    3_600_000_000_000,
+    86_400_000_000_000,
+    (1 << 42) * 1_000,
+    (1 << 49) * 1_000 + 3_000,
+    ((1 << 50) - 1) * 1_000,
+];
+
+fn quota(random: &mut Random, has_burst: bool) -> Quota {
+    let limit = if random.below(2) == 0 { random.pick(&EDGES) } else { 1 + random.below(50) as u32 };
+    let period = if random.below(3) == 0 { 1 + random.below(10_000_000) * 1_000 } else { random.pick(&PERIODS) };
+    let quota = Quota::new(limit, Duration::from_nanos(period)).unwrap();
+    match random.below(3) {
+        0 if has_burst => quota.burst(random.pick(&EDGES)),
+        1 if has_burst => quota.burst(1 + random.below(20) as u32),
+        _ => quota,
+    }
+}
+
+fn cost(random: &mut Random, max: u32) -> u32 {
+    match random.below(8) {
+        0 => 0,
+        1 => random.pick(&EDGES),
+        2 => max,
+        3 => max.saturating_add(1),
+        4 => max / 2 + 1,
+        5 => 1 + random.below(u64::from(max)) as u32,
+        _ => 1 + random.below(u64::from(max / 4 + 1)) as u32,
+    }
+}
+
+/// Time goes on by nothing, a little, what some tokens take, or several periods; sometimes it goes back.
+fn later(random: &mut Random, now: u64, quota: &Quota) -> u64 {
+    let period = quota.period_nanos() / 1_000 + 1;
+    let token = period / u64::from(quota.limit()) + 1;
+    let next = match random.below(16) {
+        0 => now.saturating_sub(random.below(3 * period)).max(START),
+        1 | 2 => now,
+        3 | 4 => now + 1,
+        5..=8 => now + random.below(3 * token),
+        9..=13 => now + random.below(period),
+        14 => (now / period + 1) * period,
+        _ => now + random.below(3 * period),
+    };
+    if next < (1 << 52) { next } else { START }
+}
+
+enum Expected {
+    Decisions(Vec<Decision>),
+    Refund,
+}
+
+fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, has_burst: bool) {
+    let (mut random, mut told) = (Random::seeded(), Told::new());
+    let (mut steps, mut batch, mut refusals, mut admitted, mut refunds) = (0, 0, 0_u64, 0_u64, 0_u64);
+    while steps < STEPS {
+        let algorithm = make(quota(&mut random, has_burst));
+        if algorithm.check_fit().is_err() {
+            continue;
+        }
+        let (quota, max) = (algorithm.quota(), algorithm.max_cost());
+        let mut states: HashMap<u64, A::State> = HashMap::new();
+        let mut charges: Vec<(u64, u32, Receipt)> = Vec::new();
+        let mut expected = Vec::new();
+        let mut now = START + random.below(1 << 50);
+        for _ in 0..BATCH {
+            now = later(&mut random, now, &quota);
+            let id = random.below(KEYS);
+            let name = key(batch * KEYS + id);
+            if random.below(8) == 0 && !charges.is_empty() {
+                let index =
+                    if random.below(2) == 0 { charges.len() - 1 } else { random.below(charges.len() as u64) as usize };
+                let (id, cost, receipt) = charges.swap_remove(index);
+                let call = give_back(&algorithm, key(batch * KEYS + id), cost, receipt).unwrap();
+                told.add(now, &call);
+                if let Some(state) = states.get_mut(&id) {
+                    *state = algorithm.clamped(*state, at(now));
+                    let before = algorithm.give_back(*state, at(now), 0, receipt);
+                    let after = algorithm.give_back(*state, at(now), cost, receipt);
+                    if !A::is_same(&before, &after) {
+                        *state = after;
+                        if A::is_nothing(&after, at(now), quota.limit()) {
+                            states.remove(&id);
+                        }
+                        refunds += 1;
+                    }
+                }
+                expected.push((now, Expected::Refund, 0));
+                continue;
+            }
+            let cost = cost(&mut random, max);
+            let count = if random.below(4) == 0 { 1 + random.below(5) as u32 } else { 1 };
+            told.add(now, &decide(&algorithm, name, cost, count));
+            let mut state = states.get(&id).map(|state| algorithm.clamped(*state, at(now)));
+            if let Some(state) = state.filter(|_| (1..=max).contains(&cost)) {
+                states.insert(id, state);
+            }
+            let mut decisions = Vec::new();
+            for _ in 0..count {
+                let (decision, next) = algorithm.decide(state, at(now), cost);
+                if let Some(next) = next {
+                    state = Some(next);
+                    states.insert(id, next);
+                    charges.push((id, cost, decision.receipt()));
+                    admitted += 1;
+                } else {
+                    refusals += 1;
+                }
+                decisions.push(decision);
+            }
+            expected.push((now, Expected::Decisions(decisions), cost));
+        }
+        for (step, (answer, (now, expected, cost))) in told.answers().iter().zip(expected).enumerate() {
+            assert_eq!(answer.now, at(now));
+            if let Expected::Decisions(decisions) = expected {
+                let count = u32::try_from(decisions.len()).unwrap();
+                let found = answer.replay(&algorithm, cost, count);
+                assert_eq!(
+                    found.as_deref(),
+                    Ok(&decisions[..]),
+                    "{algorithm:?}, batch {batch}, step {step}, cost {cost}, {answer:?}"
+                );
+            }
+        }
+        steps += BATCH;
+        batch += 1;
+    }
+    println!("{admitted} admitted, {refusals} not, {refunds} given back");
+    assert!(admitted > STEPS / 10 && refusals > STEPS / 10 && refunds > STEPS / 100);
+}
+
+#[test]
+fn token_buckets_agree() {
+    check_traces(TokenBucket::new, true);
+}
+
+#[test]
+fn leaky_buckets_agree() {
+    check_traces(LeakyBucket::new, true);
+}
+
+#[test]
+fn fixed_windows_agree() {
+    check_traces(FixedWindow::new, false);
+}
+
+#[test]
+fn sliding_windows_agree() {
+    check_traces(SlidingWindow::new, false);
+}
+
+/// Three keys of different algorithms are charged together or not at all, and asked with a cost of 0.
+#[test]
+fn several_are_charged_all_or_none() {
+    let (mut random, mut told) = (Random::seeded(), Told::new());
+    let (mut batch, mut all, mut none) = (0, 0, 0);
+    while batch < 50 {
+        let quotas = [0; 3].map(|_| quota(&mut random, false));
+        let bucket = TokenBucket::new(quotas[0].burst(random.pick(&EDGES)));
+        let (fixed, sliding) = (FixedWindow::new(quotas[1]), SlidingWindow::new(quotas[2]));
+        if bucket.check_fit().and(fixed.check_fit()).and(sliding.check_fit()).is_err() {
+            continue;
+        }
+        let (mut first, mut second, mut third) = (None, None, None);
+        let mut now = START + random.below(1 << 50);
+        let mut expected = Vec::new();
+        for _ in 0..BATCH {
+            // Not back: putting states right is for traces of one key.
+            now = now.max(later(&mut random, now, &random_quota(&quotas, batch)));
+            let costs = [bucket.max_cost(), fixed.max_cost(), sliding.max_cost()].map(|max| cost(&mut random, max));
+            let keys = ["bucket", "fixed", "sliding"].map(|name| key(format!("{name} {batch}")));
+            let [a, b, c] = keys;
+            told.add(
+                now,
+                &decide_all([
+                    Charge::new(&bucket, a, costs[0]),
+                    Charge::new(&fixed, b, costs[1]),
+                    Charge::new(&sliding, c, costs[2]),
+                ]),
+            );
+            let (one, next_first) = bucket.decide(first, at(now), costs[0]);
+            let (two, next_second) = fixed.decide(second, at(now), costs[1]);
+            let (three, next_third) = sliding.decide(third, at(now), costs[2]);
+            let are_allowed = [one, two, three].iter().all(Decision::is_allowed);
+            if are_allowed {
+                (first, second, third) = (next_first.or(first), next_second.or(second), next_third.or(third));
+                all += 1;
+            } else {
+                none += 1;
+            }
+            expected.push((costs, [one, two, three], are_allowed));
+        }
+        for (answer, (costs, decisions, are_allowed)) in told.answers().iter().zip(expected) {
+            let found = [
+                answer.decision(&bucket, 0, costs[0]).unwrap(),
+                answer.decision(&fixed, 1, costs[1]).unwrap(),
+                answer.decision(&sliding, 2, costs[2]).unwrap(),
+            ];
+            assert_eq!(found, decisions, "{bucket:?} {fixed:?} {sliding:?} {answer:?}");
+            assert_eq!(answer.were_charged(&found), Ok(are_allowed));
+        }
+        batch += 1;
+    }
+    println!("{all} charged, {none} not");
+    assert!(all > 500 && none > 500);
+}
+
+fn random_quota(quotas: &[Quota; 3], batch: usize) -> Quota {
+    quotas[batch % 3]
+}

@@ -1,0 +1,83 @@
+use super::sealed::Steps;
+use super::{EXACT, FIXED_WINDOW, SLIDING_WINDOW, Script, Scripted, UnfitQuota, whole};
+use crate::algorithm::{Algorithm, FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState};
+use crate::decision::Receipt;
+use crate::quota::Quota;
+use crate::time::Timestamp;
+
+/// With times below 2^52, the end of the window after the next stays below 2^53.
+const MAX_PERIOD_MICROS: u64 = 1 << 50;
+
+fn check_fit(quota: &Quota) -> Result<(), UnfitQuota> {
+    let (micros, over) = (quota.period_nanos() / 1_000, quota.period_nanos() % 1_000);
+    if over > 0 {
+        Err(UnfitQuota::PeriodNotWhole { period: quota.period() })
+    } else if micros >= MAX_PERIOD_MICROS {
+        Err(UnfitQuota::PeriodTooLong { period: quota.period() })
+    } else {
+        Ok(())
+    }
+}
+
+fn numbers(quota: &Quota, cost: u32) -> [u64; 5] {
+    [cost.into(), quota.limit().into(), quota.period_nanos() / 1_000, 0, 0]
+}
+
+/// The fields of `-<window>:<count>…`, where the window is the next at most.
+fn fields<const COUNTS: usize>(quota: &Quota, stored: &[u8], now: Timestamp) -> Option<(u64, [u32; COUNTS])> {
+    let mut fields = stored.strip_prefix(b"-")?.split(|byte| *byte == b':').map(whole);
+    let window = fields.next()??;
+    let mut counts = [0; COUNTS];
+    for count in &mut counts {
+        *count = u32::try_from(fields.next()??).ok()?;
+    }
+    let next = now.as_nanos() / quota.period_nanos() + 1;
+    fields.next().is_none().then_some((window.min(next), counts))
+}
+
+/// The number of the window in which the charge was made. Receipts hold one more than that.
+fn receipt_numbers(receipt: Receipt) -> [u64; 2] {
+    // No window has the number that stands for "none".
+    let window = receipt.value().checked_sub(1).and_then(|window| u64::try_from(window).ok());
+    [window.unwrap_or(u64::MAX).min(EXACT - 1), 0]
+}
+
+macro_rules! window {
+    ($name:ident, $state:ident, $number:literal, $script:ident, $read:expr) => {
+        impl Scripted for $name {}
+
+        impl Steps for $name {
+            const NUMBER: u64 = $number;
+
+            fn script() -> &'static Script {
+                &$script
+            }
+
+            fn check_fit(&self) -> Result<(), UnfitQuota> {
+                check_fit(&self.quota())
+            }
+
+            fn numbers(&self, cost: u32) -> [u64; 5] {
+                numbers(&self.quota(), cost)
+            }
+
+            fn read(&self, stored: &[u8], now: Timestamp) -> Option<$state> {
+                fields(&self.quota(), stored, now).map(|fields| $read(&self.quota(), fields))
+            }
+
+            fn receipt_numbers(&self, receipt: Receipt) -> [u64; 2] {
+                receipt_numbers(receipt)
+            }
+        }
+    };
+}
+
+window!(FixedWindow, FixedWindowState, 2, FIXED_WINDOW, |quota: &Quota, (window, [used]): (u64, [u32; 1])| {
+    // The limit may have been greater.
+    FixedWindowState { window, used: used.min(quota.limit()) }
+});
+
+window!(SlidingWindow, SlidingWindowState, 3, SLIDING_WINDOW, |_: &Quota, (window, counts): (u64, [u32; 2])| {
+    let [previous, current] = counts;
+    SlidingWindowState { window, previous, current }
+});
