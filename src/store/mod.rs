@@ -2,9 +2,12 @@
 
 mod memory;
 #[cfg(feature = "redis")]
-mod redis;
+pub mod redis;
 
 pub use self::memory::{MemoryStore, WhenFull};
+#[cfg(feature = "redis")]
+#[doc(no_inline)]
+pub use self::redis::{Redis, RedisStore};
 
 use crate::algorithm::Algorithm;
 use crate::claim::Claim;

@@ -1,18 +1,17 @@
 use std::sync::Arc;
 
-use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::flights::{Boarding, Collector, Flights};
-use super::key::{Key, Names, Tag};
+use super::key::{Names, Tag};
 use super::link::{Fault, Reason, Redis};
 use super::mirror::{Mirror, Seen};
-use super::script::{self, Answer, Scripted};
+use super::script::{self, Answer, BadReply, Decisions, Scripted};
 use crate::decision::{Check, Decision, LimiterError, Receipt};
 use crate::partition::PartitionKey;
 use crate::store::{MemoryStore, Store};
-use crate::time::{Clock, Monotonic, Timestamp};
+use crate::time::{Clock, Monotonic};
 
 /// What the requests of one limiter have in common.
 pub(super) struct Inner<S> {
@@ -25,10 +24,7 @@ pub(super) struct Inner<S> {
 
 pub(super) type Answered = Result<Decision, LimiterError>;
 
-/// One decision for nearly all calls.
-pub(super) type Decisions = SmallVec<[Decision; 1]>;
-
-impl<S: Copy> Inner<S> {
+impl<S: Copy + Send + 'static> Inner<S> {
     /// What this process alone decides.
     pub(super) fn guard<A: Scripted<State = S>>(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Decision {
         match self.guard.check(algorithm, key, cost) {
@@ -82,7 +78,9 @@ impl<A: Scripted> Asking<A> {
                 }
                 match timeout(patience, answer).await {
                     Ok(Ok(answer)) => answer,
-                    Ok(Err(_)) => Err(failed(Fault::new(Reason::Disconnected, "the runtime of the call was shut down"))),
+                    Ok(Err(_)) => {
+                        Err(failed(Fault::new(Reason::Disconnected, "the runtime of the call was shut down")))
+                    }
                     Err(_) => Err(failed(Reason::TimedOut)),
                 }
             }
@@ -144,6 +142,13 @@ impl<A: Scripted> Asking<A> {
                 self.inner.mirror.forget(self.tag);
             });
         }
+    }
+}
+
+/// Nothing may be concluded from such an answer.
+impl From<BadReply> for Fault {
+    fn from(reply: BadReply) -> Self {
+        Self::new(Reason::Unintelligible, reply.to_string())
     }
 }
 

@@ -57,7 +57,8 @@ impl Leases {
             return (0, Some(unspent).filter(|unspent| unspent.requests > 0));
         }
         let affordable = lease.decision.remaining() / 2 / cost.max(1);
-        let size = if lease.cost == cost { lease.size.saturating_mul(2).clamp(1, self.most).min(affordable) } else { 0 };
+        let size =
+            if lease.cost == cost { lease.size.saturating_mul(2).clamp(1, self.most).min(affordable) } else { 0 };
         (size, None)
     }
 

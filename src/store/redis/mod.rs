@@ -2,9 +2,18 @@
 
 #![allow(dead_code, reason = "its parts are being put together")]
 
+mod asking;
 mod call;
 mod flights;
 mod key;
+mod leases;
+mod lines;
 mod link;
 mod mirror;
 mod script;
+mod store;
+mod together;
+
+pub use self::link::{BreakerState, Fault, NodeHealth, Reason, Redis, RedisBuilder};
+pub use self::script::{Scripted, UnfitQuota};
+pub use self::store::RedisStore;

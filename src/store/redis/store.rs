@@ -87,10 +87,10 @@ impl<S: Copy> RedisStore<S> {
 impl<A: Scripted> Store<A> for RedisStore<A::State> {
     /// # Panics
     ///
-    /// If Redis, which counts microseconds, cannot keep this quota: [`Scripted::fits`] says why.
+    /// If Redis, which counts microseconds, cannot keep this quota.
     #[track_caller]
     fn prepare(&self, algorithm: &A) {
-        if let Err(problem) = algorithm.fits() {
+        if let Err(problem) = algorithm.check_fit() {
             panic!("{problem}");
         }
         self.inner.guard.prepare(algorithm);

@@ -109,6 +109,16 @@ impl Redis {
         health
     }
 
+    /// How long a call may take.
+    pub(in crate::store::redis) fn timeout(&self) -> Duration {
+        self.0.terms.timeout
+    }
+
+    /// Equal for clones only.
+    pub(in crate::store::redis) fn id(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     /// Whether keys of these slots may be in one call.
     pub(in crate::store::redis) fn same_node_for(&self, one: u16, other: u16) -> bool {
         one == other || !self.0.topology.is_cluster()

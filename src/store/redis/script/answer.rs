@@ -79,12 +79,19 @@ impl Answer {
         self.old.get(index).map(Option::as_deref).ok_or(BadReply::Shape)
     }
 
-    fn state<A: Scripted>(&self, algorithm: &A, index: usize) -> Result<Option<A::State>, BadReply> {
+    /// The state that the key at `index` had.
+    pub(crate) fn state<A: Scripted>(&self, algorithm: &A, index: usize) -> Result<Option<A::State>, BadReply> {
         self.old(index)?.map(|old| algorithm.read(old, self.now).ok_or(BadReply::State)).transpose()
     }
 
-    /// The decisions on the requests of a [`decide`](super::decide) with the same arguments.
-    pub(crate) fn replay<A: Scripted>(&self, algorithm: &A, cost: u32, count: u32) -> Result<Decisions, BadReply> {
+    /// The decisions on the requests of a [`decide`](super::decide) with the same arguments, and the state that they
+    /// left behind.
+    pub(crate) fn replay<A: Scripted>(
+        &self,
+        algorithm: &A,
+        cost: u32,
+        count: u32,
+    ) -> Result<(Decisions, Option<A::State>), BadReply> {
         let mut state = self.state(algorithm, 0)?;
         let mut admitted = 0;
         let decisions = (0..count).map(|_| {
@@ -94,7 +101,7 @@ impl Answer {
             decision
         });
         let decisions = decisions.collect();
-        if admitted == self.admitted { Ok(decisions) } else { Err(BadReply::Disagreement) }
+        if admitted == self.admitted { Ok((decisions, state)) } else { Err(BadReply::Disagreement) }
     }
 
     /// What was, or would be, decided on the key at `index` of a [`decide_all`](super::decide_all), by itself. A cost
