@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::quota::Quota;
-use crate::store::redis::script::{BadReply, Scripted, decide, give_back};
+use crate::store::redis::script::{BadReply, Scripted, UnfitQuota, decide, give_back};
 
 const FOREIGN: [&str; 28] = [
     "",
@@ -85,7 +85,7 @@ fn what_is_no_state_is_an_error() {
 fn quotas_that_do_not_fit_say_what_to_do() {
     let odd = Quota::new(1, std::time::Duration::from_nanos(1_500)).unwrap();
     let long = Quota::new(1, std::time::Duration::from_secs(1 << 31)).unwrap();
-    let text = |error: Option<super::super::UnfitQuota>| error.unwrap().to_string();
+    let text = |error: Option<UnfitQuota>| error.unwrap().to_string();
     assert!(text(FixedWindow::new(odd).check_fit().err()).contains("round the period, or use a bucket"));
     assert!(text(SlidingWindow::new(long).check_fit().err()).contains("check its unit"));
     assert!(text(TokenBucket::new(long.burst(2)).check_fit().err()).contains("raise the limit"));
