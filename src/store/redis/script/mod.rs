@@ -22,11 +22,14 @@
 //! [`Algorithm::decide`]: crate::algorithm::Algorithm::decide
 //! [`Decision`]: crate::decision::Decision
 
+#![allow(unused_imports, unreachable_pub, reason = "what the store will use")]
+
 mod answer;
 mod bucket;
 mod calls;
 mod queue;
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation, clippy::needless_pass_by_value, reason = "small numbers, short tests")]
 mod tests;
 mod unfit;
 mod window;

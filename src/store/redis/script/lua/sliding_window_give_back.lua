@@ -1,6 +1,6 @@
-if receipt == window then
+if receipt == window and current > 0 then
   current, admitted = current - cost, 1
-elseif receipt + 1 == window then
+elseif receipt + 1 == window and previous > 0 then
   previous, admitted = previous - cost, 1
 end
 if previous < 0 then previous = 0 end

@@ -9,10 +9,10 @@ if product < 4503599627370496 then
 else
   -- Beyond 2^52 a double would round, so: long division, one bit of `previous` at a time. The
   -- remainder is below 2^50, and twice that and `left` below 2^52.
-  local over, bit = 0, 2147483648
+  local digits, over, bit = previous, 0, 2147483648
   while bit >= 1 do
     over, weight = over * 2, weight * 2
-    if previous >= bit then previous, over = previous - bit, over + left end
+    if digits >= bit then digits, over = digits - bit, over + left end
     local whole = (over - over % period) / period
     over, weight, bit = over - whole * period, weight + whole, bit / 2
   end

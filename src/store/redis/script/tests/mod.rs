@@ -108,6 +108,9 @@ trait Model: Steps {
     fn is_same(a: &Self::State, b: &Self::State) -> bool;
 
     fn is_nothing(state: &Self::State, now: Timestamp, limit: u32) -> bool;
+
+    /// After its window nothing is owed for a charge, and a clock set back does not revive it.
+    fn is_over(&self, state: &Self::State, now: Timestamp) -> bool;
 }
 
 macro_rules! bucket_model {
@@ -125,6 +128,10 @@ macro_rules! bucket_model {
 
             fn is_nothing(state: &GcraState, now: Timestamp, limit: u32) -> bool {
                 state.tat <= u128::from(now.as_nanos()) * u128::from(limit)
+            }
+
+            fn is_over(&self, _: &GcraState, _: Timestamp) -> bool {
+                false
             }
         }
     };
@@ -147,6 +154,10 @@ macro_rules! window_model {
 
             fn is_nothing($state: &Self::State, _: Timestamp, _: u32) -> bool {
                 $is_nothing
+            }
+
+            fn is_over(&self, state: &Self::State, now: Timestamp) -> bool {
+                self.expires_at(state) <= now
             }
         }
     };
@@ -176,7 +187,7 @@ impl Random {
     }
 
     fn below(&mut self, end: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(end) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
     fn pick<T: Copy>(&mut self, items: &[T]) -> T {
