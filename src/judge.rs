@@ -6,8 +6,10 @@
 //! 3. Each bid is **charged** in turn. Another request may have come in between and taken what the
 //!    peek saw; then what was charged so far is given back, exactly.
 //!
-//! Policies that make requests wait are charged after those that do not, and shadows last of all:
-//! they see what is really served.
+//! Policies that must be waited for are charged after those that need not: first those on a server elsewhere, which
+//! decides on all of its own at once, then queues. Shadows come last of all: they see what is really served.
+//!
+//! A limiter that fails is no refusal. Its policy says who decides then.
 
 #![allow(clippy::result_large_err, clippy::large_enum_variant, reason = "a box per request takes longer than a copy")]
 
@@ -223,6 +225,8 @@ fn foresee_refusal(shared: &Shared, bids: &mut Bids) -> Option<Refused> {
     if bids.iter().any(Bid::is_refused) {
         return Some(refuse(shared, bids));
     }
+    // Those that must be waited for are charged after those that need not: little has to be given back then.
+    bids.sort_by_key(|bid| (policies[bid.policy].rank(), bid.decision.is_none()));
     for bid in bids {
         bid.decision = None;
     }

@@ -21,8 +21,8 @@ use crate::policy::Policy;
 /// # }
 /// ```
 ///
-/// Policies appear in the order in which they were asked: as declared, but those that only delay
-/// after those that refuse, and shadows last. Skipped policies do not appear.
+/// Policies appear in the order in which they were asked: as declared, but those in memory first, those that only
+/// delay after those that refuse, and shadows last. Skipped policies do not appear.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     policies: SmallVec<[PolicyVerdict; 1]>,

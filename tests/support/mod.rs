@@ -3,4 +3,5 @@
 
 pub mod http;
 pub mod oracle;
+pub mod redis;
 pub mod server;
