@@ -1,6 +1,7 @@
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::alarm::Alarm;
 use super::lines::{LineId, Lines};
 use super::room::{Arrival, Errand, Progress, Request, Room, Rouse};
 use super::seats::SeatNo;
@@ -27,15 +29,18 @@ pub(super) struct Shared {
     sooner: Notify,
     /// What tokio's clock showed when the queue was first used: the queue's time zero.
     zero: OnceLock<Instant>,
+    /// Whether tokio's timer is not enough, and a better one may be had.
+    is_precise: AtomicBool,
     hashers: [RandomState; 2],
 }
 
 impl Shared {
-    pub(super) fn new(lines: Lines) -> Self {
+    pub(super) fn new(lines: Lines, is_precise: bool) -> Self {
         Self {
             room: Room::new(lines),
             sooner: Notify::new(),
             zero: OnceLock::new(),
+            is_precise: AtomicBool::new(is_precise),
             hashers: [RandomState::new(), RandomState::new()],
         }
     }
@@ -140,9 +145,10 @@ fn runtime() -> Result<Handle, LimiterError> {
 
 /// Keeps the time until nobody waits.
 async fn drive(mut driving: Driving) {
+    let mut alarm = Alarm::new(&driving.shared.is_precise);
     while let Some(due) = driving.shared.tick() {
         tokio::select! {
-            () = tokio::time::sleep_until(due) => {}
+            () = alarm.sleep_until(due) => {}
             () = driving.shared.sooner.notified() => {}
         }
     }

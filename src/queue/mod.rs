@@ -1,5 +1,6 @@
 //! The leaky bucket as a queue: requests wait their turn instead of being refused.
 
+mod alarm;
 mod driver;
 mod lines;
 #[cfg(all(test, sluice_loom))]
@@ -120,6 +121,7 @@ use crate::time::nanos_of;
 pub struct LeakyQueue {
     quota: Quota,
     bounds: Bounds,
+    is_precise: bool,
     shared: Arc<Shared>,
 }
 
@@ -138,17 +140,21 @@ impl LeakyQueue {
             max_waiters: DEFAULT_MAX_WAITERS,
             order: QueueOrder::OldestFirst,
         };
-        Self::build(quota, bounds)
+        Self::build(quota, bounds, false)
     }
 
-    fn build(quota: Quota, bounds: Bounds) -> Self {
-        Self { quota, bounds, shared: Arc::new(Shared::new(Lines::new(&quota, bounds))) }
+    fn build(quota: Quota, bounds: Bounds, is_precise: bool) -> Self {
+        Self { quota, bounds, is_precise, shared: Arc::new(Shared::new(Lines::new(&quota, bounds), is_precise)) }
+    }
+
+    fn with(&self, bounds: Bounds) -> Self {
+        Self::build(self.quota, bounds, self.is_precise)
     }
 
     /// How many requests of one key may wait. Zero refuses whatever cannot leave at once.
     #[must_use]
     pub fn capacity(self, waiters: usize) -> Self {
-        Self::build(self.quota, Bounds { capacity: waiters, ..self.bounds })
+        self.with(Bounds { capacity: waiters, ..self.bounds })
     }
 
     /// The longest that a request may wait.
@@ -157,19 +163,37 @@ impl LeakyQueue {
     /// than a period.
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
-        Self::build(self.quota, Bounds { max_wait: nanos_of(max_wait), ..self.bounds })
+        self.with(Bounds { max_wait: nanos_of(max_wait), ..self.bounds })
     }
 
     /// How many requests may wait over all keys together: the bound on memory.
     #[must_use]
     pub fn max_waiters(self, waiters: usize) -> Self {
-        Self::build(self.quota, Bounds { max_waiters: waiters, ..self.bounds })
+        self.with(Bounds { max_waiters: waiters, ..self.bounds })
     }
 
     /// Whom to serve first; those who have waited longest, unless set.
     #[must_use]
     pub fn order(self, order: QueueOrder) -> Self {
-        Self::build(self.quota, Bounds { order, ..self.bounds })
+        self.with(Bounds { order, ..self.bounds })
+    }
+
+    /// Releases requests some tens of microseconds after they are due instead of up to a millisecond, and one by one
+    /// also above 1,000 per second: for calls to a partner that counts by the millisecond, not for fairness or the mean
+    /// rate, which are as good without.
+    ///
+    /// A `timerfd` of the system then stands beside tokio's timer: one for the queue, open only while somebody waits.
+    /// It takes a wake-up of the runtime for every departure instead of one per millisecond. A busy runtime is
+    /// late with this timer as with any other.
+    ///
+    /// There is one on Linux and Android, on a runtime with its I/O driver enabled (`enable_io` or `enable_all`). Elsewhere the
+    /// queue keeps to tokio's timer. Tokio reports the missing driver by a panic, which is caught, once for the queue; the
+    /// message still goes to the panic hook. It is a choice for one queue, and not the feature alone, since
+    /// Cargo turns features on for all who use the crate.
+    #[cfg(feature = "precise-timer")]
+    #[must_use]
+    pub fn precise(self) -> Self {
+        Self::build(self.quota, self.bounds, true)
     }
 
     /// Sends all who wait away at once, with a [`LimiterError`], and whoever comes from now on, too; a layer
