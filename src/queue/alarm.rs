@@ -9,8 +9,8 @@ use self::fine::FineTimer;
 /// What the task that keeps the time sleeps on: tokio's timer, and a finer one beside it where that is
 /// asked for and to be had.
 ///
-/// Tokio's clock is the clock of the queue in any case, so that it stands still where a test makes it stand still.
-/// Whoever wakes up looks at that clock, and no timer is believed.
+/// Tokio's clock is the clock of the queue in any case, so that tests can have it stand still. Whoever wakes up
+/// looks at that clock, and believes no timer.
 pub(super) struct Alarm {
     fine: Option<FineTimer>,
     woke_early: bool,
@@ -40,28 +40,25 @@ impl Alarm {
             }
             return;
         }
-        let sleep = sleep_until(if self.woke_early { due } else { in_whole_ticks(due) });
+        let sleep = sleep_until(if self.woke_early { due } else { in_whole_ticks(Instant::now(), due) });
         self.woke_early = false;
         sleep.await;
         self.woke_early = Instant::now() < due;
     }
 }
 
-/// The instant to ask tokio for, so that it wakes up as soon as may be after `due`.
+/// The instant to ask tokio for at `now`, so that it wakes up as soon as may be after `due`.
 ///
 /// Its timer rounds a deadline up to a tick of its own, and then sleeps for as many whole milliseconds as there are
-/// ticks to come, from wherever it is between two ticks. Asked for the deadline itself, it is late twice over: at
-/// 1,000 per second, two leave together every two milliseconds. This undoes the first: what is slept is the
-/// time to the deadline, in whole milliseconds, rounded up. If something else wakes the runtime on the way, it may
-/// be early. Then the deadline itself is asked for, so that no version of tokio's timer could make us spin.
-fn in_whole_ticks(due: Instant) -> Instant {
-    let now = Instant::now();
-    let left = due.saturating_duration_since(now);
-    let ticks = left.as_nanos().div_ceil(TICK.as_nanos()).saturating_sub(1);
-    match u64::try_from(ticks).ok().and_then(|ticks| now.checked_add(Duration::from_millis(ticks))) {
-        Some(earlier) => earlier,
-        None => due,
-    }
+/// ticks until then, from wherever it is between two of them. Asked for the deadline itself, it is late twice over,
+/// and at 1,000 per second two leave together every two milliseconds. This undoes the first: what is slept is the
+/// time that is left, rounded up to milliseconds. It may be too short if the runtime is woken for something else
+/// on the way. Then the deadline itself is asked for, so that no version of tokio's timer can make the task spin.
+fn in_whole_ticks(now: Instant, due: Instant) -> Instant {
+    let left = due.saturating_duration_since(now).as_nanos();
+    let ticks = left.div_ceil(TICK.as_nanos()).saturating_sub(1);
+    let earlier = u64::try_from(ticks).ok().and_then(|ticks| now.checked_add(Duration::from_millis(ticks)));
+    earlier.unwrap_or(due)
 }
 
 #[cfg(all(feature = "precise-timer", any(target_os = "linux", target_os = "android")))]
@@ -127,6 +124,38 @@ mod fine {
         #[allow(clippy::unused_async)]
         pub(super) async fn ring_at(&mut self, _: Instant) -> io::Result<()> {
             match *self {}
+        }
+    }
+}
+
+#[cfg(all(test, not(sluice_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_is_less_than_a_tick_before_the_deadline() {
+        let now = Instant::now();
+        for nanos in [1, 2, 999_999, 1_000_000, 1_000_001, 1_999_999, 2_000_000, 86_400_000_000_000_000] {
+            let due = now + Duration::from_nanos(nanos);
+            let asked = in_whole_ticks(now, due);
+            assert!(now <= asked && asked < due && due <= asked + TICK, "{nanos}");
+            assert_eq!((asked - now).subsec_nanos() % 1_000_000, 0, "{nanos}");
+        }
+        assert_eq!([in_whole_ticks(now, now), in_whole_ticks(now + TICK, now)], [now, now + TICK]);
+    }
+
+    /// Where time stands still it always wakes up early, so that each sleep takes two.
+    #[tokio::test(start_paused = true)]
+    async fn after_at_most_two_sleeps_it_is_time() {
+        let mut alarm = Alarm::new(&AtomicBool::new(false));
+        for nanos in [1, 999_999, 1_000_000, 1_500_000, 10_000_000, 3_600_000_000_000] {
+            let due = Instant::now() + Duration::from_nanos(nanos);
+            alarm.sleep_until(due).await;
+            assert!(Instant::now() + TICK >= due, "{nanos}");
+            if Instant::now() < due {
+                alarm.sleep_until(due).await;
+            }
+            assert!(Instant::now() >= due, "{nanos}");
         }
     }
 }

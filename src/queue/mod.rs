@@ -30,9 +30,9 @@ use crate::time::nanos_of;
 ///
 /// - Arrival order is departure order. Nobody passes a waiter, and keys do not delay one another.
 /// - Departures keep the interval `period / limit`, on absolute deadlines that do not drift.
-///   Tokio's timer wakes up to a millisecond late, and the next departure is not late for it; after
-///   a stall of more than fifty milliseconds the line moves on from the present instead of catching
-///   up in one lump.
+///   Tokio's timer wakes up to a millisecond late, and the next departure is not late for it (with the
+///   feature `precise-timer`, [`precise`](#method.precise) wakes up sooner); after a stall of more than fifty
+///   milliseconds the line moves on from the present instead of catching up in one lump.
 /// - A waiter that is dropped (its client gone, its deadline passed) leaves at once, and all behind
 ///   it move up. One dropped at the very moment of its release hands its turn on.
 /// - No waiter depends on another being polled: one task for the whole queue, alive only
@@ -79,6 +79,31 @@ use crate::time::nanos_of;
 /// tells). Such ghosts keep their places until their turn. That is why capacity, `max_wait` and `max_waiters`
 /// all have defaults, and why there is none without an end.
 ///
+/// # Clients that come and go
+///
+/// Whoever leaves before its turn gives its place back, takes nothing from the rate, and delays nobody. So the queue
+/// does not meter attempts: most who leave have a bad connection, and would be refused for it. But coming and going
+/// is free, then, and with [`QueueOrder::NewestFirst`] each who comes to a full line pushes another out. Where that
+/// can be abused, put a [bucket](crate::algorithm::TokenBucket) per client into the same layer. It is asked before the
+/// queue, what it charged stays charged when the client goes, and whoever comes too often is refused at once:
+///
+#[cfg_attr(feature = "http", doc = "```")]
+#[cfg_attr(not(feature = "http"), doc = "```ignore")]
+/// use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer, algorithm::TokenBucket, key::PeerIp};
+///
+/// let layer = RateLimitLayer::new([
+///     Policy::new("attempts", TokenBucket::new(Quota::per_second(20))).key(PeerIp::new()),
+///     Policy::new("partner", LeakyQueue::new(Quota::per_second(50)).capacity(200)),
+/// ]);
+/// ```
+///
+/// # Uploads
+///
+/// The body of a request is not touched before its turn. A client that sends `Expect: 100-continue` is told 100 when
+/// the service reads the body, or a refusal instead; hyper's servers say nothing before, although RFC 9110 (section
+/// 10.1.1) would have it told at once. Most clients send the body unasked after a second or so. What the
+/// connection's buffers do not take, the client keeps until the turn has come.
+///
 /// # Memory and cost
 ///
 /// Bounded, whatever the length of the keys (a hash stands for each): at most
@@ -97,8 +122,9 @@ use crate::time::nanos_of;
 ///
 /// # Errors
 ///
-/// All who wait or come get a [`LimiterError`] once the queue is [closed](Self::close). Waiting needs a tokio runtime with a timer; outside of one, the answer is a [`LimiterError`]. The
-/// first to wait has its runtime keep the time. If that is shut down, another's takes over.
+/// All who wait or come get a [`LimiterError`] once the queue is [closed](Self::close). Waiting needs a tokio runtime
+/// with a timer; outside of one, the answer is a [`LimiterError`]. The first to wait has its runtime keep the time. If
+/// that is shut down, another's takes over.
 ///
 /// # Examples
 ///
