@@ -181,12 +181,12 @@ mod on_linux {
     fn nothing_is_left_of_it_when_the_queue_or_the_runtime_is_gone() {
         let _alone = alone();
         let (first, queue) = (runtime(), busy(Quota::per_hour(1)));
-        let waits = first.block_on(async {
-            let waits = join(&queue);
-            settle().await;
-            assert_eq!(timers(), 1);
-            waits
-        });
+        let waits = {
+            let _guard = first.enter();
+            join(&queue)
+        };
+        first.block_on(settle());
+        assert_eq!(timers(), 1);
         drop(first);
         assert_eq!(timers(), 0, "the runtime is gone");
         // It goes on where the waiter is.

@@ -212,10 +212,11 @@ impl LeakyQueue {
     /// It takes a wake-up of the runtime for every departure instead of one per millisecond. A busy runtime is
     /// late with this timer as with any other.
     ///
-    /// There is one on Linux and Android, on a runtime with its I/O driver enabled (`enable_io` or `enable_all`). Elsewhere the
-    /// queue keeps to tokio's timer. Tokio reports the missing driver by a panic, which is caught, once for the queue; the
-    /// message still goes to the panic hook. It is a choice for one queue, and not the feature alone, since
-    /// Cargo turns features on for all who use the crate.
+    /// There is one on Linux and Android, on a runtime with its I/O driver enabled (`enable_io` or `enable_all`).
+    /// Elsewhere the queue keeps to tokio's timer. Tokio reports a missing driver by a panic; it is caught, once for the
+    /// queue, after its message went to the panic hook (a program that is built to abort on panics aborts).
+    ///
+    /// It is a choice for one queue, and not the feature alone, since Cargo turns features on for all who use the crate.
     #[cfg(feature = "precise-timer")]
     #[must_use]
     pub fn precise(self) -> Self {
