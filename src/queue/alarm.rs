@@ -128,7 +128,7 @@ mod fine {
     }
 }
 
-#[cfg(all(test, not(sluice_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
