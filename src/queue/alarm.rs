@@ -121,7 +121,6 @@ mod fine {
             Err(io::ErrorKind::Unsupported.into())
         }
 
-        #[allow(clippy::unused_async)]
         pub(super) async fn ring_at(&mut self, _: Instant) -> io::Result<()> {
             match *self {}
         }
