@@ -73,6 +73,7 @@
 //! |---|---|---|
 //! | `http` | yes | the HTTP layer, policies and keys; without it, there is no HTTP type in the crate |
 //! | `queue` | yes | [`LeakyQueue`], on tokio's timer |
+//! | `precise-timer` | no | [`LeakyQueue::precise`], on a timer of the system that is finer than tokio's (Linux, Android) |
 //! | `tracing` | yes | a log line when the set-up is wrong, or a limiter fails or recovers |
 //! | `fast-clock` | no | reading the processor's counter instead of asking the system for the time; saves about 10 ns a decision |
 //! | `axum` | no | reading axum's `ConnectInfo` and `MatchedPath` |

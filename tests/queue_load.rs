@@ -141,30 +141,6 @@ async fn a_cold_key_does_not_feel_a_hot_one() {
     }
 }
 
-/// To enter the line and leave it again, over and over, must not cost those who stay their turns.
-#[tokio::test(start_paused = true)]
-async fn a_million_that_come_and_go_delay_nobody() {
-    for order in ORDERS {
-        let queue = LeakyQueue::new(Quota::per_second(100)).capacity(5).order(order);
-        let start = Instant::now();
-        assert!(matches!(queue.check(&KEY, 1), Check::Ready(Ok(_))));
-        let waits = tokio::spawn(join(&queue));
-        settle().await;
-        for round in 0..1_000_000 {
-            let mut goes = join(&queue);
-            if round % 2 == 0 {
-                assert!((&mut goes).now_or_never().is_none());
-            }
-        }
-        assert_eq!(queue.waiting(), 1);
-        assert_eq!(waits.await.unwrap().unwrap().delay(), MS * 10);
-        assert!(start.elapsed() <= MS * 11);
-        // And whoever comes now has the next turn.
-        assert_eq!(join(&queue).await.unwrap().delay(), MS * 10);
-        assert_eq!(queue.waiting(), 0);
-    }
-}
-
 /// Tasks that wait are dropped with their runtime, in any order, and so is the one that keeps the time.
 #[test]
 fn a_runtime_goes_down_with_ten_thousand_waiting_tasks() {

@@ -5,7 +5,8 @@
 mod echo;
 mod support;
 
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -206,4 +207,31 @@ fn what_makes_no_sense_is_refused_at_start() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains(told), "{arguments:?}");
     }
+}
+
+/// The server never reads a body, so whoever asks first is never told to go on: not before its turn, not with it, and not
+/// with a refusal.
+#[test]
+fn whoever_asks_before_it_uploads_gets_a_final_answer_at_its_turn() {
+    let queue = |path: &str, rest: &str| {
+        format!(
+            "[[route]]\npath = \"{path}\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 1\n\
+             key = \"client-ip\"\n{rest}\n"
+        )
+    };
+    let waits = queue("/waits", "per = \"500ms\"\ncapacity = 5");
+    let refuses = queue("/refuses", "per = \"1h\"\ncapacity = 0");
+    let server = Server::start_with(&(waits + &refuses));
+    let announce = |path: &str| {
+        let mut socket = TcpStream::connect(server.address).unwrap();
+        let head = "HTTP/1.1\r\nhost: test\r\ncontent-length: 1000\r\nexpect: 100-continue\r\nconnection: close";
+        write!(socket, "PUT {path} {head}\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        answer.lines().next().unwrap().to_owned()
+    };
+    let begun = Instant::now();
+    assert_eq!([announce("/waits"), announce("/waits")], ["HTTP/1.1 200 OK"; 2]);
+    assert!(begun.elapsed() >= Duration::from_millis(500), "{:?}", begun.elapsed());
+    assert_eq!([announce("/refuses"), announce("/refuses")], ["HTTP/1.1 200 OK", "HTTP/1.1 429 Too Many Requests"]);
 }

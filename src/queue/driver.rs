@@ -1,6 +1,7 @@
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::alarm::Alarm;
 use super::lines::{LineId, Lines};
 use super::room::{Arrival, Errand, Progress, Request, Room, Rouse};
 use super::seats::SeatNo;
@@ -23,19 +25,22 @@ use crate::time::{Timestamp, nanos_of};
 /// when nobody waits.
 pub(super) struct Shared {
     pub(super) room: Room,
-    /// Tells the task that a head may leave earlier than it thought.
+    /// Tells the task that a head may leave earlier than it thought, or that nobody waits any more.
     sooner: Notify,
     /// What tokio's clock showed when the queue was first used: the queue's time zero.
     zero: OnceLock<Instant>,
+    /// Whether tokio's timer is not enough, and a better one may be had.
+    is_precise: AtomicBool,
     hashers: [RandomState; 2],
 }
 
 impl Shared {
-    pub(super) fn new(lines: Lines) -> Self {
+    pub(super) fn new(lines: Lines, is_precise: bool) -> Self {
         Self {
             room: Room::new(lines),
             sooner: Notify::new(),
             zero: OnceLock::new(),
+            is_precise: AtomicBool::new(is_precise),
             hashers: [RandomState::new(), RandomState::new()],
         }
     }
@@ -139,10 +144,21 @@ fn runtime() -> Result<Handle, LimiterError> {
 }
 
 /// Keeps the time until nobody waits.
+///
+/// No change is slept through. Whatever makes the next turn come sooner, or the task end, is changed under the lock of
+/// the room, and `sooner` told after it. `tick` reads under that lock. So either it has seen the change; or the change
+/// comes after it, and is told while the task looks for a word or before. A `Notify` keeps one that nobody waits for
+/// until somebody does, and the next `notified` is done at once. A word too many costs one look, and no branch
+/// of the `select` loses anything when another wins, for all is read anew.
+///
+/// Nor does it end beside one who waits: `tick` says under the lock that the task is gone, only when nobody waits, and
+/// whoever joins sees that under the same lock and spawns the next. `models.rs` has that part, and this is why
+/// it may take the word and the timer for granted.
 async fn drive(mut driving: Driving) {
+    let mut alarm = Alarm::new(&driving.shared.is_precise);
     while let Some(due) = driving.shared.tick() {
         tokio::select! {
-            () = tokio::time::sleep_until(due) => {}
+            () = alarm.sleep_until(due) => {}
             () = driving.shared.sooner.notified() => {}
         }
     }

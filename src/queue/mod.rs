@@ -1,5 +1,6 @@
 //! The leaky bucket as a queue: requests wait their turn instead of being refused.
 
+mod alarm;
 mod driver;
 mod lines;
 #[cfg(all(test, sluice_loom))]
@@ -29,9 +30,9 @@ use crate::time::nanos_of;
 ///
 /// - Arrival order is departure order. Nobody passes a waiter, and keys do not delay one another.
 /// - Departures keep the interval `period / limit`, on absolute deadlines that do not drift.
-///   Tokio's timer wakes up to a millisecond late, and the next departure is not late for it; after
-///   a stall of more than fifty milliseconds the line moves on from the present instead of catching
-///   up in one lump.
+///   Tokio's timer wakes up to a millisecond late, and the next departure is not late for it (with the
+///   feature `precise-timer`, [`precise`](#method.precise) wakes up sooner); after a stall of more than fifty
+///   milliseconds the line moves on from the present instead of catching up in one lump.
 /// - A waiter that is dropped (its client gone, its deadline passed) leaves at once, and all behind
 ///   it move up. One dropped at the very moment of its release hands its turn on.
 /// - No waiter depends on another being polled: one task for the whole queue, alive only
@@ -78,6 +79,31 @@ use crate::time::nanos_of;
 /// tells). Such ghosts keep their places until their turn. That is why capacity, `max_wait` and `max_waiters`
 /// all have defaults, and why there is none without an end.
 ///
+/// # Clients that come and go
+///
+/// Whoever leaves before its turn gives its place back, takes nothing from the rate, and delays nobody. So the queue
+/// does not meter attempts: most who leave have a bad connection, and would be refused for it. But coming and going
+/// is free, then, and with [`QueueOrder::NewestFirst`] each who comes to a full line pushes another out. Where that
+/// can be abused, put a [bucket](crate::algorithm::TokenBucket) per client into the same layer. It is asked before the
+/// queue, what it charged stays charged when the client goes, and whoever comes too often is refused at once:
+///
+#[cfg_attr(feature = "http", doc = "```")]
+#[cfg_attr(not(feature = "http"), doc = "```ignore")]
+/// use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer, algorithm::TokenBucket, key::PeerIp};
+///
+/// let layer = RateLimitLayer::new([
+///     Policy::new("attempts", TokenBucket::new(Quota::per_second(20))).key(PeerIp::new()),
+///     Policy::new("partner", LeakyQueue::new(Quota::per_second(50)).capacity(200)),
+/// ]);
+/// ```
+///
+/// # Uploads
+///
+/// The body of a request is not touched before its turn. A client that sends `Expect: 100-continue` is told 100 when
+/// the service reads the body, or a refusal instead; hyper's servers say nothing before, although RFC 9110 (section
+/// 10.1.1) would have it told at once. Most clients send the body unasked after a second or so. What the
+/// connection's buffers do not take, the client keeps until the turn has come.
+///
 /// # Memory and cost
 ///
 /// Bounded, whatever the length of the keys (a hash stands for each): at most
@@ -96,8 +122,9 @@ use crate::time::nanos_of;
 ///
 /// # Errors
 ///
-/// All who wait or come get a [`LimiterError`] once the queue is [closed](Self::close). Waiting needs a tokio runtime with a timer; outside of one, the answer is a [`LimiterError`]. The
-/// first to wait has its runtime keep the time. If that is shut down, another's takes over.
+/// All who wait or come get a [`LimiterError`] once the queue is [closed](Self::close). Waiting needs a tokio runtime
+/// with a timer; outside of one, the answer is a [`LimiterError`]. The first to wait has its runtime keep the time. If
+/// that is shut down, another's takes over.
 ///
 /// # Examples
 ///
@@ -120,6 +147,7 @@ use crate::time::nanos_of;
 pub struct LeakyQueue {
     quota: Quota,
     bounds: Bounds,
+    is_precise: bool,
     shared: Arc<Shared>,
 }
 
@@ -138,17 +166,21 @@ impl LeakyQueue {
             max_waiters: DEFAULT_MAX_WAITERS,
             order: QueueOrder::OldestFirst,
         };
-        Self::build(quota, bounds)
+        Self::build(quota, bounds, false)
     }
 
-    fn build(quota: Quota, bounds: Bounds) -> Self {
-        Self { quota, bounds, shared: Arc::new(Shared::new(Lines::new(&quota, bounds))) }
+    fn build(quota: Quota, bounds: Bounds, is_precise: bool) -> Self {
+        Self { quota, bounds, is_precise, shared: Arc::new(Shared::new(Lines::new(&quota, bounds), is_precise)) }
+    }
+
+    fn with(&self, bounds: Bounds) -> Self {
+        Self::build(self.quota, bounds, self.is_precise)
     }
 
     /// How many requests of one key may wait. Zero refuses whatever cannot leave at once.
     #[must_use]
     pub fn capacity(self, waiters: usize) -> Self {
-        Self::build(self.quota, Bounds { capacity: waiters, ..self.bounds })
+        self.with(Bounds { capacity: waiters, ..self.bounds })
     }
 
     /// The longest that a request may wait.
@@ -157,19 +189,38 @@ impl LeakyQueue {
     /// than a period.
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
-        Self::build(self.quota, Bounds { max_wait: nanos_of(max_wait), ..self.bounds })
+        self.with(Bounds { max_wait: nanos_of(max_wait), ..self.bounds })
     }
 
     /// How many requests may wait over all keys together: the bound on memory.
     #[must_use]
     pub fn max_waiters(self, waiters: usize) -> Self {
-        Self::build(self.quota, Bounds { max_waiters: waiters, ..self.bounds })
+        self.with(Bounds { max_waiters: waiters, ..self.bounds })
     }
 
     /// Whom to serve first; those who have waited longest, unless set.
     #[must_use]
     pub fn order(self, order: QueueOrder) -> Self {
-        Self::build(self.quota, Bounds { order, ..self.bounds })
+        self.with(Bounds { order, ..self.bounds })
+    }
+
+    /// Releases requests some tens of microseconds after they are due instead of up to a millisecond, and one by one
+    /// also above 1,000 per second: for calls to a partner that counts by the millisecond, not for fairness or the mean
+    /// rate, which are as good without.
+    ///
+    /// A `timerfd` of the system then stands beside tokio's timer: one for the queue, open only while somebody waits.
+    /// It takes a wake-up of the runtime for every departure instead of one per millisecond. A busy runtime is
+    /// late with this timer as with any other.
+    ///
+    /// There is one on Linux and Android, on a runtime with its I/O driver enabled (`enable_io` or `enable_all`).
+    /// Elsewhere the queue keeps to tokio's timer. Tokio reports a missing driver by a panic; it is caught, once for the
+    /// queue, after its message went to the panic hook (a program that is built to abort on panics aborts).
+    ///
+    /// It is a choice for one queue, and not the feature alone, since Cargo turns features on for all who use the crate.
+    #[cfg(feature = "precise-timer")]
+    #[must_use]
+    pub fn precise(self) -> Self {
+        Self::build(self.quota, self.bounds, true)
     }
 
     /// Sends all who wait away at once, with a [`LimiterError`], and whoever comes from now on, too; a layer

@@ -181,6 +181,10 @@ impl Room {
         if let Some(line) = given_back {
             state.move_up(now, line, &mut errand);
         }
+        // The task ends now, and its timer with it, and not when the turn of the last one would have come.
+        if state.is_driven && state.lines.waiting() == 0 {
+            errand.rouse = Rouse::Sleeper;
+        }
         drop(state);
         drop(waker);
         errand

@@ -1,5 +1,6 @@
 //! What goes over the wire: the layer under hyper's servers, met by clients that see every byte and every frame.
 
+mod expect;
 mod frames;
 mod one;
 mod raw;

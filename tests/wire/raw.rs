@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
+use futures_util::FutureExt;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
@@ -47,6 +48,11 @@ impl Connection {
 
     pub(crate) async fn try_send(&mut self, text: impl AsRef<[u8]>) -> io::Result<()> {
         soon(self.0.write_all(text.as_ref())).await
+    }
+
+    /// Whether nothing has come, so far as is known.
+    pub(crate) fn is_silent(&mut self) -> bool {
+        self.0.fill_buf().now_or_never().is_none()
     }
 
     /// A request without content, and the answer to it.

@@ -5,7 +5,6 @@
 
 mod figures;
 mod nginx;
-mod precise;
 mod subject;
 
 use std::net::SocketAddr;
@@ -51,23 +50,16 @@ struct Row {
 }
 
 const OURS: &str = "ours, `LeakyQueue`";
+const OURS_PRECISE: &str = "ours, `LeakyQueue::precise`";
 
 fn rows() -> Vec<Row> {
     vec![
-        Row { name: OURS, run: on_a_thread::<subject::Ours> },
+        Row { name: OURS, run: on_a_thread::<subject::Ours<false>> },
+        Row { name: OURS_PRECISE, run: on_a_thread::<subject::Ours<true>> },
         Row { name: "`leaky-bucket`, one per interval, fair", run: on_a_thread::<subject::LeakyBucket> },
         Row { name: "`governor`, `until_ready`", run: on_a_thread::<subject::Governor> },
         Row { name: "a sleep per request", run: on_a_thread::<subject::Sleeps> },
         Row { name: "nginx `limit_req`", run: on_a_thread::<nginx::LimitReq> },
-        #[cfg(target_os = "linux")]
-        Row {
-            name: "one dispatcher on a `timerfd` (prototype)",
-            run: on_a_thread::<precise::Precise<precise::TimerFd>>,
-        },
-        Row {
-            name: "one dispatcher on a sleeping thread (prototype)",
-            run: on_a_thread::<precise::Precise<precise::Thread>>,
-        },
     ]
 }
 
@@ -94,6 +86,7 @@ pub fn run(quick: bool) -> bool {
         println!("|---|---|---|---|---|---|---|");
         for Row { name, run } in rows() {
             crate::progress(&format!("{:3} s  {rate}/s  {name}", begun.elapsed().as_secs()));
+            let is_ours = [OURS, OURS_PRECISE].contains(&name);
             let plan = Plan { rate, requests, waiters, cancelling: false, nginx: &address };
             let outcome = run(plan).and_then(|log| {
                 let figures = Figures::of(&log.departures, plan.interval()).ok_or("nobody left in time")?;
@@ -105,14 +98,14 @@ pub fn run(quick: bool) -> bool {
                 Ok((figures, complete, lost)) => {
                     let note = if complete { "" } else { " (not done in time)" };
                     println!("| {name}{note} | {figures} | {lost} |");
-                    if name == OURS {
+                    if is_ours {
                         whole &= complete;
-                        let _ = figures.targets(&mut targets, rate);
+                        let _ = figures.targets(&mut targets, name, rate, most_late(name, rate));
                     }
                 }
                 Err(problem) => {
                     println!("| {name} | {problem} | – | – | – | – | – |");
-                    whole &= name != OURS;
+                    whole &= !is_ours;
                 }
             }
         }
@@ -123,6 +116,12 @@ pub fn run(quick: bool) -> bool {
     }
     println!("\nTook {} s; load at the end {}.", begun.elapsed().as_secs(), crate::machine::load());
     whole
+}
+
+/// What the project set out to reach, in microseconds at the 99th percentile. On the finer timer, that is for rates which
+/// tokio's timer does not resolve.
+fn most_late(name: &str, rate: u32) -> u32 {
+    if name == OURS_PRECISE && rate >= 1_000 { 300 } else { 2_500 }
 }
 
 /// How many slots later than needed the last one left, at the pace that it has without cancelling.

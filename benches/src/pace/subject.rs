@@ -21,14 +21,15 @@ pub trait Pacer: Sized + Send + Sync + 'static {
     fn turn(&self, waiter: &mut Self::Waiter) -> impl Future<Output = Result<(), String>> + Send;
 }
 
-pub struct Ours(LeakyQueue);
+pub struct Ours<const PRECISE: bool>(LeakyQueue);
 
-impl Pacer for Ours {
+impl<const PRECISE: bool> Pacer for Ours<PRECISE> {
     type Waiter = PartitionKey;
 
     fn new(plan: &Plan<'_>) -> Result<Self, String> {
         let queue = LeakyQueue::new(Quota::per_second(plan.rate)).capacity(plan.requests);
-        Ok(Self(queue.max_wait(Duration::from_secs(3_600))))
+        let queue = queue.max_wait(Duration::from_secs(3_600));
+        Ok(Self(if PRECISE { queue.precise() } else { queue }))
     }
 
     async fn waiter(&self) -> Result<PartitionKey, String> {

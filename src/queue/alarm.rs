@@ -1,0 +1,160 @@
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use self::fine::FineTimer;
+
+/// What the task that keeps the time sleeps on: tokio's timer, and a finer one beside it where that is
+/// asked for and to be had.
+///
+/// Tokio's clock is the clock of the queue in any case, so that tests can have it stand still. Whoever wakes up
+/// looks at that clock, and believes no timer.
+pub(super) struct Alarm {
+    fine: Option<FineTimer>,
+    woke_early: bool,
+}
+
+const TICK: Duration = Duration::from_millis(1);
+
+impl Alarm {
+    /// With a finer timer if `is_precise`, which is unset where there can be none.
+    pub(super) fn new(is_precise: &AtomicBool) -> Self {
+        let fine = is_precise.load(Ordering::Relaxed).then(FineTimer::new);
+        if matches!(&fine, Some(Err(error)) if error.kind() == io::ErrorKind::Unsupported) {
+            is_precise.store(false, Ordering::Relaxed);
+        }
+        Self { fine: fine.and_then(Result::ok), woke_early: false }
+    }
+
+    /// Sleeps until then; rarely it wakes up to a millisecond early. Cancel safe.
+    pub(super) async fn sleep_until(&mut self, due: Instant) {
+        if let Some(fine) = &mut self.fine {
+            let is_broken = tokio::select! {
+                () = sleep_until(due) => false,
+                rung = fine.ring_at(due) => rung.is_err(),
+            };
+            if is_broken {
+                self.fine = None;
+            }
+            return;
+        }
+        let sleep = sleep_until(if self.woke_early { due } else { in_whole_ticks(Instant::now(), due) });
+        self.woke_early = false;
+        sleep.await;
+        self.woke_early = Instant::now() < due;
+    }
+}
+
+/// The instant to ask tokio for at `now`, so that it wakes up as soon as may be after `due`.
+///
+/// Its timer rounds a deadline up to a tick of its own, and then sleeps for as many whole milliseconds as there are
+/// ticks until then, from wherever it is between two of them. Asked for the deadline itself, it is late twice over,
+/// and at 1,000 per second two leave together every two milliseconds. This undoes the first: what is slept is the
+/// time that is left, rounded up to milliseconds. It may be too short if the runtime is woken for something else
+/// on the way. Then the deadline itself is asked for, so that no version of tokio's timer can make the task spin.
+fn in_whole_ticks(now: Instant, due: Instant) -> Instant {
+    let left = due.saturating_duration_since(now).as_nanos();
+    let ticks = left.div_ceil(TICK.as_nanos()).saturating_sub(1);
+    let earlier = u64::try_from(ticks).ok().and_then(|ticks| now.checked_add(Duration::from_millis(ticks)));
+    earlier.unwrap_or(due)
+}
+
+#[cfg(all(feature = "precise-timer", any(target_os = "linux", target_os = "android")))]
+mod fine {
+    use std::future::poll_fn;
+    use std::io;
+    use std::panic::catch_unwind;
+    use std::pin::Pin;
+    use std::time::Duration;
+
+    use rustix::time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+    };
+    use tokio::io::{AsyncRead, ReadBuf};
+    use tokio::net::unix::pipe::Receiver;
+    use tokio::time::Instant;
+
+    /// A `timerfd` that the runtime's reactor watches.
+    ///
+    /// It is read as a pipe is, because that is how tokio watches any descriptor without `unsafe` on our side and
+    /// without what is deprecated.
+    pub(super) struct FineTimer(Receiver);
+
+    impl FineTimer {
+        /// Fails if no descriptors are left, or, as unsupported, if the runtime has no I/O driver. Tokio tells the
+        /// latter only by a panic, and a queue that is a millisecond late is better than none.
+        pub(super) fn new() -> io::Result<Self> {
+            let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+            let watched = catch_unwind(|| Receiver::from_owned_fd_unchecked(timer));
+            watched.map_err(|_| io::ErrorKind::Unsupported)?.map(Self)
+        }
+
+        /// Sleeps until then, or a little longer. Whatever it was set to before does not count any more.
+        pub(super) async fn ring_at(&mut self, due: Instant) -> io::Result<()> {
+            const ZERO: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+            // Nothing at all would switch it off.
+            let left = due.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
+            let seconds = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
+            let it_value = Timespec { tv_sec: seconds, tv_nsec: left.subsec_nanos().into() };
+            let once = Itimerspec { it_interval: ZERO, it_value };
+            timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &once)?;
+            // It gives eight bytes. With room for more, tokio sees that it is empty without another system call.
+            let mut bytes = [0; 16];
+            poll_fn(|context| Pin::new(&mut self.0).poll_read(context, &mut ReadBuf::new(&mut bytes))).await
+        }
+    }
+}
+
+#[cfg(not(all(feature = "precise-timer", any(target_os = "linux", target_os = "android"))))]
+mod fine {
+    use std::io;
+
+    use tokio::time::Instant;
+
+    /// There is none here.
+    pub(super) enum FineTimer {}
+
+    impl FineTimer {
+        pub(super) fn new() -> io::Result<Self> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        pub(super) async fn ring_at(&mut self, _: Instant) -> io::Result<()> {
+            match *self {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_is_less_than_a_tick_before_the_deadline() {
+        let now = Instant::now();
+        for nanos in [1, 2, 999_999, 1_000_000, 1_000_001, 1_999_999, 2_000_000, 86_400_000_000_000_000] {
+            let due = now + Duration::from_nanos(nanos);
+            let asked = in_whole_ticks(now, due);
+            assert!(now <= asked && asked < due && due <= asked + TICK, "{nanos}");
+            assert_eq!((asked - now).subsec_nanos() % 1_000_000, 0, "{nanos}");
+        }
+        assert_eq!([in_whole_ticks(now, now), in_whole_ticks(now + TICK, now)], [now, now + TICK]);
+    }
+
+    /// Where time stands still it always wakes up early, so that each sleep takes two.
+    #[tokio::test(start_paused = true)]
+    async fn after_at_most_two_sleeps_it_is_time() {
+        let mut alarm = Alarm::new(&AtomicBool::new(false));
+        for nanos in [1, 999_999, 1_000_000, 1_500_000, 10_000_000, 3_600_000_000_000] {
+            let due = Instant::now() + Duration::from_nanos(nanos);
+            alarm.sleep_until(due).await;
+            assert!(Instant::now() + TICK >= due, "{nanos}");
+            if Instant::now() < due {
+                alarm.sleep_until(due).await;
+            }
+            assert!(Instant::now() >= due, "{nanos}");
+        }
+    }
+}

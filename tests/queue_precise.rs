@@ -1,0 +1,240 @@
+//! The queue on a timer of the system: it holds to the same times, wakes up sooner after them, and leaves nothing.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::{advance, timeout};
+use tower_sluice::testing::Random;
+use tower_sluice::{Check, LeakyQueue, Limiter, PartitionKey, Pending, QueueOrder, Quota};
+
+const MS: Duration = Duration::from_millis(1);
+const KEY: PartitionKey = PartitionKey::SHARED;
+
+/// One test at a time: the timers of the process are counted, and its panics.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A queue in which whoever comes must wait.
+fn busy(quota: Quota) -> LeakyQueue {
+    let queue = LeakyQueue::new(quota).capacity(1_000).precise().max_wait(Duration::MAX);
+    assert!(matches!(queue.check(&KEY, 1), Check::Ready(Ok(now)) if now.is_allowed()));
+    queue
+}
+
+fn join(queue: &LeakyQueue) -> Pending {
+    match queue.check(&KEY, 1) {
+        Check::Pending(pending) => pending,
+        Check::Ready(result) => panic!("expected to wait, but got {result:?}"),
+    }
+}
+
+async fn settle() {
+    for _ in 0..8 {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn paused() -> Runtime {
+    Builder::new_current_thread().enable_all().start_paused(true).build().unwrap()
+}
+
+/// Who was told what, and when, in a schedule that follows from the seed.
+async fn told(queue: LeakyQueue, seed: u64) -> Vec<String> {
+    let (mut random, mut waiting, mut told) = (Random::new(seed), Vec::new(), Vec::new());
+    for step in 0..100 {
+        match random.below(4) {
+            0 | 1 => match queue.check(&random.below(2).into(), 1) {
+                Check::Ready(decision) => told.push(format!("{step}: {decision:?}")),
+                Check::Pending(pending) => waiting.push((step, pending)),
+            },
+            2 if !waiting.is_empty() => {
+                let index = random.below(waiting.len() as u64);
+                drop(waiting.swap_remove(usize::try_from(index).unwrap()));
+            }
+            _ => {
+                for _ in 0..random.below(12) {
+                    advance(MS).await;
+                    settle().await;
+                }
+            }
+        }
+        waiting.retain_mut(|(number, pending)| match pending.now_or_never() {
+            None => true,
+            Some(decision) => {
+                told.push(format!("{number} at {step}: {decision:?}"));
+                false
+            }
+        });
+    }
+    told
+}
+
+/// Tokio's clock is the queue's, whatever wakes it.
+#[test]
+fn it_decides_the_same_at_the_same_times() {
+    let _alone = alone();
+    for seed in 0..300 {
+        let order = [QueueOrder::OldestFirst, QueueOrder::NewestFirst][usize::from(seed % 2 == 1)];
+        let queue = || LeakyQueue::new(Quota::per_second(130).burst(2)).capacity(5).order(order).max_wait(MS * 30);
+        let plain = paused().block_on(told(queue(), seed));
+        let precise = paused().block_on(told(queue().precise(), seed));
+        assert!(!plain.is_empty());
+        assert_eq!(plain, precise, "seed {seed}");
+    }
+}
+
+#[test]
+fn nothing_leaves_while_a_test_has_time_stand_still() {
+    let _alone = alone();
+    paused().block_on(async {
+        let queue = busy(Quota::per_second(1_000));
+        let waits = join(&queue);
+        let begun = std::time::Instant::now();
+        // The timer of the system goes off meanwhile.
+        while begun.elapsed() < MS * 20 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(queue.waiting(), 1);
+        assert_eq!(waits.await.unwrap().delay(), MS);
+    });
+}
+
+#[test]
+fn a_runtime_without_io_keeps_to_its_own_timer() {
+    let _alone = alone();
+    let panics = Arc::new(AtomicUsize::new(0));
+    let (hook, counted) = (std::panic::take_hook(), Arc::clone(&panics));
+    std::panic::set_hook(Box::new(move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+    }));
+    let served = Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+        let idle = busy(Quota::per_hour(1));
+        for _ in 0..3 {
+            // The task that keeps the time begins, and ends.
+            let waits = join(&idle);
+            settle().await;
+            drop(waits);
+            settle().await;
+        }
+        let (queue, mut served) = (LeakyQueue::new(Quota::per_second(100)).precise(), 0);
+        for _ in 0..3 {
+            served += usize::from(queue.check(&KEY, 1).decided().await.is_ok_and(|turn| turn.is_allowed()));
+        }
+        served
+    });
+    std::panic::set_hook(hook);
+    assert_eq!(served, 3);
+    // Where there is no such timer, it is not asked for.
+    let expected = 2 * usize::from(cfg!(any(target_os = "linux", target_os = "android")));
+    assert_eq!(panics.load(Ordering::SeqCst), expected, "tokio is asked once by each queue for what it has not");
+}
+
+#[cfg(target_os = "linux")]
+mod on_linux {
+    use super::*;
+
+    /// How many timers of the system this process has open.
+    fn timers() -> usize {
+        let open = std::fs::read_dir("/proc/self/fd").expect("a system that tells what a process has open");
+        let kinds = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+        kinds.filter(|kind| kind.to_string_lossy().contains("timerfd")).count()
+    }
+
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    #[test]
+    fn there_is_one_timer_and_only_while_somebody_waits() {
+        let _alone = alone();
+        assert_eq!(timers(), 0);
+        // None of the turns comes.
+        let queue = busy(Quota::per_hour(1));
+        runtime().block_on(async {
+            let mut waiting: Vec<_> = (0..100).map(|_| join(&queue)).collect();
+            for key in 0..100_u64 {
+                assert!(matches!(queue.check(&key.into(), 1), Check::Ready(Ok(_))));
+                waiting.extend(match queue.check(&key.into(), 1) {
+                    Check::Pending(pending) => Some(pending),
+                    Check::Ready(_) => None,
+                });
+            }
+            settle().await;
+            assert_eq!((timers(), queue.waiting()), (1, 200));
+            waiting.truncate(1);
+            settle().await;
+            assert_eq!(timers(), 1);
+            drop(waiting);
+            settle().await;
+            assert_eq!(timers(), 0, "nobody waits");
+
+            let waits = join(&queue);
+            settle().await;
+            assert_eq!(timers(), 1);
+            queue.close();
+            settle().await;
+            assert_eq!(timers(), 0, "closed");
+            assert!(waits.await.is_err());
+        });
+    }
+
+    #[test]
+    fn nothing_is_left_of_it_when_the_queue_or_the_runtime_is_gone() {
+        let _alone = alone();
+        let (first, queue) = (runtime(), busy(Quota::per_hour(1)));
+        let waits = {
+            let _guard = first.enter();
+            join(&queue)
+        };
+        first.block_on(settle());
+        assert_eq!(timers(), 1);
+        drop(first);
+        assert_eq!(timers(), 0, "the runtime is gone");
+        // It goes on where the waiter is.
+        runtime().block_on(async {
+            let mut waits = waits;
+            assert!((&mut waits).now_or_never().is_none());
+            settle().await;
+            assert_eq!(timers(), 1);
+            drop((waits, queue));
+            settle().await;
+            assert_eq!(timers(), 0, "the queue is gone");
+        });
+    }
+
+    /// Tokio's timer wakes up once in a millisecond.
+    #[test]
+    fn it_is_finer_than_tokios_timer() {
+        let _alone = alone();
+        let median_lateness = |runtime: Runtime| {
+            runtime.block_on(async {
+                let start = std::time::Instant::now();
+                let queue = busy(Quota::per_second(10_000));
+                // Whoever finds nobody waiting was held up on the way, and this attempt says nothing.
+                let all = (0..500).map(|_| match queue.check(&KEY, 1) {
+                    Check::Pending(waits) => Some(waits),
+                    Check::Ready(_) => None,
+                });
+                let Some(all) = all.collect::<Option<Vec<_>>>() else { return Duration::MAX };
+                let mut late = Vec::new();
+                for (waits, turn) in all.into_iter().zip(1_u32..) {
+                    assert!(timeout(Duration::from_secs(60), waits).await.unwrap().unwrap().is_allowed());
+                    late.push(start.elapsed().saturating_sub(turn * MS / 10));
+                }
+                late.sort();
+                late[late.len() / 2]
+            })
+        };
+        // A machine may be busy, but not all the time.
+        let on_many = || Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        for new in [runtime, on_many] {
+            let reached = (0..50).map(|_| median_lateness(new())).find(|late| *late < MS / 4);
+            assert!(reached.is_some(), "half of all are late by a quarter of a millisecond");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! `Expect: 100-continue`, where the request must wait its turn. hyper says 100 when the body is first asked for, which
+//! is not before the service inside is called; so a client that waits for it uploads nothing before its turn, and
+//! nothing at all if it is refused. (RFC 9110, section 10.1.1, would have it told at once.)
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tower_sluice::{Check, Decision, LeakyQueue, Limiter, PartitionKey, Policy, QueueOrder, Quota, RateLimitLayer};
+
+use super::raw::Connection;
+use super::{Server, until};
+
+const UPLOAD: &str = "PUT /upload HTTP/1.1\r\nhost: test\r\ncontent-length: 2000000\r\nexpect: 100-continue\r\n\r\n";
+const KEY: PartitionKey = PartitionKey::SHARED;
+
+/// A server whose next turn comes in an hour, or when this one is given back.
+struct Busy {
+    queue: Arc<LeakyQueue>,
+    turn: Decision,
+    server: Server,
+    client: Connection,
+}
+
+impl Busy {
+    async fn new(capacity: usize, order: QueueOrder) -> Self {
+        let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX).capacity(capacity).order(order);
+        let queue = Arc::new(queue);
+        let Check::Ready(Ok(turn)) = queue.check(&KEY, 1) else { panic!("the first need not wait") };
+        let server = Server::http1(RateLimitLayer::new(Policy::new("queue", Arc::clone(&queue)))).await;
+        let client = Connection::open(server.address).await;
+        Self { queue, turn, server, client }
+    }
+
+    /// Sends the head of an upload, which then waits.
+    async fn announce(&mut self) {
+        self.client.send(UPLOAD).await;
+        until(|| self.queue.waiting() == 1).await;
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(self.client.is_silent(), "something was said before the turn");
+        assert_eq!((self.server.called(), self.server.polled()), (0, 0));
+    }
+
+    fn let_in(&self) {
+        self.queue.give_back(&KEY, 1, self.turn.receipt());
+    }
+}
+
+#[tokio::test]
+async fn continue_comes_with_the_turn_and_not_before() {
+    let mut busy = Busy::new(1, QueueOrder::OldestFirst).await;
+    busy.announce().await;
+    busy.let_in();
+    assert_eq!(busy.client.answer("PUT").await.status, 100);
+    assert_eq!(busy.server.called(), 1);
+    busy.client.send(vec![b'x'; 2_000_000]).await;
+    let served = busy.client.answer("PUT").await;
+    assert_eq!((served.status, served.content.as_str()), (200, "2000000"));
+}
+
+/// Most clients send their content after a second or so all the same. It stays with the system until the turn comes.
+#[tokio::test]
+async fn whoever_does_not_wait_for_it_is_not_read_before_the_turn() {
+    let mut busy = Busy::new(1, QueueOrder::OldestFirst).await;
+    busy.announce().await;
+    busy.client.send(vec![b'x'; 10_000]).await;
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(busy.client.is_silent());
+    assert_eq!((busy.server.called(), busy.server.polled()), (0, 0));
+    busy.let_in();
+    // It says so even now, which is superfluous, and allowed.
+    assert_eq!(busy.client.answer("PUT").await.status, 100);
+    busy.client.send(vec![b'x'; 1_990_000]).await;
+    let served = busy.client.answer("PUT").await;
+    assert_eq!((served.status, served.content.as_str()), (200, "2000000"));
+}
+
+#[tokio::test]
+async fn a_refusal_comes_instead_of_continue_also_after_a_wait() {
+    for case in ["no place", "another took its place", "closed"] {
+        let capacity = usize::from(case != "no place");
+        let mut busy = Busy::new(capacity, QueueOrder::NewestFirst).await;
+        let mut other = Connection::open(busy.server.address).await;
+        match case {
+            "no place" => busy.client.send(UPLOAD).await,
+            "closed" => {
+                busy.announce().await;
+                busy.queue.close();
+            }
+            _ => {
+                busy.announce().await;
+                other.send("GET / HTTP/1.1\r\nhost: test\r\n\r\n").await;
+            }
+        }
+        assert_eq!(busy.client.answer("PUT").await.status, 503, "{case}");
+        // The client may send its content all the same, so hyper closes.
+        busy.client.ends().await;
+        assert_eq!((busy.server.called(), busy.server.polled()), (0, 0), "{case}");
+    }
+}
