@@ -4,7 +4,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::flights::{Boarding, Collector, Flights};
-use super::key::{Names, Tag};
+use super::key::{Key, Names, Tag};
 use super::link::{Fault, Reason, Redis};
 use super::mirror::{Mirror, Seen};
 use super::script::{self, Answer, BadReply, Decisions, Scripted};
@@ -106,10 +106,15 @@ impl<A: Scripted> Asking<A> {
         }
     }
 
+    /// What the key is called on the server.
+    pub(super) fn name(&self) -> Key {
+        self.inner.names.key(self.tag, A::KIND)
+    }
+
     /// Asks for `count` requests of the same cost, one after the other, in one round trip.
     async fn call(&self, cost: u32, count: u32) -> Result<Decisions, LimiterError> {
         let inner = &*self.inner;
-        let call = script::decide(&self.algorithm, inner.names.key(self.tag), cost, count);
+        let call = script::decide(&self.algorithm, self.name(), cost, count);
         let sent = Monotonic.now();
         let value = inner.redis.call(&call).await.map_err(failed)?;
         let answered = Monotonic.now();
@@ -134,7 +139,7 @@ impl<A: Scripted> Asking<A> {
         self.inner.mirror.forget(self.tag);
         if let Ok(handle) = Handle::try_current() {
             handle.spawn(async move {
-                if let Some(call) = script::give_back(&self.algorithm, self.inner.names.key(self.tag), cost, receipt) {
+                if let Some(call) = script::give_back(&self.algorithm, self.name(), cost, receipt) {
                     // What cannot be given back stays charged: too little is admitted then, and never too much.
                     let _ = self.inner.redis.call(&call).await;
                 }

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use crate::partition::PartitionKey;
 
-/// The name of a budget on the server, `PREFIX:{TAG}:NAME`.
+/// The name of a budget on the server, `PREFIX:{TAG}:NAME:KIND`.
 ///
 /// The tag is 128 bits of a SHA-256 of the [`PartitionKey`], so a client's bytes never reach the server: they can
 /// neither spell another's key, nor choose the slot of a cluster, nor be read there. Everything that is kept of one
@@ -44,9 +44,10 @@ impl Names {
         Tag(hash[..16].try_into().expect("half of 32 bytes"))
     }
 
-    pub(super) fn key(&self, tag: Tag) -> Key {
-        let text = tag.text();
-        Key { slot: crc16(&text) % SLOTS, text: format!("{}:{{{tag}}}:{}", self.prefix, self.name).into() }
+    /// The key of what one kind of algorithm keeps.
+    pub(super) fn key(&self, tag: Tag, kind: char) -> Key {
+        let slot = crc16(&tag.text()) % SLOTS;
+        Key { slot, text: format!("{}:{{{tag}}}:{}:{kind}", self.prefix, self.name).into() }
     }
 }
 
@@ -120,12 +121,12 @@ mod tests {
     fn names_tell_prefixes_secrets_limiters_and_keys_apart() {
         let name = |prefix, name, secret: &[u8], key: &str| {
             let names = Names::new(prefix, name, secret);
-            names.key(names.tag(&PartitionKey::from(key)))
+            names.key(names.tag(&PartitionKey::from(key)), 'b')
         };
         let base = name("sluice", "api", b"", "alice");
         let text = base.as_str();
         assert!(
-            text.starts_with("sluice:{") && text.ends_with("}:api") && text.len() == "sluice:{}:api".len() + 22,
+            text.starts_with("sluice:{") && text.ends_with("}:api:b") && text.len() == "sluice:{}:api:b".len() + 22,
             "{text}"
         );
         assert_eq!(base, name("sluice", "api", b"", "alice"));
@@ -142,7 +143,7 @@ mod tests {
         let names = Names::new("sluice", "api", b"");
         let mut nodes = [0_u32; 3];
         for number in 0..10_000 {
-            let key = names.key(names.tag(&PartitionKey::from(format!("{{x}}{number}\r\n:"))));
+            let key = names.key(names.tag(&PartitionKey::from(format!("{{x}}{number}\r\n:"))), 'b');
             assert!(key.as_str().bytes().all(|byte| byte.is_ascii_graphic()));
             nodes[usize::from(key.slot()) * 3 / usize::from(SLOTS)] += 1;
         }

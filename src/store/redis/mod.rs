@@ -1,7 +1,5 @@
 //! Budgets that many processes share, on Redis.
 
-#![allow(dead_code, reason = "its parts are being put together")]
-
 mod asking;
 mod call;
 mod flights;

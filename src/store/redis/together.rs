@@ -22,7 +22,7 @@ pub(super) struct RedisClaim {
 
 impl RedisClaim {
     pub(super) fn new<A: Scripted>(asking: Asking<A>, cost: u32) -> Self {
-        let key = asking.inner.names.key(asking.tag);
+        let key = asking.name();
         Self { redis: asking.inner.redis.clone(), key, part: Box::new(Asked { asking, cost }) }
     }
 }

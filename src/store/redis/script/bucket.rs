@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::sealed::Steps;
-use super::{BUCKET, EXACT, Script, Scripted, UnfitQuota, whole};
+use super::{EXACT, Scripted, UnfitQuota, whole};
 use crate::algorithm::{Algorithm, GcraState, LeakyBucket, TokenBucket};
 use crate::decision::Receipt;
 use crate::quota::Quota;
@@ -112,10 +112,7 @@ macro_rules! bucket {
 
         impl Steps for $name {
             const NUMBER: u64 = 1;
-
-            fn script() -> &'static Script {
-                &BUCKET
-            }
+            const KIND: char = 'b';
 
             fn check_fit(&self) -> Result<(), UnfitQuota> {
                 let grid = Grid::new(&self.quota());

@@ -1,6 +1,6 @@
 use smallvec::{SmallVec, smallvec};
 
-use super::{GIVE_BACK, SEVERAL, Scripted};
+use super::{GIVE_BACK, SEVERAL, Scripted, script_of};
 use crate::decision::Receipt;
 use crate::store::redis::call::Call;
 use crate::store::redis::key::Key;
@@ -13,7 +13,7 @@ pub(crate) fn decide<A: Scripted>(algorithm: &A, key: Key, cost: u32, count: u32
     let numbers = algorithm.numbers(cost);
     let length = numbers.iter().rposition(|number| *number > 0).map_or(0, |last| last + 1);
     args.extend_from_slice(&numbers[..length]);
-    Call { script: A::script(), keys: smallvec![key], args }
+    Call { script: script_of::<A>(), keys: smallvec![key], args }
 }
 
 /// What one of several keys is to be charged.

@@ -22,8 +22,6 @@
 //! [`Algorithm::decide`]: crate::algorithm::Algorithm::decide
 //! [`Decision`]: crate::decision::Decision
 
-#![allow(unused_imports, unreachable_pub, reason = "what the store will use")]
-
 mod answer;
 mod bucket;
 mod calls;
@@ -55,7 +53,6 @@ use crate::algorithm::Algorithm;
 pub trait Scripted: Algorithm + Clone + sealed::Steps {}
 
 pub(super) mod sealed {
-    use super::Script;
     use super::UnfitQuota;
     use crate::algorithm::Algorithm;
     use crate::decision::Receipt;
@@ -66,7 +63,8 @@ pub(super) mod sealed {
         /// Stands for the algorithm where a script knows several.
         const NUMBER: u64;
 
-        fn script() -> &'static Script;
+        /// Ends the names of its keys: what one algorithm stores, another does not understand.
+        const KIND: char;
 
         /// Whether the quota can be kept in whole microseconds and numbers below 2^53.
         fn check_fit(&self) -> Result<(), UnfitQuota>;
@@ -95,6 +93,12 @@ static FIXED_WINDOW: Script =
 
 static SLIDING_WINDOW: Script =
     Script::new("sliding_window", lua!("open", "sliding_window_read", "sliding_window_take", "close"));
+
+/// The script of one algorithm.
+fn script_of<A: Scripted>() -> &'static Script {
+    // Numbers begin with 1.
+    [&BUCKET, &FIXED_WINDOW, &SLIDING_WINDOW][A::NUMBER as usize - 1]
+}
 
 static SEVERAL: Script = Script::new(
     "several",

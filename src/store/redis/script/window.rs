@@ -1,5 +1,5 @@
 use super::sealed::Steps;
-use super::{EXACT, FIXED_WINDOW, SLIDING_WINDOW, Script, Scripted, UnfitQuota, whole};
+use super::{EXACT, Scripted, UnfitQuota, whole};
 use crate::algorithm::{Algorithm, FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState};
 use crate::decision::Receipt;
 use crate::quota::Quota;
@@ -43,15 +43,12 @@ fn receipt_numbers(receipt: Receipt) -> [u64; 2] {
 }
 
 macro_rules! window {
-    ($name:ident, $state:ident, $number:literal, $script:ident, $read:expr) => {
+    ($name:ident, $state:ident, $number:literal, $kind:literal, $read:expr) => {
         impl Scripted for $name {}
 
         impl Steps for $name {
             const NUMBER: u64 = $number;
-
-            fn script() -> &'static Script {
-                &$script
-            }
+            const KIND: char = $kind;
 
             fn check_fit(&self) -> Result<(), UnfitQuota> {
                 check_fit(&self.quota())
@@ -72,12 +69,12 @@ macro_rules! window {
     };
 }
 
-window!(FixedWindow, FixedWindowState, 2, FIXED_WINDOW, |quota: &Quota, (window, [used]): (u64, [u32; 1])| {
+window!(FixedWindow, FixedWindowState, 2, 'f', |quota: &Quota, (window, [used]): (u64, [u32; 1])| {
     // The limit may have been greater.
     FixedWindowState { window, used: used.min(quota.limit()) }
 });
 
-window!(SlidingWindow, SlidingWindowState, 3, SLIDING_WINDOW, |_: &Quota, (window, counts): (u64, [u32; 2])| {
+window!(SlidingWindow, SlidingWindowState, 3, 's', |_: &Quota, (window, counts): (u64, [u32; 2])| {
     let [previous, current] = counts;
     SlidingWindowState { window, previous, current }
 });
