@@ -1,10 +1,12 @@
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
+use tokio::sync::oneshot::Sender;
 use tokio::time::timeout;
 
 use super::flights::{Boarding, Collector, Flights};
 use super::key::{Key, Names, Tag};
+use super::leases::{Lease, Leases, Unspent, Want};
 use super::link::{Fault, Reason, Redis};
 use super::mirror::{Mirror, Seen};
 use super::script::{self, Answer, BadReply, Decisions, Scripted};
@@ -20,6 +22,7 @@ pub(super) struct Inner<S> {
     pub(super) guard: MemoryStore<S>,
     pub(super) mirror: Mirror<S>,
     pub(super) flights: Arc<Flights<Answered>>,
+    pub(super) leases: Option<Leases>,
 }
 
 pub(super) type Answered = Result<Decision, LimiterError>;
@@ -53,6 +56,11 @@ impl<A: Scripted> Asking<A> {
     /// The refusal that the server would answer, if that is certain.
     pub(super) fn known_refusal(&self, cost: u32) -> Option<Decision> {
         if cost == 0 { None } else { self.inner.mirror.refusal(&self.algorithm, self.tag, cost, Monotonic.now()) }
+    }
+
+    /// Out of what this process has taken in advance.
+    pub(super) fn out_of_lease(&self, cost: u32) -> Option<Decision> {
+        self.inner.leases.as_ref()?.spend(self.tag, cost, Monotonic.now())
     }
 
     /// In a call of its own.
@@ -91,7 +99,11 @@ impl<A: Scripted> Asking<A> {
     async fn collect(self, mut collector: Collector<Answered>) {
         collector.landing(self.inner.redis.timeout()).await;
         while let Some((cost, seats)) = collector.batch() {
-            // Whoever has gone does not need an answer.
+            let seats = self.seat_on_lease(cost, seats);
+            if seats.is_empty() {
+                continue;
+            }
+            // Whoever has gone needs no answer.
             if let Some(refusal) = self.known_refusal(cost) {
                 seats.into_iter().for_each(|seat| drop(seat.send(Ok(refusal))));
                 continue;
@@ -111,8 +123,49 @@ impl<A: Scripted> Asking<A> {
         self.inner.names.key(self.tag, A::KIND)
     }
 
-    /// Asks for `count` requests of the same cost, one after the other, in one round trip.
+    /// Answers those for whom the lease suffices that was taken with the batch before; the others are left.
+    fn seat_on_lease(&self, cost: u32, seats: Vec<Sender<Answered>>) -> Vec<Sender<Answered>> {
+        let mut seats = seats.into_iter();
+        let mut left = Vec::new();
+        while let Some(seat) = seats.next() {
+            match self.out_of_lease(cost) {
+                Some(decision) => drop(seat.send(Ok(decision))),
+                None => {
+                    left.push(seat);
+                    left.extend(seats);
+                    break;
+                }
+            }
+        }
+        left
+    }
+
+    /// Asks for `count` requests of the same cost, one after the other, in one round trip; and for some more in
+    /// advance, if there is a demand.
     async fn call(&self, cost: u32, count: u32) -> Result<Decisions, LimiterError> {
+        let Some(leases) = self.inner.leases.as_ref().filter(|_| cost > 0) else {
+            return self.call_for(cost, count).await;
+        };
+        // As of before the call: a lease must not outlive the window that it was taken from.
+        let since = Monotonic.now();
+        let extra = match leases.want(self.tag, cost, since) {
+            Want::More(extra) => extra,
+            Want::GiveBack(Unspent { requests, cost, receipt }) => {
+                self.clone().give_back(cost.saturating_mul(requests), receipt);
+                0
+            }
+        };
+        let mut decisions = self.call_for(cost, count + extra).await?;
+        let granted = decisions.iter().rposition(Decision::is_allowed).map(|last| (last + 1, decisions[last]));
+        if let Some((allowed, last)) = granted {
+            let left = u32::try_from(allowed).expect("as many as were asked for").saturating_sub(count);
+            leases.hold(self.tag, Lease::new(cost, left, extra, last, since));
+        }
+        decisions.truncate(count as usize);
+        Ok(decisions)
+    }
+
+    async fn call_for(&self, cost: u32, count: u32) -> Result<Decisions, LimiterError> {
         let inner = &*self.inner;
         let call = script::decide(&self.algorithm, self.name(), cost, count);
         let sent = Monotonic.now();
@@ -132,6 +185,11 @@ impl<A: Scripted> Asking<A> {
         for _ in decisions.iter().filter(|decision| decision.is_allowed()) {
             let _ = self.inner.guard(&self.algorithm, &self.key, cost);
         }
+    }
+
+    /// What was paid in advance, and is forfeited if that has ended.
+    pub(super) fn put_back(&self, cost: u32) {
+        let _ = self.inner.leases.as_ref().map(|leases| leases.put_back(self.tag, cost, Monotonic.now()));
     }
 
     /// In the background.

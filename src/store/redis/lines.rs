@@ -13,6 +13,7 @@ const LINES: usize = 2_048;
 const PER_LINE: usize = 4;
 
 impl<V: Copy> Lines<V> {
+    #[cfg(test)]
     pub(super) const CAPACITY: usize = LINES * PER_LINE;
 
     pub(super) fn new() -> Self {

@@ -1,9 +1,11 @@
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::asking::{Asking, Inner};
 use super::flights::Flights;
 use super::key::Names;
+use super::leases::{LEASED, Leases};
 use super::link::Redis;
 use super::mirror::Mirror;
 use super::script::Scripted;
@@ -51,8 +53,9 @@ use crate::store::{MemoryStore, Store};
 ///
 /// A request that is dropped while it is being decided may have been charged.
 pub struct RedisStore<S> {
-    inner: Arc<Inner<S>>,
+    name: Box<str>,
     coalesces: bool,
+    inner: Arc<Inner<S>>,
 }
 
 impl<S: Copy> RedisStore<S> {
@@ -60,20 +63,47 @@ impl<S: Copy> RedisStore<S> {
     /// those of several processes that are to share their budgets, alike.
     #[must_use]
     pub fn new(redis: &Redis, name: &str) -> Self {
-        let inner = Inner {
+        Self { name: name.into(), coalesces: true, inner: Self::build(redis, name, None) }
+    }
+
+    fn build(redis: &Redis, name: &str, leases: Option<Leases>) -> Arc<Inner<S>> {
+        Arc::new(Inner {
             redis: redis.clone(),
             names: Names::new(redis.prefix(), name, redis.secret()),
             guard: MemoryStore::default(),
             mirror: Mirror::new(),
             flights: Arc::new(Flights::new()),
-        };
-        Self { inner: Arc::new(inner), coalesces: true }
+            leases,
+        })
+    }
+
+    /// Takes units in advance from keys that are much asked for, and spends them without asking: for up to `most`
+    /// requests at a time, within `lifetime`. A second is a good one.
+    ///
+    /// How many are taken follows the demand of this process: none from a key that is asked for less than once per
+    /// `lifetime`, then twice as many each time that they were spent, and never more than half of what is left.
+    ///
+    /// # Accuracy
+    ///
+    /// Units are charged when they are taken, so no more than the limit is ever spent in all. But what was charged
+    /// earlier may be spent later: in an interval of length *t*, up to burst + rate × (*t* + `lifetime`) is admitted.
+    /// And what one process has taken others cannot spend: up to `most` requests per process and key lie idle for up to
+    /// `lifetime`. The next call of that process gives them back; without one, they are forfeited.
+    ///
+    /// # Panics
+    ///
+    /// If `most` or `lifetime` is zero.
+    #[must_use]
+    pub fn leasing(self, most: u32, lifetime: Duration) -> Self {
+        assert!(most > 0 && !lifetime.is_zero(), "a lease must be for something, and for some time");
+        let inner = Self::build(&self.inner.redis, &self.name, Some(Leases::new(most, lifetime)));
+        Self { inner, coalesces: true, ..self }
     }
 
     /// Makes a call of its own for every request. Those of one key that come at the same time are decided side by side
     /// then, instead of one batch after the other: sooner by up to a round trip, and at the server's cost.
     #[must_use]
-    pub const fn without_coalescing(mut self) -> Self {
+    pub fn without_coalescing(mut self) -> Self {
         self.coalesces = false;
         self
     }
@@ -98,7 +128,7 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
 
     fn check(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Check {
         let asking = self.asking(algorithm, key);
-        match asking.known_refusal(cost) {
+        match asking.out_of_lease(cost).or_else(|| asking.known_refusal(cost)) {
             Some(decision) => decision.into(),
             None if self.coalesces => Check::Pending(Box::pin(asking.in_company(cost))),
             None => Check::Pending(Box::pin(async move { asking.alone(cost).await })),
@@ -112,12 +142,12 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
 
     /// In the background, once: what cannot be given back then stays charged.
     fn give_back(&self, algorithm: &A, key: &PartitionKey, cost: u32, receipt: Receipt) {
-        if receipt == Receipt::NONE {
-            return;
-        }
-        match of_guard(receipt) {
-            Some(receipt) => self.inner.guard.give_back(algorithm, key, cost, receipt),
-            None => self.asking(algorithm, key).give_back(cost, receipt),
+        let asking = self.asking(algorithm, key);
+        match (of_guard(receipt), receipt) {
+            (_, Receipt::NONE) => {}
+            (Some(receipt), _) => self.inner.guard.give_back(algorithm, key, cost, receipt),
+            (None, LEASED) => asking.put_back(cost),
+            (None, _) => asking.give_back(cost, receipt),
         }
     }
 

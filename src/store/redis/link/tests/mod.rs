@@ -37,7 +37,7 @@ const RECOVERY: Duration = Duration::from_millis(5_500);
 
 fn key(name: &str) -> Key {
     let names = Names::new("test", "link", b"");
-    names.key(names.tag(&PartitionKey::from(name)))
+    names.key(names.tag(&PartitionKey::from(name)), 'b')
 }
 
 /// Adds 1 to that key.

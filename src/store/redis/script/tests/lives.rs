@@ -54,7 +54,7 @@ fn keys_live_for_as_long_as_they_owe() {
 fn check_returned<A: Scripted>(connection: &mut Connection, algorithm: &A) {
     let key = key("returned");
     let answer = run(connection, &decide(algorithm, key.clone(), 3, 1));
-    let receipt = answer.replay(algorithm, 3, 1).unwrap()[0].receipt();
+    let receipt = answer.replay(algorithm, 3, 1).unwrap().0[0].receipt();
     let refund = give_back(algorithm, key.clone(), 3, receipt).unwrap();
     assert_eq!(run(connection, &refund).admitted, 1);
     assert!(!cmd("EXISTS").arg(key.as_str()).query::<bool>(connection).unwrap());
@@ -84,9 +84,9 @@ fn a_state_from_the_future_locks_nobody_out() {
 
     let mut run = |micros, cost| {
         let [a, b, c] = keys.clone();
-        let bucket = told.run(micros, &decide(&bucket, a, cost, 1)).replay(&bucket, cost, 1).unwrap()[0];
-        let fixed = told.run(micros, &decide(&fixed, b, cost, 1)).replay(&fixed, cost, 1).unwrap()[0];
-        let sliding = told.run(micros, &decide(&sliding, c, cost, 1)).replay(&sliding, cost, 1).unwrap()[0];
+        let bucket = told.run(micros, &decide(&bucket, a, cost, 1)).replay(&bucket, cost, 1).unwrap().0[0];
+        let fixed = told.run(micros, &decide(&fixed, b, cost, 1)).replay(&fixed, cost, 1).unwrap().0[0];
+        let sliding = told.run(micros, &decide(&sliding, c, cost, 1)).replay(&sliding, cost, 1).unwrap().0[0];
         [bucket, fixed, sliding]
     };
     assert!(run(START + hour, 5).iter().all(|it| it.is_allowed()));

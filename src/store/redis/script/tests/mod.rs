@@ -25,7 +25,7 @@ const ALL: [&Script; 5] = [&BUCKET, &FIXED_WINDOW, &SLIDING_WINDOW, &SEVERAL, &G
 
 fn key(name: impl ToString) -> Key {
     let names = Names::new("test", "limiter", b"");
-    names.key(names.tag(&PartitionKey::from(name.to_string())))
+    names.key(names.tag(&PartitionKey::from(name.to_string())), 'b')
 }
 
 fn command(call: &Call, hash: &str) -> Cmd {

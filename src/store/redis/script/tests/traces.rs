@@ -143,7 +143,7 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, has_burs
                 let count = u32::try_from(decisions.len()).unwrap();
                 let found = answer.replay(&algorithm, cost, count);
                 assert_eq!(
-                    found.as_deref(),
+                    found.as_ref().map(|(decisions, _)| &decisions[..]),
                     Ok(&decisions[..]),
                     "{algorithm:?}, batch {batch}, step {step}, cost {cost}, {answer:?}"
                 );
