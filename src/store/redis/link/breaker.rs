@@ -75,14 +75,14 @@ impl Breaker {
     }
 
     /// Whether this closed it.
-    pub(super) fn succeeded(&mut self, leave: &Leave, now: Instant) -> bool {
+    pub(super) fn succeeded(&mut self, leave: &Leave) -> bool {
         if leave.epoch != self.epoch {
             return false;
         }
         self.consecutive = 0;
         let closes = matches!(self.state, State::HalfOpen { .. });
         if closes {
-            self.window = Window::new(now);
+            self.window.counts = Default::default();
             self.change(State::Closed);
         }
         closes
@@ -193,7 +193,7 @@ mod tests {
 
     fn succeeds(breaker: &mut Breaker, now: Instant) -> bool {
         let leave = breaker.enter(now).expect("lets pass");
-        breaker.succeeded(&leave, now)
+        breaker.succeeded(&leave)
     }
 
     fn opened(now: Instant) -> Breaker {
@@ -261,9 +261,9 @@ mod tests {
         let probe = breaker.enter(later).expect("a probe");
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
         assert!(breaker.enter(later).is_none() && breaker.enter(later + SLOWEST).is_none());
-        assert!(breaker.succeeded(&probe, later));
+        assert!(breaker.succeeded(&probe));
         assert_eq!(breaker.state(), BreakerState::Closed);
-        assert!(!breaker.succeeded(&probe, later), "only once");
+        assert!(!breaker.succeeded(&probe), "only once");
     }
 
     #[test]
@@ -285,7 +285,7 @@ mod tests {
         let old: Vec<_> = (0..20).map(|_| breaker.enter(now).unwrap()).collect();
         let opens: Vec<_> = old.iter().take(5).map(|leave| breaker.failed(leave, now)).collect();
         assert_eq!(opens.last(), Some(&true));
-        assert!(!breaker.succeeded(&old[5], now), "an old success does not close it");
+        assert!(!breaker.succeeded(&old[5]), "an old success does not close it");
         let later = now + SLOWEST;
         assert!(succeeds(&mut breaker, later));
         assert!(old[6..].iter().all(|leave| !breaker.failed(leave, later)), "old failures do not open it again");

@@ -30,6 +30,9 @@ struct Range {
     node: Arc<Node>,
 }
 
+/// Slots, and all who have them: the primary first.
+type Line = (Range, Vec<Arc<Node>>);
+
 impl Cluster {
     pub(super) fn new(seeds: Vec<ConnectionInfo>, terms: Arc<Terms>) -> Result<Arc<Self>, Fault> {
         let like = seeds.first().cloned().ok_or_else(|| Fault::new(Reason::Misconfigured, "no address is given"))?;
@@ -84,7 +87,10 @@ impl Cluster {
             let mut question = Cmd::new();
             question.arg("CLUSTER").arg("SLOTS");
             match node.ask(question, Instant::now() + patience).await.and_then(|answer| self.read(answer, &node)) {
-                Ok(map) => return Ok(self.adopt(map)),
+                Ok(map) => {
+                    self.adopt(map);
+                    return Ok(());
+                }
                 Err(other) => fault = other,
             }
         }
@@ -92,7 +98,7 @@ impl Cluster {
     }
 
     /// `[[first, last, [host, port, …], replica…]…]`
-    fn read(&self, answer: Value, told_by: &Node) -> Result<Vec<(Range, Vec<Arc<Node>>)>, Fault> {
+    fn read(&self, answer: Value, told_by: &Node) -> Result<Vec<Line>, Fault> {
         let unclear = || Fault::new(Reason::Unintelligible, "the answer to CLUSTER SLOTS");
         let lines = Vec::<Vec<Value>>::from_redis_value(answer).map_err(|_| unclear())?;
         let mut map = Vec::with_capacity(lines.len());
@@ -139,7 +145,7 @@ impl Cluster {
         Ok(node)
     }
 
-    fn adopt(&self, map: Vec<(Range, Vec<Arc<Node>>)>) {
+    fn adopt(&self, map: Vec<Line>) {
         let mut nodes = by_address(self.seeds.iter().cloned());
         nodes.extend(by_address(map.iter().flat_map(|(_, nodes)| nodes.iter().cloned())));
         let mut ranges: Vec<Range> = Vec::with_capacity(map.len());

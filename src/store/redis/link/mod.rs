@@ -3,7 +3,7 @@
 //! The `redis` crate speaks the protocol, over one connection per node. When to connect, how long to wait, whom to ask
 //! and when not to ask at all is decided here: a client that repeats a call whose answer it missed would charge twice.
 
-#![allow(unreachable_pub, reason = "re-exported once the store is put together")]
+#![allow(unreachable_pub, unused_imports, reason = "re-exported once the store is put together")]
 
 mod address;
 mod alone;
@@ -35,7 +35,7 @@ pub use self::fault::{Fault, Reason};
 pub use self::node::NodeHealth;
 
 use self::builder::Servers;
-use self::node::{Answer, Terms};
+use self::node::{Answer, Terms, Times};
 use self::topology::Topology;
 use super::call::Call;
 
@@ -135,25 +135,27 @@ impl Redis {
     /// Runs the script, once at the most, within the timeout. If this is dropped, or if no answer came, it may have
     /// run nevertheless.
     pub(in crate::store::redis) async fn call(&self, call: &Call) -> Result<Value, Fault> {
-        if Handle::try_current().is_err() {
+        // Most calls are made within a task, which is quicker to tell.
+        if tokio::task::try_id().is_none() && Handle::try_current().is_err() {
             return Err(Reason::NoRuntime.into());
         }
-        let answer = self.run(call, Instant::now() + self.0.terms.timeout).await;
+        let start = Instant::now();
+        let answer = self.run(call, Times { start, deadline: start + self.0.terms.timeout }).await;
         if answer.as_ref().is_err_and(Fault::doubts_topology) {
             self.0.topology.doubt();
         }
         answer
     }
 
-    async fn run(&self, call: &Call, deadline: Instant) -> Result<Value, Fault> {
-        let topology = &self.0.topology;
+    async fn run(&self, call: &Call, times: Times) -> Result<Value, Fault> {
+        let (topology, deadline) = (&self.0.topology, times.deadline);
         let slot = call.keys.first().map_or(0, super::key::Key::slot);
         let mut node = topology.node(slot, deadline).await?;
         let (mut asking, mut may_retry) = (false, true);
         let mut refusal = None;
         for _ in 0..=MAX_HOPS {
             // All but the first two were refused before they ran, and so may be sent again.
-            match node.run(call, asking, deadline).await {
+            match node.run(call, asking, times).await {
                 Ok(Answer::Value(value)) => return Ok(value),
                 Ok(Answer::Moved(to)) => {
                     topology.doubt();

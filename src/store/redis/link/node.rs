@@ -42,11 +42,23 @@ struct State {
     breaker: Breaker,
     in_flight: usize,
     live: Option<Live>,
+    /// How many connections there have been.
+    connections: u64,
 }
 
 struct Live {
     connection: MultiplexedConnection,
     alive: Arc<AtomicBool>,
+    /// Handles to it that nobody uses at the moment. To make one, and to drop it, takes turns at several counters
+    /// that all calls share; this lock is taken anyway.
+    idle: Vec<MultiplexedConnection>,
+    number: u64,
+}
+
+/// A handle to a connection, and which connection that is.
+struct Borrowed {
+    connection: MultiplexedConnection,
+    number: u64,
 }
 
 /// What a node made of a call.
@@ -66,7 +78,7 @@ impl Node {
         let address = server.addr().to_string().into();
         let client =
             Client::open(server.clone()).map_err(|error| Fault::new(Reason::Misconfigured, error.to_string()))?;
-        let state = State { breaker: Breaker::new(Instant::now()), in_flight: 0, live: None };
+        let state = State { breaker: Breaker::new(Instant::now()), in_flight: 0, live: None, connections: 0 };
         Ok(Arc::new(Self { address, server, client, terms, connecting: Alone::default(), state: Mutex::new(state) }))
     }
 
@@ -79,9 +91,9 @@ impl Node {
     }
 
     /// Runs the script, once at the most.
-    pub(super) async fn run(self: &Arc<Self>, call: &Call, asking: bool, deadline: Instant) -> Result<Answer, Fault> {
-        let mut turn = self.enter()?;
-        let answer = self.run_in_turn(&mut turn, call, asking, deadline).await;
+    pub(super) async fn run(self: &Arc<Self>, call: &Call, asking: bool, times: Times) -> Result<Answer, Fault> {
+        let mut turn = self.enter(times.start)?;
+        let answer = self.run_in_turn(&mut turn, call, asking, times.deadline).await;
         turn.end(answer.as_ref().err());
         answer
     }
@@ -93,13 +105,14 @@ impl Node {
         asking: bool,
         deadline: Instant,
     ) -> Result<Answer, Fault> {
-        let mut connection = match turn.connection.take() {
-            Some(connection) => connection,
-            None => self.connect(deadline).await?,
+        let borrowed = match &mut turn.borrowed {
+            Some(borrowed) => borrowed,
+            none => none.insert(self.connect(deadline).await?),
         };
-        let mut value = send(&mut connection, command::by_hash(call), asking, deadline).await?;
+        let connection = &mut borrowed.connection;
+        let mut value = send(connection, command::by_hash(call), asking, deadline).await?;
         if matches!(&value, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript)) {
-            value = send(&mut connection, command::in_full(call), asking, deadline).await?;
+            value = send(connection, command::in_full(call), asking, deadline).await?;
         }
         let Value::ServerError(error) = value else {
             return Ok(Answer::Value(value));
@@ -116,12 +129,12 @@ impl Node {
 
     /// Asks for something that has nothing to do with any call. The breaker has no say in it.
     pub(super) async fn ask(self: &Arc<Self>, question: Cmd, deadline: Instant) -> Result<Value, Fault> {
-        let live = self.lock().live();
-        let mut connection = match live {
-            Some(connection) => connection,
+        let live = self.lock().borrow();
+        let mut borrowed = match live {
+            Some(borrowed) => borrowed,
             None => self.connect(deadline).await?,
         };
-        match send(&mut connection, question, false, deadline).await? {
+        match send(&mut borrowed.connection, question, false, deadline).await? {
             Value::ServerError(error) => Err(Fault::answered(&error)),
             value => Ok(value),
         }
@@ -139,44 +152,43 @@ impl Node {
             address: self.address.clone(),
             breaker: state.breaker.state(),
             in_flight: state.in_flight,
-            connected: state.live().is_some(),
+            connected: state.is_alive(),
         }
     }
 
     /// Whether it is likely to answer.
     pub(super) fn is_healthy(&self) -> bool {
         let mut state = self.lock();
-        state.breaker.state() == BreakerState::Closed && state.live().is_some()
+        state.breaker.state() == BreakerState::Closed && state.is_alive()
     }
 
-    fn enter(&self) -> Result<Turn<'_>, Fault> {
+    fn enter(&self, now: Instant) -> Result<Turn<'_>, Fault> {
         let mut state = self.lock();
         if state.in_flight >= self.terms.max_in_flight {
             return Err(Reason::TooManyInFlight.into());
         }
-        let Some(leave) = state.breaker.enter(Instant::now()) else {
+        let Some(leave) = state.breaker.enter(now) else {
             return Err(Fault::new(Reason::BreakerOpen, self.address.clone()));
         };
         state.in_flight += 1;
-        Ok(Turn { node: self, leave: Some(leave), connection: state.live() })
+        Ok(Turn { node: self, leave: Some(leave), borrowed: state.borrow() })
     }
 
-    async fn connect(self: &Arc<Self>, deadline: Instant) -> Result<MultiplexedConnection, Fault> {
+    async fn connect(self: &Arc<Self>, deadline: Instant) -> Result<Borrowed, Fault> {
         let work = || {
             let node = self.clone();
             Ok(Box::pin(node.make_connection()) as Work)
         };
         self.connecting.done(deadline, work).await?;
-        self.lock().live().ok_or_else(|| Reason::Disconnected.into())
+        self.lock().borrow().ok_or_else(|| Reason::Disconnected.into())
     }
 
     async fn make_connection(self: Arc<Self>) -> Result<(), Fault> {
         let alive = Arc::new(AtomicBool::new(true));
-        // Deadlines are ours, and a call must not wait for a place in the connection's queue.
+        // Deadlines are ours.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
-            .set_pipeline_buffer_size(self.terms.max_in_flight)
             .set_push_sender(EndOfConnection(alive.clone()));
         let made =
             timeout(self.terms.connect_timeout, self.client.get_multiplexed_async_connection_with_config(&config));
@@ -186,9 +198,11 @@ impl Node {
             Ok(Ok(connection)) => connection,
         };
         {
+            let (connection, now) = (connection.clone(), Instant::now());
             let mut state = self.lock();
-            state.live = Some(Live { connection: connection.clone(), alive });
-            state.breaker.connected(Instant::now());
+            state.connections += 1;
+            state.live = Some(Live { connection, alive, idle: Vec::new(), number: state.connections });
+            state.breaker.connected(now);
         }
         if !self.terms.looked.swap(true, Ordering::Relaxed) {
             tokio::spawn(eviction::look(connection, self.terms.connect_timeout));
@@ -208,19 +222,46 @@ impl fmt::Debug for Node {
 }
 
 impl State {
-    fn live(&mut self) -> Option<MultiplexedConnection> {
+    fn is_alive(&mut self) -> bool {
         if self.live.as_ref().is_some_and(|live| !live.alive.load(Ordering::Acquire)) {
             self.live = None;
         }
-        self.live.as_ref().map(|live| live.connection.clone())
+        self.live.is_some()
     }
+
+    fn borrow(&mut self) -> Option<Borrowed> {
+        if !self.is_alive() {
+            return None;
+        }
+        let live = self.live.as_mut()?;
+        let connection = live.idle.pop().unwrap_or_else(|| live.connection.clone());
+        Some(Borrowed { connection, number: live.number })
+    }
+
+    /// Returns what is left over: it is better dropped without the lock.
+    fn give_back(&mut self, borrowed: Option<Borrowed>) -> Option<Borrowed> {
+        match (&mut self.live, borrowed) {
+            (Some(live), Some(borrowed)) if live.number == borrowed.number => {
+                live.idle.push(borrowed.connection);
+                None
+            }
+            (_, borrowed) => borrowed,
+        }
+    }
+}
+
+/// When a call began, and when it ends.
+#[derive(Clone, Copy)]
+pub(super) struct Times {
+    pub(super) start: Instant,
+    pub(super) deadline: Instant,
 }
 
 /// A call under way.
 struct Turn<'a> {
     node: &'a Node,
     leave: Option<Leave>,
-    connection: Option<MultiplexedConnection>,
+    borrowed: Option<Borrowed>,
 }
 
 impl Turn<'_> {
@@ -228,21 +269,22 @@ impl Turn<'_> {
         let Some(leave) = self.leave.take() else {
             return;
         };
-        let now = Instant::now();
+        let (mut opened, mut closed) = (None, false);
         let mut state = self.node.lock();
         state.in_flight -= 1;
-        let (mut opened, mut closed) = (None, false);
         match fault {
             Some(fault) if fault.counts() => {
-                opened = state.breaker.failed(&leave, now).then_some(fault);
+                opened = state.breaker.failed(&leave, Instant::now()).then_some(fault);
                 let barred = state.breaker.state() != BreakerState::Closed;
                 if barred && fault.spoils_connection() {
                     state.live = None;
                 }
             }
-            _ => closed = state.breaker.succeeded(&leave, now),
+            _ => closed = state.breaker.succeeded(&leave),
         }
+        let left_over = state.give_back(self.borrowed.take());
         drop(state);
+        drop(left_over);
         if let Some(fault) = opened {
             telemetry::redis_node_given_up(&self.node.address, fault);
         }

@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -15,18 +16,18 @@ pub(super) enum Topology {
 }
 
 impl Topology {
-    pub(super) async fn node(&self, slot: u16, deadline: Instant) -> Result<Arc<Node>, Fault> {
+    pub(super) async fn node(&self, slot: u16, deadline: Instant) -> Result<Cow<'_, Arc<Node>>, Fault> {
         match self {
-            Self::Single(node) => Ok(node.clone()),
-            Self::Sentinel(sentinel) => sentinel.node(deadline).await,
-            Self::Cluster(cluster) => cluster.node(slot, deadline).await,
+            Self::Single(node) => Ok(Cow::Borrowed(node)),
+            Self::Sentinel(sentinel) => sentinel.node(deadline).await.map(Cow::Owned),
+            Self::Cluster(cluster) => cluster.node(slot, deadline).await.map(Cow::Owned),
         }
     }
 
     /// Where a node sent us.
-    pub(super) fn node_at(&self, address: &str, told_by: &Node) -> Result<Arc<Node>, Fault> {
+    pub(super) fn node_at(&self, address: &str, told_by: &Node) -> Result<Cow<'_, Arc<Node>>, Fault> {
         match self {
-            Self::Cluster(cluster) => cluster.node_at(address, told_by),
+            Self::Cluster(cluster) => cluster.node_at(address, told_by).map(Cow::Owned),
             _ => Err(Fault::new(Reason::Misconfigured, "this is a node of a cluster: use Redis::cluster")),
         }
     }

@@ -1,4 +1,7 @@
-//! What our part of a call costs, against the connection alone.
+//! What our part of a call costs, against the connection alone: in time, and in the processor time of this process,
+//! which depends less on who else is running.
+
+use std::fs;
 
 use super::*;
 
@@ -13,9 +16,9 @@ async fn overhead() {
     let client = ::redis::Client::open(server.url()).unwrap();
     let bare = client.get_multiplexed_async_connection().await.unwrap();
     for concurrency in [1, 64] {
-        let mut ratios = Vec::new();
-        for _ in 0..9 {
-            let ours = rate(concurrency, || {
+        let mut rounds: [Vec<(u64, u64)>; 2] = Default::default();
+        for _ in 0..15 {
+            let ours = run(concurrency, || {
                 let (redis, call) = (redis.clone(), add("a"));
                 async move {
                     for _ in 0..CALLS / concurrency {
@@ -23,8 +26,8 @@ async fn overhead() {
                     }
                 }
             });
-            let ours = ours.await;
-            let theirs = rate(concurrency, || {
+            rounds[0].push(ours.await);
+            let theirs = run(concurrency, || {
                 let (mut bare, key) = (bare.clone(), key("a"));
                 async move {
                     for _ in 0..CALLS / concurrency {
@@ -34,20 +37,33 @@ async fn overhead() {
                     }
                 }
             });
-            let theirs = theirs.await;
-            ratios.push((ours * 1_000 / theirs, ours, theirs));
+            rounds[1].push(theirs.await);
         }
-        ratios.sort_unstable();
-        println!("{concurrency} at a time: {:?} thousandths, ours and theirs per second", ratios[4]);
-        println!("  all: {:?}", ratios.iter().map(|it| it.0).collect::<Vec<_>>());
+        let median = |which: usize, value: fn(&(u64, u64)) -> u64| {
+            let mut values: Vec<_> = rounds[which].iter().map(value).collect();
+            values.sort_unstable();
+            values[values.len() / 2]
+        };
+        println!("{concurrency} at a time, medians in nanoseconds per call, ours and the connection's alone:");
+        println!("  time {} and {}", median(0, |it| it.0), median(1, |it| it.0));
+        println!("  processor {} and {}", median(0, |it| it.1), median(1, |it| it.1));
     }
 }
 
-async fn rate<F: Future<Output = ()> + Send + 'static>(concurrency: u32, work: impl Fn() -> F) -> u128 {
-    let start = Instant::now();
+/// Nanoseconds per call: that passed, and of the processor.
+async fn run<F: Future<Output = ()> + Send + 'static>(concurrency: u32, work: impl Fn() -> F) -> (u64, u64) {
+    let (start, processor) = (Instant::now(), processor_time());
     let tasks: Vec<_> = (0..concurrency).map(|_| tokio::spawn(work())).collect();
     for task in tasks {
         task.await.unwrap();
     }
-    u128::from(CALLS) * 1_000_000 / start.elapsed().as_micros()
+    let passed = u64::try_from(start.elapsed().as_nanos()).unwrap();
+    (passed / u64::from(CALLS), (processor_time() - processor) / u64::from(CALLS))
+}
+
+/// Of all threads that there are.
+fn processor_time() -> u64 {
+    let threads = fs::read_dir("/proc/self/task").expect("Linux");
+    let times = threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("schedstat")).unwrap());
+    times.map(|text| text.split(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
