@@ -53,7 +53,10 @@ fn every_mistake_in_a_policy_is_told_with_its_line() {
         ("key = 3", "f.toml:8: expected a string or a list of strings"),
         ("status = 200", "f.toml:9: status 200 does not tell of a refusal; write 400 to 599"),
         ("status = 700", "f.toml:9: status 700 does not tell of a refusal; write 400 to 599"),
-        ("store = \"redis\"", "f.toml:9: store = \"redis\" is not part of this version; write store = \"memory\""),
+        (
+            "store = \"redis\"",
+            "f.toml:9: store = \"redis\" needs a server; write [redis] with url = \"redis://HOST:PORT\" at the top of the file",
+        ),
         ("store = \"disk\"", "f.toml:9: unknown variant `disk`, expected `memory` or `redis`"),
         (
             "on-missing-key = \"ignore\"",

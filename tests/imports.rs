@@ -92,6 +92,7 @@ const PICTURE: &[(&str, &[&str])] = &[
             "queue",
             "quota",
             "responder",
+            "store",
         ],
     ),
 ];

@@ -4,7 +4,7 @@
 //!     curl -i http://127.0.0.1:3000/token-bucket
 //!
 //! `--listen ADDR` (port 0 picks a free one), `--config FILE.toml` (default:
-//! `examples/server.toml`, built in). See `/whoami`, `/healthz` and `/metrics`, too.
+//! `examples/server.toml`, built in), `--redis URL` (keeps the limits there, for all servers that name it). See `/whoami`, `/healthz` and `/metrics`, too.
 //!
 //! The same port speaks gRPC: `sluice.example.v1.Echo/Echo` of `examples/echo.proto`.
 
@@ -30,11 +30,12 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tower_sluice::config::{Config, ConfigError};
 use tower_sluice::key::{User, peer_addr};
+use tower_sluice::store::Redis;
 use tower_sluice::{RequestHead, Verdict};
 
 const DEFAULT_CONFIG: &str = include_str!("../server.toml");
 const OWN_PATHS: [&str; 3] = ["/whoami", "/healthz", "/metrics"];
-const USAGE: &str = "usage: server [--listen ADDR:PORT] [--config FILE.toml]";
+const USAGE: &str = "usage: server [--listen ADDR:PORT] [--config FILE.toml] [--redis URL]";
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -64,6 +65,7 @@ async fn main() -> ExitCode {
 fn set_up() -> Result<Option<(SocketAddr, Config)>, String> {
     let mut listen = "127.0.0.1:3000".to_owned();
     let mut file = None;
+    let mut redis = None;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value\n{USAGE}"));
@@ -71,9 +73,7 @@ fn set_up() -> Result<Option<(SocketAddr, Config)>, String> {
             "--listen" => listen = value()?,
             "--config" => file = Some(value()?),
             "--help" | "-h" => return Ok(None),
-            "--redis" => {
-                return Err("--redis: shared limits on Redis are not part of this version; leave it out".to_owned());
-            }
+            "--redis" => redis = Some(value()?),
             _ => return Err(format!("unknown argument {argument}\n{USAGE}")),
         }
     }
@@ -85,7 +85,14 @@ fn set_up() -> Result<Option<(SocketAddr, Config)>, String> {
         }
         None => ("server.toml".to_owned(), DEFAULT_CONFIG.to_owned()),
     };
-    let config = Config::parse(&name, &text).map_err(|error| error.to_string())?;
+    let config = match redis {
+        None => Config::parse(&name, &text),
+        Some(url) => {
+            let redis = Redis::open(url.as_str()).map_err(|error| format!("--redis {url}: {error}"))?;
+            Config::parse_with_redis(&name, &text, &redis)
+        }
+    };
+    let config = config.map_err(|error| error.to_string())?;
     for route in config.routes() {
         if let Some(path) = route.paths().iter().find(|path| OWN_PATHS.contains(&path.as_str())) {
             let problem = format!("path `{path}` is the server's own; choose another");

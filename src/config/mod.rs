@@ -29,6 +29,12 @@
 //! trusted = ["10.0.0.0/8"]       # and / or: hops = 1
 //! ipv6-prefix = 64
 //!
+//! [redis]                        # optional (feature `redis`); where policies are kept that do not say `store`
+//! url = "redis://127.0.0.1:6379" # or a list: some nodes of a cluster, or the sentinels of a `master`
+//! # master = "main"              # the name by which the sentinels know it
+//! timeout = "50ms"               # of a decision, all in all
+//! prefix = "sluice"              # what the names of all keys begin with
+//!
 //! [answer]                       # optional; what clients are told
 //! fields = "draft-11"            # draft-11 | draft-07 | draft-06 | none: the syntax of the `RateLimit` fields
 //! x-ratelimit = "none"           # epoch | delta | none: how `X-RateLimit-Reset` tells time, if it is sent
@@ -51,7 +57,7 @@
 //!   key = "client-ip"            # global | client-ip | header:NAME | user | path | a list of these; default: global
 //!   cost = 1
 //!   shadow = false
-//!   store = "memory"
+//!   store = "memory"             # memory | redis; default: redis if there is one
 //!   on-store-error = "local-guard"   # local-guard | allow | deny
 //!   on-missing-key = "reject"    # reject | skip | share
 //!   status = 429                 # any 4xx or 5xx; default: 429, or 503 if everybody shares the key
@@ -63,7 +69,8 @@
 //! over a limit is told `Retry-After` and `X-Rate-Limited-For`.
 //!
 //! Paths match exactly. A route without a policy is not limited. Each route has budgets of its own, also
-//! where policies have the same name. `user` is the extension [`User`](crate::key::User),
+//! where policies have the same name. On Redis, processes share the budgets of a policy if the prefix, the first path of its
+//! route and its name are the same. `user` is the extension [`User`](crate::key::User),
 //! which an authenticating layer must insert.
 
 mod answer;
@@ -71,6 +78,7 @@ mod error;
 mod key;
 mod policy;
 mod raw;
+mod store;
 
 use std::collections::{HashMap, HashSet};
 
@@ -80,6 +88,7 @@ use self::answer::Answer;
 use self::error::Source;
 use self::key::KeySpec;
 use self::raw::{RawClientIp, RawConfig, RawRoute};
+use self::store::{Place, Redis};
 use crate::head::RequestHead;
 use crate::key::{ClientIp, IpSource, TrustedProxies};
 use crate::layer::RateLimitLayer;
@@ -101,6 +110,13 @@ pub struct Route {
     keys: Vec<(String, KeySpec)>,
 }
 
+/// What the routes of a file have in common.
+struct Common<'a> {
+    client_ip: &'a ClientIp,
+    answer: Answer,
+    redis: Option<&'a Redis>,
+}
+
 impl Config {
     /// Reads a configuration; `file` is only for messages.
     ///
@@ -108,6 +124,20 @@ impl Config {
     ///
     /// If anything is unknown, missing or senseless: the message tells the line, and what to write.
     pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
+        Self::read(file, text, None)
+    }
+
+    /// As [`parse`](Self::parse), with this Redis in place of the one that the file may name.
+    ///
+    /// # Errors
+    ///
+    /// As [`parse`](Self::parse).
+    #[cfg(feature = "redis")]
+    pub fn parse_with_redis(file: &str, text: &str, redis: &Redis) -> Result<Self, ConfigError> {
+        Self::read(file, text, Some(redis))
+    }
+
+    fn read(file: &str, text: &str, redis: Option<&Redis>) -> Result<Self, ConfigError> {
         let source = Source { file, text };
         let raw: RawConfig = toml::from_str(text).map_err(|error| source.syntax_error(&error))?;
         let client_ip = match raw.client_ip {
@@ -118,10 +148,12 @@ impl Config {
             Some(raw) => Answer::parse(&source, &raw)?,
             None => Answer::default(),
         };
+        let named = raw.redis.map(|raw| store::redis(&source, raw)).transpose()?;
+        let common = Common { client_ip: &client_ip, answer, redis: redis.or(named.as_ref()) };
         let mut seen = HashMap::new();
         let mut routes = Vec::new();
         for raw in raw.route {
-            routes.push(Route::build(&source, raw, &client_ip, answer, &mut seen)?);
+            routes.push(Route::build(&source, raw, &common, &mut seen)?);
         }
         Ok(Self { client_ip, routes })
     }
@@ -168,8 +200,7 @@ impl Route {
     fn build(
         source: &Source<'_>,
         raw: RawRoute,
-        client_ip: &ClientIp,
-        general: Answer,
+        common: &Common<'_>,
         seen: &mut HashMap<String, usize>,
     ) -> Result<Self, ConfigError> {
         let at = raw.path.span();
@@ -192,14 +223,15 @@ impl Route {
                 let problem = "the route has no policy, so that it refuses nobody and tells nothing; remove its answer, or give it a [[route.policy]]";
                 return Err(source.error(&raw_answer.span(), problem));
             }
-            Some(raw) => Answer::parse(source, raw.get_ref())?.or(general),
-            None => general,
+            Some(raw) => Answer::parse(source, raw.get_ref())?.or(common.answer),
+            None => common.answer,
         };
 
         let (mut policies, mut keys, mut names) = (Vec::new(), Vec::new(), HashSet::new());
         for raw in raw.policy {
             let (name, name_at) = (raw.name.get_ref().clone(), raw.name.span());
-            let (policy, key) = policy::build(source, raw, client_ip)?;
+            let place = Place::of(source, &raw, &paths[0], common.redis)?;
+            let (policy, key) = policy::build(source, raw, common.client_ip, place)?;
             if !names.insert(name.clone()) {
                 return Err(source.error(&name_at, PolicyError::DuplicateName { name }));
             }

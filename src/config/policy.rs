@@ -7,7 +7,8 @@ use toml::Spanned;
 
 use super::error::{ConfigError, Source};
 use super::key::KeySpec;
-use super::raw::{AlgorithmName, OnMissingKey, OnStoreError, OrderName, RawPolicy, StoreName, TimeText};
+use super::raw::{AlgorithmName, OnMissingKey, OnStoreError, OrderName, RawPolicy, TimeText};
+use super::store::Place;
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::key::ClientIp;
 use crate::limiter::{IntoLimiter, Limiter};
@@ -19,13 +20,10 @@ pub(super) fn build(
     source: &Source<'_>,
     raw: RawPolicy,
     client_ip: &ClientIp,
+    place: Place,
 ) -> Result<(Policy, KeySpec), ConfigError> {
     let name_at = raw.name.span();
-    if let Some(store) = raw.store.as_ref().filter(|store| *store.get_ref() == StoreName::Redis) {
-        let problem = "store = \"redis\" is not part of this version; write store = \"memory\"";
-        return Err(source.error(&store.span(), problem));
-    }
-    let limiter = limiter(source, &raw)?;
+    let limiter = limiter(source, &raw, place)?;
 
     let key = match raw.key {
         Some(key) => {
@@ -43,8 +41,8 @@ pub(super) fn build(
         })
         .on_failure(match raw.on_store_error {
             OnStoreError::Allow => FailureMode::Allow,
-            // Memory does not fail, so there is nothing to guard.
-            OnStoreError::Deny | OnStoreError::LocalGuard => FailureMode::Deny,
+            OnStoreError::Deny => FailureMode::Deny,
+            OnStoreError::LocalGuard => FailureMode::LocalGuard,
         });
     if let Some(cost) = &raw.cost {
         policy = policy.cost(count(source, "cost", 0, cost)?);
@@ -70,7 +68,7 @@ pub(super) fn build(
     Ok((policy, key))
 }
 
-fn limiter(source: &Source<'_>, raw: &RawPolicy) -> Result<Arc<dyn Limiter>, ConfigError> {
+fn limiter(source: &Source<'_>, raw: &RawPolicy, place: Place) -> Result<Arc<dyn Limiter>, ConfigError> {
     let limit = count(source, "limit", 1, &raw.limit)?;
     let per = duration(source, "per", &raw.per)?;
     let mut quota = Quota::new(limit, per).map_err(|error| source.error(&raw.per.span(), error))?;
@@ -93,11 +91,11 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy) -> Result<Arc<dyn Limiter>, Con
         return Err(source.error(&order.span(), only_for("order", "leaky-queue")));
     }
 
-    Ok(match raw.algorithm {
-        AlgorithmName::TokenBucket => TokenBucket::new(quota).into_limiter(),
-        AlgorithmName::LeakyBucket => LeakyBucket::new(quota).into_limiter(),
-        AlgorithmName::FixedWindow => FixedWindow::new(quota).into_limiter(),
-        AlgorithmName::SlidingWindow => SlidingWindow::new(quota).into_limiter(),
+    let kept = match raw.algorithm {
+        AlgorithmName::TokenBucket => place.keep(TokenBucket::new(quota)),
+        AlgorithmName::LeakyBucket => place.keep(LeakyBucket::new(quota)),
+        AlgorithmName::FixedWindow => place.keep(FixedWindow::new(quota)),
+        AlgorithmName::SlidingWindow => place.keep(SlidingWindow::new(quota)),
         AlgorithmName::LeakyQueue => {
             let mut queue = LeakyQueue::new(quota);
             if let Some(capacity) = &raw.capacity {
@@ -113,9 +111,10 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy) -> Result<Arc<dyn Limiter>, Con
                     OrderName::NewestFirst => QueueOrder::NewestFirst,
                 });
             }
-            queue.into_limiter()
+            Ok(queue.into_limiter())
         }
-    })
+    };
+    kept.map_err(|problem| source.error(&raw.per.span(), problem))
 }
 
 fn count(source: &Source<'_>, field: &str, least: u32, value: &Spanned<i64>) -> Result<u32, ConfigError> {
@@ -129,7 +128,11 @@ fn count(source: &Source<'_>, field: &str, least: u32, value: &Spanned<i64>) -> 
     }
 }
 
-fn duration(source: &Source<'_>, field: impl fmt::Display, value: &Spanned<TimeText>) -> Result<Duration, ConfigError> {
+pub(super) fn duration(
+    source: &Source<'_>,
+    field: impl fmt::Display,
+    value: &Spanned<TimeText>,
+) -> Result<Duration, ConfigError> {
     let TimeText::Text(text) = value.get_ref();
     humantime::parse_duration(text).map_err(|_| {
         let problem = format!("{field} = \"{text}\" is not a time; write 250ms, 1s, 1m, 1h or 1day");

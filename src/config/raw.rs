@@ -7,6 +7,7 @@ use toml::Spanned;
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct RawConfig {
     pub(super) client_ip: Option<RawClientIp>,
+    pub(super) redis: Option<RawRedis>,
     pub(super) answer: Option<RawAnswer>,
     #[serde(default)]
     pub(super) route: Vec<RawRoute>,
@@ -19,6 +20,15 @@ pub(super) struct RawClientIp {
     pub(super) trusted: Option<Spanned<Vec<String>>>,
     pub(super) hops: Option<Spanned<usize>>,
     pub(super) ipv6_prefix: Option<Spanned<u8>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawRedis {
+    pub(super) url: Spanned<OneOrMany>,
+    pub(super) master: Option<String>,
+    pub(super) timeout: Option<Spanned<TimeText>>,
+    pub(super) prefix: Option<String>,
 }
 
 #[derive(Deserialize)]

@@ -50,7 +50,16 @@ use crate::algorithm::Algorithm;
 /// [`LeakyBucket`]: crate::algorithm::LeakyBucket
 /// [`FixedWindow`]: crate::algorithm::FixedWindow
 /// [`SlidingWindow`]: crate::algorithm::SlidingWindow
-pub trait Scripted: Algorithm + Clone + sealed::Steps {}
+pub trait Scripted: Algorithm + Clone + sealed::Steps {
+    /// Whether Redis, which counts whole microseconds in numbers below 2^53, can keep its quota.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot: why, and what to do.
+    fn fits(&self) -> Result<(), UnfitQuota> {
+        self.check_fit()
+    }
+}
 
 pub(super) mod sealed {
     use super::UnfitQuota;

@@ -1,0 +1,90 @@
+//! Where a file says that budgets are kept.
+
+use std::sync::Arc;
+
+use super::error::{ConfigError, Source};
+use super::policy::duration;
+use super::raw::{RawPolicy, RawRedis, StoreName};
+use crate::limiter::{IntoLimiter, Limiter};
+
+#[cfg(feature = "redis")]
+pub(super) use crate::store::redis::{Redis, Scripted as Kept};
+#[cfg(feature = "redis")]
+use crate::{limiter::RateLimiter, store::redis::RedisStore};
+
+/// There is none without the feature.
+#[cfg(not(feature = "redis"))]
+#[derive(Clone)]
+pub(super) enum Redis {}
+
+#[cfg(not(feature = "redis"))]
+pub(super) use crate::algorithm::Algorithm as Kept;
+
+/// Where the budgets of one policy are.
+pub(super) enum Place {
+    Memory,
+    /// Under this name.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
+    Redis(Redis, String),
+}
+
+/// The servers of `[redis]`.
+#[cfg(feature = "redis")]
+pub(super) fn redis(source: &Source<'_>, raw: RawRedis) -> Result<Redis, ConfigError> {
+    use super::raw::OneOrMany;
+
+    let at = raw.url.span();
+    let mut builder = match (raw.url.into_inner(), raw.master) {
+        (OneOrMany::One(url), None) => Redis::single(url),
+        (OneOrMany::Many(urls), None) => Redis::cluster(urls),
+        (urls, Some(master)) => Redis::sentinel(master, urls.into_vec()),
+    };
+    if let Some(timeout) = &raw.timeout {
+        builder = builder.timeout(duration(source, "timeout", timeout)?);
+    }
+    if let Some(prefix) = raw.prefix {
+        builder = builder.prefix(prefix);
+    }
+    builder.open().map_err(|error| source.error(&at, error))
+}
+
+#[cfg(not(feature = "redis"))]
+pub(super) fn redis(source: &Source<'_>, raw: RawRedis) -> Result<Redis, ConfigError> {
+    let _ = (duration, raw.master, raw.timeout, raw.prefix);
+    Err(source.error(&raw.url.span(), "this program was built without Redis; build it with the feature `redis`"))
+}
+
+impl Place {
+    /// Of a policy of the route that begins with `path`: where it says, or else on Redis if there is one.
+    pub(super) fn of(
+        source: &Source<'_>,
+        raw: &RawPolicy,
+        path: &str,
+        redis: Option<&Redis>,
+    ) -> Result<Self, ConfigError> {
+        let name = || format!("{path}:{}", raw.name.get_ref());
+        match (&raw.store, redis) {
+            (Some(store), None) if *store.get_ref() == StoreName::Redis => {
+                let problem = "store = \"redis\" needs a server; write [redis] with url = \"redis://HOST:PORT\" at the top of the file";
+                Err(source.error(&store.span(), problem))
+            }
+            (Some(store), _) if *store.get_ref() == StoreName::Memory => Ok(Self::Memory),
+            (_, Some(redis)) => Ok(Self::Redis(redis.clone(), name())),
+            (_, None) => Ok(Self::Memory),
+        }
+    }
+
+    /// The limiter, or why Redis cannot keep its quota.
+    pub(super) fn keep<A: Kept>(self, algorithm: A) -> Result<Arc<dyn Limiter>, String> {
+        match self {
+            Self::Memory => Ok(algorithm.into_limiter()),
+            #[cfg(feature = "redis")]
+            Self::Redis(redis, name) => {
+                algorithm.fits().map_err(|problem| problem.to_string())?;
+                Ok(RateLimiter::new(algorithm, RedisStore::new(&redis, &name)).into_limiter())
+            }
+            #[cfg(not(feature = "redis"))]
+            Self::Redis(redis, _) => match redis {},
+        }
+    }
+}
