@@ -3,5 +3,6 @@
 
 pub mod http;
 pub mod oracle;
+pub mod proxy;
 pub mod redis;
 pub mod server;

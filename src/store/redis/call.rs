@@ -6,14 +6,13 @@ use super::key::Key;
 
 /// A script that the server keeps under its hash.
 pub(super) struct Script {
-    pub(super) name: &'static str,
     pub(super) source: &'static str,
     hash: OnceLock<String>,
 }
 
 impl Script {
-    pub(super) const fn new(name: &'static str, source: &'static str) -> Self {
-        Self { name, source, hash: OnceLock::new() }
+    pub(super) const fn new(source: &'static str) -> Self {
+        Self { source, hash: OnceLock::new() }
     }
 
     /// The SHA-1 of the source, in hexadecimal, as `EVALSHA` takes it.

@@ -9,6 +9,10 @@ mod lines;
 mod link;
 mod mirror;
 mod script;
+#[cfg(test)]
+#[path = "../../../tests/support/redis.rs"]
+#[allow(dead_code, unreachable_pub, missing_debug_implementations, reason = "shared with other tests")]
+mod servers;
 mod store;
 mod together;
 

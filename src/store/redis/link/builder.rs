@@ -36,7 +36,7 @@ impl RedisBuilder {
             servers,
             timeout: Duration::from_millis(50),
             connect_timeout: Duration::from_secs(1),
-            max_in_flight: 256,
+            max_in_flight: 4_096,
             prefix: "sluice".to_owned(),
             secret: Vec::new(),
         }
@@ -56,7 +56,8 @@ impl RedisBuilder {
         self
     }
 
-    /// How many calls to one server may be under way at a time, 1 at the least; 256 by default. More fail at once.
+    /// How many calls to one server may be under way at a time, 1 at the least; 4,096 by default: about as
+    /// many as a server answers within the timeout. More fail at once.
     pub const fn max_in_flight(mut self, calls: usize) -> Self {
         self.max_in_flight = if calls == 0 { 1 } else { calls };
         self
@@ -88,6 +89,12 @@ impl RedisBuilder {
             max_in_flight: self.max_in_flight,
             looked: AtomicBool::new(false),
         });
+        if self.prefix.contains(['{', '}']) {
+            return Err(Fault::new(
+                Reason::Misconfigured,
+                "the prefix has a brace, by which a cluster would take it for a key; leave it out",
+            ));
+        }
         let parse = |urls: &[String]| urls.iter().map(|url| address::parse(url)).collect::<Result<Vec<_>, _>>();
         let topology = match &self.servers {
             Servers::Single(url) => {

@@ -3,8 +3,6 @@
 //! The `redis` crate speaks the protocol, over one connection per node. When to connect, how long to wait, whom to ask
 //! and when not to ask at all is decided here: a client that repeats a call whose answer it missed would charge twice.
 
-#![allow(unreachable_pub, unused_imports, reason = "re-exported once the store is put together")]
-
 mod address;
 mod alone;
 mod breaker;

@@ -95,47 +95,42 @@ macro_rules! lua {
     };
 }
 
-static BUCKET: Script = Script::new("bucket", lua!("open", "bucket_read", "bucket_take", "close"));
+static BUCKET: Script = Script::new(lua!("open", "bucket_read", "bucket_take", "close"));
 
-static FIXED_WINDOW: Script =
-    Script::new("fixed_window", lua!("open", "fixed_window_read", "fixed_window_take", "close"));
+static FIXED_WINDOW: Script = Script::new(lua!("open", "fixed_window_read", "fixed_window_take", "close"));
 
-static SLIDING_WINDOW: Script =
-    Script::new("sliding_window", lua!("open", "sliding_window_read", "sliding_window_take", "close"));
+static SLIDING_WINDOW: Script = Script::new(lua!("open", "sliding_window_read", "sliding_window_take", "close"));
 
 /// The script of one algorithm.
 fn script_of<A: Scripted>() -> &'static Script {
-    // Numbers begin with 1.
-    [&BUCKET, &FIXED_WINDOW, &SLIDING_WINDOW][A::NUMBER as usize - 1]
+    match A::NUMBER {
+        1 => &BUCKET,
+        2 => &FIXED_WINDOW,
+        _ => &SLIDING_WINDOW,
+    }
 }
 
-static SEVERAL: Script = Script::new(
-    "several",
-    concat!(
-        lua!("several_open"),
-        "elseif algorithm == '1' then\n",
-        lua!("bucket_read", "bucket_take"),
-        "elseif algorithm == '2' then\n",
-        lua!("fixed_window_read", "fixed_window_take"),
-        "else\n",
-        lua!("sliding_window_read", "sliding_window_take"),
-        lua!("several_close"),
-    ),
-);
+static SEVERAL: Script = Script::new(concat!(
+    lua!("several_open"),
+    "elseif algorithm == '1' then\n",
+    lua!("bucket_read", "bucket_take"),
+    "elseif algorithm == '2' then\n",
+    lua!("fixed_window_read", "fixed_window_take"),
+    "else\n",
+    lua!("sliding_window_read", "sliding_window_take"),
+    lua!("several_close"),
+));
 
-static GIVE_BACK: Script = Script::new(
-    "give_back",
-    concat!(
-        lua!("give_back_open"),
-        "elseif algorithm == '1' then\n",
-        lua!("bucket_read", "bucket_give_back"),
-        "elseif algorithm == '2' then\n",
-        lua!("fixed_window_read", "fixed_window_give_back"),
-        "else\n",
-        lua!("sliding_window_read", "sliding_window_give_back"),
-        lua!("give_back_close"),
-    ),
-);
+static GIVE_BACK: Script = Script::new(concat!(
+    lua!("give_back_open"),
+    "elseif algorithm == '1' then\n",
+    lua!("bucket_read", "bucket_give_back"),
+    "elseif algorithm == '2' then\n",
+    lua!("fixed_window_read", "fixed_window_give_back"),
+    "else\n",
+    lua!("sliding_window_read", "sliding_window_give_back"),
+    lua!("give_back_close"),
+));
 
 /// From here on, a double does not hold every whole number.
 const EXACT: u64 = 1 << 53;

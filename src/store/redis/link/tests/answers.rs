@@ -129,7 +129,7 @@ async fn f12_too_many_clients() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_wrong_with_a_call_is_not_held_against_the_server() {
-    static WRONG: Script = Script::new("wrong", "return redis.call('LPUSH', KEYS[1], 'x')");
+    static WRONG: Script = Script::new("return redis.call('LPUSH', KEYS[1], 'x')");
     let server = RedisServer::start();
     server.run::<()>(&["ACL", "SETUSER", "narrow", "on", ">geheim", "~nothing", "+@all"]);
     let redis = patient(&server);
@@ -168,7 +168,7 @@ async fn a_url_chooses_the_database_and_the_socket() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_of_all_kinds_arrive_as_they_are() {
-    static KINDS: Script = Script::new("kinds", "return {1, 'two', false, {ok = 'OK'}}");
+    static KINDS: Script = Script::new("return {1, 'two', false, {ok = 'OK'}}");
     let server = RedisServer::start();
     let call = Call { script: &KINDS, ..add("a") };
     let answer = patient(&server).call(&call).await.unwrap();

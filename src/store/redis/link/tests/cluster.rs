@@ -62,7 +62,7 @@ async fn one_url_is_enough(cluster: &RedisCluster) {
 }
 
 async fn keys_of_one_slot_go_together(cluster: &RedisCluster) {
-    static BOTH: Script = Script::new("both", "redis.call('INCR', KEYS[1]) return redis.call('INCR', KEYS[2])");
+    static BOTH: Script = Script::new("redis.call('INCR', KEYS[1]) return redis.call('INCR', KEYS[2])");
     let names = |limiter| Names::new("test", limiter, b"");
     let key = |limiter, name: &str| names(limiter).key(names(limiter).tag(&PartitionKey::from(name)), 'b');
     let redis = open(cluster);

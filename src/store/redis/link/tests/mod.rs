@@ -5,9 +5,6 @@
 #[path = "../../../../../tests/support/proxy.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod proxy;
-#[path = "../../../../../tests/support/redis.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod servers;
 
 mod answers;
 mod cluster;
@@ -21,14 +18,14 @@ use std::time::Duration;
 use smallvec::smallvec;
 use tokio::time::Instant;
 
-use self::servers::RedisServer;
 use super::*;
 use crate::partition::PartitionKey;
 use crate::store::redis::call::Script;
 use crate::store::redis::key::{Key, Names};
+use crate::store::redis::servers::{self, RedisServer};
 
 /// Charges, as the real scripts do, and tells how much was charged in all.
-static ADD: Script = Script::new("add", "return redis.call('INCRBY', KEYS[1], ARGV[1])");
+static ADD: Script = Script::new("return redis.call('INCRBY', KEYS[1], ARGV[1])");
 
 const PLENTY: Duration = Duration::from_secs(5);
 

@@ -3,22 +3,19 @@
 mod hostile;
 mod lives;
 mod queue;
-#[path = "../../../../../tests/support/redis.rs"]
-#[allow(dead_code, unreachable_pub, missing_debug_implementations, reason = "shared with other tests")]
-mod server;
 mod traces;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ::redis::{Cmd, Connection, Pipeline, Value, cmd};
 
-use self::server::RedisServer;
 use super::sealed::Steps;
 use super::{Answer, BUCKET, FIXED_WINDOW, GIVE_BACK, SEVERAL, SLIDING_WINDOW};
 use crate::algorithm::{Algorithm, FixedWindow, GcraState, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::partition::PartitionKey;
 use crate::store::redis::call::{Call, Script};
 use crate::store::redis::key::{Key, Names};
+use crate::store::redis::servers::RedisServer;
 use crate::time::Timestamp;
 
 const ALL: [&Script; 5] = [&BUCKET, &FIXED_WINDOW, &SLIDING_WINDOW, &SEVERAL, &GIVE_BACK];
@@ -41,7 +38,7 @@ fn command(call: &Call, hash: &str) -> Cmd {
 fn load(connection: &mut Connection) {
     for script in ALL {
         let hash: String = cmd("SCRIPT").arg("LOAD").arg(script.source).query(connection).unwrap();
-        assert_eq!(hash, script.hash(), "{}", script.name);
+        assert_eq!(hash, script.hash(), "{}", script.source);
     }
 }
 
@@ -66,7 +63,7 @@ impl Told {
         let mut connection = server.connection();
         let hashes = ALL.map(|script| {
             let parts: Vec<_> = script.source.split("call('TIME')").collect();
-            assert_eq!(parts.len(), 2, "{} asks for the time once", script.name);
+            assert_eq!(parts.len(), 2, "this asks for the time more than once: {}", script.source);
             let source = parts.join("call('MGET', 'seconds', 'micros')");
             (script.name, cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).unwrap())
         });
