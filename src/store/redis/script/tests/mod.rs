@@ -65,7 +65,7 @@ impl Told {
             let parts: Vec<_> = script.source.split("call('TIME')").collect();
             assert_eq!(parts.len(), 2, "this asks for the time more than once: {}", script.source);
             let source = parts.join("call('MGET', 'seconds', 'micros')");
-            (script.name, cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).unwrap())
+            (script.source, cmd("SCRIPT").arg("LOAD").arg(source).query(&mut connection).unwrap())
         });
         Self { connection, hashes: hashes.into(), pipeline: Pipeline::new(), _server: server }
     }
@@ -74,7 +74,7 @@ impl Told {
     fn add(&mut self, micros: u64, call: &Call) {
         let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
         self.pipeline.cmd("MSET").arg("seconds").arg(seconds).arg("micros").arg(micros).ignore();
-        let (_, hash) = self.hashes.iter().find(|(name, _)| *name == call.script.name).unwrap();
+        let (_, hash) = self.hashes.iter().find(|(source, _)| *source == call.script.source).unwrap();
         self.pipeline.add_command(command(call, hash));
     }
 
