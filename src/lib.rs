@@ -28,7 +28,7 @@
 //!
 //! - [`Quota`]: so many per period, with a burst.
 //! - [`algorithm`]: token bucket, leaky bucket, fixed and sliding window, or [your own](algorithm::Algorithm).
-//! - [`store`]: where the state lives; in memory, of a fixed size.
+//! - [`store`]: where the state lives; in memory, of a fixed size, or on Redis.
 //! - [`Limiter`]: an algorithm over a store ([`RateLimiter`]), the FIFO [`LeakyQueue`], or your own.
 //! - [`Policy`]: a limiter under a name, with a [`key`], a cost and conditions.
 //! - [`RateLimitLayer`]: one or more policies around a service.
@@ -64,8 +64,13 @@
 //!
 //! # Several machines
 //!
-//! State is in this process's memory: *n* processes behind a load balancer admit up to *n* times the
-//! limit together.
+//! State is in this process's memory, unless it is given to a `store::RedisStore` (feature `redis`): *n* processes behind
+//! a load balancer admit up to *n* times the limit together.
+//!
+//! On Redis, they share one. It decides in one round trip (also on several policies of a layer, if they are on one
+//! server), and each process remembers which keys are used up, so that refusals cost it nothing. While Redis cannot be
+//! reached, a policy does as its [`FailureMode`] says: by default, each process goes on with the same quota, and with what
+//! it has seen pass. A line that several processes share is a `RedisQueue`.
 //!
 //! # Crate features
 //!
@@ -80,6 +85,8 @@
 //! | `tonic` | no | reading the peer's address from tonic's `TcpConnectInfo` |
 //! | `config` | no | [`config`]: policies from TOML |
 //! | `unicode` | no | [`key::nfkc_casefold_trim`](key), which makes the spellings of a login name one |
+//! | `redis` | no | `store::RedisStore` and `RedisQueue`: limits that processes share; Redis 6 or later, or Valkey |
+//! | `redis-tls` | no | `rediss://` |
 //! | `test-util` | no | [`testing`] |
 //!
 //! # Minimum supported Rust version
@@ -164,6 +171,6 @@ pub use self::{
 };
 
 /// Holds the README's examples to what compiles.
-#[cfg(all(doctest, feature = "axum"))]
+#[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
