@@ -25,7 +25,6 @@ pub(crate) trait Joint: Any + Send {
 }
 
 impl Claim {
-    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     pub(crate) fn new(claim: impl Joint) -> Self {
         Self(Box::new(claim))
     }

@@ -97,6 +97,7 @@
 pub mod algorithm;
 #[cfg(feature = "http")]
 mod body;
+#[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
 mod claim;
 #[cfg(feature = "config")]
 pub mod config;

@@ -24,6 +24,7 @@ pub(super) struct RawClientIp {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[cfg_attr(not(feature = "redis"), allow(dead_code))]
 pub(super) struct RawRedis {
     pub(super) url: Spanned<OneOrMany>,
     pub(super) master: Option<String>,

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::error::{ConfigError, Source};
-use super::policy::duration;
 use super::raw::{RawPolicy, RawRedis, StoreName};
 use crate::limiter::{IntoLimiter, Limiter};
 
@@ -14,7 +13,6 @@ use crate::{limiter::RateLimiter, store::redis::RedisStore};
 
 /// There is none without the feature.
 #[cfg(not(feature = "redis"))]
-#[derive(Clone)]
 pub(super) enum Redis {}
 
 #[cfg(not(feature = "redis"))]
@@ -24,13 +22,14 @@ pub(super) use crate::algorithm::Algorithm as Kept;
 pub(super) enum Place {
     Memory,
     /// Under this name.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
+    #[cfg(feature = "redis")]
     Redis(Redis, String),
 }
 
 /// The servers of `[redis]`.
 #[cfg(feature = "redis")]
 pub(super) fn redis(source: &Source<'_>, raw: RawRedis) -> Result<Redis, ConfigError> {
+    use super::policy::duration;
     use super::raw::OneOrMany;
 
     let at = raw.url.span();
@@ -49,8 +48,8 @@ pub(super) fn redis(source: &Source<'_>, raw: RawRedis) -> Result<Redis, ConfigE
 }
 
 #[cfg(not(feature = "redis"))]
+#[allow(clippy::needless_pass_by_value, reason = "as with it")]
 pub(super) fn redis(source: &Source<'_>, raw: RawRedis) -> Result<Redis, ConfigError> {
-    let _ = (duration, raw.master, raw.timeout, raw.prefix);
     Err(source.error(&raw.url.span(), "this program was built without Redis; build it with the feature `redis`"))
 }
 
@@ -62,16 +61,25 @@ impl Place {
         path: &str,
         redis: Option<&Redis>,
     ) -> Result<Self, ConfigError> {
-        let name = || format!("{path}:{}", raw.name.get_ref());
         match (&raw.store, redis) {
             (Some(store), None) if *store.get_ref() == StoreName::Redis => {
                 let problem = "store = \"redis\" needs a server; write [redis] with url = \"redis://HOST:PORT\" at the top of the file";
                 Err(source.error(&store.span(), problem))
             }
             (Some(store), _) if *store.get_ref() == StoreName::Memory => Ok(Self::Memory),
-            (_, Some(redis)) => Ok(Self::Redis(redis.clone(), name())),
+            (_, Some(redis)) => Ok(Self::on(redis, path, raw.name.get_ref())),
             (_, None) => Ok(Self::Memory),
         }
+    }
+
+    #[cfg(feature = "redis")]
+    fn on(redis: &Redis, path: &str, policy: &str) -> Self {
+        Self::Redis(redis.clone(), format!("{path}:{policy}"))
+    }
+
+    #[cfg(not(feature = "redis"))]
+    fn on(redis: &Redis, _: &str, _: &str) -> Self {
+        match *redis {}
     }
 
     /// The limiter, or why Redis cannot keep its quota.
@@ -83,8 +91,6 @@ impl Place {
                 algorithm.fits().map_err(|problem| problem.to_string())?;
                 Ok(RateLimiter::new(algorithm, RedisStore::new(&redis, &name)).into_limiter())
             }
-            #[cfg(not(feature = "redis"))]
-            Self::Redis(redis, _) => match redis {},
         }
     }
 }
