@@ -80,6 +80,7 @@
 //! | `tonic` | no | reading the peer's address from tonic's `TcpConnectInfo` |
 //! | `config` | no | [`config`]: policies from TOML |
 //! | `unicode` | no | [`key::nfkc_casefold_trim`](key), which makes the spellings of a login name one |
+//! | `redis` | no | [`store::redis`] and [`RedisQueue`]: budgets and queues that many processes share (brings `queue`) |
 //! | `test-util` | no | [`testing`] |
 //!
 //! # Minimum supported Rust version
@@ -139,6 +140,8 @@ mod told;
 #[cfg(feature = "http")]
 mod verdict;
 
+#[cfg(feature = "redis")]
+pub use self::queue::RedisQueue;
 #[cfg(feature = "queue")]
 pub use self::queue::{LeakyQueue, QueueOrder};
 #[cfg(feature = "http")]
