@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use http::{Request, Response};
 use support::redis::RedisServer;
@@ -14,7 +15,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::store::redis::Redis;
 use tower_sluice::{
-    Check, Decision, FailureMode, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RedisQueue,
+    Decision, FailureMode, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RedisQueue,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -220,6 +221,39 @@ async fn the_last_in_line_gives_its_place_back() {
 }
 
 #[tokio::test]
+async fn a_place_is_given_back_from_wherever_it_is_left() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    let _ = take(&queue, "a").await;
+    let mut waits = Box::pin(queue.check(&key("a"), 1).decided());
+    until("it has a place", async || {
+        assert!((&mut waits).now_or_never().is_none());
+        left(&queue, "a").await == 8
+    })
+    .await;
+    // Its answer came before the one that told of it.
+    assert!((&mut waits).now_or_never().is_none());
+    std::thread::spawn(|| drop(waits)).join().unwrap();
+    until("its place is free", async || left(&queue, "a").await == 9).await;
+}
+
+#[test]
+fn a_runtime_may_end_while_somebody_waits() {
+    let server = RedisServer::start();
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    first.block_on(async {
+        let _ = take(&queue, "a").await;
+        let _ = join(&queue, "a").await;
+    });
+    drop(first);
+    assert_eq!(queue.waiting(), 0);
+    let next = second.block_on(take(&queue, "a")).delay();
+    assert!(next > HOUR - 60 * SECOND, "{next:?}");
+}
+
+#[tokio::test]
 async fn one_in_the_middle_leaves_a_hole() {
     let server = RedisServer::start();
     let queue = queue(&server, Quota::per_hour(1)).capacity(9);
@@ -285,12 +319,14 @@ async fn closing_sends_all_away() {
     queue.close();
     queue.close();
     for waiter in [one, other] {
-        assert_eq!(waiter.await.unwrap().unwrap_err().to_string(), "the queue was closed");
+        let answer = tokio::time::timeout(60 * SECOND, waiter).await.expect("at once").unwrap();
+        assert_eq!(answer.unwrap_err().to_string(), "the queue was closed");
     }
     assert_eq!(queue.waiting(), 0);
-    let Check::Ready(Err(_)) = queue.check(&key("b"), 1) else { panic!("it is closed") };
-    let Check::Ready(Err(_)) = queue.rehearse(&key("b"), 1) else { panic!("it is closed") };
-    let Some(Check::Ready(Err(_))) = queue.guard(&key("b"), 1, None) else { panic!("it is closed") };
+    let come = [queue.check(&key("b"), 1), queue.rehearse(&key("b"), 1), queue.guard(&key("b"), 1, None).unwrap()];
+    for check in come {
+        assert_eq!(check.decided().await.unwrap_err().to_string(), "the queue was closed");
+    }
     // The one that came last, at least.
     let elsewhere = self::queue(&server, Quota::per_hour(1)).capacity(9);
     until("a place was given back", async || left(&elsewhere, "a").await >= 8).await;

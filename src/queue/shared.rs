@@ -1,4 +1,5 @@
 use std::fmt;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -62,30 +63,32 @@ use crate::terms::Terms;
 /// # Leaving before the turn: holes
 ///
 /// Whoever is dropped while it waits gives its place back, in the background and by one more call. That works if nobody
-/// came after it; for the others have been told when to leave. Otherwise its place stays empty: a hole of *c* intervals in
-/// which nobody leaves. The same becomes of the place of a request that is dropped while it asks, of one whose answer got
-/// lost, and of all who wait when a process ends.
+/// came after it, for the others have been told already when to leave. Otherwise the place stays empty: a hole, in which
+/// nobody leaves for *c* intervals. The same becomes of the place of a request that is dropped while it asks, of one whose
+/// answer got lost, and of all who wait when a process dies.
 ///
-/// So the line loses at most the intervals of those who left, and never admits too much for it. At no time can a line
-/// consist of more holes than its `capacity`, or last longer than `max_wait`. An attacker who
-/// comes and goes can therefore fill a line with holes and keep others of its key out, which a
-/// `LeakyQueue` prevents. If clients share a key, put a [bucket](crate::algorithm::TokenBucket) per client
-/// [before it](LeakyQueue#clients-that-come-and-go).
+/// So one that left takes as much of the line as if it had stayed, and no more: the line loses at most the intervals of
+/// those who left, of which there are never more than `capacity` at a time, nor more than `max_wait` lasts. Too many
+/// are never let in for it. But to leave is easier than to stay: whoever comes and goes can keep a
+/// line full, which a `LeakyQueue` prevents. If strangers share a key, put a
+/// [bucket](crate::algorithm::TokenBucket) per client [before it](LeakyQueue#clients-that-come-and-go).
 ///
 /// # When Redis is out of reach
 ///
-/// An arrival fails within the [timeout](crate::store::redis::RedisBuilder::timeout), and at once while the breaker is open.
-/// Those who wait are not affected. For the [local guard](crate::FailureMode::LocalGuard) there is a `LeakyQueue` of this process,
-/// of the same quota and bounds, in which a place is taken along with each that Redis gives, so that those who come then
-/// get in line behind those who wait. It does not see what other processes let in, and keeps the places of those who left.
-/// What it admits, Redis is not told.
+/// An arrival fails within the [timeout](crate::store::redis::RedisBuilder::timeout), and at once while the breaker is
+/// open. Those who wait already are not affected. For the [local guard](crate::FailureMode::LocalGuard) there is a
+/// `LeakyQueue` of this process alone, of the same quota and bounds. With each place that Redis gives, one is taken there, too; so
+/// who comes then gets in line behind those who wait here. The guard knows nothing of other processes, and it keeps the
+/// places of those who left. Redis is not told later whom it let in.
+///
+/// When a primary fails and a replica takes over, places that were not replicated are given a second time: up to burst +
+/// rate × lag per key.
 ///
 /// # Memory and cost
 ///
-/// One round trip per arrival, also for one that is refused. Redis keeps one integer per key, until
-/// the line is empty, and nothing per waiter: some 130 bytes, of which the name takes more than half.
-/// Here, at most [`max_waiters`](Self::max_waiters) wait at a time, each with a timer of its own, and with its place in the guard's line.
-/// There is no task and no lock.
+/// One round trip per arrival, also for one that is refused. Until its line is empty, a key takes some 150
+/// bytes on the server, however many wait. Here, at most [`max_waiters`](Self::max_waiters) wait at a time, each in about
+/// 1 kB, on a timer of its own. There is no task for it, and no lock is held.
 ///
 /// # Cancel safety
 ///
@@ -240,7 +243,9 @@ impl Shared {
 
     async fn wait_turn(self: Arc<Self>, key: PartitionKey, cost: u32, patience: Option<Duration>) -> Answered {
         let (_seat, patience) = self.seat(patience);
-        let decision = match self.join(&key, cost, patience).await? {
+        // In a box of its own, since it takes thirty times as much room as the wait.
+        let place = Box::pin(self.join(&key, cost, patience)).await?;
+        let decision = match place {
             Place::Refused(decision) => return Ok(decision),
             Place::Given(decision) if decision.delay().is_zero() => return Ok(decision),
             Place::Given(decision) => decision,
@@ -253,19 +258,22 @@ impl Shared {
         Ok(decision.with_delay(answered.elapsed()))
     }
 
-    /// What becomes of `turn`, unless the queue is closed first.
-    async fn unless_closed<T>(&self, turn: impl Future<Output = Result<T, LimiterError>>) -> Result<T, LimiterError> {
+    /// What becomes of `turn`, unless the queue is closed first. By reference: one that is passed on is kept twice.
+    async fn unless_closed<T>(
+        &self,
+        turn: Pin<&mut impl Future<Output = Result<T, LimiterError>>>,
+    ) -> Result<T, LimiterError> {
         let mut is_closed = self.is_closed.subscribe();
+        // Or a place would be asked for in vain.
+        if *is_closed.borrow() {
+            return Err(closed());
+        }
         tokio::select! {
             // Those whose turn has come may go.
             biased;
             answer = turn => answer,
             _ = is_closed.wait_for(|is_closed| *is_closed) => Err(closed()),
         }
-    }
-
-    fn is_closed(&self) -> bool {
-        *self.is_closed.borrow()
     }
 
     fn give_back_soon(self: Arc<Self>, runtime: &Handle, key: PartitionKey, cost: u32, receipt: Receipt) {
@@ -311,12 +319,9 @@ impl Limiter for RedisQueue {
     /// For this one request, `patience` bounds the wait as [`max_wait`](Self::max_wait) does, from its arrival at Redis
     /// on; a turn that comes when the patience ends comes too late.
     fn check_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Check {
-        if self.shared.is_closed() {
-            return Check::Ready(Err(closed()));
-        }
         let (shared, key) = (Arc::clone(&self.shared), key.clone());
         Check::Pending(Box::pin(async move {
-            let turn = Arc::clone(&shared).wait_turn(key, cost, patience);
+            let turn = pin!(Arc::clone(&shared).wait_turn(key, cost, patience));
             shared.unless_closed(turn).await
         }))
     }
@@ -352,13 +357,10 @@ impl Limiter for RedisQueue {
 
     /// Takes a place in line that nobody waits in.
     fn rehearse(&self, key: &PartitionKey, cost: u32) -> Check {
-        if self.shared.is_closed() {
-            return Check::Ready(Err(closed()));
-        }
         let (shared, key) = (Arc::clone(&self.shared), key.clone());
         Check::Pending(Box::pin(async move {
             let (Place::Given(decision) | Place::Refused(decision)) =
-                shared.unless_closed(shared.join(&key, cost, None)).await?;
+                shared.unless_closed(pin!(shared.join(&key, cost, None))).await?;
             Ok(decision)
         }))
     }
