@@ -16,13 +16,13 @@ use crate::quota::Quota;
 use crate::store::redis::{Place, Redis, RedisLine, UnfitQuota, mark, of_guard};
 use crate::terms::Terms;
 
-/// A [`LeakyQueue`] whose lines many processes share, on Redis (7.0 or later) or Valkey: requests of a key leave one by one
-/// at the quota's rate over all of them.
+/// A [`LeakyQueue`] whose lines many processes share, on Redis (7.0 or later) or Valkey: requests of a key leave one by
+/// one at the quota's rate over all of them.
 ///
 /// A request asks Redis once, on arrival. It is given a place, with the time at which to leave, or is refused: if
 /// [`capacity`](Self::capacity) intervals are taken already, or if its turn would come later than
-/// [`max_wait`](Self::max_wait). The refusal says exactly when a retry would be accepted. Then it waits here, on tokio's
-/// timer, and Redis does not hear of it again.
+/// [`max_wait`](Self::max_wait). The refusal says exactly when a retry would be accepted. Then it waits here, on
+/// tokio's timer, and Redis does not hear of it again.
 ///
 /// What is said of a `LeakyQueue` on [bursts](LeakyQueue#bursts), on [how many to let
 /// wait](LeakyQueue#how-many-to-let-wait), on what is [behind a proxy](LeakyQueue#behind-a-proxy) and on
@@ -50,12 +50,12 @@ use crate::terms::Terms;
 /// # Order and accuracy
 ///
 /// The order of arrival at Redis is the order of departure, to the microsecond of its clock and at exact intervals. A
-/// process counts the wait from when the answer came, so nobody leaves before its turn. It is late by the
-/// answer's way, and by the up to one millisecond of tokio's timer. So two that leave one after the other may be closer than an
+/// process counts the wait from when the answer came, so nobody leaves before its turn. It is late by the answer's way,
+/// and by the up to one millisecond of tokio's timer. So two that leave one after the other may be closer than an
 /// interval by as much as the second is less late than the first; nothing adds up.
 ///
-/// A request of cost *c* holds up those behind it for *c* intervals, as in a `LeakyQueue`. A cost of zero neither waits nor
-/// counts.
+/// A request of cost *c* holds up those behind it for *c* intervals, as in a `LeakyQueue`. A cost of zero neither waits
+/// nor counts.
 ///
 /// The numbers of a decision (what is left, and when all is as new) are those of the arrival. Its
 /// [`delay`](Decision::delay) is the wait since the answer came.
@@ -63,32 +63,32 @@ use crate::terms::Terms;
 /// # Leaving before the turn: holes
 ///
 /// Whoever is dropped while it waits gives its place back, in the background and by one more call. That works if nobody
-/// came after it, for the others have been told already when to leave. Otherwise the place stays empty: a hole, in which
-/// nobody leaves for *c* intervals. The same becomes of the place of a request that is dropped while it asks, of one whose
-/// answer got lost, and of all who wait when a process dies.
+/// came after it, for the others have been told already when to leave. Otherwise the place stays empty: a hole, in
+/// which nobody leaves for *c* intervals. The same becomes of the place of a request that is dropped while it asks, of
+/// one whose answer got lost, and of all who wait when a process dies.
 ///
 /// So one that left takes as much of the line as if it had stayed, and no more: the line loses at most the intervals of
 /// those who left, of which there are never more than `capacity` at a time, nor more than `max_wait` lasts. Too many
-/// are never let in for it. But to leave is easier than to stay: whoever comes and goes can keep a
-/// line full, which a `LeakyQueue` prevents. If strangers share a key, put a
-/// [bucket](crate::algorithm::TokenBucket) per client [before it](LeakyQueue#clients-that-come-and-go).
+/// are never let in for it. But to leave is easier than to stay: whoever comes and goes can keep a line full, which a
+/// `LeakyQueue` prevents. If strangers share a key, put a [bucket](crate::algorithm::TokenBucket) per client [before
+/// it](LeakyQueue#clients-that-come-and-go).
 ///
 /// # When Redis is out of reach
 ///
 /// An arrival fails within the [timeout](crate::store::redis::RedisBuilder::timeout), and at once while the breaker is
 /// open. Those who wait already are not affected. For the [local guard](crate::FailureMode::LocalGuard) there is a
-/// `LeakyQueue` of this process alone, of the same quota and bounds. With each place that Redis gives, one is taken there, too; so
-/// who comes then gets in line behind those who wait here. The guard knows nothing of other processes, and it keeps the
-/// places of those who left. Redis is not told later whom it let in.
+/// `LeakyQueue` of this process alone, of the same quota and bounds. With each place that Redis gives, one is taken
+/// there, too; so who comes then gets in line behind those who wait here. The guard knows nothing of other processes,
+/// and it keeps the places of those who left. Redis is not told later whom it let in.
 ///
-/// When a primary fails and a replica takes over, places that were not replicated are given a second time: up to burst +
-/// rate × lag per key.
+/// When a primary fails and a replica takes over, places that were not replicated are given a second time: those of one
+/// lag, and at most burst and capacity of a key.
 ///
 /// # Memory and cost
 ///
-/// One round trip per arrival, also for one that is refused. Until its line is empty, a key takes some 150
-/// bytes on the server, however many wait. Here, at most [`max_waiters`](Self::max_waiters) wait at a time, each in about
-/// 1 kB, on a timer of its own. There is no task for it, and no lock is held.
+/// One round trip per arrival, also for one that is refused. Until its line is empty, a key takes some 150 bytes on the
+/// server, however many wait. Here, at most [`max_waiters`](Self::max_waiters) wait at a time, each in about 1 kB, on a
+/// timer of its own. There is no task for it, and no lock is held.
 ///
 /// # Cancel safety
 ///
@@ -96,8 +96,8 @@ use crate::terms::Terms;
 ///
 /// # Errors
 ///
-/// A [`LimiterError`] whose source is the [`Fault`](crate::store::redis::Fault) if Redis gives no answer, and one without if the
-/// queue is [closed](Self::close).
+/// A [`LimiterError`] whose source is the [`Fault`](crate::store::redis::Fault) if Redis gives no answer, and one
+/// without if the queue is [closed](Self::close).
 pub struct RedisQueue {
     redis: Redis,
     name: Box<str>,
@@ -151,8 +151,8 @@ impl RedisQueue {
         Self::build(&self.redis, &self.name, self.quota, bounds)
     }
 
-    /// How many requests of one key may wait over all processes, if each costs 1: the longest wait is as many intervals.
-    /// Zero refuses whatever cannot leave at once.
+    /// How many requests of one key may wait over all processes, if each costs 1: the longest wait is as many
+    /// intervals. Zero refuses whatever cannot leave at once.
     ///
     /// # Panics
     ///
@@ -177,9 +177,9 @@ impl RedisQueue {
         self.with(Bounds { max_wait, ..self.bounds })
     }
 
-    /// How many requests may wait in this process, for their turns or for Redis, over all keys together: the
-    /// bound on memory. Whoever comes then is let in only if it may leave at once, and else told to come back when it
-    /// would have been its turn.
+    /// How many requests may wait in this process, for their turns or for Redis, over all keys together: the bound on
+    /// memory. Whoever comes then is let in only if it may leave at once, and else told to come back when it would have
+    /// been its turn.
     #[must_use]
     pub fn max_waiters(self, waiters: usize) -> Self {
         self.with(Bounds { max_waiters: waiters, ..self.bounds })
@@ -197,9 +197,9 @@ impl RedisQueue {
         RedisLine::check_fit(quota, capacity, max_wait)
     }
 
-    /// Sends all who wait in this process away at once, with a [`LimiterError`], and whoever comes from now on, too. To be
-    /// called when a server shuts down. Their places are given back as far as that is [possible](#leaving-before-the-turn-holes).
-    /// A second call does nothing.
+    /// Sends all who wait in this process away at once, with a [`LimiterError`], and whoever comes from now on, too. To
+    /// be called when a server shuts down. Their places are given back as far as that is
+    /// [possible](#leaving-before-the-turn-holes). A second call does nothing.
     pub fn close(&self) {
         self.shared.is_closed.send_replace(true);
         self.shared.guard.close();
