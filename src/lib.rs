@@ -147,6 +147,8 @@ mod told;
 #[cfg(feature = "http")]
 mod verdict;
 
+#[cfg(feature = "redis")]
+pub use self::queue::RedisQueue;
 #[cfg(feature = "queue")]
 pub use self::queue::{LeakyQueue, QueueOrder};
 #[cfg(feature = "http")]

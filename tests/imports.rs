@@ -23,7 +23,7 @@ const PICTURE: &[(&str, &[&str])] = &[
     ("store", &["algorithm", "claim", "decision", "partition", "quota", "sip", "sync", "telemetry", "time"]),
     // One decision.
     ("limiter", &["algorithm", "claim", "decision", "partition", "store", "terms"]),
-    ("queue", &["algorithm", "decision", "limiter", "partition", "quota", "sync", "terms", "time"]),
+    ("queue", &["algorithm", "decision", "limiter", "partition", "quota", "store", "sync", "terms", "time"]),
     ("throttle", &["decision", "limiter", "partition"]),
     ("testing", &["algorithm", "decision", "partition", "quota", "store", "time"]),
     // From here on, HTTP.

@@ -8,12 +8,12 @@ use toml::Spanned;
 use super::error::{ConfigError, Source};
 use super::key::KeySpec;
 use super::raw::{AlgorithmName, OnMissingKey, OnStoreError, OrderName, RawPolicy, TimeText};
-use super::store::Place;
+use super::store::{Line, Place};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::key::ClientIp;
-use crate::limiter::{IntoLimiter, Limiter};
+use crate::limiter::Limiter;
 use crate::policy::{FailureMode, MissingKey, Policy, PolicyError};
-use crate::queue::{LeakyQueue, QueueOrder};
+use crate::queue::QueueOrder;
 use crate::quota::Quota;
 
 pub(super) fn build(
@@ -97,21 +97,17 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, place: Place) -> Result<Arc<dyn
         AlgorithmName::FixedWindow => place.keep(FixedWindow::new(quota)),
         AlgorithmName::SlidingWindow => place.keep(SlidingWindow::new(quota)),
         AlgorithmName::LeakyQueue => {
-            let mut queue = LeakyQueue::new(quota);
-            if let Some(capacity) = &raw.capacity {
-                let capacity = count(source, "capacity", 0, capacity)?;
-                queue = queue.capacity(usize::try_from(capacity).unwrap_or(usize::MAX));
-            }
-            if let Some(max_wait) = &raw.max_wait {
-                queue = queue.max_wait(duration(source, "max-wait", max_wait)?);
-            }
-            if let Some(order) = &raw.order {
-                queue = queue.order(match order.get_ref() {
+            let capacity = raw.capacity.as_ref().map(|capacity| count(source, "capacity", 0, capacity)).transpose()?;
+            let line = Line {
+                quota,
+                capacity: capacity.map(|capacity| usize::try_from(capacity).unwrap_or(usize::MAX)),
+                max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
+                order: raw.order.as_ref().map_or(QueueOrder::OldestFirst, |order| match order.get_ref() {
                     OrderName::OldestFirst => QueueOrder::OldestFirst,
                     OrderName::NewestFirst => QueueOrder::NewestFirst,
-                });
-            }
-            Ok(queue.into_limiter())
+                }),
+            };
+            place.keep_line(line)
         }
     };
     kept.map_err(|problem| source.error(&raw.per.span(), problem))

@@ -1,15 +1,18 @@
 //! Where a file says that budgets are kept.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::error::{ConfigError, Source};
 use super::raw::{RawPolicy, RawRedis, StoreName};
 use crate::limiter::{IntoLimiter, Limiter};
+use crate::queue::{LeakyQueue, QueueOrder};
+use crate::quota::Quota;
 
 #[cfg(feature = "redis")]
 pub(super) use crate::store::redis::{Redis, Scripted as Kept};
 #[cfg(feature = "redis")]
-use crate::{limiter::RateLimiter, store::redis::RedisStore};
+use crate::{limiter::RateLimiter, queue::RedisQueue, store::redis::RedisStore};
 
 /// There is none without the feature.
 #[cfg(not(feature = "redis"))]
@@ -53,6 +56,15 @@ pub(super) fn redis(source: &Source<'_>, raw: RawRedis) -> Result<Redis, ConfigE
     Err(source.error(&raw.url.span(), "this program was built without Redis; build it with the feature `redis`"))
 }
 
+/// A queue as a file describes it.
+#[derive(Clone, Copy)]
+pub(super) struct Line {
+    pub(super) quota: Quota,
+    pub(super) capacity: Option<usize>,
+    pub(super) max_wait: Option<Duration>,
+    pub(super) order: QueueOrder,
+}
+
 impl Place {
     /// Of a policy of the route that begins with `path`: where it says, or else on Redis if there is one.
     pub(super) fn of(
@@ -90,6 +102,40 @@ impl Place {
             Self::Redis(redis, name) => {
                 algorithm.fits().map_err(|problem| problem.to_string())?;
                 Ok(RateLimiter::new(algorithm, RedisStore::new(&redis, &name)).into_limiter())
+            }
+        }
+    }
+
+    /// The same for a queue.
+    pub(super) fn keep_line(self, line: Line) -> Result<Arc<dyn Limiter>, String> {
+        let Line { quota, capacity, max_wait, order } = line;
+        match self {
+            Self::Memory => {
+                let mut queue = LeakyQueue::new(quota).order(order);
+                if let Some(capacity) = capacity {
+                    queue = queue.capacity(capacity);
+                }
+                if let Some(max_wait) = max_wait {
+                    queue = queue.max_wait(max_wait);
+                }
+                Ok(queue.into_limiter())
+            }
+            #[cfg(feature = "redis")]
+            Self::Redis(..) if order != QueueOrder::OldestFirst => {
+                Err("on Redis, a queue serves the oldest first; remove order, or write store = \"memory\"".to_owned())
+            }
+            #[cfg(feature = "redis")]
+            Self::Redis(redis, name) => {
+                RedisQueue::check_fit(&quota, capacity.unwrap_or(0), max_wait.unwrap_or_default())
+                    .map_err(|problem| problem.to_string())?;
+                let mut queue = RedisQueue::new(&redis, &name, quota);
+                if let Some(capacity) = capacity {
+                    queue = queue.capacity(capacity);
+                }
+                if let Some(max_wait) = max_wait {
+                    queue = queue.max_wait(max_wait);
+                }
+                Ok(queue.into_limiter())
             }
         }
     }

@@ -7,10 +7,15 @@ mod lines;
 mod models;
 mod room;
 mod seats;
+#[cfg(feature = "redis")]
+mod shared;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+
+#[cfg(feature = "redis")]
+pub use self::shared::RedisQueue;
 
 use self::driver::Shared;
 use self::lines::{Bounds, Lines};

@@ -167,9 +167,9 @@ fn own<'a, T>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::key::Names;
     use super::*;
     use crate::partition::PartitionKey;
+    use crate::store::redis::key::Names;
 
     fn tag() -> Tag {
         Names::new("", "", b"").tag(&PartitionKey::from("a"))

@@ -136,9 +136,9 @@ impl Lease {
 
 #[cfg(test)]
 mod tests {
-    use super::super::key::Names;
     use super::*;
     use crate::partition::PartitionKey;
+    use crate::store::redis::key::Names;
 
     fn tag() -> Tag {
         Names::new("", "", b"").tag(&PartitionKey::from("a"))

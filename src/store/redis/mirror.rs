@@ -85,11 +85,11 @@ impl<S: Copy> Mirror<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::key::Names;
     use super::*;
     use crate::algorithm::TokenBucket;
     use crate::partition::PartitionKey;
     use crate::quota::Quota;
+    use crate::store::redis::key::Names;
 
     const SECOND: u64 = 1_000_000_000;
 

@@ -5,8 +5,10 @@ mod call;
 mod flights;
 mod key;
 mod leases;
+mod line;
 mod lines;
 mod link;
+mod mark;
 mod mirror;
 mod script;
 #[cfg(test)]
@@ -16,6 +18,9 @@ mod servers;
 mod store;
 mod together;
 
+pub(crate) use self::line::RedisLine;
 pub use self::link::{BreakerState, Fault, NodeHealth, Reason, Redis, RedisBuilder};
+pub(crate) use self::mark::{mark, of_guard};
+pub(crate) use self::script::Place;
 pub use self::script::{Scripted, UnfitQuota};
 pub use self::store::RedisStore;

@@ -7,6 +7,7 @@ use super::flights::Flights;
 use super::key::Names;
 use super::leases::{LEASED, Leases};
 use super::link::Redis;
+use super::mark::{mark, of_guard};
 use super::mirror::Mirror;
 use super::script::Scripted;
 use super::together::RedisClaim;
@@ -159,18 +160,6 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
     fn enlist(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Claim> {
         Some(Claim::new(RedisClaim::new(self.asking(algorithm, key), cost)))
     }
-}
-
-/// On the receipts of charges that are the guard's: what the server never charged is not given back there. No
-/// algorithm's own receipts are that large.
-const GUARDS: u128 = 1 << 127;
-
-fn mark(receipt: Receipt) -> Receipt {
-    if receipt == Receipt::NONE { receipt } else { Receipt::new(receipt.value() | GUARDS) }
-}
-
-fn of_guard(receipt: Receipt) -> Option<Receipt> {
-    (receipt.value() & GUARDS != 0).then(|| Receipt::new(receipt.value() & !GUARDS))
 }
 
 impl<S> fmt::Debug for RedisStore<S> {

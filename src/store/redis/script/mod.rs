@@ -34,7 +34,8 @@ mod window;
 
 pub(super) use self::answer::{Answer, BadReply, Decisions};
 pub(super) use self::calls::{Charge, decide, decide_all, give_back};
-pub(super) use self::queue::{Place, QueueScript};
+pub(crate) use self::queue::Place;
+pub(super) use self::queue::QueueScript;
 pub use self::unfit::UnfitQuota;
 
 use super::call::Script;

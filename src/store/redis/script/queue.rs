@@ -53,6 +53,19 @@ impl QueueScript {
         self.max_cost
     }
 
+    /// How many requests of cost one would be let in at once, if nothing were owed.
+    pub(crate) fn limit(&self) -> u32 {
+        self.fitting(0)
+    }
+
+    /// How many would be let in at once, if `debt` were owed.
+    fn fitting(&self, debt: u128) -> u32 {
+        match (self.ahead + self.longest).checked_sub(debt) {
+            Some(room) => u32::try_from(room / self.gcra.price(1) + 1).unwrap_or(u32::MAX),
+            None => 0,
+        }
+    }
+
     /// The most that can be owed.
     fn most(&self) -> u128 {
         self.ahead + self.longest + self.gcra.price(self.max_cost)
@@ -118,11 +131,7 @@ impl QueueScript {
     /// The numbers of a key that owes `debt`: how many requests of cost one would be let in at once, if it owed
     /// nothing, and now.
     fn describe(&self, debt: u128, outcome: impl FnOnce(u32, u32) -> Decision) -> Decision {
-        let fitting = |debt: u128| match (self.ahead + self.longest).checked_sub(debt) {
-            Some(room) => u32::try_from(room / self.gcra.price(1) + 1).unwrap_or(u32::MAX),
-            None => 0,
-        };
-        outcome(fitting(0), fitting(debt)).with_reset_after(duration_from_nanos(self.gcra.nanos_ceil(debt)))
+        outcome(self.limit(), self.fitting(debt)).with_reset_after(duration_from_nanos(self.gcra.nanos_ceil(debt)))
     }
 
     /// Gives back a place if nobody came after it; one in the middle stays empty, for those behind it have been

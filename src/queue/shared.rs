@@ -1,0 +1,399 @@
+use std::fmt;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::{DEFAULT_MAX_WAIT, DEFAULT_MAX_WAITERS, LeakyQueue, closed, no_runtime};
+use crate::decision::{Check, Decision, LimiterError, Receipt};
+use crate::limiter::{IntoLimiter, Limiter};
+use crate::partition::PartitionKey;
+use crate::quota::Quota;
+use crate::store::redis::{Place, Redis, RedisLine, UnfitQuota, mark, of_guard};
+use crate::terms::Terms;
+
+/// A [`LeakyQueue`] whose lines many processes share, on Redis (7.0 or later) or Valkey: requests of a key leave one by
+/// one at the quota's rate over all of them.
+///
+/// A request asks Redis once, on arrival. It is given a place, with the time at which to leave, or is refused: if
+/// [`capacity`](Self::capacity) intervals are taken already, or if its turn would come later than
+/// [`max_wait`](Self::max_wait). The refusal says exactly when a retry would be accepted. Then it waits here, on
+/// tokio's timer, and Redis does not hear of it again.
+///
+/// What is said of a `LeakyQueue` on [bursts](LeakyQueue#bursts), on [how many to let
+/// wait](LeakyQueue#how-many-to-let-wait), on what is [behind a proxy](LeakyQueue#behind-a-proxy) and on
+/// [uploads](LeakyQueue#uploads) holds here, too. The differences:
+///
+/// | | `LeakyQueue` | `RedisQueue` |
+/// |---|---|---|
+/// | the rate holds for | a process | all processes with this name on this Redis |
+/// | one leaves before its turn | all behind it move up | only the last in line gives its place back |
+/// | order | [as you choose](crate::QueueOrder) | the oldest first |
+/// | [`peek`](Limiter::peek) | yes | no |
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use tower_sluice::store::Redis;
+/// use tower_sluice::{Policy, Quota, RedisQueue};
+///
+/// let redis = Redis::open("redis://10.0.0.7:6379")?;
+/// // All servers together call the partner ten times per second.
+/// let queue = RedisQueue::new(&redis, "partner", Quota::per_second(10)).capacity(50).max_wait(Duration::from_secs(5));
+/// let policy = Policy::new("partner", queue);
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Order and accuracy
+///
+/// The order of arrival at Redis is the order of departure, to the microsecond of its clock and at exact intervals. A
+/// process counts the wait from when the answer came, so nobody leaves before its turn. It is late by the answer's way,
+/// and by the up to one millisecond of tokio's timer. So two that leave one after the other may be closer than an
+/// interval by as much as the second is less late than the first; nothing adds up.
+///
+/// A request of cost *c* holds up those behind it for *c* intervals, as in a `LeakyQueue`. A cost of zero neither waits
+/// nor counts.
+///
+/// The numbers of a decision (what is left, and when all is as new) are those of the arrival. Its
+/// [`delay`](Decision::delay) is the wait since the answer came.
+///
+/// # Leaving before the turn: holes
+///
+/// Whoever is dropped while it waits gives its place back, in the background and by one more call. That works if nobody
+/// came after it, for the others have been told already when to leave. Otherwise the place stays empty: a hole, in
+/// which nobody leaves for *c* intervals. The same becomes of the place of a request that is dropped while it asks, of
+/// one whose answer got lost, and of all who wait when a process dies.
+///
+/// So one that left takes as much of the line as if it had stayed, and no more: the line loses at most the intervals of
+/// those who left, of which there are never more than `capacity` at a time, nor more than `max_wait` lasts. Too many
+/// are never let in for it. But to leave is easier than to stay: whoever comes and goes can keep a line full, which a
+/// `LeakyQueue` prevents. If strangers share a key, put a [bucket](crate::algorithm::TokenBucket) per client [before
+/// it](LeakyQueue#clients-that-come-and-go).
+///
+/// # When Redis is out of reach
+///
+/// An arrival fails within the [timeout](crate::store::redis::RedisBuilder::timeout), and at once while the breaker is
+/// open. Those who wait already are not affected. For the [local guard](crate::FailureMode::LocalGuard) there is a
+/// `LeakyQueue` of this process alone, of the same quota and bounds. With each place that Redis gives, one is taken
+/// there, too; so who comes then gets in line behind those who wait here. The guard knows nothing of other processes,
+/// and it keeps the places of those who left. Redis is not told later whom it let in.
+///
+/// When a primary fails and a replica takes over, places that were not replicated are given a second time: those of one
+/// lag, and at most burst and capacity of a key.
+///
+/// # Memory and cost
+///
+/// One round trip per arrival, also for one that is refused. Until its line is empty, a key takes some 150 bytes on the
+/// server, however many wait. Here, at most [`max_waiters`](Self::max_waiters) wait at a time, each in about 1 kB, on a
+/// timer of its own. There is no task for it, and no lock is held.
+///
+/// # Cancel safety
+///
+/// The future may be dropped at any time; see above for what becomes of its place.
+///
+/// # Errors
+///
+/// A [`LimiterError`] whose source is the [`Fault`](crate::store::redis::Fault) if Redis gives no answer, and one
+/// without if the queue is [closed](Self::close).
+pub struct RedisQueue {
+    redis: Redis,
+    name: Box<str>,
+    quota: Quota,
+    bounds: Bounds,
+    shared: Arc<Shared>,
+}
+
+#[derive(Clone, Copy)]
+struct Bounds {
+    capacity: usize,
+    max_wait: Duration,
+    max_waiters: usize,
+}
+
+impl RedisQueue {
+    /// A queue that leaks at the quota's rate, for all processes that call it by this `name`; others that share `redis`
+    /// must be called differently. Up to `limit` requests of a key wait, for at most 30 seconds each; here, up to
+    /// 65,536 over all keys.
+    ///
+    /// # Panics
+    ///
+    /// If Redis cannot [keep](Self::check_fit) the quota.
+    #[must_use]
+    #[track_caller]
+    pub fn new(redis: &Redis, name: &str, quota: Quota) -> Self {
+        let capacity = usize::try_from(quota.limit()).unwrap_or(usize::MAX);
+        let bounds = Bounds { capacity, max_wait: DEFAULT_MAX_WAIT, max_waiters: DEFAULT_MAX_WAITERS };
+        Self::build(redis, name, quota, bounds)
+    }
+
+    #[track_caller]
+    fn build(redis: &Redis, name: &str, quota: Quota, bounds: Bounds) -> Self {
+        let Bounds { capacity, max_wait, max_waiters } = bounds;
+        let line = match RedisLine::new(redis, name, &quota, capacity, max_wait) {
+            Ok(line) => line,
+            Err(problem) => panic!("{problem}"),
+        };
+        let shared = Shared {
+            line,
+            guard: LeakyQueue::new(quota).capacity(capacity).max_wait(max_wait).max_waiters(max_waiters),
+            waiting: AtomicUsize::new(0),
+            max_waiters,
+            is_closed: watch::Sender::new(false),
+        };
+        Self { redis: redis.clone(), name: name.into(), quota, bounds, shared: Arc::new(shared) }
+    }
+
+    #[track_caller]
+    fn with(&self, bounds: Bounds) -> Self {
+        Self::build(&self.redis, &self.name, self.quota, bounds)
+    }
+
+    /// How many requests of one key may wait over all processes, if each costs 1: the longest wait is as many
+    /// intervals. Zero refuses whatever cannot leave at once.
+    ///
+    /// # Panics
+    ///
+    /// If Redis cannot [keep](Self::check_fit) a line as long as that.
+    #[must_use]
+    #[track_caller]
+    pub fn capacity(self, waiters: usize) -> Self {
+        self.with(Bounds { capacity: waiters, ..self.bounds })
+    }
+
+    /// The longest that a request may wait.
+    ///
+    /// Only one of the two bounds is ever met. So raise the [capacity](Self::capacity), too, if requests should wait
+    /// longer than a period.
+    ///
+    /// # Panics
+    ///
+    /// If Redis cannot [keep](Self::check_fit) a line as long as that.
+    #[must_use]
+    #[track_caller]
+    pub fn max_wait(self, max_wait: Duration) -> Self {
+        self.with(Bounds { max_wait, ..self.bounds })
+    }
+
+    /// How many requests may wait in this process, for their turns or for Redis, over all keys together: the bound on
+    /// memory. Whoever comes then is let in only if it may leave at once, and else told to come back when it would have
+    /// been its turn.
+    #[must_use]
+    pub fn max_waiters(self, waiters: usize) -> Self {
+        self.with(Bounds { max_waiters: waiters, ..self.bounds })
+    }
+
+    /// Whether a queue with these bounds can be made, for those who read them from elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// If it would take 2^51 microseconds, about 71 years, to pay for a full line and one more request of the greatest
+    /// [cost](Limiter::max_cost): bursts and waits of up to 35 years are fine.
+    pub fn check_fit(quota: &Quota, capacity: usize, max_wait: Duration) -> Result<(), UnfitQuota> {
+        // Before its wait is set, a queue has the usual one.
+        RedisLine::check_fit(quota, capacity, DEFAULT_MAX_WAIT)?;
+        RedisLine::check_fit(quota, capacity, max_wait)
+    }
+
+    /// Sends all who wait in this process away at once, with a [`LimiterError`], and whoever comes from now on, too. To
+    /// be called when a server shuts down. Their places are given back as far as that is
+    /// [possible](#leaving-before-the-turn-holes). A second call does nothing.
+    pub fn close(&self) {
+        self.shared.is_closed.send_replace(true);
+        self.shared.guard.close();
+    }
+
+    /// How many requests are waiting in this process, for their turns or for Redis, over all keys.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.shared.waiting.load(Ordering::Relaxed)
+    }
+}
+
+struct Shared {
+    line: RedisLine,
+    guard: LeakyQueue,
+    waiting: AtomicUsize,
+    max_waiters: usize,
+    is_closed: watch::Sender<bool>,
+}
+
+impl Shared {
+    /// A seat for one that waits for less than `patience`, and the longest that it may wait: not at all, if no seat is
+    /// free.
+    fn seat(self: &Arc<Self>, patience: Option<Duration>) -> (Option<Seat>, Option<Duration>) {
+        let take = |taken: usize| (taken < self.max_waiters).then_some(taken + 1);
+        match self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+            Ok(_) => (Some(Seat(Arc::clone(self))), patience.map(|it| it.saturating_sub(Duration::from_nanos(1)))),
+            Err(_) => (None, Some(Duration::ZERO)),
+        }
+    }
+
+    /// Asks for a place, and takes the same in the guard's line.
+    async fn join(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Result<Place, LimiterError> {
+        let place = self.line.join(key, cost, patience).await;
+        if let Ok(Place::Given(_)) = place {
+            // Whatever it thinks of it: its line is shorter, unless Redis has forgotten a longer one.
+            drop(self.guard.rehearse(key, cost));
+        }
+        place
+    }
+
+    async fn wait_turn(self: Arc<Self>, key: PartitionKey, cost: u32, patience: Option<Duration>) -> Answered {
+        let (_seat, patience) = self.seat(patience);
+        // In a box of its own, since it takes thirty times as much room as the wait.
+        let place = Box::pin(self.join(&key, cost, patience)).await?;
+        let decision = match place {
+            Place::Refused(decision) => return Ok(decision),
+            Place::Given(decision) if decision.delay().is_zero() => return Ok(decision),
+            Place::Given(decision) => decision,
+        };
+        let answered = Instant::now();
+        let runtime = Handle::try_current().map_err(|_| no_runtime())?;
+        let mut stay = Stay { shared: self, key, cost, receipt: decision.receipt(), runtime, is_over: false };
+        sleep_until(answered + decision.delay()).await;
+        stay.is_over = true;
+        Ok(decision.with_delay(answered.elapsed()))
+    }
+
+    /// What becomes of `turn`, unless the queue is closed first. By reference: one that is passed on is kept twice.
+    async fn unless_closed<T>(
+        &self,
+        turn: Pin<&mut impl Future<Output = Result<T, LimiterError>>>,
+    ) -> Result<T, LimiterError> {
+        let mut is_closed = self.is_closed.subscribe();
+        // Or a place would be asked for in vain.
+        if *is_closed.borrow() {
+            return Err(closed());
+        }
+        tokio::select! {
+            // Those whose turn has come may go.
+            biased;
+            answer = turn => answer,
+            _ = is_closed.wait_for(|is_closed| *is_closed) => Err(closed()),
+        }
+    }
+
+    fn give_back_soon(self: Arc<Self>, runtime: &Handle, key: PartitionKey, cost: u32, receipt: Receipt) {
+        runtime.spawn(async move { self.line.give_back(&key, cost, receipt).await });
+    }
+}
+
+type Answered = Result<Decision, LimiterError>;
+
+/// Counts one that waits.
+struct Seat(Arc<Shared>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A place whose turn has not come. Dropped before, it is given back.
+struct Stay {
+    shared: Arc<Shared>,
+    key: PartitionKey,
+    cost: u32,
+    receipt: Receipt,
+    runtime: Handle,
+    is_over: bool,
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let shared = Arc::clone(&self.shared);
+            shared.give_back_soon(&self.runtime, self.key.clone(), self.cost, self.receipt);
+        }
+    }
+}
+
+impl Limiter for RedisQueue {
+    fn check(&self, key: &PartitionKey, cost: u32) -> Check {
+        self.check_within(key, cost, None)
+    }
+
+    /// For this one request, `patience` bounds the wait as [`max_wait`](Self::max_wait) does, from its arrival at Redis
+    /// on; a turn that comes when the patience ends comes too late.
+    fn check_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Check {
+        let (shared, key) = (Arc::clone(&self.shared), key.clone());
+        Check::Pending(Box::pin(async move {
+            let turn = pin!(Arc::clone(&shared).wait_turn(key, cost, patience));
+            shared.unless_closed(turn).await
+        }))
+    }
+
+    /// In the background, once, and only if nobody came after it.
+    fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
+        if receipt == Receipt::NONE {
+            return;
+        }
+        match (of_guard(receipt), Handle::try_current()) {
+            (Some(receipt), _) => self.shared.guard.give_back(key, cost, receipt),
+            (None, Ok(runtime)) => Arc::clone(&self.shared).give_back_soon(&runtime, key.clone(), cost, receipt),
+            (None, Err(_)) => {}
+        }
+    }
+
+    /// Lets it wait in a line of this process alone.
+    fn guard(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Option<Check> {
+        let marked = |decision: Decision| decision.with_receipt(mark(decision.receipt()));
+        let (seat, patience) = match self.shared.seat(patience) {
+            // The guard takes off a nanosecond itself.
+            (Some(seat), _) => (Some(seat), patience),
+            (None, at_once) => (None, at_once),
+        };
+        Some(match self.shared.guard.check_within(key, cost, patience) {
+            Check::Ready(answer) => Check::Ready(answer.map(marked)),
+            Check::Pending(turn) => Check::Pending(Box::pin(async move {
+                let _seat = seat;
+                turn.await.map(marked)
+            })),
+        })
+    }
+
+    /// Takes a place in line that nobody waits in.
+    fn rehearse(&self, key: &PartitionKey, cost: u32) -> Check {
+        let (shared, key) = (Arc::clone(&self.shared), key.clone());
+        Check::Pending(Box::pin(async move {
+            let (Place::Given(decision) | Place::Refused(decision)) =
+                shared.unless_closed(pin!(shared.join(&key, cost, None))).await?;
+            Ok(decision)
+        }))
+    }
+
+    fn delays(&self) -> bool {
+        true
+    }
+
+    fn max_cost(&self) -> Option<u32> {
+        Some(self.shared.line.max_cost())
+    }
+
+    /// As those of a [`LeakyQueue`]: a bucket that holds all who may leave or wait at once.
+    fn terms(&self) -> Option<Terms> {
+        Some(Terms::bucket(self.quota.burst(self.shared.line.limit())))
+    }
+}
+
+impl IntoLimiter for RedisQueue {
+    fn into_limiter(self) -> Arc<dyn Limiter> {
+        Arc::new(self)
+    }
+}
+
+impl fmt::Debug for RedisQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisQueue")
+            .field("redis", &self.redis)
+            .field("name", &self.name)
+            .field("quota", &self.quota)
+            .field("capacity", &self.bounds.capacity)
+            .field("max_wait", &self.bounds.max_wait)
+            .field("waiting", &self.waiting())
+            .finish()
+    }
+}
