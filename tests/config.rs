@@ -100,7 +100,7 @@ fn every_mistake_around_policies_is_told_with_its_line() {
         ),
         (
             "[[rout]]\npath = \"/a\"".into(),
-            "f.toml:1: unknown field `rout`, expected one of `client-ip`, `answer`, `route`",
+            "f.toml:1: unknown field `rout`, expected one of `client-ip`, `redis`, `answer`, `route`",
         ),
         ("[[route]\n".into(), "f.toml:1: "),
         (
@@ -313,4 +313,36 @@ async fn a_route_differs_in_what_it_says_and_in_nothing_else() {
     assert_eq!(limits(&admitted), "");
     assert!(limits(&refused).ends_with("x-ratelimit-limit x-ratelimit-remaining x-ratelimit-reset"));
     assert_eq!(refused.headers()["content-type"], "text/plain; charset=utf-8");
+}
+
+#[test]
+fn mistakes_about_redis_are_told_with_their_lines() {
+    let policy = |lines: &str| {
+        format!(
+            "[redis]\nurl = \"redis://127.0.0.1:1\"\n[[route]]\npath = \"/\"\n[[route.policy]]\nname = \"p\"\nlimit = 1\n{lines}"
+        )
+    };
+    for (text, expected) in [
+        ("[redis]\nurl = \"127.0.0.1\"".to_owned(), "f.toml:2: "),
+        ("[redis]\nurl = []".to_owned(), "f.toml:2: "),
+        ("[redis]\ntimeout = \"1s\"".to_owned(), "f.toml:1: missing field `url`"),
+        ("[redis]\nurl = \"redis://h\"\ntimeout = \"soon\"".to_owned(), "f.toml:3: timeout = \"soon\" is not a time"),
+        ("[redis]\nurl = \"redis://h\"\nprefix = \"{x}\"".to_owned(), "f.toml:2: the way to Redis is misconfigured"),
+        (policy("algorithm = \"fixed-window\"\nper = \"1500ns\""), "f.toml:9: "),
+        (
+            policy("algorithm = \"leaky-queue\"\nper = \"1s\"\norder = \"newest-first\""),
+            "f.toml:9: on Redis, a queue serves the oldest first; remove order, or write store = \"memory\"",
+        ),
+    ] {
+        let message = told(&text);
+        assert!(message.starts_with(expected), "{text}\n  told:     {message}\n  expected: {expected}");
+    }
+    for fine in [
+        policy("algorithm = \"fixed-window\"\nper = \"1500ns\"\nstore = \"memory\""),
+        policy("algorithm = \"leaky-queue\"\nper = \"1s\"\nstore = \"redis\"\ncapacity = 3\nmax-wait = \"9s\""),
+        "[redis]\nurl = [\"redis://a:1\", \"redis://b:2\"]\ntimeout = \"20ms\"\nprefix = \"shop\"".to_owned(),
+        "[redis]\nurl = [\"redis://a:1\", \"redis://b:2\"]\nmaster = \"main\"".to_owned(),
+    ] {
+        Config::parse("f.toml", &fine).unwrap_or_else(|error| panic!("{fine}: {error}"));
+    }
 }

@@ -201,7 +201,7 @@ fn what_makes_no_sense_is_refused_at_start() {
         (&["--liste", "x"], "unknown argument --liste"),
         (&["--listen", "nowhere"], "write an address such as 127.0.0.1:3000"),
         (&["--listen", "0.0.0.0:99999"], "write an address such as"),
-        (&["--redis", "redis://127.0.0.1"], "--redis"),
+        (&["--redis", "127.0.0.1"], "--redis 127.0.0.1: "),
     ] {
         let output = output(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
