@@ -5,6 +5,7 @@ mod server;
 mod subject;
 mod work;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
@@ -89,7 +90,7 @@ const COALESCED: Make =
 /// Runs everything and prints the tables; `false` if there is no server, or one of ours failed.
 pub fn run(quick: bool) -> bool {
     let begun = Instant::now();
-    let outcome = Server::start().and_then(|server| Ok((server.version()?, server)));
+    let outcome = Server::start().and_then(|server| Ok((server.version()?, Arc::new(server))));
     let (version, server) = match outcome {
         Ok(it) => it,
         Err(problem) => {
@@ -114,7 +115,7 @@ pub fn run(quick: bool) -> bool {
             for &Row { name, make, keys, terms } in &rows {
                 let so_far = begun.elapsed().as_secs();
                 crate::progress(&format!("{so_far:3} s  {}/{repetitions}  {concurrency}  {name}", repetition + 1));
-                let sample = work::measure(Plan { server: &server, make, terms, keys, concurrency, time });
+                let sample = work::measure(Plan { server: Arc::clone(&server), make, terms, keys, concurrency, time });
                 whole &= sample.is_ok() || !name.starts_with("ours");
                 report.cells.push(report::Cell { name, concurrency, repetition, sample });
             }
@@ -133,7 +134,7 @@ pub fn run(quick: bool) -> bool {
 }
 
 /// Right before fast. What a peer says of itself is not held against it.
-fn exactness(server: &Server) -> bool {
+fn exactness(server: &Arc<Server>) -> bool {
     const BURST: u32 = 100;
     let limits = |row: &&Row| !matches!(row.make, Make::Ping | Make::Incr) && row.terms.burst > 1;
     let (mut whole, mut results) = (true, Vec::new());

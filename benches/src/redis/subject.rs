@@ -1,9 +1,8 @@
 //! What decides through Redis, each through its own public API.
 
-use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
@@ -63,8 +62,8 @@ pub enum Subject {
     Incr(MultiplexedConnection),
     Limiter(Arc<dyn Limiter>),
     // A service of each kind is called in turn by all who ask, as one that serves a connection is.
-    Layer(RefCell<<RateLimitLayer as Layer<Hello>>::Service>),
-    TowerRateLimitRedis(RefCell<<Theirs as Layer<Hello>>::Service>),
+    Layer(Mutex<<RateLimitLayer as Layer<Hello>>::Service>),
+    TowerRateLimitRedis(Mutex<<Theirs as Layer<Hello>>::Service>),
     Trypema(Box<Trypema>),
 }
 
@@ -97,7 +96,7 @@ impl KeyResolver for ByClient {
 
 pub type Outcome<T> = Result<T, String>;
 
-fn text(error: impl std::fmt::Display) -> String {
+pub fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
@@ -123,7 +122,7 @@ impl Subject {
                     Policy::new(name, limiter).key(key)
                 };
                 let policies: Vec<_> = (0..policies).map(policy).collect();
-                Self::Layer(RefCell::new(RateLimitLayer::new(policies).layer(hello())))
+                Self::Layer(Mutex::new(RateLimitLayer::new(policies).layer(hello())))
             }
             Make::TowerRateLimitRedis => {
                 let client = redis_0_32::Client::open(url).map_err(text)?;
@@ -134,7 +133,7 @@ impl Subject {
                     .capacity(u16::try_from(terms.burst).map_err(text)?)
                     .emission_interval(terms.period)
                     .timeout(Duration::from_secs(5));
-                Self::TowerRateLimitRedis(RefCell::new(layer.build().layer(hello())))
+                Self::TowerRateLimitRedis(Mutex::new(layer.build().layer(hello())))
             }
             Make::Trypema => {
                 let connection = Client::open(url).map_err(text)?.get_connection_manager().await.map_err(text)?;
@@ -167,11 +166,11 @@ impl Subject {
                 Ok(decision.map_err(text)?.is_allowed())
             }
             Self::Layer(service) => {
-                let answer = service.borrow_mut().call(request(&keys[index]));
+                let answer = locked(service).call(request(&keys[index]));
                 verdict(answer.await.map_err(text)?.status())
             }
             Self::TowerRateLimitRedis(service) => {
-                let answer = service.borrow_mut().call(request(&keys[index]));
+                let answer = locked(service).call(request(&keys[index]));
                 verdict(answer.await.map_err(text)?.status())
             }
             Self::Trypema(it) => match it.provider.absolute().inc(&it.keys[index], &it.rate, 1).await.map_err(text)? {
@@ -181,6 +180,10 @@ impl Subject {
             },
         }
     }
+}
+
+fn locked<T>(service: &Mutex<T>) -> MutexGuard<'_, T> {
+    service.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn hello() -> Hello {

@@ -1,21 +1,19 @@
 //! The inside of a cell: one thread asks, many times at once, over one connection.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::task::{JoinSet, LocalSet};
+use tokio::task::JoinSet;
 
 use super::server::Server;
-use super::subject::{Make, Outcome, Subject, Terms};
+use super::subject::{Make, Outcome, Subject, Terms, text};
 use crate::keys::{Order as _, Uniform};
 use crate::machine;
 
 /// One run of one subject.
-#[derive(Clone, Copy)]
-pub struct Plan<'a> {
-    pub server: &'a Server,
+pub struct Plan {
+    pub server: Arc<Server>,
     pub make: Make,
     pub terms: Terms,
     pub keys: u64,
@@ -42,25 +40,22 @@ pub struct Sample {
 }
 
 /// Measures one subject on a thread and connection of its own, and an empty server.
-pub fn measure(plan: Plan<'_>) -> Outcome<Sample> {
-    on_a_thread(|| async move {
+pub fn measure(plan: Plan) -> Outcome<Sample> {
+    on_a_worker(async move {
         let pinned = machine::pin(0);
         plan.server.empty()?;
         let keys = keys(plan.keys);
-        let subject = Rc::new(Subject::new(plan.make, &plan.server.url(), plan.terms, &keys).await?);
+        let subject = Arc::new(Subject::new(plan.make, &plan.server.url(), plan.terms, &keys).await?);
         let admits = plan.terms.burst > 1;
         // Once each key, so that none is new to the server later.
-        let all = Rc::new(Cell::new(0));
-        let fill = move |_| {
-            let index = all.replace(all.get() + 1);
-            (index < plan.keys).then_some(index)
-        };
+        let filled = Arc::new(AtomicU64::new(0));
+        let fill = move |_| Some(filled.fetch_add(1, Ordering::Relaxed)).filter(|index| *index < plan.keys);
         ask(&subject, &keys, plan.concurrency.max(64), true, fill).await?;
-        for_a_while(&subject, &keys, plan, plan.time / 8, admits).await?;
+        for_a_while(&subject, &keys, &plan, plan.time / 8, admits).await?;
 
         let (usage, thread) = (plan.server.usage()?, machine::thread_time());
         let begun = Instant::now();
-        let mut times = for_a_while(&subject, &keys, plan, plan.time, admits).await?;
+        let mut times = for_a_while(&subject, &keys, &plan, plan.time, admits).await?;
         let elapsed = begun.elapsed().as_secs_f64();
         let thread = machine::thread_time().zip(thread).map(|(after, before)| after - before);
         let usage = plan.server.usage()?.since(usage);
@@ -82,31 +77,30 @@ pub fn measure(plan: Plan<'_>) -> Outcome<Sample> {
 }
 
 /// How many of twice the burst are admitted that ask for one key at the same time.
-pub fn admitted(server: &Server, make: Make, burst: u32) -> Outcome<u32> {
-    on_a_thread(|| async move {
+pub fn admitted(server: &Arc<Server>, make: Make, burst: u32) -> Outcome<u32> {
+    let server = Arc::clone(server);
+    on_a_worker(async move {
         server.empty()?;
         let keys = keys(1);
-        let subject = Rc::new(Subject::new(make, &server.url(), Terms::exactly(burst), &keys).await?);
-        let (mut tasks, set) = (JoinSet::new(), LocalSet::new());
+        let subject = Arc::new(Subject::new(make, &server.url(), Terms::exactly(burst), &keys).await?);
+        let mut tasks = JoinSet::new();
         for _ in 0..2 * burst {
-            let (subject, keys) = (Rc::clone(&subject), Rc::clone(&keys));
-            tasks.spawn_local_on(async move { subject.ask(&keys, 0).await }, &set);
+            let (subject, keys) = (Arc::clone(&subject), Arc::clone(&keys));
+            tasks.spawn(async move { subject.ask(&keys, 0).await });
         }
-        let all = async {
-            let mut admitted = 0;
-            while let Some(answer) = tasks.join_next().await {
-                admitted += u32::from(answer.map_err(|error| error.to_string())??);
-            }
-            Ok(admitted)
-        };
-        set.run_until(all).await
+        let mut admitted = 0;
+        while let Some(answer) = tasks.join_next().await {
+            admitted += u32::from(answer.map_err(text)??);
+        }
+        Ok(admitted)
     })
 }
 
 /// What a refusal costs of a key of which Redis has said until when it refuses: nanoseconds, and calls to Redis.
-pub fn refused_hot_key(server: &Server, make: Make, checks: u32) -> Outcome<(f64, f64)> {
+pub fn refused_hot_key(server: &Arc<Server>, make: Make, checks: u32) -> Outcome<(f64, f64)> {
     const CHUNKS: usize = 7;
-    on_a_thread(|| async move {
+    let server = Arc::clone(server);
+    on_a_worker(async move {
         machine::pin(0);
         server.empty()?;
         let keys = keys(1);
@@ -130,38 +124,39 @@ pub fn refused_hot_key(server: &Server, make: Make, checks: u32) -> Outcome<(f64
     })
 }
 
+type Keys = Arc<[Arc<String>]>;
+
 /// Twenty bytes each.
-fn keys(count: u64) -> Rc<[Arc<String>]> {
+fn keys(count: u64) -> Keys {
     (0..count).map(|index| Arc::new(format!("client-of-us-{index:07}"))).collect()
 }
 
 async fn for_a_while(
-    subject: &Rc<Subject>,
-    keys: &Rc<[Arc<String>]>,
-    plan: Plan<'_>,
+    subject: &Arc<Subject>,
+    keys: &Keys,
+    plan: &Plan,
     time: Duration,
     admits: bool,
 ) -> Outcome<Vec<u64>> {
-    let order = Rc::new(RefCell::new(Uniform::new(plan.keys, 2)));
+    let order = Arc::new(Mutex::new(Uniform::new(plan.keys, 2)));
     let end = Instant::now() + time;
-    let next = move |now| (now < end).then(|| order.borrow_mut().next());
+    let next = move |now| (now < end).then(|| order.lock().unwrap_or_else(PoisonError::into_inner).next());
     ask(subject, keys, plan.concurrency, admits, next).await
 }
 
 /// Keeps so many requests under way until there is no next key, and returns how many nanoseconds each took.
 async fn ask(
-    subject: &Rc<Subject>,
-    keys: &Rc<[Arc<String>]>,
+    subject: &Arc<Subject>,
+    keys: &Keys,
     concurrency: usize,
     admits: bool,
-    next: impl Fn(Instant) -> Option<u64> + Clone + 'static,
+    next: impl Fn(Instant) -> Option<u64> + Clone + Send + 'static,
 ) -> Outcome<Vec<u64>> {
-    let times = Rc::new(RefCell::new(Vec::with_capacity(1 << 20)));
-    let (mut tasks, set) = (JoinSet::new(), LocalSet::new());
+    let mut tasks = JoinSet::new();
     for _ in 0..concurrency {
-        let (subject, keys, times, next) = (Rc::clone(subject), Rc::clone(keys), Rc::clone(&times), next.clone());
-        let asking = async move {
-            let mut start = Instant::now();
+        let (subject, keys, next) = (Arc::clone(subject), Arc::clone(keys), next.clone());
+        tasks.spawn(async move {
+            let (mut times, mut start) = (Vec::with_capacity(1 << 10), Instant::now());
             while let Some(index) = next(start) {
                 let admitted = subject.ask(&keys, index as usize).await?;
                 if admitted != admits {
@@ -169,29 +164,22 @@ async fn ask(
                 }
                 // One reading of the clock is the end of one request and the beginning of the next.
                 let end = Instant::now();
-                times.borrow_mut().push((end - start).as_nanos() as u64);
+                times.push((end - start).as_nanos() as u64);
                 start = end;
             }
-            Ok(())
-        };
-        tasks.spawn_local_on(asking, &set);
+            Ok(times)
+        });
     }
-    let all = async {
-        while let Some(task) = tasks.join_next().await {
-            task.map_err(|error| error.to_string())??;
-        }
-        Ok::<_, String>(())
-    };
-    set.run_until(all).await?;
-    Ok(times.take())
+    let mut all = Vec::new();
+    while let Some(times) = tasks.join_next().await {
+        all.extend(times.map_err(text)??);
+    }
+    Ok(all)
 }
 
-/// On a thread and runtime of its own, so that no subject sees what another left behind.
-fn on_a_thread<T: Send, F: Future<Output = Outcome<T>>>(body: impl FnOnce() -> F + Send) -> Outcome<T> {
-    let body = || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.map_err(|error| error.to_string())?.block_on(body())
-    };
-    let panicked = |_| Err("panics".to_owned());
-    std::thread::scope(|scope| scope.spawn(body).join()).unwrap_or_else(panicked)
+/// On a runtime of its own with one worker, so that no subject sees what another left behind.
+fn on_a_worker<T: Send + 'static, F: Future<Output = Outcome<T>> + Send + 'static>(body: F) -> Outcome<T> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let worker = runtime.map_err(text)?;
+    worker.block_on(worker.spawn(body)).unwrap_or_else(|error| Err(text(error)))
 }
