@@ -11,6 +11,7 @@ mod measure;
 mod pace;
 mod proof;
 mod raw;
+mod redis;
 mod report;
 mod subject;
 
@@ -32,20 +33,23 @@ const TIME_PER_CELL: Duration = Duration::from_secs(90);
 const USAGE: &str = "\
 usage: scripts/bench [--quick] [--only TEXT]...
        scripts/bench --pace [--quick]
+       scripts/bench --redis [--quick]
 
   --quick        everything once with small tables: whether it works, not how fast it is
   --only TEXT    only the cells whose names contain TEXT, with what they are compared to
   --list         the names of the cells
   --pace         instead: how evenly a queue lets requests leave, in three minutes
+  --redis        instead: what a decision costs that goes through Redis, in three minutes
 ";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    let (mut quick, mut pace, mut only) = (false, false, Vec::new());
+    let (mut quick, mut instead, mut only) = (false, None::<fn(bool) -> bool>, Vec::new());
     while let Some(argument) = arguments.next() {
         match (argument.as_str(), &mut arguments) {
             ("--quick", _) => quick = true,
-            ("--pace", _) => pace = true,
+            ("--pace", _) => instead = Some(pace::run),
+            ("--redis", _) => instead = Some(redis::run),
             ("--only", rest) => only.extend(rest.next()),
             ("--help", _) => {
                 print!("{USAGE}");
@@ -68,8 +72,8 @@ fn main() -> ExitCode {
             }
         }
     }
-    if pace {
-        return if pace::run(quick) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    if let Some(run) = instead {
+        return if run(quick) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     run(quick, &only)
 }

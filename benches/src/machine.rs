@@ -1,5 +1,6 @@
 //! What the machine is asked for, where it has it.
 
+use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
 /// The processors that this process may run on, the last one first: the system is busiest on the first.
@@ -20,10 +21,24 @@ fn processors() -> Vec<usize> {
 /// Ties the thread that calls to the `n`-th of our processors; `false` if that cannot be done here.
 pub fn pin(n: usize) -> bool {
     let Ok(thread) = std::fs::read_link("/proc/thread-self") else { return false };
-    let (Some(thread), Some(processor)) = (thread.file_name(), processors().get(n).copied()) else { return false };
+    thread.file_name().is_some_and(|thread| tie("-cp", thread, n))
+}
+
+/// The same for all threads of a process.
+pub fn pin_process(id: u32, n: usize) -> bool {
+    tie("-acp", OsStr::new(&id.to_string()), n)
+}
+
+fn tie(how: &str, whom: &OsStr, n: usize) -> bool {
+    let Some(processor) = processors().get(n).copied() else { return false };
     let mut taskset = Command::new("taskset");
-    taskset.args(["-cp", &processor.to_string()]).arg(thread).stdout(Stdio::null()).stderr(Stdio::null());
+    taskset.args([how, &processor.to_string()]).arg(whom).stdout(Stdio::null()).stderr(Stdio::null());
     taskset.status().is_ok_and(|status| status.success())
+}
+
+/// The nanoseconds for which the thread that calls has had a processor, if the system tells.
+pub fn thread_time() -> Option<u64> {
+    std::fs::read_to_string("/proc/thread-self/schedstat").ok()?.split(' ').next()?.parse().ok()
 }
 
 /// The bytes of memory that this process has in use, if the system tells.

@@ -302,8 +302,9 @@ const PEERS: [&str; 7] =
 pub fn versions(names: &[&str]) -> String {
     let lock = include_str!("../Cargo.lock");
     let version = |name: &str| {
-        let (_, rest) = lock.split_once(&format!("name = \"{name}\"\nversion = \""))?;
-        Some(format!("{name} {}", rest.split_once('"')?.0))
+        let entry = format!("name = \"{name}\"\nversion = \"");
+        let versions: Vec<_> = lock.split(&entry).skip(1).filter_map(|rest| Some(rest.split_once('"')?.0)).collect();
+        (!versions.is_empty()).then(|| format!("{name} {}", versions.join(" and ")))
     };
     names.iter().copied().filter_map(version).collect::<Vec<_>>().join(", ")
 }

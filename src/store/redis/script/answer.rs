@@ -2,7 +2,7 @@ use std::error::Error;
 use std::fmt;
 
 use ::redis::Value;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::{Scripted, whole};
 use crate::decision::{Decision, Outcome};
@@ -51,10 +51,37 @@ const MAX_MICROS: u64 = 1 << 52;
 
 impl Answer {
     pub(crate) fn read(reply: Value) -> Result<Self, BadReply> {
-        let Value::Array(items) = reply else { return Err(BadReply::Shape) };
+        match reply {
+            Value::BulkString(text) => Self::of_one(&text),
+            Value::Array(items) => Self::of_several(items),
+            _ => Err(BadReply::Shape),
+        }
+    }
+
+    /// `<seconds> <microseconds> <admitted> <old>`, the last of which is empty if the key held nothing.
+    fn of_one(text: &[u8]) -> Result<Self, BadReply> {
+        let mut parts = text.splitn(4, |byte| *byte == b' ');
+        let mut part = || parts.next().ok_or(BadReply::Shape);
+        let mut number = || whole(part()?).ok_or(BadReply::Shape);
+        let numbers = [number()?, number()?, number()?];
+        let old = part()?;
+        Self::new(numbers, smallvec![(!old.is_empty()).then(|| old.to_vec())])
+    }
+
+    /// The same as an array, with what each of the keys held.
+    fn of_several(items: Vec<Value>) -> Result<Self, BadReply> {
         let mut items = items.into_iter();
         let mut number = || items.next().as_ref().and_then(number).ok_or(BadReply::Shape);
-        let (seconds, micros, admitted) = (number()?, number()?, number()?);
+        let numbers = [number()?, number()?, number()?];
+        let old = items.map(|item| match item {
+            Value::Nil => Ok(None),
+            Value::BulkString(state) => Ok(Some(state)),
+            _ => Err(BadReply::Shape),
+        });
+        Self::new(numbers, old.collect::<Result<_, _>>()?)
+    }
+
+    fn new([seconds, micros, admitted]: [u64; 3], old: SmallVec<[Option<Vec<u8>>; 1]>) -> Result<Self, BadReply> {
         if micros >= 1_000_000 {
             return Err(BadReply::Shape);
         }
@@ -62,15 +89,10 @@ impl Answer {
         if now >= MAX_MICROS {
             return Err(BadReply::Time);
         }
-        let old = items.map(|item| match item {
-            Value::Nil => Ok(None),
-            Value::BulkString(state) => Ok(Some(state)),
-            _ => Err(BadReply::Shape),
-        });
         Ok(Self {
             now: Timestamp::from_nanos(now * 1_000),
             admitted: u32::try_from(admitted).map_err(|_| BadReply::Shape)?,
-            old: old.collect::<Result<_, _>>()?,
+            old,
         })
     }
 

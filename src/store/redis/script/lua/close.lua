@@ -1,6 +1,5 @@
 if admitted > 0 then
   call('SET', key, state, 'PXAT', format('%d', (expires + 999) / 1000))
 end
--- Seconds, microseconds, admitted, old. In the table that TIME made.
-reply[3], reply[4] = admitted, old
-return reply
+-- Seconds, microseconds, admitted, old: in one text, since a table takes the server longer to send.
+return reply[1] .. ' ' .. reply[2] .. ' ' .. admitted .. ' ' .. (old or '')

@@ -4,5 +4,5 @@ if state and admitted > 0 then
 elseif admitted > 0 then
   call('DEL', key)
 end
-reply[3], reply[4] = admitted, old
-return reply
+-- Seconds, microseconds, admitted, old: in one text, since a table takes the server longer to send.
+return reply[1] .. ' ' .. reply[2] .. ' ' .. admitted .. ' ' .. (old or '')

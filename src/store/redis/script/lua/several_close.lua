@@ -9,6 +9,7 @@ if all == 1 then
     end
   end
 end
--- Seconds, microseconds, whether all were admitted, old states.
+-- Seconds, microseconds, whether all were admitted, old states: each by itself, since those of keys that are only asked
+-- were not looked at. In the table that TIME made.
 reply[3] = all
 return reply

@@ -118,11 +118,16 @@ fn items() -> impl Strategy<Value = Value> {
     prop::collection::vec(values(), 0..6).prop_map(Value::Array)
 }
 
+fn text() -> impl Strategy<Value = Value> {
+    "[0-9]{0,11} [0-9]{1,7} [0-9]{1,11}( -[0-9]{1,18}([:+][0-9]{1,11}){0,3}| .*)?"
+        .prop_map(|text| Value::BulkString(text.into_bytes()))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_reply_makes_rust_panic(reply in prop_oneof![values(), items()], cost in any::<u32>(), count in 0..4_u32) {
+    fn no_reply_makes_rust_panic(reply in prop_oneof![values(), items(), text()], cost in any::<u32>(), count in 0..4_u32) {
         if let Ok(answer) = Answer::read(reply) {
             let quota = Quota::per_second(7);
             let _ = answer.replay(&TokenBucket::new(quota), cost, count);

@@ -1,0 +1,155 @@
+//! What a decision costs that many processes share: ours and its peers on one Redis, and bare commands as the floor.
+
+mod report;
+mod server;
+mod subject;
+mod work;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::store::redis::RedisStore;
+
+use report::Report;
+use server::Server;
+use subject::{Make, Terms, limiter};
+use work::{Plan, Sample};
+
+/// Requests that are under way at a time.
+const CONCURRENCY: [usize; 3] = [1, 64, 512];
+
+/// A prime, as in the tables of others.
+const KEYS: u64 = 10_007;
+
+/// What is measured.
+struct Row {
+    name: &'static str,
+    make: Make,
+    keys: u64,
+    terms: Terms,
+}
+
+const PING: &str = "`PING`";
+const SINGLE: &str = "ours, single call";
+const SINGLE_HOT: &str = "ours, single call, 1 key";
+const LAYER: &str = "ours, layer, one policy";
+const HOT: &str = "ours, coalesced, 1 key";
+const FEW: &str = "ours, coalesced, 16 keys";
+const TOWER: &str = "`tower-rate-limit-redis`";
+const TRYPEMA: &str = "`trypema`";
+
+fn rows() -> Vec<Row> {
+    let admitted = |name, make| Row { name, make, keys: KEYS, terms: Terms::ADMITTED };
+    let hot = |name, make, keys| Row { name, make, keys, terms: Terms::ADMITTED_HOT };
+    let refused = |name, make| Row { name, make, keys: KEYS, terms: Terms::exactly(1) };
+    vec![
+        admitted(PING, Make::Ping),
+        admitted("`INCR`", Make::Incr),
+        admitted(SINGLE, SINGLE_CALL),
+        admitted(TOWER, Make::TowerRateLimitRedis),
+        admitted(LAYER, Make::Layer(1)),
+        admitted("ours, layer, three policies in one call", Make::Layer(3)),
+        admitted(TRYPEMA, Make::Trypema),
+        admitted("ours, coalesced", COALESCED),
+        hot(FEW, COALESCED, 16),
+        hot(SINGLE_HOT, SINGLE_CALL, 1),
+        hot(HOT, COALESCED, 1),
+        // LEASES: `hot(LEASED, Make::Limiter(…leasing(10, Duration::from_secs(1))…), 1_000)` belongs here, and its target
+        // into `Report::targets`.
+        admitted(
+            "ours, leaky bucket",
+            Make::Limiter(|redis, terms| {
+                limiter(LeakyBucket::new(terms.bucket()), RedisStore::new(redis, "leaky").without_coalescing())
+            }),
+        ),
+        admitted(
+            "ours, fixed window",
+            Make::Limiter(|redis, terms| {
+                limiter(FixedWindow::new(terms.window()), RedisStore::new(redis, "fixed").without_coalescing())
+            }),
+        ),
+        admitted(
+            "ours, sliding window",
+            Make::Limiter(|redis, terms| {
+                limiter(SlidingWindow::new(terms.window()), RedisStore::new(redis, "sliding").without_coalescing())
+            }),
+        ),
+        refused("ours, single call, all refused", SINGLE_CALL),
+        refused("`tower-rate-limit-redis`, all refused", Make::TowerRateLimitRedis),
+    ]
+}
+
+const SINGLE_CALL: Make = Make::Limiter(|redis, terms| {
+    limiter(TokenBucket::new(terms.bucket()), RedisStore::new(redis, "single").without_coalescing())
+});
+
+const COALESCED: Make =
+    Make::Limiter(|redis, terms| limiter(TokenBucket::new(terms.bucket()), RedisStore::new(redis, "coalesced")));
+
+/// Runs everything and prints the tables; `false` if there is no server, or one of ours failed.
+pub fn run(quick: bool) -> bool {
+    let begun = Instant::now();
+    let outcome = Server::start().and_then(|server| Ok((server.version()?, Arc::new(server))));
+    let (version, server) = match outcome {
+        Ok(it) => it,
+        Err(problem) => {
+            eprintln!("bench: {problem}");
+            return false;
+        }
+    };
+    let pinned = crate::machine::pin_process(server.id(), 1);
+    println!("# Redis\n\n{}.", crate::machine::describe());
+    let versions = crate::report::versions(&["redis", "tower-rate-limit-redis", "trypema", "tokio"]);
+    println!("redis-server {version}, {versions}.");
+    if quick {
+        println!("\n**A quick run: a twentieth of a second each. Not to be quoted.**");
+    }
+    let (repetitions, time) = if quick { (1, Duration::from_millis(50)) } else { (3, Duration::from_millis(900)) };
+    let mut report = Report { pinned, cells: Vec::new(), hot: Vec::new() };
+    let mut whole = exactness(&server);
+    let rows = rows();
+    // A B C, A B C: those that are compared are close in time.
+    for repetition in 0..repetitions {
+        for concurrency in CONCURRENCY {
+            for &Row { name, make, keys, terms } in &rows {
+                let so_far = begun.elapsed().as_secs();
+                crate::progress(&format!("{so_far:3} s  {}/{repetitions}  {concurrency}  {name}", repetition + 1));
+                let sample = work::measure(Plan { server: Arc::clone(&server), make, terms, keys, concurrency, time });
+                whole &= sample.is_ok() || !name.starts_with("ours");
+                report.cells.push(report::Cell { name, concurrency, repetition, sample });
+            }
+        }
+        let hot = work::refused_hot_key(&server, SINGLE_CALL, if quick { 2_000 } else { 100_000 });
+        whole &= hot.is_ok();
+        report.hot.push(hot);
+    }
+    crate::progress("");
+    println!("{report}");
+    if !quick {
+        print!("{}", report.targets());
+    }
+    println!("\nTook {} s; load at the end {}.", begun.elapsed().as_secs(), crate::machine::load());
+    whole
+}
+
+/// Right before fast. What a peer says of itself is not held against it.
+fn exactness(server: &Arc<Server>) -> bool {
+    const BURST: u32 = 100;
+    let limits = |row: &&Row| !matches!(row.make, Make::Ping | Make::Incr) && row.terms.burst > 1;
+    let (mut whole, mut results) = (true, Vec::new());
+    for row in rows().iter().filter(limits) {
+        let admitted = work::admitted(server, row.make, BURST);
+        whole &= admitted == Ok(BURST) || !row.name.starts_with("ours");
+        if admitted != Ok(BURST) {
+            results.push(format!(
+                "{}: {}",
+                row.name,
+                admitted.map_or_else(|problem| problem, |count| count.to_string())
+            ));
+        }
+    }
+    let others = if results.is_empty() { "all admit just that".to_owned() } else { results.join("; ") };
+    println!("\nOf {} requests for one key at the same time, {BURST} are to be admitted: {others}.", 2 * BURST);
+    whole
+}

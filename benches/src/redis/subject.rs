@@ -1,0 +1,210 @@
+//! What decides through Redis, each through its own public API.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{Client, cmd};
+use http::{Request, Response};
+use tower::util::ServiceFn;
+use tower::{Layer, Service, service_fn};
+use tower_rate_limit_redis::KeyResolver;
+use tower_sluice::key::ExtensionKey;
+use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
+use tower_sluice::{Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
+use trypema::redis::{RedisKey, RedisRateLimiterProvider};
+use trypema::{RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
+
+/// `burst` at once, and then one per `period`; for windows and `trypema`, `burst` per window.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    pub burst: u32,
+    pub period: Duration,
+}
+
+impl Terms {
+    /// All pass, and all keys owe something for as long as it takes. The burst is the greatest that
+    /// `tower-rate-limit-redis` knows.
+    pub const ADMITTED: Self = Self { burst: u16::MAX as u32, period: Duration::from_secs(1) };
+    /// The same where few keys share all requests.
+    pub const ADMITTED_HOT: Self = Self { burst: 100_000_000, period: Duration::from_secs(1) };
+
+    pub const fn exactly(burst: u32) -> Self {
+        Self { burst, period: Duration::from_secs(3_600) }
+    }
+
+    pub fn bucket(self) -> Quota {
+        Quota::new(1, self.period).expect("a sensible quota").burst(self.burst)
+    }
+
+    pub fn window(self) -> Quota {
+        Quota::per_hour(self.burst)
+    }
+}
+
+/// How to make one.
+#[derive(Clone, Copy)]
+pub enum Make {
+    Ping,
+    Incr,
+    /// One of ours, as policies hold it.
+    Limiter(fn(&Redis, Terms) -> Arc<dyn Limiter>),
+    /// Ours as a layer, with so many policies.
+    Layer(usize),
+    TowerRateLimitRedis,
+    Trypema,
+}
+
+pub enum Subject {
+    Ping(MultiplexedConnection),
+    Incr(MultiplexedConnection),
+    Limiter(Arc<dyn Limiter>),
+    // A service of each kind is called in turn by all who ask, as one that serves a connection is.
+    Layer(Mutex<<RateLimitLayer as Layer<Hello>>::Service>),
+    TowerRateLimitRedis(Mutex<<Theirs as Layer<Hello>>::Service>),
+    Trypema(Box<Trypema>),
+}
+
+pub struct Trypema {
+    provider: Arc<RedisRateLimiterProvider>,
+    rate: RateLimit,
+    keys: Vec<RedisKey>,
+}
+
+/// What the layers are around: answers at once, and is always ready.
+type Hello = ServiceFn<fn(Request<()>) -> Ready<Result<Response<()>, Infallible>>>;
+
+type Theirs = tower_rate_limit_redis::RateLimitLayer<ByClient>;
+
+/// What a layer further out has found out.
+#[derive(Clone)]
+struct Caller(Arc<String>);
+
+#[derive(Clone)]
+pub struct ByClient;
+
+impl KeyResolver for ByClient {
+    type Key = Arc<String>;
+    type ErrorBody = ();
+
+    fn key<T>(&self, request: &Request<T>) -> Result<Arc<String>, Response<()>> {
+        Ok(Arc::clone(&request.extensions().get::<Caller>().expect("all requests have a caller").0))
+    }
+}
+
+pub type Outcome<T> = Result<T, String>;
+
+pub fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+impl Subject {
+    pub async fn new(make: Make, url: &str, terms: Terms, keys: &[Arc<String>]) -> Outcome<Self> {
+        let connection = async || -> Outcome<MultiplexedConnection> {
+            Client::open(url).map_err(text)?.get_multiplexed_async_connection().await.map_err(text)
+        };
+        // More patient than by default, so that a pause of the machine is a late answer and no failure; and with room
+        // for all who ask.
+        let redis = || Redis::single(url).timeout(Duration::from_secs(5)).max_in_flight(1_024).open().map_err(text);
+        Ok(match make {
+            Make::Ping => Self::Ping(connection().await?),
+            Make::Incr => Self::Incr(connection().await?),
+            Make::Limiter(limiter) => Self::Limiter(limiter(&redis()?, terms)),
+            Make::Layer(policies) => {
+                let redis = redis()?;
+                let policy = |number: usize| {
+                    let name = format!("policy-{number}");
+                    let store = RedisStore::new(&redis, &name).without_coalescing();
+                    let limiter = RateLimiter::new(tower_sluice::algorithm::TokenBucket::new(terms.bucket()), store);
+                    let key = ExtensionKey::new(|caller: &Caller| PartitionKey::from(&*caller.0));
+                    Policy::new(name, limiter).key(key)
+                };
+                let policies: Vec<_> = (0..policies).map(policy).collect();
+                Self::Layer(Mutex::new(RateLimitLayer::new(policies).layer(hello())))
+            }
+            Make::TowerRateLimitRedis => {
+                let client = redis_0_32::Client::open(url).map_err(text)?;
+                let connection = client.get_multiplexed_async_connection().await.map_err(text)?;
+                let layer = Theirs::builder()
+                    .conn(connection)
+                    .key_resolver(ByClient)
+                    .capacity(u16::try_from(terms.burst).map_err(text)?)
+                    .emission_interval(terms.period)
+                    .timeout(Duration::from_secs(5));
+                Self::TowerRateLimitRedis(Mutex::new(layer.build().layer(hello())))
+            }
+            Make::Trypema => {
+                let connection = Client::open(url).map_err(text)?.get_connection_manager().await.map_err(text)?;
+                let window = WindowSize::hours(1).map_err(text)?;
+                let provider = RedisRateLimiterProvider::builder(connection).window_size(window).build();
+                let keys = keys.iter().map(|key| RedisKey::new(key.to_string())).collect::<Result<_, _>>();
+                Self::Trypema(Box::new(Trypema {
+                    provider: provider.map_err(text)?,
+                    rate: RateLimit::per_hour(terms.burst.into()).map_err(text)?,
+                    keys: keys.map_err(text)?,
+                }))
+            }
+        })
+    }
+
+    /// Whether a request of the key at this index is admitted.
+    pub async fn ask(&self, keys: &[Arc<String>], index: usize) -> Outcome<bool> {
+        match self {
+            Self::Ping(connection) => {
+                cmd("PING").exec_async(&mut connection.clone()).await.map_err(text)?;
+                Ok(true)
+            }
+            Self::Incr(connection) => {
+                let count: u64 =
+                    cmd("INCR").arg(&*keys[index]).query_async(&mut connection.clone()).await.map_err(text)?;
+                Ok(count > 0)
+            }
+            Self::Limiter(limiter) => {
+                let decision = limiter.check(&PartitionKey::from(&*keys[index]), 1).decided().await;
+                Ok(decision.map_err(text)?.is_allowed())
+            }
+            Self::Layer(service) => {
+                let answer = locked(service).call(request(&keys[index]));
+                verdict(answer.await.map_err(text)?.status())
+            }
+            Self::TowerRateLimitRedis(service) => {
+                let answer = locked(service).call(request(&keys[index]));
+                verdict(answer.await.map_err(text)?.status())
+            }
+            Self::Trypema(it) => match it.provider.absolute().inc(&it.keys[index], &it.rate, 1).await.map_err(text)? {
+                RateLimitDecision::Allowed => Ok(true),
+                RateLimitDecision::Rejected { .. } => Ok(false),
+                other => Err(format!("{other:?}")),
+            },
+        }
+    }
+}
+
+fn locked<T>(service: &Mutex<T>) -> MutexGuard<'_, T> {
+    service.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn hello() -> Hello {
+    service_fn(|_| ready(Ok(Response::new(()))))
+}
+
+fn request(key: &Arc<String>) -> Request<()> {
+    let mut request = Request::new(());
+    request.extensions_mut().insert(Caller(Arc::clone(key)));
+    request
+}
+
+fn verdict(status: http::StatusCode) -> Outcome<bool> {
+    match status.as_u16() {
+        200 => Ok(true),
+        429 => Ok(false),
+        other => Err(format!("status {other}")),
+    }
+}
+
+/// As [`Make::Limiter`] holds it.
+pub fn limiter<A: Scripted>(algorithm: A, store: RedisStore<A::State>) -> Arc<dyn Limiter> {
+    Arc::new(RateLimiter::new(algorithm, store))
+}
