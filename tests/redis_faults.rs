@@ -18,7 +18,7 @@ use support::redis::RedisServer;
 use tokio::time::sleep;
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::store::redis::{BreakerState, Fault, Reason, Redis, RedisStore};
-use tower_sluice::{FailureMode, Limiter, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice::{FailureMode, Limiter, Quota, RateLimitLayer, RateLimiter, Verdict};
 
 const PLENTY: Duration = Duration::from_secs(5);
 
@@ -361,6 +361,53 @@ async fn f12_a_server_without_memory_is_told_from_others_and_the_guard_decides()
     assert_eq!((fault.reason(), fault.reason().label()), (Reason::OutOfMemory, "oom"));
     server.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     recovers(&layer, "a").await;
+}
+
+/// A23 during an outage: guards are charged all or none, too.
+#[tokio::test]
+async fn several_policies_are_guarded_together() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.address());
+    let redis = through(&proxy);
+    let layer = RateLimitLayer::new([
+        per_client(&redis, "day", at_most(100)),
+        per_client(&redis, "minute", at_most(5)),
+        per_client(&redis, "year", at_most(200)),
+    ]);
+    recovers(&layer, "warm").await;
+    assert!(is_decided(&send(&layer, "a").await));
+    proxy.set(Mode::Reset);
+    let responses = join_all((0..50).map(|_| send(&layer, "a"))).await;
+    assert!(responses.iter().all(is_guarded));
+    assert_eq!(responses.iter().filter(|response| response.status() == 200).count(), 4);
+    // What "minute" refused the others gave back; the last may be told as it was before.
+    let refused = send(&layer, "a").await;
+    let verdict = refused.extensions().get::<Verdict>().unwrap();
+    let left = |name| verdict.policies().iter().find(|policy| policy.name() == name).unwrap().decision().remaining();
+    assert!(left("minute") == 0 && left("day") >= 94 && left("year") >= 194, "{verdict:?}");
+}
+
+/// What a server that lives has charged is given back if a policy on a dead one denies.
+#[tokio::test]
+async fn a_denial_for_want_of_an_answer_costs_nothing_elsewhere() {
+    let (living, dead) = (RedisServer::start(), RedisServer::start());
+    let (here, proxy) = (patient(&living), Proxy::to(dead.address()));
+    let there = through(&proxy);
+    let layer = RateLimitLayer::new([
+        per_client(&here, "here", at_most(100)),
+        per_client(&there, "there", at_most(100)).on_failure(FailureMode::Deny),
+    ]);
+    recovers(&layer, "a").await;
+    let before = charged(&here, "here", at_most(100), "a").await;
+    proxy.set(Mode::Reset);
+    for _ in 0..20 {
+        assert_eq!(send(&layer, "a").await.status(), 503);
+    }
+    let give_up = Instant::now() + PLENTY;
+    while charged(&here, "here", at_most(100), "a").await > before {
+        assert!(Instant::now() < give_up, "it was not given back");
+        sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// F19: layers come and go while the server does, and requests are given up in the middle.
