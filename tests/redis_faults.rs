@@ -31,9 +31,10 @@ fn patient(server: &RedisServer) -> Redis {
     Redis::single(server.url()).timeout(PLENTY).open().unwrap()
 }
 
-/// P6: three processes, twenty clients and a thousand requests, with a server that goes and comes back.
+/// P6: three processes, twenty clients and 2,400 requests, with a server that goes and comes back.
 async fn holds_through(begin: impl FnOnce(&mut RedisServer, &Proxy), end: impl FnOnce(&mut RedisServer, &Proxy)) {
     const LIMIT: usize = 10;
+    const ROUNDS: usize = 40;
     let mut server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let processes: Vec<_> =
@@ -46,7 +47,7 @@ async fn holds_through(begin: impl FnOnce(&mut RedisServer, &Proxy), end: impl F
     let start = Instant::now();
     let ask = async |layer: &RateLimitLayer, client: &str| {
         let (mut admitted, mut guarded) = (0, 0);
-        for _ in 0..17 {
+        for _ in 0..ROUNDS {
             let response = send(layer, client).await;
             guarded += usize::from(is_guarded(&response));
             match response.status().as_u16() {
@@ -62,10 +63,10 @@ async fn holds_through(begin: impl FnOnce(&mut RedisServer, &Proxy), end: impl F
     };
     let asked = processes.iter().flat_map(|layer| clients.iter().map(move |client| (layer, client)));
     for (admitted, guarded) in join_all(asked.map(|(layer, client)| ask(layer, client))).await {
-        assert_eq!((admitted, guarded), (LIMIT, 17));
+        assert_eq!((admitted, guarded), (LIMIT, ROUNDS));
     }
-    // A timeout or two, and then no waiting at all: 17 rounds of timeouts would take 3.4 seconds each.
-    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    // A timeout or two, and then no waiting at all: with a timeout for each round it would take eight seconds.
+    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
     end(&mut server, &proxy);
     for layer in &processes {
         recovers(layer, "warm").await;
@@ -266,7 +267,7 @@ async fn a26_a_flood_while_the_server_is_stopped_is_admitted_up_to_the_local_lim
     server.signal("-CONT");
     assert!(responses.iter().all(|response| matches!(response.status().as_u16(), 200 | 429) && is_guarded(response)));
     assert_eq!(responses.iter().filter(|response| response.status() == 200).count(), 100);
-    assert_eq!(layer.limiter_failures("p").unwrap() as usize, 5_000);
+    assert_eq!(layer.limiter_failures("p"), Some(5_000));
 }
 
 #[tokio::test]
