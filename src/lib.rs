@@ -111,6 +111,8 @@ mod head;
 #[cfg(feature = "http")]
 pub mod headers;
 #[cfg(feature = "http")]
+mod health;
+#[cfg(feature = "http")]
 mod judge;
 #[cfg(feature = "http")]
 pub mod key;

@@ -9,10 +9,12 @@ use http::StatusCode;
 
 use crate::decision::LimiterError;
 use crate::head::RequestHead;
+use crate::health::{Health, Turn};
 use crate::key::{Global, KeyExtractor, Sameness};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::partition::PartitionKey;
 use crate::telemetry;
+use crate::time::{Clock, Monotonic};
 
 /// A quota policy: a name, a limiter, and whom it counts, how much and when.
 ///
@@ -46,7 +48,7 @@ pub struct Policy {
     shadow_denied: AtomicU64,
     failures: AtomicU64,
     reported: AtomicBool,
-    failing: AtomicBool,
+    health: Health,
     sameness: Sameness,
 }
 
@@ -111,7 +113,7 @@ impl Policy {
             shadow_denied: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             reported: AtomicBool::new(false),
-            failing: AtomicBool::new(false),
+            health: Health::default(),
             sameness: Sameness::new(Global.is_shared()),
         }
     }
@@ -269,17 +271,15 @@ impl Policy {
         }
     }
 
-    /// Logs the transitions between a limiter that works and one that does not.
+    /// Logs when the limiter begins to fail, and when it has not failed for a while.
+    #[inline]
     pub(crate) fn report_health(&self, failure: Option<&LimiterError>) {
-        // Read before it is written: on the path of every request, and written almost never.
-        if self.failing.load(Ordering::Relaxed) == failure.is_some() {
-            return;
-        }
-        if self.failing.swap(failure.is_some(), Ordering::Relaxed) == failure.is_some() {
-            return;
-        }
-        match failure {
-            Some(error) => {
+        let turn = match failure {
+            Some(_) => self.health.failed(Monotonic.now()),
+            None => self.health.worked(|| Monotonic.now()),
+        };
+        match (turn, failure) {
+            (Some(Turn::Failed), Some(error)) => {
                 let requests = match self.on_failure {
                     FailureMode::LocalGuard => "are decided by this process alone, or answered 503 where it cannot",
                     FailureMode::Allow => "pass uncounted",
@@ -287,7 +287,8 @@ impl Policy {
                 };
                 telemetry::limiter_failed(&self.name, error, requests);
             }
-            None => telemetry::limiter_recovered(&self.name),
+            (Some(Turn::Recovered), _) => telemetry::limiter_recovered(&self.name),
+            _ => {}
         }
     }
 

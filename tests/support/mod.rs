@@ -1,7 +1,9 @@
 //! What several test files need.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod clients;
 pub mod http;
+pub mod log;
 pub mod oracle;
 pub mod proxy;
 pub mod redis;

@@ -31,11 +31,18 @@ pub enum Mode {
     Slices,
 }
 
+#[derive(Default)]
+struct Seen {
+    connections: AtomicU64,
+    bytes: AtomicU64,
+}
+
 /// Runs in a thread of its own, so that it works whatever the runtimes of a test do. Stopped when dropped.
 pub struct Proxy {
     address: SocketAddr,
     mode: watch::Sender<Mode>,
-    connections: Arc<AtomicU64>,
+    server: watch::Sender<SocketAddr>,
+    seen: Arc<Seen>,
     _stop: oneshot::Sender<()>,
 }
 
@@ -43,21 +50,22 @@ impl Proxy {
     pub fn to(server: SocketAddr) -> Self {
         let (mode, receiver) = watch::channel(Mode::Pass);
         let (stop, stopped) = oneshot::channel::<()>();
-        let connections = Arc::new(AtomicU64::new(0));
+        let (to, servers) = watch::channel(server);
+        let seen = Arc::new(Seen::default());
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let address = listener.local_addr().unwrap();
         listener.set_nonblocking(true).unwrap();
-        let count = connections.clone();
+        let sees = seen.clone();
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 tokio::select! {
-                    () = accept(TcpListener::from_std(listener).unwrap(), server, receiver, &count) => {}
+                    () = accept(TcpListener::from_std(listener).unwrap(), servers, receiver, sees) => {}
                     _ = stopped => {}
                 }
             });
         });
-        Self { address, mode, connections, _stop: stop }
+        Self { address, mode, server: to, seen, _stop: stop }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -72,24 +80,40 @@ impl Proxy {
         self.mode.send_replace(mode);
     }
 
+    /// Takes those who connect from now on to another server, as an address does that moves with the primary.
+    pub fn redirect(&self, server: SocketAddr) {
+        self.server.send_replace(server);
+    }
+
     /// How many were accepted so far.
     pub fn connections(&self) -> u64 {
-        self.connections.load(Ordering::SeqCst)
+        self.seen.connections.load(Ordering::SeqCst)
+    }
+
+    /// How many bytes clients have sent so far, as far as they were read.
+    pub fn bytes(&self) -> u64 {
+        self.seen.bytes.load(Ordering::SeqCst)
     }
 }
 
-async fn accept(listener: TcpListener, server: SocketAddr, mode: watch::Receiver<Mode>, count: &AtomicU64) {
+async fn accept(
+    listener: TcpListener,
+    server: watch::Receiver<SocketAddr>,
+    mode: watch::Receiver<Mode>,
+    seen: Arc<Seen>,
+) {
     loop {
         let Ok((client, _)) = listener.accept().await else {
             sleep(Duration::from_millis(1)).await;
             continue;
         };
-        count.fetch_add(1, Ordering::SeqCst);
-        tokio::spawn(carry(client, server, mode.clone()));
+        seen.connections.fetch_add(1, Ordering::SeqCst);
+        let server = *server.borrow();
+        tokio::spawn(carry(client, server, mode.clone(), seen.clone()));
     }
 }
 
-async fn carry(mut client: TcpStream, server: SocketAddr, mut mode: watch::Receiver<Mode>) {
+async fn carry(mut client: TcpStream, server: SocketAddr, mut mode: watch::Receiver<Mode>, seen: Arc<Seen>) {
     let pass = async {
         let Ok(mut server) = TcpStream::connect(server).await else {
             return;
@@ -97,8 +121,8 @@ async fn carry(mut client: TcpStream, server: SocketAddr, mut mode: watch::Recei
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
         tokio::select! {
-            () = pump(from_client, to_server, mode.clone(), false) => {}
-            () = pump(from_server, to_client, mode.clone(), true) => {}
+            () = pump(from_client, to_server, mode.clone(), Some(&seen.bytes)) => {}
+            () = pump(from_server, to_client, mode.clone(), None) => {}
         }
     };
     let mut resets = mode.clone();
@@ -111,7 +135,14 @@ async fn carry(mut client: TcpStream, server: SocketAddr, mut mode: watch::Recei
     }
 }
 
-async fn pump(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, mut mode: watch::Receiver<Mode>, are_answers: bool) {
+/// What is not counted are answers.
+async fn pump(
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    mut mode: watch::Receiver<Mode>,
+    count: Option<&AtomicU64>,
+) {
+    let are_answers = count.is_none();
     let mut buffer = vec![0; 16_384];
     loop {
         let now = *mode.borrow_and_update();
@@ -129,6 +160,9 @@ async fn pump(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, mut mode: watch::Re
                 }
             }
         };
+        if let Some(count) = count {
+            count.fetch_add(length as u64, Ordering::SeqCst);
+        }
         match now {
             Mode::HalfOpen => loop {
                 // For good, whatever comes later.

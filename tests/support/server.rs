@@ -23,6 +23,12 @@ impl Server {
         Self::run(&["--config", file.to_str().unwrap()])
     }
 
+    /// With this text as its configuration, and its limits on that Redis.
+    pub fn start_on(redis: &str, config: &str) -> Self {
+        let file = config_file(config);
+        Self::run(&["--config", file.to_str().unwrap(), "--redis", redis])
+    }
+
     fn run(arguments: &[&str]) -> Self {
         let mut process = command(arguments).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();

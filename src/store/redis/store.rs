@@ -42,7 +42,7 @@ use crate::store::{MemoryStore, Store};
 ///
 /// # When Redis is out of reach
 ///
-/// A [`check`](crate::Limiter::check) fails within the [timeout](Redis::timeout), and at once while the breaker of
+/// A [`check`](crate::Limiter::check) fails within the [timeout](super::RedisBuilder::timeout), and at once while the breaker of
 /// the node is open. What then becomes of requests is for the policy to [say](crate::FailureMode). For the
 /// [local guard](crate::FailureMode::LocalGuard) this store counts what Redis admits along in a
 /// [`MemoryStore`] for 65,536 keys.

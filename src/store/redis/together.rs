@@ -4,9 +4,11 @@ use std::any::Any;
 use std::future::Future;
 use std::pin::Pin;
 
+use tokio::time::{Instant, timeout_at};
+
 use super::asking::{Asking, failed};
 use super::key::Key;
-use super::link::Redis;
+use super::link::{Reason, Redis};
 use super::mirror::Seen;
 use super::script::{self, Answer, BadReply, Charge, Scripted};
 use crate::claim::{Answers, Joint};
@@ -40,13 +42,24 @@ impl Joint for RedisClaim {
 }
 
 /// All in one call if one server has all keys. If not, one call after the other; when one refuses, those before it
-/// give back, and those after it only tell what is left.
+/// give back, and those after it only tell what is left. All of them together have one timeout.
 async fn decide_all(claims: Vec<RedisClaim>) -> Answers {
     let mut answers: Vec<Option<Result<Decision, LimiterError>>> = claims.iter().map(|_| None).collect();
     let mut is_refused = false;
+    let mut deadline = None;
     for group in groups(&claims) {
         let parts: Vec<&RedisClaim> = group.iter().map(|index| &claims[*index]).collect();
-        match call(&parts, !is_refused).await {
+        let asked = call(&parts, !is_refused);
+        let answer = match deadline {
+            // Has its own, and ends by that, so that the breaker hears of it.
+            None => {
+                deadline = Some(Instant::now() + claims[0].redis.timeout());
+                asked.await
+            }
+            Some(deadline) if Instant::now() >= deadline => Err(failed(Reason::TimedOut)),
+            Some(deadline) => timeout_at(deadline, asked).await.unwrap_or_else(|_| Err(failed(Reason::TimedOut))),
+        };
+        match answer {
             Ok(decisions) => {
                 let refuses = decisions.iter().any(|decision| !decision.is_allowed());
                 if refuses && !is_refused {

@@ -1,0 +1,72 @@
+//! Clients of a layer, whose policies tell them apart by `x-client`.
+
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+use http::{HeaderName, Request, Response};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::{FixedWindow, TokenBucket};
+use tower_sluice::key::HeaderKey;
+use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
+use tower_sluice::{Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
+
+/// What a recovery may take, by the promise, and as much again for busy machines.
+pub const RECOVERY: Duration = Duration::from_secs(11);
+
+pub fn per_client<A: Scripted>(redis: &Redis, name: &'static str, algorithm: A) -> Policy {
+    with_store(name, algorithm, RedisStore::new(redis, name))
+}
+
+pub fn with_store<A: Scripted>(name: &'static str, algorithm: A, store: RedisStore<A::State>) -> Policy {
+    Policy::new(name, RateLimiter::new(algorithm, store)).key(HeaderKey::new(HeaderName::from_static("x-client")))
+}
+
+/// Nothing is earned while a test runs.
+pub fn at_most(limit: u32) -> TokenBucket {
+    TokenBucket::new(Quota::new(limit, Duration::from_secs(10_000 * u64::from(limit))).unwrap())
+}
+
+/// A window that does not end while a test runs, save once in a hundred days.
+pub fn at_most_in_window(limit: u32) -> FixedWindow {
+    FixedWindow::new(Quota::new(limit, Duration::from_secs(100 * 86_400)).unwrap())
+}
+
+pub async fn send(layer: &RateLimitLayer, client: &str) -> Response<()> {
+    let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
+    let request = Request::builder().header("x-client", client).body(()).unwrap();
+    layer.clone().with_verdict().layer(inner).oneshot(request).await.unwrap().map(drop)
+}
+
+/// Whether any policy was decided by its guard.
+pub fn is_guarded(response: &Response<()>) -> bool {
+    let verdict = response.extensions().get::<Verdict>().expect("the layer tells");
+    verdict.policies().iter().any(|policy| policy.is_guarded())
+}
+
+/// Whether the store decided.
+pub fn is_decided(response: &Response<()>) -> bool {
+    // What is refused for want of a decision has no such field.
+    !is_guarded(response) && (response.status() == 200 || response.headers().contains_key("x-rate-limited-for"))
+}
+
+/// Sends until the store decides again, and tells how long that took.
+pub async fn recovers(layer: &RateLimitLayer, client: &str) -> Duration {
+    let start = Instant::now();
+    while !is_decided(&send(layer, client).await) {
+        assert!(start.elapsed() < RECOVERY, "the store does not decide again");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    start.elapsed()
+}
+
+/// How much of the limit was charged, as the store knows it.
+pub async fn charged<A: Scripted>(redis: &Redis, name: &str, algorithm: A, client: &str) -> u32 {
+    let limiter = RateLimiter::new(algorithm, RedisStore::new(redis, name).without_coalescing());
+    let decision = limiter.check(&key(client), 0).decided().await.expect("the server answers");
+    decision.limit() - decision.remaining()
+}
+
+/// Of the policies that tell clients apart.
+pub fn key(client: &str) -> PartitionKey {
+    PartitionKey::from(client)
+}
