@@ -62,10 +62,13 @@ use crate::terms::Terms;
 ///
 /// This process remembers how long a key's line was when it last heard of it, and refuses by itself whom the server
 /// would certainly refuse: each by its own cost and patience, for others can only make the line longer. The wait that is
-/// told then may be too long by the way of the answer that is remembered, and is never too short. What makes a line shorter is
-/// noticed late, and too many are refused for that long, up to the wait that was told or a minute: a place that another
-/// process gives back, or a key that somebody removes on the server. A place that this process gives back is known at
-/// once, except by a request whose answer is just on its way.
+/// told then is that of the line as it is known here. It may be too long by the way of the answer that is remembered, and is
+/// never too short, unless others have come elsewhere meanwhile: whoever comes then asks.
+///
+/// What makes a line shorter is noticed late, and too many are refused for that long, until a wait that was told has
+/// passed, or for a minute: a place that another process gives back, or a key that is removed on the server. A place
+/// that this process gives back is noticed with the answer to that call, except by a request whose own answer is just
+/// on its way.
 ///
 /// # Leaving before the turn: holes
 ///
