@@ -172,6 +172,126 @@ async fn a_full_line_refuses_until_a_place_is_free() {
 }
 
 #[tokio::test]
+async fn a_flood_of_what_is_refused_does_not_reach_the_server() {
+    let server = RedisServer::start();
+    let [here, there] = [0, 1].map(|_| queue(&server, Quota::per_hour(1)).capacity(1));
+    // Connects, and brings the script there.
+    for queue in [&here, &there] {
+        let _ = take(queue, "another").await;
+    }
+    assert!(take(&here, "a").await.is_allowed() && take(&here, "a").await.is_allowed());
+    let before = calls(&server);
+    let refused = ask(&there, "a").await.retry_after().expect("the line is full");
+    for queue in [&here, &there] {
+        let flood = join_all((0..2_000).map(|_| ask(queue, "a"))).await;
+        assert!(flood.iter().all(|it| it.retry_after().is_some() && (it.limit(), it.remaining()) == (2, 0)));
+        let impatient = queue.check_within(&key("a"), 1, Some(SECOND)).decided().await.unwrap().retry_after();
+        assert!(impatient.unwrap() > refused + HOUR / 2, "two are before it: {impatient:?}");
+    }
+    assert_eq!(calls(&server) - before, 1, "one knew of it, and the other was told once");
+    assert_eq!((here.waiting(), there.waiting()), (0, 0));
+}
+
+#[tokio::test]
+async fn who_cannot_wait_is_refused_without_a_call_and_who_can_is_not_refused() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_hour(1)).capacity(9).max_waiters(0);
+    assert!(ask(&queue, "a").await.is_allowed());
+    let before = calls(&server);
+    for _ in 0..100 {
+        let wait = ask(&queue, "a").await.retry_after().expect("no seat is free");
+        assert!(wait <= HOUR && wait > HOUR - 60 * SECOND, "{wait:?}");
+    }
+    assert_eq!(calls(&server), before);
+    assert!(take(&queue, "a").await.is_allowed());
+    assert_eq!(calls(&server), before + 1);
+    // The one that came last decides what is known.
+    let wait = ask(&queue, "a").await.retry_after().unwrap();
+    assert!(wait > HOUR, "{wait:?}");
+    assert_eq!(calls(&server), before + 1);
+}
+
+#[tokio::test]
+async fn a_place_that_is_given_back_here_is_free_at_once() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_hour(1)).capacity(1);
+    let _ = take(&queue, "a").await;
+    let last = take(&queue, "a").await;
+    assert!(!ask(&queue, "a").await.is_allowed());
+    queue.give_back(&key("a"), 1, last.receipt());
+    until("its place is known to be free", async || take(&queue, "a").await.is_allowed()).await;
+}
+
+#[tokio::test]
+async fn whoever_comes_when_it_was_told_without_a_call_is_let_in() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_second(40)).capacity(1);
+    let (mut rounds, mut without_a_call) = (0, 0);
+    for _ in 0..1_000 {
+        let before = calls(&server);
+        let decision = take(&queue, "a").await;
+        let answered = Instant::now();
+        let Some(wait) = decision.retry_after() else { continue };
+        without_a_call += usize::from(calls(&server) == before);
+        // Not a moment longer, as a timer would sleep.
+        while answered.elapsed() < wait {
+            std::hint::spin_loop();
+        }
+        assert!(take(&queue, "a").await.is_allowed(), "as was told: {wait:?}");
+        rounds += 1;
+        if rounds == 20 {
+            break;
+        }
+    }
+    assert_eq!(rounds, 20);
+    assert!(without_a_call > 0);
+}
+
+#[tokio::test]
+async fn nothing_is_refused_that_the_server_would_let_in() {
+    const CAPACITY: u32 = 2;
+    let server = RedisServer::start();
+    let redis = redis(&server);
+    let fresh =
+        || RedisQueue::new(&redis, "test", Quota::per_second(200).burst(2)).capacity(CAPACITY as usize).max_wait(HOUR);
+    let (here, there) = (fresh(), fresh());
+    let (mut let_in, mut without_a_call, mut knows_all) = (0, 0, true);
+    for round in 0..600 {
+        // Nobody else is here, so what is free stays free.
+        let free = left(&there, "a").await;
+        let is_patient = round / 100 % 2 == 0;
+        let before = calls(&server);
+        let (decision, is_free) = if is_patient {
+            (take(&here, "a").await, free > 0)
+        } else {
+            let at_once = here.check_within(&key("a"), 1, Some(Duration::ZERO)).decided().await.unwrap();
+            (at_once, free > CAPACITY)
+        };
+        assert!(decision.is_allowed() || !is_free, "{free} were free in round {round}, and it was told {decision:?}");
+        let_in += usize::from(decision.is_allowed());
+        if calls(&server) > before {
+            knows_all = true;
+        } else if let Some(wait) = decision.retry_after() {
+            without_a_call += 1;
+            // One that knows nothing yet asks the server.
+            let later = if is_patient {
+                take(&fresh(), "a").await
+            } else {
+                fresh().check_within(&key("a"), 1, Some(Duration::ZERO)).decided().await.unwrap()
+            };
+            let is_kept = later.retry_after().is_none_or(|it| it <= wait);
+            assert!(is_kept || !knows_all, "told {wait:?}, and then {later:?}");
+            knows_all &= !later.is_allowed();
+        }
+        if round % 17 == 0 {
+            knows_all &= !take(&there, "a").await.is_allowed();
+        }
+    }
+    println!("{let_in} let in, {without_a_call} refused without a call");
+    assert!(let_in > 10 && without_a_call > 10);
+}
+
+#[tokio::test]
 async fn the_bounds_and_the_terms_are_those_of_a_queue_in_memory() {
     let server = RedisServer::start();
     for (quota, capacity, max_wait) in [

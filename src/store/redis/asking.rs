@@ -13,7 +13,7 @@ use super::script::{self, Answer, BadReply, Decisions, Scripted};
 use crate::decision::{Check, Decision, LimiterError, Receipt};
 use crate::partition::PartitionKey;
 use crate::store::{MemoryStore, Store};
-use crate::time::{Clock, Monotonic};
+use crate::time::{Clock, Monotonic, Timestamp};
 
 /// What the requests of one limiter have in common.
 pub(super) struct Inner<S> {
@@ -55,7 +55,14 @@ impl<A: Scripted> Clone for Asking<A> {
 impl<A: Scripted> Asking<A> {
     /// The refusal that the server would answer, if that is certain.
     pub(super) fn known_refusal(&self, cost: u32) -> Option<Decision> {
-        if cost == 0 { None } else { self.inner.mirror.refusal(&self.algorithm, self.tag, cost, Monotonic.now()) }
+        if cost == 0 {
+            return None;
+        }
+        self.inner.mirror.refusal(self.tag, Monotonic.now(), |state, at| self.refused(state, at, cost))
+    }
+
+    fn refused(&self, state: A::State, at: Timestamp, cost: u32) -> Option<Decision> {
+        Some(self.algorithm.decide(Some(state), at, cost).0).filter(|decision| !decision.is_allowed())
     }
 
     /// Out of what this process has taken in advance.
@@ -180,7 +187,8 @@ impl<A: Scripted> Asking<A> {
 
     /// Notes what the server has just said.
     pub(super) fn learn(&self, decisions: &[Decision], state: Option<A::State>, seen: Seen, cost: u32) {
-        self.inner.mirror.note(&self.algorithm, self.tag, state, seen);
+        let used_up = state.filter(|state| self.refused(*state, seen.server, 1).is_some());
+        self.inner.mirror.note(self.tag, used_up, seen);
         // The guard counts along, whatever it thinks of it: so it is warm when it is needed.
         for _ in decisions.iter().filter(|decision| decision.is_allowed()) {
             let _ = self.inner.guard(&self.algorithm, &self.key, cost);

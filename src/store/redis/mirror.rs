@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::key::Tag;
 use super::lines::Lines;
-use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 use crate::time::Timestamp;
 
@@ -50,30 +49,30 @@ impl<S: Copy> Mirror<S> {
         Self(Lines::new())
     }
 
-    /// The refusal that the server would answer, if that is certain.
+    /// The refusal that the server would answer, if that is certain. `refused` tells it for a state and a time, if the
+    /// request is refused then.
     ///
     /// It is certain if even the latest that the server's clock may show is too early. The wait that is told is counted
     /// from the earliest, so that whoever keeps to it does not come too early.
-    pub(super) fn refusal<A>(&self, algorithm: &A, tag: Tag, cost: u32, now: Timestamp) -> Option<Decision>
-    where
-        A: Algorithm<State = S>,
-    {
-        let image = self.0.get(tag)?;
-        if now.saturating_since(image.seen.answered) > KEPT {
+    pub(super) fn refusal(
+        &self,
+        tag: Tag,
+        now: Timestamp,
+        refused: impl Fn(S, Timestamp) -> Option<Decision>,
+    ) -> Option<Decision> {
+        let Image { state, seen } = self.0.get(tag)?;
+        if now.saturating_since(seen.answered) > KEPT {
             return None;
         }
-        let at = |server_time| algorithm.decide(Some(image.state), server_time, cost).0;
-        let is_refused = !at(image.seen.latest(now)).is_allowed();
-        Some(at(image.seen.earliest(now))).filter(|decision| is_refused && !decision.is_allowed())
+        refused(state, seen.latest(now)).and_then(|_| refused(state, seen.earliest(now)))
     }
 
-    /// Remembers the state of a key if it is used up, and forgets the key otherwise.
-    pub(super) fn note<A: Algorithm<State = S>>(&self, algorithm: &A, tag: Tag, state: Option<S>, seen: Seen) {
-        let is_used_up = !algorithm.decide(state, seen.server, 1).0.is_allowed();
-        match state {
+    /// Remembers the state of a key that is used up, and forgets a key that is not.
+    pub(super) fn note(&self, tag: Tag, used_up: Option<S>, seen: Seen) {
+        match used_up {
             // Where there is no room, the oldest is the likeliest to be over.
-            Some(state) if is_used_up => self.0.put(tag, Image { state, seen }, |image| image.seen.answered.as_nanos()),
-            _ => self.forget(tag),
+            Some(state) => self.0.put(tag, Image { state, seen }, |image| image.seen.answered.as_nanos()),
+            None => self.forget(tag),
         }
     }
 
@@ -86,7 +85,7 @@ impl<S: Copy> Mirror<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::TokenBucket;
+    use crate::algorithm::{Algorithm, GcraState, TokenBucket};
     use crate::partition::PartitionKey;
     use crate::quota::Quota;
     use crate::store::redis::key::Names;
@@ -106,47 +105,52 @@ mod tests {
         Seen { server: at(1_000 * SECOND), sent: at(0), answered: at(SECOND / 10) }
     }
 
+    fn refused(mirror: &Mirror<GcraState>, bucket: TokenBucket, key: &str, cost: u32, now: u64) -> Option<Decision> {
+        mirror.refusal(tag(key), at(now), |state, time| {
+            Some(bucket.decide(Some(state), time, cost).0).filter(|decision| !decision.is_allowed())
+        })
+    }
+
     #[test]
     fn refuses_for_as_long_as_the_server_certainly_would_and_tells_no_wait_that_is_too_short() {
         let bucket = TokenBucket::new(Quota::per_second(1).burst(5));
         let mirror = Mirror::new();
         let (_, state) = bucket.decide(None, seen().server, 5);
-        mirror.note(&bucket, tag("a"), state, seen());
+        mirror.note(tag("a"), state, seen());
 
         // One token is there when the server's clock shows 1,001: at our second 1 at the latest, and at 1.1 by what is
         // told, since the answer may have been under way for as long.
-        let refused = |now| mirror.refusal(&bucket, tag("a"), 1, at(now));
-        assert_eq!(refused(SECOND / 2).unwrap().retry_after(), Some(Duration::from_millis(600)));
-        assert!(refused(SECOND * 998 / 1_000).is_some());
-        assert!(refused(SECOND).is_none());
+        let refused = |key, cost, now| refused(&mirror, bucket, key, cost, now);
+        assert_eq!(refused("a", 1, SECOND / 2).unwrap().retry_after(), Some(Duration::from_millis(600)));
+        assert!(refused("a", 1, SECOND * 998 / 1_000).is_some());
+        assert!(refused("a", 1, SECOND).is_none());
         // A greater cost is refused for longer; another key is not known at all.
-        assert!(mirror.refusal(&bucket, tag("a"), 2, at(SECOND)).is_some());
-        assert!(mirror.refusal(&bucket, tag("b"), 2, at(SECOND)).is_none());
+        assert!(refused("a", 2, SECOND).is_some());
+        assert!(refused("b", 2, SECOND).is_none());
     }
 
     #[test]
-    fn what_can_be_taken_is_not_remembered() {
+    fn what_is_no_longer_used_up_is_forgotten() {
         let bucket = TokenBucket::new(Quota::per_second(1).burst(5));
         let mirror = Mirror::new();
-        let refused = || mirror.refusal(&bucket, tag("a"), 5, at(0)).is_some();
+        let is_refused = || refused(&mirror, bucket, "a", 5, 0).is_some();
         let (_, all) = bucket.decide(None, seen().server, 5);
-        let (_, most) = bucket.decide(None, seen().server, 4);
-        mirror.note(&bucket, tag("a"), all, seen());
-        assert!(refused());
-        mirror.note(&bucket, tag("a"), most, seen());
-        assert!(!refused());
-        mirror.note(&bucket, tag("a"), all, seen());
+        mirror.note(tag("a"), all, seen());
+        assert!(is_refused());
+        mirror.note(tag("a"), None, seen());
+        assert!(!is_refused());
+        mirror.note(tag("a"), all, seen());
         mirror.forget(tag("a"));
-        assert!(!refused());
+        assert!(!is_refused());
     }
 
     #[test]
     fn nothing_is_believed_for_longer_than_a_minute() {
         let bucket = TokenBucket::new(Quota::per_day(1));
         let mirror = Mirror::new();
-        mirror.note(&bucket, tag("a"), bucket.decide(None, seen().server, 1).1, seen());
-        assert!(mirror.refusal(&bucket, tag("a"), 1, at(60 * SECOND)).is_some());
-        assert!(mirror.refusal(&bucket, tag("a"), 1, at(61 * SECOND)).is_none());
+        mirror.note(tag("a"), bucket.decide(None, seen().server, 1).1, seen());
+        assert!(refused(&mirror, bucket, "a", 1, 60 * SECOND).is_some());
+        assert!(refused(&mirror, bucket, "a", 1, 61 * SECOND).is_none());
     }
 
     #[test]
@@ -155,10 +159,10 @@ mod tests {
         let mirror = Mirror::new();
         for number in 0..100_000_u64 {
             let seen = Seen { server: at(SECOND), sent: at(number), answered: at(number) };
-            mirror.note(&bucket, tag(&number.to_string()), bucket.decide(None, seen.server, 1).1, seen);
+            mirror.note(tag(&number.to_string()), bucket.decide(None, seen.server, 1).1, seen);
         }
         let known = |range: std::ops::Range<u64>| {
-            range.filter(|number| mirror.refusal(&bucket, tag(&number.to_string()), 1, at(100_000)).is_some()).count()
+            range.filter(|number| refused(&mirror, bucket, &number.to_string(), 1, 100_000).is_some()).count()
         };
         assert_eq!(known(0..50_000), 0);
         assert!(known(99_000..100_000) > 980);

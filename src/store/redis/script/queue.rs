@@ -3,12 +3,12 @@ use std::time::Duration;
 use super::bucket::Grid;
 use super::calls::give_back_call;
 use super::{Answer, BUCKET, BadReply, UnfitQuota};
-use crate::algorithm::gcra::Gcra;
+use crate::algorithm::gcra::{Gcra, GcraState};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
 use crate::store::redis::call::Call;
 use crate::store::redis::key::Key;
-use crate::time::{duration_from_nanos, nanos_of};
+use crate::time::{Timestamp, duration_from_nanos, nanos_of};
 
 /// A line that many processes share: a bucket that is paid after the fact.
 ///
@@ -98,34 +98,69 @@ impl QueueScript {
         Call { script: &BUCKET, keys: smallvec::smallvec![key], args }
     }
 
-    /// What the answer to a [`call`](Self::call) with the same arguments means.
-    pub(crate) fn place(&self, answer: &Answer, cost: u32, patience: Option<Duration>) -> Result<Place, BadReply> {
-        let longest = self.patient(patience);
-        let now = self.grid.now(answer.now);
+    /// What the answer to a [`call`](Self::call) with the same arguments means, and the state that the key has now.
+    pub(crate) fn place(
+        &self,
+        answer: &Answer,
+        cost: u32,
+        patience: Option<Duration>,
+    ) -> Result<(Place, Option<GcraState>), BadReply> {
         // One that owes more than anybody can is put right by the script; as is told here, it is refused.
-        let state =
-            answer.old(0)?.map(|old| self.grid.read(old, now + self.most())).map(|it| it.ok_or(BadReply::State));
-        let debt = state.transpose()?.map_or(0, |state| state.tat.saturating_sub(now));
-        let wait = debt.saturating_sub(self.ahead);
-
-        let is_charge = (1..=self.max_cost).contains(&cost);
-        let fits = wait <= longest;
-        if answer.admitted != u32::from(is_charge && fits) {
+        let most = self.grid.now(answer.now) + self.most();
+        let old = answer.old(0)?.map(|old| self.grid.read(old, most).ok_or(BadReply::State)).transpose()?;
+        let (place, state) = self.arrive(old, answer.now, cost, patience);
+        if answer.admitted != u32::from(state.is_some()) {
             return Err(BadReply::Disagreement);
         }
-        if cost > self.max_cost {
-            return Ok(Place::Refused(self.describe(debt, |limit, left| Decision::deny(limit, left, None))));
+        Ok((place, state.or(old)))
+    }
+
+    /// The refusal of a request that comes `at` that time to a key in that state, if it is refused.
+    pub(crate) fn refused(
+        &self,
+        state: GcraState,
+        at: Timestamp,
+        cost: u32,
+        patience: Option<Duration>,
+    ) -> Option<Decision> {
+        match self.arrive(Some(state), at, cost, patience).0 {
+            Place::Refused(decision) => Some(decision),
+            Place::Given(_) => None,
         }
-        if cost > 0 && !fits {
+    }
+
+    /// Whether one that cannot wait at all would be refused: there is a line.
+    pub(crate) fn has_line(&self, state: GcraState, at: Timestamp) -> bool {
+        state.tat > self.grid.now(at) + self.ahead
+    }
+
+    /// What a request is told that comes `at` that time, and the state after it if it takes a place.
+    fn arrive(
+        &self,
+        state: Option<GcraState>,
+        at: Timestamp,
+        cost: u32,
+        patience: Option<Duration>,
+    ) -> (Place, Option<GcraState>) {
+        let (now, longest) = (self.grid.now(at), self.patient(patience));
+        let debt = state.map_or(0, |state| state.tat.saturating_sub(now));
+        let wait = debt.saturating_sub(self.ahead);
+        if cost > self.max_cost {
+            return (Place::Refused(self.describe(debt, |limit, left| Decision::deny(limit, left, None))), None);
+        }
+        if cost == 0 {
+            return (Place::Given(self.describe(debt, Decision::allow)), None);
+        }
+        if wait > longest {
             let wait = duration_from_nanos(self.gcra.nanos_ceil(wait - longest));
             // Others may wait for longer than this one, so there may be room; there is none for it.
-            return Ok(Place::Refused(self.describe(debt, |limit, _| Decision::deny(limit, 0, Some(wait)))));
+            return (Place::Refused(self.describe(debt, |limit, _| Decision::deny(limit, 0, Some(wait)))), None);
         }
-        let delay = if cost == 0 { Duration::ZERO } else { duration_from_nanos(self.gcra.nanos_ceil(wait)) };
-        let price = self.gcra.price(cost);
-        let decision = self.describe(debt + price, Decision::allow).with_delay(delay);
-        let receipt = if cost == 0 { Receipt::NONE } else { Receipt::new(now + debt + price) };
-        Ok(Place::Given(decision.with_receipt(receipt)))
+        let debt = debt + self.gcra.price(cost);
+        let tat = now + debt;
+        let delay = duration_from_nanos(self.gcra.nanos_ceil(wait));
+        let decision = self.describe(debt, Decision::allow).with_delay(delay).with_receipt(Receipt::new(tat));
+        (Place::Given(decision), Some(GcraState { tat }))
     }
 
     /// The numbers of a key that owes `debt`: how many requests of cost one would be let in at once, if it owed

@@ -36,7 +36,7 @@ impl Naive {
 #[test]
 fn places_are_those_of_a_naive_line() {
     let (mut random, mut told) = (Random::seeded(), Told::new());
-    let (mut given, mut refused, mut returned) = (0, 0, 0);
+    let (mut given, mut refused, mut returned, mut foretold_refusals) = (0, 0, 0, 0);
     for line in 0..100 {
         let limit = random.pick(&[1, 2, 5, 8, 1_000]);
         let (burst, capacity) = (1 + random.below(4), random.below(8));
@@ -51,6 +51,7 @@ fn places_are_those_of_a_naive_line() {
         let mut naive = Naive { interval, burst, longest, max_cost, paid: 0 };
         let mut now = START;
         let mut last: Option<(u32, Receipt, bool)> = None;
+        let mut known = None;
         for _ in 0..200 {
             now += random.below(2 * interval / 1_000);
             if let Some((cost, receipt, is_last)) = last.filter(|_| random.below(4) == 0) {
@@ -62,16 +63,25 @@ fn places_are_those_of_a_naive_line() {
                     naive.paid -= owed;
                     returned += 1;
                 }
-                last = None;
+                (last, known) = (None, None);
                 continue;
             }
             let cost = u32::try_from(random.below(4)).unwrap();
             let patience =
                 if random.below(3) == 0 { Some(Duration::from_nanos(random.below(max_wait + 1))) } else { None };
             let answer = told.run(now, &queue.call(key(line), cost, patience));
+            let foretold = known.map(|state| queue.refused(state, answer.now, cost, patience));
             naive.longest = patience.map_or(longest, |it| longest.min(it.as_nanos() as u64));
             let expected = naive.arrive(now * 1_000, cost.into());
-            match queue.place(&answer, cost, patience).unwrap() {
+            let (place, state) = queue.place(&answer, cost, patience).unwrap();
+            // Whatever was asked then and is asked now, the state tells of the refusal what the server does.
+            let refusal = if let Place::Refused(decision) = place { Some(decision) } else { None };
+            assert_eq!(foretold.unwrap_or(refusal), refusal);
+            foretold_refusals += u32::from(foretold.flatten().is_some());
+            let at_once = state.map(|state| queue.refused(state, answer.now, 1, Some(Duration::ZERO)).is_none());
+            assert_eq!(at_once, state.map(|state| !queue.has_line(state, answer.now)));
+            known = state;
+            match place {
                 Place::Given(decision) => {
                     assert_eq!(Ok(decision.delay().as_nanos() as u64), expected);
                     if cost > 0 {
@@ -92,8 +102,8 @@ fn places_are_those_of_a_naive_line() {
             }
         }
     }
-    println!("{given} places, {refused} refusals, {returned} returned");
-    assert!(given > 1_000 && refused > 1_000 && returned > 100);
+    println!("{given} places, {refused} refusals, {returned} returned, {foretold_refusals} refusals foretold");
+    assert!(given > 1_000 && refused > 1_000 && returned > 100 && foretold_refusals > 500);
 }
 
 #[test]
@@ -103,7 +113,7 @@ fn a_full_line_says_exactly_when_to_come_again() {
     let queue = QueueScript::new(&Quota::per_second(3), 2, Duration::from_secs(30)).unwrap();
     let mut arrive = |micros| {
         let answer = told.run(micros, &queue.call(key("line"), 1, None));
-        queue.place(&answer, 1, None).unwrap()
+        queue.place(&answer, 1, None).unwrap().0
     };
     let waits = [0, 333_333_334, 666_666_667];
     for wait in waits {
