@@ -128,6 +128,17 @@ impl Decision {
         self
     }
 
+    /// As it would be told if its charge of `cost` had not been made, but for the time of its reset, which stays on the
+    /// cautious side.
+    #[cfg_attr(not(any(feature = "http", feature = "redis")), allow(dead_code))]
+    pub(crate) fn uncharged(mut self, cost: u32) -> Self {
+        if self.receipt != Receipt::NONE {
+            self.remaining = self.remaining.saturating_add(cost).min(self.limit);
+            self.receipt = Receipt::NONE;
+        }
+        self
+    }
+
     /// Pass or not.
     #[must_use]
     pub const fn outcome(&self) -> Outcome {

@@ -257,9 +257,8 @@ fn refuse(shared: &Shared, bids: &mut [Bid]) -> Refused {
 /// what is left without it.
 fn verdict_at_rest(policies: &[Policy], bids: &mut [Bid]) -> Verdict {
     for bid in bids.iter_mut().filter(|bid| !bid.is_refused()) {
-        // What cannot be told without waiting is told as it was.
-        bid.decision =
-            bid.decision.map(|decision| policies[bid.policy].limiter().peek(&bid.key, 0).unwrap_or(decision));
+        let peek = || policies[bid.policy].limiter().peek(&bid.key, 0);
+        bid.decision = bid.decision.map(|decision| peek().unwrap_or_else(|| decision.uncharged(bid.cost)));
     }
     verdict(policies, bids)
 }
@@ -385,10 +384,16 @@ impl Charging {
         if others.is_empty() { None } else { Some(first.decide_all(others)) }
     }
 
-    /// A refusal is to name all that refuse, so all decisions are noted before the first is acted on.
+    /// A refusal is to name all that refuse, so all decisions are noted before the first is acted on. It is acted on
+    /// first, so that who is refused by one policy is not told that another failed.
     fn take_answers(&mut self, mut answers: Answers) {
-        for (bid, answer) in self.bids[self.next..].iter_mut().zip(&answers) {
+        let bids = &mut self.bids[self.next..];
+        for (bid, answer) in bids.iter_mut().zip(&answers) {
             bid.decision = answer.as_ref().ok().copied();
+        }
+        if let Some(refused) = bids.iter().position(Bid::is_refused) {
+            bids[..=refused].rotate_right(1);
+            answers[..=refused].rotate_right(1);
         }
         answers.reverse();
         self.answers = answers;

@@ -1,10 +1,8 @@
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
-use tokio::sync::oneshot::Sender;
-use tokio::time::timeout;
 
-use super::flights::{Boarding, Collector, Flights};
+use super::flights::{Boarding, Collector, Flights, Group};
 use super::key::{Key, Names, Tag};
 use super::leases::{Lease, Leases, Unspent, Want};
 use super::link::{Fault, Reason, Redis};
@@ -24,6 +22,9 @@ pub(super) struct Inner<S> {
     pub(super) flights: Arc<Flights<Answered>>,
     pub(super) leases: Option<Leases>,
 }
+
+/// As many requests as one call decides on.
+const BATCH: usize = 256;
 
 pub(super) type Answered = Result<Decision, LimiterError>;
 
@@ -85,17 +86,16 @@ impl<A: Scripted> Asking<A> {
                 drop(landing);
                 answer
             }
-            Boarding::Seated(answer, collector) => {
-                let patience = self.inner.redis.timeout();
+            Boarding::Seated(seat, collector) => {
+                // For the call that is under way, and for the one that is shared.
+                let patience = self.inner.redis.timeout().saturating_mul(2);
                 if let Some(collector) = collector {
                     let handle = Handle::try_current().map_err(|_| failed(Reason::NoRuntime))?;
                     handle.spawn(self.collect(collector));
                 }
-                match timeout(patience, answer).await {
-                    Ok(Ok(answer)) => answer,
-                    Ok(Err(_)) => {
-                        Err(failed(Fault::new(Reason::Disconnected, "the runtime of the call was shut down")))
-                    }
+                match seat.answer(patience).await {
+                    Ok(Some(answer)) => answer,
+                    Ok(None) => Err(failed(Fault::new(Reason::Disconnected, "the runtime of the call was shut down"))),
                     Err(_) => Err(failed(Reason::TimedOut)),
                 }
             }
@@ -105,22 +105,33 @@ impl<A: Scripted> Asking<A> {
 
     async fn collect(self, mut collector: Collector<Answered>) {
         collector.landing(self.inner.redis.timeout()).await;
-        while let Some((cost, seats)) = collector.batch() {
-            let seats = self.seat_on_lease(cost, seats);
-            if seats.is_empty() {
+        loop {
+            let mut groups = collector.groups();
+            let Some(last) = groups.pop() else { return };
+            // Side by side: who chooses what a request costs would else make the others wait.
+            let others: Vec<_> = groups.into_iter().map(|group| tokio::spawn(self.clone().answer(group))).collect();
+            self.clone().answer(last).await;
+            for other in others {
+                // One that panicked has left its seats without an answer.
+                let _ = other.await;
+            }
+        }
+    }
+
+    async fn answer(self, Group { cost, answers }: Group<Answered>) {
+        let mut seats = answers.into_iter().peekable();
+        while seats.peek().is_some() {
+            if let Some(decision) = self.out_of_lease(cost).or_else(|| self.known_refusal(cost)) {
+                // Whoever has gone needs no answer.
+                seats.next().into_iter().for_each(|seat| drop(seat.send(Ok(decision))));
                 continue;
             }
-            // Whoever has gone needs no answer.
-            if let Some(refusal) = self.known_refusal(cost) {
-                seats.into_iter().for_each(|seat| drop(seat.send(Ok(refusal))));
-                continue;
-            }
-            let count = u32::try_from(seats.len()).expect("a batch is small");
-            match self.call(cost, count).await {
+            let batch: Vec<_> = seats.by_ref().take(BATCH).collect();
+            match self.call(cost, u32::try_from(batch.len()).expect("a batch is small")).await {
                 Ok(decisions) => {
-                    seats.into_iter().zip(decisions).for_each(|(seat, decision)| drop(seat.send(Ok(decision))));
+                    batch.into_iter().zip(decisions).for_each(|(seat, decision)| drop(seat.send(Ok(decision))));
                 }
-                Err(error) => seats.into_iter().for_each(|seat| drop(seat.send(Err(error.clone())))),
+                Err(error) => batch.into_iter().for_each(|seat| drop(seat.send(Err(error.clone())))),
             }
         }
     }
@@ -128,23 +139,6 @@ impl<A: Scripted> Asking<A> {
     /// What the key is called on the server.
     pub(super) fn name(&self) -> Key {
         self.inner.names.key(self.tag, A::KIND)
-    }
-
-    /// Answers those for whom the lease suffices that was taken with the batch before; the others are left.
-    fn seat_on_lease(&self, cost: u32, seats: Vec<Sender<Answered>>) -> Vec<Sender<Answered>> {
-        let mut seats = seats.into_iter();
-        let mut left = Vec::new();
-        while let Some(seat) = seats.next() {
-            match self.out_of_lease(cost) {
-                Some(decision) => drop(seat.send(Ok(decision))),
-                None => {
-                    left.push(seat);
-                    left.extend(seats);
-                    break;
-                }
-            }
-        }
-        left
     }
 
     /// Asks for `count` requests of the same cost, one after the other, in one round trip; and for some more in
@@ -187,7 +181,8 @@ impl<A: Scripted> Asking<A> {
 
     /// Notes what the server has just said.
     pub(super) fn learn(&self, decisions: &[Decision], state: Option<A::State>, seen: Seen, cost: u32) {
-        let used_up = state.filter(|state| self.refused(*state, seen.server, 1).is_some());
+        // Used up for requests such as this one: greater ones than others ask for may be refused for longer.
+        let used_up = state.filter(|state| self.refused(*state, seen.server, cost.max(1)).is_some());
         self.inner.mirror.note(self.tag, used_up, seen);
         // The guard counts along, whatever it thinks of it: so it is warm when it is needed.
         for _ in decisions.iter().filter(|decision| decision.is_allowed()) {
@@ -202,7 +197,7 @@ impl<A: Scripted> Asking<A> {
 
     /// In the background.
     pub(super) fn give_back(self, cost: u32, receipt: Receipt) {
-        self.inner.mirror.forget(self.tag);
+        self.inner.mirror.forget(self.tag, Monotonic.now());
         if let Ok(handle) = Handle::try_current() {
             handle.spawn(async move {
                 if let Some(call) = script::give_back(&self.algorithm, self.name(), cost, receipt) {
@@ -210,7 +205,7 @@ impl<A: Scripted> Asking<A> {
                     let _ = self.inner.redis.call(&call).await;
                 }
                 // A refusal may have been noted meanwhile, of before.
-                self.inner.mirror.forget(self.tag);
+                self.inner.mirror.forget(self.tag, Monotonic.now());
             });
         }
     }

@@ -1,27 +1,26 @@
 //! Requests for one key that come while a call for it is under way: they wait for it, and then share the next.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::collections::hash_map::{Entry, HashMap, OccupiedEntry};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
+use tokio::time::error::Elapsed;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::key::Tag;
 
 /// The keys for which calls are under way. `T` is what each request is answered.
 ///
 /// The first request of a key makes its call itself. Whoever comes before that has landed takes a seat, and the first to
-/// do so starts a task, the collector, which answers all who are seated, a batch at a time. So nobody waits for a call
-/// that another's future makes, longer than the timeout; and while a key is used up, one call finds that out for all.
+/// do so starts a task, the collector, which answers all who are seated. So nobody waits for longer than the timeout for
+/// a call that another's future makes; and while a key is used up, one call finds that out for all.
 pub(super) struct Flights<T> {
     shards: [Mutex<HashMap<Tag, Flight<T>>>; SHARDS],
 }
 
 const SHARDS: usize = 16;
-
-/// As many requests as one call may decide on.
-const BATCH: usize = 256;
 
 /// As many as may be seated for one key.
 const SEATS: usize = 4_096;
@@ -29,16 +28,18 @@ const SEATS: usize = 4_096;
 struct Flight<T> {
     /// Whether the first request's call is under way.
     is_out: bool,
+    /// Since when.
+    since: Instant,
     landed: Arc<Notify>,
     has_collector: bool,
-    seated: VecDeque<(u32, oneshot::Sender<T>)>,
+    seated: Vec<(u32, oneshot::Sender<T>)>,
 }
 
 pub(super) enum Boarding<T> {
     /// Nobody is under way: go, and drop this when the answer has been noted.
     First(Landing<T>),
     /// The answer will come. If there is a collector, it must be started.
-    Seated(oneshot::Receiver<T>, Option<Collector<T>>),
+    Seated(Seat<T>, Option<Collector<T>>),
     /// All seats are taken.
     Full,
 }
@@ -54,7 +55,13 @@ impl<T> Flights<T> {
             Entry::Vacant(entry) => {
                 let landed = Arc::new(Notify::new());
                 let landing = Landing { flights: Arc::clone(self), tag, landed: Arc::clone(&landed) };
-                entry.insert(Flight { is_out: true, landed, has_collector: false, seated: VecDeque::new() });
+                entry.insert(Flight {
+                    is_out: true,
+                    since: Instant::now(),
+                    landed,
+                    has_collector: false,
+                    seated: Vec::new(),
+                });
                 Boarding::First(landing)
             }
             Entry::Occupied(entry) => {
@@ -62,12 +69,14 @@ impl<T> Flights<T> {
                 if flight.seated.len() >= SEATS {
                     return Boarding::Full;
                 }
-                let (sender, receiver) = oneshot::channel();
-                flight.seated.push_back((cost, sender));
+                let (sender, answer) = oneshot::channel();
+                flight.seated.push((cost, sender));
                 let is_first = !std::mem::replace(&mut flight.has_collector, true);
-                let landed = Arc::clone(&flight.landed);
-                let collector = || Collector { flights: Arc::clone(self), tag, landed, is_done: false };
-                Boarding::Seated(receiver, is_first.then(collector))
+                let (since, landed) = (flight.since, &flight.landed);
+                let seat = Seat { flights: Arc::clone(self), tag, landed: Arc::clone(landed), answer };
+                let landed = Arc::clone(landed);
+                let collector = || Collector { flights: Arc::clone(self), tag, since, landed, is_done: false };
+                Boarding::Seated(seat, is_first.then(collector))
             }
         }
     }
@@ -105,42 +114,71 @@ impl<T> Drop for Landing<T> {
     }
 }
 
+/// A place among those who share the next call.
+pub(super) struct Seat<T> {
+    flights: Arc<Flights<T>>,
+    tag: Tag,
+    landed: Arc<Notify>,
+    answer: oneshot::Receiver<T>,
+}
+
+impl<T> Seat<T> {
+    /// The answer, or `None` if whoever was to bring it is gone.
+    ///
+    /// # Errors
+    ///
+    /// If it takes longer than `patience`. Then the collector is held up, by a runtime that nobody drives, say; the
+    /// flight is given up, so that whoever comes next need not wait for it as well.
+    pub(super) async fn answer(self, patience: Duration) -> Result<Option<T>, Elapsed> {
+        let waited = timeout(patience, self.answer).await;
+        if waited.is_err() {
+            let mut shard = self.flights.shard(self.tag);
+            own(&mut shard, self.tag, &self.landed).map(OccupiedEntry::remove);
+        }
+        waited.map(Result::ok)
+    }
+}
+
 /// Answers those who are seated. Dropped before it has (with its runtime, say), it leaves them without an answer at
 /// once.
 pub(super) struct Collector<T> {
     flights: Arc<Flights<T>>,
     tag: Tag,
+    since: Instant,
     landed: Arc<Notify>,
     is_done: bool,
 }
 
 impl<T> Collector<T> {
-    /// Until the first request's call has landed, but no longer than `patience`: its future may not be polled.
+    /// Until the first request's call has landed, but only until `patience` after it began: its future may not be polled.
     pub(super) async fn landing(&self, patience: Duration) {
         // Whether it has landed or not, those who wait are served.
-        let _ = tokio::time::timeout(patience, self.landed.notified()).await;
+        let _ = timeout_at(self.since + patience, self.landed.notified()).await;
     }
 
-    /// The next to be answered: requests of an equal cost, in the order in which they came, that are still waited for.
-    /// `None` if there are none, and then this is done: whoever comes now starts another.
-    pub(super) fn batch(&mut self) -> Option<(u32, Vec<oneshot::Sender<T>>)> {
+    /// All who are to be answered, in groups of an equal cost, each in the order in which they came. Nobody needs an
+    /// answer any more if there is none, and then this is done: whoever comes now starts another.
+    pub(super) fn groups(&mut self) -> Vec<Group<T>> {
         let mut shard = self.flights.shard(self.tag);
         let Some(mut entry) = own(&mut shard, self.tag, &self.landed) else {
             self.is_done = true;
-            return None;
+            return Vec::new();
         };
         let flight = entry.get_mut();
         flight.seated.retain(|(_, answer)| !answer.is_closed());
-        let Some(&(cost, _)) = flight.seated.front() else {
+        if flight.seated.is_empty() {
             self.is_done = true;
             flight.has_collector = false;
             if !flight.is_out {
                 entry.remove();
             }
-            return None;
-        };
-        let alike = flight.seated.iter().take(BATCH).take_while(|(other, _)| *other == cost).count();
-        Some((cost, flight.seated.drain(..alike).map(|(_, answer)| answer).collect()))
+            return Vec::new();
+        }
+        let mut groups: BTreeMap<u32, Group<T>> = BTreeMap::new();
+        for (cost, answer) in flight.seated.drain(..) {
+            groups.entry(cost).or_insert_with(|| Group { cost, answers: Vec::new() }).answers.push(answer);
+        }
+        groups.into_values().collect()
     }
 }
 
@@ -151,6 +189,12 @@ impl<T> Drop for Collector<T> {
             own(&mut shard, self.tag, &self.landed).map(OccupiedEntry::remove);
         }
     }
+}
+
+/// Requests of one cost.
+pub(super) struct Group<T> {
+    pub(super) cost: u32,
+    pub(super) answers: Vec<oneshot::Sender<T>>,
 }
 
 /// The flight of a key, unless that has ended and the key has a new one.
@@ -184,13 +228,21 @@ mod tests {
 
     fn seat(flights: &Arc<Flights<u32>>, cost: u32) -> (oneshot::Receiver<u32>, Option<Collector<u32>>) {
         match flights.board(tag(), cost) {
-            Boarding::Seated(receiver, collector) => (receiver, collector),
+            Boarding::Seated(seat, collector) => (seat.answer, collector),
             _ => panic!("somebody was under way"),
         }
     }
 
+    /// Of all groups, until there are none.
     fn costs_and_sizes(collector: &mut Collector<u32>) -> Vec<(u32, usize)> {
-        std::iter::from_fn(|| collector.batch()).map(|(cost, answers)| (cost, answers.len())).collect()
+        let mut sizes = Vec::new();
+        loop {
+            let groups = collector.groups();
+            if groups.is_empty() {
+                return sizes;
+            }
+            sizes.extend(groups.iter().map(|group| (group.cost, group.answers.len())));
+        }
     }
 
     #[test]
@@ -202,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn followers_are_answered_in_batches_of_equal_cost_without_those_who_left() {
+    fn followers_are_answered_in_groups_of_equal_cost_without_those_who_left() {
         let flights = Arc::new(Flights::new());
         let landing = first(&flights);
         let (gone, collector) = seat(&flights, 9);
@@ -211,18 +263,18 @@ mod tests {
         assert!(seats.iter().all(|(_, collector)| collector.is_none()));
         drop(gone);
         drop(landing);
-        assert_eq!(costs_and_sizes(&mut collector), [(1, 2), (2, 1), (1, 1)]);
+        assert_eq!(costs_and_sizes(&mut collector), [(1, 3), (2, 1)]);
         assert_eq!(flights.len(), 0);
     }
 
     #[test]
-    fn seats_and_batches_are_bounded() {
+    fn seats_are_bounded() {
         let flights = Arc::new(Flights::new());
         let _landing = first(&flights);
         let mut seats: Vec<_> = (0..SEATS).map(|_| seat(&flights, 1)).collect();
         assert!(matches!(flights.board(tag(), 1), Boarding::Full));
         let mut collector = seats[0].1.take().unwrap();
-        assert_eq!(costs_and_sizes(&mut collector), vec![(1, BATCH); SEATS / BATCH]);
+        assert_eq!(costs_and_sizes(&mut collector), [(1, SEATS)]);
     }
 
     #[test]
@@ -249,7 +301,7 @@ mod tests {
         let (receiver, collector) = seat(&flights, 1);
         let mut old = collector.unwrap();
         drop(receiver);
-        assert!(old.batch().is_none());
+        assert!(old.groups().is_empty());
         let (mut receiver, collector) = seat(&flights, 1);
         drop(old);
         assert!(receiver.try_recv().is_err_and(|error| error == oneshot::error::TryRecvError::Empty));
@@ -266,9 +318,23 @@ mod tests {
         let begun = tokio::time::Instant::now();
         collector.landing(patience).await;
         assert!(begun.elapsed() >= patience);
-        drop(landing);
+        // Nor once more, by whoever comes later.
         let begun = tokio::time::Instant::now();
         collector.landing(patience).await;
         assert_eq!(begun.elapsed(), Duration::ZERO);
+        drop(landing);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_waits_in_vain_gives_the_flight_up() {
+        let flights = Arc::new(Flights::<u32>::new());
+        let landing = first(&flights);
+        let Boarding::Seated(seat, collector) = flights.board(tag(), 1) else { panic!("somebody is under way") };
+        assert!(seat.answer(Duration::from_millis(50)).await.is_err());
+        let second = first(&flights);
+        drop((landing, collector));
+        assert_eq!(flights.len(), 1);
+        drop(second);
+        assert_eq!(flights.len(), 0);
     }
 }

@@ -77,7 +77,7 @@ impl RedisLine {
         if let Some(call) = self.script.give_back(self.name(tag), cost, receipt) {
             // What cannot be given back stays taken: fewer leave then, and never too many.
             let _ = self.redis.call(&call).await;
-            self.mirror.forget(tag);
+            self.mirror.forget(tag, Monotonic.now());
         }
     }
 

@@ -29,14 +29,19 @@ impl<V: Copy> Lines<V> {
         self.with(tag, |line| find(line, tag).and_then(Option::as_mut).map(|(_, value)| change(value)))
     }
 
-    /// Keeps a value in place of the key's former one, or else of the one in its line of the least `worth`.
+    /// Keeps a value in place of the key's former one, or else of the one in its line of the least `worth`; unless that
+    /// is worth more.
     pub(super) fn put(&self, tag: Tag, value: V, worth: impl Fn(&V) -> u64) {
         self.with(tag, |line| {
-            let worth = |slot: &Option<(Tag, V)>| slot.map_or(0, |(_, value)| worth(&value));
+            let worth_of = |slot: &Option<(Tag, V)>| slot.map_or(0, |(_, value)| worth(&value));
             let own = line.iter().position(|slot| is_of(slot, tag));
-            let least = || (0..PER_LINE).min_by_key(|index| worth(&line[*index])).expect("a line has slots");
-            let index = own.unwrap_or_else(least);
-            line[index] = Some((tag, value));
+            let least = || {
+                let index = (0..PER_LINE).min_by_key(|index| worth_of(&line[*index])).expect("a line has slots");
+                (worth_of(&line[index]) <= worth(&value)).then_some(index)
+            };
+            if let Some(index) = own.or_else(least) {
+                line[index] = Some((tag, value));
+            }
         });
     }
 

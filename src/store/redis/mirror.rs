@@ -1,5 +1,6 @@
 //! What this process remembers of keys that were used up when it last asked.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::key::Tag;
@@ -12,7 +13,11 @@ use crate::time::Timestamp;
 /// A key's debt grows by what others take and shrinks with time alone, so a state that was seen tells for how long,
 /// at least, the server would refuse. Until then it need not be asked. What another process gives back is noticed
 /// late, which refuses too much for that long, and never too little.
-pub(super) struct Mirror<S>(Lines<Image<S>>);
+pub(super) struct Mirror<S> {
+    images: Lines<Image<S>>,
+    /// The least time after a key was last forgotten, any key: what a call saw that was sent earlier is not believed.
+    forgotten: AtomicU64,
+}
 
 /// Beyond this age an image is not believed: what somebody reset on the server would else be refused for days.
 const KEPT: Duration = Duration::from_secs(60);
@@ -32,12 +37,14 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// No later than what the server's clock shows when ours shows `now`.
+    /// No later than what the server's clock shows when ours shows `now`. Clocks are steered by up to half a thousandth
+    /// each (as by `adjtimex`).
     fn earliest(self, now: Timestamp) -> Timestamp {
-        self.server.saturating_add(now.saturating_since(self.answered))
+        let passed = now.saturating_since(self.answered);
+        self.server.saturating_add(passed.saturating_sub(passed / 1_000))
     }
 
-    /// No earlier. Clocks are steered by up to half a thousandth each (as by `adjtimex`).
+    /// No earlier.
     fn latest(self, now: Timestamp) -> Timestamp {
         let passed = now.saturating_since(self.sent);
         self.server.saturating_add(passed.saturating_add(passed / 1_000))
@@ -46,7 +53,7 @@ impl Seen {
 
 impl<S: Copy> Mirror<S> {
     pub(super) fn new() -> Self {
-        Self(Lines::new())
+        Self { images: Lines::new(), forgotten: AtomicU64::new(0) }
     }
 
     /// The refusal that the server would answer, if that is certain. `refused` tells it for a state and a time, if the
@@ -60,25 +67,31 @@ impl<S: Copy> Mirror<S> {
         now: Timestamp,
         refused: impl Fn(S, Timestamp) -> Option<Decision>,
     ) -> Option<Decision> {
-        let Image { state, seen } = self.0.get(tag)?;
+        let Image { state, seen } = self.images.get(tag)?;
         if now.saturating_since(seen.answered) > KEPT {
             return None;
         }
         refused(state, seen.latest(now)).and_then(|_| refused(state, seen.earliest(now)))
     }
 
-    /// Remembers the state of a key that is used up, and forgets a key that is not.
+    /// Remembers the state of a key that is used up, and drops a key that is not.
     pub(super) fn note(&self, tag: Tag, used_up: Option<S>, seen: Seen) {
         match used_up {
             // Where there is no room, the oldest is the likeliest to be over.
-            Some(state) => self.0.put(tag, Image { state, seen }, |image| image.seen.answered.as_nanos()),
-            None => self.forget(tag),
+            Some(state) if seen.sent.as_nanos() >= self.forgotten.load(Ordering::SeqCst) => {
+                self.images.put(tag, Image { state, seen }, |image| image.seen.answered.as_nanos());
+            }
+            _ => {
+                self.images.remove(tag);
+            }
         }
     }
 
-    /// To be told of whatever lets a key's debt shrink faster than by time.
-    pub(super) fn forget(&self, tag: Tag) {
-        self.0.remove(tag);
+    /// To be told, at this time of ours, that a key's debt has shrunk faster than by time.
+    pub(super) fn forget(&self, tag: Tag, now: Timestamp) {
+        // Before the image goes, or a call that was sent earlier could put it there once more.
+        self.forgotten.fetch_max(now.as_nanos().saturating_add(1), Ordering::SeqCst);
+        self.images.remove(tag);
     }
 }
 
@@ -121,7 +134,7 @@ mod tests {
         // One token is there when the server's clock shows 1,001: at our second 1 at the latest, and at 1.1 by what is
         // told, since the answer may have been under way for as long.
         let refused = |key, cost, now| refused(&mirror, bucket, key, cost, now);
-        assert_eq!(refused("a", 1, SECOND / 2).unwrap().retry_after(), Some(Duration::from_millis(600)));
+        assert_eq!(refused("a", 1, SECOND / 2).unwrap().retry_after(), Some(Duration::from_micros(600_400)));
         assert!(refused("a", 1, SECOND * 998 / 1_000).is_some());
         assert!(refused("a", 1, SECOND).is_none());
         // A greater cost is refused for longer; another key is not known at all.
@@ -140,8 +153,13 @@ mod tests {
         mirror.note(tag("a"), None, seen());
         assert!(!is_refused());
         mirror.note(tag("a"), all, seen());
-        mirror.forget(tag("a"));
+        mirror.forget(tag("a"), at(0));
         assert!(!is_refused());
+        // The answer to a call that was sent before that tells nothing any more.
+        mirror.note(tag("a"), all, seen());
+        assert!(!is_refused());
+        mirror.note(tag("a"), all, Seen { sent: at(1), ..seen() });
+        assert!(is_refused());
     }
 
     #[test]

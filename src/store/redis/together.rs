@@ -79,7 +79,7 @@ fn undo(claims: &[RedisClaim], answers: &mut [Option<Result<Decision, LimiterErr
     for (claim, answer) in claims.iter().zip(answers).rev() {
         if let Some(Ok(decision)) = answer {
             claim.part.give_back(decision.receipt());
-            *decision = decision.with_receipt(Receipt::NONE);
+            *decision = decision.uncharged(claim.part.cost());
         }
     }
 }
@@ -138,6 +138,8 @@ trait Part: Send + Sync {
         are_charged: bool,
     ) -> Result<Decision, BadReply>;
 
+    fn cost(&self) -> u32;
+
     fn give_back(&self, receipt: Receipt);
 }
 
@@ -173,6 +175,10 @@ impl<A: Scripted> Part for Asked<A> {
             self.asking.learn(&[], old, seen, self.cost);
             if decision.is_allowed() { answer.decision(algorithm, index, 0) } else { Ok(decision) }
         }
+    }
+
+    fn cost(&self) -> u32 {
+        self.cost
     }
 
     fn give_back(&self, receipt: Receipt) {

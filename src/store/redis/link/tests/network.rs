@@ -82,7 +82,7 @@ async fn f2_half_open() {
 async fn f3_f15_a_slow_server_and_ten_thousand_calls() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
-    let redis = through(&proxy);
+    let redis = Redis::single(proxy.url()).timeout(Duration::from_millis(100)).max_in_flight(256).open().unwrap();
     warm(&redis).await;
     proxy.set(Mode::Latency(Duration::from_millis(300)));
     let start = Instant::now();
