@@ -85,7 +85,7 @@
 //! | `tonic` | no | reading the peer's address from tonic's `TcpConnectInfo` |
 //! | `config` | no | [`config`]: policies from TOML |
 //! | `unicode` | no | [`key::nfkc_casefold_trim`](key), which makes the spellings of a login name one |
-//! | `redis` | no | `store::RedisStore` and `RedisQueue`: limits that processes share; Redis 6 or later, or Valkey |
+//! | `redis` | no | `store::RedisStore` and `RedisQueue`: limits that processes share; Redis 6.2 or later, or Valkey |
 //! | `redis-tls` | no | `rediss://` |
 //! | `test-util` | no | [`testing`] |
 //!

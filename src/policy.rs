@@ -80,7 +80,7 @@ pub enum MissingKey {
 pub enum FailureMode {
     /// It is decided by what this process knows alone: the same quota, in this process's memory, where everything
     /// that the store admits is counted along. So *n* processes admit at most *n* times the quota while the store is
-    /// out, and a client that was limited before stays so. The default. A limiter that knows nothing of its own (one
+    /// out (and in all, once it is back, what it grants beside), and a client that was limited before stays so. The default. A limiter that knows nothing of its own (one
     /// that is no store's) denies instead.
     #[default]
     LocalGuard,

@@ -34,6 +34,7 @@
 //! # master = "main"              # the name by which the sentinels know it
 //! timeout = "50ms"               # of a decision, all in all
 //! prefix = "sluice"              # what the names of all keys begin with
+//! # secret = "..."               # enters the hashes that stand for clients there
 //!
 //! [answer]                       # optional; what clients are told
 //! fields = "draft-11"            # draft-11 | draft-07 | draft-06 | none: the syntax of the `RateLimit` fields

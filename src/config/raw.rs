@@ -30,6 +30,7 @@ pub(super) struct RawRedis {
     pub(super) master: Option<String>,
     pub(super) timeout: Option<Spanned<TimeText>>,
     pub(super) prefix: Option<String>,
+    pub(super) secret: Option<String>,
 }
 
 #[derive(Deserialize)]

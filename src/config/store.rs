@@ -47,6 +47,9 @@ pub(super) fn redis(source: &Source<'_>, raw: RawRedis) -> Result<Redis, ConfigE
     if let Some(prefix) = raw.prefix {
         builder = builder.prefix(prefix);
     }
+    if let Some(secret) = raw.secret {
+        builder = builder.secret(secret);
+    }
     builder.open().map_err(|error| source.error(&at, error))
 }
 
@@ -86,7 +89,8 @@ impl Place {
 
     #[cfg(feature = "redis")]
     fn on(redis: &Redis, path: &str, policy: &str) -> Self {
-        Self::Redis(redis.clone(), format!("{path}:{policy}"))
+        // No policy's name has an @, so no two pairs read alike.
+        Self::Redis(redis.clone(), format!("{policy}@{path}"))
     }
 
     #[cfg(not(feature = "redis"))]

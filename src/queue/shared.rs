@@ -16,7 +16,7 @@ use crate::quota::Quota;
 use crate::store::redis::{Place, Redis, RedisLine, UnfitQuota, mark, of_guard};
 use crate::terms::Terms;
 
-/// A [`LeakyQueue`] whose lines many processes share, on Redis (7.0 or later) or Valkey: requests of a key leave one by
+/// A [`LeakyQueue`] whose lines many processes share, on Redis (6.2 or later) or Valkey: requests of a key leave one by
 /// one at the quota's rate over all of them.
 ///
 /// A request asks Redis once, on arrival. It is given a place, with the time at which to leave, or is refused: if

@@ -4,7 +4,7 @@ use tokio::runtime::Handle;
 
 use super::flights::{Boarding, Collector, Flights, Group};
 use super::key::{Key, Names, Tag};
-use super::leases::{Lease, Leases, Unspent, Want};
+use super::leases::{Lease, Leases, OfLease, Unspent, Want};
 use super::link::{Fault, Reason, Redis};
 use super::mirror::{Mirror, Seen};
 use super::script::{self, Answer, BadReply, Decisions, Scripted};
@@ -69,6 +69,11 @@ impl<A: Scripted> Asking<A> {
     /// Out of what this process has taken in advance.
     pub(super) fn out_of_lease(&self, cost: u32) -> Option<Decision> {
         self.inner.leases.as_ref()?.spend(self.tag, cost, Monotonic.now())
+    }
+
+    /// Whether that would admit a request.
+    pub(super) fn is_leased(&self, cost: u32) -> bool {
+        self.inner.leases.as_ref().is_some_and(|leases| leases.can_spend(self.tag, cost, Monotonic.now()))
     }
 
     /// In a call of its own.
@@ -152,7 +157,8 @@ impl<A: Scripted> Asking<A> {
         let extra = match leases.want(self.tag, cost, since) {
             Want::More(extra) => extra,
             Want::GiveBack(Unspent { requests, cost, receipt }) => {
-                self.clone().give_back(cost.saturating_mul(requests), receipt);
+                // Or they would be missing when the server decides.
+                self.refund(cost.saturating_mul(requests), receipt).await;
                 0
             }
         };
@@ -191,23 +197,25 @@ impl<A: Scripted> Asking<A> {
     }
 
     /// What was paid in advance, and is forfeited if that has ended.
-    pub(super) fn put_back(&self, cost: u32) {
-        let _ = self.inner.leases.as_ref().map(|leases| leases.put_back(self.tag, cost, Monotonic.now()));
+    pub(super) fn put_back(&self, cost: u32, lease: OfLease) {
+        let _ = self.inner.leases.as_ref().map(|leases| leases.put_back(self.tag, cost, lease, Monotonic.now()));
     }
 
     /// In the background.
     pub(super) fn give_back(self, cost: u32, receipt: Receipt) {
         self.inner.mirror.forget(self.tag, Monotonic.now());
         if let Ok(handle) = Handle::try_current() {
-            handle.spawn(async move {
-                if let Some(call) = script::give_back(&self.algorithm, self.name(), cost, receipt) {
-                    // What cannot be given back stays charged: too little is admitted then, and never too much.
-                    let _ = self.inner.redis.call(&call).await;
-                }
-                // A refusal may have been noted meanwhile, of before.
-                self.inner.mirror.forget(self.tag, Monotonic.now());
-            });
+            handle.spawn(async move { self.refund(cost, receipt).await });
         }
+    }
+
+    async fn refund(&self, cost: u32, receipt: Receipt) {
+        if let Some(call) = script::give_back(&self.algorithm, self.name(), cost, receipt) {
+            // What cannot be given back stays charged: too little is admitted then, and never too much.
+            let _ = self.inner.redis.call(&call).await;
+        }
+        // A refusal may have been noted meanwhile, of before.
+        self.inner.mirror.forget(self.tag, Monotonic.now());
     }
 }
 

@@ -7,7 +7,8 @@ use crate::partition::PartitionKey;
 /// The name of a budget on the server, `PREFIX:{TAG}:NAME:KIND`.
 ///
 /// The tag is 128 bits of a SHA-256 of the [`PartitionKey`], so a client's bytes never reach the server: they can
-/// neither spell another's key, nor choose the slot of a cluster, nor be read there. Everything that is kept of one
+/// neither spell another's key nor be read there; and with a secret, they can neither be found by trying nor
+/// choose the slot of a cluster. Everything that is kept of one
 /// client carries the same tag, and so lies in one slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {

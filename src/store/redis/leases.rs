@@ -22,10 +22,15 @@ pub(super) struct Leases {
 pub(super) struct Lease {
     /// What each of its requests costs.
     cost: u32,
-    /// How many requests it is still good for.
+    /// How many requests it was granted with.
+    granted: u32,
+    /// How many it is still good for.
     left: u32,
     /// How many were asked for.
     size: u32,
+    /// Whether a call is under way that asks for more: another that comes meanwhile does not.
+    is_asked_for: bool,
+    /// Ours, from before it was asked for. Tells it apart from the key's other leases.
     since: Timestamp,
     /// On the last of the requests that it was granted with.
     decision: Decision,
@@ -49,10 +54,25 @@ pub(super) struct Unspent {
     pub(super) receipt: Receipt,
 }
 
-/// On the receipts of requests that were paid for in advance: they are put back here and not on the server.
-pub(super) const LEASED: Receipt = Receipt::new(1 << 126);
+/// On the receipts of requests that were paid for in advance, beside the [`since`](Lease::since) of their lease: they are
+/// put back here and not on the server. No algorithm's own receipts are that large.
+const LEASED: u128 = 1 << 126;
+
+/// The lease that a receipt is of, if it is of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OfLease(Timestamp);
+
+impl OfLease {
+    pub(super) fn read(receipt: Receipt) -> Option<Self> {
+        let since = u64::try_from(receipt.value() & !LEASED).unwrap_or(u64::MAX);
+        (receipt.value() & LEASED != 0).then_some(Self(Timestamp::from_nanos(since)))
+    }
+}
 
 impl Leases {
+    /// More at a time would take longer to be decided on than others should wait for.
+    pub(super) const MOST: u32 = 1_024;
+
     /// Of up to `most` requests each, to be spent within `lifetime`.
     pub(super) fn new(most: u32, lifetime: Duration) -> Self {
         Self { held: Lines::new(), most, lifetime }
@@ -61,13 +81,22 @@ impl Leases {
     /// Admits a request, if it is paid for.
     pub(super) fn spend(&self, tag: Tag, cost: u32, now: Timestamp) -> Option<Decision> {
         let spend = |lease: &mut Lease| {
-            if lease.cost != cost || lease.left == 0 || now >= self.end_of(lease) {
+            if !self.pays(lease, cost, now) {
                 return None;
             }
             lease.left -= 1;
             Some(lease.decision(now))
         };
         self.held.change(tag, spend).flatten()
+    }
+
+    /// Whether a request would be admitted.
+    pub(super) fn can_spend(&self, tag: Tag, cost: u32, now: Timestamp) -> bool {
+        self.held.get(tag).is_some_and(|lease| self.pays(&lease, cost, now))
+    }
+
+    fn pays(&self, lease: &Lease, cost: u32, now: Timestamp) -> bool {
+        lease.cost == cost && lease.left > 0 && now < self.end_of(lease)
     }
 
     /// What a call that is about to be made should do as well.
@@ -79,35 +108,44 @@ impl Leases {
                 let unspent = Unspent { requests, cost, receipt: decision.receipt() };
                 return if requests > 0 { Want::GiveBack(unspent) } else { Want::More(0) };
             }
-            if lease.cost != cost {
+            if lease.cost != cost || lease.is_asked_for {
                 return Want::More(0);
             }
             let affordable = lease.decision.remaining() / 2 / cost;
-            Want::More(lease.size.saturating_mul(2).clamp(1, self.most).min(affordable))
+            let more = lease.size.saturating_mul(2).clamp(1, self.most).min(affordable);
+            // If that call fails, nothing more is asked for until this lease ends.
+            lease.is_asked_for = more > 0;
+            Want::More(more)
         };
         self.held.change(tag, want).unwrap_or(Want::More(0))
     }
 
     /// Takes over what was granted beyond what was needed. Nothing is a lease, too: it shows that there is a demand.
     pub(super) fn hold(&self, tag: Tag, lease: Lease) {
-        let add = |held: &mut Lease| {
-            let is_alike = held.cost == lease.cost && held.left > 0 && lease.since < self.end_of(held);
-            if is_alike {
-                *held = Lease { left: held.left.saturating_add(lease.left), since: held.since, ..lease };
+        let keep = |held: &mut Lease| {
+            if lease.size > 0 {
+                held.is_asked_for = false;
             }
-            is_alike || (held.left > 0 && lease.left == 0 && lease.since < self.end_of(held))
+            // Never added up: what is left of an earlier window is worth nothing in the next.
+            let stays = lease.left == 0 && lease.since < self.end_of(held);
+            if stays && held.left == 0 {
+                held.decision = lease.decision;
+            }
+            stays
         };
-        if !self.held.change(tag, add).unwrap_or(false) {
-            // Where there is no room, what ends first goes, unspent.
-            self.held.put(tag, lease, |lease| self.end_of(lease).as_nanos());
+        if !self.held.change(tag, keep).unwrap_or(false) {
+            // Where there is no room, what is worth nothing goes first, then what ends first, unspent.
+            let worth = |lease: &Lease| if lease.left == 0 { 0 } else { self.end_of(lease).as_nanos() };
+            self.held.put(tag, lease, worth);
         }
     }
 
-    /// Puts a request back that a lease paid for; whether that could be done.
-    pub(super) fn put_back(&self, tag: Tag, cost: u32, now: Timestamp) -> bool {
-        let back = |lease: &mut Lease| {
-            let fits = lease.cost == cost && now < self.end_of(lease);
-            lease.left += u32::from(fits);
+    /// Puts a request back into the lease that paid for it; whether that could be done.
+    pub(super) fn put_back(&self, tag: Tag, cost: u32, lease: OfLease, now: Timestamp) -> bool {
+        let back = |held: &mut Lease| {
+            let is_it = held.since == lease.0 && held.cost == cost;
+            let fits = is_it && held.left < held.granted && now < self.end_of(held);
+            held.left += u32::from(fits);
             fits
         };
         self.held.change(tag, back).unwrap_or(false)
@@ -123,14 +161,18 @@ impl Lease {
     /// Of `left` requests of `cost` each, of `size` that were asked for, granted with `decision` as the last one after
     /// `since`.
     pub(super) const fn new(cost: u32, left: u32, size: u32, decision: Decision, since: Timestamp) -> Self {
-        Self { cost, left, size, since, decision }
+        Self { cost, granted: left, left, size, is_asked_for: false, since, decision }
     }
 
     fn decision(&self, now: Timestamp) -> Decision {
         let limit = self.decision.limit();
         let remaining = self.decision.remaining().saturating_add(self.left.saturating_mul(self.cost)).min(limit);
         let reset = self.decision.reset_after().saturating_sub(now.saturating_since(self.since));
-        Decision::allow(limit, remaining).with_reset_after(reset).with_receipt(LEASED)
+        Decision::allow(limit, remaining).with_reset_after(reset).with_receipt(self.receipt())
+    }
+
+    fn receipt(&self) -> Receipt {
+        Receipt::new(LEASED | u128::from(self.since.as_nanos()))
     }
 }
 
@@ -192,19 +234,40 @@ mod tests {
         let decision = leases.spend(tag(), 2, at(250)).unwrap();
         assert_eq!((decision.limit(), decision.remaining()), (100, 56));
         assert_eq!(decision.reset_after(), Duration::from_millis(59_750));
-        assert_eq!(decision.receipt(), LEASED);
-        assert!(leases.put_back(tag(), 2, at(500)) && !leases.put_back(tag(), 1, at(500)));
+        let of = OfLease::read(decision.receipt()).unwrap();
+        assert!(leases.put_back(tag(), 2, of, at(500)) && !leases.put_back(tag(), 1, of, at(500)));
+        // Nor more than it was granted with, nor into another lease, nor too late.
+        assert!(!leases.put_back(tag(), 2, of, at(500)));
         assert_eq!((0..9).filter(|_| leases.spend(tag(), 2, at(500)).is_some()).count(), 4);
-        assert!(!leases.put_back(tag(), 2, at(1_000)));
+        assert!(!leases.put_back(tag(), 2, OfLease(at(1)), at(500)));
+        assert!(!leases.put_back(tag(), 2, of, at(1_000)));
+        assert_eq!(OfLease::read(Receipt::new(7)), None);
     }
 
     #[test]
-    fn a_lease_does_not_outlive_its_window_and_two_are_added_up() {
+    fn a_lease_does_not_outlive_its_window_and_none_is_added_to_another() {
         let leases = leases();
         let ends_soon = Decision::allow(10, 8).with_reset_after(Duration::from_millis(300));
         leases.hold(tag(), Lease::new(1, 2, 2, ends_soon, at(0)));
-        leases.hold(tag(), Lease::new(1, 2, 2, ends_soon, at(100)));
-        assert_eq!((0..3).filter(|_| leases.spend(tag(), 1, at(299)).is_some()).count(), 3);
-        assert!(leases.spend(tag(), 1, at(300)).is_none());
+        leases.hold(tag(), Lease::new(1, 3, 3, ends_soon, at(100)));
+        assert_eq!((0..9).filter(|_| leases.spend(tag(), 1, at(399)).is_some()).count(), 3);
+        leases.hold(tag(), Lease::new(1, 2, 2, ends_soon, at(200)));
+        // A call that brought nothing takes nothing away.
+        leases.hold(tag(), Lease::new(1, 0, 0, ends_soon, at(201)));
+        assert!(leases.can_spend(tag(), 1, at(499)) && leases.spend(tag(), 1, at(499)).is_some());
+        assert!(!leases.can_spend(tag(), 1, at(500)) && leases.spend(tag(), 1, at(500)).is_none());
+    }
+
+    #[test]
+    fn of_calls_at_the_same_time_one_asks_for_more() {
+        let leases = leases();
+        leases.hold(tag(), Lease::new(1, 0, 2, granted(90), at(0)));
+        assert_eq!(leases.want(tag(), 1, at(1)), Want::More(4));
+        assert_eq!(leases.want(tag(), 1, at(1)), Want::More(0));
+        // The other one has come back, and then the one that asked for more, and was granted nothing.
+        leases.hold(tag(), Lease::new(1, 0, 0, granted(90), at(1)));
+        assert_eq!(leases.want(tag(), 1, at(2)), Want::More(0));
+        leases.hold(tag(), Lease::new(1, 0, 4, granted(90), at(1)));
+        assert_eq!(leases.want(tag(), 1, at(3)), Want::More(4));
     }
 }

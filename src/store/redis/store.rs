@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::asking::{Asking, Inner};
 use super::flights::Flights;
 use super::key::Names;
-use super::leases::{LEASED, Leases};
+use super::leases::{Leases, OfLease};
 use super::link::Redis;
 use super::mark::{mark, of_guard};
 use super::mirror::Mirror;
@@ -16,7 +16,7 @@ use crate::decision::{Check, Decision, Receipt};
 use crate::partition::PartitionKey;
 use crate::store::{MemoryStore, Store};
 
-/// Keeps the budgets of one limiter on Redis (7.0 or later) or Valkey, where all processes that name it alike share them.
+/// Keeps the budgets of one limiter on Redis (6.2 or later) or Valkey, where all processes that name it alike share them.
 ///
 /// ```no_run
 /// use tower_sluice::algorithm::TokenBucket;
@@ -31,8 +31,9 @@ use crate::store::{MemoryStore, Store};
 ///
 /// # Cost
 ///
-/// One round trip per decision: one script, which reads the server's clock, decides, and sets the time after which the key
-/// is as if never seen. Requests for one key that come while a call for it is under way share the next. A key that
+/// One round trip per decision, also of cost 0: one script, which reads the server's clock, decides, and sets the time
+/// after which the key is as if never seen. Requests for one key that come while a call for it is under way share the next, which may
+/// take them the time of two. A key that
 /// is used up costs one call per wait that is told, or per minute if that is shorter, and else nothing but a look at a table in this process, of 0.7 MiB.
 ///
 /// # Accuracy
@@ -42,10 +43,11 @@ use crate::store::{MemoryStore, Store};
 ///
 /// # When Redis is out of reach
 ///
-/// A [`check`](crate::Limiter::check) fails within the [timeout](super::RedisBuilder::timeout), and at once while the breaker of
-/// the node is open. What then becomes of requests is for the policy to [say](crate::FailureMode). For the
+/// A [`check`](crate::Limiter::check) fails within the [timeout](super::RedisBuilder::timeout) (within two of them, if it
+/// shares a call with others), and at once while the breaker of the node is open. What then becomes of requests is for the policy to [say](crate::FailureMode). For the
 /// [local guard](crate::FailureMode::LocalGuard) this store counts what Redis admits along in a
-/// [`MemoryStore`] for 65,536 keys.
+/// [`MemoryStore`] for 65,536 keys. The guard only counts up: what is given back on Redis stays charged there, until time
+/// has paid it off.
 ///
 /// A call whose answer got lost is not repeated, so what it may have charged stays charged. When a primary fails and a
 /// replica takes over, what was not replicated is forgotten: up to burst + rate × lag per key is admitted twice.
@@ -82,7 +84,8 @@ impl<S: Copy> RedisStore<S> {
     /// requests at a time, within `lifetime`. A second is a good one.
     ///
     /// How many are taken follows the demand of this process: none from a key that is asked for less than once per
-    /// `lifetime`, then twice as many each time that they were spent, and never more than half of what is left.
+    /// `lifetime`, then twice as many each time that they were spent, and never more than half of what is left. What it
+    /// holds it spends first, also where a layer with several policies would else ask for all of them in one call.
     ///
     /// # Accuracy
     ///
@@ -93,12 +96,13 @@ impl<S: Copy> RedisStore<S> {
     ///
     /// # Panics
     ///
-    /// If `most` or `lifetime` is zero.
+    /// If `most` or `lifetime` is zero, or `most` is greater than 1,024.
     #[must_use]
     pub fn leasing(self, most: u32, lifetime: Duration) -> Self {
-        assert!(most > 0 && !lifetime.is_zero(), "a lease must be for something, and for some time");
+        assert!((1..=Leases::MOST).contains(&most), "a lease must be for 1 to {} requests, not {most}", Leases::MOST);
+        assert!(!lifetime.is_zero(), "a lease must be for some time");
         let inner = Self::build(&self.inner.redis, &self.name, Some(Leases::new(most, lifetime)));
-        Self { inner, coalesces: true, ..self }
+        Self { inner, ..self }
     }
 
     /// Makes a call of its own for every request. Those of one key that come at the same time are decided side by side
@@ -138,17 +142,18 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
 
     /// Only a refusal may be known without asking.
     fn peek(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Decision> {
-        self.asking(algorithm, key).known_refusal(cost)
+        let asking = self.asking(algorithm, key);
+        if asking.is_leased(cost) { None } else { asking.known_refusal(cost) }
     }
 
     /// In the background, once: what cannot be given back then stays charged.
     fn give_back(&self, algorithm: &A, key: &PartitionKey, cost: u32, receipt: Receipt) {
         let asking = self.asking(algorithm, key);
-        match (of_guard(receipt), receipt) {
-            (_, Receipt::NONE) => {}
+        match (of_guard(receipt), OfLease::read(receipt)) {
+            _ if receipt == Receipt::NONE => {}
             (Some(receipt), _) => self.inner.guard.give_back(algorithm, key, cost, receipt),
-            (None, LEASED) => asking.put_back(cost),
-            (None, _) => asking.give_back(cost, receipt),
+            (None, Some(lease)) => asking.put_back(cost, lease),
+            (None, None) => asking.give_back(cost, receipt),
         }
     }
 
@@ -157,8 +162,10 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
         Some(decision.with_receipt(mark(decision.receipt())))
     }
 
+    /// What is leased needs no call.
     fn enlist(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Claim> {
-        Some(Claim::new(RedisClaim::new(self.asking(algorithm, key), cost)))
+        let asking = self.asking(algorithm, key);
+        if asking.is_leased(cost) { None } else { Some(Claim::new(RedisClaim::new(asking, cost))) }
     }
 }
 

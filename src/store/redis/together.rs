@@ -90,7 +90,7 @@ fn groups(claims: &[RedisClaim]) -> Vec<Vec<usize>> {
     for (index, claim) in claims.iter().enumerate() {
         let fits = |group: &&mut Vec<usize>| {
             let first = &claims[group[0]];
-            claim.redis.same_node_for(first.key.slot(), claim.key.slot())
+            claim.redis.share_a_node(first.key.slot(), claim.key.slot())
                 && group.iter().all(|other| claims[*other].key != claim.key)
         };
         match groups.iter_mut().find(fits) {

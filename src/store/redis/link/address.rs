@@ -13,7 +13,9 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 /// Of `redis://`, `rediss://`, or `unix://`. What it says in case of an error holds nothing of the URL, which may
 /// have a password in it.
 pub(super) fn parse(url: &str) -> Result<ConnectionInfo, Fault> {
-    let server = url.into_connection_info().map_err(|error| Fault::new(Reason::Misconfigured, error.to_string()))?;
+    let server = url.into_connection_info().map_err(|error| {
+        Fault::new(Reason::Misconfigured, format!("{error}; write an address such as redis://HOST:6379"))
+    })?;
     if matches!(server.addr(), ConnectionAddr::TcpTls { .. }) {
         tls_is_possible()?;
     }

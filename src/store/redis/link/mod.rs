@@ -37,7 +37,7 @@ use self::node::{Answer, Terms, Times};
 use self::topology::Topology;
 use super::call::Call;
 
-/// A Redis server, or several that act as one: what budgets are shared through. Redis 6 or newer, or Valkey.
+/// A Redis server, or several that act as one: what budgets are shared through. Redis 6.2 or newer (tested with 7.0), or Valkey.
 ///
 /// Clones are the same Redis, with the same connections. A connection is made when it is needed, on the Tokio runtime
 /// of who needs it; when that runtime goes, another connection is made.
@@ -118,7 +118,7 @@ impl Redis {
     }
 
     /// Whether keys of these slots may be in one call.
-    pub(in crate::store::redis) fn same_node_for(&self, one: u16, other: u16) -> bool {
+    pub(in crate::store::redis) fn share_a_node(&self, one: u16, other: u16) -> bool {
         one == other || !self.0.topology.is_cluster()
     }
 

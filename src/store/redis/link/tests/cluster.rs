@@ -68,12 +68,12 @@ async fn keys_of_one_slot_go_together(cluster: &RedisCluster) {
     let redis = open(cluster);
     let name = name_at(cluster, 2);
     let (one, other) = (key("one", &name), key("other", &name));
-    assert!(redis.same_node_for(one.slot(), other.slot()));
+    assert!(redis.share_a_node(one.slot(), other.slot()));
     let both = Call { script: &BOTH, keys: smallvec![one, other], args: smallvec![] };
     assert_eq!(redis.call(&both).await, Ok(Value::Int(1)));
     let (here, there) = (key("one", &name_at(cluster, 0)), key("one", &name_at(cluster, 1)));
-    assert!(!redis.same_node_for(here.slot(), there.slot()));
-    assert!(Redis::open("redis://localhost").unwrap().same_node_for(here.slot(), there.slot()));
+    assert!(!redis.share_a_node(here.slot(), there.slot()));
+    assert!(Redis::open("redis://localhost").unwrap().share_a_node(here.slot(), there.slot()));
 }
 
 async fn a_slot_on_its_way(cluster: &RedisCluster) {
