@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_sluice::store::redis::RedisStore;
+use tower_sluice::{IntoLimiter, RedisQueue};
 
 use report::Report;
 use server::Server;
@@ -21,6 +22,9 @@ const CONCURRENCY: [usize; 3] = [1, 64, 512];
 
 /// A prime, as in the tables of others.
 const KEYS: u64 = 10_007;
+
+/// So few that each is asked for often enough to be worth a lease.
+const WARM: u64 = 1_000;
 
 /// What is measured.
 struct Row {
@@ -36,6 +40,8 @@ const SINGLE_HOT: &str = "ours, single call, 1 key";
 const LAYER: &str = "ours, layer, one policy";
 const HOT: &str = "ours, coalesced, 1 key";
 const FEW: &str = "ours, coalesced, 16 keys";
+const SINGLE_WARM: &str = "ours, single call, 1,000 keys";
+const LEASED: &str = "ours, leases of 10, 1,000 keys";
 const TOWER: &str = "`tower-rate-limit-redis`";
 const TRYPEMA: &str = "`trypema`";
 
@@ -55,8 +61,8 @@ fn rows() -> Vec<Row> {
         hot(FEW, COALESCED, 16),
         hot(SINGLE_HOT, SINGLE_CALL, 1),
         hot(HOT, COALESCED, 1),
-        // LEASES: `hot(LEASED, Make::Limiter(…leasing(10, Duration::from_secs(1))…), 1_000)` belongs here, and its target
-        // into `Report::targets`.
+        hot(SINGLE_WARM, SINGLE_CALL, WARM),
+        hot(LEASED, LEASING, WARM),
         admitted(
             "ours, leaky bucket",
             Make::Limiter(|redis, terms| {
@@ -75,6 +81,10 @@ fn rows() -> Vec<Row> {
                 limiter(SlidingWindow::new(terms.window()), RedisStore::new(redis, "sliding").without_coalescing())
             }),
         ),
+        admitted(
+            "ours, leaky queue, nobody waits",
+            Make::Limiter(|redis, terms| RedisQueue::new(redis, "queue", terms.bucket()).into_limiter()),
+        ),
         refused("ours, single call, all refused", SINGLE_CALL),
         refused("`tower-rate-limit-redis`, all refused", Make::TowerRateLimitRedis),
     ]
@@ -86,6 +96,11 @@ const SINGLE_CALL: Make = Make::Limiter(|redis, terms| {
 
 const COALESCED: Make =
     Make::Limiter(|redis, terms| limiter(TokenBucket::new(terms.bucket()), RedisStore::new(redis, "coalesced")));
+
+const LEASING: Make = Make::Limiter(|redis, terms| {
+    let store = RedisStore::new(redis, "leased").without_coalescing().leasing(10, Duration::from_secs(1));
+    limiter(TokenBucket::new(terms.bucket()), store)
+});
 
 /// Runs everything and prints the tables; `false` if there is no server, or one of ours failed.
 pub fn run(quick: bool) -> bool {

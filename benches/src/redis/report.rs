@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use super::subject::Outcome;
-use super::{CONCURRENCY, FEW, HOT, LAYER, PING, SINGLE, SINGLE_HOT, Sample, TOWER, TRYPEMA};
+use super::{CONCURRENCY, FEW, HOT, LAYER, LEASED, PING, SINGLE, SINGLE_HOT, SINGLE_WARM, Sample, TOWER, TRYPEMA};
 use crate::measure::median;
 
 pub struct Report {
@@ -92,6 +92,7 @@ impl Report {
             (SINGLE, TRYPEMA, 2.5),
             (HOT, SINGLE_HOT, 2.0),
             (FEW, SINGLE, 2.0),
+            (LEASED, SINGLE_WARM, 5.0),
         ] {
             // One at a time, it is mostly threads that wake each other.
             for concurrency in &CONCURRENCY[1..] {
