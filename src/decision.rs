@@ -76,6 +76,26 @@ pub enum Outcome {
 }
 
 impl Decision {
+    /// Of a refusal of `cost`: what could be had in its place, if anything.
+    pub(crate) fn left_of(&self, cost: u32) -> Option<u32> {
+        Some(self.remaining.min(cost)).filter(|left| *left > 0 && !self.is_allowed())
+    }
+
+    /// As it reads for one that is shut out for so much longer.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
+    pub(crate) fn banned_for(self, left: Duration) -> Self {
+        Self::deny(self.limit, 0, Some(left)).with_reset_after(self.reset_after().max(left))
+    }
+
+    /// As it reads when `cost` is charged in place of `charged`, for a limiter that cannot be peeked at.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
+    pub(crate) fn recharged(mut self, charged: u32, cost: u32) -> Self {
+        let remaining = u64::from(self.remaining) + u64::from(charged);
+        let remaining = remaining.saturating_sub(cost.into()).min(self.limit.into());
+        self.remaining = u32::try_from(remaining).unwrap_or(self.limit);
+        self
+    }
+
     /// Admits, with `remaining` of `limit` units left.
     pub const fn allow(limit: u32, remaining: u32) -> Self {
         Self::new(Answer::Allow, limit, remaining)
@@ -249,6 +269,14 @@ impl Check {
         match self {
             Self::Ready(result) => result,
             Self::Pending(pending) => pending.await,
+        }
+    }
+
+    /// Of a refusal that is known already of `cost`: what could be had in its place, if anything.
+    pub(crate) fn left_of(&self, cost: u32) -> Option<u32> {
+        match self {
+            Self::Ready(Ok(decision)) => decision.left_of(cost),
+            _ => None,
         }
     }
 }

@@ -1,7 +1,7 @@
-//! What of a request is looked at: everything but its body.
+//! What of a request, and of a response, is looked at: everything but its body.
 
 use http::request::Parts;
-use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
+use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 
 /// A request without its body, borrowed.
 #[derive(Clone, Copy, Debug)]
@@ -66,5 +66,39 @@ impl<'a> From<&'a Parts> for RequestHead<'a> {
             headers: &parts.headers,
             extensions: &parts.extensions,
         }
+    }
+}
+
+/// A response without its body, borrowed.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseHead<'a> {
+    status: StatusCode,
+    headers: &'a HeaderMap,
+    extensions: &'a Extensions,
+}
+
+impl<'a> ResponseHead<'a> {
+    /// The status.
+    #[must_use]
+    pub const fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The header fields.
+    #[must_use]
+    pub const fn headers(&self) -> &'a HeaderMap {
+        self.headers
+    }
+
+    /// What the handler and the layers inside of this one have attached.
+    #[must_use]
+    pub const fn extensions(&self) -> &'a Extensions {
+        self.extensions
+    }
+}
+
+impl<'a, B> From<&'a Response<B>> for ResponseHead<'a> {
+    fn from(response: &'a Response<B>) -> Self {
+        Self { status: response.status(), headers: response.headers(), extensions: response.extensions() }
     }
 }

@@ -13,6 +13,7 @@
 
 #![allow(clippy::result_large_err, clippy::large_enum_variant, reason = "a box per request takes longer than a copy")]
 
+use std::cmp::Ordering;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +26,7 @@ use crate::body::RejectionBody;
 use crate::claim::{Answers, Claim};
 use crate::decision::{Check, Decision, LimiterError, Pending};
 use crate::grpc;
-use crate::head::RequestHead;
+use crate::head::{RequestHead, ResponseHead};
 use crate::headers::{Reading, Writer};
 use crate::key::KeyError;
 use crate::partition::PartitionKey;
@@ -33,7 +34,7 @@ use crate::policy::{FailureMode, MissingKey, Policy};
 use crate::rejection::Rejection;
 use crate::responder::Responder;
 use crate::time;
-use crate::told::Told;
+use crate::told::{OpenBill, Told};
 use crate::verdict::Verdict;
 
 /// What the services of a layer have in common.
@@ -63,7 +64,27 @@ impl Shared {
             }))
         });
         let waited = if self.tells_timing { waited(&self.policies, bids) } else { None };
-        Told { fields, waited, verdict: self.tells_verdict.then(|| Box::new(verdict(&self.policies, bids))) }
+        Told {
+            fields,
+            waited,
+            verdict: self.tells_verdict.then(|| Box::new(verdict(&self.policies, bids))),
+            open: None,
+        }
+    }
+
+    /// What the response to a request is told that all policies have admitted and charged.
+    #[inline]
+    fn tell_admitted(self: &Arc<Self>, bids: &mut Bids) -> Told {
+        if bids.iter().any(|bid| self.policies[bid.policy].is_billed_later()) {
+            return self.leave_open(bids);
+        }
+        self.tell(bids)
+    }
+
+    #[cold]
+    fn leave_open(self: &Arc<Self>, bids: &mut Bids) -> Told {
+        let bill = Charged { shared: Arc::clone(self), bids: std::mem::take(bids) };
+        Told { open: Some(Box::new(bill)), ..Told::default() }
     }
 
     /// The time until the key of a bid has one unit.
@@ -130,10 +151,16 @@ fn judge_by_one(shared: &Arc<Shared>, policy: &Policy, head: &RequestHead<'_>) -
         Ok(None) => return Judgement::Decided(Ok(Told::default())),
         Err(rejection) => return Judgement::Decided(Err(rejection.into())),
     };
+    if bid.banned {
+        return Judgement::Decided(Err(refuse(shared, std::slice::from_mut(&mut bid))));
+    }
     match policy.limiter().check_within(&bid.key, bid.cost, bid.patience) {
         Check::Ready(Ok(decision)) => {
             policy.report_health(None);
             bid.decision = Some(decision);
+            if decision.is_allowed() && policy.is_billed_later() {
+                return Judgement::Decided(Ok(shared.leave_open(&mut Bids::from_iter([bid]))));
+            }
             let bids = std::slice::from_mut(&mut bid);
             Judgement::Decided(if decision.is_allowed() { Ok(shared.tell(bids)) } else { Err(refuse(shared, bids)) })
         }
@@ -150,6 +177,9 @@ fn judge_by_all(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Judgement {
             Ok(bid) => bids.extend(bid),
             Err(rejection) => return Judgement::Decided(Err(rejection.into())),
         }
+    }
+    if bids.iter().any(|bid| bid.banned) {
+        return Judgement::Decided(Err(refuse(shared, &mut bids)));
     }
     // One reading of the clock for all policies, however often they are asked. Not across an await: the
     // guard is gone by then.
@@ -171,6 +201,8 @@ struct Bid {
     shared: bool,
     /// Whether the limiter failed, and what this process knows alone decides.
     guarded: bool,
+    /// Whether the key is banned, so that the limiter need not be asked.
+    banned: bool,
     decision: Option<Decision>,
 }
 
@@ -195,7 +227,12 @@ fn bid(index: usize, policy: &Policy, head: &RequestHead<'_>) -> Result<Option<B
         },
     };
     let patience = if policy.delays() { grpc::deadline(head) } else { None };
-    Ok(Some(Bid { policy: index, key, cost: policy.cost_of(head), patience, shared, guarded: false, decision: None }))
+    let cost = policy.cost_of(head);
+    let mut bid = Bid { policy: index, key, cost, patience, shared, guarded: false, banned: false, decision: None };
+    if let Some(left) = policy.enforced_penalty().and_then(|penalty| penalty.left(&bid.key)) {
+        bid.ban(policy, left);
+    }
+    Ok(Some(bid))
 }
 
 /// The key of requests without a key; or none, if they are not counted.
@@ -237,19 +274,38 @@ impl Bid {
     fn is_refused(&self) -> bool {
         self.decision.is_some_and(|decision| !decision.is_allowed())
     }
+
+    /// Whoever is told of a shorter wait would come back to be refused.
+    #[cold]
+    fn ban(&mut self, policy: &Policy, left: Duration) {
+        let decision = self.decision.or_else(|| policy.limiter().peek(&self.key, 0));
+        let unknown = || Decision::allow(policy.limiter().max_cost().unwrap_or(0), 0);
+        self.decision = Some(decision.unwrap_or_else(unknown).banned_for(left));
+        self.banned = true;
+    }
 }
 
 /// The rejection of bids of which at least one is refused, and none is charged (any more).
 #[cold]
 fn refuse(shared: &Shared, bids: &mut [Bid]) -> Refused {
     let policies = &*shared.policies;
+    for bid in bids.iter_mut().filter(|bid| bid.is_refused() && !bid.banned) {
+        let policy = &policies[bid.policy];
+        if let Some(ban) = policy.enforced_penalty().and_then(|penalty| penalty.note_refusal(&bid.key)) {
+            bid.ban(policy, ban);
+        }
+    }
     // The policy that keeps the client out longest speaks for all; for ever, if no wait helps.
     let wait = |bid: &&Bid| bid.decision.and_then(|decision| decision.retry_after()).unwrap_or(Duration::MAX);
     let refused = bids.iter().filter(|bid| bid.is_refused() && !policies[bid.policy].is_shadow());
     // Of equals the first one, which `max_by_key` would not return.
     let longest = refused.rev().max_by_key(wait).expect("one is refused");
-    let status = policies[longest.policy].refusal_status(longest.shared);
-    let rejection = Rejection::limit_exceeded(status, verdict_at_rest(policies, bids));
+    // What one client did to be banned is nobody else's fault.
+    let banned = longest.banned;
+    let status = policies[longest.policy].refusal_status(longest.shared && !banned);
+    let verdict = verdict_at_rest(policies, bids);
+    let rejection =
+        if banned { Rejection::banned(status, verdict) } else { Rejection::limit_exceeded(status, verdict) };
     Refused { rejection, told: shared.tell(bids) }
 }
 
@@ -330,7 +386,7 @@ impl Charging {
     }
 
     /// Up to what must be waited for, or to the end.
-    fn proceed(&mut self, shared: &Shared) -> Progress {
+    fn proceed(&mut self, shared: &Arc<Shared>) -> Progress {
         let policies = &*shared.policies;
         while self.next < self.bids.len() {
             let answer = match self.answers.pop() {
@@ -347,7 +403,7 @@ impl Charging {
                 Err(refused) => return Progress::Done(Err(refused)),
             }
         }
-        Progress::Done(Ok(shared.tell(&self.bids)))
+        Progress::Done(Ok(shared.tell_admitted(&mut self.bids)))
     }
 
     fn ask(&mut self, policies: &[Policy]) -> Asked {
@@ -449,6 +505,35 @@ impl Charging {
                 policies[bid.policy].limiter().give_back(&bid.key, bid.cost, decision.receipt());
             }
         }
+    }
+}
+
+/// Bids that were charged before it was known what their request costs.
+struct Charged {
+    shared: Arc<Shared>,
+    bids: Bids,
+}
+
+impl OpenBill for Charged {
+    /// In the reverse order of the charges: see [`Receipt`](crate::decision::Receipt).
+    fn settle(mut self: Box<Self>, response: &ResponseHead<'_>) -> Told {
+        for bid in self.bids.iter_mut().rev() {
+            let policy = &self.shared.policies[bid.policy];
+            let Some(decision) = bid.decision.filter(|decision| policy.is_billed_later() && decision.is_allowed())
+            else {
+                continue;
+            };
+            let cost = policy.final_cost(bid.cost, response);
+            match cost.cmp(&bid.cost) {
+                Ordering::Less => policy.limiter().give_back(&bid.key, bid.cost - cost, decision.receipt()),
+                Ordering::Greater => policy.limiter().surcharge(&bid.key, cost - bid.cost),
+                Ordering::Equal => continue,
+            }
+            let estimate = || decision.recharged(bid.cost, cost);
+            bid.decision =
+                Some(policy.limiter().peek(&bid.key, 0).unwrap_or_else(estimate).with_delay(decision.delay()));
+        }
+        self.shared.tell(&self.bids)
     }
 }
 

@@ -5,10 +5,12 @@ use http::Response;
 use tower_layer::Layer;
 
 use crate::body::RejectionBody;
+use crate::decision::{Decision, LimiterError};
 use crate::grpc::GrpcStatus;
 use crate::head::RequestHead;
 use crate::headers::{RateLimitFields, WaitFields, Writer};
 use crate::judge::Shared;
+use crate::partition::PartitionKey;
 use crate::policy::{Policy, PolicyError};
 use crate::rejection::Rejection;
 use crate::responder::{RejectionFormat, Responder};
@@ -222,6 +224,48 @@ impl RateLimitLayer {
     #[must_use]
     pub fn limiter_failures(&self, policy: &str) -> Option<u64> {
         self.policy(policy).map(Policy::failures)
+    }
+
+    /// How a key stands with the policy of this name, for support staff: the decision on a request of cost 0, which is
+    /// refused only if the key is [banned](Policy::penalty). Charges nothing.
+    ///
+    /// The key is the one that the policy's [`KeyExtractor`](crate::key::KeyExtractor) takes from a request: of a header or
+    /// a user, `PartitionKey::from("alice")`.
+    ///
+    /// # Errors
+    ///
+    /// If there is no policy of this name, or its limiter fails.
+    pub async fn peek(&self, policy: &str, key: &PartitionKey) -> Result<Decision, LimiterError> {
+        self.named(policy)?.peek(key).await
+    }
+
+    /// Lets a key owe nothing to the policy of this name, lifts its ban, and tells how it stands then. Other processes that
+    /// share the budget on Redis may refuse it for up to a minute more; so may a request that is being judged now.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tower_sluice::algorithm::SlidingWindow;
+    /// use tower_sluice::key::HeaderKey;
+    /// use tower_sluice::{PartitionKey, Policy, Quota, RateLimitLayer};
+    ///
+    /// let logins = Policy::new("logins", SlidingWindow::new(Quota::per_day(5))).key(HeaderKey::from_static("x-account"));
+    /// let layer = RateLimitLayer::new(logins);
+    /// let alice = PartitionKey::from("alice");
+    /// assert_eq!(layer.reset("logins", &alice).await?.remaining(), 5);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If there is no policy of this name, its limiter fails, or that cannot be done: a queue forgets nobody's turn.
+    pub async fn reset(&self, policy: &str, key: &PartitionKey) -> Result<Decision, LimiterError> {
+        self.named(policy)?.reset(key).await
+    }
+
+    fn named(&self, name: &str) -> Result<&Policy, LimiterError> {
+        self.policy(name).ok_or_else(|| LimiterError::new(format!("no policy of this layer is named `{name}`")))
     }
 
     fn policy(&self, name: &str) -> Option<&Policy> {

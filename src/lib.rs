@@ -121,6 +121,8 @@ mod layer;
 mod limiter;
 mod partition;
 #[cfg(feature = "http")]
+mod penalty;
+#[cfg(feature = "http")]
 mod policy;
 #[cfg(feature = "http")]
 mod problem;
@@ -157,8 +159,9 @@ pub use self::queue::{LeakyQueue, QueueOrder};
 pub use self::{
     body::{RejectionBody, ResponseBody},
     future::ResponseFuture,
-    head::RequestHead,
+    head::{RequestHead, ResponseHead},
     layer::{IntoPolicies, RateLimitLayer},
+    penalty::Penalty,
     policy::{FailureMode, MissingKey, Policy, PolicyError},
     rejection::{Reason, Rejection},
     responder::RejectionFormat,

@@ -55,6 +55,22 @@ pub trait Limiter: Send + Sync + 'static {
         let _ = (key, cost, receipt);
     }
 
+    /// Charges `cost` more for a request that was admitted, now that it is known what it cost; as far as there is
+    /// something left, and the rest is forgiven. Nobody waits for it: a limiter elsewhere does it in the background.
+    ///
+    /// By default what can be had at once by [`rehearse`](Self::rehearse), and nothing if that must be waited for.
+    fn surcharge(&self, key: &PartitionKey, cost: u32) {
+        if let Some(rest) = self.rehearse(key, cost).left_of(cost) {
+            let _ = self.rehearse(key, rest);
+        }
+    }
+
+    /// Forgets what a key owes, and answers as to a request of cost 0 then. `None` if that cannot be done.
+    fn reset(&self, key: &PartitionKey) -> Option<Check> {
+        let _ = key;
+        None
+    }
+
     /// Decides, and charges, in place of a [`check`](Self::check) that failed, by what this process knows alone; `None`
     /// if it knows nothing. A policy that is [guarded](crate::FailureMode::LocalGuard) asks it then.
     fn guard(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Option<Check> {
@@ -112,6 +128,14 @@ impl<L: Limiter + ?Sized> Limiter for Arc<L> {
 
     fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
         (**self).give_back(key, cost, receipt);
+    }
+
+    fn surcharge(&self, key: &PartitionKey, cost: u32) {
+        (**self).surcharge(key, cost);
+    }
+
+    fn reset(&self, key: &PartitionKey) -> Option<Check> {
+        (**self).reset(key)
     }
 
     fn guard(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Option<Check> {
@@ -205,6 +229,14 @@ impl<A: Algorithm, S: Store<A>> Limiter for RateLimiter<A, S> {
 
     fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
         self.store.give_back(&self.algorithm, key, cost, receipt);
+    }
+
+    fn surcharge(&self, key: &PartitionKey, cost: u32) {
+        self.store.surcharge(&self.algorithm, key, cost);
+    }
+
+    fn reset(&self, key: &PartitionKey) -> Option<Check> {
+        self.store.reset(&self.algorithm, key)
     }
 
     fn guard(&self, key: &PartitionKey, cost: u32, _: Option<Duration>) -> Option<Check> {

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use http::StatusCode;
 
-use crate::decision::LimiterError;
-use crate::head::RequestHead;
+use crate::decision::{Decision, LimiterError};
+use crate::head::{RequestHead, ResponseHead};
 use crate::health::{Health, Turn};
 use crate::key::{Global, KeyExtractor, Sameness};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::partition::PartitionKey;
+use crate::penalty::Penalty;
 use crate::telemetry;
 use crate::time::{Clock, Monotonic};
 
@@ -40,6 +41,8 @@ pub struct Policy {
     delays: bool,
     key: Box<dyn KeyExtractor>,
     cost: Cost,
+    bill: Option<Bill>,
+    penalty: Option<Penalty>,
     when: Option<Condition>,
     shadow: bool,
     on_missing_key: MissingKey,
@@ -57,6 +60,13 @@ type Condition = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
 enum Cost {
     Fixed(u32),
     PerRequest(Box<dyn Fn(&RequestHead<'_>) -> u32 + Send + Sync>),
+}
+
+/// What a request costs in the end.
+enum Bill {
+    /// What was charged, or nothing.
+    When(Box<dyn Fn(&ResponseHead<'_>) -> bool + Send + Sync>),
+    Cost(Box<dyn Fn(&ResponseHead<'_>) -> u32 + Send + Sync>),
 }
 
 /// What becomes of a request without a key.
@@ -105,6 +115,8 @@ impl Policy {
             limiter,
             key: Box::new(Global),
             cost: Cost::Fixed(1),
+            bill: None,
+            penalty: None,
             when: None,
             shadow: false,
             on_missing_key: MissingKey::default(),
@@ -138,6 +150,58 @@ impl Policy {
         self
     }
 
+    /// Charges only requests whose responses meet `condition`: failed logins, say, or answers that were not
+    /// cached.
+    ///
+    /// A request is charged when it comes, and that is given back if its response does not meet the condition; so no more
+    /// of them are under way at a time than the limit allows. What has no response, since the client went away or the
+    /// service failed, stays charged. Replaces [`cost_after`](Self::cost_after).
+    ///
+    /// ```
+    /// use tower_sluice::algorithm::SlidingWindow;
+    /// use tower_sluice::key::PeerIp;
+    /// use tower_sluice::{Policy, Quota};
+    ///
+    /// let guesses = Policy::new("failed-logins", SlidingWindow::new(Quota::per_hour(10)))
+    ///     .key(PeerIp::new())
+    ///     .charge_when(|response| response.status() == http::StatusCode::UNAUTHORIZED);
+    /// ```
+    pub fn charge_when(mut self, condition: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.bill = Some(Bill::When(Box::new(condition)));
+        self
+    }
+
+    /// What a request has cost, by the head of its response: the handler may have put it into the extensions.
+    ///
+    /// The [`cost`](Self::cost) is charged when the request comes. What is too much of it is given back; what is
+    /// missing is charged as far as there is something left, and the rest is forgiven, so nobody begins the next
+    /// period with a debt. A request without a response stays charged as it is. Replaces
+    /// [`charge_when`](Self::charge_when).
+    ///
+    /// ```
+    /// use tower_sluice::algorithm::TokenBucket;
+    /// use tower_sluice::{Policy, Quota};
+    ///
+    /// #[derive(Clone)]
+    /// struct RowsRead(u32);
+    ///
+    /// let rows = Policy::new("rows", TokenBucket::new(Quota::per_minute(10_000)))
+    ///     .cost(100)
+    ///     .cost_after(|response| response.extensions().get::<RowsRead>().map_or(100, |rows| rows.0));
+    /// ```
+    pub fn cost_after(mut self, cost: impl Fn(&ResponseHead<'_>) -> u32 + Send + Sync + 'static) -> Self {
+        self.bill = Some(Bill::Cost(Box::new(cost)));
+        self
+    }
+
+    /// Bans keys that go on although they are refused. Who is banned is refused whatever is left of its budget, with the
+    /// time at which the ban ends, and 429 with the type `#abnormal-usage-detected` unless a [`status`](Self::status) is
+    /// set. A [shadow](Self::shadow) bans nobody.
+    pub fn penalty(mut self, penalty: Penalty) -> Self {
+        self.penalty = Some(penalty);
+        self
+    }
+
     /// Applies the policy only to requests for which `condition` holds.
     pub fn when(mut self, condition: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
         self.when = Some(Box::new(condition));
@@ -167,7 +231,7 @@ impl Policy {
 
     /// The status of a refusal, any 4xx or 5xx.
     ///
-    /// Unless set it is 429 Too Many Requests, or 503 Service Unavailable where everybody shares
+    /// Unless set it is 429 Too Many Requests (also for the [banned](Self::penalty)), or 503 Service Unavailable where everybody shares
     /// the budget and the client may have done nothing wrong.
     pub const fn status(mut self, status: StatusCode) -> Self {
         self.status = Some(status);
@@ -208,6 +272,25 @@ impl Policy {
         }
     }
 
+    /// Whether the response has a say in what its request costs.
+    pub(crate) const fn is_billed_later(&self) -> bool {
+        self.bill.is_some()
+    }
+
+    /// What a request costs in the end that was charged so much.
+    pub(crate) fn final_cost(&self, charged: u32, response: &ResponseHead<'_>) -> u32 {
+        match &self.bill {
+            Some(Bill::When(condition)) if !condition(response) => 0,
+            Some(Bill::Cost(cost)) => cost(response),
+            _ => charged,
+        }
+    }
+
+    /// Bans nobody for what is only rehearsed.
+    pub(crate) fn enforced_penalty(&self) -> Option<&Penalty> {
+        self.penalty.as_ref().filter(|_| !self.shadow)
+    }
+
     pub(crate) const fn is_shadow(&self) -> bool {
         self.shadow
     }
@@ -237,6 +320,30 @@ impl Policy {
             (false, true) => 1,
             (true, _) => 2,
         }
+    }
+
+    /// How a key stands.
+    pub(crate) async fn peek(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
+        let decision = self.limiter.check(key, 0).decided().await?;
+        Ok(match self.enforced_penalty().and_then(|penalty| penalty.left(key)) {
+            Some(left) => decision.banned_for(left),
+            None => decision,
+        })
+    }
+
+    /// Lets a key owe nothing.
+    pub(crate) async fn reset(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
+        let Some(check) = self.limiter.reset(key) else {
+            return Err(LimiterError::new(format!(
+                "the limiter of policy `{}` cannot forget what a key owes",
+                self.name
+            )));
+        };
+        let decision = check.decided().await?;
+        if let Some(penalty) = &self.penalty {
+            penalty.lift(key);
+        }
+        Ok(decision)
     }
 
     pub(crate) fn count_shadow_denial(&self) {

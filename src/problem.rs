@@ -11,6 +11,7 @@ pub(crate) const MEDIA_TYPE: &str = "application/problem+json";
 pub(crate) const DRAFT: &str = "https://iana.org/assignments/http-problem-types";
 
 const QUOTA: (&str, &str) = ("#quota-exceeded", "Quota Exceeded");
+const ABUSE: (&str, &str) = ("#abnormal-usage-detected", "Abnormal Usage Detected");
 const CAPACITY: (&str, &str) = ("#temporary-reduced-capacity", "Temporary Reduced Capacity");
 
 /// Writes the bodies of rejections.
@@ -19,6 +20,7 @@ pub(crate) struct Problem {
     /// What a body begins with that is of a type, up to the status.
     quota: Box<[u8]>,
     capacity: Box<[u8]>,
+    abuse: Box<[u8]>,
     has_types: bool,
 }
 
@@ -30,7 +32,7 @@ impl Problem {
             push_type(&mut out, types.unwrap_or_default(), fragment, title);
             out.to_vec().into()
         };
-        Self { quota: begin(QUOTA), capacity: begin(CAPACITY), has_types: types.is_some() }
+        Self { quota: begin(QUOTA), capacity: begin(CAPACITY), abuse: begin(ABUSE), has_types: types.is_some() }
     }
 
     /// The body of a rejection, given the whole seconds to wait.
@@ -38,6 +40,7 @@ impl Problem {
         let mut out = Scratch::new();
         match rejection.reason() {
             Reason::LimitExceeded if self.has_types && !rejection.status().is_server_error() => out.push(&self.quota),
+            Reason::Banned if self.has_types => out.push(&self.abuse),
             Reason::LimitExceeded | Reason::LimiterFailed if self.has_types => out.push(&self.capacity),
             _ => push_type(&mut out, "about:blank", "", rejection.status().canonical_reason().unwrap_or("Rejected")),
         }

@@ -26,6 +26,8 @@ pub struct Rejection {
 pub enum Reason {
     /// A policy's limit, or the room in its queue, is used up.
     LimitExceeded,
+    /// The client went on although it was refused, and is [banned](crate::Policy::penalty).
+    Banned,
     /// The request lacks what a policy tells clients apart by.
     MissingKey,
     /// The request has it more than once.
@@ -48,6 +50,10 @@ impl Rejection {
             None => "The request costs more than is ever admitted at once; do not retry it.".into(),
         };
         Self { reason: Reason::LimitExceeded, status, detail, wait, verdict }
+    }
+
+    pub(crate) fn banned(status: StatusCode, verdict: Verdict) -> Self {
+        Self { reason: Reason::Banned, ..Self::limit_exceeded(status, verdict) }
     }
 
     pub(crate) fn without_key(policy: &Policy, error: KeyError) -> Self {
@@ -100,6 +106,11 @@ impl Rejection {
             Reason::LimitExceeded if !seconds.is_empty() => {
                 ["The limit is used up; retry in ", seconds, if seconds == "1" { " second." } else { " seconds." }]
             }
+            Reason::Banned => [
+                "Too many requests came although they were refused; retry in ",
+                seconds,
+                if seconds == "1" { " second." } else { " seconds." },
+            ],
             _ => [&self.detail, "", ""],
         }
     }

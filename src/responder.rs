@@ -23,7 +23,8 @@ pub enum RejectionFormat {
     /// to have registered. The default.
     #[default]
     Problem,
-    /// The same, with types of your own: this, followed by `#quota-exceeded` or `#temporary-reduced-capacity`.
+    /// The same, with types of your own: this, followed by `#quota-exceeded`, `#temporary-reduced-capacity` or
+    /// `#abnormal-usage-detected`.
     ProblemWithTypes(String),
     /// The same, with the type `about:blank`.
     ProblemWithoutType,
@@ -87,7 +88,7 @@ impl Responder {
         let fields = response.headers_mut();
         if let Some(wait) = rejection.retry_after() {
             // A failed limiter knows no exact wait.
-            self.wait.write(fields, wait, rejection.reason() == Reason::LimitExceeded, SystemTime::now);
+            self.wait.write(fields, wait, rejection.reason() != Reason::LimiterFailed, SystemTime::now);
         }
         // RFC 6585, section 4: a 429 must not be stored, whatever a layer further out adds.
         fields.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -132,6 +133,7 @@ fn in_grpc(rejection: &Rejection, exceeded: GrpcStatus, protocol: Protocol) -> R
     let wait = rejection.retry_after();
     let code = match rejection.reason() {
         // UNAVAILABLE would say that a retry may help.
+        Reason::Banned => grpc::Code::ResourceExhausted,
         Reason::LimitExceeded if wait.is_none() => grpc::Code::ResourceExhausted,
         Reason::LimitExceeded => exceeded.into(),
         Reason::LimiterFailed => grpc::Code::Unavailable,

@@ -34,7 +34,8 @@ const PICTURE: &[(&str, &[&str])] = &[
     ("body", &["telemetry"]),
     ("key", &["head", "partition", "telemetry"]),
     ("health", &["time"]),
-    ("policy", &["decision", "head", "health", "key", "limiter", "partition", "telemetry", "time"]),
+    ("penalty", &["algorithm", "decision", "limiter", "partition", "quota", "store", "time"]),
+    ("policy", &["decision", "head", "health", "key", "limiter", "partition", "penalty", "telemetry", "time"]),
     ("verdict", &["decision", "policy"]),
     ("rejection", &["headers", "key", "policy", "verdict"]),
     ("problem", &["rejection", "text"]),
@@ -55,7 +56,7 @@ const PICTURE: &[(&str, &[&str])] = &[
             "verdict",
         ],
     ),
-    ("told", &["headers", "verdict"]),
+    ("told", &["head", "headers", "verdict"]),
     (
         "judge",
         &[
@@ -77,7 +78,22 @@ const PICTURE: &[(&str, &[&str])] = &[
     ),
     ("future", &["body", "head", "judge", "telemetry", "told"]),
     ("service", &["body", "future", "head", "judge"]),
-    ("layer", &["body", "grpc", "head", "headers", "judge", "policy", "rejection", "responder", "service"]),
+    (
+        "layer",
+        &[
+            "body",
+            "decision",
+            "grpc",
+            "head",
+            "headers",
+            "judge",
+            "partition",
+            "policy",
+            "rejection",
+            "responder",
+            "service",
+        ],
+    ),
     (
         "config",
         &[

@@ -268,6 +268,39 @@ async fn a_charge_is_given_back_if_a_policy_elsewhere_refuses() {
 }
 
 #[tokio::test]
+async fn charges_come_later_and_support_staff_forgive() {
+    let server = RedisServer::start();
+    let (here, there, anew) = (redis(&server), redis(&server), redis(&server));
+    let quota = Quota::per_hour(10);
+    let (bucket, fixed, sliding) = (TokenBucket::new(quota), FixedWindow::new(quota), SlidingWindow::new(quota));
+    let processes: [[Arc<dyn Limiter>; 3]; 3] = [
+        [Arc::new(limiter(&here, bucket)), Arc::new(limiter(&there, bucket)), Arc::new(limiter(&anew, bucket))],
+        [Arc::new(limiter(&here, fixed)), Arc::new(limiter(&there, fixed)), Arc::new(limiter(&anew, fixed))],
+        [Arc::new(limiter(&here, sliding)), Arc::new(limiter(&there, sliding)), Arc::new(limiter(&anew, sliding))],
+    ];
+    let key = PartitionKey::from("a");
+    for [limiter, elsewhere, anew] in &processes {
+        assert_eq!(ask(limiter, "a", 3).await.remaining(), 7);
+        // More than there is: what there is.
+        limiter.surcharge(&key, 20);
+        for _ in 0..100 {
+            if ask(elsewhere, "a", 0).await.remaining() == 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(!ask(limiter, "a", 1).await.is_allowed());
+        let decision = limiter.reset(&key).unwrap().decided().await.unwrap();
+        assert_eq!((decision.is_allowed(), decision.remaining()), (true, 10));
+        // What this process knew of it is forgotten, too.
+        assert_eq!(ask(limiter, "a", 1).await.remaining(), 9);
+        assert_eq!(ask(anew, "a", 1).await.remaining(), 8);
+        // What others know they go on to believe for a minute.
+        assert!(!ask(elsewhere, "a", 1).await.is_allowed());
+    }
+}
+
+#[tokio::test]
 async fn the_guard_is_warm_when_the_server_dies() {
     let server = RedisServer::start();
     let redis = Redis::open(server.url()).unwrap();

@@ -379,6 +379,13 @@ impl Limiter for RedisQueue {
         }))
     }
 
+    /// In the background.
+    fn surcharge(&self, key: &PartitionKey, cost: u32) {
+        if let (Ok(handle), Check::Pending(charge)) = (Handle::try_current(), self.rehearse(key, cost)) {
+            handle.spawn(charge);
+        }
+    }
+
     fn delays(&self) -> bool {
         true
     }

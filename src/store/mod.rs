@@ -48,6 +48,20 @@ pub trait Store<A: Algorithm>: Send + Sync + 'static {
         let _ = (algorithm, key, cost, receipt);
     }
 
+    /// Charges up to `cost` more, after the fact: see [`Limiter::surcharge`](crate::Limiter::surcharge). By default
+    /// what [`check`](Self::check) does at once.
+    fn surcharge(&self, algorithm: &A, key: &PartitionKey, cost: u32) {
+        if let Some(rest) = self.check(algorithm, key, cost).left_of(cost) {
+            let _ = self.check(algorithm, key, rest);
+        }
+    }
+
+    /// Forgets what a key owes, and answers as to a request of cost 0 then. `None` if that cannot be done.
+    fn reset(&self, algorithm: &A, key: &PartitionKey) -> Option<Check> {
+        let _ = (algorithm, key);
+        None
+    }
+
     /// Decides in place of a [`check`](Self::check) that failed, by what this process knows alone; `None` if it
     /// knows nothing.
     fn guard(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Decision> {

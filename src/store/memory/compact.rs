@@ -135,17 +135,27 @@ impl CompactTable {
 
     /// Gives back what is still owed for a charge; see [`Gcra`](crate::algorithm::gcra::Gcra).
     pub(super) fn give_back(&self, hash: u64, cost: u32, receipt: Receipt, now: Tick) {
+        let paid_at = u64::try_from(receipt.value()).unwrap_or(u64::MAX);
+        self.forgive(hash, now, |now| paid_at.saturating_sub(now).min(self.bucket.price(cost)));
+    }
+
+    /// Lets a key owe nothing.
+    pub(super) fn reset(&self, hash: u64, now: Tick) {
+        self.forgive(hash, now, |_| u64::MAX);
+    }
+
+    /// Takes up to so much off a key's debt.
+    fn forgive(&self, hash: u64, now: Tick, most: impl Fn(u64) -> u64) {
         let homes = self.homes(hash);
         self.freshen_homes(&homes, now);
         let Some((line, slot)) = self.find(&homes) else { return };
-        let paid_at = u64::try_from(receipt.value()).unwrap_or(u64::MAX);
         loop {
             let (word, epochs, at) = self.read(line, slot, now);
             if !word.is(homes.tag) {
                 return;
             }
             let debt = word.debt(at.count);
-            let back = paid_at.saturating_sub(at.count).min(self.bucket.price(cost)).min(debt);
+            let back = most(at.count).min(debt);
             if back == 0 {
                 return;
             }

@@ -29,6 +29,10 @@ impl<S: Copy> Line<S> {
         self.0.iter_mut().flatten().find(|entry| entry.tag == tag).map(|entry| &mut entry.state)
     }
 
+    pub(super) fn remove(&mut self, tag: Tag) {
+        self.0.iter_mut().filter(|slot| slot.is_some_and(|entry| entry.tag == tag)).for_each(|slot| *slot = None);
+    }
+
     pub(super) fn free(&self, is_free: impl Fn(&S) -> bool) -> usize {
         self.0.iter().filter(|slot| slot.is_none_or(|entry| is_free(&entry.state))).count()
     }

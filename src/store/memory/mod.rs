@@ -283,6 +283,15 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
             Table::Wide(table) => table.give_back(algorithm, hash, self.clock.now(), cost, receipt),
         }
     }
+
+    fn reset(&self, algorithm: &A, key: &PartitionKey) -> Option<Check> {
+        let hash = self.hash(key);
+        match self.table(algorithm) {
+            Table::Compact { table, started } => table.reset(hash, table.bucket().tick(self.since(*started))),
+            Table::Wide(table) => table.reset(hash),
+        }
+        Some(self.check(algorithm, key, 0))
+    }
 }
 
 impl<S: Copy, C> fmt::Debug for MemoryStore<S, C> {

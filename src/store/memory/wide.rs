@@ -146,6 +146,14 @@ impl<S: Copy> WideTable<S> {
         });
     }
 
+    pub(super) fn reset(&self, hash: u64) {
+        let (tag, (low, high)) = (tag_of(hash), self.homes(hash));
+        let mut low = self.lock(low);
+        low.remove(tag);
+        // Both stay locked: see below.
+        self.lock(high).remove(tag);
+    }
+
     fn with_found<R>(&self, hash: u64, act: impl FnOnce(Option<&mut S>) -> R) -> R {
         let (tag, (low, high)) = (tag_of(hash), self.homes(hash));
         let mut low = self.lock(low);

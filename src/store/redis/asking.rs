@@ -209,6 +209,30 @@ impl<A: Scripted> Asking<A> {
         }
     }
 
+    /// In the background.
+    pub(super) fn surcharge(self, cost: u32) {
+        if let Ok(handle) = Handle::try_current() {
+            handle.spawn(async move {
+                // What cannot be charged is forgiven.
+                if let Some(rest) = self.alone(cost).await.ok().and_then(|decision| decision.left_of(cost)) {
+                    let _ = self.alone(rest).await;
+                }
+            });
+        }
+    }
+
+    pub(super) async fn reset(self) -> Answered {
+        let inner = &*self.inner;
+        let value = inner.redis.call(&script::reset(self.name())).await.map_err(failed)?;
+        inner.mirror.forget(self.tag, Monotonic.now());
+        if let Some(leases) = &inner.leases {
+            leases.forget(self.tag);
+        }
+        let _ = inner.guard.reset(&self.algorithm, &self.key);
+        let answer = Answer::read(value).map_err(failed)?;
+        Ok(answer.replay(&self.algorithm, 0, 1).map_err(failed)?.0[0])
+    }
+
     async fn refund(&self, cost: u32, receipt: Receipt) {
         if let Some(call) = script::give_back(&self.algorithm, self.name(), cost, receipt) {
             // What cannot be given back stays charged: too little is admitted then, and never too much.

@@ -140,6 +140,11 @@ impl Leases {
         }
     }
 
+    /// What was leased of a key that owes nothing any more.
+    pub(super) fn forget(&self, tag: Tag) {
+        self.held.remove(tag);
+    }
+
     /// Puts a request back into the lease that paid for it; whether that could be done.
     pub(super) fn put_back(&self, tag: Tag, cost: u32, lease: OfLease, now: Timestamp) -> bool {
         let back = |held: &mut Lease| {

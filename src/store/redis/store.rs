@@ -157,6 +157,16 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
         }
     }
 
+    /// In the background, in a call of its own, or two if not all could be had.
+    fn surcharge(&self, algorithm: &A, key: &PartitionKey, cost: u32) {
+        self.asking(algorithm, key).surcharge(cost);
+    }
+
+    /// One round trip. Other processes notice within a minute, see [above](Self#accuracy).
+    fn reset(&self, algorithm: &A, key: &PartitionKey) -> Option<Check> {
+        Some(Check::Pending(Box::pin(self.asking(algorithm, key).reset())))
+    }
+
     fn guard(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Decision> {
         let decision = self.inner.guard(algorithm, key, cost);
         Some(decision.with_receipt(mark(decision.receipt())))

@@ -1,6 +1,6 @@
 use smallvec::{SmallVec, smallvec};
 
-use super::{GIVE_BACK, SEVERAL, Scripted, script_of};
+use super::{GIVE_BACK, RESET, SEVERAL, Scripted, script_of};
 use crate::decision::Receipt;
 use crate::store::redis::call::Call;
 use crate::store::redis::key::Key;
@@ -56,6 +56,11 @@ pub(crate) fn give_back<A: Scripted>(algorithm: &A, key: Key, cost: u32, receipt
     }
     let (numbers, receipt) = (algorithm.numbers(cost), algorithm.receipt_numbers(receipt));
     Some(give_back_call(A::NUMBER, numbers, 0, false, receipt, key))
+}
+
+/// Forgets what a key owes; answered as a [`decide`] on nothing.
+pub(crate) fn reset(key: Key) -> Call {
+    Call { script: &RESET, keys: smallvec![key], args: SmallVec::new() }
 }
 
 pub(super) fn give_back_call(

@@ -33,7 +33,7 @@ mod unfit;
 mod window;
 
 pub(super) use self::answer::{Answer, BadReply, Decisions};
-pub(super) use self::calls::{Charge, decide, decide_all, give_back};
+pub(super) use self::calls::{Charge, decide, decide_all, give_back, reset};
 pub(crate) use self::queue::Place;
 pub(super) use self::queue::QueueScript;
 pub use self::unfit::UnfitQuota;
@@ -132,6 +132,8 @@ static GIVE_BACK: Script = Script::new(concat!(
     lua!("sliding_window_read", "sliding_window_give_back"),
     lua!("give_back_close"),
 ));
+
+static RESET: Script = Script::new(include_str!("lua/reset.lua"));
 
 /// From here on, a double does not hold every whole number.
 const EXACT: u64 = 1 << 53;

@@ -1,0 +1,5 @@
+-- Forgets a key. Replies as to a question about one that holds nothing.
+local call = redis.call
+call('DEL', KEYS[1])
+local time = call('TIME')
+return time[1] .. ' ' .. time[2] .. ' 0 '

@@ -1,0 +1,250 @@
+//! What a response has a say in: charges, bans, and what support staff undo.
+
+use std::future::{pending, ready};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::key::User;
+use tower_sluice::store::MemoryStore;
+use tower_sluice::time::{ManualClock, Timestamp};
+use tower_sluice::{Decision, LeakyQueue, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
+
+/// What a handler reports of a request.
+#[derive(Clone)]
+struct Rows(u32);
+
+fn clock() -> ManualClock {
+    let clock = ManualClock::new();
+    clock.set(Timestamp::from_nanos(1_000_000_000_000_000_000));
+    clock
+}
+
+fn timed<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<RateLimiter<A, MemoryStore<A::State, ManualClock>>> {
+    Arc::new(RateLimiter::new(algorithm, MemoryStore::default().with_clock(clock.clone())))
+}
+
+struct Answer {
+    status: u16,
+    headers: HeaderMap,
+    verdict: Verdict,
+    body: String,
+}
+
+impl Answer {
+    fn left(&self) -> u32 {
+        self.verdict.policies()[0].decision().remaining()
+    }
+
+    fn field(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+}
+
+/// Sends a request to a handler that answers with this status, and reports so many rows.
+async fn send(layer: &RateLimitLayer, user: &str, status: u16, rows: u32) -> Answer {
+    let handler = service_fn(move |_: Request<()>| {
+        let response = Response::builder().status(status).extension(Rows(rows));
+        ready(Ok::<_, String>(response.body(Full::from("hello")).unwrap()))
+    });
+    let mut request = Request::new(());
+    request.extensions_mut().insert(User::new(user));
+    let response = layer.clone().with_verdict().layer(handler).oneshot(request).await.unwrap();
+    let (parts, body) = response.into_parts();
+    let body = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
+    let verdict = parts.extensions.get::<Verdict>().cloned().unwrap();
+    Answer { status: parts.status.as_u16(), headers: parts.headers, verdict, body }
+}
+
+fn failed(policy: Policy) -> Policy {
+    policy.charge_when(|response| response.status() == StatusCode::UNAUTHORIZED)
+}
+
+fn by_rows(policy: Policy) -> Policy {
+    policy.cost_after(|response| response.extensions().get::<Rows>().unwrap().0)
+}
+
+#[tokio::test]
+async fn only_what_meets_the_condition_is_charged_and_the_fields_say_so() {
+    for limiter in [
+        timed(TokenBucket::new(Quota::per_hour(3)), &clock()) as Arc<dyn tower_sluice::Limiter>,
+        timed(LeakyBucket::new(Quota::per_hour(3)), &clock()),
+        timed(FixedWindow::new(Quota::per_hour(3)), &clock()),
+        timed(SlidingWindow::new(Quota::per_hour(3)), &clock()),
+    ] {
+        let layer = RateLimitLayer::new(failed(Policy::new("logins", limiter)).key(User::key()));
+        for _ in 0..10 {
+            let answer = send(&layer, "a", 200, 0).await;
+            assert_eq!((answer.status, answer.left()), (200, 3));
+            assert!(answer.field("ratelimit").starts_with("\"logins\";r=3"), "{}", answer.field("ratelimit"));
+        }
+        for left in [2, 1, 0] {
+            let answer = send(&layer, "a", 401, 0).await;
+            assert_eq!((answer.status, answer.left()), (401, left));
+        }
+        // The right password comes too late.
+        assert_eq!(send(&layer, "a", 200, 0).await.status, 429);
+        assert_eq!(send(&layer, "b", 200, 0).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn what_has_no_response_stays_charged() {
+    let layer = RateLimitLayer::new(failed(Policy::new("logins", TokenBucket::new(Quota::per_hour(2)))));
+    let gone = layer.layer(service_fn(|_: Request<()>| pending::<Result<Response<()>, String>>()));
+    assert!(gone.oneshot(Request::new(())).now_or_never().is_none());
+    let failing = layer.layer(service_fn(|_: Request<()>| ready(Err::<Response<()>, _>("broken".to_owned()))));
+    assert_eq!(failing.oneshot(Request::new(())).await.unwrap_err(), "broken");
+    assert_eq!(send(&layer, "a", 200, 0).await.status, 503);
+}
+
+#[tokio::test]
+async fn no_more_are_under_way_than_the_limit_allows() {
+    let layer = RateLimitLayer::new(failed(Policy::new("logins", TokenBucket::new(Quota::per_hour(2)))));
+    let mut slow = layer.layer(service_fn(|_: Request<()>| pending::<Result<Response<()>, String>>()));
+    let under_way = [slow.call(Request::new(())), slow.call(Request::new(()))];
+    assert_eq!(slow.call(Request::new(())).await.unwrap().status(), 503);
+    drop(under_way);
+}
+
+#[tokio::test]
+async fn the_handler_tells_the_cost() {
+    let limiter = timed(TokenBucket::new(Quota::per_hour(100)), &clock());
+    let layer = RateLimitLayer::new(by_rows(Policy::new("rows", limiter)).cost(10).key(User::key()));
+    // Less than was charged, as much, more, and more than there is: of that, what there is.
+    for (rows, left) in [(0, 100), (4, 96), (10, 86), (50, 36), (200, 0)] {
+        let answer = send(&layer, "a", 200, rows).await;
+        assert_eq!((answer.status, answer.left()), (200, left), "{rows} rows");
+    }
+    let refused = send(&layer, "a", 200, 1).await;
+    assert_eq!((refused.status, refused.field("retry-after")), (429, "360"));
+}
+
+#[tokio::test]
+async fn of_several_policies_each_has_its_own_bill() {
+    let (clock, hour) = (clock(), Quota::per_hour(5));
+    let layer = RateLimitLayer::new([
+        Policy::new("all", timed(TokenBucket::new(hour), &clock)).key(User::key()),
+        failed(Policy::new("failed", timed(SlidingWindow::new(hour), &clock))).key(User::key()),
+        by_rows(Policy::new("rows", timed(FixedWindow::new(hour), &clock))).key(User::key()).shadow(),
+    ]);
+    let left = |answer: &Answer| -> Vec<u32> {
+        answer.verdict.policies().iter().map(|policy| policy.decision().remaining()).collect()
+    };
+    assert_eq!(left(&send(&layer, "a", 200, 3).await), [4, 5, 2]);
+    assert_eq!(left(&send(&layer, "a", 401, 0).await), [3, 4, 2]);
+    // A shadow forgives, too, and refuses nobody.
+    assert_eq!(left(&send(&layer, "a", 200, 9).await), [2, 4, 0]);
+    assert_eq!(send(&layer, "a", 200, 9).await.status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_in_a_queue_is_given_back_if_nobody_came_after() {
+    let layer = RateLimitLayer::new(failed(Policy::new("queue", LeakyQueue::new(Quota::per_second(1)))));
+    let begun = tokio::time::Instant::now();
+    for _ in 0..5 {
+        send(&layer, "a", 200, 0).await;
+    }
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    send(&layer, "a", 401, 0).await;
+    send(&layer, "a", 200, 0).await;
+    assert_eq!(begun.elapsed().as_secs(), 1);
+}
+
+fn penalised(clock: &ManualClock) -> RateLimitLayer {
+    let penalty = Penalty::new(Quota::per_minute(3), Duration::from_secs(600)).with_clock(clock);
+    let policy = Policy::new("api", timed(TokenBucket::new(Quota::per_second(1)), clock));
+    RateLimitLayer::new(policy.key(User::key()).penalty(penalty))
+}
+
+#[tokio::test]
+async fn who_goes_on_is_banned_for_a_while() {
+    let clock = clock();
+    let layer = penalised(&clock);
+    assert_eq!(send(&layer, "a", 200, 0).await.status, 200);
+    for _ in 0..3 {
+        let refused = send(&layer, "a", 200, 0).await;
+        assert_eq!((refused.status, refused.field("retry-after")), (429, "1"));
+        assert!(refused.body.contains("#quota-exceeded"), "{}", refused.body);
+    }
+    let banned = send(&layer, "a", 200, 0).await;
+    assert_eq!((banned.status, banned.field("retry-after")), (429, "600"));
+    assert_eq!(banned.field("x-rate-limited-for"), "600.000000");
+    for expected in ["#abnormal-usage-detected", "\"Abnormal Usage Detected\"", "retry in 600 seconds", "\"api\""] {
+        assert!(banned.body.contains(expected), "{}", banned.body);
+    }
+    assert!(banned.field("ratelimit").starts_with("\"api\";r=0;t=600"), "{}", banned.field("ratelimit"));
+    // Its bucket is full again, and others are not concerned.
+    clock.advance(Duration::from_secs(599));
+    let still = send(&layer, "a", 200, 0).await;
+    assert_eq!((still.status, still.field("retry-after")), (429, "1"));
+    assert_eq!(send(&layer, "b", 200, 0).await.status, 200);
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(send(&layer, "a", 200, 0).await.status, 200);
+}
+
+#[tokio::test]
+async fn refusals_now_and_then_ban_nobody_and_a_banned_key_does_not_draw_on_others() {
+    let clock = clock();
+    let layer = penalised(&clock);
+    for _ in 0..100 {
+        assert_eq!(send(&layer, "a", 200, 0).await.status, 200);
+        assert_eq!(send(&layer, "a", 200, 0).await.field("retry-after"), "1");
+        clock.advance(Duration::from_secs(20));
+    }
+    let everybody = timed(TokenBucket::new(Quota::per_hour(10)), &clock);
+    let penalty = Penalty::new(Quota::per_minute(1), Duration::from_secs(600)).with_clock(&clock);
+    let own = Policy::new("own", timed(TokenBucket::new(Quota::per_hour(1)), &clock));
+    let layer = RateLimitLayer::new([Policy::new("all", everybody), own.key(User::key()).penalty(penalty)]);
+    for status in [200, 429, 429, 429, 429] {
+        assert_eq!(send(&layer, "a", 200, 0).await.status, status);
+    }
+    assert_eq!(send(&layer, "b", 200, 0).await.left(), 8);
+}
+
+#[tokio::test]
+async fn a_shadow_bans_nobody() {
+    let penalty = Penalty::new(Quota::per_minute(1), Duration::from_secs(600));
+    let policy = Policy::new("watch", TokenBucket::new(Quota::per_hour(1))).penalty(penalty).shadow();
+    let layer = RateLimitLayer::new(policy);
+    for _ in 0..10 {
+        assert_eq!(send(&layer, "a", 200, 0).await.status, 200);
+    }
+    assert_eq!(layer.shadow_denied("watch"), Some(9));
+}
+
+#[tokio::test]
+async fn support_staff_see_and_forgive() {
+    let hour = Quota::per_hour(3);
+    let clock = clock();
+    let penalty = Penalty::new(Quota::per_minute(1), Duration::from_secs(600)).with_clock(&clock);
+    let layer = RateLimitLayer::new([
+        Policy::new("bucket", timed(TokenBucket::new(hour), &clock)).key(User::key()).penalty(penalty),
+        Policy::new("fixed", timed(FixedWindow::new(hour), &clock)).key(User::key()),
+        Policy::new("sliding", timed(SlidingWindow::new(hour), &clock)).key(User::key()),
+        Policy::new("queue", LeakyQueue::new(Quota::per_second(1))).key(User::key()).shadow(),
+    ]);
+    let alice = PartitionKey::from("alice");
+    for _ in 0..5 {
+        send(&layer, "alice", 200, 0).await;
+    }
+    let left = |decision: Decision| (decision.is_allowed(), decision.remaining());
+    assert_eq!(layer.peek("bucket", &alice).await.map(left).unwrap(), (false, 0), "banned");
+    for policy in ["fixed", "sliding"] {
+        assert_eq!(layer.peek(policy, &alice).await.map(left).unwrap(), (true, 0));
+    }
+    for policy in ["bucket", "fixed", "sliding"] {
+        assert_eq!(layer.reset(policy, &alice).await.map(left).unwrap(), (true, 3), "{policy}");
+        assert_eq!(layer.peek(policy, &alice).await.map(left).unwrap(), (true, 3), "{policy}");
+    }
+    assert_eq!(send(&layer, "alice", 200, 0).await.status, 200);
+    assert_eq!(
+        layer.reset("queue", &alice).await.unwrap_err().to_string(),
+        "the limiter of policy `queue` cannot forget what a key owes"
+    );
+    assert_eq!(layer.peek("none", &alice).await.unwrap_err().to_string(), "no policy of this layer is named `none`");
+}
