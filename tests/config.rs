@@ -53,6 +53,17 @@ fn every_mistake_in_a_policy_is_told_with_its_line() {
         ("key = 3", "f.toml:8: expected a string or a list of strings"),
         ("status = 200", "f.toml:9: status 200 does not tell of a refusal; write 400 to 599"),
         ("status = 700", "f.toml:9: status 700 does not tell of a refusal; write 400 to 599"),
+        ("charge-on = []", "f.toml:9: charge-on = []: nothing would ever count; write the statuses that do"),
+        ("charge-on = [401, 99]", "f.toml:9: charge-on = [99]: that is no answer's status; write 200 to 599"),
+        (
+            "penalty = { refusals = 0, per = \"1m\", ban = \"1m\" }",
+            "f.toml:9: refusals = 0 is out of range; write a number from 1",
+        ),
+        (
+            "penalty = { refusals = 1, per = \"1m\", ban = \"ever\" }",
+            "f.toml:9: ban = \"ever\" is not a time; write 250ms",
+        ),
+        ("penalty = { refusals = 1, per = \"1m\" }", "f.toml:9: missing field `ban`"),
         (
             "store = \"redis\"",
             "f.toml:9: store = \"redis\" needs a server; write [redis] with url = \"redis://HOST:PORT\" at the top of the file",
@@ -176,6 +187,8 @@ fn what_makes_sense_is_taken() {
         "store = \"memory\"",
         "on-missing-key = \"share\"",
         "on-store-error = \"allow\"",
+        "charge-on = [401, 403]",
+        "penalty = { refusals = 30, per = \"1m\", ban = \"10m\" }",
         "key = [\"client-ip\", \"header:X-Api-Key\", \"user\", \"path\", \"global\"]",
         "per = \"1day\"",
         "per = \"250ms\"",
@@ -206,6 +219,23 @@ fn the_format_is_taken_as_it_is_documented() {
     assert!(format.len() > 20);
     for text in [format.join("\n"), format.join("\n").replace("# answer =", "answer =")] {
         Config::parse("format.toml", &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    }
+}
+
+#[tokio::test]
+async fn the_file_says_what_counts_and_who_is_banned() {
+    let used_up = with("limit = 1").replace("1s", "1h");
+    // The answers are 200.
+    for (line, statuses) in [
+        ("charge-on = [401]", [200, 200, 200, 200]),
+        ("charge-on = [200]", [200, 503, 503, 503]),
+        ("penalty = { refusals = 2, per = \"1m\", ban = \"2h\" }", [200, 503, 503, 429]),
+    ] {
+        let answers = answers(&format!("{used_up}{line}\n"), 0, "text/plain").await;
+        assert_eq!(answers.each_ref().map(|answer| answer.status().as_u16()), statuses, "{line}");
+        if let 429 = statuses[3] {
+            assert_eq!(answers[3].headers()["retry-after"], "7200");
+        }
     }
 }
 

@@ -105,6 +105,7 @@ const PICTURE: &[(&str, &[&str])] = &[
             "layer",
             "limiter",
             "partition",
+            "penalty",
             "policy",
             "queue",
             "quota",

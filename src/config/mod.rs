@@ -62,6 +62,8 @@
 //!   on-store-error = "local-guard"   # local-guard | allow | deny
 //!   on-missing-key = "reject"    # reject | skip | share
 //!   status = 429                 # any 4xx or 5xx; default: 429, or 503 if everybody shares the key
+//!   # charge-on = [401, 403]     # only requests with an answer of one of these count; default: all do
+//!   # penalty = { refusals = 30, per = "1m", ban = "10m" }   # who is refused more often is banned for that long
 //! ```
 //!
 //! The values of `[answer]` above are its defaults; see [`RateLimitFields`](crate::headers::RateLimitFields),
@@ -94,6 +96,11 @@ use crate::head::RequestHead;
 use crate::key::{ClientIp, IpSource, TrustedProxies};
 use crate::layer::RateLimitLayer;
 use crate::policy::PolicyError;
+
+/// The format as a JSON Schema (draft 2020-12), for editors that check TOML while it is typed: write it to a file, and
+/// `#:schema ./limits.schema.json` into the first line of yours. It has what the tables and their keys are called and what
+/// they may hold; what does not go together only [`Config::parse`] knows.
+pub const SCHEMA: &str = include_str!("schema.json");
 
 /// Everything that a file says.
 #[derive(Debug)]

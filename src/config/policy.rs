@@ -7,11 +7,13 @@ use toml::Spanned;
 
 use super::error::{ConfigError, Source};
 use super::key::KeySpec;
-use super::raw::{AlgorithmName, OnMissingKey, OnStoreError, OrderName, RawPolicy, TimeText};
+use super::raw::{AlgorithmName, OnMissingKey, OnStoreError, OrderName, RawPenalty, RawPolicy, TimeText};
 use super::store::{Line, Place};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use crate::head::ResponseHead;
 use crate::key::ClientIp;
 use crate::limiter::Limiter;
+use crate::penalty::Penalty;
 use crate::policy::{FailureMode, MissingKey, Policy, PolicyError};
 use crate::queue::QueueOrder;
 use crate::quota::Quota;
@@ -55,6 +57,15 @@ pub(super) fn build(
         };
         policy = policy.status(code);
     }
+    if let Some(statuses) = &raw.charge_on {
+        policy = policy.charge_when(charged(source, statuses)?);
+    }
+    if let Some(RawPenalty { refusals, per, ban }) = &raw.penalty {
+        let refusals = quota(source, count(source, "refusals", 1, refusals)?, "per", per)?;
+        // A ban is kept as the period of a quota.
+        let ban = quota(source, 1, "ban", ban)?.period();
+        policy = policy.penalty(Penalty::new(refusals, ban));
+    }
     if raw.shadow {
         policy = policy.shadow();
     }
@@ -70,8 +81,7 @@ pub(super) fn build(
 
 fn limiter(source: &Source<'_>, raw: &RawPolicy, place: Place) -> Result<Arc<dyn Limiter>, ConfigError> {
     let limit = count(source, "limit", 1, &raw.limit)?;
-    let per = duration(source, "per", &raw.per)?;
-    let mut quota = Quota::new(limit, per).map_err(|error| source.error(&raw.per.span(), error))?;
+    let mut quota = quota(source, limit, "per", &raw.per)?;
 
     let only_for = |field: &str, what: &str| format!("{field} is for {what}; remove it or choose that algorithm");
     let is_queue = raw.algorithm == AlgorithmName::LeakyQueue;
@@ -111,6 +121,28 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, place: Place) -> Result<Arc<dyn
         }
     };
     kept.map_err(|problem| source.error(&raw.per.span(), problem))
+}
+
+/// Whether a response has one of these statuses.
+fn charged(
+    source: &Source<'_>,
+    statuses: &Spanned<Vec<u16>>,
+) -> Result<impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static, ConfigError> {
+    let bad = statuses.get_ref().iter().find(|status| !(200..600).contains(*status));
+    if let Some(status) = bad {
+        let problem = format!("charge-on = [{status}]: that is no answer's status; write 200 to 599");
+        return Err(source.error(&statuses.span(), problem));
+    }
+    if statuses.get_ref().is_empty() {
+        let problem = "charge-on = []: nothing would ever count; write the statuses that do, or leave it out";
+        return Err(source.error(&statuses.span(), problem));
+    }
+    let statuses = statuses.get_ref().clone();
+    Ok(move |response: &ResponseHead<'_>| statuses.contains(&response.status().as_u16()))
+}
+
+fn quota(source: &Source<'_>, limit: u32, field: &str, per: &Spanned<TimeText>) -> Result<Quota, ConfigError> {
+    Quota::new(limit, duration(source, field, per)?).map_err(|error| source.error(&per.span(), error))
 }
 
 fn count(source: &Source<'_>, field: &str, least: u32, value: &Spanned<i64>) -> Result<u32, ConfigError> {

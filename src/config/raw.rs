@@ -74,6 +74,16 @@ pub(super) struct RawPolicy {
     #[serde(default)]
     pub(super) on_missing_key: OnMissingKey,
     pub(super) status: Option<Spanned<u16>>,
+    pub(super) charge_on: Option<Spanned<Vec<u16>>>,
+    pub(super) penalty: Option<RawPenalty>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawPenalty {
+    pub(super) refusals: Spanned<i64>,
+    pub(super) per: Spanned<TimeText>,
+    pub(super) ban: Spanned<TimeText>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
