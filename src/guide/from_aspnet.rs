@@ -63,15 +63,17 @@
 //!
 //! # What is different
 //!
-//! - **A queue is an algorithm of its own**, and not a property of all. It lets one leave every half second, where a limiter that is
-//!   replenished once a second releases two at a time. Windows do not queue.
-//! - **A wait has a bound in time**, not only the line one in length: [`max_wait`](crate::LeakyQueue::max_wait), 30 seconds unless set. Who would wait for
-//!   longer is refused on arrival. `QueueLimit` counts permits; `capacity` counts requests.
-//! - **Windows begin at full periods of the clock**, on the hour or at midnight UTC; there, a window begins when its limiter was made, and each
-//!   partition has its own.
+//! - **A queue is an algorithm of its own**, and not a property of all. It lets one leave every half second, where a
+//!   limiter that is replenished once a second releases two at a time. Windows do not queue.
+//! - **A wait has a bound in time**, not only the line one in length: [`max_wait`](crate::LeakyQueue::max_wait), 30
+//!   seconds unless set. Who would wait for longer is refused on arrival. `QueueLimit` counts permits; `capacity`
+//!   counts requests.
+//! - **Windows begin at full periods of the clock**, on the hour or at midnight UTC; there, a window begins when its
+//!   limiter was made, and each partition has its own.
 //! - **Tokens come continuously**: ten per second are one every 100 ms, and not ten at each full second.
 //! - **Several policies charge all or none.** A chain asks one limiter after the other.
-//! - **`Retry-After` is exact** for all of them, also for sliding windows and queues. Concurrency cannot tell, here or there.
-//! - **A fixed amount of memory** for all clients of a policy, instead of one limiter each that is disposed of when idle: see [how
-//!   much](super::operating#how-much-memory).
+//! - **`Retry-After` is exact** for all of them, also for sliding windows and queues. Concurrency cannot tell, here or
+//!   there.
+//! - **A fixed amount of memory** for all clients of a policy, instead of one limiter each that is disposed of when
+//!   idle: see [how much](super::operating#how-much-memory).
 //! - **Several machines** can [share one limit](super::machines).

@@ -1,7 +1,7 @@
 //! Coming from Sidekiq Enterprise's limiters.
 //!
-//! **You want** `Sidekiq::Limiter` for workers in Rust: jobs that call somebody else's API, from many processes, no faster than
-//! it allows.
+//! **You want** `Sidekiq::Limiter` for workers in Rust: jobs that call somebody else's API, from many processes, no
+//! faster than it allows.
 //!
 //! ```ruby
 //! SHOP = Sidekiq::Limiter.leaky("shop", 60, :minute, wait_timeout: 5)
@@ -22,8 +22,9 @@
 //! # fn run_again(order: u32, after: Duration) {}
 //! # async fn perform(order: u32) -> Result<(), Box<dyn std::error::Error>> {
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
-//! // Sixty at once, then one per second; whoever would wait for longer than five seconds is told when to come back.
-//! let shop = RedisQueue::new(&redis, "shop", Quota::per_minute(60)).capacity(5).max_wait(Duration::from_secs(5));
+//! // Sixty at once, then one per second. Whoever would wait for more than five seconds is told when to come back.
+//! let shop = RedisQueue::new(&redis, "shop", Quota::per_minute(60).burst(60));
+//! let shop = shop.capacity(5).max_wait(Duration::from_secs(5));
 //! let mut shop = ServiceBuilder::new().layer(ThrottleLayer::new(shop)).service(service_fn(call_shop));
 //!
 //! match shop.ready().await?.call(order).await {
@@ -62,23 +63,25 @@
 //! }
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
-//! let bucket = RateLimiter::new(LeakyBucket::new(Quota::per_second(50).burst(1_000)), RedisStore::new(&redis, "shops"));
+//! let points = LeakyBucket::new(Quota::per_second(50).burst(1_000));
+//! let bucket = RateLimiter::new(points, RedisStore::new(&redis, "shops"));
 //! let layer = ThrottleLayer::keyed(bucket, |call: &Call| call.shop).cost(|call| call.points);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # What is different
 //!
-//! - **Waiting is in order.** A limiter there has those who wait sleep and ask again, and tells all of them the same time; whoever is unlucky may lose out
-//!   [again and again](https://github.com/sidekiq/sidekiq/issues/5315). Here each has its place and its time. Nobody asks twice.
+//! - **Waiting is in order.** Each who waits has its place and its time, and nobody asks twice. In [an issue of
+//!   2022](https://github.com/sidekiq/sidekiq/issues/5315), all who waited in a leaky limiter were told the same time,
+//!   asked again together, and some lost out for long.
 //! - **Who cannot be served in time is refused on arrival**, and not after it has waited: no worker is held up in vain.
 //! - **The wait that is told is exact.** Reschedule the job for then, instead of by a backoff.
-//! - **A leaky queue spaces calls out** from the first on, unless its quota has a [burst](crate::Quota::burst): `.burst(60)` lets sixty go at once, as
-//!   `leaky` does.
-//! - **Costs are known before the call.** What a call turns out to have cost cannot be reported back by the layer. A limiter of your own hand
-//!   can [give back](crate::Limiter::give_back).
-//! - **Redis may be gone**: then each process keeps the limit [by itself](super::failure), instead of raising. That is for policies of
-//!   a [`RateLimitLayer`](crate::RateLimitLayer); a [`ThrottleLayer`](crate::ThrottleLayer) returns
+//! - **A leaky queue spaces calls out** from the first on, unless its quota has a [burst](crate::Quota::burst):
+//!   `.burst(60)` lets sixty go at once, as `leaky` does.
+//! - **Costs are known before the call.** What a call turns out to have cost cannot be reported back by the layer. A
+//!   limiter of your own hand can [give back](crate::Limiter::give_back).
+//! - **Redis may be gone**: then each process keeps the limit [by itself](super::failure), instead of raising. That is
+//!   for policies of a [`RateLimitLayer`](crate::RateLimitLayer); a [`ThrottleLayer`](crate::ThrottleLayer) returns
 //!   [`ThrottleError::Limiter`](crate::ThrottleError), and leaves it to you.
 //! - **One round trip per call** for all kinds, and none for a key that is known to be used up.
 //!

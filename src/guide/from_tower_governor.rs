@@ -17,13 +17,15 @@
 //! use tower_sluice::{Policy, Quota, RateLimitLayer};
 //!
 //! let quota = Quota::new(1, Duration::from_secs(2))?.burst(5); // one every two seconds
-//! let layer = RateLimitLayer::new(Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new()));
+//! let policy = Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new());
+//! let layer = RateLimitLayer::new(policy);
 //! let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(layer);
 //! # Ok::<_, tower_sluice::QuotaError>(())
 //! ```
 //!
-//! **Look at the rate.** There, `per_second(2)` is an interval: one request every *two seconds*. Here, [`Quota::per_second(2)`](crate::Quota::per_second) is two
-//! requests every second, four times as many. If the old limit was not what you meant, now is the time.
+//! **Look at the rate.** There, `per_second(2)` is an interval: one request every *two seconds*. Here,
+//! [`Quota::per_second(2)`](crate::Quota::per_second) is two requests every second, four times as many. If the old
+//! limit was not what you meant, now is the time.
 //!
 //! | `tower_governor` | here |
 //! |---|---|
@@ -57,15 +59,19 @@
 //!
 //! # What is different
 //!
-//! - **`Retry-After` is rounded up**, and at least 1. There it is rounded down and may be 0, so that obedient clients come back too early. There is no
-//!   `X-RateLimit-After`; [`X-Rate-Limited-For`](crate::headers::WaitFields) has the exact wait, with decimals.
-//! - **Addresses are not taken from anybody.** `SmartIpKeyExtractor` believes the leftmost address in the first line of `X-Forwarded-For`, then
-//!   `X-Real-IP`, then `Forwarded`, whoever sent them: a client that changes it has a fresh budget each time.
+//! - **`Retry-After` is rounded up**, and at least 1. There it is rounded down and may be 0, so that obedient clients
+//!   come back too early. There is no `X-RateLimit-After`; [`X-Rate-Limited-For`](crate::headers::WaitFields) has the
+//!   exact wait, with decimals.
+//! - **Addresses are not taken from anybody.** `SmartIpKeyExtractor` believes the leftmost address in the first line of
+//!   `X-Forwarded-For`, then `X-Real-IP`, then `Forwarded`, whoever sent them: a client that changes it has a fresh
+//!   budget each time.
 //! - **IPv6 clients count by their /64**, and not by single addresses.
 //! - **503 instead of 429** where everybody shares the limit; [`status`](crate::Policy::status) changes that.
 //! - **A missing key is 400** if the client left it out, and 500 only if the server is set up wrong.
-//! - **Memory is bounded**, by [a capacity that you may set](super::operating#how-much-memory), and is never cleaned up.
+//! - **Memory is bounded**, by [a capacity that you may set](super::operating#how-much-memory), and is never cleaned
+//!   up.
 //! - **gRPC by request**: one layer serves HTTP and gRPC, told apart by what is asked, and not by the type of the body.
 //! - **Nothing is logged per refusal.** With its feature `tracing`, there was a line for each.
 //! - **CORS preflights pass uncounted**, unless [you say otherwise](crate::RateLimitLayer::counting_preflights).
-//! - **Several limits** go into one layer, and a request is charged to all or to none; stacked `GovernorLayer`s charge each for itself.
+//! - **Several limits** go into one layer, and a request is charged to all or to none; stacked `GovernorLayer`s charge
+//!   each for itself.

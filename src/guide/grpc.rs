@@ -1,8 +1,8 @@
 //! gRPC.
 //!
-//! **You want** gRPC clients to be limited, and to retry when they should. The same layer does it. It looks at each request: what comes with
-//! `application/grpc` or `application/grpc-web` is answered in gRPC, everything else in HTTP. One port, one route and one budget
-//! may serve all three.
+//! **You want** gRPC clients to be limited, and to retry when they should. The same layer does it. It looks at each
+//! request: what comes with `application/grpc` or `application/grpc-web` is answered in gRPC, everything else in HTTP.
+//! One port, one route and one budget may serve all three.
 //!
 //! ```no_run
 //! use tower_sluice::{Policy, Quota, RateLimitLayer, algorithm::TokenBucket, key::PeerIp};
@@ -19,13 +19,13 @@
 //! # }
 //! ```
 //!
-//! The feature `tonic` lets [`PeerIp`](crate::key::PeerIp) find the peer under tonic's server. A gRPC server in axum, or on hyper,
-//! needs none.
+//! The feature `tonic` lets [`PeerIp`](crate::key::PeerIp) find the peer under tonic's server. A gRPC server in axum,
+//! or on hyper, needs none.
 //!
 //! # What a refused client sees
 //!
-//! `RESOURCE_EXHAUSTED`, in one block of headers, so that clients may retry it, with `RetryInfo` and `QuotaFailure` in the details, and the exact
-//! wait in `grpc-retry-pushback-ms`. [All fields](crate::grpc).
+//! `RESOURCE_EXHAUSTED`, in one block of headers, so that clients may retry it, with `RetryInfo` and `QuotaFailure` in
+//! the details, and the exact wait in `grpc-retry-pushback-ms`. [All fields](crate::grpc).
 //!
 //! # Have clients retry
 //!
@@ -36,8 +36,8 @@
 //!   "backoffMultiplier": 2, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}
 //! ```
 //!
-//! Clients that only retry `UNAVAILABLE` get it by
-//! [`with_grpc_status`](crate::RateLimitLayer::with_grpc_status); servers that are watched with OpenTelemetry then count refusals as their errors.
+//! Clients that only retry `UNAVAILABLE` get it by [`with_grpc_status`](crate::RateLimitLayer::with_grpc_status);
+//! servers that are watched with OpenTelemetry then count refusals as their errors.
 //!
 //! # Different limits per method
 //!
@@ -59,5 +59,5 @@
 //!
 //! # Deadlines
 //!
-//! In a [queue](super::waiting), a call whose `grpc-timeout` ends before its turn would come is refused on arrival, and told after what time its
-//! turn would come in time. Nobody waits for a client that will have given up.
+//! In a [queue](super::waiting), a call whose `grpc-timeout` ends before its turn would come is refused on arrival, and
+//! told after what time its turn would come in time. Nobody waits for a client that will have given up.

@@ -1,7 +1,8 @@
 //! Keys: whose budget a request draws on, also behind proxies.
 //!
-//! **You want** each client to have a budget of its own. The [key](crate::Policy::key) of a policy says what a client is. Without one,
-//! everybody shares one budget, and a refusal is 503 instead of 429, since the client may have done nothing wrong.
+//! **You want** each client to have a budget of its own. The [key](crate::Policy::key) of a policy says what a client
+//! is. Without one, everybody shares one budget, and a refusal is 503 instead of 429, since the client may have done
+//! nothing wrong.
 //!
 //! | clients are | key |
 //! |---|---|
@@ -31,16 +32,18 @@
 //! # }
 //! ```
 //!
-//! The server must tell who is connected: with axum, by `into_make_service_with_connect_info`. Without it, requests
-//! are answered 500, and the log says what is missing.
+//! The server must tell who is connected: with axum, by `into_make_service_with_connect_info`. Without it, requests are
+//! answered 500, and the log says what is missing.
 //!
-//! **IPv6** addresses count by their /64, since that is the least that a client owns. A home is often given a /56, and a site
-//! a /48: [tiers](crate::key::PeerIp#tiers) with rising quotas bound those, too. IPv4 addresses count one by one, in whichever spelling.
+//! **IPv6** addresses count by their /64, since that is the least that a client owns. A home is often given a /56, and
+//! a site a /48: [tiers](crate::key::PeerIp#tiers) with rising quotas bound those, too. IPv4 addresses count one by
+//! one, in whichever spelling.
 //!
 //! # Addresses, behind proxies
 //!
-//! Behind a proxy, the peer is the proxy, for everybody. The proxy writes the client's address into a header, and **so can
-//! anybody**. It means something only where your proxy wrote it. So say two things: which one header, and which proxies.
+//! Behind a proxy, the peer is the proxy, for everybody. The proxy writes the client's address into a header, and **so
+//! can anybody**. It means something only where your proxy wrote it. So say two things: which one header, and which
+//! proxies.
 //!
 //! ```
 //! use tower_sluice::key::{ClientIp, IpSource, TrustedProxies};
@@ -67,8 +70,29 @@
 //! | `X-Forwarded-For: 198.51.100.7`, from 203.0.113.1 | `10.0.0.0/24` | 203.0.113.1: no proxy of yours |
 //! | `X-Forwarded-For: unknown`, from 10.0.0.5 | `10.0.0.0/24` | [unidentified](crate::key::Unidentified): counts as 10.0.0.5, unless you say otherwise |
 //!
-//! - A CDN's whole range is shared with its other customers, who can have it send you what they like. Where it can, have it
-//!   authenticate itself to you (a client certificate, a secret header), and trust what checks that.
+//! Try yours:
+//!
+//! ```
+//! use std::net::SocketAddr;
+//! use tower_sluice::RequestHead;
+//! use tower_sluice::key::{ClientIp, IpSource, TrustedProxies};
+//!
+//! let key = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::ranges(["10.0.0.0/24"])?);
+//! let client = |header: &str, peer: SocketAddr| {
+//!     let mut request = http::Request::builder().header("x-forwarded-for", header).body(()).unwrap();
+//!     request.extensions_mut().insert(peer);
+//!     key.resolve(&RequestHead::from(&request)).unwrap().map(|address| address.to_string())
+//! };
+//! let (proxy, stranger) = ("10.0.0.5:4711".parse()?, "203.0.113.1:4711".parse()?);
+//! assert_eq!(client("1.1.1.1, 198.51.100.7", proxy).as_deref(), Some("198.51.100.7"));
+//! assert_eq!(client("198.51.100.7, 10.0.0.9", proxy).as_deref(), Some("198.51.100.7"));
+//! assert_eq!(client("198.51.100.7", stranger).as_deref(), Some("203.0.113.1"));
+//! assert_eq!(client("unknown", proxy), None);
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! - A CDN's whole range is shared with its other customers, who can have it send you what they like. Where it can,
+//!   have it authenticate itself to you (a client certificate, a secret header), and trust what checks that.
 //! - A count that is too large lets clients choose their address. One that is too small makes one client of all.
 //! - The proxy must append to the header or replace it, and not pass on what it got.
 //!
@@ -97,11 +121,12 @@
 //! # let by_header = HeaderKey::from_static("x-api-key");
 //! ```
 //!
-//! - A request without its key is refused with 400, unless the policy says [`Skip`](crate::MissingKey::Skip) (it does not
-//!   apply) or [`Share`](crate::MissingKey::Share) (all without a key share one budget). Skip only beside another policy.
+//! - A request without its key is refused with 400, unless the policy says [`Skip`](crate::MissingKey::Skip) (it does
+//!   not apply) or [`Share`](crate::MissingKey::Share) (all without a key share one budget). Skip only beside another
+//!   policy.
 //! - Whoever can choose the value of a header chooses the budget. Check API keys before they are keys.
-//! - Nothing is normalised. Key on what an identity resolves to, and not on what was typed; where there is nothing else,
-//!   `nfkc_casefold_trim` (feature `unicode`) makes its spellings one.
+//! - Nothing is normalised. Key on what an identity resolves to, and not on what was typed; where there is nothing
+//!   else, `nfkc_casefold_trim` (feature `unicode`) makes its spellings one.
 //!
 //! # Different limits for different clients
 //!
@@ -130,9 +155,9 @@
 //!
 //! # Guesses
 //!
-//! A request that one policy of a layer refuses is charged to none. Against guessing (passwords, API keys, codes) that is wrong: what is
-//! refused by the account's policy should still count against the address. Layers charge each for themselves, so put that policy into
-//! a layer of its own, further out:
+//! A request that one policy of a layer refuses is charged to none. Against guessing (passwords, API keys, codes) that
+//! is wrong: what is refused by the account's policy should still count against the address. Layers charge each for
+//! themselves, so put that policy into a layer of its own, further out:
 //!
 //! ```
 //! # use axum::{Router, routing::post};
@@ -140,7 +165,8 @@
 //! # use tower_sluice::key::{HeaderKey, PeerIp};
 //! # use tower_sluice::{Policy, Quota, RateLimitLayer};
 //! let per_address = Policy::new("tries", TokenBucket::new(Quota::per_minute(10))).key(PeerIp::new());
-//! let per_account = Policy::new("account", TokenBucket::new(Quota::per_hour(5))).key(HeaderKey::from_static("x-login"));
+//! let login = HeaderKey::from_static("x-login");
+//! let per_account = Policy::new("account", TokenBucket::new(Quota::per_hour(5))).key(login);
 //! let app: Router = Router::new()
 //!     .route("/login", post(|| async { "welcome" }))
 //!     .layer(RateLimitLayer::new(per_account))
@@ -149,9 +175,9 @@
 //!
 //! # What becomes of keys
 //!
-//! They are compared byte for byte. Those above 256 bytes are kept as their SHA-256. In memory not even that is
-//! stored, but bits of a keyed hash; on Redis, a hash. Keys appear in no log and no response, unless you ask for
-//! [a hash of them](crate::headers::RateLimitFields::partition_key) in the fields.
+//! They are compared byte for byte. Those above 256 bytes are kept as their SHA-256. In memory not even that is stored,
+//! but bits of a keyed hash; on Redis, a hash. Keys appear in no log and no response, unless you ask for [a hash of
+//! them](crate::headers::RateLimitFields::partition_key) in the fields.
 //!
 //! [`PeerIp`]: crate::key::PeerIp
 //! [`ClientIp`]: crate::key::ClientIp

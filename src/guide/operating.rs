@@ -1,10 +1,12 @@
 //! Operating: trying limits out, watching them, reading the log.
 //!
-//! **You want** to turn a limit on without turning anybody away by mistake, and to notice when something is wrong with it.
+//! **You want** to turn a limit on without turning anybody away by mistake, and to notice when something is wrong with
+//! it.
 //!
 //! # Try it out first
 //!
-//! A [shadow](crate::Policy::shadow) counts and never refuses. It is charged for what is really served, and nobody is told of it.
+//! A [shadow](crate::Policy::shadow) counts and never refuses. It is charged for what is really served, and nobody is
+//! told of it.
 //!
 //! ```
 //! use tower_sluice::algorithm::TokenBucket;
@@ -53,8 +55,9 @@
 //!
 //! # Which requests
 //!
-//! [`with_verdict`](crate::RateLimitLayer::with_verdict) puts the decisions of all policies into the extensions of every response, also of admitted ones. A
-//! layer further out logs or counts what it wants, with what it knows of the request:
+//! [`with_verdict`](crate::RateLimitLayer::with_verdict) puts the decisions of all policies into the extensions of
+//! every response, also of admitted ones. A layer further out logs or counts what it wants, with what it knows of the
+//! request:
 //!
 //! ```
 //! use tower_sluice::Verdict;
@@ -73,8 +76,8 @@
 //!
 //! # What is logged
 //!
-//! Through `tracing` (a default feature): mistakes in the set-up, each once, and outages, one line as they begin and one as they end. Never a key or an
-//! address, and nothing per refusal: whoever is refused would write your log.
+//! Through `tracing` (a default feature): mistakes in the set-up, each once, and outages, one line as they begin and
+//! one as they end. Never a key or an address, and nothing per refusal: whoever is refused would write your log.
 //!
 //! | it says | do |
 //! |---|---|
@@ -95,10 +98,11 @@
 //!
 //! # How much memory
 //!
-//! A table holds [65,536 keys](crate::store::MemoryStore) unless told otherwise, at 17 bytes each for a bucket and 50 for a window, and never
-//! grows. What counts are keys that still owe something: new keys per second × the time until what they spent is earned again. With ten
-//! per second, a request owes for 0.1 s, a burst of 20 for two seconds; so 65,536 keys are some 30,000 new clients per second that all spend their burst. With five
-//! per day it is another matter: a request owes for 4.8 hours, and the table is full at four new clients per second. Size those limits by
+//! A table holds [65,536 keys](crate::store::MemoryStore) unless told otherwise, at 17 bytes each for a bucket and 50
+//! for a window, and never grows. What counts are keys that still owe something: new keys per second × the time until
+//! what they spent is earned again. With ten per second, a request owes for 0.1 s, a burst of 20 for two seconds; so
+//! 65,536 keys are some 30,000 new clients per second that all spend their burst. With five per day it is another
+//! matter: a request owes for 4.8 hours, and the table is full at four new clients per second. Size those limits by
 //! clients per day.
 //!
 //! # Change a limit
@@ -108,4 +112,5 @@
 //!
 //! # Shut down
 //!
-//! Close the queues, or a graceful shutdown waits for everybody in line: [`LeakyQueue::close`](crate::LeakyQueue::close).
+//! Close the queues, or a graceful shutdown waits for everybody in line:
+//! [`LeakyQueue::close`](crate::LeakyQueue::close).

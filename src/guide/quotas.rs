@@ -1,7 +1,7 @@
 //! Quotas, bursts and costs.
 //!
-//! **You want** to write down how much is allowed. A [`Quota`](crate::Quota) has two numbers that are independent of each other:
-//! the **rate**, which holds in the long run, and the **burst**, which may be taken at once.
+//! **You want** to write down how much is allowed. A [`Quota`](crate::Quota) has two numbers that are independent of
+//! each other: the **rate**, which holds in the long run, and the **burst**, which may be taken at once.
 //!
 //! ```
 //! use std::time::Duration;
@@ -21,21 +21,23 @@
 //!
 //! # The burst counts the first request
 //!
-//! `burst(1)` admits one, and the next after `period / limit`. Unless set, the burst of a bucket is its limit, and that of a
-//! [`LeakyQueue`](crate::LeakyQueue) is 1. Windows have none: their whole limit may come at once, and they panic if a quota asks for another.
+//! `burst(1)` admits one, and the next after `period / limit`. Unless set, the burst of a bucket is its limit, and that
+//! of a [`LeakyQueue`](crate::LeakyQueue) is 1. Windows have none: their whole limit may come at once, and they panic
+//! if a quota asks for another.
 //!
-//! A client that was idle gets burst + rate × *t* in its first *t*. With `per_minute(60)`, that is 120 in the first minute, and 60 in
-//! each that follows. If 60 in *any* minute is what you promised, use a [`SlidingWindow`](crate::algorithm::SlidingWindow), or
-//! set a small burst.
+//! A client that was idle gets burst + rate × *t* in its first *t*. With `per_minute(60)`, that is 120 in the first
+//! minute, and 60 in each that follows. If 60 in *any* minute is what you promised, use a
+//! [`SlidingWindow`](crate::algorithm::SlidingWindow), or set a small burst.
 //!
 //! # Which burst?
 //!
 //! - At least what a well-behaved client does at once. A page that loads 15 images is 15 requests.
-//! - For what is behind the limiter: the most that it can take at one instant, divided by how many clients may do so together.
-//! - How long a client waits after a burst: to fill up from empty takes burst / rate. 20 at 10 per second are back after two seconds; 1,000 at one
-//!   per minute after 17 hours.
-//! - Not 1 without a reason. Two requests that left a second apart arrive 999 ms apart, and one of them is refused.
-//!   A burst of 1 is also the hardest to hold [under a flood of keys](crate::store::WhenFull).
+//! - For what is behind the limiter: the most that it can take at one instant, divided by how many clients may do so
+//!   together.
+//! - How long a client waits after a burst: to fill up from empty takes burst / rate. 20 at 10 per second are back
+//!   after two seconds; 1,000 at one per minute after 17 hours.
+//! - Not 1 without a reason. Two requests that left a second apart arrive 999 ms apart, and one of them is refused. A
+//!   burst of 1 is also the hardest to hold [under a flood of keys](crate::store::WhenFull).
 //!
 //! # Rates are exact
 //!
@@ -59,12 +61,14 @@
 //! - A fixed [cost](crate::Policy::cost) above the burst is refused when the layer is built. One that a
 //!   [function](crate::Policy::cost_fn) returns is refused for good: without `Retry-After`, since no wait would help.
 //! - In a queue, a request of cost 3 leaves when it is its turn, and the next leaves three intervals later.
-//! - The cost is known before the body is read. What turns out dearer only afterwards cannot be charged to the layer then.
+//! - The cost is known before the body is read. What turns out dearer only afterwards cannot be charged to the layer
+//!   then.
 //!
 //! # Who is charged when
 //!
-//! A request is charged when it is admitted, before the service is called, and stays charged if the client goes away: opening and
-//! cancelling requests must not be free. A refusal costs nothing, so a client that hammers is readmitted as soon as one that waits.
-//! (If that is not what you want, as with guesses at a password, see [keys](super::keys#guesses).)
+//! A request is charged when it is admitted, before the service is called, and stays charged if the client goes away:
+//! opening and cancelling requests must not be free. A refusal costs nothing, so a client that hammers is readmitted as
+//! soon as one that waits. (If that is not what you want, as with guesses at a password, see
+//! [keys](super::keys#guesses).)
 //!
 //! Next: [which algorithm](super::choosing), [for whom](super::keys).

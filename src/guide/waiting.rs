@@ -1,8 +1,8 @@
 //! Queues: when to let requests wait, how many, and for how long.
 //!
-//! **You want** a burst to be spread out instead of refused. A [`LeakyQueue`] lets requests leave one by one at the quota's rate,
-//! in the order in which they came, each key for itself. Whoever could not leave within its bounds is refused on arrival,
-//! with the time after which a retry finds a place.
+//! **You want** a burst to be spread out instead of refused. A [`LeakyQueue`] lets requests leave one by one at the
+//! quota's rate, in the order in which they came, each key for itself. Whoever could not leave within its bounds is
+//! refused on arrival, with the time after which a retry finds a place.
 //!
 //! ```
 //! use std::time::Duration;
@@ -22,17 +22,17 @@
 //! | the wait is short against the caller's timeout | the caller's deadline is about as long as the wait |
 //! | a refusal is dear: the upload would start again | waiting is dear: each holds a connection, memory, a transaction |
 //!
-//! A queue evens out bursts. It does not add capacity: when more comes than leaves for longer than the longest wait, the line
-//! is full, everybody waits for the longest time, and as many are refused as without it. Keep lines short. A full line of
-//! half a second is a buffer; one of a minute is an outage that answers 200.
+//! A queue evens out bursts. It does not add capacity: when more comes than leaves for longer than the longest wait,
+//! the line is full, everybody waits for the longest time, and as many are refused as without it. Keep lines short. A
+//! full line of half a second is a buffer; one of a minute is an outage that answers 200.
 //!
-//! Both go together: a bucket per client first, which refuses whoever overdoes it, and a queue for all behind it. In one layer,
-//! policies that delay are asked last, so that nobody waits only to be refused.
+//! Both go together: a bucket per client first, which refuses whoever overdoes it, and a queue for all behind it. In
+//! one layer, policies that delay are asked last, so that nobody waits only to be refused.
 //!
 //! # How many: Little's law
 //!
-//! **L = λ × W**: as many wait as leave per second (λ), times the seconds that each waits (W). For one line, λ is the quota's
-//! rate. So choose the wait that clients bear, and take the capacity from it:
+//! **L = λ × W**: as many wait as leave per second (λ), times the seconds that each waits (W). For one line, λ is the
+//! quota's rate. So choose the wait that clients bear, and take the capacity from it:
 //!
 //! | rate λ | longest wait W | [`capacity`](crate::LeakyQueue::capacity) L |
 //! |---|---|---|
@@ -41,9 +41,9 @@
 //! | 200 per second | 0.5 s | 100 |
 //! | 6 per minute | 30 s | 3 |
 //!
-//! Or the other way: a capacity of 50 at 5 per second means that the last one waits for 10 s. Only one of the two bounds, capacity and
-//! [`max_wait`](crate::LeakyQueue::max_wait), is ever met: a capacity beyond λ × W is never used. Unless set, the
-//! capacity is the quota's limit (a period's worth), and the longest wait 30 seconds.
+//! Or the other way: a capacity of 50 at 5 per second means that the last one waits for 10 s. Only one of the two
+//! bounds, capacity and [`max_wait`](crate::LeakyQueue::max_wait), is ever met: a capacity beyond λ × W is never used.
+//! Unless set, the capacity is the quota's limit (a period's worth), and the longest wait 30 seconds.
 //!
 //! ```
 //! # use std::time::Duration;
@@ -59,10 +59,10 @@
 //! # }
 //! ```
 //!
-//! **Over all keys together**, λ is what all busy lines release, and W the mean wait. 300 busy clients at 10 per second that wait for
-//! half a second are 300 × 10 × 0.5 = 1,500 requests, each with a connection, headers, and perhaps a body in the buffers.
-//! [`max_waiters`](crate::LeakyQueue::max_waiters) bounds it: 65,536 unless set, which is much. Ask what 65,536
-//! open requests are to your server, and its limit of file descriptors.
+//! **Over all keys together**, λ is what all busy lines release, and W the mean wait. 300 busy clients at 10 per second
+//! that wait for half a second are 300 × 10 × 0.5 = 1,500 requests, each with a connection, headers, and perhaps a body
+//! in the buffers. [`max_waiters`](crate::LeakyQueue::max_waiters) bounds it: 65,536 unless set, which is much. Ask
+//! what 65,536 open requests are to your server, and its limit of file descriptors.
 //!
 //! # What a proxy in front does to a queue
 //!
@@ -75,23 +75,26 @@
 //! | retries what took too long or was answered 503 | one client has two places, and gets in its own way | no retries at the proxy on limited routes, or [`status(429)`](crate::Policy::status) |
 //! | checks your health on a limited route | it waits in line, is late, and takes you out | leave the check out with [`when`](crate::Policy::when) |
 //!
-//! **Without a proxy, clients leave unnoticed, too.** Over HTTP/1, a server that does not read does not see the connection close: if
-//! the client has left with its body unread, or with one byte more than its request, its place stays taken until its turn
-//! (measured with hyper 1). Over HTTP/2 a reset is noticed at once. That is why no bound of a queue is infinite by default, and why
-//! the bounds, and not the hope that clients will go away, are what keeps a queue short.
+//! **Without a proxy, clients leave unnoticed, too.** Over HTTP/1, a server that does not read does not see the
+//! connection close: if the client has left with its body unread, or with one byte more than its request, its place
+//! stays taken until its turn (measured with hyper 1). Over HTTP/2 a reset is noticed at once. That is why no bound of
+//! a queue is infinite by default, and why the bounds, and not the hope that clients will go away, are what keeps a
+//! queue short.
 //!
-//! Whoever *is* noticed to have left gives up its place at once, and all behind it move up. The queue charges nothing for it.
+//! Whoever *is* noticed to have left gives up its place at once, and all behind it move up. The queue charges nothing
+//! for it.
 //!
 //! # Deadlines
 //!
-//! A gRPC request whose `grpc-timeout` ends before its turn is refused on arrival ([gRPC](super::grpc)). Other callers of a limiter
-//! pass what they know to [`check_within`](crate::Limiter::check_within).
+//! A gRPC request whose `grpc-timeout` ends before its turn is refused on arrival ([gRPC](super::grpc)). Other callers
+//! of a limiter pass what they know to [`check_within`](crate::Limiter::check_within).
 //!
 //! # In order, or the newest first
 //!
-//! Under lasting overload, a line that is first come, first served gives each request the longest wait, and when its turn comes its
-//! client may be gone. [`QueueOrder::NewestFirst`](crate::QueueOrder::NewestFirst) serves those who came last and refuses those who
-//! waited longest: those who are served are served fast. It is not fair, and no wait is known in advance.
+//! Under lasting overload, a line that is first come, first served gives each request the longest wait, and when its
+//! turn comes its client may be gone. [`QueueOrder::NewestFirst`](crate::QueueOrder::NewestFirst) serves those who came
+//! last and refuses those who waited longest: those who are served are served fast. It is not fair, and no wait is
+//! known in advance.
 //!
 //! # A queue for what you send
 //!
@@ -116,6 +119,7 @@
 //! When you count for a partner, count less than it does: its clock begins when your call arrives, and calls that left
 //! 200 ms apart may arrive closer. A quota of nine tenths is a common choice.
 //!
-//! More: [`LeakyQueue`], for its exact rules and costs; [several machines](super::machines#a-line-for-all), for one that they share.
+//! More: [`LeakyQueue`], for its exact rules and costs; [several machines](super::machines#a-line-for-all), for one
+//! that they share.
 //!
 //! [`LeakyQueue`]: crate::LeakyQueue

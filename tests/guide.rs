@@ -1,4 +1,4 @@
-//! The pictures of the guide show what the algorithms do now, and what the guide says of them.
+//! The guide shows what the algorithms do now, and quotes what is logged now.
 
 use std::fs;
 use std::path::Path;
@@ -58,5 +58,21 @@ fn a_queue_keeps_its_order_and_its_distance() {
         let left: Vec<u64> = queue.fates.iter().filter_map(|fate| fate.left).collect();
         assert!(left.windows(2).all(|pair| pair[0] + 100 <= pair[1]), "{}: {left:?}", traffic.name);
         assert!(queue.longest_wait() <= 1_000 && queue.level.iter().all(|waiting| *waiting <= 10), "{}", traffic.name);
+    }
+}
+
+#[test]
+fn what_is_logged_is_quoted_as_it_is() {
+    let source = |path: &str| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let logged = source("src/telemetry.rs");
+    // A string that goes on in the next line.
+    let logged: String = logged.split("\\\n").map(str::trim_start).collect();
+    let page = source("src/guide/operating.rs");
+    let (_, table) = page.split_once("| it says | do |").expect("the page has its table");
+    let rows = table.lines().skip(2).map_while(|row| row.strip_prefix("//! | ")?.split(" | ").next());
+    let quotes: Vec<&str> = rows.flat_map(|row| row.split("; ")).collect();
+    assert!(quotes.len() > 10, "the table was not found");
+    for quote in quotes {
+        assert!(logged.contains(quote), "nothing logs: {quote}");
     }
 }
