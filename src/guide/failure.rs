@@ -18,8 +18,10 @@
 //! use tower_sluice::{FailureMode, Policy, Quota, RateLimiter};
 //!
 //! # let redis = Redis::open("redis://10.0.0.7:6379")?;
-//! let logins = RateLimiter::new(TokenBucket::new(Quota::per_hour(5)), RedisStore::new(&redis, "logins"));
-//! let policy = Policy::new("logins", logins).on_failure(FailureMode::Deny); // rather nobody than a guesser
+//! let store = RedisStore::new(&redis, "logins");
+//! let logins = RateLimiter::new(TokenBucket::new(Quota::per_hour(5)), store);
+//! // Rather nobody than a guesser.
+//! let policy = Policy::new("logins", logins).on_failure(FailureMode::Deny);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -57,7 +57,9 @@
 //! use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer};
 //!
 //! // Four at once, then one every half second; ten may wait, which takes five seconds.
-//! let queue = LeakyQueue::new(Quota::per_second(2).burst(4)).capacity(10).max_wait(Duration::from_secs(5));
+//! let queue = LeakyQueue::new(Quota::per_second(2).burst(4))
+//!     .capacity(10)
+//!     .max_wait(Duration::from_secs(5));
 //! let layer = RateLimitLayer::new(Policy::new("reports", queue));
 //! ```
 //!
@@ -72,6 +74,8 @@
 //!   limiter was made, and each partition has its own.
 //! - **Tokens come continuously**: ten per second are one every 100 ms, and not ten at each full second.
 //! - **Several policies charge all or none.** A chain asks one limiter after the other.
+//! - **A request without its key is refused**, with 400, unless the policy [skips it, or lets such requests share a
+//!   budget](crate::MissingKey).
 //! - **`Retry-After` is exact** for all of them, also for sliding windows and queues. Concurrency cannot tell, here or
 //!   there.
 //! - **A fixed amount of memory** for all clients of a policy, instead of one limiter each that is disposed of when

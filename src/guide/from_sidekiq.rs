@@ -22,13 +22,17 @@
 //! # fn run_again(order: u32, after: Duration) {}
 //! # async fn perform(order: u32) -> Result<(), Box<dyn std::error::Error>> {
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
-//! // Sixty at once, then one per second. Whoever would wait for more than five seconds is told when to come back.
+//! // Sixty at once, then one per second.
+//! // Whoever would wait for more than five seconds is told when to come back.
 //! let shop = RedisQueue::new(&redis, "shop", Quota::per_minute(60).burst(60));
 //! let shop = shop.capacity(5).max_wait(Duration::from_secs(5));
-//! let mut shop = ServiceBuilder::new().layer(ThrottleLayer::new(shop)).service(service_fn(call_shop));
+//! let mut shop = ServiceBuilder::new()
+//!     .layer(ThrottleLayer::new(shop))
+//!     .service(service_fn(call_shop));
 //!
 //! match shop.ready().await?.call(order).await {
-//!     Err(ThrottleError::Denied { retry_after: Some(wait) }) => run_again(order, wait), // reschedule the job
+//!     // Reschedule the job.
+//!     Err(ThrottleError::Denied { retry_after: Some(wait) }) => run_again(order, wait),
 //!     answer => drop(answer?),
 //! }
 //! # Ok(())

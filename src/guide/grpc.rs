@@ -10,7 +10,8 @@
 //! # async fn serve() -> Result<(), tonic::transport::Error> {
 //! # let (_, greeter) = tonic_health::server::health_reporter();
 //! let quota = Quota::per_second(10).burst(20);
-//! let layer = RateLimitLayer::new(Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new()));
+//! let policy = Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new());
+//! let layer = RateLimitLayer::new(policy);
 //! tonic::transport::Server::builder()
 //!     .layer(layer)
 //!     .add_service(greeter)

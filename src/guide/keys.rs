@@ -24,10 +24,11 @@
 //! # use tower_sluice::{Policy, Quota, RateLimitLayer, algorithm::TokenBucket, key::PeerIp};
 //! # async fn serve() -> std::io::Result<()> {
 //! let quota = Quota::per_second(10).burst(20);
-//! let layer = RateLimitLayer::new(Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new()));
+//! let policy = Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new());
+//! let layer = RateLimitLayer::new(policy);
 //! let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
 //!
-//! let listener = tokio::net::TcpListener::bind("[::]:3000").await?;
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
 //! axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
 //! # }
 //! ```
@@ -148,7 +149,9 @@
 //!
 //! let key = || ExtensionKey::new(|account: &Account| account.number);
 //! let layer = RateLimitLayer::new([
-//!     Policy::new("free", TokenBucket::new(Quota::per_minute(60))).key(key()).when(|request| !pays(request)),
+//!     Policy::new("free", TokenBucket::new(Quota::per_minute(60)))
+//!         .key(key())
+//!         .when(|request| !pays(request)),
 //!     Policy::new("paid", TokenBucket::new(Quota::per_minute(6_000))).key(key()).when(pays),
 //! ]);
 //! ```
@@ -164,7 +167,8 @@
 //! # use tower_sluice::algorithm::TokenBucket;
 //! # use tower_sluice::key::{HeaderKey, PeerIp};
 //! # use tower_sluice::{Policy, Quota, RateLimitLayer};
-//! let per_address = Policy::new("tries", TokenBucket::new(Quota::per_minute(10))).key(PeerIp::new());
+//! let tries = TokenBucket::new(Quota::per_minute(10));
+//! let per_address = Policy::new("tries", tries).key(PeerIp::new());
 //! let login = HeaderKey::from_static("x-login");
 //! let per_account = Policy::new("account", TokenBucket::new(Quota::per_hour(5))).key(login);
 //! let app: Router = Router::new()

@@ -11,7 +11,8 @@
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
 //! let bucket = TokenBucket::new(Quota::per_second(10).burst(20));
-//! let policy = Policy::new("per-client", RateLimiter::new(bucket, RedisStore::new(&redis, "per-client")));
+//! let limiter = RateLimiter::new(bucket, RedisStore::new(&redis, "per-client"));
+//! let policy = Policy::new("per-client", limiter);
 //! let layer = RateLimitLayer::new(policy.key(PeerIp::new()));
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
@@ -47,7 +48,8 @@
 //! use std::time::Duration;
 //! use tower_sluice::store::Redis;
 //!
-//! let watched = Redis::sentinel("main", ["redis://10.0.0.7:26379", "redis://10.0.0.8:26379"]).open()?;
+//! let sentinels = ["redis://10.0.0.7:26379", "redis://10.0.0.8:26379"];
+//! let watched = Redis::sentinel("main", sentinels).open()?;
 //! let cluster = Redis::cluster(["redis://10.0.1.1:6379", "redis://10.0.1.2:6379"])
 //!     .prefix("shop")
 //!     .timeout(Duration::from_millis(20))
@@ -81,7 +83,9 @@
 //! use tower_sluice::{Quota, RedisQueue, ThrottleLayer};
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
-//! let queue = RedisQueue::new(&redis, "partner", Quota::per_second(10)).capacity(20).max_wait(Duration::from_secs(2));
+//! let queue = RedisQueue::new(&redis, "partner", Quota::per_second(10))
+//!     .capacity(20)
+//!     .max_wait(Duration::from_secs(2));
 //! let layer: ThrottleLayer<http::Request<String>> = ThrottleLayer::new(queue);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```

@@ -17,6 +17,9 @@
 //! Its pages are text: nothing of them is compiled into your program. Programs to run are in the
 //! [`examples`](https://github.com/tower-sluice/tower-sluice/tree/main/examples) of the repository.
 
+// It tells of all features, also where some are off.
+#![cfg_attr(not(all(feature = "config", feature = "redis")), allow(rustdoc::broken_intra_doc_links))]
+
 pub mod choosing;
 pub mod failure;
 pub mod from_aspnet;

@@ -48,7 +48,10 @@
 //! let clients = MemoryStore::with_capacity(1_000_000);
 //! let clients = Arc::new(RateLimiter::new(TokenBucket::new(Quota::per_second(10)), clients));
 //! let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)));
-//! let layer = RateLimitLayer::new([Policy::new("clients", clients.clone()), Policy::new("queue", queue.clone())]);
+//! let layer = RateLimitLayer::new([
+//!     Policy::new("clients", clients.clone()),
+//!     Policy::new("queue", queue.clone()),
+//! ]);
 //!
 //! println!("{} forgotten, {} waiting", clients.store().evicted_live(), queue.waiting());
 //! ```
@@ -77,7 +80,7 @@
 //! # What is logged
 //!
 //! Through `tracing` (a default feature): mistakes in the set-up, each once, and outages, one line as they begin and
-//! one as they end. Never a key or an address, and nothing per refusal: whoever is refused would write your log.
+//! one as they end. Never a key or a client's address, and nothing per refusal: whoever is refused would write your log.
 //!
 //! | it says | do |
 //! |---|---|

@@ -9,7 +9,9 @@
 //! use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer};
 //!
 //! // The printer takes ten pages per second; nobody waits for more than two seconds.
-//! let queue = LeakyQueue::new(Quota::per_second(10)).capacity(20).max_wait(Duration::from_secs(2));
+//! let queue = LeakyQueue::new(Quota::per_second(10))
+//!     .capacity(20)
+//!     .max_wait(Duration::from_secs(2));
 //! let layer = RateLimitLayer::new(Policy::new("printer", queue));
 //! ```
 //!
@@ -50,7 +52,9 @@
 //! # use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota};
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() {
-//! let queue = LeakyQueue::new(Quota::per_second(10)).capacity(50).max_wait(Duration::from_secs(2));
+//! let queue = LeakyQueue::new(Quota::per_second(10))
+//!     .capacity(50)
+//!     .max_wait(Duration::from_secs(2));
 //! let key = PartitionKey::from("printer");
 //! let places: Vec<_> = (0..60).map(|_| queue.check(&key, 1)).collect();
 //! // One left at once, and λ × W = 20 wait; of the capacity, 30 are never used.
