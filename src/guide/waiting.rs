@@ -81,7 +81,7 @@
 //!
 //! **Without a proxy, clients leave unnoticed, too.** Over HTTP/1, a server that does not read does not see the
 //! connection close: if the client has left with its body unread, or with one byte more than its request, its place
-//! stays taken until its turn (measured with hyper 1). Over HTTP/2 a reset is noticed at once. That is why no bound of
+//! stays taken until its turn (measured with hyper 1). Over HTTP/2 a reset is noticed. That is why no bound of
 //! a queue is infinite by default, and why the bounds, and not the hope that clients will go away, are what keeps a
 //! queue short.
 //!
