@@ -103,7 +103,7 @@
 //!
 //! ```
 //! use tower_sluice::algorithm::{SlidingWindow, TokenBucket};
-//! use tower_sluice::key::{ExtensionKey, HeaderKey, PeerIp};
+//! use tower_sluice::key::{ExtensionKey, PeerIp};
 //! use tower_sluice::{MissingKey, Policy, Quota, RateLimitLayer};
 //!
 //! #[derive(Clone)]
@@ -119,7 +119,6 @@
 //!     // Those without an account are counted by address, too.
 //!     Policy::new("per-address", TokenBucket::new(Quota::per_second(5))).key(PeerIp::new()),
 //! ]);
-//! # let by_header = HeaderKey::from_static("x-api-key");
 //! ```
 //!
 //! - A request without its key is refused with 400, unless the policy says [`Skip`](crate::MissingKey::Skip) (it does
