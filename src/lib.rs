@@ -18,6 +18,9 @@
 //! # }
 //! ```
 //!
+//! The [guide] goes from what you want to what to write: which algorithm, for whom, on several machines, and what happens
+//! when something breaks. The rest of this page is an overview.
+//!
 //! # Map
 //!
 //! ```text
@@ -106,6 +109,9 @@ mod decision;
 mod future;
 #[cfg(feature = "http")]
 pub mod grpc;
+// Text, for the documentation and its tests.
+#[cfg(any(doc, doctest))]
+pub mod guide;
 #[cfg(feature = "http")]
 mod head;
 #[cfg(feature = "http")]

@@ -113,6 +113,8 @@ const PICTURE: &[(&str, &[&str])] = &[
             "store",
         ],
     ),
+    // Text.
+    ("guide", &[]),
 ];
 
 /// Modules that must compile without any HTTP type, for workers and clients of other protocols.

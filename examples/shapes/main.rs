@@ -1,0 +1,35 @@
+//! Draws what each algorithm makes of the same traffic, one SVG per shape of traffic, and prints the figures.
+//!
+//!     cargo run --example shapes                          # into target/shapes
+//!     cargo run --example shapes -- src/guide/shapes      # the pictures of the guide
+//!
+//! It asks the algorithms themselves, by a clock that only moves from request to request: the same every time.
+
+use std::path::PathBuf;
+use std::{env, fs, io};
+
+mod picture;
+mod simulation;
+mod traffic;
+
+use simulation::Run;
+use traffic::Traffic;
+
+fn main() -> io::Result<()> {
+    let folder = PathBuf::from(env::args_os().nth(1).unwrap_or_else(|| "target/shapes".into()));
+    fs::create_dir_all(&folder)?;
+    for traffic in Traffic::all() {
+        let runs = simulation::run_all(&traffic);
+        let file = folder.join(traffic.name).with_extension("svg");
+        fs::write(&file, picture::draw(&traffic, &runs))?;
+        println!("{}: {}\n", file.display(), traffic.title);
+        println!("  {:16}{:>8}{:>10}{:>9}{:>14}", "", "offered", "admitted", "refused", "longest wait");
+        for run in &runs {
+            let Run { name, .. } = run;
+            let (admitted, refused, wait) = (run.admitted(), run.refused(), run.longest_wait());
+            println!("  {name:16}{:>8}{admitted:>10}{refused:>9}{wait:>11} ms", traffic.arrivals.len());
+        }
+        println!();
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! What becomes of each request.
+
+use std::time::Duration;
+
+use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::time::Timestamp;
+use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota};
+
+use crate::traffic::{END, Traffic};
+
+/// Ten per second. Buckets hold ten, too, and in the queue up to ten wait.
+pub(crate) const QUOTA: Quota = Quota::per_second(10);
+
+/// What is remembered of the client is looked at so often, in milliseconds.
+pub(crate) const SAMPLE: u64 = 50;
+
+/// What one algorithm made of the traffic.
+pub(crate) struct Run {
+    pub(crate) name: &'static str,
+    /// What [`level`](Self::level) counts.
+    pub(crate) remembers: &'static str,
+    pub(crate) is_queue: bool,
+    pub(crate) fates: Vec<Fate>,
+    /// What is remembered at the end of each [`SAMPLE`].
+    pub(crate) level: Vec<u32>,
+}
+
+/// Milliseconds at which a request came, and went on; `None` if it was refused.
+pub(crate) struct Fate {
+    pub(crate) arrived: u64,
+    pub(crate) left: Option<u64>,
+}
+
+impl Run {
+    pub(crate) fn admitted(&self) -> usize {
+        self.fates.iter().filter(|fate| fate.left.is_some()).count()
+    }
+
+    pub(crate) fn refused(&self) -> usize {
+        self.fates.len() - self.admitted()
+    }
+
+    /// In milliseconds.
+    pub(crate) fn longest_wait(&self) -> u64 {
+        self.fates.iter().filter_map(|fate| Some(fate.left? - fate.arrived)).max().unwrap_or(0)
+    }
+}
+
+pub(crate) fn run_all(traffic: &Traffic) -> [Run; 5] {
+    let left = |remaining: u32| remaining;
+    let used = |remaining: u32| QUOTA.limit() - remaining;
+    [
+        decide("Token bucket", "tokens left", &TokenBucket::new(QUOTA), left, traffic),
+        decide("Leaky bucket", "level", &LeakyBucket::new(QUOTA), used, traffic),
+        decide("Fixed window", "count of this second", &FixedWindow::new(QUOTA), used, traffic),
+        decide("Sliding window", "weighted count", &SlidingWindow::new(QUOTA), used, traffic),
+        queue(traffic),
+    ]
+}
+
+/// Asks the algorithm for every request at the time of its arrival, and in between, at no cost, what is left.
+fn decide<A: Algorithm>(
+    name: &'static str,
+    remembers: &'static str,
+    algorithm: &A,
+    level_of: impl Fn(u32) -> u32,
+    traffic: &Traffic,
+) -> Run {
+    let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
+    let (mut state, mut fates, mut level) = (None, Vec::new(), Vec::new());
+    let mut arrivals = traffic.arrivals.iter().copied().peekable();
+    for sample in (SAMPLE..=END).step_by(usize::try_from(SAMPLE).expect("it is small")) {
+        while let Some(arrived) = arrivals.next_if(|arrived| *arrived < sample) {
+            let (decision, next) = algorithm.decide(state, at(arrived), 1);
+            state = next.or(state);
+            fates.push(Fate { arrived, left: decision.is_allowed().then_some(arrived) });
+        }
+        let (decision, _) = algorithm.decide(state, at(sample - 1), 0);
+        level.push(level_of(decision.remaining()));
+    }
+    Run { name, remembers, is_queue: false, fates, level }
+}
+
+/// Has the requests wait in a real queue, on tokio's clock, which stands still while anybody has something to do.
+fn queue(traffic: &Traffic) -> Run {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let fates = runtime.expect("a runtime needs nothing but memory").block_on(async {
+        let queue = LeakyQueue::new(QUOTA).capacity(10);
+        let (mut now, mut places) = (0, Vec::new());
+        for arrived in traffic.arrivals.iter().copied() {
+            tokio::time::sleep(Duration::from_millis(arrived - now)).await;
+            now = arrived;
+            places.push((arrived, queue.check(&PartitionKey::SHARED, 1)));
+        }
+        let mut fates = Vec::new();
+        for (arrived, place) in places {
+            let decision = place.decided().await.expect("the queue is open, and this is a runtime");
+            let waited = decision.delay().as_nanos().div_ceil(1_000_000);
+            let left = arrived + u64::try_from(waited).expect("waits are short");
+            fates.push(Fate { arrived, left: decision.is_allowed().then_some(left) });
+        }
+        fates
+    });
+    let waiting = |now: u64| {
+        let waits = |fate: &&Fate| fate.arrived <= now && fate.left.is_some_and(|left| now < left);
+        u32::try_from(fates.iter().filter(waits).count()).expect("ten wait at most")
+    };
+    let level =
+        (SAMPLE..=END).step_by(usize::try_from(SAMPLE).expect("it is small")).map(|end| waiting(end - 1)).collect();
+    Run { name: "Leaky queue", remembers: "who waits", is_queue: true, fates, level }
+}

@@ -1,0 +1,96 @@
+//! Coming from Sidekiq Enterprise's limiters.
+//!
+//! **You want** `Sidekiq::Limiter` for workers in Rust: jobs that call somebody else's API, from many processes, no
+//! faster than it allows.
+//!
+//! ```ruby
+//! SHOP = Sidekiq::Limiter.leaky("shop", 60, :minute, wait_timeout: 5)
+//! def perform(order)
+//!   SHOP.within_limit { call_shop(order) }
+//! end
+//! ```
+//!
+//! becomes a layer around what calls:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+//! use tower_sluice::store::Redis;
+//! use tower_sluice::{Quota, RedisQueue, ThrottleError, ThrottleLayer};
+//!
+//! # async fn call_shop(order: u32) -> std::io::Result<u32> { Ok(order) }
+//! # fn run_again(order: u32, after: Duration) {}
+//! # async fn perform(order: u32) -> Result<(), Box<dyn std::error::Error>> {
+//! let redis = Redis::open("redis://10.0.0.7:6379")?;
+//! // Sixty at once, then one per second.
+//! // Whoever would wait for more than five seconds is told when to come back.
+//! let shop = RedisQueue::new(&redis, "shop", Quota::per_minute(60).burst(60));
+//! let shop = shop.capacity(5).max_wait(Duration::from_secs(5));
+//! let mut shop = ServiceBuilder::new()
+//!     .layer(ThrottleLayer::new(shop))
+//!     .service(service_fn(call_shop));
+//!
+//! match shop.ready().await?.call(order).await {
+//!     // Reschedule the job.
+//!     Err(ThrottleError::Denied { retry_after: Some(wait) }) => run_again(order, wait),
+//!     answer => drop(answer?),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | Sidekiq Enterprise | here, for all processes | in one process |
+//! |---|---|---|
+//! | `bucket(name, 30, :second)`: each interval of the clock anew | [`FixedWindow`] on a [`RedisStore`] | [`FixedWindow`] |
+//! | `window(name, 5, 30)`: in any 30 seconds | [`SlidingWindow`] on a [`RedisStore`] | [`SlidingWindow`] |
+//! | `leaky(name, 60, :minute)`, not waiting | [`LeakyBucket`] on a [`RedisStore`] | [`LeakyBucket`] |
+//! | `leaky(…, wait_timeout: 5)` | [`RedisQueue`] | [`LeakyQueue`](crate::LeakyQueue) |
+//! | `points(…)` | a bucket, with a [cost](crate::ThrottleLayer::cost) | the same |
+//! | `concurrent(name, 50, …)` | nothing: it is not a rate | tower's [`ConcurrencyLimit`](https://docs.rs/tower/latest/tower/limit/struct.ConcurrencyLimit.html) |
+//! | `unlimited` | no layer | |
+//! | a name with an identity in it, `"shop-#{id}"` | one limiter, with a [key](crate::ThrottleLayer::keyed) | the same |
+//! | `within_limit { … }` | the inner service, or [`Limiter::check`](crate::Limiter::check) | the same |
+//! | `wait_timeout` | [`max_wait`](crate::RedisQueue::max_wait) | the same |
+//! | `raise OverLimit`, and a backoff for the job | [`ThrottleError::Denied`](crate::ThrottleError::Denied), with the exact wait | the same |
+//! | `policy: :skip` | ignore that error | the same |
+//!
+//! Names and keys:
+//!
+//! ```no_run
+//! use tower_sluice::algorithm::LeakyBucket;
+//! use tower_sluice::store::{Redis, RedisStore};
+//! use tower_sluice::{Quota, RateLimiter, ThrottleLayer};
+//!
+//! struct Call {
+//!     shop: u64,
+//!     points: u32,
+//! }
+//!
+//! let redis = Redis::open("redis://10.0.0.7:6379")?;
+//! let points = LeakyBucket::new(Quota::per_second(50).burst(1_000));
+//! let bucket = RateLimiter::new(points, RedisStore::new(&redis, "shops"));
+//! let layer = ThrottleLayer::keyed(bucket, |call: &Call| call.shop).cost(|call| call.points);
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What is different
+//!
+//! - **Waiting is in order.** Each who waits has its place and its time, and nobody asks twice. In [an issue of
+//!   2022](https://github.com/sidekiq/sidekiq/issues/5315), all who waited in a leaky limiter were told the same time,
+//!   asked again together, and some lost out for long.
+//! - **Who cannot be served in time is refused on arrival**, and not after it has waited: no worker is held up in vain.
+//! - **The wait that is told is exact.** Reschedule the job for then, instead of by a backoff.
+//! - **A leaky queue spaces calls out** from the first on, unless its quota has a [burst](crate::Quota::burst):
+//!   `.burst(60)` lets sixty go at once, as `leaky` does.
+//! - **Costs are known before the call.** What a call turns out to have cost cannot be reported back by the layer. A
+//!   limiter of your own hand can [give back](crate::Limiter::give_back).
+//! - **Redis may be gone**: then each process keeps the limit [by itself](super::failure), instead of raising. That is
+//!   for policies of a [`RateLimitLayer`](crate::RateLimitLayer); a [`ThrottleLayer`](crate::ThrottleLayer) returns
+//!   [`ThrottleError::Limiter`](crate::ThrottleError), and leaves it to you.
+//! - **One round trip per call** for all kinds, and none for a key that is known to be used up.
+//!
+//! [`FixedWindow`]: crate::algorithm::FixedWindow
+//! [`SlidingWindow`]: crate::algorithm::SlidingWindow
+//! [`LeakyBucket`]: crate::algorithm::LeakyBucket
+//! [`RedisStore`]: crate::store::RedisStore
+//! [`RedisQueue`]: crate::RedisQueue

@@ -1,0 +1,77 @@
+//! Coming from `tower_governor`.
+//!
+//! **You want** to replace `GovernorLayer`. Its version 0.8.0 is what is compared here.
+//!
+//! ```text
+//! let config = GovernorConfigBuilder::default().per_second(2).burst_size(5).finish().unwrap();
+//! let app = Router::new().route("/", get(hello)).layer(GovernorLayer::new(config));
+//! ```
+//!
+//! becomes
+//!
+//! ```
+//! # use axum::{Router, routing::get};
+//! use std::time::Duration;
+//! use tower_sluice::algorithm::TokenBucket;
+//! use tower_sluice::key::PeerIp;
+//! use tower_sluice::{Policy, Quota, RateLimitLayer};
+//!
+//! let quota = Quota::new(1, Duration::from_secs(2))?.burst(5); // one every two seconds
+//! let policy = Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new());
+//! let layer = RateLimitLayer::new(policy);
+//! let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(layer);
+//! # Ok::<_, tower_sluice::QuotaError>(())
+//! ```
+//!
+//! **Look at the rate.** There, `per_second(2)` is an interval: one request every *two seconds*. Here,
+//! [`Quota::per_second(2)`](crate::Quota::per_second) is two requests every second, four times as many. If the old
+//! limit was not what you meant, now is the time.
+//!
+//! | `tower_governor` | here |
+//! |---|---|
+//! | `per_second(n)`: one every *n* seconds | `Quota::new(1, Duration::from_secs(n))?` |
+//! | `per_millisecond(n)`, `period(d)` | `Quota::new(1, d)?`; 100 ms is `Quota::per_second(10)` |
+//! | `burst_size(n)` | [`burst(n)`](crate::Quota::burst); unset, it is the limit, not 8 |
+//! | `GovernorConfig::default()` | `Quota::per_second(2).burst(8)` |
+//! | `GovernorConfig::secure()` | `Quota::per_minute(15).burst(2)` |
+//! | `finish()`, an `Option` | an error that says why, or in a constant, a compile error |
+//! | `PeerIpKeyExtractor` (the default) | [`PeerIp`](crate::key::PeerIp); it must be asked for |
+//! | `SmartIpKeyExtractor` | [`ClientIp`](crate::key::ClientIp), with [your proxies](super::keys#addresses-behind-proxies) |
+//! | `GlobalKeyExtractor` | no key |
+//! | a `KeyExtractor` of your own | [`key_fn`](crate::key::key_fn) |
+//! | `methods(vec![Method::POST])` | [`.when(…)`](crate::Policy::when): `request.method() == Method::POST` |
+//! | `use_headers()` | always on: [`RateLimit`](crate::headers::RateLimitFields::draft11); add [`x_rate_limit`](crate::headers::RateLimitFields::x_rate_limit) for the old ones |
+//! | `error_handler(…)` | [`with_rejection_response`](crate::RateLimitLayer::with_rejection_response) |
+//! | a thread that calls `retain_recent()` | nothing |
+//! | `GovernorLayer<K, M, RespBody>` | [`RateLimitLayer`](crate::RateLimitLayer), no parameters |
+//! | `into_make_service_with_connect_info` | the same |
+//!
+//! The old response fields:
+//!
+//! ```
+//! # use tower_sluice::{Policy, Quota, RateLimitLayer, algorithm::TokenBucket};
+//! use tower_sluice::headers::{RateLimitFields, ResetForm};
+//!
+//! # let policy = Policy::new("per-client", TokenBucket::new(Quota::per_second(2)));
+//! let layer = RateLimitLayer::new(policy)
+//!     .with_fields(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds));
+//! ```
+//!
+//! # What is different
+//!
+//! - **`Retry-After` is rounded up**, and at least 1. There it is rounded down and may be 0, so that obedient clients
+//!   come back too early. There is no `X-RateLimit-After`; [`X-Rate-Limited-For`](crate::headers::WaitFields) has the
+//!   exact wait, with decimals.
+//! - **Addresses are not taken from anybody.** `SmartIpKeyExtractor` believes the leftmost address in the first line of
+//!   `X-Forwarded-For`, then `X-Real-IP`, then `Forwarded`, whoever sent them: a client that changes it has a fresh
+//!   budget each time.
+//! - **IPv6 clients count by their /64**, and not by single addresses.
+//! - **503 instead of 429** where everybody shares the limit; [`status`](crate::Policy::status) changes that.
+//! - **A missing key is 400** if the client left it out, and 500 only if the server is set up wrong.
+//! - **Memory is bounded**, by [a capacity that you may set](super::operating#how-much-memory), and is never cleaned
+//!   up.
+//! - **gRPC by request**: one layer serves HTTP and gRPC, told apart by what is asked, and not by the type of the body.
+//! - **Nothing is logged per refusal.** With its feature `tracing`, there was a line for each.
+//! - **CORS preflights pass uncounted**, unless [you say otherwise](crate::RateLimitLayer::counting_preflights).
+//! - **Several limits** go into one layer, and a request is charged to all or to none; stacked `GovernorLayer`s charge
+//!   each for itself.

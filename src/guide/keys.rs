@@ -1,0 +1,188 @@
+//! Keys: whose budget a request draws on, also behind proxies.
+//!
+//! **You want** each client to have a budget of its own. The [key](crate::Policy::key) of a policy says what a client
+//! is. Without one, everybody shares one budget, and a refusal is 503 instead of 429, since the client may have done
+//! nothing wrong.
+//!
+//! | clients are | key |
+//! |---|---|
+//! | addresses that connect to you | [`PeerIp`] |
+//! | addresses behind proxies of yours | [`ClientIp`] |
+//! | users that a layer further out has authenticated | [`ExtensionKey`], [`User::key`](crate::key::User::key) |
+//! | whoever sends this API key | [`HeaderKey`] |
+//! | users, each per route | a tuple: `(User::key(), PathKey::matched())` |
+//! | something else in the request's head | [`key_fn`](crate::key::key_fn) |
+//!
+//! The best key is what costs an attacker most to change: the number of an account rather than its address, an address
+//! rather than a header.
+//!
+//! # Addresses, directly
+//!
+//! ```no_run
+//! # use std::net::SocketAddr;
+//! # use axum::{Router, routing::get};
+//! # use tower_sluice::{Policy, Quota, RateLimitLayer, algorithm::TokenBucket, key::PeerIp};
+//! # async fn serve() -> std::io::Result<()> {
+//! let quota = Quota::per_second(10).burst(20);
+//! let policy = Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new());
+//! let layer = RateLimitLayer::new(policy);
+//! let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
+//!
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//! axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
+//! # }
+//! ```
+//!
+//! The server must tell who is connected: with axum, by `into_make_service_with_connect_info`. Without it, requests are
+//! answered 500, and the log says what is missing.
+//!
+//! **IPv6** addresses count by their /64, since that is the least that a client owns. A home is often given a /56, and
+//! a site a /48: [tiers](crate::key::PeerIp#tiers) with rising quotas bound those, too. IPv4 addresses count one by
+//! one, in whichever spelling.
+//!
+//! # Addresses, behind proxies
+//!
+//! Behind a proxy, the peer is the proxy, for everybody. The proxy writes the client's address into a header, and **so
+//! can anybody**. It means something only where your proxy wrote it. So say two things: which one header, and which
+//! proxies.
+//!
+//! ```
+//! use tower_sluice::key::{ClientIp, IpSource, TrustedProxies};
+//!
+//! // A proxy on the same machine.
+//! let local = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::loopback());
+//!
+//! // A load balancer in a network of yours, that nobody else is in.
+//! let balanced = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::ranges(["10.0.0.0/24"])?);
+//!
+//! // Two proxies whose addresses change, one behind the other, and nobody can come past them.
+//! let counted = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::count(2));
+//!
+//! // A CDN that replaces a header of its own in every request; these are its addresses.
+//! let cdn = ClientIp::new(IpSource::cf_connecting_ip(), TrustedProxies::ranges(["192.0.2.0/24"])?);
+//! # Ok::<_, tower_sluice::key::TrustedProxiesError>(())
+//! ```
+//!
+//! | what was sent | trusted | the client |
+//! |---|---|---|
+//! | `X-Forwarded-For: 198.51.100.7`, from 10.0.0.5 | `10.0.0.0/24` | 198.51.100.7 |
+//! | `X-Forwarded-For: 1.1.1.1, 198.51.100.7`, from 10.0.0.5 | `10.0.0.0/24` | 198.51.100.7; the rest is the client's word |
+//! | `X-Forwarded-For: 198.51.100.7, 10.0.0.9`, from 10.0.0.5 | `10.0.0.0/24` | 198.51.100.7: the last that is not a proxy of yours |
+//! | `X-Forwarded-For: 198.51.100.7`, from 203.0.113.1 | `10.0.0.0/24` | 203.0.113.1: no proxy of yours |
+//! | `X-Forwarded-For: unknown`, from 10.0.0.5 | `10.0.0.0/24` | [unidentified](crate::key::Unidentified): counts as 10.0.0.5, unless you say otherwise |
+//!
+//! Try yours:
+//!
+//! ```
+//! use std::net::SocketAddr;
+//! use tower_sluice::RequestHead;
+//! use tower_sluice::key::{ClientIp, IpSource, TrustedProxies};
+//!
+//! let key = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::ranges(["10.0.0.0/24"])?);
+//! let client = |header: &str, peer: SocketAddr| {
+//!     let mut request = http::Request::builder().header("x-forwarded-for", header).body(()).unwrap();
+//!     request.extensions_mut().insert(peer);
+//!     key.resolve(&RequestHead::from(&request)).unwrap().map(|address| address.to_string())
+//! };
+//! let (proxy, stranger) = ("10.0.0.5:4711".parse()?, "203.0.113.1:4711".parse()?);
+//! assert_eq!(client("1.1.1.1, 198.51.100.7", proxy).as_deref(), Some("198.51.100.7"));
+//! assert_eq!(client("198.51.100.7, 10.0.0.9", proxy).as_deref(), Some("198.51.100.7"));
+//! assert_eq!(client("198.51.100.7", stranger).as_deref(), Some("203.0.113.1"));
+//! assert_eq!(client("unknown", proxy), None);
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! - A CDN's whole range is shared with its other customers, who can have it send you what they like. Where it can,
+//!   have it authenticate itself to you (a client certificate, a secret header), and trust what checks that.
+//! - A count that is too large lets clients choose their address. One that is too small makes one client of all.
+//! - The proxy must append to the header or replace it, and not pass on what it got.
+//!
+//! If you got it wrong, the log says so, once, with the cure: see [operating](super::operating#what-is-logged).
+//!
+//! # Users and API keys
+//!
+//! ```
+//! use tower_sluice::algorithm::{SlidingWindow, TokenBucket};
+//! use tower_sluice::key::{ExtensionKey, PeerIp};
+//! use tower_sluice::{MissingKey, Policy, Quota, RateLimitLayer};
+//!
+//! #[derive(Clone)]
+//! struct Account {
+//!     number: u64,
+//! }
+//!
+//! let layer = RateLimitLayer::new([
+//!     // The authenticating layer, further out, has put the account into the request's extensions.
+//!     Policy::new("per-account", SlidingWindow::new(Quota::per_hour(1_000)))
+//!         .key(ExtensionKey::new(|account: &Account| account.number))
+//!         .on_missing_key(MissingKey::Skip),
+//!     // Those without an account are counted by address, too.
+//!     Policy::new("per-address", TokenBucket::new(Quota::per_second(5))).key(PeerIp::new()),
+//! ]);
+//! ```
+//!
+//! - A request without its key is refused with 400, unless the policy says [`Skip`](crate::MissingKey::Skip) (it does
+//!   not apply) or [`Share`](crate::MissingKey::Share) (all without a key share one budget). Skip only beside another
+//!   policy.
+//! - Whoever can choose the value of a header chooses the budget. Check API keys before they are keys.
+//! - Nothing is normalised. Key on what an identity resolves to, and not on what was typed; where there is nothing
+//!   else, `nfkc_casefold_trim` (feature `unicode`) makes its spellings one.
+//!
+//! # Different limits for different clients
+//!
+//! One policy per plan, each with its [condition](crate::Policy::when):
+//!
+//! ```
+//! # use tower_sluice::algorithm::TokenBucket;
+//! # use tower_sluice::key::ExtensionKey;
+//! # use tower_sluice::{Policy, Quota, RateLimitLayer, RequestHead};
+//! #[derive(Clone)]
+//! struct Account {
+//!     number: u64,
+//!     pays: bool,
+//! }
+//!
+//! fn pays(request: &RequestHead<'_>) -> bool {
+//!     request.extensions().get::<Account>().is_some_and(|account| account.pays)
+//! }
+//!
+//! let key = || ExtensionKey::new(|account: &Account| account.number);
+//! let layer = RateLimitLayer::new([
+//!     Policy::new("free", TokenBucket::new(Quota::per_minute(60)))
+//!         .key(key())
+//!         .when(|request| !pays(request)),
+//!     Policy::new("paid", TokenBucket::new(Quota::per_minute(6_000))).key(key()).when(pays),
+//! ]);
+//! ```
+//!
+//! # Guesses
+//!
+//! A request that one policy of a layer refuses is charged to none. Against guessing (passwords, API keys, codes) that
+//! is wrong: what is refused by the account's policy should still count against the address. Layers charge each for
+//! themselves, so put that policy into a layer of its own, further out:
+//!
+//! ```
+//! # use axum::{Router, routing::post};
+//! # use tower_sluice::algorithm::TokenBucket;
+//! # use tower_sluice::key::{HeaderKey, PeerIp};
+//! # use tower_sluice::{Policy, Quota, RateLimitLayer};
+//! let tries = TokenBucket::new(Quota::per_minute(10));
+//! let per_address = Policy::new("tries", tries).key(PeerIp::new());
+//! let login = HeaderKey::from_static("x-login");
+//! let per_account = Policy::new("account", TokenBucket::new(Quota::per_hour(5))).key(login);
+//! let app: Router = Router::new()
+//!     .route("/login", post(|| async { "welcome" }))
+//!     .layer(RateLimitLayer::new(per_account))
+//!     .layer(RateLimitLayer::new(per_address)); // the last layer is the outermost
+//! ```
+//!
+//! # What becomes of keys
+//!
+//! They are compared byte for byte. Those above 256 bytes are kept as their SHA-256. In memory not even that is stored,
+//! but bits of a keyed hash; on Redis, a hash. Keys appear in no log and no response, unless you ask for [a hash of
+//! them](crate::headers::RateLimitFields::partition_key) in the fields.
+//!
+//! [`PeerIp`]: crate::key::PeerIp
+//! [`ClientIp`]: crate::key::ClientIp
+//! [`ExtensionKey`]: crate::key::ExtensionKey
+//! [`HeaderKey`]: crate::key::HeaderKey

@@ -1,0 +1,119 @@
+//! Operating: trying limits out, watching them, reading the log.
+//!
+//! **You want** to turn a limit on without turning anybody away by mistake, and to notice when something is wrong with
+//! it.
+//!
+//! # Try it out first
+//!
+//! A [shadow](crate::Policy::shadow) counts and never refuses. It is charged for what is really served, and nobody is
+//! told of it.
+//!
+//! ```
+//! use tower_sluice::algorithm::TokenBucket;
+//! use tower_sluice::key::PeerIp;
+//! use tower_sluice::{Policy, Quota, RateLimitLayer};
+//!
+//! let layer = RateLimitLayer::new([
+//!     Policy::new("per-client", TokenBucket::new(Quota::per_second(50))).key(PeerIp::new()),
+//!     Policy::new("stricter", TokenBucket::new(Quota::per_second(10))).key(PeerIp::new()).shadow(),
+//! ]);
+//! // After a day:
+//! let would_have_refused = layer.shadow_denied("stricter");
+//! assert_eq!(would_have_refused, Some(0));
+//! ```
+//!
+//! 1. Add the limit as a shadow. Let a day pass, or a week: limits are met at month's end.
+//! 2. Look at how many it would have refused, and [whom](#which-requests).
+//! 3. Take `.shadow()` away.
+//!
+//! # What to watch
+//!
+//! | what | is | act when |
+//! |---|---|---|
+//! | [`RateLimitLayer::shadow_denied`](crate::RateLimitLayer::shadow_denied) | requests that a shadow would have refused | more than you want to refuse |
+//! | [`RateLimitLayer::limiter_failures`](crate::RateLimitLayer::limiter_failures) | requests on which a limiter could not decide | it grows: the store is out of reach, and the [failure mode](super::failure) decides |
+//! | [`Redis::health`](crate::store::Redis::health) | each node: connected, its breaker, calls under way | a breaker is open |
+//! | [`MemoryStore::evicted_live`](crate::store::MemoryStore::evicted_live) | keys that were forgotten with debts | it grows: raise the capacity, or a flood is on |
+//! | [`MemoryStore::turned_away`](crate::store::MemoryStore::turned_away) | new keys that were refused or had to share | the same |
+//! | [`LeakyQueue::waiting`](crate::LeakyQueue::waiting) | requests in line, over all keys | it stays near its bounds: too much comes, see [waiting](super::waiting) |
+//!
+//! Limiters and queues are shared by an `Arc`, and so can be asked while a policy has them:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use tower_sluice::algorithm::TokenBucket;
+//! use tower_sluice::store::MemoryStore;
+//! use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer, RateLimiter};
+//!
+//! let clients = MemoryStore::with_capacity(1_000_000);
+//! let clients = Arc::new(RateLimiter::new(TokenBucket::new(Quota::per_second(10)), clients));
+//! let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)));
+//! let layer = RateLimitLayer::new([
+//!     Policy::new("clients", clients.clone()),
+//!     Policy::new("queue", queue.clone()),
+//! ]);
+//!
+//! println!("{} forgotten, {} waiting", clients.store().evicted_live(), queue.waiting());
+//! ```
+//!
+//! # Which requests
+//!
+//! [`with_verdict`](crate::RateLimitLayer::with_verdict) puts the decisions of all policies into the extensions of
+//! every response, also of admitted ones. A layer further out logs or counts what it wants, with what it knows of the
+//! request:
+//!
+//! ```
+//! use tower_sluice::Verdict;
+//!
+//! fn note<B>(path: &str, response: &http::Response<B>) {
+//!     let Some(verdict) = response.extensions().get::<Verdict>() else { return };
+//!     for policy in verdict.policies().iter().filter(|policy| !policy.decision().is_allowed()) {
+//!         let what = if policy.is_shadow() { "would have refused" } else { "refused" };
+//!         println!("{} {what} {path}", policy.name());
+//!     }
+//! }
+//! # note("/", &http::Response::new(()));
+//! ```
+//!
+//! Do not label metrics with keys or paths that clients choose: whoever sends many has your metrics fill up.
+//!
+//! # What is logged
+//!
+//! Through `tracing` (a default feature): mistakes in the set-up, each once, and outages, one line as they begin and
+//! one as they end. Never a key or a client's address, and nothing per refusal: whoever is refused would write your log.
+//!
+//! | it says | do |
+//! |---|---|
+//! | rate limiter misconfigured: it cannot tell whom to count | as it says; requests are answered 500. With axum, serve by `into_make_service_with_connect_info` |
+//! | a proxy is connected, and everybody behind it shares one budget | use [`ClientIp`](crate::key::ClientIp) instead of `PeerIp` |
+//! | a forwarding header was seen but not trusted | if your proxy sent it, trust its network; else nothing, it was forged |
+//! | a trusted proxy does not send the configured header, but another one | name that one in [`IpSource`](crate::key::IpSource) |
+//! | fewer elements than proxies | lower the count, or close the way past the proxies |
+//! | the first 1,000 requests all had the same key | look at the key: it does not tell clients apart |
+//! | none of the first 1,000 requests had a matched route | put the layer inside of the router |
+//! | the CORS layer is inside of the rate limit | put it outside, or pages of other origins cannot read refusals |
+//! | a memory store is filling up and may lose keys | raise its [capacity](#how-much-memory) |
+//! | limiter failed; limiter recovered | see [failure](super::failure) |
+//! | redis: a node keeps failing; a node is back | the same |
+//! | redis: other nodes are responsible now | nothing: a failover, or slots have moved |
+//! | redis: when its memory is full, the server may evict budgets | `maxmemory-policy noeviction` |
+//! | the body of a custom rejection failed | look at what [`with_rejection_response`](crate::RateLimitLayer::with_rejection_response) returns |
+//!
+//! # How much memory
+//!
+//! A table holds [65,536 keys](crate::store::MemoryStore) unless told otherwise, at 17 bytes each for a bucket and 50
+//! for a window, and never grows. What counts are keys that still owe something: new keys per second × the time until
+//! what they spent is earned again. With ten per second, a request owes for 0.1 s, a burst of 20 for two seconds; so
+//! 65,536 keys are some 30,000 new clients per second that all spend their burst. With five per day it is another
+//! matter: a request owes for 4.8 hours, and the table is full at four new clients per second. Size those limits by
+//! clients per day.
+//!
+//! # Change a limit
+//!
+//! A layer's quotas are fixed. Another quota is another limiter, whose clients start without debts: at a restart, or
+//! behind a service that can be swapped.
+//!
+//! # Shut down
+//!
+//! Close the queues, or a graceful shutdown waits for everybody in line:
+//! [`LeakyQueue::close`](crate::LeakyQueue::close).
