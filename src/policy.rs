@@ -157,6 +157,12 @@ impl Policy {
     /// of them are under way at a time than the limit allows. What has no response, since the client went away or the
     /// service failed, stays charged. Replaces [`cost_after`](Self::cost_after).
     ///
+    /// # Accuracy
+    ///
+    /// Exact with windows. A bucket may give back too much, by up to what it gave back before, when
+    /// answers come in another order than their requests: see [`Receipt`](crate::Receipt). A queue takes back the place of
+    /// the last one in line only.
+    ///
     /// ```
     /// use tower_sluice::algorithm::SlidingWindow;
     /// use tower_sluice::key::PeerIp;

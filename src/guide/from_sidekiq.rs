@@ -82,8 +82,9 @@
 //! - **The wait that is told is exact.** Reschedule the job for then, instead of by a backoff.
 //! - **A leaky queue spaces calls out** from the first on, unless its quota has a [burst](crate::Quota::burst):
 //!   `.burst(60)` lets sixty go at once, as `leaky` does.
-//! - **Costs are known before the call.** What a call turns out to have cost cannot be reported back by the layer. A
-//!   limiter of your own hand can [give back](crate::Limiter::give_back).
+//! - **Costs are known before the call** in a [`ThrottleLayer`](crate::ThrottleLayer). What a call turns out to have cost is
+//!   charged or given back by hand, on the limiter: [`surcharge`](crate::Limiter::surcharge),
+//!   [`give_back`](crate::Limiter::give_back). In a server, [`cost_after`](crate::Policy::cost_after) does both.
 //! - **Redis may be gone**: then each process keeps the limit [by itself](super::failure), instead of raising. That is
 //!   for policies of a [`RateLimitLayer`](crate::RateLimitLayer); a [`ThrottleLayer`](crate::ThrottleLayer) returns
 //!   [`ThrottleError::Limiter`](crate::ThrottleError), and leaves it to you.

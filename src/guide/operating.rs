@@ -99,6 +99,25 @@
 //! | redis: when its memory is full, the server may evict budgets | `maxmemory-policy noeviction` |
 //! | the body of a custom rejection failed | look at what [`with_rejection_response`](crate::RateLimitLayer::with_rejection_response) returns |
 //!
+//! # When a customer calls
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), tower_sluice::LimiterError> {
+//! use tower_sluice::algorithm::SlidingWindow;
+//! use tower_sluice::key::User;
+//! use tower_sluice::{PartitionKey, Policy, Quota, RateLimitLayer};
+//!
+//! let exports = Policy::new("exports", SlidingWindow::new(Quota::per_day(5))).key(User::key());
+//! let layer = RateLimitLayer::new(exports);
+//!
+//! let alice = PartitionKey::from("alice");
+//! println!("{} left", layer.peek("exports", &alice).await?.remaining());
+//! layer.reset("exports", &alice).await?; // nothing is owed, and a ban is lifted
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # How much memory
 //!
 //! A table holds [65,536 keys](crate::store::MemoryStore) unless told otherwise, at 17 bytes each for a bucket and 50

@@ -61,14 +61,31 @@
 //! - A fixed [cost](crate::Policy::cost) above the burst is refused when the layer is built. One that a
 //!   [function](crate::Policy::cost_fn) returns is refused for good: without `Retry-After`, since no wait would help.
 //! - In a queue, a request of cost 3 leaves when it is its turn, and the next leaves three intervals later.
-//! - The cost is known before the body is read. What turns out dearer only afterwards cannot be charged to the layer
-//!   then.
+//! - The cost is known before the body is read. What it turns out to be afterwards the handler
+//!   [reports](crate::Policy::cost_after): the rest is charged then, or given back.
+//!
+//! # Only what turns out badly
+//!
+//! ```
+//! use http::StatusCode;
+//! use tower_sluice::algorithm::SlidingWindow;
+//! use tower_sluice::key::PeerIp;
+//! use tower_sluice::{Policy, Quota};
+//!
+//! let failed_logins = Policy::new("failed-logins", SlidingWindow::new(Quota::per_hour(10)))
+//!     .key(PeerIp::new())
+//!     .charge_when(|response| response.status() == StatusCode::UNAUTHORIZED);
+//! ```
+//!
+//! Each request is [charged when it comes, and given back](crate::Policy::charge_when) if the answer is another; so
+//! nobody has more guesses under way than the limit allows. Take a window for that: a bucket may give back
+//! [too much](crate::Receipt) when answers come in another order than requests.
 //!
 //! # Who is charged when
 //!
 //! A request is charged when it is admitted, before the service is called, and stays charged if the client goes away:
 //! opening and cancelling requests must not be free. A refusal costs nothing, so a client that hammers is readmitted as
-//! soon as one that waits. (If that is not what you want, as with guesses at a password, see
-//! [keys](super::keys#guesses).)
+//! soon as one that waits. If that is not what you want, add a [penalty](crate::Policy::penalty): who is refused too
+//! often is banned for a while. (For guesses at a password, see [keys](super::keys#guesses), too.)
 //!
 //! Next: [which algorithm](super::choosing), [for whom](super::keys).
