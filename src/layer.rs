@@ -15,6 +15,7 @@ use crate::policy::{Policy, PolicyError};
 use crate::rejection::Rejection;
 use crate::responder::{RejectionFormat, Responder};
 use crate::service::RateLimit;
+use crate::tiers::Tiers;
 
 /// Limits the requests to a service by one or more policies.
 ///
@@ -287,7 +288,7 @@ impl fmt::Debug for RateLimitLayer {
     }
 }
 
-/// One policy, or several.
+/// One policy, or several; [`Tiers`] of them, too.
 pub trait IntoPolicies {
     /// The policies, in the order in which they are reported.
     fn into_policies(self) -> Vec<Policy>;
@@ -302,6 +303,12 @@ impl IntoPolicies for Policy {
 impl<const N: usize> IntoPolicies for [Policy; N] {
     fn into_policies(self) -> Vec<Policy> {
         self.into()
+    }
+}
+
+impl<T: PartialEq + Send + Sync + 'static> IntoPolicies for Tiers<T> {
+    fn into_policies(self) -> Vec<Policy> {
+        self.expand()
     }
 }
 

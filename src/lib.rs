@@ -151,6 +151,8 @@ pub mod testing;
 #[cfg(feature = "http")]
 mod text;
 mod throttle;
+#[cfg(feature = "http")]
+mod tiers;
 pub mod time;
 #[cfg(feature = "http")]
 mod told;
@@ -172,6 +174,7 @@ pub use self::{
     rejection::{Reason, Rejection},
     responder::RejectionFormat,
     service::RateLimit,
+    tiers::Tiers,
     verdict::{PolicyVerdict, Verdict},
 };
 pub use self::{

@@ -214,6 +214,15 @@ impl Policy {
         self
     }
 
+    /// Adds a condition to the one that there may be.
+    pub(crate) fn and_when(mut self, condition: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.when = Some(match self.when.take() {
+            Some(first) => Box::new(move |head| first(head) && condition(head)),
+            None => Box::new(condition),
+        });
+        self
+    }
+
     /// Counts and reports, but never rejects and never delays: what would happen if it were enforced.
     ///
     /// It is charged for what all enforced policies admit. See

@@ -36,6 +36,7 @@ const PICTURE: &[(&str, &[&str])] = &[
     ("health", &["time"]),
     ("penalty", &["algorithm", "decision", "limiter", "partition", "quota", "store", "time"]),
     ("policy", &["decision", "head", "health", "key", "limiter", "partition", "penalty", "telemetry", "time"]),
+    ("tiers", &["head", "policy"]),
     ("verdict", &["decision", "policy"]),
     ("rejection", &["headers", "key", "policy", "verdict"]),
     ("problem", &["rejection", "text"]),
@@ -92,6 +93,7 @@ const PICTURE: &[(&str, &[&str])] = &[
             "rejection",
             "responder",
             "service",
+            "tiers",
         ],
     ),
     (

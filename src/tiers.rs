@@ -1,0 +1,90 @@
+//! Another limit for each plan that users are on.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::head::RequestHead;
+use crate::policy::Policy;
+
+/// Policies of which one applies to each request, by the plan of its user.
+///
+/// Each has a name. All are told in `RateLimit-Policy`, and the one that judged in `RateLimit`. Budgets are the policies' own: who
+/// moves to another plan begins anew there.
+///
+/// ```
+/// use tower_sluice::algorithm::TokenBucket;
+/// use tower_sluice::key::{PeerIp, User};
+/// use tower_sluice::{Policy, Quota, RateLimitLayer, Tiers};
+///
+/// /// What the layer that authenticates puts into the extensions.
+/// #[derive(Clone, PartialEq)]
+/// enum Plan {
+///     Free,
+///     Paid,
+/// }
+///
+/// let per_minute = |requests| TokenBucket::new(Quota::per_minute(requests));
+/// let layer = RateLimitLayer::new(
+///     Tiers::new(
+///         |request| request.extensions().get::<Plan>().cloned(),
+///         // Whoever has no plan.
+///         Policy::new("anonymous", per_minute(10)).key(PeerIp::new()),
+///     )
+///     .tier(Some(Plan::Free), Policy::new("free", per_minute(60)).key(User::key()))
+///     .tier(Some(Plan::Paid), Policy::new("paid", per_minute(6_000)).key(User::key())),
+/// );
+/// ```
+///
+/// # Cost
+///
+/// The plan is looked up once for each tier that a request does not belong to, and for its own.
+#[must_use]
+pub struct Tiers<T> {
+    plan_of: PlanOf<T>,
+    plans: Vec<Arc<T>>,
+    policies: Vec<Policy>,
+    otherwise: Policy,
+}
+
+type PlanOf<T> = Arc<dyn Fn(&RequestHead<'_>) -> T + Send + Sync>;
+
+impl<T: PartialEq + Send + Sync + 'static> Tiers<T> {
+    /// Requests are judged by the policy of the [tier](Self::tier) that `plan_of` tells, and by `otherwise` if that has none.
+    pub fn new(plan_of: impl Fn(&RequestHead<'_>) -> T + Send + Sync + 'static, otherwise: Policy) -> Self {
+        Self { plan_of: Arc::new(plan_of), plans: Vec::new(), policies: Vec::new(), otherwise }
+    }
+
+    /// The policy of a plan. A condition that it has holds as well.
+    ///
+    /// # Panics
+    ///
+    /// If the plan has one already.
+    #[track_caller]
+    pub fn tier(mut self, plan: T, policy: Policy) -> Self {
+        assert!(
+            self.plans.iter().all(|other| **other != plan),
+            "policy `{}` is for a plan that has one",
+            policy.name()
+        );
+        let (plan, plan_of) = (Arc::new(plan), Arc::clone(&self.plan_of));
+        self.plans.push(Arc::clone(&plan));
+        self.policies.push(policy.and_when(move |head| plan_of(head) == *plan));
+        self
+    }
+
+    /// All of them, each with the condition under which it applies.
+    pub(crate) fn expand(self) -> Vec<Policy> {
+        let Self { plan_of, plans, mut policies, otherwise } = self;
+        policies.push(otherwise.and_when(move |head| {
+            let plan = plan_of(head);
+            plans.iter().all(|other| **other != plan)
+        }));
+        policies
+    }
+}
+
+impl<T> fmt::Debug for Tiers<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tiers").field("policies", &self.policies).field("otherwise", &self.otherwise).finish()
+    }
+}
