@@ -223,7 +223,8 @@ impl Policy {
         self
     }
 
-    /// Counts and reports, but never rejects and never delays: what would happen if it were enforced.
+    /// Counts and reports, but never rejects and makes nobody wait for a turn: what would happen if it were enforced. A
+    /// limiter on a server elsewhere is asked all the same, which takes its time.
     ///
     /// It is charged for what all enforced policies admit. See
     /// [`RateLimitLayer::shadow_denied`](crate::RateLimitLayer::shadow_denied).

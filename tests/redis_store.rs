@@ -301,6 +301,27 @@ async fn charges_come_later_and_support_staff_forgive() {
 }
 
 #[tokio::test]
+async fn a_quota_may_change_under_the_same_name() {
+    let server = RedisServer::start();
+    let hour = |limit, burst| TokenBucket::new(Quota::per_hour(limit).burst(burst));
+    let anew = |bucket| limiter(&redis(&server), bucket);
+    // Raised: nobody waits for longer than a new bucket takes to fill.
+    assert!(ask(&anew(hour(10, 10)), "a", 10).await.is_allowed());
+    let raised = ask(&anew(hour(3_600, 10)), "a", 1).await;
+    assert_eq!(raised.retry_after(), Some(Duration::from_secs(1)));
+    // Lowered: the same share is used up.
+    assert!(ask(&anew(hour(100, 100)), "b", 50).await.is_allowed());
+    let lowered = anew(hour(10, 10));
+    assert_eq!(ask(&lowered, "b", 1).await.remaining(), 4);
+    assert!(!ask(&lowered, "b", 5).await.is_allowed());
+
+    let window = |limit| limiter(&redis(&server), FixedWindow::new(Quota::per_day(limit)));
+    assert!(ask(&window(10), "c", 8).await.is_allowed());
+    assert!(!ask(&window(9), "c", 2).await.is_allowed());
+    assert_eq!(ask(&window(20), "c", 2).await.remaining(), 10);
+}
+
+#[tokio::test]
 async fn the_guard_is_warm_when_the_server_dies() {
     let server = RedisServer::start();
     let redis = Redis::open(server.url()).unwrap();

@@ -36,8 +36,11 @@
 //!
 //! Budgets are shared by what is named alike: the [prefix](crate::store::redis::RedisBuilder::prefix) of the `Redis`,
 //! and the name of the store. Two services on one Redis want different prefixes, and two limiters different names.
-//! Change the name together with the quota: what is remembered are times of payment, which mean something else under
-//! another rate.
+//!
+//! A changed quota may keep its name. What a bucket remembers is when its debt will be paid, so the debt stays as long as
+//! it was, and is a full bucket at most: nobody gets more than the new burst, and nobody waits for longer than the new
+//! bucket takes to fill. A window goes on counting under the new limit; with another period, what was used counts in the
+//! next window, too. While a change is rolled out, each process judges by the quota that it has.
 //!
 //! Clients are stored as hashes. With a [secret](crate::store::redis::RedisBuilder::secret), nobody who reads the
 //! server can find out whose they are by trying.
