@@ -4,6 +4,7 @@ use std::sync::Arc;
 use http::Response;
 use tower_layer::Layer;
 
+use crate::backlog::Backlog;
 use crate::body::RejectionBody;
 use crate::grpc::GrpcStatus;
 use crate::head::RequestHead;
@@ -222,6 +223,13 @@ impl RateLimitLayer {
     #[must_use]
     pub fn limiter_failures(&self, policy: &str) -> Option<u64> {
         self.policy(policy).map(Policy::failures)
+    }
+
+    /// Who waits for a turn at the limiter of the policy of this name, such as a [`LeakyQueue`](crate::LeakyQueue);
+    /// `None` if there is no policy of this name, or if its limiter never makes anybody wait.
+    #[must_use]
+    pub fn backlog(&self, policy: &str) -> Option<Backlog> {
+        self.policy(policy)?.limiter().backlog()
     }
 
     fn policy(&self, name: &str) -> Option<&Policy> {

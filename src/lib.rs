@@ -95,6 +95,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod algorithm;
+mod backlog;
 #[cfg(feature = "http")]
 mod body;
 #[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
@@ -153,6 +154,16 @@ mod verdict;
 pub use self::queue::RedisQueue;
 #[cfg(feature = "queue")]
 pub use self::queue::{LeakyQueue, QueueOrder};
+pub use self::{
+    backlog::Backlog,
+    claim::Claim,
+    decision::{Check, Decision, LimiterError, Outcome, Pending, Receipt},
+    limiter::{IntoLimiter, Limiter, RateLimiter},
+    partition::PartitionKey,
+    quota::{Quota, QuotaError},
+    terms::{Shape, Terms},
+    throttle::{Throttle, ThrottleError, ThrottleFuture, ThrottleLayer},
+};
 #[cfg(feature = "http")]
 pub use self::{
     body::{RejectionBody, ResponseBody},
@@ -164,15 +175,6 @@ pub use self::{
     responder::RejectionFormat,
     service::RateLimit,
     verdict::{PolicyVerdict, Verdict},
-};
-pub use self::{
-    claim::Claim,
-    decision::{Check, Decision, LimiterError, Outcome, Pending, Receipt},
-    limiter::{IntoLimiter, Limiter, RateLimiter},
-    partition::PartitionKey,
-    quota::{Quota, QuotaError},
-    terms::{Shape, Terms},
-    throttle::{Throttle, ThrottleError, ThrottleFuture, ThrottleLayer},
 };
 
 /// Holds the README's examples to what compiles.

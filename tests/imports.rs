@@ -10,6 +10,7 @@ const PICTURE: &[(&str, &[&str])] = &[
     // Facts.
     ("time", &[]),
     ("decision", &[]),
+    ("backlog", &[]),
     ("claim", &["decision"]),
     ("partition", &[]),
     ("sip", &["partition"]),
@@ -22,8 +23,8 @@ const PICTURE: &[(&str, &[&str])] = &[
     // State and time.
     ("store", &["algorithm", "claim", "decision", "partition", "quota", "sip", "sync", "telemetry", "time"]),
     // One decision.
-    ("limiter", &["algorithm", "claim", "decision", "partition", "store", "terms"]),
-    ("queue", &["algorithm", "decision", "limiter", "partition", "quota", "store", "sync", "terms", "time"]),
+    ("limiter", &["algorithm", "backlog", "claim", "decision", "partition", "store", "terms"]),
+    ("queue", &["algorithm", "backlog", "decision", "limiter", "partition", "quota", "store", "sync", "terms", "time"]),
     ("throttle", &["decision", "limiter", "partition"]),
     ("testing", &["algorithm", "decision", "partition", "quota", "store", "time"]),
     // From here on, HTTP.
@@ -77,7 +78,7 @@ const PICTURE: &[(&str, &[&str])] = &[
     ),
     ("future", &["body", "head", "judge", "telemetry", "told"]),
     ("service", &["body", "future", "head", "judge"]),
-    ("layer", &["body", "grpc", "head", "headers", "judge", "policy", "rejection", "responder", "service"]),
+    ("layer", &["backlog", "body", "grpc", "head", "headers", "judge", "policy", "rejection", "responder", "service"]),
     (
         "config",
         &[
