@@ -146,7 +146,7 @@ fn app(config: Config) -> Router {
             let mut endpoint = if path == echo::PATH { any(echo::echo) } else { any(answer.clone()) };
             if let Some(layer) = route.layer() {
                 let counting = middleware::from_fn_with_state((Arc::clone(&metrics), Arc::clone(&name)), count);
-                endpoint = endpoint.layer(layer.clone().with_verdict()).layer(counting);
+                endpoint = endpoint.layer(layer.clone().with_verdict().with_server_timing()).layer(counting);
             }
             let counting = middleware::from_fn_with_state(Arc::clone(&tally), page::count);
             app = app.route(path, endpoint.layer(counting));
