@@ -370,6 +370,21 @@ async fn the_next_release_is_that_of_the_first_head_of_all_lines() {
     }
 }
 
+/// Who gives up before its turn is no release.
+#[tokio::test(start_paused = true)]
+async fn the_next_release_is_not_the_next_to_give_up() {
+    let queue = LeakyQueue::new(Quota::per_second(100)).max_wait(MS * 900).order(QueueOrder::NewestFirst);
+    let _now = ready(queue.check(&key("a"), 1));
+    let mut impatient = pending(queue.check_within(&key("a"), 1, Some(MS * 15)));
+    let heavy = pending(queue.check(&key("a"), 50));
+    assert!(heavy.await.unwrap().is_allowed());
+    // It paid for fifty intervals at 10 ms.
+    assert_eq!((queue.waiting(), queue.next_release()), (1, Some(MS * 500)));
+    advance_in_steps(MS * 6).await;
+    assert!(!(&mut impatient).now_or_never().unwrap().unwrap().is_allowed());
+    assert_eq!((queue.waiting(), queue.next_release()), (0, None));
+}
+
 #[test]
 fn a_runtime_without_a_timer_is_told_so() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
