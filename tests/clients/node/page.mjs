@@ -147,6 +147,10 @@ async function restart(watched, server, listen) {
   await server.stop();
   const told = await watched.state("lost");
   assert.match(told, /No answer from the server since/);
+  // Also at the end of the page, where the message stood long ago.
+  await watched.page.evaluate(() => scrollTo(0, document.body.scrollHeight));
+  const { y } = await watched.page.locator("#connection").boundingBox();
+  assert.ok(y >= 0, `the message is ${-y} px above what one sees`);
   assert.ok(await watched.card(BUCKET).locator("[data-run=burst]").isDisabled());
   const next = await start(listen);
   try {
