@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::io::Write;
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -90,34 +92,36 @@ fn the_numbers_of_a_route_are_true() {
 
 #[test]
 fn the_queue_is_as_long_as_it_is_told_and_shrinks_when_a_client_leaves() {
-    let server = Server::start_with(
-        r#"
-        [[route]]
-        path = "/q"
-          [[route.policy]]
-          name = "q"
-          algorithm = "leaky-queue"
-          limit = 1
-          per = "3s"
-          capacity = 2
-        "#,
-    );
+    let queue = |path: &str, per: &str| {
+        format!(
+            "[[route]]\npath = \"{path}\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 1\n\
+             per = \"{per}\"\ncapacity = 2\nmax-wait = \"3h\"\n"
+        )
+    };
+    let server = Server::start_with(&(queue("/q", "1h") + &queue("/slow", "2s")));
     let address = server.address;
     assert_eq!(get(address, "/q").status, 200);
     let idle = live(&server, "/q");
     assert_eq!((idle["waiting"].as_u64(), &idle["next_release_ms"]), (Some(0), &Value::Null));
 
-    let waiter = std::thread::spawn(move || get(address, "/q").status);
+    let come = || {
+        let mut socket = TcpStream::connect(address).unwrap();
+        socket.write_all(b"GET /q HTTP/1.1\r\nhost: test\r\n\r\n").unwrap();
+        socket
+    };
+    let first = come();
     let one = until(&server, "/q", |route| route["waiting"] == 1);
     let next = one["next_release_ms"].as_u64().unwrap();
-    assert!(next <= 3_000, "{next}");
-    let mut leaver = std::net::TcpStream::connect(address).unwrap();
-    std::io::Write::write_all(&mut leaver, b"GET /q HTTP/1.1\r\nhost: test\r\n\r\n").unwrap();
+    assert!(next <= 3_600_000 && next > 3_500_000, "{next}");
+    let second = come();
     until(&server, "/q", |route| route["waiting"] == 2);
     assert_eq!(get(address, "/q").status, 503, "the queue is full");
-    drop(leaver);
+    drop(first);
     until(&server, "/q", |route| route["waiting"] == 1 && route["left"] == 1);
-    assert_eq!(waiter.join().unwrap(), 200);
-    let after = live(&server, "/q");
-    assert_eq!((counts(&after), after["waiting"].as_u64()), ([4, 2, 1, 1, 1], Some(0)));
+    drop(second);
+    let after = until(&server, "/q", |route| route["waiting"] == 0 && route["left"] == 2);
+    assert_eq!((counts(&after), &after["next_release_ms"]), ([4, 1, 0, 1, 2], &Value::Null));
+
+    assert_eq!([get(address, "/slow").status, get(address, "/slow").status], [200, 200]);
+    assert_eq!(counts(&live(&server, "/slow")), [2, 2, 1, 0, 0]);
 }
