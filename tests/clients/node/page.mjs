@@ -141,6 +141,34 @@ async function greedy(watched) {
   return "came as user greedy";
 }
 
+/** Where all requests share six connections, a look comes late; from then on the page holds no more than five. */
+async function sixConnections(watched) {
+  const fill = async (least) => {
+    await watched.press(QUEUE, "burst");
+    return watched.until(QUEUE, `${least} should wait`, (now) => now.waiting >= least);
+  };
+  const empty = async () => {
+    await watched.press(QUEUE, "stop");
+    await watched.until(QUEUE, "all should have left", (now) => now.waiting === 0);
+  };
+  await fill(6);
+  const late = new Promise((resolve) => {
+    const hold = (route) => setTimeout(() => route.continue().then(resolve), 1500);
+    watched.page.route(`${watched.url}/live`, hold, { times: 1 });
+  });
+  await late;
+  // The next look is sent when that one is answered.
+  await watched.page.waitForResponse(`${watched.url}/live`);
+  await watched.page.waitForRequest(`${watched.url}/live`);
+  await empty();
+  await fill(4);
+  await watched.page.waitForTimeout(500);
+  const { waiting } = await watched.numbers(QUEUE);
+  assert.ok(waiting <= 5, `${waiting} wait`);
+  await empty();
+  return `${waiting} waited`;
+}
+
 /** A server that is gone is told; the next one at its address counts anew. */
 async function restart(watched, server, listen) {
   watched.mayFail = true;
@@ -190,6 +218,7 @@ export async function run() {
         await row("a queue", () => queue(watched));
         await row("stop", () => stopped(watched));
         await row("a greedy client", () => greedy(watched));
+        await row("six connections in all", () => sixConnections(watched));
         await row("on a phone", () => narrow(watched));
         await row("a server that restarts", () => restart(watched, server, new URL(server.url).host));
         await row("origins, errors", async () => {
