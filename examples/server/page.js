@@ -59,9 +59,9 @@ class Card {
   /** Takes the numbers of a look. Differences to the last one count, unless that was too long ago. */
   update(route, at, continues) {
     const words = route.policies.map(({ name, words }) => (words.startsWith(`${name}:`) ? words : `${name}: ${words}`));
+    if (words.length === 0) words.push("no policy: everything passes");
     const list = this.find(".policies");
     if (list.textContent !== words.join("")) list.replaceChildren(...words.map((line) => make("li", line)));
-    if (words.length === 0 && !list.hasChildNodes()) list.append(make("li", "no policy: everything passes"));
 
     const second = Math.floor(at / 1000);
     const isKnown = continues && this.before !== null;
