@@ -4,6 +4,7 @@ use std::sync::Arc;
 use http::Response;
 use tower_layer::Layer;
 
+use crate::backlog::Backlog;
 use crate::body::RejectionBody;
 use crate::decision::{Decision, LimiterError};
 use crate::grpc::GrpcStatus;
@@ -263,6 +264,13 @@ impl RateLimitLayer {
     /// If there is no policy of this name, its limiter fails, or that cannot be done: a queue forgets nobody's turn.
     pub async fn reset(&self, policy: &str, key: &PartitionKey) -> Result<Decision, LimiterError> {
         self.named(policy)?.reset(key).await
+    }
+
+    /// Who waits for a turn at the limiter of the policy of this name, such as a [`LeakyQueue`](crate::LeakyQueue);
+    /// `None` if there is no policy of this name, or if its limiter never makes anybody wait.
+    #[must_use]
+    pub fn backlog(&self, policy: &str) -> Option<Backlog> {
+        self.policy(policy)?.limiter().backlog()
     }
 
     fn named(&self, name: &str) -> Result<&Policy, LimiterError> {

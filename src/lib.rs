@@ -98,6 +98,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod algorithm;
+mod backlog;
 #[cfg(feature = "http")]
 mod body;
 #[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
@@ -163,6 +164,16 @@ mod verdict;
 pub use self::queue::RedisQueue;
 #[cfg(feature = "queue")]
 pub use self::queue::{LeakyQueue, QueueOrder};
+pub use self::{
+    backlog::Backlog,
+    claim::Claim,
+    decision::{Check, Decision, LimiterError, Outcome, Pending, Receipt},
+    limiter::{IntoLimiter, Limiter, RateLimiter},
+    partition::PartitionKey,
+    quota::{Quota, QuotaError},
+    terms::{Shape, Terms},
+    throttle::{Throttle, ThrottleError, ThrottleFuture, ThrottleLayer},
+};
 #[cfg(feature = "http")]
 pub use self::{
     body::{RejectionBody, ResponseBody},
@@ -176,15 +187,6 @@ pub use self::{
     service::RateLimit,
     tiers::Tiers,
     verdict::{PolicyVerdict, Verdict},
-};
-pub use self::{
-    claim::Claim,
-    decision::{Check, Decision, LimiterError, Outcome, Pending, Receipt},
-    limiter::{IntoLimiter, Limiter, RateLimiter},
-    partition::PartitionKey,
-    quota::{Quota, QuotaError},
-    terms::{Shape, Terms},
-    throttle::{Throttle, ThrottleError, ThrottleFuture, ThrottleLayer},
 };
 
 /// Holds the README's examples to what compiles.

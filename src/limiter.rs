@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::Algorithm;
+use crate::backlog::Backlog;
 use crate::claim::Claim;
 use crate::decision::{Check, Decision, Receipt};
 use crate::partition::PartitionKey;
@@ -107,6 +108,11 @@ pub trait Limiter: Send + Sync + 'static {
     fn terms(&self) -> Option<Terms> {
         None
     }
+
+    /// Who waits here for a turn, in this process; `None` if nobody ever does, or if it is not known.
+    fn backlog(&self) -> Option<Backlog> {
+        None
+    }
 }
 
 impl<L: Limiter + ?Sized> Limiter for Arc<L> {
@@ -160,6 +166,10 @@ impl<L: Limiter + ?Sized> Limiter for Arc<L> {
 
     fn terms(&self) -> Option<Terms> {
         (**self).terms()
+    }
+
+    fn backlog(&self) -> Option<Backlog> {
+        (**self).backlog()
     }
 }
 

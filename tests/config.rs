@@ -207,6 +207,48 @@ fn what_makes_sense_is_taken() {
 }
 
 #[test]
+fn policies_are_told_in_words() {
+    let words = |lines: &[&str]| {
+        let text =
+            lines.iter().fold(with("name = \"p\"").replace("key = \"global\"\n", ""), |text, line| text + line + "\n");
+        let config = Config::parse("f.toml", &text).unwrap();
+        let told: Vec<_> = config.routes()[0].explain_policies().collect();
+        assert_eq!((told.len(), told[0].0), (1, "p"));
+        told[0].1.to_owned()
+    };
+    assert_eq!(words(&[]), "token-bucket: 10 per 1s, for all together");
+    assert_eq!(words(&["key = \"global\"", "burst = 20"]), "token-bucket: 10 per 1s, burst 20, for all together");
+    let more = ["key = [\"client-ip\", \"header:x-a\"]", "cost = 3", "shadow = true"];
+    assert_eq!(words(&more), "token-bucket: 10 per 1s, cost 3, by client-ip and header:x-a, only watching");
+
+    let queue = "[[route]]\npath = \"/q\"\npolicy = [{ name = \"q\", algorithm = \"leaky-queue\", limit = 1, \
+                 per = \"250ms\", capacity = 5, max-wait = \"2s\", order = \"newest-first\", key = \"user\" }]";
+    let config = Config::parse("f.toml", queue).unwrap();
+    let told = "leaky-queue: 1 per 250ms, up to 5 waiting, for up to 2s, newest first, by user";
+    assert_eq!(config.routes()[0].explain_policies().collect::<Vec<_>>(), [("q", told)]);
+}
+
+#[tokio::test]
+async fn a_layer_tells_who_waits_for_which_policy() {
+    let text = "[[route]]\npath = \"/q\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 1\nper = \"1h\"\n\
+                max-wait = \"2h\"\n[[route.policy]]\nname = \"b\"\nalgorithm = \"token-bucket\"\nlimit = 10\nper = \"1h\"\n";
+    let config = Config::parse("f.toml", text).unwrap();
+    let layer = config.routes()[0].layer().unwrap();
+    let waiting = || layer.backlog("q").map(|backlog| backlog.waiting());
+    assert_eq!((waiting(), layer.backlog("b"), layer.backlog("none")), (Some(0), None, None));
+    let service = layer
+        .layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) }));
+    assert_eq!(service.clone().oneshot(Request::new(())).await.unwrap().status(), 200);
+    let mut waits = tokio_test::task::spawn(service.oneshot(Request::new(())));
+    assert!(waits.poll().is_pending());
+    assert_eq!(waiting(), Some(1));
+    let hour = std::time::Duration::from_secs(3_600);
+    assert!(layer.backlog("q").unwrap().next_release().is_some_and(|wait| wait <= hour && wait > hour / 2));
+    drop(waits);
+    assert_eq!(waiting(), Some(0));
+}
+
+#[test]
 fn the_embedded_default_of_the_example_server_is_taken() {
     Config::parse("server.toml", include_str!("../examples/server.toml")).unwrap();
 }

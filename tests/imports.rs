@@ -10,6 +10,7 @@ const PICTURE: &[(&str, &[&str])] = &[
     // Facts.
     ("time", &[]),
     ("decision", &[]),
+    ("backlog", &[]),
     ("claim", &["decision"]),
     ("partition", &[]),
     ("sip", &["partition"]),
@@ -22,8 +23,8 @@ const PICTURE: &[(&str, &[&str])] = &[
     // State and time.
     ("store", &["algorithm", "claim", "decision", "partition", "quota", "sip", "sync", "telemetry", "time"]),
     // One decision.
-    ("limiter", &["algorithm", "claim", "decision", "partition", "store", "terms"]),
-    ("queue", &["algorithm", "decision", "limiter", "partition", "quota", "store", "sync", "terms", "time"]),
+    ("limiter", &["algorithm", "backlog", "claim", "decision", "partition", "store", "terms"]),
+    ("queue", &["algorithm", "backlog", "decision", "limiter", "partition", "quota", "store", "sync", "terms", "time"]),
     ("throttle", &["decision", "limiter", "partition"]),
     ("testing", &["algorithm", "decision", "partition", "quota", "store", "time"]),
     // From here on, HTTP.
@@ -82,6 +83,7 @@ const PICTURE: &[(&str, &[&str])] = &[
     (
         "layer",
         &[
+            "backlog",
             "body",
             "decision",
             "grpc",

@@ -3,12 +3,15 @@
 //!     cargo run --release --example server
 //!     curl -i http://127.0.0.1:3000/token-bucket
 //!
+//! and open <http://127.0.0.1:3000/> for live charts, and buttons that put load on each route.
+//!
 //! `--listen ADDR` (port 0 picks a free one), `--config FILE.toml` (default:
 //! `examples/server.toml`, built in), `--redis URL` (keeps the limits there, for all servers that name it). See `/whoami`, `/healthz` and `/metrics`, too.
 //!
 //! The same port speaks gRPC: `sluice.example.v1.Echo/Echo` of `examples/echo.proto`.
 
 mod echo;
+mod page;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -34,7 +37,7 @@ use tower_sluice::store::Redis;
 use tower_sluice::{RequestHead, Verdict};
 
 const DEFAULT_CONFIG: &str = include_str!("../server.toml");
-const OWN_PATHS: [&str; 3] = ["/whoami", "/healthz", "/metrics"];
+const OWN_PATHS: [&str; 7] = ["/", "/page.css", "/page.js", "/live", "/whoami", "/healthz", "/metrics"];
 const USAGE: &str = "usage: server [--listen ADDR:PORT] [--config FILE.toml] [--redis URL]";
 
 #[tokio::main]
@@ -124,10 +127,13 @@ async fn told_to_stop() {
 fn app(config: Config) -> Router {
     let started = Instant::now();
     let metrics = Arc::new(Metrics::default());
+    let mut tallies = Vec::new();
     let mut app = Router::new();
     for route in config.routes() {
         let name: Arc<str> = route.paths()[0].as_str().into();
         let served = Arc::new(AtomicU64::new(0));
+        let tally = Arc::new(page::Tally::default());
+        tallies.push(Arc::clone(&tally));
         let answer = {
             let name = Arc::clone(&name);
             move || {
@@ -140,17 +146,20 @@ fn app(config: Config) -> Router {
             let mut endpoint = if path == echo::PATH { any(echo::echo) } else { any(answer.clone()) };
             if let Some(layer) = route.layer() {
                 let counting = middleware::from_fn_with_state((Arc::clone(&metrics), Arc::clone(&name)), count);
-                endpoint = endpoint.layer(layer.clone().with_verdict()).layer(counting);
+                endpoint = endpoint.layer(layer.clone().with_verdict().with_server_timing()).layer(counting);
             }
-            app = app.route(path, endpoint);
+            let counting = middleware::from_fn_with_state(Arc::clone(&tally), page::count);
+            app = app.route(path, endpoint.layer(counting));
         }
     }
     let has_echo = config.routes().iter().any(|route| route.paths().iter().any(|path| path == echo::PATH));
     if !has_echo {
         app = app.route(echo::PATH, any(echo::echo));
     }
-    app.route("/healthz", get(|| async { "ok\n" }))
-        .route("/whoami", get(whoami).with_state(Arc::new(config)))
+    let config = Arc::new(config);
+    app.merge(page::router(Arc::clone(&config), tallies))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/whoami", get(whoami).with_state(config))
         .route("/metrics", get(scrape).with_state(metrics))
         .layer(middleware::from_fn(authenticate))
 }

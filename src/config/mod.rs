@@ -82,6 +82,7 @@ mod key;
 mod policy;
 mod raw;
 mod store;
+mod words;
 
 use std::collections::{HashMap, HashSet};
 
@@ -116,6 +117,7 @@ pub struct Route {
     line: usize,
     layer: Option<RateLimitLayer>,
     keys: Vec<(String, KeySpec)>,
+    words: Vec<String>,
 }
 
 /// What the routes of a file have in common.
@@ -205,6 +207,12 @@ impl Route {
         self.keys.iter().map(|(policy, key)| (policy.as_str(), explain(key))).collect()
     }
 
+    /// The name of each policy, with what it enforces in words, such as `token-bucket: 10 per 1s, burst 20, by
+    /// client-ip`. For showing: the words may change.
+    pub fn explain_policies(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.keys.iter().zip(&self.words).map(|((name, _), words)| (name.as_str(), words.as_str()))
+    }
+
     fn build(
         source: &Source<'_>,
         raw: RawRoute,
@@ -235,9 +243,10 @@ impl Route {
             None => common.answer,
         };
 
-        let (mut policies, mut keys, mut names) = (Vec::new(), Vec::new(), HashSet::new());
+        let (mut policies, mut keys, mut words, mut names) = (Vec::new(), Vec::new(), Vec::new(), HashSet::new());
         for raw in raw.policy {
             let (name, name_at) = (raw.name.get_ref().clone(), raw.name.span());
+            words.push(words::of(&raw));
             let place = Place::of(source, &raw, &paths[0], common.redis)?;
             let (policy, key) = policy::build(source, raw, common.client_ip, place)?;
             if !names.insert(name.clone()) {
@@ -253,7 +262,7 @@ impl Route {
             let layer = RateLimitLayer::try_new(policies).map_err(|error| source.error(&at, error))?;
             Some(answer.apply_to(layer))
         };
-        Ok(Self { paths, line, layer, keys })
+        Ok(Self { paths, line, layer, keys, words })
     }
 }
 

@@ -15,6 +15,7 @@ use super::lines::{LineId, Lines};
 use super::room::{Arrival, Errand, Progress, Request, Room, Rouse};
 use super::seats::SeatNo;
 use super::{no_runtime, no_time};
+use crate::backlog::Backlog;
 use crate::decision::{Decision, LimiterError, Receipt};
 use crate::partition::PartitionKey;
 use crate::time::{Timestamp, nanos_of};
@@ -107,6 +108,10 @@ impl Shared {
 
     pub(super) fn give_back(self: &Arc<Self>, key: &PartitionKey, cost: u32, receipt: Receipt) {
         self.run(self.room.give_back(|| self.now(), self.id(key), cost, receipt));
+    }
+
+    pub(super) fn backlog(&self) -> Backlog {
+        self.room.backlog(|| self.now())
     }
 
     pub(super) fn close(self: &Arc<Self>) {

@@ -146,8 +146,13 @@ impl Lines {
 
     /// When something is to be done next: a head may leave, or a waiter gives up.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
-        let (due, end) = (self.due.first().map(|(due, _)| *due), self.ends.first().map(|(end, _)| *end));
-        due.into_iter().chain(end).min()
+        let end = self.ends.first().map(|(end, _)| *end);
+        self.next_release().into_iter().chain(end).min()
+    }
+
+    /// When the first of all heads may leave.
+    pub(super) fn next_release(&self) -> Option<Timestamp> {
+        self.due.first().map(|(due, _)| *due)
     }
 
     /// How many requests of cost one a fresh key could send at once, without any being refused.

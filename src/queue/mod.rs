@@ -19,6 +19,7 @@ pub use self::shared::RedisQueue;
 
 use self::driver::Shared;
 use self::lines::{Bounds, Lines};
+use crate::backlog::Backlog;
 use crate::decision::{Check, Decision, LimiterError, Receipt};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::partition::PartitionKey;
@@ -262,6 +263,27 @@ impl LeakyQueue {
         self.shared.room.waiting()
     }
 
+    /// The time from now until the next of those who wait may leave, over all keys; zero if that one is just leaving,
+    /// `None` if nobody waits.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// let queue = LeakyQueue::new(Quota::per_second(10));
+    /// let _leaves_at_once = queue.check(&PartitionKey::SHARED, 1);
+    /// assert_eq!(queue.next_release(), None);
+    /// let _waits = queue.check(&PartitionKey::SHARED, 1);
+    /// assert_eq!(queue.next_release(), Some(Duration::from_millis(100)));
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn next_release(&self) -> Option<Duration> {
+        self.shared.backlog().next_release()
+    }
+
     /// The longest that one request may wait, in nanoseconds.
     fn longest_wait(&self, patience: Option<Duration>) -> u64 {
         let patience = patience.map_or(u64::MAX, |patience| nanos_of(patience).saturating_sub(1));
@@ -313,6 +335,10 @@ impl Limiter for LeakyQueue {
     fn terms(&self) -> Option<Terms> {
         let places = self.shared.room.limit().max(1);
         Some(Terms::bucket(self.quota.burst(places)))
+    }
+
+    fn backlog(&self) -> Option<Backlog> {
+        Some(self.shared.backlog())
     }
 }
 

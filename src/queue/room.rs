@@ -5,6 +5,7 @@ use std::task::Waker;
 use super::closed;
 use super::lines::{Answer, LineId, Lines};
 use super::seats::SeatNo;
+use crate::backlog::Backlog;
 use crate::decision::{Decision, LimiterError, Receipt};
 use crate::sync::Mutex;
 use crate::time::Timestamp;
@@ -76,6 +77,12 @@ impl Room {
 
     pub(super) fn waiting(&self) -> usize {
         self.lock().lines.waiting()
+    }
+
+    pub(super) fn backlog(&self, now: impl FnOnce() -> Timestamp) -> Backlog {
+        let state = self.lock();
+        let now = now();
+        Backlog::new(state.lines.waiting(), state.lines.next_release().map(|due| due.saturating_since(now)))
     }
 
     pub(super) fn max_cost(&self) -> u32 {

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::{DEFAULT_MAX_WAIT, DEFAULT_MAX_WAITERS, LeakyQueue, closed, no_runtime};
+use crate::backlog::Backlog;
 use crate::decision::{Check, Decision, LimiterError, Receipt};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::partition::PartitionKey;
@@ -397,6 +398,11 @@ impl Limiter for RedisQueue {
     /// As those of a [`LeakyQueue`]: a bucket that holds all who may leave or wait at once.
     fn terms(&self) -> Option<Terms> {
         Some(Terms::bucket(self.quota.burst(self.shared.line.limit())))
+    }
+
+    /// Without a time: each waits on a timer of its own.
+    fn backlog(&self) -> Option<Backlog> {
+        Some(Backlog::new(self.waiting(), None))
     }
 }
 

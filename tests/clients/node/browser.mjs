@@ -1,26 +1,11 @@
 // A page of one origin calls the API of another (the example `cors`), in headless Chromium: which fields of a
 // refusal may its script read, and does the preflight count?
 
-import { execFileSync } from "node:child_process";
-import { mkdtempSync, rmSync } from "node:fs";
 import { createServer } from "node:http";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
-import { chromium } from "playwright-core";
 
+import { inChromium, version as chromiumVersion } from "./chromium.mjs";
 import { SLACK, WAIT, checked } from "./measure.mjs";
 
-const EXECUTABLE = process.env.CHROMIUM ?? "/usr/bin/chromium";
-const ARGUMENTS = [
-  "--headless",
-  "--no-sandbox",
-  "--disable-gpu",
-  "--disable-quic",
-  "--no-first-run",
-  "--disable-background-networking",
-  "--disable-component-update",
-  "--disable-sync",
-];
 const EXPOSED = ["retry-after", "x-rate-limited-for", "ratelimit", "ratelimit-policy"];
 
 /** Runs in the page: spends the budget, is refused, waits as it is told, and comes again. */
@@ -45,31 +30,26 @@ async function story({ api, fields, bare }) {
 async function inPage(story, argument) {
   const pages = createServer((_, response) => response.setHeader("content-type", "text/html").end("<!doctype html>"));
   await new Promise((resolve) => pages.listen(0, "127.0.0.1", resolve));
-  const profile = mkdtempSync(join(tmpdir(), "sluice-chromium-"));
-  const options = { executablePath: EXECUTABLE, args: ARGUMENTS, headless: true, timeout: 60_000 };
-  const browser = await chromium.launchPersistentContext(profile, options);
   try {
-    const page = browser.pages()[0] ?? (await browser.newPage());
-    const preflights = [];
-    const protocol = await browser.newCDPSession(page);
-    protocol.on("Network.requestWillBeSent", ({ request }) => {
-      if (request.method === "OPTIONS") preflights.push(request.url);
+    return await inChromium(async (browser, page) => {
+      const preflights = [];
+      const protocol = await browser.newCDPSession(page);
+      protocol.on("Network.requestWillBeSent", ({ request }) => {
+        if (request.method === "OPTIONS") preflights.push(request.url);
+      });
+      await protocol.send("Network.enable");
+      await page.goto(`http://127.0.0.1:${pages.address().port}/`);
+      return { ...(await page.evaluate(story, argument)), preflights };
     });
-    await protocol.send("Network.enable");
-    await page.goto(`http://127.0.0.1:${pages.address().port}/`);
-    return { ...(await page.evaluate(story, argument)), preflights };
   } finally {
-    await browser.close();
     pages.close();
-    rmSync(profile, { recursive: true, force: true, maxRetries: 5 });
   }
 }
 
 export async function run({ server, cors }) {
   let version = "-";
   const seen = await checked("Chromium", version, async () => {
-    const asked = { encoding: "utf8", timeout: 20_000, stdio: ["ignore", "pipe", "ignore"] };
-    version = execFileSync(EXECUTABLE, ["--version"], asked).split(" ")[1];
+    version = chromiumVersion();
     // `date` is sent and not exposed; the example `server` answers without any field of CORS.
     return inPage(story, { api: `${cors}/`, fields: [...EXPOSED, "date"], bare: `${server}/unlimited` });
   });

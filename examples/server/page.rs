@@ -1,0 +1,141 @@
+//! The page at `/`: live charts of what the routes admit and refuse, and buttons that put load on them.
+//!
+//! Plain files that are built into the program, and the counts behind them at `/live`, for which the page asks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use axum::extract::{Request, State};
+use axum::http::header;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::{Value, json};
+use tower_sluice::Verdict;
+use tower_sluice::config::{Config, Route};
+
+use crate::echo;
+
+/// Nothing from elsewhere, and nothing that is written into the page: a name from the configuration cannot
+/// become a script. The icon is in the page.
+const SECURITY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+                        img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// What became of the requests to one route since the start.
+#[derive(Default)]
+pub(crate) struct Tally {
+    offered: AtomicU64,
+    admitted: AtomicU64,
+    /// Those of the admitted that waited before.
+    delayed: AtomicU64,
+    refused: AtomicU64,
+    /// Those whose clients went away before there was an answer.
+    left: AtomicU64,
+}
+
+fn add_one(count: &AtomicU64) {
+    count.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Counts the requests of a route. Outside of the route's layer.
+pub(crate) async fn count(State(tally): State<Arc<Tally>>, request: Request, next: Next) -> Response {
+    add_one(&tally.offered);
+    let unanswered = Unanswered(&tally);
+    let response = next.run(request).await;
+    std::mem::forget(unanswered);
+    let verdict = response.extensions().get::<Verdict>();
+    // Who lacks a key is refused before any policy has decided.
+    let is_passed = verdict.is_none_or(Verdict::is_allowed) && is_well(&response);
+    if !is_passed {
+        add_one(&tally.refused);
+        return response;
+    }
+    add_one(&tally.admitted);
+    let mut policies = verdict.iter().flat_map(|verdict| verdict.policies());
+    if policies.any(|policy| !policy.is_shadow() && !policy.decision().delay().is_zero()) {
+        add_one(&tally.delayed);
+    }
+    response
+}
+
+/// Counts a request as left when it is dropped.
+struct Unanswered<'a>(&'a Tally);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        add_one(&self.0.left);
+    }
+}
+
+/// gRPC tells its failures beside a status of 200.
+fn is_well(response: &Response) -> bool {
+    response.status().is_success() && response.headers().get("grpc-status").is_none_or(|code| code == "0")
+}
+
+struct Page {
+    config: Arc<Config>,
+    /// In the order of the routes.
+    tallies: Vec<Arc<Tally>>,
+    started: SystemTime,
+}
+
+/// The paths of the page. `tallies` are those of the configuration's routes, in their order.
+pub(crate) fn router(config: Arc<Config>, tallies: Vec<Arc<Tally>>) -> Router {
+    let page = Page { config, tallies, started: SystemTime::now() };
+    Router::new()
+        .route("/", get(file("text/html; charset=utf-8", include_str!("page.html"))))
+        .route("/page.css", get(file("text/css; charset=utf-8", include_str!("page.css"))))
+        .route("/page.js", get(file("text/javascript; charset=utf-8", include_str!("page.js"))))
+        .route("/live", get(live).with_state(Arc::new(page)))
+}
+
+fn file(media_type: &'static str, text: &'static str) -> impl Fn() -> std::future::Ready<Response> + Clone {
+    let fields = [
+        (header::CONTENT_TYPE, media_type),
+        (header::CONTENT_SECURITY_POLICY, SECURITY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        // Another build may have another page.
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    move || std::future::ready((fields.clone(), text).into_response())
+}
+
+/// What the charts show. The start tells one server from the next at the same address.
+async fn live(State(page): State<Arc<Page>>) -> impl IntoResponse {
+    let started_at = page.started.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |age| age.as_millis());
+    let routes: Vec<_> =
+        page.config.routes().iter().zip(&page.tallies).map(|(route, tally)| told(route, tally)).collect();
+    ([(header::CACHE_CONTROL, "no-store")], Json(json!({ "started_at": started_at, "routes": routes })))
+}
+
+fn told(route: &Route, tally: &Tally) -> Value {
+    let policies: Vec<_> =
+        route.explain_policies().map(|(name, words)| json!({ "name": name, "words": words })).collect();
+    let backlogs = route.layer().into_iter().flat_map(|layer| {
+        let names = route.explain_policies().map(|(name, _)| name);
+        names.filter_map(|name| layer.backlog(name)).collect::<Vec<_>>()
+    });
+    let (mut waiting, mut next_release) = (None, None);
+    for backlog in backlogs {
+        waiting = Some(waiting.unwrap_or(0) + backlog.waiting());
+        next_release = next_release.into_iter().chain(backlog.next_release()).min();
+    }
+    let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    json!({
+        "paths": route.paths(),
+        // A script cannot speak gRPC.
+        "call": route.paths().iter().find(|path| *path != echo::PATH),
+        "policies": policies,
+        "offered": read(&tally.offered),
+        "admitted": read(&tally.admitted),
+        "delayed": read(&tally.delayed),
+        "refused": read(&tally.refused),
+        "left": read(&tally.left),
+        // Null where nobody ever waits.
+        "waiting": waiting,
+        "next_release_ms": next_release.map(|wait: Duration| wait.as_micros().div_ceil(1_000)),
+    })
+}

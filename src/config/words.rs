@@ -1,0 +1,37 @@
+//! A policy in one line, for people.
+
+use toml::Spanned;
+
+use super::raw::{AlgorithmName, OneOrMany, OrderName, RawPolicy, TimeText};
+
+/// As it is spelled in the file, and only what is not as usual.
+pub(super) fn of(raw: &RawPolicy) -> String {
+    let algorithm = match raw.algorithm {
+        AlgorithmName::TokenBucket => "token-bucket",
+        AlgorithmName::LeakyBucket => "leaky-bucket",
+        AlgorithmName::LeakyQueue => "leaky-queue",
+        AlgorithmName::FixedWindow => "fixed-window",
+        AlgorithmName::SlidingWindow => "sliding-window",
+    };
+    let TimeText::Text(per) = raw.per.get_ref();
+    let mut parts = vec![format!("{algorithm}: {} per {per}", raw.limit.get_ref())];
+    parts.extend(raw.burst.as_ref().map(|burst| format!("burst {}", burst.get_ref())));
+    parts.extend(raw.capacity.as_ref().map(|capacity| format!("up to {} waiting", capacity.get_ref())));
+    if let Some(TimeText::Text(max_wait)) = raw.max_wait.as_ref().map(Spanned::get_ref) {
+        parts.push(format!("for up to {max_wait}"));
+    }
+    if let Some(OrderName::NewestFirst) = raw.order.as_ref().map(Spanned::get_ref) {
+        parts.push("newest first".to_owned());
+    }
+    parts.extend(raw.cost.as_ref().map(|cost| format!("cost {}", cost.get_ref())));
+    parts.push(match raw.key.as_ref().map(Spanned::get_ref) {
+        None => "for all together".to_owned(),
+        Some(OneOrMany::One(key)) if key == "global" => "for all together".to_owned(),
+        Some(OneOrMany::One(key)) => format!("by {key}"),
+        Some(OneOrMany::Many(keys)) => format!("by {}", keys.join(" and ")),
+    });
+    if raw.shadow {
+        parts.push("only watching".to_owned());
+    }
+    parts.join(", ")
+}
