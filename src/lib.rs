@@ -50,7 +50,8 @@
 //! 3. Each is charged. If another request came in between and took what there was, what was charged
 //!    so far is given back.
 //! 4. A [`LeakyQueue`] lets the request wait for its turn, after all other policies have admitted it.
-//! 5. The inner service is called. What was charged stays charged, also if the client goes away.
+//! 5. The inner service is called. What was charged stays charged, also if the client goes away; unless the response
+//!    [has a say](Policy::charge_when) in it.
 //!
 //! In memory, all of this happens inside of `Service::call`: nothing is awaited, no task is spawned
 //! and the inner service is not cloned, except where a request waits in a queue.

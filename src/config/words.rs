@@ -2,7 +2,7 @@
 
 use toml::Spanned;
 
-use super::raw::{AlgorithmName, OneOrMany, OrderName, RawPolicy, TimeText};
+use super::raw::{AlgorithmName, OneOrMany, OrderName, RawPenalty, RawPolicy, TimeText};
 
 /// As it is spelled in the file, and only what is not as usual.
 pub(super) fn of(raw: &RawPolicy) -> String {
@@ -30,6 +30,14 @@ pub(super) fn of(raw: &RawPolicy) -> String {
         Some(OneOrMany::One(key)) => format!("by {key}"),
         Some(OneOrMany::Many(keys)) => format!("by {}", keys.join(" and ")),
     });
+    parts.extend(raw.charge_on.as_ref().map(|statuses| {
+        let statuses: Vec<_> = statuses.get_ref().iter().map(u16::to_string).collect();
+        format!("for answers {} only", statuses.join(" and "))
+    }));
+    if let Some(RawPenalty { refusals, per, ban }) = &raw.penalty {
+        let (TimeText::Text(per), TimeText::Text(ban)) = (per.get_ref(), ban.get_ref());
+        parts.push(format!("banned for {ban} if refused more than {} times per {per}", refusals.get_ref()));
+    }
     if raw.shadow {
         parts.push("only watching".to_owned());
     }
