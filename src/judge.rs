@@ -15,7 +15,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::{Method, Response};
@@ -28,6 +28,7 @@ use crate::grpc;
 use crate::head::RequestHead;
 use crate::headers::{Reading, Writer};
 use crate::key::KeyError;
+use crate::meter::Fate;
 use crate::partition::PartitionKey;
 use crate::policy::{FailureMode, MissingKey, Policy};
 use crate::rejection::Rejection;
@@ -105,6 +106,7 @@ pub(crate) enum Judgement {
 #[inline]
 pub(crate) fn judge(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Judgement {
     if !shared.counts_preflights && is_preflight(head) {
+        shared.policies.iter().for_each(|policy| policy.note(Fate::Skipped, None, None));
         return Judgement::Decided(Ok(Told::default()));
     }
     match &*shared.policies {
@@ -135,7 +137,7 @@ fn judge_by_one(shared: &Arc<Shared>, policy: &Policy, head: &RequestHead<'_>) -
             policy.report_health(None);
             bid.decision = Some(decision);
             let bids = std::slice::from_mut(&mut bid);
-            Judgement::Decided(if decision.is_allowed() { Ok(shared.tell(bids)) } else { Err(refuse(shared, bids)) })
+            Judgement::Decided(if decision.is_allowed() { Ok(pass(shared, bids)) } else { Err(refuse(shared, bids)) })
         }
         check => Charging::of(bid).resume(shared, check),
     }
@@ -181,6 +183,7 @@ type Bids = SmallVec<[Bid; 2]>;
 #[inline]
 fn bid(index: usize, policy: &Policy, head: &RequestHead<'_>) -> Result<Option<Bid>, Rejection> {
     if !policy.applies_to(head) {
+        policy.note(Fate::Skipped, None, None);
         return Ok(None);
     }
     let (key, shared) = match policy.extractor().extract(head) {
@@ -190,8 +193,14 @@ fn bid(index: usize, policy: &Policy, head: &RequestHead<'_>) -> Result<Option<B
         }
         Err(error) => match without_key(policy, error) {
             Ok(Some(key)) => (key, true),
-            Ok(None) => return Ok(None),
-            Err(rejection) => return Err(rejection),
+            Ok(None) => {
+                policy.note(Fate::Skipped, None, None);
+                return Ok(None);
+            }
+            Err(rejection) => {
+                policy.note(Fate::NoKey, None, None);
+                return Err(rejection);
+            }
         },
     };
     let patience = if policy.delays() { grpc::deadline(head) } else { None };
@@ -239,10 +248,34 @@ impl Bid {
     }
 }
 
+/// What bids that were all charged come to.
+#[inline]
+fn pass(shared: &Shared, bids: &[Bid]) -> Told {
+    note(&shared.policies, bids, true);
+    shared.tell(bids)
+}
+
+/// Counts what was decided. What would have admitted a request that another refuses was not charged, and is not counted.
+#[inline]
+fn note(policies: &[Policy], bids: &[Bid], has_passed: bool) {
+    for bid in bids {
+        let (policy, Some(decision)) = (&policies[bid.policy], &bid.decision) else { continue };
+        let fate = match (decision.is_allowed(), policy.is_shadow()) {
+            (false, false) => Fate::Denied,
+            _ if !has_passed => continue,
+            (false, true) => Fate::ShadowDenied,
+            (true, _) if decision.delay().is_zero() => Fate::Allowed,
+            (true, _) => Fate::Delayed,
+        };
+        policy.note(fate, Some(&bid.key), Some(decision));
+    }
+}
+
 /// The rejection of bids of which at least one is refused, and none is charged (any more).
 #[cold]
 fn refuse(shared: &Shared, bids: &mut [Bid]) -> Refused {
     let policies = &*shared.policies;
+    note(policies, bids, false);
     // The policy that keeps the client out longest speaks for all; for ever, if no wait helps.
     let wait = |bid: &&Bid| bid.decision.and_then(|decision| decision.retry_after()).unwrap_or(Duration::MAX);
     let refused = bids.iter().filter(|bid| bid.is_refused() && !policies[bid.policy].is_shadow());
@@ -321,8 +354,18 @@ impl Charging {
             loop {
                 match progress {
                     Progress::Done(judged) => return judged,
-                    Progress::One(pending) => self.answers.push(pending.await),
-                    Progress::Several(pending) => self.take_answers(pending.await),
+                    Progress::One(pending) => {
+                        let stay = Stay::new(&shared.policies, &self);
+                        let answer = pending.await;
+                        stay.end(answer.as_ref().ok());
+                        self.answers.push(answer);
+                    }
+                    Progress::Several(pending) => {
+                        let stay = Stay::new(&shared.policies, &self);
+                        let answers = pending.await;
+                        stay.end(None);
+                        self.take_answers(answers);
+                    }
                 }
                 progress = self.proceed(&shared);
             }
@@ -347,7 +390,7 @@ impl Charging {
                 Err(refused) => return Progress::Done(Err(refused)),
             }
         }
-        Progress::Done(Ok(shared.tell(&self.bids)))
+        Progress::Done(Ok(pass(shared, &self.bids)))
     }
 
     fn ask(&mut self, policies: &[Policy]) -> Asked {
@@ -420,7 +463,9 @@ impl Charging {
                     return Err(refuse(shared, &mut self.bids));
                 }
             }
-            Err(_) if policy.is_shadow() || policy.failure_mode() == FailureMode::Allow => {}
+            Err(_) if policy.is_shadow() || policy.failure_mode() == FailureMode::Allow => {
+                policy.note(Fate::StoreError, Some(&bid.key), None);
+            }
             Err(_) if policy.failure_mode() == FailureMode::LocalGuard && !bid.guarded => {
                 bid.guarded = true;
                 match policy.limiter().guard(&bid.key, bid.cost, bid.patience) {
@@ -431,6 +476,7 @@ impl Charging {
                 return Ok(None);
             }
             Err(_) => {
+                policy.note(Fate::StoreError, Some(&bid.key), None);
                 self.give_back(policies);
                 let verdict = verdict_at_rest(policies, &mut self.bids);
                 let rejection = Rejection::limiter_failed(policy, verdict);
@@ -448,6 +494,62 @@ impl Charging {
             if let Some(decision) = bid.decision.filter(Decision::is_allowed) {
                 policies[bid.policy].limiter().give_back(&bid.key, bid.cost, decision.receipt());
             }
+        }
+    }
+}
+
+/// Counts the time for which a request waits for the answer to the bid whose turn it is. Dropped before it has
+/// [ended](Self::end), its client has left.
+struct Stay<'a> {
+    policies: &'a [Policy],
+    charged: &'a [Bid],
+    bid: &'a Bid,
+    since: Instant,
+    has_ended: bool,
+}
+
+impl<'a> Stay<'a> {
+    fn new(policies: &'a [Policy], charging: &'a Charging) -> Self {
+        let (charged, rest) = charging.bids.split_at(charging.next);
+        let stay = Self { policies, charged, bid: &rest[0], since: Instant::now(), has_ended: false };
+        if stay.is_in_line() {
+            stay.policy().meter().enter_queue();
+        }
+        stay
+    }
+
+    const fn policy(&self) -> &'a Policy {
+        &self.policies[self.bid.policy]
+    }
+
+    /// Shadows make nobody wait for a turn.
+    const fn is_in_line(&self) -> bool {
+        self.policy().delays() && !self.policy().is_shadow()
+    }
+
+    /// With the decision, if it was one.
+    fn end(mut self, decision: Option<&Decision>) {
+        self.has_ended = true;
+        let delay = decision.filter(|decision| decision.is_allowed()).map_or(Duration::ZERO, Decision::delay);
+        if self.is_in_line() && !delay.is_zero() {
+            self.policy().meter().waited(Fate::Delayed, delay);
+        }
+    }
+}
+
+impl Drop for Stay<'_> {
+    fn drop(&mut self) {
+        if self.is_in_line() {
+            self.policy().meter().leave_queue();
+        }
+        if self.has_ended {
+            return;
+        }
+        // What was charged stays so.
+        note(self.policies, self.charged, true);
+        self.policy().note(Fate::Cancelled, Some(&self.bid.key), None);
+        if self.is_in_line() {
+            self.policy().meter().waited(Fate::Cancelled, self.since.elapsed());
         }
     }
 }

@@ -18,7 +18,7 @@ const PICTURE: &[(&str, &[&str])] = &[
     // Pure mathematics.
     ("algorithm", &["decision", "quota", "terms", "time"]),
     ("sync", &[]),
-    ("telemetry", &["decision"]),
+    ("telemetry", &["decision", "partition", "sip"]),
     // State and time.
     ("store", &["algorithm", "claim", "decision", "partition", "quota", "sip", "sync", "telemetry", "time"]),
     // One decision.
@@ -34,7 +34,8 @@ const PICTURE: &[(&str, &[&str])] = &[
     ("body", &["telemetry"]),
     ("key", &["head", "partition", "telemetry"]),
     ("health", &["time"]),
-    ("policy", &["decision", "head", "health", "key", "limiter", "partition", "telemetry", "time"]),
+    ("meter", &["store"]),
+    ("policy", &["decision", "head", "health", "key", "limiter", "meter", "partition", "telemetry", "time"]),
     ("verdict", &["decision", "policy"]),
     ("rejection", &["headers", "key", "policy", "verdict"]),
     ("problem", &["rejection", "text"]),
@@ -66,6 +67,7 @@ const PICTURE: &[(&str, &[&str])] = &[
             "head",
             "headers",
             "key",
+            "meter",
             "partition",
             "policy",
             "rejection",

@@ -13,6 +13,7 @@ use crate::decision::{Check, Decision, LimiterError, Receipt};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::partition::PartitionKey;
 use crate::quota::Quota;
+use crate::store::Stats;
 use crate::store::redis::{Place, Redis, RedisLine, UnfitQuota, mark, of_guard};
 use crate::terms::Terms;
 
@@ -390,6 +391,10 @@ impl Limiter for RedisQueue {
     /// As those of a [`LeakyQueue`]: a bucket that holds all who may leave or wait at once.
     fn terms(&self) -> Option<Terms> {
         Some(Terms::bucket(self.quota.burst(self.shared.line.limit())))
+    }
+
+    fn stats(&self) -> Stats {
+        Stats { nodes: self.redis.health(), ..Stats::default() }
     }
 }
 

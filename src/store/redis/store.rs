@@ -14,7 +14,7 @@ use super::together::RedisClaim;
 use crate::claim::Claim;
 use crate::decision::{Check, Decision, Receipt};
 use crate::partition::PartitionKey;
-use crate::store::{MemoryStore, Store};
+use crate::store::{MemoryStore, Stats, Store};
 
 /// Keeps the budgets of one limiter on Redis (7.0 or later) or Valkey, where all processes that name it alike share them.
 ///
@@ -159,6 +159,10 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
 
     fn enlist(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Claim> {
         Some(Claim::new(RedisClaim::new(self.asking(algorithm, key), cost)))
+    }
+
+    fn stats(&self, _: &A) -> Stats {
+        Stats { nodes: self.inner.redis.health(), ..Stats::default() }
     }
 }
 
