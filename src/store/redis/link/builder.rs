@@ -116,13 +116,7 @@ impl RedisBuilder {
                 Topology::Cluster(Cluster::new(seeds, terms.clone())?)
             }
         };
-        Ok(Redis(Arc::new(Inner {
-            topology,
-            terms,
-            prefix: self.prefix,
-            secret: self.secret,
-            calls: Calls::default(),
-        })))
+        Ok(Redis(Arc::new(Inner { topology, terms, prefix: self.prefix, secret: self.secret, calls: Calls::new() })))
     }
 }
 
