@@ -43,3 +43,13 @@ await_address() {
 ensure_redis() {
     command -v redis-server >/dev/null || install_packages redis-server
 }
+
+# prometheus, and with it promtool. As with Redis: Debian's starts one as a service, and we start our own.
+ensure_prometheus() {
+    command -v promtool >/dev/null || install_packages prometheus
+}
+
+# A port of this machine on which nobody listens.
+free_port() {
+    python3 -c 'import socket; it = socket.socket(); it.bind(("127.0.0.1", 0)); print(it.getsockname()[1])'
+}
