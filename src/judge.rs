@@ -348,26 +348,25 @@ impl Charging {
         }
     }
 
-    fn wait(mut self, shared: &Arc<Shared>, mut progress: Progress) -> Judgement {
-        let shared = Arc::clone(shared);
+    fn wait(self, shared: &Arc<Shared>, mut progress: Progress) -> Judgement {
+        // Made now, and not when it is first polled: some clients leave before that.
+        let mut waiter = Waiter::new(self, Arc::clone(shared));
         Judgement::Pending(Box::pin(async move {
             loop {
                 match progress {
                     Progress::Done(judged) => return judged,
                     Progress::One(pending) => {
-                        let stay = Stay::new(&shared.policies, &self);
                         let answer = pending.await;
-                        stay.end(answer.as_ref().ok());
-                        self.answers.push(answer);
+                        waiter.is_answered(answer.as_ref().ok());
+                        waiter.charging.answers.push(answer);
                     }
                     Progress::Several(pending) => {
-                        let stay = Stay::new(&shared.policies, &self);
                         let answers = pending.await;
-                        stay.end(None);
-                        self.take_answers(answers);
+                        waiter.is_answered(None);
+                        waiter.charging.take_answers(answers);
                     }
                 }
-                progress = self.proceed(&shared);
+                progress = waiter.proceed();
             }
         }))
     }
@@ -498,59 +497,69 @@ impl Charging {
     }
 }
 
-/// Counts the time for which a request waits for the answer to the bid whose turn it is. Dropped before it has
-/// [ended](Self::end), its client has left.
-struct Stay<'a> {
-    policies: &'a [Policy],
-    charged: &'a [Bid],
-    bid: &'a Bid,
-    since: Instant,
-    has_ended: bool,
+/// A request that waits for the answer to the bid whose turn it is. Dropped meanwhile, its client has left.
+struct Waiter {
+    charging: Charging,
+    shared: Arc<Shared>,
+    /// `None` while it does not wait.
+    since: Option<Instant>,
 }
 
-impl<'a> Stay<'a> {
-    fn new(policies: &'a [Policy], charging: &'a Charging) -> Self {
-        let (charged, rest) = charging.bids.split_at(charging.next);
-        let stay = Self { policies, charged, bid: &rest[0], since: Instant::now(), has_ended: false };
-        if stay.is_in_line() {
-            stay.policy().meter().enter_queue();
+impl Waiter {
+    fn new(charging: Charging, shared: Arc<Shared>) -> Self {
+        let mut waiter = Self { charging, shared, since: None };
+        waiter.begin();
+        waiter
+    }
+
+    fn begin(&mut self) {
+        self.since = Some(Instant::now());
+        if let Some(policy) = self.in_line() {
+            policy.meter().enter_queue();
         }
-        stay
-    }
-
-    const fn policy(&self) -> &'a Policy {
-        &self.policies[self.bid.policy]
-    }
-
-    /// Shadows make nobody wait for a turn.
-    const fn is_in_line(&self) -> bool {
-        self.policy().delays() && !self.policy().is_shadow()
     }
 
     /// With the decision, if it was one.
-    fn end(mut self, decision: Option<&Decision>) {
-        self.has_ended = true;
-        let delay = decision.filter(|decision| decision.is_allowed()).map_or(Duration::ZERO, Decision::delay);
-        if self.is_in_line() && !delay.is_zero() {
-            self.policy().meter().waited(Fate::Delayed, delay);
+    fn is_answered(&mut self, decision: Option<&Decision>) {
+        self.since = None;
+        if let Some(policy) = self.in_line() {
+            policy.meter().leave_queue();
+            let delay = decision.filter(|decision| decision.is_allowed()).map_or(Duration::ZERO, Decision::delay);
+            if !delay.is_zero() {
+                policy.meter().waited(Fate::Delayed, delay);
+            }
         }
+    }
+
+    fn proceed(&mut self) -> Progress {
+        let progress = self.charging.proceed(&self.shared);
+        if !matches!(progress, Progress::Done(_)) {
+            self.begin();
+        }
+        progress
+    }
+
+    fn bid(&self) -> &Bid {
+        &self.charging.bids[self.charging.next]
+    }
+
+    /// The policy that makes it wait for a turn. Shadows do not.
+    fn in_line(&self) -> Option<&Policy> {
+        Some(&self.shared.policies[self.bid().policy]).filter(|policy| policy.delays() && !policy.is_shadow())
     }
 }
 
-impl Drop for Stay<'_> {
+impl Drop for Waiter {
     fn drop(&mut self) {
-        if self.is_in_line() {
-            self.policy().meter().leave_queue();
-        }
-        if self.has_ended {
-            return;
+        let Some(since) = self.since else { return };
+        if let Some(policy) = self.in_line() {
+            policy.meter().leave_queue();
+            policy.meter().waited(Fate::Cancelled, since.elapsed());
         }
         // What was charged stays so.
-        note(self.policies, self.charged, true);
-        self.policy().note(Fate::Cancelled, Some(&self.bid.key), None);
-        if self.is_in_line() {
-            self.policy().meter().waited(Fate::Cancelled, self.since.elapsed());
-        }
+        note(&self.shared.policies, &self.charging.bids[..self.charging.next], true);
+        let bid = self.bid();
+        self.shared.policies[bid.policy].note(Fate::Cancelled, Some(&bid.key), None);
     }
 }
 

@@ -303,9 +303,15 @@ async fn waiters_who_leave() {
     }
     drop(waiting);
     assert_eq!(metrics.of(QUEUED), "0");
+    // One who leaves before the future is polled.
+    let mut service = layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) }));
+    let unpolled = tower::Service::call(&mut service, by("a"));
+    assert_eq!(metrics.of(QUEUED), "1");
+    drop(unpolled);
+    assert_eq!(metrics.of(QUEUED), "0");
     // What the bucket charged stays charged.
-    metrics.assert_results(&[("queue allowed", 1), ("queue cancelled", 5), ("bucket allowed", 6)]);
-    assert_eq!(metrics.of(r#"request_time_in_queue_seconds_count{policy="queue",result="cancelled"}"#), "5");
+    metrics.assert_results(&[("queue allowed", 1), ("queue cancelled", 6), ("bucket allowed", 7)]);
+    assert_eq!(metrics.of(r#"request_time_in_queue_seconds_count{policy="queue",result="cancelled"}"#), "6");
 }
 
 #[tokio::test(start_paused = true)]

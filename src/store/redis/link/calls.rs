@@ -21,7 +21,7 @@ mod with_metrics {
     const DURATION: &str = "tower_sluice.rate_limiting.store.call.duration";
 
     /// One histogram of those that were answered, and one for each reason why others were not.
-    pub(in super::super) struct Calls {
+    pub(in crate::store::redis::link) struct Calls {
         answered: OnceLock<Histogram>,
         failed: [OnceLock<Histogram>; REASONS],
     }
@@ -30,11 +30,11 @@ mod with_metrics {
     const REASONS: usize = Reason::Misconfigured as usize + 1;
 
     impl Calls {
-        pub(in super::super) const fn new() -> Self {
+        pub(in crate::store::redis::link) const fn new() -> Self {
             Self { answered: OnceLock::new(), failed: [const { OnceLock::new() }; REASONS] }
         }
 
-        pub(in super::super) fn note(&self, start: Instant, fault: Option<&Fault>) {
+        pub(in crate::store::redis::link) fn note(&self, start: Instant, fault: Option<&Fault>) {
             let (histogram, result) = match fault.map(Fault::reason) {
                 None => (&self.answered, "ok"),
                 Some(reason) => (&self.failed[reason as usize], reason.label()),
@@ -54,14 +54,14 @@ mod with_metrics {
 mod without_metrics {
     use super::{Fault, Instant};
 
-    pub(in super::super) struct Calls;
+    pub(in crate::store::redis::link) struct Calls;
 
     impl Calls {
-        pub(in super::super) const fn new() -> Self {
+        pub(in crate::store::redis::link) const fn new() -> Self {
             Self
         }
 
         #[allow(clippy::unused_self, reason = "as with it")]
-        pub(in super::super) const fn note(&self, _start: Instant, _fault: Option<&Fault>) {}
+        pub(in crate::store::redis::link) const fn note(&self, _start: Instant, _fault: Option<&Fault>) {}
     }
 }
