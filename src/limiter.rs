@@ -8,7 +8,7 @@ use crate::backlog::Backlog;
 use crate::claim::Claim;
 use crate::decision::{Check, Decision, Receipt};
 use crate::partition::PartitionKey;
-use crate::store::{MemoryStore, Store};
+use crate::store::{MemoryStore, Stats, Store};
 use crate::terms::Terms;
 
 /// Decides whether a key may have `cost` units, now or later.
@@ -113,6 +113,11 @@ pub trait Limiter: Send + Sync + 'static {
     fn backlog(&self) -> Option<Backlog> {
         None
     }
+
+    /// How full it is, and how its servers are; by default, nothing is told. For gauges: not on the path of requests.
+    fn stats(&self) -> Stats {
+        Stats::default()
+    }
 }
 
 impl<L: Limiter + ?Sized> Limiter for Arc<L> {
@@ -170,6 +175,10 @@ impl<L: Limiter + ?Sized> Limiter for Arc<L> {
 
     fn backlog(&self) -> Option<Backlog> {
         (**self).backlog()
+    }
+
+    fn stats(&self) -> Stats {
+        (**self).stats()
     }
 }
 
@@ -263,6 +272,10 @@ impl<A: Algorithm, S: Store<A>> Limiter for RateLimiter<A, S> {
 
     fn terms(&self) -> Option<Terms> {
         Some(self.algorithm.terms())
+    }
+
+    fn stats(&self) -> Stats {
+        self.store.stats(&self.algorithm)
     }
 }
 

@@ -12,6 +12,7 @@ use crate::head::{RequestHead, ResponseHead};
 use crate::health::{Health, Turn};
 use crate::key::{Global, KeyExtractor, Sameness};
 use crate::limiter::{IntoLimiter, Limiter};
+use crate::meter::{Fate, Meter};
 use crate::partition::PartitionKey;
 use crate::penalty::Penalty;
 use crate::telemetry;
@@ -53,6 +54,7 @@ pub struct Policy {
     reported: AtomicBool,
     health: Health,
     sameness: Sameness,
+    meter: Meter,
 }
 
 type Condition = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
@@ -108,9 +110,10 @@ impl Policy {
     /// The name is what clients and dashboards see: letters, digits and ``!#$%&'*+-.^_`|~:/``, a
     /// letter or `*` first. [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) checks it.
     pub fn new(name: impl Into<Arc<str>>, limiter: impl IntoLimiter) -> Self {
-        let limiter = limiter.into_limiter();
+        let (name, limiter) = (name.into(), limiter.into_limiter());
         Self {
-            name: name.into(),
+            meter: Meter::new(Arc::clone(&name), limiter.delays()),
+            name,
             delays: limiter.delays(),
             limiter,
             key: Box::new(Global),
@@ -372,10 +375,23 @@ impl Policy {
 
     pub(crate) fn count_failure(&self) {
         self.failures.fetch_add(1, Ordering::Relaxed);
+        self.meter.failed();
     }
 
     pub(crate) fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
+    }
+
+    pub(crate) const fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    /// Counts what became of a request, and tells whoever listens at `debug`.
+    #[inline]
+    pub(crate) fn note(&self, fate: Fate, key: Option<&PartitionKey>, decision: Option<&Decision>) {
+        self.meter.count(fate);
+        let route = self.meter.route().map(AsRef::as_ref);
+        telemetry::judged(route, &self.name, fate.as_str(), key, decision);
     }
 
     /// Logs a mistake in the set-up the first time that it shows.

@@ -1,15 +1,17 @@
-//! What is logged: mistakes in the set-up, once each, and transitions. Never a key, and nothing per
-//! refusal: an attacker would write the log.
+//! What is logged: mistakes in the set-up, once each, and transitions. Never a key, and above `debug` nothing per
+//! request: an attacker would write the log.
 
 #![cfg_attr(not(feature = "axum"), allow(dead_code))]
 
 #[cfg(feature = "tracing")]
 mod with_tracing {
-    use std::fmt::Display;
-    use std::sync::Once;
+    use std::fmt::{self, Display};
     use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::{Once, OnceLock};
 
-    use crate::decision::LimiterError;
+    use crate::decision::{Decision, LimiterError};
+    use crate::partition::PartitionKey;
+    use crate::sip::Secret;
 
     const TARGET: &str = "tower_sluice";
 
@@ -23,6 +25,45 @@ mod with_tracing {
 
     pub(crate) fn limiter_recovered(policy: &str) {
         tracing::warn!(target: TARGET, policy, "limiter recovered");
+    }
+
+    /// Names as in OpenTelemetry where it has one. Its `client.address` is none of them: a key may be an address, but
+    /// shows only as a hash, whose secret ends with the process.
+    #[inline]
+    pub(crate) fn judged(
+        route: Option<&str>,
+        policy: &str,
+        result: &str,
+        key: Option<&PartitionKey>,
+        decision: Option<&Decision>,
+    ) {
+        tracing::debug!(
+            target: TARGET,
+            policy,
+            http.route = route,
+            result,
+            key.hash = key.map(|key| tracing::field::display(KeyHash::of(key))),
+            limit = decision.map(Decision::limit),
+            remaining = decision.map(Decision::remaining),
+            delay = decision.map(|decision| tracing::field::debug(decision.delay())),
+            retry_after = decision.and_then(Decision::retry_after).map(tracing::field::debug),
+            "judged"
+        );
+    }
+
+    struct KeyHash(u64);
+
+    impl KeyHash {
+        fn of(key: &PartitionKey) -> Self {
+            static SECRET: OnceLock<Secret> = OnceLock::new();
+            Self(SECRET.get_or_init(Secret::random).mark(key.as_bytes()))
+        }
+    }
+
+    impl Display for KeyHash {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "{:016x}", self.0)
+        }
     }
 
     /// Looks at the first responses of the process only.
@@ -108,8 +149,17 @@ mod with_tracing {
 mod without_tracing {
     use std::fmt::Display;
 
-    use crate::decision::LimiterError;
+    use crate::decision::{Decision, LimiterError};
+    use crate::partition::PartitionKey;
 
+    pub(crate) fn judged(
+        _route: Option<&str>,
+        _policy: &str,
+        _result: &str,
+        _key: Option<&PartitionKey>,
+        _decision: Option<&Decision>,
+    ) {
+    }
     pub(crate) fn misconfigured(_policy: &str, _problem: &str) {}
     pub(crate) fn limiter_failed(_policy: &str, _error: &LimiterError, _requests: &str) {}
     pub(crate) fn limiter_recovered(_policy: &str) {}

@@ -19,7 +19,7 @@ const PICTURE: &[(&str, &[&str])] = &[
     // Pure mathematics.
     ("algorithm", &["decision", "quota", "terms", "time"]),
     ("sync", &[]),
-    ("telemetry", &["decision"]),
+    ("telemetry", &["decision", "partition", "sip"]),
     // State and time.
     ("store", &["algorithm", "claim", "decision", "partition", "quota", "sip", "sync", "telemetry", "time"]),
     // One decision.
@@ -35,8 +35,9 @@ const PICTURE: &[(&str, &[&str])] = &[
     ("body", &["telemetry"]),
     ("key", &["head", "partition", "telemetry"]),
     ("health", &["time"]),
+    ("meter", &["store"]),
     ("penalty", &["algorithm", "decision", "limiter", "partition", "quota", "store", "time"]),
-    ("policy", &["decision", "head", "health", "key", "limiter", "partition", "penalty", "telemetry", "time"]),
+    ("policy", &["decision", "head", "health", "key", "limiter", "meter", "partition", "penalty", "telemetry", "time"]),
     ("tiers", &["head", "policy"]),
     ("verdict", &["decision", "policy"]),
     ("rejection", &["headers", "key", "policy", "verdict"]),
@@ -69,6 +70,7 @@ const PICTURE: &[(&str, &[&str])] = &[
             "head",
             "headers",
             "key",
+            "meter",
             "partition",
             "policy",
             "rejection",

@@ -33,12 +33,12 @@ impl io::Write for Log {
 }
 
 impl Log {
-    /// Everything that is logged meanwhile, at any level.
+    /// Everything that is logged meanwhile, but for the decisions at `debug`.
     fn of(during: impl FnOnce()) -> Vec<String> {
         let log = Self::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::TRACE)
+            .with_max_level(tracing::Level::INFO)
             .with_ansi(false)
             .without_time()
             .with_writer(move || writer.clone())

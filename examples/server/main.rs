@@ -11,14 +11,14 @@
 //! The same port speaks gRPC: `sluice.example.v1.Echo/Echo` of `examples/echo.proto`.
 
 mod echo;
+mod metrics;
 mod page;
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use axum::extract::{Request, State};
@@ -31,10 +31,10 @@ use axum::{Json, Router};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tower_sluice::RequestHead;
 use tower_sluice::config::{Config, ConfigError};
 use tower_sluice::key::{User, peer_addr};
 use tower_sluice::store::Redis;
-use tower_sluice::{RequestHead, Verdict};
 
 const DEFAULT_CONFIG: &str = include_str!("../server.toml");
 const OWN_PATHS: [&str; 7] = ["/", "/page.css", "/page.js", "/live", "/whoami", "/healthz", "/metrics"];
@@ -126,7 +126,8 @@ async fn told_to_stop() {
 
 fn app(config: Config) -> Router {
     let started = Instant::now();
-    let metrics = Arc::new(Metrics::default());
+    let metrics = metrics::install();
+    let config = Arc::new(config);
     let mut tallies = Vec::new();
     let mut app = Router::new();
     for route in config.routes() {
@@ -145,8 +146,7 @@ fn app(config: Config) -> Router {
         for path in route.paths() {
             let mut endpoint = if path == echo::PATH { any(echo::echo) } else { any(answer.clone()) };
             if let Some(layer) = route.layer() {
-                let counting = middleware::from_fn_with_state((Arc::clone(&metrics), Arc::clone(&name)), count);
-                endpoint = endpoint.layer(layer.clone().with_verdict().with_server_timing()).layer(counting);
+                endpoint = endpoint.layer(layer.clone().with_verdict().with_server_timing());
             }
             let counting = middleware::from_fn_with_state(Arc::clone(&tally), page::count);
             app = app.route(path, endpoint.layer(counting));
@@ -156,11 +156,10 @@ fn app(config: Config) -> Router {
     if !has_echo {
         app = app.route(echo::PATH, any(echo::echo));
     }
-    let config = Arc::new(config);
     app.merge(page::router(Arc::clone(&config), tallies))
         .route("/healthz", get(|| async { "ok\n" }))
-        .route("/whoami", get(whoami).with_state(config))
-        .route("/metrics", get(scrape).with_state(metrics))
+        .route("/whoami", get(whoami).with_state(Arc::clone(&config)))
+        .route("/metrics", get(metrics::scrape).with_state((metrics, config)))
         .layer(middleware::from_fn(authenticate))
 }
 
@@ -190,43 +189,4 @@ async fn whoami(State(config): State<Arc<Config>>, request: Request) -> Response
         "keys": routes,
     }))
     .into_response()
-}
-
-#[derive(Default)]
-struct Metrics {
-    requests: Mutex<BTreeMap<Labels, u64>>,
-}
-
-/// Route, policy and result.
-type Labels = (Arc<str>, String, &'static str);
-
-/// Counts what the policies of a route decided, as its responses tell.
-async fn count(State((metrics, route)): State<(Arc<Metrics>, Arc<str>)>, request: Request, next: Next) -> Response {
-    let response = next.run(request).await;
-    if let Some(verdict) = response.extensions().get::<Verdict>() {
-        let mut requests = metrics.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        for policy in verdict.policies() {
-            let result = match (policy.decision().is_allowed(), policy.is_shadow()) {
-                // Admitted by this one, but refused by another: not counted.
-                (true, _) if !verdict.is_allowed() => continue,
-                (true, _) if policy.decision().delay().is_zero() => "allowed",
-                (true, _) => "delayed",
-                (false, false) => "denied",
-                (false, true) => "shadow-denied",
-            };
-            *requests.entry((Arc::clone(&route), policy.name().to_owned(), result)).or_default() += 1;
-        }
-    }
-    response
-}
-
-/// Prometheus' text format. Route and policy names come from the configuration, and are plain.
-async fn scrape(State(metrics): State<Arc<Metrics>>) -> impl IntoResponse {
-    const NAME: &str = "tower_sluice_rate_limiting_requests_total";
-    let mut text = format!("# HELP {NAME} Requests judged, by route, policy and result.\n# TYPE {NAME} counter\n");
-    for ((route, policy, result), count) in &*metrics.requests.lock().unwrap_or_else(PoisonError::into_inner) {
-        writeln!(text, "{NAME}{{route=\"{route}\",policy=\"{policy}\",result=\"{result}\"}} {count}")
-            .expect("a string takes all that is written");
-    }
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text)
 }

@@ -260,7 +260,7 @@ impl Route {
         } else {
             // Each policy and their names were checked where their lines are known.
             let layer = RateLimitLayer::try_new(policies).map_err(|error| source.error(&at, error))?;
-            Some(answer.apply_to(layer))
+            Some(answer.apply_to(layer).with_route(paths[0].as_str()))
         };
         Ok(Self { paths, line, layer, keys, words })
     }

@@ -14,6 +14,7 @@ use crate::decision::{Check, Decision, LimiterError, Receipt};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::partition::PartitionKey;
 use crate::quota::Quota;
+use crate::store::Stats;
 use crate::store::redis::{Place, Redis, RedisLine, UnfitQuota, mark, of_guard};
 use crate::terms::Terms;
 
@@ -403,6 +404,10 @@ impl Limiter for RedisQueue {
     /// Without a time: each waits on a timer of its own.
     fn backlog(&self) -> Option<Backlog> {
         Some(Backlog::new(self.waiting(), None))
+    }
+
+    fn stats(&self) -> Stats {
+        Stats { nodes: self.redis.health(), ..Stats::default() }
     }
 }
 

@@ -3,11 +3,13 @@
 mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
+mod stats;
 
 pub use self::memory::{MemoryStore, WhenFull};
 #[cfg(feature = "redis")]
 #[doc(no_inline)]
 pub use self::redis::{Redis, RedisStore};
+pub use self::stats::{Stats, TableStats};
 
 use crate::algorithm::Algorithm;
 use crate::claim::Claim;
@@ -73,5 +75,11 @@ pub trait Store<A: Algorithm>: Send + Sync + 'static {
     fn enlist(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Claim> {
         let _ = (algorithm, key, cost);
         None
+    }
+
+    /// How it is doing; by default, nothing is told. Asked now and then, by whoever fills gauges.
+    fn stats(&self, algorithm: &A) -> Stats {
+        let _ = algorithm;
+        Stats::default()
     }
 }

@@ -43,7 +43,7 @@
 use super::slots::{LINES_PER_PAGE, PAGE, SLOTS, Slot, Slots, before_a_step, in_order};
 use super::ticks::{Ruling, Tick, TickBucket};
 use super::word::{Tag, Word};
-use super::{Pressure, WhenFull};
+use super::{Pressure, WhenFull, census};
 use crate::decision::{Decision, Receipt};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
@@ -165,6 +165,25 @@ impl CompactTable {
                 return;
             }
         }
+    }
+
+    /// How many keys owe something, estimated from some pages if there are many.
+    pub(super) fn live(&self, now: Tick) -> u64 {
+        let pages = self.lines.div_ceil(LINES_PER_PAGE);
+        let looked_at = pages.min(census::LINES / LINES_PER_PAGE);
+        let (mut live, mut seen) = (0, 0);
+        for index in 0..looked_at {
+            let first = index * pages / looked_at * LINES_PER_PAGE;
+            for line in first..self.lines.min(first + LINES_PER_PAGE) {
+                let owes = |slot: &Slot<'_>| {
+                    let (word, _, at) = self.read(line, *slot, now);
+                    word.debt(at.count) > 0
+                };
+                live += self.slots.line(line).filter(owes).count();
+                seen += 1;
+            }
+        }
+        census::extrapolate(live, seen, self.lines)
     }
 
     /// The first home is drawn from the upper half of the hash, the tag from the lower 28 bits, and the

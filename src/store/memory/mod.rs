@@ -1,3 +1,4 @@
+mod census;
 mod compact;
 mod line;
 #[cfg(all(test, sluice_loom))]
@@ -15,7 +16,7 @@ use self::compact::CompactTable;
 use self::pressure::Pressure;
 use self::ticks::TickBucket;
 use self::wide::WideTable;
-use super::Store;
+use super::{Stats, Store, TableStats};
 use crate::algorithm::Algorithm;
 use crate::decision::{Check, Decision, Receipt};
 use crate::partition::PartitionKey;
@@ -291,6 +292,21 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
             Table::Wide(table) => table.reset(hash),
         }
         Some(self.check(algorithm, key, 0))
+    }
+
+    /// Looks at 4,096 slots at most: some 10 µs, and 50 if they are not in the processor's caches.
+    fn stats(&self, algorithm: &A) -> Stats {
+        let live = match self.table(algorithm) {
+            Table::Compact { table, started } => table.live(table.bucket().tick(self.since(*started))),
+            Table::Wide(table) => table.live(algorithm, self.clock.now()),
+        };
+        let table = TableStats {
+            capacity: self.capacity as u64,
+            live,
+            evicted_live: self.evicted_live(),
+            turned_away: self.turned_away(),
+        };
+        Stats { table: Some(table), ..Stats::default() }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::line::{Line, SLOTS, Tag};
-use super::{Pressure, WhenFull};
+use super::{Pressure, WhenFull, census};
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Receipt};
 use crate::time::{self, Timestamp};
@@ -152,6 +152,15 @@ impl<S: Copy> WideTable<S> {
         low.remove(tag);
         // Both stay locked: see below.
         self.lock(high).remove(tag);
+    }
+
+    /// How many keys owe something, estimated from some lines if there are many. Keys are spread evenly.
+    pub(super) fn live<A: Algorithm<State = S>>(&self, algorithm: &A, now: Timestamp) -> u64 {
+        let lines = self.lines.len();
+        let seen = lines.min(census::LINES);
+        let is_free = |state: &S| algorithm.expires_at(state) <= now;
+        let live = (0..seen).map(|index| SLOTS - self.lock(index * lines / seen).free(is_free)).sum();
+        census::extrapolate(live, seen, lines)
     }
 
     fn with_found<R>(&self, hash: u64, act: impl FnOnce(Option<&mut S>) -> R) -> R {

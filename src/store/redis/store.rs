@@ -14,7 +14,7 @@ use super::together::RedisClaim;
 use crate::claim::Claim;
 use crate::decision::{Check, Decision, Receipt};
 use crate::partition::PartitionKey;
-use crate::store::{MemoryStore, Store};
+use crate::store::{MemoryStore, Stats, Store};
 
 /// Keeps the budgets of one limiter on Redis (6.2 or later) or Valkey, where all processes that name it alike share them.
 ///
@@ -176,6 +176,10 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
     fn enlist(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Claim> {
         let asking = self.asking(algorithm, key);
         if asking.is_leased(cost) { None } else { Some(Claim::new(RedisClaim::new(asking, cost))) }
+    }
+
+    fn stats(&self, _: &A) -> Stats {
+        Stats { nodes: self.inner.redis.health(), ..Stats::default() }
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::address;
+use super::calls::Calls;
 use super::cluster::Cluster;
 use super::fault::{Fault, Reason};
 use super::node::{Node, Terms};
@@ -115,7 +116,7 @@ impl RedisBuilder {
                 Topology::Cluster(Cluster::new(seeds, terms.clone())?)
             }
         };
-        Ok(Redis(Arc::new(Inner { topology, terms, prefix: self.prefix, secret: self.secret })))
+        Ok(Redis(Arc::new(Inner { topology, terms, prefix: self.prefix, secret: self.secret, calls: Calls::new() })))
     }
 }
 

@@ -7,6 +7,7 @@ mod address;
 mod alone;
 mod breaker;
 mod builder;
+mod calls;
 mod cluster;
 mod command;
 mod eviction;
@@ -33,6 +34,7 @@ pub use self::fault::{Fault, Reason};
 pub use self::node::NodeHealth;
 
 use self::builder::Servers;
+use self::calls::Calls;
 use self::node::{Answer, Terms, Times};
 use self::topology::Topology;
 use super::call::Call;
@@ -63,6 +65,7 @@ struct Inner {
     terms: Arc<Terms>,
     prefix: String,
     secret: Vec<u8>,
+    calls: Calls,
 }
 
 /// A call is not passed on more often than this.
@@ -142,6 +145,7 @@ impl Redis {
         if answer.as_ref().is_err_and(Fault::doubts_topology) {
             self.0.topology.doubt();
         }
+        self.0.calls.note(start, answer.as_ref().err());
         answer
     }
 

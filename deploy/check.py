@@ -1,0 +1,220 @@
+"""Puts the example server under all kinds of requests, and asks a real Prometheus every question of the dashboard and
+of the alerts. Run by `scripts/prometheus`:
+
+    check.py SERVER PROMETHEUS PID_OF_REDIS
+
+Exits with 1 if a query has no data, or data that cannot be.
+"""
+
+import http.client
+import json
+import math
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+import urllib.parse
+from collections import Counter
+from pathlib import Path
+
+HERE = Path(__file__).parent
+NAME = "tower_sluice_rate_limiting_"
+LABELS = {"__name__", "instance", "job", "le", "node", "policy", "result", "route"}
+# What must not fire after this traffic, and what must. Of how fast the store is, a busy machine says nothing.
+SILENT = {"RateLimitTableFull", "RateLimitTableFillingUp", "RateLimitQueueSlow"}
+FIRING = {"RateLimitStoreDown", "RateLimitStoreFailing", "RateLimitManyRefused", "RateLimitNoKey"}
+CLIENT = "somebody-4711"
+
+
+def address(url):
+    url = urllib.parse.urlsplit(url)
+    return url.hostname, url.port
+
+
+class Traffic:
+    """Requests, and what came of them by path and status."""
+
+    def __init__(self, server):
+        self.server = address(server)
+        self.answers = Counter()
+        self.lock = threading.Lock()
+
+    def send(self, path, count=1, client=True):
+        connection = http.client.HTTPConnection(*self.server, timeout=20)
+        for _ in range(count):
+            connection.request("GET", path, headers={"x-client": CLIENT} if client else {})
+            answer = connection.getresponse()
+            answer.read()
+            with self.lock:
+                self.answers[path, answer.status] += 1
+        connection.close()
+
+    def at_once(self, path, count):
+        threads = [threading.Thread(target=self.send, args=(path,)) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def leave(self, path):
+        """Asks, and hangs up before the answer."""
+        with socket.create_connection(self.server, timeout=20) as connection:
+            connection.sendall(f"GET {path} HTTP/1.1\r\nhost: test\r\nx-client: {CLIENT}\r\n\r\n".encode())
+            time.sleep(0.1)
+
+    def metrics(self):
+        connection = http.client.HTTPConnection(*self.server, timeout=20)
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        connection.close()
+        return text
+
+
+class Prometheus:
+    def __init__(self, url):
+        self.address = address(url)
+
+    def get(self, path, **query):
+        connection = http.client.HTTPConnection(*self.address, timeout=20)
+        connection.request("GET", path + "?" + urllib.parse.urlencode(query, doseq=True))
+        answer = json.load(connection.getresponse())
+        connection.close()
+        assert answer["status"] == "success", f"{query}: {answer}"
+        return answer["data"]
+
+    def query(self, query):
+        """The values, by their labels."""
+        result = self.get("/api/v1/query", query=query)["result"]
+        return {tuple(sorted(it["metric"].items())): float(it["value"][1]) for it in result}
+
+    def total(self, query):
+        return sum(self.query(query).values())
+
+
+def until(what, seconds, is_so):
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, f"not within {seconds} s: {what}"
+        time.sleep(0.2)
+
+
+def drive(traffic, prometheus, redis):
+    # Counters must have been seen before they move, or Prometheus does not see them move.
+    until("the first scrape", 30, lambda: len(prometheus.query(NAME + "requests_total")) > 20)
+    # That of a store begins with its first call.
+    traffic.send("/shared", 5)
+    until("a call", 30, lambda: prometheus.query(NAME + "store_call_duration_seconds_count"))
+    traffic.send("/bucket", 2_000)
+    traffic.send("/keyed", 20)
+    traffic.send("/keyed", 10, client=False)
+    traffic.send("/shared", 45)
+    # One passes and ten wait: those who stay for two seconds, so that Prometheus sees them, and the one who leaves.
+    waiting = traffic.at_once("/queue", 10) + traffic.at_once("/shared-queue", 3)
+    time.sleep(0.3)
+    traffic.leave("/queue")
+    until("somebody waits", 20, lambda: prometheus.total(NAME + "queued_requests") > 0)
+    for thread in waiting:
+        thread.join(30)
+    os.kill(redis, signal.SIGKILL)
+    traffic.send("/shared", 50)
+    # A scrape after the last request.
+    last = time.time()
+    stamp = f'min(timestamp({NAME}queued_requests))'
+    until("the last scrape", 30, lambda: min(prometheus.query(stamp).values(), default=0) > last + 1)
+
+
+def check_counts(traffic, prometheus):
+    """Prometheus knows what the clients saw, to the request."""
+    for path in ["/bucket", "/keyed", "/shared", "/queue", "/shared-queue"]:
+        policy = path.strip("/")
+
+        def counted(results):
+            return prometheus.total(f'{NAME}requests_total{{route="{path}", policy="{policy}", result=~"{results}"}}')
+
+        for status, results in [(200, "allowed|delayed"), (429, "denied"), (400, "no-key")]:
+            seen = traffic.answers[path, status]
+            assert counted(results) == seen, f"{path}: {status} {seen} times, counted {counted(results)}"
+        print(f"{path}: {dict((s, n) for (p, s), n in sorted(traffic.answers.items()) if p == path)}, as counted")
+    assert {status for (_, status) in traffic.answers} == {200, 400, 429}, traffic.answers
+    total = lambda name: prometheus.total(NAME + name)
+    assert total('requests_total{route="/bucket", policy="watch", result="shadow-denied"}') == 2
+    assert total('requests_total{route="/queue", result="cancelled"}') == 1
+    assert total('requests_total{route="/queue", result="delayed"}') >= 5
+    assert total('limiter_failures_total{policy="shared"}') == 50
+    assert total("queued_requests") == 0, "nobody waits any more"
+    assert total('table_capacity{policy="bucket"}') == 65_536
+    assert total('store_breaker{policy="shared"}') >= 1
+    answered = total('store_call_duration_seconds_count{result="ok"}')
+    assert answered >= 1, "calls to Redis were answered"
+
+
+def check_labels(traffic, prometheus):
+    series = prometheus.get("/api/v1/series", **{"match[]": '{__name__=~"tower_sluice_.*"}'})
+    labels = {label for one in series for label in one}
+    assert labels <= LABELS, f"labels {labels - LABELS}"
+    text = traffic.metrics()
+    assert CLIENT not in text and '127.0.0.1"' not in text, "a key shows"
+    print(f"{len(series)} series, labels {' '.join(sorted(labels))}")
+
+
+def selectors(query):
+    return re.findall(NAME + r"\w+(?:\{[^}]*\})?", query)
+
+
+def check_query(prometheus, where, query, must_have_data=True):
+    for selector in selectors(query):
+        assert prometheus.query(selector), f"{where}: nothing is exported as {selector}"
+    values = prometheus.query(query)
+    # A share or a quantile of nothing is not a number.
+    numbers = [value for value in values.values() if not math.isnan(value)]
+    assert all(value >= 0 and math.isfinite(value) for value in numbers), f"{where}: {query}: {values}"
+    assert numbers or not must_have_data, f"{where}: no data for {query}"
+    return numbers
+
+
+def check_dashboard(prometheus):
+    dashboard = json.loads((HERE / "dashboard.json").read_text())
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]["query"]).groups()
+            assert prometheus.query(f'{metric}{{{label}!=""}}'), f"variable {label}"
+    count = 0
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            query = target["expr"].replace("$__rate_interval", "2m")
+            query = re.sub(r'"\$(route|policy)"', '".*"', query)
+            assert "$" not in query, query
+            check_query(prometheus, panel["title"], query)
+            for label in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]):
+                assert any(dict(key).get(label) for key in prometheus.query(query)), f"{panel['title']}: {label}"
+            count += 1
+    print(f"dashboard: {len(dashboard['panels'])} panels, {count} queries with data")
+
+
+def check_alerts(prometheus):
+    rules = [rule for group in prometheus.get("/api/v1/rules")["groups"] for rule in group["rules"]]
+    assert {rule["name"] for rule in rules} >= SILENT | FIRING
+    for rule in rules:
+        name = rule["name"]
+        holds = bool(check_query(prometheus, name, rule["query"], must_have_data=False))
+        assert rule["health"] == "ok", rule
+        assert not (holds and name in SILENT), f"{name} fires"
+        assert holds or name not in FIRING, f"{name} does not fire: {rule['query']}"
+        print(f"{name}: {'holds' if holds else 'does not hold'}")
+
+
+def main():
+    server, prometheus, redis = sys.argv[1:]
+    traffic, prometheus = Traffic(server), Prometheus(prometheus)
+    drive(traffic, prometheus, int(redis))
+    check_counts(traffic, prometheus)
+    check_labels(traffic, prometheus)
+    check_dashboard(prometheus)
+    check_alerts(prometheus)
+    print("Prometheus sees what the clients saw")
+
+
+if __name__ == "__main__":
+    main()

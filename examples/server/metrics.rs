@@ -1,0 +1,45 @@
+//! What Prometheus is told, by an exporter that belongs to the `metrics` crate.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tokio::time::interval;
+use tower_sluice::config::Config;
+
+/// In seconds: from what a timer cannot tell to the longest wait there is by default.
+const WAITS: [f64; 11] = [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+
+/// In seconds: from a server next door to one that does not answer.
+const CALLS: [f64; 10] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1];
+
+/// To be called before the first request.
+pub(crate) fn install() -> PrometheusHandle {
+    let waits = Matcher::Suffix("time_in_queue".to_owned());
+    let calls = Matcher::Suffix("call.duration".to_owned());
+    let handle = PrometheusBuilder::new()
+        .with_recommended_naming(true)
+        .set_buckets_for_metric(waits, &WAITS)
+        .and_then(|builder| builder.set_buckets_for_metric(calls, &CALLS))
+        .expect("there are buckets")
+        .install_recorder()
+        .expect("nobody else installs one");
+    let kept = handle.clone();
+    tokio::spawn(async move {
+        // Or samples would pile up until somebody scrapes.
+        let mut ticks = interval(Duration::from_secs(5));
+        loop {
+            ticks.tick().await;
+            kept.run_upkeep();
+        }
+    });
+    handle
+}
+
+pub(crate) async fn scrape(State((metrics, config)): State<(PrometheusHandle, Arc<Config>)>) -> impl IntoResponse {
+    config.routes().iter().filter_map(|route| route.layer()).for_each(|layer| layer.observe());
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render())
+}

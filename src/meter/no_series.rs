@@ -1,0 +1,20 @@
+//! Without the feature `metrics`, nothing is counted.
+
+use std::time::Duration;
+
+use super::{Fate, Labels};
+
+#[derive(Debug)]
+pub(super) struct Series;
+
+impl Series {
+    pub(super) const fn new() -> Self {
+        Self
+    }
+
+    pub(super) fn count(&self, _labels: &Labels, _fate: Fate) {}
+    pub(super) fn failed(&self, _labels: &Labels) {}
+    pub(super) fn enter_queue(&self, _labels: &Labels) {}
+    pub(super) fn leave_queue(&self, _labels: &Labels) {}
+    pub(super) fn waited(&self, _labels: &Labels, _fate: Fate, _time: Duration) {}
+}

@@ -1,0 +1,30 @@
+#[cfg(feature = "redis")]
+use super::redis::NodeHealth;
+
+/// How full a limiter is, and how the servers are that it asks; for gauges.
+///
+/// One of your own begins with `Stats::default()`, which tells nothing.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The table in this process's memory that holds the budgets, if one does.
+    pub table: Option<TableStats>,
+    /// The servers that were heard of so far, if the budgets are there.
+    #[cfg(feature = "redis")]
+    pub nodes: Vec<NodeHealth>,
+}
+
+/// How full a [`MemoryStore`](super::MemoryStore) is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TableStats {
+    /// How many live keys it holds without losing one.
+    pub capacity: u64,
+    /// How many keys owe something now. Counted if there is room for up to 2,048 keys; else estimated from 4,096 of
+    /// the slots, mostly to within 2 % of the capacity.
+    pub live: u64,
+    /// How many keys were forgotten while they still owed something, see [`WhenFull`](super::WhenFull).
+    pub evicted_live: u64,
+    /// How many requests of new keys were refused or had to share.
+    pub turned_away: u64,
+}

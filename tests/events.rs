@@ -1,0 +1,137 @@
+//! Events: one per decision at `debug`, transitions at `warn`, and never a key.
+//!
+//! One test, since what a callsite costs is kept for the process.
+
+#![cfg(all(feature = "http", feature = "tracing"))]
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use futures_util::FutureExt;
+use http::{Request, Response};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::key::HeaderKey;
+use tower_sluice::{Check, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::Interest;
+use tracing::{Event, Level, Metadata, Subscriber};
+
+type Fields = BTreeMap<String, String>;
+
+/// Keeps all events, and counts how often it is asked whether it wants one.
+#[derive(Clone)]
+struct Listener {
+    most: Level,
+    heard: Arc<Mutex<Heard>>,
+}
+
+#[derive(Default)]
+struct Heard {
+    events: Vec<(Level, Fields)>,
+    asked: usize,
+}
+
+impl Subscriber for Listener {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if *metadata.level() <= self.most { Interest::sometimes() } else { Interest::never() }
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        self.heard.lock().unwrap().asked += 1;
+        *metadata.level() <= self.most
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut fields = Text::default();
+        event.record(&mut fields);
+        self.heard.lock().unwrap().events.push((*event.metadata().level(), fields.0));
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        panic!("there are no spans")
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[derive(Default)]
+struct Text(Fields);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.insert(field.name().to_owned(), format!("{value:?}").trim_matches('"').to_owned());
+    }
+}
+
+/// What is heard of a flood by somebody who wants to hear so much.
+fn heard(most: Level, layer: &RateLimitLayer, requests: usize) -> Heard {
+    let listener = Listener { most, heard: Arc::default() };
+    let ok = service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(String::new()))));
+    let service = layer.layer(ok);
+    tracing::subscriber::with_default(listener.clone(), || {
+        for number in 0..requests {
+            let request = Request::builder().header("x-api-key", KEYS[number % KEYS.len()]).body(()).unwrap();
+            service.clone().oneshot(request).now_or_never().expect("answered at once").unwrap();
+        }
+    });
+    let mut heard = listener.heard.lock().unwrap();
+    std::mem::take(&mut *heard)
+}
+
+const KEYS: [&str; 4] = ["alice@example.com", "203.0.113.9", "sk-4711-secret", "bob"];
+
+fn layer(limit: u32) -> RateLimitLayer {
+    let bucket = TokenBucket::new(Quota::per_hour(limit));
+    RateLimitLayer::new(Policy::new("per-key", bucket).key(HeaderKey::from_static("x-api-key"))).with_route("/api")
+}
+
+struct Broken;
+
+impl Limiter for Broken {
+    fn check(&self, _: &PartitionKey, _: u32) -> Check {
+        Check::Ready(Err(LimiterError::new("out of reach")))
+    }
+}
+
+#[test]
+fn a_flood_of_denials_is_told_at_debug_only_and_names_nobody() {
+    // Once a callsite is known to interest nobody, the subscriber is not even asked.
+    for most in [Level::ERROR, Level::WARN, Level::INFO] {
+        let heard = heard(most, &layer(1), 10_000);
+        assert_eq!((heard.events.len(), heard.asked), (0, 0), "at {most}");
+    }
+
+    let flood = heard(Level::TRACE, &layer(2), 10_000).events;
+    assert_eq!(flood.len(), 10_000);
+    assert!(flood.iter().all(|(level, _)| *level == Level::DEBUG));
+    let results = |result: &str| flood.iter().filter(|(_, fields)| fields["result"] == result).count();
+    assert_eq!([results("allowed"), results("denied")], [8, 9_992]);
+    for (number, (_, fields)) in flood.iter().enumerate() {
+        assert_eq!([&fields["policy"], &fields["http.route"], &fields["limit"]], ["per-key", "/api", "2"]);
+        let hash = &fields["key.hash"];
+        assert!(hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()), "{hash}");
+        assert_eq!(*hash, flood[number % KEYS.len()].1["key.hash"], "one key, one hash");
+        for value in fields.values() {
+            assert!(KEYS.iter().all(|key| !value.contains(key)), "{fields:?}");
+        }
+        assert!(!fields.keys().any(|name| name.starts_with("client")), "{fields:?}");
+    }
+    let hashes: std::collections::BTreeSet<_> = flood.iter().map(|(_, fields)| &fields["key.hash"]).collect();
+    assert_eq!(hashes.len(), KEYS.len());
+    assert_eq!(flood[4].1["remaining"], "0");
+    assert!(!flood[4].1.contains_key("retry_after") && flood[8].1.contains_key("retry_after"));
+
+    // A limiter that fails is told of once, whatever the number of requests.
+    let broken = RateLimitLayer::new(Policy::new("broken", Arc::new(Broken)).key(HeaderKey::from_static("x-api-key")));
+    let outage = heard(Level::TRACE, &broken, 1_000).events;
+    let at = |level: Level| outage.iter().filter(|(of, _)| *of == level).count();
+    assert_eq!([at(Level::ERROR), at(Level::WARN), at(Level::INFO), at(Level::DEBUG)], [0, 1, 0, 1_000]);
+    assert!(outage.iter().all(|(_, fields)| fields.values().all(|value| KEYS.iter().all(|key| !value.contains(key)))));
+}

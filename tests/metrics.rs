@@ -1,0 +1,487 @@
+//! What is counted: each request once with each policy that it concerns, whatever becomes of it; and gauges that tell
+//! the truth.
+
+#![cfg(feature = "metrics")]
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use http::{Method, Request, Response};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::{FixedWindow, TokenBucket};
+use tower_sluice::key::{HeaderKey, PeerIp};
+use tower_sluice::store::redis::{Redis, RedisStore};
+use tower_sluice::store::{MemoryStore, WhenFull};
+use tower_sluice::time::ManualClock;
+use tower_sluice::{
+    Check, Decision, FailureMode, LeakyQueue, Limiter, LimiterError, MissingKey, PartitionKey, Policy, QueueOrder,
+    Quota, RateLimitLayer, RateLimiter,
+};
+
+/// What this thread counts, by an exporter that is not ours.
+struct Metrics {
+    exporter: PrometheusHandle,
+    _recorder: metrics::LocalRecorderGuard<'static>,
+}
+
+const PREFIX: &str = "tower_sluice_rate_limiting_";
+
+impl Metrics {
+    fn record() -> Self {
+        let recorder = PrometheusBuilder::new()
+            .with_recommended_naming(true)
+            .set_buckets_for_metric(Matcher::Prefix("tower_sluice".to_owned()), &[0.15, 1_000.0])
+            .unwrap()
+            .build_recorder();
+        let recorder = Box::leak(Box::new(recorder));
+        Self { exporter: recorder.handle(), _recorder: metrics::set_default_local_recorder(recorder) }
+    }
+
+    /// All series that are not zero, as Prometheus gets them, without what all names have in common.
+    fn series(&self) -> BTreeMap<String, String> {
+        let text = self.exporter.render();
+        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let series = lines.map(|line| line.rsplit_once(' ').unwrap());
+        series
+            .map(|(name, value)| (name.strip_prefix(PREFIX).expect(name).to_owned(), value.to_owned()))
+            .filter(|(_, value)| value != "0")
+            .collect()
+    }
+
+    /// What became of requests, as `policy result`.
+    fn results(&self) -> Vec<(String, u64)> {
+        let label = |name: &str, label: &str| {
+            name.split(&['{', ',', '}'][..])
+                .find_map(|part| Some(part.strip_prefix(label)?.trim_matches(&['=', '"'][..]).to_owned()))
+        };
+        let result = |(name, value): (String, String)| {
+            let policy = label(name.strip_prefix("requests_total")?, "policy=")?;
+            Some((format!("{policy} {}", label(&name, "result=")?), value.parse().unwrap()))
+        };
+        self.series().into_iter().filter_map(result).collect()
+    }
+
+    #[track_caller]
+    fn assert_results(&self, expected: &[(&str, u64)]) {
+        let expected: BTreeMap<_, _> = expected.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+        assert_eq!(self.results().into_iter().collect::<BTreeMap<_, _>>(), expected);
+    }
+
+    /// One series, `0` if it has not moved.
+    fn of(&self, name: &str) -> String {
+        self.series().remove(name).unwrap_or_else(|| "0".to_owned())
+    }
+}
+
+type Answer = Pin<Box<dyn Future<Output = u16>>>;
+
+fn begin(layer: &RateLimitLayer, request: Request<()>) -> Answer {
+    let hello = service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(String::new()))));
+    let response = layer.layer(hello).oneshot(request);
+    Box::pin(async { response.await.unwrap().status().as_u16() })
+}
+
+async fn send(layer: &RateLimitLayer, key: &str) -> u16 {
+    begin(layer, by(key)).await
+}
+
+fn by(key: &str) -> Request<()> {
+    Request::builder().header("x-api-key", key).body(()).unwrap()
+}
+
+fn bare() -> Request<()> {
+    Request::new(())
+}
+
+fn bucket(limit: u32) -> TokenBucket {
+    TokenBucket::new(Quota::per_hour(limit))
+}
+
+fn policy(name: &str, limiter: impl tower_sluice::IntoLimiter) -> Policy {
+    Policy::new(name, limiter).key(HeaderKey::from_static("x-api-key"))
+}
+
+/// Fails, at once or later, and knows nothing, or admits on its own.
+struct Broken {
+    at_once: bool,
+    has_guard: bool,
+}
+
+impl Limiter for Broken {
+    fn check(&self, _: &PartitionKey, _: u32) -> Check {
+        let error = || Err(LimiterError::new("out of reach"));
+        if self.at_once { Check::Ready(error()) } else { Check::Pending(Box::pin(async move { error() })) }
+    }
+
+    fn guard(&self, _: &PartitionKey, _: u32, _: Option<Duration>) -> Option<Check> {
+        self.has_guard.then(|| Decision::allow(9, 8).into())
+    }
+}
+
+#[tokio::test]
+async fn one_policy() {
+    let metrics = Metrics::record();
+    let layer = RateLimitLayer::new(policy("p", bucket(2)).when(|request| request.method() != Method::PUT));
+    for (key, status) in [("a", 200), ("a", 200), ("a", 429), ("a", 429), ("b", 200)] {
+        assert_eq!(send(&layer, key).await, status);
+    }
+    metrics.assert_results(&[("p allowed", 3), ("p denied", 2)]);
+    let mut put = by("a");
+    *put.method_mut() = Method::PUT;
+    assert_eq!(begin(&layer, put).await, 200);
+    assert_eq!(begin(&layer, bare()).await, 400);
+    metrics.assert_results(&[("p allowed", 3), ("p denied", 2), ("p skipped", 1), ("p no-key", 1)]);
+}
+
+#[tokio::test]
+async fn requests_without_a_key() {
+    let metrics = Metrics::record();
+    for layer in [
+        RateLimitLayer::new(policy("skip", bucket(2)).on_missing_key(MissingKey::Skip)),
+        RateLimitLayer::new(policy("share", bucket(1)).on_missing_key(MissingKey::Share)),
+        RateLimitLayer::new(policy("shadow", bucket(2)).shadow()),
+        RateLimitLayer::new(Policy::new("misconfigured", bucket(2)).key(PeerIp::new())),
+    ] {
+        for _ in 0..3 {
+            begin(&layer, bare()).await;
+        }
+    }
+    metrics.assert_results(&[
+        ("skip skipped", 3),
+        ("share allowed", 1),
+        ("share denied", 2),
+        ("shadow skipped", 3),
+        ("misconfigured no-key", 3),
+    ]);
+}
+
+#[tokio::test]
+async fn preflights() {
+    let metrics = Metrics::record();
+    let preflight = || {
+        let builder = Request::builder().method(Method::OPTIONS).header("origin", "https://a.example");
+        builder.header("access-control-request-method", "PUT").body(()).unwrap()
+    };
+    let layer = |name| RateLimitLayer::new([Policy::new(name, bucket(1)), Policy::new("other", bucket(1))]);
+    assert_eq!(begin(&layer("unseen"), preflight()).await, 200);
+    assert_eq!(begin(&layer("seen").counting_preflights(), preflight()).await, 200);
+    metrics.assert_results(&[("unseen skipped", 1), ("seen allowed", 1), ("other skipped", 1), ("other allowed", 1)]);
+}
+
+#[tokio::test]
+async fn several_policies() {
+    let metrics = Metrics::record();
+    let layer =
+        RateLimitLayer::new([policy("small", bucket(1)), policy("great", bucket(3)), policy("tiny", bucket(1))]);
+    assert_eq!([send(&layer, "a").await, send(&layer, "a").await, send(&layer, "b").await], [200, 429, 200]);
+    // Who would have admitted what another refuses is not charged, and counts nothing.
+    metrics.assert_results(&[
+        ("small allowed", 2),
+        ("great allowed", 2),
+        ("tiny allowed", 2),
+        ("small denied", 1),
+        ("tiny denied", 1),
+    ]);
+}
+
+/// Admits when it is peeked at, and refuses then: another request came in between.
+struct Fickle;
+
+impl Limiter for Fickle {
+    fn check(&self, _: &PartitionKey, _: u32) -> Check {
+        Decision::deny(1, 0, None).into()
+    }
+
+    fn peek(&self, _: &PartitionKey, _: u32) -> Option<Decision> {
+        Some(Decision::allow(1, 0))
+    }
+}
+
+#[tokio::test]
+async fn what_is_given_back_does_not_count() {
+    let metrics = Metrics::record();
+    let layer = RateLimitLayer::new([policy("bucket", bucket(1)), policy("fickle", Arc::new(Fickle))]);
+    assert_eq!([send(&layer, "a").await, send(&layer, "a").await], [429, 429]);
+    metrics.assert_results(&[("fickle denied", 2)]);
+}
+
+#[tokio::test]
+async fn shadows() {
+    let metrics = Metrics::record();
+    let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(0);
+    let layer = RateLimitLayer::new([
+        policy("enforced", bucket(3)),
+        policy("shadow", bucket(1)).shadow(),
+        policy("queue", queue).shadow(),
+        policy("broken", Arc::new(Broken { at_once: false, has_guard: true })).shadow(),
+    ]);
+    for status in [200, 200, 200, 429] {
+        assert_eq!(send(&layer, "a").await, status);
+    }
+    metrics.assert_results(&[
+        ("enforced allowed", 3),
+        ("enforced denied", 1),
+        ("shadow allowed", 1),
+        ("shadow shadow-denied", 2),
+        ("queue allowed", 1),
+        ("queue shadow-denied", 2),
+        ("broken store-error", 3),
+    ]);
+}
+
+#[tokio::test]
+async fn failures_by_mode() {
+    for at_once in [true, false] {
+        for several in [true, false] {
+            for (mode, has_guard, status, expected) in [
+                (FailureMode::Allow, true, 200, "broken store-error"),
+                (FailureMode::Deny, true, 503, "broken store-error"),
+                (FailureMode::LocalGuard, true, 200, "broken allowed"),
+                (FailureMode::LocalGuard, false, 503, "broken store-error"),
+            ] {
+                let metrics = Metrics::record();
+                let broken = policy("broken", Arc::new(Broken { at_once, has_guard })).on_failure(mode);
+                let layer = if several {
+                    RateLimitLayer::new([policy("bucket", bucket(3)), broken])
+                } else {
+                    RateLimitLayer::new(broken)
+                };
+                assert_eq!(send(&layer, "a").await, status);
+                // Given back if it is refused.
+                let bucket = if several && status == 200 { vec![("bucket allowed", 1)] } else { vec![] };
+                metrics.assert_results(&[vec![(expected, 1)], bucket].concat());
+                assert_eq!(metrics.of(r#"limiter_failures_total{policy="broken"}"#), "1", "{mode:?}");
+                assert_eq!(layer.limiter_failures("broken"), Some(1));
+            }
+        }
+    }
+}
+
+const QUEUED: &str = r#"queued_requests{policy="queue"}"#;
+
+#[tokio::test(start_paused = true)]
+async fn a_queue() {
+    let metrics = Metrics::record();
+    let queue = LeakyQueue::new(Quota::per_second(10)).capacity(2);
+    let layer = RateLimitLayer::new([policy("bucket", bucket(9)), policy("queue", queue)]);
+    assert_eq!(send(&layer, "a").await, 200);
+    let mut waiting = [begin(&layer, by("a")), begin(&layer, by("a"))];
+    for answer in &mut waiting {
+        assert_eq!(answer.now_or_never(), None);
+    }
+    assert_eq!(metrics.of(QUEUED), "2");
+    assert_eq!(send(&layer, "a").await, 429);
+    assert_eq!(metrics.of(QUEUED), "2");
+    for answer in waiting {
+        assert_eq!(answer.await, 200);
+    }
+    assert_eq!(metrics.of(QUEUED), "0");
+    metrics.assert_results(&[("bucket allowed", 3), ("queue allowed", 1), ("queue delayed", 2), ("queue denied", 1)]);
+    let waits = |end: &str| {
+        let (suffix, bound) = end.split_once(' ').unwrap_or((end, ""));
+        metrics.of(&format!(r#"request_time_in_queue_seconds_{suffix}{{policy="queue",result="delayed"{bound}}}"#))
+    };
+    // 100 and 200 ms.
+    assert_eq!([waits("count"), waits(r#"bucket ,le="0.15""#)], ["2", "1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_who_leave() {
+    let metrics = Metrics::record();
+    let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(1_000).max_wait(Duration::MAX);
+    let layer = RateLimitLayer::new([policy("queue", queue), policy("bucket", bucket(10))]);
+    assert_eq!(send(&layer, "a").await, 200);
+    let mut waiting: Vec<_> = (0..5).map(|_| begin(&layer, by("a"))).collect();
+    for answer in &mut waiting {
+        assert_eq!(answer.now_or_never(), None);
+    }
+    drop(waiting);
+    assert_eq!(metrics.of(QUEUED), "0");
+    // One who leaves before the future is polled.
+    let mut service = layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) }));
+    let unpolled = tower::Service::call(&mut service, by("a"));
+    assert_eq!(metrics.of(QUEUED), "1");
+    drop(unpolled);
+    assert_eq!(metrics.of(QUEUED), "0");
+    // What the bucket charged stays charged.
+    metrics.assert_results(&[("queue allowed", 1), ("queue cancelled", 6), ("bucket allowed", 7)]);
+    assert_eq!(metrics.of(r#"request_time_in_queue_seconds_count{policy="queue",result="cancelled"}"#), "6");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_who_are_sent_away() {
+    let metrics = Metrics::record();
+    let queue = LeakyQueue::new(Quota::per_second(1)).capacity(1).order(QueueOrder::NewestFirst);
+    let layer = RateLimitLayer::new(policy("queue", queue));
+    assert_eq!(send(&layer, "a").await, 200);
+    let mut oldest = begin(&layer, by("a"));
+    assert_eq!((&mut oldest).now_or_never(), None);
+    let newest = begin(&layer, by("a"));
+    assert_eq!([newest.await, oldest.await], [200, 429]);
+    metrics.assert_results(&[("queue allowed", 1), ("queue delayed", 1), ("queue denied", 1)]);
+
+    let closing = Arc::new(LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX));
+    let layer = RateLimitLayer::new(policy("closing", Arc::clone(&closing)));
+    assert_eq!(send(&layer, "a").await, 200);
+    let mut waiting = begin(&layer, by("a"));
+    assert_eq!((&mut waiting).now_or_never(), None);
+    closing.close();
+    assert_eq!(waiting.await, 503);
+    let closing: Vec<_> = metrics.results().into_iter().filter(|(name, _)| name.starts_with("closing")).collect();
+    assert_eq!(closing, [("closing allowed".to_owned(), 1), ("closing store-error".to_owned(), 1)]);
+    assert_eq!([metrics.of(QUEUED), metrics.of(r#"queued_requests{policy="closing"}"#)], ["0", "0"]);
+}
+
+/// Where nobody listens.
+fn nowhere() -> Redis {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    Redis::open(format!("redis://127.0.0.1:{port}")).unwrap()
+}
+
+fn on<A: tower_sluice::store::redis::Scripted>(redis: &Redis, name: &str, algorithm: A) -> Policy {
+    policy(name, RateLimiter::new(algorithm, RedisStore::new(redis, name)))
+}
+
+#[tokio::test]
+async fn a_store_that_is_away() {
+    let metrics = Metrics::record();
+    let redis = nowhere();
+    let layer = RateLimitLayer::new(on(&redis, "p", bucket(4)));
+    for status in [200, 200, 200, 200, 429, 429] {
+        assert_eq!(send(&layer, "a").await, status);
+    }
+    layer.observe();
+    metrics.assert_results(&[("p allowed", 4), ("p denied", 2)]);
+    assert_eq!(metrics.of(r#"limiter_failures_total{policy="p"}"#), "6");
+    let node = redis.health()[0].address().to_owned();
+    assert_eq!(metrics.of(&format!(r#"store_breaker{{policy="p",node="{node}"}}"#)), "2");
+    let calls = |result: &str| metrics.of(&format!(r#"store_call_duration_seconds_count{{result="{result}"}}"#));
+    assert_eq!([calls("unreachable"), calls("breaker_open"), calls("ok")], ["5", "1", "0"]);
+}
+
+#[tokio::test]
+async fn clients_who_leave_while_a_store_is_asked() {
+    let metrics = Metrics::record();
+    let redis = nowhere();
+    let alone = RateLimitLayer::new([policy("memory", bucket(4)), on(&redis, "alone", bucket(4))]);
+    let together = RateLimitLayer::new([on(&redis, "one", bucket(4)), on(&redis, "other", bucket(4))]);
+    for layer in [alone, together] {
+        let mut asking = begin(&layer, by("a"));
+        assert_eq!((&mut asking).now_or_never(), None);
+    }
+    metrics.assert_results(&[("memory allowed", 1), ("alone cancelled", 1), ("one cancelled", 1)]);
+    assert!(metrics.series().keys().all(|name| !name.starts_with("queued")));
+}
+
+#[tokio::test]
+async fn tables_are_looked_at_when_they_are_observed() {
+    let clock = ManualClock::new();
+    async fn fill<A>(algorithm: A, clock: &ManualClock, when_full: WhenFull) -> Metrics
+    where
+        A: tower_sluice::algorithm::Algorithm,
+    {
+        let metrics = Metrics::record();
+        let store = MemoryStore::with_capacity(64).with_clock(clock.clone()).when_full(when_full);
+        let layer = RateLimitLayer::new(policy("p", RateLimiter::new(algorithm, store)));
+        let told = |name: &str| metrics.of(&format!(r#"table_{name}{{policy="p"}}"#));
+        layer.observe();
+        assert_eq!([told("capacity"), told("live_keys")], ["64", "0"]);
+        for number in 0..50 {
+            send(&layer, &number.to_string()).await;
+        }
+        assert_eq!(told("live_keys"), "0", "not before it is looked at");
+        layer.observe();
+        assert_eq!([told("live_keys"), told("evicted_live_total"), told("turned_away_total")], ["50", "0", "0"]);
+        for number in 50..300 {
+            send(&layer, &number.to_string()).await;
+        }
+        layer.observe();
+        assert!(told("live_keys").parse::<u32>().unwrap() > 100, "{}", told("live_keys"));
+        let lost: u32 = told("evicted_live_total").parse().unwrap();
+        let turned_away: u32 = told("turned_away_total").parse().unwrap();
+        match when_full {
+            WhenFull::ForgetLeast => assert!(lost > 150 && turned_away == 0, "{lost}"),
+            _ => assert!(lost == 0 && turned_away > 150, "{turned_away}"),
+        }
+        clock.advance(Duration::from_secs(7_200));
+        layer.observe();
+        assert_eq!(told("live_keys"), "0");
+        assert_eq!(told("evicted_live_total"), lost.to_string());
+        metrics
+    }
+    for when_full in [WhenFull::ForgetLeast, WhenFull::Refuse] {
+        fill(bucket(1), &clock, when_full).await;
+        fill(FixedWindow::new(Quota::per_hour(1)), &clock, when_full).await;
+    }
+}
+
+#[tokio::test]
+async fn large_tables_are_estimated() {
+    for algorithm in [true, false] {
+        let store = 50_000;
+        let limiter: Arc<dyn Limiter> = if algorithm {
+            Arc::new(RateLimiter::new(bucket(1), MemoryStore::with_capacity(store)))
+        } else {
+            Arc::new(RateLimiter::new(FixedWindow::new(Quota::per_hour(1)), MemoryStore::with_capacity(store)))
+        };
+        for number in 0..20_000_u64 {
+            let _ = limiter.check(&PartitionKey::from(number), 1);
+        }
+        let live = limiter.stats().table.unwrap().live;
+        // Six standard deviations: 4,096 slots with a chance of a fifth each.
+        assert!(live.abs_diff(20_000) < 3_750, "{live}");
+    }
+}
+
+#[tokio::test]
+async fn a_route_is_a_label_and_a_key_is_none() {
+    let metrics = Metrics::record();
+    let layer = |route: &str| RateLimitLayer::new(policy("p", bucket(1))).with_route(route);
+    let (one, other) = (layer("/one"), layer("/other"));
+    let secrets = ["secret-api-key", "192.0.2.77"];
+    for key in secrets {
+        let mut request = by(key);
+        request.extensions_mut().insert(SocketAddr::from(([192, 0, 2, 77], 4_711)));
+        begin(&one, request).await;
+        send(&other, key).await;
+        send(&other, key).await;
+    }
+    one.observe();
+    let all = metrics.exporter.render();
+    assert_eq!(metrics.of(r#"requests_total{route="/one",policy="p",result="allowed"}"#), "2");
+    assert_eq!(metrics.of(r#"requests_total{route="/other",policy="p",result="denied"}"#), "2");
+    assert!(secrets.iter().all(|secret| !all.contains(secret)), "{all}");
+    // A clone has the same.
+    send(&one.clone().with_route("/one"), "c").await;
+    assert_eq!(metrics.of(r#"requests_total{route="/one",policy="p",result="allowed"}"#), "3");
+}
+
+#[test]
+#[should_panic(expected = "a layer and its clones have one route")]
+fn a_layer_has_one_route() {
+    let layer = RateLimitLayer::new(policy("p", bucket(1))).with_route("/one");
+    let _other = layer.clone().with_route("/other");
+}
+
+#[tokio::test]
+async fn two_layers_of_the_same_names_are_counted_as_one() {
+    let metrics = Metrics::record();
+    for _ in 0..2 {
+        let layer = RateLimitLayer::new(policy("p", bucket(1)));
+        assert_eq!([send(&layer, "a").await, send(&layer, "a").await], [200, 429]);
+    }
+    metrics.assert_results(&[("p allowed", 2), ("p denied", 2)]);
+}
+
+#[tokio::test]
+async fn nothing_is_needed_to_record() {
+    let layer = RateLimitLayer::new(policy("p", LeakyQueue::new(Quota::per_hour(1)).capacity(0)));
+    assert_eq!([send(&layer, "a").await, send(&layer, "a").await], [200, 429]);
+    layer.observe();
+}
