@@ -75,12 +75,50 @@
 //! # note("/", &http::Response::new(()));
 //! ```
 //!
+//! # Metrics
+//!
+//! The feature `metrics` counts through the [`metrics`](https://docs.rs/metrics) facade. Install a recorder before the first request,
+//! name the route of each layer, and have gauges read before each scrape:
+//!
+#![cfg_attr(feature = "metrics", doc = "```")]
+#![cfg_attr(not(feature = "metrics"), doc = "```ignore")]
+//! use metrics_exporter_prometheus::PrometheusBuilder;
+//! use tower_sluice::algorithm::TokenBucket;
+//! use tower_sluice::{Policy, Quota, RateLimitLayer};
+//!
+//! let metrics = PrometheusBuilder::new().with_recommended_naming(true).install_recorder()?;
+//! let policy = Policy::new("clients", TokenBucket::new(Quota::per_second(10)));
+//! let layer = RateLimitLayer::new(policy).with_route("/api");
+//!
+//! // In the handler of /metrics:
+//! layer.observe();
+//! let text = metrics.render();
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | `tower_sluice_rate_limiting_…` | is | labels | tells |
+//! |---|---|---|---|
+//! | `requests_total` | a counter | `route`, `policy`, `result` | `allowed`, `delayed`, `denied`, `shadow-denied`, `skipped`, `no-key`, `store-error`, `cancelled` |
+//! | `limiter_failures_total` | a counter | `route`, `policy` | requests whose limiter failed, also those that the local guard decided |
+//! | `queued_requests` | a gauge | `route`, `policy` | who waits now |
+//! | `request_time_in_queue_seconds` | a histogram | `route`, `policy`, `result` | how long they waited |
+//! | `table_live_keys`, `table_capacity` | gauges | `route`, `policy` | how full the table is (an estimate, mostly to within 2 %) |
+//! | `table_evicted_live_total`, `table_turned_away_total` | counters | `route`, `policy` | what a full table did |
+//! | `store_breaker` | a gauge | `route`, `policy`, `node` | 0 asked, 1 tried by one call, 2 not asked |
+//! | `store_call_duration_seconds` | a histogram | `result`: `ok`, or the reason | calls to Redis |
+//!
+//! `deploy/` in the repository has a dashboard for Grafana and alerts for Prometheus. A [`ThrottleLayer`](crate::ThrottleLayer)
+//! has no names, and is not counted. Series of a store's results begin with their first call, so that `rate()` does not see the
+//! first failures of a kind: alert on `limiter_failures_total`, which begins at zero.
+//!
 //! Do not label metrics with keys or paths that clients choose: whoever sends many has your metrics fill up.
 //!
 //! # What is logged
 //!
 //! Through `tracing` (a default feature): mistakes in the set-up, each once, and outages, one line as they begin and
 //! one as they end. Never a key or a client's address, and nothing per refusal: whoever is refused would write your log.
+//! At `debug` (`RUST_LOG=tower_sluice=debug`), one event per decision, with a hash of the key that is the same until the
+//! process ends.
 //!
 //! | it says | do |
 //! |---|---|
