@@ -16,6 +16,11 @@ use crate::time::Timestamp;
 /// matters, take [`SlidingWindow`](super::SlidingWindow) or a bucket. All clients are readmitted at the same
 /// instant, too, and may all come back then.
 ///
+/// # Another quota
+///
+/// If the limit changes, the count of the present window stays. If the period changes, what was used in the
+/// present window counts in the present window of the new period.
+///
 /// # Examples
 ///
 /// ```
@@ -94,7 +99,8 @@ impl Algorithm for FixedWindow {
             if used == 0 { decision } else { decision.with_reset_after(until_next) }
         };
 
-        let free = limit - used;
+        // More may have been used, if the limit was lowered.
+        let free = limit.saturating_sub(used);
         if cost == 0 {
             (answer(Decision::allow(limit, free), used), None)
         } else if cost > limit {
@@ -124,6 +130,19 @@ impl Algorithm for FixedWindow {
     /// All keys of a window expire together, so the one that owes least is the one that used least.
     fn owed(&self, state: &FixedWindowState, now: Timestamp) -> u64 {
         if self.expires_at(state) <= now { 0 } else { state.used.into() }
+    }
+
+    fn adopts(&self, _: &Quota) -> bool {
+        true
+    }
+
+    fn adopt(&self, state: FixedWindowState, from: &Quota, now: Timestamp) -> FixedWindowState {
+        if from.period_nanos() == self.quota.period_nanos() {
+            return state;
+        }
+        let window = now.as_nanos() / self.quota.period_nanos();
+        let has_ended = Self { quota: *from }.expires_at(&state) <= now;
+        FixedWindowState { window, used: if has_ended { 0 } else { state.used } }
     }
 
     fn terms(&self) -> Terms {

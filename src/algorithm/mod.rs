@@ -111,6 +111,25 @@ pub trait Algorithm: Send + Sync + 'static {
         self.quota().max_burst()
     }
 
+    /// Whether this can go on with states that were written under another quota, `from`, by an algorithm of the same
+    /// type: after a [live change](crate::Limiter::take_over). By default it cannot, and all keys start anew.
+    ///
+    /// Buckets always go on and are not asked, as long as the store keeps them in a form of its own.
+    fn adopts(&self, from: &Quota) -> bool {
+        let _ = from;
+        false
+    }
+
+    /// What `state`, written under the quota `from`, reads under this one at `now`; asked only if this
+    /// [adopts](Self::adopts) such states.
+    ///
+    /// Whatever counts against the key at `now` must go on to count, so that it never has more left than a key never seen.
+    /// A state may be rewritten back and forth. By default it stays as it is.
+    fn adopt(&self, state: Self::State, from: &Quota, now: Timestamp) -> Self::State {
+        let _ = (from, now);
+        state
+    }
+
     /// The quota of the token bucket that this is, if it is one and nothing else. A store may then keep
     /// its keys in a form of its own, such as one word each.
     fn as_bucket(&self) -> Option<Quota> {

@@ -28,6 +28,11 @@ use crate::time::Timestamp;
 ///
 /// The log would need eight bytes per request; this needs sixteen per key.
 ///
+/// # Another quota
+///
+/// If the limit changes, both counts stay. If the period changes, the estimate as it is then, rounded up, becomes the
+/// count of the present window of the new period.
+///
 /// # Examples
 ///
 /// ```
@@ -180,6 +185,23 @@ impl Algorithm for SlidingWindow {
     fn owed(&self, state: &SlidingWindowState, now: Timestamp) -> u64 {
         let state = self.roll(Some(*state), now);
         u64::from(state.previous) + u64::from(state.current)
+    }
+
+    fn adopts(&self, _: &Quota) -> bool {
+        true
+    }
+
+    fn adopt(&self, state: SlidingWindowState, from: &Quota, now: Timestamp) -> SlidingWindowState {
+        let (period, old) = (self.quota.period_nanos(), u128::from(from.period_nanos()));
+        if from.period_nanos() == period {
+            return state;
+        }
+        let before = Self { quota: *from };
+        let state = before.roll(Some(state), now);
+        let elapsed = u128::from(now.as_nanos().saturating_sub(before.start_of(state.window)));
+        let weighted = (u128::from(state.previous) * (old - elapsed.min(old))).div_ceil(old);
+        let current = u32::try_from(weighted + u128::from(state.current)).unwrap_or(u32::MAX);
+        SlidingWindowState { window: now.as_nanos() / period, previous: 0, current }
     }
 
     fn terms(&self) -> Terms {

@@ -9,6 +9,8 @@ pub use self::memory::{MemoryStore, WhenFull};
 #[doc(no_inline)]
 pub use self::redis::{Redis, RedisStore};
 
+use std::any::Any;
+
 use crate::algorithm::Algorithm;
 use crate::claim::Claim;
 use crate::decision::{Check, Decision, Receipt};
@@ -46,6 +48,13 @@ pub trait Store<A: Algorithm>: Send + Sync + 'static {
     /// Gives back what is still owed for a charge of `cost` that was answered with `receipt`.
     fn give_back(&self, algorithm: &A, key: &PartitionKey, cost: u32, receipt: Receipt) {
         let _ = (algorithm, key, cost, receipt);
+    }
+
+    /// Takes over what `predecessor`, the store of another limiter, keeps of its keys, to judge them by `algorithm` from now
+    /// on; says whether it does. By default it does not. See [`Limiter::take_over`](crate::Limiter::take_over).
+    fn take_over(&self, algorithm: &A, predecessor: &dyn Any) -> bool {
+        let _ = (algorithm, predecessor);
+        false
     }
 
     /// Decides in place of a [`check`](Self::check) that failed, by what this process knows alone; `None` if it

@@ -10,7 +10,7 @@ use loom::thread;
 use super::WhenFull;
 use super::compact::CompactTable;
 use super::ticks::{Tick, TickBucket};
-use crate::decision::Decision;
+use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
 
 const EPOCH: u64 = 1 << 32;
@@ -37,10 +37,38 @@ fn model(run: impl Fn() + Sync + Send + 'static) {
     builder.check(run);
 }
 
+/// A table with the one quota that all judge by.
+struct Judged {
+    table: CompactTable,
+    bucket: TickBucket,
+}
+
+impl Judged {
+    fn check(&self, hash: u64, cost: u32, now: Tick, clock: impl Fn() -> Tick) -> Decision {
+        self.table.check(&self.bucket, hash, cost, now, clock).unwrap()
+    }
+
+    fn give_back(&self, hash: u64, cost: u32, receipt: Receipt, now: Tick) {
+        self.table.give_back(&self.bucket, hash, cost, receipt, now).unwrap();
+    }
+
+    fn bucket(&self) -> &TickBucket {
+        &self.bucket
+    }
+}
+
+impl std::ops::Deref for Judged {
+    type Target = CompactTable;
+
+    fn deref(&self) -> &CompactTable {
+        &self.table
+    }
+}
+
 /// Four slots; keys of `burst` units that take years to be earned.
-fn table(burst: u32) -> Arc<CompactTable> {
-    let bucket = TickBucket::new(&Quota::per_day(1).burst(burst)).unwrap();
-    Arc::new(CompactTable::new(bucket, 2, WhenFull::ForgetLeast))
+fn table(burst: u32) -> Arc<Judged> {
+    let bucket = TickBucket::longest(&Quota::per_day(1).burst(burst));
+    Arc::new(Judged { table: CompactTable::new(2, WhenFull::ForgetLeast), bucket })
 }
 
 /// The hash of the `n`-th key: tags differ, and no arrival is sampled.
@@ -48,16 +76,16 @@ const fn key(n: u64) -> u64 {
     (n << 40) | (n + 1) << 12 | 1 << 5
 }
 
-fn ask(table: &CompactTable, hash: u64, now: u64) -> Decision {
-    table.check(hash, 1, Tick::at(now), |_| Tick::at(now))
+fn ask(table: &Judged, hash: u64, now: u64) -> Decision {
+    table.check(hash, 1, Tick::at(now), || Tick::at(now))
 }
 
-fn admitted(table: &CompactTable, hash: u64, now: u64) -> u32 {
+fn admitted(table: &Judged, hash: u64, now: u64) -> u32 {
     u32::from(ask(table, hash, now).is_allowed())
 }
 
 /// In how many slots a key is. Looks at the words themselves.
-fn copies(table: &CompactTable, hash: u64) -> usize {
+fn copies(table: &Judged, hash: u64) -> usize {
     table.copies(hash)
 }
 
@@ -163,7 +191,7 @@ fn a_thread_is_held_up_while_another_charges() {
                 let table = Arc::clone(&table);
                 thread::spawn(move || admitted(&table, key(1), late))
             };
-            let mine = u32::from(table.check(key(1), 1, Tick::at(5), |_| Tick::at(late)).is_allowed());
+            let mine = u32::from(table.check(key(1), 1, Tick::at(5), || Tick::at(late)).is_allowed());
             // Both pass only if mine came first, and was paid by then.
             let both = mine + other.join().unwrap();
             assert!(both == 1 || (both == 2 && 5 + table.bucket().capacity() <= late));
@@ -199,7 +227,7 @@ const fn key_of_other_stripe(n: u64) -> u64 {
 }
 
 /// How much a key can still take.
-fn left(table: &CompactTable, hash: u64, now: u64) -> usize {
+fn left(table: &Judged, hash: u64, now: u64) -> usize {
     std::iter::repeat_with(|| admitted(table, hash, now)).take_while(|admitted| *admitted == 1).count()
 }
 
@@ -218,7 +246,7 @@ fn a_page_is_cleared_while_a_thread_that_is_held_up_charges() {
                 let hash = if same_key { key(1) } else { key(2) };
                 thread::spawn(move || admitted(&table, hash, late))
             };
-            let mine = table.check(key(1), 1, Tick::at(5), |_| Tick::at(late));
+            let mine = table.check(key(1), 1, Tick::at(5), || Tick::at(late));
             assert_eq!(other.join().unwrap(), 1, "{sleep} epochs: one that owed nothing was refused");
             assert!(mine.is_allowed(), "{sleep} epochs: refused for what was paid");
             // Charged as of then, it was paid by now; charged as of now, it is owed.
