@@ -1,5 +1,5 @@
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use http::Response;
 use tower_layer::Layer;
@@ -7,17 +7,18 @@ use tower_layer::Layer;
 use crate::body::RejectionBody;
 use crate::grpc::GrpcStatus;
 use crate::head::RequestHead;
-use crate::headers::{RateLimitFields, WaitFields, Writer};
-use crate::judge::Shared;
-use crate::policy::{Policy, PolicyError};
+use crate::headers::{RateLimitFields, WaitFields};
+use crate::live::{Enforceable, Limits, LimitsHandle, Settings};
+use crate::policy::{IntoPolicies, Policy, PolicyError};
 use crate::rejection::Rejection;
-use crate::responder::{RejectionFormat, Responder};
+use crate::responder::RejectionFormat;
 use crate::service::RateLimit;
 
 /// Limits the requests to a service by one or more policies.
 ///
 /// The state of the limiters belongs to the layer: all services made by one layer, and all clones
-/// of them, share their budgets. Make the layer once, when the app is built.
+/// of them, share their budgets. Make the layer once, when the app is built. By its [handle](Self::handle), its policies
+/// can be changed later.
 ///
 /// A request passes exactly when every enforced policy that applies to it admits it; then every
 /// one of them is charged, and otherwise none. It is charged before the inner service is called, and
@@ -72,7 +73,10 @@ use crate::service::RateLimit;
 #[derive(Clone)]
 #[must_use]
 pub struct RateLimitLayer {
-    shared: Shared,
+    limits: Arc<Limits>,
+    settings: Settings,
+    /// The number under which the limits know these settings, once there is a service.
+    view: OnceLock<usize>,
 }
 
 impl RateLimitLayer {
@@ -95,26 +99,20 @@ impl RateLimitLayer {
     ///
     /// If there is no policy, two have the same name, or one could never admit anything.
     pub fn try_new(policies: impl IntoPolicies) -> Result<Self, PolicyError> {
-        let mut policies = policies.into_policies();
-        if policies.is_empty() {
-            return Err(PolicyError::NoPolicy);
-        }
-        for (i, policy) in policies.iter().enumerate() {
-            policy.validate()?;
-            if policies[..i].iter().any(|earlier| earlier.name() == policy.name()) {
-                return Err(PolicyError::DuplicateName { name: policy.name().to_owned() });
-            }
-        }
-        policies.sort_by_key(Policy::rank);
-        let shared = Shared {
-            policies: policies.into(),
-            responder: Responder::default(),
-            writer: None,
-            tells_verdict: false,
-            tells_timing: false,
-            counts_preflights: false,
-        };
-        Ok(Self { shared }.with_fields(RateLimitFields::default()))
+        let limits = Limits::new(Enforceable::new(policies)?);
+        Ok(Self { limits, settings: Settings::default(), view: OnceLock::new() })
+    }
+
+    /// Changes the policies of this layer, of its clones and of all their services, also of those that run.
+    #[must_use]
+    pub fn handle(&self) -> LimitsHandle {
+        LimitsHandle::new(Arc::clone(&self.limits))
+    }
+
+    fn set(mut self, set: impl FnOnce(&mut Settings)) -> Self {
+        set(&mut self.settings);
+        self.view = OnceLock::new();
+        self
     }
 
     /// Which fields tell clients what is left, and when; unless set, `RateLimit-Policy` and `RateLimit` on all
@@ -131,39 +129,31 @@ impl RateLimitLayer {
     /// let layer = RateLimitLayer::new(Policy::new("api", TokenBucket::new(Quota::per_second(5))))
     ///     .with_fields(RateLimitFields::none().x_rate_limit(ResetForm::EpochSeconds));
     /// ```
-    pub fn with_fields(mut self, fields: RateLimitFields) -> Self {
-        let announced = |policy: &Policy| policy.limiter().terms().filter(|_| !policy.is_shadow());
-        let policies = self.shared.policies.iter();
-        let writer = Writer::new(&fields, policies.map(|policy| (policy.name(), announced(policy))));
-        self.shared.writer = (!writer.is_silent()).then(|| Arc::new(writer));
-        self
+    pub fn with_fields(self, fields: RateLimitFields) -> Self {
+        self.set(|settings| settings.fields = fields)
     }
 
     /// Which fields tell the refused how long to wait, besides `Retry-After`; unless set,
     /// `X-Rate-Limited-For`.
-    pub fn with_wait_fields(mut self, fields: WaitFields) -> Self {
-        self.shared.responder.wait = fields;
-        self
+    pub fn with_wait_fields(self, fields: WaitFields) -> Self {
+        self.set(|settings| settings.responder.wait = fields)
     }
 
     /// Adds `Server-Timing: ratelimit;dur=…` (milliseconds) to the responses of requests that waited in a
     /// [`LeakyQueue`](crate::LeakyQueue). Pages of other origins read it only with `Timing-Allow-Origin`.
-    pub const fn with_server_timing(mut self) -> Self {
-        self.shared.tells_timing = true;
-        self
+    pub fn with_server_timing(self) -> Self {
+        self.set(|settings| settings.tells_timing = true)
     }
 
     /// What plain HTTP clients find in the body of a rejection; problem details in JSON unless set.
-    pub fn with_rejection_format(mut self, format: &RejectionFormat) -> Self {
-        self.shared.responder.set_format(format);
-        self
+    pub fn with_rejection_format(self, format: &RejectionFormat) -> Self {
+        self.set(|settings| settings.responder.set_format(format))
     }
 
     /// Counts the preflights of CORS (`OPTIONS` with `Origin` and `Access-Control-Request-Method`) like other
     /// requests. Unless set, they pass unseen: a browser takes a refused preflight for a broken network.
-    pub const fn counting_preflights(mut self) -> Self {
-        self.shared.counts_preflights = true;
-        self
+    pub fn counting_preflights(self) -> Self {
+        self.set(|settings| settings.counts_preflights = true)
     }
 
     /// Answers rejected requests with what `respond` returns.
@@ -187,45 +177,38 @@ impl RateLimitLayer {
     ///         Response::builder().status(rejection.status()).body("slow down, please").unwrap()
     ///     });
     /// ```
-    pub fn with_rejection_response<F, B>(mut self, respond: F) -> Self
+    pub fn with_rejection_response<F, B>(self, respond: F) -> Self
     where
         F: Fn(&Rejection, &RequestHead<'_>) -> Response<B> + Send + Sync + 'static,
         B: Into<RejectionBody>,
     {
         let respond = move |rejection: &Rejection, head: &RequestHead<'_>| respond(rejection, head).map(Into::into);
-        self.shared.responder.set_custom(Arc::new(respond));
-        self
+        self.set(|settings| settings.responder.set_custom(Arc::new(respond)))
     }
 
     /// Puts the [`Verdict`](crate::Verdict) into the extensions of all responses, for layers further out that log
     /// or count. Costs four allocations per request.
-    pub const fn with_verdict(mut self) -> Self {
-        self.shared.tells_verdict = true;
-        self
+    pub fn with_verdict(self) -> Self {
+        self.set(|settings| settings.tells_verdict = true)
     }
 
     /// The code with which gRPC clients are refused; [`GrpcStatus::ResourceExhausted`] unless set.
-    pub const fn with_grpc_status(mut self, status: GrpcStatus) -> Self {
-        self.shared.responder.grpc_status = status;
-        self
+    pub fn with_grpc_status(self, status: GrpcStatus) -> Self {
+        self.set(|settings| settings.responder.grpc_status = status)
     }
 
     /// How many requests the [shadow](Policy::shadow) policy of this name would have refused;
     /// `None` if there is no policy of this name.
     #[must_use]
     pub fn shadow_denied(&self, policy: &str) -> Option<u64> {
-        self.policy(policy).map(Policy::shadow_denied)
+        self.limits.load().policy(policy).map(Policy::shadow_denied)
     }
 
     /// How many requests the limiter of the policy of this name could not decide on, so that they were treated as
     /// its [`FailureMode`](crate::FailureMode) says; `None` if there is no policy of this name.
     #[must_use]
     pub fn limiter_failures(&self, policy: &str) -> Option<u64> {
-        self.policy(policy).map(Policy::failures)
-    }
-
-    fn policy(&self, name: &str) -> Option<&Policy> {
-        self.shared.policies.iter().find(|policy| policy.name() == name)
+        self.limits.load().policy(policy).map(Policy::failures)
     }
 }
 
@@ -233,36 +216,13 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> RateLimit<S> {
-        RateLimit::new(inner, Arc::new(self.shared.clone()))
+        let view = *self.view.get_or_init(|| self.limits.add_view(&self.settings));
+        RateLimit::new(inner, Arc::clone(&self.limits), view)
     }
 }
 
 impl fmt::Debug for RateLimitLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitLayer").field("policies", &self.shared.policies).finish_non_exhaustive()
-    }
-}
-
-/// One policy, or several.
-pub trait IntoPolicies {
-    /// The policies, in the order in which they are reported.
-    fn into_policies(self) -> Vec<Policy>;
-}
-
-impl IntoPolicies for Policy {
-    fn into_policies(self) -> Vec<Policy> {
-        vec![self]
-    }
-}
-
-impl<const N: usize> IntoPolicies for [Policy; N] {
-    fn into_policies(self) -> Vec<Policy> {
-        self.into()
-    }
-}
-
-impl IntoPolicies for Vec<Policy> {
-    fn into_policies(self) -> Vec<Policy> {
-        self
+        f.debug_struct("RateLimitLayer").field("policies", &self.limits.load().policies).finish_non_exhaustive()
     }
 }

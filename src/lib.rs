@@ -32,6 +32,7 @@
 //! - [`Limiter`]: an algorithm over a store ([`RateLimiter`]), the FIFO [`LeakyQueue`], or your own.
 //! - [`Policy`]: a limiter under a name, with a [`key`], a cost and conditions.
 //! - [`RateLimitLayer`]: one or more policies around a service.
+//! - [`LimitsHandle`]: other policies for a layer that runs.
 //! - [`headers`]: which fields tell clients what is left and how long to wait.
 //! - [`grpc`]: what gRPC and gRPC-Web clients are told, by the same layer.
 //! - [`ThrottleLayer`]: the same for services that do not speak HTTP, and for clients.
@@ -119,6 +120,8 @@ pub mod key;
 #[cfg(feature = "http")]
 mod layer;
 mod limiter;
+#[cfg(feature = "http")]
+mod live;
 mod partition;
 #[cfg(feature = "http")]
 mod policy;
@@ -158,8 +161,9 @@ pub use self::{
     body::{RejectionBody, ResponseBody},
     future::ResponseFuture,
     head::RequestHead,
-    layer::{IntoPolicies, RateLimitLayer},
-    policy::{FailureMode, MissingKey, Policy, PolicyError},
+    layer::RateLimitLayer,
+    live::{LimitsHandle, Replaced},
+    policy::{FailureMode, IntoPolicies, MissingKey, Policy, PolicyError},
     rejection::{Reason, Rejection},
     responder::RejectionFormat,
     service::RateLimit,

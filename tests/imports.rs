@@ -76,8 +76,9 @@ const PICTURE: &[(&str, &[&str])] = &[
         ],
     ),
     ("future", &["body", "head", "judge", "telemetry", "told"]),
-    ("service", &["body", "future", "head", "judge"]),
-    ("layer", &["body", "grpc", "head", "headers", "judge", "policy", "rejection", "responder", "service"]),
+    ("live", &["headers", "judge", "policy", "responder", "telemetry"]),
+    ("service", &["body", "future", "head", "judge", "live"]),
+    ("layer", &["body", "grpc", "head", "headers", "live", "policy", "rejection", "responder", "service"]),
     (
         "config",
         &[
