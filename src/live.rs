@@ -1,0 +1,233 @@
+//! What the services of a layer go by, and how that is changed while they run.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::{ArcSwap, Guard};
+
+use crate::headers::{RateLimitFields, Writer};
+use crate::judge::Shared;
+use crate::policy::{IntoPolicies, Policy, PolicyError};
+use crate::responder::Responder;
+use crate::telemetry;
+
+/// How a layer is set up, but for its policies.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) fields: RateLimitFields,
+    pub(crate) responder: Responder,
+    pub(crate) tells_verdict: bool,
+    pub(crate) tells_timing: bool,
+    pub(crate) counts_preflights: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            fields: RateLimitFields::default(),
+            responder: Responder::default(),
+            tells_verdict: false,
+            tells_timing: false,
+            counts_preflights: false,
+        }
+    }
+}
+
+impl Settings {
+    fn with(&self, policies: &Arc<[Policy]>) -> Arc<Shared> {
+        let announced = |policy: &Policy| policy.limiter().terms().filter(|_| !policy.is_shadow());
+        let writer = Writer::new(&self.fields, policies.iter().map(|policy| (policy.name(), announced(policy))));
+        Arc::new(Shared {
+            policies: Arc::clone(policies),
+            responder: self.responder.clone(),
+            writer: (!writer.is_silent()).then(|| Arc::new(writer)),
+            tells_verdict: self.tells_verdict,
+            tells_timing: self.tells_timing,
+            counts_preflights: self.counts_preflights,
+        })
+    }
+}
+
+/// Policies that can be enforced together, in the order in which they are asked.
+pub(crate) struct Enforceable(Vec<Policy>);
+
+impl Enforceable {
+    pub(crate) fn new(policies: impl IntoPolicies) -> Result<Self, PolicyError> {
+        let mut policies = policies.into_policies();
+        if policies.is_empty() {
+            return Err(PolicyError::NoPolicy);
+        }
+        for (i, policy) in policies.iter().enumerate() {
+            policy.validate()?;
+            if policies[..i].iter().any(|earlier| earlier.name() == policy.name()) {
+                return Err(PolicyError::DuplicateName { name: policy.name().to_owned() });
+            }
+        }
+        policies.sort_by_key(Policy::rank);
+        Ok(Self(policies))
+    }
+}
+
+/// The policies of a layer, of its clones and of all their services. Replaced as a whole: a request goes by what is in
+/// force when it comes, until it is answered.
+pub(crate) struct Limits {
+    in_force: ArcSwap<InForce>,
+    /// Held by whoever replaces what is in force.
+    change: Mutex<()>,
+}
+
+/// Never changed, only replaced.
+pub(crate) struct InForce {
+    pub(crate) policies: Arc<[Policy]>,
+    /// The policies in each of the ways in which clones of the layer are set up.
+    views: Vec<(Settings, Arc<Shared>)>,
+}
+
+impl InForce {
+    #[inline]
+    pub(crate) fn view(&self, number: usize) -> &Arc<Shared> {
+        &self.views[number].1
+    }
+
+    pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {
+        self.policies.iter().find(|policy| policy.name() == name)
+    }
+}
+
+impl Limits {
+    pub(crate) fn new(policies: Enforceable) -> Arc<Self> {
+        let in_force = InForce { policies: policies.0.into(), views: Vec::new() };
+        Arc::new(Self { in_force: ArcSwap::from_pointee(in_force), change: Mutex::new(()) })
+    }
+
+    /// Writes to nothing that another thread reads, unless it runs out of slots of its own.
+    #[inline]
+    pub(crate) fn load(&self) -> Guard<Arc<InForce>> {
+        self.in_force.load()
+    }
+
+    /// The number of a new view.
+    pub(crate) fn add_view(&self, settings: &Settings) -> usize {
+        self.edit(|before| {
+            let mut views = before.views.clone();
+            views.push((settings.clone(), settings.with(&before.policies)));
+            (InForce { policies: Arc::clone(&before.policies), views }, before.views.len())
+        })
+    }
+
+    pub(crate) fn replace(&self, policies: Enforceable) -> Replaced {
+        self.edit(|before| {
+            let (mut policies, mut fresh) = (policies.0, Vec::new());
+            for policy in &mut policies {
+                if before.policy(policy.name()).is_some_and(|old| !policy.go_on_from(old)) {
+                    telemetry::started_anew(policy.name());
+                    fresh.push(policy.name().to_owned());
+                }
+            }
+            let policies = policies.into();
+            let view = |(settings, _): &(Settings, _)| (settings.clone(), settings.with(&policies));
+            let views = before.views.iter().map(view).collect();
+            (InForce { policies, views }, Replaced { fresh })
+        })
+    }
+
+    fn edit<R>(&self, edit: impl FnOnce(&InForce) -> (InForce, R)) -> R {
+        // It guards what is replaced at once.
+        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let (after, result) = edit(&self.in_force.load());
+        self.in_force.store(Arc::new(after));
+        result
+    }
+}
+
+/// Changes the policies of a layer while its services run; by
+/// [`RateLimitLayer::handle`](crate::RateLimitLayer::handle).
+///
+/// ```
+/// use tower_sluice::algorithm::TokenBucket;
+/// use tower_sluice::{Policy, PolicyError, Quota, RateLimitLayer};
+///
+/// let policy = |quota| Policy::new("api", TokenBucket::new(quota));
+/// let layer = RateLimitLayer::new(policy(Quota::per_second(10)));
+/// let limits = layer.handle();
+///
+/// // Later, from any thread: who has spent five of ten has spent five of fifty now.
+/// limits.replace(policy(Quota::per_second(50)))?;
+///
+/// // What `try_new` would refuse changes nothing.
+/// let refused = limits.replace(policy(Quota::per_second(50)).cost(51));
+/// assert!(matches!(refused, Err(PolicyError::CostAboveBurst { .. })));
+/// # Ok::<_, PolicyError>(())
+/// ```
+///
+/// # What is kept
+///
+/// A policy goes on from the one of the same name: with what its keys have used, if its limiter [can take
+/// over](crate::Limiter::take_over), and with its counts of failures and of what it would have refused. Policies of other
+/// names begin anew.
+///
+/// - A lowered limit never grants more than its burst. Who has used more than that waits until it is paid, at the new
+///   rate, and is told so exactly.
+/// - A raised limit helps at once: a key has the difference at its disposal, and what it owes is paid at the new rate.
+/// - Requests that wait in a [`LeakyQueue`](crate::LeakyQueue) keep their order. Their turns follow the new rate; who
+///   would have to wait too long then, or has no place any more, is refused.
+///
+/// # Accuracy
+///
+/// A request goes by the policies that were in force when it came, until it is answered; what it was charged is given back
+/// as it was charged. A request that comes while policies are being replaced, or had not been asked about yet by one of
+/// them, may be weighed by its old cost and condition against the new quota. Nobody is admitted beyond a quota by that.
+///
+/// # Cost
+///
+/// To requests, about as much as one decision in memory takes, whether there are changes or not. A change takes
+/// microseconds, plus the time to look at all who wait in its queues. If a bucket grows to more than eight times the burst
+/// or the rate that it had at first, its table is replaced by another, and its requests wait meanwhile:
+/// about a millisecond for 65,536 keys.
+#[derive(Clone)]
+pub struct LimitsHandle {
+    limits: Arc<Limits>,
+}
+
+impl LimitsHandle {
+    pub(crate) const fn new(limits: Arc<Limits>) -> Self {
+        Self { limits }
+    }
+
+    /// Puts these policies in place of all that the layer has. Other settings of the layer stay.
+    ///
+    /// Returns when they are in force. Says of which policies the consumption could not be kept.
+    ///
+    /// # Errors
+    ///
+    /// What [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) would refuse; then nothing has changed.
+    pub fn replace(&self, policies: impl IntoPolicies) -> Result<Replaced, PolicyError> {
+        Enforceable::new(policies).map(|policies| self.limits.replace(policies))
+    }
+
+    #[cfg(feature = "config")]
+    pub(crate) fn enforce(&self, policies: Enforceable) -> Replaced {
+        self.limits.replace(policies)
+    }
+}
+
+impl fmt::Debug for LimitsHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitsHandle").field("policies", &self.limits.load().policies).finish()
+    }
+}
+
+/// What came of a change of policies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replaced {
+    fresh: Vec<String>,
+}
+
+impl Replaced {
+    /// The policies that were there before, and whose keys all start anew: their limiters are of another kind than they
+    /// were, or keep nothing that they could hand on.
+    #[must_use]
+    pub fn started_anew(&self) -> &[String] {
+        &self.fresh
+    }
+}
