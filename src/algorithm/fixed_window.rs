@@ -1,4 +1,4 @@
-use super::Algorithm;
+use super::{Adoption, Algorithm};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
 use crate::terms::Terms;
@@ -71,6 +71,11 @@ pub(super) const fn receipt_of(window: u64) -> Receipt {
     Receipt::new(window as u128 + 1)
 }
 
+/// The counts of a window stay as long as it begins and ends when it did.
+pub(super) fn adoption(quota: &Quota, from: &Quota) -> Adoption {
+    if quota.period_nanos() == from.period_nanos() { Adoption::AsTheyAre } else { Adoption::Rewritten }
+}
+
 pub(super) const NO_BURST: &str =
     "a window admits its whole limit at once and has no other burst: leave the burst out, or use a bucket";
 
@@ -132,15 +137,12 @@ impl Algorithm for FixedWindow {
         if self.expires_at(state) <= now { 0 } else { state.used.into() }
     }
 
-    fn adopts(&self, _: &Quota) -> bool {
-        true
+    fn adoption(&self, from: &Quota) -> Adoption {
+        adoption(&self.quota, from)
     }
 
-    fn adopt(&self, state: FixedWindowState, from: &Quota, now: Timestamp) -> FixedWindowState {
-        if from.period_nanos() == self.quota.period_nanos() {
-            return state;
-        }
-        let window = now.as_nanos() / self.quota.period_nanos();
+    fn adopt(&self, state: FixedWindowState, from: &Quota, to: &Quota, now: Timestamp) -> FixedWindowState {
+        let window = now.as_nanos() / to.period_nanos();
         let has_ended = Self { quota: *from }.expires_at(&state) <= now;
         FixedWindowState { window, used: if has_ended { 0 } else { state.used } }
     }

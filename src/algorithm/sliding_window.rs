@@ -1,5 +1,5 @@
-use super::Algorithm;
-use super::fixed_window::{NO_BURST, receipt_of};
+use super::fixed_window::{NO_BURST, adoption, receipt_of};
+use super::{Adoption, Algorithm};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
 use crate::terms::Terms;
@@ -187,21 +187,17 @@ impl Algorithm for SlidingWindow {
         u64::from(state.previous) + u64::from(state.current)
     }
 
-    fn adopts(&self, _: &Quota) -> bool {
-        true
+    fn adoption(&self, from: &Quota) -> Adoption {
+        adoption(&self.quota, from)
     }
 
-    fn adopt(&self, state: SlidingWindowState, from: &Quota, now: Timestamp) -> SlidingWindowState {
-        let (period, old) = (self.quota.period_nanos(), u128::from(from.period_nanos()));
-        if from.period_nanos() == period {
-            return state;
-        }
-        let before = Self { quota: *from };
+    fn adopt(&self, state: SlidingWindowState, from: &Quota, to: &Quota, now: Timestamp) -> SlidingWindowState {
+        let (before, period) = (Self { quota: *from }, u128::from(from.period_nanos()));
         let state = before.roll(Some(state), now);
         let elapsed = u128::from(now.as_nanos().saturating_sub(before.start_of(state.window)));
-        let weighted = (u128::from(state.previous) * (old - elapsed.min(old))).div_ceil(old);
+        let weighted = (u128::from(state.previous) * (period - elapsed.min(period))).div_ceil(period);
         let current = u32::try_from(weighted + u128::from(state.current)).unwrap_or(u32::MAX);
-        SlidingWindowState { window: now.as_nanos() / period, previous: 0, current }
+        SlidingWindowState { window: now.as_nanos() / to.period_nanos(), previous: 0, current }
     }
 
     fn terms(&self) -> Terms {

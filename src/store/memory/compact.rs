@@ -21,7 +21,7 @@
 //! nine epochs of 2^32 ticks ago; what is older could look like a debt again. Therefore a page that is
 //! touched for the first time in an epoch is gone through first, and what was paid before the epoch began
 //! is cleared: 512 words, about a microsecond, once in 2^32 ticks (at ten per second and a burst of 20, in
-//! 1.6 seconds). If five epochs have passed untouched, everything in it is paid, whatever it looks like. A page
+//! 6.4 seconds). If five epochs have passed untouched, everything in it is paid, whatever it looks like. A page
 //! that nobody touches costs nothing, and there is no pass over the table.
 //!
 //! A thread may be held up anywhere, for longer than an epoch, and go by a reading of the clock that is
@@ -41,7 +41,8 @@
 //! after it has read the word that it judges. If that word is still there when it writes, then what it did is as
 //! if it had been done before the change: so there is a moment before which all are judged by the old quota, and
 //! after which all are judged by the new one. As the generation is told *before* the change reads the clock, no time
-//! of the old clock that was used is later than where the new one begins.
+//! of the old clock that anybody goes by is later than where the new one begins, if it was read before the generation.
+//! So that is looked at also before a page is gone through: by a clock that ran on too fast, debts would be cleared.
 //!
 //! # What remains
 //!
@@ -153,6 +154,9 @@ impl CompactTable {
 
     /// What [`check`](Self::check) would decide, if there is room for the key.
     pub(super) fn peek(&self, bucket: &TickBucket, hash: u64, cost: u32, now: Tick) -> Result<Decision, Outdated> {
+        if self.is_outdated(bucket) {
+            return Err(Outdated);
+        }
         let homes = self.homes(hash);
         self.freshen_homes(&homes, now);
         let found = self.find(&homes).map(|(line, slot)| self.read(line, slot, now));
@@ -173,6 +177,9 @@ impl CompactTable {
         receipt: Receipt,
         now: Tick,
     ) -> Result<(), Outdated> {
+        if self.is_outdated(bucket) {
+            return Err(Outdated);
+        }
         let homes = self.homes(hash);
         self.freshen_homes(&homes, now);
         let found = self.find(&homes);
@@ -271,12 +278,18 @@ impl CompactTable {
         let page = self.page(line);
         let (mut epochs, mut at) = (page.load(), now);
         if epochs != Epochs::settled(epoch_of(now)) {
-            (epochs, at) = self.catch_up(line, now);
+            match self.catch_up(bucket, line, now) {
+                Some(caught_up) => (epochs, at) = caught_up,
+                None => return Some((Ruling::Outdated, now)),
+            }
         }
         loop {
             let (slot, word) = find()?;
             if page.load() != epochs {
-                (epochs, at) = self.catch_up(line, now);
+                match self.catch_up(bucket, line, now) {
+                    Some(caught_up) => (epochs, at) = caught_up,
+                    None => return Some((Ruling::Outdated, now)),
+                }
                 continue;
             }
             if self.is_outdated(bucket) {
@@ -293,9 +306,13 @@ impl CompactTable {
     }
 
     #[cold]
-    fn catch_up(&self, line: usize, now: Tick) -> (Epochs, Tick) {
+    fn catch_up(&self, bucket: &TickBucket, line: usize, now: Tick) -> Option<(Epochs, Tick)> {
+        // What an outdated clock shows has not come yet, maybe: nothing must be cleared by it.
+        if self.is_outdated(bucket) {
+            return None;
+        }
         let epochs = self.freshen(line, now);
-        (epochs, epochs.clamp(now))
+        Some((epochs, epochs.clamp(now)))
     }
 
     #[inline(always)]
@@ -331,10 +348,10 @@ impl CompactTable {
             // Somebody else may have been first. If nobody is there now, nothing is owed by now.
             let found = self.find(homes);
             let now = clock();
-            self.freshen_homes(homes, now);
             if self.is_outdated(bucket) {
                 return (Ruling::Outdated, now);
             }
+            self.freshen_homes(homes, now);
             if let Some((line, _)) = found {
                 if let Some(ruled) = self.charge(bucket, line, now, homes.tag, cost, || self.find_in(line, homes.tag)) {
                     return ruled;

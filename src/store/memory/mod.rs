@@ -239,7 +239,7 @@ impl<S: Copy> Kept<S> {
     fn succeed<A: Algorithm<State = S>>(&self, algorithm: &A, clock: &impl Clock) -> Option<Self> {
         let table = match (&self.table, algorithm.as_bucket()) {
             (Table::Compact(ledger), Some(quota)) => Table::Compact(ledger.succeed(&quota, || clock.now())?),
-            (Table::Wide(table), _) => Table::Wide(table.succeed(algorithm)?),
+            (Table::Wide(table), _) => Table::Wide(table.succeed(algorithm, || clock.now())?),
             (Table::Compact(_), None) => return None,
         };
         Some(Self { secret: self.secret, table })

@@ -26,6 +26,8 @@ pub(super) struct TickBucket {
     /// How often that took another table.
     table: u32,
     burst: u32,
+    /// The greatest burst that there ever was: as many tokens may be owed.
+    greatest: u32,
     /// A token is `1 << shift` ticks.
     shift: u32,
     /// The greatest debt: `burst` tokens.
@@ -133,6 +135,7 @@ impl TickBucket {
             generation: 0,
             table: 0,
             burst,
+            greatest: burst,
             shift,
             capacity,
             ticks,
@@ -157,6 +160,7 @@ impl TickBucket {
         let next = Self {
             generation: self.generation + 1,
             table: self.table,
+            greatest: next.greatest.max(self.greatest),
             base: reached.count,
             last: self.last.saturating_sub(elapsed.as_nanos()),
             ..next
@@ -166,7 +170,8 @@ impl TickBucket {
 
     /// The bucket of another quota, in ticks of its own; for debts of this one.
     pub(super) fn replaced(&self, quota: &Quota) -> Option<Self> {
-        Self::holding(quota, self.burst).map(|next| Self { table: self.table + 1, ..next })
+        let next = Self::holding(quota, self.greatest)?;
+        Some(Self { table: self.table + 1, greatest: next.greatest.max(self.greatest), ..next })
     }
 
     /// What a debt of `from` is in these ticks, rounded up; no more than a word can tell.

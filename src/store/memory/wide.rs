@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::line::{Era, Line, SLOTS, Tag};
 use super::{Pressure, WhenFull};
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Adoption, Algorithm};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
 use crate::time::{self, Timestamp};
@@ -27,8 +27,15 @@ struct Shared<S> {
     when_full: WhenFull,
     pressure: Pressure,
     algorithm: TypeId,
-    /// All quotas under which states were written.
-    eras: Mutex<Vec<Quota>>,
+    /// One more for each change after which states read otherwise.
+    eras: Mutex<Vec<Written>>,
+}
+
+/// Under which quota states were written, and since when.
+#[derive(Clone, Copy)]
+struct Written {
+    under: Quota,
+    since: Timestamp,
 }
 
 const OVERFLOW: usize = 512;
@@ -45,23 +52,27 @@ impl<S: Copy> WideTable<S> {
             when_full,
             pressure: Pressure::default(),
             algorithm: TypeId::of::<A>(),
-            eras: Mutex::new(vec![algorithm.quota()]),
+            eras: Mutex::new(vec![Written { under: algorithm.quota(), since: Timestamp::ZERO }]),
         };
         Self { shared: Arc::new(shared), era: 0 }
     }
 
     /// The same keys under another quota, if the algorithm can go on with its states.
-    pub(super) fn succeed<A: Algorithm<State = S>>(&self, algorithm: &A) -> Option<Self> {
-        let mut eras = self.shared.eras();
-        let quota = algorithm.quota();
-        if self.shared.algorithm != TypeId::of::<A>() || !eras.iter().all(|from| algorithm.adopts(from)) {
+    pub(super) fn succeed<A: Algorithm<State = S>>(
+        &self,
+        algorithm: &A,
+        clock: impl Fn() -> Timestamp,
+    ) -> Option<Self> {
+        if self.shared.algorithm != TypeId::of::<A>() {
             return None;
         }
-        let era = eras.iter().position(|era| *era == quota).unwrap_or_else(|| {
-            eras.push(quota);
-            eras.len() - 1
-        });
-        Some(Self { shared: Arc::clone(&self.shared), era: Era::try_from(era).ok()? })
+        let mut eras = self.shared.eras();
+        match algorithm.adoption(&eras.last()?.under) {
+            Adoption::Nothing => return None,
+            Adoption::AsTheyAre => {}
+            Adoption::Rewritten => eras.push(Written { under: algorithm.quota(), since: clock() }),
+        }
+        Some(Self { shared: Arc::clone(&self.shared), era: Era::try_from(eras.len() - 1).ok()? })
     }
 
     pub(super) fn pressure(&self) -> &Pressure {
@@ -111,8 +122,17 @@ impl<S: Copy> WideTable<S> {
 
     #[cold]
     fn rewrite<A: Algorithm<State = S>>(&self, line: &mut Line<S>, algorithm: &A, now: Timestamp) {
-        let from = self.shared.eras()[line.era as usize];
-        line.rewrite(|state| algorithm.adopt(state, &from, now));
+        let eras = self.shared.eras();
+        let (from, to) = (line.era as usize, self.era as usize);
+        if from < to {
+            // As it read when the quota changed, each time, however long nobody came.
+            for step in eras[from..=to].windows(2) {
+                line.rewrite(|state| algorithm.adopt(state, &step[0].under, &step[1].under, step[1].since));
+            }
+        } else {
+            // This is of an old limiter.
+            line.rewrite(|state| algorithm.adopt(state, &eras[from].under, &eras[to].under, now));
+        }
         line.era = self.era;
     }
 
@@ -229,7 +249,7 @@ impl<S: Copy> WideTable<S> {
 }
 
 impl<S> Shared<S> {
-    fn eras(&self) -> MutexGuard<'_, Vec<Quota>> {
+    fn eras(&self) -> MutexGuard<'_, Vec<Written>> {
         self.eras.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
