@@ -99,8 +99,11 @@ impl RateLimitLayer {
     ///
     /// If there is no policy, two have the same name, or one could never admit anything.
     pub fn try_new(policies: impl IntoPolicies) -> Result<Self, PolicyError> {
-        let limits = Limits::new(Enforceable::new(policies)?);
-        Ok(Self { limits, settings: Settings::default(), view: OnceLock::new() })
+        Enforceable::new(policies).map(Self::of)
+    }
+
+    pub(crate) fn of(policies: Enforceable) -> Self {
+        Self { limits: Limits::new(policies), settings: Settings::default(), view: OnceLock::new() }
     }
 
     /// Changes the policies of this layer, of its clones and of all their services, also of those that run.

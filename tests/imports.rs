@@ -89,6 +89,7 @@ const PICTURE: &[(&str, &[&str])] = &[
             "key",
             "layer",
             "limiter",
+            "live",
             "partition",
             "policy",
             "queue",

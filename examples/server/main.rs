@@ -3,19 +3,20 @@
 //!     cargo run --release --example server
 //!     curl -i http://127.0.0.1:3000/token-bucket
 //!
-//! `--listen ADDR` (port 0 picks a free one), `--config FILE.toml` (default:
+//! `--listen ADDR` (port 0 picks a free one), `--config FILE.toml` (watched: limits change when it is edited; default:
 //! `examples/server.toml`, built in), `--redis URL` (keeps the limits there, for all servers that name it). See `/whoami`, `/healthz` and `/metrics`, too.
 //!
 //! The same port speaks gRPC: `sluice.example.v1.Echo/Echo` of `examples/echo.proto`.
 
 mod echo;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 use axum::extract::{Request, State};
@@ -40,7 +41,7 @@ const USAGE: &str = "usage: server [--listen ADDR:PORT] [--config FILE.toml] [--
 #[tokio::main]
 async fn main() -> ExitCode {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
-    let (listen, config) = match set_up() {
+    let SetUp { listen, config, file } = match set_up() {
         Ok(Some(set_up)) => set_up,
         Ok(None) => {
             println!("{USAGE}");
@@ -51,6 +52,10 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    let config = Arc::new(RwLock::new(config));
+    if let Some((file, text)) = file {
+        tokio::spawn(watch::apply_edits(file, text, Arc::clone(&config)));
+    }
     match serve(listen, config).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -60,9 +65,16 @@ async fn main() -> ExitCode {
     }
 }
 
+struct SetUp {
+    listen: SocketAddr,
+    config: Config,
+    /// The file and its text, if there is one.
+    file: Option<(String, String)>,
+}
+
 /// Reads the arguments and the configuration; `None` if only help is asked for. Says what is wrong with
 /// them, and nothing is served then.
-fn set_up() -> Result<Option<(SocketAddr, Config)>, String> {
+fn set_up() -> Result<Option<SetUp>, String> {
     let mut listen = "127.0.0.1:3000".to_owned();
     let mut file = None;
     let mut redis = None;
@@ -78,31 +90,30 @@ fn set_up() -> Result<Option<(SocketAddr, Config)>, String> {
         }
     }
     let listen = listen.parse().map_err(|_| format!("--listen {listen}: write an address such as 127.0.0.1:3000"))?;
-    let (name, text) = match file {
-        Some(file) => {
-            let text = std::fs::read_to_string(&file).map_err(|error| format!("--config {file}: {error}"))?;
-            (file, text)
-        }
-        None => ("server.toml".to_owned(), DEFAULT_CONFIG.to_owned()),
+    let read = |file: String| match std::fs::read_to_string(&file) {
+        Ok(text) => Ok((file, text)),
+        Err(error) => Err(format!("--config {file}: {error}")),
     };
+    let file = file.map(read).transpose()?;
+    let (name, text) = file.as_ref().map_or(("server.toml", DEFAULT_CONFIG), |(file, text)| (file, text));
     let config = match redis {
-        None => Config::parse(&name, &text),
+        None => Config::parse(name, text),
         Some(url) => {
             let redis = Redis::open(url.as_str()).map_err(|error| format!("--redis {url}: {error}"))?;
-            Config::parse_with_redis(&name, &text, &redis)
+            Config::parse_with_redis(name, text, &redis)
         }
     };
     let config = config.map_err(|error| error.to_string())?;
     for route in config.routes() {
         if let Some(path) = route.paths().iter().find(|path| OWN_PATHS.contains(&path.as_str())) {
             let problem = format!("path `{path}` is the server's own; choose another");
-            return Err(ConfigError::new(&name, route.line(), problem).to_string());
+            return Err(ConfigError::new(name, route.line(), problem).to_string());
         }
     }
-    Ok(Some((listen, config)))
+    Ok(Some(SetUp { listen, config, file }))
 }
 
-async fn serve(listen: SocketAddr, config: Config) -> std::io::Result<()> {
+async fn serve(listen: SocketAddr, config: Arc<RwLock<Config>>) -> std::io::Result<()> {
     let listener = TcpListener::bind(listen).await?;
     println!("listening on http://{}", listener.local_addr()?);
     let listener = listener.tap_io(|socket| {
@@ -121,7 +132,8 @@ async fn told_to_stop() {
     }
 }
 
-fn app(config: Config) -> Router {
+fn app(shared: Arc<RwLock<Config>>) -> Router {
+    let config = shared.read().unwrap_or_else(PoisonError::into_inner);
     let started = Instant::now();
     let metrics = Arc::new(Metrics::default());
     let mut app = Router::new();
@@ -146,11 +158,12 @@ fn app(config: Config) -> Router {
         }
     }
     let has_echo = config.routes().iter().any(|route| route.paths().iter().any(|path| path == echo::PATH));
+    drop(config);
     if !has_echo {
         app = app.route(echo::PATH, any(echo::echo));
     }
     app.route("/healthz", get(|| async { "ok\n" }))
-        .route("/whoami", get(whoami).with_state(Arc::new(config)))
+        .route("/whoami", get(whoami).with_state(shared))
         .route("/metrics", get(scrape).with_state(metrics))
         .layer(middleware::from_fn(authenticate))
 }
@@ -166,7 +179,8 @@ async fn authenticate(mut request: Request, next: Next) -> Response {
 }
 
 /// Tells a client its address and the keys under which each route would count it.
-async fn whoami(State(config): State<Arc<Config>>, request: Request) -> Response {
+async fn whoami(State(config): State<Arc<RwLock<Config>>>, request: Request) -> Response {
+    let config = config.read().unwrap_or_else(PoisonError::into_inner);
     let head = RequestHead::from(&request);
     let client = config.client_ip();
     let routes: BTreeMap<_, BTreeMap<_, _>> = config

@@ -6,14 +6,14 @@ use toml::Spanned;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct RawConfig {
-    pub(super) client_ip: Option<RawClientIp>,
-    pub(super) redis: Option<RawRedis>,
-    pub(super) answer: Option<RawAnswer>,
+    pub(super) client_ip: Option<Spanned<RawClientIp>>,
+    pub(super) redis: Option<Spanned<RawRedis>>,
+    pub(super) answer: Option<Spanned<RawAnswer>>,
     #[serde(default)]
     pub(super) route: Vec<RawRoute>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct RawClientIp {
     pub(super) source: Option<Spanned<String>>,
@@ -22,7 +22,7 @@ pub(super) struct RawClientIp {
     pub(super) ipv6_prefix: Option<Spanned<u8>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 #[cfg_attr(not(feature = "redis"), allow(dead_code))]
 pub(super) struct RawRedis {
@@ -32,7 +32,7 @@ pub(super) struct RawRedis {
     pub(super) prefix: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct RawAnswer {
     pub(super) fields: Option<FieldsName>,
@@ -75,7 +75,7 @@ pub(super) struct RawPolicy {
     pub(super) status: Option<Spanned<u16>>,
 }
 
-#[derive(Clone, Copy, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 pub(super) enum FieldsName {
     #[serde(rename = "draft-11")]
     Draft11,
@@ -87,7 +87,7 @@ pub(super) enum FieldsName {
     None,
 }
 
-#[derive(Clone, Copy, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum ResetName {
     Epoch,
@@ -95,7 +95,7 @@ pub(super) enum ResetName {
     None,
 }
 
-#[derive(Clone, Copy, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RejectionName {
     Problem,
@@ -103,7 +103,7 @@ pub(super) enum RejectionName {
     Empty,
 }
 
-#[derive(Clone, Copy, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum GrpcStatusName {
     ResourceExhausted,
@@ -152,14 +152,14 @@ pub(super) enum OnMissingKey {
     Share,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, PartialEq, Deserialize)]
 #[serde(untagged, expecting = "expected a string or a list of strings")]
 pub(super) enum OneOrMany {
     One(String),
     Many(Vec<String>),
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, PartialEq, Deserialize)]
 #[serde(untagged, expecting = "expected a time in quotation marks, such as \"1s\"")]
 pub(super) enum TimeText {
     Text(String),

@@ -78,14 +78,6 @@ impl Room {
         self.lock().lines.waiting()
     }
 
-    pub(super) fn max_cost(&self) -> u32 {
-        self.lock().lines.max_cost()
-    }
-
-    pub(super) fn limit(&self) -> u32 {
-        self.lock().lines.limit()
-    }
-
     /// Decides, or gives a place. `start` is asked for a task if there is none and somebody has to wait.
     pub(super) fn enqueue<R>(
         &self,
@@ -202,6 +194,18 @@ impl Room {
         let now = now();
         state.lines.give_back(now, line, cost, receipt);
         state.move_up(now, line, &mut errand);
+        errand
+    }
+
+    /// Another quota and other bounds, for all who wait.
+    pub(super) fn change<R>(&self, now: impl FnOnce() -> Timestamp, rules: &Lines) -> Errand<R> {
+        let mut errand = Errand::none();
+        let mut state = self.lock();
+        let now = now();
+        state.lines.change(now, rules, &mut errand.wake);
+        if state.is_driven {
+            errand.rouse = Rouse::Sleeper;
+        }
         errand
     }
 
