@@ -92,7 +92,8 @@ impl Line {
         }
     }
 
-    fn change(&mut self, rules: Rules, now: u64, events: &mut Vec<Event>) {
+    /// Returns those who are refused.
+    fn change(&mut self, rules: Rules, now: u64, events: &mut Vec<Event>) -> Vec<Waiter> {
         let (mut ahead, mut refused) = (self.level, Vec::new());
         for mut waiter in std::mem::take(&mut self.waiters) {
             waiter.until = waiter.until.min(waiter.since + rules.max_wait);
@@ -104,11 +105,14 @@ impl Line {
             }
         }
         self.tick(rules, now, events);
-        for waiter in refused {
-            let accepted_at = self.accepted_at(rules, now, waiter.until - waiter.since);
-            let retry = Duration::from_millis(accepted_at.saturating_sub(now)).max(Duration::from_nanos(1));
-            events.push((now, waiter.id, Outcome::Refused { retry }));
-        }
+        refused
+    }
+
+    /// What one is told who was refused, when he looks.
+    fn tell(&self, rules: Rules, now: u64, waiter: Waiter) -> Event {
+        let accepted_at = self.accepted_at(rules, now, waiter.until - waiter.since);
+        let retry = Duration::from_millis(accepted_at.saturating_sub(now)).max(Duration::from_nanos(1));
+        (now, waiter.id, Outcome::Refused { retry })
     }
 }
 
@@ -149,13 +153,13 @@ async fn waiters_do_as_the_model_through_all_changes() {
         for step in 0..300 {
             let context = format!("seed {seed}, step {step}, {rules:?}");
             let now = step * 100;
-            let mut expected = Vec::new();
+            let (mut expected, mut refused) = (Vec::new(), [const { Vec::new() }; KEYS]);
             lines.iter_mut().for_each(|line| line.tick(rules, now, &mut expected));
             if random.below(12) == 0 {
                 rules = random.rules();
                 let next = Arc::new(rules.queue());
                 assert!(next.take_over(&*queue), "{context}");
-                lines.iter_mut().for_each(|line| line.change(rules, now, &mut expected));
+                refused = lines.each_mut().map(|line| line.change(rules, now, &mut expected));
                 older = std::mem::replace(&mut queue, next);
             }
             for arrival in 0..usize::try_from(random.below(3)).unwrap() {
@@ -175,12 +179,15 @@ async fn waiters_do_as_the_model_through_all_changes() {
             for _ in 0..200 {
                 tokio::task::yield_now().await;
             }
-            let waiting: usize = lines.iter().map(|line| line.waiters.len()).sum();
-            assert_eq!([queue.waiting(), older.waiting()], [waiting; 2], "{context}");
+            for (line, refused) in lines.iter().zip(refused) {
+                expected.extend(refused.into_iter().map(|waiter| line.tell(rules, now, waiter)));
+            }
             let mut seen: Vec<Event> = std::mem::take(&mut *seen.lock().unwrap());
             seen.sort_unstable();
             expected.sort_unstable();
             assert_eq!(seen, expected, "{context}");
+            let waiting: usize = lines.iter().map(|line| line.waiters.len()).sum();
+            assert_eq!([queue.waiting(), older.waiting()], [waiting; 2], "{context}");
             sleep(Duration::from_millis(100)).await;
         }
     }

@@ -282,12 +282,11 @@ impl LeakyQueue {
     pub fn waiting(&self) -> usize {
         self.shared.get().map_or(0, |shared| shared.room.waiting())
     }
+}
 
-    /// The longest that one request may wait, in nanoseconds.
-    fn longest_wait(&self, patience: Option<Duration>) -> u64 {
-        let patience = patience.map_or(u64::MAX, |patience| nanos_of(patience).saturating_sub(1));
-        patience.min(self.bounds.max_wait)
-    }
+/// The longest that one request is ready to wait, in nanoseconds.
+fn longest_wait(patience: Option<Duration>) -> u64 {
+    patience.map_or(u64::MAX, |patience| nanos_of(patience).saturating_sub(1))
 }
 
 impl Limiter for LeakyQueue {
@@ -302,7 +301,7 @@ impl Limiter for LeakyQueue {
     /// For this one request, `patience` bounds the wait as [`max_wait`](Self::max_wait) does, but for
     /// the very last nanosecond: a turn that comes when the patience ends comes too late.
     fn check_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Check {
-        match self.shared().enqueue(key, cost, self.longest_wait(patience)) {
+        match self.shared().enqueue(key, cost, longest_wait(patience)) {
             Ok(Ok(decision)) => decision.into(),
             Ok(Err(place)) => Check::Pending(Box::pin(place)),
             Err(error) => Check::Ready(Err(error)),
@@ -310,7 +309,7 @@ impl Limiter for LeakyQueue {
     }
 
     fn peek_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Option<Decision> {
-        self.shared().peek(key, cost, self.longest_wait(patience))
+        self.shared().peek(key, cost, longest_wait(patience))
     }
 
     fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
@@ -319,7 +318,7 @@ impl Limiter for LeakyQueue {
 
     /// Takes a place in line that nobody waits in, so that the line is as long as it would be.
     fn rehearse(&self, key: &PartitionKey, cost: u32) -> Check {
-        Check::Ready(self.shared().enqueue_nobody(key, cost, self.bounds.max_wait))
+        Check::Ready(self.shared().enqueue_nobody(key, cost, u64::MAX))
     }
 
     fn delays(&self) -> bool {
