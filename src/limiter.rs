@@ -79,7 +79,7 @@ pub trait Limiter: Send + Sync + 'static {
     /// Goes on from what `predecessor` knows of its keys: what was used stays used, under this limiter's quota. Says
     /// whether it does; by default it does not, and all keys start anew.
     ///
-    /// For a [live change](crate::Policy), and before this limiter is asked for anything. From then on, the predecessor
+    /// For a [live change](crate::LimitsHandle), and before this limiter is asked for anything. From then on, the predecessor
     /// answers as this one, to those who still ask it. The two must be of one kind:
     ///
     /// | limiter | takes over from | what is kept |

@@ -12,25 +12,13 @@ use crate::responder::Responder;
 use crate::telemetry;
 
 /// How a layer is set up, but for its policies.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Settings {
     pub(crate) fields: RateLimitFields,
     pub(crate) responder: Responder,
     pub(crate) tells_verdict: bool,
     pub(crate) tells_timing: bool,
     pub(crate) counts_preflights: bool,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            fields: RateLimitFields::default(),
-            responder: Responder::default(),
-            tells_verdict: false,
-            tells_timing: false,
-            counts_preflights: false,
-        }
-    }
 }
 
 impl Settings {
