@@ -11,7 +11,8 @@ use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow
 use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{
-    Check, Decision, IntoLimiter, Limiter, PartitionKey, Policy, PolicyError, Quota, RateLimitLayer, RateLimiter,
+    Check, Decision, IntoLimiter, LeakyQueue, Limiter, PartitionKey, Policy, PolicyError, Quota, RateLimitLayer,
+    RateLimiter,
 };
 
 const SECOND: u128 = 1_000_000_000;
@@ -412,4 +413,63 @@ async fn costs_conditions_and_shadow_change_and_counts_go_on() {
     assert_eq!(replaced.started_anew(), [""; 0]);
     assert_eq!(call(&mut service, "/").await.status(), 200);
     assert_eq!(call(&mut service, "/").await.status(), 503);
+}
+
+/// One that waits is told by the policies that it came under, in turn by the new rate; the next goes by the new ones.
+#[tokio::test(start_paused = true)]
+async fn who_waits_finishes_under_the_policies_that_it_came_under() {
+    let queue = |per_hour| LeakyQueue::new(Quota::per_hour(per_hour)).capacity(5).max_wait(Duration::from_secs(86_400));
+    let layer = RateLimitLayer::new(Policy::new("before", queue(1)));
+    let mut service = layer.layer(hello());
+    assert_eq!(call(&mut service, "/").await.status(), 200);
+    let limits = layer.handle();
+    let named =
+        |answer: &Answer| answer.headers()["ratelimit-policy"].to_str().unwrap().split(';').next().map(str::to_owned);
+
+    // Of another name, it begins anew; who waits in the old one waits on, in the old one.
+    let waits = tokio::spawn({
+        let mut service = service.clone();
+        async move { call(&mut service, "/").await }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    limits.replace(Policy::new("p", queue(1))).unwrap();
+    assert_eq!(named(&call(&mut service, "/").await).as_deref(), Some("\"p\""));
+    assert_eq!(named(&waits.await.unwrap()).as_deref(), Some("\"before\""));
+
+    // Of the same name, it leaves as soon as the new rate lets it.
+    let waits = tokio::spawn({
+        let mut service = service.clone();
+        async move { (call(&mut service, "/").await, tokio::time::Instant::now()) }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let changed = tokio::time::Instant::now();
+    assert_eq!(limits.replace(Policy::new("p", queue(3_600))).unwrap().started_anew(), [""; 0]);
+    let (answer, left) = waits.await.unwrap();
+    assert_eq!(answer.status(), 200);
+    assert!(left - changed <= Duration::from_millis(1_001), "{:?}", left - changed);
+    limits.replace(Policy::new("p", TokenBucket::new(Quota::per_hour(2)))).unwrap();
+    assert_eq!(call(&mut service, "/").await.headers()["ratelimit-policy"], "\"p\";q=2;w=3600");
+}
+
+/// Several policies, one of which refuses: what the others were charged before a change is given back after it.
+#[tokio::test(start_paused = true)]
+async fn what_was_charged_under_the_old_policies_is_given_back_under_the_new_ones() {
+    let clock = clock();
+    let closing = Arc::new(LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::from_secs(86_400)));
+    let bucket = |limit| Policy::new("bucket", store(TokenBucket::new(Quota::per_hour(limit)), &clock));
+    let layer = RateLimitLayer::new([bucket(10), Policy::new("queue", Arc::clone(&closing))]);
+    let mut service = layer.layer(hello());
+    assert_eq!(call(&mut service, "/").await.status(), 200);
+    let waits = tokio::spawn({
+        let mut service = service.clone();
+        async move { call(&mut service, "/").await }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    layer.handle().replace(bucket(4)).unwrap();
+    let left = |answer: &Answer| answer.headers()["ratelimit"].to_str().unwrap().split(';').nth(1).map(str::to_owned);
+    // Two are used, and a third by this one.
+    assert_eq!(left(&call(&mut service, "/").await).as_deref(), Some("r=1"));
+    closing.close();
+    assert_eq!(waits.await.unwrap().status(), 503);
+    assert_eq!(left(&call(&mut service, "/").await).as_deref(), Some("r=1"), "one came back, and one is used");
 }
