@@ -79,8 +79,9 @@ pub trait Limiter: Send + Sync + 'static {
     /// Goes on from what `predecessor` knows of its keys: what was used stays used, under this limiter's quota. Says
     /// whether it does; by default it does not, and all keys start anew.
     ///
-    /// For a [live change](crate::LimitsHandle), and before this limiter is asked for anything. From then on, the predecessor
-    /// answers as this one, to those who still ask it. The two must be of one kind:
+    /// For a [live change](crate::LimitsHandle), and before this limiter is asked for anything. Both have the same keys from
+    /// then on. Requests that are still on their way to the predecessor are decided by the quota of this one (buckets and
+    /// queues), or by the old one (windows). The two must be of one kind:
     ///
     /// | limiter | takes over from | what is kept |
     /// |---|---|---|

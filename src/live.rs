@@ -163,12 +163,18 @@ impl Limits {
 /// # Accuracy
 ///
 /// A request goes by the policies that were in force when it came, until it is answered; what it was charged is given back
-/// as it was charged. A request that comes while policies are being replaced, or had not been asked about yet by one of
-/// them, may be weighed by its old cost and condition against the new quota. Nobody is admitted beyond a quota by that.
+/// as it was charged. But a limiter that was taken over has one quota at a time. So a request that came before the change
+/// and is asked about after it, be it an instant or, with several policies, a wait later, is weighed by its old
+/// cost and condition against the new quota (in a window, against the old one). Buckets and queues admit nobody beyond the
+/// quota in force by that. A window that is lowered may still admit, up to its old limit, those who were being judged.
+///
+/// Debts of a bucket are kept exactly in tokens, and a change costs a key less than a nanosecond of the new rate. What is
+/// given back after more than a second change of a queue, or after one for which a bucket took another table, is lost
+/// to the key.
 ///
 /// # Cost
 ///
-/// To requests, about as much as one decision in memory takes, whether there are changes or not. A change takes
+/// To requests, one look at what is in force, which writes to no memory that other threads use. A change takes
 /// microseconds, plus the time to look at all who wait in its queues. If a bucket grows to more than eight times the burst
 /// or the rate that it had at first, its table is replaced by another, and its requests wait meanwhile:
 /// about a millisecond for 65,536 keys.
