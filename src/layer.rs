@@ -1,5 +1,5 @@
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use http::Response;
 use tower_layer::Layer;
@@ -8,7 +8,7 @@ use crate::body::RejectionBody;
 use crate::grpc::GrpcStatus;
 use crate::head::RequestHead;
 use crate::headers::{RateLimitFields, WaitFields};
-use crate::live::{Enforceable, Limits, LimitsHandle, Settings};
+use crate::live::{Enforceable, LimitsHandle, Settings, View};
 use crate::policy::{IntoPolicies, Policy, PolicyError};
 use crate::rejection::Rejection;
 use crate::responder::RejectionFormat;
@@ -73,10 +73,7 @@ use crate::service::RateLimit;
 #[derive(Clone)]
 #[must_use]
 pub struct RateLimitLayer {
-    limits: Arc<Limits>,
-    settings: Settings,
-    /// The number under which the limits know these settings, once there is a service.
-    view: OnceLock<usize>,
+    view: Arc<View>,
 }
 
 impl RateLimitLayer {
@@ -103,19 +100,17 @@ impl RateLimitLayer {
     }
 
     pub(crate) fn of(policies: Enforceable) -> Self {
-        Self { limits: Limits::new(policies), settings: Settings::default(), view: OnceLock::new() }
+        Self { view: View::new(policies) }
     }
 
     /// Changes the policies of this layer, of its clones and of all their services, also of those that run.
     #[must_use]
     pub fn handle(&self) -> LimitsHandle {
-        LimitsHandle::new(Arc::clone(&self.limits))
+        LimitsHandle::new(Arc::clone(&self.view.limits))
     }
 
-    fn set(mut self, set: impl FnOnce(&mut Settings)) -> Self {
-        set(&mut self.settings);
-        self.view = OnceLock::new();
-        self
+    fn set(self, set: impl FnOnce(&mut Settings)) -> Self {
+        Self { view: self.view.with(set) }
     }
 
     /// Which fields tell clients what is left, and when; unless set, `RateLimit-Policy` and `RateLimit` on all
@@ -204,14 +199,14 @@ impl RateLimitLayer {
     /// `None` if there is no policy of this name.
     #[must_use]
     pub fn shadow_denied(&self, policy: &str) -> Option<u64> {
-        self.limits.load().policy(policy).map(Policy::shadow_denied)
+        self.view.limits.load().policy(policy).map(Policy::shadow_denied)
     }
 
     /// How many requests the limiter of the policy of this name could not decide on, so that they were treated as
     /// its [`FailureMode`](crate::FailureMode) says; `None` if there is no policy of this name.
     #[must_use]
     pub fn limiter_failures(&self, policy: &str) -> Option<u64> {
-        self.limits.load().policy(policy).map(Policy::failures)
+        self.view.limits.load().policy(policy).map(Policy::failures)
     }
 }
 
@@ -219,13 +214,13 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> RateLimit<S> {
-        let view = *self.view.get_or_init(|| self.limits.add_view(&self.settings));
-        RateLimit::new(inner, Arc::clone(&self.limits), view)
+        self.view.enrol();
+        RateLimit::new(inner, Arc::clone(&self.view))
     }
 }
 
 impl fmt::Debug for RateLimitLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitLayer").field("policies", &self.limits.load().policies).finish_non_exhaustive()
+        f.debug_struct("RateLimitLayer").field("policies", &self.view.limits.load().policies).finish_non_exhaustive()
     }
 }

@@ -1,7 +1,7 @@
 //! What the services of a layer go by, and how that is changed while they run.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use arc_swap::{ArcSwap, Guard};
 
@@ -36,6 +36,44 @@ impl Settings {
     }
 }
 
+/// What a layer, its clones and their services go by: limits, and how responses tell of them. Clones and services share it, so
+/// that whoever makes a service for each connection makes no view for each.
+pub(crate) struct View {
+    pub(crate) limits: Arc<Limits>,
+    settings: Settings,
+    /// Under which the limits know it.
+    number: OnceLock<usize>,
+}
+
+impl View {
+    pub(crate) fn new(policies: Enforceable) -> Arc<Self> {
+        Self::of(Limits::new(policies), Settings::default())
+    }
+
+    fn of(limits: Arc<Limits>, settings: Settings) -> Arc<Self> {
+        Arc::new(Self { limits, settings, number: OnceLock::new() })
+    }
+
+    /// Another one, of the same limits.
+    pub(crate) fn with(&self, set: impl FnOnce(&mut Settings)) -> Arc<Self> {
+        let mut settings = self.settings.clone();
+        set(&mut settings);
+        Self::of(Arc::clone(&self.limits), settings)
+    }
+
+    /// Has policies rendered for it from now on, if that was not done before.
+    pub(crate) fn enrol(self: &Arc<Self>) {
+        self.number.get_or_init(|| self.limits.enrol(self));
+    }
+
+    /// For one that is enrolled.
+    #[inline]
+    pub(crate) fn rendered_in<'a>(&self, in_force: &'a InForce) -> &'a Arc<Shared> {
+        let number = *self.number.get().expect("services are made of views that are enrolled");
+        &in_force.views[number].1
+    }
+}
+
 /// Policies that can be enforced together, in the order in which they are asked.
 pub(crate) struct Enforceable(Vec<Policy>);
 
@@ -67,23 +105,19 @@ pub(crate) struct Limits {
 /// Never changed, only replaced.
 pub(crate) struct InForce {
     pub(crate) policies: Arc<[Policy]>,
-    /// The policies in each of the ways in which clones of the layer are set up.
-    views: Vec<(Settings, Arc<Shared>)>,
+    /// The policies in each of the ways in which clones of the layer are set up. A number is given anew once no layer and no
+    /// service has its view any more.
+    views: Vec<(Weak<View>, Arc<Shared>)>,
 }
 
 impl InForce {
-    #[inline]
-    pub(crate) fn view(&self, number: usize) -> &Arc<Shared> {
-        &self.views[number].1
-    }
-
     pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {
         self.policies.iter().find(|policy| policy.name() == name)
     }
 }
 
 impl Limits {
-    pub(crate) fn new(policies: Enforceable) -> Arc<Self> {
+    fn new(policies: Enforceable) -> Arc<Self> {
         let in_force = InForce { policies: policies.0.into(), views: Vec::new() };
         Arc::new(Self { in_force: ArcSwap::from_pointee(in_force), change: Mutex::new(()) })
     }
@@ -94,12 +128,16 @@ impl Limits {
         self.in_force.load()
     }
 
-    /// The number of a new view.
-    pub(crate) fn add_view(&self, settings: &Settings) -> usize {
+    fn enrol(&self, view: &Arc<View>) -> usize {
         self.edit(|before| {
             let mut views = before.views.clone();
-            views.push((settings.clone(), settings.with(&before.policies)));
-            (InForce { policies: Arc::clone(&before.policies), views }, before.views.len())
+            let rendered = (Arc::downgrade(view), view.settings.with(&before.policies));
+            let number = views.iter().position(|(view, _)| view.strong_count() == 0).unwrap_or(views.len());
+            match views.get_mut(number) {
+                Some(free) => *free = rendered,
+                None => views.push(rendered),
+            }
+            (InForce { policies: Arc::clone(&before.policies), views }, number)
         })
     }
 
@@ -113,8 +151,12 @@ impl Limits {
                 }
             }
             let policies = policies.into();
-            let view = |(settings, _): &(Settings, _)| (settings.clone(), settings.with(&policies));
-            let views = before.views.iter().map(view).collect();
+            let render = |(view, _): &(Weak<View>, _)| {
+                // Of one that is gone nothing is kept.
+                let settings = view.upgrade().map_or_else(Settings::default, |view| view.settings.clone());
+                (Weak::clone(view), settings.with(&policies))
+            };
+            let views = before.views.iter().map(render).collect();
             (InForce { policies, views }, Replaced { fresh })
         })
     }

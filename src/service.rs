@@ -9,7 +9,7 @@ use crate::body::ResponseBody;
 use crate::future::ResponseFuture;
 use crate::head::RequestHead;
 use crate::judge::{Judgement, judge};
-use crate::live::Limits;
+use crate::live::View;
 
 /// A service whose requests are limited; made by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
@@ -17,13 +17,12 @@ use crate::live::Limits;
 #[derive(Clone)]
 pub struct RateLimit<S> {
     inner: S,
-    limits: Arc<Limits>,
-    view: usize,
+    view: Arc<View>,
 }
 
 impl<S> RateLimit<S> {
-    pub(crate) const fn new(inner: S, limits: Arc<Limits>, view: usize) -> Self {
-        Self { inner, limits, view }
+    pub(crate) const fn new(inner: S, view: Arc<View>) -> Self {
+        Self { inner, view }
     }
 
     /// The inner service.
@@ -58,8 +57,8 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let head = RequestHead::from(&request);
-        let in_force = self.limits.load();
-        let shared = in_force.view(self.view);
+        let in_force = self.view.limits.load();
+        let shared = self.view.rendered_in(&in_force);
         match judge(shared, &head) {
             Judgement::Decided(Ok(told)) => ResponseFuture::passing(self.inner.call(request), told),
             Judgement::Decided(Err(rejection)) => ResponseFuture::rejected(shared.respond(rejection, &head)),
@@ -76,6 +75,9 @@ where
 
 impl<S: fmt::Debug> fmt::Debug for RateLimit<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit").field("inner", &self.inner).field("policies", &self.limits.load().policies).finish()
+        f.debug_struct("RateLimit")
+            .field("inner", &self.inner)
+            .field("policies", &self.view.limits.load().policies)
+            .finish()
     }
 }

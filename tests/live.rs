@@ -473,3 +473,44 @@ async fn what_was_charged_under_the_old_policies_is_given_back_under_the_new_one
     assert_eq!(waits.await.unwrap().status(), 503);
     assert_eq!(left(&call(&mut service, "/").await).as_deref(), Some("r=1"), "one came back, and one is used");
 }
+
+/// A layer that is set up anew for each connection, and layers that come and go.
+#[tokio::test]
+async fn services_that_are_gone_leave_nothing_behind() {
+    use tower_sluice::headers::RateLimitFields;
+    let clock = clock();
+    let policy = |limit| Policy::new("p", store(TokenBucket::new(Quota::per_hour(limit)), &clock));
+    let layer = RateLimitLayer::new(policy(1_000)).with_fields(RateLimitFields::none());
+    let mut silent = layer.layer(hello());
+    for round in 0..40 {
+        let mut telling = layer.clone().with_fields(RateLimitFields::draft11()).layer(hello());
+        layer.handle().replace(policy(1_001 + round)).unwrap();
+        assert!(call(&mut telling, "/").await.headers().contains_key("ratelimit-policy"), "round {round}");
+        assert!(!call(&mut silent, "/").await.headers().contains_key("ratelimit-policy"), "round {round}");
+    }
+}
+
+/// A window that was lowered while more was used tells a wait that is exact.
+#[test]
+fn windows_that_were_lowered_tell_exact_waits() {
+    fn check<A: Algorithm>(before: &A, after: &A, random: &mut Random, context: &str) {
+        let mut now = 1_000_000_000_000;
+        let mut state = None;
+        for _ in 0..random.below(6) {
+            now += random.below(1_500_000_000);
+            let cost = u32::try_from(1 + random.below(40)).unwrap();
+            state = before.decide(state, Timestamp::from_nanos(now), cost).1.or(state);
+        }
+        let decide = |at| after.decide(state, Timestamp::from_nanos(at), 1).0;
+        let Some(wait) = decide(now).retry_after() else { return };
+        let then = now + u64::try_from(wait.as_nanos()).unwrap();
+        assert!(decide(then).is_allowed() && !decide(then - 1).is_allowed(), "{context}: {wait:?}");
+    }
+    for seed in 1..=2_000_u64 {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let limit = u32::try_from(1 + random.below(50)).unwrap();
+        let (before, after) = (Quota::per_second(100), Quota::per_second(limit));
+        check(&SlidingWindow::new(before), &SlidingWindow::new(after), &mut random, &format!("sliding, seed {seed}"));
+        check(&FixedWindow::new(before), &FixedWindow::new(after), &mut random, &format!("fixed, seed {seed}"));
+    }
+}
