@@ -267,3 +267,25 @@ impl Replaced {
         &self.fresh
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::TokenBucket;
+    use crate::quota::Quota;
+
+    #[test]
+    fn views_that_are_gone_make_room_for_others() {
+        let policy = || Enforceable::new(Policy::new("p", TokenBucket::new(Quota::per_second(1)))).unwrap();
+        let view = View::new(policy());
+        view.enrol();
+        for _ in 0..10 {
+            let other = view.with(|settings| settings.tells_timing = true);
+            other.enrol();
+            view.limits.replace(policy());
+            let in_force = view.limits.load();
+            assert_eq!(in_force.views.len(), 2);
+            assert!(other.rendered_in(&in_force).tells_timing && !view.rendered_in(&in_force).tells_timing);
+        }
+    }
+}

@@ -76,7 +76,7 @@ const PICTURE: &[(&str, &[&str])] = &[
         ],
     ),
     ("future", &["body", "head", "judge", "telemetry", "told"]),
-    ("live", &["headers", "judge", "policy", "responder", "telemetry"]),
+    ("live", &["algorithm", "headers", "judge", "policy", "quota", "responder", "telemetry"]),
     ("service", &["body", "future", "head", "judge", "live"]),
     ("layer", &["body", "grpc", "head", "headers", "live", "policy", "rejection", "responder", "service"]),
     (
