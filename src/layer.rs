@@ -9,19 +9,19 @@ use crate::body::RejectionBody;
 use crate::decision::{Decision, LimiterError};
 use crate::grpc::GrpcStatus;
 use crate::head::RequestHead;
-use crate::headers::{RateLimitFields, WaitFields, Writer};
-use crate::judge::Shared;
+use crate::headers::{RateLimitFields, WaitFields};
+use crate::live::{Enforceable, LimitsHandle, Settings, View};
 use crate::partition::PartitionKey;
-use crate::policy::{Policy, PolicyError};
+use crate::policy::{IntoPolicies, Policy, PolicyError};
 use crate::rejection::Rejection;
-use crate::responder::{RejectionFormat, Responder};
+use crate::responder::RejectionFormat;
 use crate::service::RateLimit;
-use crate::tiers::Tiers;
 
 /// Limits the requests to a service by one or more policies.
 ///
 /// The state of the limiters belongs to the layer: all services made by one layer, and all clones
-/// of them, share their budgets. Make the layer once, when the app is built.
+/// of them, share their budgets. Make the layer once, when the app is built. By its [handle](Self::handle), its policies
+/// can be changed later.
 ///
 /// A request passes exactly when every enforced policy that applies to it admits it; then every
 /// one of them is charged, and otherwise none. It is charged before the inner service is called, and
@@ -76,7 +76,7 @@ use crate::tiers::Tiers;
 #[derive(Clone)]
 #[must_use]
 pub struct RateLimitLayer {
-    shared: Shared,
+    view: Arc<View>,
 }
 
 impl RateLimitLayer {
@@ -99,26 +99,21 @@ impl RateLimitLayer {
     ///
     /// If there is no policy, two have the same name, or one could never admit anything.
     pub fn try_new(policies: impl IntoPolicies) -> Result<Self, PolicyError> {
-        let mut policies = policies.into_policies();
-        if policies.is_empty() {
-            return Err(PolicyError::NoPolicy);
-        }
-        for (i, policy) in policies.iter().enumerate() {
-            policy.validate()?;
-            if policies[..i].iter().any(|earlier| earlier.name() == policy.name()) {
-                return Err(PolicyError::DuplicateName { name: policy.name().to_owned() });
-            }
-        }
-        policies.sort_by_key(Policy::rank);
-        let shared = Shared {
-            policies: policies.into(),
-            responder: Responder::default(),
-            writer: None,
-            tells_verdict: false,
-            tells_timing: false,
-            counts_preflights: false,
-        };
-        Ok(Self { shared }.with_fields(RateLimitFields::default()))
+        Enforceable::new(policies).map(Self::of)
+    }
+
+    pub(crate) fn of(policies: Enforceable) -> Self {
+        Self { view: View::new(policies) }
+    }
+
+    /// Changes the policies of this layer, of its clones and of all their services, also of those that run.
+    #[must_use]
+    pub fn handle(&self) -> LimitsHandle {
+        LimitsHandle::new(Arc::clone(&self.view.limits))
+    }
+
+    fn set(self, set: impl FnOnce(&mut Settings)) -> Self {
+        Self { view: self.view.with(set) }
     }
 
     /// Which fields tell clients what is left, and when; unless set, `RateLimit-Policy` and `RateLimit` on all
@@ -135,39 +130,31 @@ impl RateLimitLayer {
     /// let layer = RateLimitLayer::new(Policy::new("api", TokenBucket::new(Quota::per_second(5))))
     ///     .with_fields(RateLimitFields::none().x_rate_limit(ResetForm::EpochSeconds));
     /// ```
-    pub fn with_fields(mut self, fields: RateLimitFields) -> Self {
-        let announced = |policy: &Policy| policy.limiter().terms().filter(|_| !policy.is_shadow());
-        let policies = self.shared.policies.iter();
-        let writer = Writer::new(&fields, policies.map(|policy| (policy.name(), announced(policy))));
-        self.shared.writer = (!writer.is_silent()).then(|| Arc::new(writer));
-        self
+    pub fn with_fields(self, fields: RateLimitFields) -> Self {
+        self.set(|settings| settings.fields = fields)
     }
 
     /// Which fields tell the refused how long to wait, besides `Retry-After`; unless set,
     /// `X-Rate-Limited-For`.
-    pub fn with_wait_fields(mut self, fields: WaitFields) -> Self {
-        self.shared.responder.wait = fields;
-        self
+    pub fn with_wait_fields(self, fields: WaitFields) -> Self {
+        self.set(|settings| settings.responder.wait = fields)
     }
 
     /// Adds `Server-Timing: ratelimit;dur=…` (milliseconds) to the responses of requests that waited in a
     /// [`LeakyQueue`](crate::LeakyQueue). Pages of other origins read it only with `Timing-Allow-Origin`.
-    pub const fn with_server_timing(mut self) -> Self {
-        self.shared.tells_timing = true;
-        self
+    pub fn with_server_timing(self) -> Self {
+        self.set(|settings| settings.tells_timing = true)
     }
 
     /// What plain HTTP clients find in the body of a rejection; problem details in JSON unless set.
-    pub fn with_rejection_format(mut self, format: &RejectionFormat) -> Self {
-        self.shared.responder.set_format(format);
-        self
+    pub fn with_rejection_format(self, format: &RejectionFormat) -> Self {
+        self.set(|settings| settings.responder.set_format(format))
     }
 
     /// Counts the preflights of CORS (`OPTIONS` with `Origin` and `Access-Control-Request-Method`) like other
     /// requests. Unless set, they pass unseen: a browser takes a refused preflight for a broken network.
-    pub const fn counting_preflights(mut self) -> Self {
-        self.shared.counts_preflights = true;
-        self
+    pub fn counting_preflights(self) -> Self {
+        self.set(|settings| settings.counts_preflights = true)
     }
 
     /// Answers rejected requests with what `respond` returns.
@@ -191,21 +178,19 @@ impl RateLimitLayer {
     ///         Response::builder().status(rejection.status()).body("slow down, please").unwrap()
     ///     });
     /// ```
-    pub fn with_rejection_response<F, B>(mut self, respond: F) -> Self
+    pub fn with_rejection_response<F, B>(self, respond: F) -> Self
     where
         F: Fn(&Rejection, &RequestHead<'_>) -> Response<B> + Send + Sync + 'static,
         B: Into<RejectionBody>,
     {
         let respond = move |rejection: &Rejection, head: &RequestHead<'_>| respond(rejection, head).map(Into::into);
-        self.shared.responder.set_custom(Arc::new(respond));
-        self
+        self.set(|settings| settings.responder.set_custom(Arc::new(respond)))
     }
 
     /// Puts the [`Verdict`](crate::Verdict) into the extensions of all responses, for layers further out that log
     /// or count. Costs four allocations per request.
-    pub const fn with_verdict(mut self) -> Self {
-        self.shared.tells_verdict = true;
-        self
+    pub fn with_verdict(self) -> Self {
+        self.set(|settings| settings.tells_verdict = true)
     }
 
     /// Names the route, or whatever else tells this layer from others: a label of its metrics, and a field of its events.
@@ -240,7 +225,7 @@ impl RateLimitLayer {
     #[track_caller]
     pub fn with_route(self, route: impl Into<Arc<str>>) -> Self {
         let route = route.into();
-        for policy in &*self.shared.policies {
+        for policy in &*self.view.limits.load().policies {
             assert!(policy.meter().set_route(&route), "a layer and its clones have one route");
         }
         self
@@ -251,29 +236,28 @@ impl RateLimitLayer {
     #[cfg(feature = "metrics")]
     #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
     pub fn observe(&self) {
-        for policy in &*self.shared.policies {
+        for policy in &*self.view.limits.load().policies {
             policy.meter().observe(&policy.limiter().stats());
         }
     }
 
     /// The code with which gRPC clients are refused; [`GrpcStatus::ResourceExhausted`] unless set.
-    pub const fn with_grpc_status(mut self, status: GrpcStatus) -> Self {
-        self.shared.responder.grpc_status = status;
-        self
+    pub fn with_grpc_status(self, status: GrpcStatus) -> Self {
+        self.set(|settings| settings.responder.grpc_status = status)
     }
 
     /// How many requests the [shadow](Policy::shadow) policy of this name would have refused;
     /// `None` if there is no policy of this name.
     #[must_use]
     pub fn shadow_denied(&self, policy: &str) -> Option<u64> {
-        self.policy(policy).map(Policy::shadow_denied)
+        self.view.limits.load().policy(policy).map(Policy::shadow_denied)
     }
 
     /// How many requests the limiter of the policy of this name could not decide on, so that they were treated as
     /// its [`FailureMode`](crate::FailureMode) says; `None` if there is no policy of this name.
     #[must_use]
     pub fn limiter_failures(&self, policy: &str) -> Option<u64> {
-        self.policy(policy).map(Policy::failures)
+        self.view.limits.load().policy(policy).map(Policy::failures)
     }
 
     /// How a key stands with the policy of this name, for support staff: the decision on a request of cost 0, which is
@@ -286,7 +270,8 @@ impl RateLimitLayer {
     ///
     /// If there is no policy of this name, or its limiter fails.
     pub async fn peek(&self, policy: &str, key: &PartitionKey) -> Result<Decision, LimiterError> {
-        self.named(policy)?.peek(key).await
+        let (policies, index) = self.named(policy)?;
+        policies[index].peek(key).await
     }
 
     /// Lets a key owe nothing to the policy of this name, lifts its ban, and tells how it stands then. Other processes that
@@ -311,22 +296,23 @@ impl RateLimitLayer {
     ///
     /// If there is no policy of this name, its limiter fails, or that cannot be done: a queue forgets nobody's turn.
     pub async fn reset(&self, policy: &str, key: &PartitionKey) -> Result<Decision, LimiterError> {
-        self.named(policy)?.reset(key).await
+        let (policies, index) = self.named(policy)?;
+        policies[index].reset(key).await
     }
 
     /// Who waits for a turn at the limiter of the policy of this name, such as a [`LeakyQueue`](crate::LeakyQueue);
     /// `None` if there is no policy of this name, or if its limiter never makes anybody wait.
     #[must_use]
     pub fn backlog(&self, policy: &str) -> Option<Backlog> {
-        self.policy(policy)?.limiter().backlog()
+        self.view.limits.load().policy(policy)?.limiter().backlog()
     }
 
-    fn named(&self, name: &str) -> Result<&Policy, LimiterError> {
-        self.policy(name).ok_or_else(|| LimiterError::new(format!("no policy of this layer is named `{name}`")))
-    }
-
-    fn policy(&self, name: &str) -> Option<&Policy> {
-        self.shared.policies.iter().find(|policy| policy.name() == name)
+    /// The policies that are in force, and the index of the one of this name.
+    fn named(&self, name: &str) -> Result<(Arc<[Policy]>, usize), LimiterError> {
+        let policies = Arc::clone(&self.view.limits.load().policies);
+        let index = policies.iter().position(|policy| policy.name() == name);
+        let index = index.ok_or_else(|| LimiterError::new(format!("no policy of this layer is named `{name}`")))?;
+        Ok((policies, index))
     }
 }
 
@@ -334,42 +320,13 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> RateLimit<S> {
-        RateLimit::new(inner, Arc::new(self.shared.clone()))
+        self.view.enrol();
+        RateLimit::new(inner, Arc::clone(&self.view))
     }
 }
 
 impl fmt::Debug for RateLimitLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitLayer").field("policies", &self.shared.policies).finish_non_exhaustive()
-    }
-}
-
-/// One policy, or several; [`Tiers`] of them, too.
-pub trait IntoPolicies {
-    /// The policies, in the order in which they are reported.
-    fn into_policies(self) -> Vec<Policy>;
-}
-
-impl IntoPolicies for Policy {
-    fn into_policies(self) -> Vec<Policy> {
-        vec![self]
-    }
-}
-
-impl<const N: usize> IntoPolicies for [Policy; N] {
-    fn into_policies(self) -> Vec<Policy> {
-        self.into()
-    }
-}
-
-impl<T: PartialEq + Send + Sync + 'static> IntoPolicies for Tiers<T> {
-    fn into_policies(self) -> Vec<Policy> {
-        self.expand()
-    }
-}
-
-impl IntoPolicies for Vec<Policy> {
-    fn into_policies(self) -> Vec<Policy> {
-        self
+        f.debug_struct("RateLimitLayer").field("policies", &self.view.limits.load().policies).finish_non_exhaustive()
     }
 }

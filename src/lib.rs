@@ -35,6 +35,7 @@
 //! - [`Limiter`]: an algorithm over a store ([`RateLimiter`]), the FIFO [`LeakyQueue`], or your own.
 //! - [`Policy`]: a limiter under a name, with a [`key`], a cost and conditions.
 //! - [`RateLimitLayer`]: one or more policies around a service.
+//! - [`LimitsHandle`]: other policies for a layer that runs.
 //! - [`headers`]: which fields tell clients what is left and how long to wait.
 //! - [`grpc`]: what gRPC and gRPC-Web clients are told, by the same layer.
 //! - [`ThrottleLayer`]: the same for services that do not speak HTTP, and for clients.
@@ -129,6 +130,8 @@ pub mod key;
 mod layer;
 mod limiter;
 #[cfg(feature = "http")]
+mod live;
+#[cfg(feature = "http")]
 mod meter;
 mod partition;
 #[cfg(feature = "http")]
@@ -183,9 +186,10 @@ pub use self::{
     body::{RejectionBody, ResponseBody},
     future::ResponseFuture,
     head::{RequestHead, ResponseHead},
-    layer::{IntoPolicies, RateLimitLayer},
+    layer::RateLimitLayer,
+    live::{LimitsHandle, Replaced},
     penalty::Penalty,
-    policy::{FailureMode, MissingKey, Policy, PolicyError},
+    policy::{FailureMode, IntoPolicies, MissingKey, Policy, PolicyError},
     rejection::{Reason, Rejection},
     responder::RejectionFormat,
     service::RateLimit,

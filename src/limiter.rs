@@ -1,5 +1,6 @@
 //! The one question that everything above asks: may this key have that much?
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,6 +93,32 @@ pub trait Limiter: Send + Sync + 'static {
         self.check(key, cost)
     }
 
+    /// Goes on from what `predecessor` knows of its keys: what was used stays used, under this limiter's quota. Says
+    /// whether it does; by default it does not, and all keys start anew.
+    ///
+    /// For a [live change](crate::LimitsHandle), and before this limiter is asked for anything. Both have the same keys from
+    /// then on. Requests that are still on their way to the predecessor are decided by the quota of this one (buckets and
+    /// queues), or by the old one (windows). The two must be of one kind:
+    ///
+    /// | limiter | takes over from | what is kept |
+    /// |---|---|---|
+    /// | a bucket in a [`MemoryStore`] | any such bucket | the debt of every key in tokens, exactly, to a nanosecond of the new rate |
+    /// | a window in a `MemoryStore` | one of the same type | what counts at the moment of the change |
+    /// | a [`LeakyQueue`](crate::LeakyQueue) | any other | the lines with all who wait, and what was spent |
+    /// | any of them on Redis | one of the same type and name on the same `Redis` | what the server has, see `RedisStore` |
+    ///
+    /// Both must tell the time by the same clock. Of a store, its capacity and what it does when it is
+    /// [full](crate::store::WhenFull) stay those of the first.
+    fn take_over(&self, predecessor: &dyn Limiter) -> bool {
+        let _ = predecessor;
+        false
+    }
+
+    /// What a successor [takes over](Self::take_over) from: itself, or its store.
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
+
     /// Whether [`check`](Self::check) may hold a request back until its turn. Such limiters are
     /// asked last, so that nobody waits only to be refused by another policy.
     fn delays(&self) -> bool {
@@ -159,6 +186,14 @@ impl<L: Limiter + ?Sized> Limiter for Arc<L> {
 
     fn rehearse(&self, key: &PartitionKey, cost: u32) -> Check {
         (**self).rehearse(key, cost)
+    }
+
+    fn take_over(&self, predecessor: &dyn Limiter) -> bool {
+        (**self).take_over(predecessor)
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        (**self).as_any()
     }
 
     fn delays(&self) -> bool {
@@ -264,6 +299,14 @@ impl<A: Algorithm, S: Store<A>> Limiter for RateLimiter<A, S> {
 
     fn enlist(&self, key: &PartitionKey, cost: u32) -> Option<Claim> {
         self.store.enlist(&self.algorithm, key, cost)
+    }
+
+    fn take_over(&self, predecessor: &dyn Limiter) -> bool {
+        predecessor.as_any().is_some_and(|store| self.store.take_over(&self.algorithm, store))
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(&self.store)
     }
 
     fn max_cost(&self) -> Option<u32> {

@@ -81,6 +81,12 @@ impl Penalty {
         self.left(key)
     }
 
+    /// Takes the place of another one: who was banned stays so.
+    pub(crate) fn go_on_from(&self, old: &Self) {
+        // Both are buckets in memory, of which one can always take over from another with the same kind of clock.
+        let _ = (self.refusals.take_over(&*old.refusals), self.bans.take_over(&*old.bans));
+    }
+
     /// Forgets bans and refusals of a key.
     pub(crate) fn lift(&self, key: &PartitionKey) {
         let _ = (self.refusals.reset(key), self.bans.reset(key));

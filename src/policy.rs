@@ -49,12 +49,18 @@ pub struct Policy {
     on_missing_key: MissingKey,
     on_failure: FailureMode,
     status: Option<StatusCode>,
+    record: Arc<Record>,
+    sameness: Sameness,
+    meter: Meter,
+}
+
+/// What is counted, and what was logged. Goes on when the policy is replaced by another of its name.
+#[derive(Default)]
+struct Record {
     shadow_denied: AtomicU64,
     failures: AtomicU64,
     reported: AtomicBool,
     health: Health,
-    sameness: Sameness,
-    meter: Meter,
 }
 
 type Condition = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
@@ -125,10 +131,7 @@ impl Policy {
             on_missing_key: MissingKey::default(),
             on_failure: FailureMode::default(),
             status: None,
-            shadow_denied: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
-            reported: AtomicBool::new(false),
-            health: Health::default(),
+            record: Arc::default(),
             sameness: Sameness::new(Global.is_shared()),
         }
     }
@@ -366,20 +369,20 @@ impl Policy {
     }
 
     pub(crate) fn count_shadow_denial(&self) {
-        self.shadow_denied.fetch_add(1, Ordering::Relaxed);
+        self.record.shadow_denied.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn shadow_denied(&self) -> u64 {
-        self.shadow_denied.load(Ordering::Relaxed)
+        self.record.shadow_denied.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count_failure(&self) {
-        self.failures.fetch_add(1, Ordering::Relaxed);
+        self.record.failures.fetch_add(1, Ordering::Relaxed);
         self.meter.failed();
     }
 
     pub(crate) fn failures(&self) -> u64 {
-        self.failures.load(Ordering::Relaxed)
+        self.record.failures.load(Ordering::Relaxed)
     }
 
     pub(crate) const fn meter(&self) -> &Meter {
@@ -396,7 +399,7 @@ impl Policy {
 
     /// Logs a mistake in the set-up the first time that it shows.
     pub(crate) fn report_misconfigured(&self, problem: &str) {
-        if !self.reported.swap(true, Ordering::Relaxed) {
+        if !self.record.reported.swap(true, Ordering::Relaxed) {
             telemetry::misconfigured(&self.name, problem);
         }
     }
@@ -414,8 +417,8 @@ impl Policy {
     #[inline]
     pub(crate) fn report_health(&self, failure: Option<&LimiterError>) {
         let turn = match failure {
-            Some(_) => self.health.failed(Monotonic.now()),
-            None => self.health.worked(|| Monotonic.now()),
+            Some(_) => self.record.health.failed(Monotonic.now()),
+            None => self.record.health.worked(|| Monotonic.now()),
         };
         match (turn, failure) {
             (Some(Turn::Failed), Some(error)) => {
@@ -429,6 +432,16 @@ impl Policy {
             (Some(Turn::Recovered), _) => telemetry::limiter_recovered(&self.name),
             _ => {}
         }
+    }
+
+    /// Takes the place of the policy that had this name before; says whether what was used stays used.
+    pub(crate) fn go_on_from(&mut self, old: &Self) -> bool {
+        self.record = Arc::clone(&old.record);
+        if let (Some(penalty), Some(old)) = (&self.penalty, &old.penalty) {
+            penalty.go_on_from(old);
+        }
+        let is_same = std::ptr::addr_eq(Arc::as_ptr(&self.limiter), Arc::as_ptr(&old.limiter));
+        is_same || self.limiter.take_over(&*old.limiter)
     }
 
     /// What [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) refuses.
@@ -463,6 +476,30 @@ fn is_token(name: &str) -> bool {
 impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Policy").field("name", &self.name).field("shadow", &self.shadow).finish_non_exhaustive()
+    }
+}
+
+/// One policy, or several.
+pub trait IntoPolicies {
+    /// The policies, in the order in which they are reported.
+    fn into_policies(self) -> Vec<Policy>;
+}
+
+impl IntoPolicies for Policy {
+    fn into_policies(self) -> Vec<Policy> {
+        vec![self]
+    }
+}
+
+impl<const N: usize> IntoPolicies for [Policy; N] {
+    fn into_policies(self) -> Vec<Policy> {
+        self.into()
+    }
+}
+
+impl IntoPolicies for Vec<Policy> {
+    fn into_policies(self) -> Vec<Policy> {
+        self
     }
 }
 

@@ -8,7 +8,8 @@ use tower_service::Service;
 use crate::body::ResponseBody;
 use crate::future::ResponseFuture;
 use crate::head::RequestHead;
-use crate::judge::{Judgement, Shared, judge};
+use crate::judge::{Judgement, judge};
+use crate::live::View;
 
 /// A service whose requests are limited; made by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
@@ -16,12 +17,12 @@ use crate::judge::{Judgement, Shared, judge};
 #[derive(Clone)]
 pub struct RateLimit<S> {
     inner: S,
-    shared: Arc<Shared>,
+    view: Arc<View>,
 }
 
 impl<S> RateLimit<S> {
-    pub(crate) const fn new(inner: S, shared: Arc<Shared>) -> Self {
-        Self { inner, shared }
+    pub(crate) const fn new(inner: S, view: Arc<View>) -> Self {
+        Self { inner, view }
     }
 
     /// The inner service.
@@ -56,15 +57,17 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let head = RequestHead::from(&request);
-        match judge(&self.shared, &head) {
+        let in_force = self.view.limits.load();
+        let shared = self.view.rendered_in(&in_force);
+        match judge(shared, &head) {
             Judgement::Decided(Ok(told)) => ResponseFuture::passing(self.inner.call(request), told),
-            Judgement::Decided(Err(rejection)) => ResponseFuture::rejected(self.shared.respond(rejection, &head)),
+            Judgement::Decided(Err(rejection)) => ResponseFuture::rejected(shared.respond(rejection, &head)),
             Judgement::Pending(judged) => {
                 // The service that was polled ready goes along, and its clone stays to be polled
                 // anew: <https://docs.rs/tower/latest/tower/trait.Service.html#be-careful-when-cloning-inner-services>
                 let clone = self.inner.clone();
                 let ready = std::mem::replace(&mut self.inner, clone);
-                ResponseFuture::waiting(judged, ready, request, Arc::clone(&self.shared))
+                ResponseFuture::waiting(judged, ready, request, Arc::clone(shared))
             }
         }
     }
@@ -72,6 +75,9 @@ where
 
 impl<S: fmt::Debug> fmt::Debug for RateLimit<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit").field("inner", &self.inner).field("policies", &self.shared.policies).finish()
+        f.debug_struct("RateLimit")
+            .field("inner", &self.inner)
+            .field("policies", &self.view.limits.load().policies)
+            .finish()
     }
 }

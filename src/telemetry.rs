@@ -23,6 +23,10 @@ mod with_tracing {
         tracing::warn!(target: TARGET, policy, %error, requests, "limiter failed");
     }
 
+    pub(crate) fn started_anew(policy: &str) {
+        tracing::warn!(target: TARGET, policy, "policies replaced: this one cannot go on from what its keys have used, and they start anew");
+    }
+
     pub(crate) fn limiter_recovered(policy: &str) {
         tracing::warn!(target: TARGET, policy, "limiter recovered");
     }
@@ -162,6 +166,7 @@ mod without_tracing {
     }
     pub(crate) fn misconfigured(_policy: &str, _problem: &str) {}
     pub(crate) fn limiter_failed(_policy: &str, _error: &LimiterError, _requests: &str) {}
+    pub(crate) fn started_anew(_policy: &str) {}
     pub(crate) fn limiter_recovered(_policy: &str) {}
     pub(crate) fn note_response(_has_cors_fields: impl FnOnce() -> bool) {}
     pub(crate) fn rejection_body_failed(_error: &dyn Display) {}

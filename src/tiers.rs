@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::head::RequestHead;
-use crate::policy::Policy;
+use crate::policy::{IntoPolicies, Policy};
 
 /// Policies of which one applies to each request, by the plan of its user.
 ///
@@ -71,9 +71,10 @@ impl<T: PartialEq + Send + Sync + 'static> Tiers<T> {
         self.policies.push(policy.and_when(move |head| plan_of(head) == *plan));
         self
     }
+}
 
-    /// All of them, each with the condition under which it applies.
-    pub(crate) fn expand(self) -> Vec<Policy> {
+impl<T: PartialEq + Send + Sync + 'static> IntoPolicies for Tiers<T> {
+    fn into_policies(self) -> Vec<Policy> {
         let Self { plan_of, plans, mut policies, otherwise } = self;
         policies.push(otherwise.and_when(move |head| {
             let plan = plan_of(head);

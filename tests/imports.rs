@@ -81,7 +81,8 @@ const PICTURE: &[(&str, &[&str])] = &[
         ],
     ),
     ("future", &["body", "head", "judge", "telemetry", "told"]),
-    ("service", &["body", "future", "head", "judge"]),
+    ("live", &["algorithm", "headers", "judge", "policy", "quota", "responder", "telemetry"]),
+    ("service", &["body", "future", "head", "judge", "live"]),
     (
         "layer",
         &[
@@ -91,13 +92,12 @@ const PICTURE: &[(&str, &[&str])] = &[
             "grpc",
             "head",
             "headers",
-            "judge",
+            "live",
             "partition",
             "policy",
             "rejection",
             "responder",
             "service",
-            "tiers",
         ],
     ),
     (
@@ -110,6 +110,7 @@ const PICTURE: &[(&str, &[&str])] = &[
             "key",
             "layer",
             "limiter",
+            "live",
             "partition",
             "penalty",
             "policy",

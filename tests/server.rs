@@ -235,3 +235,57 @@ fn whoever_asks_before_it_uploads_gets_a_final_answer_at_its_turn() {
     assert!(begun.elapsed() >= Duration::from_millis(500), "{:?}", begun.elapsed());
     assert_eq!([announce("/refuses"), announce("/refuses")], ["HTTP/1.1 200 OK", "HTTP/1.1 429 Too Many Requests"]);
 }
+
+/// Looks until it is so, for half a minute at most.
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "never: {what}");
+        sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn an_edited_file_changes_the_limits_and_a_broken_one_changes_nothing() {
+    let config = |limit: &str, rest: &str| {
+        format!(
+            "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\n\
+             limit = {limit}\nper = \"1day\"\n{rest}[[route]]\npath = \"/b\"\n"
+        )
+    };
+    let (server, file, log) = Server::start_edited(&config("3", ""));
+    let logged = |what: &str| std::fs::read_to_string(&log).unwrap().contains(what);
+    let policy = |answer: &support::http::Answer| answer.headers["ratelimit-policy"].clone();
+    for _ in 0..3 {
+        let answer = get(server.address, "/a");
+        assert_eq!((answer.status, &*policy(&answer)), (200, "\"p\";q=3;w=86400"));
+    }
+    assert_eq!(get(server.address, "/a").status, 503);
+
+    std::fs::write(&file, config("5", "")).unwrap();
+    eventually("the change is logged", || logged("the limits were changed"));
+    let statuses: Vec<_> = (0..3).map(|_| get(server.address, "/a").status).collect();
+    assert_eq!(statuses, [200, 200, 503], "three of five are used");
+
+    // What makes no sense, and what needs a restart.
+    for (text, message) in [
+        (config("0", ""), ".toml:6: limit = 0 is out of range; write a number from 1"),
+        (config("9", "burst = \n"), ".toml:8: "),
+        (
+            config("9", "").replace("/b", "/c"),
+            ".toml:9: these paths are not those of any route at the start; put it back, or restart",
+        ),
+        (config("9", "").replace("[[route]]\npath = \"/b\"\n", ""), "the route of path `/b` is missing"),
+        (config("9", "") + "[answer]\ntell = \"never\"\n", ".toml:10: [answer] is not what it was at the start"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        eventually(message, || logged(message));
+        let refused = get(server.address, "/a");
+        assert_eq!((refused.status, &*policy(&refused)), (503, "\"p\";q=5;w=86400"), "{message}");
+    }
+
+    // A key of its own for everybody, and a shadow.
+    std::fs::write(&file, config("6", "shadow = true\nkey = \"client-ip\"\n")).unwrap();
+    eventually("the key is shown", || get(server.address, "/whoami").json()["keys"]["/a"]["p"] == "127.0.0.1/32");
+    assert_eq!([get(server.address, "/a").status, get(server.address, "/b").status], [200; 2]);
+}

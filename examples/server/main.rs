@@ -5,7 +5,7 @@
 //!
 //! and open <http://127.0.0.1:3000/> for live charts, and buttons that put load on each route.
 //!
-//! `--listen ADDR` (port 0 picks a free one), `--config FILE.toml` (default:
+//! `--listen ADDR` (port 0 picks a free one), `--config FILE.toml` (watched: limits change when it is edited; default:
 //! `examples/server.toml`, built in), `--redis URL` (keeps the limits there, for all servers that name it). See `/whoami`, `/healthz` and `/metrics`, too.
 //!
 //! The same port speaks gRPC: `sluice.example.v1.Echo/Echo` of `examples/echo.proto`.
@@ -13,12 +13,13 @@
 mod echo;
 mod metrics;
 mod page;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use axum::extract::{Request, State};
@@ -43,7 +44,7 @@ const USAGE: &str = "usage: server [--listen ADDR:PORT] [--config FILE.toml] [--
 #[tokio::main]
 async fn main() -> ExitCode {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
-    let (listen, config) = match set_up() {
+    let SetUp { listen, config, file } = match set_up() {
         Ok(Some(set_up)) => set_up,
         Ok(None) => {
             println!("{USAGE}");
@@ -54,6 +55,10 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    let config = Arc::new(RwLock::new(config));
+    if let Some((file, text)) = file {
+        tokio::spawn(watch::apply_edits(file, text, Arc::clone(&config)));
+    }
     match serve(listen, config).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -63,9 +68,16 @@ async fn main() -> ExitCode {
     }
 }
 
+struct SetUp {
+    listen: SocketAddr,
+    config: Config,
+    /// The file and its text, if there is one.
+    file: Option<(String, String)>,
+}
+
 /// Reads the arguments and the configuration; `None` if only help is asked for. Says what is wrong with
 /// them, and nothing is served then.
-fn set_up() -> Result<Option<(SocketAddr, Config)>, String> {
+fn set_up() -> Result<Option<SetUp>, String> {
     let mut listen = "127.0.0.1:3000".to_owned();
     let mut file = None;
     let mut redis = None;
@@ -81,31 +93,30 @@ fn set_up() -> Result<Option<(SocketAddr, Config)>, String> {
         }
     }
     let listen = listen.parse().map_err(|_| format!("--listen {listen}: write an address such as 127.0.0.1:3000"))?;
-    let (name, text) = match file {
-        Some(file) => {
-            let text = std::fs::read_to_string(&file).map_err(|error| format!("--config {file}: {error}"))?;
-            (file, text)
-        }
-        None => ("server.toml".to_owned(), DEFAULT_CONFIG.to_owned()),
+    let read = |file: String| match std::fs::read_to_string(&file) {
+        Ok(text) => Ok((file, text)),
+        Err(error) => Err(format!("--config {file}: {error}")),
     };
+    let file = file.map(read).transpose()?;
+    let (name, text) = file.as_ref().map_or(("server.toml", DEFAULT_CONFIG), |(file, text)| (file, text));
     let config = match redis {
-        None => Config::parse(&name, &text),
+        None => Config::parse(name, text),
         Some(url) => {
             let redis = Redis::open(url.as_str()).map_err(|error| format!("--redis {url}: {error}"))?;
-            Config::parse_with_redis(&name, &text, &redis)
+            Config::parse_with_redis(name, text, &redis)
         }
     };
     let config = config.map_err(|error| error.to_string())?;
     for route in config.routes() {
         if let Some(path) = route.paths().iter().find(|path| OWN_PATHS.contains(&path.as_str())) {
             let problem = format!("path `{path}` is the server's own; choose another");
-            return Err(ConfigError::new(&name, route.line(), problem).to_string());
+            return Err(ConfigError::new(name, route.line(), problem).to_string());
         }
     }
-    Ok(Some((listen, config)))
+    Ok(Some(SetUp { listen, config, file }))
 }
 
-async fn serve(listen: SocketAddr, config: Config) -> std::io::Result<()> {
+async fn serve(listen: SocketAddr, config: Arc<RwLock<Config>>) -> std::io::Result<()> {
     let listener = TcpListener::bind(listen).await?;
     println!("listening on http://{}", listener.local_addr()?);
     let listener = listener.tap_io(|socket| {
@@ -124,10 +135,10 @@ async fn told_to_stop() {
     }
 }
 
-fn app(config: Config) -> Router {
+fn app(shared: Arc<RwLock<Config>>) -> Router {
+    let config = shared.read().unwrap_or_else(PoisonError::into_inner);
     let started = Instant::now();
     let metrics = metrics::install();
-    let config = Arc::new(config);
     let mut tallies = Vec::new();
     let mut app = Router::new();
     for route in config.routes() {
@@ -153,13 +164,14 @@ fn app(config: Config) -> Router {
         }
     }
     let has_echo = config.routes().iter().any(|route| route.paths().iter().any(|path| path == echo::PATH));
+    drop(config);
     if !has_echo {
         app = app.route(echo::PATH, any(echo::echo));
     }
-    app.merge(page::router(Arc::clone(&config), tallies))
+    app.merge(page::router(Arc::clone(&shared), tallies))
         .route("/healthz", get(|| async { "ok\n" }))
-        .route("/whoami", get(whoami).with_state(Arc::clone(&config)))
-        .route("/metrics", get(metrics::scrape).with_state((metrics, config)))
+        .route("/whoami", get(whoami).with_state(Arc::clone(&shared)))
+        .route("/metrics", get(metrics::scrape).with_state((metrics, shared)))
         .layer(middleware::from_fn(authenticate))
 }
 
@@ -174,7 +186,8 @@ async fn authenticate(mut request: Request, next: Next) -> Response {
 }
 
 /// Tells a client its address and the keys under which each route would count it.
-async fn whoami(State(config): State<Arc<Config>>, request: Request) -> Response {
+async fn whoami(State(config): State<Arc<RwLock<Config>>>, request: Request) -> Response {
+    let config = config.read().unwrap_or_else(PoisonError::into_inner);
     let head = RequestHead::from(&request);
     let client = config.client_ip();
     let routes: BTreeMap<_, BTreeMap<_, _>> = config

@@ -1,6 +1,6 @@
 //! What Prometheus is told, by an exporter that belongs to the `metrics` crate.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::extract::State;
@@ -39,7 +39,10 @@ pub(crate) fn install() -> PrometheusHandle {
     handle
 }
 
-pub(crate) async fn scrape(State((metrics, config)): State<(PrometheusHandle, Arc<Config>)>) -> impl IntoResponse {
+pub(crate) async fn scrape(
+    State((metrics, config)): State<(PrometheusHandle, Arc<RwLock<Config>>)>,
+) -> impl IntoResponse {
+    let config = config.read().unwrap_or_else(PoisonError::into_inner);
     config.routes().iter().filter_map(|route| route.layer()).for_each(|layer| layer.observe());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render())
 }

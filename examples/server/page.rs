@@ -2,8 +2,8 @@
 //!
 //! Plain files that are built into the program, and the counts behind them at `/live`, for which the page asks.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use axum::extract::{Request, State};
@@ -75,14 +75,14 @@ fn is_well(response: &Response) -> bool {
 }
 
 struct Page {
-    config: Arc<Config>,
+    config: Arc<RwLock<Config>>,
     /// In the order of the routes.
     tallies: Vec<Arc<Tally>>,
     started: SystemTime,
 }
 
 /// The paths of the page. `tallies` are those of the configuration's routes, in their order.
-pub(crate) fn router(config: Arc<Config>, tallies: Vec<Arc<Tally>>) -> Router {
+pub(crate) fn router(config: Arc<RwLock<Config>>, tallies: Vec<Arc<Tally>>) -> Router {
     let page = Page { config, tallies, started: SystemTime::now() };
     Router::new()
         .route("/", get(file("text/html; charset=utf-8", include_str!("page.html"))))
@@ -106,8 +106,8 @@ fn file(media_type: &'static str, text: &'static str) -> impl Fn() -> std::futur
 /// What the charts show. The start tells one server from the next at the same address.
 async fn live(State(page): State<Arc<Page>>) -> impl IntoResponse {
     let started_at = page.started.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |age| age.as_millis());
-    let routes: Vec<_> =
-        page.config.routes().iter().zip(&page.tallies).map(|(route, tally)| told(route, tally)).collect();
+    let config = page.config.read().unwrap_or_else(PoisonError::into_inner);
+    let routes: Vec<_> = config.routes().iter().zip(&page.tallies).map(|(route, tally)| told(route, tally)).collect();
     ([(header::CACHE_CONTROL, "no-store")], Json(json!({ "started_at": started_at, "routes": routes })))
 }
 

@@ -1,4 +1,4 @@
-use super::Algorithm;
+use super::{Adoption, Algorithm};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
 use crate::terms::Terms;
@@ -15,6 +15,11 @@ use crate::time::Timestamp;
 /// arbitrarily short time: all of one window at its end, all of the next at its start. Where that
 /// matters, take [`SlidingWindow`](super::SlidingWindow) or a bucket. All clients are readmitted at the same
 /// instant, too, and may all come back then.
+///
+/// # Another quota
+///
+/// If the limit changes, the count of the present window stays. If the period changes, what was used in the
+/// present window counts in the present window of the new period.
 ///
 /// # Examples
 ///
@@ -66,6 +71,11 @@ pub(super) const fn receipt_of(window: u64) -> Receipt {
     Receipt::new(window as u128 + 1)
 }
 
+/// The counts of a window stay as long as it begins and ends when it did.
+pub(super) fn adoption(quota: &Quota, from: &Quota) -> Adoption {
+    if quota.period_nanos() == from.period_nanos() { Adoption::AsTheyAre } else { Adoption::Rewritten }
+}
+
 pub(super) const NO_BURST: &str =
     "a window admits its whole limit at once and has no other burst: leave the burst out, or use a bucket";
 
@@ -94,7 +104,8 @@ impl Algorithm for FixedWindow {
             if used == 0 { decision } else { decision.with_reset_after(until_next) }
         };
 
-        let free = limit - used;
+        // More may have been used, if the limit was lowered.
+        let free = limit.saturating_sub(used);
         if cost == 0 {
             (answer(Decision::allow(limit, free), used), None)
         } else if cost > limit {
@@ -124,6 +135,16 @@ impl Algorithm for FixedWindow {
     /// All keys of a window expire together, so the one that owes least is the one that used least.
     fn owed(&self, state: &FixedWindowState, now: Timestamp) -> u64 {
         if self.expires_at(state) <= now { 0 } else { state.used.into() }
+    }
+
+    fn adoption(&self, from: &Quota) -> Adoption {
+        adoption(&self.quota, from)
+    }
+
+    fn adopt(&self, state: FixedWindowState, from: &Quota, to: &Quota, now: Timestamp) -> FixedWindowState {
+        let window = now.as_nanos() / to.period_nanos();
+        let has_ended = Self { quota: *from }.expires_at(&state) <= now;
+        FixedWindowState { window, used: if has_ended { 0 } else { state.used } }
     }
 
     fn terms(&self) -> Terms {

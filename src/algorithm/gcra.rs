@@ -84,6 +84,17 @@ impl Gcra {
         GcraState { tat: state.tat.saturating_sub(unpaid.min(self.price(cost))) }
     }
 
+    /// What a TAT in the units of `from` is in those of this quota, if it takes the other's place at `now`: as many tokens are
+    /// owed then, rounded up by less than a unit. Debts of more than 2^110 units are cut.
+    #[cfg_attr(not(feature = "queue"), allow(dead_code))]
+    pub(crate) fn carried(&self, tat: u128, from: &Self, now: Timestamp) -> u128 {
+        let debt = tat.saturating_sub(from.units(now));
+        let (period, before) = (u128::from(self.period), u128::from(from.period));
+        let (tokens, rest) = (debt / before, debt % before);
+        let debt = tokens.saturating_mul(period).saturating_add((rest * period).div_ceil(before));
+        if debt == 0 { 0 } else { self.units(now) + debt.min(1 << 110) }
+    }
+
     pub(crate) fn units(&self, at: Timestamp) -> u128 {
         u128::from(at.as_nanos()) * u128::from(self.limit)
     }

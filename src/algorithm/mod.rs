@@ -25,6 +25,18 @@ use crate::quota::Quota;
 use crate::terms::Terms;
 use crate::time::Timestamp;
 
+/// What an [`Algorithm`] makes of states that were written under another quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Adoption {
+    /// They mean nothing to it.
+    Nothing,
+    /// They mean the same to it.
+    AsTheyAre,
+    /// They are [rewritten](Algorithm::adopt).
+    Rewritten,
+}
+
 /// A pure transition over a small state.
 ///
 /// # Contract
@@ -109,6 +121,26 @@ pub trait Algorithm: Send + Sync + 'static {
     /// The most that one request can ever be granted; a greater cost is refused with no retry time.
     fn max_cost(&self) -> u32 {
         self.quota().max_burst()
+    }
+
+    /// What becomes of states that were written under another quota, `from`, by an algorithm of the same type: after a
+    /// [live change](crate::Limiter::take_over). By default all keys start anew.
+    ///
+    /// Buckets go on in any case and are not asked, as long as the store keeps them in a form of its own.
+    fn adoption(&self, from: &Quota) -> Adoption {
+        let _ = from;
+        Adoption::Nothing
+    }
+
+    /// What `state`, written under the quota `from`, reads under the quota `to`, if the change was at `now`: asked where
+    /// [`adoption`](Self::adoption) has said that states are rewritten. The last of several changes is to the quota of
+    /// this algorithm.
+    ///
+    /// Whatever counts against the key at `now` should go on to count. A state may be rewritten back and forth by requests
+    /// that were on their way. By default it stays as it is.
+    fn adopt(&self, state: Self::State, from: &Quota, to: &Quota, now: Timestamp) -> Self::State {
+        let _ = (from, to, now);
+        state
     }
 
     /// The quota of the token bucket that this is, if it is one and nothing else. A store may then keep

@@ -1,5 +1,5 @@
-use super::Algorithm;
-use super::fixed_window::{NO_BURST, receipt_of};
+use super::fixed_window::{NO_BURST, adoption, receipt_of};
+use super::{Adoption, Algorithm};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
 use crate::terms::Terms;
@@ -27,6 +27,11 @@ use crate::time::Timestamp;
 /// | the limit just before each edge, and just after | 99.0 % | 0.0 % | 100 |
 ///
 /// The log would need eight bytes per request; this needs sixteen per key.
+///
+/// # Another quota
+///
+/// If the limit changes, both counts stay. If the period changes, the estimate as it is then, rounded up, becomes the
+/// count of the present window of the new period.
 ///
 /// # Examples
 ///
@@ -180,6 +185,19 @@ impl Algorithm for SlidingWindow {
     fn owed(&self, state: &SlidingWindowState, now: Timestamp) -> u64 {
         let state = self.roll(Some(*state), now);
         u64::from(state.previous) + u64::from(state.current)
+    }
+
+    fn adoption(&self, from: &Quota) -> Adoption {
+        adoption(&self.quota, from)
+    }
+
+    fn adopt(&self, state: SlidingWindowState, from: &Quota, to: &Quota, now: Timestamp) -> SlidingWindowState {
+        let (before, period) = (Self { quota: *from }, u128::from(from.period_nanos()));
+        let state = before.roll(Some(state), now);
+        let elapsed = u128::from(now.as_nanos().saturating_sub(before.start_of(state.window)));
+        let weighted = (u128::from(state.previous) * (period - elapsed.min(period))).div_ceil(period);
+        let current = u32::try_from(weighted + u128::from(state.current)).unwrap_or(u32::MAX);
+        SlidingWindowState { window: now.as_nanos() / to.period_nanos(), previous: 0, current }
     }
 
     fn terms(&self) -> Terms {

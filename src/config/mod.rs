@@ -75,8 +75,11 @@
 //! where policies have the same name. On Redis, processes share the budgets of a policy if the prefix, the first path of its
 //! route and its name are the same. `user` is the extension [`User`](crate::key::User),
 //! which an authenticating layer must insert.
+//!
+//! [`Config::change`] applies an edited file while its layers run.
 
 mod answer;
+mod change;
 mod error;
 mod key;
 mod policy;
@@ -85,17 +88,21 @@ mod store;
 mod words;
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
+pub use self::change::Changed;
 pub use self::error::ConfigError;
 
 use self::answer::Answer;
+use self::change::Fixed;
 use self::error::Source;
 use self::key::KeySpec;
-use self::raw::{RawClientIp, RawConfig, RawRoute};
+use self::raw::{RawAnswer, RawClientIp, RawConfig, RawRoute};
 use self::store::{Place, Redis};
 use crate::head::RequestHead;
 use crate::key::{ClientIp, IpSource, TrustedProxies};
 use crate::layer::RateLimitLayer;
+use crate::live::Enforceable;
 use crate::policy::PolicyError;
 
 /// The format as a JSON Schema (draft 2020-12), for editors that check TOML while it is typed: write it to a file, and
@@ -107,6 +114,8 @@ pub const SCHEMA: &str = include_str!("schema.json");
 #[derive(Debug)]
 pub struct Config {
     client_ip: ClientIp,
+    redis: Option<Redis>,
+    fixed: Fixed,
     routes: Vec<Route>,
 }
 
@@ -115,7 +124,20 @@ pub struct Config {
 pub struct Route {
     paths: Vec<String>,
     line: usize,
+    answer: Option<RawAnswer>,
     layer: Option<RateLimitLayer>,
+    keys: Vec<(String, KeySpec)>,
+    words: Vec<String>,
+}
+
+/// A `[[route]]` that was read, and is in order, but not in force.
+struct Draft {
+    paths: Vec<String>,
+    at: Range<usize>,
+    answer: Option<RawAnswer>,
+    answers: Answer,
+    /// `None` if it has none.
+    policies: Option<Enforceable>,
     keys: Vec<(String, KeySpec)>,
     words: Vec<String>,
 }
@@ -150,22 +172,21 @@ impl Config {
     fn read(file: &str, text: &str, redis: Option<&Redis>) -> Result<Self, ConfigError> {
         let source = Source { file, text };
         let raw: RawConfig = toml::from_str(text).map_err(|error| source.syntax_error(&error))?;
+        let fixed = Fixed::of(&raw);
         let client_ip = match raw.client_ip {
-            Some(raw) => client_ip(&source, raw)?,
+            Some(raw) => client_ip(&source, raw.into_inner())?,
             None => ClientIp::peer(),
         };
         let answer = match raw.answer {
-            Some(raw) => Answer::parse(&source, &raw)?,
+            Some(raw) => Answer::parse(&source, raw.get_ref())?,
             None => Answer::default(),
         };
-        let named = raw.redis.map(|raw| store::redis(&source, raw)).transpose()?;
-        let common = Common { client_ip: &client_ip, answer, redis: redis.or(named.as_ref()) };
-        let mut seen = HashMap::new();
-        let mut routes = Vec::new();
-        for raw in raw.route {
-            routes.push(Route::build(&source, raw, &common, &mut seen)?);
-        }
-        Ok(Self { client_ip, routes })
+        let named = raw.redis.map(|raw| store::redis(&source, raw.into_inner())).transpose()?;
+        let redis = redis.cloned().or(named);
+        let common = Common { client_ip: &client_ip, answer, redis: redis.as_ref() };
+        let routes = common.read(&source, raw.route)?;
+        let routes = routes.into_iter().map(|draft| Route::of(&source, draft)).collect();
+        Ok(Self { client_ip, redis, fixed, routes })
     }
 
     /// How clients are told apart by address.
@@ -213,12 +234,26 @@ impl Route {
         self.keys.iter().zip(&self.words).map(|((name, _), words)| (name.as_str(), words.as_str()))
     }
 
-    fn build(
+    fn of(source: &Source<'_>, draft: Draft) -> Self {
+        let Draft { paths, at, answer, answers, policies, keys, words } = draft;
+        let enforce = |policies| answers.apply_to(RateLimitLayer::of(policies)).with_route(paths[0].as_str());
+        let layer = policies.map(enforce);
+        Self { paths, line: source.line(&at), answer, layer, keys, words }
+    }
+}
+
+impl Common<'_> {
+    fn read(&self, source: &Source<'_>, routes: Vec<RawRoute>) -> Result<Vec<Draft>, ConfigError> {
+        let mut seen = HashMap::new();
+        routes.into_iter().map(|raw| self.read_route(source, raw, &mut seen)).collect()
+    }
+
+    fn read_route(
+        &self,
         source: &Source<'_>,
         raw: RawRoute,
-        common: &Common<'_>,
         seen: &mut HashMap<String, usize>,
-    ) -> Result<Self, ConfigError> {
+    ) -> Result<Draft, ConfigError> {
         let at = raw.path.span();
         let line = source.line(&at);
         let paths = raw.path.into_inner().into_vec();
@@ -234,35 +269,34 @@ impl Route {
             }
         }
 
-        let answer = match raw.answer {
+        let answers = match &raw.answer {
             Some(raw_answer) if raw.policy.is_empty() => {
                 let problem = "the route has no policy, so that it refuses nobody and tells nothing; remove its answer, or give it a [[route.policy]]";
                 return Err(source.error(&raw_answer.span(), problem));
             }
-            Some(raw) => Answer::parse(source, raw.get_ref())?.or(common.answer),
-            None => common.answer,
+            Some(raw) => Answer::parse(source, raw.get_ref())?.or(self.answer),
+            None => self.answer,
         };
 
         let (mut policies, mut keys, mut words, mut names) = (Vec::new(), Vec::new(), Vec::new(), HashSet::new());
         for raw in raw.policy {
             let (name, name_at) = (raw.name.get_ref().clone(), raw.name.span());
             words.push(words::of(&raw));
-            let place = Place::of(source, &raw, &paths[0], common.redis)?;
-            let (policy, key) = policy::build(source, raw, common.client_ip, place)?;
+            let place = Place::of(source, &raw, &paths[0], self.redis)?;
+            let (policy, key) = policy::build(source, raw, self.client_ip, place)?;
             if !names.insert(name.clone()) {
                 return Err(source.error(&name_at, PolicyError::DuplicateName { name }));
             }
             policies.push(policy);
             keys.push((name, key));
         }
-        let layer = if policies.is_empty() {
+        let policies = if policies.is_empty() {
             None
         } else {
             // Each policy and their names were checked where their lines are known.
-            let layer = RateLimitLayer::try_new(policies).map_err(|error| source.error(&at, error))?;
-            Some(answer.apply_to(layer).with_route(paths[0].as_str()))
+            Some(Enforceable::new(policies).map_err(|error| source.error(&at, error))?)
         };
-        Ok(Self { paths, line, layer, keys, words })
+        Ok(Draft { paths, at, answer: raw.answer.map(toml::Spanned::into_inner), answers, policies, keys, words })
     }
 }
 

@@ -6,14 +6,14 @@ use toml::Spanned;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct RawConfig {
-    pub(super) client_ip: Option<RawClientIp>,
-    pub(super) redis: Option<RawRedis>,
-    pub(super) answer: Option<RawAnswer>,
+    pub(super) client_ip: Option<Spanned<RawClientIp>>,
+    pub(super) redis: Option<Spanned<RawRedis>>,
+    pub(super) answer: Option<Spanned<RawAnswer>>,
     #[serde(default)]
     pub(super) route: Vec<RawRoute>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct RawClientIp {
     pub(super) source: Option<Spanned<String>>,
@@ -22,7 +22,7 @@ pub(super) struct RawClientIp {
     pub(super) ipv6_prefix: Option<Spanned<u8>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 #[cfg_attr(not(feature = "redis"), allow(dead_code))]
 pub(super) struct RawRedis {
@@ -33,7 +33,7 @@ pub(super) struct RawRedis {
     pub(super) secret: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct RawAnswer {
     pub(super) fields: Option<FieldsName>,
@@ -86,7 +86,7 @@ pub(super) struct RawPenalty {
     pub(super) ban: Spanned<TimeText>,
 }
 
-#[derive(Clone, Copy, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 pub(super) enum FieldsName {
     #[serde(rename = "draft-11")]
     Draft11,
@@ -98,7 +98,7 @@ pub(super) enum FieldsName {
     None,
 }
 
-#[derive(Clone, Copy, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum ResetName {
     Epoch,
@@ -106,7 +106,7 @@ pub(super) enum ResetName {
     None,
 }
 
-#[derive(Clone, Copy, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RejectionName {
     Problem,
@@ -114,7 +114,7 @@ pub(super) enum RejectionName {
     Empty,
 }
 
-#[derive(Clone, Copy, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum GrpcStatusName {
     ResourceExhausted,
@@ -163,14 +163,14 @@ pub(super) enum OnMissingKey {
     Share,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, PartialEq, Deserialize)]
 #[serde(untagged, expecting = "expected a string or a list of strings")]
 pub(super) enum OneOrMany {
     One(String),
     Many(Vec<String>),
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, PartialEq, Deserialize)]
 #[serde(untagged, expecting = "expected a time in quotation marks, such as \"1s\"")]
 pub(super) enum TimeText {
     Text(String),

@@ -16,6 +16,7 @@ use crate::{limiter::RateLimiter, queue::RedisQueue, store::redis::RedisStore};
 
 /// There is none without the feature.
 #[cfg(not(feature = "redis"))]
+#[derive(Clone, Debug)]
 pub(super) enum Redis {}
 
 #[cfg(not(feature = "redis"))]

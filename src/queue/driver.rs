@@ -1,7 +1,7 @@
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -112,6 +112,12 @@ impl Shared {
 
     pub(super) fn backlog(&self) -> Backlog {
         self.room.backlog(|| self.now())
+    }
+
+    /// From the next task on, with a better timer, or without.
+    pub(super) fn change(self: &Arc<Self>, rules: &Lines, is_precise: bool) {
+        self.is_precise.store(is_precise, Ordering::Relaxed);
+        self.run(self.room.change(|| self.now(), rules));
     }
 
     pub(super) fn close(self: &Arc<Self>) {

@@ -1,7 +1,10 @@
+mod change;
+
 use std::collections::{BTreeSet, HashMap};
 use std::task::Waker;
 use std::time::Duration;
 
+use self::change::History;
 use super::QueueOrder;
 use super::seats::{Chain, Seat, SeatNo, Seats, Waiter};
 use crate::algorithm::gcra::{Gcra, GcraState};
@@ -64,6 +67,7 @@ pub(super) struct Lines {
     /// Waiters, by the time at which they give up.
     ends: BTreeSet<(Timestamp, SeatNo)>,
     waiting: usize,
+    history: History,
 }
 
 #[derive(Clone, Copy)]
@@ -133,6 +137,7 @@ impl Lines {
             idle: BTreeSet::new(),
             ends: BTreeSet::new(),
             waiting: 0,
+            history: History::default(),
         }
     }
 
@@ -176,6 +181,7 @@ impl Lines {
     /// Judges an arrival that waits for at most `max_wait` nanoseconds, without letting it in. `Ok`
     /// says when it would leave, if nobody came after it.
     pub(super) fn judge(&self, now: Timestamp, id: LineId, cost: u32, max_wait: u64) -> Result<Timestamp, Decision> {
+        let max_wait = max_wait.min(self.bounds.max_wait);
         let nobody = Line::default();
         let line = self.lines.get(&id).unwrap_or(&nobody);
         if cost > self.max_cost {
@@ -215,7 +221,7 @@ impl Lines {
             self.forget_idle(now);
         }
         let tat = self.lines.get(&id).map_or(0, |line| line.tat);
-        self.admitted(now, id, Duration::ZERO, Receipt::new(tat))
+        self.admitted(now, id, Duration::ZERO, self.history.receipt(tat))
     }
 
     /// Puts a request at the end of its line, to wait for at most `max_wait` nanoseconds. If there is no
@@ -236,6 +242,7 @@ impl Lines {
 
         self.waiting += 1;
         self.open(id);
+        let max_wait = max_wait.min(self.bounds.max_wait);
         let until = Timestamp::from_nanos(now.as_nanos().saturating_add(max_wait));
         let (older, newer) = (SeatNo::NONE, SeatNo::NONE);
         let waiter = Waiter { line: id, older, newer, cost, is_owned, since: now, until, waker: None };
@@ -271,7 +278,7 @@ impl Lines {
             Seat::Released { line, delay, receipt, .. } => {
                 Answer::Decided(self.admitted(now, line, Duration::from_nanos(delay), receipt))
             }
-            Seat::Refused { line, patience } => Answer::Decided(self.refused(now, line, patience)),
+            Seat::Refused { line, cost, patience } => Answer::Decided(self.refused(now, line, cost, patience)),
             Seat::Closed | Seat::Free { .. } | Seat::Waiting(_) => Answer::Closed,
         }
     }
@@ -347,7 +354,7 @@ impl Lines {
                 line.tat
             });
             let delay = nanos_of(now.saturating_since(waiter.since));
-            let receipt = Receipt::new(tat.unwrap_or_default());
+            let receipt = self.history.receipt(tat.unwrap_or_default());
             woken.extend(waiter.waker.take());
             self.settle(head, &waiter, Seat::Released { line: id, cost: waiter.cost, delay, receipt });
         }
@@ -391,6 +398,7 @@ impl Lines {
 
     /// Undoes a departure, as far as it is not paid for yet.
     pub(super) fn give_back(&mut self, now: Timestamp, id: LineId, cost: u32, receipt: Receipt) {
+        let receipt = self.history.read(&self.pace.gcra, receipt);
         self.edit(id, |pace, line, _| {
             line.tat = pace.give_back(GcraState { tat: line.tat }, now, cost, receipt).tat;
         });
@@ -415,15 +423,20 @@ impl Lines {
     fn refuse(&mut self, number: SeatNo, mut waiter: Waiter) -> Option<Waker> {
         let patience = nanos_of(waiter.until.saturating_since(waiter.since));
         let waker = waiter.waker.take();
-        self.settle(number, &waiter, Seat::Refused { line: waiter.line, patience });
+        self.settle(number, &waiter, Seat::Refused { line: waiter.line, cost: waiter.cost, patience });
         waker
     }
 
-    /// What is told to one that was taken out of its line: the moment at which another leaves, and not
-    /// one at which it could push out another in turn.
-    fn refused(&self, now: Timestamp, id: LineId, patience: u64) -> Decision {
+    /// What is told to one that was taken out of its line: what an arrival would be told. If the newest is served first,
+    /// the moment at which another leaves, and not one at which it could push out another in turn.
+    fn refused(&self, now: Timestamp, id: LineId, cost: u32, patience: u64) -> Decision {
         let nobody = Line::default();
         let line = self.lines.get(&id).unwrap_or(&nobody);
+        if !self.is_newest_first() {
+            let now_accepted =
+                |_| self.describe(now, line, |limit, _| Decision::deny(limit, 0, Some(Duration::from_nanos(1))));
+            return self.judge(now, id, cost, patience).map_or_else(|refusal| refusal, now_accepted);
+        }
         let next = self.seats.waiter(line.waiters.newest).map_or(0, |newest| newest.cost);
         let own_turn = self.pace.leaves(line.tat + self.pace.gcra.price(next));
         let in_time = Timestamp::from_nanos(own_turn.as_nanos().saturating_sub(patience));

@@ -10,8 +10,9 @@ mod seats;
 #[cfg(feature = "redis")]
 mod shared;
 
+use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 #[cfg(feature = "redis")]
@@ -110,6 +111,16 @@ use crate::time::nanos_of;
 /// 10.1.1) would have it told at once. Most clients send the body unasked after a second or so. What the
 /// connection's buffers do not take, the client keeps until the turn has come.
 ///
+/// # Another quota
+///
+/// A queue that [takes over](Limiter::take_over) from another has the same lines, with all who wait in them, and the other
+/// one goes by its quota and bounds from then on. Those who are due by then leave. What was spent is kept, and
+/// is paid at the new rate. The others keep their order and get their turns by the new rate. They are refused at once
+/// if they would have to wait longer than the new `max_wait`, or than they are ready to, or if their line
+/// is longer than the new capacity (those who came last; the first, if the newest is served first). A refusal says exactly
+/// when a retry would be accepted. Nobody is ready to wait longer than when he came, also if `max_wait` was raised. A queue
+/// that was [closed](Self::close) stays closed.
+///
 /// # Memory and cost
 ///
 /// Bounded, whatever the length of the keys (a hash stands for each): at most
@@ -154,7 +165,8 @@ pub struct LeakyQueue {
     quota: Quota,
     bounds: Bounds,
     is_precise: bool,
-    shared: Arc<Shared>,
+    /// Made when it is first used: another's may be taken over instead.
+    shared: OnceLock<Arc<Shared>>,
 }
 
 const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(30);
@@ -175,8 +187,17 @@ impl LeakyQueue {
         Self::build(quota, bounds, false)
     }
 
-    fn build(quota: Quota, bounds: Bounds, is_precise: bool) -> Self {
-        Self { quota, bounds, is_precise, shared: Arc::new(Shared::new(Lines::new(&quota, bounds), is_precise)) }
+    const fn build(quota: Quota, bounds: Bounds, is_precise: bool) -> Self {
+        Self { quota, bounds, is_precise, shared: OnceLock::new() }
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        self.shared.get_or_init(|| Arc::new(Shared::new(self.lines(), self.is_precise)))
+    }
+
+    /// Nobody's yet.
+    fn lines(&self) -> Lines {
+        Lines::new(&self.quota, self.bounds)
     }
 
     fn with(&self, bounds: Bounds) -> Self {
@@ -254,13 +275,13 @@ impl LeakyQueue {
     /// # }
     /// ```
     pub fn close(&self) {
-        self.shared.close();
+        self.shared().close();
     }
 
     /// How many requests are waiting, over all keys.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.shared.room.waiting()
+        self.shared.get().map_or(0, |shared| shared.room.waiting())
     }
 
     /// The time from now until the next of those who wait may leave, over all keys; zero if that one is just leaving,
@@ -281,14 +302,13 @@ impl LeakyQueue {
     /// ```
     #[must_use]
     pub fn next_release(&self) -> Option<Duration> {
-        self.shared.backlog().next_release()
+        self.shared.get()?.backlog().next_release()
     }
+}
 
-    /// The longest that one request may wait, in nanoseconds.
-    fn longest_wait(&self, patience: Option<Duration>) -> u64 {
-        let patience = patience.map_or(u64::MAX, |patience| nanos_of(patience).saturating_sub(1));
-        patience.min(self.bounds.max_wait)
-    }
+/// The longest that one request is ready to wait, in nanoseconds.
+fn longest_wait(patience: Option<Duration>) -> u64 {
+    patience.map_or(u64::MAX, |patience| nanos_of(patience).saturating_sub(1))
 }
 
 impl Limiter for LeakyQueue {
@@ -303,7 +323,7 @@ impl Limiter for LeakyQueue {
     /// For this one request, `patience` bounds the wait as [`max_wait`](Self::max_wait) does, but for
     /// the very last nanosecond: a turn that comes when the patience ends comes too late.
     fn check_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Check {
-        match self.shared.enqueue(key, cost, self.longest_wait(patience)) {
+        match self.shared().enqueue(key, cost, longest_wait(patience)) {
             Ok(Ok(decision)) => decision.into(),
             Ok(Err(place)) => Check::Pending(Box::pin(place)),
             Err(error) => Check::Ready(Err(error)),
@@ -311,34 +331,52 @@ impl Limiter for LeakyQueue {
     }
 
     fn peek_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Option<Decision> {
-        self.shared.peek(key, cost, self.longest_wait(patience))
+        self.shared().peek(key, cost, longest_wait(patience))
     }
 
     fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
-        self.shared.give_back(key, cost, receipt);
+        self.shared().give_back(key, cost, receipt);
     }
 
     /// Takes a place in line that nobody waits in, so that the line is as long as it would be.
     fn rehearse(&self, key: &PartitionKey, cost: u32) -> Check {
-        Check::Ready(self.shared.enqueue_nobody(key, cost, self.bounds.max_wait))
+        Check::Ready(self.shared().enqueue_nobody(key, cost, u64::MAX))
     }
 
     fn delays(&self) -> bool {
         true
     }
 
+    /// See [another quota](Self#another-quota).
+    fn take_over(&self, predecessor: &dyn Limiter) -> bool {
+        let Some(predecessor) = predecessor.as_any().and_then(|any| any.downcast_ref::<Self>()) else { return false };
+        if std::ptr::eq(self, predecessor) {
+            return true;
+        }
+        // Whoever was asked has lines of its own.
+        if self.shared.set(Arc::clone(predecessor.shared())).is_err() {
+            return false;
+        }
+        self.shared().change(&self.lines(), self.is_precise);
+        true
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+
     fn max_cost(&self) -> Option<u32> {
-        Some(self.shared.room.max_cost())
+        Some(self.lines().max_cost())
     }
 
     /// A bucket that holds all who may leave or wait at once, which is what its decisions count, too.
     fn terms(&self) -> Option<Terms> {
-        let places = self.shared.room.limit().max(1);
+        let places = self.lines().limit().max(1);
         Some(Terms::bucket(self.quota.burst(places)))
     }
 
     fn backlog(&self) -> Option<Backlog> {
-        Some(self.shared.backlog())
+        Some(self.shared().backlog())
     }
 }
 

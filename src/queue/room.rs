@@ -85,14 +85,6 @@ impl Room {
         Backlog::new(state.lines.waiting(), state.lines.next_release().map(|due| due.saturating_since(now)))
     }
 
-    pub(super) fn max_cost(&self) -> u32 {
-        self.lock().lines.max_cost()
-    }
-
-    pub(super) fn limit(&self) -> u32 {
-        self.lock().lines.limit()
-    }
-
     /// Decides, or gives a place. `start` is asked for a task if there is none and somebody has to wait.
     pub(super) fn enqueue<R>(
         &self,
@@ -209,6 +201,18 @@ impl Room {
         let now = now();
         state.lines.give_back(now, line, cost, receipt);
         state.move_up(now, line, &mut errand);
+        errand
+    }
+
+    /// Another quota and other bounds, for all who wait.
+    pub(super) fn change<R>(&self, now: impl FnOnce() -> Timestamp, rules: &Lines) -> Errand<R> {
+        let mut errand = Errand::none();
+        let mut state = self.lock();
+        let now = now();
+        state.lines.change(now, rules, &mut errand.wake);
+        if state.is_driven {
+            errand.rouse = Rouse::Sleeper;
+        }
         errand
     }
 

@@ -38,9 +38,10 @@ pub(super) enum Seat {
         delay: u64,
         receipt: Receipt,
     },
-    /// Had to make room, or waited as long as it would.
+    /// Had to make room, or waited as long as it would, or would have to after a change of the quota.
     Refused {
         line: LineId,
+        cost: u32,
         /// How long it was ready to wait, in nanoseconds.
         patience: u64,
     },
@@ -111,7 +112,7 @@ impl Seats {
         }
     }
 
-    fn waiter_mut(&mut self, number: SeatNo) -> Option<&mut Waiter> {
+    pub(super) fn waiter_mut(&mut self, number: SeatNo) -> Option<&mut Waiter> {
         match number {
             SeatNo::NONE => None,
             number => match self.get_mut(number) {

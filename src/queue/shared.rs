@@ -1,3 +1,4 @@
+use std::any::Any;
 use std::fmt;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -379,6 +380,18 @@ impl Limiter for RedisQueue {
                 shared.unless_closed(pin!(shared.join(&key, cost, None))).await?;
             Ok(decision)
         }))
+    }
+
+    /// From a queue of this name on the same [`Redis`]. Those who wait leave as they were told, and count here no more.
+    fn take_over(&self, predecessor: &dyn Limiter) -> bool {
+        let Some(predecessor) = predecessor.as_any().and_then(|any| any.downcast_ref::<Self>()) else { return false };
+        let is_same = self.redis.id() == predecessor.redis.id() && self.name == predecessor.name;
+        let _ = is_same && self.shared.guard.take_over(&predecessor.shared.guard);
+        is_same
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 
     /// In the background.

@@ -11,6 +11,8 @@ pub use self::memory::{MemoryStore, WhenFull};
 pub use self::redis::{Redis, RedisStore};
 pub use self::stats::{Stats, TableStats};
 
+use std::any::Any;
+
 use crate::algorithm::Algorithm;
 use crate::claim::Claim;
 use crate::decision::{Check, Decision, Receipt};
@@ -62,6 +64,13 @@ pub trait Store<A: Algorithm>: Send + Sync + 'static {
     fn reset(&self, algorithm: &A, key: &PartitionKey) -> Option<Check> {
         let _ = (algorithm, key);
         None
+    }
+
+    /// Takes over what `predecessor`, the store of another limiter, keeps of its keys, to judge them by `algorithm` from now
+    /// on; says whether it does. By default it does not. See [`Limiter::take_over`](crate::Limiter::take_over).
+    fn take_over(&self, algorithm: &A, predecessor: &dyn Any) -> bool {
+        let _ = (algorithm, predecessor);
+        false
     }
 
     /// Decides in place of a [`check`](Self::check) that failed, by what this process knows alone; `None` if it

@@ -14,7 +14,7 @@ use crate::time::{Clock, ManualClock, Timestamp};
 /// that is owed, and admits exactly as much as the algorithm when many threads ask at once.
 ///
 /// A store may keep time in coarser units than nanoseconds: the waits that it tells may differ from the
-/// algorithm's by a microsecond, or by 2^-32 of the time that all of the burst takes to be earned.
+/// algorithm's by a microsecond, or by 2^-30 of the time that all of the burst takes to be earned.
 ///
 /// `make` builds an empty store that tells the time by the given clock and holds at least 64 keys.
 ///
@@ -77,7 +77,7 @@ where
     let quota = algorithm.quota();
     let period = u64::try_from(quota.period().as_nanos()).unwrap_or(u64::MAX);
     let full = quota.period() / quota.limit() * quota.max_burst();
-    let unit = full / u32::MAX + Duration::from_micros(1);
+    let unit = full / (u32::MAX / 4) + Duration::from_micros(1);
     for step in 0..20_000 {
         let id = random.below(64);
         let key = PartitionKey::from(id);

@@ -29,8 +29,20 @@ impl Server {
         Self::run(&["--config", file.to_str().unwrap(), "--redis", redis])
     }
 
+    /// With this text in a file that can be edited, and another that it logs to.
+    pub fn start_edited(config: &str) -> (Self, PathBuf, PathBuf) {
+        let file = config_file(config);
+        let log = file.with_extension("log");
+        let mut command = command(&["--config", file.to_str().unwrap()]);
+        (Self::spawn(command.stderr(std::fs::File::create(&log).unwrap())), file, log)
+    }
+
     fn run(arguments: &[&str]) -> Self {
-        let mut process = command(arguments).stdout(Stdio::piped()).spawn().unwrap();
+        Self::spawn(&mut command(arguments))
+    }
+
+    fn spawn(command: &mut Command) -> Self {
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("listening on http://").expect("says where it listens");

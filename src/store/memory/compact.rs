@@ -21,7 +21,7 @@
 //! nine epochs of 2^32 ticks ago; what is older could look like a debt again. Therefore a page that is
 //! touched for the first time in an epoch is gone through first, and what was paid before the epoch began
 //! is cleared: 512 words, about a microsecond, once in 2^32 ticks (at ten per second and a burst of 20, in
-//! 1.6 seconds). If five epochs have passed untouched, everything in it is paid, whatever it looks like. A page
+//! 6.4 seconds). If five epochs have passed untouched, everything in it is paid, whatever it looks like. A page
 //! that nobody touches costs nothing, and there is no pass over the table.
 //!
 //! A thread may be held up anywhere, for longer than an epoch, and go by a reading of the clock that is
@@ -35,17 +35,28 @@
 //! - a key that is not found was paid when it was looked for, and not at an earlier reading of the clock: so
 //!   that is read again before it is put into a slot.
 //!
-//! What remains: if a thread is held up for nine epochs between judging a slot and writing to it, the key that it
+//! # Another quota
+//!
+//! Whoever judges does so by a quota of some generation, and says [`Outdated`] if the table has a later one. It looks
+//! after it has read the word that it judges. If that word is still there when it writes, then what it did is as
+//! if it had been done before the change: so there is a moment before which all are judged by the old quota, and
+//! after which all are judged by the new one. As the generation is told *before* the change reads the clock, no time
+//! of the old clock that anybody goes by is later than where the new one begins, if it was read before the generation.
+//! So that is looked at also before a page is gone through: by a clock that ran on too fast, debts would be cleared.
+//!
+//! # What remains
+//!
+//! If a thread is held up for nine epochs between judging a slot and writing to it, the key that it
 //! writes may look indebted to others in the instants until it takes the word back; and if one of them is admitted
 //! and charges on top of that in these instants, the false debt stays until it is paid, four epochs at most. So a
 //! key may be refused that should pass, and never the other way round.
 
 use super::slots::{LINES_PER_PAGE, PAGE, SLOTS, Slot, Slots, before_a_step, in_order};
-use super::ticks::{Ruling, Tick, TickBucket};
+use super::ticks::{Outdated, Ruling, Tick, TickBucket};
 use super::word::{Tag, Word};
 use super::{Pressure, WhenFull, census};
 use crate::decision::{Decision, Receipt};
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 
 /// Locks for first touches; more than a machine has threads, so that two rarely meet.
 const STRIPES: u64 = if cfg!(sluice_loom) { 2 } else { 256 };
@@ -59,7 +70,8 @@ const ALL_PAID: u32 = 5;
 const MOST_KEYS: usize = 1 << if usize::BITS < 64 { 27 } else { 33 };
 
 pub(super) struct CompactTable {
-    bucket: TickBucket,
+    /// Of the quota that is in force.
+    generation: AtomicU32,
     slots: Slots,
     lines: usize,
     pages: Box<[Page]>,
@@ -77,14 +89,18 @@ struct Homes {
 
 impl CompactTable {
     /// Slots for `keys` keys at half load.
-    pub(super) fn new(bucket: TickBucket, keys: usize, when_full: WhenFull) -> Self {
+    pub(super) fn new(keys: usize, when_full: WhenFull) -> Self {
         // More would not fit into any memory, nor into the arithmetic of homes.
         let keys = keys.min(MOST_KEYS);
         let lines = keys.saturating_mul(2).div_ceil(SLOTS).max(2);
         // The slots that new keys share when the table is full are one more page.
         let pages = lines.div_ceil(LINES_PER_PAGE) + usize::from(when_full == WhenFull::Overflow);
+        Self::of(lines, pages, when_full)
+    }
+
+    fn of(lines: usize, pages: usize, when_full: WhenFull) -> Self {
         Self {
-            bucket,
+            generation: AtomicU32::new(0),
             slots: Slots::new(pages),
             lines,
             pages: (0..pages).map(|_| Page::default()).collect(),
@@ -102,67 +118,100 @@ impl CompactTable {
         self.slots.size_in_bytes() + size_of_val(&*self.pages) + size_of_val(&*self.first_touch)
     }
 
-    /// Decides, and charges what is admitted. `clock` reads the time anew, for a key that is not found.
-    #[inline(always)]
-    pub(super) fn check(&self, hash: u64, cost: u32, now: Tick, clock: impl Fn(&TickBucket) -> Tick) -> Decision {
-        let tag = Tag::from_hash(hash);
-        let first = self.first_home(hash);
-        if let Some((ruling, at)) = self.charge(first, now, tag, cost, || self.find_in(first, tag)) {
-            return self.bucket.decision(ruling, at);
-        }
-        let second = self.second_home(first, tag);
-        if let Some((ruling, at)) = self.charge(second, now, tag, cost, || self.find_in(second, tag)) {
-            return self.bucket.decision(ruling, at);
-        }
-        let homes = Homes { tag, lines: [first, second] };
-        let (ruling, at) = self.first_touch(hash, &homes, cost, &clock);
-        self.bucket.decision(ruling, at)
+    /// From now on, whoever judges by an earlier quota is told that it is outdated.
+    pub(super) fn begin(&self, generation: u32) {
+        self.generation.store(generation, Ordering::SeqCst);
     }
 
-    pub(super) const fn bucket(&self) -> &TickBucket {
-        &self.bucket
+    #[inline(always)]
+    fn is_outdated(&self, bucket: &TickBucket) -> bool {
+        self.generation.load(Ordering::SeqCst) != bucket.generation()
+    }
+
+    /// Decides, and charges what is admitted. `clock` reads the time anew, for a key that is not found.
+    #[inline(always)]
+    pub(super) fn check(
+        &self,
+        bucket: &TickBucket,
+        hash: u64,
+        cost: u32,
+        now: Tick,
+        clock: impl Fn() -> Tick,
+    ) -> Result<Decision, Outdated> {
+        let tag = Tag::from_hash(hash);
+        let first = self.first_home(hash);
+        if let Some((ruling, at)) = self.charge(bucket, first, now, tag, cost, || self.find_in(first, tag)) {
+            return bucket.decision(ruling, at);
+        }
+        let second = self.second_home(first, tag);
+        if let Some((ruling, at)) = self.charge(bucket, second, now, tag, cost, || self.find_in(second, tag)) {
+            return bucket.decision(ruling, at);
+        }
+        let homes = Homes { tag, lines: [first, second] };
+        let (ruling, at) = self.first_touch(bucket, hash, &homes, cost, &clock);
+        bucket.decision(ruling, at)
     }
 
     /// What [`check`](Self::check) would decide, if there is room for the key.
-    pub(super) fn peek(&self, hash: u64, cost: u32, now: Tick) -> Decision {
+    pub(super) fn peek(&self, bucket: &TickBucket, hash: u64, cost: u32, now: Tick) -> Result<Decision, Outdated> {
+        if self.is_outdated(bucket) {
+            return Err(Outdated);
+        }
         let homes = self.homes(hash);
         self.freshen_homes(&homes, now);
         let found = self.find(&homes).map(|(line, slot)| self.read(line, slot, now));
         let found = found.filter(|(word, ..)| word.is(homes.tag));
+        if self.is_outdated(bucket) {
+            return Err(Outdated);
+        }
         let (debt, at) = found.map_or((0, now), |(word, _, at)| (word.debt(at.count), at));
-        self.bucket.decision(self.bucket.judge(debt, cost), at)
+        bucket.decision(bucket.judge(debt, cost), at)
     }
 
     /// Gives back what is still owed for a charge; see [`Gcra`](crate::algorithm::gcra::Gcra).
-    pub(super) fn give_back(&self, hash: u64, cost: u32, receipt: Receipt, now: Tick) {
-        let paid_at = u64::try_from(receipt.value()).unwrap_or(u64::MAX);
-        self.forgive(hash, now, |now| paid_at.saturating_sub(now).min(self.bucket.price(cost)));
+    pub(super) fn give_back(
+        &self,
+        bucket: &TickBucket,
+        hash: u64,
+        cost: u32,
+        receipt: Receipt,
+        now: Tick,
+    ) -> Result<(), Outdated> {
+        let paid_at = bucket.paid_at(receipt);
+        self.forgive(bucket, hash, now, |now| paid_at.saturating_sub(now).min(bucket.worth(cost)))
     }
 
     /// Lets a key owe nothing.
-    pub(super) fn reset(&self, hash: u64, now: Tick) {
-        self.forgive(hash, now, |_| u64::MAX);
+    pub(super) fn reset(&self, bucket: &TickBucket, hash: u64, now: Tick) -> Result<(), Outdated> {
+        self.forgive(bucket, hash, now, |_| u64::MAX)
     }
 
     /// Takes up to so much off a key's debt.
-    fn forgive(&self, hash: u64, now: Tick, most: impl Fn(u64) -> u64) {
+    fn forgive(&self, bucket: &TickBucket, hash: u64, now: Tick, most: impl Fn(u64) -> u64) -> Result<(), Outdated> {
+        if self.is_outdated(bucket) {
+            return Err(Outdated);
+        }
         let homes = self.homes(hash);
         self.freshen_homes(&homes, now);
-        let Some((line, slot)) = self.find(&homes) else { return };
+        let found = self.find(&homes);
         loop {
-            let (word, epochs, at) = self.read(line, slot, now);
+            let read = found.map(|(line, slot)| (line, slot, self.read(line, slot, now)));
+            if self.is_outdated(bucket) {
+                return Err(Outdated);
+            }
+            let Some((line, slot, (word, epochs, at))) = read else { return Ok(()) };
             if !word.is(homes.tag) {
-                return;
+                return Ok(());
             }
             let debt = word.debt(at.count);
             let back = most(at.count).min(debt);
             if back == 0 {
-                return;
+                return Ok(());
             }
             let tat = at.count + (debt - back);
             if slot.replace(word, Word::new(homes.tag, tat)).is_ok() {
                 mend(slot, self.page(line), homes.tag, tat, epochs);
-                return;
+                return Ok(());
             }
         }
     }
@@ -184,6 +233,32 @@ impl CompactTable {
             }
         }
         census::extrapolate(live, seen, self.lines)
+    }
+
+    /// A table with the same keys, which owe `convert` of what they owe in this one at `now`. Whoever judges by this
+    /// one is to be told before that it is outdated: what is taken out of it is charged there no more, and
+    /// nobody new is put into it, for that needs a lock, and looks again under it.
+    pub(super) fn move_out(&self, now: Tick, convert: impl Fn(u64) -> u64) -> Self {
+        let _nobody_new: Vec<_> = self.first_touch.iter().map(lock_stripe).collect();
+        let other = Self::of(self.lines, self.pages.len(), self.when_full);
+        for page in 0..self.pages.len() {
+            // Or what was paid long ago could look like a debt.
+            self.freshen(page * LINES_PER_PAGE, now);
+            for (slot, place) in self.slots.page(page).zip(other.slots.page(page)) {
+                let mut word = slot.load();
+                while !word.is_empty() {
+                    match slot.replace(word, Word::EMPTY) {
+                        Ok(()) => break,
+                        Err(changed) => word = changed,
+                    }
+                }
+                let debt = word.debt(now.count);
+                if debt > 0 {
+                    place.replace(Word::EMPTY, Word::new(word.tag(), convert(debt))).expect("nobody knows it yet");
+                }
+            }
+        }
+        other
     }
 
     /// The first home is drawn from the upper half of the hash, the tag from the lower 28 bits, and the
@@ -222,6 +297,7 @@ impl CompactTable {
     #[inline(always)]
     fn charge<'a>(
         &'a self,
+        bucket: &TickBucket,
         line: usize,
         now: Tick,
         tag: Tag,
@@ -231,15 +307,24 @@ impl CompactTable {
         let page = self.page(line);
         let (mut epochs, mut at) = (page.load(), now);
         if epochs != Epochs::settled(epoch_of(now)) {
-            (epochs, at) = self.catch_up(line, now);
+            match self.catch_up(bucket, line, now) {
+                Some(caught_up) => (epochs, at) = caught_up,
+                None => return Some((Ruling::Outdated, now)),
+            }
         }
         loop {
             let (slot, word) = find()?;
             if page.load() != epochs {
-                (epochs, at) = self.catch_up(line, now);
+                match self.catch_up(bucket, line, now) {
+                    Some(caught_up) => (epochs, at) = caught_up,
+                    None => return Some((Ruling::Outdated, now)),
+                }
                 continue;
             }
-            let ruling = self.bucket.judge(word.debt(at.count), cost);
+            if self.is_outdated(bucket) {
+                return Some((Ruling::Outdated, at));
+            }
+            let ruling = bucket.judge(word.debt(at.count), cost);
             let Ruling::Admit { debt } = ruling else { return Some((ruling, at)) };
             let tat = at.count + debt;
             if slot.replace(word, Word::new(tag, tat)).is_ok() {
@@ -250,9 +335,13 @@ impl CompactTable {
     }
 
     #[cold]
-    fn catch_up(&self, line: usize, now: Tick) -> (Epochs, Tick) {
+    fn catch_up(&self, bucket: &TickBucket, line: usize, now: Tick) -> Option<(Epochs, Tick)> {
+        // What an outdated clock shows has not come yet, maybe: nothing must be cleared by it.
+        if self.is_outdated(bucket) {
+            return None;
+        }
         let epochs = self.freshen(line, now);
-        (epochs, epochs.clamp(now))
+        Some((epochs, epochs.clamp(now)))
     }
 
     #[inline(always)]
@@ -274,30 +363,39 @@ impl CompactTable {
     /// Decides on a key that was not found, and puts it into a slot.
     #[cold]
     #[inline(never)]
-    fn first_touch(&self, hash: u64, homes: &Homes, cost: u32, clock: &impl Fn(&TickBucket) -> Tick) -> (Ruling, Tick) {
+    fn first_touch(
+        &self,
+        bucket: &TickBucket,
+        hash: u64,
+        homes: &Homes,
+        cost: u32,
+        clock: &impl Fn() -> Tick,
+    ) -> (Ruling, Tick) {
         let stripe = usize::try_from(homes.tag.value() % STRIPES).expect("below the number of stripes");
-        // The lock guards no data that a panic could leave in disorder.
-        let _first = self.first_touch[stripe].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _first = lock_stripe(&self.first_touch[stripe]);
         loop {
             // Somebody else may have been first. If nobody is there now, nothing is owed by now.
             let found = self.find(homes);
-            let now = clock(&self.bucket);
+            let now = clock();
+            if self.is_outdated(bucket) {
+                return (Ruling::Outdated, now);
+            }
             self.freshen_homes(homes, now);
             if let Some((line, _)) = found {
-                if let Some(ruled) = self.charge(line, now, homes.tag, cost, || self.find_in(line, homes.tag)) {
+                if let Some(ruled) = self.charge(bucket, line, now, homes.tag, cost, || self.find_in(line, homes.tag)) {
                     return ruled;
                 }
                 continue;
             }
-            let ruling = self.bucket.judge(0, cost);
+            let ruling = bucket.judge(0, cost);
             let Ruling::Admit { debt } = ruling else { return (ruling, now) };
             let place = self.place(homes, now);
             self.pressure.note_arrival(hash, place.free);
             if place.free == 0 {
                 match self.when_full {
                     WhenFull::ForgetLeast => {}
-                    WhenFull::Refuse => return (self.refuse(place.debt), place.at),
-                    WhenFull::Overflow => return self.overflow(hash, now, cost),
+                    WhenFull::Refuse => return (self.refuse(bucket, place.debt), place.at),
+                    WhenFull::Overflow => return self.overflow(bucket, hash, now, cost),
                 }
             }
             let tat = place.at.count + debt;
@@ -327,14 +425,14 @@ impl CompactTable {
     }
 
     /// The table is full, and nobody is to be forgotten: come back when the first slot is free.
-    fn refuse(&self, least_debt: u64) -> Ruling {
+    fn refuse(&self, bucket: &TickBucket, least_debt: u64) -> Ruling {
         self.pressure.note_turned_away();
         // As if the newcomer owed all that can be owed.
-        Ruling::Refuse { debt: self.bucket.capacity(), wait: least_debt }
+        Ruling::Refuse { debt: bucket.capacity(), wait: least_debt }
     }
 
     /// The table is full, and nobody is to be forgotten: new keys share what the extra page has.
-    fn overflow(&self, hash: u64, now: Tick, cost: u32) -> (Ruling, Tick) {
+    fn overflow(&self, bucket: &TickBucket, hash: u64, now: Tick, cost: u32) -> (Ruling, Tick) {
         self.pressure.note_turned_away();
         let index = usize::try_from((hash >> 32) % PAGE as u64).expect("below a page");
         let line = (self.pages.len() - 1) * LINES_PER_PAGE + index / SLOTS;
@@ -347,7 +445,7 @@ impl CompactTable {
             // the beginning of the page's epoch, and not before.
             let now = if now.count < epochs.begin().count { epochs.begin() } else { now };
             let find = || (self.page(line).load() == epochs).then(|| (slot, slot.load()));
-            if let Some(ruled) = self.charge(line, now, tag, cost, find) {
+            if let Some(ruled) = self.charge(bucket, line, now, tag, cost, find) {
                 return ruled;
             }
         }
@@ -421,6 +519,11 @@ fn mend(slot: Slot<'_>, page: &Page, tag: Tag, tat: u64, read: Epochs) {
         // If it has been charged again since, its time is new.
         let _ = slot.replace(Word::new(tag, tat), Word::EMPTY);
     }
+}
+
+/// It guards no data that a panic could leave in disorder.
+fn lock_stripe(stripe: &Mutex<()>) -> impl Drop + '_ {
+    stripe.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// What is known of 64 lines together.

@@ -9,7 +9,14 @@ pub(super) const SLOTS: usize = 8;
 
 /// Eight slots that are locked together. A slot is free if it was never used, or if what it holds
 /// has expired.
-pub(super) struct Line<S>([Option<Entry<S>>; SLOTS]);
+pub(super) struct Line<S> {
+    slots: [Option<Entry<S>>; SLOTS],
+    /// Under which quota its states were written.
+    pub(super) era: Era,
+}
+
+/// A quota of a table, by its number: another one may read other states.
+pub(super) type Era = u32;
 
 #[derive(Clone, Copy)]
 struct Entry<S> {
@@ -22,35 +29,42 @@ pub(super) type Tag = NonZeroU64;
 
 impl<S: Copy> Line<S> {
     pub(super) const fn new() -> Self {
-        Self([None; SLOTS])
+        Self { slots: [None; SLOTS], era: 0 }
+    }
+
+    /// Replaces all states.
+    pub(super) fn rewrite(&mut self, convert: impl Fn(S) -> S) {
+        for entry in self.slots.iter_mut().flatten() {
+            entry.state = convert(entry.state);
+        }
     }
 
     pub(super) fn find(&mut self, tag: Tag) -> Option<&mut S> {
-        self.0.iter_mut().flatten().find(|entry| entry.tag == tag).map(|entry| &mut entry.state)
+        self.slots.iter_mut().flatten().find(|entry| entry.tag == tag).map(|entry| &mut entry.state)
     }
 
     pub(super) fn remove(&mut self, tag: Tag) {
-        self.0.iter_mut().filter(|slot| slot.is_some_and(|entry| entry.tag == tag)).for_each(|slot| *slot = None);
+        self.slots.iter_mut().filter(|slot| slot.is_some_and(|entry| entry.tag == tag)).for_each(|slot| *slot = None);
     }
 
     pub(super) fn free(&self, is_free: impl Fn(&S) -> bool) -> usize {
-        self.0.iter().filter(|slot| slot.is_none_or(|entry| is_free(&entry.state))).count()
+        self.slots.iter().filter(|slot| slot.is_none_or(|entry| is_free(&entry.state))).count()
     }
 
     /// Puts a state into a free slot; `false` if there is none.
     pub(super) fn put(&mut self, tag: Tag, state: S, is_free: impl Fn(&S) -> bool) -> bool {
-        let slot = self.0.iter_mut().find(|slot| slot.is_none_or(|entry| is_free(&entry.state)));
+        let slot = self.slots.iter_mut().find(|slot| slot.is_none_or(|entry| is_free(&entry.state)));
         slot.map(|slot| *slot = Some(Entry { tag, state })).is_some()
     }
 
     /// The least that any entry owes.
     pub(super) fn least(&self, owed: impl Fn(&S) -> u64) -> u64 {
-        self.0.iter().flatten().map(|entry| owed(&entry.state)).min().unwrap_or(0)
+        self.slots.iter().flatten().map(|entry| owed(&entry.state)).min().unwrap_or(0)
     }
 
     /// Forgets the entry that owes least, in favour of another.
     pub(super) fn replace_least(&mut self, tag: Tag, state: S, owed: impl Fn(&S) -> u64) {
-        let slot = self.0.iter_mut().min_by_key(|slot| slot.map_or(0, |entry| owed(&entry.state)));
+        let slot = self.slots.iter_mut().min_by_key(|slot| slot.map_or(0, |entry| owed(&entry.state)));
         *slot.expect("a line has slots") = Some(Entry { tag, state });
     }
 }

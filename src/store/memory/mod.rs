@@ -1,5 +1,7 @@
 mod census;
 mod compact;
+mod ledger;
+
 mod line;
 #[cfg(all(test, sluice_loom))]
 mod models;
@@ -9,10 +11,11 @@ mod ticks;
 mod wide;
 mod word;
 
+use std::any::Any;
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use self::compact::CompactTable;
+use self::ledger::Ledger;
 use self::pressure::Pressure;
 use self::ticks::TickBucket;
 use self::wide::WideTable;
@@ -21,11 +24,11 @@ use crate::algorithm::Algorithm;
 use crate::decision::{Check, Decision, Receipt};
 use crate::partition::PartitionKey;
 use crate::sip::Secret;
-use crate::time::{self, Clock, Monotonic, Timestamp};
+use crate::time::{Clock, Monotonic};
 
 /// A table of fixed size in this process's memory. The default store. It serves the one limiter that it is
 /// given to: what it keeps of a key means something for that limiter's quota alone. To change a quota, make
-/// another limiter, with another store; its keys start without debts.
+/// another limiter, with another store, and have it [take over](crate::Limiter::take_over).
 ///
 /// `S` is the state of the algorithm that it serves; it is inferred.
 ///
@@ -40,7 +43,7 @@ use crate::time::{self, Clock, Monotonic, Timestamp};
 ///
 /// # Memory
 ///
-/// For each key of capacity, two slots: **16 bytes for a bucket**, 50 for a window, whatever the length
+/// For each key of capacity, two slots: **16 bytes for a bucket**, 52 for a window, whatever the length
 /// of the keys. Keys are not stored, only bits of a keyed hash. The system hands the memory of a bucket's
 /// table out as it is first touched, so an idle limiter takes next to none. It never grows, and no task, no thread
 /// and no pass cleans up: a slot whose debt is paid *is* free.
@@ -66,9 +69,10 @@ use crate::time::{self, Clock, Monotonic, Timestamp};
 pub struct MemoryStore<S, C = Monotonic> {
     capacity: usize,
     when_full: WhenFull,
-    secret: Secret,
     clock: C,
-    table: OnceLock<Table<S>>,
+    /// A table that was made, and is not used yet: another's may be taken over instead.
+    made: Mutex<Option<Kept<S>>>,
+    kept: OnceLock<Kept<S>>,
 }
 
 /// What becomes of a new key for which a [`MemoryStore`] has no room.
@@ -115,9 +119,14 @@ pub enum WhenFull {
     Overflow,
 }
 
+struct Kept<S> {
+    secret: Secret,
+    table: Table<S>,
+}
+
 enum Table<S> {
     /// One word per key, for buckets.
-    Compact { table: CompactTable, started: Timestamp },
+    Compact(Ledger),
     /// Any state, behind locks.
     Wide(WideTable<S>),
 }
@@ -135,13 +144,7 @@ impl<S: Copy> MemoryStore<S> {
     #[track_caller]
     pub fn with_capacity(keys: usize) -> Self {
         assert!(keys > 0, "a store must hold at least one key");
-        Self {
-            capacity: keys,
-            when_full: WhenFull::default(),
-            secret: Secret::random(),
-            clock: Monotonic,
-            table: OnceLock::new(),
-        }
+        Self::build(keys, WhenFull::default(), Monotonic)
     }
 }
 
@@ -153,20 +156,21 @@ impl<S: Copy> Default for MemoryStore<S> {
 }
 
 impl<S: Copy, C> MemoryStore<S, C> {
+    const fn build(capacity: usize, when_full: WhenFull, clock: C) -> Self {
+        Self { capacity, when_full, clock, made: Mutex::new(None), kept: OnceLock::new() }
+    }
+
     /// Tells the time by `clock`. For a store that no limiter has yet: timestamps of two clocks do not
     /// compare.
     #[must_use]
     pub fn with_clock<D: Clock>(self, clock: D) -> MemoryStore<S, D> {
-        let Self { capacity, when_full, secret, .. } = self;
-        MemoryStore { capacity, when_full, secret, clock, table: OnceLock::new() }
+        MemoryStore::build(self.capacity, self.when_full, clock)
     }
 
     /// What becomes of new keys for which there is no room.
     #[must_use]
-    pub fn when_full(mut self, choice: WhenFull) -> Self {
-        self.when_full = choice;
-        self.table = OnceLock::new();
-        self
+    pub fn when_full(self, choice: WhenFull) -> Self {
+        Self::build(self.capacity, choice, self.clock)
     }
 
     /// How many live keys the store holds without loss.
@@ -178,10 +182,12 @@ impl<S: Copy, C> MemoryStore<S, C> {
     /// The bytes of its table, all that it will ever take. Zero before it is given to a limiter.
     #[must_use]
     pub fn size_in_bytes(&self) -> usize {
-        self.table.get().map_or(0, |table| match table {
-            Table::Compact { table, .. } => table.size_in_bytes(),
+        let size = |kept: &Kept<S>| match &kept.table {
+            Table::Compact(ledger) => ledger.table().size_in_bytes(),
             Table::Wide(table) => table.size_in_bytes(),
-        })
+        };
+        let made = self.made();
+        self.kept.get().or(made.as_ref()).map_or(0, size)
     }
 
     /// How many keys were forgotten while they still owed something ([`WhenFull::ForgetLeast`]).
@@ -198,45 +204,47 @@ impl<S: Copy, C> MemoryStore<S, C> {
     }
 
     fn pressure(&self) -> Option<&Pressure> {
-        self.table.get().map(|table| match table {
-            Table::Compact { table, .. } => table.pressure(),
+        self.kept.get().map(|kept| match &kept.table {
+            Table::Compact(ledger) => ledger.table().pressure(),
             Table::Wide(table) => table.pressure(),
         })
+    }
+
+    fn made(&self) -> MutexGuard<'_, Option<Kept<S>>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<S: Copy, C: Clock> MemoryStore<S, C> {
     #[inline]
-    fn table<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Table<S> {
-        self.table.get_or_init(|| match algorithm.as_bucket().and_then(|quota| TickBucket::new(&quota)) {
-            Some(bucket) => Table::Compact {
-                table: CompactTable::new(bucket, self.capacity, self.when_full),
-                started: self.clock.now(),
-            },
-            None => Table::Wide(WideTable::new(self.capacity, self.when_full)),
-        })
+    fn kept<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Kept<S> {
+        self.kept.get_or_init(|| self.made().take().unwrap_or_else(|| self.make(algorithm)))
     }
 
+    fn make<A: Algorithm<State = S>>(&self, algorithm: &A) -> Kept<S> {
+        let table = match algorithm.as_bucket().and_then(|quota| TickBucket::new(&quota)) {
+            Some(bucket) => Table::Compact(Ledger::new(bucket, self.capacity, self.when_full, self.clock.now())),
+            None => Table::Wide(WideTable::new(algorithm, self.capacity, self.when_full)),
+        };
+        Kept { secret: Secret::random(), table }
+    }
+}
+
+impl<S: Copy> Kept<S> {
     #[inline]
     fn hash(&self, key: &PartitionKey) -> u64 {
         self.secret.hash(key.as_bytes())
     }
 
-    /// The present, counted from when the table was made, so that it is small. A clock that is set back
-    /// beyond that stands still there.
-    #[inline(always)]
-    fn since(&self, started: Timestamp) -> Timestamp {
-        // Not saturating: a branch that is foreseen is not waited for.
-        match self.clock.now().as_nanos().checked_sub(started.as_nanos()) {
-            Some(nanos) => Timestamp::from_nanos(nanos),
-            None => before_the_beginning(),
-        }
+    /// The same keys, by the same secret, under another quota.
+    fn succeed<A: Algorithm<State = S>>(&self, algorithm: &A, clock: &impl Clock) -> Option<Self> {
+        let table = match (&self.table, algorithm.as_bucket()) {
+            (Table::Compact(ledger), Some(quota)) => Table::Compact(ledger.succeed(&quota, || clock.now())?),
+            (Table::Wide(table), _) => Table::Wide(table.succeed(algorithm, || clock.now())?),
+            (Table::Compact(_), None) => return None,
+        };
+        Some(Self { secret: self.secret, table })
     }
-}
-
-#[cold]
-const fn before_the_beginning() -> Timestamp {
-    Timestamp::ZERO
 }
 
 impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
@@ -245,59 +253,60 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
     /// If this store was prepared for a bucket with another quota: by that one it would go on to judge.
     #[track_caller]
     fn prepare(&self, algorithm: &A) {
-        if let Table::Compact { table, .. } = self.table(algorithm) {
-            let bucket = algorithm.as_bucket().and_then(|quota| TickBucket::new(&quota));
-            assert!(bucket.as_ref() == Some(table.bucket()), "a store serves one limiter, with one quota");
+        let mut made = self.made();
+        let kept = match self.kept.get() {
+            Some(kept) => kept,
+            None => made.get_or_insert_with(|| self.make(algorithm)),
+        };
+        if let Table::Compact(ledger) = &kept.table {
+            let is_same = algorithm.as_bucket().is_some_and(|quota| ledger.is_under(&quota));
+            assert!(is_same, "a store serves one limiter, with one quota");
         }
     }
 
     #[inline(always)]
     fn check(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Check {
-        let hash = self.hash(key);
-        let decision = match self.table(algorithm) {
-            Table::Compact { table, started } => {
-                let now = table.bucket().tick(self.since(*started));
-                table.check(hash, cost, now, |bucket| {
-                    time::let_go();
-                    bucket.tick(self.since(*started))
-                })
-            }
+        let kept = self.kept(algorithm);
+        let hash = kept.hash(key);
+        let decision = match &kept.table {
+            Table::Compact(ledger) => ledger.check(hash, cost, || self.clock.now()),
             Table::Wide(table) => table.check(algorithm, hash, cost, || self.clock.now()),
         };
         decision.into()
     }
 
     fn peek(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Decision> {
-        let hash = self.hash(key);
-        Some(match self.table(algorithm) {
-            Table::Compact { table, started } => table.peek(hash, cost, table.bucket().tick(self.since(*started))),
+        let kept = self.kept(algorithm);
+        let hash = kept.hash(key);
+        Some(match &kept.table {
+            Table::Compact(ledger) => ledger.peek(hash, cost, || self.clock.now()),
             Table::Wide(table) => table.peek(algorithm, hash, self.clock.now(), cost),
         })
     }
 
     fn give_back(&self, algorithm: &A, key: &PartitionKey, cost: u32, receipt: Receipt) {
-        let hash = self.hash(key);
-        match self.table(algorithm) {
-            Table::Compact { table, started } => {
-                table.give_back(hash, cost, receipt, table.bucket().tick(self.since(*started)));
-            }
+        let kept = self.kept(algorithm);
+        let hash = kept.hash(key);
+        match &kept.table {
+            Table::Compact(ledger) => ledger.give_back(hash, cost, receipt, || self.clock.now()),
             Table::Wide(table) => table.give_back(algorithm, hash, self.clock.now(), cost, receipt),
         }
     }
 
     fn reset(&self, algorithm: &A, key: &PartitionKey) -> Option<Check> {
-        let hash = self.hash(key);
-        match self.table(algorithm) {
-            Table::Compact { table, started } => table.reset(hash, table.bucket().tick(self.since(*started))),
-            Table::Wide(table) => table.reset(hash),
+        let kept = self.kept(algorithm);
+        let hash = kept.hash(key);
+        match &kept.table {
+            Table::Compact(ledger) => ledger.reset(hash, || self.clock.now()),
+            Table::Wide(table) => table.reset(algorithm, hash, self.clock.now()),
         }
         Some(self.check(algorithm, key, 0))
     }
 
     /// Looks at 4,096 slots at most: some 10 µs, and 50 if they are not in the processor's caches.
     fn stats(&self, algorithm: &A) -> Stats {
-        let live = match self.table(algorithm) {
-            Table::Compact { table, started } => table.live(table.bucket().tick(self.since(*started))),
+        let live = match &self.kept(algorithm).table {
+            Table::Compact(ledger) => ledger.live(|| self.clock.now()),
             Table::Wide(table) => table.live(algorithm, self.clock.now()),
         };
         let table = TableStats {
@@ -307,6 +316,21 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
             turned_away: self.turned_away(),
         };
         Stats { table: Some(table), ..Stats::default() }
+    }
+
+    /// From a `MemoryStore` with the same kind of clock and state: see [`Limiter::take_over`](crate::Limiter::take_over).
+    fn take_over(&self, algorithm: &A, predecessor: &dyn Any) -> bool {
+        let Some(predecessor) = predecessor.downcast_ref::<Self>() else { return false };
+        if std::ptr::eq(self, predecessor) {
+            return true;
+        }
+        // Whoever has been asked has debts of its own.
+        if self.kept.get().is_some() {
+            return false;
+        }
+        let Some(kept) = predecessor.kept(algorithm).succeed(algorithm, &self.clock) else { return false };
+        *self.made() = None;
+        self.kept.set(kept).is_ok()
     }
 }
 

@@ -9,9 +9,10 @@ use loom::thread;
 
 use super::WhenFull;
 use super::compact::CompactTable;
-use super::ticks::{Tick, TickBucket};
-use crate::decision::Decision;
+use super::ticks::{Outdated, Tick, TickBucket};
+use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
+use crate::time::Timestamp;
 
 const EPOCH: u64 = 1 << 32;
 
@@ -37,10 +38,38 @@ fn model(run: impl Fn() + Sync + Send + 'static) {
     builder.check(run);
 }
 
+/// A table with the one quota that all judge by.
+struct Judged {
+    table: CompactTable,
+    bucket: TickBucket,
+}
+
+impl Judged {
+    fn check(&self, hash: u64, cost: u32, now: Tick, clock: impl Fn() -> Tick) -> Decision {
+        self.table.check(&self.bucket, hash, cost, now, clock).unwrap()
+    }
+
+    fn give_back(&self, hash: u64, cost: u32, receipt: Receipt, now: Tick) {
+        self.table.give_back(&self.bucket, hash, cost, receipt, now).unwrap();
+    }
+
+    fn bucket(&self) -> &TickBucket {
+        &self.bucket
+    }
+}
+
+impl std::ops::Deref for Judged {
+    type Target = CompactTable;
+
+    fn deref(&self) -> &CompactTable {
+        &self.table
+    }
+}
+
 /// Four slots; keys of `burst` units that take years to be earned.
-fn table(burst: u32) -> Arc<CompactTable> {
-    let bucket = TickBucket::new(&Quota::per_day(1).burst(burst)).unwrap();
-    Arc::new(CompactTable::new(bucket, 2, WhenFull::ForgetLeast))
+fn table(burst: u32) -> Arc<Judged> {
+    let bucket = TickBucket::longest(&Quota::per_day(1).burst(burst));
+    Arc::new(Judged { table: CompactTable::new(2, WhenFull::ForgetLeast), bucket })
 }
 
 /// The hash of the `n`-th key: tags differ, and no arrival is sampled.
@@ -48,16 +77,16 @@ const fn key(n: u64) -> u64 {
     (n << 40) | (n + 1) << 12 | 1 << 5
 }
 
-fn ask(table: &CompactTable, hash: u64, now: u64) -> Decision {
-    table.check(hash, 1, Tick::at(now), |_| Tick::at(now))
+fn ask(table: &Judged, hash: u64, now: u64) -> Decision {
+    table.check(hash, 1, Tick::at(now), || Tick::at(now))
 }
 
-fn admitted(table: &CompactTable, hash: u64, now: u64) -> u32 {
+fn admitted(table: &Judged, hash: u64, now: u64) -> u32 {
     u32::from(ask(table, hash, now).is_allowed())
 }
 
 /// In how many slots a key is. Looks at the words themselves.
-fn copies(table: &CompactTable, hash: u64) -> usize {
+fn copies(table: &Judged, hash: u64) -> usize {
     table.copies(hash)
 }
 
@@ -163,7 +192,7 @@ fn a_thread_is_held_up_while_another_charges() {
                 let table = Arc::clone(&table);
                 thread::spawn(move || admitted(&table, key(1), late))
             };
-            let mine = u32::from(table.check(key(1), 1, Tick::at(5), |_| Tick::at(late)).is_allowed());
+            let mine = u32::from(table.check(key(1), 1, Tick::at(5), || Tick::at(late)).is_allowed());
             // Both pass only if mine came first, and was paid by then.
             let both = mine + other.join().unwrap();
             assert!(both == 1 || (both == 2 && 5 + table.bucket().capacity() <= late));
@@ -199,7 +228,7 @@ const fn key_of_other_stripe(n: u64) -> u64 {
 }
 
 /// How much a key can still take.
-fn left(table: &CompactTable, hash: u64, now: u64) -> usize {
+fn left(table: &Judged, hash: u64, now: u64) -> usize {
     std::iter::repeat_with(|| admitted(table, hash, now)).take_while(|admitted| *admitted == 1).count()
 }
 
@@ -218,7 +247,7 @@ fn a_page_is_cleared_while_a_thread_that_is_held_up_charges() {
                 let hash = if same_key { key(1) } else { key(2) };
                 thread::spawn(move || admitted(&table, hash, late))
             };
-            let mine = table.check(key(1), 1, Tick::at(5), |_| Tick::at(late));
+            let mine = table.check(key(1), 1, Tick::at(5), || Tick::at(late));
             assert_eq!(other.join().unwrap(), 1, "{sleep} epochs: one that owed nothing was refused");
             assert!(mine.is_allowed(), "{sleep} epochs: refused for what was paid");
             // Charged as of then, it was paid by now; charged as of now, it is owed.
@@ -268,4 +297,62 @@ fn two_keys_of_different_stripes_want_the_same_slot() {
         }
         assert_eq!(table.pressure().evicted(), 0);
     });
+}
+
+/// The bucket that comes after that of a table, with another burst.
+fn bent(table: &Judged, burst: u32) -> TickBucket {
+    table.bucket.bend(&Quota::per_day(1).burst(burst), Timestamp::ZERO).unwrap().0
+}
+
+fn admitted_by(table: &Judged, bucket: &TickBucket, hash: u64) -> Result<u32, Outdated> {
+    table.table.check(bucket, hash, 1, Tick::at(5), || Tick::at(5)).map(|decision| u32::from(decision.is_allowed()))
+}
+
+/// One charges by the old quota while the other changes it: he is either before the change, and seen by whoever is
+/// judged by the new one; or told that he is outdated, and has charged nothing.
+#[test]
+fn a_quota_changes_while_a_key_is_charged() {
+    for (known, burst) in [(true, 2), (true, 1), (false, 2), (false, 1)] {
+        model(move || {
+            let table = table(2);
+            if known {
+                assert!(ask(&table, key(1), 5).is_allowed());
+            }
+            let next = bent(&table, burst);
+            let other = {
+                let table = Arc::clone(&table);
+                thread::spawn(move || admitted_by(&table, &table.bucket, key(1)).unwrap_or(0))
+            };
+            table.begin(next.generation());
+            let mine = admitted_by(&table, &next, key(1)).unwrap();
+            let all = u32::from(known) + other.join().unwrap() + mine;
+            let left = (0..3).map(|_| admitted_by(&table, &next, key(1)).unwrap()).sum::<u32>();
+            // What the old quota has admitted cannot be taken back, but then nothing is left.
+            assert!(all + left == burst || (all == 2 && left == 0), "{known}, {burst}: {all} and {left}");
+            assert!(copies(&table, key(1)) <= 1);
+        });
+    }
+}
+
+/// All debts are carried into another table while one is made: it is in the other one, or was not made.
+#[test]
+fn a_table_is_moved_out_while_a_key_is_charged() {
+    for known in [true, false] {
+        model(move || {
+            let table = table(2);
+            if known {
+                assert!(ask(&table, key(1), 5).is_allowed());
+            }
+            let other = {
+                let table = Arc::clone(&table);
+                thread::spawn(move || admitted_by(&table, &table.bucket, key(1)).unwrap_or(0))
+            };
+            table.begin(1);
+            let moved = Judged { table: table.move_out(Tick::at(5), |debt| debt), bucket: table.bucket };
+            let all = u32::from(known) + other.join().unwrap();
+            let left = (0..3).map(|_| admitted(&moved, key(1), 0)).sum::<u32>();
+            assert_eq!(all + left, 2, "{known}: {all} before");
+            assert_eq!(copies(&table, key(1)), 0);
+        });
+    }
 }

@@ -1,42 +1,86 @@
 //! The table for any algorithm: lines of eight slots, each behind a lock.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::any::TypeId;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::line::{Line, SLOTS, Tag};
+use super::line::{Era, Line, SLOTS, Tag};
 use super::{Pressure, WhenFull, census};
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Adoption, Algorithm};
 use crate::decision::{Decision, Receipt};
+use crate::quota::Quota;
 use crate::time::{self, Timestamp};
 
+/// A table as one limiter sees it.
+///
+/// If another limiter takes over, with another quota, both have the same table. Each line says under which quota its
+/// states were written, and whoever comes to it has them rewritten for its own first, under the line's lock: there
+/// is no pass over the table. A request of the old limiter that was on its way may have a line rewritten once more.
 pub(super) struct WideTable<S> {
+    shared: Arc<Shared<S>>,
+    era: Era,
+}
+
+struct Shared<S> {
     lines: Box<[Mutex<Line<S>>]>,
-    /// What new keys share when the table is full and must not forget.
-    overflow: Box<[Mutex<Option<S>>]>,
+    /// What new keys share when the table is full and must not forget. Lines of which only one slot is used.
+    overflow: Box<[Mutex<Line<S>>]>,
     when_full: WhenFull,
     pressure: Pressure,
+    algorithm: TypeId,
+    /// One more for each change after which states read otherwise.
+    eras: Mutex<Vec<Written>>,
+}
+
+/// Under which quota states were written, and since when.
+#[derive(Clone, Copy)]
+struct Written {
+    under: Quota,
+    since: Timestamp,
 }
 
 const OVERFLOW: usize = 512;
 
 impl<S: Copy> WideTable<S> {
     /// Slots for `keys` keys at half load.
-    pub(super) fn new(keys: usize, when_full: WhenFull) -> Self {
+    pub(super) fn new<A: Algorithm<State = S>>(algorithm: &A, keys: usize, when_full: WhenFull) -> Self {
         let lines = keys.saturating_mul(2).div_ceil(SLOTS).max(2);
         let overflow = if when_full == WhenFull::Overflow { OVERFLOW } else { 0 };
-        Self {
-            lines: std::iter::repeat_with(|| Mutex::new(Line::new())).take(lines).collect(),
-            overflow: std::iter::repeat_with(|| Mutex::new(None)).take(overflow).collect(),
+        let lines_of = |count| std::iter::repeat_with(|| Mutex::new(Line::new())).take(count).collect();
+        let shared = Shared {
+            lines: lines_of(lines),
+            overflow: lines_of(overflow),
             when_full,
             pressure: Pressure::default(),
-        }
+            algorithm: TypeId::of::<A>(),
+            eras: Mutex::new(vec![Written { under: algorithm.quota(), since: Timestamp::ZERO }]),
+        };
+        Self { shared: Arc::new(shared), era: 0 }
     }
 
-    pub(super) const fn pressure(&self) -> &Pressure {
-        &self.pressure
+    /// The same keys under another quota, if the algorithm can go on with its states.
+    pub(super) fn succeed<A: Algorithm<State = S>>(
+        &self,
+        algorithm: &A,
+        clock: impl Fn() -> Timestamp,
+    ) -> Option<Self> {
+        if self.shared.algorithm != TypeId::of::<A>() {
+            return None;
+        }
+        let mut eras = self.shared.eras();
+        match algorithm.adoption(&eras.last()?.under) {
+            Adoption::Nothing => return None,
+            Adoption::AsTheyAre => {}
+            Adoption::Rewritten => eras.push(Written { under: algorithm.quota(), since: clock() }),
+        }
+        Some(Self { shared: Arc::clone(&self.shared), era: Era::try_from(eras.len() - 1).ok()? })
+    }
+
+    pub(super) fn pressure(&self) -> &Pressure {
+        &self.shared.pressure
     }
 
     pub(super) fn size_in_bytes(&self) -> usize {
-        size_of_val(&*self.lines) + size_of_val(&*self.overflow)
+        size_of_val(&*self.shared.lines) + size_of_val(&*self.shared.overflow)
     }
 
     /// The two lines in which a key may live, the one to be locked first in front.
@@ -44,18 +88,52 @@ impl<S: Copy> WideTable<S> {
     /// Always locking the lower line first is what keeps two threads with the same pair from
     /// waiting for each other.
     fn homes(&self, hash: u64) -> (usize, usize) {
-        let count = self.lines.len() as u64;
+        let count = self.shared.lines.len() as u64;
         // The high and the low half of the hash each choose a line by multiplying, as dividing
         // would be slower and masking would need a power of two.
         #[allow(clippy::cast_possible_truncation)]
         let (a, b) = ((((hash >> 32) * count) >> 32) as usize, (((hash & 0xffff_ffff) * count) >> 32) as usize);
-        let b = if a == b { (b + 1) % self.lines.len() } else { b };
+        let b = if a == b { (b + 1) % self.shared.lines.len() } else { b };
         (a.min(b), a.max(b))
     }
 
-    fn lock(&self, line: usize) -> MutexGuard<'_, Line<S>> {
+    fn lock<A: Algorithm<State = S>>(
+        &self,
+        line: usize,
+        algorithm: &A,
+        clock: impl Fn() -> Timestamp,
+    ) -> MutexGuard<'_, Line<S>> {
+        self.open(&self.shared.lines[line], algorithm, clock)
+    }
+
+    fn open<'a, A: Algorithm<State = S>>(
+        &self,
+        line: &'a Mutex<Line<S>>,
+        algorithm: &A,
+        clock: impl Fn() -> Timestamp,
+    ) -> MutexGuard<'a, Line<S>> {
         // A panicking algorithm leaves the line as it was: states are replaced whole.
-        self.lines[line].lock().unwrap_or_else(PoisonError::into_inner)
+        let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
+        if line.era != self.era {
+            self.rewrite(&mut line, algorithm, clock());
+        }
+        line
+    }
+
+    #[cold]
+    fn rewrite<A: Algorithm<State = S>>(&self, line: &mut Line<S>, algorithm: &A, now: Timestamp) {
+        let eras = self.shared.eras();
+        let (from, to) = (line.era as usize, self.era as usize);
+        if from < to {
+            // As it read when the quota changed, each time, however long nobody came.
+            for step in eras[from..=to].windows(2) {
+                line.rewrite(|state| algorithm.adopt(state, &step[0].under, &step[1].under, step[1].since));
+            }
+        } else {
+            // This is of an old limiter.
+            line.rewrite(|state| algorithm.adopt(state, &eras[from].under, &eras[to].under, now));
+        }
+        line.era = self.era;
     }
 
     /// Decides, and remembers what is charged.
@@ -71,11 +149,11 @@ impl<S: Copy> WideTable<S> {
         clock: impl Fn() -> Timestamp,
     ) -> Decision {
         let (tag, (low, high)) = (tag_of(hash), self.homes(hash));
-        let mut low = self.lock(low);
+        let mut low = self.lock(low, algorithm, &clock);
         if let Some(state) = low.find(tag) {
             return charge(algorithm, state, clock(), cost);
         }
-        let mut high = self.lock(high);
+        let mut high = self.lock(high, algorithm, &clock);
         // Read now that it is certain what is remembered: a key that is not found owes nothing by now, but
         // may have owed something when the lock was waited for.
         time::let_go();
@@ -88,32 +166,38 @@ impl<S: Copy> WideTable<S> {
         let Some(next) = next else { return decision };
         let is_free = |state: &S| algorithm.expires_at(state) <= now;
         let (in_low, in_high) = (low.free(is_free), high.free(is_free));
-        self.pressure.note_arrival(hash, in_low.max(in_high));
+        self.shared.pressure.note_arrival(hash, in_low.max(in_high));
         // The emptier of the two: choosing it is what keeps both from filling up early.
         let (emptier, fuller) = if in_low >= in_high { (&mut low, &mut high) } else { (&mut high, &mut low) };
         if emptier.put(tag, next, is_free) {
             return decision;
         }
-        match self.when_full {
+        match self.shared.when_full {
             WhenFull::ForgetLeast => {
                 let owed = |state: &S| algorithm.owed(state, now);
                 let line = if emptier.least(owed) <= fuller.least(owed) { emptier } else { fuller };
                 line.replace_least(tag, next, owed);
-                self.pressure.note_evicted();
+                self.shared.pressure.note_evicted();
                 decision
             }
             WhenFull::Refuse => {
-                self.pressure.note_turned_away();
+                self.shared.pressure.note_turned_away();
                 let expiry = |state: &S| algorithm.expires_at(state).as_nanos();
                 let first = Timestamp::from_nanos(emptier.least(expiry).min(fuller.least(expiry)));
                 Decision::deny(decision.limit(), 0, Some(first.saturating_since(now)))
             }
             WhenFull::Overflow => {
-                self.pressure.note_turned_away();
-                let slot = usize::try_from((hash >> 32) % self.overflow.len() as u64).expect("below a usize");
-                let mut shared = self.overflow[slot].lock().unwrap_or_else(PoisonError::into_inner);
-                let (decision, next) = algorithm.decide(*shared, now, cost);
-                *shared = next.or(*shared);
+                self.shared.pressure.note_turned_away();
+                let slots = &self.shared.overflow;
+                let slot = usize::try_from((hash >> 32) % slots.len() as u64).expect("below a usize");
+                let mut line = self.open(&slots[slot], algorithm, clock);
+                if let Some(state) = line.find(Tag::MIN) {
+                    return charge(algorithm, state, now, cost);
+                }
+                let (decision, next) = algorithm.decide(None, now, cost);
+                if let Some(next) = next {
+                    line.put(Tag::MIN, next, |_| true);
+                }
                 decision
             }
         }
@@ -127,7 +211,7 @@ impl<S: Copy> WideTable<S> {
         now: Timestamp,
         cost: u32,
     ) -> Decision {
-        self.with_found(hash, |state| algorithm.decide(state.copied(), now, cost).0)
+        self.with_found(algorithm, hash, now, |state| algorithm.decide(state.copied(), now, cost).0)
     }
 
     /// Gives back what is still owed for a charge.
@@ -139,39 +223,53 @@ impl<S: Copy> WideTable<S> {
         cost: u32,
         receipt: Receipt,
     ) {
-        self.with_found(hash, |state| {
+        self.with_found(algorithm, hash, now, |state| {
             if let Some(state) = state {
                 *state = algorithm.give_back(*state, now, cost, receipt);
             }
         });
     }
 
-    pub(super) fn reset(&self, hash: u64) {
+    /// Lets a key owe nothing.
+    pub(super) fn reset<A: Algorithm<State = S>>(&self, algorithm: &A, hash: u64, now: Timestamp) {
         let (tag, (low, high)) = (tag_of(hash), self.homes(hash));
-        let mut low = self.lock(low);
+        let mut low = self.lock(low, algorithm, || now);
         low.remove(tag);
         // Both stay locked: see below.
-        self.lock(high).remove(tag);
+        self.lock(high, algorithm, || now).remove(tag);
     }
 
     /// How many keys owe something, estimated from some lines if there are many. Keys are spread evenly.
     pub(super) fn live<A: Algorithm<State = S>>(&self, algorithm: &A, now: Timestamp) -> u64 {
-        let lines = self.lines.len();
+        let lines = self.shared.lines.len();
         let seen = lines.min(census::LINES);
         let is_free = |state: &S| algorithm.expires_at(state) <= now;
-        let live = (0..seen).map(|index| SLOTS - self.lock(index * lines / seen).free(is_free)).sum();
+        let live =
+            (0..seen).map(|index| SLOTS - self.lock(index * lines / seen, algorithm, || now).free(is_free)).sum();
         census::extrapolate(live, seen, lines)
     }
 
-    fn with_found<R>(&self, hash: u64, act: impl FnOnce(Option<&mut S>) -> R) -> R {
+    fn with_found<A: Algorithm<State = S>, R>(
+        &self,
+        algorithm: &A,
+        hash: u64,
+        now: Timestamp,
+        act: impl FnOnce(Option<&mut S>) -> R,
+    ) -> R {
         let (tag, (low, high)) = (tag_of(hash), self.homes(hash));
-        let mut low = self.lock(low);
+        let mut low = self.lock(low, algorithm, || now);
         if let Some(state) = low.find(tag) {
             return act(Some(state));
         }
         // Both stay locked, or the key could be put into the first meanwhile.
-        let mut high = self.lock(high);
+        let mut high = self.lock(high, algorithm, || now);
         act(high.find(tag))
+    }
+}
+
+impl<S> Shared<S> {
+    fn eras(&self) -> MutexGuard<'_, Vec<Written>> {
+        self.eras.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -190,25 +288,25 @@ fn charge<A: Algorithm>(algorithm: &A, state: &mut A::State, now: Timestamp, cos
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{FixedWindowState, SlidingWindowState};
+    use crate::algorithm::{FixedWindow, SlidingWindow};
 
     /// What the documentation of the store says.
     #[test]
     fn bytes_per_key() {
-        fn of<S: Copy>() -> usize {
-            WideTable::<S>::new(10_000, WhenFull::ForgetLeast).size_in_bytes() / 10_000
+        fn of<A: Algorithm>(algorithm: &A) -> usize {
+            WideTable::new(algorithm, 10_000, WhenFull::ForgetLeast).size_in_bytes() / 10_000
         }
-        assert_eq!(of::<FixedWindowState>(), 50);
-        assert_eq!(of::<SlidingWindowState>(), 50);
+        assert_eq!(of(&FixedWindow::new(Quota::per_hour(1))), 52);
+        assert_eq!(of(&SlidingWindow::new(Quota::per_hour(1))), 52);
     }
 
     #[test]
     fn a_table_of_any_size_has_two_homes_for_every_hash() {
         for keys in [1, 2, 3, 8, 9, 1_000] {
-            let table = WideTable::<SlidingWindowState>::new(keys, WhenFull::ForgetLeast);
+            let table = WideTable::new(&SlidingWindow::new(Quota::per_hour(1)), keys, WhenFull::ForgetLeast);
             for hash in [0, 1, u64::MAX, u64::MAX << 32, u64::MAX >> 32, 0x1234_5678_9abc_def0] {
                 let (low, high) = table.homes(hash);
-                assert!(low < high && high < table.lines.len(), "{keys} keys, hash {hash:#x}: {low} and {high}");
+                assert!(low < high && high < table.shared.lines.len(), "{keys} keys, hash {hash:#x}: {low} and {high}");
             }
         }
     }

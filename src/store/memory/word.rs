@@ -50,6 +50,10 @@ impl Word {
         self.0 >> TAT_BITS == tag.0
     }
 
+    pub(super) const fn tag(self) -> Tag {
+        Tag(self.0 >> TAT_BITS)
+    }
+
     pub(super) const fn is_empty(self) -> bool {
         self.0 == 0
     }

@@ -1,3 +1,4 @@
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +41,14 @@ use crate::store::{MemoryStore, Stats, Store};
 ///
 /// That of the algorithm, to the microsecond of the server's clock: exact over all processes. What is given back
 /// elsewhere may be noticed up to a minute late here, by a key that was used up.
+///
+/// # Another quota
+///
+/// may have the same name: processes with the old one and with the new one share what is kept, as while a change is rolled
+/// out. A bucket's debt is kept as the time at which it will be paid, and is a full bucket at most: so the same share of the
+/// bucket is used up, nobody gets more than the new burst, and nobody waits for longer than the new bucket takes to fill. A
+/// window goes on counting under the new limit; with another period, what was used may count until the end of the next
+/// window.
 ///
 /// # When Redis is out of reach
 ///
@@ -170,6 +179,16 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
     fn guard(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Decision> {
         let decision = self.inner.guard(algorithm, key, cost);
         Some(decision.with_receipt(mark(decision.receipt())))
+    }
+
+    /// From a store of this name on the same [`Redis`]: the server keeps what it has, see
+    /// [above](Self#another-quota). What was leased is forfeited.
+    fn take_over(&self, algorithm: &A, predecessor: &dyn Any) -> bool {
+        let Some(predecessor) = predecessor.downcast_ref::<Self>() else { return false };
+        let is_same = self.inner.redis.id() == predecessor.inner.redis.id() && self.name == predecessor.name;
+        // A guard that cannot take over fills up by what is admitted from now on.
+        let _ = is_same && self.inner.guard.take_over(algorithm, &predecessor.inner.guard);
+        is_same
     }
 
     /// What is leased needs no call.

@@ -3,13 +3,36 @@ use crate::quota::Quota;
 
 const EPOCH: u64 = 1 << EPOCH_BITS;
 
-fn table() -> CompactTable {
-    let bucket = TickBucket::new(&Quota::per_day(1).burst(1)).unwrap();
-    CompactTable::new(bucket, 64, WhenFull::ForgetLeast)
+/// A table with the one quota that all judge by.
+struct Judged {
+    table: CompactTable,
+    bucket: TickBucket,
 }
 
-fn ask(table: &CompactTable, read: u64, really: u64) -> bool {
-    table.check(7, 1, Tick::at(read), |_| Tick::at(really)).is_allowed()
+impl Judged {
+    fn new(quota: &Quota, keys: usize, when_full: WhenFull) -> Self {
+        Self { table: CompactTable::new(keys, when_full), bucket: TickBucket::longest(quota) }
+    }
+
+    fn check(&self, hash: u64, cost: u32, now: Tick, clock: impl Fn() -> Tick) -> Decision {
+        self.table.check(&self.bucket, hash, cost, now, clock).unwrap()
+    }
+}
+
+impl std::ops::Deref for Judged {
+    type Target = CompactTable;
+
+    fn deref(&self) -> &CompactTable {
+        &self.table
+    }
+}
+
+fn table() -> Judged {
+    Judged::new(&Quota::per_day(1).burst(1), 64, WhenFull::ForgetLeast)
+}
+
+fn ask(table: &Judged, read: u64, really: u64) -> bool {
+    table.check(7, 1, Tick::at(read), || Tick::at(really)).is_allowed()
 }
 
 /// A thread reads the clock, sleeps for some epochs, and then meets a debt that was made meanwhile. By its
@@ -24,7 +47,8 @@ fn a_thread_that_comes_late_judges_by_the_time_that_others_have_read() {
         assert!(!ask(&table, late + 2, late + 2), "{sleep} epochs late, its debt is gone");
         // What it was charged itself, before it slept, was paid after four epochs.
         if sleep > 4 {
-            table.give_back(7, 1, Receipt::new(u128::from(5 + table.bucket.capacity())), Tick::at(5));
+            let receipt = Receipt::new(u128::from(5 + table.bucket.capacity()));
+            table.give_back(&table.bucket, 7, 1, receipt, Tick::at(5)).unwrap();
             assert!(!ask(&table, late + 3, late + 3), "{sleep} epochs late, it was given back");
         }
     }
@@ -41,7 +65,7 @@ fn a_clock_that_is_set_back_neither_hangs_nor_admits_more() {
         assert!(!ask(&table, now - back, now - back), "{back} ticks");
         assert!(!ask(&table, now, now));
         // Another key is judged, too.
-        assert!(table.check(8 << 40 | 8, 1, Tick::at(now - back), |_| Tick::at(now - back)).is_allowed());
+        assert!(table.check(8 << 40 | 8, 1, Tick::at(now - back), || Tick::at(now - back)).is_allowed());
     }
 }
 
@@ -67,14 +91,13 @@ fn debts_are_owed_from_epoch_to_epoch() {
 #[test]
 fn a_page_that_is_being_gone_through_is_finished_first() {
     for sleep in [2, 4, 5, 9, 10, 12, 15, 16, 40] {
-        let bucket = TickBucket::new(&Quota::per_day(1).burst(2)).unwrap();
-        let table = CompactTable::new(bucket, 64, WhenFull::ForgetLeast);
+        let table = Judged::new(&Quota::per_day(1).burst(2), 64, WhenFull::ForgetLeast);
         assert!(ask(&table, 5, 5));
         let (homes, first) = (table.homes(7), std::cell::Cell::new(true));
         let [line, _] = homes.lines;
         let index = line / LINES_PER_PAGE;
         let begun = Epochs::renewing(0, u32::try_from(sleep).unwrap());
-        let ruled = table.charge(line, Tick::at(5), homes.tag, 1, || {
+        let ruled = table.charge(&table.bucket, line, Tick::at(5), homes.tag, 1, || {
             let found = table.find_in(line, homes.tag);
             if first.replace(false) {
                 // Another begins, and is held up himself.
@@ -93,7 +116,7 @@ fn a_page_that_is_being_gone_through_is_finished_first() {
 #[test]
 fn a_key_that_is_not_found_is_charged_as_of_now() {
     let table = table();
-    let decision = table.check(7, 1, Tick::at(5), |_| Tick::at(EPOCH / 2));
+    let decision = table.check(7, 1, Tick::at(5), || Tick::at(EPOCH / 2));
     assert_eq!(decision.receipt().value(), u128::from(EPOCH / 2 + table.bucket.capacity()));
     assert!(!ask(&table, table.bucket.capacity() + 5, 0), "paid half an epoch too early");
 }
@@ -101,26 +124,24 @@ fn a_key_that_is_not_found_is_charged_as_of_now() {
 /// It reads the clock, and sleeps until the slot that newcomers share has been charged by others, and cleared.
 #[test]
 fn a_shared_slot_that_was_cleared_is_not_charged_as_of_before() {
-    let bucket = TickBucket::new(&Quota::per_day(1).burst(64)).unwrap();
-    let table = CompactTable::new(bucket, 64, WhenFull::Overflow);
+    let table = Judged::new(&Quota::per_day(1).burst(64), 64, WhenFull::Overflow);
     table.freshen((table.pages.len() - 1) * LINES_PER_PAGE, Tick::at(EPOCH + 7));
-    let (_, at) = table.overflow(0, Tick::at(5), 1);
+    let (_, at) = table.overflow(&table.bucket, 0, Tick::at(5), 1);
     assert_eq!(at.count, EPOCH);
-    let (_, at) = table.overflow(0, Tick::at(EPOCH + 9), 1);
+    let (_, at) = table.overflow(&table.bucket, 0, Tick::at(EPOCH + 9), 1);
     assert_eq!(at.count, EPOCH + 9);
 }
 
 #[test]
 fn warns_beyond_its_capacity_and_before_a_key_is_lost() {
     const CAPACITY: u64 = 100_000;
-    let bucket = TickBucket::new(&Quota::per_day(1)).unwrap();
-    let table = CompactTable::new(bucket, 100_000, WhenFull::ForgetLeast);
+    let table = Judged::new(&Quota::per_day(1), 100_000, WhenFull::ForgetLeast);
     let arrive = |n: u64| {
         // Drawn like a hash (the finaliser of SplitMix64).
         let hash = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let hash = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let _ = table.check(hash ^ hash >> 31, 1, Tick::at(5), |_| Tick::at(5));
+        let _ = table.check(hash ^ hash >> 31, 1, Tick::at(5), || Tick::at(5));
     };
     (1..=CAPACITY).for_each(arrive);
     assert!(!table.pressure().has_warned(), "it is no more than half full");

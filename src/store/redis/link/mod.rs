@@ -116,7 +116,7 @@ impl Redis {
     }
 
     /// Equal for clones only.
-    pub(in crate::store::redis) fn id(&self) -> usize {
+    pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
 

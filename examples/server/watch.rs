@@ -1,0 +1,49 @@
+//! Changes the limits of the running server when its file is edited.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tower_sluice::config::{Config, ConfigError};
+
+/// How often the file is read. It is small, and its text tells more surely than its time whether it was edited: also if
+/// it is a link that was set to another file, or was copied with its time kept.
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// For as long as the server runs: applies each text of `file` after `text` once it has stood for a period, so that no
+/// half of one is, and logs what came of it. One that is refused changes nothing.
+pub(crate) async fn apply_edits(file: String, text: String, config: Arc<RwLock<Config>>) {
+    let (mut applied, mut last) = (Ok(text.clone()), Ok(text));
+    loop {
+        sleep(PERIOD).await;
+        let found = tokio::fs::read_to_string(&file).await.map_err(|error| error.to_string());
+        let is_settled = found == last;
+        last.clone_from(&found);
+        if !is_settled || found == applied {
+            continue;
+        }
+        applied.clone_from(&found);
+        match found {
+            Ok(text) => report(&file, change(&file, &text, &config)),
+            Err(error) => tracing::error!("{file}: {error}; the limits stay as they were"),
+        }
+    }
+}
+
+fn change(file: &str, text: &str, config: &RwLock<Config>) -> Result<Vec<(String, String)>, ConfigError> {
+    // A panic would have left it between two routes, of which each is whole.
+    let mut config = config.write().unwrap_or_else(PoisonError::into_inner);
+    config.change(file, text).map(|changed| changed.started_anew().to_vec())
+}
+
+fn report(file: &str, changed: Result<Vec<(String, String)>, ConfigError>) {
+    match changed {
+        Ok(fresh) => {
+            tracing::info!("{file}: the limits were changed");
+            for (path, policy) in fresh {
+                tracing::warn!("{file}: all keys of policy `{policy}` of {path} start anew");
+            }
+        }
+        Err(error) => tracing::error!("{error} (the limits stay as they were)"),
+    }
+}

@@ -1,0 +1,158 @@
+//! A file that was edited while its layers run.
+
+use std::fmt;
+use std::ops::Range;
+
+use toml::Spanned;
+
+use super::answer::Answer;
+use super::error::{ConfigError, Source};
+use super::raw::{RawAnswer, RawClientIp, RawConfig, RawRedis};
+use super::{Common, Config, Draft, Route};
+
+/// What a file says that only a restart changes, but for its paths.
+pub(super) struct Fixed {
+    client_ip: Option<RawClientIp>,
+    redis: Option<RawRedis>,
+    answer: Option<RawAnswer>,
+}
+
+impl Fixed {
+    pub(super) fn of(raw: &RawConfig) -> Self {
+        Self { client_ip: inner(&raw.client_ip), redis: inner(&raw.redis), answer: inner(&raw.answer) }
+    }
+
+    fn check(&self, source: &Source<'_>, raw: &RawConfig) -> Result<(), ConfigError> {
+        same(source, "[client-ip]", &self.client_ip, &raw.client_ip)?;
+        same(source, "[redis]", &self.redis, &raw.redis)?;
+        same(source, "[answer]", &self.answer, &raw.answer)
+    }
+}
+
+impl fmt::Debug for Fixed {
+    /// An address may hold a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fixed").finish_non_exhaustive()
+    }
+}
+
+fn inner<T: Clone>(spanned: &Option<Spanned<T>>) -> Option<T> {
+    spanned.as_ref().map(|spanned| spanned.get_ref().clone())
+}
+
+fn same<T: PartialEq>(
+    source: &Source<'_>,
+    what: &str,
+    before: &Option<T>,
+    after: &Option<Spanned<T>>,
+) -> Result<(), ConfigError> {
+    if before.as_ref() == after.as_ref().map(Spanned::get_ref) {
+        return Ok(());
+    }
+    let at = after.as_ref().map_or(0..0, Spanned::span);
+    Err(restart(source, &at, format_args!("{what} is not what it was at the start")))
+}
+
+fn restart(source: &Source<'_>, at: &Range<usize>, problem: impl fmt::Display) -> ConfigError {
+    source.error(at, format_args!("{problem}; put it back, or restart the server to change this"))
+}
+
+/// What came of a change of a configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changed {
+    fresh: Vec<(String, String)>,
+}
+
+impl Changed {
+    /// The policies whose keys all start anew, each after the first path of its route: see
+    /// [`Replaced::started_anew`](crate::Replaced::started_anew).
+    #[must_use]
+    pub fn started_anew(&self) -> &[(String, String)] {
+        &self.fresh
+    }
+}
+
+impl Config {
+    /// Puts an edited text in place of what is in force, in all layers that were taken from this, while they run. What is
+    /// used stays used, see [`LimitsHandle`](crate::LimitsHandle).
+    ///
+    /// Policies may be added, removed and changed in all that a file says of them. Routes may change their order. The paths,
+    /// `[client-ip]`, `[redis]`, `[answer]`, and whether a route is limited at all are fixed. To switch a policy off,
+    /// write `shadow = true`.
+    ///
+    /// All is read and checked before the first route changes. Each route changes at once, one after the other.
+    ///
+    /// ```
+    /// use tower_sluice::config::Config;
+    ///
+    /// let text = |limit| format!(r#"
+    ///     [[route]]
+    ///     path = "/api"
+    ///       [[route.policy]]
+    ///       name = "everybody"
+    ///       algorithm = "token-bucket"
+    ///       limit = {limit}
+    ///       per = "1s"
+    /// "#);
+    /// let mut config = Config::parse("limits.toml", &text(10))?;
+    /// let layer = config.routes()[0].layer().cloned();
+    ///
+    /// // Now `layer` enforces the new limit.
+    /// config.change("limits.toml", &text(20))?;
+    ///
+    /// let error = config.change("limits.toml", &text(0)).unwrap_err();
+    /// assert!(error.to_string().starts_with("limits.toml:7: limit = 0 is out of range"));
+    /// # Ok::<_, tower_sluice::config::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`parse`](Self::parse), and if something changes that is fixed. Then nothing has changed.
+    pub fn change(&mut self, file: &str, text: &str) -> Result<Changed, ConfigError> {
+        let source = Source { file, text };
+        let raw: RawConfig = toml::from_str(text).map_err(|error| source.syntax_error(&error))?;
+        self.fixed.check(&source, &raw)?;
+        // The layers have their answers, and keep them.
+        let common = Common { client_ip: &self.client_ip, answer: Answer::default(), redis: self.redis.as_ref() };
+        let drafts = common.read(&source, raw.route)?;
+        let mut places = Vec::new();
+        for draft in &drafts {
+            places.push(self.place_of(&source, draft)?);
+        }
+        if let Some((_, missing)) = self.routes.iter().enumerate().find(|(place, _)| !places.contains(place)) {
+            let problem = format_args!("the route of path `{}` is missing", missing.paths[0]);
+            return Err(restart(&source, &(text.len()..text.len()), problem));
+        }
+
+        let mut fresh = Vec::new();
+        for (place, draft) in places.into_iter().zip(drafts) {
+            let route = &mut self.routes[place];
+            (route.line, route.keys, route.words) = (source.line(&draft.at), draft.keys, draft.words);
+            if let (Some(layer), Some(policies)) = (&route.layer, draft.policies) {
+                let replaced = layer.handle().enforce(policies);
+                fresh.extend(replaced.started_anew().iter().map(|policy| (route.paths[0].clone(), policy.clone())));
+            }
+        }
+        Ok(Changed { fresh })
+    }
+
+    /// Which of the routes a draft is for.
+    fn place_of(&self, source: &Source<'_>, draft: &Draft) -> Result<usize, ConfigError> {
+        let place = self.routes.iter().position(|route: &Route| route.paths == draft.paths);
+        let Some(place) = place else {
+            return Err(restart(source, &draft.at, "these paths are not those of any route at the start"));
+        };
+        let route = &self.routes[place];
+        if route.answer != draft.answer {
+            return Err(restart(source, &draft.at, "the answer of this route is not what it was at the start"));
+        }
+        if route.layer.is_some() != draft.policies.is_some() {
+            let problem = match &route.layer {
+                Some(_) => "this route has no policy any more (to switch one off, write shadow = true)",
+                None => "this route had no policy at the start",
+            };
+            return Err(restart(source, &draft.at, problem));
+        }
+        Ok(place)
+    }
+}

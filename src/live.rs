@@ -1,0 +1,295 @@
+//! What the services of a layer go by, and how that is changed while they run.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use arc_swap::{ArcSwap, Guard};
+
+use crate::headers::{RateLimitFields, Writer};
+use crate::judge::Shared;
+use crate::policy::{IntoPolicies, Policy, PolicyError};
+use crate::responder::Responder;
+use crate::telemetry;
+
+/// How a layer is set up, but for its policies.
+#[derive(Clone, Default)]
+pub(crate) struct Settings {
+    pub(crate) fields: RateLimitFields,
+    pub(crate) responder: Responder,
+    pub(crate) tells_verdict: bool,
+    pub(crate) tells_timing: bool,
+    pub(crate) counts_preflights: bool,
+}
+
+impl Settings {
+    fn with(&self, policies: &Arc<[Policy]>) -> Arc<Shared> {
+        let announced = |policy: &Policy| policy.limiter().terms().filter(|_| !policy.is_shadow());
+        let writer = Writer::new(&self.fields, policies.iter().map(|policy| (policy.name(), announced(policy))));
+        Arc::new(Shared {
+            policies: Arc::clone(policies),
+            responder: self.responder.clone(),
+            writer: (!writer.is_silent()).then(|| Arc::new(writer)),
+            tells_verdict: self.tells_verdict,
+            tells_timing: self.tells_timing,
+            counts_preflights: self.counts_preflights,
+        })
+    }
+}
+
+/// What a layer, its clones and their services go by: limits, and how responses tell of them. Clones and services share it, so
+/// that whoever makes a service for each connection makes no view for each.
+pub(crate) struct View {
+    pub(crate) limits: Arc<Limits>,
+    settings: Settings,
+    /// Under which the limits know it.
+    number: OnceLock<usize>,
+}
+
+impl View {
+    pub(crate) fn new(policies: Enforceable) -> Arc<Self> {
+        Self::of(Limits::new(policies), Settings::default())
+    }
+
+    fn of(limits: Arc<Limits>, settings: Settings) -> Arc<Self> {
+        Arc::new(Self { limits, settings, number: OnceLock::new() })
+    }
+
+    /// Another one, of the same limits.
+    pub(crate) fn with(&self, set: impl FnOnce(&mut Settings)) -> Arc<Self> {
+        let mut settings = self.settings.clone();
+        set(&mut settings);
+        Self::of(Arc::clone(&self.limits), settings)
+    }
+
+    /// Has policies rendered for it from now on, if that was not done before.
+    pub(crate) fn enrol(self: &Arc<Self>) {
+        self.number.get_or_init(|| self.limits.enrol(self));
+    }
+
+    /// For one that is enrolled.
+    #[inline]
+    pub(crate) fn rendered_in<'a>(&self, in_force: &'a InForce) -> &'a Arc<Shared> {
+        let number = *self.number.get().expect("services are made of views that are enrolled");
+        &in_force.views[number].1
+    }
+}
+
+/// Policies that can be enforced together, in the order in which they are asked.
+pub(crate) struct Enforceable(Vec<Policy>);
+
+impl Enforceable {
+    pub(crate) fn new(policies: impl IntoPolicies) -> Result<Self, PolicyError> {
+        let mut policies = policies.into_policies();
+        if policies.is_empty() {
+            return Err(PolicyError::NoPolicy);
+        }
+        for (i, policy) in policies.iter().enumerate() {
+            policy.validate()?;
+            if policies[..i].iter().any(|earlier| earlier.name() == policy.name()) {
+                return Err(PolicyError::DuplicateName { name: policy.name().to_owned() });
+            }
+        }
+        policies.sort_by_key(Policy::rank);
+        Ok(Self(policies))
+    }
+}
+
+/// The policies of a layer, of its clones and of all their services. Replaced as a whole: a request goes by what is in
+/// force when it comes, until it is answered.
+pub(crate) struct Limits {
+    in_force: ArcSwap<InForce>,
+    /// Held by whoever replaces what is in force.
+    change: Mutex<()>,
+}
+
+/// Never changed, only replaced.
+pub(crate) struct InForce {
+    pub(crate) policies: Arc<[Policy]>,
+    /// The policies in each of the ways in which clones of the layer are set up. A number is given anew once no layer and no
+    /// service has its view any more.
+    views: Vec<(Weak<View>, Arc<Shared>)>,
+}
+
+impl InForce {
+    pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {
+        self.policies.iter().find(|policy| policy.name() == name)
+    }
+}
+
+impl Limits {
+    fn new(policies: Enforceable) -> Arc<Self> {
+        let in_force = InForce { policies: policies.0.into(), views: Vec::new() };
+        Arc::new(Self { in_force: ArcSwap::from_pointee(in_force), change: Mutex::new(()) })
+    }
+
+    /// Writes to nothing that another thread reads, unless it runs out of slots of its own.
+    #[inline]
+    pub(crate) fn load(&self) -> Guard<Arc<InForce>> {
+        self.in_force.load()
+    }
+
+    fn enrol(&self, view: &Arc<View>) -> usize {
+        self.edit(|before| {
+            let mut views = before.views.clone();
+            let rendered = (Arc::downgrade(view), view.settings.with(&before.policies));
+            let number = views.iter().position(|(view, _)| view.strong_count() == 0).unwrap_or(views.len());
+            match views.get_mut(number) {
+                Some(free) => *free = rendered,
+                None => views.push(rendered),
+            }
+            (InForce { policies: Arc::clone(&before.policies), views }, number)
+        })
+    }
+
+    pub(crate) fn replace(&self, policies: Enforceable) -> Replaced {
+        self.edit(|before| {
+            let (mut policies, mut fresh) = (policies.0, Vec::new());
+            let route = before.policies.iter().find_map(|policy| policy.meter().route());
+            for policy in &mut policies {
+                if let Some(route) = route {
+                    policy.meter().set_route(route);
+                }
+                if before.policy(policy.name()).is_some_and(|old| !policy.go_on_from(old)) {
+                    telemetry::started_anew(policy.name());
+                    fresh.push(policy.name().to_owned());
+                }
+            }
+            let policies = policies.into();
+            let render = |(view, _): &(Weak<View>, _)| {
+                // Of one that is gone nothing is kept.
+                let settings = view.upgrade().map_or_else(Settings::default, |view| view.settings.clone());
+                (Weak::clone(view), settings.with(&policies))
+            };
+            let views = before.views.iter().map(render).collect();
+            (InForce { policies, views }, Replaced { fresh })
+        })
+    }
+
+    fn edit<R>(&self, edit: impl FnOnce(&InForce) -> (InForce, R)) -> R {
+        // It guards what is replaced at once.
+        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let (after, result) = edit(&self.in_force.load());
+        self.in_force.store(Arc::new(after));
+        result
+    }
+}
+
+/// Changes the policies of a layer while its services run; by
+/// [`RateLimitLayer::handle`](crate::RateLimitLayer::handle).
+///
+/// ```
+/// use tower_sluice::algorithm::TokenBucket;
+/// use tower_sluice::{Policy, PolicyError, Quota, RateLimitLayer};
+///
+/// let policy = |quota| Policy::new("api", TokenBucket::new(quota));
+/// let layer = RateLimitLayer::new(policy(Quota::per_second(10)));
+/// let limits = layer.handle();
+///
+/// // Later, from any thread: who has spent five of ten has spent five of fifty now.
+/// limits.replace(policy(Quota::per_second(50)))?;
+///
+/// // What `try_new` would refuse changes nothing.
+/// let refused = limits.replace(policy(Quota::per_second(50)).cost(51));
+/// assert!(matches!(refused, Err(PolicyError::CostAboveBurst { .. })));
+/// # Ok::<_, PolicyError>(())
+/// ```
+///
+/// # What is kept
+///
+/// A policy goes on from the one of the same name: with what its keys have used, if its limiter [can take
+/// over](crate::Limiter::take_over), and with its counts of failures and of what it would have refused. Policies of other
+/// names begin anew.
+///
+/// - A lowered limit never grants more than its burst. Who has used more than that waits until it is paid, at the new
+///   rate, and is told so exactly.
+/// - A raised limit helps at once: a key has the difference at its disposal, and what it owes is paid at the new rate.
+/// - Requests that wait in a [`LeakyQueue`](crate::LeakyQueue) keep their order. Their turns follow the new rate; who
+///   would have to wait too long then, or has no place any more, is refused.
+///
+/// # Accuracy
+///
+/// A request goes by the policies that were in force when it came, until it is answered; what it was charged is given back
+/// as it was charged. But a limiter that was taken over has one quota at a time. So a request that came before the change
+/// and is asked about after it, be it an instant or, with several policies, a wait later, is weighed by its old
+/// cost and condition against the new quota (in a window, against the old one). Buckets and queues admit nobody beyond the
+/// quota in force by that. A window that is lowered may still admit, up to its old limit, those who were being judged.
+///
+/// Debts of a bucket are kept exactly in tokens, and a change costs a key less than a nanosecond of the new rate. What is
+/// given back after more than a second change of a queue, or after one for which a bucket took another table, is lost
+/// to the key.
+///
+/// # Cost
+///
+/// To requests, one look at what is in force, which writes to no memory that other threads use. A change takes
+/// microseconds, plus the time to look at all who wait in its queues. If a bucket grows to more than eight times the burst
+/// or the rate that it had at first, its table is replaced by another, and its requests wait meanwhile:
+/// about a millisecond for 65,536 keys.
+#[derive(Clone)]
+pub struct LimitsHandle {
+    limits: Arc<Limits>,
+}
+
+impl LimitsHandle {
+    pub(crate) const fn new(limits: Arc<Limits>) -> Self {
+        Self { limits }
+    }
+
+    /// Puts these policies in place of all that the layer has. Other settings of the layer stay.
+    ///
+    /// Returns when they are in force. Says of which policies the consumption could not be kept.
+    ///
+    /// # Errors
+    ///
+    /// What [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) would refuse; then nothing has changed.
+    pub fn replace(&self, policies: impl IntoPolicies) -> Result<Replaced, PolicyError> {
+        Enforceable::new(policies).map(|policies| self.limits.replace(policies))
+    }
+
+    #[cfg(feature = "config")]
+    pub(crate) fn enforce(&self, policies: Enforceable) -> Replaced {
+        self.limits.replace(policies)
+    }
+}
+
+impl fmt::Debug for LimitsHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitsHandle").field("policies", &self.limits.load().policies).finish()
+    }
+}
+
+/// What came of a change of policies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replaced {
+    fresh: Vec<String>,
+}
+
+impl Replaced {
+    /// The policies that were there before, and whose keys all start anew: their limiters are of another kind than they
+    /// were, or keep nothing that they could hand on.
+    #[must_use]
+    pub fn started_anew(&self) -> &[String] {
+        &self.fresh
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::TokenBucket;
+    use crate::quota::Quota;
+
+    #[test]
+    fn views_that_are_gone_make_room_for_others() {
+        let policy = || Enforceable::new(Policy::new("p", TokenBucket::new(Quota::per_second(1)))).unwrap();
+        let view = View::new(policy());
+        view.enrol();
+        for _ in 0..10 {
+            let other = view.with(|settings| settings.tells_timing = true);
+            other.enrol();
+            view.limits.replace(policy());
+            let in_force = view.limits.load();
+            assert_eq!(in_force.views.len(), 2);
+            assert!(other.rendered_in(&in_force).tells_timing && !view.rendered_in(&in_force).tells_timing);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Another quota, and other bounds, for lines in which somebody waits.
+
+use std::task::Waker;
+
+use super::{Gcra, LineId, Lines};
+use crate::decision::Receipt;
+use crate::queue::seats::{Seat, SeatNo};
+use crate::time::Timestamp;
+
+/// What receipts that are out mean.
+#[derive(Default)]
+pub(super) struct History {
+    /// How often the quota was changed, modulo 2^16.
+    changes: u16,
+    /// The quota before, and until when.
+    before: Option<(Gcra, Timestamp)>,
+}
+
+/// A receipt is a TAT, and above it the number of changes that were before.
+const TAT_BITS: u32 = 112;
+
+impl History {
+    pub(super) fn receipt(&self, tat: u128) -> Receipt {
+        Receipt::new(u128::from(self.changes) << TAT_BITS | tat)
+    }
+
+    /// A receipt in the units of the present quota. One that is older than two changes says that all is paid: whoever has
+    /// it loses what could have been given back, and nobody gets anything twice.
+    pub(super) fn read(&self, present: &Gcra, receipt: Receipt) -> Receipt {
+        let tat = receipt.value() & ((1 << TAT_BITS) - 1);
+        #[allow(clippy::cast_possible_truncation)] // That many bits are left.
+        let age = self.changes.wrapping_sub((receipt.value() >> TAT_BITS) as u16);
+        Receipt::new(match (age, self.before) {
+            (0, _) => tat,
+            (1, Some((before, at))) => present.carried(tat, &before, at),
+            _ => 0,
+        })
+    }
+}
+
+impl Lines {
+    /// Goes on under the quota and the bounds of `rules`, lines without anybody in them.
+    ///
+    /// Who is due by now leaves by the old quota. What then is owed is owed in tokens, so that turns follow the new rate.
+    /// All who still wait are judged as if they came anew, in their order, but for how long they have waited: who could
+    /// not be let in is refused.
+    pub(in crate::queue) fn change(&mut self, now: Timestamp, rules: &Self, woken: &mut Vec<Waker>) {
+        while !self.release_some(now, woken) {}
+        let before = self.pace.gcra;
+        (self.pace, self.max_cost, self.bounds) = (rules.pace, rules.max_cost, rules.bounds);
+        let present = self.pace.gcra;
+        self.history = History { changes: self.history.changes.wrapping_add(1), before: Some((before, now)) };
+
+        (self.due, self.idle, self.ends) = Default::default();
+        for (id, line) in &mut self.lines {
+            line.tat = present.carried(line.tat, &before, now);
+            // A whole number of tokens.
+            line.backlog = line.backlog / before.price(1) * present.price(1);
+            let (waits, entry) = self.pace.index_entry(*id, line);
+            if waits { &mut self.due } else { &mut self.idle }.insert(entry);
+        }
+        for number in self.seats.numbers() {
+            if let Seat::Released { receipt, .. } = self.seats.get_mut(number) {
+                let read = self.history.read(&present, *receipt);
+                *receipt = self.history.receipt(read.value());
+            }
+            let Some(waiter) = self.seats.waiter_mut(number) else { continue };
+            let latest = waiter.since.as_nanos().saturating_add(self.bounds.max_wait);
+            waiter.until = waiter.until.min(Timestamp::from_nanos(latest));
+            let end = (waiter.until, number);
+            if self.is_newest_first() {
+                self.ends.insert(end);
+            }
+        }
+        let waited_in: Vec<LineId> = self.due.iter().map(|(_, id)| *id).collect();
+        for id in waited_in {
+            for number in self.without_place(id) {
+                let waiter = self.unlink(number, Seat::Closed);
+                woken.extend(waiter.and_then(|waiter| self.refuse(number, waiter)));
+            }
+        }
+        while !self.release_some(now, woken) {}
+    }
+
+    /// Those of a line who have no place in it any more.
+    fn without_place(&self, id: LineId) -> Vec<SeatNo> {
+        let mut refused = Vec::new();
+        let Some(line) = self.lines.get(&id) else { return refused };
+        let too_many = line.waiters.len.saturating_sub(self.bounds.capacity);
+        let (mut number, mut ahead, mut kept) = (line.waiters.oldest, 0, 0);
+        while let Some(waiter) = self.seats.waiter(number) {
+            let stays = if self.is_newest_first() {
+                // How long one waits is not known, and who has waited longest makes room.
+                refused.len() >= too_many
+            } else {
+                kept < self.bounds.capacity
+                    && waiter.cost <= self.max_cost
+                    && self.pace.leaves(line.tat + ahead) <= waiter.until
+            };
+            if stays {
+                kept += 1;
+                ahead += self.pace.gcra.price(waiter.cost);
+            } else {
+                refused.push(number);
+            }
+            number = waiter.newer;
+        }
+        refused
+    }
+}
