@@ -218,6 +218,20 @@ async fn a_shadow_bans_nobody() {
 }
 
 #[tokio::test]
+async fn a_ban_outlasts_a_change_of_the_policy() {
+    let clock = clock();
+    let layer = penalised(&clock);
+    for _ in 0..5 {
+        send(&layer, "a", 200, 0).await;
+    }
+    let penalty = Penalty::new(Quota::per_minute(5), Duration::from_secs(600)).with_clock(&clock);
+    let policy = Policy::new("api", timed(TokenBucket::new(Quota::per_second(9)), &clock));
+    layer.handle().replace(policy.key(User::key()).penalty(penalty)).unwrap();
+    assert_eq!(send(&layer, "a", 200, 0).await.field("retry-after"), "600");
+    assert_eq!(send(&layer, "b", 200, 0).await.status, 200);
+}
+
+#[tokio::test]
 async fn support_staff_see_and_forgive() {
     let hour = Quota::per_hour(3);
     let clock = clock();

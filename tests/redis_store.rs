@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::{Request, Response};
 use support::redis::RedisServer;
 use tower::{Layer, ServiceExt, service_fn};
-use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_sluice::key::HeaderKey;
 use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
 use tower_sluice::{Decision, FailureMode, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
@@ -319,6 +319,28 @@ async fn a_quota_may_change_under_the_same_name() {
     assert!(ask(&window(10), "c", 8).await.is_allowed());
     assert!(!ask(&window(9), "c", 2).await.is_allowed());
     assert_eq!(ask(&window(20), "c", 2).await.remaining(), 10);
+}
+
+#[tokio::test]
+async fn a_layer_whose_budgets_are_on_the_server_changes_while_it_runs() {
+    let server = RedisServer::start();
+    let (here, there) = (redis(&server), redis(&server));
+    let hour = |limit| Quota::per_hour(limit);
+    let layer = RateLimitLayer::new([policy(&here, "a", TokenBucket::new(hour(10)))]);
+    for _ in 0..10 {
+        assert_eq!(send(&layer, "a").await.status(), 200);
+    }
+    assert_eq!(send(&layer, "a").await.status(), 429);
+    let limits = layer.handle();
+    // The other of the two names of a bucket goes on from it.
+    let replaced = limits.replace(policy(&here, "a", LeakyBucket::new(hour(3_600).burst(10)))).unwrap();
+    assert_eq!(replaced.started_anew(), [""; 0]);
+    let refused = send(&layer, "a").await;
+    assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].to_str().unwrap()), (429, "1"));
+    // Another connection may be to another server, and a window is none.
+    for other in [policy(&there, "a", TokenBucket::new(hour(10))), policy(&there, "a", FixedWindow::new(hour(10)))] {
+        assert_eq!(limits.replace(other).unwrap().started_anew(), ["a"]);
+    }
 }
 
 #[tokio::test]
