@@ -131,6 +131,7 @@
 //! | none of the first 1,000 requests had a matched route | put the layer inside of the router |
 //! | the CORS layer is inside of the rate limit | put it outside, or pages of other origins cannot read refusals |
 //! | a memory store is filling up and may lose keys | raise its [capacity](#how-much-memory) |
+//! | policies replaced: this one cannot go on | nothing, if it was meant: its new limiter is of another kind |
 //! | limiter failed; limiter recovered | see [failure](super::failure) |
 //! | redis: a node keeps failing; a node is back | the same |
 //! | redis: other nodes are responsible now | nothing: a failover, or slots have moved |
@@ -158,7 +159,7 @@
 //!
 //! # How much memory
 //!
-//! A table holds [65,536 keys](crate::store::MemoryStore) unless told otherwise, at 17 bytes each for a bucket and 50
+//! A table holds [65,536 keys](crate::store::MemoryStore) unless told otherwise, at 17 bytes each for a bucket and 52
 //! for a window, and never grows. What counts are keys that still owe something: new keys per second × the time until
 //! what they spent is earned again. With ten per second, a request owes for 0.1 s, a burst of 20 for two seconds; so
 //! 65,536 keys are some 30,000 new clients per second that all spend their burst. With five per day it is another
@@ -167,8 +168,38 @@
 //!
 //! # Change a limit
 //!
-//! A layer's quotas are fixed. Another quota is another limiter, whose clients start without debts: at a restart, or
-//! behind a service that can be swapped.
+//! Keep the [handle](crate::RateLimitLayer::handle) of the layer where your configuration comes in. Build the new policies as at the
+//! start; those of the same name go on from what was used. What `try_new` would refuse changes nothing.
+//!
+//! ```
+//! use tower_sluice::algorithm::TokenBucket;
+//! use tower_sluice::key::PeerIp;
+//! use tower_sluice::{Policy, PolicyError, Quota, RateLimitLayer};
+//!
+//! let clients = |quota| Policy::new("clients", TokenBucket::new(quota)).key(PeerIp::new());
+//! let layer = RateLimitLayer::new(clients(Quota::per_second(10)));
+//! let limits = layer.handle();
+//!
+//! // Later, from any thread:
+//! limits.replace(clients(Quota::per_second(50)))?;
+//! # Ok::<_, PolicyError>(())
+//! ```
+//!
+//! | you change | then |
+//! |---|---|
+//! | limit, period or burst of a bucket | what a key owes stays, in tokens, and is paid at the new rate |
+//! | the limit of a window | the counts stay |
+//! | the period of a window | what counts in the present window counts in the present one of the new period |
+//! | rate, capacity or `max_wait` of a queue | who waits keeps the order; who could not be let in now is refused, with the exact time to come again |
+//! | cost, condition, key, shadow, status, penalty | for requests that come from now on; bans stay |
+//! | the algorithm (bucket to window, say), or the store | all keys start anew: [`Replaced::started_anew`](crate::Replaced::started_anew) names the policy, and a warning is logged |
+//! | the name | a new policy; all keys start anew |
+//!
+//! On Redis, debts are kept [in time](crate::store::RedisStore#another-quota), and who waits in a queue leaves as it was told. Try a stricter
+//! limit first as a shadow, and then enforce it under the same name: what it has counted is kept.
+//!
+//! With a configuration file: [`Config::change`](crate::config::Config::change). The example server does so whenever its
+//! `--config` is edited; its log says that the limits were changed, or names file and line of the mistake, and then nothing has.
 //!
 //! # Shut down
 //!
