@@ -124,17 +124,22 @@ fn write_draft11(status: StatusCode, fields: &mut HeaderMap, policy: HeaderValue
 }
 
 /// A value that is the same on all responses. It is never given back: a copy then costs nothing, where one
-/// that is counted has all threads write to the same place. There are as few as there are policies.
+/// that is counted has all threads write to the same place. There are as few as there are policies; those of a
+/// program that goes on changing its limits are counted after all.
 fn constant(value: &[u8]) -> HeaderValue {
+    const MOST: usize = 4_096;
     static ALL: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let text = std::str::from_utf8(value).expect("printable ASCII");
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-    let kept = all.get(text).copied().unwrap_or_else(|| {
-        let new = String::from(text).leak();
-        all.insert(new);
-        new
-    });
-    HeaderValue::from_static(kept)
+    match all.get(text).copied() {
+        Some(kept) => HeaderValue::from_static(kept),
+        None if all.len() >= MOST => value_of(value),
+        None => {
+            let new = String::from(text).leak();
+            all.insert(new);
+            HeaderValue::from_static(new)
+        }
+    }
 }
 
 impl Writer {
