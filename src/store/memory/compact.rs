@@ -51,17 +51,18 @@
 //! and charges on top of that in these instants, the false debt stays until it is paid, four epochs at most. So a
 //! key may be refused that should pass, and never the other way round.
 
-use super::slots::{LINES_PER_PAGE, PAGE, SLOTS, Slot, Slots, before_a_step, in_order};
+mod epochs;
+
+use self::epochs::{Epochs, Page, epoch_of};
+use super::slots::{LINES_PER_PAGE, PAGE, SLOTS, Slot, Slots, in_order};
 use super::ticks::{Outdated, Ruling, Tick, TickBucket};
 use super::word::{Tag, Word};
 use super::{Pressure, WhenFull, census};
 use crate::decision::{Decision, Receipt};
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicU32, Mutex, Ordering};
 
 /// Locks for first touches; more than a machine has threads, so that two rarely meet.
 const STRIPES: u64 = if cfg!(sluice_loom) { 2 } else { 256 };
-
-const EPOCH_BITS: u32 = 32;
 
 /// From this many epochs on, nothing in an untouched page can be owed any more: what is in it was
 /// written in the page's epoch at the latest, and a debt is at most four epochs long.
@@ -526,65 +527,6 @@ fn lock_stripe(stripe: &Mutex<()>) -> impl Drop + '_ {
     stripe.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// What is known of 64 lines together.
-#[derive(Default)]
-struct Page(AtomicU64);
-
-impl Page {
-    #[inline(always)]
-    fn load(&self) -> Epochs {
-        before_a_step();
-        Epochs(self.0.load(Ordering::SeqCst))
-    }
-
-    fn replace(&self, old: Epochs, new: Epochs) -> Result<u64, u64> {
-        before_a_step();
-        self.0.compare_exchange(old.0, new.0, Ordering::SeqCst, Ordering::SeqCst)
-    }
-}
-
-/// The epoch up to which a page has been gone through, twice; or, while somebody goes through it, the one
-/// before and the one to come.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Epochs(u64);
-
-impl Epochs {
-    const fn renewing(old: u32, new: u32) -> Self {
-        Self((old as u64) << u32::BITS | new as u64)
-    }
-
-    /// An epoch up to which a page has been gone through.
-    const fn settled(epoch: u32) -> Self {
-        Self::renewing(epoch, epoch)
-    }
-
-    #[allow(clippy::cast_possible_truncation)]
-    const fn latest(self) -> u32 {
-        self.0 as u32
-    }
-
-    #[allow(clippy::cast_possible_truncation)]
-    const fn before(self) -> u32 {
-        (self.0 >> u32::BITS) as u32
-    }
-
-    const fn is_settled(self) -> bool {
-        self.before() == self.latest()
-    }
-
-    /// The time as of which to judge a word of this page: `now`, unless that is so old that distances from
-    /// it could not be told. What is in the page is paid less than six epochs after its last one began.
-    #[inline(always)]
-    fn clamp(self, now: Tick) -> Tick {
-        if self.latest() <= epoch_of(now) + 1 { now } else { self.begin() }
-    }
-
-    /// When the latest began. Somebody has read a time that is no earlier.
-    const fn begin(self) -> Tick {
-        Tick::at((self.latest() as u64) << EPOCH_BITS)
-    }
-}
-
 #[cfg(all(test, sluice_loom))]
 impl CompactTable {
     /// In how many slots a key is.
@@ -606,11 +548,6 @@ struct Place<'a> {
     debt: u64,
     /// Free slots in its line.
     free: usize,
-}
-
-#[allow(clippy::cast_possible_truncation)] // Counts are below 2^63.
-const fn epoch_of(now: Tick) -> u32 {
-    (now.count >> EPOCH_BITS) as u32
 }
 
 /// `count` times a fraction of 2^32.

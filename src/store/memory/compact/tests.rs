@@ -1,7 +1,7 @@
 use super::*;
 use crate::quota::Quota;
 
-const EPOCH: u64 = 1 << EPOCH_BITS;
+const EPOCH: u64 = 1 << epochs::EPOCH_BITS;
 
 /// A table with the one quota that all judge by.
 struct Judged {
@@ -158,7 +158,7 @@ fn a_word_that_is_written_late_is_taken_back() {
     let homes = table.homes(7);
     let line = homes.lines[0];
     let slot = table.slots.line(line).next().unwrap();
-    let (read, tat) = (Epochs(0), 5 + table.bucket.capacity());
+    let (read, tat) = (Epochs::settled(0), 5 + table.bucket.capacity());
     // What another did meanwhile.
     table.freshen(line, Tick::at(40 * EPOCH));
     slot.replace(Word::EMPTY, Word::new(homes.tag, tat)).unwrap();

@@ -1,0 +1,312 @@
+//! One request before all policies of a layer: they charge it all, or none does.
+//!
+//! 1. Every policy that applies makes its **bid**: a key and a cost.
+//! 2. With several bids, all are **peeked** at first. If any policy would refuse, nothing is
+//!    charged at all, and the refusal can name every policy that it offends.
+//! 3. Each bid is **charged** in turn. Another request may have come in between and taken what the
+//!    peek saw; then what was charged so far is given back, exactly.
+//!
+//! Policies that must be waited for are charged after those that need not: first those on a server elsewhere, which
+//! decides on all of its own at once, then queues. Shadows come last of all: they see what is really served.
+//!
+//! A limiter that fails is no refusal. Its policy says who decides then.
+
+#![allow(clippy::result_large_err, clippy::large_enum_variant, reason = "a box per request takes longer than a copy")]
+
+mod bid;
+mod charging;
+
+use std::cmp::Ordering;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
+use http::{Method, Response};
+
+use self::bid::{Bid, Bids};
+use self::charging::Charging;
+use crate::body::RejectionBody;
+use crate::decision::Check;
+use crate::head::{RequestHead, ResponseHead};
+use crate::headers::{Reading, Writer};
+use crate::meter::Fate;
+use crate::policy::Policy;
+use crate::rejection::Rejection;
+use crate::responder::Responder;
+use crate::time;
+use crate::told::{OpenBill, Told};
+use crate::verdict::Verdict;
+
+/// What the services of a layer have in common.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) policies: Arc<[Policy]>,
+    pub(crate) responder: Responder,
+    /// `None` if no response gets a field about what is left.
+    pub(crate) writer: Option<Arc<Writer>>,
+    /// Whether responses carry the verdict.
+    pub(crate) tells_verdict: bool,
+    /// Whether responses tell how long their requests waited.
+    pub(crate) tells_timing: bool,
+    /// Whether the preflights of CORS count like other requests.
+    pub(crate) counts_preflights: bool,
+}
+
+impl Shared {
+    /// What a response is told of these decisions.
+    #[inline]
+    fn tell(&self, bids: &[Bid]) -> Told {
+        let fields = self.writer.as_ref().and_then(|writer| {
+            writer.fields(bids.iter().filter_map(|bid| {
+                let decision = bid.decision.as_ref()?;
+                let next_after = if writer.wants_next(bid.policy, decision) { self.next_after(bid) } else { None };
+                Some(Reading { policy: bid.policy, decision, next_after, mark: writer.mark(&bid.key) })
+            }))
+        });
+        let waited = if self.tells_timing { waited(&self.policies, bids) } else { None };
+        Told {
+            fields,
+            waited,
+            verdict: self.tells_verdict.then(|| Box::new(verdict(&self.policies, bids))),
+            open: None,
+        }
+    }
+
+    #[cold]
+    fn leave_open(self: &Arc<Self>, bids: &mut Bids) -> Told {
+        let bill = Charged { shared: Arc::clone(self), bids: std::mem::take(bids) };
+        Told { open: Some(Box::new(bill)), ..Told::default() }
+    }
+
+    /// The time until the key of a bid has one unit.
+    #[cold]
+    fn next_after(&self, bid: &Bid) -> Option<Duration> {
+        self.policies[bid.policy].limiter().peek(&bid.key, 1)?.retry_after()
+    }
+
+    /// The response to a request that does not pass.
+    #[cold]
+    pub(crate) fn respond(&self, refused: Refused, head: &RequestHead<'_>) -> Response<RejectionBody> {
+        let Refused { rejection, told } = refused;
+        let mut response = self.responder.respond(&rejection, head);
+        told.tell(&mut response);
+        response
+    }
+}
+
+/// An admitted request comes with what its response is told.
+pub(crate) type Judged = Result<Told, Refused>;
+
+pub(crate) struct Refused {
+    rejection: Rejection,
+    told: Told,
+}
+
+/// Of a request that was not judged.
+impl From<Rejection> for Refused {
+    fn from(rejection: Rejection) -> Self {
+        Self { rejection, told: Told::default() }
+    }
+}
+
+pub(crate) enum Judgement {
+    Decided(Judged),
+    Pending(Pin<Box<dyn Future<Output = Judged> + Send>>),
+}
+
+#[inline]
+pub(crate) fn judge(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Judgement {
+    if !shared.counts_preflights && is_preflight(head) {
+        shared.policies.iter().for_each(|policy| policy.note(Fate::Skipped, None, None));
+        return Judgement::Decided(Ok(Told::default()));
+    }
+    match &*shared.policies {
+        [policy] if !policy.is_shadow() => judge_by_one(shared, policy, head),
+        _ => judge_by_all(shared, head),
+    }
+}
+
+/// Whether a browser asks if it may ask (Fetch, "CORS-preflight request"). It does so without credentials, and takes
+/// a refusal for a broken network.
+#[inline]
+fn is_preflight(head: &RequestHead<'_>) -> bool {
+    *head.method() == Method::OPTIONS
+        && head.headers().contains_key(ORIGIN)
+        && head.headers().contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+/// By the only policy, as in most layers: there is nothing to foresee, and nothing to give back.
+#[inline]
+fn judge_by_one(shared: &Arc<Shared>, policy: &Policy, head: &RequestHead<'_>) -> Judgement {
+    let mut bid = match bid::of(0, policy, head) {
+        Ok(Some(bid)) => bid,
+        Ok(None) => return Judgement::Decided(Ok(Told::default())),
+        Err(rejection) => return Judgement::Decided(Err(rejection.into())),
+    };
+    if bid.banned {
+        return Judgement::Decided(Err(refuse(shared, std::slice::from_mut(&mut bid))));
+    }
+    match policy.limiter().check_within(&bid.key, bid.cost, bid.patience) {
+        Check::Ready(Ok(decision)) => {
+            policy.report_health(None);
+            bid.decision = Some(decision);
+            if decision.is_allowed() && policy.is_billed_later() {
+                return Judgement::Decided(Ok(pass(shared, &mut Bids::from_iter([bid]))));
+            }
+            let bids = std::slice::from_mut(&mut bid);
+            if !decision.is_allowed() {
+                return Judgement::Decided(Err(refuse(shared, bids)));
+            }
+            note(&shared.policies, bids, true);
+            Judgement::Decided(Ok(shared.tell(bids)))
+        }
+        check => Charging::of(bid).resume(shared, check),
+    }
+}
+
+#[inline(never)]
+fn judge_by_all(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Judgement {
+    let policies = &*shared.policies;
+    let mut bids = Bids::new();
+    for (index, policy) in policies.iter().enumerate() {
+        match bid::of(index, policy, head) {
+            Ok(bid) => bids.extend(bid),
+            Err(rejection) => return Judgement::Decided(Err(rejection.into())),
+        }
+    }
+    if bids.iter().any(|bid| bid.banned) {
+        return Judgement::Decided(Err(refuse(shared, &mut bids)));
+    }
+    // One reading of the clock for all policies, however often they are asked. Not across an await: the
+    // guard is gone by then.
+    let _held = time::hold();
+    if let Some(refused) = foresee_refusal(shared, &mut bids) {
+        return Judgement::Decided(Err(refused));
+    }
+    Charging::new(bids).run(shared)
+}
+
+/// The refusal that charging these bids would meet. A single one that is enforced is not peeked at: its
+/// charge is all or none by itself.
+fn foresee_refusal(shared: &Shared, bids: &mut Bids) -> Option<Refused> {
+    let policies = &*shared.policies;
+    let is_enforced = |bid: &Bid| !policies[bid.policy].is_shadow();
+    if bids.iter().filter(|bid| is_enforced(bid)).count() < 2 {
+        return None;
+    }
+    for bid in bids.iter_mut().filter(|bid| is_enforced(bid)) {
+        bid.decision = policies[bid.policy].limiter().peek_within(&bid.key, bid.cost, bid.patience);
+    }
+    if bids.iter().any(Bid::is_refused) {
+        return Some(refuse(shared, bids));
+    }
+    // Those that must be waited for are charged after those that need not: little has to be given back then.
+    bids.sort_by_key(|bid| (policies[bid.policy].rank(), bid.decision.is_none()));
+    for bid in bids {
+        bid.decision = None;
+    }
+    None
+}
+
+/// What the response to a request is told that all policies have admitted and charged.
+#[inline]
+fn pass(shared: &Arc<Shared>, bids: &mut Bids) -> Told {
+    note(&shared.policies, bids, true);
+    if bids.iter().any(|bid| shared.policies[bid.policy].is_billed_later()) {
+        return shared.leave_open(bids);
+    }
+    shared.tell(bids)
+}
+
+/// Counts what was decided. What would have admitted a request that another refuses was not charged, and is not counted.
+#[inline]
+fn note(policies: &[Policy], bids: &[Bid], has_passed: bool) {
+    for bid in bids {
+        let (policy, Some(decision)) = (&policies[bid.policy], &bid.decision) else { continue };
+        let fate = match (decision.is_allowed(), policy.is_shadow()) {
+            (false, false) => Fate::Denied,
+            _ if !has_passed => continue,
+            (false, true) => Fate::ShadowDenied,
+            (true, _) if decision.delay().is_zero() => Fate::Allowed,
+            (true, _) => Fate::Delayed,
+        };
+        policy.note(fate, Some(&bid.key), Some(decision));
+    }
+}
+
+/// The rejection of bids of which at least one is refused, and none is charged (any more).
+#[cold]
+fn refuse(shared: &Shared, bids: &mut [Bid]) -> Refused {
+    let policies = &*shared.policies;
+    for bid in bids.iter_mut().filter(|bid| bid.is_refused() && !bid.banned) {
+        let policy = &policies[bid.policy];
+        if let Some(ban) = policy.enforced_penalty().and_then(|penalty| penalty.note_refusal(&bid.key)) {
+            bid.ban(policy, ban);
+        }
+    }
+    note(policies, bids, false);
+    // The policy that keeps the client out longest speaks for all; for ever, if no wait helps.
+    let wait = |bid: &&Bid| bid.decision.and_then(|decision| decision.retry_after()).unwrap_or(Duration::MAX);
+    let refused = bids.iter().filter(|bid| bid.is_refused() && !policies[bid.policy].is_shadow());
+    // Of equals the first one, which `max_by_key` would not return.
+    let longest = refused.rev().max_by_key(wait).expect("one is refused");
+    // What one client did to be banned is nobody else's fault.
+    let banned = longest.banned;
+    let status = policies[longest.policy].refusal_status(longest.shared && !banned);
+    let verdict = verdict_at_rest(policies, bids);
+    let rejection =
+        if banned { Rejection::banned(status, verdict) } else { Rejection::limit_exceeded(status, verdict) };
+    Refused { rejection, told: shared.tell(bids) }
+}
+
+/// What the policies say of a request that was not charged: those that would have admitted it tell
+/// what is left without it.
+fn verdict_at_rest(policies: &[Policy], bids: &mut [Bid]) -> Verdict {
+    for bid in bids.iter_mut().filter(|bid| !bid.is_refused()) {
+        let peek = || policies[bid.policy].limiter().peek(&bid.key, 0);
+        bid.decision = bid.decision.map(|decision| peek().unwrap_or_else(|| decision.uncharged(bid.cost)));
+    }
+    verdict(policies, bids)
+}
+
+/// In one queue after the other; `None` for a request that did not wait at all.
+fn waited(policies: &[Policy], bids: &[Bid]) -> Option<Duration> {
+    // Shadows delay nobody, and the refused have not waited.
+    let has_waited = |bid: &&Bid| !policies[bid.policy].is_shadow() && !bid.is_refused();
+    let delays = bids.iter().filter(has_waited).filter_map(|bid| bid.decision).map(|decision| decision.delay());
+    Some(delays.fold(Duration::ZERO, Duration::saturating_add)).filter(|waited| !waited.is_zero())
+}
+
+fn verdict(policies: &[Policy], bids: &[Bid]) -> Verdict {
+    bids.iter().filter_map(|bid| bid.decision.map(|decision| (&policies[bid.policy], decision, bid.guarded))).collect()
+}
+
+/// Bids that were charged before it was known what their request costs.
+struct Charged {
+    shared: Arc<Shared>,
+    bids: Bids,
+}
+
+impl OpenBill for Charged {
+    /// In the reverse order of the charges: see [`Receipt`](crate::decision::Receipt).
+    fn settle(mut self: Box<Self>, response: &ResponseHead<'_>) -> Told {
+        for bid in self.bids.iter_mut().rev() {
+            let policy = &self.shared.policies[bid.policy];
+            let Some(decision) = bid.decision.filter(|decision| policy.is_billed_later() && decision.is_allowed())
+            else {
+                continue;
+            };
+            let cost = policy.final_cost(bid.cost, response);
+            match cost.cmp(&bid.cost) {
+                Ordering::Less => policy.limiter().give_back(&bid.key, bid.cost - cost, decision.receipt()),
+                Ordering::Greater => policy.limiter().surcharge(&bid.key, cost - bid.cost),
+                Ordering::Equal => continue,
+            }
+            let estimate = || decision.recharged(bid.cost, cost);
+            bid.decision =
+                Some(policy.limiter().peek(&bid.key, 0).unwrap_or_else(estimate).with_delay(decision.delay()));
+        }
+        self.shared.tell(&self.bids)
+    }
+}

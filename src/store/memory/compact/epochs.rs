@@ -1,0 +1,69 @@
+use crate::store::memory::slots::before_a_step;
+use crate::store::memory::ticks::Tick;
+use crate::sync::{AtomicU64, Ordering};
+
+pub(super) const EPOCH_BITS: u32 = 32;
+
+/// What is known of 64 lines together.
+#[derive(Default)]
+pub(super) struct Page(AtomicU64);
+
+impl Page {
+    #[inline(always)]
+    pub(super) fn load(&self) -> Epochs {
+        before_a_step();
+        Epochs(self.0.load(Ordering::SeqCst))
+    }
+
+    pub(super) fn replace(&self, old: Epochs, new: Epochs) -> Result<u64, u64> {
+        before_a_step();
+        self.0.compare_exchange(old.0, new.0, Ordering::SeqCst, Ordering::SeqCst)
+    }
+}
+
+/// The epoch up to which a page has been gone through, twice; or, while somebody goes through it, the one
+/// before and the one to come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Epochs(u64);
+
+impl Epochs {
+    pub(super) const fn renewing(old: u32, new: u32) -> Self {
+        Self((old as u64) << u32::BITS | new as u64)
+    }
+
+    /// An epoch up to which a page has been gone through.
+    pub(super) const fn settled(epoch: u32) -> Self {
+        Self::renewing(epoch, epoch)
+    }
+
+    #[allow(clippy::cast_possible_truncation)]
+    pub(super) const fn latest(self) -> u32 {
+        self.0 as u32
+    }
+
+    #[allow(clippy::cast_possible_truncation)]
+    pub(super) const fn before(self) -> u32 {
+        (self.0 >> u32::BITS) as u32
+    }
+
+    pub(super) const fn is_settled(self) -> bool {
+        self.before() == self.latest()
+    }
+
+    /// The time as of which to judge a word of this page: `now`, unless that is so old that distances from
+    /// it could not be told. What is in the page is paid less than six epochs after its last one began.
+    #[inline(always)]
+    pub(super) fn clamp(self, now: Tick) -> Tick {
+        if self.latest() <= epoch_of(now) + 1 { now } else { self.begin() }
+    }
+
+    /// When the latest began. Somebody has read a time that is no earlier.
+    pub(super) const fn begin(self) -> Tick {
+        Tick::at((self.latest() as u64) << EPOCH_BITS)
+    }
+}
+
+#[allow(clippy::cast_possible_truncation)] // Counts are below 2^63.
+pub(super) const fn epoch_of(now: Tick) -> u32 {
+    (now.count >> EPOCH_BITS) as u32
+}
