@@ -32,6 +32,19 @@ impl fmt::Display for ConfigError {
 
 impl Error for ConfigError {}
 
+/// What to write where the parser expected a type of Rust, as its messages end.
+const CURES: [(&str, &str); 9] = [
+    ("expected i64", "write a whole number, such as 10"),
+    ("expected u16", "write whole numbers, such as 429"),
+    ("expected u8", "write a whole number, such as 64"),
+    ("expected usize", "write a whole number, such as 1"),
+    ("expected a boolean", "write true or false"),
+    ("expected a string", "write a text in quotation marks"),
+    ("wanted string or table", "write one of the words for it, in quotation marks"),
+    ("expected a sequence", "write a list in brackets, such as [401, 403]"),
+    ("expected struct RawPenalty", "write { refusals = 30, per = \"1m\", ban = \"10m\" }"),
+];
+
 /// The text that spans point into.
 pub(super) struct Source<'a> {
     pub(super) file: &'a str,
@@ -48,7 +61,22 @@ impl Source<'_> {
         ConfigError::new(self.file, self.line(at), problem)
     }
 
+    /// Of a parser that knows the types of Rust, told in terms of the file.
     pub(super) fn syntax_error(&self, error: &toml::de::Error) -> ConfigError {
-        self.error(&error.span().unwrap_or(0..0), error.message())
+        let (at, message) = (error.span().unwrap_or(0..0), error.message());
+        let cure = CURES.iter().find(|(expected, _)| message.ends_with(expected)).map(|(_, cure)| cure);
+        match (cure, self.setting(&at)) {
+            (Some(cure), Some(setting)) => self.error(&at, format_args!("{setting}: {cure}")),
+            (Some(cure), None) => self.error(&at, format_args!("{message}; {cure}")),
+            (None, _) => self.error(&at, message),
+        }
+    }
+
+    /// `key = value`, if the line is no longer than that.
+    fn setting(&self, at: &Range<usize>) -> Option<&str> {
+        let line = self.text.lines().nth(self.line(at) - 1)?.split(" #").next()?.trim();
+        let (key, value) = line.split_once('=')?;
+        let is_key = key.trim().chars().all(|char| char.is_ascii_alphanumeric() || char == '-');
+        (is_key && !value.contains('=') && line.len() < 80).then_some(line)
     }
 }
