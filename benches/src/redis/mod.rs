@@ -98,7 +98,7 @@ const COALESCED: Make =
     Make::Limiter(|redis, terms| limiter(TokenBucket::new(terms.bucket()), RedisStore::new(redis, "coalesced")));
 
 const LEASING: Make = Make::Limiter(|redis, terms| {
-    let store = RedisStore::new(redis, "leased").without_coalescing().leasing(10, Duration::from_secs(1));
+    let store = RedisStore::new(redis, "leased").leasing(10, Duration::from_secs(1));
     limiter(TokenBucket::new(terms.bucket()), store)
 });
 
