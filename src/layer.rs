@@ -294,7 +294,8 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// If there is no policy of this name, its limiter fails, or that cannot be done: a queue forgets nobody's turn.
+    /// If there is no policy of this name, its limiter fails, or that cannot be done: a queue forgets nobody's turn. A ban is
+    /// lifted all the same.
     pub async fn reset(&self, policy: &str, key: &PartitionKey) -> Result<Decision, LimiterError> {
         let (policies, index) = self.named(policy)?;
         policies[index].reset(key).await

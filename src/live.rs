@@ -206,6 +206,10 @@ impl Limits {
 /// - Requests that wait in a [`LeakyQueue`](crate::LeakyQueue) keep their order. Their turns follow the new rate; who
 ///   would have to wait too long then, or has no place any more, is refused.
 ///
+/// A limiter that is in several layers (an `Arc` of it) is taken over for all of them. One that was in force before can be put
+/// back: then its quota is, and what was used stays used; but a bucket is slower from then on, as each request takes a
+/// lock. A new limiter is not.
+///
 /// # Accuracy
 ///
 /// A request goes by the policies that were in force when it came, until it is answered; what it was charged is given back

@@ -353,19 +353,18 @@ impl Policy {
         })
     }
 
-    /// Lets a key owe nothing.
+    /// Lets a key owe nothing. Its ban is lifted in any case: that can be done here.
     pub(crate) async fn reset(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
+        if let Some(penalty) = &self.penalty {
+            penalty.lift(key);
+        }
         let Some(check) = self.limiter.reset(key) else {
             return Err(LimiterError::new(format!(
                 "the limiter of policy `{}` cannot forget what a key owes",
                 self.name
             )));
         };
-        let decision = check.decided().await?;
-        if let Some(penalty) = &self.penalty {
-            penalty.lift(key);
-        }
-        Ok(decision)
+        check.decided().await
     }
 
     pub(crate) fn count_shadow_denial(&self) {

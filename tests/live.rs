@@ -415,6 +415,45 @@ async fn costs_conditions_and_shadow_change_and_counts_go_on() {
     assert_eq!(call(&mut service, "/").await.status(), 503);
 }
 
+/// An emergency and its end, by limiters that are kept.
+#[tokio::test]
+async fn a_limiter_that_was_in_force_before_is_in_force_again() {
+    let clock = clock();
+    let kept = |burst| {
+        Arc::new(RateLimiter::new(
+            TokenBucket::new(Quota::per_hour(burst)),
+            MemoryStore::with_capacity(1_000 * burst as usize).with_clock(clock.clone()),
+        ))
+    };
+    let (usual, strict) = (kept(10), kept(2));
+    let layer = RateLimitLayer::new(Policy::new("p", Arc::clone(&usual)));
+    let (mut service, limits) = (layer.layer(hello()), layer.handle());
+    assert_eq!(call(&mut service, "/").await.status(), 200);
+    for (limiter, admitted) in [(&strict, 1), (&usual, 8), (&strict, 0)] {
+        // Also by two policies that share it.
+        let replaced =
+            limits.replace([Policy::new("p", Arc::clone(limiter)), Policy::new("q", Arc::clone(limiter)).cost(0)]);
+        assert_eq!(replaced.unwrap().started_anew(), [""; 0]);
+        for _ in 0..admitted {
+            assert_eq!(call(&mut service, "/").await.status(), 200);
+        }
+        assert_eq!(call(&mut service, "/").await.status(), 503);
+        // The table is the first one's.
+        assert_eq!(limiter.store().capacity(), 10_000);
+    }
+
+    let queue = |capacity| LeakyQueue::new(Quota::per_hour(1)).capacity(capacity).max_wait(Duration::from_secs(86_400));
+    let [usual, strict] = [10, 2].map(|capacity| Arc::new(queue(capacity)));
+    let waiting = |queue: &Arc<LeakyQueue>| queue.check(&PartitionKey::SHARED, 1);
+    let _leaves = waiting(&usual);
+    let _waits: Vec<_> = (0..3).map(|_| waiting(&usual)).collect();
+    assert!(strict.take_over(&*usual));
+    assert_eq!(strict.waiting(), 2);
+    assert!(usual.take_over(&*strict));
+    let _more = waiting(&usual);
+    assert_eq!((usual.waiting(), strict.waiting()), (3, 3));
+}
+
 /// One that waits is told by the policies that it came under, in turn by the new rate; the next goes by the new ones.
 #[tokio::test(start_paused = true)]
 async fn who_waits_finishes_under_the_policies_that_it_came_under() {

@@ -483,7 +483,7 @@ async fn the_guard_has_the_same_line() {
 }
 
 async fn send(layer: &RateLimitLayer) -> Response<()> {
-    let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(())));
+    let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
     layer.layer(inner).oneshot(Request::new(())).await.unwrap().map(drop)
 }
 

@@ -300,6 +300,8 @@ impl OpenBill for Charged {
             let cost = policy.final_cost(bid.cost, response);
             match cost.cmp(&bid.cost) {
                 Ordering::Less => policy.limiter().give_back(&bid.key, bid.cost - cost, decision.receipt()),
+                // Of a store that fails nothing can be had now.
+                Ordering::Greater if bid.guarded => drop(policy.limiter().guard(&bid.key, cost - bid.cost, None)),
                 Ordering::Greater => policy.limiter().surcharge(&bid.key, cost - bid.cost),
                 Ordering::Equal => continue,
             }

@@ -1,6 +1,10 @@
 //! The series of a policy, in the `metrics` facade.
 
+#[cfg(feature = "redis")]
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
+#[cfg(feature = "redis")]
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Label, Unit, counter, gauge, histogram};
@@ -21,7 +25,12 @@ const BREAKER: &str = "tower_sluice.rate_limiting.store.breaker";
 
 /// Made with the first request, or the first observation: by then a program has installed its recorder.
 #[derive(Debug)]
-pub(super) struct Series(OnceLock<Handles>);
+pub(super) struct Series {
+    handles: OnceLock<Handles>,
+    /// Nodes whose breakers were told last.
+    #[cfg(feature = "redis")]
+    nodes: Mutex<BTreeSet<String>>,
+}
 
 #[derive(Debug)]
 struct Handles {
@@ -39,12 +48,16 @@ struct Line {
 
 impl Series {
     pub(super) const fn new() -> Self {
-        Self(OnceLock::new())
+        Self {
+            handles: OnceLock::new(),
+            #[cfg(feature = "redis")]
+            nodes: Mutex::new(BTreeSet::new()),
+        }
     }
 
     #[inline]
     fn handles(&self, labels: &Labels) -> &Handles {
-        self.0.get_or_init(|| Handles::new(labels))
+        self.handles.get_or_init(|| Handles::new(labels))
     }
 
     #[inline]
@@ -80,7 +93,18 @@ impl Series {
             counter!(TURNED_AWAY, labels.all()).absolute(turned_away);
         }
         #[cfg(feature = "redis")]
-        for node in &stats.nodes {
+        self.observe_nodes(labels, &stats.nodes);
+    }
+
+    #[cfg(feature = "redis")]
+    fn observe_nodes(&self, labels: &Labels, nodes: &[crate::store::redis::NodeHealth]) {
+        let mut told = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        // A node that is responsible no more is not out of order.
+        for gone in told.iter().filter(|address| nodes.iter().all(|node| node.address() != **address)) {
+            gauge!(BREAKER, labels.and("node", gone)).set(0);
+        }
+        *told = nodes.iter().map(|node| node.address().to_owned()).collect();
+        for node in nodes {
             use crate::store::redis::BreakerState::{Closed, HalfOpen, Open};
             let state: u8 = match node.breaker() {
                 Closed => 0,

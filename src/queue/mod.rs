@@ -353,8 +353,9 @@ impl Limiter for LeakyQueue {
         if std::ptr::eq(self, predecessor) {
             return true;
         }
-        // Whoever was asked has lines of its own.
-        if self.shared.set(Arc::clone(predecessor.shared())).is_err() {
+        // Whoever was asked has lines of its own; unless they are the same, for it was in force before.
+        let lines = predecessor.shared();
+        if !Arc::ptr_eq(self.shared.get_or_init(|| Arc::clone(lines)), lines) {
             return false;
         }
         self.shared().change(&self.lines(), self.is_precise);

@@ -382,7 +382,8 @@ impl Limiter for RedisQueue {
         }))
     }
 
-    /// From a queue of this name on the same [`Redis`]. Those who wait leave as they were told, and count here no more.
+    /// From a queue of this name on the same [`Redis`]. Those who wait leave as they were told; only the other one counts
+    /// them, and sends them away when [that](Self::close) is closed.
     fn take_over(&self, predecessor: &dyn Limiter) -> bool {
         let Some(predecessor) = predecessor.as_any().and_then(|any| any.downcast_ref::<Self>()) else { return false };
         let is_same = self.redis.id() == predecessor.redis.id() && self.name == predecessor.name;

@@ -1,7 +1,10 @@
 //! What is logged, as text.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use tracing::Dispatch;
+use tracing::subscriber::NoSubscriber;
 
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
@@ -9,6 +12,9 @@ pub struct Log(Arc<Mutex<Vec<u8>>>);
 impl Log {
     /// Of this thread from now on, at `INFO` and above, as long as the guard lives.
     pub fn start() -> (Self, tracing::subscriber::DefaultGuard) {
+        // While there is one subscriber alone, whatever line another thread is the first to reach is never logged again.
+        static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
+        ANOTHER.get_or_init(|| Dispatch::new(NoSubscriber::default()));
         let log = Self::default();
         let writer = log.clone();
         let subscriber =

@@ -241,7 +241,8 @@ impl CompactTable {
     /// nobody new is put into it, for that needs a lock, and looks again under it.
     pub(super) fn move_out(&self, now: Tick, convert: impl Fn(u64) -> u64) -> Self {
         let _nobody_new: Vec<_> = self.first_touch.iter().map(lock_stripe).collect();
-        let other = Self::of(self.lines, self.pages.len(), self.when_full);
+        let mut other = Self::of(self.lines, self.pages.len(), self.when_full);
+        other.pressure = self.pressure.go_on();
         for page in 0..self.pages.len() {
             // Or what was paid long ago could look like a debt.
             self.freshen(page * LINES_PER_PAGE, now);

@@ -167,6 +167,16 @@ impl Ledger {
         }
     }
 
+    /// Has its own quota in force again, if `other` has the same table. It stays outdated, so that all it is asked takes a
+    /// lock.
+    pub(super) fn resume(&self, other: &Self, quota: &Quota, clock: impl Fn() -> Timestamp) -> bool {
+        let latest = self.latest();
+        if !Arc::ptr_eq(&latest.accounts, &other.latest().accounts) {
+            return false;
+        }
+        latest.is_under(quota) || self.succeed(quota, clock).is_some()
+    }
+
     fn change(
         accounts: &Arc<Accounts>,
         latest: &mut Latest,

@@ -121,6 +121,7 @@ pub enum WhenFull {
 
 struct Kept<S> {
     secret: Secret,
+    capacity: usize,
     table: Table<S>,
 }
 
@@ -175,8 +176,8 @@ impl<S: Copy, C> MemoryStore<S, C> {
 
     /// How many live keys the store holds without loss.
     #[must_use]
-    pub const fn capacity(&self) -> usize {
-        self.capacity
+    pub fn capacity(&self) -> usize {
+        self.kept.get().map_or(self.capacity, |kept| kept.capacity)
     }
 
     /// The bytes of its table, all that it will ever take. Zero before it is given to a limiter.
@@ -226,7 +227,7 @@ impl<S: Copy, C: Clock> MemoryStore<S, C> {
             Some(bucket) => Table::Compact(Ledger::new(bucket, self.capacity, self.when_full, self.clock.now())),
             None => Table::Wide(WideTable::new(algorithm, self.capacity, self.when_full)),
         };
-        Kept { secret: Secret::random(), table }
+        Kept { secret: Secret::random(), capacity: self.capacity, table }
     }
 }
 
@@ -236,6 +237,16 @@ impl<S: Copy> Kept<S> {
         self.secret.hash(key.as_bytes())
     }
 
+    /// Judges by its own quota again, if it has the same keys as another.
+    fn resume<A: Algorithm<State = S>>(&self, other: &Self, algorithm: &A, clock: &impl Clock) -> bool {
+        match (&self.table, &other.table, algorithm.as_bucket()) {
+            (Table::Compact(own), Table::Compact(other), Some(quota)) => own.resume(other, &quota, || clock.now()),
+            // Each line is rewritten for whoever comes to it.
+            (Table::Wide(own), Table::Wide(other), _) => own.is_the_table_of(other),
+            _ => false,
+        }
+    }
+
     /// The same keys, by the same secret, under another quota.
     fn succeed<A: Algorithm<State = S>>(&self, algorithm: &A, clock: &impl Clock) -> Option<Self> {
         let table = match (&self.table, algorithm.as_bucket()) {
@@ -243,7 +254,7 @@ impl<S: Copy> Kept<S> {
             (Table::Wide(table), _) => Table::Wide(table.succeed(algorithm, || clock.now())?),
             (Table::Compact(_), None) => return None,
         };
-        Some(Self { secret: self.secret, table })
+        Some(Self { secret: self.secret, capacity: self.capacity, table })
     }
 }
 
@@ -310,7 +321,7 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
             Table::Wide(table) => table.live(algorithm, self.clock.now()),
         };
         let table = TableStats {
-            capacity: self.capacity as u64,
+            capacity: self.capacity() as u64,
             live,
             evicted_live: self.evicted_live(),
             turned_away: self.turned_away(),
@@ -324,9 +335,9 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         if std::ptr::eq(self, predecessor) {
             return true;
         }
-        // Whoever has been asked has debts of its own.
-        if self.kept.get().is_some() {
-            return false;
+        // Whoever has been asked has debts of its own; unless it has the same ones, for it was in force before.
+        if let Some(own) = self.kept.get() {
+            return own.resume(predecessor.kept(algorithm), algorithm, &self.clock);
         }
         let Some(kept) = predecessor.kept(algorithm).succeed(algorithm, &self.clock) else { return false };
         *self.made() = None;

@@ -24,6 +24,13 @@ const SAMPLE: u64 = 64;
 const WEIGHT: u32 = 32;
 
 impl Pressure {
+    /// Of a table to which another's keys are moved: its counts go on.
+    pub(super) fn go_on(&self) -> Self {
+        let copy = |count: &AtomicU64| AtomicU64::new(count.load(Ordering::Relaxed));
+        let warned = AtomicU32::new(self.warned.load(Ordering::Relaxed));
+        Self { evicted: copy(&self.evicted), turned_away: copy(&self.turned_away), warned, load: AtomicU32::default() }
+    }
+
     /// A new key met a line with `free` of eight slots free, the emptier of two.
     pub(super) fn note_arrival(&self, hash: u64, free: usize) {
         // Any bits of the hash that did not choose the line would do.

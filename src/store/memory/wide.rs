@@ -230,6 +230,10 @@ impl<S: Copy> WideTable<S> {
         });
     }
 
+    pub(super) fn is_the_table_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// Lets a key owe nothing.
     pub(super) fn reset<A: Algorithm<State = S>>(&self, algorithm: &A, hash: u64, now: Timestamp) {
         let (tag, (low, high)) = (tag_of(hash), self.homes(hash));

@@ -131,7 +131,11 @@ impl<A: Scripted> Asking<A> {
                 seats.next().into_iter().for_each(|seat| drop(seat.send(Ok(decision))));
                 continue;
             }
-            let batch: Vec<_> = seats.by_ref().take(BATCH).collect();
+            // Nobody is charged for who has given up.
+            let batch: Vec<_> = seats.by_ref().filter(|seat| !seat.is_closed()).take(BATCH).collect();
+            if batch.is_empty() {
+                return;
+            }
             match self.call(cost, u32::try_from(batch.len()).expect("a batch is small")).await {
                 Ok(decisions) => {
                     batch.into_iter().zip(decisions).for_each(|(seat, decision)| drop(seat.send(Ok(decision))));

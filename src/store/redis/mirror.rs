@@ -15,9 +15,12 @@ use crate::time::Timestamp;
 /// late, which refuses too much for that long, and never too little.
 pub(super) struct Mirror<S> {
     images: Lines<Image<S>>,
-    /// The least time after a key was last forgotten, any key: what a call saw that was sent earlier is not believed.
-    forgotten: AtomicU64,
+    /// The least time after a key was last forgotten, for some keys together: what a call saw that was sent earlier is
+    /// not believed.
+    forgotten: Box<[AtomicU64; GROUPS]>,
 }
+
+const GROUPS: usize = 256;
 
 /// Beyond this age an image is not believed: what somebody reset on the server would else be refused for days.
 const KEPT: Duration = Duration::from_secs(60);
@@ -53,7 +56,7 @@ impl Seen {
 
 impl<S: Copy> Mirror<S> {
     pub(super) fn new() -> Self {
-        Self { images: Lines::new(), forgotten: AtomicU64::new(0) }
+        Self { images: Lines::new(), forgotten: Box::new(std::array::from_fn(|_| AtomicU64::new(0))) }
     }
 
     /// The refusal that the server would answer, if that is certain. `refused` tells it for a state and a time, if the
@@ -78,7 +81,7 @@ impl<S: Copy> Mirror<S> {
     pub(super) fn note(&self, tag: Tag, used_up: Option<S>, seen: Seen) {
         match used_up {
             // Where there is no room, the oldest is the likeliest to be over.
-            Some(state) if seen.sent.as_nanos() >= self.forgotten.load(Ordering::SeqCst) => {
+            Some(state) if seen.sent.as_nanos() >= self.forgotten(tag).load(Ordering::SeqCst) => {
                 self.images.put(tag, Image { state, seen }, |image| image.seen.answered.as_nanos());
             }
             _ => {
@@ -87,10 +90,16 @@ impl<S: Copy> Mirror<S> {
         }
     }
 
+    fn forgotten(&self, tag: Tag) -> &AtomicU64 {
+        #[allow(clippy::cast_possible_truncation)]
+        let group = tag.short() as usize % GROUPS;
+        &self.forgotten[group]
+    }
+
     /// To be told, at this time of ours, that a key's debt has shrunk faster than by time.
     pub(super) fn forget(&self, tag: Tag, now: Timestamp) {
         // Before the image goes, or a call that was sent earlier could put it there once more.
-        self.forgotten.fetch_max(now.as_nanos().saturating_add(1), Ordering::SeqCst);
+        self.forgotten(tag).fetch_max(now.as_nanos().saturating_add(1), Ordering::SeqCst);
         self.images.remove(tag);
     }
 }

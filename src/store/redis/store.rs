@@ -101,7 +101,9 @@ impl<S: Copy> RedisStore<S> {
     /// Units are charged when they are taken, so no more than the limit is ever spent in all. But what was charged
     /// earlier may be spent later: in an interval of length *t*, up to burst + rate × (*t* + `lifetime`) is admitted.
     /// And what one process has taken others cannot spend: up to `most` requests per process and key lie idle for up to
-    /// `lifetime`. The next call of that process gives them back; without one, they are forfeited.
+    /// `lifetime`. The next call of that process gives them back; without one, they are forfeited. Not for policies on
+    /// whose charges the [response](crate::Policy::charge_when) has a say: what was leased returns whole, and to the
+    /// lease that it came from, or not at all.
     ///
     /// # Panics
     ///
