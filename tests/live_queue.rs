@@ -222,7 +222,10 @@ async fn what_was_charged_before_is_given_back_after() {
     assert!(last.take_over(&other));
     last.give_back(&key, 1, spent.receipt());
     assert_eq!(last.peek(&key, 0).unwrap().reset_after(), Duration::from_millis(500));
-    assert!(!fast.take_over(&last), "it has lines of its own");
+    let used = LeakyQueue::new(Quota::per_second(1));
+    assert!(used.check(&key, 1).decided().await.unwrap().is_allowed());
+    assert!(!used.take_over(&last), "it has lines of its own");
+    assert!(fast.take_over(&last), "it has the same, from before");
 }
 
 /// Nobody sleeps on towards a turn that comes sooner now, and nobody waits for one that is too late.

@@ -250,9 +250,11 @@ async fn f16_flapping_admits_the_shared_limit_and_the_local_ones_and_hardly_logs
     let lines = log.lines();
     let about = |words: &str| lines.iter().filter(|line| line.contains(words)).count();
     // Each process, four times down: its node is given up and back, its policy fails once.
-    assert_eq!((about("limiter failed"), about("limiter recovered")), (2, 0), "{lines:#?}");
+    // It has recovered if the last failure was five seconds before the end.
+    assert_eq!(about("limiter failed"), 2, "{lines:#?}");
+    assert!(about("limiter recovered") <= 2, "{lines:#?}");
     assert!((2..=2 * 4 * 2).contains(&about("redis: a node")), "{lines:#?}");
-    assert!(lines.len() <= 2 + 2 * 4 * 2, "{lines:#?}");
+    assert!(lines.len() <= 2 + 2 + 2 * 4 * 2, "{lines:#?}");
 }
 
 /// Whoever brings Redis down gains no more than one process's limit.
