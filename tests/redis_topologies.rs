@@ -186,7 +186,7 @@ fn a21_two_servers_on_one_redis_admit_exactly_the_limit() {
     const LIMIT: usize = 500;
     let redis = RedisServer::start();
     let config = format!(
-        "[[route]]\npath = \"/\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"fixed-window\"\nlimit = {LIMIT}\n\
+        "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"fixed-window\"\nlimit = {LIMIT}\n\
          per = \"100days\"\nkey = \"header:x-client\"\non-store-error = \"deny\"\n"
     );
     let servers = [(); 2].map(|()| Server::start_on(&redis.url(), &config));
@@ -194,7 +194,7 @@ fn a21_two_servers_on_one_redis_admit_exactly_the_limit() {
         let asking: Vec<_> = (0..8)
             .map(|number| {
                 let address = servers[number % 2].address;
-                let ask = move || get_with(address, "/", &[("x-client", "a")]).status;
+                let ask = move || get_with(address, "/a", &[("x-client", "a")]).status;
                 scope.spawn(move || (0..125).map(|_| ask()).collect::<Vec<_>>())
             })
             .collect();
