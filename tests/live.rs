@@ -9,6 +9,7 @@ use http::{Request, Response};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_sluice::store::{MemoryStore, WhenFull};
+use tower_sluice::testing::Random;
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{
     Check, Decision, IntoLimiter, LeakyQueue, Limiter, PartitionKey, Policy, PolicyError, Quota, RateLimitLayer,
@@ -49,21 +50,6 @@ impl Bucket {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[usize::try_from(self.below(from.len() as u64)).unwrap()]
-    }
-}
-
 fn decided(check: Check) -> Decision {
     match check {
         Check::Ready(Ok(decision)) => decision,
@@ -89,7 +75,7 @@ fn buckets_do_as_the_model_through_all_changes() {
     const RATES: [u32; 8] = [1, 2, 5, 10, 16, 100, 1_000, 50_000];
     const BURSTS: [u32; 7] = [1, 3, 20, 40, 100, 2_000, 100_000];
     for seed in 1..=40_u64 {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut random = Random::new(seed);
         let clock = clock();
         let (mut rate, mut burst) = (random.pick(&RATES), random.pick(&BURSTS));
         let mut limiter = store(TokenBucket::new(quota(rate, burst)), &clock);
@@ -257,7 +243,7 @@ impl Window {
 #[test]
 fn windows_do_as_the_model_through_all_changes() {
     for seed in 1..=40_u64 {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut random = Random::new(seed);
         let clock = clock();
         let mut quota = (5, 1_000);
         let of =
@@ -546,7 +532,7 @@ fn windows_that_were_lowered_tell_exact_waits() {
         assert!(decide(then).is_allowed() && !decide(then - 1).is_allowed(), "{context}: {wait:?}");
     }
     for seed in 1..=2_000_u64 {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut random = Random::new(seed);
         let limit = u32::try_from(1 + random.below(50)).unwrap();
         let (before, after) = (Quota::per_second(100), Quota::per_second(limit));
         check(&SlidingWindow::new(before), &SlidingWindow::new(after), &mut random, &format!("sliding, seed {seed}"));

@@ -1,6 +1,8 @@
 //! Clients that join a queue and leave it again, for nothing. No place is held and no turn is lost; and what meters
 //! the attempts is a bucket beside the queue, where that is wanted.
 
+mod support;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,32 +11,17 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
+use support::queue::{KEY, join, settle};
 use tokio::time::{Instant, advance};
 use tower::{Layer, Service, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::HeaderKey;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;
-use tower_sluice::{
-    Check, LeakyQueue, Limiter, PartitionKey, Pending, Policy, QueueOrder, Quota, RateLimitLayer, RateLimiter,
-};
+use tower_sluice::{Check, LeakyQueue, Limiter, Policy, QueueOrder, Quota, RateLimitLayer, RateLimiter};
 
 const MS: Duration = Duration::from_millis(1);
-const KEY: PartitionKey = PartitionKey::SHARED;
 const CHURNS: u32 = 1_000_000;
-
-fn join(queue: &LeakyQueue) -> Pending {
-    match queue.check(&KEY, 1) {
-        Check::Pending(pending) => pending,
-        Check::Ready(result) => panic!("expected to wait, but got {result:?}"),
-    }
-}
-
-async fn settle() {
-    for _ in 0..8 {
-        tokio::task::yield_now().await;
-    }
-}
 
 /// What a test spends on one, for whoever reads its output. No figure is held to: it belongs to a machine.
 fn report(what: &str, begun: std::time::Instant) {

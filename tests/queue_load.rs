@@ -1,5 +1,7 @@
 //! The leaky queue beside greedy, absent and failing clients.
 
+mod support;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,27 +10,14 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Request, Response};
 use http_body_util::Full;
+use support::queue::{KEY, join, settle};
 use tokio::time::{Instant, advance};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::key::HeaderKey;
 use tower_sluice::{Check, LeakyQueue, Limiter, PartitionKey, Pending, Policy, QueueOrder, Quota, RateLimitLayer};
 
 const MS: Duration = Duration::from_millis(1);
-const KEY: PartitionKey = PartitionKey::SHARED;
 const ORDERS: [QueueOrder; 2] = [QueueOrder::OldestFirst, QueueOrder::NewestFirst];
-
-fn join(queue: &LeakyQueue) -> Pending {
-    match queue.check(&KEY, 1) {
-        Check::Pending(pending) => pending,
-        Check::Ready(result) => panic!("expected to wait, but got {result:?}"),
-    }
-}
-
-async fn settle() {
-    for _ in 0..8 {
-        tokio::task::yield_now().await;
-    }
-}
 
 /// A future is dropped before its first look, between any two, and after its turn has come unseen. Those
 /// behind it must leave in order and on time, and nothing be left.

@@ -1,17 +1,19 @@
 //! The queue on a timer of the system: it holds to the same times, wakes up sooner after them, and leaves nothing.
 
+mod support;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use support::queue::{KEY, join, settle};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{advance, timeout};
 use tower_sluice::testing::Random;
-use tower_sluice::{Check, LeakyQueue, Limiter, PartitionKey, Pending, QueueOrder, Quota};
+use tower_sluice::{Check, LeakyQueue, Limiter, QueueOrder, Quota};
 
 const MS: Duration = Duration::from_millis(1);
-const KEY: PartitionKey = PartitionKey::SHARED;
 
 /// One test at a time: the timers of the process are counted, and its panics.
 fn alone() -> MutexGuard<'static, ()> {
@@ -24,19 +26,6 @@ fn busy(quota: Quota) -> LeakyQueue {
     let queue = LeakyQueue::new(quota).capacity(1_000).precise().max_wait(Duration::MAX);
     assert!(matches!(queue.check(&KEY, 1), Check::Ready(Ok(now)) if now.is_allowed()));
     queue
-}
-
-fn join(queue: &LeakyQueue) -> Pending {
-    match queue.check(&KEY, 1) {
-        Check::Pending(pending) => pending,
-        Check::Ready(result) => panic!("expected to wait, but got {result:?}"),
-    }
-}
-
-async fn settle() {
-    for _ in 0..8 {
-        tokio::task::yield_now().await;
-    }
 }
 
 fn paused() -> Runtime {

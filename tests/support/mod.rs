@@ -6,5 +6,6 @@ pub mod http;
 pub mod log;
 pub mod oracle;
 pub mod proxy;
+pub mod queue;
 pub mod redis;
 pub mod server;

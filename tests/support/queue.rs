@@ -1,0 +1,20 @@
+//! Waiting in a line.
+
+use tower_sluice::{Check, LeakyQueue, Limiter, PartitionKey, Pending};
+
+pub const KEY: PartitionKey = PartitionKey::SHARED;
+
+/// For one that has to wait.
+pub fn join(queue: &LeakyQueue) -> Pending {
+    match queue.check(&KEY, 1) {
+        Check::Pending(pending) => pending,
+        Check::Ready(result) => panic!("expected to wait, but got {result:?}"),
+    }
+}
+
+/// Lets the tasks that can run do so.
+pub async fn settle() {
+    for _ in 0..8 {
+        tokio::task::yield_now().await;
+    }
+}
