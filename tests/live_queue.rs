@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
+use tower_sluice::testing::Random;
 use tower_sluice::{Decision, LeakyQueue, Limiter, PartitionKey, Quota};
 
 /// Times are in milliseconds.
@@ -97,7 +98,7 @@ impl Line {
         let (mut ahead, mut refused) = (self.level, Vec::new());
         for mut waiter in std::mem::take(&mut self.waiters) {
             waiter.until = waiter.until.min(waiter.since + rules.max_wait);
-            if self.waiters.len() < rules.capacity && now + rules.wait(ahead) <= waiter.until {
+            if self.waiters.len() < rules.capacity && now + rules.wait(ahead) <= waiter.until.max(now) {
                 ahead += waiter.cost * 1_000;
                 self.waiters.push_back(waiter);
             } else {
@@ -116,24 +117,14 @@ impl Line {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-
-    fn rules(&mut self) -> Rules {
-        let pick = |random: &mut Self, from: &[u64]| from[usize::try_from(random.below(from.len() as u64)).unwrap()];
+impl Rules {
+    fn random(random: &mut Random) -> Self {
         // In a tenth of a second, all of these drain whole tenths of a token, which take whole milliseconds at any.
-        Rules {
-            rate: pick(self, &[1, 2, 5, 10]),
-            burst: pick(self, &[1, 1, 2, 4]),
-            capacity: usize::try_from(pick(self, &[0, 2, 5, 30])).unwrap(),
-            max_wait: pick(self, &[3_000, 5_000, 60_000]),
+        Self {
+            rate: random.pick(&[1, 2, 5, 10]),
+            burst: random.pick(&[1, 1, 2, 4]),
+            capacity: random.pick(&[0, 2, 5, 30]),
+            max_wait: random.pick(&[3_000, 5_000, 60_000]),
         }
     }
 }
@@ -143,9 +134,9 @@ const KEYS: usize = 3;
 #[tokio::test(start_paused = true)]
 async fn waiters_do_as_the_model_through_all_changes() {
     for seed in 1..=60_u64 {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut random = Random::new(seed);
         let start = Instant::now();
-        let mut rules = random.rules();
+        let mut rules = Rules::random(&mut random);
         let mut queue = Arc::new(rules.queue());
         let mut older = Arc::clone(&queue);
         let mut lines: [Line; KEYS] = Default::default();
@@ -156,7 +147,7 @@ async fn waiters_do_as_the_model_through_all_changes() {
             let (mut expected, mut refused) = (Vec::new(), [const { Vec::new() }; KEYS]);
             lines.iter_mut().for_each(|line| line.tick(rules, now, &mut expected));
             if random.below(12) == 0 {
-                rules = random.rules();
+                rules = Rules::random(&mut random);
                 let next = Arc::new(rules.queue());
                 assert!(next.take_over(&*queue), "{context}");
                 refused = lines.each_mut().map(|line| line.change(rules, now, &mut expected));

@@ -74,7 +74,7 @@ impl Lines {
         }
         let waited_in: Vec<LineId> = self.due.iter().map(|(_, id)| *id).collect();
         for id in waited_in {
-            for number in self.without_place(id) {
+            for number in self.without_place(now, id) {
                 let waiter = self.unlink(number, Seat::Closed);
                 woken.extend(waiter.and_then(|waiter| self.refuse(number, waiter)));
             }
@@ -83,7 +83,7 @@ impl Lines {
     }
 
     /// Those of a line who have no place in it any more.
-    fn without_place(&self, id: LineId) -> Vec<SeatNo> {
+    fn without_place(&self, now: Timestamp, id: LineId) -> Vec<SeatNo> {
         let mut refused = Vec::new();
         let Some(line) = self.lines.get(&id) else { return refused };
         let too_many = line.waiters.len.saturating_sub(self.bounds.capacity);
@@ -95,7 +95,8 @@ impl Lines {
             } else {
                 kept < self.bounds.capacity
                     && waiter.cost <= self.max_cost
-                    && self.pace.leaves(line.tat + ahead) <= waiter.until
+                    // Who may leave at once has not waited in vain, however long it was.
+                    && self.pace.leaves(line.tat + ahead) <= waiter.until.max(now)
             };
             if stays {
                 kept += 1;
