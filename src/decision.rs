@@ -81,10 +81,25 @@ impl Decision {
         Some(self.remaining.min(cost)).filter(|left| *left > 0 && !self.is_allowed())
     }
 
-    /// As it reads for one that is shut out for so much longer.
+    /// The decision for a key that is banned for so much longer: rejected until the ban ends, and as long as it would be
+    /// anyway.
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn banned_for(self, left: Duration) -> Self {
-        Self::deny(self.limit, 0, Some(left)).with_reset_after(self.reset_after().max(left))
+        let wait = match self.answer {
+            Answer::Allow => Some(left),
+            Answer::Refuse(wait) => Some(left.max(wait.ceil())),
+            Answer::Never => None,
+        };
+        Self::deny(self.limit, 0, wait).with_reset_after(self.reset_after().max(left))
+    }
+
+    /// A rejection with a shorter wait, if it has one.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
+    pub(crate) fn wait_at_most(mut self, most: Duration) -> Self {
+        if let Answer::Refuse(wait) = self.answer {
+            self.answer = Answer::Refuse(Span::Whole(wait.ceil().min(most)));
+        }
+        self
     }
 
     /// As it reads when `cost` is charged in place of `charged`, for a limiter that cannot be peeked at.

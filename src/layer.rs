@@ -237,7 +237,7 @@ impl RateLimitLayer {
     #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
     pub fn observe(&self) {
         for policy in &*self.view.limits.load().policies {
-            policy.meter().observe(&policy.limiter().stats());
+            policy.meter().observe(&policy.stats());
         }
     }
 

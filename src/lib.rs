@@ -133,6 +133,8 @@ mod limiter;
 mod live;
 #[cfg(feature = "http")]
 mod meter;
+#[cfg(feature = "http")]
+mod open_charges;
 mod partition;
 #[cfg(feature = "http")]
 mod penalty;

@@ -2,8 +2,8 @@
 
 use std::error::Error;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use http::StatusCode;
 
@@ -13,8 +13,9 @@ use crate::health::{Health, Turn};
 use crate::key::{Global, KeyExtractor, Sameness};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::meter::{Fate, Meter};
+use crate::open_charges::OpenCharges;
 use crate::partition::PartitionKey;
-use crate::penalty::Penalty;
+use crate::penalty::{Penalty, PenaltyRecord};
 use crate::telemetry;
 use crate::time::{Clock, Monotonic};
 
@@ -44,6 +45,8 @@ pub struct Policy {
     cost: Cost,
     bill: Option<Bill>,
     penalty: Option<Penalty>,
+    /// Bans of a penalty that this policy had before a live change took it away, for one that may come back.
+    former_bans: Option<Arc<PenaltyRecord>>,
     when: Option<Condition>,
     shadow: bool,
     on_missing_key: MissingKey,
@@ -61,6 +64,8 @@ struct Record {
     failures: AtomicU64,
     reported: AtomicBool,
     health: Health,
+    /// Made when the first charge is to wait for its response.
+    open_charges: OnceLock<Box<OpenCharges>>,
 }
 
 type Condition = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
@@ -126,6 +131,7 @@ impl Policy {
             cost: Cost::Fixed(1),
             bill: None,
             penalty: None,
+            former_bans: None,
             when: None,
             shadow: false,
             on_missing_key: MissingKey::default(),
@@ -159,15 +165,24 @@ impl Policy {
     /// Charges only requests whose responses meet `condition`: failed logins, say, or answers that were not
     /// cached.
     ///
-    /// A request is charged when it comes, and that is given back if its response does not meet the condition; so no more
-    /// of them are under way at a time than the limit allows. What has no response, since the client went away or the
-    /// service failed, stays charged. Replaces [`cost_after`](Self::cost_after).
+    /// A request is charged when it comes, and the charge is refunded if its response does not meet the condition. What
+    /// has no response, since the client went away or the service failed, stays charged. Replaces
+    /// [`cost_after`](Self::cost_after).
+    ///
+    /// # Waits
+    ///
+    /// A request that is rejected while such charges of its key are under way, and that would fit if they were refunded, is
+    /// told to wait as long as responses have taken lately (a second while none is known), not until the limit allows it: by then the
+    /// charges are settled. If they turn out to count, the next rejection tells the rest of the wait. Such rejections are no
+    /// reason for a [ban](Self::penalty).
     ///
     /// # Accuracy
     ///
-    /// Exact with windows. A bucket may give back too much, by up to what it gave back before, when
-    /// answers come in another order than their requests: see [`Receipt`](crate::Receipt). A queue takes back the place of
-    /// the last one in line only.
+    /// Exact with windows: at most `limit` requests of a key are under way at once, and at most `limit` are charged, in
+    /// each window in which they came. With a bucket, which refills while responses are awaited, `burst` + rate × duration
+    /// may be under way at once. It refunds what is not refilled yet; when responses come in another order than their
+    /// requests that may be too much, by less than `burst` in all: see [`Receipt`](crate::Receipt). A queue takes back
+    /// the place of the last one in line only.
     ///
     /// ```
     /// use tower_sluice::algorithm::SlidingWindow;
@@ -206,9 +221,13 @@ impl Policy {
         self
     }
 
-    /// Bans keys that go on although they are refused. Who is banned is refused whatever is left of its budget, with the
-    /// time at which the ban ends, and 429 with the type `#abnormal-usage-detected` unless a [`status`](Self::status) is
-    /// set. A [shadow](Self::shadow) bans nobody.
+    /// Bans a key that keeps sending although it was told to wait. While it is banned, every request is rejected, whatever
+    /// is left of its budget: with 429 unless a [`status`](Self::status) is set, and the problem type
+    /// `#abnormal-usage-detected`. The advertised wait covers the ban and the limits of all policies.
+    ///
+    /// A [shadow](Self::shadow) bans nobody. A key that clients share is never banned, since one of them could lock all
+    /// others out: [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects a penalty on a policy without a
+    /// [`key`](Self::key) or with [`MissingKey::Share`].
     pub fn penalty(mut self, penalty: Penalty) -> Self {
         self.penalty = Some(penalty);
         self
@@ -308,9 +327,20 @@ impl Policy {
         }
     }
 
-    /// Bans nobody for what is only rehearsed.
-    pub(crate) fn enforced_penalty(&self) -> Option<&Penalty> {
-        self.penalty.as_ref().filter(|_| !self.shadow)
+    /// Whether a charge is refunded entirely or not at all, once the response is there.
+    pub(crate) const fn is_all_or_nothing(&self) -> bool {
+        matches!(self.bill, Some(Bill::When(_)))
+    }
+
+    /// Charges on whose responses this policy waits.
+    pub(crate) fn open_charges(&self) -> &OpenCharges {
+        self.record.open_charges.get_or_init(Box::default)
+    }
+
+    /// The penalty that applies to a key. A shadow bans nobody, and a key that clients share is never banned: a custom
+    /// extractor may return it, too.
+    pub(crate) fn penalty_for(&self, key: &PartitionKey) -> Option<&Penalty> {
+        self.penalty.as_ref().filter(|_| !self.shadow && *key != PartitionKey::SHARED)
     }
 
     pub(crate) const fn is_shadow(&self) -> bool {
@@ -347,7 +377,7 @@ impl Policy {
     /// How a key stands.
     pub(crate) async fn peek(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
         let decision = self.limiter.check(key, 0).decided().await?;
-        Ok(match self.enforced_penalty().and_then(|penalty| penalty.left(key)) {
+        Ok(match self.penalty_for(key).and_then(|penalty| penalty.banned_for(key)) {
             Some(left) => decision.banned_for(left),
             None => decision,
         })
@@ -382,6 +412,14 @@ impl Policy {
 
     pub(crate) fn failures(&self) -> u64 {
         self.record.failures.load(Ordering::Relaxed)
+    }
+
+    /// How full its tables are, and how its servers are.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn stats(&self) -> crate::store::Stats {
+        let mut stats = self.limiter.stats();
+        stats.bans = self.penalty.as_ref().map(Penalty::ban_table);
+        stats
     }
 
     pub(crate) const fn meter(&self) -> &Meter {
@@ -436,8 +474,11 @@ impl Policy {
     /// Takes the place of the policy that had this name before; says whether what was used stays used.
     pub(crate) fn go_on_from(&mut self, old: &Self) -> bool {
         self.record = Arc::clone(&old.record);
-        if let (Some(penalty), Some(old)) = (&self.penalty, &old.penalty) {
-            penalty.go_on_from(old);
+        let bans = old.penalty.as_ref().map(Penalty::record).or(old.former_bans.as_ref());
+        match (&mut self.penalty, bans) {
+            (Some(penalty), Some(bans)) => penalty.inherit(bans, old.penalty.as_ref()),
+            (None, bans) => self.former_bans = bans.cloned(),
+            (Some(_), None) => {}
         }
         let is_same = std::ptr::addr_eq(Arc::as_ptr(&self.limiter), Arc::as_ptr(&old.limiter));
         is_same || self.limiter.take_over(&*old.limiter)
@@ -454,6 +495,9 @@ impl Policy {
                 return Err(PolicyError::CostAboveBurst { name: name(), cost: *cost, burst: max });
             }
             _ => {}
+        }
+        if self.penalty.is_some() && (self.key.is_shared() || self.on_missing_key == MissingKey::Share) {
+            return Err(PolicyError::PenaltyOnSharedKey { name: name() });
         }
         match self.status {
             Some(status) if !(status.is_client_error() || status.is_server_error()) => {
@@ -527,6 +571,11 @@ pub enum PolicyError {
         /// The most that is ever admitted at once.
         burst: u32,
     },
+    /// A ban on a key that clients share would let one of them lock out all others.
+    PenaltyOnSharedKey {
+        /// The policy's name.
+        name: String,
+    },
     /// A refusal must have a status of 4xx or 5xx.
     InvalidStatus {
         /// The policy's name.
@@ -551,6 +600,11 @@ impl fmt::Display for PolicyError {
                 f,
                 "policy `{name}`: a cost of {cost} never fits in a burst of {burst}; \
                  lower the cost or raise the burst"
+            ),
+            Self::PenaltyOnSharedKey { name } => write!(
+                f,
+                "policy `{name}`: a penalty would let one client ban all that share its key; \
+                 key the policy by client and reject or skip requests without a key, or remove the penalty"
             ),
             Self::InvalidStatus { name, status } => {
                 write!(f, "policy `{name}`: {status} does not tell of a refusal; choose a status from 400 to 599")

@@ -26,7 +26,7 @@ pub struct Rejection {
 pub enum Reason {
     /// A policy's limit, or the room in its queue, is used up.
     LimitExceeded,
-    /// The client went on although it was refused, and is [banned](crate::Policy::penalty).
+    /// The client kept sending although it was told to wait, and is [banned](crate::Policy::penalty).
     Banned,
     /// The request lacks what a policy tells clients apart by.
     MissingKey,
@@ -106,8 +106,8 @@ impl Rejection {
             Reason::LimitExceeded if !seconds.is_empty() => {
                 ["The limit is used up; retry in ", seconds, if seconds == "1" { " second." } else { " seconds." }]
             }
-            Reason::Banned => [
-                "Too many requests came although they were refused; retry in ",
+            Reason::Banned if !seconds.is_empty() => [
+                "Too many requests came before they were due; retry in ",
                 seconds,
                 if seconds == "1" { " second." } else { " seconds." },
             ],

@@ -63,7 +63,7 @@
 //!   on-missing-key = "reject"    # reject | skip | share
 //!   status = 429                 # any 4xx or 5xx; default: 429, or 503 if everybody shares the key
 //!   # charge-on = [401, 403]     # only requests with an answer of one of these count; default: all do
-//!   # penalty = { refusals = 30, per = "1m", ban = "10m" }   # who is refused more often is banned for that long
+//!   # penalty = { refusals = 30, per = "1m", ban = "10m" }   # a key that comes too early more often is banned for that long
 //! ```
 //!
 //! The values of `[answer]` above are its defaults; see [`RateLimitFields`](crate::headers::RateLimitFields),

@@ -71,8 +71,10 @@ pub(super) fn build(
     }
     policy.validate().map_err(|error| {
         let cost_at = raw.cost.as_ref().map(Spanned::span);
+        let penalty_at = raw.penalty.as_ref().map(|penalty| penalty.refusals.span());
         match error {
             PolicyError::CostAboveBurst { .. } => source.error(&cost_at.unwrap_or(name_at), error),
+            PolicyError::PenaltyOnSharedKey { .. } => source.error(&penalty_at.unwrap_or(name_at), error),
             _ => source.error(&name_at, error),
         }
     })?;

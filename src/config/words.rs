@@ -36,7 +36,10 @@ pub(super) fn of(raw: &RawPolicy) -> String {
     }));
     if let Some(RawPenalty { refusals, per, ban }) = &raw.penalty {
         let (TimeText::Text(per), TimeText::Text(ban)) = (per.get_ref(), ban.get_ref());
-        parts.push(format!("banned for {ban} if refused more than {} times per {per}", refusals.get_ref()));
+        parts.push(format!(
+            "banned for {ban} after more than {} rejections per {per} that came too early",
+            refusals.get_ref()
+        ));
     }
     if raw.shadow {
         parts.push("only watching".to_owned());

@@ -191,7 +191,8 @@
 //! | the limit of a window | the counts stay |
 //! | the period of a window | what counts in the present window counts in the present one of the new period |
 //! | rate, capacity or `max_wait` of a queue | who waits keeps the order; who could not be let in now is refused, with the exact time to come again |
-//! | cost, condition, key, shadow, status, penalty | for requests that come from now on; bans stay |
+//! | cost, condition, key, shadow, status | for requests that come from now on |
+//! | penalty | a ban ends when it was said to, whatever the new length is; while there is no penalty, none is enforced |
 //! | the algorithm (bucket to window, say), or the store | all keys start anew: [`Replaced::started_anew`](crate::Replaced::started_anew) names the policy, and a warning is logged |
 //! | the name | a new policy; all keys start anew |
 //!

@@ -85,7 +85,7 @@
 //!
 //! A request is charged when it is admitted, before the service is called, and stays charged if the client goes away:
 //! opening and cancelling requests must not be free. A refusal costs nothing, so a client that hammers is readmitted as
-//! soon as one that waits. If that is not what you want, add a [penalty](crate::Policy::penalty): who is refused too
-//! often is banned for a while. (For guesses at a password, see [keys](super::keys#guesses), too.)
+//! soon as one that waits. If that is not what you want, add a [penalty](crate::Policy::penalty): a client that
+//! keeps sending before the advertised wait is over is banned for a while. (For guesses at a password, see [keys](super::keys#guesses), too.)
 //!
 //! Next: [which algorithm](super::choosing), [for whom](super::keys).

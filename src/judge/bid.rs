@@ -10,6 +10,7 @@ use crate::meter::Fate;
 use crate::partition::PartitionKey;
 use crate::policy::{MissingKey, Policy};
 use crate::rejection::Rejection;
+use crate::time::{Clock, Monotonic};
 
 /// A policy's claim on one request, and what came of it.
 pub(super) struct Bid {
@@ -22,8 +23,10 @@ pub(super) struct Bid {
     pub(super) shared: bool,
     /// Whether the limiter failed, and what this process knows alone decides.
     pub(super) guarded: bool,
-    /// Whether the key is banned, so that the limiter need not be asked.
-    pub(super) banned: bool,
+    /// For how much longer the key is banned, if it is.
+    pub(super) ban: Option<Duration>,
+    /// Whether its charge awaits the response.
+    pub(super) is_open: bool,
     pub(super) decision: Option<Decision>,
 }
 
@@ -56,11 +59,8 @@ pub(super) fn of(index: usize, policy: &Policy, head: &RequestHead<'_>) -> Resul
     };
     let patience = if policy.delays() { grpc::deadline(head) } else { None };
     let cost = policy.cost_of(head);
-    let mut bid = Bid { policy: index, key, cost, patience, shared, guarded: false, banned: false, decision: None };
-    if let Some(left) = policy.enforced_penalty().and_then(|penalty| penalty.left(&bid.key)) {
-        bid.ban(policy, left);
-    }
-    Ok(Some(bid))
+    let ban = policy.penalty_for(&key).and_then(|penalty| penalty.banned_for(&key));
+    Ok(Some(Bid { policy: index, key, cost, patience, shared, guarded: false, ban, is_open: false, decision: None }))
 }
 
 /// The key of requests without a key; or none, if they are not counted.
@@ -81,12 +81,45 @@ impl Bid {
         self.decision.is_some_and(|decision| !decision.is_allowed())
     }
 
-    /// Whoever is told of a shorter wait would come back to be refused.
+    /// Decides without charging, as far as that can be known at once.
+    pub(super) fn foresee(&mut self, policy: &Policy) {
+        self.decision = policy.limiter().peek_within(&self.key, self.cost, self.patience);
+        if let Some(ban) = self.ban {
+            self.impose(policy, ban);
+        }
+    }
+
+    /// Has a ban decide, beside the limiter.
     #[cold]
-    pub(super) fn ban(&mut self, policy: &Policy, left: Duration) {
-        let decision = self.decision.or_else(|| policy.limiter().peek(&self.key, 0));
-        let unknown = || Decision::allow(policy.limiter().max_cost().unwrap_or(0), 0);
-        self.decision = Some(decision.unwrap_or_else(unknown).banned_for(left));
-        self.banned = true;
+    fn impose(&mut self, policy: &Policy, ban: Duration) {
+        // A limiter that cannot be peeked at has told its wait with an earlier rejection.
+        let advised = || policy.penalty_for(&self.key)?.advised_for(&self.key);
+        let unknown = || Decision::deny(policy.limiter().max_cost().unwrap_or(0), 0, advised().or(Some(ban)));
+        self.decision = Some(self.decision.unwrap_or_else(unknown).banned_for(ban));
+        self.ban = Some(ban);
+    }
+
+    /// Notes that the limiter rejects this request: which may be one too many, or be caused by charges that are about to
+    /// be refunded.
+    #[cold]
+    pub(super) fn note_rejection(&mut self, policy: &Policy) {
+        if self.ban.is_some() {
+            return;
+        }
+        if policy.is_billed_later()
+            && let Some((refundable, soon)) = policy.open_charges().expected(&self.key, Monotonic.now())
+        {
+            self.decision = self.decision.map(|decision| {
+                let fits = u64::from(decision.remaining()).saturating_add(refundable) >= self.cost.into();
+                // What the final cost will be is not known, unless it is all or nothing; nor does a queue take back more than
+                // its last place.
+                let is_known = policy.is_all_or_nothing() && !policy.delays();
+                if fits && is_known { decision.wait_at_most(soon) } else { decision }
+            });
+            return;
+        }
+        if let Some(ban) = policy.penalty_for(&self.key).and_then(|penalty| penalty.note_rejection(&self.key)) {
+            self.impose(policy, ban);
+        }
     }
 }

@@ -15,8 +15,8 @@
 
 mod bid;
 mod charging;
+mod unsettled;
 
-use std::cmp::Ordering;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,16 +26,17 @@ use http::{Method, Response};
 
 use self::bid::{Bid, Bids};
 use self::charging::Charging;
+use self::unsettled::Unsettled;
 use crate::body::RejectionBody;
 use crate::decision::Check;
-use crate::head::{RequestHead, ResponseHead};
+use crate::head::RequestHead;
 use crate::headers::{Reading, Writer};
 use crate::meter::Fate;
 use crate::policy::Policy;
 use crate::rejection::Rejection;
 use crate::responder::Responder;
 use crate::time;
-use crate::told::{OpenBill, Told};
+use crate::told::Told;
 use crate::verdict::Verdict;
 
 /// What the services of a layer have in common.
@@ -75,7 +76,7 @@ impl Shared {
 
     #[cold]
     fn leave_open(self: &Arc<Self>, bids: &mut Bids) -> Told {
-        let bill = Charged { shared: Arc::clone(self), bids: std::mem::take(bids) };
+        let bill = Unsettled::new(Arc::clone(self), std::mem::take(bids));
         Told { open: Some(Box::new(bill)), ..Told::default() }
     }
 
@@ -144,7 +145,8 @@ fn judge_by_one(shared: &Arc<Shared>, policy: &Policy, head: &RequestHead<'_>) -
         Ok(None) => return Judgement::Decided(Ok(Told::default())),
         Err(rejection) => return Judgement::Decided(Err(rejection.into())),
     };
-    if bid.banned {
+    if bid.ban.is_some() {
+        bid.foresee(policy);
         return Judgement::Decided(Err(refuse(shared, std::slice::from_mut(&mut bid))));
     }
     match policy.limiter().check_within(&bid.key, bid.cost, bid.patience) {
@@ -175,9 +177,6 @@ fn judge_by_all(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Judgement {
             Err(rejection) => return Judgement::Decided(Err(rejection.into())),
         }
     }
-    if bids.iter().any(|bid| bid.banned) {
-        return Judgement::Decided(Err(refuse(shared, &mut bids)));
-    }
     // One reading of the clock for all policies, however often they are asked. Not across an await: the
     // guard is gone by then.
     let _held = time::hold();
@@ -188,15 +187,16 @@ fn judge_by_all(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Judgement {
 }
 
 /// The refusal that charging these bids would meet. A single one that is enforced is not peeked at: its
-/// charge is all or none by itself.
+/// charge is all or none by itself. Beside a ban all are, since the wait is the longest of all policies.
 fn foresee_refusal(shared: &Shared, bids: &mut Bids) -> Option<Refused> {
     let policies = &*shared.policies;
     let is_enforced = |bid: &Bid| !policies[bid.policy].is_shadow();
-    if bids.iter().filter(|bid| is_enforced(bid)).count() < 2 {
+    let is_banned = bids.iter().any(|bid| bid.ban.is_some());
+    if !is_banned && bids.iter().filter(|bid| is_enforced(bid)).count() < 2 {
         return None;
     }
     for bid in bids.iter_mut().filter(|bid| is_enforced(bid)) {
-        bid.decision = policies[bid.policy].limiter().peek_within(&bid.key, bid.cost, bid.patience);
+        bid.foresee(&policies[bid.policy]);
     }
     if bids.iter().any(Bid::is_refused) {
         return Some(refuse(shared, bids));
@@ -236,27 +236,42 @@ fn note(policies: &[Policy], bids: &[Bid], has_passed: bool) {
 }
 
 /// The rejection of bids of which at least one is refused, and none is charged (any more).
+///
+/// # Waits
+///
+/// The wait that is advertised is the longest of all policies that reject, their bans included, and none if no wait helps one
+/// of them. A request that is sent again after it, alone on its keys, is admitted. It is noted with every penalty: whoever
+/// comes sooner misbehaves, and nobody else.
 #[cold]
 fn refuse(shared: &Shared, bids: &mut [Bid]) -> Refused {
     let policies = &*shared.policies;
-    for bid in bids.iter_mut().filter(|bid| bid.is_refused() && !bid.banned) {
-        let policy = &policies[bid.policy];
-        if let Some(ban) = policy.enforced_penalty().and_then(|penalty| penalty.note_refusal(&bid.key)) {
-            bid.ban(policy, ban);
-        }
+    let is_refused = |bid: &&mut Bid| bid.is_refused() && !policies[bid.policy].is_shadow();
+    for bid in bids.iter_mut().filter(is_refused) {
+        bid.note_rejection(&policies[bid.policy]);
     }
     note(policies, bids, false);
-    // The policy that keeps the client out longest speaks for all; for ever, if no wait helps.
-    let wait = |bid: &&Bid| bid.decision.and_then(|decision| decision.retry_after()).unwrap_or(Duration::MAX);
+    // The policy that keeps the client out longest speaks for all; for ever, if no wait helps. Or one that has banned it,
+    // which the client should know.
+    let wait = |bid: &&Bid| {
+        let wait = bid.decision.and_then(|decision| decision.retry_after()).unwrap_or(Duration::MAX);
+        (bid.ban.is_some(), wait)
+    };
     let refused = bids.iter().filter(|bid| bid.is_refused() && !policies[bid.policy].is_shadow());
     // Of equals the first one, which `max_by_key` would not return.
     let longest = refused.rev().max_by_key(wait).expect("one is refused");
     // What one client did to be banned is nobody else's fault.
-    let banned = longest.banned;
+    let banned = longest.ban.is_some();
     let status = policies[longest.policy].refusal_status(longest.shared && !banned);
     let verdict = verdict_at_rest(policies, bids);
     let rejection =
         if banned { Rejection::banned(status, verdict) } else { Rejection::limit_exceeded(status, verdict) };
+    if let Some(wait) = rejection.retry_after() {
+        for bid in bids.iter_mut().filter(is_refused) {
+            if let Some(penalty) = policies[bid.policy].penalty_for(&bid.key) {
+                penalty.advise(&bid.key, wait);
+            }
+        }
+    }
     Refused { rejection, told: shared.tell(bids) }
 }
 
@@ -280,35 +295,4 @@ fn waited(policies: &[Policy], bids: &[Bid]) -> Option<Duration> {
 
 fn verdict(policies: &[Policy], bids: &[Bid]) -> Verdict {
     bids.iter().filter_map(|bid| bid.decision.map(|decision| (&policies[bid.policy], decision, bid.guarded))).collect()
-}
-
-/// Bids that were charged before it was known what their request costs.
-struct Charged {
-    shared: Arc<Shared>,
-    bids: Bids,
-}
-
-impl OpenBill for Charged {
-    /// In the reverse order of the charges: see [`Receipt`](crate::decision::Receipt).
-    fn settle(mut self: Box<Self>, response: &ResponseHead<'_>) -> Told {
-        for bid in self.bids.iter_mut().rev() {
-            let policy = &self.shared.policies[bid.policy];
-            let Some(decision) = bid.decision.filter(|decision| policy.is_billed_later() && decision.is_allowed())
-            else {
-                continue;
-            };
-            let cost = policy.final_cost(bid.cost, response);
-            match cost.cmp(&bid.cost) {
-                Ordering::Less => policy.limiter().give_back(&bid.key, bid.cost - cost, decision.receipt()),
-                // Of a store that fails nothing can be had now.
-                Ordering::Greater if bid.guarded => drop(policy.limiter().guard(&bid.key, cost - bid.cost, None)),
-                Ordering::Greater => policy.limiter().surcharge(&bid.key, cost - bid.cost),
-                Ordering::Equal => continue,
-            }
-            let estimate = || decision.recharged(bid.cost, cost);
-            bid.decision =
-                Some(policy.limiter().peek(&bid.key, 0).unwrap_or_else(estimate).with_delay(decision.delay()));
-        }
-        self.shared.tell(&self.bids)
-    }
 }

@@ -9,6 +9,8 @@ use super::redis::NodeHealth;
 pub struct Stats {
     /// The table in this process's memory that holds the budgets, if one does.
     pub table: Option<TableStats>,
+    /// The table of bans, if the policy has a [penalty](crate::Policy::penalty).
+    pub bans: Option<TableStats>,
     /// The servers that were heard of so far, if the budgets are there.
     #[cfg(feature = "redis")]
     pub nodes: Vec<NodeHealth>,
