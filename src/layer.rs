@@ -44,7 +44,10 @@ use crate::service::RateLimit;
 /// A gRPC or gRPC-Web client is answered [in gRPC](crate::grpc), by the same layer and from the same budget.
 ///
 /// A client that waits as long as either field says is admitted, if nobody else drew on its budget
-/// meanwhile. (Both stop at 24.8 days: beyond, clients' timers overflow.)
+/// meanwhile: they cover the limits of all policies of the layer, for the cost of this request, and their
+/// [bans](Policy::penalty). If no wait helps one of them, both are absent. (Both stop at 24.8 days: beyond, clients' timers
+/// overflow. A policy on Redis counts as far as this process knows, and charges [that may be refunded](Policy::charge_when)
+/// as refunded.)
 ///
 /// # Order of layers
 ///

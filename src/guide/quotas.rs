@@ -78,7 +78,7 @@
 //! ```
 //!
 //! Each request is [charged when it comes, and given back](crate::Policy::charge_when) if the answer is another; so
-//! nobody has more guesses under way than the limit allows. Take a window for that: a bucket may give back
+//! nobody has more guesses under way than the limit of a window allows. Take a window for that: a bucket may give back
 //! [too much](crate::Receipt) when answers come in another order than requests.
 //!
 //! # Who is charged when

@@ -1,0 +1,259 @@
+//! Attacks that no other file tests, and that `docs/threats.md`, which lists all of them, names tests that exist.
+
+use std::convert::Infallible;
+use std::fs;
+use std::future::ready;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use futures_util::FutureExt;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use metrics_exporter_prometheus::PrometheusBuilder;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::headers::RateLimitFields;
+use tower_sluice::key::{HeaderKey, PeerIp};
+use tower_sluice::store::MemoryStore;
+use tower_sluice::testing::Random;
+use tower_sluice::time::ManualClock;
+use tower_sluice::{Check, Limiter, MissingKey, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
+
+fn decide(limiter: &impl Limiter, key: &PartitionKey, cost: u32) -> tower_sluice::Decision {
+    match limiter.check(key, cost) {
+        Check::Ready(Ok(decision)) => decision,
+        other => unreachable!("memory answers at once: {other:?}"),
+    }
+}
+
+/// Keys of two words whose FxHash is one and the same: what an attacker sends to a table with an unkeyed hash.
+fn fx_collisions() -> impl Iterator<Item = PartitionKey> {
+    const K: u64 = 0x517c_c1b7_2722_0a95;
+    (0..100_000_u64).map(|first| {
+        let second = first.wrapping_mul(K).rotate_left(5) ^ 4_711;
+        PartitionKey::from([first.to_le_bytes(), second.to_le_bytes()].concat())
+    })
+}
+
+#[test]
+fn keys_that_collide_under_an_unkeyed_hash_push_no_key_out() {
+    let window = RateLimiter::new(
+        SlidingWindow::new(Quota::per_hour(1)),
+        MemoryStore::with_capacity(100_000).with_clock(ManualClock::new()),
+    );
+    let bucket = RateLimiter::new(
+        TokenBucket::new(Quota::per_hour(1)),
+        MemoryStore::with_capacity(100_000).with_clock(ManualClock::new()),
+    );
+    let limiters: [&dyn Fn(&PartitionKey) -> bool; 2] =
+        [&|key| decide(&window, key, 1).is_allowed(), &|key| decide(&bucket, key, 1).is_allowed()];
+    for admits in limiters {
+        let first = fx_collisions().filter(|key| admits(key)).count();
+        // Two keys share a slot with a probability of 3 in 10^8.
+        assert!(first >= 99_990, "{first} of 100,000 new keys");
+        assert_eq!(fx_collisions().filter(|key| admits(key)).count(), 0, "each is remembered");
+    }
+    assert_eq!((window.store().evicted_live(), bucket.store().evicted_live()), (0, 0));
+}
+
+/// In 64 bits of nanoseconds, 213,504 days are the most: a product that wraps makes the cost look small.
+#[test]
+fn costs_whose_time_wraps_64_bits_are_rejected() {
+    let quota = Quota::per_day(1);
+    let bucket = RateLimiter::in_memory(TokenBucket::new(quota.burst(10)));
+    let fixed = RateLimiter::in_memory(FixedWindow::new(quota));
+    let sliding = RateLimiter::in_memory(SlidingWindow::new(quota));
+    let key = PartitionKey::from("key");
+    for cost in [11, 213_503, 213_504, 213_505, 427_010, u32::MAX / 2, u32::MAX - 1, u32::MAX] {
+        for decision in [decide(&bucket, &key, cost), decide(&fixed, &key, cost), decide(&sliding, &key, cost)] {
+            assert!(!decision.is_allowed() && decision.retry_after().is_none(), "cost {cost}: {decision:?}");
+        }
+    }
+    assert!(decide(&bucket, &key, 10).is_allowed(), "nothing was charged");
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn keyed(key: &[u8], address: u32) -> Request<()> {
+    let mut request = Request::builder().header("x-api-key", key).body(()).unwrap();
+    let address = IpAddr::V4(Ipv4Addr::from_bits(address));
+    request.extensions_mut().insert(SocketAddr::new(address, 4_711));
+    request
+}
+
+/// A thousand API keys and addresses: none is in a response, in the log up to `info`, or in a metric, and there are no more
+/// series after the last than after the first.
+#[test]
+fn keys_appear_in_no_response_no_log_and_no_metric() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let metrics = recorder.handle();
+    let log = Log::default();
+    let subscriber = {
+        let log = log.clone();
+        tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_writer(move || log.clone()).finish()
+    };
+    let layer = RateLimitLayer::new([
+        Policy::new("per-key", TokenBucket::new(Quota::per_day(1))).key(HeaderKey::from_static("x-api-key")),
+        Policy::new("per-address", FixedWindow::new(Quota::per_day(2))).key(PeerIp::new()),
+    ])
+    .with_fields(RateLimitFields::draft11());
+    let service =
+        layer.layer(service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(Full::from("hello"))))));
+
+    let (mut said, mut secrets, mut series) = (Vec::new(), Vec::new(), 0);
+    let mut random = Random::new(7);
+    metrics::with_local_recorder(&recorder, || {
+        tracing::subscriber::with_default(subscriber, || {
+            for number in 0..1_000 {
+                let key = format!("sk-{:016x}", random.next());
+                // Not in the documentation's ranges, which texts might mention.
+                let address = 0x5d00_0000 + u32::try_from(random.below(1 << 20)).unwrap();
+                for _ in 0..3 {
+                    let response =
+                        service.clone().oneshot(keyed(key.as_bytes(), address)).now_or_never().unwrap().unwrap();
+                    let (parts, body) = response.into_parts();
+                    said.push(format!("{:?}", parts.headers).into_bytes());
+                    said.push(body.collect().now_or_never().unwrap().unwrap().to_bytes().to_vec());
+                }
+                secrets.extend([key, Ipv4Addr::from_bits(address).to_string()]);
+                layer.observe();
+                let now = metrics.render().lines().count();
+                if number == 0 {
+                    series = now;
+                }
+                assert_eq!(now, series, "another key, another series");
+            }
+        });
+    });
+    assert!(series > 5);
+    said.extend([metrics.render().into_bytes(), log.0.lock().unwrap().clone()]);
+    let said = said.concat();
+    let said = String::from_utf8_lossy(&said);
+    let found: Vec<_> = secrets.iter().filter(|secret| said.contains(secret.as_str())).collect();
+    assert!(found.is_empty(), "{found:?}");
+}
+
+/// The recipe of the guide: a budget by address further out for those without a valid key, the key's own within.
+#[test]
+fn a_flood_without_a_credential_leaves_the_owner_of_a_key_alone() {
+    let clock = ManualClock::new();
+    let timed =
+        |quota| Arc::new(RateLimiter::new(TokenBucket::new(quota), MemoryStore::default().with_clock(clock.clone())));
+    let attempts = RateLimitLayer::new(Policy::new("attempts", timed(Quota::per_second(50))).key(PeerIp::new()));
+    let own = RateLimitLayer::new(
+        Policy::new("per-key", timed(Quota::per_second(10)))
+            .key(HeaderKey::from_static("x-api-key"))
+            .on_missing_key(MissingKey::Reject),
+    );
+    let handler =
+        service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from("hello")))));
+    // What stands for authentication: only the key of the victim is known.
+    let authenticated = service_fn(move |request: Request<()>| {
+        let is_known = request.headers().get("x-api-key").is_some_and(|key| key == "victim");
+        let own = own.clone().layer(handler);
+        async move {
+            if is_known {
+                return Ok::<_, Infallible>(own.oneshot(request).await?.status().as_u16());
+            }
+            Ok(401)
+        }
+    });
+    let service = attempts.layer(service_fn(move |request| {
+        let answer = authenticated.clone().oneshot(request);
+        async move {
+            let status = answer.await?;
+            Ok::<_, Infallible>(Response::builder().status(status).body(Full::<bytes::Bytes>::default()).unwrap())
+        }
+    }));
+    let send = |key: &[u8], address| {
+        service.clone().oneshot(keyed(key, address)).now_or_never().unwrap().unwrap().status().as_u16()
+    };
+    let (mut served, mut guesses) = (0, 0);
+    for number in 0..10_000_u32 {
+        // A thousand guesses per second from one address, and five requests of the victim from another.
+        guesses += u32::from(send(format!("guess-{number}").as_bytes(), 1) == 401);
+        if number.is_multiple_of(200) {
+            served += u32::from(send(b"victim", 2) == 200);
+        }
+        clock.advance(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(served, 50, "all of the victim's");
+    assert!(guesses <= 50 + 500, "{guesses} guesses in ten seconds");
+}
+
+/// Charges that are refunded let nobody have more at one instant than twice the burst, less one, whatever is held open,
+/// for however long, and in whatever order it ends; and a burst if it ends in the order in which it came, or in reverse.
+#[test]
+fn refunds_of_charges_that_were_held_open_give_less_than_a_burst_beyond_the_burst() {
+    const BURST: u32 = 5;
+    let mut most = 0;
+    for seed in 0..20_000 {
+        let mut random = Random::new(seed);
+        let clock = ManualClock::new();
+        let bucket = RateLimiter::new(
+            TokenBucket::new(Quota::per_minute(5)),
+            MemoryStore::with_capacity(1).with_clock(clock.clone()),
+        );
+        let key = PartitionKey::from("address");
+        let mut open = Vec::new();
+        for _ in 0..random.below(60) {
+            match random.below(4) {
+                0 | 1 => open.extend(Some(decide(&bucket, &key, 1)).filter(tower_sluice::Decision::is_allowed)),
+                2 if !open.is_empty() => {
+                    let index = usize::try_from(random.below(open.len() as u64)).unwrap();
+                    bucket.give_back(&key, 1, open.swap_remove(index).receipt());
+                }
+                _ => clock.advance(std::time::Duration::from_secs(random.below(25))),
+            }
+        }
+        let mut guesses = 0;
+        loop {
+            if decide(&bucket, &key, 1).is_allowed() {
+                guesses += 1;
+            } else if open.is_empty() {
+                break;
+            } else {
+                let index = usize::try_from(random.below(open.len() as u64)).unwrap();
+                bucket.give_back(&key, 1, open.swap_remove(index).receipt());
+            }
+        }
+        most = most.max(guesses);
+        assert!(guesses < 2 * BURST, "seed {seed}: {guesses} at one instant");
+    }
+    assert!(most > BURST, "the worst of these is what the documentation states");
+}
+
+#[test]
+fn the_table_of_threats_names_tests_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let table = fs::read_to_string(root.join("docs/threats.md")).unwrap();
+    let rows: Vec<_> = table.lines().filter(|line| line.starts_with("| A")).collect();
+    let numbers: Vec<_> = rows.iter().map(|row| row[3..].split(' ').next().unwrap().parse::<u32>().unwrap()).collect();
+    assert_eq!(numbers, (1..=31).collect::<Vec<_>>());
+    for row in rows {
+        let tests = row.rsplit('|').nth(1).unwrap();
+        // `path/of/file.rs`: `test`, `test`; `another.rs`: `test`
+        for group in tests.split(';') {
+            let (file, names) = group.split_once(':').unwrap_or_else(|| panic!("no test: {row}"));
+            let file = file.trim().trim_matches('`');
+            let text = fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+            for name in names.split(',') {
+                let name = name.trim().trim_matches('`');
+                assert!(text.contains(&format!("fn {name}(")), "{file} has no `{name}`: {row}");
+            }
+        }
+    }
+}
