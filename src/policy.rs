@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use http::StatusCode;
+use smallvec::SmallVec;
 
 use crate::decision::{Decision, LimiterError};
 use crate::head::{RequestHead, ResponseHead};
@@ -45,6 +46,7 @@ pub struct Policy {
     bill: Option<Bill>,
     penalty: Option<Penalty>,
     when: Option<Condition>,
+    tier: Option<Tier>,
     shadow: bool,
     on_missing_key: MissingKey,
     on_failure: FailureMode,
@@ -64,6 +66,32 @@ struct Record {
 }
 
 type Condition = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
+
+/// The place of a policy among several of which exactly one applies to each request.
+struct Tier {
+    choose: Choose,
+    index: usize,
+}
+
+/// Returns the index of the policy that applies.
+pub(crate) type Choose = Arc<dyn Fn(&RequestHead<'_>) -> usize + Send + Sync>;
+
+/// What was chosen for one request, by the address of the [`Choose`] that was asked. Each is asked once per request: two
+/// answers could differ, and no policy would apply.
+#[derive(Default)]
+pub(crate) struct Choices(SmallVec<[(usize, usize); 1]>);
+
+impl Choices {
+    fn of(&mut self, choose: &Choose, head: &RequestHead<'_>) -> usize {
+        let address = Arc::as_ptr(choose).cast::<()>().addr();
+        if let Some((_, chosen)) = self.0.iter().find(|(known, _)| *known == address) {
+            return *chosen;
+        }
+        let chosen = choose(head);
+        self.0.push((address, chosen));
+        chosen
+    }
+}
 
 enum Cost {
     Fixed(u32),
@@ -127,6 +155,7 @@ impl Policy {
             bill: None,
             penalty: None,
             when: None,
+            tier: None,
             shadow: false,
             on_missing_key: MissingKey::default(),
             on_failure: FailureMode::default(),
@@ -220,12 +249,9 @@ impl Policy {
         self
     }
 
-    /// Adds a condition to the one that there may be.
-    pub(crate) fn and_when(mut self, condition: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
-        self.when = Some(match self.when.take() {
-            Some(first) => Box::new(move |head| first(head) && condition(head)),
-            None => Box::new(condition),
-        });
+    /// Applies the policy only to requests for which `choose` returns `index`, in addition to its [condition](Self::when).
+    pub(crate) fn chosen_by(mut self, choose: &Choose, index: usize) -> Self {
+        self.tier = Some(Tier { choose: Arc::clone(choose), index });
         self
     }
 
@@ -283,8 +309,11 @@ impl Policy {
         self.delays
     }
 
-    pub(crate) fn applies_to(&self, head: &RequestHead<'_>) -> bool {
-        self.when.as_ref().is_none_or(|condition| condition(head))
+    /// `choices` is kept from one policy to the next, for one request.
+    #[inline]
+    pub(crate) fn applies_to(&self, head: &RequestHead<'_>, choices: &mut Choices) -> bool {
+        self.tier.as_ref().is_none_or(|tier| choices.of(&tier.choose, head) == tier.index)
+            && self.when.as_ref().is_none_or(|condition| condition(head))
     }
 
     pub(crate) fn cost_of(&self, head: &RequestHead<'_>) -> u32 {
