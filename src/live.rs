@@ -1,5 +1,6 @@
 //! What the services of a layer go by, and how that is changed while they run.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
@@ -83,9 +84,10 @@ impl Enforceable {
         if policies.is_empty() {
             return Err(PolicyError::NoPolicy);
         }
-        for (i, policy) in policies.iter().enumerate() {
+        let mut names = HashSet::with_capacity(policies.len());
+        for policy in &policies {
             policy.validate()?;
-            if policies[..i].iter().any(|earlier| earlier.name() == policy.name()) {
+            if !names.insert(policy.name()) {
                 return Err(PolicyError::DuplicateName { name: policy.name().to_owned() });
             }
         }

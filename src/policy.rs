@@ -142,7 +142,7 @@ impl Policy {
     /// [`Limiter`].
     ///
     /// The name is what clients and dashboards see: letters, digits and ``!#$%&'*+-.^_`|~:/``, a
-    /// letter or `*` first. [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) checks it.
+    /// letter or `*` first, and 64 bytes at most. [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) checks it.
     pub fn new(name: impl Into<Arc<str>>, limiter: impl IntoLimiter) -> Self {
         let (name, limiter) = (name.into(), limiter.into_limiter());
         Self {
@@ -173,13 +173,18 @@ impl Policy {
         self
     }
 
-    /// What a request costs, in the quota's units; 1 unless set. Zero passes uncounted.
+    /// What a request costs, in the quota's units; 1 unless set.
+    ///
+    /// A constant cost of 0 would limit nothing, also with [`cost_after`](Self::cost_after): it is always admitted, and what
+    /// the response adds is only taken from what is left. [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new)
+    /// rejects it. To exempt some requests, use [`when`](Self::when) or [`cost_fn`](Self::cost_fn).
     pub fn cost(mut self, cost: u32) -> Self {
         self.cost = Cost::Fixed(cost);
         self
     }
 
-    /// What a request costs, by its head. A cost above the burst is refused, with no retry time.
+    /// What a request costs, by its head. A cost above the burst is refused, with no retry time. A request of cost 0 is
+    /// admitted and not counted.
     pub fn cost_fn(mut self, cost: impl Fn(&RequestHead<'_>) -> u32 + Send + Sync + 'static) -> Self {
         self.cost = Cost::PerRequest(Box::new(cost));
         self
@@ -475,8 +480,11 @@ impl Policy {
     /// What [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) refuses.
     pub(crate) fn validate(&self) -> Result<(), PolicyError> {
         let name = || self.name.to_string();
-        if !is_token(&self.name) {
+        if !is_token(&self.name) || self.name.len() > MAX_NAME {
             return Err(PolicyError::InvalidName { name: name() });
+        }
+        if matches!(self.cost, Cost::Fixed(0)) {
+            return Err(PolicyError::CostOfZero { name: name() });
         }
         match (&self.cost, self.limiter.max_cost()) {
             (Cost::Fixed(cost), Some(max)) if *cost > max => {
@@ -492,6 +500,9 @@ impl Policy {
         }
     }
 }
+
+/// The longest name of a policy, in bytes. It is in several fields of each response, and a label of each series.
+const MAX_NAME: usize = 64;
 
 /// A token of RFC 9651, section 3.3.4: a letter or `*`, then letters, digits and some punctuation.
 /// Needs no escaping in any header or log.
@@ -542,9 +553,14 @@ pub enum PolicyError {
         /// The name.
         name: String,
     },
-    /// The name cannot be written into header fields.
+    /// The name cannot be written into header fields, or has more than 64 bytes.
     InvalidName {
         /// The name.
+        name: String,
+    },
+    /// Every request would cost nothing, so that the policy would never reject one.
+    CostOfZero {
+        /// The policy's name.
         name: String,
     },
     /// Every request would cost more than can ever be admitted.
@@ -572,9 +588,19 @@ impl fmt::Display for PolicyError {
             Self::DuplicateName { name } => {
                 write!(f, "two policies are named `{name}`; give each a name of its own")
             }
-            Self::InvalidName { name } => write!(
+            Self::InvalidName { name } => {
+                let shown = name.char_indices().nth(MAX_NAME).map_or(&**name, |(end, _)| &name[..end]);
+                let rest = if shown.len() < name.len() { "…" } else { "" };
+                write!(
+                    f,
+                    "`{shown}{rest}` cannot be a policy's name; begin with a letter and write letters, digits and -_.:/ \
+                     only, {MAX_NAME} at most"
+                )
+            }
+            Self::CostOfZero { name } => write!(
                 f,
-                "`{name}` cannot be a policy's name; begin with a letter and write letters, digits and -_.:/ only"
+                "policy `{name}`: a cost of 0 limits nothing, whatever the response adds; charge at least 1 for a request, \
+                 or leave the policy out"
             ),
             Self::CostAboveBurst { name, cost, burst } => write!(
                 f,

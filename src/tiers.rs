@@ -63,11 +63,7 @@ impl<T: PartialEq + Send + Sync + 'static> Tiers<T> {
     /// If the plan has a policy already.
     #[track_caller]
     pub fn tier(mut self, plan: T, policy: Policy) -> Self {
-        assert!(
-            self.plans.iter().all(|other| *other != plan),
-            "policy `{}` is for a plan that has one",
-            policy.name()
-        );
+        assert!(self.plans.iter().all(|other| *other != plan), "policy `{}` is for a plan that has one", policy.name());
         self.plans.push(plan);
         self.policies.push(policy);
         self

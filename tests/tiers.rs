@@ -78,7 +78,9 @@ async fn a_plan_that_changes_while_a_request_is_judged_is_looked_up_once_and_one
         let lookups = Arc::clone(&lookups);
         move |_: &RequestHead<'_>| [Plan::Paid, Plan::Free][lookups.fetch_add(1, Relaxed) as usize % 2]
     };
-    let tiers = Tiers::new(plan_of, policy("others", 1)).tier(Plan::Free, policy("free", 2)).tier(Plan::Paid, policy("paid", 4));
+    let tiers = Tiers::new(plan_of, policy("others", 1))
+        .tier(Plan::Free, policy("free", 2))
+        .tier(Plan::Paid, policy("paid", 4));
     let layer = RateLimitLayer::new(tiers);
     let mut served = 0;
     for request in 1..=100 {

@@ -1,5 +1,6 @@
 //! A file that was edited while its layers run.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 
@@ -109,20 +110,13 @@ impl Config {
     ///
     /// As [`parse`](Self::parse), and if something changes that is fixed. Then nothing has changed.
     pub fn change(&mut self, file: &str, text: &str) -> Result<Changed, ConfigError> {
-        let source = Source { file, text };
-        let raw: RawConfig = toml::from_str(text).map_err(|error| source.syntax_error(&error))?;
+        let source = Source::new(file, text);
+        let raw: RawConfig = source.read()?;
         self.fixed.check(&source, &raw)?;
         // The layers have their answers, and keep them.
         let common = Common { client_ip: &self.client_ip, answer: Answer::default(), redis: self.redis.as_ref() };
         let drafts = common.read(&source, raw.route)?;
-        let mut places = Vec::new();
-        for draft in &drafts {
-            places.push(self.place_of(&source, draft)?);
-        }
-        if let Some((_, missing)) = self.routes.iter().enumerate().find(|(place, _)| !places.contains(place)) {
-            let problem = format_args!("the route of path `{}` is missing", missing.paths[0]);
-            return Err(restart(&source, &(text.len()..text.len()), problem));
-        }
+        let places = self.places_of(&source, &drafts)?;
 
         let mut fresh = Vec::new();
         for (place, draft) in places.into_iter().zip(drafts) {
@@ -136,13 +130,27 @@ impl Config {
         Ok(Changed { fresh })
     }
 
-    /// Which of the routes a draft is for.
-    fn place_of(&self, source: &Source<'_>, draft: &Draft) -> Result<usize, ConfigError> {
-        let place = self.routes.iter().position(|route: &Route| route.paths == draft.paths);
-        let Some(place) = place else {
-            return Err(restart(source, &draft.at, "these paths are not those of any route at the start"));
-        };
-        let route = &self.routes[place];
+    /// Which of the routes each draft is for. Each is for another one, and none is left.
+    fn places_of(&self, source: &Source<'_>, drafts: &[Draft]) -> Result<Vec<usize>, ConfigError> {
+        let mut left: HashMap<_, _> =
+            self.routes.iter().enumerate().map(|(place, route)| (&*route.paths, place)).collect();
+        let mut places = Vec::with_capacity(drafts.len());
+        for draft in drafts {
+            let Some(place) = left.remove(&*draft.paths) else {
+                return Err(restart(source, &draft.at, "these paths are not those of any route at the start"));
+            };
+            Self::check(source, &self.routes[place], draft)?;
+            places.push(place);
+        }
+        if let Some(place) = left.into_values().min() {
+            let problem = format_args!("the route of path `{}` is missing", self.routes[place].paths[0]);
+            return Err(restart(source, &source.end(), problem));
+        }
+        Ok(places)
+    }
+
+    /// Whether a route can become what is drafted for it.
+    fn check(source: &Source<'_>, route: &Route, draft: &Draft) -> Result<(), ConfigError> {
         if route.answer != draft.answer {
             return Err(restart(source, &draft.at, "the answer of this route is not what it was at the start"));
         }
@@ -153,6 +161,6 @@ impl Config {
             };
             return Err(restart(source, &draft.at, problem));
         }
-        Ok(place)
+        Ok(())
     }
 }

@@ -80,6 +80,7 @@
 
 mod answer;
 mod change;
+mod cure;
 mod error;
 mod key;
 mod policy;
@@ -97,6 +98,7 @@ use self::answer::Answer;
 use self::change::Fixed;
 use self::error::Source;
 use self::key::KeySpec;
+use self::policy::number;
 use self::raw::{RawAnswer, RawClientIp, RawConfig, RawRoute};
 use self::store::{Place, Redis};
 use crate::head::RequestHead;
@@ -170,8 +172,8 @@ impl Config {
     }
 
     fn read(file: &str, text: &str, redis: Option<&Redis>) -> Result<Self, ConfigError> {
-        let source = Source { file, text };
-        let raw: RawConfig = toml::from_str(text).map_err(|error| source.syntax_error(&error))?;
+        let source = Source::new(file, text);
+        let raw: RawConfig = source.read()?;
         let fixed = Fixed::of(&raw);
         let client_ip = match raw.client_ip {
             Some(raw) => client_ip(&source, raw.into_inner())?,
@@ -308,6 +310,11 @@ fn check_path(path: &str) -> Result<(), String> {
     for segment in rest.split('/') {
         let inner = segment.strip_prefix('{').and_then(|segment| segment.strip_suffix('}')).unwrap_or(segment);
         let named = inner.len() < segment.len();
+        if !inner.split('%').skip(1).all(begins_with_two_digits) {
+            return Err(format!(
+                "segment `{segment}` of path `{path}` cannot be matched; write % as %25, or two hexadecimal digits behind it"
+            ));
+        }
         // What a URI may contain literally (RFC 3986, section 3.3), less what routers take for patterns.
         let fits = |char: char| char.is_ascii_alphanumeric() || "-._~%!$&'()+,;=:@".contains(char);
         if !inner.chars().all(fits) || inner.starts_with(':') || (named && inner.is_empty()) {
@@ -319,20 +326,29 @@ fn check_path(path: &str) -> Result<(), String> {
     Ok(())
 }
 
+fn begins_with_two_digits(text: &str) -> bool {
+    text.as_bytes().first_chunk().is_some_and(|digits: &[u8; 2]| digits.iter().all(u8::is_ascii_hexdigit))
+}
+
 /// A path with its parameters' names left out: what a router must not see twice.
 fn skeleton(path: &str) -> String {
     let segments = path.split('/').map(|segment| if segment.starts_with('{') { "{}" } else { segment });
     segments.collect::<Vec<_>>().join("/")
 }
 
+/// More proxies than are ever in front of a server.
+const MAX_HOPS: u32 = 100;
+
 fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigError> {
     // Whichever of the three there is: a mistake in one is mostly a lack of another.
     let at = raw.source.as_ref().map(toml::Spanned::span);
     let at = at.or_else(|| raw.trusted.as_ref().map(toml::Spanned::span));
     let at = at.or_else(|| raw.hops.as_ref().map(toml::Spanned::span)).unwrap_or(0..0);
-    if let Some(hops) = raw.hops.as_ref().filter(|hops| *hops.get_ref() == 0) {
-        return Err(source.error(&hops.span(), "hops = 0 believes no proxy; write how many there are, or leave it out"));
-    }
+    let hops = raw.hops.map(|hops| match *hops.get_ref() {
+        0 => Err(source.error(&hops.span(), "hops = 0 believes no proxy; write how many there are, or leave it out")),
+        _ => number(source, "hops", 1..=MAX_HOPS, &hops),
+    });
+    let hops = hops.transpose()?.map(|hops| usize::try_from(hops).unwrap_or(usize::MAX));
     let ip_source = match raw.source.as_ref().map(|name| name.get_ref().as_str()) {
         None | Some("peer") => IpSource::Peer,
         Some("x-forwarded-for") => IpSource::XForwardedFor,
@@ -347,16 +363,17 @@ fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigEr
             }
         },
     };
-    let trusted = match (raw.trusted, raw.hops) {
+    let trusted = match (raw.trusted, hops) {
         (Some(ranges), hops) => {
             let at = ranges.span();
-            let ranges = TrustedProxies::ranges(ranges.into_inner()).map_err(|error| source.error(&at, error))?;
+            let ranges = TrustedProxies::ranges(ranges.into_inner());
+            let ranges = ranges.map_err(|error| source.error(&at, format_args!("trusted: {error}")))?;
             Some(match hops {
-                Some(hops) => ranges.and_count(hops.into_inner()),
+                Some(hops) => ranges.and_count(hops),
                 None => ranges,
             })
         }
-        (None, Some(hops)) => Some(TrustedProxies::count(hops.into_inner())),
+        (None, Some(hops)) => Some(TrustedProxies::count(hops)),
         (None, None) => None,
     };
     let client_ip = match (ip_source, trusted) {
@@ -371,13 +388,9 @@ fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigEr
         }
         (ip_source, Some(trusted)) => ClientIp::new(ip_source, trusted),
     };
-    match raw.ipv6_prefix {
-        None => Ok(client_ip),
-        Some(prefix) if (32..=128).contains(prefix.get_ref()) => Ok(client_ip.with_ipv6_prefix(prefix.into_inner())),
-        Some(prefix) => {
-            let problem =
-                format!("an IPv6 prefix of {} groups too much or does not exist; write 32 to 128", prefix.get_ref());
-            Err(source.error(&prefix.span(), problem))
-        }
-    }
+    let prefix = raw.ipv6_prefix.map(|prefix| number(source, "ipv6-prefix", 32..=128, &prefix)).transpose()?;
+    Ok(match prefix.and_then(|prefix| u8::try_from(prefix).ok()) {
+        Some(prefix) => client_ip.with_ipv6_prefix(prefix),
+        None => client_ip,
+    })
 }

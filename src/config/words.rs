@@ -31,7 +31,7 @@ pub(super) fn of(raw: &RawPolicy) -> String {
         Some(OneOrMany::Many(keys)) => format!("by {}", keys.join(" and ")),
     });
     parts.extend(raw.charge_on.as_ref().map(|statuses| {
-        let statuses: Vec<_> = statuses.get_ref().iter().map(u16::to_string).collect();
+        let statuses: Vec<_> = statuses.get_ref().iter().map(i64::to_string).collect();
         format!("for answers {} only", statuses.join(" and "))
     }));
     if let Some(RawPenalty { refusals, per, ban }) = &raw.penalty {
