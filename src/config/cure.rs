@@ -75,7 +75,8 @@ pub(super) fn reworded(text: &str, at: &Range<usize>, message: &str) -> String {
         let example = example_of(&found.child(field).name()).map(|(_, example)| format!("; add {field} = {example}"));
         return format!("missing field `{field}`{}", example.unwrap_or_default());
     }
-    if message.starts_with("unknown field ") {
+    // A date is a table to the parser, with a field that no file names.
+    if message.starts_with("unknown field ") && !is_known(&found.name()) {
         return message.to_owned();
     }
     let found = found.known();
