@@ -301,6 +301,10 @@ impl Policy {
         &self.name
     }
 
+    pub(crate) const fn shared_limiter(&self) -> &Arc<dyn Limiter> {
+        &self.limiter
+    }
+
     pub(crate) fn limiter(&self) -> &dyn Limiter {
         &*self.limiter
     }

@@ -10,6 +10,7 @@ use super::answer::Answer;
 use super::error::{ConfigError, Source};
 use super::raw::{RawAnswer, RawClientIp, RawConfig, RawRedis};
 use super::{Common, Config, Draft, Route};
+use crate::telemetry;
 
 /// What a file says that only a restart changes, but for its paths.
 pub(super) struct Fixed {
@@ -62,6 +63,7 @@ fn restart(source: &Source<'_>, at: &Range<usize>, problem: impl fmt::Display) -
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
     fresh: Vec<(String, String)>,
+    removed: Vec<(String, String)>,
 }
 
 impl Changed {
@@ -70,6 +72,13 @@ impl Changed {
     #[must_use]
     pub fn started_anew(&self) -> &[(String, String)] {
         &self.fresh
+    }
+
+    /// The policies that the new text does not have any more, each after the first path of its route. They are logged as
+    /// warnings: a file that was cut off may still make sense.
+    #[must_use]
+    pub fn removed(&self) -> &[(String, String)] {
+        &self.removed
     }
 }
 
@@ -118,16 +127,24 @@ impl Config {
         let drafts = common.read(&source, raw.route)?;
         let places = self.places_of(&source, &drafts)?;
 
-        let mut fresh = Vec::new();
+        let mut changed = Changed::default();
         for (place, draft) in places.into_iter().zip(drafts) {
             let route = &mut self.routes[place];
+            let path = route.paths[0].clone();
+            log_removed_fields(route, &draft);
             (route.line, route.keys, route.words) = (source.line(&draft.at), draft.keys, draft.words);
+            route.optional = draft.optional;
             if let (Some(layer), Some(policies)) = (&route.layer, draft.policies) {
                 let replaced = layer.handle().enforce(policies);
-                fresh.extend(replaced.started_anew().iter().map(|policy| (route.paths[0].clone(), policy.clone())));
+                let after_path = |policy: &String| (path.clone(), policy.clone());
+                changed.fresh.extend(replaced.started_anew().iter().map(after_path));
+                changed.removed.extend(replaced.removed().iter().map(after_path));
             }
         }
-        Ok(Changed { fresh })
+        for (path, policy) in &changed.removed {
+            telemetry::policy_removed(path, policy);
+        }
+        Ok(changed)
     }
 
     /// Which of the routes each draft is for. Each is for another one, and none is left.
@@ -162,5 +179,17 @@ impl Config {
             return Err(restart(source, &draft.at, problem));
         }
         Ok(())
+    }
+}
+
+/// Of policies that are still there.
+fn log_removed_fields(route: &Route, draft: &Draft) {
+    let after: HashMap<_, _> = draft.keys.iter().map(|(name, _)| name).zip(&draft.optional).collect();
+    for ((name, _), before) in route.keys.iter().zip(&route.optional) {
+        let Some(after) = after.get(name) else { continue };
+        let gone: Vec<_> = before.iter().copied().filter(|field| !after.contains(field)).collect();
+        if !gone.is_empty() {
+            telemetry::fields_removed(&route.paths[0], name, &gone.join(", "));
+        }
     }
 }

@@ -130,6 +130,7 @@ pub struct Route {
     layer: Option<RateLimitLayer>,
     keys: Vec<(String, KeySpec)>,
     words: Vec<String>,
+    optional: Vec<Vec<&'static str>>,
 }
 
 /// A `[[route]]` that was read, and is in order, but not in force.
@@ -142,6 +143,8 @@ struct Draft {
     policies: Option<Enforceable>,
     keys: Vec<(String, KeySpec)>,
     words: Vec<String>,
+    /// The optional fields of each policy that are set.
+    optional: Vec<Vec<&'static str>>,
 }
 
 /// What the routes of a file have in common.
@@ -196,6 +199,13 @@ impl Config {
         &self.client_ip
     }
 
+    /// Closes the queues of all routes, also those that a later [`change`](Self::change) brings: see
+    /// [`LimitsHandle::close`](crate::LimitsHandle::close). To be called when the server shuts down, before it waits for the
+    /// requests that are under way.
+    pub fn close(&self) {
+        self.routes.iter().filter_map(Route::layer).for_each(RateLimitLayer::close);
+    }
+
     /// The routes, as they stand in the file.
     #[must_use]
     pub fn routes(&self) -> &[Route] {
@@ -237,10 +247,10 @@ impl Route {
     }
 
     fn of(source: &Source<'_>, draft: Draft) -> Self {
-        let Draft { paths, at, answer, answers, policies, keys, words } = draft;
+        let Draft { paths, at, answer, answers, policies, keys, words, optional } = draft;
         let enforce = |policies| answers.apply_to(RateLimitLayer::of(policies)).with_route(paths[0].as_str());
         let layer = policies.map(enforce);
-        Self { paths, line: source.line(&at), answer, layer, keys, words }
+        Self { paths, line: source.line(&at), answer, layer, keys, words, optional }
     }
 }
 
@@ -280,10 +290,10 @@ impl Common<'_> {
             None => self.answer,
         };
 
-        let (mut policies, mut keys, mut words, mut names) = (Vec::new(), Vec::new(), Vec::new(), HashSet::new());
+        let (mut policies, mut keys, mut names) = (Vec::new(), Vec::new(), HashSet::new());
+        let (words, optional) = raw.policy.iter().map(|raw| (words::of(raw), words::optional_fields(raw))).unzip();
         for raw in raw.policy {
             let (name, name_at) = (raw.name.get_ref().clone(), raw.name.span());
-            words.push(words::of(&raw));
             let place = Place::of(source, &raw, &paths[0], self.redis)?;
             let (policy, key) = policy::build(source, raw, self.client_ip, place)?;
             if !names.insert(name.clone()) {
@@ -298,7 +308,8 @@ impl Common<'_> {
             // Each policy and their names were checked where their lines are known.
             Some(Enforceable::new(policies).map_err(|error| source.error(&at, error))?)
         };
-        Ok(Draft { paths, at, answer: raw.answer.map(toml::Spanned::into_inner), answers, policies, keys, words })
+        let answer = raw.answer.map(toml::Spanned::into_inner);
+        Ok(Draft { paths, at, answer, answers, policies, keys, words, optional })
     }
 }
 

@@ -37,12 +37,12 @@ pub(super) fn build(
     };
     let mut policy = Policy::new(raw.name.into_inner(), limiter)
         .key(key.extractor(client_ip))
-        .on_missing_key(match raw.on_missing_key {
+        .on_missing_key(match raw.on_missing_key.unwrap_or_default() {
             OnMissingKey::Reject => MissingKey::Reject,
             OnMissingKey::Skip => MissingKey::Skip,
             OnMissingKey::Share => MissingKey::Share,
         })
-        .on_failure(match raw.on_store_error {
+        .on_failure(match raw.on_store_error.unwrap_or_default() {
             OnStoreError::Allow => FailureMode::Allow,
             OnStoreError::Deny => FailureMode::Deny,
             OnStoreError::LocalGuard => FailureMode::LocalGuard,

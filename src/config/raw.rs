@@ -67,12 +67,9 @@ pub(super) struct RawPolicy {
     pub(super) cost: Option<Spanned<i64>>,
     #[serde(default)]
     pub(super) shadow: bool,
-    #[serde(default)]
     pub(super) store: Option<Spanned<StoreName>>,
-    #[serde(default)]
-    pub(super) on_store_error: OnStoreError,
-    #[serde(default)]
-    pub(super) on_missing_key: OnMissingKey,
+    pub(super) on_store_error: Option<OnStoreError>,
+    pub(super) on_missing_key: Option<OnMissingKey>,
     pub(super) status: Option<Spanned<i64>>,
     pub(super) charge_on: Option<Spanned<Vec<i64>>>,
     pub(super) penalty: Option<RawPenalty>,
