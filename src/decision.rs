@@ -318,20 +318,33 @@ pub struct LimiterError(Arc<Failure>);
 // Behind a pointer: a `Check` is returned by value, and seldom holds one.
 struct Failure {
     reason: String,
+    is_closed: bool,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
 impl LimiterError {
     /// An error that says `reason`.
     pub fn new(reason: impl Into<String>) -> Self {
-        Self(Arc::new(Failure { reason: reason.into(), source: None }))
+        Self(Arc::new(Failure { reason: reason.into(), is_closed: false, source: None }))
+    }
+
+    /// The answer of a limiter that was [closed](crate::Limiter::close), which says `reason`. It is no failure: a layer answers
+    /// 503 whatever its policy does on failures, and neither counts it nor logs it as one.
+    pub fn closed(reason: impl Into<String>) -> Self {
+        Self(Arc::new(Failure { reason: reason.into(), is_closed: true, source: None }))
+    }
+
+    /// Whether the limiter was [closed](Self::closed).
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.0.is_closed
     }
 
     /// Adds what went wrong underneath.
     #[must_use]
     pub fn with_source(self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        let reason = self.0.reason.clone();
-        Self(Arc::new(Failure { reason, source: Some(source.into()) }))
+        let Failure { reason, is_closed, .. } = &*self.0;
+        Self(Arc::new(Failure { reason: reason.clone(), is_closed: *is_closed, source: Some(source.into()) }))
     }
 }
 

@@ -115,6 +115,12 @@ impl RateLimitLayer {
         LimitsHandle::new(Arc::clone(&self.view.limits))
     }
 
+    /// Rejects, with 503, all requests that wait for a turn in a queue of this layer, and all that come to one from now on: see
+    /// [`LimitsHandle::close`].
+    pub fn close(&self) {
+        self.view.limits.close();
+    }
+
     fn set(self, set: impl FnOnce(&mut Settings)) -> Self {
         Self { view: self.view.with(set) }
     }
@@ -208,7 +214,7 @@ impl RateLimitLayer {
     ///
     /// | `tower_sluice_rate_limiting_…` | labels, with `route` and `policy` | |
     /// |---|---|---|
-    /// | `requests_total` | `result` | `allowed`, `delayed` (after it waited), `denied`, `shadow-denied` (passed), `skipped` (the policy did not apply), `no-key` (refused for want of one), `store-error` (passed uncounted, or answered 503, as its [`FailureMode`](crate::FailureMode) says), `cancelled` (the client left before a decision, or its turn) |
+    /// | `requests_total` | `result` | `allowed`, `delayed` (after it waited), `denied`, `shadow-denied` (passed), `skipped` (the policy did not apply), `no-key` (refused for want of one), `store-error` (passed uncounted, or answered 503, as its [`FailureMode`](crate::FailureMode) says; or its queue was [closed](Self::close)), `cancelled` (the client left before a decision, or its turn) |
     /// | `limiter_failures_total` | | requests whose limiter failed, also those that the local guard decided |
     /// | `queued_requests` | | requests that wait now |
     /// | `request_time_in_queue_seconds` | `result`: `delayed`, `cancelled` | histogram of waits |

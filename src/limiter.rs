@@ -119,6 +119,12 @@ pub trait Limiter: Send + Sync + 'static {
         None
     }
 
+    /// Rejects all requests that wait for a turn, and all that come from now on, with [`LimiterError::closed`](crate::LimiterError::closed). For the end of
+    /// a server, which would otherwise wait for its queue. It cannot be undone; a second call does nothing.
+    ///
+    /// By default it does nothing, which is right for limiters that answer at once.
+    fn close(&self) {}
+
     /// Whether [`check`](Self::check) may hold a request back until its turn. Such limiters are
     /// asked last, so that nobody waits only to be refused by another policy.
     fn delays(&self) -> bool {
@@ -194,6 +200,10 @@ impl<L: Limiter + ?Sized> Limiter for Arc<L> {
 
     fn as_any(&self) -> Option<&dyn Any> {
         (**self).as_any()
+    }
+
+    fn close(&self) {
+        (**self).close();
     }
 
     fn delays(&self) -> bool {

@@ -1,5 +1,6 @@
 //! What the services of a layer go by, and how that is changed while they run.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
@@ -7,6 +8,7 @@ use arc_swap::{ArcSwap, Guard};
 
 use crate::headers::{RateLimitFields, Writer};
 use crate::judge::Shared;
+use crate::limiter::Limiter;
 use crate::policy::{IntoPolicies, Policy, PolicyError};
 use crate::responder::Responder;
 use crate::telemetry;
@@ -83,9 +85,10 @@ impl Enforceable {
         if policies.is_empty() {
             return Err(PolicyError::NoPolicy);
         }
-        for (i, policy) in policies.iter().enumerate() {
+        let mut names = HashSet::with_capacity(policies.len());
+        for policy in &policies {
             policy.validate()?;
-            if policies[..i].iter().any(|earlier| earlier.name() == policy.name()) {
+            if !names.insert(policy.name()) {
                 return Err(PolicyError::DuplicateName { name: policy.name().to_owned() });
             }
         }
@@ -99,7 +102,15 @@ impl Enforceable {
 pub(crate) struct Limits {
     in_force: ArcSwap<InForce>,
     /// Held by whoever replaces what is in force.
-    change: Mutex<()>,
+    past: Mutex<Past>,
+}
+
+/// What was in force before.
+#[derive(Default)]
+struct Past {
+    is_closed: bool,
+    /// Those that are still in use: requests may wait in them.
+    limiters: Vec<Weak<dyn Limiter>>,
 }
 
 /// Never changed, only replaced.
@@ -119,7 +130,7 @@ impl InForce {
 impl Limits {
     fn new(policies: Enforceable) -> Arc<Self> {
         let in_force = InForce { policies: policies.0.into(), views: Vec::new() };
-        Arc::new(Self { in_force: ArcSwap::from_pointee(in_force), change: Mutex::new(()) })
+        Arc::new(Self { in_force: ArcSwap::from_pointee(in_force), past: Mutex::default() })
     }
 
     /// Writes to nothing that another thread reads, unless it runs out of slots of its own.
@@ -129,7 +140,7 @@ impl Limits {
     }
 
     fn enrol(&self, view: &Arc<View>) -> usize {
-        self.edit(|before| {
+        self.edit(|before, _| {
             let mut views = before.views.clone();
             let rendered = (Arc::downgrade(view), view.settings.with(&before.policies));
             let number = views.iter().position(|(view, _)| view.strong_count() == 0).unwrap_or(views.len());
@@ -142,7 +153,10 @@ impl Limits {
     }
 
     pub(crate) fn replace(&self, policies: Enforceable) -> Replaced {
-        self.edit(|before| {
+        let (replaced, is_closed) = self.edit(|before, past| {
+            let gone = before.policies.iter().map(|policy| Arc::downgrade(policy.shared_limiter()));
+            past.limiters.retain(|limiter| limiter.strong_count() > 0);
+            past.limiters.extend(gone);
             let (mut policies, mut fresh) = (policies.0, Vec::new());
             let route = before.policies.iter().find_map(|policy| policy.meter().route());
             for policy in &mut policies {
@@ -154,21 +168,42 @@ impl Limits {
                     fresh.push(policy.name().to_owned());
                 }
             }
-            let policies = policies.into();
+            let policies: Arc<[Policy]> = policies.into();
+            let names: HashSet<_> = policies.iter().map(Policy::name).collect();
+            let removed = before.policies.iter().map(Policy::name).filter(|name| !names.contains(name));
+            let replaced = Replaced { fresh, removed: removed.map(str::to_owned).collect() };
             let render = |(view, _): &(Weak<View>, _)| {
                 // Of one that is gone nothing is kept.
                 let settings = view.upgrade().map_or_else(Settings::default, |view| view.settings.clone());
                 (Weak::clone(view), settings.with(&policies))
             };
             let views = before.views.iter().map(render).collect();
-            (InForce { policies, views }, Replaced { fresh })
-        })
+            drop(names);
+            (InForce { policies, views }, (replaced, past.is_closed))
+        });
+        if is_closed {
+            self.close();
+        }
+        replaced
     }
 
-    fn edit<R>(&self, edit: impl FnOnce(&InForce) -> (InForce, R)) -> R {
+    /// Closes all limiters that are, were or will be in force.
+    pub(crate) fn close(&self) {
+        let limiters: Vec<_> = {
+            let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+            past.is_closed = true;
+            let in_force = self.in_force.load();
+            let present = in_force.policies.iter().map(|policy| Arc::clone(policy.shared_limiter()));
+            present.chain(past.limiters.iter().filter_map(Weak::upgrade)).collect()
+        };
+        // Without the lock, since a limiter wakes tasks: foreign code.
+        limiters.iter().for_each(|limiter| limiter.close());
+    }
+
+    fn edit<R>(&self, edit: impl FnOnce(&InForce, &mut Past) -> (InForce, R)) -> R {
         // It guards what is replaced at once.
-        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
-        let (after, result) = edit(&self.in_force.load());
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let (after, result) = edit(&self.in_force.load(), &mut past);
         self.in_force.store(Arc::new(after));
         result
     }
@@ -249,6 +284,21 @@ impl LimitsHandle {
         Enforceable::new(policies).map(|policies| self.limits.replace(policies))
     }
 
+    /// Rejects, with 503, all requests that wait for a turn in a queue of this layer (a
+    /// [`LeakyQueue`](crate::LeakyQueue), a `RedisQueue`, or a limiter of your own that implements
+    /// [`Limiter::close`]), and all that come to one from now on. To be called when the server shuts down, before it waits for
+    /// the requests that are under way: it would wait for the whole queue otherwise.
+    ///
+    /// Other policies go on: a bucket decides as before. What is closed stays closed, and so does each queue that comes by a
+    /// later change. A queue that is in several layers is closed for all of them, also if it was replaced here meanwhile.
+    /// A second call does nothing.
+    ///
+    /// A rejection for this reason is neither counted nor logged as a failure of the limiter, and
+    /// [`FailureMode`](crate::FailureMode) has no say in it.
+    pub fn close(&self) {
+        self.limits.close();
+    }
+
     #[cfg(feature = "config")]
     pub(crate) fn enforce(&self, policies: Enforceable) -> Replaced {
         self.limits.replace(policies)
@@ -265,6 +315,7 @@ impl fmt::Debug for LimitsHandle {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replaced {
     fresh: Vec<String>,
+    removed: Vec<String>,
 }
 
 impl Replaced {
@@ -273,6 +324,12 @@ impl Replaced {
     #[must_use]
     pub fn started_anew(&self) -> &[String] {
         &self.fresh
+    }
+
+    /// The policies that were there before, and are not any more.
+    #[must_use]
+    pub fn removed(&self) -> &[String] {
+        &self.removed
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use http::StatusCode;
+use smallvec::SmallVec;
 
 use crate::decision::{Decision, LimiterError};
 use crate::head::{RequestHead, ResponseHead};
@@ -48,6 +49,7 @@ pub struct Policy {
     /// Bans of a penalty that this policy had before a live change took it away, for one that may come back.
     former_bans: Option<Arc<PenaltyRecord>>,
     when: Option<Condition>,
+    tier: Option<Tier>,
     shadow: bool,
     on_missing_key: MissingKey,
     on_failure: FailureMode,
@@ -69,6 +71,32 @@ struct Record {
 }
 
 type Condition = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
+
+/// The place of a policy among several of which exactly one applies to each request.
+struct Tier {
+    choose: Choose,
+    index: usize,
+}
+
+/// Returns the index of the policy that applies.
+pub(crate) type Choose = Arc<dyn Fn(&RequestHead<'_>) -> usize + Send + Sync>;
+
+/// What was chosen for one request, by the address of the [`Choose`] that was asked. Each is asked once per request: two
+/// answers could differ, and no policy would apply.
+#[derive(Default)]
+pub(crate) struct Choices(SmallVec<[(usize, usize); 1]>);
+
+impl Choices {
+    fn of(&mut self, choose: &Choose, head: &RequestHead<'_>) -> usize {
+        let address = Arc::as_ptr(choose).cast::<()>().addr();
+        if let Some((_, chosen)) = self.0.iter().find(|(known, _)| *known == address) {
+            return *chosen;
+        }
+        let chosen = choose(head);
+        self.0.push((address, chosen));
+        chosen
+    }
+}
 
 enum Cost {
     Fixed(u32),
@@ -119,7 +147,7 @@ impl Policy {
     /// [`Limiter`].
     ///
     /// The name is what clients and dashboards see: letters, digits and ``!#$%&'*+-.^_`|~:/``, a
-    /// letter or `*` first. [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) checks it.
+    /// letter or `*` first, and 64 bytes at most. [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) checks it.
     pub fn new(name: impl Into<Arc<str>>, limiter: impl IntoLimiter) -> Self {
         let (name, limiter) = (name.into(), limiter.into_limiter());
         Self {
@@ -133,6 +161,7 @@ impl Policy {
             penalty: None,
             former_bans: None,
             when: None,
+            tier: None,
             shadow: false,
             on_missing_key: MissingKey::default(),
             on_failure: FailureMode::default(),
@@ -150,13 +179,18 @@ impl Policy {
         self
     }
 
-    /// What a request costs, in the quota's units; 1 unless set. Zero passes uncounted.
+    /// What a request costs, in the quota's units; 1 unless set.
+    ///
+    /// A constant cost of 0 would limit nothing, also with [`cost_after`](Self::cost_after): it is always admitted, and what
+    /// the response adds is only taken from what is left. [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new)
+    /// rejects it. To exempt some requests, use [`when`](Self::when) or [`cost_fn`](Self::cost_fn).
     pub fn cost(mut self, cost: u32) -> Self {
         self.cost = Cost::Fixed(cost);
         self
     }
 
-    /// What a request costs, by its head. A cost above the burst is refused, with no retry time.
+    /// What a request costs, by its head. A cost above the burst is refused, with no retry time. A request of cost 0 is
+    /// admitted and not counted.
     pub fn cost_fn(mut self, cost: impl Fn(&RequestHead<'_>) -> u32 + Send + Sync + 'static) -> Self {
         self.cost = Cost::PerRequest(Box::new(cost));
         self
@@ -239,12 +273,9 @@ impl Policy {
         self
     }
 
-    /// Adds a condition to the one that there may be.
-    pub(crate) fn and_when(mut self, condition: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
-        self.when = Some(match self.when.take() {
-            Some(first) => Box::new(move |head| first(head) && condition(head)),
-            None => Box::new(condition),
-        });
+    /// Applies the policy only to requests for which `choose` returns `index`, in addition to its [condition](Self::when).
+    pub(crate) fn chosen_by(mut self, choose: &Choose, index: usize) -> Self {
+        self.tier = Some(Tier { choose: Arc::clone(choose), index });
         self
     }
 
@@ -289,6 +320,10 @@ impl Policy {
         &self.name
     }
 
+    pub(crate) const fn shared_limiter(&self) -> &Arc<dyn Limiter> {
+        &self.limiter
+    }
+
     pub(crate) fn limiter(&self) -> &dyn Limiter {
         &*self.limiter
     }
@@ -302,8 +337,11 @@ impl Policy {
         self.delays
     }
 
-    pub(crate) fn applies_to(&self, head: &RequestHead<'_>) -> bool {
-        self.when.as_ref().is_none_or(|condition| condition(head))
+    /// `choices` is kept from one policy to the next, for one request.
+    #[inline]
+    pub(crate) fn applies_to(&self, head: &RequestHead<'_>, choices: &mut Choices) -> bool {
+        self.tier.as_ref().is_none_or(|tier| choices.of(&tier.choose, head) == tier.index)
+            && self.when.as_ref().is_none_or(|condition| condition(head))
     }
 
     pub(crate) fn cost_of(&self, head: &RequestHead<'_>) -> u32 {
@@ -487,8 +525,11 @@ impl Policy {
     /// What [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) refuses.
     pub(crate) fn validate(&self) -> Result<(), PolicyError> {
         let name = || self.name.to_string();
-        if !is_token(&self.name) {
+        if !is_token(&self.name) || self.name.len() > MAX_NAME {
             return Err(PolicyError::InvalidName { name: name() });
+        }
+        if matches!(self.cost, Cost::Fixed(0)) {
+            return Err(PolicyError::CostOfZero { name: name() });
         }
         match (&self.cost, self.limiter.max_cost()) {
             (Cost::Fixed(cost), Some(max)) if *cost > max => {
@@ -507,6 +548,9 @@ impl Policy {
         }
     }
 }
+
+/// The longest name of a policy, in bytes. It is in several fields of each response, and a label of each series.
+const MAX_NAME: usize = 64;
 
 /// A token of RFC 9651, section 3.3.4: a letter or `*`, then letters, digits and some punctuation.
 /// Needs no escaping in any header or log.
@@ -557,9 +601,14 @@ pub enum PolicyError {
         /// The name.
         name: String,
     },
-    /// The name cannot be written into header fields.
+    /// The name cannot be written into header fields, or has more than 64 bytes.
     InvalidName {
         /// The name.
+        name: String,
+    },
+    /// Every request would cost nothing, so that the policy would never reject one.
+    CostOfZero {
+        /// The policy's name.
         name: String,
     },
     /// Every request would cost more than can ever be admitted.
@@ -592,9 +641,19 @@ impl fmt::Display for PolicyError {
             Self::DuplicateName { name } => {
                 write!(f, "two policies are named `{name}`; give each a name of its own")
             }
-            Self::InvalidName { name } => write!(
+            Self::InvalidName { name } => {
+                let shown = name.char_indices().nth(MAX_NAME).map_or(&**name, |(end, _)| &name[..end]);
+                let rest = if shown.len() < name.len() { "…" } else { "" };
+                write!(
+                    f,
+                    "`{shown}{rest}` cannot be a policy's name; begin with a letter and write letters, digits and -_.:/ \
+                     only, {MAX_NAME} at most"
+                )
+            }
+            Self::CostOfZero { name } => write!(
                 f,
-                "`{name}` cannot be a policy's name; begin with a letter and write letters, digits and -_.:/ only"
+                "policy `{name}`: a cost of 0 limits nothing, whatever the response adds; charge at least 1 for a request, \
+                 or leave the policy out"
             ),
             Self::CostAboveBurst { name, cost, burst } => write!(
                 f,

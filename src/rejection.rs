@@ -34,7 +34,7 @@ pub enum Reason {
     AmbiguousKey,
     /// The server is not set up to tell clients apart. Its operator's fault; see the log.
     Misconfigured,
-    /// A limiter could not decide, and its policy denies then.
+    /// A limiter could not decide, and its policy denies then; or it was [closed](crate::Limiter::close).
     LimiterFailed,
 }
 
@@ -68,8 +68,13 @@ impl Rejection {
         Self { reason, status, detail, wait: None, verdict: Verdict::default() }
     }
 
-    pub(crate) fn limiter_failed(policy: &Policy, verdict: Verdict) -> Self {
-        let detail = format!("The rate limit `{}` cannot be checked at the moment.", policy.name()).into();
+    pub(crate) fn limiter_failed(policy: &Policy, is_closed: bool, verdict: Verdict) -> Self {
+        let problem = if is_closed {
+            "lets nobody wait any more, since it was closed"
+        } else {
+            "cannot be checked at the moment"
+        };
+        let detail = format!("The rate limit `{}` {problem}.", policy.name()).into();
         Self {
             reason: Reason::LimiterFailed,
             status: StatusCode::SERVICE_UNAVAILABLE,

@@ -27,6 +27,17 @@ mod with_tracing {
         tracing::warn!(target: TARGET, policy, "policies replaced: this one cannot go on from what its keys have used, and they start anew");
     }
 
+    /// By a reload of a configuration: a file that was cut off may still make sense.
+    #[cfg(feature = "config")]
+    pub(crate) fn policy_removed(route: &str, policy: &str) {
+        tracing::warn!(target: TARGET, route, policy, "the configuration was changed, and a policy removed: it is not enforced any more");
+    }
+
+    #[cfg(feature = "config")]
+    pub(crate) fn fields_removed(route: &str, policy: &str, fields: &str) {
+        tracing::warn!(target: TARGET, route, policy, fields, "the configuration was changed, and fields of a policy removed: their defaults hold");
+    }
+
     pub(crate) fn limiter_recovered(policy: &str) {
         tracing::warn!(target: TARGET, policy, "limiter recovered");
     }
@@ -167,6 +178,10 @@ mod without_tracing {
     pub(crate) fn misconfigured(_policy: &str, _problem: &str) {}
     pub(crate) fn limiter_failed(_policy: &str, _error: &LimiterError, _requests: &str) {}
     pub(crate) fn started_anew(_policy: &str) {}
+    #[cfg(feature = "config")]
+    pub(crate) fn policy_removed(_route: &str, _policy: &str) {}
+    #[cfg(feature = "config")]
+    pub(crate) fn fields_removed(_route: &str, _policy: &str, _fields: &str) {}
     pub(crate) fn limiter_recovered(_policy: &str) {}
     pub(crate) fn note_response(_has_cors_fields: impl FnOnce() -> bool) {}
     pub(crate) fn rejection_body_failed(_error: &dyn Display) {}

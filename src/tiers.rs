@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::head::RequestHead;
-use crate::policy::{IntoPolicies, Policy};
+use crate::policy::{Choose, IntoPolicies, Policy};
 
 /// Policies of which one applies to each request, by the plan of its user.
 ///
@@ -37,38 +37,35 @@ use crate::policy::{IntoPolicies, Policy};
 ///
 /// # Cost
 ///
-/// The plan is looked up once for each tier that a request does not belong to, and for its own.
+/// The plan is looked up once per request. Exactly one policy is chosen, also if the plan changes meanwhile.
 #[must_use]
 pub struct Tiers<T> {
     plan_of: PlanOf<T>,
-    plans: Vec<Arc<T>>,
+    plans: Vec<T>,
     policies: Vec<Policy>,
     otherwise: Policy,
 }
 
-type PlanOf<T> = Arc<dyn Fn(&RequestHead<'_>) -> T + Send + Sync>;
+type PlanOf<T> = Box<dyn Fn(&RequestHead<'_>) -> T + Send + Sync>;
 
 impl<T: PartialEq + Send + Sync + 'static> Tiers<T> {
-    /// Requests are judged by the policy of the [tier](Self::tier) that `plan_of` tells, and by `otherwise` if that has none.
+    /// Requests are judged by the policy of the [tier](Self::tier) that `plan_of` returns, and by `otherwise` if there is no
+    /// such tier.
     pub fn new(plan_of: impl Fn(&RequestHead<'_>) -> T + Send + Sync + 'static, otherwise: Policy) -> Self {
-        Self { plan_of: Arc::new(plan_of), plans: Vec::new(), policies: Vec::new(), otherwise }
+        Self { plan_of: Box::new(plan_of), plans: Vec::new(), policies: Vec::new(), otherwise }
     }
 
-    /// The policy of a plan. A condition that it has holds as well.
+    /// The policy of a plan. If it has a [condition](Policy::when) that a request of this plan does not meet, no policy applies
+    /// to that request.
     ///
     /// # Panics
     ///
-    /// If the plan has one already.
+    /// If the plan has a policy already.
     #[track_caller]
     pub fn tier(mut self, plan: T, policy: Policy) -> Self {
-        assert!(
-            self.plans.iter().all(|other| **other != plan),
-            "policy `{}` is for a plan that has one",
-            policy.name()
-        );
-        let (plan, plan_of) = (Arc::new(plan), Arc::clone(&self.plan_of));
-        self.plans.push(Arc::clone(&plan));
-        self.policies.push(policy.and_when(move |head| plan_of(head) == *plan));
+        assert!(self.plans.iter().all(|other| *other != plan), "policy `{}` is for a plan that has one", policy.name());
+        self.plans.push(plan);
+        self.policies.push(policy);
         self
     }
 }
@@ -76,11 +73,13 @@ impl<T: PartialEq + Send + Sync + 'static> Tiers<T> {
 impl<T: PartialEq + Send + Sync + 'static> IntoPolicies for Tiers<T> {
     fn into_policies(self) -> Vec<Policy> {
         let Self { plan_of, plans, mut policies, otherwise } = self;
-        policies.push(otherwise.and_when(move |head| {
+        policies.push(otherwise);
+        let choose: Choose = Arc::new(move |head| {
             let plan = plan_of(head);
-            plans.iter().all(|other| **other != plan)
-        }));
-        policies
+            // `otherwise` stands behind the last plan.
+            plans.iter().position(|other| *other == plan).unwrap_or(plans.len())
+        });
+        policies.into_iter().enumerate().map(|(index, policy)| policy.chosen_by(&choose, index)).collect()
     }
 }
 

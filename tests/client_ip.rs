@@ -381,6 +381,33 @@ impl Element {
 }
 
 /// Header values close to what is valid, and any others.
+#[test]
+fn ranges_that_span_the_internet_together_are_rejected() {
+    for half in [
+        ["0.0.0.0/1", "128.0.0.0/1"].as_slice(),
+        &["128.0.0.0/1"],
+        &["0.0.0.0/2", "64.0.0.0/2"],
+        &["10.0.0.0/8", "64.0.0.0/2", "0.0.0.0/3", "32.0.0.0/3"],
+        &["2000::/3"],
+        &["::/1"],
+        &["fd00::/8", "2000::/5", "2800::/5"],
+        &["::ffff:0:0/97"],
+    ] {
+        assert!(TrustedProxies::ranges(half).is_err(), "{half:?}");
+        // Also if they come in two portions.
+        let (first, rest) = half.split_at(half.len() - 1);
+        let both = proxies().and_ranges(first).and_then(|trusted| trusted.and_ranges(rest));
+        assert!(both.unwrap_err().to_string().contains("half of all addresses"), "{half:?}");
+    }
+    for less in [
+        ["0.0.0.0/2", "10.0.0.0/8", "64.0.0.0/3"].as_slice(),
+        &["0.0.0.0/2", "0.0.0.0/2", "1.0.0.0/8"],
+        &["fc00::/7", "fe80::/10", "2000::/5", "2000::/5", "2001:db8::/32"],
+    ] {
+        assert!(TrustedProxies::ranges(less).is_ok(), "{less:?}");
+    }
+}
+
 fn line() -> impl Strategy<Value = Vec<u8>> {
     let syntax = select(b"for=\"\\,; []:.%_0123456789abcdef\t".to_vec());
     let words =

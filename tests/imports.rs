@@ -98,7 +98,7 @@ const PICTURE: &[(&str, &[&str])] = &[
         ],
     ),
     ("future", &["body", "head", "judge", "telemetry", "told"]),
-    ("live", &["algorithm", "headers", "judge", "policy", "quota", "responder", "telemetry"]),
+    ("live", &["algorithm", "headers", "judge", "limiter", "policy", "quota", "responder", "telemetry"]),
     ("service", &["body", "future", "head", "judge", "live"]),
     (
         "layer",
@@ -135,6 +135,7 @@ const PICTURE: &[(&str, &[&str])] = &[
             "quota",
             "responder",
             "store",
+            "telemetry",
         ],
     ),
     // Text.

@@ -525,8 +525,18 @@ fn senseless_policies_are_refused_when_the_layer_is_made() {
         refused(vec![Policy::new("a", one()), Policy::new("b", one()), Policy::new("a", one())]),
         PolicyError::DuplicateName { name: "a".into() }
     );
-    for name in ["", "two words", "1st", "naïve", "quote\"", "line\nbreak"] {
+    let longest = "n".repeat(64);
+    assert!(RateLimitLayer::try_new(Policy::new(longest.clone(), one())).is_ok());
+    for name in ["", "two words", "1st", "naïve", "quote\"", "line\nbreak", &(longest.clone() + "n")] {
         assert_eq!(refused(vec![Policy::new(name, one())]), PolicyError::InvalidName { name: name.into() });
+    }
+    let message = refused(vec![Policy::new("é".repeat(100_000), one())]).to_string();
+    assert!(message.len() < 400 && message.contains("only, 64 at most"), "{message}");
+    for policy in [Policy::new("a", one()), Policy::new("a", one()).cost_after(|_| 1), Policy::new("a", one()).shadow()]
+    {
+        let error = refused(vec![policy.cost(0)]);
+        assert_eq!(error, PolicyError::CostOfZero { name: "a".into() });
+        assert!(error.to_string().contains("charge at least 1 for a request"), "{error}");
     }
     assert_eq!(
         refused(vec![Policy::new("a", TokenBucket::new(Quota::per_second(9).burst(2))).cost(3)]),

@@ -417,8 +417,8 @@ async fn a_limiter_that_was_in_force_before_is_in_force_again() {
     assert_eq!(call(&mut service, "/").await.status(), 200);
     for (limiter, admitted) in [(&strict, 1), (&usual, 8), (&strict, 0)] {
         // Also by two policies that share it.
-        let replaced =
-            limits.replace([Policy::new("p", Arc::clone(limiter)), Policy::new("q", Arc::clone(limiter)).cost(0)]);
+        let replaced = limits
+            .replace([Policy::new("p", Arc::clone(limiter)), Policy::new("q", Arc::clone(limiter)).cost_fn(|_| 0)]);
         assert_eq!(replaced.unwrap().started_anew(), [""; 0]);
         for _ in 0..admitted {
             assert_eq!(call(&mut service, "/").await.status(), 200);

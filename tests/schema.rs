@@ -16,11 +16,13 @@ fn takes(text: &str) -> Result<(), String> {
     schemas.validate(&value, index).map_err(|error| error.to_string())
 }
 
-/// The names in backquotes after `expected`, as the parser lists what it would have taken.
+/// The keys in backquotes after `expected`, or the words in quotation marks after `write`, as the parser lists what it would
+/// have taken.
 fn expected(text: &str) -> Vec<String> {
     let error = Config::parse("f.toml", text).unwrap_err().to_string();
-    let (_, list) = error.split_once("expected").unwrap_or_else(|| panic!("{error}"));
-    let mut names: Vec<_> = list.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+    let keys = error.split_once("expected").map(|(_, list)| (list, '`'));
+    let (list, quote) = keys.or_else(|| error.split_once("write").map(|(_, list)| (list, '"'))).expect(&error);
+    let mut names: Vec<_> = list.split(quote).skip(1).step_by(2).map(str::to_owned).collect();
     names.sort_unstable();
     names
 }
@@ -59,6 +61,27 @@ fn it_names_every_key_and_every_word_that_the_parser_takes() {
     }
 }
 
+/// A date is no field's value.
+#[test]
+fn each_field_has_a_cure_for_a_value_of_another_type() {
+    let schema = schema();
+    for (pointer, before) in [
+        ("", ""),
+        ("/properties/client-ip", "[client-ip]\n"),
+        ("/properties/redis", "[redis]\n"),
+        ("/$defs/answer", "[answer]\n"),
+        ("/properties/route/items", "[[route]]\n"),
+        ("/$defs/policy", POLICY),
+        ("/$defs/policy/properties/penalty", &format!("{POLICY}[route.policy.penalty]\n")),
+    ] {
+        let line = before.lines().count() + 1;
+        for field in schema.pointer(pointer).unwrap()["properties"].as_object().unwrap().keys() {
+            let error = Config::parse("f.toml", &format!("{before}{field} = 2026-11-22\n")).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("f.toml:{line}: {field}")) && error.contains("write "), "{error}");
+        }
+    }
+}
+
 #[test]
 fn it_takes_what_the_parser_takes_and_refuses_most_of_what_it_refuses() {
     takes(include_str!("../examples/server.toml")).unwrap();
@@ -69,7 +92,8 @@ fn it_takes_what_the_parser_takes_and_refuses_most_of_what_it_refuses() {
         ("burst = 0", false),
         ("key = [\"client-ip\", \"path\"]", true),
         ("key = 3", false),
-        ("cost = 0", true),
+        ("cost = 0", false),
+        ("cost = 1", true),
         ("cost = -1", false),
         ("status = 418", true),
         ("status = 200", false),
@@ -90,4 +114,12 @@ fn it_takes_what_the_parser_takes_and_refuses_most_of_what_it_refuses() {
     }
     assert!(takes("[[route]]\npath = \"/a\"\nanswer = { tell = \"below-20%\" }").is_ok());
     assert!(takes("[[route]]").is_err());
+    for (rest, is_taken) in [("hops = 100", true), ("hops = 101", false), ("hops = 0", false), ("hops = -1", false)] {
+        let text = format!("[client-ip]\nsource = \"forwarded\"\n{rest}\n");
+        assert_eq!((takes(&text).is_ok(), Config::parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{rest}");
+    }
+    for (length, is_taken) in [(64, true), (65, false)] {
+        let text = WHOLE.replace("\"p\"", &format!("\"{}\"", "n".repeat(length)));
+        assert_eq!((takes(&text).is_ok(), Config::parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{length}");
+    }
 }

@@ -2,12 +2,14 @@
 
 use std::convert::Infallible;
 use std::future::ready;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::User;
-use tower_sluice::{Policy, PolicyError, Quota, RateLimitLayer, Tiers};
+use tower_sluice::{Policy, PolicyError, Quota, RateLimitLayer, RequestHead, Tiers};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Plan {
@@ -66,4 +68,26 @@ fn names_are_the_policies_own() {
 #[should_panic = "policy `again` is for a plan that has one"]
 fn a_plan_has_one_policy() {
     let _ = tiers().tier(Some(Plan::Free), policy("again", 3));
+}
+
+/// A plan that is read from elsewhere may change at any time, also while a request is judged.
+#[tokio::test]
+async fn a_plan_that_changes_while_a_request_is_judged_is_looked_up_once_and_one_policy_applies() {
+    let lookups = Arc::new(AtomicU32::new(0));
+    let plan_of = {
+        let lookups = Arc::clone(&lookups);
+        move |_: &RequestHead<'_>| [Plan::Paid, Plan::Free][lookups.fetch_add(1, Relaxed) as usize % 2]
+    };
+    let tiers = Tiers::new(plan_of, policy("others", 1))
+        .tier(Plan::Free, policy("free", 2))
+        .tier(Plan::Paid, policy("paid", 4));
+    let layer = RateLimitLayer::new(tiers);
+    let mut served = 0;
+    for request in 1..=100 {
+        let (status, judged_by) = send(&layer, "/", None).await;
+        assert_ne!(judged_by, "", "request {request} was judged by no policy");
+        assert_eq!(lookups.load(Relaxed), request, "one look-up for each request");
+        served += u32::from(status == 200);
+    }
+    assert_eq!(served, 2 + 4);
 }

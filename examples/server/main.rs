@@ -8,8 +8,11 @@
 //! `--listen ADDR` (port 0 picks a free one), `--config FILE.toml` (watched: limits change when it is edited; default:
 //! `examples/server.toml`, built in), `--redis URL` (keeps the limits there, for all servers that name it). See `/whoami`, `/healthz` and `/metrics`, too.
 //!
+//! SIGTERM rejects whoever waits in a queue, finishes what is under way within ten seconds, and exits with 0.
+//!
 //! The same port speaks gRPC: `sluice.example.v1.Echo/Echo` of `examples/echo.proto`.
 
+mod connections;
 mod echo;
 mod metrics;
 mod page;
@@ -27,10 +30,8 @@ use axum::http::header;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
-use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use serde_json::json;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tower_sluice::RequestHead;
 use tower_sluice::config::{Config, ConfigError};
@@ -41,8 +42,7 @@ const DEFAULT_CONFIG: &str = include_str!("../server.toml");
 const OWN_PATHS: [&str; 7] = ["/", "/page.css", "/page.js", "/live", "/whoami", "/healthz", "/metrics"];
 const USAGE: &str = "usage: server [--listen ADDR:PORT] [--config FILE.toml] [--redis URL]";
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let SetUp { listen, config, file } = match set_up() {
         Ok(Some(set_up)) => set_up,
@@ -56,10 +56,22 @@ async fn main() -> ExitCode {
         }
     };
     let config = Arc::new(RwLock::new(config));
-    if let Some((file, text)) = file {
-        tokio::spawn(watch::apply_edits(file, text, Arc::clone(&config)));
-    }
-    match serve(listen, config).await {
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("no runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let served = runtime.block_on(async {
+        if let Some((file, text)) = file {
+            tokio::spawn(watch::apply_edits(file, text, Arc::clone(&config)));
+        }
+        serve(listen, config).await
+    });
+    // Neither connections that did not end in time nor a read of the file that hangs keep the process alive.
+    runtime.shutdown_background();
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{listen}: {error}; choose another address with --listen");
@@ -93,7 +105,7 @@ fn set_up() -> Result<Option<SetUp>, String> {
         }
     }
     let listen = listen.parse().map_err(|_| format!("--listen {listen}: write an address such as 127.0.0.1:3000"))?;
-    let read = |file: String| match std::fs::read_to_string(&file) {
+    let read = |file: String| match watch::read(&file) {
         Ok(text) => Ok((file, text)),
         Err(error) => Err(format!("--config {file}: {error}")),
     };
@@ -102,7 +114,8 @@ fn set_up() -> Result<Option<SetUp>, String> {
     let config = match redis {
         None => Config::parse(name, text),
         Some(url) => {
-            let redis = Redis::open(url.as_str()).map_err(|error| format!("--redis {url}: {error}"))?;
+            // The message does not repeat the address, which may hold a password.
+            let redis = Redis::open(url.as_str()).map_err(|error| format!("--redis: {error}"))?;
             Config::parse_with_redis(name, text, &redis)
         }
     };
@@ -117,22 +130,22 @@ fn set_up() -> Result<Option<SetUp>, String> {
 }
 
 async fn serve(listen: SocketAddr, config: Arc<RwLock<Config>>) -> std::io::Result<()> {
-    let listener = TcpListener::bind(listen).await?;
+    let listener = connections::listen(listen)?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let stop = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+    };
+    // Whoever waits in a queue is answered at once, instead of being waited for.
+    let close = {
+        let config = Arc::clone(&config);
+        move || config.read().unwrap_or_else(PoisonError::into_inner).close()
+    };
     println!("listening on http://{}", listener.local_addr()?);
-    let listener = listener.tap_io(|socket| {
-        // Small answers should not wait for more of their kind.
-        let _ = socket.set_nodelay(true);
-    });
-    let app = app(config).into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, app).with_graceful_shutdown(told_to_stop()).await
-}
-
-async fn told_to_stop() {
-    let mut terminate = signal(SignalKind::terminate()).expect("a handler for SIGTERM can be installed");
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = tokio::signal::ctrl_c() => {}
-    }
+    connections::serve(listener, app(config), stop, close).await;
+    Ok(())
 }
 
 fn app(shared: Arc<RwLock<Config>>) -> Router {

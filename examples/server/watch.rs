@@ -1,8 +1,10 @@
 //! Changes the limits of the running server when its file is edited.
 
+use std::fs;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tower_sluice::config::{Config, ConfigError};
 
@@ -16,7 +18,8 @@ pub(crate) async fn apply_edits(file: String, text: String, config: Arc<RwLock<C
     let (mut applied, mut last) = (Ok(text.clone()), Ok(text));
     loop {
         sleep(PERIOD).await;
-        let found = tokio::fs::read_to_string(&file).await.map_err(|error| error.to_string());
+        let path = file.clone();
+        let found = spawn_blocking(move || read(&path)).await.unwrap_or_else(|error| Err(error.to_string()));
         let is_settled = found == last;
         last.clone_from(&found);
         if !is_settled || found == applied {
@@ -28,6 +31,14 @@ pub(crate) async fn apply_edits(file: String, text: String, config: Arc<RwLock<C
             Err(error) => tracing::error!("{file}: {error}; the limits stay as they were"),
         }
     }
+}
+
+/// The text of a regular file; to read a pipe may take for ever.
+pub(crate) fn read(file: &str) -> Result<String, String> {
+    if !fs::metadata(file).map_err(|error| error.to_string())?.is_file() {
+        return Err("it is no regular file; write the configuration into one".to_owned());
+    }
+    fs::read_to_string(file).map_err(|error| error.to_string())
 }
 
 fn change(file: &str, text: &str, config: &RwLock<Config>) -> Result<Vec<(String, String)>, ConfigError> {

@@ -1,5 +1,6 @@
 //! A file that was edited while its layers run.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 
@@ -9,6 +10,7 @@ use super::answer::Answer;
 use super::error::{ConfigError, Source};
 use super::raw::{RawAnswer, RawClientIp, RawConfig, RawRedis};
 use super::{Common, Config, Draft, Route};
+use crate::telemetry;
 
 /// What a file says that only a restart changes, but for its paths.
 pub(super) struct Fixed {
@@ -61,6 +63,7 @@ fn restart(source: &Source<'_>, at: &Range<usize>, problem: impl fmt::Display) -
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
     fresh: Vec<(String, String)>,
+    removed: Vec<(String, String)>,
 }
 
 impl Changed {
@@ -69,6 +72,13 @@ impl Changed {
     #[must_use]
     pub fn started_anew(&self) -> &[(String, String)] {
         &self.fresh
+    }
+
+    /// The policies that the new text does not have any more, each after the first path of its route. They are logged as
+    /// warnings: a file that was cut off may still make sense.
+    #[must_use]
+    pub fn removed(&self) -> &[(String, String)] {
+        &self.removed
     }
 }
 
@@ -109,40 +119,55 @@ impl Config {
     ///
     /// As [`parse`](Self::parse), and if something changes that is fixed. Then nothing has changed.
     pub fn change(&mut self, file: &str, text: &str) -> Result<Changed, ConfigError> {
-        let source = Source { file, text };
-        let raw: RawConfig = toml::from_str(text).map_err(|error| source.syntax_error(&error))?;
+        let source = Source::new(file, text);
+        let raw: RawConfig = source.read()?;
         self.fixed.check(&source, &raw)?;
         // The layers have their answers, and keep them.
         let common = Common { client_ip: &self.client_ip, answer: Answer::default(), redis: self.redis.as_ref() };
         let drafts = common.read(&source, raw.route)?;
-        let mut places = Vec::new();
-        for draft in &drafts {
-            places.push(self.place_of(&source, draft)?);
-        }
-        if let Some((_, missing)) = self.routes.iter().enumerate().find(|(place, _)| !places.contains(place)) {
-            let problem = format_args!("the route of path `{}` is missing", missing.paths[0]);
-            return Err(restart(&source, &(text.len()..text.len()), problem));
-        }
+        let places = self.places_of(&source, &drafts)?;
 
-        let mut fresh = Vec::new();
+        let mut changed = Changed::default();
         for (place, draft) in places.into_iter().zip(drafts) {
             let route = &mut self.routes[place];
+            let path = route.paths[0].clone();
+            log_removed_fields(route, &draft);
             (route.line, route.keys, route.words) = (source.line(&draft.at), draft.keys, draft.words);
+            route.optional = draft.optional;
             if let (Some(layer), Some(policies)) = (&route.layer, draft.policies) {
                 let replaced = layer.handle().enforce(policies);
-                fresh.extend(replaced.started_anew().iter().map(|policy| (route.paths[0].clone(), policy.clone())));
+                let after_path = |policy: &String| (path.clone(), policy.clone());
+                changed.fresh.extend(replaced.started_anew().iter().map(after_path));
+                changed.removed.extend(replaced.removed().iter().map(after_path));
             }
         }
-        Ok(Changed { fresh })
+        for (path, policy) in &changed.removed {
+            telemetry::policy_removed(path, policy);
+        }
+        Ok(changed)
     }
 
-    /// Which of the routes a draft is for.
-    fn place_of(&self, source: &Source<'_>, draft: &Draft) -> Result<usize, ConfigError> {
-        let place = self.routes.iter().position(|route: &Route| route.paths == draft.paths);
-        let Some(place) = place else {
-            return Err(restart(source, &draft.at, "these paths are not those of any route at the start"));
-        };
-        let route = &self.routes[place];
+    /// Which of the routes each draft is for. Each is for another one, and none is left.
+    fn places_of(&self, source: &Source<'_>, drafts: &[Draft]) -> Result<Vec<usize>, ConfigError> {
+        let mut left: HashMap<_, _> =
+            self.routes.iter().enumerate().map(|(place, route)| (&*route.paths, place)).collect();
+        let mut places = Vec::with_capacity(drafts.len());
+        for draft in drafts {
+            let Some(place) = left.remove(&*draft.paths) else {
+                return Err(restart(source, &draft.at, "these paths are not those of any route at the start"));
+            };
+            Self::check(source, &self.routes[place], draft)?;
+            places.push(place);
+        }
+        if let Some(place) = left.into_values().min() {
+            let problem = format_args!("the route of path `{}` is missing", self.routes[place].paths[0]);
+            return Err(restart(source, &source.end(), problem));
+        }
+        Ok(places)
+    }
+
+    /// Whether a route can become what is drafted for it.
+    fn check(source: &Source<'_>, route: &Route, draft: &Draft) -> Result<(), ConfigError> {
         if route.answer != draft.answer {
             return Err(restart(source, &draft.at, "the answer of this route is not what it was at the start"));
         }
@@ -153,6 +178,18 @@ impl Config {
             };
             return Err(restart(source, &draft.at, problem));
         }
-        Ok(place)
+        Ok(())
+    }
+}
+
+/// Of policies that are still there.
+fn log_removed_fields(route: &Route, draft: &Draft) {
+    let after: HashMap<_, _> = draft.keys.iter().map(|(name, _)| name).zip(&draft.optional).collect();
+    for ((name, _), before) in route.keys.iter().zip(&route.optional) {
+        let Some(after) = after.get(name) else { continue };
+        let gone: Vec<_> = before.iter().copied().filter(|field| !after.contains(field)).collect();
+        if !gone.is_empty() {
+            telemetry::fields_removed(&route.paths[0], name, &gone.join(", "));
+        }
     }
 }

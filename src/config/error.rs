@@ -2,6 +2,10 @@ use std::error::Error;
 use std::fmt;
 use std::ops::Range;
 
+use serde::de::DeserializeOwned;
+
+use super::cure;
+
 /// What is wrong with a configuration, where, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
@@ -32,51 +36,38 @@ impl fmt::Display for ConfigError {
 
 impl Error for ConfigError {}
 
-/// What to write where the parser expected a type of Rust, as its messages end.
-const CURES: [(&str, &str); 9] = [
-    ("expected i64", "write a whole number, such as 10"),
-    ("expected u16", "write whole numbers, such as 429"),
-    ("expected u8", "write a whole number, such as 64"),
-    ("expected usize", "write a whole number, such as 1"),
-    ("expected a boolean", "write true or false"),
-    ("expected a string", "write a text in quotation marks"),
-    ("wanted string or table", "write one of the words for it, in quotation marks"),
-    ("expected a sequence", "write a list in brackets, such as [401, 403]"),
-    ("expected struct RawPenalty", "write { refusals = 30, per = \"1m\", ban = \"10m\" }"),
-];
-
 /// The text that spans point into.
 pub(super) struct Source<'a> {
-    pub(super) file: &'a str,
-    pub(super) text: &'a str,
+    file: &'a str,
+    text: &'a str,
+    /// Where each line begins: each route asks for its line, and counting anew each time would take quadratic time.
+    lines: Vec<usize>,
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
+    pub(super) fn new(file: &'a str, text: &'a str) -> Self {
+        let after_breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
+        Self { file, text, lines: std::iter::once(0).chain(after_breaks).collect() }
+    }
+
     pub(super) fn line(&self, at: &Range<usize>) -> usize {
-        let before = &self.text.as_bytes()[..at.start.min(self.text.len())];
-        1 + before.iter().filter(|byte| **byte == b'\n').count()
+        self.lines.partition_point(|begin| *begin <= at.start)
     }
 
     pub(super) fn error(&self, at: &Range<usize>, problem: impl fmt::Display) -> ConfigError {
         ConfigError::new(self.file, self.line(at), problem)
     }
 
-    /// Of a parser that knows the types of Rust, told in terms of the file.
-    pub(super) fn syntax_error(&self, error: &toml::de::Error) -> ConfigError {
-        let (at, message) = (error.span().unwrap_or(0..0), error.message());
-        let cure = CURES.iter().find(|(expected, _)| message.ends_with(expected)).map(|(_, cure)| cure);
-        match (cure, self.setting(&at)) {
-            (Some(cure), Some(setting)) => self.error(&at, format_args!("{setting}: {cure}")),
-            (Some(cure), None) => self.error(&at, format_args!("{message}; {cure}")),
-            (None, _) => self.error(&at, message),
-        }
+    /// Reads the file as it is spelled.
+    pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
+        toml::from_str(self.text).map_err(|error| {
+            let at = error.span().unwrap_or(0..0);
+            self.error(&at, cure::reworded(self.text, &at, error.message()))
+        })
     }
 
-    /// `key = value`, if the line is no longer than that.
-    fn setting(&self, at: &Range<usize>) -> Option<&str> {
-        let line = self.text.lines().nth(self.line(at) - 1)?.split(" #").next()?.trim();
-        let (key, value) = line.split_once('=')?;
-        let is_key = key.trim().chars().all(|char| char.is_ascii_alphanumeric() || char == '-');
-        (is_key && !value.contains('=') && line.len() < 80).then_some(line)
+    /// Behind the last character.
+    pub(super) const fn end(&self) -> Range<usize> {
+        self.text.len()..self.text.len()
     }
 }

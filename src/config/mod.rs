@@ -80,6 +80,7 @@
 
 mod answer;
 mod change;
+mod cure;
 mod error;
 mod key;
 mod policy;
@@ -97,6 +98,7 @@ use self::answer::Answer;
 use self::change::Fixed;
 use self::error::Source;
 use self::key::KeySpec;
+use self::policy::number;
 use self::raw::{RawAnswer, RawClientIp, RawConfig, RawRoute};
 use self::store::{Place, Redis};
 use crate::head::RequestHead;
@@ -128,6 +130,7 @@ pub struct Route {
     layer: Option<RateLimitLayer>,
     keys: Vec<(String, KeySpec)>,
     words: Vec<String>,
+    optional: Vec<Vec<&'static str>>,
 }
 
 /// A `[[route]]` that was read, and is in order, but not in force.
@@ -140,6 +143,8 @@ struct Draft {
     policies: Option<Enforceable>,
     keys: Vec<(String, KeySpec)>,
     words: Vec<String>,
+    /// The optional fields of each policy that are set.
+    optional: Vec<Vec<&'static str>>,
 }
 
 /// What the routes of a file have in common.
@@ -170,8 +175,8 @@ impl Config {
     }
 
     fn read(file: &str, text: &str, redis: Option<&Redis>) -> Result<Self, ConfigError> {
-        let source = Source { file, text };
-        let raw: RawConfig = toml::from_str(text).map_err(|error| source.syntax_error(&error))?;
+        let source = Source::new(file, text);
+        let raw: RawConfig = source.read()?;
         let fixed = Fixed::of(&raw);
         let client_ip = match raw.client_ip {
             Some(raw) => client_ip(&source, raw.into_inner())?,
@@ -192,6 +197,13 @@ impl Config {
     /// How clients are told apart by address.
     pub const fn client_ip(&self) -> &ClientIp {
         &self.client_ip
+    }
+
+    /// Closes the queues of all routes, also those that a later [`change`](Self::change) brings: see
+    /// [`LimitsHandle::close`](crate::LimitsHandle::close). To be called when the server shuts down, before it waits for the
+    /// requests that are under way.
+    pub fn close(&self) {
+        self.routes.iter().filter_map(Route::layer).for_each(RateLimitLayer::close);
     }
 
     /// The routes, as they stand in the file.
@@ -235,10 +247,10 @@ impl Route {
     }
 
     fn of(source: &Source<'_>, draft: Draft) -> Self {
-        let Draft { paths, at, answer, answers, policies, keys, words } = draft;
+        let Draft { paths, at, answer, answers, policies, keys, words, optional } = draft;
         let enforce = |policies| answers.apply_to(RateLimitLayer::of(policies)).with_route(paths[0].as_str());
         let layer = policies.map(enforce);
-        Self { paths, line: source.line(&at), answer, layer, keys, words }
+        Self { paths, line: source.line(&at), answer, layer, keys, words, optional }
     }
 }
 
@@ -278,10 +290,10 @@ impl Common<'_> {
             None => self.answer,
         };
 
-        let (mut policies, mut keys, mut words, mut names) = (Vec::new(), Vec::new(), Vec::new(), HashSet::new());
+        let (mut policies, mut keys, mut names) = (Vec::new(), Vec::new(), HashSet::new());
+        let (words, optional) = raw.policy.iter().map(|raw| (words::of(raw), words::optional_fields(raw))).unzip();
         for raw in raw.policy {
             let (name, name_at) = (raw.name.get_ref().clone(), raw.name.span());
-            words.push(words::of(&raw));
             let place = Place::of(source, &raw, &paths[0], self.redis)?;
             let (policy, key) = policy::build(source, raw, self.client_ip, place)?;
             if !names.insert(name.clone()) {
@@ -296,7 +308,8 @@ impl Common<'_> {
             // Each policy and their names were checked where their lines are known.
             Some(Enforceable::new(policies).map_err(|error| source.error(&at, error))?)
         };
-        Ok(Draft { paths, at, answer: raw.answer.map(toml::Spanned::into_inner), answers, policies, keys, words })
+        let answer = raw.answer.map(toml::Spanned::into_inner);
+        Ok(Draft { paths, at, answer, answers, policies, keys, words, optional })
     }
 }
 
@@ -308,6 +321,11 @@ fn check_path(path: &str) -> Result<(), String> {
     for segment in rest.split('/') {
         let inner = segment.strip_prefix('{').and_then(|segment| segment.strip_suffix('}')).unwrap_or(segment);
         let named = inner.len() < segment.len();
+        if !inner.split('%').skip(1).all(begins_with_two_digits) {
+            return Err(format!(
+                "segment `{segment}` of path `{path}` cannot be matched; write % as %25, or two hexadecimal digits behind it"
+            ));
+        }
         // What a URI may contain literally (RFC 3986, section 3.3), less what routers take for patterns.
         let fits = |char: char| char.is_ascii_alphanumeric() || "-._~%!$&'()+,;=:@".contains(char);
         if !inner.chars().all(fits) || inner.starts_with(':') || (named && inner.is_empty()) {
@@ -319,20 +337,29 @@ fn check_path(path: &str) -> Result<(), String> {
     Ok(())
 }
 
+fn begins_with_two_digits(text: &str) -> bool {
+    text.as_bytes().first_chunk().is_some_and(|digits: &[u8; 2]| digits.iter().all(u8::is_ascii_hexdigit))
+}
+
 /// A path with its parameters' names left out: what a router must not see twice.
 fn skeleton(path: &str) -> String {
     let segments = path.split('/').map(|segment| if segment.starts_with('{') { "{}" } else { segment });
     segments.collect::<Vec<_>>().join("/")
 }
 
+/// More proxies than are ever in front of a server.
+const MAX_HOPS: u32 = 100;
+
 fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigError> {
     // Whichever of the three there is: a mistake in one is mostly a lack of another.
     let at = raw.source.as_ref().map(toml::Spanned::span);
     let at = at.or_else(|| raw.trusted.as_ref().map(toml::Spanned::span));
     let at = at.or_else(|| raw.hops.as_ref().map(toml::Spanned::span)).unwrap_or(0..0);
-    if let Some(hops) = raw.hops.as_ref().filter(|hops| *hops.get_ref() == 0) {
-        return Err(source.error(&hops.span(), "hops = 0 believes no proxy; write how many there are, or leave it out"));
-    }
+    let hops = raw.hops.map(|hops| match *hops.get_ref() {
+        0 => Err(source.error(&hops.span(), "hops = 0 believes no proxy; write how many there are, or leave it out")),
+        _ => number(source, "hops", 1..=MAX_HOPS, &hops),
+    });
+    let hops = hops.transpose()?.map(|hops| usize::try_from(hops).unwrap_or(usize::MAX));
     let ip_source = match raw.source.as_ref().map(|name| name.get_ref().as_str()) {
         None | Some("peer") => IpSource::Peer,
         Some("x-forwarded-for") => IpSource::XForwardedFor,
@@ -347,16 +374,17 @@ fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigEr
             }
         },
     };
-    let trusted = match (raw.trusted, raw.hops) {
+    let trusted = match (raw.trusted, hops) {
         (Some(ranges), hops) => {
             let at = ranges.span();
-            let ranges = TrustedProxies::ranges(ranges.into_inner()).map_err(|error| source.error(&at, error))?;
+            let ranges = TrustedProxies::ranges(ranges.into_inner());
+            let ranges = ranges.map_err(|error| source.error(&at, format_args!("trusted: {error}")))?;
             Some(match hops {
-                Some(hops) => ranges.and_count(hops.into_inner()),
+                Some(hops) => ranges.and_count(hops),
                 None => ranges,
             })
         }
-        (None, Some(hops)) => Some(TrustedProxies::count(hops.into_inner())),
+        (None, Some(hops)) => Some(TrustedProxies::count(hops)),
         (None, None) => None,
     };
     let client_ip = match (ip_source, trusted) {
@@ -371,13 +399,9 @@ fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigEr
         }
         (ip_source, Some(trusted)) => ClientIp::new(ip_source, trusted),
     };
-    match raw.ipv6_prefix {
-        None => Ok(client_ip),
-        Some(prefix) if (32..=128).contains(prefix.get_ref()) => Ok(client_ip.with_ipv6_prefix(prefix.into_inner())),
-        Some(prefix) => {
-            let problem =
-                format!("an IPv6 prefix of {} groups too much or does not exist; write 32 to 128", prefix.get_ref());
-            Err(source.error(&prefix.span(), problem))
-        }
-    }
+    let prefix = raw.ipv6_prefix.map(|prefix| number(source, "ipv6-prefix", 32..=128, &prefix)).transpose()?;
+    Ok(match prefix.and_then(|prefix| u8::try_from(prefix).ok()) {
+        Some(prefix) => client_ip.with_ipv6_prefix(prefix),
+        None => client_ip,
+    })
 }

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,32 +37,36 @@ pub(super) fn build(
     };
     let mut policy = Policy::new(raw.name.into_inner(), limiter)
         .key(key.extractor(client_ip))
-        .on_missing_key(match raw.on_missing_key {
+        .on_missing_key(match raw.on_missing_key.unwrap_or_default() {
             OnMissingKey::Reject => MissingKey::Reject,
             OnMissingKey::Skip => MissingKey::Skip,
             OnMissingKey::Share => MissingKey::Share,
         })
-        .on_failure(match raw.on_store_error {
+        .on_failure(match raw.on_store_error.unwrap_or_default() {
             OnStoreError::Allow => FailureMode::Allow,
             OnStoreError::Deny => FailureMode::Deny,
             OnStoreError::LocalGuard => FailureMode::LocalGuard,
         });
     if let Some(cost) = &raw.cost {
-        policy = policy.cost(count(source, "cost", 0, cost)?);
+        if *cost.get_ref() == 0 {
+            let problem =
+                format!("cost = 0 would limit nothing; write a number from 1 to {}, or remove the policy", u32::MAX);
+            return Err(source.error(&cost.span(), problem));
+        }
+        policy = policy.cost(count(source, "cost", 1, cost)?);
     }
     if let Some(status) = &raw.status {
-        let code = StatusCode::from_u16(*status.get_ref()).ok().filter(|code| code.as_u16() < 600);
-        let Some(code) = code.filter(|code| code.as_u16() >= 400) else {
-            let problem = format!("status {} does not tell of a refusal; write 400 to 599", status.get_ref());
-            return Err(source.error(&status.span(), problem));
-        };
-        policy = policy.status(code);
+        let code = u16::try_from(number(source, "status", 400..=599, status)?).unwrap_or_default();
+        policy = policy.status(StatusCode::from_u16(code).expect("it is from 400 to 599"));
     }
     if let Some(statuses) = &raw.charge_on {
         policy = policy.charge_when(charged(source, statuses)?);
     }
     if let Some(RawPenalty { refusals, per, ban }) = &raw.penalty {
         let refusals = quota(source, count(source, "refusals", 1, refusals)?, "per", per)?;
+        if duration(source, "ban", ban)?.is_zero() {
+            return Err(source.error(&ban.span(), "ban = \"0s\": the time is 0; write a time such as 10m"));
+        }
         // A ban is kept as the period of a quota.
         let ban = quota(source, 1, "ban", ban)?.period();
         policy = policy.penalty(Penalty::new(refusals, ban));
@@ -128,7 +133,7 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, place: Place) -> Result<Arc<dyn
 /// Whether a response has one of these statuses.
 fn charged(
     source: &Source<'_>,
-    statuses: &Spanned<Vec<u16>>,
+    statuses: &Spanned<Vec<i64>>,
 ) -> Result<impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static, ConfigError> {
     let bad = statuses.get_ref().iter().find(|status| !(200..600).contains(*status));
     if let Some(status) = bad {
@@ -140,22 +145,33 @@ fn charged(
         return Err(source.error(&statuses.span(), problem));
     }
     let statuses = statuses.get_ref().clone();
-    Ok(move |response: &ResponseHead<'_>| statuses.contains(&response.status().as_u16()))
+    Ok(move |response: &ResponseHead<'_>| statuses.contains(&response.status().as_u16().into()))
 }
 
 fn quota(source: &Source<'_>, limit: u32, field: &str, per: &Spanned<TimeText>) -> Result<Quota, ConfigError> {
-    Quota::new(limit, duration(source, field, per)?).map_err(|error| source.error(&per.span(), error))
+    Quota::new(limit, duration(source, field, per)?).map_err(|error| {
+        let TimeText::Text(text) = per.get_ref();
+        source.error(&per.span(), format_args!("{field} = \"{text}\": {error}"))
+    })
 }
 
 fn count(source: &Source<'_>, field: &str, least: u32, value: &Spanned<i64>) -> Result<u32, ConfigError> {
-    match u32::try_from(*value.get_ref()) {
-        Ok(count) if count >= least => Ok(count),
-        _ => {
-            let problem =
-                format!("{field} = {} is out of range; write a number from {least} to {}", value.get_ref(), u32::MAX);
-            Err(source.error(&value.span(), problem))
-        }
-    }
+    number(source, field, least..=u32::MAX, value)
+}
+
+pub(super) fn number(
+    source: &Source<'_>,
+    field: &str,
+    range: RangeInclusive<u32>,
+    value: &Spanned<i64>,
+) -> Result<u32, ConfigError> {
+    let fitting = u32::try_from(*value.get_ref()).ok().filter(|number| range.contains(number));
+    fitting.ok_or_else(|| {
+        let (least, greatest) = range.into_inner();
+        let problem =
+            format!("{field} = {} is out of range; write a number from {least} to {greatest}", value.get_ref());
+        source.error(&value.span(), problem)
+    })
 }
 
 pub(super) fn duration(

@@ -18,8 +18,8 @@ pub(super) struct RawConfig {
 pub(super) struct RawClientIp {
     pub(super) source: Option<Spanned<String>>,
     pub(super) trusted: Option<Spanned<Vec<String>>>,
-    pub(super) hops: Option<Spanned<usize>>,
-    pub(super) ipv6_prefix: Option<Spanned<u8>>,
+    pub(super) hops: Option<Spanned<i64>>,
+    pub(super) ipv6_prefix: Option<Spanned<i64>>,
 }
 
 #[derive(Clone, PartialEq, Deserialize)]
@@ -29,7 +29,7 @@ pub(super) struct RawRedis {
     pub(super) url: Spanned<OneOrMany>,
     pub(super) master: Option<String>,
     pub(super) timeout: Option<Spanned<TimeText>>,
-    pub(super) prefix: Option<String>,
+    pub(super) prefix: Option<Spanned<String>>,
     pub(super) secret: Option<String>,
 }
 
@@ -67,14 +67,11 @@ pub(super) struct RawPolicy {
     pub(super) cost: Option<Spanned<i64>>,
     #[serde(default)]
     pub(super) shadow: bool,
-    #[serde(default)]
     pub(super) store: Option<Spanned<StoreName>>,
-    #[serde(default)]
-    pub(super) on_store_error: OnStoreError,
-    #[serde(default)]
-    pub(super) on_missing_key: OnMissingKey,
-    pub(super) status: Option<Spanned<u16>>,
-    pub(super) charge_on: Option<Spanned<Vec<u16>>>,
+    pub(super) on_store_error: Option<OnStoreError>,
+    pub(super) on_missing_key: Option<OnMissingKey>,
+    pub(super) status: Option<Spanned<i64>>,
+    pub(super) charge_on: Option<Spanned<Vec<i64>>>,
     pub(super) penalty: Option<RawPenalty>,
 }
 
@@ -164,14 +161,14 @@ pub(super) enum OnMissingKey {
 }
 
 #[derive(Clone, PartialEq, Deserialize)]
-#[serde(untagged, expecting = "expected a string or a list of strings")]
+#[serde(untagged, expecting = "a string or a list of strings")]
 pub(super) enum OneOrMany {
     One(String),
     Many(Vec<String>),
 }
 
 #[derive(Clone, PartialEq, Deserialize)]
-#[serde(untagged, expecting = "expected a time in quotation marks, such as \"1s\"")]
+#[serde(untagged, expecting = "a time in quotation marks")]
 pub(super) enum TimeText {
     Text(String),
 }

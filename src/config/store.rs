@@ -43,15 +43,25 @@ pub(super) fn redis(source: &Source<'_>, raw: RawRedis) -> Result<Redis, ConfigE
         (urls, Some(master)) => Redis::sentinel(master, urls.into_vec()),
     };
     if let Some(timeout) = &raw.timeout {
-        builder = builder.timeout(duration(source, "timeout", timeout)?);
+        let time = duration(source, "timeout", timeout)?;
+        if time.is_zero() {
+            let problem = "timeout = \"0s\": every decision would be late; write a time such as 50ms";
+            return Err(source.error(&timeout.span(), problem));
+        }
+        builder = builder.timeout(time);
     }
     if let Some(prefix) = raw.prefix {
-        builder = builder.prefix(prefix);
+        if prefix.get_ref().contains(['{', '}']) {
+            let problem =
+                format!("prefix = {:?}: a cluster takes braces for the part to hash; leave them out", prefix.get_ref());
+            return Err(source.error(&prefix.span(), problem));
+        }
+        builder = builder.prefix(prefix.into_inner());
     }
     if let Some(secret) = raw.secret {
         builder = builder.secret(secret);
     }
-    builder.open().map_err(|error| source.error(&at, error))
+    builder.open().map_err(|error| source.error(&at, format_args!("url: {error}")))
 }
 
 #[cfg(not(feature = "redis"))]

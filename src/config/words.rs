@@ -4,6 +4,26 @@ use toml::Spanned;
 
 use super::raw::{AlgorithmName, OneOrMany, OrderName, RawPenalty, RawPolicy, TimeText};
 
+/// The fields of a policy that the file sets although it need not. Without `shadow`: to enforce a policy that only watched, one
+/// removes it.
+pub(super) fn optional_fields(raw: &RawPolicy) -> Vec<&'static str> {
+    let fields = [
+        ("burst", raw.burst.is_some()),
+        ("capacity", raw.capacity.is_some()),
+        ("max-wait", raw.max_wait.is_some()),
+        ("order", raw.order.is_some()),
+        ("key", raw.key.is_some()),
+        ("cost", raw.cost.is_some()),
+        ("store", raw.store.is_some()),
+        ("on-store-error", raw.on_store_error.is_some()),
+        ("on-missing-key", raw.on_missing_key.is_some()),
+        ("status", raw.status.is_some()),
+        ("charge-on", raw.charge_on.is_some()),
+        ("penalty", raw.penalty.is_some()),
+    ];
+    fields.into_iter().filter(|(_, is_set)| *is_set).map(|(field, _)| field).collect()
+}
+
 /// As it is spelled in the file, and only what is not as usual.
 pub(super) fn of(raw: &RawPolicy) -> String {
     let algorithm = match raw.algorithm {
@@ -31,7 +51,7 @@ pub(super) fn of(raw: &RawPolicy) -> String {
         Some(OneOrMany::Many(keys)) => format!("by {}", keys.join(" and ")),
     });
     parts.extend(raw.charge_on.as_ref().map(|statuses| {
-        let statuses: Vec<_> = statuses.get_ref().iter().map(u16::to_string).collect();
+        let statuses: Vec<_> = statuses.get_ref().iter().map(i64::to_string).collect();
         format!("for answers {} only", statuses.join(" and "))
     }));
     if let Some(RawPenalty { refusals, per, ban }) = &raw.penalty {

@@ -8,7 +8,7 @@ use crate::head::RequestHead;
 use crate::key::KeyError;
 use crate::meter::Fate;
 use crate::partition::PartitionKey;
-use crate::policy::{MissingKey, Policy};
+use crate::policy::{Choices, MissingKey, Policy};
 use crate::rejection::Rejection;
 use crate::time::{Clock, Monotonic};
 
@@ -35,8 +35,13 @@ pub(super) type Bids = SmallVec<[Bid; 2]>;
 
 /// What a policy claims, if it applies.
 #[inline]
-pub(super) fn of(index: usize, policy: &Policy, head: &RequestHead<'_>) -> Result<Option<Bid>, Rejection> {
-    if !policy.applies_to(head) {
+pub(super) fn of(
+    index: usize,
+    policy: &Policy,
+    head: &RequestHead<'_>,
+    choices: &mut Choices,
+) -> Result<Option<Bid>, Rejection> {
+    if !policy.applies_to(head, choices) {
         policy.note(Fate::Skipped, None, None);
         return Ok(None);
     }

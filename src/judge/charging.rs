@@ -154,7 +154,8 @@ impl Charging {
         let policies = &*shared.policies;
         let bid = &mut self.bids[self.next];
         let policy = &policies[bid.policy];
-        if !bid.guarded {
+        let is_closed = answer.as_ref().is_err_and(LimiterError::is_closed);
+        if !bid.guarded && !is_closed {
             policy.report_health(answer.as_ref().err());
             if answer.is_err() {
                 policy.count_failure();
@@ -170,10 +171,10 @@ impl Charging {
                     return Err(refuse(shared, &mut self.bids));
                 }
             }
-            Err(_) if policy.is_shadow() || policy.failure_mode() == FailureMode::Allow => {
+            Err(_) if policy.is_shadow() || (policy.failure_mode() == FailureMode::Allow && !is_closed) => {
                 policy.note(Fate::StoreError, Some(&bid.key), None);
             }
-            Err(_) if policy.failure_mode() == FailureMode::LocalGuard && !bid.guarded => {
+            Err(_) if policy.failure_mode() == FailureMode::LocalGuard && !bid.guarded && !is_closed => {
                 bid.guarded = true;
                 match policy.limiter().guard(&bid.key, bid.cost, bid.patience) {
                     Some(Check::Pending(pending)) => return Ok(Some(pending)),
@@ -186,7 +187,7 @@ impl Charging {
                 policy.note(Fate::StoreError, Some(&bid.key), None);
                 self.give_back(policies);
                 let verdict = verdict_at_rest(policies, &mut self.bids);
-                let rejection = Rejection::limiter_failed(policy, verdict);
+                let rejection = Rejection::limiter_failed(policy, is_closed, verdict);
                 return Err(Refused { rejection, told: shared.tell(&self.bids) });
             }
         }

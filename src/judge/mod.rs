@@ -32,7 +32,7 @@ use crate::decision::Check;
 use crate::head::RequestHead;
 use crate::headers::{Reading, Writer};
 use crate::meter::Fate;
-use crate::policy::Policy;
+use crate::policy::{Choices, Policy};
 use crate::rejection::Rejection;
 use crate::responder::Responder;
 use crate::time;
@@ -140,7 +140,7 @@ fn is_preflight(head: &RequestHead<'_>) -> bool {
 /// By the only policy, as in most layers: there is nothing to foresee, and nothing to give back.
 #[inline]
 fn judge_by_one(shared: &Arc<Shared>, policy: &Policy, head: &RequestHead<'_>) -> Judgement {
-    let mut bid = match bid::of(0, policy, head) {
+    let mut bid = match bid::of(0, policy, head, &mut Choices::default()) {
         Ok(Some(bid)) => bid,
         Ok(None) => return Judgement::Decided(Ok(Told::default())),
         Err(rejection) => return Judgement::Decided(Err(rejection.into())),
@@ -170,9 +170,9 @@ fn judge_by_one(shared: &Arc<Shared>, policy: &Policy, head: &RequestHead<'_>) -
 #[inline(never)]
 fn judge_by_all(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Judgement {
     let policies = &*shared.policies;
-    let mut bids = Bids::new();
+    let (mut bids, mut choices) = (Bids::new(), Choices::default());
     for (index, policy) in policies.iter().enumerate() {
-        match bid::of(index, policy, head) {
+        match bid::of(index, policy, head, &mut choices) {
             Ok(bid) => bids.extend(bid),
             Err(rejection) => return Judgement::Decided(Err(rejection.into())),
         }

@@ -17,8 +17,9 @@ impl TrustedProxies {
     ///
     /// # Errors
     ///
-    /// If there is none, or one is malformed, has bits set behind its prefix, or spans all addresses:
-    /// who trusts everybody lets every client choose its address.
+    /// If there is none, or one is malformed or has bits set behind its prefix; or if they span, all together, half of all
+    /// IPv4 addresses or half of the IPv6 addresses of the internet (`2000::/3`): a server that trusts everybody lets every
+    /// client choose its address.
     pub fn ranges(ranges: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, TrustedProxiesError> {
         Self { ranges: Vec::new(), count: None }.and_ranges(ranges)
     }
@@ -63,6 +64,9 @@ impl TrustedProxies {
     ) -> Result<Self, TrustedProxiesError> {
         for range in ranges {
             self.ranges.push(range.as_ref().parse()?);
+        }
+        if let Some((largest, is_alone)) = spanning_half(&self.ranges) {
+            return Err(TrustedProxiesError::HalfOfAll { range: largest.to_string(), is_alone });
         }
         if self.ranges.is_empty() { Err(TrustedProxiesError::Empty) } else { Ok(self) }
     }
@@ -113,6 +117,8 @@ impl Range {
         let written: IpAddr = address.parse().ok()?;
         let bits: u8 = if written.is_ipv4() { 32 } else { 128 };
         let prefix: u8 = match prefix {
+            // Not 08, which others may read as octal.
+            Some(digits) if digits.starts_with('0') && digits.len() > 1 => return None,
             Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().ok()?,
             Some(_) => return None,
             None => bits,
@@ -132,6 +138,36 @@ impl Range {
         };
         Self { base, ..self }
     }
+}
+
+/// If so many addresses are within the ranges that clients are: the range with which half of all was reached, and whether it
+/// is that large by itself.
+fn spanning_half(ranges: &[Range]) -> Option<(Range, bool)> {
+    /// What is routed on the internet (RFC 4291, section 2.4). It stands for all, since of all IPv6 addresses it is an eighth.
+    const INTERNET: Range = Range { base: IpAddr::V6(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0)), prefix: 3 };
+    let mut sorted = ranges.to_vec();
+    // Two ranges are either apart or one is within the other, which comes first then.
+    sorted.sort_unstable_by_key(|range| (range.base, range.prefix));
+    let (mut spanned, mut last) = ([0_u128; 2], None::<Range>);
+    for range in sorted {
+        if last.is_some_and(|last| last.prefix <= range.prefix && last.contains(range.base)) {
+            continue;
+        }
+        last = Some(range);
+        let (kind, all, size) = match range.base {
+            IpAddr::V4(_) => (0, 1 << 32, 1_u128 << (32 - range.prefix)),
+            IpAddr::V6(_) if range.prefix <= INTERNET.prefix && range.contains(INTERNET.base) => {
+                (1, 1 << 125, 1 << 125)
+            }
+            IpAddr::V6(base) if INTERNET.contains(base.into()) => (1, 1 << 125, 1_u128 << (128 - range.prefix)),
+            IpAddr::V6(_) => continue,
+        };
+        spanned[kind] += size;
+        if spanned[kind] >= all / 2 {
+            return Some((range, size >= all / 2));
+        }
+    }
+    None
 }
 
 impl FromStr for Range {
@@ -181,6 +217,13 @@ pub enum TrustedProxiesError {
         /// What was written.
         range: String,
     },
+    /// The ranges span half of all addresses or more, so that many a client could choose its address.
+    HalfOfAll {
+        /// The range with which half was reached.
+        range: String,
+        /// Whether it spans that much without the others.
+        is_alone: bool,
+    },
 }
 
 impl fmt::Display for TrustedProxiesError {
@@ -200,6 +243,14 @@ impl fmt::Display for TrustedProxiesError {
                 "{range:?} trusts everybody, so that clients can choose their address; write the ranges of your \
                  proxies, or count the proxies"
             ),
+            Self::HalfOfAll { range, is_alone } => {
+                let subject = if *is_alone { "trusts" } else { "and the others together trust" };
+                write!(
+                    f,
+                    "{range:?} {subject} half of all addresses or more, so that clients can choose their address; write \
+                     the ranges of your proxies, or count the proxies"
+                )
+            }
         }
     }
 }

@@ -251,9 +251,10 @@ impl LeakyQueue {
     }
 
     /// Sends all who wait away at once, with a [`LimiterError`], and whoever comes from now on, too; a layer
-    /// makes 503 of it, unless its policy lets requests pass when a limiter fails. Those whose turn has
+    /// answers 503, whatever its policy does when a limiter fails. Those whose turn has
     /// come already may go. To be called when a server shuts down, which would otherwise wait for its
-    /// queue. A second call does nothing.
+    /// queue. It cannot be undone; a second call does nothing. A layer, its handle and a configuration close all
+    /// their queues at once.
     ///
     /// Policies share a queue that is in an `Arc`:
     ///
@@ -343,6 +344,11 @@ impl Limiter for LeakyQueue {
         Check::Ready(self.shared().enqueue_nobody(key, cost, u64::MAX))
     }
 
+    /// See [`LeakyQueue::close`].
+    fn close(&self) {
+        self.close();
+    }
+
     fn delays(&self) -> bool {
         true
     }
@@ -420,7 +426,7 @@ pub enum QueueOrder {
 }
 
 fn closed() -> LimiterError {
-    LimiterError::new("the queue was closed")
+    LimiterError::closed("the queue was closed")
 }
 
 fn no_runtime() -> LimiterError {

@@ -402,6 +402,11 @@ impl Limiter for RedisQueue {
         }
     }
 
+    /// See [`RedisQueue::close`].
+    fn close(&self) {
+        self.close();
+    }
+
     fn delays(&self) -> bool {
         true
     }

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 pub struct Server {
     process: Child,
@@ -23,6 +25,11 @@ impl Server {
         Self::run(&["--config", file.to_str().unwrap()])
     }
 
+    /// With a configuration in this file, and a log in another.
+    pub fn start_with_file(file: &Path, log: &Path) -> Self {
+        Self::spawn(command(&["--config", file.to_str().unwrap()]).stderr(std::fs::File::create(log).unwrap()))
+    }
+
     /// With this text as its configuration, and its limits on that Redis.
     pub fn start_on(redis: &str, config: &str) -> Self {
         let file = config_file(config);
@@ -33,8 +40,7 @@ impl Server {
     pub fn start_edited(config: &str) -> (Self, PathBuf, PathBuf) {
         let file = config_file(config);
         let log = file.with_extension("log");
-        let mut command = command(&["--config", file.to_str().unwrap()]);
-        (Self::spawn(command.stderr(std::fs::File::create(&log).unwrap())), file, log)
+        (Self::start_with_file(&file, &log), file, log)
     }
 
     fn run(arguments: &[&str]) -> Self {
@@ -52,6 +58,18 @@ impl Server {
     pub fn signal(&self, signal: &str) {
         let pid = self.process.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+
+    /// The code with which it exits, if it does within that time.
+    pub fn exits_within(&mut self, time: Duration) -> Option<i32> {
+        let begun = Instant::now();
+        loop {
+            match self.process.try_wait().unwrap() {
+                Some(status) => return status.code(),
+                None if begun.elapsed() > time => return None,
+                None => sleep(Duration::from_millis(20)),
+            }
+        }
     }
 
     pub fn exit_code(mut self) -> Option<i32> {

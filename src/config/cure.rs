@@ -1,0 +1,183 @@
+//! Errors of the TOML parser, reported in the words of the file: the field, its value unless that is a secret, and the
+//! cure. The parser itself knows only the types of Rust.
+
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Longer values are not repeated in a message.
+const LONGEST_SHOWN: usize = 60;
+
+/// Each field after its table, with the kind of value that it takes, and an example.
+const FIELDS: [(&str, &str, &str); 34] = [
+    ("client-ip.source", TEXT, "\"x-forwarded-for\""),
+    ("client-ip.trusted", LIST, "[\"10.0.0.0/8\"]"),
+    ("client-ip.hops", NUMBER, "1"),
+    ("client-ip.ipv6-prefix", NUMBER, "64"),
+    ("redis.url", TEXTS, "\"redis://127.0.0.1:6379\""),
+    ("redis.master", TEXT, "\"main\""),
+    ("redis.timeout", TIME, "\"50ms\""),
+    ("redis.prefix", TEXT, "\"sluice\""),
+    ("redis.secret", TEXT, "\"...\""),
+    ("answer.fields", WORD, "\"draft-11\""),
+    ("answer.x-ratelimit", WORD, "\"epoch\""),
+    ("answer.tell", TEXT, "\"always\""),
+    ("answer.rejection", WORD, "\"problem\""),
+    ("answer.grpc-status", WORD, "\"unavailable\""),
+    ("route.path", TEXTS, "\"/api\""),
+    ("route.answer", "a table", "{ tell = \"never\" }"),
+    ("policy.name", TEXT, "\"per-client\""),
+    ("policy.algorithm", WORD, "\"token-bucket\""),
+    ("policy.limit", NUMBER, "10"),
+    ("policy.per", TIME, "\"1s\""),
+    ("policy.burst", NUMBER, "10"),
+    ("policy.capacity", NUMBER, "50"),
+    ("policy.max-wait", TIME, "\"5s\""),
+    ("policy.order", WORD, "\"newest-first\""),
+    ("policy.key", TEXTS, "\"client-ip\""),
+    ("policy.cost", NUMBER, "1"),
+    ("policy.store", WORD, "\"memory\""),
+    ("policy.on-store-error", WORD, "\"deny\""),
+    ("policy.on-missing-key", WORD, "\"skip\""),
+    ("policy.status", NUMBER, "429"),
+    ("policy.charge-on", LIST, "[401, 403]"),
+    ("penalty.refusals", NUMBER, "30"),
+    ("penalty.per", TIME, "\"1m\""),
+    ("penalty.ban", TIME, "\"10m\""),
+];
+
+const TEXT: &str = "a text in quotation marks";
+const WORD: &str = "a word in quotation marks";
+const TEXTS: &str = "a text in quotation marks or a list of such";
+const TIME: &str = "a time in quotation marks";
+const NUMBER: &str = "a whole number";
+const LIST: &str = "a list in brackets";
+
+/// Fields whose values take other advice.
+const OTHERS: [(&str, &str); 6] = [
+    ("client-ip", "is one table; write [client-ip], in single brackets"),
+    ("redis", "is one table; write [redis], in single brackets"),
+    ("answer", "is one table; write [answer], in single brackets"),
+    ("route", "is a list of tables; write [[route]], in double brackets"),
+    ("route.policy", "is a list of tables; write [[route.policy]], in double brackets"),
+    ("policy.penalty", "needs a table; write { refusals = 30, per = \"1m\", ban = \"10m\" }"),
+];
+
+/// What to write in place of the parser's `message` about what is at `at`.
+pub(super) fn reworded(text: &str, at: &Range<usize>, message: &str) -> String {
+    let Ok(file) = DeTable::parse(text) else {
+        // A syntax error, which says what was expected, and never what was found.
+        return message.to_owned();
+    };
+    let found = find(file.get_ref(), at).unwrap_or_default();
+    if let Some(field) = in_backquotes(message, "missing field ").next() {
+        let example = example_of(&found.child(field).name()).map(|(_, example)| format!("; add {field} = {example}"));
+        return format!("missing field `{field}`{}", example.unwrap_or_default());
+    }
+    // A date is a table to the parser, with a field that no file names.
+    if message.starts_with("unknown field ") && !is_known(&found.name()) {
+        return message.to_owned();
+    }
+    let found = found.known();
+    let (Some(field), name) = (found.path.last(), found.name()) else { return message.to_owned() };
+    if let Some((_, advice)) = OTHERS.iter().find(|(other, _)| *other == name) {
+        return format!("{field} {advice}");
+    }
+    let cure = match example_of(&name) {
+        _ if message.starts_with("unknown variant ") => {
+            let words: Vec<_> = in_backquotes(message, "expected ").map(|word| format!("\"{word}\"")).collect();
+            format!("write {}", either(&words))
+        }
+        Some((what, example)) => format!("write {what}, such as {example}"),
+        None => "write true or false".to_owned(),
+    };
+    match found.shown(text, &name) {
+        Some(value) => format!("{field} = {value}: {cure}"),
+        None => format!("{field}: {cure}"),
+    }
+}
+
+fn is_known(name: &str) -> bool {
+    name == "policy.shadow" || example_of(name).is_some() || OTHERS.iter().any(|(other, _)| *other == name)
+}
+
+fn example_of(name: &str) -> Option<(&'static str, &'static str)> {
+    FIELDS.iter().find(|(field, ..)| *field == name).map(|(_, what, example)| (*what, *example))
+}
+
+/// What stands in backquotes behind `after`.
+fn in_backquotes<'a>(message: &'a str, after: &str) -> impl Iterator<Item = &'a str> {
+    let list = message.split_once(after).map_or("", |(_, list)| list);
+    list.split('`').skip(1).step_by(2)
+}
+
+fn either(words: &[String]) -> String {
+    match words {
+        [most @ .., last] if !most.is_empty() => format!("{} or {last}", most.join(", ")),
+        words => words.concat(),
+    }
+}
+
+/// A value, and the keys that lead to it.
+#[derive(Clone, Default)]
+struct Found<'a> {
+    path: Vec<&'a str>,
+    at: Range<usize>,
+}
+
+impl<'a> Found<'a> {
+    fn child(&self, key: &'a str) -> Self {
+        let mut child = self.clone();
+        child.path.push(key);
+        child
+    }
+
+    /// The innermost field that a file may have: its value may be a table with keys of its own.
+    fn known(mut self) -> Self {
+        while !self.path.is_empty() && !is_known(&self.name()) {
+            self.path.pop();
+            self.at = 0..0;
+        }
+        self
+    }
+
+    /// The last key after its table's: a table means the same wherever it is.
+    fn name(&self) -> String {
+        self.path[self.path.len().saturating_sub(2)..].join(".")
+    }
+
+    /// The value as it is written, if a message may hold it.
+    fn shown<'t>(&self, text: &'t str, name: &str) -> Option<&'t str> {
+        let is_secret = matches!(name, "redis.secret" | "redis.url" | "redis.master");
+        let value = text.get(self.at.clone()).filter(|_| !is_secret)?;
+        (!value.is_empty() && value.len() <= LONGEST_SHOWN && !value.contains('\n')).then_some(value)
+    }
+}
+
+/// The innermost field with a value that `at` is in.
+fn find<'a>(table: &'a DeTable<'_>, at: &Range<usize>) -> Option<Found<'a>> {
+    table.iter().find_map(|(key, value)| {
+        let is_at_key = key.span().start <= at.start && at.end <= key.span().end;
+        let whole = || is_at_key.then(|| Found { path: Vec::new(), at: value.span() });
+        let mut found = find_in(key.get_ref(), value, at).or_else(whole)?;
+        found.path.insert(0, key.get_ref());
+        Some(found)
+    })
+}
+
+/// The same within the value of a key, which itself is left to the caller.
+fn find_in<'a>(key: &str, value: &'a Spanned<DeValue<'_>>, at: &Range<usize>) -> Option<Found<'a>> {
+    let span = value.span();
+    let here = || Found { path: Vec::new(), at: span.clone() };
+    let inner = match value.get_ref() {
+        DeValue::Table(table) => find(table, at),
+        DeValue::Array(items) => {
+            let found = items.iter().find_map(|item| find_in(key, item, at));
+            // What is wrong with others is that they are lists.
+            found.map(|found| if matches!(key, "route" | "policy") { found } else { here() })
+        }
+        _ => None,
+    };
+    inner.or_else(|| (span.start <= at.start && at.end <= span.end).then(here))
+}

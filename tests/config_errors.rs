@@ -1,0 +1,270 @@
+//! Errors in a configuration: each names the file, the line, the field and the cure; none holds a secret; and they are found
+//! in linear time.
+
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+use tower_sluice::config::Config;
+
+fn error(text: &str) -> String {
+    Config::parse("f.toml", text).expect_err(text).to_string()
+}
+
+const POLICY: &str = "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\nlimit = 10\nper = \"1s\"\n";
+
+/// Line 8 of a file, in a policy.
+fn in_policy(line: &str) -> String {
+    format!("{POLICY}{line}\n")
+}
+
+/// The policy with another line in place of the one for this field.
+fn instead(field: &str, line: &str) -> String {
+    let begin = format!("{field} = ");
+    POLICY.lines().map(|old| if old.starts_with(&begin) { line } else { old }).collect::<Vec<_>>().join("\n")
+}
+
+fn client_ip(lines: &str) -> String {
+    format!("[client-ip]\n{lines}\n")
+}
+
+fn redis(lines: &str) -> String {
+    format!("[redis]\nurl = \"redis://h\"\n{lines}\n")
+}
+
+fn route(path: &str) -> String {
+    format!("[[route]]\npath = \"{path}\"\n")
+}
+
+/// Each text with the line, and what the error must say.
+fn mistakes() -> Vec<(String, usize, &'static str)> {
+    let longest = format!("name = \"{}\"", "n".repeat(65));
+    vec![
+        // A list of tables, a table, and a list are not the same.
+        ("[route]\npath = \"/a\"".into(), 1, "route is a list of tables; write [[route]], in double brackets"),
+        ("route = 3".into(), 1, "route is a list of tables; write [[route]], in double brackets"),
+        (
+            "[[route]]\npath = \"/a\"\n[route.policy]\nname = \"p\"".into(),
+            3,
+            "policy is a list of tables; write [[route.policy]], in double brackets",
+        ),
+        ("[[client-ip]]\nhops = 1".into(), 1, "client-ip is one table; write [client-ip], in single brackets"),
+        ("[[redis]]\nurl = \"redis://h\"".into(), 1, "redis is one table; write [redis], in single brackets"),
+        ("answer = 3".into(), 1, "answer is one table; write [answer], in single brackets"),
+        ("[[answer]]\ntell = \"never\"".into(), 2, "answer is one table; write [answer], in single brackets"),
+        ("[[route]]\npath = \"/a\"\nanswer = 3".into(), 3, "answer = 3: write a table, such as { tell = \"never\" }"),
+        (
+            client_ip("source = \"forwarded\"\ntrusted = \"10.0.0.0/8\""),
+            3,
+            "trusted = \"10.0.0.0/8\": write a list in brackets, such as [\"10.0.0.0/8\"]",
+        ),
+        (client_ip("trusted = [10]"), 2, "trusted = [10]: write a list in brackets, such as [\"10.0.0.0/8\"]"),
+        (in_policy("charge-on = \"401\""), 8, "charge-on = \"401\": write a list in brackets, such as [401, 403]"),
+        (in_policy("charge-on = [\"401\"]"), 8, "charge-on = [\"401\"]: write a list in brackets, such as [401, 403]"),
+        // Each value with its field.
+        (instead("per", "per = 1"), 7, "per = 1: write a time in quotation marks, such as \"1s\""),
+        (instead("per", "per = \"0s\""), 7, "per = \"0s\": the period is 0; write a time such as 1s"),
+        (instead("per", "per = \"200years\""), 7, "per = \"200years\": the period of"),
+        (
+            in_policy("penalty = { refusals = 3, per = \"0s\", ban = \"1m\" }"),
+            8,
+            "per = \"0s\": the period is 0; write a time such as 1s",
+        ),
+        (
+            in_policy("penalty = { refusals = 3, per = \"1m\", ban = \"0s\" }"),
+            8,
+            "ban = \"0s\": the time is 0; write a time such as 10m",
+        ),
+        (
+            in_policy("penalty = { refusals = 3, per = 60, ban = \"1m\" }"),
+            8,
+            "per = 60: write a time in quotation marks, such as \"1m\"",
+        ),
+        (in_policy("penalty = { refusals = 3 }"), 8, "missing field `per`; add per = \"1m\""),
+        (
+            in_policy("[route.policy.penalty]\nrefusals = 3\nper = \"1m\"\nban = [\n  \"1m\",\n]"),
+            11,
+            "ban: write a time in quotation marks, such as \"10m\"",
+        ),
+        ("[[route]]\nanswer = {}".into(), 1, "missing field `path`; add path = \"/api\""),
+        (redis("timeout = 50"), 3, "timeout = 50: write a time in quotation marks, such as \"50ms\""),
+        (in_policy("max-wait = 3"), 8, "max-wait = 3: write a time in quotation marks, such as \"5s\""),
+        (in_policy("key = 3"), 8, "key = 3: write a text in quotation marks or a list of such, such as \"client-ip\""),
+        (
+            "[[route]]\npath = 3".into(),
+            2,
+            "path = 3: write a text in quotation marks or a list of such, such as \"/api\"",
+        ),
+        (in_policy("order = \"random\""), 8, "order = \"random\": write \"oldest-first\" or \"newest-first\""),
+        (in_policy("store = \"disk\""), 8, "store = \"disk\": write \"memory\" or \"redis\""),
+        (
+            in_policy("on-missing-key = \"ignore\""),
+            8,
+            "on-missing-key = \"ignore\": write \"reject\", \"skip\" or \"share\"",
+        ),
+        (
+            instead("algorithm", "algorithm = \"leaky\""),
+            5,
+            "algorithm = \"leaky\": write \"token-bucket\", \"leaky-bucket\", \"leaky-queue\", \"fixed-window\" or \"sliding-window\"",
+        ),
+        (in_policy("order = { newest-first = 1 }"), 8, "order"),
+        (in_policy("order = { oldest = 1 }"), 8, "order: write \"oldest-first\" or \"newest-first\""),
+        (in_policy("shadow = { x = 1 }"), 8, "shadow = { x = 1 }: write true or false"),
+        (in_policy("shadow = 1"), 8, "shadow = 1: write true or false"),
+        ("[answer]\nfields = \"draft-12\"".into(), 2, "fields = \"draft-12\": write \"draft-11\", \"draft-07\", "),
+        (client_ip("ipv6-prefix = 16"), 2, "ipv6-prefix = 16 is out of range; write a number from 32 to 128"),
+        (client_ip("ipv6-prefix = 300"), 2, "ipv6-prefix = 300 is out of range; write a number from 32 to 128"),
+        (in_policy("status = 70000"), 8, "status = 70000 is out of range; write a number from 400 to 599"),
+        (in_policy("charge-on = [70000]"), 8, "charge-on = [70000]: that is no answer's status; write 200 to 599"),
+        (client_ip("source = \"forwarded\"\ntrusted = []"), 3, "trusted: no proxy is trusted; write their addresses"),
+        (redis("prefix = \"{x}\""), 3, "prefix = \"{x}\": a cluster takes braces for the part to hash; leave them out"),
+        // Values without sense.
+        (
+            in_policy("cost = 0"),
+            8,
+            "cost = 0 would limit nothing; write a number from 1 to 4294967295, or remove the policy",
+        ),
+        (redis("timeout = \"0s\""), 3, "timeout = \"0s\": every decision would be late; write a time such as 50ms"),
+        (
+            client_ip("source = \"forwarded\"\nhops = 1000000000000000000"),
+            3,
+            "hops = 1000000000000000000 is out of range; write a number from 1 to 100",
+        ),
+        (client_ip("source = \"forwarded\"\nhops = -1"), 3, "hops = -1 is out of range; write a number from 1 to 100"),
+        (client_ip("source = \"forwarded\"\nhops = \"1\""), 3, "hops = \"1\": write a whole number, such as 1"),
+        (
+            client_ip("source = \"forwarded\"\ntrusted = [\"0.0.0.0/1\", \"128.0.0.0/1\"]"),
+            3,
+            "trusted: \"0.0.0.0/1\" trusts half of all addresses or more",
+        ),
+        (
+            client_ip("source = \"forwarded\"\ntrusted = [\"0.0.0.0/2\", \"10.0.0.0/8\", \"64.0.0.0/2\"]"),
+            3,
+            "trusted: \"64.0.0.0/2\" and the others together trust half of all addresses or more",
+        ),
+        (client_ip("source = \"forwarded\"\ntrusted = [\"2000::/3\"]"), 3, "trusted: \"2000::/3\" trusts half of all"),
+        (
+            client_ip("source = \"forwarded\"\ntrusted = [\"10.0.0.0/08\"]"),
+            3,
+            "trusted: \"10.0.0.0/08\" is not a range",
+        ),
+        (client_ip("source = \"forwarded\"\ntrusted = [\"fd00::/008\"]"), 3, "trusted: \"fd00::/008\" is not a range"),
+        (
+            route("/a%zz"),
+            2,
+            "segment `a%zz` of path `/a%zz` cannot be matched; write % as %25, or two hexadecimal digits",
+        ),
+        (route("/a%2"), 2, "segment `a%2` of path `/a%2` cannot be matched; write % as %25"),
+        (route("/%"), 2, "segment `%` of path `/%` cannot be matched; write % as %25"),
+        (instead("name", &longest), 4, "`nnnnnnnn"),
+    ]
+}
+
+#[test]
+fn each_mistake_is_reported_with_file_line_field_and_cure() {
+    let mut wrong = String::new();
+    for (text, line, expected) in mistakes() {
+        let told = Config::parse("f.toml", &text).err().map(|error| error.to_string());
+        if !told.as_ref().is_some_and(|told| told.starts_with(&format!("f.toml:{line}: {expected}"))) {
+            writeln!(wrong, "{text}\n  reported: {told:?}\n  expected: f.toml:{line}: {expected}").unwrap();
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(error(&instead("name", &format!("name = \"{}\"", "n".repeat(65)))).contains("64 at most"));
+}
+
+#[test]
+fn sensible_values_at_the_edge_are_accepted() {
+    for text in [
+        client_ip("source = \"forwarded\"\nhops = 100"),
+        client_ip("source = \"forwarded\"\ntrusted = [\"10.0.0.0/8\", \"fc00::/7\", \"0.0.0.0/2\", \"10.1.0.0/16\"]"),
+        client_ip("source = \"forwarded\"\ntrusted = [\"0.0.0.0/2\", \"0.0.0.0/2\"]"),
+        route("/a%2f%C3%A9"),
+        instead("name", &format!("name = \"{}\"", "n".repeat(64))),
+        in_policy("cost = 1"),
+        redis("timeout = \"1ms\""),
+    ] {
+        Config::parse("f.toml", &text).unwrap_or_else(|error| panic!("{text}\n{error}"));
+    }
+}
+
+/// A log is read by more people than a configuration.
+#[test]
+fn no_message_holds_a_secret() {
+    let fine = "[redis]\nurl = \"redis://u:4711@h\"\nsecret = \"4711\"\n";
+    for text in [
+        redis("secret = 4711"),
+        redis("secret = 4711.5"),
+        redis("secret = [\"4711\"]"),
+        redis("secret = { x = \"4711\" }"),
+        redis("secret = 4711 # so that it is one of these\nmaster = 3"),
+        redis("secret = hunter-4711"),
+        redis("secret = \"4711"),
+        redis("secret = '4711\nprefix = \"x\""),
+        redis("secret = \"\\q4711\""),
+        redis("secret = \"x\"\nsecret = \"4711\""),
+        redis("secrt = \"4711\""),
+        redis("secret = 47114711471147114711471147114711"),
+        redis("redis.secret = 4711"),
+        "redis = { url = \"redis://h\", secret = 4711 }".into(),
+        "redis = { url = \"redis://:4711@h\", secret = \"4711\", timeout = 3 }".into(),
+        "redis = \"redis://:4711@h\"".into(),
+        "redis = [\"redis://:4711@h\"]".into(),
+        "[redis]\nurl = 4711".into(),
+        "[redis]\nurl = [4711]".into(),
+        "[redis]\nurl = redis://:4711@h".into(),
+        "[redis]\nurl = \"redis://u:4711@\"".into(),
+        "[redis]\nurl = \"http://u:4711@h\"".into(),
+        "[redis]\nurl = \"redis://u:4711@h:99999\"".into(),
+        "[redis]\nurl = [\"redis://h\", \"redis://u:4711@h/x\"]".into(),
+        "[redis]\nurl = \"redis://h\"\nmaster = 4711".into(),
+        "[redis]\nurl = \"redis://h\"\nmaster = \"http://u:4711@main\"".into(),
+        format!("{fine}timeout = \"0s\""),
+        format!("{fine}prefix = \"{{}}\""),
+        format!("{fine}[[route]]\npath = \"a\""),
+    ] {
+        let error = Config::parse("f.toml", &text).expect_err(&text);
+        for message in [error.to_string(), format!("{error:?}")] {
+            assert!(!message.contains("4711"), "{text}\n  reported: {message}");
+        }
+    }
+    let config = Config::parse("f.toml", fine).unwrap();
+    assert!(!format!("{config:?}").contains("4711"));
+    let mut config = config;
+    let changed = config.change("f.toml", &fine.replace("4711", "0815")).unwrap_err().to_string();
+    assert!(!changed.contains("4711") && !changed.contains("0815"), "{changed}");
+}
+
+fn routes(count: usize, rest: &str) -> String {
+    (0..count).fold(String::new(), |mut text, number| {
+        write!(text, "[[route]]\npath = \"/route/{number}\"\n{rest}").unwrap();
+        text
+    })
+}
+
+/// The best of several, since others use the machine, too.
+fn time(mut what: impl FnMut()) -> Duration {
+    let once = |_| {
+        let begun = Instant::now();
+        what();
+        begun.elapsed()
+    };
+    (0..5).map(once).min().unwrap()
+}
+
+#[test]
+fn the_time_to_parse_and_to_change_grows_linearly_with_the_file() {
+    let text = routes(100_000, "");
+    let mut config = None;
+    let parse = time(|| config = Some(Config::parse("f.toml", &text).unwrap()));
+    assert_eq!(config.as_ref().unwrap().routes()[99_999].line(), 199_999 + 1);
+    let change = time(|| drop(config.as_mut().unwrap().change("f.toml", &text).unwrap()));
+    println!("100,000 routes: parsed in {parse:?}, changed in {change:?}");
+    let bound = Duration::from_secs(2);
+    assert!(parse < bound && change < bound, "100,000 routes: parsed in {parse:?}, changed in {change:?}");
+
+    let last = routes(100_000, "") + "[[route]]\npath = 3\n";
+    let mut reported = String::new();
+    let took = time(|| reported = error(&last));
+    assert!(reported.starts_with("f.toml:200002: path = 3: "), "{reported}");
+    assert!(took < bound, "an error on the last line: {took:?}");
+}
