@@ -19,7 +19,7 @@ const MS: Duration = Duration::from_millis(1);
 /// How much later a turn may come because of another runtime.
 const MARGIN: Duration = Duration::from_millis(5);
 
-/// What is taken for never.
+/// What is taken for never; a little less, for an attempt that says nothing since the machine was busy.
 const NEVER: Duration = Duration::from_secs(2);
 
 /// One test at a time: lateness is measured, and panics are kept off the screen.
@@ -79,7 +79,9 @@ struct Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         self.gates.clear();
-        self.threads.drain(..).for_each(|thread| thread.join().unwrap());
+        for thread in self.threads.drain(..) {
+            assert!(thread.join().is_ok() || thread::panicking());
+        }
     }
 }
 
@@ -95,18 +97,23 @@ impl Kept {
 }
 
 impl Trouble {
-    /// Has somebody wait first in the line of [`KEY`], on a runtime in this trouble.
-    fn begin(self, queue: &Arc<LeakyQueue>, kept: &mut Kept) {
+    /// Has somebody wait first in the line of [`KEY`], on a runtime in this trouble; `None` if this thread was held up,
+    /// and nobody had to wait.
+    fn begin(self, queue: &Arc<LeakyQueue>, kept: &mut Kept) -> Option<()> {
+        let wait = |queue: &LeakyQueue| match queue.check(&KEY, 1) {
+            Check::Pending(pending) => Some(pending),
+            Check::Ready(_) => None,
+        };
         match self {
-            Self::None => kept.waiters.push(join(queue)),
+            Self::None => kept.waiters.push(wait(queue)?),
             Self::Idle => {
                 let runtime = single();
                 kept.waiters.push(runtime.block_on(async {
-                    let mut waiter = join(queue);
-                    assert!((&mut waiter).now_or_never().is_none());
+                    let mut waiter = wait(queue)?;
+                    let _ = (&mut waiter).now_or_never();
                     tokio::task::yield_now().await;
-                    waiter
-                }));
+                    Some(waiter)
+                })?);
                 kept.runtimes.push(runtime);
             }
             Self::BetweenCalls => {
@@ -115,27 +122,29 @@ impl Trouble {
                 kept.threads.push(thread::spawn(move || {
                     let runtime = single();
                     runtime.block_on(async {
-                        let waiter = join(&queue);
-                        joined.send(()).unwrap();
-                        assert!(waiter.await.unwrap().is_allowed());
+                        let waiter = wait(&queue);
+                        joined.send(waiter.is_some()).unwrap();
+                        if let Some(waiter) = waiter {
+                            assert!(waiter.await.unwrap().is_allowed());
+                        }
                     });
                     gate();
                 }));
-                has_joined.recv().unwrap();
+                return has_joined.recv().unwrap().then_some(());
             }
             Self::Blocked => {
                 let (gate, queue) = (kept.gate(), Arc::clone(queue));
                 let (joined, has_joined) = mpsc::channel();
                 kept.threads.push(thread::spawn(move || {
                     single().block_on(async {
-                        let mut waiter = join(&queue);
-                        assert!((&mut waiter).now_or_never().is_none());
+                        let mut waiter = wait(&queue);
+                        let _ = waiter.as_mut().map(FutureExt::now_or_never);
                         settle().await;
-                        joined.send(()).unwrap();
+                        joined.send(waiter.is_some()).unwrap();
                         gate();
                     });
                 }));
-                has_joined.recv().unwrap();
+                return has_joined.recv().unwrap().then_some(());
             }
             Self::BlockedWorker => {
                 let (gate, runtime) = (kept.gate(), multi());
@@ -145,8 +154,7 @@ impl Trouble {
                     gate();
                 });
                 has_begun.recv().unwrap();
-                kept.waiters.push(runtime.block_on(async { join(queue) }));
-                runtime.spawn(async {});
+                let waiter = runtime.block_on(async { wait(queue) });
                 let (dropper, dropped) = mpsc::channel::<()>();
                 // Dropped on a thread of its own, for that waits for the worker.
                 kept.threads.push(thread::spawn(move || {
@@ -154,14 +162,15 @@ impl Trouble {
                     drop(runtime);
                 }));
                 kept.gates.push(dropper);
+                kept.waiters.push(waiter?);
             }
             Self::Dropped => {
                 let runtime = single();
                 kept.waiters.push(runtime.block_on(async {
-                    let waiter = join(queue);
+                    let waiter = wait(queue);
                     tokio::task::yield_now().await;
                     waiter
-                }));
+                })?);
             }
             Self::Shadowed => {
                 let runtime = single();
@@ -172,26 +181,29 @@ impl Trouble {
                 kept.runtimes.push(runtime);
             }
         }
+        Some(())
     }
 }
 
 /// How late the turns on a sound runtime are, at the most, while another is in trouble. Some are in the line in which
 /// the other's waiter is first, and some in lines of their own.
 fn lateness(trouble: Trouble, order: QueueOrder) -> Duration {
-    let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).capacity(10).order(order));
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(40)).capacity(10).order(order));
     let mut kept = Kept::default();
     let sound = single();
     let guard = sound.enter();
     let start = Instant::now();
     pass(&queue, &KEY);
-    trouble.begin(&queue, &mut kept);
+    if trouble.begin(&queue, &mut kept).is_none() {
+        return NEVER - MS;
+    }
     drop(guard);
     let come = sound.block_on(async {
-        let mut turns: Vec<_> = (0..4).map(|_| tokio::spawn(turn(join(&queue)))).collect();
+        let mut turns: Vec<_> = (0..4).map(|_| tokio::spawn(turn(queue.check(&KEY, 1)))).collect();
         let other = PartitionKey::from("other");
         let begun = Instant::now();
         pass(&queue, &other);
-        turns.extend((0..3).map(|_| tokio::spawn(turn(pending(&queue, &other)))));
+        turns.extend((0..3).map(|_| tokio::spawn(turn(queue.check(&other, 1)))));
         let mut come = Vec::new();
         for turn in turns {
             come.push(turn.await.unwrap());
@@ -201,8 +213,8 @@ fn lateness(trouble: Trouble, order: QueueOrder) -> Duration {
         line.sort();
         others.sort();
         let first = if order == QueueOrder::OldestFirst { 2 } else { 1 };
-        let dues = (first..).map(|place| start + MS * 10 * place).take(4);
-        let dues = dues.chain((1..4).map(|place| begun + MS * 10 * place));
+        let dues = (first..).map(|place| start + MS * 25 * place).take(4);
+        let dues = dues.chain((1..4).map(|place| begun + MS * 25 * place));
         let late = come.into_iter().zip(dues).map(|(come, due)| come.saturating_duration_since(due));
         late.max().unwrap()
     });
@@ -210,8 +222,8 @@ fn lateness(trouble: Trouble, order: QueueOrder) -> Duration {
 }
 
 /// When a turn came.
-async fn turn(waiter: Pending) -> Instant {
-    match timeout(NEVER, waiter).await {
+async fn turn(check: Check) -> Instant {
+    match timeout(NEVER, check.decided()).await {
         Ok(turn) => assert!(turn.unwrap().is_allowed()),
         Err(_) => return Instant::now() + NEVER,
     }
@@ -273,7 +285,7 @@ fn a_shadow_on_a_runtime_that_is_not_driven_delays_no_other() {
 fn of_four_workers_the_one_that_blocks_delays_none_of_the_others() {
     let _alone = alone();
     let lateness = |blocks: bool| {
-        let queue = Arc::new(LeakyQueue::new(Quota::per_second(50)).capacity(10));
+        let queue = Arc::new(LeakyQueue::new(Quota::per_second(25)).capacity(10));
         let (done, gate) = mpsc::channel::<()>();
         let (joined, has_joined) = mpsc::channel();
         let blocked = {
@@ -299,10 +311,10 @@ fn of_four_workers_the_one_that_blocks_delays_none_of_the_others() {
                     let key = number.into();
                     let start = Instant::now();
                     pass(&queue, &key);
-                    let turns: Vec<_> = (0..3).map(|_| tokio::spawn(turn(pending(&queue, &key)))).collect();
+                    let turns: Vec<_> = (0..3).map(|_| tokio::spawn(turn(queue.check(&key, 1)))).collect();
                     let mut latest = Duration::ZERO;
                     for (turn, place) in turns.into_iter().zip(1..) {
-                        latest = latest.max(turn.await.unwrap().saturating_duration_since(start + MS * 20 * place));
+                        latest = latest.max(turn.await.unwrap().saturating_duration_since(start + MS * 40 * place));
                     }
                     latest
                 })

@@ -2,6 +2,7 @@
 
 mod alarm;
 mod driver;
+mod drivers;
 mod lines;
 #[cfg(all(test, sluice_loom))]
 mod models;
@@ -25,6 +26,7 @@ use crate::decision::{Check, Decision, LimiterError, Receipt};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::partition::PartitionKey;
 use crate::quota::Quota;
+use crate::store::{Stats, WhenFull};
 use crate::terms::Terms;
 use crate::time::nanos_of;
 
@@ -171,6 +173,7 @@ pub struct LeakyQueue {
 
 const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(30);
 const DEFAULT_MAX_WAITERS: usize = 65_536;
+const DEFAULT_MAX_KEYS: usize = 65_536;
 
 impl LeakyQueue {
     /// A queue that leaks at the quota's rate. Up to `limit` requests of a key wait, for at most 30
@@ -182,6 +185,8 @@ impl LeakyQueue {
             capacity,
             max_wait: nanos_of(DEFAULT_MAX_WAIT),
             max_waiters: DEFAULT_MAX_WAITERS,
+            max_keys: DEFAULT_MAX_KEYS,
+            when_full: WhenFull::Refuse,
             order: QueueOrder::OldestFirst,
         };
         Self::build(quota, bounds, false)
@@ -223,6 +228,45 @@ impl LeakyQueue {
     #[must_use]
     pub fn max_waiters(self, waiters: usize) -> Self {
         self.with(Bounds { max_waiters: waiters, ..self.bounds })
+    }
+
+    /// How many keys have lines of their own at a time: the bound on memory for keys in which nobody waits. 65,536, unless
+    /// set.
+    ///
+    /// A key needs a line from its first departure on until all of its departures are paid for: for one interval after
+    /// the last. So a quota of 10 per second needs room for the keys of a tenth of a second, and one of 1 per hour for those
+    /// of an hour. Each takes some 150 bytes. What becomes of keys beyond is for [`when_full`](Self::when_full) to say.
+    /// [`Limiter::stats`] has the number of keys, and how many were turned away; the first of those is also logged, once.
+    ///
+    /// ```
+    /// use tower_sluice::store::WhenFull;
+    /// use tower_sluice::{LeakyQueue, Limiter, Quota};
+    ///
+    /// let resets = LeakyQueue::new(Quota::per_hour(1)).max_keys(1_000_000).when_full(WhenFull::Overflow);
+    /// assert_eq!(resets.stats().table.unwrap().capacity, 1_000_000);
+    /// ```
+    #[must_use]
+    pub fn max_keys(self, keys: usize) -> Self {
+        self.with(Bounds { max_keys: keys, ..self.bounds })
+    }
+
+    /// What becomes of a request whose key has no line while there is no [room](Self::max_keys) for another.
+    ///
+    /// | | the request | over all keys, at most |
+    /// |---|---|---|
+    /// | [`WhenFull::Refuse`], unless set | is rejected, with the time after which the first of the other keys has paid | `max_keys` × quota |
+    /// | [`WhenFull::Overflow`] | goes to one of 512 lines that such keys share, and waits there with strangers | (`max_keys` + 512) × quota |
+    /// | [`WhenFull::ForgetLeast`] | is admitted, and the key that owes least is forgotten, if there is one in which nobody waits; else it is rejected | no bound |
+    ///
+    /// **With `ForgetLeast`, a flood of keys is not limited.** Among keys that have each sent one request, the one that owes
+    /// least is the one that came first. So if 70,000 keys take turns at a quota of 1 per hour, all of their requests pass.
+    /// With `Refuse`, it is one of each of 65,536 keys. But then a flood of fresh keys locks new clients out for as long as
+    /// it lasts; put a policy with a wider key before the queue where strangers choose their keys.
+    ///
+    /// No choice forgets a key in which somebody waits.
+    #[must_use]
+    pub fn when_full(self, when_full: WhenFull) -> Self {
+        self.with(Bounds { when_full, ..self.bounds })
     }
 
     /// Whom to serve first; those who have waited longest, unless set.
@@ -379,6 +423,13 @@ impl Limiter for LeakyQueue {
     fn backlog(&self) -> Option<Backlog> {
         Some(self.shared().backlog())
     }
+
+    /// How many keys are remembered, of [as many as may be](Self::max_keys); exactly. `evicted_live` and `turned_away`
+    /// are the requests of keys beyond, see [`when_full`](Self::when_full). Some microseconds, and ten for any thousand
+    /// keys that have paid since and are still in memory.
+    fn stats(&self) -> Stats {
+        Stats { table: Some(self.shared().table()), ..Stats::default() }
+    }
 }
 
 impl IntoLimiter for LeakyQueue {
@@ -393,6 +444,7 @@ impl fmt::Debug for LeakyQueue {
             .field("quota", &self.quota)
             .field("capacity", &self.bounds.capacity)
             .field("max_wait", &Duration::from_nanos(self.bounds.max_wait))
+            .field("max_keys", &self.bounds.max_keys)
             .field("order", &self.bounds.order)
             .field("waiting", &self.waiting())
             .finish()
@@ -428,5 +480,5 @@ fn no_runtime() -> LimiterError {
 }
 
 fn no_time() -> LimiterError {
-    LimiterError::new("the tokio runtime that kept this queue's time was shut down, or has no timer")
+    LimiterError::new("this tokio runtime was shut down, or has no timer, on which a leaky queue waits")
 }
