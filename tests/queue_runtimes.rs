@@ -392,6 +392,8 @@ fn a_runtime_on_which_nobody_waits_has_no_task() {
     assert_eq!(queue.waiting(), 0);
 }
 
+const PANIC: &str = "a waker that panics";
+
 /// Counts its wake-ups, or panics.
 struct Counter {
     woken: AtomicUsize,
@@ -401,7 +403,9 @@ struct Counter {
 impl Wake for Counter {
     fn wake(self: Arc<Self>) {
         self.woken.fetch_add(1, Ordering::SeqCst);
-        assert!(!self.panics, "a waker that panics");
+        if self.panics {
+            std::panic::panic_any(PANIC);
+        }
     }
 }
 
@@ -419,7 +423,11 @@ fn wakers(waiters: &mut [Pending]) -> Vec<Arc<Counter>> {
 /// Runs without the messages of panics that are meant.
 fn quietly<T>(run: impl FnOnce() -> T) -> T {
     let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
+    std::panic::set_hook(Box::new(|panic| {
+        if panic.payload().downcast_ref() != Some(&PANIC) {
+            eprintln!("{panic}");
+        }
+    }));
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
     std::panic::set_hook(hook);
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -454,7 +462,7 @@ fn a_waker_that_panics_costs_nobody_else_the_wake_up() {
             settle().await;
             assert_eq!(queue.waiting(), 0);
             // The queue goes on.
-            let next = pending(&queue, &3.into());
+            let next = pending(&queue, &3_u64.into());
             assert!(timeout(MS * 11, next).await.expect("nobody drives the queue").unwrap().is_allowed());
             counts(&counters)
         })
@@ -468,7 +476,7 @@ fn a_waker_that_panics_costs_nobody_else_the_wake_up() {
             let mut waiters = wait_in_lines(&queue, 10);
             let counters = wakers(&mut waiters);
             advance(MS * 10).await;
-            pass(&queue, &99.into());
+            pass(&queue, &99_u64.into());
             assert_eq!(queue.waiting(), 0);
             counts(&counters)
         })
@@ -496,6 +504,21 @@ fn a_waker_that_panics_costs_nobody_else_the_wake_up() {
     assert_eq!(woken, [1; 10], "when the runtime goes down");
 }
 
+/// For how long this thread has run: not while others had the processor, for the machine may be busy.
+fn busy_for() -> Duration {
+    #[cfg(target_os = "linux")]
+    {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        use std::sync::OnceLock;
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed()
+    }
+}
+
 /// How many turns came, and how long it took, between two polls of another task on the only thread, at the most,
 /// while the turns of so many keys come at one moment.
 fn longest_stall(keys: u64) -> (usize, Duration) {
@@ -508,11 +531,11 @@ fn longest_stall(keys: u64) -> (usize, Duration) {
             let (queue, over) = (Arc::clone(&queue), Arc::clone(&over));
             tokio::spawn(async move {
                 let mut waiting = queue.waiting();
-                let mut looked = Instant::now();
+                let mut looked = busy_for();
                 let (mut most, mut longest) = (0, Duration::ZERO);
                 while !over.load(Ordering::Relaxed) {
                     yield_now().await;
-                    let now = Instant::now();
+                    let now = busy_for();
                     let still = queue.waiting();
                     most = most.max(waiting - still);
                     longest = longest.max(now - looked);
@@ -548,16 +571,15 @@ async fn yield_now() {
 #[test]
 fn sixty_thousand_turns_at_once_let_others_run_in_between() {
     let _alone = alone();
-    let (_, usual) = (0..5).map(|_| longest_stall(1)).min_by_key(|(_, stall)| *stall).unwrap();
     let mut stall = Duration::MAX;
     for _ in 0..10 {
         let (turns, longest) = longest_stall(60_000);
         assert!(turns <= 1_024, "{turns} turns came between two polls of another task");
         stall = stall.min(longest);
-        if stall <= usual + MS * 2 {
+        if stall <= MS * 2 {
             break;
         }
     }
-    println!("{stall:?}, {usual:?} without");
-    assert!(stall <= usual + MS * 2, "{stall:?}, and {usual:?} without");
+    println!("{stall:?}");
+    assert!(stall <= MS * 2, "{stall:?} between two polls of another task");
 }
