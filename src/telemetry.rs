@@ -105,6 +105,11 @@ mod with_tracing {
         tracing::warn!(target: TARGET, %error, "the body of a custom rejection failed, and ends early");
     }
 
+    #[cfg(feature = "queue")]
+    pub(crate) fn queue_full() {
+        tracing::warn!(target: TARGET, "a queue remembers as many keys as it may, and rejects, shares out or forgets the others: raise its max_keys, or put a policy with a wider key before it");
+    }
+
     pub(crate) fn table_filling_up() {
         tracing::warn!("a memory store is filling up and may lose keys: raise its capacity");
     }
@@ -185,6 +190,8 @@ mod without_tracing {
     pub(crate) fn limiter_recovered(_policy: &str) {}
     pub(crate) fn note_response(_has_cors_fields: impl FnOnce() -> bool) {}
     pub(crate) fn rejection_body_failed(_error: &dyn Display) {}
+    #[cfg(feature = "queue")]
+    pub(crate) fn queue_full() {}
     pub(crate) fn table_filling_up() {}
     pub(crate) fn short_forwarding_list(_header: &dyn Display, _count: usize) {}
     pub(crate) fn proxy_is_the_client(_network: &str, _header: &dyn Display) {}

@@ -56,6 +56,11 @@ fn every_mistake_in_a_policy_is_told_with_its_line() {
         ("capacity = 3", "f.toml:9: capacity is for leaky-queue; remove it or choose that algorithm"),
         ("max-wait = \"3s\"", "f.toml:9: max-wait is for leaky-queue; remove it or choose that algorithm"),
         ("order = \"newest-first\"", "f.toml:9: order is for leaky-queue; remove it or choose that algorithm"),
+        ("max-keys = 9", "f.toml:9: max-keys is for leaky-queue in memory; remove it or choose that algorithm"),
+        (
+            "when-full = \"reject\"",
+            "f.toml:9: when-full is for leaky-queue in memory; remove it or choose that algorithm",
+        ),
         ("order = \"random\"", "f.toml:9: order = \"random\": write \"oldest-first\" or \"newest-first\""),
         ("algorithm = \"tocken-bucket\"", "f.toml:5: algorithm = \"tocken-bucket\": write \"token-bucket\", "),
         ("name = \"two words\"", "f.toml:4: `two words` cannot be a policy's name; begin with a letter and write"),
@@ -211,6 +216,12 @@ fn what_makes_sense_is_taken() {
     {
         Config::parse("f.toml", &format!("{queue}\n{line}")).unwrap_or_else(|error| panic!("{line}: {error}"));
     }
+    for when_full in ["reject", "overflow", "forget-least"] {
+        let text = format!("{queue}\nmax-keys = 1\nwhen-full = \"{when_full}\"");
+        Config::parse("f.toml", &text).unwrap_or_else(|error| panic!("{when_full}: {error}"));
+    }
+    let error = Config::parse("f.toml", &format!("{queue}\nmax-keys = 0")).unwrap_err().to_string();
+    assert!(error.contains("max-keys = 0 is out of range; write a number from 1"), "{error}");
     assert!(Config::parse("f.toml", "").unwrap().routes().is_empty());
     let unlimited = Config::parse("f.toml", "[[route]]\npath = [\"/a\", \"/b/{c}\"]").unwrap();
     assert_eq!(unlimited.routes()[0].paths(), ["/a", "/b/{c}"]);

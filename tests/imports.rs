@@ -24,7 +24,22 @@ const PICTURE: &[(&str, &[&str])] = &[
     ("store", &["algorithm", "claim", "decision", "partition", "quota", "sip", "sync", "telemetry", "time"]),
     // One decision.
     ("limiter", &["algorithm", "backlog", "claim", "decision", "partition", "store", "terms"]),
-    ("queue", &["algorithm", "backlog", "decision", "limiter", "partition", "quota", "store", "sync", "terms", "time"]),
+    (
+        "queue",
+        &[
+            "algorithm",
+            "backlog",
+            "decision",
+            "limiter",
+            "partition",
+            "quota",
+            "store",
+            "sync",
+            "telemetry",
+            "terms",
+            "time",
+        ],
+    ),
     ("throttle", &["decision", "limiter", "partition"]),
     ("testing", &["algorithm", "decision", "partition", "quota", "store", "time"]),
     // From here on, HTTP.

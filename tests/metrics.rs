@@ -421,6 +421,26 @@ async fn tables_are_looked_at_when_they_are_observed() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_queue_reports_how_many_keys_it_remembers() {
+    let metrics = Metrics::record();
+    let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).max_keys(64);
+    let layer = RateLimitLayer::new(policy("q", queue));
+    let told = || {
+        layer.observe();
+        ["capacity", "live_keys", "evicted_live_total", "turned_away_total"]
+            .map(|name| metrics.of(&format!(r#"table_{name}{{policy="q"}}"#)))
+    };
+    assert_eq!(told(), ["64", "0", "0", "0"]);
+    for number in 0..100 {
+        let status = send(&layer, &number.to_string()).await;
+        assert_eq!(status, if number < 64 { 200 } else { 429 });
+    }
+    assert_eq!(told(), ["64", "64", "0", "36"]);
+    tokio::time::advance(Duration::from_secs(3_600)).await;
+    assert_eq!(told(), ["64", "0", "0", "36"]);
+}
+
 #[tokio::test]
 async fn large_tables_are_estimated() {
     for algorithm in [true, false] {

@@ -13,6 +13,7 @@ const WAITERS: usize = 1_000_000;
 #[tokio::test(start_paused = true)]
 async fn a_million_waiters_take_less_than_300_bytes_each_and_leave_nothing() {
     let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(PER_KEY).max_wait(Duration::MAX).max_waiters(WAITERS);
+    let queue = queue.max_keys(WAITERS);
     // Where the promises are kept is the caller's affair, and stays out of the sum.
     let mut promises: Vec<Option<Pending>> = std::iter::repeat_with(|| None).take(WAITERS).collect();
     let mut places = promises.iter_mut();

@@ -105,6 +105,9 @@ fn it_takes_what_the_parser_takes_and_refuses_most_of_what_it_refuses() {
         ("key = \"client-ip\"\npenalty = { refusals = 30, per = \"1m\", ban = \"10m\" }", true),
         ("penalty = { refusals = 30, per = \"1m\", ban = \"10m\" }", false),
         ("penalty = { refusals = 30, per = \"1m\" }", false),
+        ("algorithm = \"leaky-queue\"\nmax-keys = 9\nwhen-full = \"overflow\"", true),
+        ("algorithm = \"leaky-queue\"\nmax-keys = 0", false),
+        ("algorithm = \"leaky-queue\"\nwhen-full = \"forget\"", false),
         ("limt = 10", false),
         ("answer = { tell = \"below-20%\" }", false),
     ] {

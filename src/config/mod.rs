@@ -55,6 +55,8 @@
 //!   # capacity = 50              # leaky-queue: waiting requests; default: the limit
 //!   # max-wait = "5s"            # leaky-queue; default: 30s
 //!   # order = "newest-first"     # leaky-queue; default: oldest-first
+//!   # max-keys = 65536           # leaky-queue in memory: keys with lines of their own at a time
+//!   # when-full = "overflow"     # what becomes of further keys: reject | overflow | forget-least; default: reject
 //!   key = "client-ip"            # global | client-ip | header:NAME | user | path | a list of these; default: global
 //!   cost = 1
 //!   shadow = false

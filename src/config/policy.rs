@@ -8,7 +8,7 @@ use toml::Spanned;
 
 use super::error::{ConfigError, Source};
 use super::key::KeySpec;
-use super::raw::{AlgorithmName, OnMissingKey, OnStoreError, OrderName, RawPenalty, RawPolicy, TimeText};
+use super::raw::{AlgorithmName, OnMissingKey, OnStoreError, OrderName, RawPenalty, RawPolicy, TimeText, WhenFullName};
 use super::store::{Line, Place};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::head::ResponseHead;
@@ -18,6 +18,7 @@ use crate::penalty::Penalty;
 use crate::policy::{FailureMode, MissingKey, Policy, PolicyError};
 use crate::queue::QueueOrder;
 use crate::quota::Quota;
+use crate::store::WhenFull;
 
 pub(super) fn build(
     source: &Source<'_>,
@@ -107,6 +108,14 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, place: Place) -> Result<Arc<dyn
     if let Some(order) = raw.order.as_ref().filter(|_| !is_queue) {
         return Err(source.error(&order.span(), only_for("order", "leaky-queue")));
     }
+    let memory = "leaky-queue in memory";
+    let is_in_memory = is_queue && place.is_memory();
+    if let Some(max_keys) = raw.max_keys.as_ref().filter(|_| !is_in_memory) {
+        return Err(source.error(&max_keys.span(), only_for("max-keys", memory)));
+    }
+    if let Some(when_full) = raw.when_full.as_ref().filter(|_| !is_in_memory) {
+        return Err(source.error(&when_full.span(), only_for("when-full", memory)));
+    }
 
     let kept = match raw.algorithm {
         AlgorithmName::TokenBucket => place.keep(TokenBucket::new(quota)),
@@ -115,6 +124,7 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, place: Place) -> Result<Arc<dyn
         AlgorithmName::SlidingWindow => place.keep(SlidingWindow::new(quota)),
         AlgorithmName::LeakyQueue => {
             let capacity = raw.capacity.as_ref().map(|capacity| count(source, "capacity", 0, capacity)).transpose()?;
+            let max_keys = raw.max_keys.as_ref().map(|keys| count(source, "max-keys", 1, keys)).transpose()?;
             let line = Line {
                 quota,
                 capacity: capacity.map(|capacity| usize::try_from(capacity).unwrap_or(usize::MAX)),
@@ -122,6 +132,12 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, place: Place) -> Result<Arc<dyn
                 order: raw.order.as_ref().map_or(QueueOrder::OldestFirst, |order| match order.get_ref() {
                     OrderName::OldestFirst => QueueOrder::OldestFirst,
                     OrderName::NewestFirst => QueueOrder::NewestFirst,
+                }),
+                max_keys: max_keys.map(|keys| usize::try_from(keys).unwrap_or(usize::MAX)),
+                when_full: raw.when_full.as_ref().map(|when_full| match when_full.get_ref() {
+                    WhenFullName::Reject => WhenFull::Refuse,
+                    WhenFullName::Overflow => WhenFull::Overflow,
+                    WhenFullName::ForgetLeast => WhenFull::ForgetLeast,
                 }),
             };
             place.keep_line(line)

@@ -63,6 +63,8 @@ pub(super) struct RawPolicy {
     pub(super) capacity: Option<Spanned<i64>>,
     pub(super) max_wait: Option<Spanned<TimeText>>,
     pub(super) order: Option<Spanned<OrderName>>,
+    pub(super) max_keys: Option<Spanned<i64>>,
+    pub(super) when_full: Option<Spanned<WhenFullName>>,
     pub(super) key: Option<Spanned<OneOrMany>>,
     pub(super) cost: Option<Spanned<i64>>,
     #[serde(default)]
@@ -123,6 +125,14 @@ pub(super) enum GrpcStatusName {
 pub(super) enum OrderName {
     OldestFirst,
     NewestFirst,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum WhenFullName {
+    Reject,
+    Overflow,
+    ForgetLeast,
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use super::raw::{RawPolicy, RawRedis, StoreName};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::queue::{LeakyQueue, QueueOrder};
 use crate::quota::Quota;
+use crate::store::WhenFull;
 
 #[cfg(feature = "redis")]
 pub(super) use crate::store::redis::{Redis, Scripted as Kept};
@@ -77,6 +78,8 @@ pub(super) struct Line {
     pub(super) capacity: Option<usize>,
     pub(super) max_wait: Option<Duration>,
     pub(super) order: QueueOrder,
+    pub(super) max_keys: Option<usize>,
+    pub(super) when_full: Option<WhenFull>,
 }
 
 impl Place {
@@ -109,6 +112,10 @@ impl Place {
         match *redis {}
     }
 
+    pub(super) const fn is_memory(&self) -> bool {
+        matches!(self, Self::Memory)
+    }
+
     /// The limiter, or why Redis cannot keep its quota.
     pub(super) fn keep<A: Kept>(self, algorithm: A) -> Result<Arc<dyn Limiter>, String> {
         match self {
@@ -123,7 +130,7 @@ impl Place {
 
     /// The same for a queue.
     pub(super) fn keep_line(self, line: Line) -> Result<Arc<dyn Limiter>, String> {
-        let Line { quota, capacity, max_wait, order } = line;
+        let Line { quota, capacity, max_wait, order, max_keys, when_full } = line;
         match self {
             Self::Memory => {
                 let mut queue = LeakyQueue::new(quota).order(order);
@@ -132,6 +139,12 @@ impl Place {
                 }
                 if let Some(max_wait) = max_wait {
                     queue = queue.max_wait(max_wait);
+                }
+                if let Some(max_keys) = max_keys {
+                    queue = queue.max_keys(max_keys);
+                }
+                if let Some(when_full) = when_full {
+                    queue = queue.when_full(when_full);
                 }
                 Ok(queue.into_limiter())
             }

@@ -166,6 +166,10 @@
 //! matter: a request owes for 4.8 hours, and the table is full at four new clients per second. Size those limits by
 //! clients per day.
 //!
+//! A [`LeakyQueue`](crate::LeakyQueue) remembers as many keys unless told otherwise
+//! ([`max_keys`](crate::LeakyQueue::max_keys)), at up to 200 bytes each, and allocates them as they come. Beyond, it rejects new
+//! keys, where a table forgets the key that owes least.
+//!
 //! # Change a limit
 //!
 //! Keep the [handle](crate::RateLimitLayer::handle) of the layer where your configuration comes in. Build the new policies as at the

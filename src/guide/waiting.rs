@@ -68,6 +68,12 @@
 //! in the buffers. [`max_waiters`](crate::LeakyQueue::max_waiters) bounds it: 65,536 unless set, which is much. Ask
 //! what 65,536 open requests are to your server, and its limit of file descriptors.
 //!
+//! **Keys in which nobody waits** are remembered, too, until the last of their departures is an interval ago.
+//! [`max_keys`](crate::LeakyQueue::max_keys) bounds them: 65,536 unless set, which is little for 1 per hour and many
+//! clients. Beyond it, requests of new keys are rejected until there is room;
+//! [`when_full`](crate::LeakyQueue::when_full) has the other choices, and what each admits. The metrics
+//! `table_live_keys`, `table_capacity` and `table_turned_away_total` show it, and the first such request is logged.
+//!
 //! # What a proxy in front does to a queue
 //!
 //! | it | so that | do |

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep_until};
 
 use self::fine::FineTimer;
 
-/// What the task that keeps the time sleeps on: tokio's timer, and a finer one beside it where that is
+/// What a driver sleeps on: tokio's timer, and a finer one beside it where that is
 /// asked for and to be had.
 ///
 /// Tokio's clock is the clock of the queue in any case, so that tests can have it stand still. Whoever wakes up

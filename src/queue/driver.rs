@@ -1,9 +1,10 @@
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::hash::{BuildHasher, RandomState};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -11,23 +12,23 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::alarm::Alarm;
+use super::drivers::{DriverNo, Home, Start};
 use super::lines::{LineId, Lines};
-use super::room::{Arrival, Errand, Progress, Request, Room, Rouse};
+use super::room::{Arrival, Errand, Next, Progress, Request, Room};
 use super::seats::SeatNo;
-use super::{no_runtime, no_time};
 use crate::backlog::Backlog;
 use crate::decision::{Decision, LimiterError, Receipt};
 use crate::partition::PartitionKey;
+use crate::store::TableStats;
+use crate::telemetry;
 use crate::time::{Timestamp, nanos_of};
 
-/// The lines, and the task that releases them in time.
+/// The lines, and the drivers that release them in time.
 ///
-/// One task serves all lines. It is spawned by whoever joins a line while there is none, and ends
-/// when nobody waits.
+/// A driver is a task that serves all lines. Each runtime that has waiters has one. It is spawned by the first to wait
+/// there, and ends when no waiter is left on that runtime.
 pub(super) struct Shared {
-    pub(super) room: Room,
-    /// Tells the task that a head may leave earlier than it thought, or that nobody waits any more.
-    sooner: Notify,
+    pub(super) room: Room<Handle>,
     /// What tokio's clock showed when the queue was first used: the queue's time zero.
     zero: OnceLock<Instant>,
     /// Whether tokio's timer is not enough, and a better one may be had.
@@ -39,7 +40,6 @@ impl Shared {
     pub(super) fn new(lines: Lines, is_precise: bool) -> Self {
         Self {
             room: Room::new(lines),
-            sooner: Notify::new(),
             zero: OnceLock::new(),
             is_precise: AtomicBool::new(is_precise),
             hashers: [RandomState::new(), RandomState::new()],
@@ -74,11 +74,11 @@ impl Shared {
         max_wait: u64,
     ) -> Result<Result<Decision, Place>, LimiterError> {
         let request = self.request(key, cost, max_wait);
-        let (arrival, errand) = self.room.enqueue(|| self.now(), &request, runtime);
+        let (arrival, errand) = self.room.enqueue(|| self.now(), &request, here);
         // Made before anything foreign runs, so that the place is given up whatever happens there.
         let arrival = arrival.map(|arrival| match arrival {
             Arrival::Decided(decision) => Ok(decision),
-            Arrival::Joined(seat) => Err(Place { shared: Arc::clone(self), seat, revivals: REVIVALS }),
+            Arrival::Joined(seat) => Err(Place { shared: Arc::clone(self), seat }),
         });
         self.run(errand);
         arrival
@@ -92,7 +92,7 @@ impl Shared {
         max_wait: u64,
     ) -> Result<Decision, LimiterError> {
         let request = self.request(key, cost, max_wait);
-        let (arrival, errand) = self.room.enqueue_nobody(|| self.now(), &request, runtime);
+        let (arrival, errand) = self.room.enqueue_nobody(|| self.now(), &request, here);
         self.run(errand);
         arrival.map(|arrival| match arrival {
             Arrival::Decided(decision) => decision,
@@ -114,7 +114,11 @@ impl Shared {
         self.room.backlog(|| self.now())
     }
 
-    /// From the next task on, with a better timer, or without.
+    pub(super) fn table(&self) -> TableStats {
+        self.room.table(|| self.now())
+    }
+
+    /// From the next driver on, with a better timer, or without.
     pub(super) fn change(self: &Arc<Self>, rules: &Lines, is_precise: bool) {
         self.is_precise.store(is_precise, Ordering::Relaxed);
         self.run(self.room.change(|| self.now(), rules));
@@ -127,68 +131,105 @@ impl Shared {
     /// Never under the lock: waking a task runs foreign code, and a runtime that is going down drops a
     /// new one on the spot.
     fn run(self: &Arc<Self>, errand: Errand<Handle>) {
-        match errand.rouse {
-            Rouse::Nobody => {}
-            Rouse::Sleeper => self.sooner.notify_one(),
-            Rouse::New(runtime) => drop(runtime.spawn(drive(Driving { shared: Arc::clone(self), cut_short: true }))),
+        errand.signals.iter().for_each(|signal| signal.notify_one());
+        if let Some(Start { home, number, signal }) = errand.start {
+            let driving = Driving { shared: Arc::clone(self), number, signal, is_cut_short: true };
+            drop(home.spawn(drive(driving)));
         }
-        errand.wake.into_iter().for_each(std::task::Waker::wake);
+        wake_all(errand.wake);
+        if errand.warn {
+            telemetry::queue_full();
+        }
     }
 
-    /// Does what is due; says when to come back, or that the task may end. Others get at the lock
-    /// between two batches.
-    fn tick(&self) -> Option<Instant> {
-        loop {
-            let mut wake = Vec::new();
-            let (is_all, next) = self.room.tick(|| self.now(), &mut wake);
-            wake.into_iter().for_each(std::task::Waker::wake);
-            if is_all {
-                return next.map(|due| self.instant(due));
-            }
-        }
+    /// Does some of what is due, for a driver.
+    fn tick(&self, driver: DriverNo) -> Next {
+        let mut wake = Vec::new();
+        let next = self.room.tick(driver, || self.now(), &mut wake);
+        wake_all(wake);
+        next
     }
 }
 
-/// Where the task that keeps the time is to live.
-fn runtime() -> Result<Handle, LimiterError> {
-    Handle::try_current().map_err(|_| no_runtime())
+/// The runtime that the caller is in.
+fn here() -> Option<Handle> {
+    Handle::try_current().ok()
 }
 
-/// Keeps the time until nobody waits.
+impl Home for Handle {
+    type Id = tokio::runtime::Id;
+    type Signal = Arc<Notify>;
+
+    fn id(&self) -> Self::Id {
+        self.id()
+    }
+}
+
+/// Releases who is due, until no waiter is left on its runtime.
 ///
-/// No change is slept through. Whatever makes the next turn come sooner, or the task end, is changed under the lock of
-/// the room, and `sooner` told after it. `tick` reads under that lock. So either it has seen the change; or the change
-/// comes after it, and is told while the task looks for a word or before. A `Notify` keeps one that nobody waits for
-/// until somebody does, and the next `notified` is done at once. A word too many costs one look, and no branch
+/// No change is slept through. Whatever makes a turn come sooner, or the driver end, is changed under the lock of the room,
+/// and signalled after it. `tick` reads under that lock. So either it has seen the change; or the change
+/// comes after it, and is signalled while the driver waits or before. A `Notify` keeps one signal that nobody waits for,
+/// and the next `notified` is done at once. A signal too many costs one look, and no branch
 /// of the `select` loses anything when another wins, for all is read anew.
 ///
-/// Nor does it end beside one who waits: `tick` says under the lock that the task is gone, only when nobody waits, and
-/// whoever joins sees that under the same lock and spawns the next. `models.rs` has that part, and this is why
-/// it may take the word and the timer for granted.
+/// Nor does it end beside a waiter of its runtime: `tick` notes under the lock that the driver has ended, only when none
+/// is left, and whoever joins sees that under the same lock and starts the next. `models.rs` has that part, and
+/// this is why it may take the signal and the timer for granted.
 async fn drive(mut driving: Driving) {
     let mut alarm = Alarm::new(&driving.shared.is_precise);
-    while let Some(due) = driving.shared.tick() {
-        tokio::select! {
-            () = alarm.sleep_until(due) => {}
-            () = driving.shared.sooner.notified() => {}
+    loop {
+        match driving.shared.tick(driving.number) {
+            Next::Yield => let_others_run().await,
+            Next::SleepUntil(due) => {
+                let due = driving.shared.instant(due);
+                tokio::select! {
+                    () = alarm.sleep_until(due) => {}
+                    () = driving.signal.notified() => {}
+                }
+            }
+            Next::End => break,
         }
     }
-    driving.cut_short = false;
+    driving.is_cut_short = false;
 }
 
-/// Held by the task from before it is spawned. If the task is dropped early, with its runtime, nobody
-/// keeps the time any more. Then those who wait are woken, and whoever lives on another runtime
-/// spawns the task there: see [`Place::poll`].
+/// Goes to the end of the runtime's queue of tasks. Tokio's own `yield_now` waits until the runtime next looks at its
+/// timers; meanwhile batches of released waiters would pile up in that queue, and others wait behind them all.
+async fn let_others_run() {
+    let mut has_yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Wakes all of them. A waker that panics costs no other its wake-up, and the caller, who is not to blame, does not
+/// panic: the message has gone to the panic hook.
+fn wake_all(wakers: Vec<Waker>) {
+    for waker in wakers {
+        let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+    }
+}
+
+/// Held by a driver from before it is spawned. If it is dropped early, with its runtime, the waiters there are woken, and
+/// go on where they are polled: see [`Place::poll`].
 struct Driving {
     shared: Arc<Shared>,
-    cut_short: bool,
+    number: DriverNo,
+    signal: Arc<Notify>,
+    is_cut_short: bool,
 }
 
 impl Drop for Driving {
     fn drop(&mut self) {
-        // A task that ended by itself said so under the lock, and another may drive by now.
-        if self.cut_short {
-            self.shared.room.undrive().into_iter().for_each(std::task::Waker::wake);
+        // A driver that ended by itself said so under the lock, and its number may be another's by now.
+        if self.is_cut_short {
+            wake_all(self.shared.room.lose(self.number));
         }
     }
 }
@@ -200,38 +241,28 @@ pub(super) struct Place {
     shared: Arc<Shared>,
     /// None once the answer is out.
     seat: SeatNo,
-    revivals: u8,
 }
-
-/// How often a waiter goes on with a task of its own after the one that kept the time was gone. A
-/// runtime without a timer would have it go on for ever.
-const REVIVALS: u8 = 2;
 
 impl Future for Place {
     type Output = Result<Decision, LimiterError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         assert!(self.seat != SeatNo::NONE, "polled after it was ready");
+        let here = here();
         loop {
             let shared = &self.shared;
-            match shared.room.poll(|| shared.now(), self.seat, context.waker()) {
+            let (progress, errand) = shared.room.poll(|| shared.now(), self.seat, context.waker(), here.as_ref());
+            let is_started = errand.start.is_some();
+            shared.run(errand);
+            match progress {
                 Progress::Done(answer) => {
                     self.seat = SeatNo::NONE;
                     return Poll::Ready(answer);
                 }
-                Progress::Waiting { is_driven: true } => return Poll::Pending,
-                Progress::Waiting { is_driven: false } => {}
-            }
-            let revived = match self.revivals.checked_sub(1) {
-                Some(left) => {
-                    self.revivals = left;
-                    self.shared.room.revive(runtime)
-                }
-                None => Err(no_time()),
-            };
-            match revived {
-                Ok(rouse) => self.shared.run(Errand { wake: Vec::new(), rouse }),
-                Err(error) => {
+                // A runtime that is going down drops a new driver on the spot.
+                Progress::Waiting if is_started => {}
+                Progress::Waiting => return Poll::Pending,
+                Progress::Stranded(error) => {
                     self.leave();
                     return Poll::Ready(Err(error));
                 }

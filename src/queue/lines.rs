@@ -1,15 +1,20 @@
 mod change;
+mod keys;
 
 use std::collections::{BTreeSet, HashMap};
 use std::task::Waker;
 use std::time::Duration;
 
 use self::change::History;
+pub(super) use self::keys::Found;
+use self::keys::Keys;
 use super::QueueOrder;
+use super::drivers::DriverNo;
 use super::seats::{Chain, Seat, SeatNo, Seats, Waiter};
 use crate::algorithm::gcra::{Gcra, GcraState};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
+use crate::store::WhenFull;
 use crate::time::{Timestamp, duration_from_nanos, nanos_of};
 
 /// What a queue refuses to exceed, and whom it serves first.
@@ -19,6 +24,9 @@ pub(super) struct Bounds {
     /// Nanoseconds.
     pub(super) max_wait: u64,
     pub(super) max_waiters: usize,
+    /// How many keys have lines of their own.
+    pub(super) max_keys: usize,
+    pub(super) when_full: WhenFull,
     pub(super) order: QueueOrder,
 }
 
@@ -49,7 +57,8 @@ pub(super) struct LineId(pub(super) u128);
 /// # Invariants
 ///
 /// 1. Every line is in exactly one index: `due` if somebody waits, else `idle`.
-/// 2. `waiting` is the number of waiters in all lines, and a line's `backlog` the cost of its own.
+/// 2. `waiting` is the number of waiters in all lines, and a line's `backlog` the cost of its own. `waiting_at` is the
+///    number by their drivers.
 /// 3. A chain goes from the oldest to the newest waiter.
 /// 4. `ends` has exactly those who wait, if the newest is served first, and nobody otherwise.
 pub(super) struct Lines {
@@ -67,7 +76,9 @@ pub(super) struct Lines {
     /// Waiters, by the time at which they give up.
     ends: BTreeSet<(Timestamp, SeatNo)>,
     waiting: usize,
+    waiting_at: Vec<usize>,
     history: History,
+    keys: Keys,
 }
 
 #[derive(Clone, Copy)]
@@ -88,19 +99,16 @@ struct Line {
 pub(super) enum Answer {
     Decided(Decision),
     Closed,
-    /// Nothing yet; with the waker that was replaced, to be dropped once the lock is released.
-    Waiting(Option<Waker>),
+    Waiting,
 }
-
-/// Keys without waiters that are remembered until their last departure is paid for.
-const MAX_IDLE: usize = 65_536;
 
 /// How late a head may be released and the next still leave on time. Tokio's timer ticks at 1 ms, and on
 /// shared processors stalls of twenty to forty were measured, several times a minute: not made good, they
 /// take a thousandth of the rate. What is later than this is no hiccup, and catching up on it would be a burst.
 const CATCH_UP: Duration = Duration::from_millis(50);
 
-/// Heads that are released before others get at the lock.
+/// How many waiters are released or refused before other threads get the lock, and other tasks the thread: some
+/// hundred microseconds' worth.
 const BATCH: usize = 256;
 
 impl Pace {
@@ -137,12 +145,41 @@ impl Lines {
             idle: BTreeSet::new(),
             ends: BTreeSet::new(),
             waiting: 0,
+            waiting_at: Vec::new(),
             history: History::default(),
+            keys: Keys::default(),
         }
     }
 
     pub(super) const fn waiting(&self) -> usize {
         self.waiting
+    }
+
+    /// How many waiters have this driver.
+    pub(super) fn waiting_at(&self, driver: DriverNo) -> usize {
+        self.waiting_at.get(driver.index()).copied().unwrap_or(0)
+    }
+
+    /// The number of waiters that have a driver, to be changed.
+    fn waiting_at_mut(&mut self, driver: DriverNo) -> &mut usize {
+        let index = driver.index();
+        if index >= self.waiting_at.len() {
+            self.waiting_at.resize(index + 1, 0);
+        }
+        &mut self.waiting_at[index]
+    }
+
+    /// The driver of a waiter; `None` if it waits no more.
+    pub(super) fn driver_of(&self, number: SeatNo) -> Option<DriverNo> {
+        self.seats.waiter(number).map(|waiter| waiter.driver)
+    }
+
+    /// Gives a waiter another driver.
+    pub(super) fn move_to(&mut self, number: SeatNo, driver: DriverNo) {
+        let Some(waiter) = self.seats.waiter_mut(number) else { return };
+        let before = std::mem::replace(&mut waiter.driver, driver);
+        *self.waiting_at_mut(before) -= 1;
+        *self.waiting_at_mut(driver) += 1;
     }
 
     pub(super) const fn is_full(&self) -> bool {
@@ -218,7 +255,7 @@ impl Lines {
         if cost > 0 {
             self.open(id);
             self.edit(id, |pace, line, _| line.tat = line.tat.max(pace.units(now)) + pace.price(cost));
-            self.forget_idle(now);
+            self.forget_paid(now);
         }
         let tat = self.lines.get(&id).map_or(0, |line| line.tat);
         self.admitted(now, id, Duration::ZERO, self.history.receipt(tat))
@@ -233,6 +270,7 @@ impl Lines {
         cost: u32,
         max_wait: u64,
         is_owned: bool,
+        driver: DriverNo,
     ) -> (SeatNo, Option<Waker>) {
         let in_line = self.lines.get(&id).map_or(0, |line| line.waiters.len);
         let must_make_room = self.is_newest_first() && (in_line >= self.bounds.capacity || self.is_full());
@@ -241,11 +279,12 @@ impl Lines {
         let evicted = evicted.and_then(|oldest| Some((oldest, self.unlink(oldest, Seat::Closed)?)));
 
         self.waiting += 1;
+        *self.waiting_at_mut(driver) += 1;
         self.open(id);
         let max_wait = max_wait.min(self.bounds.max_wait);
         let until = Timestamp::from_nanos(now.as_nanos().saturating_add(max_wait));
         let (older, newer) = (SeatNo::NONE, SeatNo::NONE);
-        let waiter = Waiter { line: id, older, newer, cost, is_owned, since: now, until, waker: None };
+        let waiter = Waiter { line: id, older, newer, cost, driver, is_owned, since: now, until, waker: None };
         let seat = self.edit(id, |pace, line, seats| {
             line.backlog += pace.price(cost);
             seats.push(&mut line.waiters, waiter)
@@ -268,11 +307,12 @@ impl Lines {
             .with_delay(leaves.saturating_since(now))
     }
 
-    /// What has become of a waiter. Unless it still waits, its place is free from now on.
-    pub(super) fn answer(&mut self, now: Timestamp, number: SeatNo, waker: &Waker) -> Answer {
+    /// What has become of a waiter. Unless it still waits, its place is free from now on. If it does, it keeps `waker`;
+    /// what is left there is to be dropped without the lock.
+    pub(super) fn answer(&mut self, now: Timestamp, number: SeatNo, waker: &mut Option<Waker>) -> Answer {
         if let Seat::Waiting(waiter) = self.seats.get_mut(number) {
-            let is_known = waiter.waker.as_ref().is_some_and(|known| known.will_wake(waker));
-            return Answer::Waiting(if is_known { None } else { waiter.waker.replace(waker.clone()) });
+            std::mem::swap(&mut waiter.waker, waker);
+            return Answer::Waiting;
         }
         match self.seats.free(number) {
             Seat::Released { line, delay, receipt, .. } => {
@@ -297,14 +337,14 @@ impl Lines {
         }
     }
 
-    /// The wakers of all who wait. They keep their places.
-    pub(super) fn take_wakers(&mut self) -> Vec<Waker> {
-        self.seats.take_wakers()
+    /// The wakers of all waiters that have this driver. They keep their places.
+    pub(super) fn take_wakers_at(&mut self, driver: DriverNo) -> Vec<Waker> {
+        self.seats.take_wakers(|waiter| waiter.driver == driver)
     }
 
     /// Sends everybody away, and forgets all lines.
     pub(super) fn close(&mut self) -> Vec<Waker> {
-        let wakers = self.seats.take_wakers();
+        let wakers = self.seats.take_wakers(|_| true);
         for number in self.seats.numbers() {
             let is_owned = match self.seats.get(number) {
                 Seat::Waiting(waiter) => waiter.is_owned,
@@ -317,7 +357,9 @@ impl Lines {
                 self.seats.free(number);
             }
         }
-        (self.lines, self.waiting) = (HashMap::new(), 0);
+        self.forget_all();
+        self.waiting = 0;
+        self.waiting_at.clear();
         for index in [&mut self.due, &mut self.idle] {
             index.clear();
         }
@@ -327,18 +369,27 @@ impl Lines {
 
     /// Releases every head of one line whose time has come.
     pub(super) fn release(&mut self, now: Timestamp, id: LineId, woken: &mut Vec<Waker>) {
-        self.release_until(now, now, id, woken);
+        let mut left = usize::MAX;
+        self.release_until(now, now, id, woken, &mut left);
     }
 
-    /// Releases every head of one line whose time had come at `until`.
-    fn release_until(&mut self, now: Timestamp, until: Timestamp, id: LineId, woken: &mut Vec<Waker>) {
+    /// Releases the heads of one line whose time had come at `until`, up to as many as are `left`.
+    fn release_until(
+        &mut self,
+        now: Timestamp,
+        until: Timestamp,
+        id: LineId,
+        woken: &mut Vec<Waker>,
+        left: &mut usize,
+    ) {
         let is_newest_first = self.is_newest_first();
         while let Some(line) = self.lines.get(&id) {
             let Chain { oldest, newest, len } = line.waiters;
             let leaves = self.pace.leaves(line.tat);
-            if len == 0 || leaves > until {
+            if len == 0 || leaves > until || *left == 0 {
                 break;
             }
+            *left -= 1;
             let head = if is_newest_first { newest } else { oldest };
             let is_gone = self.seats.waiter(head).is_some_and(|waiter| waiter.until < leaves);
             let Some(mut waiter) = self.unlink(head, Seat::Closed) else { break };
@@ -363,17 +414,19 @@ impl Lines {
     /// Releases heads whose time has come and refuses those who waited too long, of any line and in the
     /// order of time, up to a batch; `true` if that was all.
     pub(super) fn release_some(&mut self, now: Timestamp, woken: &mut Vec<Waker>) -> bool {
-        for _ in 0..BATCH {
+        let mut left = BATCH;
+        while left > 0 {
             let due = self.due.first().filter(|(due, _)| *due <= now).copied();
             let end = self.ends.first().filter(|(end, _)| *end <= now).copied();
             match (due, end) {
                 // A turn that comes at the last moment comes in time.
                 (Some((due, id)), end) if end.is_none_or(|(end, _)| due <= end) => {
                     let until = end.map_or(now, |(end, _)| end);
-                    self.release_until(now, until, id, woken);
-                    self.forget_idle(now);
+                    self.release_until(now, until, id, woken, &mut left);
+                    self.forget_paid(now);
                 }
                 (_, Some((_, number))) => {
+                    left -= 1;
                     let waiter = self.unlink(number, Seat::Closed);
                     woken.extend(waiter.and_then(|waiter| self.refuse(number, waiter)));
                 }
@@ -413,6 +466,7 @@ impl Lines {
             Some(waiter)
         })??;
         self.waiting -= 1;
+        *self.waiting_at_mut(waiter.driver) -= 1;
         if self.is_newest_first() {
             self.ends.remove(&(waiter.until, number));
         }
@@ -492,14 +546,6 @@ impl Lines {
         outcome(limit, remaining).with_reset_after(duration_from_nanos(reset))
     }
 
-    /// Begins a line for a key that has none.
-    fn open(&mut self, id: LineId) {
-        if !self.lines.contains_key(&id) {
-            self.idle.insert((Timestamp::ZERO, id));
-            self.lines.insert(id, Line::default());
-        }
-    }
-
     /// Changes a line, if there is one, and keeps it in the right index (invariant 1).
     fn edit<R>(&mut self, id: LineId, change: impl FnOnce(&Gcra, &mut Line, &mut Seats) -> R) -> Option<R> {
         let line = self.lines.get_mut(&id)?;
@@ -512,19 +558,5 @@ impl Lines {
             indexes[usize::from(after.0)].insert(after.1);
         }
         Some(result)
-    }
-
-    /// Forgets idle lines: those that owe nothing, a few at a time (an arrival adds at most one, so
-    /// two keep pace), and beyond [`MAX_IDLE`] the one that owes least.
-    fn forget_idle(&mut self, now: Timestamp) {
-        for _ in 0..2 {
-            match self.idle.first() {
-                Some((paid, _)) if *paid <= now || self.idle.len() > MAX_IDLE => {
-                    let (_, id) = self.idle.pop_first().expect("just seen");
-                    self.lines.remove(&id);
-                }
-                _ => break,
-            }
-        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod alarm;
 mod driver;
+mod drivers;
 mod lines;
 #[cfg(all(test, sluice_loom))]
 mod models;
@@ -25,6 +26,7 @@ use crate::decision::{Check, Decision, LimiterError, Receipt};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::partition::PartitionKey;
 use crate::quota::Quota;
+use crate::store::{Stats, WhenFull};
 use crate::terms::Terms;
 use crate::time::nanos_of;
 
@@ -42,8 +44,7 @@ use crate::time::nanos_of;
 ///   milliseconds the line moves on from the present instead of catching up in one lump.
 /// - A waiter that is dropped (its client gone, its deadline passed) leaves at once, and all behind
 ///   it move up. One dropped at the very moment of its release hands its turn on.
-/// - No waiter depends on another being polled: one task for the whole queue, alive only
-///   while somebody waits, keeps the time.
+/// - No waiter depends on another being polled, nor on another runtime: see [several runtimes](Self#several-runtimes).
 ///
 /// A request of cost *c* holds up those behind it for *c* intervals, so a cost whose intervals exceed
 /// [`max_wait`](Self::max_wait) is refused; a cost of zero neither waits nor counts.
@@ -111,6 +112,21 @@ use crate::time::nanos_of;
 /// 10.1.1) would have it told at once. Most clients send the body unasked after a second or so. What the
 /// connection's buffers do not take, the client keeps until the turn has come.
 ///
+/// # Several runtimes
+///
+/// On each tokio runtime that has waiters, the queue spawns a task that releases all waiters that are due, on whatever runtime
+/// they wait. The task ends when no waiter is left on its runtime. So a turn comes on time while the waiter's *own*
+/// runtime is driven. Any other may be idle, blocked, or gone: a `block_on` that has returned, one of several workers with a
+/// runtime each, a runtime that shuts down.
+///
+/// A waiter belongs to the runtime on which it was last polled; before, to the one in whose context it was made.
+/// If that is shut down, the waiter goes on where it is polled next. Each task looks at the lines whenever it knows of
+/// a turn, so a departure may wake as many tasks as there are runtimes with waiters. Arrivals wake only the task of their own.
+///
+/// If many turns come at once, a task releases 256 of them, and lets other tasks run before it goes on.
+///
+/// A waker that panics costs no other waiter its wake-up. The panic goes to the panic hook, and not to the caller.
+///
 /// # Another quota
 ///
 /// A queue that [takes over](Limiter::take_over) from another has the same lines, with all who wait in them, and the other
@@ -118,16 +134,16 @@ use crate::time::nanos_of;
 /// is paid at the new rate. The others keep their order and get their turns by the new rate. They are refused at once
 /// if they would have to wait longer than the new `max_wait`, or than they are ready to, or if their line
 /// is longer than the new capacity (those who came last; the first, if the newest is served first). A refusal says exactly
-/// when a retry would be accepted. Nobody is ready to wait longer than when he came, also if `max_wait` was raised. A queue
+/// when a retry would be accepted. If [`max_keys`](Self::max_keys) is lowered, the keys beyond are kept until they have paid. Nobody is ready to wait longer than when he came, also if `max_wait` was raised. A queue
 /// that was [closed](Self::close) stays closed.
 ///
 /// # Memory and cost
 ///
 /// Bounded, whatever the length of the keys (a hash stands for each): at most
 /// [`max_waiters`](Self::max_waiters) requests wait, each in some 110 bytes at ten per key (150 if the newest
-/// is served first; 290, with those of its key, if it is alone). Of the keys in which nobody waits at most
-/// 65,536 are remembered until their last departure is an interval ago; beyond, the one that is free soonest is
-/// forgotten first.
+/// is served first; 290, with those of its key, if it is alone). At most [`max_keys`](Self::max_keys) keys are
+/// remembered, each until its last departure is an interval ago, in up to 200 bytes. Requests of keys beyond are
+/// rejected, unless [`when_full`](Self::when_full) says otherwise.
 ///
 /// To join a line and to leave it takes the same time, however long it is. The first in line, and the
 /// last to leave it, also enter and leave the list of all keys by time: the logarithm of their number. If the
@@ -140,8 +156,9 @@ use crate::time::nanos_of;
 /// # Errors
 ///
 /// All who wait or come get a [`LimiterError`] once the queue is [closed](Self::close). Waiting needs a tokio runtime
-/// with a timer; outside of one, the answer is a [`LimiterError`]. The first to wait has its runtime keep the time. If
-/// that is shut down, another's takes over.
+/// with a timer. Outside of any runtime, the answer to a request that has to wait is a [`LimiterError`], unless others
+/// wait: then it may be made there, but must be polled on a runtime. Without a timer, a waiter gets a [`LimiterError`] when it
+/// is polled.
 ///
 /// # Examples
 ///
@@ -171,10 +188,11 @@ pub struct LeakyQueue {
 
 const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(30);
 const DEFAULT_MAX_WAITERS: usize = 65_536;
+const DEFAULT_MAX_KEYS: usize = 65_536;
 
 impl LeakyQueue {
     /// A queue that leaks at the quota's rate. Up to `limit` requests of a key wait, for at most 30
-    /// seconds each, and 65,536 over all keys.
+    /// seconds each, and 65,536 over all keys; 65,536 keys have lines.
     #[must_use]
     pub fn new(quota: Quota) -> Self {
         let capacity = usize::try_from(quota.limit()).unwrap_or(usize::MAX);
@@ -182,6 +200,8 @@ impl LeakyQueue {
             capacity,
             max_wait: nanos_of(DEFAULT_MAX_WAIT),
             max_waiters: DEFAULT_MAX_WAITERS,
+            max_keys: DEFAULT_MAX_KEYS,
+            when_full: WhenFull::Refuse,
             order: QueueOrder::OldestFirst,
         };
         Self::build(quota, bounds, false)
@@ -219,10 +239,49 @@ impl LeakyQueue {
         self.with(Bounds { max_wait: nanos_of(max_wait), ..self.bounds })
     }
 
-    /// How many requests may wait over all keys together: the bound on memory.
+    /// How many requests may wait over all keys together: the bound on memory for waiters.
     #[must_use]
     pub fn max_waiters(self, waiters: usize) -> Self {
         self.with(Bounds { max_waiters: waiters, ..self.bounds })
+    }
+
+    /// How many keys have lines of their own at a time: the bound on memory for keys in which nobody waits. 65,536, unless
+    /// set.
+    ///
+    /// A key needs a line from its first departure on until all of its departures are paid for: for one interval after
+    /// the last. So a quota of 10 per second needs room for the keys of a tenth of a second, and one of 1 per hour for those
+    /// of an hour. Each takes up to 200 bytes. What becomes of keys beyond is for [`when_full`](Self::when_full) to say.
+    /// [`Limiter::stats`] has the number of keys, and how many were turned away; the first of those is also logged, once.
+    ///
+    /// ```
+    /// use tower_sluice::store::WhenFull;
+    /// use tower_sluice::{LeakyQueue, Limiter, Quota};
+    ///
+    /// let resets = LeakyQueue::new(Quota::per_hour(1)).max_keys(1_000_000).when_full(WhenFull::Overflow);
+    /// assert_eq!(resets.stats().table.unwrap().capacity, 1_000_000);
+    /// ```
+    #[must_use]
+    pub fn max_keys(self, keys: usize) -> Self {
+        self.with(Bounds { max_keys: keys, ..self.bounds })
+    }
+
+    /// What becomes of a request whose key has no line while there is no [room](Self::max_keys) for another.
+    ///
+    /// | | the request | over all keys, at most |
+    /// |---|---|---|
+    /// | [`WhenFull::Refuse`], unless set | is rejected, with the time after which the first of the other keys has paid | `max_keys` × quota |
+    /// | [`WhenFull::Overflow`] | goes to one of 512 lines that such keys share, and waits there with strangers | (`max_keys` + 512) × quota |
+    /// | [`WhenFull::ForgetLeast`] | is admitted, and the key that owes least is forgotten, if there is one in which nobody waits; else it is rejected | no bound |
+    ///
+    /// **With `ForgetLeast`, a flood of keys is not limited.** Among keys that have each sent one request, the one that owes
+    /// least is the one that came first. So if 70,000 keys take turns at a quota of 1 per hour, all of their requests pass.
+    /// With `Refuse`, it is one of each of 65,536 keys. But then a flood of fresh keys locks new clients out for as long as
+    /// it lasts; put a policy with a wider key before the queue where strangers choose their keys.
+    ///
+    /// No choice forgets a key in which somebody waits.
+    #[must_use]
+    pub fn when_full(self, when_full: WhenFull) -> Self {
+        self.with(Bounds { when_full, ..self.bounds })
     }
 
     /// Whom to serve first; those who have waited longest, unless set.
@@ -235,7 +294,8 @@ impl LeakyQueue {
     /// also above 1,000 per second: for calls to a partner that counts by the millisecond, not for fairness or the mean
     /// rate, which are as good without.
     ///
-    /// A `timerfd` of the system then stands beside tokio's timer: one for the queue, open only while somebody waits.
+    /// A `timerfd` of the system then stands beside tokio's timer: one for each [runtime](Self#several-runtimes) with waiters,
+    /// and open only while it has some.
     /// It takes a wake-up of the runtime for every departure instead of one per millisecond. A busy runtime is
     /// late with this timer as with any other.
     ///
@@ -385,6 +445,13 @@ impl Limiter for LeakyQueue {
     fn backlog(&self) -> Option<Backlog> {
         Some(self.shared().backlog())
     }
+
+    /// How many keys are remembered, of [as many as may be](Self::max_keys); exactly. `evicted_live` and `turned_away`
+    /// are the requests of keys beyond, see [`when_full`](Self::when_full). Some microseconds, and ten for any thousand
+    /// keys that have paid since and are still in memory.
+    fn stats(&self) -> Stats {
+        Stats { table: Some(self.shared().table()), ..Stats::default() }
+    }
 }
 
 impl IntoLimiter for LeakyQueue {
@@ -399,6 +466,7 @@ impl fmt::Debug for LeakyQueue {
             .field("quota", &self.quota)
             .field("capacity", &self.bounds.capacity)
             .field("max_wait", &Duration::from_nanos(self.bounds.max_wait))
+            .field("max_keys", &self.bounds.max_keys)
             .field("order", &self.bounds.order)
             .field("waiting", &self.waiting())
             .finish()
@@ -434,5 +502,5 @@ fn no_runtime() -> LimiterError {
 }
 
 fn no_time() -> LimiterError {
-    LimiterError::new("the tokio runtime that kept this queue's time was shut down, or has no timer")
+    LimiterError::new("this tokio runtime was shut down, or has no timer, on which a leaky queue waits")
 }

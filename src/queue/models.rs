@@ -12,17 +12,37 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
 use super::QueueOrder;
+use super::drivers::{DriverNo, Home};
 use super::lines::{Bounds, LineId, Lines};
-use super::room::{Arrival, Errand, Progress, Request, Room};
+use super::room::{Arrival, Errand, Next, Progress, Request, Room as AnyRoom};
 use super::seats::SeatNo;
 use crate::quota::Quota;
+use crate::store::WhenFull;
 use crate::time::Timestamp;
+
+type Room = AnyRoom<Core>;
+
+/// A runtime, by its number.
+#[derive(Clone, Copy)]
+struct Core(u8);
+
+impl Home for Core {
+    type Id = u8;
+    type Signal = Plain<Flag>;
+
+    fn id(&self) -> u8 {
+        self.0
+    }
+}
+
+const CORES: [Core; 2] = [Core(0), Core(1)];
 
 /// One leaves per second.
 const SECOND: u64 = 1_000_000_000;
 
 fn room(order: QueueOrder, capacity: usize) -> Arc<Room> {
-    let bounds = Bounds { capacity, max_wait: 100 * SECOND, max_waiters: 10, order };
+    let bounds =
+        Bounds { capacity, max_wait: 100 * SECOND, max_waiters: 10, max_keys: 10, when_full: WhenFull::Refuse, order };
     Arc::new(Room::new(Lines::new(&Quota::per_second(1), bounds)))
 }
 
@@ -33,8 +53,20 @@ fn busy_room(order: QueueOrder, capacity: usize) -> Arc<Room> {
     room
 }
 
-/// A waker that remembers.
+/// A waker, or a signal, that remembers.
 struct Flag(AtomicBool);
+
+impl Default for Flag {
+    fn default() -> Self {
+        Self(AtomicBool::new(false))
+    }
+}
+
+impl Flag {
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
 
 impl Wake for Flag {
     fn wake(self: Plain<Self>) {
@@ -42,37 +74,70 @@ impl Wake for Flag {
     }
 }
 
-fn run(errand: Errand<()>) {
+/// A driver that was started, and is run by the model.
+struct Driver {
+    number: DriverNo,
+    signal: Plain<Flag>,
+}
+
+fn run(errand: Errand<Core>) -> Option<Driver> {
+    errand.signals.iter().for_each(|signal| signal.0.store(true, Ordering::SeqCst));
     errand.wake.into_iter().for_each(Waker::wake);
+    errand.start.map(|start| Driver { number: start.number, signal: start.signal })
 }
 
 /// The place, if it is one; an error if the room is closed.
-fn arrive(room: &Room, second: u64) -> Result<Option<SeatNo>, ()> {
-    let request = Request { id: LineId(1), cost: 1, max_wait: 100 * SECOND };
-    let (arrival, errand) = room.enqueue(|| Timestamp::from_nanos(second * SECOND), &request, || Ok(()));
-    run(errand);
+fn arrive_on(room: &Room, core: Core, line: u128, second: u64) -> Result<(Option<SeatNo>, Option<Driver>), ()> {
+    let request = Request { id: LineId(line), cost: 1, max_wait: 100 * SECOND };
+    let (arrival, errand) = room.enqueue(|| Timestamp::from_nanos(second * SECOND), &request, || Some(core));
+    let driver = run(errand);
     match arrival {
-        Ok(Arrival::Joined(seat)) => Ok(Some(seat)),
+        Ok(Arrival::Joined(seat)) => Ok((Some(seat), driver)),
         Ok(Arrival::Decided(decision)) => {
             assert!(decision.is_allowed());
-            Ok(None)
+            Ok((None, driver))
         }
         Err(_) => Err(()),
     }
 }
 
-fn place(room: &Room) -> SeatNo {
-    arrive(room, 0).expect("open").expect("busy")
+fn arrive(room: &Room, second: u64) -> Result<Option<SeatNo>, ()> {
+    arrive_on(room, CORES[0], 1, second).map(|(seat, _)| seat)
 }
 
-fn tick(room: &Room, second: u64) {
+fn place_on(room: &Room, core: Core) -> (SeatNo, Option<Driver>) {
+    let (seat, driver) = arrive_on(room, core, 1, 0).expect("open");
+    (seat.expect("busy"), driver)
+}
+
+fn place(room: &Room) -> SeatNo {
+    place_on(room, CORES[0]).0
+}
+
+fn tick_of(room: &Room, driver: DriverNo, second: u64) -> Next {
     let mut wake = Vec::new();
-    let _next = room.tick(|| Timestamp::from_nanos(second * SECOND), &mut wake);
+    let next = room.tick(driver, || Timestamp::from_nanos(second * SECOND), &mut wake);
     wake.into_iter().for_each(Waker::wake);
+    next
+}
+
+/// By the driver of the first runtime.
+fn tick(room: &Room, second: u64) {
+    tick_of(room, DriverNo::FIRST, second);
+}
+
+/// The second at which a driver looks at the lines again.
+fn wakes_up(next: &Next, signal: &Flag) -> u64 {
+    match next {
+        Next::Yield => 0,
+        Next::SleepUntil(_) if signal.is_set() => 0,
+        Next::SleepUntil(alarm) => alarm.as_nanos() / SECOND,
+        Next::End => u64::MAX,
+    }
 }
 
 fn leave(room: &Room, seat: SeatNo, second: u64) {
-    run(room.leave(|| Timestamp::from_nanos(second * SECOND), seat));
+    assert!(run(room.leave(|| Timestamp::from_nanos(second * SECOND), seat)).is_none());
 }
 
 enum Found {
@@ -82,13 +147,21 @@ enum Found {
     Nothing,
 }
 
-fn poll_with(room: &Room, seat: SeatNo, second: u64, waker: &Waker) -> Found {
-    match room.poll(|| Timestamp::from_nanos(second * SECOND), seat, waker) {
+fn poll_on(room: &Room, core: Core, seat: SeatNo, second: u64, waker: &Waker) -> (Found, Option<Driver>) {
+    let (progress, errand) = room.poll(|| Timestamp::from_nanos(second * SECOND), seat, waker, Some(&core));
+    let driver = run(errand);
+    let found = match progress {
         Progress::Done(Ok(decision)) if decision.is_allowed() => Found::Turn,
         Progress::Done(Ok(_)) => Found::Refusal,
         Progress::Done(Err(_)) => Found::Closed,
-        Progress::Waiting { .. } => Found::Nothing,
-    }
+        Progress::Waiting => Found::Nothing,
+        Progress::Stranded(error) => panic!("{error}"),
+    };
+    (found, driver)
+}
+
+fn poll_with(room: &Room, seat: SeatNo, second: u64, waker: &Waker) -> Found {
+    poll_on(room, CORES[0], seat, second, waker).0
 }
 
 fn poll(room: &Room, seat: SeatNo, second: u64) -> Found {
@@ -165,7 +238,7 @@ fn a_turn_comes_between_the_look_and_the_sleep() {
     loom::model(|| {
         let room = busy_room(QueueOrder::OldestFirst, 5);
         let seat = place(&room);
-        let flag = Plain::new(Flag(AtomicBool::new(false)));
+        let flag = Plain::new(Flag::default());
         let other = {
             let room = Arc::clone(&room);
             thread::spawn(move || tick(&room, 1))
@@ -173,38 +246,165 @@ fn a_turn_comes_between_the_look_and_the_sleep() {
         let found = poll_with(&room, seat, 1, &Waker::from(Plain::clone(&flag)));
         other.join().unwrap();
         if matches!(found, Found::Nothing) {
-            assert!(flag.0.load(Ordering::SeqCst), "nobody woke it");
+            assert!(flag.is_set(), "nobody woke it");
             assert!(turn(&room, seat, 1));
         }
         assert_empty(&room);
     });
 }
 
-/// The last waiter is released, and the task is about to end; an arrival at that moment must have a task.
+/// The last waiter is released, and its driver is about to end; one that arrives on that runtime at that moment must have
+/// a driver, and only one.
 #[test]
-fn one_arrives_while_the_task_ends() {
+fn one_arrives_while_the_driver_ends() {
     loom::model(|| {
         let room = busy_room(QueueOrder::OldestFirst, 5);
-        let first = place(&room);
+        let (first, driver) = place_on(&room, CORES[0]);
+        let driver = driver.expect("none was there");
         let other = {
             let room = Arc::clone(&room);
             thread::spawn(move || {
-                let request = Request { id: LineId(1), cost: 1, max_wait: 100 * SECOND };
-                let (arrival, errand) = room.enqueue(|| Timestamp::from_nanos(SECOND), &request, || Ok(()));
-                let Ok(Arrival::Joined(seat)) = arrival else { panic!("there is room") };
-                run(errand);
-                seat
+                let (seat, driver) = arrive_on(&room, CORES[0], 1, 1).expect("open");
+                (seat.expect("the first is before it"), driver)
             })
         };
-        let mut wake = Vec::new();
-        let (_, next) = room.tick(|| Timestamp::from_nanos(SECOND), &mut wake);
-        let second = other.join().unwrap();
-        let Progress::Waiting { is_driven } = room.poll(|| Timestamp::from_nanos(SECOND), second, Waker::noop()) else {
-            panic!("it is not its turn")
-        };
-        assert!(is_driven, "the task said {next:?} and ended, and nobody started another");
+        let next = tick_of(&room, driver.number, 1);
+        let (second, started) = other.join().unwrap();
+        match started {
+            Some(_) => assert!(matches!(next, Next::End), "two drivers"),
+            None => assert!(wakes_up(&next, &driver.signal) <= 2, "{next:?}: nobody drives the second"),
+        }
         assert!(turn(&room, first, 1));
         leave(&room, second, 1);
+        assert_empty(&room);
+    });
+}
+
+/// A driver is about to sleep until a late turn when one arrives on its runtime whose turn comes sooner. The driver of
+/// the other runtime never looks.
+#[test]
+fn an_earlier_turn_comes_up_while_the_driver_goes_to_sleep() {
+    loom::model(|| {
+        let room = busy_room(QueueOrder::OldestFirst, 5);
+        let _elsewhere = place_on(&room, CORES[0]);
+        let (own, driver) = place_on(&room, CORES[1]);
+        let driver = driver.expect("each runtime has one");
+        // At three seconds the turn of another line comes.
+        assert!(arrive_on(&room, CORES[1], 2, 0).is_ok_and(|(seat, _)| seat.is_none()));
+        let other = {
+            let room = Arc::clone(&room);
+            thread::spawn(move || {
+                let (seat, started) = arrive_on(&room, CORES[1], 2, 0).expect("open");
+                assert!(started.is_none(), "it has one");
+                seat.expect("the second of its line")
+            })
+        };
+        let next = tick_of(&room, driver.number, 0);
+        let early = other.join().unwrap();
+        assert!(wakes_up(&next, &driver.signal) <= 1, "{next:?}: it sleeps through a turn");
+        // It releases also the head, which waits where nobody looks; so its own turn comes in time.
+        assert!(matches!(tick_of(&room, driver.number, 1), Next::SleepUntil(alarm) if alarm.as_nanos() == 2 * SECOND));
+        assert!(matches!(poll_on(&room, CORES[1], early, 1, Waker::noop()).0, Found::Turn));
+        assert!(matches!(tick_of(&room, driver.number, 2), Next::End));
+        assert!(matches!(poll_on(&room, CORES[1], own, 2, Waker::noop()).0, Found::Turn));
+    });
+}
+
+/// A turn is given back on one runtime while the driver of another goes to sleep: the next of the line leaves sooner,
+/// and must not wait for a runtime that does nothing any more.
+#[test]
+fn a_turn_is_given_back_while_another_driver_goes_to_sleep() {
+    loom::model(|| {
+        let room = busy_room(QueueOrder::OldestFirst, 5);
+        let (first, _idle) = place_on(&room, CORES[0]);
+        tick(&room, 1);
+        let (second, driver) = place_on(&room, CORES[1]);
+        let (third, none) = place_on(&room, CORES[1]);
+        let driver = driver.expect("each runtime has one");
+        assert!(none.is_none(), "two drivers");
+        let flag = Plain::new(Flag::default());
+        let waker = Waker::from(Plain::clone(&flag));
+        assert!(matches!(poll_on(&room, CORES[1], second, 1, &waker).0, Found::Nothing));
+        let other = {
+            let room = Arc::clone(&room);
+            thread::spawn(move || leave(&room, first, 1))
+        };
+        let next = tick_of(&room, driver.number, 1);
+        other.join().unwrap();
+        assert!(flag.is_set(), "it was not woken");
+        assert!(matches!(poll_on(&room, CORES[1], second, 1, Waker::noop()).0, Found::Turn));
+        assert!(wakes_up(&next, &driver.signal) <= 2, "{next:?}: it sleeps through the turn of the third");
+        assert!(matches!(tick_of(&room, driver.number, 2), Next::End));
+        assert!(matches!(poll_on(&room, CORES[1], third, 2, Waker::noop()).0, Found::Turn));
+        assert_empty(&room);
+    });
+}
+
+/// A runtime goes down, and its driver with it, while a waiter from there is polled on another. Whichever is first, the
+/// waiter ends up with a driver that lives.
+#[test]
+fn a_driver_is_lost_while_its_waiter_moves() {
+    loom::model(|| {
+        let room = busy_room(QueueOrder::OldestFirst, 5);
+        let (seat, driver) = place_on(&room, CORES[0]);
+        let lost = driver.expect("none was there").number;
+        let other = {
+            let room = Arc::clone(&room);
+            thread::spawn(move || room.lose(lost).into_iter().for_each(Waker::wake))
+        };
+        let (found, driver) = poll_on(&room, CORES[1], seat, 0, Waker::noop());
+        other.join().unwrap();
+        assert!(matches!(found, Found::Nothing));
+        let driver = driver.expect("nobody drives the waiter");
+        assert!(matches!(tick_of(&room, driver.number, 0), Next::SleepUntil(alarm) if alarm.as_nanos() == SECOND));
+        assert!(matches!(tick_of(&room, driver.number, 1), Next::End));
+        assert!(turn(&room, seat, 1));
+        assert_empty(&room);
+    });
+}
+
+/// A runtime goes down while a waiter there goes to sleep: either it finds that its driver is gone and has another, or it
+/// is woken to find it.
+#[test]
+fn a_driver_is_lost_while_its_waiter_goes_to_sleep() {
+    loom::model(|| {
+        let room = busy_room(QueueOrder::OldestFirst, 5);
+        let (seat, driver) = place_on(&room, CORES[0]);
+        let lost = driver.expect("none was there").number;
+        let flag = Plain::new(Flag::default());
+        let other = {
+            let room = Arc::clone(&room);
+            thread::spawn(move || room.lose(lost).into_iter().for_each(Waker::wake))
+        };
+        let (found, driver) = poll_on(&room, CORES[0], seat, 0, &Waker::from(Plain::clone(&flag)));
+        other.join().unwrap();
+        assert!(matches!(found, Found::Nothing));
+        assert!(driver.is_some() || flag.is_set(), "it sleeps, and nobody drives it");
+        leave(&room, seat, 0);
+        assert_empty(&room);
+    });
+}
+
+/// Drivers of two runtimes look at once: each head leaves once, and each waiter is woken.
+#[test]
+fn two_drivers_release_at_once() {
+    loom::model(|| {
+        let room = busy_room(QueueOrder::OldestFirst, 5);
+        let (first, driver) = place_on(&room, CORES[0]);
+        let number = driver.expect("none was there").number;
+        let (second, driver) = place_on(&room, CORES[1]);
+        let driver = driver.expect("each runtime has one");
+        let other = {
+            let room = Arc::clone(&room);
+            thread::spawn(move || tick_of(&room, number, 1))
+        };
+        let next = tick_of(&room, driver.number, 1);
+        assert!(matches!(other.join().unwrap(), Next::End), "nobody is left there");
+        assert_eq!(wakes_up(&next, &driver.signal), 2);
+        assert!(turn(&room, first, 1));
+        assert!(matches!(poll_on(&room, CORES[1], second, 1, Waker::noop()).0, Found::Nothing));
+        assert!(matches!(tick_of(&room, driver.number, 2), Next::End));
+        assert!(matches!(poll_on(&room, CORES[1], second, 2, Waker::noop()).0, Found::Turn));
         assert_empty(&room);
     });
 }
@@ -214,19 +414,19 @@ fn one_arrives_while_the_task_ends() {
 fn one_arrives_while_the_queue_is_closed() {
     loom::model(|| {
         let room = busy_room(QueueOrder::OldestFirst, 5);
-        let flag = Plain::new(Flag(AtomicBool::new(false)));
+        let flag = Plain::new(Flag::default());
         let first = place(&room);
         assert!(matches!(poll_with(&room, first, 0, &Waker::from(Plain::clone(&flag))), Found::Nothing));
         let other = {
             let room = Arc::clone(&room);
-            thread::spawn(move || run(room.close()))
+            thread::spawn(move || assert!(run(room.close()).is_none()))
         };
         let late = arrive(&room, 0);
         other.join().unwrap();
         if let Ok(late) = late {
             assert!(matches!(poll(&room, late.expect("busy"), 0), Found::Closed));
         }
-        assert!(flag.0.load(Ordering::SeqCst), "nobody told the first");
+        assert!(flag.is_set(), "nobody told the first");
         assert!(matches!(poll(&room, first, 0), Found::Closed));
         assert!(arrive(&room, 5).is_err());
         assert_empty(&room);
@@ -243,7 +443,7 @@ fn one_leaves_while_the_queue_is_closed() {
             let room = Arc::clone(&room);
             thread::spawn(move || leave(&room, first, 1))
         };
-        run(room.close());
+        assert!(run(room.close()).is_none());
         other.join().unwrap();
         // Its turn may have been given back to it before all were sent away.
         assert!(matches!(poll(&room, second, 1), Found::Closed));

@@ -2,28 +2,30 @@ use std::ops::DerefMut;
 use std::sync::PoisonError;
 use std::task::Waker;
 
-use super::closed;
-use super::lines::{Answer, LineId, Lines};
+use super::drivers::{DriverNo, Drivers, Home, Start};
+use super::lines::{Answer, Found, LineId, Lines};
 use super::seats::SeatNo;
+use super::{closed, no_runtime};
 use crate::backlog::Backlog;
 use crate::decision::{Decision, LimiterError, Receipt};
+use crate::store::TableStats;
 use crate::sync::Mutex;
 use crate::time::Timestamp;
 
 /// The lines under their lock: what threads can do to one another happens here, without any timer or
-/// task. Those are told what to do, and wakers are returned, not woken: both run foreign code, which
+/// task. Drivers are returned to be started or signalled, and wakers to be woken: both run foreign code, which
 /// must not meet the lock.
 ///
 /// Times are asked for under the lock, so that arrivals are ordered as their times are.
-pub(super) struct Room {
-    state: Mutex<State>,
+pub(super) struct Room<H: Home> {
+    state: Mutex<State<H>>,
 }
 
-struct State {
+struct State<H: Home> {
     lines: Lines,
-    /// Whether the task that keeps the time lives. Changes only under the lock: an arrival either sees
-    /// it alive, and then the task will see the arrival, or starts the next.
-    is_driven: bool,
+    /// Changed only under the lock: an arrival either finds the driver of its runtime alive, which then looks at the
+    /// lines once more, or starts the next.
+    drivers: Drivers<H>,
     is_closed: bool,
 }
 
@@ -43,35 +45,42 @@ pub(super) enum Arrival {
 /// What became of a waiter.
 pub(super) enum Progress {
     Done(Result<Decision, LimiterError>),
-    Waiting { is_driven: bool },
+    Waiting,
+    /// It waits where no driver can live, and is to leave.
+    Stranded(LimiterError),
 }
 
-/// What is to be done once the lock is released.
+/// What a driver is to do next.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Let other tasks run, and come back at once.
+    Yield,
+    SleepUntil(Timestamp),
+    End,
+}
+
+/// What is to be done once the lock is released, in this order.
 #[must_use]
-pub(super) struct Errand<R> {
+pub(super) struct Errand<H: Home> {
+    pub(super) signals: Vec<H::Signal>,
+    pub(super) start: Option<Start<H>>,
     pub(super) wake: Vec<Waker>,
-    pub(super) rouse: Rouse<R>,
+    /// Whether to warn that keys are being lost.
+    pub(super) warn: bool,
 }
 
-/// What is to be done for the task that keeps the time. `R` is whatever starts one.
-pub(super) enum Rouse<R> {
-    Nobody,
-    Sleeper,
-    New(R),
-}
-
-impl<R> Errand<R> {
+impl<H: Home> Errand<H> {
     const fn none() -> Self {
-        Self { wake: Vec::new(), rouse: Rouse::Nobody }
+        Self { signals: Vec::new(), start: None, wake: Vec::new(), warn: false }
     }
 }
 
-impl Room {
+impl<H: Home> Room<H> {
     pub(super) fn new(lines: Lines) -> Self {
-        Self { state: Mutex::new(State { lines, is_driven: false, is_closed: false }) }
+        Self { state: Mutex::new(State { lines, drivers: Drivers::new(), is_closed: false }) }
     }
 
-    fn lock(&self) -> impl DerefMut<Target = State> + '_ {
+    fn lock(&self) -> impl DerefMut<Target = State<H>> + '_ {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -85,37 +94,37 @@ impl Room {
         Backlog::new(state.lines.waiting(), state.lines.next_release().map(|due| due.saturating_since(now)))
     }
 
-    /// Decides, or gives a place. `start` is asked for a task if there is none and somebody has to wait.
-    pub(super) fn enqueue<R>(
+    /// Decides, or gives a place. `here` is asked for the runtime if the request has to wait.
+    pub(super) fn enqueue(
         &self,
         now: impl FnOnce() -> Timestamp,
         request: &Request,
-        start: impl FnOnce() -> Result<R, LimiterError>,
-    ) -> (Result<Arrival, LimiterError>, Errand<R>) {
-        self.arrive(now, request, |state, now, _, errand| {
-            state.join(now, request, true, start, errand).map(Arrival::Joined)
+        here: impl FnOnce() -> Option<H>,
+    ) -> (Result<Arrival, LimiterError>, Errand<H>) {
+        self.arrive(now, request, |state, now, request, _, errand| {
+            state.join(now, request, true, here, errand).map(Arrival::Joined)
         })
     }
 
     /// Takes a place in line that nobody waits in.
-    pub(super) fn enqueue_nobody<R>(
+    pub(super) fn enqueue_nobody(
         &self,
         now: impl FnOnce() -> Timestamp,
         request: &Request,
-        start: impl FnOnce() -> Result<R, LimiterError>,
-    ) -> (Result<Arrival, LimiterError>, Errand<R>) {
-        self.arrive(now, request, |state, now, leaves, errand| {
+        here: impl FnOnce() -> Option<H>,
+    ) -> (Result<Arrival, LimiterError>, Errand<H>) {
+        self.arrive(now, request, |state, now, request, leaves, errand| {
             let decision = state.lines.foretell(now, request.id, request.cost, leaves);
-            state.join(now, request, false, start, errand).map(|_| Arrival::Decided(decision))
+            state.join(now, request, false, here, errand).map(|_| Arrival::Decided(decision))
         })
     }
 
-    fn arrive<R>(
+    fn arrive(
         &self,
         now: impl FnOnce() -> Timestamp,
         request: &Request,
-        join: impl FnOnce(&mut State, Timestamp, Timestamp, &mut Errand<R>) -> Result<Arrival, LimiterError>,
-    ) -> (Result<Arrival, LimiterError>, Errand<R>) {
+        join: impl FnOnce(&mut State<H>, Timestamp, &Request, Timestamp, &mut Errand<H>) -> Result<Arrival, LimiterError>,
+    ) -> (Result<Arrival, LimiterError>, Errand<H>) {
         let &Request { id, cost, max_wait } = request;
         let mut errand = Errand::none();
         let mut state = self.lock();
@@ -123,17 +132,24 @@ impl Room {
             return (Err(closed()), errand);
         }
         let now = now();
+        let found = state.lines.find(now, id, cost);
+        let settled = state.lines.settle_in(now, id, found);
+        errand.warn = state.lines.is_to_warn();
+        let id = match settled {
+            Ok(id) => id,
+            Err(rejection) => return (Ok(Arrival::Decided(rejection)), errand),
+        };
         state.lines.catch_up(now, id, &mut errand.wake);
         let arrival = match state.lines.judge(now, id, cost, max_wait) {
             Err(refusal) => Ok(Arrival::Decided(refusal)),
             Ok(leaves) if leaves <= now => Ok(Arrival::Decided(state.lines.pass(now, id, cost))),
-            Ok(leaves) => join(&mut state, now, leaves, &mut errand),
+            Ok(leaves) => join(&mut state, now, &Request { id, cost, max_wait }, leaves, &mut errand),
         };
         (arrival, errand)
     }
 
     /// What [`enqueue`](Self::enqueue) would decide; `None` if it is closed.
-    pub(super) fn peek<R>(&self, now: impl FnOnce() -> Timestamp, request: &Request) -> (Option<Decision>, Errand<R>) {
+    pub(super) fn peek(&self, now: impl FnOnce() -> Timestamp, request: &Request) -> (Option<Decision>, Errand<H>) {
         let &Request { id, cost, max_wait } = request;
         let mut errand = Errand::none();
         let mut state = self.lock();
@@ -141,6 +157,11 @@ impl Room {
             return (None, errand);
         }
         let now = now();
+        let id = match state.lines.find(now, id, cost) {
+            Found::Own | Found::InPlaceOf(_) => id,
+            Found::Shared(line) => line,
+            Found::Nowhere => return (Some(state.lines.no_room(now)), errand),
+        };
         state.lines.catch_up(now, id, &mut errand.wake);
         let decision = match state.lines.judge(now, id, cost, max_wait) {
             Err(refusal) => refusal,
@@ -149,97 +170,123 @@ impl Room {
         (Some(decision), errand)
     }
 
-    /// What has become of a waiter. When it is done, the place is not its own any more.
-    pub(super) fn poll(&self, now: impl FnOnce() -> Timestamp, seat: SeatNo, waker: &Waker) -> Progress {
+    /// What has become of a waiter that is polled `here`. When it is done, the place is not its own any more. If a
+    /// driver is to be started for it, it is to be polled again afterwards.
+    pub(super) fn poll(
+        &self,
+        now: impl FnOnce() -> Timestamp,
+        seat: SeatNo,
+        waker: &Waker,
+        here: Option<&H>,
+    ) -> (Progress, Errand<H>) {
+        let mut errand = Errand::none();
+        // Wakers are cloned and dropped without the lock: that is foreign code.
+        let mut waker = Some(waker.clone());
         let mut state = self.lock();
         let now = now();
-        let answer = state.lines.answer(now, seat, waker);
-        let is_driven = state.is_driven;
-        drop(state);
-        match answer {
+        let progress = match state.lines.answer(now, seat, &mut waker) {
             Answer::Decided(decision) => Progress::Done(Ok(decision)),
             Answer::Closed => Progress::Done(Err(closed())),
-            Answer::Waiting(replaced) => {
-                drop(replaced);
-                Progress::Waiting { is_driven }
-            }
-        }
-    }
-
-    /// Has a task started if there is none.
-    pub(super) fn revive<R>(&self, start: impl FnOnce() -> Result<R, LimiterError>) -> Result<Rouse<R>, LimiterError> {
-        self.lock().driver(start)
+            Answer::Waiting => match state.keep_driven(seat, here, &mut errand) {
+                Ok(()) => Progress::Waiting,
+                Err(error) => Progress::Stranded(error),
+            },
+        };
+        drop(state);
+        drop(waker);
+        (progress, errand)
     }
 
     /// Gives up a place, and with it the turn, if it has come.
-    pub(super) fn leave<R>(&self, now: impl FnOnce() -> Timestamp, seat: SeatNo) -> Errand<R> {
+    pub(super) fn leave(&self, now: impl FnOnce() -> Timestamp, seat: SeatNo) -> Errand<H> {
         let mut errand = Errand::none();
         let mut state = self.lock();
         let now = now();
         let (given_back, waker) = state.lines.leave(now, seat);
         if let Some(line) = given_back {
-            state.move_up(now, line, &mut errand);
+            state.lines.release(now, line, &mut errand.wake);
         }
-        // The task ends now, and its timer with it, and not when the turn of the last one would have come.
-        if state.is_driven && state.lines.waiting() == 0 {
-            errand.rouse = Rouse::Sleeper;
-        }
+        state.signal(&mut errand);
         drop(state);
         drop(waker);
         errand
     }
 
-    pub(super) fn give_back<R>(
+    pub(super) fn give_back(
         &self,
         now: impl FnOnce() -> Timestamp,
         line: LineId,
         cost: u32,
         receipt: Receipt,
-    ) -> Errand<R> {
+    ) -> Errand<H> {
         let mut errand = Errand::none();
         let mut state = self.lock();
         let now = now();
+        let line = state.lines.charged(line);
         state.lines.give_back(now, line, cost, receipt);
-        state.move_up(now, line, &mut errand);
+        state.lines.release(now, line, &mut errand.wake);
+        state.signal(&mut errand);
         errand
     }
 
+    /// How many keys are remembered. Other threads get the lock between any few thousand keys that are counted.
+    pub(super) fn table(&self, now: impl Fn() -> Timestamp) -> TableStats {
+        let (mut paid, mut from) = (0, None);
+        loop {
+            let state = self.lock();
+            let (count, more) = state.lines.count_paid(now(), from);
+            paid += count;
+            if more.is_none() {
+                return state.lines.table(paid);
+            }
+            from = more;
+        }
+    }
+
     /// Another quota and other bounds, for all who wait.
-    pub(super) fn change<R>(&self, now: impl FnOnce() -> Timestamp, rules: &Lines) -> Errand<R> {
+    pub(super) fn change(&self, now: impl FnOnce() -> Timestamp, rules: &Lines) -> Errand<H> {
         let mut errand = Errand::none();
         let mut state = self.lock();
         let now = now();
         state.lines.change(now, rules, &mut errand.wake);
-        if state.is_driven {
-            errand.rouse = Rouse::Sleeper;
-        }
+        state.signal(&mut errand);
         errand
     }
 
-    /// For the task: does some of what is due, and says whether that was all, and when to come back. If
-    /// that is never, the task has ended.
-    pub(super) fn tick(&self, now: impl FnOnce() -> Timestamp, wake: &mut Vec<Waker>) -> (bool, Option<Timestamp>) {
+    /// For a driver: does some of what is due, and says what to do next.
+    pub(super) fn tick(&self, driver: DriverNo, now: impl FnOnce() -> Timestamp, wake: &mut Vec<Waker>) -> Next {
         let mut state = self.lock();
         let now = now();
         let is_all = state.lines.release_some(now, wake);
-        let next = state.lines.next_due();
-        state.is_driven = next.is_some();
-        (is_all, next)
+        if state.lines.waiting_at(driver) == 0 {
+            state.drivers.end(driver);
+            return Next::End;
+        }
+        if !is_all {
+            state.drivers.set_alarm(driver, Timestamp::ZERO);
+            return Next::Yield;
+        }
+        let alarm = state.lines.next_due().unwrap_or(Timestamp::MAX);
+        state.drivers.set_alarm(driver, alarm);
+        Next::SleepUntil(alarm)
     }
 
-    /// For a task that ends without having said so. Those who wait are to see to the next one.
-    pub(super) fn undrive(&self) -> Vec<Waker> {
+    /// For a driver that was lost before it ended. The waiters of its runtime are to be woken, and go on where they are
+    /// polled.
+    pub(super) fn lose(&self, driver: DriverNo) -> Vec<Waker> {
         let mut state = self.lock();
-        state.is_driven = false;
-        state.lines.take_wakers()
+        state.drivers.lose(driver);
+        state.lines.take_wakers_at(driver)
     }
 
     /// Sends everybody away, for ever.
-    pub(super) fn close<R>(&self) -> Errand<R> {
+    pub(super) fn close(&self) -> Errand<H> {
+        let mut errand = Errand::none();
         let mut state = self.lock();
         state.is_closed = true;
-        let rouse = if state.is_driven { Rouse::Sleeper } else { Rouse::Nobody };
-        Errand { wake: state.lines.close(), rouse }
+        errand.wake = state.lines.close();
+        state.signal(&mut errand);
+        errand
     }
 
     #[cfg(all(test, sluice_loom))]
@@ -248,43 +295,52 @@ impl Room {
     }
 }
 
-impl State {
-    fn join<R>(
+impl<H: Home> State<H> {
+    fn join(
         &mut self,
         now: Timestamp,
         request: &Request,
         is_owned: bool,
-        start: impl FnOnce() -> Result<R, LimiterError>,
-        errand: &mut Errand<R>,
+        here: impl FnOnce() -> Option<H>,
+        errand: &mut Errand<H>,
     ) -> Result<SeatNo, LimiterError> {
-        let before = self.lines.next_due();
-        errand.rouse = self.driver(start)?;
-        let (seat, evicted) = self.lines.join(now, request.id, request.cost, request.max_wait, is_owned);
-        errand.wake.extend(evicted);
-        // The task may sleep towards a head that has left since, so it must be told of the first to
-        // wait again, too, and not only of one that is due sooner.
-        let is_next = before.is_none_or(|before| self.lines.next_due() < Some(before));
-        if matches!(errand.rouse, Rouse::Nobody) && is_next {
-            errand.rouse = Rouse::Sleeper;
+        let home = here();
+        let driver = match &home {
+            Some(home) => self.drivers.on(home.id(), &self.lines)?,
+            // Until it is polled on a runtime.
+            None => self.drivers.any().ok_or_else(no_runtime)?,
+        };
+        let (seat, evicted) = self.lines.join(now, request.id, request.cost, request.max_wait, is_owned, driver);
+        self.drivers.watch(driver, home.as_ref(), &self.lines, errand);
+        if let Some(evicted) = evicted {
+            errand.wake.push(evicted);
+            self.signal(errand);
         }
         Ok(seat)
     }
 
-    /// After something was given back: the next of the line may leave sooner.
-    fn move_up<R>(&mut self, now: Timestamp, line: LineId, errand: &mut Errand<R>) {
-        self.lines.release(now, line, &mut errand.wake);
-        if self.is_driven {
-            errand.rouse = Rouse::Sleeper;
+    /// Sees to it that a driver lives where a waiter is polled.
+    fn keep_driven(&mut self, seat: SeatNo, here: Option<&H>, errand: &mut Errand<H>) -> Result<(), LimiterError> {
+        let Some(present) = self.lines.driver_of(seat) else { return Ok(()) };
+        if self.drivers.is_alive(present, here.map(H::id)) {
+            return Ok(());
+        }
+        let home = here.ok_or_else(no_runtime)?;
+        match self.drivers.on(home.id(), &self.lines) {
+            Ok(driver) => {
+                self.lines.move_to(seat, driver);
+                self.drivers.watch(driver, Some(home), &self.lines, errand);
+                // The driver that it had may have no waiters left.
+                self.signal(errand);
+                Ok(())
+            }
+            // Here none can live, but the one that it has does.
+            Err(_) if self.drivers.is_alive(present, None) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
-    /// Sees to it that there is a task.
-    fn driver<R>(&mut self, start: impl FnOnce() -> Result<R, LimiterError>) -> Result<Rouse<R>, LimiterError> {
-        if self.is_driven {
-            return Ok(Rouse::Nobody);
-        }
-        let new = start()?;
-        self.is_driven = true;
-        Ok(Rouse::New(new))
+    fn signal(&self, errand: &mut Errand<H>) {
+        self.drivers.signal(&self.lines, errand);
     }
 }

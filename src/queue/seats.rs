@@ -1,5 +1,6 @@
 use std::task::Waker;
 
+use super::drivers::DriverNo;
 use super::lines::LineId;
 use crate::decision::Receipt;
 use crate::time::Timestamp;
@@ -54,6 +55,8 @@ pub(super) struct Waiter {
     pub(super) older: SeatNo,
     pub(super) newer: SeatNo,
     pub(super) cost: u32,
+    /// That of the runtime on which it waits.
+    pub(super) driver: DriverNo,
     /// Whether a future waits. It does not in a place that was taken to rehearse.
     pub(super) is_owned: bool,
     pub(super) since: Timestamp,
@@ -192,12 +195,12 @@ impl Seats {
         (0..u32::try_from(last).unwrap_or(u32::MAX)).map(SeatNo)
     }
 
-    /// The wakers of all who wait. They keep their places.
-    pub(super) fn take_wakers(&mut self) -> Vec<Waker> {
+    /// The wakers of all waiters for which this holds. They keep their places.
+    pub(super) fn take_wakers(&mut self, is_meant: impl Fn(&Waiter) -> bool) -> Vec<Waker> {
         let seats = self.chunks.iter_mut().flatten();
         seats
             .filter_map(|seat| match seat {
-                Seat::Waiting(waiter) => waiter.waker.take(),
+                Seat::Waiting(waiter) if is_meant(waiter) => waiter.waker.take(),
                 _ => None,
             })
             .collect()

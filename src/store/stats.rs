@@ -16,14 +16,14 @@ pub struct Stats {
     pub nodes: Vec<NodeHealth>,
 }
 
-/// How full a [`MemoryStore`](super::MemoryStore) is.
+/// How full a [`MemoryStore`](super::MemoryStore) is, or how many keys a `LeakyQueue` remembers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TableStats {
     /// How many live keys it holds without losing one.
     pub capacity: u64,
     /// How many keys owe something now. Counted if there is room for up to 2,048 keys; else estimated from 4,096 of
-    /// the slots, mostly to within 2 % of the capacity.
+    /// the slots, mostly to within 2 % of the capacity. In a queue always counted.
     pub live: u64,
     /// How many keys were forgotten while they still owed something, see [`WhenFull`](super::WhenFull).
     pub evicted_live: u64,
