@@ -210,12 +210,17 @@ impl RateLimitLayer {
     /// | `queued_requests` | | requests that wait now |
     /// | `request_time_in_queue_seconds` | `result`: `delayed`, `cancelled` | histogram of waits |
     /// | `table_capacity`, `table_live_keys` | | see [`TableStats`](crate::store::TableStats) |
-    /// | `table_evicted_live_total`, `table_turned_away_total` | | the same |
+    /// | `table_evicted_live_total`, `table_turned_away_total` | | the same, added up over all tables that the policy had |
+    /// | `ban_table_capacity`, `ban_table_live_keys`, `ban_table_evicted_live_total` | | the same of the table of [bans](Policy::penalty) |
     /// | `store_breaker` | `node` | whether a node of Redis is asked: 0 yes, 1 by one call that tries, 2 no |
     /// | `store_call_duration_seconds` | only `result`: `ok`, or why not | histogram of calls to Redis, all policies together |
     ///
-    /// A request counts once with each policy, but for those that would have admitted what another refuses. `table_…` and
-    /// `store_breaker` are read when [`observe`](#method.observe) is called.
+    /// A request counts once with each policy, but for those that would have admitted what another refuses. `table_…`,
+    /// `ban_table_…` and `store_breaker` are read when [`observe`](#method.observe) is called.
+    ///
+    /// Once a policy is gone, because a [change](crate::LimitsHandle::replace) left it out or the layer, its clones and all
+    /// their services were dropped, its gauges are zero: a recorder cannot remove a series. Counters stay, and go on if a
+    /// policy of the same name comes after it.
     ///
     /// A counter costs an atomic addition, and a compare if no recorder is installed.
     ///
@@ -237,7 +242,7 @@ impl RateLimitLayer {
     #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
     pub fn observe(&self) {
         for policy in &*self.view.limits.load().policies {
-            policy.meter().observe(&policy.limiter().stats());
+            policy.observe();
         }
     }
 

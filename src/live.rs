@@ -142,7 +142,7 @@ impl Limits {
     }
 
     pub(crate) fn replace(&self, policies: Enforceable) -> Replaced {
-        self.edit(|before| {
+        let (before, after, replaced) = self.edit(|before| {
             let (mut policies, mut fresh) = (policies.0, Vec::new());
             let route = before.policies.iter().find_map(|policy| policy.meter().route());
             for policy in &mut policies {
@@ -154,15 +154,18 @@ impl Limits {
                     fresh.push(policy.name().to_owned());
                 }
             }
-            let policies = policies.into();
+            let policies: Arc<[Policy]> = policies.into();
             let render = |(view, _): &(Weak<View>, _)| {
                 // Of one that is gone nothing is kept.
                 let settings = view.upgrade().map_or_else(Settings::default, |view| view.settings.clone());
                 (Weak::clone(view), settings.with(&policies))
             };
             let views = before.views.iter().map(render).collect();
-            (InForce { policies, views }, Replaced { fresh })
-        })
+            let changed = (Arc::clone(&before.policies), Arc::clone(&policies), Replaced { fresh });
+            (InForce { policies, views }, changed)
+        });
+        observe_ends(&before, &after);
+        replaced
     }
 
     fn edit<R>(&self, edit: impl FnOnce(&InForce) -> (InForce, R)) -> R {
@@ -173,6 +176,17 @@ impl Limits {
         result
     }
 }
+
+/// Has meters read the limiters that are in force no more for the last time, and sets to zero what is gone.
+#[cfg(feature = "metrics")]
+fn observe_ends(before: &[Policy], after: &[Policy]) {
+    for old in before {
+        old.observe_end(after.iter().any(|new| new.name() == old.name()));
+    }
+}
+
+#[cfg(not(feature = "metrics"))]
+const fn observe_ends(_: &[Policy], _: &[Policy]) {}
 
 /// Changes the policies of a layer while its services run; by
 /// [`RateLimitLayer::handle`](crate::RateLimitLayer::handle).

@@ -81,6 +81,12 @@ impl Penalty {
         self.left(key)
     }
 
+    /// How full the table of bans is.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn stats(&self) -> Option<crate::store::TableStats> {
+        self.bans.stats().table
+    }
+
     /// Takes the place of another one: who was banned stays so.
     pub(crate) fn go_on_from(&self, old: &Self) {
         // Both are buckets in memory, of which one can always take over from another with the same kind of clock.

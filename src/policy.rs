@@ -388,6 +388,27 @@ impl Policy {
         &self.meter
     }
 
+    /// Reads what is not counted as requests pass.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn observe(&self) {
+        self.meter.observe(|| self.stats());
+    }
+
+    /// To be called once this policy is in force no more; `has_successor` if another one of its name is.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn observe_end(&self, has_successor: bool) {
+        self.meter.count_last(|| self.stats());
+        if !has_successor {
+            self.meter.go();
+        }
+    }
+
+    #[cfg(feature = "metrics")]
+    fn stats(&self) -> crate::store::Stats {
+        let bans = self.penalty.as_ref().and_then(Penalty::stats);
+        crate::store::Stats { bans, ..self.limiter.stats() }
+    }
+
     /// Counts what became of a request, and tells whoever listens at `debug`.
     #[inline]
     pub(crate) fn note(&self, fate: Fate, key: Option<&PartitionKey>, decision: Option<&Decision>) {
@@ -436,6 +457,7 @@ impl Policy {
     /// Takes the place of the policy that had this name before; says whether what was used stays used.
     pub(crate) fn go_on_from(&mut self, old: &Self) -> bool {
         self.record = Arc::clone(&old.record);
+        self.meter.go_on_from(&old.meter);
         if let (Some(penalty), Some(old)) = (&self.penalty, &old.penalty) {
             penalty.go_on_from(old);
         }

@@ -107,7 +107,7 @@ impl CompactTable {
             pages: (0..pages).map(|_| Page::default()).collect(),
             first_touch: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             when_full,
-            pressure: Pressure::default(),
+            pressure: Pressure::new(),
         }
     }
 

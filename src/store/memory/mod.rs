@@ -325,6 +325,7 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
             live,
             evicted_live: self.evicted_live(),
             turned_away: self.turned_away(),
+            number: self.pressure().map_or(0, Pressure::number),
         };
         Stats { table: Some(table), ..Stats::default() }
     }

@@ -50,7 +50,7 @@ impl<S: Copy> WideTable<S> {
             lines: lines_of(lines),
             overflow: lines_of(overflow),
             when_full,
-            pressure: Pressure::default(),
+            pressure: Pressure::new(),
             algorithm: TypeId::of::<A>(),
             eras: Mutex::new(vec![Written { under: algorithm.quota(), since: Timestamp::ZERO }]),
         };
