@@ -21,19 +21,27 @@
 //! nine epochs of 2^32 ticks ago; what is older could look like a debt again. Therefore a page that is
 //! touched for the first time in an epoch is gone through first, and what was paid before the epoch began
 //! is cleared: 512 words, about a microsecond, once in 2^32 ticks (at ten per second and a burst of 20, in
-//! 6.4 seconds). If five epochs have passed untouched, everything in it is paid, whatever it looks like. A page
+//! 12.8 seconds). If five epochs have passed untouched, everything in it is paid, whatever it looks like. A page
 //! that nobody touches costs nothing, and there is no pass over the table.
 //!
 //! A thread may be held up anywhere, for longer than an epoch, and go by a reading of the clock that is
 //! old. So:
 //!
 //! - a word is read between two readings of its page's epoch that agree, and judged no earlier than at the
-//!   beginning of that epoch but one ([`Epochs::clamp`]): somebody has read that time, so it has come;
+//!   beginning of the epoch before ([`Epochs::clamp`]): a thread has read a later time, so it has come;
 //! - who goes through a page says so first, and who has written looks afterwards whether somebody said so
 //!   meanwhile. Either the word is seen by who goes through the page, or its writer takes it back if it was
 //!   paid by then ([`mend`]);
 //! - a key that is not found was paid when it was looked for, and not at an earlier reading of the clock: so
 //!   that is read again before it is put into a slot.
+//!
+//! # A clock that is set back
+//!
+//! Keys are judged by its time, but no earlier than the epoch before the latest of their pages; waits are counted from the
+//! clock's own time to that one, and on. So a key is admitted no more than its burst, and what comes in while the clock goes
+//! forward, and waits are true. The price is availability: one reading far ahead, by a single thread, stops the keys of
+//! the pages that it touched (512 slots each, two at most per request) until the clock catches up, for they cannot
+//! be told from keys that spent something at that time.
 //!
 //! # Another quota
 //!
@@ -49,7 +57,8 @@
 //! If a thread is held up for nine epochs between judging a slot and writing to it, the key that it
 //! writes may look indebted to others in the instants until it takes the word back; and if one of them is admitted
 //! and charges on top of that in these instants, the false debt stays until it is paid, four epochs at most. So a
-//! key may be refused that should pass, and never the other way round.
+//! key may be rejected that should pass. The other way round takes a coincidence: that, a multiple of sixteen epochs after
+//! it was judged, the slot holds the same word again, one of 2^36, when the thread compares it.
 
 mod epochs;
 
@@ -445,7 +454,7 @@ impl CompactTable {
             let epochs = self.freshen(line, now);
             // If it is empty, its last debt may have been cleared since `now` was read: then it was paid by
             // the beginning of the page's epoch, and not before.
-            let now = if now.count < epochs.begin().count { epochs.begin() } else { now };
+            let now = if now.count < epochs.begin() { now.moved_to(epochs.begin()) } else { now };
             let find = || (self.page(line).load() == epochs).then(|| (slot, slot.load()));
             if let Some(ruled) = self.charge(bucket, line, now, tag, cost, find) {
                 return ruled;
@@ -490,7 +499,7 @@ impl CompactTable {
                 continue;
             }
             let all_paid = epochs.latest() - epochs.before() >= ALL_PAID;
-            let begins = epochs.begin().count;
+            let begins = epochs.begin();
             let mut is_overtaken = false;
             for slot in self.slots.page(index) {
                 let word = slot.load_in_order();
@@ -517,7 +526,7 @@ impl CompactTable {
 fn mend(slot: Slot<'_>, page: &Page, tag: Tag, tat: u64, read: Epochs) {
     in_order();
     let epochs = page.load();
-    if epochs != read && tat <= epochs.begin().count {
+    if epochs != read && tat <= epochs.begin() {
         // If it has been charged again since, its time is new.
         let _ = slot.replace(Word::new(tag, tat), Word::EMPTY);
     }
