@@ -1,5 +1,6 @@
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::Response;
 use tower_layer::Layer;
@@ -9,7 +10,7 @@ use crate::body::RejectionBody;
 use crate::decision::{Decision, LimiterError};
 use crate::grpc::GrpcStatus;
 use crate::head::RequestHead;
-use crate::headers::{RateLimitFields, WaitFields};
+use crate::headers::{Jitter, RateLimitFields, WaitFields};
 use crate::live::{Enforceable, LimitsHandle, Settings, View};
 use crate::partition::PartitionKey;
 use crate::policy::{IntoPolicies, Policy, PolicyError};
@@ -138,6 +139,29 @@ impl RateLimitLayer {
     /// `X-Rate-Limited-For`.
     pub fn with_wait_fields(self, fields: WaitFields) -> Self {
         self.set(|settings| settings.responder.wait = fields)
+    }
+
+    /// Lengthens the wait of each rejection by a random time of up to `max`, every length as likely as any other: so clients
+    /// that are rejected together, and retry as soon as they may, do not come back together. Unless set, waits are exact.
+    ///
+    /// Lengthened are `Retry-After`, `X-Rate-Limited-For`, the text of the rejection, and what gRPC clients get, all by the
+    /// same; never shortened, so that a client that waits for as long as it was told is admitted as before. `RateLimit`
+    /// goes on to tell when quota is there again.
+    ///
+    /// A tenth of the window, and ten seconds at most, is enough for most services with windows, of which all clients are
+    /// readmitted at the same instant; buckets readmit each at its own. See also
+    /// [`FixedWindow::staggered`](crate::algorithm::FixedWindow::staggered), which costs nobody a wait.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sluice::algorithm::FixedWindow;
+    /// use tower_sluice::{Policy, Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::new(Policy::new("api", FixedWindow::new(Quota::per_minute(100))))
+    ///     .with_retry_jitter(Duration::from_secs(6));
+    /// ```
+    pub fn with_retry_jitter(self, max: Duration) -> Self {
+        self.set(|settings| settings.responder.jitter = Jitter::up_to(max))
     }
 
     /// Adds `Server-Timing: ratelimit;dur=…` (milliseconds) to the responses of requests that waited in a

@@ -41,6 +41,7 @@ pub(super) struct RawAnswer {
     pub(super) tell: Option<Spanned<String>>,
     pub(super) rejection: Option<RejectionName>,
     pub(super) grpc_status: Option<GrpcStatusName>,
+    pub(super) retry_jitter: Option<Spanned<TimeText>>,
 }
 
 #[derive(Deserialize)]
@@ -63,6 +64,7 @@ pub(super) struct RawPolicy {
     pub(super) capacity: Option<Spanned<i64>>,
     pub(super) max_wait: Option<Spanned<TimeText>>,
     pub(super) order: Option<Spanned<OrderName>>,
+    pub(super) stagger: Option<Spanned<bool>>,
     pub(super) key: Option<Spanned<OneOrMany>>,
     pub(super) cost: Option<Spanned<i64>>,
     #[serde(default)]
@@ -170,7 +172,7 @@ pub(super) enum OneOrMany {
     Many(Vec<String>),
 }
 
-#[derive(Clone, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged, expecting = "expected a time in quotation marks, such as \"1s\"")]
 pub(super) enum TimeText {
     Text(String),

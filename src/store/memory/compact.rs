@@ -77,7 +77,8 @@ const STRIPES: u64 = if cfg!(sluice_loom) { 2 } else { 256 };
 /// written in the page's epoch at the latest, and a debt is at most four epochs long.
 const ALL_PAID: u32 = 5;
 
-const MOST_KEYS: usize = 1 << if usize::BITS < 64 { 27 } else { 33 };
+/// The tag of all keys in the slots that new keys share.
+const SHARED: Tag = Tag::from_hash(0);
 
 pub(super) struct CompactTable {
     /// Of the quota that is in force.
@@ -100,8 +101,6 @@ struct Homes {
 impl CompactTable {
     /// Slots for `keys` keys at half load.
     pub(super) fn new(keys: usize, when_full: WhenFull) -> Self {
-        // More would not fit into any memory, nor into the arithmetic of homes.
-        let keys = keys.min(MOST_KEYS);
         let lines = keys.saturating_mul(2).div_ceil(SLOTS).max(2);
         // The slots that new keys share when the table is full are one more page.
         let pages = lines.div_ceil(LINES_PER_PAGE) + usize::from(when_full == WhenFull::Overflow);
@@ -169,8 +168,9 @@ impl CompactTable {
         }
         let homes = self.homes(hash);
         self.freshen_homes(&homes, now);
-        let found = self.find(&homes).map(|(line, slot)| self.read(line, slot, now));
-        let found = found.filter(|(word, ..)| word.is(homes.tag));
+        let found = self.find(&homes).map(|(line, slot)| (self.read(line, slot, now), homes.tag));
+        let found = found.or_else(|| self.shared(hash).map(|(line, slot)| (self.read(line, slot, now), SHARED)));
+        let found = found.and_then(|(read, tag)| read.0.is(tag).then_some(read));
         if self.is_outdated(bucket) {
             return Err(Outdated);
         }
@@ -191,26 +191,40 @@ impl CompactTable {
         self.forgive(bucket, hash, now, |now| paid_at.saturating_sub(now).min(bucket.worth(cost)))
     }
 
-    /// Lets a key owe nothing.
+    /// Lets a key owe nothing; also what it shares with others.
     pub(super) fn reset(&self, bucket: &TickBucket, hash: u64, now: Tick) -> Result<(), Outdated> {
-        self.forgive(bucket, hash, now, |_| u64::MAX)
+        self.forgive(bucket, hash, now, |_| u64::MAX)?;
+        self.forgive_in(bucket, self.shared(hash), SHARED, now, |_| u64::MAX)
     }
 
-    /// Takes up to so much off a key's debt.
+    /// Takes up to so much off a key's debt; off the one that it shares if it has none of its own.
     fn forgive(&self, bucket: &TickBucket, hash: u64, now: Tick, most: impl Fn(u64) -> u64) -> Result<(), Outdated> {
         if self.is_outdated(bucket) {
             return Err(Outdated);
         }
         let homes = self.homes(hash);
         self.freshen_homes(&homes, now);
-        let found = self.find(&homes);
+        match self.find(&homes) {
+            Some(found) => self.forgive_in(bucket, Some(found), homes.tag, now, most),
+            None => self.forgive_in(bucket, self.shared(hash), SHARED, now, most),
+        }
+    }
+
+    fn forgive_in(
+        &self,
+        bucket: &TickBucket,
+        found: Option<(usize, Slot<'_>)>,
+        tag: Tag,
+        now: Tick,
+        most: impl Fn(u64) -> u64,
+    ) -> Result<(), Outdated> {
         loop {
             let read = found.map(|(line, slot)| (line, slot, self.read(line, slot, now)));
             if self.is_outdated(bucket) {
                 return Err(Outdated);
             }
             let Some((line, slot, (word, epochs, at))) = read else { return Ok(()) };
-            if !word.is(homes.tag) {
+            if !word.is(tag) {
                 return Ok(());
             }
             let debt = word.debt(at.count);
@@ -219,8 +233,8 @@ impl CompactTable {
                 return Ok(());
             }
             let tat = at.count + (debt - back);
-            if slot.replace(word, Word::new(homes.tag, tat)).is_ok() {
-                mend(slot, self.page(line), homes.tag, tat, epochs);
+            if slot.replace(word, Word::new(tag, tat)).is_ok() {
+                mend(slot, self.page(line), tag, tat, epochs);
                 return Ok(());
             }
         }
@@ -398,9 +412,16 @@ impl CompactTable {
                 }
                 continue;
             }
-            let ruling = bucket.judge(0, cost);
-            let Ruling::Admit { debt } = ruling else { return (ruling, now) };
+            // What the key has spent of a shared budget it must not have once more.
+            let paid_at = self.shared(hash).map_or(0, |(line, slot)| {
+                let (word, _, at) = self.read(line, slot, now);
+                at.count + word.debt(at.count)
+            });
+            let ruling = bucket.judge(paid_at.saturating_sub(now.count), cost);
+            let Ruling::Admit { .. } = ruling else { return (ruling, now) };
             let place = self.place(homes, now);
+            // That may be as of a later time, if the clock was set back.
+            let debt = paid_at.saturating_sub(place.at.count) + bucket.price(cost);
             self.pressure.note_arrival(hash, place.free);
             if place.free == 0 {
                 match self.when_full {
@@ -415,7 +436,7 @@ impl CompactTable {
                     self.pressure.note_evicted();
                 }
                 mend(place.slot, self.page(place.line), homes.tag, tat, place.epochs);
-                return (ruling, place.at);
+                return (Ruling::Admit { debt }, place.at);
             }
         }
     }
@@ -445,21 +466,27 @@ impl CompactTable {
     /// The table is full, and nobody is to be forgotten: new keys share what the extra page has.
     fn overflow(&self, bucket: &TickBucket, hash: u64, now: Tick, cost: u32) -> (Ruling, Tick) {
         self.pressure.note_turned_away();
-        let index = usize::try_from((hash >> 32) % PAGE as u64).expect("below a page");
-        let line = (self.pages.len() - 1) * LINES_PER_PAGE + index / SLOTS;
-        let slot = self.slots.line(line).nth(index % SLOTS).expect("a line has as many");
-        // All who use this page use one tag.
-        let tag = Tag::from_hash(0);
+        let (line, slot) = self.shared(hash).expect("it is made with the table");
         loop {
             let epochs = self.freshen(line, now);
             // If it is empty, its last debt may have been cleared since `now` was read: then it was paid by
             // the beginning of the page's epoch, and not before.
             let now = if now.count < epochs.begin() { now.moved_to(epochs.begin()) } else { now };
             let find = || (self.page(line).load() == epochs).then(|| (slot, slot.load()));
-            if let Some(ruled) = self.charge(bucket, line, now, tag, cost, find) {
+            if let Some(ruled) = self.charge(bucket, line, now, SHARED, cost, find) {
                 return ruled;
             }
         }
+    }
+
+    /// The line and the slot that a new key shares with others when the table is full, if there is one.
+    fn shared(&self, hash: u64) -> Option<(usize, Slot<'_>)> {
+        if self.when_full != WhenFull::Overflow {
+            return None;
+        }
+        let index = usize::try_from((hash >> 32) % PAGE as u64).expect("below a page");
+        let line = (self.pages.len() - 1) * LINES_PER_PAGE + index / SLOTS;
+        self.slots.line(line).nth(index % SLOTS).map(|slot| (line, slot))
     }
 
     fn freshen_homes(&self, homes: &Homes, now: Tick) {
