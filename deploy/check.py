@@ -1,7 +1,9 @@
 """Puts the example server under all kinds of requests, and asks a real Prometheus every question of the dashboard and
 of the alerts. Run by `scripts/prometheus`:
 
-    check.py SERVER PROMETHEUS PID_OF_REDIS
+    check.py SERVER PROMETHEUS PID_OF_REDIS LIMITS EDITED_LIMITS
+
+Then puts the edited file in place of the one that the server watches: the alerts of the policies that go must go quiet.
 
 Exits with 1 if a query has no data, or data that cannot be.
 """
@@ -11,6 +13,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -205,14 +208,54 @@ def check_alerts(prometheus):
         print(f"{name}: {'holds' if holds else 'does not hold'}")
 
 
+def fill(traffic, path, count):
+    """Requests of so many clients, many at a time. HEAD, as its answers have no content."""
+    with socket.create_connection(traffic.server, timeout=20) as connection:
+        for first in range(0, count, 500):
+            batch = range(first, min(first + 500, count))
+            head = "HEAD {} HTTP/1.1\r\nhost: test\r\nx-client: client-{}\r\n\r\n"
+            connection.sendall("".join(head.format(path, number) for number in batch).encode())
+            answers = b""
+            while answers.count(b"\r\n\r\n") < len(batch):
+                part = connection.recv(1 << 16)
+                assert part, f"{path}: the server hangs up"
+                answers += part
+
+
+def check_policies_that_go(traffic, prometheus, limits, edited):
+    """What fires because of policies that a change removes goes quiet, and no counter falls."""
+    rules = [rule for group in prometheus.get("/api/v1/rules")["groups"] for rule in group["rules"]]
+    expressions = {rule["name"]: rule["query"] for rule in rules}
+    quiet = ["RateLimitStoreDown", "RateLimitTableFillingUp"]
+    fill(traffic, "/full", 60_000)
+    for name in quiet:
+        until(f"{name} holds", 30, lambda: prometheus.query(expressions[name]))
+    # Put in place at once, as an editor does.
+    shutil.copy(edited, limits + ".new")
+    os.rename(limits + ".new", limits)
+    for name in quiet:
+        until(f"{name} holds no more", 30, lambda: not prometheus.query(expressions[name]))
+        print(f"{name}: quiet once its policies are gone")
+    for gauge in ["table_live_keys", "table_capacity", "store_breaker"]:
+        gone = prometheus.query(f'{NAME}{gauge}{{policy=~"full|shared|shared-queue"}}')
+        assert gone and not any(gone.values()), f"{gauge} of policies that are gone: {gone}"
+    traffic.send("/full", 1)
+    until("the successor is seen", 30, lambda: prometheus.total(f'{NAME}table_capacity{{policy="after-full"}}') > 0)
+    # A fall of a counter is a reset to Prometheus.
+    for counter in ["requests", "limiter_failures", "table_evicted_live", "table_turned_away", "ban_table_evicted_live"]:
+        resets = prometheus.query(f"resets({NAME}{counter}_total[5m])")
+        assert resets and not any(resets.values()), f"{counter} fell: {resets}"
+
+
 def main():
-    server, prometheus, redis = sys.argv[1:]
+    server, prometheus, redis, limits, edited = sys.argv[1:]
     traffic, prometheus = Traffic(server), Prometheus(prometheus)
     drive(traffic, prometheus, int(redis))
     check_counts(traffic, prometheus)
     check_labels(traffic, prometheus)
     check_dashboard(prometheus)
     check_alerts(prometheus)
+    check_policies_that_go(traffic, prometheus, limits, edited)
     print("Prometheus sees what the clients saw")
 
 

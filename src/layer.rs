@@ -1,5 +1,6 @@
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::Response;
 use tower_layer::Layer;
@@ -9,7 +10,7 @@ use crate::body::RejectionBody;
 use crate::decision::{Decision, LimiterError};
 use crate::grpc::GrpcStatus;
 use crate::head::RequestHead;
-use crate::headers::{RateLimitFields, WaitFields};
+use crate::headers::{Jitter, RateLimitFields, WaitFields};
 use crate::live::{Enforceable, LimitsHandle, Settings, View};
 use crate::partition::PartitionKey;
 use crate::policy::{IntoPolicies, Policy, PolicyError};
@@ -149,6 +150,29 @@ impl RateLimitLayer {
         self.set(|settings| settings.responder.wait = fields)
     }
 
+    /// Lengthens the wait of each rejection by a random time of up to `max`, every length as likely as any other: so clients
+    /// that are rejected together, and retry as soon as they may, do not come back together. Unless set, waits are exact.
+    ///
+    /// Lengthened are `Retry-After`, `X-Rate-Limited-For`, the text of the rejection, and what gRPC clients get, all by the
+    /// same; never shortened, so that a client that waits for as long as it was told is admitted as before. `RateLimit`
+    /// goes on to tell when quota is there again.
+    ///
+    /// A tenth of the window, and ten seconds at most, is enough for most services with windows, of which all clients are
+    /// readmitted at the same instant; buckets readmit each at its own. See also
+    /// [`FixedWindow::staggered`](crate::algorithm::FixedWindow::staggered), which costs nobody a wait.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sluice::algorithm::FixedWindow;
+    /// use tower_sluice::{Policy, Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::new(Policy::new("api", FixedWindow::new(Quota::per_minute(100))))
+    ///     .with_retry_jitter(Duration::from_secs(6));
+    /// ```
+    pub fn with_retry_jitter(self, max: Duration) -> Self {
+        self.set(|settings| settings.responder.jitter = Jitter::up_to(max))
+    }
+
     /// Adds `Server-Timing: ratelimit;dur=…` (milliseconds) to the responses of requests that waited in a
     /// [`LeakyQueue`](crate::LeakyQueue). Pages of other origins read it only with `Timing-Allow-Origin`.
     pub fn with_server_timing(self) -> Self {
@@ -219,12 +243,17 @@ impl RateLimitLayer {
     /// | `queued_requests` | | requests that wait now |
     /// | `request_time_in_queue_seconds` | `result`: `delayed`, `cancelled` | histogram of waits |
     /// | `table_capacity`, `table_live_keys` | | see [`TableStats`](crate::store::TableStats) |
-    /// | `table_evicted_live_total`, `table_turned_away_total` | | the same |
+    /// | `table_evicted_live_total`, `table_turned_away_total` | | the same, added up over all tables that the policy had |
+    /// | `ban_table_capacity`, `ban_table_live_keys`, `ban_table_evicted_live_total` | | the same of the table of [bans](Policy::penalty) |
     /// | `store_breaker` | `node` | whether a node of Redis is asked: 0 yes, 1 by one call that tries, 2 no |
     /// | `store_call_duration_seconds` | only `result`: `ok`, or why not | histogram of calls to Redis, all policies together |
     ///
-    /// A request counts once with each policy, but for those that would have admitted what another refuses. `table_…` and
-    /// `store_breaker` are read when [`observe`](#method.observe) is called.
+    /// A request counts once with each policy, but for those that would have admitted what another refuses. `table_…`,
+    /// `ban_table_…` and `store_breaker` are read when [`observe`](#method.observe) is called.
+    ///
+    /// Once a policy is gone, because a [change](crate::LimitsHandle::replace) left it out or the layer, its clones and all
+    /// their services were dropped, its gauges are zero: a recorder cannot remove a series. Counters stay, and go on if a
+    /// policy of the same name comes after it.
     ///
     /// A counter costs an atomic addition, and a compare if no recorder is installed.
     ///
@@ -246,7 +275,7 @@ impl RateLimitLayer {
     #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
     pub fn observe(&self) {
         for policy in &*self.view.limits.load().policies {
-            policy.meter().observe(&policy.stats());
+            policy.observe();
         }
     }
 

@@ -153,7 +153,7 @@ impl Limits {
     }
 
     pub(crate) fn replace(&self, policies: Enforceable) -> Replaced {
-        let (replaced, is_closed) = self.edit(|before, past| {
+        let (before, after, replaced, is_closed) = self.edit(|before, past| {
             let gone = before.policies.iter().map(|policy| Arc::downgrade(policy.shared_limiter()));
             past.limiters.retain(|limiter| limiter.strong_count() > 0);
             past.limiters.extend(gone);
@@ -179,8 +179,10 @@ impl Limits {
             };
             let views = before.views.iter().map(render).collect();
             drop(names);
-            (InForce { policies, views }, (replaced, past.is_closed))
+            let (before, after) = (Arc::clone(&before.policies), Arc::clone(&policies));
+            (InForce { policies, views }, (before, after, replaced, past.is_closed))
         });
+        observe_ends(&before, &after);
         if is_closed {
             self.close();
         }
@@ -208,6 +210,17 @@ impl Limits {
         result
     }
 }
+
+/// Has meters read the limiters that are in force no more for the last time, and sets to zero what is gone.
+#[cfg(feature = "metrics")]
+fn observe_ends(before: &[Policy], after: &[Policy]) {
+    for old in before {
+        old.observe_end(after.iter().any(|new| new.name() == old.name()));
+    }
+}
+
+#[cfg(not(feature = "metrics"))]
+const fn observe_ends(_: &[Policy], _: &[Policy]) {}
 
 /// Changes the policies of a layer while its services run; by
 /// [`RateLimitLayer::handle`](crate::RateLimitLayer::handle).

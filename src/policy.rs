@@ -452,16 +452,29 @@ impl Policy {
         self.record.failures.load(Ordering::Relaxed)
     }
 
-    /// How full its tables are, and how its servers are.
-    #[cfg(feature = "metrics")]
-    pub(crate) fn stats(&self) -> crate::store::Stats {
-        let mut stats = self.limiter.stats();
-        stats.bans = self.penalty.as_ref().map(Penalty::ban_table);
-        stats
-    }
-
     pub(crate) const fn meter(&self) -> &Meter {
         &self.meter
+    }
+
+    /// Reads what is not counted as requests pass.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn observe(&self) {
+        self.meter.observe(|| self.stats());
+    }
+
+    /// To be called once this policy is in force no more; `has_successor` if another one of its name is.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn observe_end(&self, has_successor: bool) {
+        self.meter.count_last(|| self.stats());
+        if !has_successor {
+            self.meter.go();
+        }
+    }
+
+    #[cfg(feature = "metrics")]
+    fn stats(&self) -> crate::store::Stats {
+        let bans = self.penalty.as_ref().map(Penalty::ban_table);
+        crate::store::Stats { bans, ..self.limiter.stats() }
     }
 
     /// Counts what became of a request, and tells whoever listens at `debug`.
@@ -512,6 +525,7 @@ impl Policy {
     /// Takes the place of the policy that had this name before; says whether what was used stays used.
     pub(crate) fn go_on_from(&mut self, old: &Self) -> bool {
         self.record = Arc::clone(&old.record);
+        self.meter.go_on_from(&old.meter);
         let bans = old.penalty.as_ref().map(Penalty::record).or(old.former_bans.as_ref());
         match (&mut self.penalty, bans) {
             (Some(penalty), Some(bans)) => penalty.inherit(bans, old.penalty.as_ref()),

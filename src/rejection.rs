@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use crate::headers;
+use crate::headers::{self, Jitter};
 use crate::key::KeyError;
 use crate::policy::Policy;
 use crate::verdict::Verdict;
@@ -84,6 +84,11 @@ impl Rejection {
         }
     }
 
+    /// With a wait that is longer by a random part of the jitter, if a wait helps.
+    pub(crate) fn lengthened(self, jitter: Jitter) -> Self {
+        Self { wait: self.wait.map(|wait| jitter.added_to(wait)), ..self }
+    }
+
     /// The kind of rejection.
     #[must_use]
     pub const fn reason(&self) -> Reason {
@@ -120,8 +125,8 @@ impl Rejection {
         }
     }
 
-    /// The exact wait after which the same request passes, alone on its keys; `None` if no wait is
-    /// known to help.
+    /// The exact wait after which the same request passes, alone on its keys, and the
+    /// [jitter](crate::RateLimitLayer::with_retry_jitter) of the layer, if it has one; `None` if no wait is known to help.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.wait

@@ -9,7 +9,7 @@ use http::{HeaderValue, Method, Response, header};
 use crate::body::RejectionBody;
 use crate::grpc::{self, GrpcStatus, Protocol};
 use crate::head::RequestHead;
-use crate::headers::{self, WaitFields};
+use crate::headers::{self, Jitter, WaitFields};
 use crate::problem::{self, Problem};
 use crate::rejection::{Reason, Rejection};
 use crate::text::Text;
@@ -41,6 +41,8 @@ pub(crate) struct Responder {
     /// What gRPC requests are answered with if a limit is exceeded.
     pub(crate) grpc_status: GrpcStatus,
     pub(crate) wait: WaitFields,
+    /// By how much the waits of rejections are lengthened.
+    pub(crate) jitter: Jitter,
 }
 
 /// What plain HTTP requests are answered with.
@@ -57,7 +59,7 @@ pub(crate) type Respond = dyn Fn(&Rejection, &RequestHead<'_>) -> Response<Rejec
 impl Default for Responder {
     fn default() -> Self {
         let content = Content::Problem(Problem::new(Some(problem::DRAFT)));
-        Self { content, grpc_status: GrpcStatus::default(), wait: WaitFields::default() }
+        Self { content, grpc_status: GrpcStatus::default(), wait: WaitFields::default(), jitter: Jitter::default() }
     }
 }
 
@@ -77,7 +79,9 @@ impl Responder {
     }
 
     /// The response, with the fields that no custom response may leave out.
-    pub(crate) fn respond(&self, rejection: &Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
+    pub(crate) fn respond(&self, rejection: Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
+        // Once, so that all that tells the wait tells the same.
+        let rejection = &rejection.lengthened(self.jitter);
         let mut response = match Protocol::of(head) {
             Protocol::Http => self.in_http(rejection, head),
             protocol => in_grpc(rejection, self.grpc_status, protocol).map(RejectionBody::from),
@@ -171,7 +175,7 @@ mod tests {
         let verdict = [(&policy, Decision::deny(1, 0, wait), false)].into_iter().collect();
         let rejection = Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, verdict);
         let request = Request::builder().header("content-type", "application/grpc").body(()).unwrap();
-        let response = responder.respond(&rejection, &RequestHead::from(&request));
+        let response = responder.respond(rejection, &RequestHead::from(&request));
         ["grpc-status", "grpc-retry-pushback-ms"].map(|name| response.headers()[name].to_str().unwrap().to_owned())
     }
 

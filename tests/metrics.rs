@@ -3,7 +3,8 @@
 
 #![cfg(feature = "metrics")]
 
-use std::collections::BTreeMap;
+mod support;
+
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -12,7 +13,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use http::{Method, Request, Response};
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, TokenBucket};
 use tower_sluice::key::{HeaderKey, PeerIp};
@@ -24,60 +24,7 @@ use tower_sluice::{
     Quota, RateLimitLayer, RateLimiter,
 };
 
-/// What this thread counts, by an exporter that is not ours.
-struct Metrics {
-    exporter: PrometheusHandle,
-    _recorder: metrics::LocalRecorderGuard<'static>,
-}
-
-const PREFIX: &str = "tower_sluice_rate_limiting_";
-
-impl Metrics {
-    fn record() -> Self {
-        let recorder = PrometheusBuilder::new()
-            .with_recommended_naming(true)
-            .set_buckets_for_metric(Matcher::Prefix("tower_sluice".to_owned()), &[0.15, 1_000.0])
-            .unwrap()
-            .build_recorder();
-        let recorder = Box::leak(Box::new(recorder));
-        Self { exporter: recorder.handle(), _recorder: metrics::set_default_local_recorder(recorder) }
-    }
-
-    /// All series that are not zero, as Prometheus gets them, without what all names have in common.
-    fn series(&self) -> BTreeMap<String, String> {
-        let text = self.exporter.render();
-        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let series = lines.map(|line| line.rsplit_once(' ').unwrap());
-        series
-            .map(|(name, value)| (name.strip_prefix(PREFIX).expect(name).to_owned(), value.to_owned()))
-            .filter(|(_, value)| value != "0")
-            .collect()
-    }
-
-    /// What became of requests, as `policy result`.
-    fn results(&self) -> Vec<(String, u64)> {
-        let label = |name: &str, label: &str| {
-            name.split(&['{', ',', '}'][..])
-                .find_map(|part| Some(part.strip_prefix(label)?.trim_matches(&['=', '"'][..]).to_owned()))
-        };
-        let result = |(name, value): (String, String)| {
-            let policy = label(name.strip_prefix("requests_total")?, "policy=")?;
-            Some((format!("{policy} {}", label(&name, "result=")?), value.parse().unwrap()))
-        };
-        self.series().into_iter().filter_map(result).collect()
-    }
-
-    #[track_caller]
-    fn assert_results(&self, expected: &[(&str, u64)]) {
-        let expected: BTreeMap<_, _> = expected.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
-        assert_eq!(self.results().into_iter().collect::<BTreeMap<_, _>>(), expected);
-    }
-
-    /// One series, `0` if it has not moved.
-    fn of(&self, name: &str) -> String {
-        self.series().remove(name).unwrap_or_else(|| "0".to_owned())
-    }
-}
+use crate::support::metrics::Metrics;
 
 type Answer = Pin<Box<dyn Future<Output = u16>>>;
 
@@ -473,7 +420,7 @@ async fn a_route_is_a_label_and_a_key_is_none() {
         send(&other, key).await;
     }
     one.observe();
-    let all = metrics.exporter.render();
+    let all = metrics.render();
     assert_eq!(metrics.of(r#"requests_total{route="/one",policy="p",result="allowed"}"#), "2");
     assert_eq!(metrics.of(r#"requests_total{route="/other",policy="p",result="denied"}"#), "2");
     assert!(secrets.iter().all(|secret| !all.contains(secret)), "{all}");

@@ -20,6 +20,8 @@ pub use self::fixed_window::{FixedWindow, FixedWindowState};
 pub use self::gcra::GcraState;
 pub use self::sliding_window::{SlidingWindow, SlidingWindowState};
 
+use std::time::Duration;
+
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
 use crate::terms::Terms;
@@ -147,6 +149,16 @@ pub trait Algorithm: Send + Sync + 'static {
     /// its keys in a form of its own, such as one word each.
     fn as_bucket(&self) -> Option<Quota> {
         None
+    }
+
+    /// What a store adds to the clock's time, in all that it asks about a key for which it drew `draw` at random: so each key
+    /// may have windows that begin at an instant of its own. By default nothing.
+    ///
+    /// The same for the same `draw`, and growing with it from zero to less than a period. A store that keeps no draw of its
+    /// keys adds nothing.
+    fn phase(&self, draw: u64) -> Duration {
+        let _ = draw;
+        Duration::ZERO
     }
 
     /// What clients are told of it: by default, a bucket if this [is one](Self::as_bucket), and else a

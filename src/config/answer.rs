@@ -1,6 +1,9 @@
+use std::time::Duration;
+
 use toml::Spanned;
 
 use super::error::{ConfigError, Source};
+use super::policy::duration;
 use super::raw::{FieldsName, GrpcStatusName, RawAnswer, RejectionName, ResetName};
 use crate::grpc::GrpcStatus;
 use crate::headers::{RateLimitFields, ResetForm, Tell};
@@ -15,6 +18,7 @@ pub(super) struct Answer {
     tell: Option<Tell>,
     rejection: Option<RejectionName>,
     grpc_status: Option<GrpcStatusName>,
+    retry_jitter: Option<Duration>,
 }
 
 impl Answer {
@@ -25,6 +29,7 @@ impl Answer {
             tell: raw.tell.as_ref().map(|text| tell(source, text)).transpose()?,
             rejection: raw.rejection,
             grpc_status: raw.grpc_status,
+            retry_jitter: raw.retry_jitter.as_ref().map(|time| duration(source, "retry-jitter", time)).transpose()?,
         })
     }
 
@@ -36,6 +41,7 @@ impl Answer {
             tell: self.tell.or(general.tell),
             rejection: self.rejection.or(general.rejection),
             grpc_status: self.grpc_status.or(general.grpc_status),
+            retry_jitter: self.retry_jitter.or(general.retry_jitter),
         }
     }
 
@@ -67,6 +73,7 @@ impl Answer {
             .with_fields(fields.tell(self.tell.unwrap_or_default()))
             .with_rejection_format(&rejection)
             .with_grpc_status(grpc_status)
+            .with_retry_jitter(self.retry_jitter.unwrap_or_default())
     }
 }
 

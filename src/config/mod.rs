@@ -42,6 +42,7 @@
 //! tell = "always"                # always | refused | below-20% | never: when these fields are sent
 //! rejection = "problem"          # problem | text | empty: the body of a refusal
 //! grpc-status = "resource-exhausted"   # resource-exhausted | unavailable
+//! retry-jitter = "0s"            # waits of rejections are lengthened by a random time of up to this
 //!
 //! [[route]]
 //! path = "/api"                  # or a list; all paths of a route share its policies and their budgets
@@ -57,6 +58,7 @@
 //!   # order = "newest-first"     # leaky-queue; default: oldest-first
 //!   # max-keys = 65536           # leaky-queue in memory: keys with lines of their own at a time
 //!   # when-full = "overflow"     # what becomes of further keys: reject | overflow | forget-least; default: reject
+//!   # stagger = true             # windows in memory: those of each key begin at an instant of its own; default: false
 //!   key = "client-ip"            # global | client-ip | header:NAME | user | path | a list of these; default: global
 //!   cost = 1
 //!   shadow = false

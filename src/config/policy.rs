@@ -116,11 +116,18 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, place: Place) -> Result<Arc<dyn
     if let Some(when_full) = raw.when_full.as_ref().filter(|_| !is_in_memory) {
         return Err(source.error(&when_full.span(), only_for("when-full", memory)));
     }
+    let staggered = raw.stagger.as_ref().filter(|stagger| *stagger.get_ref());
+    let is_window = matches!(raw.algorithm, AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow);
+    if let Some(stagger) = staggered.filter(|_| !is_window) {
+        return Err(source.error(&stagger.span(), only_for("stagger", "fixed-window and sliding-window")));
+    }
 
     let kept = match raw.algorithm {
         AlgorithmName::TokenBucket => place.keep(TokenBucket::new(quota)),
         AlgorithmName::LeakyBucket => place.keep(LeakyBucket::new(quota)),
+        AlgorithmName::FixedWindow if staggered.is_some() => place.keep(FixedWindow::new(quota).staggered()),
         AlgorithmName::FixedWindow => place.keep(FixedWindow::new(quota)),
+        AlgorithmName::SlidingWindow if staggered.is_some() => place.keep(SlidingWindow::new(quota).staggered()),
         AlgorithmName::SlidingWindow => place.keep(SlidingWindow::new(quota)),
         AlgorithmName::LeakyQueue => {
             let capacity = raw.capacity.as_ref().map(|capacity| count(source, "capacity", 0, capacity)).transpose()?;
@@ -143,7 +150,8 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, place: Place) -> Result<Arc<dyn
             place.keep_line(line)
         }
     };
-    kept.map_err(|problem| source.error(&raw.per.span(), problem))
+    let at = staggered.map_or_else(|| raw.per.span(), Spanned::span);
+    kept.map_err(|problem| source.error(&at, problem))
 }
 
 /// Whether a response has one of these statuses.

@@ -41,6 +41,7 @@ pub(super) struct RawAnswer {
     pub(super) tell: Option<Spanned<String>>,
     pub(super) rejection: Option<RejectionName>,
     pub(super) grpc_status: Option<GrpcStatusName>,
+    pub(super) retry_jitter: Option<Spanned<TimeText>>,
 }
 
 #[derive(Deserialize)]
@@ -65,6 +66,7 @@ pub(super) struct RawPolicy {
     pub(super) order: Option<Spanned<OrderName>>,
     pub(super) max_keys: Option<Spanned<i64>>,
     pub(super) when_full: Option<Spanned<WhenFullName>>,
+    pub(super) stagger: Option<Spanned<bool>>,
     pub(super) key: Option<Spanned<OneOrMany>>,
     pub(super) cost: Option<Spanned<i64>>,
     #[serde(default)]
@@ -177,7 +179,7 @@ pub(super) enum OneOrMany {
     Many(Vec<String>),
 }
 
-#[derive(Clone, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged, expecting = "a time in quotation marks")]
 pub(super) enum TimeText {
     Text(String),

@@ -43,6 +43,9 @@ pub(super) fn of(raw: &RawPolicy) -> String {
     if let Some(OrderName::NewestFirst) = raw.order.as_ref().map(Spanned::get_ref) {
         parts.push("newest first".to_owned());
     }
+    if raw.stagger.as_ref().is_some_and(|stagger| *stagger.get_ref()) {
+        parts.push("staggered".to_owned());
+    }
     parts.extend(raw.cost.as_ref().map(|cost| format!("cost {}", cost.get_ref())));
     parts.push(match raw.key.as_ref().map(Spanned::get_ref) {
         None => "for all together".to_owned(),

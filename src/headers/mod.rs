@@ -12,6 +12,7 @@ mod decimal;
 mod draft07;
 mod draft11;
 mod fields;
+mod jitter;
 mod legacy;
 mod measure;
 mod merge;
@@ -25,6 +26,7 @@ mod writer;
 use http::{HeaderName, header};
 
 pub use self::fields::{RateLimitFields, ResetForm, Tell};
+pub(crate) use self::jitter::Jitter;
 pub(crate) use self::retry::retry_after_seconds;
 pub use self::retry::{WaitFields, X_RATE_LIMITED_FOR};
 pub(crate) use self::timing::append_server_timing;

@@ -90,7 +90,7 @@ impl Shared {
     #[cold]
     pub(crate) fn respond(&self, refused: Refused, head: &RequestHead<'_>) -> Response<RejectionBody> {
         let Refused { rejection, told } = refused;
-        let mut response = self.responder.respond(&rejection, head);
+        let mut response = self.responder.respond(rejection, head);
         told.tell(&mut response);
         response
     }

@@ -62,7 +62,8 @@ impl Fate {
     }
 }
 
-/// The meter of one policy. Two with the same labels move the same series.
+/// The meter of one policy. Two with the same labels move the same series. Once a policy has gone, with its successors,
+/// its gauges are zero.
 #[derive(Debug)]
 pub(crate) struct Meter {
     labels: Labels,
@@ -79,8 +80,13 @@ struct Labels {
 }
 
 impl Meter {
-    pub(crate) const fn new(policy: Arc<str>, delays: bool) -> Self {
-        Self { labels: Labels { policy, route: OnceLock::new(), delays }, series: Series::new() }
+    pub(crate) fn new(policy: Arc<str>, delays: bool) -> Self {
+        Self { labels: Labels { policy, route: OnceLock::new(), delays }, series: Series::default() }
+    }
+
+    /// Goes on with the series of the policy of this name that was in force before.
+    pub(crate) fn go_on_from(&mut self, old: &Self) {
+        self.series = old.series.clone();
     }
 
     pub(crate) fn route(&self) -> Option<&Arc<str>> {
@@ -117,9 +123,21 @@ impl Meter {
         self.series.waited(&self.labels, fate, time);
     }
 
-    /// What cannot be counted as requests pass.
+    /// Reads what is not counted as requests pass.
     #[cfg(feature = "metrics")]
-    pub(crate) fn observe(&self, stats: &crate::store::Stats) {
+    pub(crate) fn observe(&self, stats: impl FnOnce() -> crate::store::Stats) {
         self.series.observe(&self.labels, stats);
+    }
+
+    /// Reads it for the last time: another limiter is in force under this name.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn count_last(&self, stats: impl FnOnce() -> crate::store::Stats) {
+        self.series.count_last(&self.labels, stats);
+    }
+
+    /// No policy of this name is in force any more: sets the gauges to zero, for good.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn go(&self) {
+        self.series.go();
     }
 }

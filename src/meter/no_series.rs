@@ -4,14 +4,10 @@ use std::time::Duration;
 
 use super::{Fate, Labels};
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Series;
 
 impl Series {
-    pub(super) const fn new() -> Self {
-        Self
-    }
-
     pub(super) fn count(&self, _labels: &Labels, _fate: Fate) {}
     pub(super) fn failed(&self, _labels: &Labels) {}
     pub(super) fn enter_queue(&self, _labels: &Labels) {}

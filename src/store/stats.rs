@@ -9,7 +9,7 @@ use super::redis::NodeHealth;
 pub struct Stats {
     /// The table in this process's memory that holds the budgets, if one does.
     pub table: Option<TableStats>,
-    /// The table of bans, if the policy has a [penalty](crate::Policy::penalty).
+    /// The table in this process's memory that holds the bans of a [penalty](crate::Policy::penalty), if there is one.
     pub bans: Option<TableStats>,
     /// The servers that were heard of so far, if the budgets are there.
     #[cfg(feature = "redis")]
@@ -29,4 +29,6 @@ pub struct TableStats {
     pub evicted_live: u64,
     /// How many requests of new keys were refused or had to share.
     pub turned_away: u64,
+    /// Tells the table from others of this process, so that counts of several are added up. Zero if that is not known.
+    pub(crate) number: u64,
 }

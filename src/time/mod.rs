@@ -75,8 +75,12 @@ pub(crate) fn duration_from_nanos(nanos: u128) -> Duration {
 ///
 /// # Contract
 ///
-/// A clock should never run backwards. One that does never makes a limiter admit more: keys wait
-/// until the clock has caught up with what they already spent.
+/// A clock should never run backwards. One that does earns a key nothing by it: a key is admitted its burst, and what
+/// comes in while the clock goes forward. Keys wait until the clock has caught up with what they already spent, and the
+/// waits that are advertised count that in. Time that passes twice counts twice.
+///
+/// Nor should it jump ahead and back. In a [`MemoryStore`](crate::store::MemoryStore), one reading far ahead stops not only
+/// the key that it was made for, but up to a thousand neighbours, until the clock catches up.
 pub trait Clock: Send + Sync + 'static {
     /// The present instant.
     fn now(&self) -> Timestamp;

@@ -4,6 +4,8 @@
 pub mod clients;
 pub mod http;
 pub mod log;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 pub mod oracle;
 pub mod proxy;
 pub mod queue;

@@ -21,19 +21,27 @@
 //! nine epochs of 2^32 ticks ago; what is older could look like a debt again. Therefore a page that is
 //! touched for the first time in an epoch is gone through first, and what was paid before the epoch began
 //! is cleared: 512 words, about a microsecond, once in 2^32 ticks (at ten per second and a burst of 20, in
-//! 6.4 seconds). If five epochs have passed untouched, everything in it is paid, whatever it looks like. A page
+//! 12.8 seconds). If five epochs have passed untouched, everything in it is paid, whatever it looks like. A page
 //! that nobody touches costs nothing, and there is no pass over the table.
 //!
 //! A thread may be held up anywhere, for longer than an epoch, and go by a reading of the clock that is
 //! old. So:
 //!
 //! - a word is read between two readings of its page's epoch that agree, and judged no earlier than at the
-//!   beginning of that epoch but one ([`Epochs::clamp`]): somebody has read that time, so it has come;
+//!   beginning of the epoch before ([`Epochs::clamp`]): a thread has read a later time, so it has come;
 //! - who goes through a page says so first, and who has written looks afterwards whether somebody said so
 //!   meanwhile. Either the word is seen by who goes through the page, or its writer takes it back if it was
 //!   paid by then ([`mend`]);
 //! - a key that is not found was paid when it was looked for, and not at an earlier reading of the clock: so
 //!   that is read again before it is put into a slot.
+//!
+//! # A clock that is set back
+//!
+//! Keys are judged by its time, but no earlier than the epoch before the latest of their pages; waits are counted from the
+//! clock's own time to that one, and on. So a key is admitted no more than its burst, and what comes in while the clock goes
+//! forward, and waits are true. The price is availability: one reading far ahead, by a single thread, stops the keys of
+//! the pages that it touched (512 slots each, two at most per request) until the clock catches up, for they cannot
+//! be told from keys that spent something at that time.
 //!
 //! # Another quota
 //!
@@ -49,7 +57,8 @@
 //! If a thread is held up for nine epochs between judging a slot and writing to it, the key that it
 //! writes may look indebted to others in the instants until it takes the word back; and if one of them is admitted
 //! and charges on top of that in these instants, the false debt stays until it is paid, four epochs at most. So a
-//! key may be refused that should pass, and never the other way round.
+//! key may be rejected that should pass. The other way round takes a coincidence: that, a multiple of sixteen epochs after
+//! it was judged, the slot holds the same word again, one of 2^36, when the thread compares it.
 
 mod epochs;
 
@@ -68,7 +77,8 @@ const STRIPES: u64 = if cfg!(sluice_loom) { 2 } else { 256 };
 /// written in the page's epoch at the latest, and a debt is at most four epochs long.
 const ALL_PAID: u32 = 5;
 
-const MOST_KEYS: usize = 1 << if usize::BITS < 64 { 27 } else { 33 };
+/// The tag of all keys in the slots that new keys share.
+const SHARED: Tag = Tag::from_hash(0);
 
 pub(super) struct CompactTable {
     /// Of the quota that is in force.
@@ -91,8 +101,6 @@ struct Homes {
 impl CompactTable {
     /// Slots for `keys` keys at half load.
     pub(super) fn new(keys: usize, when_full: WhenFull) -> Self {
-        // More would not fit into any memory, nor into the arithmetic of homes.
-        let keys = keys.min(MOST_KEYS);
         let lines = keys.saturating_mul(2).div_ceil(SLOTS).max(2);
         // The slots that new keys share when the table is full are one more page.
         let pages = lines.div_ceil(LINES_PER_PAGE) + usize::from(when_full == WhenFull::Overflow);
@@ -107,7 +115,7 @@ impl CompactTable {
             pages: (0..pages).map(|_| Page::default()).collect(),
             first_touch: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             when_full,
-            pressure: Pressure::default(),
+            pressure: Pressure::new(),
         }
     }
 
@@ -160,8 +168,9 @@ impl CompactTable {
         }
         let homes = self.homes(hash);
         self.freshen_homes(&homes, now);
-        let found = self.find(&homes).map(|(line, slot)| self.read(line, slot, now));
-        let found = found.filter(|(word, ..)| word.is(homes.tag));
+        let found = self.find(&homes).map(|(line, slot)| (self.read(line, slot, now), homes.tag));
+        let found = found.or_else(|| self.shared(hash).map(|(line, slot)| (self.read(line, slot, now), SHARED)));
+        let found = found.and_then(|(read, tag)| read.0.is(tag).then_some(read));
         if self.is_outdated(bucket) {
             return Err(Outdated);
         }
@@ -182,26 +191,40 @@ impl CompactTable {
         self.forgive(bucket, hash, now, |now| paid_at.saturating_sub(now).min(bucket.worth(cost)))
     }
 
-    /// Lets a key owe nothing.
+    /// Lets a key owe nothing; also what it shares with others.
     pub(super) fn reset(&self, bucket: &TickBucket, hash: u64, now: Tick) -> Result<(), Outdated> {
-        self.forgive(bucket, hash, now, |_| u64::MAX)
+        self.forgive(bucket, hash, now, |_| u64::MAX)?;
+        self.forgive_in(bucket, self.shared(hash), SHARED, now, |_| u64::MAX)
     }
 
-    /// Takes up to so much off a key's debt.
+    /// Takes up to so much off a key's debt; off the one that it shares if it has none of its own.
     fn forgive(&self, bucket: &TickBucket, hash: u64, now: Tick, most: impl Fn(u64) -> u64) -> Result<(), Outdated> {
         if self.is_outdated(bucket) {
             return Err(Outdated);
         }
         let homes = self.homes(hash);
         self.freshen_homes(&homes, now);
-        let found = self.find(&homes);
+        match self.find(&homes) {
+            Some(found) => self.forgive_in(bucket, Some(found), homes.tag, now, most),
+            None => self.forgive_in(bucket, self.shared(hash), SHARED, now, most),
+        }
+    }
+
+    fn forgive_in(
+        &self,
+        bucket: &TickBucket,
+        found: Option<(usize, Slot<'_>)>,
+        tag: Tag,
+        now: Tick,
+        most: impl Fn(u64) -> u64,
+    ) -> Result<(), Outdated> {
         loop {
             let read = found.map(|(line, slot)| (line, slot, self.read(line, slot, now)));
             if self.is_outdated(bucket) {
                 return Err(Outdated);
             }
             let Some((line, slot, (word, epochs, at))) = read else { return Ok(()) };
-            if !word.is(homes.tag) {
+            if !word.is(tag) {
                 return Ok(());
             }
             let debt = word.debt(at.count);
@@ -210,8 +233,8 @@ impl CompactTable {
                 return Ok(());
             }
             let tat = at.count + (debt - back);
-            if slot.replace(word, Word::new(homes.tag, tat)).is_ok() {
-                mend(slot, self.page(line), homes.tag, tat, epochs);
+            if slot.replace(word, Word::new(tag, tat)).is_ok() {
+                mend(slot, self.page(line), tag, tat, epochs);
                 return Ok(());
             }
         }
@@ -389,9 +412,16 @@ impl CompactTable {
                 }
                 continue;
             }
-            let ruling = bucket.judge(0, cost);
-            let Ruling::Admit { debt } = ruling else { return (ruling, now) };
+            // What the key has spent of a shared budget it must not have once more.
+            let paid_at = self.shared(hash).map_or(0, |(line, slot)| {
+                let (word, _, at) = self.read(line, slot, now);
+                at.count + word.debt(at.count)
+            });
+            let ruling = bucket.judge(paid_at.saturating_sub(now.count), cost);
+            let Ruling::Admit { .. } = ruling else { return (ruling, now) };
             let place = self.place(homes, now);
+            // That may be as of a later time, if the clock was set back.
+            let debt = paid_at.saturating_sub(place.at.count) + bucket.price(cost);
             self.pressure.note_arrival(hash, place.free);
             if place.free == 0 {
                 match self.when_full {
@@ -406,7 +436,7 @@ impl CompactTable {
                     self.pressure.note_evicted();
                 }
                 mend(place.slot, self.page(place.line), homes.tag, tat, place.epochs);
-                return (ruling, place.at);
+                return (Ruling::Admit { debt }, place.at);
             }
         }
     }
@@ -436,21 +466,27 @@ impl CompactTable {
     /// The table is full, and nobody is to be forgotten: new keys share what the extra page has.
     fn overflow(&self, bucket: &TickBucket, hash: u64, now: Tick, cost: u32) -> (Ruling, Tick) {
         self.pressure.note_turned_away();
-        let index = usize::try_from((hash >> 32) % PAGE as u64).expect("below a page");
-        let line = (self.pages.len() - 1) * LINES_PER_PAGE + index / SLOTS;
-        let slot = self.slots.line(line).nth(index % SLOTS).expect("a line has as many");
-        // All who use this page use one tag.
-        let tag = Tag::from_hash(0);
+        let (line, slot) = self.shared(hash).expect("it is made with the table");
         loop {
             let epochs = self.freshen(line, now);
             // If it is empty, its last debt may have been cleared since `now` was read: then it was paid by
             // the beginning of the page's epoch, and not before.
-            let now = if now.count < epochs.begin().count { epochs.begin() } else { now };
+            let now = if now.count < epochs.begin() { now.moved_to(epochs.begin()) } else { now };
             let find = || (self.page(line).load() == epochs).then(|| (slot, slot.load()));
-            if let Some(ruled) = self.charge(bucket, line, now, tag, cost, find) {
+            if let Some(ruled) = self.charge(bucket, line, now, SHARED, cost, find) {
                 return ruled;
             }
         }
+    }
+
+    /// The line and the slot that a new key shares with others when the table is full, if there is one.
+    fn shared(&self, hash: u64) -> Option<(usize, Slot<'_>)> {
+        if self.when_full != WhenFull::Overflow {
+            return None;
+        }
+        let index = usize::try_from((hash >> 32) % PAGE as u64).expect("below a page");
+        let line = (self.pages.len() - 1) * LINES_PER_PAGE + index / SLOTS;
+        self.slots.line(line).nth(index % SLOTS).map(|slot| (line, slot))
     }
 
     fn freshen_homes(&self, homes: &Homes, now: Tick) {
@@ -490,7 +526,7 @@ impl CompactTable {
                 continue;
             }
             let all_paid = epochs.latest() - epochs.before() >= ALL_PAID;
-            let begins = epochs.begin().count;
+            let begins = epochs.begin();
             let mut is_overtaken = false;
             for slot in self.slots.page(index) {
                 let word = slot.load_in_order();
@@ -517,7 +553,7 @@ impl CompactTable {
 fn mend(slot: Slot<'_>, page: &Page, tag: Tag, tat: u64, read: Epochs) {
     in_order();
     let epochs = page.load();
-    if epochs != read && tat <= epochs.begin().count {
+    if epochs != read && tat <= epochs.begin() {
         // If it has been charged again since, its time is new.
         let _ = slot.replace(Word::new(tag, tat), Word::EMPTY);
     }

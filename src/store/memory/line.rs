@@ -47,24 +47,24 @@ impl<S: Copy> Line<S> {
         self.slots.iter_mut().filter(|slot| slot.is_some_and(|entry| entry.tag == tag)).for_each(|slot| *slot = None);
     }
 
-    pub(super) fn free(&self, is_free: impl Fn(&S) -> bool) -> usize {
-        self.slots.iter().filter(|slot| slot.is_none_or(|entry| is_free(&entry.state))).count()
+    pub(super) fn free(&self, is_free: impl Fn(Tag, &S) -> bool) -> usize {
+        self.slots.iter().filter(|slot| slot.is_none_or(|entry| is_free(entry.tag, &entry.state))).count()
     }
 
     /// Puts a state into a free slot; `false` if there is none.
-    pub(super) fn put(&mut self, tag: Tag, state: S, is_free: impl Fn(&S) -> bool) -> bool {
-        let slot = self.slots.iter_mut().find(|slot| slot.is_none_or(|entry| is_free(&entry.state)));
+    pub(super) fn put(&mut self, tag: Tag, state: S, is_free: impl Fn(Tag, &S) -> bool) -> bool {
+        let slot = self.slots.iter_mut().find(|slot| slot.is_none_or(|entry| is_free(entry.tag, &entry.state)));
         slot.map(|slot| *slot = Some(Entry { tag, state })).is_some()
     }
 
     /// The least that any entry owes.
-    pub(super) fn least(&self, owed: impl Fn(&S) -> u64) -> u64 {
-        self.slots.iter().flatten().map(|entry| owed(&entry.state)).min().unwrap_or(0)
+    pub(super) fn least(&self, owed: impl Fn(Tag, &S) -> u64) -> u64 {
+        self.slots.iter().flatten().map(|entry| owed(entry.tag, &entry.state)).min().unwrap_or(0)
     }
 
     /// Forgets the entry that owes least, in favour of another.
-    pub(super) fn replace_least(&mut self, tag: Tag, state: S, owed: impl Fn(&S) -> u64) {
-        let slot = self.slots.iter_mut().min_by_key(|slot| slot.map_or(0, |entry| owed(&entry.state)));
+    pub(super) fn replace_least(&mut self, tag: Tag, state: S, owed: impl Fn(Tag, &S) -> u64) {
+        let slot = self.slots.iter_mut().min_by_key(|slot| slot.map_or(0, |entry| owed(entry.tag, &entry.state)));
         *slot.expect("a line has slots") = Some(Entry { tag, state });
     }
 }

@@ -115,7 +115,9 @@ pub enum WhenFull {
     /// locks out newcomers.
     Refuse,
     /// New keys share 512 further budgets, drawn by their hashes, until there is room. Exact for the
-    /// keys that are held; newcomers share in what the flood leaves.
+    /// keys that are held; newcomers share in what the flood leaves. Once there is room, a new key begins with what its
+    /// shared budget owes then, so that nobody has its burst twice. To [reset](crate::Limiter::reset) a key that shares a
+    /// budget resets it for all of them.
     Overflow,
 }
 
@@ -132,6 +134,14 @@ enum Table<S> {
     Wide(WideTable<S>),
 }
 
+/// More would not fit into any memory, nor into the arithmetic of homes.
+const MOST_KEYS: usize = 1 << if usize::BITS < 64 { 27 } else { 33 };
+
+#[cold]
+fn no_memory(keys: usize, bytes: usize) -> ! {
+    panic!("a store for {keys} keys takes {bytes} bytes, and there is not so much memory; choose a smaller capacity");
+}
+
 /// Enough for most services: 1 MiB for a bucket, 3 for a window.
 const DEFAULT_CAPACITY: usize = 65_536;
 
@@ -140,11 +150,13 @@ impl<S: Copy> MemoryStore<S> {
     ///
     /// # Panics
     ///
-    /// If `keys` is zero; and, when it is given to a limiter, if the memory cannot be had.
+    /// If `keys` is zero, or above 2^33 (2^27 where an address has 32 bits); and, when it is given to a limiter, if the
+    /// memory cannot be had.
     #[must_use]
     #[track_caller]
     pub fn with_capacity(keys: usize) -> Self {
         assert!(keys > 0, "a store must hold at least one key");
+        assert!(keys <= MOST_KEYS, "a store holds {MOST_KEYS} keys at most, and not {keys}; choose a smaller capacity");
         Self::build(keys, WhenFull::default(), Monotonic)
     }
 }
@@ -325,6 +337,7 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
             live,
             evicted_live: self.evicted_live(),
             turned_away: self.turned_away(),
+            number: self.pressure().map_or(0, Pressure::number),
         };
         Stats { table: Some(table), ..Stats::default() }
     }

@@ -1,9 +1,13 @@
+use std::sync::atomic;
+
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::telemetry;
 
 /// How full a table is, as far as arrivals of new keys show it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Pressure {
+    /// No other table's, but for those from which its keys were moved.
+    number: u64,
     evicted: AtomicU64,
     turned_away: AtomicU64,
     /// The share of slots taken that sampled arrivals met, averaged, in parts of 2^16.
@@ -23,12 +27,26 @@ const SAMPLE: u64 = 64;
 /// An average over so many of those.
 const WEIGHT: u32 = 32;
 
+/// Not zero: that is for tables of others.
+static NEXT_NUMBER: atomic::AtomicU64 = atomic::AtomicU64::new(1);
+
 impl Pressure {
+    pub(super) fn new() -> Self {
+        Self {
+            number: NEXT_NUMBER.fetch_add(1, atomic::Ordering::Relaxed),
+            evicted: AtomicU64::new(0),
+            turned_away: AtomicU64::new(0),
+            load: AtomicU32::new(0),
+            warned: AtomicU32::new(0),
+        }
+    }
+
     /// Of a table to which another's keys are moved: its counts go on.
     pub(super) fn go_on(&self) -> Self {
         let copy = |count: &AtomicU64| AtomicU64::new(count.load(Ordering::Relaxed));
         let warned = AtomicU32::new(self.warned.load(Ordering::Relaxed));
-        Self { evicted: copy(&self.evicted), turned_away: copy(&self.turned_away), warned, load: AtomicU32::default() }
+        let (evicted, turned_away) = (copy(&self.evicted), copy(&self.turned_away));
+        Self { number: self.number, evicted, turned_away, warned, load: AtomicU32::new(0) }
     }
 
     /// A new key met a line with `free` of eight slots free, the emptier of two.
@@ -56,6 +74,10 @@ impl Pressure {
     pub(super) fn note_turned_away(&self) {
         self.turned_away.fetch_add(1, Ordering::Relaxed);
         self.warn_once(telemetry::table_filling_up);
+    }
+
+    pub(super) const fn number(&self) -> u64 {
+        self.number
     }
 
     pub(super) fn evicted(&self) -> u64 {

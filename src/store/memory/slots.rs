@@ -63,7 +63,9 @@ impl Slots {
         let word = size_of::<AtomicU64>();
         // Zeroed by the system when they are first touched: an idle table takes no memory. With a page
         // to spare, so that ours begin where the system's do.
-        let words = bytemuck::allocation::zeroed_slice_box::<AtomicU64>(pages * PAGE + SYSTEM_PAGE / word);
+        let count = pages * PAGE + SYSTEM_PAGE / word;
+        let words = bytemuck::allocation::try_zeroed_slice_box::<AtomicU64>(count)
+            .unwrap_or_else(|()| super::no_memory(pages * PAGE / 2, count * word));
         let first = words.as_ptr().addr().wrapping_neg() % SYSTEM_PAGE / word;
         Self { words, first }
     }

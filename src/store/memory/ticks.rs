@@ -10,7 +10,7 @@ use crate::time::{Timestamp, duration_from_nanos};
 ///
 /// Clock readings are rounded down to ticks, so an admission after silence may count as up to a tick
 /// earlier than it was. A tick is the time in which a full bucket empties, divided by at least 2^30, or at most
-/// four nanoseconds: less than two for 20 at ten per second, three microseconds for 10,000 per hour.
+/// four nanoseconds: three for 20 at ten per second, three microseconds for 10,000 per hour.
 /// Waits that are told are exact all the same: they are the least after which the rounded clock admits.
 ///
 /// # Another quota
@@ -51,12 +51,20 @@ pub(super) struct Tick {
     pub(super) count: u64,
     /// In units of 1/`ticks` nanosecond.
     rest: u64,
+    /// By how many ticks the clock that was read is behind `count`, if it was set back.
+    behind: u64,
 }
 
 impl Tick {
     /// The instant at which tick `count` begins.
+    #[cfg(test)]
     pub(super) const fn at(count: u64) -> Self {
-        Self { count, rest: 0 }
+        Self { count, rest: 0, behind: 0 }
+    }
+
+    /// A later tick in place of this one: waits are counted from this one all the same.
+    pub(super) const fn moved_to(self, count: u64) -> Self {
+        Self { count, rest: self.rest, behind: self.behind + (count - self.count) }
     }
 }
 
@@ -93,6 +101,9 @@ const HEADROOM: u32 = 3;
 /// A clock that runs for longer than this, 73 years, stands still: counts of ticks stay below 2^63. (So of a
 /// quota of one in a hundred years, one process sees one.) It is the sum over all that the clock was bent.
 const MAX_NANOS: u64 = 1 << 61;
+
+/// How long before its table was made a clock begins, at most: it may be set back by as much. Half of how long it runs.
+pub(super) const HEAD_START_NANOS: u64 = MAX_NANOS / 2;
 
 impl TickBucket {
     /// The bucket of `quota`, unless it is one of four units per nanosecond or more.
@@ -268,7 +279,7 @@ impl TickBucket {
         let count = ((u128::from(nanos) * u128::from(self.reciprocal)) >> RECIPROCAL_BITS) as u64;
         // What is left is less than two periods, of which none exceeds 2^62: it may be computed modulo 2^64.
         let rest = nanos.wrapping_mul(self.ticks.get()).wrapping_sub(count.wrapping_mul(self.period));
-        let tick = Tick { count: self.base + count, rest };
+        let tick = Tick { count: self.base + count, rest, behind: 0 };
         if rest < self.period { tick } else { self.next(tick) }
     }
 
@@ -282,12 +293,13 @@ impl TickBucket {
     /// waited for.
     #[cold]
     const fn next(&self, low: Tick) -> Tick {
-        Tick { count: low.count + 1, rest: low.rest - self.period }
+        Tick { count: low.count + 1, rest: low.rest - self.period, behind: 0 }
     }
 
     /// The least time after which `ticks` more than at `now` have passed.
     #[inline(always)]
     fn span(&self, now: Tick, ticks: u64) -> Span {
+        let ticks = ticks + now.behind;
         match ticks.checked_mul(self.period) {
             Some(owed) => Span::Quotient { owed: owed.saturating_sub(now.rest), per: self.ticks },
             None => self.long_span(now, ticks),

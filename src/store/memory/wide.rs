@@ -2,6 +2,7 @@
 
 use std::any::TypeId;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::line::{Era, Line, SLOTS, Tag};
 use super::{Pressure, WhenFull, census};
@@ -35,24 +36,46 @@ struct Shared<S> {
 #[derive(Clone, Copy)]
 struct Written {
     under: Quota,
+    /// Whether the windows of each key begin at an instant of its own.
+    staggered: bool,
     since: Timestamp,
 }
 
-const OVERFLOW: usize = 512;
+impl Written {
+    fn by<A: Algorithm>(algorithm: &A, since: Timestamp) -> Self {
+        Self { under: algorithm.quota(), staggered: !algorithm.phase(u64::MAX).is_zero(), since }
+    }
+}
+
+/// Keys are drawn into as many groups, by their hashes. Those of one group share a slot when the table is full, and have
+/// the same [phase](Algorithm::phase), so that the state in that slot means the same to all of them.
+const GROUPS: usize = 512;
+
+#[allow(clippy::cast_possible_truncation)] // It is below 512.
+const fn group_of(hash: u64) -> usize {
+    (hash >> 32) as usize % GROUPS
+}
+
+/// The time by which a key is judged.
+#[inline]
+fn local<A: Algorithm>(algorithm: &A, tag: Tag, now: Timestamp) -> Timestamp {
+    let draw = group_of(tag.get()) as u64 * (u64::MAX / GROUPS as u64);
+    now.saturating_add(algorithm.phase(draw))
+}
 
 impl<S: Copy> WideTable<S> {
     /// Slots for `keys` keys at half load.
     pub(super) fn new<A: Algorithm<State = S>>(algorithm: &A, keys: usize, when_full: WhenFull) -> Self {
         let lines = keys.saturating_mul(2).div_ceil(SLOTS).max(2);
-        let overflow = if when_full == WhenFull::Overflow { OVERFLOW } else { 0 };
-        let lines_of = |count| std::iter::repeat_with(|| Mutex::new(Line::new())).take(count).collect();
+        let overflow = if when_full == WhenFull::Overflow { GROUPS } else { 0 };
+        let lines_of = |count| reserved(count, keys, || Mutex::new(Line::new()));
         let shared = Shared {
             lines: lines_of(lines),
             overflow: lines_of(overflow),
             when_full,
-            pressure: Pressure::default(),
+            pressure: Pressure::new(),
             algorithm: TypeId::of::<A>(),
-            eras: Mutex::new(vec![Written { under: algorithm.quota(), since: Timestamp::ZERO }]),
+            eras: Mutex::new(vec![Written::by(algorithm, Timestamp::ZERO)]),
         };
         Self { shared: Arc::new(shared), era: 0 }
     }
@@ -67,10 +90,14 @@ impl<S: Copy> WideTable<S> {
             return None;
         }
         let mut eras = self.shared.eras();
-        match algorithm.adoption(&eras.last()?.under) {
+        let (old, new) = (*eras.last()?, Written::by(algorithm, clock()));
+        match algorithm.adoption(&old.under) {
             Adoption::Nothing => return None,
+            // Other windows begin at other instants, for each key by as much as its phase changes.
+            _ if old.staggered != new.staggered => return None,
+            Adoption::Rewritten if new.staggered => return None,
             Adoption::AsTheyAre => {}
-            Adoption::Rewritten => eras.push(Written { under: algorithm.quota(), since: clock() }),
+            Adoption::Rewritten => eras.push(new),
         }
         Some(Self { shared: Arc::clone(&self.shared), era: Era::try_from(eras.len() - 1).ok()? })
     }
@@ -151,7 +178,7 @@ impl<S: Copy> WideTable<S> {
         let (tag, (low, high)) = (tag_of(hash), self.homes(hash));
         let mut low = self.lock(low, algorithm, &clock);
         if let Some(state) = low.find(tag) {
-            return charge(algorithm, state, clock(), cost);
+            return charge(algorithm, state, local(algorithm, tag, clock()), cost);
         }
         let mut high = self.lock(high, algorithm, &clock);
         // Read now that it is certain what is remembered: a key that is not found owes nothing by now, but
@@ -159,12 +186,14 @@ impl<S: Copy> WideTable<S> {
         time::let_go();
         let now = clock();
         if let Some(state) = high.find(tag) {
-            return charge(algorithm, state, now, cost);
+            return charge(algorithm, state, local(algorithm, tag, now), cost);
         }
 
-        let (decision, next) = algorithm.decide(None, now, cost);
+        // What the key has spent of a shared budget it must not have once more.
+        let shared = self.shared_line(hash, algorithm, &clock).and_then(|mut line| line.find(Tag::MIN).copied());
+        let (decision, next) = algorithm.decide(shared, local(algorithm, tag, now), cost);
         let Some(next) = next else { return decision };
-        let is_free = |state: &S| algorithm.expires_at(state) <= now;
+        let is_free = |tag, state: &S| algorithm.expires_at(state) <= local(algorithm, tag, now);
         let (in_low, in_high) = (low.free(is_free), high.free(is_free));
         self.shared.pressure.note_arrival(hash, in_low.max(in_high));
         // The emptier of the two: choosing it is what keeps both from filling up early.
@@ -174,7 +203,7 @@ impl<S: Copy> WideTable<S> {
         }
         match self.shared.when_full {
             WhenFull::ForgetLeast => {
-                let owed = |state: &S| algorithm.owed(state, now);
+                let owed = |tag, state: &S| algorithm.owed(state, local(algorithm, tag, now));
                 let line = if emptier.least(owed) <= fuller.least(owed) { emptier } else { fuller };
                 line.replace_least(tag, next, owed);
                 self.shared.pressure.note_evicted();
@@ -182,21 +211,23 @@ impl<S: Copy> WideTable<S> {
             }
             WhenFull::Refuse => {
                 self.shared.pressure.note_turned_away();
-                let expiry = |state: &S| algorithm.expires_at(state).as_nanos();
-                let first = Timestamp::from_nanos(emptier.least(expiry).min(fuller.least(expiry)));
-                Decision::deny(decision.limit(), 0, Some(first.saturating_since(now)))
+                let left = |tag, state: &S| {
+                    let left = algorithm.expires_at(state).saturating_since(local(algorithm, tag, now));
+                    time::nanos_of(left)
+                };
+                let first = Duration::from_nanos(emptier.least(left).min(fuller.least(left)));
+                Decision::deny(decision.limit(), 0, Some(first))
             }
             WhenFull::Overflow => {
                 self.shared.pressure.note_turned_away();
-                let slots = &self.shared.overflow;
-                let slot = usize::try_from((hash >> 32) % slots.len() as u64).expect("below a usize");
-                let mut line = self.open(&slots[slot], algorithm, clock);
+                let mut line = self.shared_line(hash, algorithm, &clock).expect("it is made with the table");
+                let now = local(algorithm, tag, now);
                 if let Some(state) = line.find(Tag::MIN) {
                     return charge(algorithm, state, now, cost);
                 }
                 let (decision, next) = algorithm.decide(None, now, cost);
                 if let Some(next) = next {
-                    line.put(Tag::MIN, next, |_| true);
+                    line.put(Tag::MIN, next, |_, _| true);
                 }
                 decision
             }
@@ -211,7 +242,7 @@ impl<S: Copy> WideTable<S> {
         now: Timestamp,
         cost: u32,
     ) -> Decision {
-        self.with_found(algorithm, hash, now, |state| algorithm.decide(state.copied(), now, cost).0)
+        self.with_found(algorithm, hash, now, |state, now| algorithm.decide(state.copied(), now, cost).0)
     }
 
     /// Gives back what is still owed for a charge.
@@ -223,7 +254,7 @@ impl<S: Copy> WideTable<S> {
         cost: u32,
         receipt: Receipt,
     ) {
-        self.with_found(algorithm, hash, now, |state| {
+        self.with_found(algorithm, hash, now, |state, now| {
             if let Some(state) = state {
                 *state = algorithm.give_back(*state, now, cost, receipt);
             }
@@ -234,40 +265,62 @@ impl<S: Copy> WideTable<S> {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Lets a key owe nothing.
+    /// Lets a key owe nothing; also what it shares with others.
     pub(super) fn reset<A: Algorithm<State = S>>(&self, algorithm: &A, hash: u64, now: Timestamp) {
         let (tag, (low, high)) = (tag_of(hash), self.homes(hash));
         let mut low = self.lock(low, algorithm, || now);
         low.remove(tag);
         // Both stay locked: see below.
-        self.lock(high, algorithm, || now).remove(tag);
+        let mut high = self.lock(high, algorithm, || now);
+        high.remove(tag);
+        if let Some(mut line) = self.shared_line(hash, algorithm, || now) {
+            line.remove(Tag::MIN);
+        }
     }
 
     /// How many keys owe something, estimated from some lines if there are many. Keys are spread evenly.
     pub(super) fn live<A: Algorithm<State = S>>(&self, algorithm: &A, now: Timestamp) -> u64 {
         let lines = self.shared.lines.len();
         let seen = lines.min(census::LINES);
-        let is_free = |state: &S| algorithm.expires_at(state) <= now;
+        let is_free = |tag, state: &S| algorithm.expires_at(state) <= local(algorithm, tag, now);
         let live =
             (0..seen).map(|index| SLOTS - self.lock(index * lines / seen, algorithm, || now).free(is_free)).sum();
         census::extrapolate(live, seen, lines)
     }
 
+    /// The line whose one slot a new key shares with others when the table is full, if there is one. To be locked after the
+    /// key's homes.
+    fn shared_line<A: Algorithm<State = S>>(
+        &self,
+        hash: u64,
+        algorithm: &A,
+        clock: impl Fn() -> Timestamp,
+    ) -> Option<MutexGuard<'_, Line<S>>> {
+        self.shared.overflow.get(group_of(hash)).map(|line| self.open(line, algorithm, clock))
+    }
+
+    /// Has the state of a key acted upon, with the time by which it is judged; the one that it shares with others if it has
+    /// none of its own.
     fn with_found<A: Algorithm<State = S>, R>(
         &self,
         algorithm: &A,
         hash: u64,
         now: Timestamp,
-        act: impl FnOnce(Option<&mut S>) -> R,
+        act: impl FnOnce(Option<&mut S>, Timestamp) -> R,
     ) -> R {
         let (tag, (low, high)) = (tag_of(hash), self.homes(hash));
+        let local = local(algorithm, tag, now);
         let mut low = self.lock(low, algorithm, || now);
         if let Some(state) = low.find(tag) {
-            return act(Some(state));
+            return act(Some(state), local);
         }
         // Both stay locked, or the key could be put into the first meanwhile.
         let mut high = self.lock(high, algorithm, || now);
-        act(high.find(tag))
+        if let Some(state) = high.find(tag) {
+            return act(Some(state), local);
+        }
+        let mut shared = self.shared_line(hash, algorithm, || now);
+        act(shared.as_mut().and_then(|line| line.find(Tag::MIN)), local)
     }
 }
 
@@ -275,6 +328,16 @@ impl<S> Shared<S> {
     fn eras(&self) -> MutexGuard<'_, Vec<Written>> {
         self.eras.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// So many of them, in memory that is asked for at once.
+fn reserved<T>(count: usize, keys: usize, make: impl FnMut() -> T) -> Box<[T]> {
+    let mut all = Vec::new();
+    if all.try_reserve_exact(count).is_err() {
+        super::no_memory(keys, count.saturating_mul(size_of::<T>()));
+    }
+    all.extend(std::iter::repeat_with(make).take(count));
+    all.into()
 }
 
 fn tag_of(hash: u64) -> Tag {

@@ -50,16 +50,19 @@ impl Epochs {
         self.before() == self.latest()
     }
 
-    /// The time as of which to judge a word of this page: `now`, unless that is so old that distances from
-    /// it could not be told. What is in the page is paid less than six epochs after its last one began.
+    /// The time as of which to judge a word of this page: `now`, but no earlier than the epoch before the latest, since
+    /// distances from earlier could not be told. What is in the page is paid less than seven epochs after that began.
+    ///
+    /// A maximum of the two: a clock that is set back must never have a key judged as of a later time than before.
     #[inline(always)]
-    pub(super) fn clamp(self, now: Tick) -> Tick {
-        if self.latest() <= epoch_of(now) + 1 { now } else { self.begin() }
+    pub(super) const fn clamp(self, now: Tick) -> Tick {
+        let earliest = (self.latest().saturating_sub(1) as u64) << EPOCH_BITS;
+        if now.count >= earliest { now } else { now.moved_to(earliest) }
     }
 
-    /// When the latest began. Somebody has read a time that is no earlier.
-    pub(super) const fn begin(self) -> Tick {
-        Tick::at((self.latest() as u64) << EPOCH_BITS)
+    /// When the latest began, in ticks. Somebody has read a time that is no earlier.
+    pub(super) const fn begin(self) -> u64 {
+        (self.latest() as u64) << EPOCH_BITS
     }
 }
 

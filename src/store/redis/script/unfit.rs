@@ -24,6 +24,8 @@ pub enum UnfitQuota {
         /// How long it takes.
         fill: Duration,
     },
+    /// A window that is staggered: the scripts have all windows begin at the same instants.
+    Staggered,
 }
 
 impl fmt::Display for UnfitQuota {
@@ -41,6 +43,10 @@ impl fmt::Display for UnfitQuota {
                 f,
                 "an empty bucket would take {fill:?} to fill, more than 71 years; raise the limit, or lower the burst, \
                  the period or the longest wait"
+            ),
+            Self::Staggered => f.write_str(
+                "a staggered window is kept in memory only, and on Redis all begin at once; leave the staggering out, or use \
+                 a bucket, which readmits each client at a time of its own",
             ),
         }
     }

@@ -51,7 +51,7 @@ macro_rules! window {
             const KIND: char = $kind;
 
             fn check_fit(&self) -> Result<(), UnfitQuota> {
-                check_fit(&self.quota())
+                if self.phase(u64::MAX).is_zero() { check_fit(&self.quota()) } else { Err(UnfitQuota::Staggered) }
             }
 
             fn numbers(&self, cost: u32) -> [u64; 5] {

@@ -1,0 +1,61 @@
+//! Random additions to waits, so that clients that were rejected together do not come back together.
+
+use std::cell::Cell;
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+/// Adds up to a maximum to waits, each length as likely as any other.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Jitter {
+    max_nanos: u64,
+}
+
+impl Jitter {
+    pub(crate) fn up_to(max: Duration) -> Self {
+        Self { max_nanos: u64::try_from(max.as_nanos()).unwrap_or(u64::MAX) }
+    }
+
+    /// `wait` and a part of the maximum; never less than `wait`.
+    pub(crate) fn added_to(self, wait: Duration) -> Duration {
+        if self.max_nanos == 0 {
+            return wait;
+        }
+        let drawn = (u128::from(random()) * (u128::from(self.max_nanos) + 1)) >> u64::BITS;
+        wait.saturating_add(Duration::from_nanos(u64::try_from(drawn).unwrap_or(self.max_nanos)))
+    }
+}
+
+thread_local! {
+    static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0));
+}
+
+/// SplitMix64 (G. Steele et al., "Fast splittable pseudorandom number generators", 2014), of each thread's own. It need not
+/// be hard to predict: a client that knows what comes gains a shorter wait at most, and still comes in time.
+fn random() -> u64 {
+    let state = STATE.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+    STATE.set(state);
+    let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adds_no_more_than_the_maximum_and_every_part_of_it() {
+        let (wait, max) = (Duration::from_secs(7), Duration::from_secs(10));
+        let mut tenths = [0_u32; 10];
+        for _ in 0..10_000 {
+            let added = Jitter::up_to(max).added_to(wait).checked_sub(wait).expect("never less");
+            assert!(added <= max);
+            tenths[usize::try_from(added.as_secs()).unwrap().min(9)] += 1;
+        }
+        // A thousand each, to within ten standard deviations.
+        assert!(tenths.iter().all(|count| (700..1_300).contains(count)), "{tenths:?}");
+        assert_eq!(Jitter::default().added_to(wait), wait);
+        assert!(Jitter::up_to(Duration::MAX).added_to(Duration::MAX) == Duration::MAX);
+        assert!(Jitter::up_to(Duration::from_nanos(1)).added_to(wait) <= wait + Duration::from_nanos(1));
+    }
+}

@@ -1,0 +1,241 @@
+//! Clients that were rejected together do not come back together, if that is asked for: by windows that begin at an instant
+//! of each key's own, or by waits that are lengthened at random. And nobody who keeps to what it was told is rejected for
+//! having come early.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow};
+use tower_sluice::store::MemoryStore;
+use tower_sluice::time::{ManualClock, Timestamp};
+use tower_sluice::{Check, Decision, Limiter, PartitionKey, Quota, RateLimiter};
+
+const CLIENTS: u64 = 10_000;
+const LIMIT: u32 = 3;
+const SECOND: u64 = 1_000_000_000;
+
+fn ask(limiter: &impl Limiter, client: u64) -> Decision {
+    match limiter.check(&PartitionKey::from(client), 1) {
+        Check::Ready(Ok(decision)) => decision,
+        other => panic!("memory decides at once, but answered {other:?}"),
+    }
+}
+
+/// What came of a herd.
+#[derive(Debug)]
+struct Herd {
+    /// The greatest share of all clients that was readmitted within one second.
+    peak: f64,
+    /// Clients that were rejected although they had waited.
+    early: u64,
+}
+
+/// Every client uses its limit up within the first half minute, and is rejected; then it comes back when it was told to.
+fn herd<A: Algorithm>(algorithm: A) -> Herd {
+    let start = 1_000 * 60 * SECOND;
+    let clock = ManualClock::starting_at(Timestamp::from_nanos(start));
+    let store = MemoryStore::with_capacity(20_000).with_clock(clock.clone());
+    let limiter = RateLimiter::new(algorithm, store);
+    let mut back: Vec<_> = (0..CLIENTS).map(|client| (start + client * 30 * SECOND / CLIENTS, client)).collect();
+    for (at, client) in &mut back {
+        clock.set(Timestamp::from_nanos(*at));
+        // A window may begin in between, but not twice.
+        let rejected = (0..=2 * LIMIT).find_map(|_| ask(&limiter, *client).retry_after()).unwrap();
+        assert!(rejected <= Duration::from_secs(120), "{rejected:?}");
+        *at += u64::try_from(rejected.as_nanos()).unwrap();
+    }
+    back.sort_unstable();
+    let (mut seconds, mut early) = (BTreeMap::<u64, u64>::new(), 0);
+    for (at, client) in back {
+        clock.set(Timestamp::from_nanos(at));
+        *seconds.entry((at - start) / SECOND).or_default() += 1;
+        early += u64::from(!ask(&limiter, client).is_allowed());
+    }
+    Herd { peak: *seconds.values().max().unwrap() as f64 / CLIENTS as f64, early }
+}
+
+#[test]
+fn clients_of_aligned_windows_come_back_together() {
+    for herd in [herd(FixedWindow::new(Quota::per_minute(LIMIT))), herd(SlidingWindow::new(Quota::per_minute(LIMIT)))] {
+        assert!(herd.peak > 0.99 && herd.early == 0, "{herd:?}");
+    }
+}
+
+#[test]
+fn clients_of_staggered_windows_come_back_at_times_of_their_own() {
+    for herd in [
+        herd(FixedWindow::new(Quota::per_minute(LIMIT)).staggered()),
+        herd(SlidingWindow::new(Quota::per_minute(LIMIT)).staggered()),
+    ] {
+        // A sixtieth, and some by chance.
+        assert!(herd.peak <= 0.05 && herd.early == 0, "{herd:?}");
+    }
+}
+
+/// In each of a key's windows the limit, and no more, wherever it begins.
+#[test]
+fn a_staggered_window_admits_its_limit_once_a_period() {
+    let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000 * 60 * SECOND));
+    let store = MemoryStore::with_capacity(100).with_clock(clock.clone());
+    let limiter = RateLimiter::new(FixedWindow::new(Quota::per_minute(LIMIT)).staggered(), store);
+    let mut admitted = [0; 20];
+    for _ in 0..600 {
+        for (client, admitted) in (0..).zip(&mut admitted) {
+            let peeked = limiter.peek(&PartitionKey::from(client), 1).unwrap();
+            let decision = ask(&limiter, client);
+            assert_eq!(peeked.is_allowed(), decision.is_allowed());
+            *admitted += u32::from(decision.is_allowed());
+        }
+        clock.advance(Duration::from_secs(1));
+    }
+    // Ten minutes touch eleven windows at most.
+    assert!(admitted.iter().all(|admitted| (30..=33).contains(admitted)), "{admitted:?}");
+    assert!(admitted.iter().any(|admitted| *admitted > 30), "no window begins within a minute");
+}
+
+#[test]
+fn charges_of_staggered_windows_are_given_back() {
+    let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000 * 60 * SECOND));
+    let store = MemoryStore::with_capacity(100).with_clock(clock.clone());
+    let limiter = RateLimiter::new(FixedWindow::new(Quota::per_day(LIMIT)).staggered(), store);
+    for client in 0..50 {
+        let charged = ask(&limiter, client);
+        assert_eq!(charged.remaining(), 2);
+        limiter.give_back(&PartitionKey::from(client), 1, charged.receipt());
+        assert_eq!(ask(&limiter, client).remaining(), 2);
+        assert!(limiter.reset(&PartitionKey::from(client)).is_some());
+        assert_eq!(ask(&limiter, client).remaining(), 2);
+    }
+    assert_eq!(limiter.stats().table.unwrap().live, 50);
+}
+
+/// The same windows in the new limiter, or none of the old one's.
+#[test]
+fn staggered_windows_go_on_under_another_limit_and_else_start_anew() {
+    let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000 * 60 * SECOND));
+    let limiter = |window: FixedWindow| {
+        RateLimiter::new(window, MemoryStore::with_capacity(100).with_clock(clock.clone()))
+    };
+    let per_hour = |limit| FixedWindow::new(Quota::per_hour(limit));
+    for (next, goes_on) in [
+        (per_hour(9).staggered(), true),
+        (per_hour(9), false),
+        (FixedWindow::new(Quota::per_day(9)).staggered(), false),
+    ] {
+        let (old, new) = (limiter(per_hour(LIMIT).staggered()), limiter(next));
+        let _ = ask(&old, 1);
+        assert_eq!(new.take_over(&old), goes_on, "{next:?}");
+        assert_eq!(ask(&new, 1).remaining(), if goes_on { 7 } else { 8 });
+    }
+    let (old, new) = (limiter(per_hour(LIMIT)), limiter(per_hour(9).staggered()));
+    let _ = ask(&old, 1);
+    assert!(!new.take_over(&old));
+}
+
+#[cfg(feature = "redis")]
+#[test]
+#[should_panic(expected = "a staggered window is kept in memory only")]
+fn a_staggered_window_is_rejected_by_redis() {
+    use tower_sluice::store::{Redis, RedisStore};
+    let redis = Redis::open("redis://127.0.0.1:1").unwrap();
+    let _ = RateLimiter::new(FixedWindow::new(Quota::per_minute(1)).staggered(), RedisStore::new(&redis, "p"));
+}
+
+#[cfg(feature = "http")]
+mod responses {
+    use std::convert::Infallible;
+
+    use bytes::Bytes;
+    use http::{Request, Response};
+    use http_body_util::BodyExt;
+    use tower::{Layer, ServiceExt, service_fn};
+    use tower_sluice::key::HeaderKey;
+    use tower_sluice::{Policy, RateLimitLayer, RejectionFormat};
+
+    use super::*;
+
+    async fn send(layer: &RateLimitLayer, client: u64, media_type: &str) -> Response<Bytes> {
+        let hello = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) });
+        let request = Request::post("/").header("x-client", client).header("content-type", media_type);
+        let response = layer.layer(hello).oneshot(request.body(()).unwrap()).await.unwrap();
+        let (parts, body) = response.into_parts();
+        Response::from_parts(parts, body.collect().await.unwrap().to_bytes())
+    }
+
+    fn layer<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimitLayer {
+        let store = MemoryStore::with_capacity(20_000).with_clock(clock.clone());
+        let policy = Policy::new("p", RateLimiter::new(algorithm, store));
+        RateLimitLayer::new(policy.key(HeaderKey::from_static("x-client")))
+    }
+
+    /// Of `Retry-After`, in whole seconds, and of the exact wait.
+    fn waits(response: &Response<Bytes>) -> (u64, Duration) {
+        let field = |name: &str| response.headers()[name].to_str().unwrap();
+        (field("retry-after").parse().unwrap(), Duration::from_secs_f64(field("x-rate-limited-for").parse().unwrap()))
+    }
+
+    #[tokio::test]
+    async fn waits_are_lengthened_by_up_to_the_jitter_and_never_shortened() {
+        let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000 * 60 * SECOND));
+        let jitter = Duration::from_secs(10);
+        let window = FixedWindow::new(Quota::per_minute(LIMIT));
+        let layer = layer(window, &clock).with_retry_jitter(jitter);
+        let (mut exact_at, mut whole_at) = (BTreeMap::<u64, u64>::new(), BTreeMap::<u64, u64>::new());
+        let mut back = Vec::new();
+        for client in 0..CLIENTS {
+            clock.set(Timestamp::from_nanos(1_000 * 60 * SECOND + client * 30 * SECOND / CLIENTS));
+            let until_next = Duration::from_nanos(60 * SECOND - client * 30 * SECOND / CLIENTS);
+            let media_type = ["text/plain", "application/grpc"][usize::from(client % 100 == 0)];
+            for _ in 0..LIMIT {
+                assert_eq!(send(&layer, client, "text/plain").await.status(), 200);
+            }
+            let rejected = send(&layer, client, media_type).await;
+            let (whole, exact) = waits(&rejected);
+            // To the microsecond, rounded up.
+            let micro = Duration::from_micros(1);
+            assert!(exact + micro > until_next && exact <= until_next + jitter + micro, "{exact:?} for {until_next:?}");
+            assert_eq!(Duration::from_secs(whole), Duration::from_secs(exact.as_secs_f64().ceil() as u64));
+            if media_type == "text/plain" {
+                let body = std::str::from_utf8(rejected.body()).unwrap();
+                assert!(body.contains(&format!("retry in {whole} second")), "{body}");
+            } else {
+                let pushback: u64 = rejected.headers()["grpc-retry-pushback-ms"].to_str().unwrap().parse().unwrap();
+                assert!(Duration::from_millis(pushback) >= exact, "{pushback} ms, {exact:?}");
+            }
+            let at = Timestamp::ZERO.saturating_add(until_next).as_nanos();
+            let second = |wait: Duration| (wait.as_nanos() as u64 + 60 * SECOND - at) / SECOND;
+            *exact_at.entry(second(exact)).or_default() += 1;
+            *whole_at.entry(second(Duration::from_secs(whole))).or_default() += 1;
+            back.push((1_000 * 60 * SECOND + 60 * SECOND - at + exact.as_nanos() as u64, client));
+        }
+        for at in [exact_at, whole_at] {
+            let peak = *at.values().max().unwrap() as f64 / CLIENTS as f64;
+            assert!(peak <= 0.2, "{peak}: {at:?}");
+        }
+        back.sort_unstable();
+        for (at, client) in back {
+            clock.set(Timestamp::from_nanos(at));
+            assert_eq!(send(&layer, client, "text/plain").await.status(), 200, "{client} obeyed, and came early");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_response_of_ones_own_gets_the_same_wait() {
+        let clock = ManualClock::starting_at(Timestamp::from_nanos(SECOND));
+        let layer = layer(FixedWindow::new(Quota::per_hour(1)), &clock).with_retry_jitter(Duration::from_secs(600));
+        let custom = layer.clone().with_rejection_response(|rejection, _| {
+            Response::new(format!("{}", rejection.retry_after().unwrap().as_micros()))
+        });
+        let text = layer.clone().with_rejection_format(&RejectionFormat::Text);
+        for client in 0..50 {
+            assert_eq!(send(&layer, client, "text/plain").await.status(), 200);
+            let rejected = send(&custom, client, "text/plain").await;
+            let wait: u64 = std::str::from_utf8(rejected.body()).unwrap().parse().unwrap();
+            let (_, exact) = waits(&rejected);
+            assert!(exact.as_micros().abs_diff(wait.into()) <= 1, "{exact:?}, {wait} µs");
+            let rejected = send(&text, client, "text/plain").await;
+            let (whole, _) = waits(&rejected);
+            assert!(std::str::from_utf8(rejected.body()).unwrap().contains(&format!("retry in {whole} seconds")));
+        }
+    }
+}

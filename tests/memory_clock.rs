@@ -1,0 +1,124 @@
+//! Clocks that are set back, and forward again, under a bucket in memory: no more is admitted than by a clock that goes
+//! on, and the waits that are advertised are true by the clock that there is.
+
+use std::time::Duration;
+
+use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::store::MemoryStore;
+use tower_sluice::time::{Clock, ManualClock, Timestamp};
+use tower_sluice::{Check, Decision, Limiter, PartitionKey, Quota, RateLimiter};
+
+type Bucket = RateLimiter<TokenBucket, MemoryStore<tower_sluice::algorithm::GcraState, ManualClock>>;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Ten per second and a burst of 20. Its table looks through a page once in 12.8 seconds.
+fn bucket(keys: usize, clock: &ManualClock) -> Bucket {
+    let store = MemoryStore::with_capacity(keys).with_clock(clock.clone());
+    RateLimiter::new(TokenBucket::new(Quota::per_second(10).burst(20)), store)
+}
+
+fn ask(bucket: &Bucket, key: u64, cost: u32) -> Decision {
+    match bucket.check(&PartitionKey::from(key), cost) {
+        Check::Ready(Ok(decision)) => decision,
+        other => panic!("memory decides at once, but answered {other:?}"),
+    }
+}
+
+fn admitted(bucket: &Bucket, key: u64) -> usize {
+    (0..100).take_while(|_| ask(bucket, key, 1).is_allowed()).count()
+}
+
+fn set(clock: &ManualClock, seconds: f64) {
+    clock.set(Timestamp::ZERO.saturating_add(Duration::from_secs_f64(seconds)));
+}
+
+#[test]
+fn a_clock_that_is_set_back_twice_admits_no_second_burst() {
+    for ahead in [13.0, 26.0, 40.0, 100.0] {
+        for (back, further) in [(2.0, 13.0), (10.0, 10.0), (10.0, 20.0), (14.0, 2.0), (5.0, 30.0)] {
+            let clock = ManualClock::new();
+            let bucket = bucket(100, &clock);
+            set(&clock, 100.0 + ahead);
+            assert!(ask(&bucket, 1, 1).is_allowed());
+            set(&clock, 100.0 + ahead - back);
+            assert_eq!(admitted(&bucket, 2), 20);
+            set(&clock, 100.0 + ahead - back - further);
+            assert_eq!(admitted(&bucket, 2), 0, "{ahead} s ahead, set back by {back} and by {further} s");
+        }
+    }
+}
+
+/// Xorshift, so that a run can be repeated.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+/// Whatever the clock does, a key gets its burst, and what comes in while the clock goes forward. Time that it passes twice
+/// counts twice: a key whose debt was paid is as good as new.
+#[test]
+fn no_sequence_of_readings_admits_more_than_its_steps_forward() {
+    const KEYS: u64 = 5;
+    for seed in 1..3_000 {
+        let mut random = Random(seed << 32 | 0x9e37_79b9);
+        let clock = ManualClock::new();
+        // One page, or several.
+        let bucket = bucket([100, 4_000][seed as usize % 2], &clock);
+        let (mut now, mut forward) = (300 * SECOND, 0);
+        let mut passed = [0_u64; KEYS as usize];
+        for _ in 0..60 {
+            let step = random.below(30 * SECOND) >> random.below(12);
+            let next = match random.below(10) {
+                0..=4 => now.saturating_sub(step),
+                5 => now + 5 * step,
+                _ => now + step,
+            };
+            forward += next.saturating_sub(now);
+            now = next;
+            clock.set(Timestamp::from_nanos(now));
+            let key = random.below(KEYS);
+            for _ in 0..=random.below(30) {
+                if ask(&bucket, key, 1).is_allowed() {
+                    passed[key as usize] += 1;
+                    // And one, as readings are rounded to ticks.
+                    let (passed, entitled) = (passed[key as usize], 20 + forward / (SECOND / 10) + 1);
+                    assert!(passed <= entitled, "seed {seed}: {passed} of {entitled} at {now}");
+                }
+            }
+        }
+    }
+}
+
+/// A key that waits for as long as it was told is admitted, also if the clock was set back before: by however much, and
+/// to before the store was made.
+#[test]
+fn waits_are_true_by_a_clock_that_was_set_back() {
+    for back in [1, 5, 12, 13, 20, 26, 40, 200, 900, 999] {
+        let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000 * SECOND));
+        let bucket = bucket(100, &clock);
+        clock.advance(Duration::from_secs(3));
+        assert_eq!(admitted(&bucket, 1), 20);
+        clock.set(Timestamp::from_nanos((1_003 - back) * SECOND));
+        for key in [1, 2] {
+            assert!(admitted(&bucket, key) <= 20 * key as usize - 20, "{back} s back");
+            let rejected = ask(&bucket, key, 1);
+            let wait = rejected.retry_after().expect("a wait that helps");
+            assert!(rejected.reset_after() >= wait);
+            let peeked = bucket.peek(&PartitionKey::from(key), 1).unwrap();
+            assert_eq!((peeked.is_allowed(), peeked.retry_after()), (false, Some(wait)));
+            let start = clock.now();
+            clock.advance(wait - Duration::from_nanos(1));
+            assert!(!ask(&bucket, key, 1).is_allowed(), "{back} s back: key {key} after less than {wait:?}");
+            clock.advance(Duration::from_nanos(1));
+            assert!(ask(&bucket, key, 1).is_allowed(), "{back} s back: key {key} after {wait:?}");
+            clock.set(start);
+        }
+    }
+}

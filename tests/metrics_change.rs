@@ -1,0 +1,216 @@
+//! Metrics through live changes: no gauge of a policy that is gone stays above zero, and counters add up over all tables
+//! that a policy had.
+
+#![cfg(feature = "metrics")]
+
+mod support;
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use http::{Request, Response};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::key::HeaderKey;
+use tower_sluice::store::redis::{Redis, RedisStore};
+use tower_sluice::store::{MemoryStore, Stats, TableStats};
+use tower_sluice::{
+    Check, Decision, IntoLimiter, LeakyQueue, Limiter, PartitionKey, Penalty, Policy, Quota, RateLimitLayer,
+    RateLimiter,
+};
+
+use crate::support::metrics::Metrics;
+
+fn begin(layer: &RateLimitLayer, key: &str) -> Pin<Box<dyn Future<Output = u16>>> {
+    let hello = service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(String::new()))));
+    let request = Request::builder().header("x-api-key", key).body(()).unwrap();
+    let response = layer.layer(hello).oneshot(request);
+    Box::pin(async { response.await.unwrap().status().as_u16() })
+}
+
+async fn send(layer: &RateLimitLayer, keys: std::ops::Range<u32>) {
+    for key in keys {
+        begin(layer, &key.to_string()).await;
+    }
+}
+
+fn policy(name: &str, limiter: impl IntoLimiter) -> Policy {
+    Policy::new(name, limiter).key(HeaderKey::from_static("x-api-key"))
+}
+
+/// A table for 16 keys, which loses some of 200.
+fn small<A: Algorithm>(algorithm: A) -> RateLimiter<A, MemoryStore<A::State>> {
+    RateLimiter::new(algorithm, MemoryStore::with_capacity(16))
+}
+
+fn bucket() -> TokenBucket {
+    TokenBucket::new(Quota::per_hour(1))
+}
+
+/// On a Redis where nobody listens.
+fn away() -> RateLimiter<TokenBucket, RedisStore<<TokenBucket as Algorithm>::State>> {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    RateLimiter::new(bucket(), RedisStore::new(&Redis::open(format!("redis://127.0.0.1:{port}")).unwrap(), "away"))
+}
+
+/// The gauges of these policies that are not zero.
+fn gauges(metrics: &Metrics, policies: &[&str]) -> Vec<String> {
+    let is_gauge = |name: &str| !name.contains("_total{") && !name.contains("_seconds");
+    let is_of = |name: &str| policies.iter().any(|policy| name.contains(&format!("policy=\"{policy}\"")));
+    metrics.series().into_keys().filter(|name| is_gauge(name) && is_of(name)).collect()
+}
+
+fn count(metrics: &Metrics, name: &str, policy: &str) -> u64 {
+    metrics.of(&format!(r#"{name}{{policy="{policy}"}}"#)).parse().unwrap()
+}
+
+fn troubled() -> [Policy; 3] {
+    let banning = policy("banning", bucket()).penalty(Penalty::new(Quota::per_hour(1), Duration::from_secs(3_600)));
+    [policy("table", small(bucket())), banning, policy("store", away())]
+}
+
+async fn get_into_trouble(layer: &RateLimitLayer) {
+    send(layer, 0..40).await;
+    for _ in 0..9 {
+        send(layer, 0..1).await;
+    }
+    layer.observe();
+}
+
+/// The store is given up, the table is full, one key is banned (of which an estimate need not tell).
+fn assert_trouble(metrics: &Metrics) {
+    let gauges = gauges(metrics, &["table", "banning", "store"]);
+    for name in ["table_capacity", "table_live_keys", "store_breaker", "ban_table_capacity"] {
+        assert!(gauges.iter().any(|gauge| gauge.starts_with(name)), "{name} of {gauges:?}");
+    }
+}
+
+#[tokio::test]
+async fn gauges_of_policies_that_are_replaced_away_are_zero() {
+    let metrics = Metrics::record();
+    let layer = RateLimitLayer::new(troubled());
+    get_into_trouble(&layer).await;
+    assert_trouble(&metrics);
+    layer.handle().replace(policy("other", small(bucket()))).unwrap();
+    assert_eq!(gauges(&metrics, &["table", "banning", "store"]), [""; 0]);
+    layer.observe();
+    assert_eq!(gauges(&metrics, &["table", "banning", "store"]), [""; 0]);
+    assert_eq!(count(&metrics, "table_capacity", "other"), 16);
+}
+
+#[tokio::test]
+async fn gauges_of_a_layer_that_is_dropped_are_zero() {
+    let metrics = Metrics::record();
+    let layer = RateLimitLayer::new(troubled());
+    get_into_trouble(&layer).await;
+    let (clone, handle) = (layer.clone(), layer.handle());
+    drop(layer);
+    assert_trouble(&metrics);
+    drop((clone, handle));
+    assert_eq!(gauges(&metrics, &["table", "banning", "store"]), [""; 0]);
+}
+
+/// Requests hold the policies that they were judged by for as long as they run.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_outlives_its_policies_changes_no_gauge_of_their_successors() {
+    let metrics = Metrics::record();
+    let queue = || policy("queue", LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX));
+    let layer = RateLimitLayer::new([policy("table", small(bucket())), queue(), policy("gone", small(bucket()))]);
+    let waiting = [begin(&layer, "a"), begin(&layer, "a")].map(|mut answer| {
+        let _ = (&mut answer).now_or_never();
+        answer
+    });
+    layer.observe();
+    layer.handle().replace([policy("table", small(bucket())), queue()]).unwrap();
+    assert_eq!(gauges(&metrics, &["gone"]), [""; 0], "while a request is on its way");
+    layer.observe();
+    let before = gauges(&metrics, &["table", "queue"]);
+    assert!(before.iter().any(|gauge| gauge.starts_with("table_live_keys")), "{before:?}");
+    drop(waiting);
+    assert_eq!(count(&metrics, "queued_requests", "queue"), 0);
+    layer.observe();
+    let after = gauges(&metrics, &["table", "queue"]);
+    assert!(before.iter().filter(|gauge| !gauge.starts_with("queued")).eq(&after), "{before:?}, {after:?}");
+}
+
+#[tokio::test]
+async fn evictions_add_up_over_tables() {
+    let metrics = Metrics::record();
+    let evicted = || count(&metrics, "table_evicted_live_total", "p");
+    let first = Arc::new(small(FixedWindow::new(Quota::per_hour(1))));
+    let layer = RateLimitLayer::new(policy("p", Arc::clone(&first)));
+    send(&layer, 0..200).await;
+    layer.observe();
+    let lost = first.store().evicted_live();
+    assert!(lost > 100, "{lost}");
+    assert_eq!(evicted(), lost);
+    // Counted between the last observation and the change.
+    send(&layer, 200..250).await;
+    let lost = first.store().evicted_live();
+
+    // Another algorithm begins with another table, which loses fewer.
+    let second = Arc::new(small(SlidingWindow::new(Quota::per_hour(1))));
+    let replaced = layer.handle().replace(policy("p", Arc::clone(&second))).unwrap();
+    assert_eq!(replaced.started_anew(), ["p"]);
+    send(&layer, 0..80).await;
+    layer.observe();
+    layer.observe();
+    let more = second.store().evicted_live();
+    assert!((1..lost).contains(&more), "{more}");
+    assert_eq!(evicted(), lost + more);
+
+    // A limiter that is put back is not counted once more.
+    layer.handle().replace(policy("p", Arc::clone(&first))).unwrap();
+    layer.observe();
+    assert_eq!(evicted(), lost + more);
+    send(&layer, 300..340).await;
+    layer.observe();
+    assert_eq!(evicted(), first.store().evicted_live() + more);
+}
+
+/// The same table under another quota.
+#[tokio::test]
+async fn evictions_of_a_table_that_is_taken_over_are_counted_once() {
+    let metrics = Metrics::record();
+    let layer = RateLimitLayer::new(policy("p", small(bucket())));
+    send(&layer, 0..200).await;
+    layer.observe();
+    let lost = count(&metrics, "table_evicted_live_total", "p");
+    for limit in 2..6 {
+        layer.handle().replace(policy("p", small(TokenBucket::new(Quota::per_hour(limit))))).unwrap();
+        layer.observe();
+        assert_eq!(count(&metrics, "table_evicted_live_total", "p"), lost);
+    }
+}
+
+/// A limiter of one's own, which does not tell its tables apart.
+struct Own(std::sync::atomic::AtomicU64);
+
+impl Limiter for Own {
+    fn check(&self, _: &PartitionKey, _: u32) -> Check {
+        Decision::allow(1, 0).into()
+    }
+
+    fn stats(&self) -> Stats {
+        let mut table = TableStats::default();
+        table.turned_away = self.0.load(std::sync::atomic::Ordering::Relaxed);
+        let mut stats = Stats::default();
+        stats.table = Some(table);
+        stats
+    }
+}
+
+#[tokio::test]
+async fn counters_of_a_limiter_that_begins_anew_do_not_fall() {
+    let metrics = Metrics::record();
+    let own = Arc::new(Own(0.into()));
+    let layer = RateLimitLayer::new(policy("p", Arc::clone(&own)));
+    for (counts, added_up) in [(5, 5), (7, 7), (3, 10), (3, 10), (4, 11)] {
+        own.0.store(counts, std::sync::atomic::Ordering::Relaxed);
+        layer.observe();
+        assert_eq!(count(&metrics, "table_turned_away_total", "p"), added_up);
+    }
+}
