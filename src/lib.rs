@@ -139,6 +139,8 @@ mod penalty;
 #[cfg(feature = "http")]
 mod policy;
 #[cfg(feature = "http")]
+mod preflight;
+#[cfg(feature = "http")]
 mod problem;
 #[cfg(feature = "queue")]
 mod queue;

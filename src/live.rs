@@ -8,6 +8,7 @@ use arc_swap::{ArcSwap, Guard};
 use crate::headers::{RateLimitFields, Writer};
 use crate::judge::Shared;
 use crate::policy::{IntoPolicies, Policy, PolicyError};
+use crate::preflight::Exemption;
 use crate::responder::Responder;
 use crate::telemetry;
 
@@ -18,7 +19,7 @@ pub(crate) struct Settings {
     pub(crate) responder: Responder,
     pub(crate) tells_verdict: bool,
     pub(crate) tells_timing: bool,
-    pub(crate) counts_preflights: bool,
+    pub(crate) exemption: Option<Arc<Exemption>>,
 }
 
 impl Settings {
@@ -31,7 +32,7 @@ impl Settings {
             writer: (!writer.is_silent()).then(|| Arc::new(writer)),
             tells_verdict: self.tells_verdict,
             tells_timing: self.tells_timing,
-            counts_preflights: self.counts_preflights,
+            exemption: self.exemption.clone(),
         })
     }
 }

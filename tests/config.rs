@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use http_body_util::{BodyExt, Full};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::config::Config;
@@ -302,7 +302,7 @@ async fn answers<const N: usize>(config: &str, route: usize, media_type: &str) -
     let service = config.routes()[route].layer().unwrap().layer(hello);
     let mut answers = Vec::new();
     for _ in 0..N {
-        let request = Request::post("/").header("content-type", media_type).body(()).unwrap();
+        let request = Request::post("/").version(Version::HTTP_2).header("content-type", media_type).body(()).unwrap();
         let (parts, body) = service.clone().oneshot(request).await.unwrap().into_parts();
         answers.push(Response::from_parts(parts, body.collect().await.unwrap().to_bytes()));
     }

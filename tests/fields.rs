@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, Version};
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
@@ -119,8 +119,8 @@ async fn the_published_sequences_are_reproduced() {
             assert_eq!(field(&reset, "x-ratelimit-reset"), Some(&*full), "{context}");
             assert_eq!(field(&reset, "ratelimit"), None);
 
-            let called =
-                ask(&grpc, Request::post("/").header("content-type", "application/grpc").body(()).unwrap()).await;
+            let call = Request::post("/").version(Version::HTTP_2).header("content-type", "application/grpc");
+            let called = ask(&grpc, call.body(()).unwrap()).await;
             let pushback = step["grpc_retry_pushback_ms"].as_str();
             assert_eq!(field(&called, "grpc-retry-pushback-ms"), pushback, "{context}");
             assert_eq!(field(&called, "ratelimit"), step["ratelimit"].as_str(), "{context}");
