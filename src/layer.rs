@@ -22,7 +22,8 @@ use crate::service::RateLimit;
 /// Limits the requests to a service by one or more policies.
 ///
 /// The state of the limiters belongs to the layer: all services made by one layer, and all clones
-/// of them, share their budgets. Make the layer once, when the app is built. By its [handle](Self::handle), its policies
+/// of them, share their budgets. Make the layer once, when the app is built, and mount it once on the way of a request: a
+/// layer around itself charges each request twice, which is logged once. By its [handle](Self::handle), its policies
 /// can be changed later.
 ///
 /// A request passes exactly when every enforced policy that applies to it admits it; then every

@@ -133,6 +133,8 @@ mod limiter;
 mod live;
 #[cfg(feature = "http")]
 mod meter;
+#[cfg(feature = "http")]
+mod mounting;
 mod partition;
 #[cfg(feature = "http")]
 mod penalty;

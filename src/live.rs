@@ -4,9 +4,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use arc_swap::{ArcSwap, Guard};
+use http::Extensions;
 
 use crate::headers::{RateLimitFields, Writer};
 use crate::judge::Shared;
+use crate::mounting::Mounting;
 use crate::policy::{IntoPolicies, Policy, PolicyError};
 use crate::preflight::Exemption;
 use crate::responder::Responder;
@@ -101,6 +103,7 @@ pub(crate) struct Limits {
     in_force: ArcSwap<InForce>,
     /// Held by whoever replaces what is in force.
     change: Mutex<()>,
+    mounting: Mounting,
 }
 
 /// Never changed, only replaced.
@@ -120,13 +123,21 @@ impl InForce {
 impl Limits {
     fn new(policies: Enforceable) -> Arc<Self> {
         let in_force = InForce { policies: policies.0.into(), views: Vec::new() };
-        Arc::new(Self { in_force: ArcSwap::from_pointee(in_force), change: Mutex::new(()) })
+        Arc::new(Self { in_force: ArcSwap::from_pointee(in_force), change: Mutex::new(()), mounting: Mounting::new() })
     }
 
     /// Writes to nothing that another thread reads, unless it runs out of slots of its own.
     #[inline]
     pub(crate) fn load(&self) -> Guard<Arc<InForce>> {
         self.in_force.load()
+    }
+
+    /// Logs, once, that the layer is mounted around itself.
+    #[inline]
+    pub(crate) fn note_mounting(&self, request: &mut Extensions) {
+        if self.mounting.is_found_in(request) {
+            telemetry::mounted_twice(self.load().policies[0].name());
+        }
     }
 
     fn enrol(&self, view: &Arc<View>) -> usize {

@@ -58,7 +58,8 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
+        self.view.limits.note_mounting(request.extensions_mut());
         let head = RequestHead::from(&request);
         let in_force = self.view.limits.load();
         let shared = self.view.rendered_in(&in_force);

@@ -35,6 +35,7 @@ const PICTURE: &[(&str, &[&str])] = &[
     ("body", &["telemetry"]),
     ("key", &["head", "partition", "telemetry"]),
     ("health", &["time"]),
+    ("mounting", &[]),
     ("meter", &["store"]),
     ("penalty", &["algorithm", "decision", "limiter", "partition", "quota", "store", "time"]),
     ("policy", &["decision", "head", "health", "key", "limiter", "meter", "partition", "penalty", "telemetry", "time"]),
@@ -83,7 +84,7 @@ const PICTURE: &[(&str, &[&str])] = &[
         ],
     ),
     ("future", &["body", "head", "judge", "telemetry", "told"]),
-    ("live", &["algorithm", "headers", "judge", "policy", "preflight", "quota", "responder", "telemetry"]),
+    ("live", &["algorithm", "headers", "judge", "mounting", "policy", "preflight", "quota", "responder", "telemetry"]),
     ("service", &["body", "future", "head", "judge", "live", "preflight"]),
     (
         "layer",

@@ -33,7 +33,7 @@ impl fmt::Display for ConfigError {
 impl Error for ConfigError {}
 
 /// What to write where the parser expected a type of Rust, as its messages end.
-const CURES: [(&str, &str); 9] = [
+const CURES: [(&str, &str); 10] = [
     ("expected i64", "write a whole number, such as 10"),
     ("expected u16", "write whole numbers, such as 429"),
     ("expected u8", "write a whole number, such as 64"),
@@ -42,6 +42,7 @@ const CURES: [(&str, &str); 9] = [
     ("expected a string", "write a text in quotation marks"),
     ("wanted string or table", "write one of the words for it, in quotation marks"),
     ("expected a sequence", "write a list in brackets, such as [401, 403]"),
+    ("expected struct RawBudget", "write { limit = 50, per = \"1s\" }"),
     ("expected struct RawPenalty", "write { refusals = 30, per = \"1m\", ban = \"10m\" }"),
 ];
 

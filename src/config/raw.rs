@@ -48,6 +48,7 @@ pub(super) struct RawAnswer {
 pub(super) struct RawRoute {
     pub(super) path: Spanned<OneOrMany>,
     pub(super) answer: Option<Spanned<RawAnswer>>,
+    pub(super) exempt_preflights: Option<Spanned<RawBudget>>,
     #[serde(default)]
     pub(super) policy: Vec<RawPolicy>,
 }
@@ -84,6 +85,15 @@ pub(super) struct RawPenalty {
     pub(super) refusals: Spanned<i64>,
     pub(super) per: Spanned<TimeText>,
     pub(super) ban: Spanned<TimeText>,
+}
+
+/// How many preflights of CORS are exempt.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawBudget {
+    pub(super) limit: Spanned<i64>,
+    pub(super) per: Spanned<TimeText>,
+    pub(super) burst: Option<Spanned<i64>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
@@ -170,7 +180,7 @@ pub(super) enum OneOrMany {
     Many(Vec<String>),
 }
 
-#[derive(Clone, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged, expecting = "expected a time in quotation marks, such as \"1s\"")]
 pub(super) enum TimeText {
     Text(String),

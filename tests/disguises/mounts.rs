@@ -7,11 +7,13 @@ use std::task::{Context, Poll};
 
 use axum::Router;
 use axum::routing::any;
+use axum::serve::ListenerExt;
 use http::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_stream::StreamExt;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic_prost::ProstCodec;
 use tower::util::MapRequestLayer;
@@ -55,14 +57,15 @@ impl Mount {
             Self::Tonic => {
                 let layers = ServiceBuilder::new().layer(layer).layer(counting(admitted)).into_inner();
                 let server = tonic::transport::Server::builder().accept_http1(true).layer(layers).add_service(Echo);
-                tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+                let incoming = TcpListenerStream::new(listener).map(|socket| socket.inspect(at_once));
+                tokio::spawn(server.serve_with_incoming(incoming));
             }
             Self::Hyper => {
                 tokio::spawn(serve_hyper(listener, layer, admitted.clone()));
             }
             _ => {
                 let app = self.router(layer, admitted).into_make_service_with_connect_info::<SocketAddr>();
-                tokio::spawn(async { axum::serve(listener, app).await });
+                tokio::spawn(async { axum::serve(listener.tap_io(|socket| at_once(socket)), app).await });
             }
         }
         address
@@ -91,6 +94,11 @@ impl Mount {
     }
 }
 
+/// Thousands of small answers need not wait for more of their kind.
+fn at_once(socket: &TcpStream) {
+    socket.set_nodelay(true).unwrap();
+}
+
 /// Directly inside of the limit.
 fn counting<B>(admitted: &Admitted) -> MapRequestLayer<impl Fn(Request<B>) -> Request<B> + Clone + use<B>> {
     let admitted = admitted.clone();
@@ -104,6 +112,7 @@ async fn serve_hyper(listener: TcpListener, layer: RateLimitLayer, admitted: Adm
     let layers = ServiceBuilder::new().layer(layer).layer(counting(&admitted));
     loop {
         let (socket, peer) = listener.accept().await.unwrap();
+        at_once(&socket);
         let with_peer = move |mut request: Request<hyper::body::Incoming>| {
             request.extensions_mut().insert(peer);
             request
