@@ -1,5 +1,6 @@
 use std::fmt;
 use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -10,6 +11,9 @@ use crate::telemetry;
 
 pin_project! {
     /// The body of a response: that of the inner service, or the short one of a rejection.
+    ///
+    /// It is a [`Body`] if the inner one is, and if its data can be made of [`Bytes`], as `Bytes` themselves and `Vec<u8>`
+    /// can. It is `Send` and `Sync` if the inner one is.
     pub struct ResponseBody<B> {
         #[pin]
         kind: Kind<B>,
@@ -34,14 +38,16 @@ impl<B> ResponseBody<B> {
     }
 }
 
-impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
-    type Data = Bytes;
+impl<B: Body<Data: From<Bytes>>> Body for ResponseBody<B> {
+    type Data = B::Data;
     type Error = B::Error;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         match self.project().kind.project() {
             KindProj::Inner { body } => body.poll_frame(cx),
-            KindProj::Rejection { body } => body.poll_frame(cx).map(|frame| frame.map(Ok)),
+            KindProj::Rejection { body } => {
+                body.poll_frame(cx).map(|frame| frame.map(|frame| Ok(frame.map_data(B::Data::from))))
+            }
         }
     }
 
@@ -66,7 +72,8 @@ pub struct RejectionBody(Content);
 
 enum Content {
     Whole(Bytes),
-    Streamed(Pin<Box<dyn Streamed>>),
+    /// Some bodies, such as axum's, are not `Sync`. The lock makes them so: it is never contended, and not taken to poll.
+    Streamed(Mutex<Pin<Box<dyn Streamed>>>),
 }
 
 /// A body whose errors are dealt with.
@@ -83,7 +90,7 @@ impl RejectionBody {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: fmt::Display,
     {
-        Self(Content::Streamed(Box::pin(body)))
+        Self(Content::Streamed(Mutex::new(Box::pin(body))))
     }
 
     /// How long it is, if that is known and it is not empty.
@@ -97,14 +104,14 @@ impl RejectionBody {
                 let body = std::mem::take(body);
                 Poll::Ready((!body.is_empty()).then(|| Frame::data(body)))
             }
-            Content::Streamed(body) => body.as_mut().poll_frame(cx),
+            Content::Streamed(body) => body.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Content::Whole(body) => body.is_empty(),
-            Content::Streamed(body) => body.is_end_stream(),
+            Content::Streamed(body) => body.lock().unwrap_or_else(PoisonError::into_inner).is_end_stream(),
         }
     }
 
@@ -114,7 +121,7 @@ impl RejectionBody {
             // which a gRPC answer should not have.
             Content::Whole(body) if body.is_empty() => SizeHint::default(),
             Content::Whole(body) => SizeHint::with_exact(body.len() as u64),
-            Content::Streamed(body) => body.size_hint(),
+            Content::Streamed(body) => body.lock().unwrap_or_else(PoisonError::into_inner).size_hint(),
         }
     }
 }

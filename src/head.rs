@@ -1,7 +1,14 @@
 //! What of a request, and of a response, is looked at: everything but its body.
 
 use http::request::Parts;
-use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
+use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+
+/// A field's value without the optional white space around it, which is no part of it (RFC 9110, section 5.5). Servers
+/// remove it in HTTP/1.1, and h2 does not.
+pub(crate) fn trimmed(value: &HeaderValue) -> &[u8] {
+    // Of what is white space in ASCII, a value can hold blanks and tabs only.
+    value.as_bytes().trim_ascii()
+}
 
 /// A request without its body, borrowed.
 #[derive(Clone, Copy, Debug)]

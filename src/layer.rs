@@ -14,6 +14,8 @@ use crate::headers::{Jitter, RateLimitFields, WaitFields};
 use crate::live::{Enforceable, LimitsHandle, Settings, View};
 use crate::partition::PartitionKey;
 use crate::policy::{IntoPolicies, Policy, PolicyError};
+use crate::preflight::Exemption;
+use crate::quota::Quota;
 use crate::rejection::Rejection;
 use crate::responder::RejectionFormat;
 use crate::service::RateLimit;
@@ -21,7 +23,8 @@ use crate::service::RateLimit;
 /// Limits the requests to a service by one or more policies.
 ///
 /// The state of the limiters belongs to the layer: all services made by one layer, and all clones
-/// of them, share their budgets. Make the layer once, when the app is built. By its [handle](Self::handle), its policies
+/// of them, share their budgets. Make the layer once, when the app is built, and mount it once on the way of a request: a
+/// layer around itself charges each request twice, which is logged once. By its [handle](Self::handle), its policies
 /// can be changed later.
 ///
 /// A request passes exactly when every enforced policy that applies to it admits it; then every
@@ -52,7 +55,7 @@ use crate::service::RateLimit;
 ///
 /// # Order of layers
 ///
-/// Inside of CORS (a refusal needs its headers, too) and of authentication (if the user is the key);
+/// Inside of CORS (a refusal needs its headers, too, and preflights, which count like all requests, then never arrive here) and of authentication (if the user is the key);
 /// outside of concurrency limits and everything costly: a request that waits in a
 /// [`LeakyQueue`](crate::LeakyQueue) holds the readiness of what is inside.
 ///
@@ -184,10 +187,45 @@ impl RateLimitLayer {
         self.set(|settings| settings.responder.set_format(format))
     }
 
-    /// Counts the preflights of CORS (`OPTIONS` with `Origin` and `Access-Control-Request-Method`) like other
-    /// requests. Unless set, they pass unseen: a browser takes a refused preflight for a broken network.
-    pub fn counting_preflights(self) -> Self {
-        self.set(|settings| settings.counts_preflights = true)
+    /// Lets preflights of CORS pass uncounted, as many as `budget` allows. Unless set, they count like all requests.
+    ///
+    /// Where the layer that handles CORS is [outside](Self#order-of-layers), as it should be, preflights never arrive here,
+    /// and this is not needed. It is for services that answer them further in, or behind another handler: a browser takes a
+    /// rejected preflight for a broken network.
+    ///
+    /// Exempt is only what can be nothing but a preflight:
+    ///
+    /// - the method is `OPTIONS`, with one `Origin` that is an origin, and one `Access-Control-Request-Method` that is one
+    ///   method;
+    /// - there is no body, and no `content-type` (so it is never gRPC);
+    /// - there is no `authorization`, `proxy-authorization` or `cookie`, no `te`, `trailer`, `expect`, `upgrade`,
+    ///   `content-encoding` or `transfer-encoding`, and no field that overrides the method.
+    ///
+    /// In HTTP/1.1, the fields say whether there is a body. Over HTTP/2 and later, only the body knows: there, requests with
+    /// another body than axum's (crate feature `axum`), tonic's (`tonic`) or `()` count.
+    ///
+    /// A preflight of a key that a policy has [banned](Policy::penalty) is not exempt, and is rejected with the ban. The budget
+    /// is one for the layer, its clones and all clients, in this process, and [live changes](Self::handle) leave it as it
+    /// is. A preflight beyond it is not rejected for that: it counts like any other request. So all clients together gain
+    /// `budget` and no more, and who uses it up takes nothing else from others.
+    ///
+    /// Exempt preflights reach the inner service like any `OPTIONS`. Where a handler does its work whatever the method
+    /// (axum's `any`), they are `budget` requests more.
+    ///
+    /// # Cost
+    ///
+    /// To other requests, a look at the method.
+    ///
+    /// ```
+    /// use tower_sluice::algorithm::TokenBucket;
+    /// use tower_sluice::key::PeerIp;
+    /// use tower_sluice::{Policy, Quota, RateLimitLayer};
+    ///
+    /// let policy = Policy::new("per-client", TokenBucket::new(Quota::per_second(5))).key(PeerIp::new());
+    /// let layer = RateLimitLayer::new(policy).exempting_preflights(Quota::per_second(50));
+    /// ```
+    pub fn exempting_preflights(self, budget: Quota) -> Self {
+        self.set(|settings| settings.exemption = Some(Arc::new(Exemption::new(budget))))
     }
 
     /// Answers rejected requests with what `respond` returns.

@@ -134,12 +134,16 @@ mod live;
 #[cfg(feature = "http")]
 mod meter;
 #[cfg(feature = "http")]
+mod mounting;
+#[cfg(feature = "http")]
 mod open_charges;
 mod partition;
 #[cfg(feature = "http")]
 mod penalty;
 #[cfg(feature = "http")]
 mod policy;
+#[cfg(feature = "http")]
+mod preflight;
 #[cfg(feature = "http")]
 mod problem;
 #[cfg(feature = "queue")]

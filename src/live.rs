@@ -5,11 +5,14 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use arc_swap::{ArcSwap, Guard};
+use http::Extensions;
 
 use crate::headers::{RateLimitFields, Writer};
 use crate::judge::Shared;
 use crate::limiter::Limiter;
+use crate::mounting::Mounting;
 use crate::policy::{IntoPolicies, Policy, PolicyError};
+use crate::preflight::Exemption;
 use crate::responder::Responder;
 use crate::telemetry;
 
@@ -20,7 +23,7 @@ pub(crate) struct Settings {
     pub(crate) responder: Responder,
     pub(crate) tells_verdict: bool,
     pub(crate) tells_timing: bool,
-    pub(crate) counts_preflights: bool,
+    pub(crate) exemption: Option<Arc<Exemption>>,
 }
 
 impl Settings {
@@ -33,7 +36,7 @@ impl Settings {
             writer: (!writer.is_silent()).then(|| Arc::new(writer)),
             tells_verdict: self.tells_verdict,
             tells_timing: self.tells_timing,
-            counts_preflights: self.counts_preflights,
+            exemption: self.exemption.clone(),
         })
     }
 }
@@ -103,6 +106,7 @@ pub(crate) struct Limits {
     in_force: ArcSwap<InForce>,
     /// Held by whoever replaces what is in force.
     past: Mutex<Past>,
+    mounting: Mounting,
 }
 
 /// What was in force before.
@@ -130,13 +134,22 @@ impl InForce {
 impl Limits {
     fn new(policies: Enforceable) -> Arc<Self> {
         let in_force = InForce { policies: policies.0.into(), views: Vec::new() };
-        Arc::new(Self { in_force: ArcSwap::from_pointee(in_force), past: Mutex::default() })
+        let in_force = ArcSwap::from_pointee(in_force);
+        Arc::new(Self { in_force, past: Mutex::default(), mounting: Mounting::new() })
     }
 
     /// Writes to nothing that another thread reads, unless it runs out of slots of its own.
     #[inline]
     pub(crate) fn load(&self) -> Guard<Arc<InForce>> {
         self.in_force.load()
+    }
+
+    /// Logs, once, that the layer is mounted around itself.
+    #[inline]
+    pub(crate) fn note_mounting(&self, request: &mut Extensions) {
+        if self.mounting.is_found_in(request) {
+            telemetry::mounted_twice(self.load().policies[0].name());
+        }
     }
 
     fn enrol(&self, view: &Arc<View>) -> usize {

@@ -381,6 +381,10 @@ impl Policy {
         self.penalty.as_ref().filter(|_| !self.shadow && *key != PartitionKey::SHARED)
     }
 
+    pub(crate) const fn has_penalty(&self) -> bool {
+        self.penalty.is_some()
+    }
+
     pub(crate) const fn is_shadow(&self) -> bool {
         self.shadow
     }

@@ -160,7 +160,7 @@ fn in_grpc(rejection: &Rejection, exceeded: GrpcStatus, protocol: Protocol) -> R
 mod tests {
     use std::time::Duration;
 
-    use http::{Request, StatusCode};
+    use http::{Request, StatusCode, Version};
 
     use super::*;
     use crate::algorithm::TokenBucket;
@@ -174,7 +174,8 @@ mod tests {
         let policy = Policy::new("policy", TokenBucket::new(Quota::per_second(1)));
         let verdict = [(&policy, Decision::deny(1, 0, wait), false)].into_iter().collect();
         let rejection = Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, verdict);
-        let request = Request::builder().header("content-type", "application/grpc").body(()).unwrap();
+        let request = Request::post("/").version(Version::HTTP_2).header("content-type", "application/grpc");
+        let request = request.body(()).unwrap();
         let response = responder.respond(rejection, &RequestHead::from(&request));
         ["grpc-status", "grpc-retry-pushback-ms"].map(|name| response.headers()[name].to_str().unwrap().to_owned())
     }

@@ -10,6 +10,7 @@ use crate::future::ResponseFuture;
 use crate::head::RequestHead;
 use crate::judge::{Judgement, judge};
 use crate::live::View;
+use crate::preflight::has_no_body;
 
 /// A service whose requests are limited; made by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
@@ -44,6 +45,8 @@ impl<S> RateLimit<S> {
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<S>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
+    // For a look at the bodies of axum and tonic, where preflights are exempt.
+    ReqBody: 'static,
 {
     type Response = Response<ResponseBody<ResBody>>;
     type Error = S::Error;
@@ -55,11 +58,12 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
+        self.view.limits.note_mounting(request.extensions_mut());
         let head = RequestHead::from(&request);
         let in_force = self.view.limits.load();
         let shared = self.view.rendered_in(&in_force);
-        match judge(shared, &head) {
+        match judge(shared, &head, || has_no_body(&request)) {
             Judgement::Decided(Ok(told)) => ResponseFuture::passing(self.inner.call(request), told),
             Judgement::Decided(Err(rejection)) => ResponseFuture::rejected(shared.respond(rejection, &head)),
             Judgement::Pending(judged) => {

@@ -144,6 +144,10 @@ mod with_tracing {
         tracing::warn!(target: TARGET, "PathKey::matched: none of the first 1,000 requests had a matched route, so that all share one budget: put the layer inside of the router (Router::layer, Router::route_layer)");
     }
 
+    pub(crate) fn mounted_twice(policy: &str) {
+        tracing::warn!(target: TARGET, policy, "a rate limit layer is mounted around itself, so that it charges each request twice: mount it once, around the router or around its routes");
+    }
+
     #[cfg(feature = "redis")]
     pub(crate) fn redis_node_given_up(address: &str, reason: &dyn Display) {
         tracing::warn!(target: TARGET, address, %reason, "redis: a node keeps failing, and is not asked for a while");
@@ -199,6 +203,7 @@ mod without_tracing {
     pub(crate) fn another_forwarding_header(_configured: &dyn Display, _seen: &dyn Display) {}
     pub(crate) fn one_key_for_all(_policy: &str) {}
     pub(crate) fn no_route_matched() {}
+    pub(crate) fn mounted_twice(_policy: &str) {}
     #[cfg(feature = "redis")]
     pub(crate) fn redis_node_given_up(_address: &str, _reason: &dyn Display) {}
     #[cfg(feature = "redis")]

@@ -132,6 +132,13 @@ fn ipv4_in_ipv6_is_one_key_per_address_and_a_64_is_one_key() {
     };
     assert_eq!(keys("::ffff:203.0.0.0", 0), 65_536);
     assert_eq!(keys("64:ff9b::203.0.0.0", 0), 65_536);
+    // A local NAT64 (RFC 8215) has the address at the end, or at one of four other places (RFC 6052, section 2.2).
+    for (base, shift) in
+        [("64:ff9b:1::", 0), ("64:ff9b:1:fffe::cb00:0", 0), ("64:ff9b:1::", 40), ("64:ff9b:1:ab00::", 48)]
+    {
+        assert_eq!(keys(base, shift), 65_536, "{base}");
+    }
+    assert_eq!(keys("64:ff9b:2::", 0), 1);
     assert_eq!(keys("2002:cb00::", 80), 65_536);
     assert_eq!(keys("2001:db8::", 0), 1);
     assert_eq!(keys("2001:db8::", 48), 1);

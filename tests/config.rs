@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use http_body_util::{BodyExt, Full};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::config::Config;
@@ -147,6 +147,18 @@ fn every_mistake_around_policies_is_told_with_its_line() {
         ("\n[client-ip]\nhops = 1".into(), "f.toml:3: the socket's peer needs no trusted proxies"),
         ("[client-ip]\nsource = \"forwarded\"\nhops = 0".into(), "f.toml:3: hops = 0 believes no proxy"),
         ("[[route]]\npath = \"/a\\\"b\"".into(), "f.toml:2: segment `a\"b`"),
+        (
+            format!("[[route]]\npath = \"/a\"\nexempt-preflights = 3\n{policy}"),
+            "f.toml:3: exempt-preflights = 3: write { limit = 50, per = \"1s\" }",
+        ),
+        (
+            format!("[[route]]\npath = \"/a\"\nexempt-preflights = {{ limit = 0, per = \"1s\" }}\n{policy}"),
+            "f.toml:3: limit = 0 is out of range; write a number from 1",
+        ),
+        (
+            "[[route]]\npath = \"/a\"\nexempt-preflights = { limit = 5, per = \"1s\" }".into(),
+            "f.toml:3: the route has no policy, so that all requests pass uncounted; remove exempt-preflights",
+        ),
         ("[client-ip]\nhop = 1".into(), "f.toml:2: unknown field `hop`, expected one of `source`, `trusted`, `hops`"),
     ] {
         let message = told(&text);
@@ -311,7 +323,7 @@ async fn answers<const N: usize>(config: &str, route: usize, media_type: &str) -
     let service = config.routes()[route].layer().unwrap().layer(hello);
     let mut answers = Vec::new();
     for _ in 0..N {
-        let request = Request::post("/").header("content-type", media_type).body(()).unwrap();
+        let request = Request::post("/").version(Version::HTTP_2).header("content-type", media_type).body(()).unwrap();
         let (parts, body) = service.clone().oneshot(request).await.unwrap().into_parts();
         answers.push(Response::from_parts(parts, body.collect().await.unwrap().to_bytes()));
     }
@@ -393,6 +405,26 @@ async fn the_file_says_how_a_refusal_looks() {
     {
         assert_eq!(refused(answer, "application/grpc").await.headers()["grpc-status"], status, "{answer}");
     }
+}
+
+#[tokio::test]
+async fn preflights_count_unless_the_route_exempts_them() {
+    let policy = with("cost = 10").replace("1s", "1day");
+    let exempting = policy
+        .replace("/a", "/b")
+        .replace("[[route.policy]]", "exempt-preflights = { limit = 1, per = \"1day\", burst = 2 }\n[[route.policy]]");
+    let mut config = Config::parse("f.toml", &(policy.clone() + &exempting)).unwrap();
+    let hello = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) });
+    for (route, statuses) in [(0, [200, 503, 503, 503]), (1, [200, 200, 200, 503])] {
+        let service = config.routes()[route].layer().unwrap().layer(hello);
+        for status in statuses {
+            let preflight = Request::builder().method("OPTIONS").header("origin", "https://page.example");
+            let preflight = preflight.header("access-control-request-method", "PUT").body(()).unwrap();
+            assert_eq!(service.clone().oneshot(preflight).await.unwrap().status(), status, "route {route}");
+        }
+    }
+    let error = config.change("f.toml", &(policy.clone() + &policy.replace("/a", "/b"))).unwrap_err().to_string();
+    assert!(error.contains("exempt-preflights of this route is not what it was at the start"), "{error}");
 }
 
 #[tokio::test]

@@ -217,3 +217,48 @@ async fn requests_of_any_type_have_keys_and_costs() {
     let jammed = print("c", 13).await.unwrap_err();
     assert!(matches!(jammed, ThrottleError::Service(_)) && jammed.to_string() == "jammed");
 }
+
+/// Data that is not `Bytes`, and `BoxBody`, which wants `Sync`.
+#[tokio::test]
+async fn responses_may_have_other_data_than_bytes_and_are_sync_if_the_service_is() {
+    use http_body_util::BodyExt;
+    use http_body_util::combinators::BoxBody;
+
+    let layer = RateLimitLayer::new(Policy::new("p", TokenBucket::new(Quota::per_hour(1)))).with_rejection_response(
+        // axum's body is not `Sync`.
+        |_, _| Response::builder().status(429).body(Body::from("slow down")).unwrap(),
+    );
+    let service = layer.layer(service_fn(|_: Request<()>| async {
+        Ok::<_, Infallible>(Response::new(Full::<std::collections::VecDeque<u8>>::default().map_frame(|frame| {
+            frame.map_data(|data| data.into_iter().collect::<Vec<u8>>()).map_data(std::io::Cursor::new).map_data(Data)
+        })))
+    }));
+    for expected in ["", "slow down"] {
+        let response = service.clone().oneshot(Request::new(())).await.unwrap();
+        let body: BoxBody<Data, Infallible> = response.into_body().boxed();
+        assert_eq!(body.collect().await.unwrap().to_bytes(), expected);
+    }
+}
+
+/// Some data of the service's own.
+struct Data(std::io::Cursor<Vec<u8>>);
+
+impl bytes::Buf for Data {
+    fn remaining(&self) -> usize {
+        self.0.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.0.chunk()
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.0.advance(count);
+    }
+}
+
+impl From<Bytes> for Data {
+    fn from(bytes: Bytes) -> Self {
+        Self(std::io::Cursor::new(bytes.to_vec()))
+    }
+}

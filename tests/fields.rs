@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, Version};
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
@@ -119,8 +119,8 @@ async fn the_published_sequences_are_reproduced() {
             assert_eq!(field(&reset, "x-ratelimit-reset"), Some(&*full), "{context}");
             assert_eq!(field(&reset, "ratelimit"), None);
 
-            let called =
-                ask(&grpc, Request::post("/").header("content-type", "application/grpc").body(()).unwrap()).await;
+            let call = Request::post("/").version(Version::HTTP_2).header("content-type", "application/grpc");
+            let called = ask(&grpc, call.body(()).unwrap()).await;
             let pushback = step["grpc_retry_pushback_ms"].as_str();
             assert_eq!(field(&called, "grpc-retry-pushback-ms"), pushback, "{context}");
             assert_eq!(field(&called, "ratelimit"), step["ratelimit"].as_str(), "{context}");
@@ -159,6 +159,35 @@ async fn layers_append_to_what_layers_further_in_have_told() {
     for name in ["ratelimit", "ratelimit-policy", "retry-after"] {
         assert_eq!(refused.headers().get_all(name).iter().count(), 1, "{name}");
     }
+}
+
+#[tokio::test]
+async fn stacked_policies_of_one_name_are_one_member_the_tighter_one() {
+    let policy = |limit| RateLimitLayer::new(per_minute("p", limit));
+    for (outer, inner) in [(9, 2), (2, 9)] {
+        let service = ServiceBuilder::new().layer(policy(outer)).layer(policy(inner)).service(answering(hello));
+        let answer = answered(service, get("/")).await;
+        assert_eq!(fields(&answer), ["ratelimit: \"p\";r=1;t=30", "ratelimit-policy: \"p\";q=2;w=60"]);
+    }
+    // The same budget, drawn on twice.
+    let same = policy(5);
+    let service = ServiceBuilder::new().layer(same.clone()).layer(same).service(answering(hello));
+    assert_eq!(fields(&answered(service, get("/")).await)[0], "ratelimit: \"p\";r=3;t=36");
+}
+
+#[tokio::test]
+async fn fields_of_a_handler_in_another_syntax_are_not_mixed_with_ours() {
+    let answer_to = |remaining: &'static str| async move {
+        let service = RateLimitLayer::new(per_minute("p", 9)).layer(answering(move |_: &Request<()>| {
+            let answer = Response::builder().header("ratelimit-policy", "100;w=60");
+            answer.header("ratelimit", remaining).body("".into()).unwrap()
+        }));
+        answered(service, get("/")).await
+    };
+    let stricter = answer_to("limit=100, remaining=8, reset=5").await;
+    assert_eq!(fields(&stricter), ["ratelimit: limit=100, remaining=8, reset=5", "ratelimit-policy: 100;w=60"]);
+    let wider = answer_to("limit=100, remaining=9, reset=5").await;
+    assert_eq!(fields(&wider), ["ratelimit: \"p\";r=8;t=54", "ratelimit-policy: \"p\";q=9;w=60"]);
 }
 
 #[tokio::test]
@@ -314,28 +343,6 @@ async fn nobody_is_told_of_policies_that_did_not_judge() {
         (rejected.status(), fields(&rejected)),
         (StatusCode::BAD_REQUEST, vec!["cache-control: no-store".into()])
     );
-}
-
-#[tokio::test]
-async fn preflights_pass_unseen_and_plain_options_do_not() {
-    let layer = RateLimitLayer::new(
-        Policy::new("p", TokenBucket::new(Quota::per_minute(1))).status(StatusCode::TOO_MANY_REQUESTS),
-    );
-    let options = |fields: &[(&str, &str)]| {
-        let request = Request::builder().method(Method::OPTIONS);
-        fields.iter().fold(request, |request, (name, value)| request.header(*name, *value)).body(()).unwrap()
-    };
-    let preflight = || options(&[("origin", "https://a.example"), ("access-control-request-method", "PUT")]);
-    for _ in 0..3 {
-        let answer = ask(&layer, preflight()).await;
-        assert_eq!((answer.status(), fields(&answer)), (StatusCode::OK, vec![]));
-    }
-    assert_eq!(ask(&layer, options(&[("origin", "https://a.example")])).await.status(), 200);
-    assert_eq!(ask(&layer, options(&[("access-control-request-method", "PUT")])).await.status(), 429);
-    assert_eq!(ask(&layer, preflight()).await.status(), 200);
-    let get_with_both = Request::get("/").header("origin", "a").header("access-control-request-method", "PUT");
-    assert_eq!(ask(&layer, get_with_both.body(()).unwrap()).await.status(), 429);
-    assert_eq!(ask(&layer.counting_preflights(), preflight()).await.status(), 429);
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use axum::Router;
 use axum::routing::{any, get};
 use bytes::Bytes;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Request, Response, Version};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::{http1, http2};
@@ -215,10 +215,7 @@ async fn a_stream_is_refused_before_its_body_is_polled() {
     let layer = RateLimitLayer::new(Policy::new("everybody", TokenBucket::new(Quota::per_hour(1)))).with_verdict();
     let service = layer
         .layer(service_fn(|_: Request<Unread>| async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) }));
-    let ask = || {
-        let request = Request::post("/a.B/C").header("content-type", "application/grpc").body(Unread).unwrap();
-        service.clone().oneshot(request)
-    };
+    let ask = || service.clone().oneshot(call(Unread));
     assert_eq!(ask().await.unwrap().headers().get("grpc-status"), None);
     let refused = ask().await.unwrap();
     assert!(!refused.extensions().get::<Verdict>().unwrap().is_allowed());
@@ -248,10 +245,16 @@ impl Limiter for Broken {
     }
 }
 
+/// A gRPC request as a server hands it on.
+fn call<B>(body: B) -> Request<B> {
+    let head = Request::post("/a.B/C").version(Version::HTTP_2).header("content-type", "application/grpc");
+    head.body(body).unwrap()
+}
+
 /// What the layer itself answers to one gRPC request.
 async fn answer(layer: &RateLimitLayer, fields: &[(&'static str, &'static str)]) -> HeaderMap {
     let service = layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
-    let mut request = Request::post("/a.B/C").header("content-type", "application/grpc").body(()).unwrap();
+    let mut request = call(());
     for (name, value) in fields {
         request.headers_mut().append(*name, value.parse().unwrap());
     }

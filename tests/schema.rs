@@ -45,6 +45,7 @@ fn it_names_every_key_and_every_word_that_the_parser_takes() {
         ("/properties/client-ip", "[client-ip]\nx = 1"),
         ("/properties/redis", "[redis]\nx = 1"),
         ("/$defs/answer", "[answer]\nx = 1"),
+        ("/properties/route/items/properties/exempt-preflights", "[[route]]\nexempt-preflights = { x = 1 }"),
         ("/properties/route/items", "[[route]]\nx = 1"),
         ("/$defs/policy", &format!("{POLICY}x = 1")),
         ("/$defs/policy/properties/penalty", &penalty),
@@ -116,6 +117,15 @@ fn it_takes_what_the_parser_takes_and_refuses_most_of_what_it_refuses() {
         assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
     }
     assert!(takes("[[route]]\npath = \"/a\"\nanswer = { tell = \"below-20%\" }").is_ok());
+    for (budget, is_taken) in [
+        ("limit = 50, per = \"1s\"", true),
+        ("limit = 50, per = \"1s\", burst = 100", true),
+        ("limit = 0, per = \"1s\"", false),
+        ("limit = 50", false),
+    ] {
+        let text = WHOLE.replace("[[route.policy]]", &format!("exempt-preflights = {{ {budget} }}\n[[route.policy]]"));
+        assert_eq!((takes(&text).is_ok(), Config::parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{budget}");
+    }
     assert!(takes("[[route]]").is_err());
     for (rest, is_taken) in [("hops = 100", true), ("hops = 101", false), ("hops = 0", false), ("hops = -1", false)] {
         let text = format!("[client-ip]\nsource = \"forwarded\"\n{rest}\n");

@@ -151,3 +151,33 @@ fn one_bucket_for_all_is_told_once_per_policy() {
     assert_eq!(send(&by_key(), ["a", "b"].into_iter().cycle().take(3_000)), NOTHING);
     assert_eq!(send(&RateLimitLayer::new(Policy::new("all", bucket())), ["a"; 3_000]), NOTHING);
 }
+
+#[test]
+fn a_layer_that_is_mounted_around_itself_is_reported_once() {
+    let limit = |name| RateLimitLayer::new(Policy::new(name, TokenBucket::new(Quota::per_second(1_000))));
+    let (layer, other) = (limit("twice"), limit("once"));
+    let ok =
+        service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))));
+    let ten = |service: tower::util::BoxCloneSyncService<Request<()>, (), Infallible>| {
+        Log::of(|| {
+            for _ in 0..10 {
+                service
+                    .clone()
+                    .oneshot(request("192.0.2.7", &[]))
+                    .now_or_never()
+                    .expect("memory answers at once")
+                    .unwrap();
+            }
+        })
+    };
+    // Beside itself, as on two routes, and around another one it is no mistake.
+    let beside = || tower::util::BoxCloneSyncService::new(layer.layer(other.layer(ok)).map_response(drop));
+    assert_eq!([ten(beside()), ten(beside())].concat(), NOTHING);
+    // Also with other settings, and with a layer in between.
+    let around = || {
+        let inner = other.layer(layer.clone().with_verdict().layer(ok));
+        tower::util::BoxCloneSyncService::new(layer.layer(inner).map_response(drop))
+    };
+    assert_once(&ten(around()), &["policy=\"twice\"", "mounted around itself", "mount it once"]);
+    assert_eq!(ten(around()), NOTHING);
+}

@@ -191,8 +191,9 @@ fn app(shared: Arc<RwLock<Config>>) -> Router {
 /// Takes the bearer's word for who it is. A real service verifies the token here.
 async fn authenticate(mut request: Request, next: Next) -> Response {
     let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    if let Some(name) = bearer.and_then(|value| value.strip_prefix("Bearer ")) {
-        let user = User::new(name);
+    if let Some(name) = bearer.and_then(|value| value.trim().strip_prefix("Bearer ")) {
+        // White space is no part of the token, and one user with many names would have many budgets.
+        let user = User::new(name.trim());
         request.extensions_mut().insert(user);
     }
     next.run(request).await

@@ -87,7 +87,7 @@ impl Config {
     /// used stays used, see [`LimitsHandle`](crate::LimitsHandle).
     ///
     /// Policies may be added, removed and changed in all that a file says of them. Routes may change their order. The paths,
-    /// `[client-ip]`, `[redis]`, `[answer]`, and whether a route is limited at all are fixed. To switch a policy off,
+    /// `[client-ip]`, `[redis]`, `[answer]`, `exempt-preflights`, and whether a route is limited at all are fixed. To switch a policy off,
     /// write `shadow = true`.
     ///
     /// All is read and checked before the first route changes. Each route changes at once, one after the other.
@@ -170,6 +170,9 @@ impl Config {
     fn check(source: &Source<'_>, route: &Route, draft: &Draft) -> Result<(), ConfigError> {
         if route.answer != draft.answer {
             return Err(restart(source, &draft.at, "the answer of this route is not what it was at the start"));
+        }
+        if route.exempt_preflights != draft.exempt_preflights {
+            return Err(restart(source, &draft.at, "exempt-preflights of this route is not what it was at the start"));
         }
         if route.layer.is_some() != draft.policies.is_some() {
             let problem = match &route.layer {

@@ -47,6 +47,7 @@
 //! [[route]]
 //! path = "/api"                  # or a list; all paths of a route share its policies and their budgets
 //!   # answer = { tell = "never" }   # any keys of [answer], for this route; the others are as there
+//!   # exempt-preflights = { limit = 50, per = "1s" }   # so many preflights of CORS, also: burst; default: all count
 //!   [[route.policy]]
 //!   name = "per-client"
 //!   algorithm = "token-bucket"   # token-bucket | leaky-bucket | leaky-queue | fixed-window | sliding-window
@@ -103,13 +104,14 @@ use self::change::Fixed;
 use self::error::Source;
 use self::key::KeySpec;
 use self::policy::number;
-use self::raw::{RawAnswer, RawClientIp, RawConfig, RawRoute};
+use self::raw::{RawAnswer, RawBudget, RawClientIp, RawConfig, RawRoute};
 use self::store::{Place, Redis};
 use crate::head::RequestHead;
 use crate::key::{ClientIp, IpSource, TrustedProxies};
 use crate::layer::RateLimitLayer;
 use crate::live::Enforceable;
 use crate::policy::PolicyError;
+use crate::quota::Quota;
 
 /// The format as a JSON Schema (draft 2020-12), for editors that check TOML while it is typed: write it to a file, and
 /// `#:schema ./limits.schema.json` into the first line of yours. It has what the tables and their keys are called and what
@@ -131,6 +133,7 @@ pub struct Route {
     paths: Vec<String>,
     line: usize,
     answer: Option<RawAnswer>,
+    exempt_preflights: Option<RawBudget>,
     layer: Option<RateLimitLayer>,
     keys: Vec<(String, KeySpec)>,
     words: Vec<String>,
@@ -143,6 +146,8 @@ struct Draft {
     at: Range<usize>,
     answer: Option<RawAnswer>,
     answers: Answer,
+    exempt_preflights: Option<RawBudget>,
+    preflights: Option<Quota>,
     /// `None` if it has none.
     policies: Option<Enforceable>,
     keys: Vec<(String, KeySpec)>,
@@ -251,10 +256,17 @@ impl Route {
     }
 
     fn of(source: &Source<'_>, draft: Draft) -> Self {
-        let Draft { paths, at, answer, answers, policies, keys, words, optional } = draft;
-        let enforce = |policies| answers.apply_to(RateLimitLayer::of(policies)).with_route(paths[0].as_str());
+        let Draft { paths, at, answer, answers, exempt_preflights, preflights, policies, keys, words, optional } =
+            draft;
+        let enforce = |policies| {
+            let layer = answers.apply_to(RateLimitLayer::of(policies)).with_route(paths[0].as_str());
+            match preflights {
+                Some(budget) => layer.exempting_preflights(budget),
+                None => layer,
+            }
+        };
         let layer = policies.map(enforce);
-        Self { paths, line: source.line(&at), answer, layer, keys, words, optional }
+        Self { paths, line: source.line(&at), answer, exempt_preflights, layer, keys, words, optional }
     }
 }
 
@@ -294,6 +306,14 @@ impl Common<'_> {
             None => self.answer,
         };
 
+        let preflights = match &raw.exempt_preflights {
+            Some(budget) if raw.policy.is_empty() => {
+                let problem = "the route has no policy, so that all requests pass uncounted; remove exempt-preflights, or give it a [[route.policy]]";
+                return Err(source.error(&budget.span(), problem));
+            }
+            budget => budget.as_ref().map(|raw| policy::budget(source, raw.get_ref())).transpose()?,
+        };
+        let exempt_preflights = raw.exempt_preflights.map(toml::Spanned::into_inner);
         let (mut policies, mut keys, mut names) = (Vec::new(), Vec::new(), HashSet::new());
         let (words, optional) = raw.policy.iter().map(|raw| (words::of(raw), words::optional_fields(raw))).unzip();
         for raw in raw.policy {
@@ -313,7 +333,7 @@ impl Common<'_> {
             Some(Enforceable::new(policies).map_err(|error| source.error(&at, error))?)
         };
         let answer = raw.answer.map(toml::Spanned::into_inner);
-        Ok(Draft { paths, at, answer, answers, policies, keys, words, optional })
+        Ok(Draft { paths, at, answer, answers, exempt_preflights, preflights, policies, keys, words, optional })
     }
 }
 

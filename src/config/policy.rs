@@ -8,7 +8,9 @@ use toml::Spanned;
 
 use super::error::{ConfigError, Source};
 use super::key::KeySpec;
-use super::raw::{AlgorithmName, OnMissingKey, OnStoreError, OrderName, RawPenalty, RawPolicy, TimeText, WhenFullName};
+use super::raw::{
+    AlgorithmName, OnMissingKey, OnStoreError, OrderName, RawBudget, RawPenalty, RawPolicy, TimeText, WhenFullName,
+};
 use super::store::{Line, Place};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::head::ResponseHead;
@@ -170,6 +172,15 @@ fn charged(
     }
     let statuses = statuses.get_ref().clone();
     Ok(move |response: &ResponseHead<'_>| statuses.contains(&response.status().as_u16().into()))
+}
+
+/// How many preflights are exempt.
+pub(super) fn budget(source: &Source<'_>, raw: &RawBudget) -> Result<Quota, ConfigError> {
+    let quota = quota(source, count(source, "limit", 1, &raw.limit)?, "per", &raw.per)?;
+    match &raw.burst {
+        None => Ok(quota),
+        Some(burst) => Ok(quota.burst(count(source, "burst", 1, burst)?)),
+    }
 }
 
 fn quota(source: &Source<'_>, limit: u32, field: &str, per: &Spanned<TimeText>) -> Result<Quota, ConfigError> {

@@ -49,6 +49,7 @@ pub(super) struct RawAnswer {
 pub(super) struct RawRoute {
     pub(super) path: Spanned<OneOrMany>,
     pub(super) answer: Option<Spanned<RawAnswer>>,
+    pub(super) exempt_preflights: Option<Spanned<RawBudget>>,
     #[serde(default)]
     pub(super) policy: Vec<RawPolicy>,
 }
@@ -85,6 +86,15 @@ pub(super) struct RawPenalty {
     pub(super) refusals: Spanned<i64>,
     pub(super) per: Spanned<TimeText>,
     pub(super) ban: Spanned<TimeText>,
+}
+
+/// How many preflights of CORS are exempt.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawBudget {
+    pub(super) limit: Spanned<i64>,
+    pub(super) per: Spanned<TimeText>,
+    pub(super) burst: Option<Spanned<i64>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]

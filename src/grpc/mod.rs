@@ -1,8 +1,12 @@
 //! What gRPC clients are told: one layer answers HTTP, gRPC and gRPC-Web, each in its own way.
 //!
-//! Whether a request is gRPC is told by its content type (`application/grpc`, `application/grpc-web`, each
-//! with or without `+proto` and the like), one request at a time. So a port, a route and a budget can be
+//! A `POST` over HTTP/2 or later with one content type `application/grpc` is gRPC, and a `POST` over any version with
+//! `application/grpc-web` or `application/grpc-web-text` is gRPC-Web; each with or without `+proto` and the like. Whatever
+//! else a request says of itself, it is plain HTTP. That is decided request by request, so a port, a route and a budget can be
 //! shared by all three.
+//!
+//! A layer inside of `tonic_web::GrpcWebLayer` sees gRPC-Web over HTTP/1.1 as something that no gRPC client sends, and
+//! rejects it in plain HTTP. Put the rate limit outside.
 //!
 #![cfg_attr(feature = "tonic", doc = "```no_run")]
 #![cfg_attr(not(feature = "tonic"), doc = "```ignore")]
@@ -26,7 +30,8 @@
 //! # The answer
 //!
 //! HTTP 200 with everything in one block of headers and no body ("Trailers-Only", which is what clients
-//! retry; for gRPC-Web the same fields, under the content type of the request):
+//! retry; for gRPC-Web the same fields, under the content type of the request: with its `+proto`, `+json` or `+thrift`,
+//! and without any other suffix):
 //!
 //! | field | value |
 //! |---|---|
@@ -69,12 +74,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderName, HeaderValue, Response};
+use http::{HeaderName, HeaderValue, Method, Response, Version};
 
 pub(crate) use self::details::Violation;
 pub(crate) use self::timeout::deadline;
 
-use crate::head::RequestHead;
+use crate::head::{RequestHead, trimmed};
 
 /// The code with which gRPC clients are told that a limit is exceeded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,28 +113,48 @@ impl From<GrpcStatus> for Code {
 }
 
 /// What a request speaks, and so how it is answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Http,
     Grpc,
     /// With the content type to answer with.
-    GrpcWeb(HeaderValue),
+    GrpcWeb(&'static str),
 }
 
+/// The media types of gRPC-Web that are answered as they are (PROTOCOL-WEB). A text with another format than `proto` is
+/// none.
+const WEB: [&str; 6] = [
+    "application/grpc-web",
+    "application/grpc-web+proto",
+    "application/grpc-web+json",
+    "application/grpc-web+thrift",
+    "application/grpc-web-text",
+    "application/grpc-web-text+proto",
+];
+
 impl Protocol {
-    /// By the media type. Its parameters mean nothing here, and case does not matter (RFC 9110, section
-    /// 8.3.1).
+    /// By what no client of another kind sends: the method, the version and the media type. The parameters of the media
+    /// type mean nothing here, and case does not matter (RFC 9110, section 8.3.1).
     pub(crate) fn of(head: &RequestHead<'_>) -> Self {
-        let Some(content_type) = head.headers().get(CONTENT_TYPE) else { return Self::Http };
-        let media_type = content_type.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-        let Some(subtype) = strip_prefix(media_type, "application/grpc") else { return Self::Http };
-        let web = strip_prefix(subtype, "-web").map(|web| strip_prefix(web, "-text").unwrap_or(web));
-        if !matches!(web.unwrap_or(subtype), [] | [b'+', ..]) {
+        if *head.method() != Method::POST {
             return Self::Http;
         }
-        match web {
-            None => Self::Grpc,
-            Some(_) => HeaderValue::from_bytes(media_type).map_or(Self::Http, Self::GrpcWeb),
+        let mut lines = head.headers().get_all(CONTENT_TYPE).iter();
+        let (Some(content_type), None) = (lines.next(), lines.next()) else { return Self::Http };
+        let media_type = trimmed(content_type).split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        let Some(subtype) = strip_prefix(media_type, "application/grpc") else { return Self::Http };
+        let web = strip_prefix(subtype, "-web");
+        let text = web.and_then(|web| strip_prefix(web, "-text"));
+        if !matches!(text.or(web).unwrap_or(subtype), [] | [b'+', ..]) {
+            return Self::Http;
+        }
+        let known = || WEB.into_iter().find(|known| media_type.eq_ignore_ascii_case(known.as_bytes()));
+        match (web, text) {
+            // gRPC needs trailers, and HTTP/1.1 clients do not get them.
+            (None, _) if head.version() < Version::HTTP_2 => Self::Http,
+            (None, _) => Self::Grpc,
+            (Some(_), None) => Self::GrpcWeb(known().unwrap_or(WEB[0])),
+            (Some(_), Some(_)) => Self::GrpcWeb(known().unwrap_or(WEB[4])),
         }
     }
 }
@@ -178,7 +203,7 @@ impl Refusal<'_> {
 
 fn content_type(protocol: Protocol) -> HeaderValue {
     match protocol {
-        Protocol::GrpcWeb(content_type) => content_type,
+        Protocol::GrpcWeb(content_type) => HeaderValue::from_static(content_type),
         Protocol::Grpc | Protocol::Http => HeaderValue::from_static("application/grpc"),
     }
 }
@@ -221,23 +246,49 @@ mod tests {
 
     use super::*;
 
+    fn protocol_of(method: Method, version: Version, content_types: &[&str]) -> Protocol {
+        let request = Request::builder().method(method).version(version);
+        let request = content_types.iter().fold(request, |request, value| request.header("Content-Type", *value));
+        Protocol::of(&RequestHead::from(&request.body(()).unwrap()))
+    }
+
     fn protocol(content_type: &str) -> Protocol {
-        let request = Request::builder().header("Content-Type", content_type).body(()).unwrap();
-        Protocol::of(&RequestHead::from(&request))
+        protocol_of(Method::POST, Version::HTTP_2, &[content_type])
+    }
+
+    #[test]
+    fn the_method_and_the_version_decide_too() {
+        let (grpc, web) = ("application/grpc", "application/grpc-web");
+        for version in [Version::HTTP_09, Version::HTTP_10, Version::HTTP_11] {
+            assert_eq!(protocol_of(Method::POST, version, &[grpc]), Protocol::Http);
+            assert_eq!(protocol_of(Method::POST, version, &[web]), Protocol::GrpcWeb(web));
+        }
+        for version in [Version::HTTP_2, Version::HTTP_3] {
+            assert_eq!(protocol_of(Method::POST, version, &[grpc]), Protocol::Grpc);
+            for method in [Method::GET, Method::OPTIONS, Method::PUT] {
+                assert_eq!(protocol_of(method.clone(), version, &[grpc]), Protocol::Http);
+                assert_eq!(protocol_of(method, version, &[web]), Protocol::Http);
+            }
+        }
+        assert_eq!(protocol_of(Method::POST, Version::HTTP_2, &[grpc, grpc]), Protocol::Http);
+        assert_eq!(protocol_of(Method::POST, Version::HTTP_2, &[]), Protocol::Http);
     }
 
     #[test]
     fn the_media_type_tells_the_protocol() {
-        for grpc in ["application/grpc", "application/grpc+proto", "Application/GRPC+json", "application/grpc ; a=b"] {
+        for grpc in ["application/grpc", "application/grpc+proto", "Application/GRPC+json", " application/grpc ; a=b"] {
             assert_eq!(protocol(grpc), Protocol::Grpc, "{grpc}");
         }
         for (web, echoed) in [
             ("application/grpc-web", "application/grpc-web"),
             ("application/grpc-web+proto; charset=utf-8", "application/grpc-web+proto"),
             ("application/grpc-web-text", "application/grpc-web-text"),
-            ("APPLICATION/gRPC-Web-Text+proto", "APPLICATION/gRPC-Web-Text+proto"),
+            ("APPLICATION/gRPC-Web-Text+proto", "application/grpc-web-text+proto"),
+            ("application/grpc-web+json", "application/grpc-web+json"),
+            ("application/grpc-web+<b>", "application/grpc-web"),
+            ("application/grpc-web-text+json", "application/grpc-web-text"),
         ] {
-            assert_eq!(protocol(web), Protocol::GrpcWeb(HeaderValue::from_static(echoed)), "{web}");
+            assert_eq!(protocol(web), Protocol::GrpcWeb(echoed), "{web}");
         }
         for http in [
             "",

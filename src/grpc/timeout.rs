@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use super::Protocol;
-use crate::head::RequestHead;
+use crate::head::{RequestHead, trimmed};
 
 /// How long the client of a gRPC request waits for the answer, from when it sent the request; `None` if
 /// that is not said, or not readably.
 pub(crate) fn deadline(head: &RequestHead<'_>) -> Option<Duration> {
     let mut lines = head.headers().get_all("grpc-timeout").iter();
     let (line, None) = (lines.next()?, lines.next()) else { return None };
-    let timeout = parse(line.as_bytes())?;
+    let timeout = parse(trimmed(line))?;
     (Protocol::of(head) != Protocol::Http).then_some(timeout)
 }
 
@@ -35,7 +35,7 @@ fn parse(timeout: &[u8]) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use http::Request;
+    use http::{Request, Version};
 
     use super::*;
 
@@ -61,12 +61,13 @@ mod tests {
     #[test]
     fn only_grpc_has_a_deadline_and_only_one() {
         let told = |content_type: &str, timeouts: &[&str]| {
-            let request = Request::builder().header("content-type", content_type);
+            let request = Request::post("/").version(Version::HTTP_2).header("content-type", content_type);
             let request = timeouts.iter().fold(request, |request, timeout| request.header("grpc-timeout", *timeout));
             deadline(&RequestHead::from(&request.body(()).unwrap()))
         };
         let second = Some(Duration::from_secs(1));
         assert_eq!(told("application/grpc", &["1S"]), second);
+        assert_eq!(told("application/grpc", &[" 1S\t"]), second);
         assert_eq!(told("application/grpc-web+proto", &["1S"]), second);
         assert_eq!(told("application/json", &["1S"]), None);
         assert_eq!(told("application/grpc", &[]), None);

@@ -72,6 +72,7 @@
 //!   up.
 //! - **gRPC by request**: one layer serves HTTP and gRPC, told apart by what is asked, and not by the type of the body.
 //! - **Nothing is logged per refusal.** With its feature `tracing`, there was a line for each.
-//! - **CORS preflights pass uncounted**, unless [you say otherwise](crate::RateLimitLayer::counting_preflights).
+//! - **CORS preflights count** where they arrive, unless [you exempt them](crate::RateLimitLayer::exempting_preflights).
+//!   With the CORS layer outside, they do not arrive.
 //! - **Several limits** go into one layer, and a request is charged to all or to none; stacked `GovernorLayer`s charge
 //!   each for itself.

@@ -1,8 +1,8 @@
 //! gRPC.
 //!
 //! **You want** gRPC clients to be limited, and to retry when they should. The same layer does it. It looks at each
-//! request: what comes with `application/grpc` or `application/grpc-web` is answered in gRPC, everything else in HTTP.
-//! One port, one route and one budget may serve all three.
+//! request: a `POST` of `application/grpc` over HTTP/2, or of `application/grpc-web`, is answered in gRPC, everything else
+//! in HTTP. One port, one route and one budget may serve all three. The layer goes outside of `tonic_web::GrpcWebLayer`.
 //!
 //! ```no_run
 //! use tower_sluice::{Policy, Quota, RateLimitLayer, algorithm::TokenBucket, key::PeerIp};

@@ -127,6 +127,7 @@
 //! | a forwarding header was seen but not trusted | if your proxy sent it, trust its network; else nothing, it was forged |
 //! | a trusted proxy does not send the configured header, but another one | name that one in [`IpSource`](crate::key::IpSource) |
 //! | fewer elements than proxies | lower the count, or close the way past the proxies |
+//! | a rate limit layer is mounted around itself | mount it once: it charges each request twice, and only the first 1,000 requests of a layer are looked at |
 //! | the first 1,000 requests all had the same key | look at the key: it does not tell clients apart |
 //! | none of the first 1,000 requests had a matched route | put the layer inside of the router |
 //! | the CORS layer is inside of the rate limit | put it outside, or pages of other origins cannot read refusals |

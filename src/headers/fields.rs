@@ -97,6 +97,11 @@ impl RateLimitFields {
     ///
     /// `r` is what is left, and `t` the seconds for which it has to suffice: a client that spreads `r`
     /// requests over `t` seconds is not refused. After a refusal, `t` is `Retry-After`.
+    ///
+    /// Where a layer or a service further in has sent these fields, ours are appended to theirs. Of two policies of one name,
+    /// the one with less left is told, once. Fields in another syntax, such as that of [`draft07`](Self::draft07), cannot stand
+    /// in one list with ours: if they can be read and tell of more than all of ours, ours replace them, and otherwise ours
+    /// are left out.
     pub const fn draft11() -> Self {
         Self::of(Generation::Draft11)
     }

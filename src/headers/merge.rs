@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::decimal;
+use super::{RATELIMIT, RATELIMIT_POLICY, decimal};
 
 /// Sets a field; if it is there already, to what `merge` makes of all its lines.
 pub(super) fn insert_or(
@@ -22,24 +22,133 @@ pub(super) fn insert_first(fields: &mut HeaderMap, name: HeaderName, value: Head
     let _ = fields.try_insert(name, value);
 }
 
-/// Appends members to a field that is a list (RFC 9110, section 5.3): what is there stays in front, all
-/// in one line. Nothing is taken away, so that no limit looks wider than it is.
-pub(super) fn merge_member(fields: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
-    insert_or(fields, name, value, after_all);
+/// Adds draft-11's fields to those that are there. `state` is `None` if only the policies are told.
+///
+/// Members of other names stay, and ours follow. Of two members of one name, the one with less left stays, in both fields:
+/// theirs if it cannot be read. Fields in another syntax, such as that of draft-07, cannot stand in one list with ours: if
+/// they can be read and tell of more than all of ours, ours replace them, and otherwise ours are left out. So no limit looks
+/// wider than it is.
+#[cold]
+pub(super) fn merge_draft11(fields: &mut HeaderMap, policy: &HeaderValue, state: Option<&HeaderValue>) {
+    let (theirs, ours) =
+        ([lines(fields, &RATELIMIT), lines(fields, &RATELIMIT_POLICY)], state.map(HeaderValue::as_bytes));
+    let ours = [ours.unwrap_or_default(), policy.as_bytes()].map(|list| members(list).unwrap_or_default());
+    let merged = match theirs.each_ref().map(|list| members(list)) {
+        [Some(states), Some(policies)] => merged([states, policies], ours).map(|members| joined(&members)),
+        _ => {
+            let least = ours[0].iter().filter_map(Member::left).min().and_then(|least| u32::try_from(least).ok());
+            if !least.is_some_and(|least| fields.contains_key(RATELIMIT) && !is_stricter(fields, &RATELIMIT, least)) {
+                return;
+            }
+            ours.map(|members| joined(&members))
+        }
+    };
+    for (name, list) in [RATELIMIT, RATELIMIT_POLICY].into_iter().zip(merged) {
+        // Nothing to add leaves the lines as they are.
+        let is_changed = state.is_some() || name == RATELIMIT_POLICY;
+        if let Some(value) = HeaderValue::from_bytes(&list).ok().filter(|value| is_changed && !value.is_empty()) {
+            insert_first(fields, name, value);
+        }
+    }
 }
 
-/// All lines of a field, and `value`, in one.
-#[cold]
-fn after_all(fields: &HeaderMap, name: &HeaderName, value: HeaderValue) -> HeaderValue {
-    let mut all = Vec::new();
-    let lines = fields.get_all(name).iter().chain([&value]).map(HeaderValue::as_bytes);
-    for line in lines.filter(|line| !line.is_empty()) {
-        if !all.is_empty() {
-            all.extend_from_slice(b", ");
+/// States and policies, each name once.
+fn merged<'a>(theirs: [Vec<Member<'a>>; 2], ours: [Vec<Member<'a>>; 2]) -> [Vec<Member<'a>>; 2] {
+    let ([mut states, mut policies], [our_states, our_policies]) = (theirs, ours);
+    let find = |members: &[Member<'_>], name| members.iter().position(|member| member.name == name);
+    let mut is_tighter = Vec::new();
+    for state in our_states {
+        match find(&states, state.name) {
+            None => states.push(state),
+            Some(at) if states[at].left() > state.left() => {
+                is_tighter.push(state.name);
+                states[at] = state;
+            }
+            Some(_) => {}
         }
-        all.extend_from_slice(line);
     }
-    HeaderValue::from_bytes(&all).unwrap_or(value)
+    for policy in our_policies {
+        match find(&policies, policy.name) {
+            None => policies.push(policy),
+            Some(at) if is_tighter.contains(&policy.name) => policies[at] = policy,
+            Some(_) => {}
+        }
+    }
+    [states, policies]
+}
+
+/// A member of a list: a String, with parameters (RFC 9651, section 3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Member<'a> {
+    /// With its quotation marks.
+    name: &'a [u8],
+    parameters: &'a [u8],
+}
+
+impl Member<'_> {
+    /// The parameter `r`, if it can be read.
+    fn left(&self) -> Option<u64> {
+        let mut parameters = self.parameters.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+        parameters.find_map(|parameter| decimal::parse(parameter.strip_prefix(b"r=")?))
+    }
+}
+
+/// The members of a list; `None` if anything in it is not a String with parameters.
+fn members(list: &[u8]) -> Option<Vec<Member<'_>>> {
+    let mut members = Vec::new();
+    let mut rest = list;
+    loop {
+        rest = rest.trim_ascii_start();
+        match rest {
+            [] => return Some(members),
+            [b',', after @ ..] => rest = after,
+            _ => {
+                let (name, after) = rest.split_at(string_end(rest)?);
+                let (parameters, after) = after.split_at(parameters_end(after)?);
+                let parameters = parameters.trim_ascii_end();
+                if !matches!(parameters, [] | [b';', ..]) {
+                    return None;
+                }
+                members.push(Member { name, parameters });
+                rest = after;
+            }
+        }
+    }
+}
+
+/// How long the String is at the start of `text`.
+fn string_end(text: &[u8]) -> Option<usize> {
+    let mut at = text.strip_prefix(b"\"").map(|_| 1)?;
+    loop {
+        match text.get(at)? {
+            b'"' => return Some(at + 1),
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+}
+
+/// How far it is to the comma behind parameters, or to the end.
+fn parameters_end(text: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        match text.get(at) {
+            None | Some(b',') => return Some(at),
+            Some(b'"') => at += string_end(&text[at..])?,
+            Some(_) => at += 1,
+        }
+    }
+}
+
+/// All lines of a field in one (RFC 9110, section 5.3).
+fn lines(fields: &HeaderMap, name: &HeaderName) -> Vec<u8> {
+    let lines: Vec<_> = fields.get_all(name).iter().map(HeaderValue::as_bytes).collect();
+    lines.join(&b',')
+}
+
+fn joined(members: &[Member<'_>]) -> Vec<u8> {
+    let members: Vec<_> = members.iter().map(|member| [member.name, member.parameters].concat()).collect();
+    members.join(b", ".as_slice())
 }
 
 /// Whether a field that is no list, and tells what remains, is there and must stay: it tells of less
@@ -53,37 +162,88 @@ pub(super) fn is_stricter(fields: &HeaderMap, name: &HeaderName, left: u32) -> b
 fn remaining_in(value: &[u8]) -> Option<u64> {
     let members = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
     let number = members.filter_map(|member| member.strip_prefix(b"remaining=")).next();
-    decimal::parse(number.unwrap_or(value))
+    decimal::parse(number.unwrap_or(value.trim_ascii()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::headers::RATELIMIT;
 
-    fn merged(lines: &[&'static str], ours: &'static str) -> Vec<String> {
+    /// The two fields after a merge, with `|` between their lines.
+    fn after(
+        states: &[&'static str],
+        policies: &[&'static str],
+        state: &'static str,
+        policy: &'static str,
+    ) -> [String; 2] {
         let mut fields = HeaderMap::new();
-        for line in lines {
-            fields.append(RATELIMIT, HeaderValue::from_static(line));
+        for (name, lines) in [(RATELIMIT, states), (RATELIMIT_POLICY, policies)] {
+            for line in lines {
+                fields.append(&name, HeaderValue::from_static(line));
+            }
         }
-        merge_member(&mut fields, RATELIMIT, HeaderValue::from_static(ours));
-        fields.get_all(RATELIMIT).iter().map(|line| line.to_str().unwrap().to_owned()).collect()
+        let state = Some(HeaderValue::from_static(state)).filter(|state| !state.is_empty());
+        merge_draft11(&mut fields, &HeaderValue::from_static(policy), state.as_ref());
+        [RATELIMIT, RATELIMIT_POLICY].map(|name| {
+            let lines: Vec<_> = fields.get_all(name).iter().map(|line| line.to_str().unwrap()).collect();
+            lines.join("|")
+        })
     }
 
     #[test]
-    fn what_is_there_stays_and_comes_first() {
-        assert_eq!(merged(&[], "\"a\";r=1"), ["\"a\";r=1"]);
-        assert_eq!(merged(&["\"b\";r=0;t=5"], "\"a\";r=1"), ["\"b\";r=0;t=5, \"a\";r=1"]);
-        let lines = ["\"b\";r=0", "\"c\";r=2,\"d\";r=3"];
-        assert_eq!(merged(&lines, "\"a\";r=1, \"e\";r=9"), ["\"b\";r=0, \"c\";r=2,\"d\";r=3, \"a\";r=1, \"e\";r=9"]);
-        assert_eq!(merged(&["", "\"b\";r=0"], "\"a\";r=1"), ["\"b\";r=0, \"a\";r=1"]);
+    fn members_that_are_there_stay_and_come_first() {
+        let merged = |lines: &[&'static str], ours| after(lines, &[], ours, "\"a\";q=9;w=1")[0].clone();
+        assert_eq!(merged(&[], "\"a\";r=1"), "\"a\";r=1");
+        assert_eq!(merged(&["\"b\";r=0;t=5"], "\"a\";r=1"), "\"b\";r=0;t=5, \"a\";r=1");
+        let lines = ["\"b\";r=0", "\"c\";r=2,\"d\"; r=3"];
+        assert_eq!(merged(&lines, "\"a\";r=1, \"e\";r=9"), "\"b\";r=0, \"c\";r=2, \"d\"; r=3, \"a\";r=1, \"e\";r=9");
+        assert_eq!(merged(&["", "\"b\";r=0, ,"], "\"a\";r=1"), "\"b\";r=0, \"a\";r=1");
+        assert_eq!(merged(&["\"a, \\\"b\";r=0;x=\"\\\",\""], "\"a\";r=1"), "\"a, \\\"b\";r=0;x=\"\\\",\", \"a\";r=1");
+        assert_eq!(after(&["\"b\";r=0", "\"c\";r=1"], &[], "", "\"a\";q=9"), ["\"b\";r=0|\"c\";r=1", "\"a\";q=9"]);
+    }
+
+    #[test]
+    fn of_one_name_the_tighter_member_stays_in_both_fields() {
+        let (theirs, ours) = (["\"a\";q=1;w=60"], "\"a\";q=9;w=60");
+        assert_eq!(after(&["\"a\";r=3;t=7"], &theirs, "\"a\";r=4;t=8", ours), ["\"a\";r=3;t=7", "\"a\";q=1;w=60"]);
+        assert_eq!(after(&["\"a\";r=4;t=7"], &theirs, "\"a\";r=4;t=8", ours), ["\"a\";r=4;t=7", "\"a\";q=1;w=60"]);
+        assert_eq!(after(&["\"a\";t=7;r=5"], &theirs, "\"a\";r=4;t=8", ours), ["\"a\";r=4;t=8", "\"a\";q=9;w=60"]);
+        assert_eq!(after(&["\"a\""], &theirs, "\"a\";r=0", ours), ["\"a\"", "\"a\";q=1;w=60"]);
+        assert_eq!(after(&[], &theirs, "", ours), ["", "\"a\";q=1;w=60"]);
+        assert_eq!(
+            after(&["\"b\";r=9, \"a\";r=5"], &["\"b\";q=9, \"a\";q=5"], "\"c\";r=1, \"a\";r=2", "\"c\";q=1, \"a\";q=2"),
+            ["\"b\";r=9, \"a\";r=2, \"c\";r=1", "\"b\";q=9, \"a\";q=2, \"c\";q=1"]
+        );
+    }
+
+    #[test]
+    fn another_syntax_is_not_mixed_with_ours() {
+        let (policies, policy) = (["100;w=60"], "\"a\";q=9;w=60");
+        let drafts_07 = |state| after(&[state], &policies, "\"b\";r=6, \"a\";r=4;t=8", policy);
+        for stays in
+            ["limit=100, remaining=4, reset=5", "remaining=0", "limit=100", "many", "\"a\";r=1 x", "\"a", "a;r=1"]
+        {
+            assert_eq!(drafts_07(stays), [stays, "100;w=60"], "{stays}");
+        }
+        let replaced = ["\"b\";r=6, \"a\";r=4;t=8", "\"a\";q=9;w=60"];
+        assert_eq!(drafts_07("limit=100, remaining=5, reset=5"), replaced);
+        assert_eq!(
+            after(&["limit=100", "remaining=5"], &policies, "\"a\";r=4", policy),
+            ["limit=100|remaining=5", "100;w=60"]
+        );
+        assert_eq!(after(&[], &policies, "\"a\";r=4", policy), ["", "100;w=60"]);
+        assert_eq!(after(&["limit=100, remaining=5"], &[], "", policy), ["limit=100, remaining=5", ""]);
     }
 
     #[test]
     fn what_is_not_ascii_stays_as_well() {
         let mut fields = HeaderMap::new();
         fields.insert(RATELIMIT, HeaderValue::from_bytes(b"\"\xff\";r=0").unwrap());
-        merge_member(&mut fields, RATELIMIT, HeaderValue::from_static("\"a\";r=1"));
+        merge_draft11(
+            &mut fields,
+            &HeaderValue::from_static("\"a\";q=1"),
+            Some(&HeaderValue::from_static("\"a\";r=1")),
+        );
         assert_eq!(fields[RATELIMIT].as_bytes(), b"\"\xff\";r=0, \"a\";r=1");
     }
 

@@ -41,8 +41,8 @@ pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-poli
 /// The fields that scripts in a browser may read only if the server says so: for
 /// `Access-Control-Expose-Headers`. The last four are those of gRPC-Web.
 ///
-/// The CORS layer goes *outside* of the rate limit, so that refusals have its fields, too; a refusal
-/// without them is a network error to a script, and tells it nothing.
+/// The CORS layer goes *outside* of the rate limit, so that rejections have its fields, too (one without them is a network
+/// error to a script, and tells it nothing), and so that it answers preflights before they are counted.
 ///
 /// ```
 /// use tower::ServiceBuilder;

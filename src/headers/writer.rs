@@ -11,7 +11,7 @@ use super::draft11;
 use super::fields::{Generation, LegacyFields, Partition, RateLimitFields, Tell};
 use super::legacy;
 use super::measure::{Level, Measure};
-use super::merge::{insert_first, merge_member};
+use super::merge::{insert_first, merge_draft11};
 use super::partition::{Mark, is_publicly_cacheable, secret_of_process};
 use super::{RATELIMIT, RATELIMIT_POLICY};
 use crate::decision::Decision;
@@ -114,12 +114,15 @@ fn write_draft11(status: StatusCode, fields: &mut HeaderMap, policy: HeaderValue
     if status.is_informational() {
         return;
     }
-    // An empty map need not be looked through: finding the place for a name is half of the work.
-    let insert = if fields.is_empty() { insert_first } else { merge_member };
-    insert(fields, RATELIMIT_POLICY, policy);
     // A client might wait before it follows to `Location`.
-    if !(status.is_redirection() && state.is_exhausted) {
-        insert(fields, RATELIMIT, state.value);
+    let state = (!(status.is_redirection() && state.is_exhausted)).then_some(state.value);
+    // An empty map need not be looked through: finding the place for a name is half of the work.
+    if !fields.is_empty() && (fields.contains_key(RATELIMIT_POLICY) || fields.contains_key(RATELIMIT)) {
+        return merge_draft11(fields, &policy, state.as_ref());
+    }
+    insert_first(fields, RATELIMIT_POLICY, policy);
+    if let Some(state) = state {
+        insert_first(fields, RATELIMIT, state);
     }
 }
 

@@ -21,8 +21,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
-use http::{Method, Response};
+use http::Response;
 
 use self::bid::{Bid, Bids};
 use self::charging::Charging;
@@ -33,6 +32,7 @@ use crate::head::RequestHead;
 use crate::headers::{Reading, Writer};
 use crate::meter::Fate;
 use crate::policy::{Choices, Policy};
+use crate::preflight::Exemption;
 use crate::rejection::Rejection;
 use crate::responder::Responder;
 use crate::time;
@@ -50,8 +50,8 @@ pub(crate) struct Shared {
     pub(crate) tells_verdict: bool,
     /// Whether responses tell how long their requests waited.
     pub(crate) tells_timing: bool,
-    /// Whether the preflights of CORS count like other requests.
-    pub(crate) counts_preflights: bool,
+    /// Which preflights of CORS pass uncounted, if any.
+    pub(crate) exemption: Option<Arc<Exemption>>,
 }
 
 impl Shared {
@@ -117,8 +117,8 @@ pub(crate) enum Judgement {
 }
 
 #[inline]
-pub(crate) fn judge(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Judgement {
-    if !shared.counts_preflights && is_preflight(head) {
+pub(crate) fn judge(shared: &Arc<Shared>, head: &RequestHead<'_>, has_no_body: impl FnOnce() -> bool) -> Judgement {
+    if shared.exemption.as_ref().is_some_and(|exemption| exemption.exempts(&shared.policies, head, has_no_body)) {
         shared.policies.iter().for_each(|policy| policy.note(Fate::Skipped, None, None));
         return Judgement::Decided(Ok(Told::default()));
     }
@@ -126,15 +126,6 @@ pub(crate) fn judge(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Judgement {
         [policy] if !policy.is_shadow() => judge_by_one(shared, policy, head),
         _ => judge_by_all(shared, head),
     }
-}
-
-/// Whether a browser asks if it may ask (Fetch, "CORS-preflight request"). It does so without credentials, and takes
-/// a refusal for a broken network.
-#[inline]
-fn is_preflight(head: &RequestHead<'_>) -> bool {
-    *head.method() == Method::OPTIONS
-        && head.headers().contains_key(ORIGIN)
-        && head.headers().contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
 /// By the only policy, as in most layers: there is nothing to foresee, and nothing to give back.

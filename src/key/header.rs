@@ -1,17 +1,18 @@
 use http::HeaderName;
 
 use super::{KeyError, KeyExtractor};
-use crate::head::RequestHead;
+use crate::head::{RequestHead, trimmed};
 use crate::partition::PartitionKey;
 
-/// The value of a header field, byte for byte: an API key, a tenant.
+/// The value of a header field: an API key, a tenant. White space around the value is no part of it (RFC 9110, section
+/// 5.5); otherwise values are compared byte for byte.
 ///
 /// Whoever can choose the value can choose the budget. Use it for values that were checked
 /// (authenticate first), or beside a policy by address.
 ///
 /// Values of any length serve: of those above 256 bytes, a hash is the key (see [`PartitionKey`]).
 ///
-/// A field that is absent or empty is missing; one that comes in several lines is
+/// A field that is absent or blank is missing; one that comes in several lines is
 /// [ambiguous](KeyError::Ambiguous), and refused.
 ///
 /// ```
@@ -58,8 +59,10 @@ impl KeyExtractor for HeaderKey {
         let mut lines = head.headers().get_all(&self.name).iter();
         match (lines.next(), lines.next()) {
             (Some(_), Some(_)) => Err(KeyError::Ambiguous { what: self.what() }),
-            (Some(value), None) if !value.is_empty() => Ok(value.as_bytes().into()),
-            _ => Err(KeyError::Missing { what: self.what() }),
+            (value, _) => match value.map(trimmed) {
+                None | Some([]) => Err(KeyError::Missing { what: self.what() }),
+                Some(value) => Ok(value.into()),
+            },
         }
     }
 }

@@ -24,7 +24,8 @@ use crate::partition::PartitionKey;
 ///
 /// An IPv6 client usually owns a whole /64 and can send from any of its addresses, so that is what
 /// a key stands for, unless [set otherwise](Self::with_ipv6_prefix). IPv4 addresses are keys of their own, also
-/// in their IPv6 spellings (IPv4-mapped, NAT64 `64:ff9b::/96`, 6to4 `2002::/16`).
+/// in their IPv6 spellings (IPv4-mapped, NAT64 `64:ff9b::/96`, 6to4 `2002::/16`). Addresses of a local NAT64
+/// (`64:ff9b:1::/48`, RFC 8215) stand for one IPv4 address each, wherever in them it is, and are keys of their own, too.
 ///
 /// # Tiers
 ///
@@ -121,14 +122,16 @@ pub struct IpNetwork {
 }
 
 impl IpNetwork {
-    /// The network of `ip`: the address itself for IPv4 in any spelling, else `ipv6_prefix` bits of
-    /// it.
+    /// The network of `ip`: the address itself for IPv4 in any spelling, and within the local NAT64 prefix; else
+    /// `ipv6_prefix` bits of it.
     #[must_use]
     pub fn of(ip: IpAddr, ipv6_prefix: u8) -> Self {
         match ip.to_canonical() {
             IpAddr::V4(ip) => Self { base: ip.into(), prefix: 32 },
             IpAddr::V6(ip) => match embedded_ipv4(ip) {
                 Some(ip) => Self { base: ip.into(), prefix: 32 },
+                // One client each: the operator has put its IPv4 address into one of five places (RFC 6052, section 2.2).
+                None if ip.to_bits() >> 80 == LOCAL_NAT64 => Self { base: ip.into(), prefix: 128 },
                 None => {
                     let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix.min(128))).unwrap_or(0);
                     Self { base: Ipv6Addr::from_bits(ip.to_bits() & mask).into(), prefix: ipv6_prefix.min(128) }
@@ -137,6 +140,9 @@ impl IpNetwork {
         }
     }
 }
+
+/// The first 48 bits of `64:ff9b:1::/48` (RFC 8215).
+const LOCAL_NAT64: u128 = 0x0064_ff9b_0001;
 
 /// The IPv4 address of a NAT64 (RFC 6052, 64:ff9b::/96) or 6to4 (RFC 3056, 2002::/16) address.
 ///

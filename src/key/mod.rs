@@ -5,7 +5,7 @@
 //! | [`Global`] | layer | never |
 //! | [`PeerIp`] | address of the connected socket | never; a server that does not say is a [misconfiguration](KeyError::Misconfigured) |
 //! | [`ClientIp`] | address of the client behind trusted proxies | as configured |
-//! | [`HeaderKey`] | value of a header, such as an API key | the header is absent or empty |
+//! | [`HeaderKey`] | value of a header, such as an API key | the header is absent or blank |
 //! | [`ExtensionKey`] | typed request extension, such as the authenticated user | the extension is absent |
 //! | [`PathKey`] | route or path | never |
 //! | a tuple of these | combination | any part is |
@@ -13,8 +13,9 @@
 //!
 //! # Spellings
 //!
-//! Keys are compared byte for byte: nothing is put into lower case, trimmed or normalised behind your back. Key on
-//! what an identity resolves to (the number of the account) rather than on what was typed; where there is only the
+//! Keys are compared byte for byte: nothing is put into lower case or normalised behind your back. Only the white space
+//! around the value of a header is left out, which is no part of the value (RFC 9110, section 5.5); a [`key_fn`] that reads
+//! a header has to do that itself, since over HTTP/2 it is still there. Key on what an identity resolves to (the number of the account) rather than on what was typed; where there is only the
 //! latter, `nfkc_casefold_trim` (crate feature `unicode`) makes its spellings one.
 
 mod client_ip;

@@ -147,7 +147,7 @@ impl Lines {
             waiting: 0,
             waiting_at: Vec::new(),
             history: History::default(),
-            keys: Keys::default(),
+            keys: Keys::new(),
         }
     }
 

@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
 #[cfg(feature = "redis")]
 use super::redis::NodeHealth;
 
@@ -31,4 +33,10 @@ pub struct TableStats {
     pub turned_away: u64,
     /// Tells the table from others of this process, so that counts of several are added up. Zero if that is not known.
     pub(crate) number: u64,
+}
+
+/// A number for a table that no other of this process has. Not zero: that is for tables of others.
+pub(crate) fn next_table_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }

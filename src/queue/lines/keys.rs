@@ -5,17 +5,24 @@ use std::time::Duration;
 
 use super::{Line, LineId, Lines};
 use crate::decision::Decision;
-use crate::store::{TableStats, WhenFull};
+use crate::store::{TableStats, WhenFull, next_table_number};
 use crate::time::Timestamp;
 
 /// What was lost for want of room.
-#[derive(Default)]
 pub(super) struct Keys {
+    /// No other table's.
+    number: u64,
     /// How many of the lines are shared by keys that have none of their own.
     shared: usize,
     evicted: u64,
     turned_away: u64,
     has_warned: bool,
+}
+
+impl Keys {
+    pub(super) fn new() -> Self {
+        Self { number: next_table_number(), shared: 0, evicted: 0, turned_away: 0, has_warned: false }
+    }
 }
 
 /// How many lines the keys share that have none of their own.
@@ -176,6 +183,7 @@ impl Lines {
             live: self.own_lines().saturating_sub(paid) as u64,
             evicted_live: self.keys.evicted,
             turned_away: self.keys.turned_away,
+            number: self.keys.number,
         }
     }
 }

@@ -1,5 +1,4 @@
-use std::sync::atomic;
-
+use crate::store::stats::next_table_number;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::telemetry;
 
@@ -27,13 +26,10 @@ const SAMPLE: u64 = 64;
 /// An average over so many of those.
 const WEIGHT: u32 = 32;
 
-/// Not zero: that is for tables of others.
-static NEXT_NUMBER: atomic::AtomicU64 = atomic::AtomicU64::new(1);
-
 impl Pressure {
     pub(super) fn new() -> Self {
         Self {
-            number: NEXT_NUMBER.fetch_add(1, atomic::Ordering::Relaxed),
+            number: next_table_number(),
             evicted: AtomicU64::new(0),
             turned_away: AtomicU64::new(0),
             load: AtomicU32::new(0),
