@@ -553,3 +553,61 @@ fn a_queue_that_redis_cannot_keep_is_refused_at_once() {
     let redis = Redis::open("redis://127.0.0.1:1").unwrap();
     let _queue = RedisQueue::new(&redis, "test", Quota::new(1, HOUR * 24 * 365 * 100).unwrap());
 }
+
+/// Fifteen clients per second come, and leave after 0.3 s, at a line of ten per second: more than leave it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_come_and_go_do_not_starve_one_that_waits() {
+    let server = RedisServer::start();
+    let line = || RedisQueue::new(&redis(&server), "test", Quota::per_second(10)).capacity(20).max_wait(2 * SECOND);
+    let (crowd, patient) = (Arc::new(line()), line());
+    for queue in [&*crowd, &patient] {
+        let _ = take(queue, "another").await;
+    }
+    let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let over = Arc::clone(&is_over);
+    let crowding = tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(SECOND / 15);
+        while !over.load(std::sync::atomic::Ordering::Relaxed) {
+            ticks.tick().await;
+            let queue = Arc::clone(&crowd);
+            tokio::spawn(async move {
+                let _ = tokio::time::timeout(SECOND * 3 / 10, queue.check(&key("a"), 1).decided()).await;
+            });
+        }
+    });
+    // Until a line without usable holes would be full: it grows by five per second.
+    tokio::time::sleep(6 * SECOND).await;
+    let (mut served, mut waits) = (0, Vec::new());
+    for _ in 0..9 {
+        let began = Instant::now();
+        served += usize::from(ask(&patient, "a").await.is_allowed());
+        waits.push(began.elapsed());
+        tokio::time::sleep(SECOND / 5).await;
+    }
+    is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    crowding.await.unwrap();
+    println!("{served} of 9 were served: {waits:?}");
+    assert_eq!(served, 9, "{waits:?}");
+}
+
+#[tokio::test]
+async fn a_queue_that_is_closed_gives_all_its_places_back() {
+    let server = RedisServer::start();
+    let [queue, elsewhere] = [0, 1].map(|_| queue(&server, Quota::per_hour(1)).capacity(50));
+    let _ = take(&queue, "a").await;
+    let waiters: Vec<_> = (0..39).map(|_| tokio::spawn(queue.check(&key("a"), 1).decided())).collect();
+    until("all have places", async || left(&elsewhere, "a").await == 11).await;
+    queue.close();
+    for waiter in waiters {
+        assert!(waiter.await.unwrap().is_err());
+    }
+    let mut returned = 0;
+    for _ in 0..100 {
+        returned = left(&elsewhere, "a").await - 11;
+        if returned == 39 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("{returned} of 39 places were given back");
+}
