@@ -6,6 +6,8 @@
 //! asked of it (a full one, or a replica, answers every `PING`); where calls are rare, each of them is a probe, and the
 //! first after the recovery succeeds; and nobody asks a server for whom there is no work.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::jitter;
@@ -29,6 +31,8 @@ pub(super) struct Breaker {
     row: Failures,
     /// When the first failure of the last wave was noticed.
     wave: Option<Instant>,
+    /// For a probe. One that takes longer is on a runtime that stands still, and another call may try.
+    patience: Duration,
     window: Window,
 }
 
@@ -49,6 +53,7 @@ enum State {
     /// One probe is under way.
     HalfOpen {
         probes: u32,
+        until: Instant,
     },
 }
 
@@ -74,8 +79,16 @@ pub(super) struct Leave {
 }
 
 impl Breaker {
-    pub(super) fn new(now: Instant) -> Self {
-        Self { state: State::Closed, epoch: 0, row: Failures::default(), wave: None, window: Window::new(now) }
+    /// For calls that take no longer than `timeout`.
+    pub(super) fn new(now: Instant, timeout: Duration) -> Self {
+        Self {
+            state: State::Closed,
+            epoch: 0,
+            row: Failures::default(),
+            wave: None,
+            patience: timeout.saturating_mul(2),
+            window: Window::new(now),
+        }
     }
 
     /// Asks for leave to make a call. It is counted now: calls that hang must not look like calls that were not made.
@@ -85,7 +98,9 @@ impl Breaker {
                 let calls = &mut self.window.at(now).calls;
                 *calls = calls.saturating_add(requests);
             }
-            State::Open { probes, retry_at } if retry_at <= now => self.change(State::HalfOpen { probes }),
+            State::Open { probes, retry_at: at } | State::HalfOpen { probes, until: at } if at <= now => {
+                self.change(State::HalfOpen { probes, until: now + self.patience });
+            }
             State::Open { .. } | State::HalfOpen { .. } => return None,
         }
         Some(Leave { epoch: self.epoch, began: now, requests })
@@ -95,8 +110,7 @@ impl Breaker {
     pub(super) fn is_barred(&self, now: Instant) -> bool {
         match self.state {
             State::Closed => false,
-            State::Open { retry_at, .. } => now < retry_at,
-            State::HalfOpen { .. } => true,
+            State::Open { retry_at: at, .. } | State::HalfOpen { until: at, .. } => now < at,
         }
     }
 
@@ -125,7 +139,7 @@ impl Breaker {
             return false;
         }
         match self.state {
-            State::HalfOpen { probes } => {
+            State::HalfOpen { probes, .. } => {
                 let probes = probes.saturating_add(1);
                 self.change(State::Open { probes, retry_at: now + jitter::pause(probes) });
                 false
@@ -150,7 +164,7 @@ impl Breaker {
 
     /// Nothing is known of what came of the call, which says nothing of the node; but the next one may try.
     pub(super) fn abandoned(&mut self, leave: &Leave, now: Instant) {
-        if let State::HalfOpen { probes } = self.state {
+        if let State::HalfOpen { probes, .. } = self.state {
             if leave.epoch == self.epoch {
                 self.change(State::Open { probes, retry_at: now + jitter::pause(probes) });
             }
@@ -232,9 +246,9 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+
+    const TIMEOUT: Duration = Duration::from_millis(50);
 
     /// How long a node that has recovered may go unasked: the longest pause.
     const SLOWEST: Duration = Duration::from_secs(5);
@@ -250,7 +264,7 @@ mod tests {
     }
 
     fn opened(now: Instant) -> Breaker {
-        let mut breaker = Breaker::new(now);
+        let mut breaker = Breaker::new(now, TIMEOUT);
         let opens = [(); CONSECUTIVE as usize].map(|()| fails(&mut breaker, now));
         assert_eq!(opens, [false, false, false, false, true]);
         breaker
@@ -268,7 +282,7 @@ mod tests {
     #[test]
     fn a_success_between_failures_keeps_it_closed() {
         let now = Instant::now();
-        let mut breaker = Breaker::new(now);
+        let mut breaker = Breaker::new(now, TIMEOUT);
         // One in three fails, four of them in a row at most: never half of them.
         for round in 0..1_000_u64 {
             let now = now + Duration::from_millis(round * 10);
@@ -282,7 +296,7 @@ mod tests {
     fn half_of_twenty_in_ten_seconds_open_it() {
         let start = Instant::now();
         for (gap, opens_at) in [(Duration::from_millis(100), Some(19)), (Duration::from_millis(600), None)] {
-            let mut breaker = Breaker::new(start);
+            let mut breaker = Breaker::new(start, TIMEOUT);
             let opened = (0..60).find(|round| {
                 let now = start + gap * *round;
                 if round % 2 == 0 { succeeds(&mut breaker, now) } else { fails(&mut breaker, now) }
@@ -294,7 +308,7 @@ mod tests {
     #[test]
     fn calls_that_hang_count_from_their_start() {
         let now = Instant::now();
-        let mut breaker = Breaker::new(now);
+        let mut breaker = Breaker::new(now, TIMEOUT);
         let hanging: Vec<_> = (0..16).map(|_| breaker.enter(now, 1).unwrap()).collect();
         for _ in 0..4 {
             assert!(!fails(&mut breaker, now));
@@ -312,7 +326,7 @@ mod tests {
     fn one_wave_of_failures_does_not_open_it_and_a_second_does() {
         let now = Instant::now();
         let timeout = Duration::from_millis(50);
-        let mut breaker = Breaker::new(now);
+        let mut breaker = Breaker::new(now, TIMEOUT);
         let late: Vec<_> = (0..100).map(|number| breaker.enter(now + timeout * number / 120, 1).unwrap()).collect();
         for (leave, number) in late.iter().zip(0..) {
             assert!(!breaker.failed(leave, now + timeout * number / 120 + timeout), "all had begun before one failed");
@@ -324,7 +338,7 @@ mod tests {
     #[test]
     fn a_call_that_many_share_fails_for_all_of_them() {
         let now = Instant::now();
-        let mut breaker = Breaker::new(now);
+        let mut breaker = Breaker::new(now, TIMEOUT);
         assert!(!fails(&mut breaker, now));
         let shared = breaker.enter(now, 4).unwrap();
         assert!(breaker.failed(&shared, now));
@@ -337,7 +351,7 @@ mod tests {
         let later = now + SLOWEST;
         let probe = breaker.enter(later, 1).expect("a probe");
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
-        assert!(breaker.enter(later, 1).is_none() && breaker.enter(later + SLOWEST, 1).is_none());
+        assert!(breaker.enter(later, 1).is_none() && breaker.enter(later + TIMEOUT, 1).is_none());
         assert!(breaker.succeeded(&probe));
         assert_eq!(breaker.state(), BreakerState::Closed);
         assert!(!breaker.succeeded(&probe), "only once");
@@ -358,7 +372,7 @@ mod tests {
     #[test]
     fn the_past_says_nothing_after_a_change() {
         let now = Instant::now();
-        let mut breaker = Breaker::new(now);
+        let mut breaker = Breaker::new(now, TIMEOUT);
         let old: Vec<_> = (0..20).map(|_| breaker.enter(now, 1).unwrap()).collect();
         let opens: Vec<_> = old.iter().take(5).map(|leave| breaker.failed(leave, now)).collect();
         assert_eq!(opens.last(), Some(&true));
@@ -375,6 +389,20 @@ mod tests {
         let probe = breaker.enter(now + SLOWEST, 1).unwrap();
         breaker.abandoned(&probe, now + SLOWEST);
         assert!(succeeds(&mut breaker, now + SLOWEST * 2));
+    }
+
+    #[test]
+    fn a_probe_that_is_never_heard_of_makes_room_for_another() {
+        let now = Instant::now();
+        let mut breaker = opened(now);
+        let probe = breaker.enter(now + SLOWEST, 1).unwrap();
+        assert!(breaker.is_barred(now + SLOWEST + TIMEOUT));
+        let later = now + SLOWEST + TIMEOUT * 2;
+        assert!(!breaker.is_barred(later));
+        let next = breaker.enter(later, 1).unwrap();
+        assert!(!breaker.failed(&probe, later), "it says nothing any more");
+        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+        assert!(breaker.succeeded(&next));
     }
 
     #[test]

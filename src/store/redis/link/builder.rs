@@ -57,8 +57,8 @@ impl RedisBuilder {
         self
     }
 
-    /// How many calls to one server may be under way at a time, 1 at the least; 4,096 by default: about as
-    /// many as a server answers within the timeout. More wait for one of them to end, for half of the time that their
+    /// How many calls of one Tokio runtime to one server may be under way at a time, 1 at the least; 4,096 by default: about
+    /// as many as a server answers within the timeout. More wait for one of them to end, for half of the time that their
     /// decision has left, and fail then.
     pub const fn max_in_flight(mut self, calls: usize) -> Self {
         self.max_in_flight = if calls == 0 { 1 } else { calls };

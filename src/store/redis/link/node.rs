@@ -25,7 +25,7 @@ pub(super) struct Terms {
     pub(super) timeout: Duration,
     /// For a connection, which may be made in the background.
     pub(super) connect_timeout: Duration,
-    /// Calls to one node.
+    /// Calls of one runtime to one node.
     pub(super) max_in_flight: usize,
     /// Whether somebody has looked for what may evict our keys.
     pub(super) looked: AtomicBool,
@@ -40,26 +40,27 @@ pub(super) struct Node {
     server: ConnectionInfo,
     client: Client,
     pub(super) terms: Arc<Terms>,
-    /// As many as may be under way.
-    pub(super) slots: Semaphore,
     state: Mutex<State>,
 }
 
 pub(super) struct State {
     pub(super) breaker: Breaker,
     pub(super) in_flight: usize,
-    /// Calls that were given up, whose answers are awaited for the breaker's sake.
-    pub(super) watched: usize,
     locals: Vec<Local>,
     /// How many connections there have been.
     connections: u64,
 }
 
-/// What a runtime has of a node.
-struct Local {
+/// What a runtime has of a node. Nothing that a call holds is shared between runtimes, or one that is blocked could hold all
+/// of it.
+pub(super) struct Local {
     runtime: Id,
     live: Option<Live>,
     connecting: Arc<Alone>,
+    /// One for each call that may be under way.
+    pub(super) slots: Arc<Semaphore>,
+    /// One for each call that was given up, whose answer is awaited for the breaker's sake.
+    pub(super) watches: Arc<Semaphore>,
 }
 
 struct Live {
@@ -90,20 +91,21 @@ pub(super) enum Answer {
     TryAgain,
 }
 
+/// As many abandoned calls of a node are watched at a time. More of them say nothing new.
+const WATCHED: usize = 64;
+
 impl Node {
     pub(super) fn new(server: ConnectionInfo, terms: Arc<Terms>) -> Result<Arc<Self>, Fault> {
         let address = server.addr().to_string().into();
         let client =
             Client::open(server.clone()).map_err(|error| Fault::new(Reason::Misconfigured, error.to_string()))?;
         let state = State {
-            breaker: Breaker::new(Instant::now()),
+            breaker: Breaker::new(Instant::now(), terms.timeout),
             in_flight: 0,
-            watched: 0,
             locals: Vec::new(),
             connections: 0,
         };
-        let slots = Semaphore::new(terms.max_in_flight.min(Semaphore::MAX_PERMITS));
-        Ok(Arc::new(Self { address, server, client, terms, slots, state: Mutex::new(state) }))
+        Ok(Arc::new(Self { address, server, client, terms, state: Mutex::new(state) }))
     }
 
     pub(super) fn address(&self) -> &Arc<str> {
@@ -186,7 +188,7 @@ impl Node {
 
     pub(super) async fn connect(self: &Arc<Self>, deadline: Instant) -> Result<Borrowed, Fault> {
         let runtime = Handle::try_current().map_err(|_| Reason::NoRuntime)?.id();
-        let connecting = Arc::clone(&self.lock().local(runtime).connecting);
+        let connecting = Arc::clone(&self.lock().local(runtime, &self.terms).connecting);
         let work = || {
             let node = self.clone();
             Ok(Box::pin(node.make_connection(runtime)) as Work)
@@ -214,7 +216,7 @@ impl Node {
             let mut state = self.lock();
             state.connections += 1;
             let number = state.connections;
-            state.local(runtime).live = Some(Live { connection, alive, idle: Vec::new(), number });
+            state.local(runtime, &self.terms).live = Some(Live { connection, alive, idle: Vec::new(), number });
             state.breaker.connected(now);
         }
         if !self.terms.looked.swap(true, Ordering::Relaxed) {
@@ -266,11 +268,13 @@ impl State {
         self.locals.iter_mut().any(Local::is_alive)
     }
 
-    fn local(&mut self, runtime: Id) -> &mut Local {
+    pub(super) fn local(&mut self, runtime: Id, terms: &Terms) -> &mut Local {
         let index = self.locals.iter().position(|local| local.runtime == runtime).unwrap_or_else(|| {
             // Of runtimes that are gone, nothing is left that is alive or under way.
-            self.locals.retain_mut(|local| local.is_alive() || Arc::strong_count(&local.connecting) > 1);
-            self.locals.push(Local { runtime, live: None, connecting: Arc::default() });
+            self.locals.retain_mut(|local| local.is_alive() || local.is_busy());
+            let slots = Arc::new(Semaphore::new(terms.max_in_flight.min(Semaphore::MAX_PERMITS)));
+            let (connecting, watches) = (Arc::default(), Arc::new(Semaphore::new(WATCHED)));
+            self.locals.push(Local { runtime, live: None, connecting, slots, watches });
             self.locals.len() - 1
         });
         &mut self.locals[index]
@@ -306,6 +310,10 @@ impl State {
 }
 
 impl Local {
+    fn is_busy(&self) -> bool {
+        Arc::strong_count(&self.connecting) + Arc::strong_count(&self.slots) + Arc::strong_count(&self.watches) > 3
+    }
+
     fn is_alive(&mut self) -> bool {
         if self.live.as_ref().is_some_and(|live| !live.alive.load(Ordering::Acquire)) {
             self.live = None;

@@ -6,15 +6,12 @@ use std::sync::Arc;
 
 use ::redis::{Cmd, Value};
 use tokio::runtime::Handle;
-use tokio::sync::SemaphorePermit;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use super::breaker::Leave;
 use super::fault::{Fault, Reason};
 use super::node::{Borrowed, Node, Times, send};
-
-/// As many abandoned calls of a node are watched at a time. More of them say nothing new.
-const WATCHED: usize = 64;
 
 /// What is known of a call at its end.
 #[derive(Clone, Copy)]
@@ -45,7 +42,7 @@ type Answer = Pin<Box<dyn Future<Output = (Borrowed, Result<Value, Fault>)> + Se
 /// nothing ill of one that does.
 pub(super) struct Turn<'a> {
     node: &'a Arc<Node>,
-    _slot: SemaphorePermit<'a>,
+    _slot: OwnedSemaphorePermit,
     leave: Option<Leave>,
     /// When the node has had its time.
     due: Instant,
@@ -58,7 +55,9 @@ impl<'a> Turn<'a> {
     /// Waits for a slot for half of the time that is left, if all are taken: the other half is for the call.
     pub(super) async fn enter(node: &'a Arc<Node>, times: Times) -> Result<Self, Fault> {
         let barred = || Fault::new(Reason::BreakerOpen, node.address().clone());
-        let slot = match node.slots.try_acquire() {
+        let runtime = Handle::try_current().map_err(|_| Reason::NoRuntime)?.id();
+        let slots = Arc::clone(&node.lock().local(runtime, &node.terms).slots);
+        let slot = match Arc::clone(&slots).try_acquire_owned() {
             Ok(slot) => slot,
             Err(_) => {
                 let now = Instant::now();
@@ -66,7 +65,7 @@ impl<'a> Turn<'a> {
                     return Err(barred());
                 }
                 let patience = times.deadline.saturating_duration_since(now) / 2;
-                let slot = timeout_at(now + patience, node.slots.acquire()).await;
+                let slot = timeout_at(now + patience, slots.acquire_owned()).await;
                 slot.ok().and_then(Result::ok).ok_or(Reason::TooManyInFlight)?
             }
         };
@@ -111,16 +110,21 @@ impl<'a> Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let Some(leave) = self.leave.take() else { return };
-        let mut watch = Watch { node: Arc::clone(self.node), leave: Some(leave), is_counted: false };
         let mut state = self.node.lock();
         state.in_flight -= 1;
-        let runtime = Handle::try_current().ok().filter(|_| state.watched < WATCHED);
-        watch.is_counted = runtime.is_some();
-        state.watched += usize::from(watch.is_counted);
+        // Of the runtime that it is dropped on.
+        let place = Handle::try_current().ok().and_then(|runtime| {
+            let watches = Arc::clone(&state.local(runtime.id(), &self.node.terms).watches);
+            Some((watches.try_acquire_owned().ok()?, runtime))
+        });
         drop(state);
-        let Some(runtime) = runtime else { return };
+        let watch = Watch { node: Arc::clone(self.node), leave: Some(leave) };
+        let Some((place, runtime)) = place else { return };
         let (until, answer) = (self.due.max(Instant::now() + self.node.terms.timeout / 8), self.answer.take());
-        runtime.spawn(async move { watch.await_answer(until, answer).await });
+        runtime.spawn(async move {
+            watch.await_answer(until, answer).await;
+            drop(place);
+        });
     }
 }
 
@@ -128,38 +132,35 @@ impl Drop for Turn<'_> {
 struct Watch {
     node: Arc<Node>,
     leave: Option<Leave>,
-    is_counted: bool,
 }
 
 impl Watch {
     async fn await_answer(mut self, until: Instant, answer: Option<Answer>) {
-        let is_connected = answer.is_some();
         let (borrowed, outcome) = match answer {
             Some(answer) => match timeout_at(until, answer).await {
                 Ok((borrowed, Ok(Value::ServerError(error)))) => (Some(borrowed), Err(Fault::answered(&error))),
                 Ok((borrowed, outcome)) => (Some(borrowed), outcome.map(drop)),
                 Err(_) => (None, Err(Reason::TimedOut.into())),
             },
-            // It was still connecting, which goes on without it.
+            // It was still connecting, which goes on without it. That this works says little.
             None => match self.node.connect(until).await {
-                Ok(borrowed) => (Some(borrowed), Ok(())),
-                Err(fault) => (None, Err(fault)),
+                Ok(_) => return,
+                Err(fault) => return self.judge(Judged::Failed(&fault), None),
             },
         };
+        self.judge(Judged::of(outcome.as_ref().err(), true), borrowed);
+    }
+
+    fn judge(&mut self, judged: Judged<'_>, borrowed: Option<Borrowed>) {
         if let Some(leave) = self.leave.take() {
-            self.node.judge(&leave, Judged::of(outcome.as_ref().err(), is_connected), borrowed);
+            self.node.judge(&leave, judged, borrowed);
         }
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if self.is_counted {
-            self.node.lock().watched -= 1;
-        }
         // Its runtime was shut down, or there was no room for it.
-        if let Some(leave) = self.leave.take() {
-            self.node.judge(&leave, Judged::Unknown, None);
-        }
+        self.judge(Judged::Unknown, None);
     }
 }
