@@ -131,8 +131,9 @@ pub enum MissingKey {
 pub enum FailureMode {
     /// It is decided by what this process knows alone: the same quota, in this process's memory, where everything
     /// that the store admits is counted along. So *n* processes admit at most *n* times the quota while the store is
-    /// out (and in all, once it is back, what it grants beside), and a client that was limited before stays so. The default. A limiter that knows nothing of its own (one
-    /// that is no store's) denies instead.
+    /// out, and *n* + 1 times over the outage and the recovery, since the store grants its own quota beside: measured, 2, 3
+    /// and 5 times the quota for 1, 2 and 4 processes. A client that was limited before stays so. The default. A limiter that
+    /// knows nothing of its own (one that is no store's) denies instead.
     #[default]
     LocalGuard,
     /// It is answered 503.

@@ -84,6 +84,11 @@ fn calls(server: &RedisServer) -> u64 {
     count.map_or(0, |count| count.parse().unwrap())
 }
 
+/// How often two processes may have verified what they know of a line, on a busy machine: each half a second.
+fn verified(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis() / 500 * 2).unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_order_of_arrival_over_two_processes_is_that_of_departure() {
     let server = RedisServer::start();
@@ -180,7 +185,7 @@ async fn a_flood_of_what_is_refused_does_not_reach_the_server() {
         let _ = take(queue, "another").await;
     }
     assert!(take(&here, "a").await.is_allowed() && take(&here, "a").await.is_allowed());
-    let before = calls(&server);
+    let (before, began) = (calls(&server), Instant::now());
     let refused = ask(&there, "a").await.retry_after().expect("the line is full");
     for queue in [&here, &there] {
         let flood = join_all((0..2_000).map(|_| ask(queue, "a"))).await;
@@ -188,7 +193,8 @@ async fn a_flood_of_what_is_refused_does_not_reach_the_server() {
         let impatient = queue.check_within(&key("a"), 1, Some(SECOND)).decided().await.unwrap().retry_after();
         assert!(impatient.unwrap() > refused + HOUR / 2, "two are before it: {impatient:?}");
     }
-    assert_eq!(calls(&server) - before, 1, "one knew of it, and the other was told once");
+    let made = calls(&server) - before;
+    assert!((1..=1 + verified(began)).contains(&made), "one knew of it, and the other was told once: {made}");
     assert_eq!((here.waiting(), there.waiting()), (0, 0));
 }
 
@@ -197,18 +203,17 @@ async fn who_cannot_wait_is_refused_without_a_call_and_who_can_is_not_refused() 
     let server = RedisServer::start();
     let queue = queue(&server, Quota::per_hour(1)).capacity(9).max_waiters(0);
     assert!(ask(&queue, "a").await.is_allowed());
-    let before = calls(&server);
+    let (before, began) = (calls(&server), Instant::now());
     for _ in 0..100 {
         let wait = ask(&queue, "a").await.retry_after().expect("no seat is free");
         assert!(wait <= HOUR && wait > HOUR - 60 * SECOND, "{wait:?}");
     }
-    assert_eq!(calls(&server), before);
+    assert!(calls(&server) - before <= verified(began));
     assert!(take(&queue, "a").await.is_allowed());
-    assert_eq!(calls(&server), before + 1);
     // The one that came last decides what is known.
     let wait = ask(&queue, "a").await.retry_after().unwrap();
     assert!(wait > HOUR, "{wait:?}");
-    assert_eq!(calls(&server), before + 1);
+    assert!(calls(&server) - before <= 1 + verified(began));
 }
 
 #[tokio::test]
@@ -377,7 +382,7 @@ fn a_runtime_may_end_while_somebody_waits() {
 }
 
 #[tokio::test]
-async fn one_in_the_middle_leaves_a_hole() {
+async fn the_place_of_one_in_the_middle_goes_to_the_next_that_comes() {
     let server = RedisServer::start();
     let queue = queue(&server, Quota::per_hour(1)).capacity(9);
     // So that the script is there.
@@ -389,14 +394,16 @@ async fn one_in_the_middle_leaves_a_hole() {
     let (middle, last) = (join(&queue, "a").await, join(&queue, "a").await);
     let before = calls(&server);
     leave(middle).await;
-    until("it has tried", async || calls(&server) > before).await;
+    until("it has been given back", async || calls(&server) > before && left(&queue, "a").await == 8).await;
+    let next = take(&queue, "a").await.delay();
+    assert!(next <= HOUR && next > HOUR - 60 * SECOND, "{next:?}");
     let next = take(&queue, "a").await.delay();
     assert!(next <= 3 * HOUR && next > 3 * HOUR - 60 * SECOND, "{next:?}");
     leave(last).await;
 }
 
 #[tokio::test]
-async fn only_the_last_charge_can_be_given_back() {
+async fn a_place_is_given_back_once() {
     let server = RedisServer::start();
     let queue = queue(&server, Quota::per_hour(1)).capacity(9);
     let (first, last) = (take(&queue, "a").await, take(&queue, "a").await);
@@ -409,11 +416,11 @@ async fn only_the_last_charge_can_be_given_back() {
         left(&queue, "a").await
     };
     assert_eq!(left(&queue, "a").await, 8);
+    assert_eq!(give_back(first).await, 8, "some of it has passed, and what is left is too little for another");
     assert_eq!(give_back(first).await, 8);
-    assert_eq!(give_back(first).await, 8);
-    assert_eq!(give_back(last).await, 9);
-    assert_eq!(give_back(last).await, 9);
-    assert_eq!(give_back(first).await, 10, "it is the last now");
+    assert_eq!(give_back(last).await, 10, "together they are the end of the line");
+    assert_eq!(give_back(last).await, 10);
+    assert_eq!(give_back(first).await, 10);
 }
 
 #[tokio::test]
@@ -552,4 +559,62 @@ fn a_quota_that_redis_cannot_keep_is_known_before() {
 fn a_queue_that_redis_cannot_keep_is_refused_at_once() {
     let redis = Redis::open("redis://127.0.0.1:1").unwrap();
     let _queue = RedisQueue::new(&redis, "test", Quota::new(1, HOUR * 24 * 365 * 100).unwrap());
+}
+
+/// Fifteen clients per second come, and leave after 0.3 s, at a line of ten per second: more than leave it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_come_and_go_do_not_starve_one_that_waits() {
+    let server = RedisServer::start();
+    let line = || RedisQueue::new(&redis(&server), "test", Quota::per_second(10)).capacity(20).max_wait(2 * SECOND);
+    let (crowd, patient) = (Arc::new(line()), line());
+    for queue in [&*crowd, &patient] {
+        let _ = take(queue, "another").await;
+    }
+    let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let over = Arc::clone(&is_over);
+    let crowding = tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(SECOND / 15);
+        while !over.load(std::sync::atomic::Ordering::Relaxed) {
+            ticks.tick().await;
+            let queue = Arc::clone(&crowd);
+            tokio::spawn(async move {
+                let _ = tokio::time::timeout(SECOND * 3 / 10, queue.check(&key("a"), 1).decided()).await;
+            });
+        }
+    });
+    // Until a line without usable holes would be full: it grows by five per second.
+    tokio::time::sleep(6 * SECOND).await;
+    let (mut served, mut waits) = (0, Vec::new());
+    for _ in 0..9 {
+        let began = Instant::now();
+        served += usize::from(ask(&patient, "a").await.is_allowed());
+        waits.push(began.elapsed());
+        tokio::time::sleep(SECOND / 5).await;
+    }
+    is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    crowding.await.unwrap();
+    println!("{served} of 9 were served: {waits:?}");
+    assert_eq!(served, 9, "{waits:?}");
+}
+
+#[tokio::test]
+async fn a_queue_that_is_closed_gives_all_its_places_back() {
+    let server = RedisServer::start();
+    let [queue, elsewhere] = [0, 1].map(|_| queue(&server, Quota::per_hour(1)).capacity(50));
+    let _ = take(&queue, "a").await;
+    let waiters: Vec<_> = (0..39).map(|_| tokio::spawn(queue.check(&key("a"), 1).decided())).collect();
+    until("all have places", async || left(&elsewhere, "a").await == 11).await;
+    queue.close();
+    for waiter in waiters {
+        assert!(waiter.await.unwrap().is_err());
+    }
+    let mut returned = 0;
+    for _ in 0..100 {
+        returned = left(&elsewhere, "a").await - 11;
+        if returned == 39 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("{returned} of 39 places were given back");
 }

@@ -93,9 +93,9 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Redis hands out the times of departure, and each process waits by itself. Whoever leaves early from the middle
-//! leaves a hole, since those behind it know their times already: [its differences](crate::RedisQueue) to the queue in
-//! memory.
+//! Redis hands out the times of departure, and each process waits by itself. The place of a waiter that leaves early goes
+//! to the next that comes, since those behind it know their times already: [its differences](crate::RedisQueue) to the
+//! queue in memory.
 //!
 //! # By configuration
 //!

@@ -34,8 +34,8 @@ use crate::terms::Terms;
 /// | | `LeakyQueue` | `RedisQueue` |
 /// |---|---|---|
 /// | the rate holds for | a process | all processes with this name on this Redis |
-/// | one leaves before its turn | all behind it move up | only the last in line gives its place back |
-/// | order | [as you choose](crate::QueueOrder) | the oldest first |
+/// | one leaves before its turn | all behind it move up | its place goes to the next that comes |
+/// | order | [as you choose](crate::QueueOrder) | the oldest first, but for such places |
 /// | [`peek`](Limiter::peek) | yes | no |
 ///
 /// ```no_run
@@ -68,23 +68,38 @@ use crate::terms::Terms;
 /// told then is that of the line as it is known here. It may be too long by the way of the answer that is remembered, and is
 /// never too short, unless others have come elsewhere meanwhile: whoever comes then asks.
 ///
-/// What makes a line shorter is noticed late, and too many are refused for that long, until a wait that was told has
-/// passed, or for a minute: a place that another process gives back, or a key that is removed on the server. A place
-/// that this process gives back is noticed with the answer to that call, except by a request whose own answer is just
-/// on its way.
+/// What makes a line shorter elsewhere is noticed late: while a line is known to be full, one request asks in half a
+/// second, and the others are refused without. That holds for a place that another process gives back, and for a key that
+/// is removed on the server. A place that this process gives back is noticed with the answer to that call, except by a
+/// request whose own answer is just on its way.
 ///
-/// # Leaving before the turn: holes
+/// # Leaving before the turn
 ///
-/// Whoever is dropped while it waits gives its place back, in the background and by one more call. That works if nobody
-/// came after it, for the others have been told already when to leave. Otherwise the place stays empty: a hole, in
-/// which nobody leaves for *c* intervals. The same becomes of the place of a request that is dropped while it asks, of
-/// one whose answer got lost, and of all who wait when a process dies.
+/// A waiter that is dropped gives its place back, in the background and by one more call. If nobody came after it, the line
+/// is shorter. Otherwise there is a hole in it, for the others have been told already when to leave: the next arrival that
+/// fits into it takes it, and so leaves before those who came earlier. It takes no time from them. So an arrival waits no
+/// longer than those take who are waiting when it comes, and one interval; clients that come and go cannot starve it: with
+/// 15 per second that leave after 0.3 s, at 10 per second, 9 of 9 patient clients are served, within 0.61 s
+/// (`tests/redis_queue.rs`). When a queue is closed, or a process shuts down in order, all its places are free again.
 ///
-/// So one that left takes as much of the line as if it had stayed, and no more: the line loses at most the intervals of
-/// those who left, of which there are never more than `capacity` at a time, nor more than `max_wait` lasts. Too many
-/// are never let in for it. But to leave is easier than to stay: whoever comes and goes can keep a line full, which a
-/// `LeakyQueue` prevents. If strangers share a key, put a [bucket](crate::algorithm::TokenBucket) per client [before
-/// it](LeakyQueue#clients-that-come-and-go).
+/// What remains:
+///
+/// - Part of a hole may have passed; what is left of it must be as long as the cost. A place that is given back less than
+///   an interval before it would have been paid for is lost.
+/// - Of a key, 64 holes are remembered, neighbours counting as one. Beyond that, those that pass first are lost.
+/// - A place is lost if the call that gives it back fails; if its request is dropped while it asks; if the answer got lost; if
+///   its process dies or its runtime is shut down. A lost place delays those who come later by its cost in intervals. There
+///   are never more of them than fit into `capacity` and `max_wait`, and too many requests are never let in for it.
+/// - Those who wait already do not move up, as they do in a `LeakyQueue`.
+///
+/// If strangers share a key, put a [bucket](crate::algorithm::TokenBucket) per client [before
+/// it](LeakyQueue#clients-that-come-and-go): they can keep a line full, as they can that of a `LeakyQueue`.
+///
+/// # Several runtimes
+///
+/// Each waiter sleeps on the timer of the runtime that polls it, and each runtime has its own connection to Redis. So a
+/// runtime that is blocked, or that nobody drives, delays its own waiters, and no others. Places that they leave are given
+/// back when that runtime goes on.
 ///
 /// # When Redis is out of reach
 ///
@@ -99,8 +114,8 @@ use crate::terms::Terms;
 ///
 /// # Memory and cost
 ///
-/// One round trip per arrival that is given a place. A flood of refused requests costs about one per key and wait that is
-/// told, or per minute if that is shorter, and else a look at a table in this process, of 0.7 MiB for the last 8,192 keys
+/// One round trip per arrival that is given a place. A flood of refused requests costs about two per key and second
+/// and else a look at a table in this process, of 0.7 MiB for the last 8,192 keys
 /// with lines. Requests do not share their calls: all who come for a full line before the first answer make one each.
 ///
 /// Until its line is empty, a key takes some 150 bytes on the server, however many wait. Here, at most
@@ -215,8 +230,7 @@ impl RedisQueue {
     }
 
     /// Sends all who wait in this process away at once, with a [`LimiterError`], and whoever comes from now on, too. To
-    /// be called when a server shuts down. Their places are given back as far as that is
-    /// [possible](#leaving-before-the-turn-holes). A second call does nothing.
+    /// be called when a server shuts down. Their places are [given back](#leaving-before-the-turn). A second call does nothing.
     pub fn close(&self) {
         self.shared.is_closed.send_replace(true);
         self.shared.guard.close();
@@ -343,7 +357,7 @@ impl Limiter for RedisQueue {
         }))
     }
 
-    /// In the background, once, and only if nobody came after it.
+    /// In the background, once.
     fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
         if receipt == Receipt::NONE {
             return;

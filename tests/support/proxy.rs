@@ -10,8 +10,8 @@ use redis::io::tcp::socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{oneshot, watch};
-use tokio::time::sleep;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep, sleep_until};
 
 /// What happens to what is sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,6 +48,11 @@ pub struct Proxy {
 
 impl Proxy {
     pub fn to(server: SocketAddr) -> Self {
+        Self::at(server, Duration::ZERO)
+    }
+
+    /// To a server that is `round_trip` away: each answer arrives so much later, however many are under way.
+    pub fn at(server: SocketAddr, round_trip: Duration) -> Self {
         let (mode, receiver) = watch::channel(Mode::Pass);
         let (stop, stopped) = oneshot::channel::<()>();
         let (to, servers) = watch::channel(server);
@@ -60,7 +65,7 @@ impl Proxy {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 tokio::select! {
-                    () = accept(TcpListener::from_std(listener).unwrap(), servers, receiver, sees) => {}
+                    () = accept(TcpListener::from_std(listener).unwrap(), servers, receiver, round_trip, sees) => {}
                     _ = stopped => {}
                 }
             });
@@ -100,6 +105,7 @@ async fn accept(
     listener: TcpListener,
     server: watch::Receiver<SocketAddr>,
     mode: watch::Receiver<Mode>,
+    round_trip: Duration,
     seen: Arc<Seen>,
 ) {
     loop {
@@ -109,20 +115,28 @@ async fn accept(
         };
         seen.connections.fetch_add(1, Ordering::SeqCst);
         let server = *server.borrow();
-        tokio::spawn(carry(client, server, mode.clone(), seen.clone()));
+        tokio::spawn(carry(client, server, mode.clone(), round_trip, seen.clone()));
     }
 }
 
-async fn carry(mut client: TcpStream, server: SocketAddr, mut mode: watch::Receiver<Mode>, seen: Arc<Seen>) {
+async fn carry(
+    mut client: TcpStream,
+    server: SocketAddr,
+    mut mode: watch::Receiver<Mode>,
+    round_trip: Duration,
+    seen: Arc<Seen>,
+) {
     let pass = async {
         let Ok(mut server) = TcpStream::connect(server).await else {
             return;
         };
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
+        let (late, later) = mpsc::unbounded_channel();
         tokio::select! {
-            () = pump(from_client, to_server, mode.clone(), Some(&seen.bytes)) => {}
-            () = pump(from_server, to_client, mode.clone(), None) => {}
+            () = pump(from_client, Out::Now(to_server), mode.clone(), Some(&seen.bytes)) => {}
+            () = pump(from_server, Out::Later(late, round_trip), mode.clone(), None) => {}
+            () = deliver(later, to_client) => {}
         }
     };
     let mut resets = mode.clone();
@@ -135,10 +149,36 @@ async fn carry(mut client: TcpStream, server: SocketAddr, mut mode: watch::Recei
     }
 }
 
+/// Where bytes go: to the server, or to the client after the round trip.
+enum Out<'a> {
+    Now(WriteHalf<'a>),
+    Later(mpsc::UnboundedSender<(Instant, Vec<u8>)>, Duration),
+}
+
+impl Out<'_> {
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), ()> {
+        match self {
+            Self::Now(to) => to.write_all(bytes).await.map_err(drop),
+            Self::Later(to, delay) => to.send((Instant::now() + *delay, bytes.to_vec())).map_err(drop),
+        }
+    }
+}
+
+async fn deliver(mut from: mpsc::UnboundedReceiver<(Instant, Vec<u8>)>, mut to: WriteHalf<'_>) {
+    while let Some((at, bytes)) = from.recv().await {
+        if at > Instant::now() {
+            sleep_until(at).await;
+        }
+        if to.write_all(&bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
 /// What is not counted are answers.
 async fn pump(
     mut from: ReadHalf<'_>,
-    mut to: WriteHalf<'_>,
+    mut to: Out<'_>,
     mut mode: watch::Receiver<Mode>,
     count: Option<&AtomicU64>,
 ) {
@@ -176,7 +216,7 @@ async fn pump(
         }
         let chunk = if now == Mode::Slices { 1 } else { length };
         for slice in buffer[..length].chunks(chunk) {
-            if to.write_all(slice).await.is_err() {
+            if to.write(slice).await.is_err() {
                 return;
             }
             if now == Mode::Slices {

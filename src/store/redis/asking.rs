@@ -1,8 +1,9 @@
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
-use super::flights::{Boarding, Collector, Flights, Group};
+use super::flights::{Boarding, Collector, Flights, Group, Outcome, Route};
 use super::key::{Key, Names, Tag};
 use super::leases::{Lease, Leases, OfLease, Unspent, Want};
 use super::link::{Fault, Reason, Redis};
@@ -54,12 +55,16 @@ impl<A: Scripted> Clone for Asking<A> {
 }
 
 impl<A: Scripted> Asking<A> {
-    /// The refusal that the server would answer, if that is certain.
+    /// The refusal that the server would answer, if that is certain, and none that this request is to verify.
+    pub(super) fn certain_refusal(&self, cost: u32) -> Option<Decision> {
+        let refused = |state, at| self.refused(state, at, cost);
+        (cost > 0).then(|| self.inner.mirror.refusal(self.tag, Monotonic.now(), refused)).flatten()
+    }
+
+    /// The same, for who does not ask.
     pub(super) fn known_refusal(&self, cost: u32) -> Option<Decision> {
-        if cost == 0 {
-            return None;
-        }
-        self.inner.mirror.refusal(self.tag, Monotonic.now(), |state, at| self.refused(state, at, cost))
+        let refused = |state, at| self.refused(state, at, cost);
+        (cost > 0).then(|| self.inner.mirror.known_refusal(self.tag, Monotonic.now(), refused)).flatten()
     }
 
     fn refused(&self, state: A::State, at: Timestamp, cost: u32) -> Option<Decision> {
@@ -78,30 +83,42 @@ impl<A: Scripted> Asking<A> {
 
     /// In a call of its own.
     pub(super) async fn alone(&self, cost: u32) -> Answered {
-        Ok(self.call(cost, 1).await?[0])
+        self.alone_by(cost, self.inner.redis.deadline()).await
+    }
+
+    async fn alone_by(&self, cost: u32, deadline: Instant) -> Answered {
+        Ok(self.call(cost, 1, deadline).await?[0])
     }
 
     /// In a call of its own, if none for this key is under way; else in the next, with all who come meanwhile.
     pub(super) async fn in_company(self, cost: u32) -> Answered {
+        let deadline = self.inner.redis.deadline();
+        if self.inner.redis.is_barred(|| self.name().slot()) {
+            // One of them may try, and makes nobody wait; the others need no call.
+            return self.alone_by(cost, deadline).await;
+        }
         let flights = Arc::clone(&self.inner.flights);
-        match flights.board(self.tag, cost) {
+        match flights.board(Route::of(self.tag), cost, deadline) {
             Boarding::First(landing) => {
-                let answer = self.alone(cost).await;
+                let answer = self.alone_by(cost, deadline).await;
                 // Whoever is seated finds in the mirror what this one has learnt.
                 drop(landing);
                 answer
             }
             Boarding::Seated(seat, collector) => {
-                // For the call that is under way, and for the one that is shared.
-                let patience = self.inner.redis.timeout().saturating_mul(2);
+                let handle = Handle::try_current().map_err(|_| failed(Reason::NoRuntime))?;
                 if let Some(collector) = collector {
-                    let handle = Handle::try_current().map_err(|_| failed(Reason::NoRuntime))?;
-                    handle.spawn(self.collect(collector));
+                    handle.spawn(self.clone().collect(collector));
                 }
-                match seat.answer(patience).await {
-                    Ok(Some(answer)) => answer,
-                    Ok(None) => Err(failed(Fault::new(Reason::Disconnected, "the runtime of the call was shut down"))),
-                    Err(_) => Err(failed(Reason::TimedOut)),
+                match seat.answer().await {
+                    Outcome::Answered(answer) => answer,
+                    Outcome::Lost => Err(failed(Fault::new(Reason::Disconnected, "the call was given up"))),
+                    Outcome::Late(collector) => {
+                        if let Some(collector) = collector {
+                            handle.spawn(self.collect(collector));
+                        }
+                        Err(failed(Reason::TimedOut))
+                    }
                 }
             }
             Boarding::Full => Err(failed(Reason::TooManyInFlight)),
@@ -109,7 +126,8 @@ impl<A: Scripted> Asking<A> {
     }
 
     async fn collect(self, mut collector: Collector<Answered>) {
-        collector.landing(self.inner.redis.timeout()).await;
+        // So that there is time left for a call, if the first one's future is not polled.
+        collector.landing(self.inner.redis.timeout() / 2).await;
         loop {
             let mut groups = collector.groups();
             let Some(last) = groups.pop() else { return };
@@ -123,24 +141,23 @@ impl<A: Scripted> Asking<A> {
         }
     }
 
-    async fn answer(self, Group { cost, answers }: Group<Answered>) {
-        let mut seats = answers.into_iter().peekable();
+    async fn answer(self, Group { cost, seats }: Group<Answered>) {
+        let mut seats = seats.into_iter().peekable();
         while seats.peek().is_some() {
             if let Some(decision) = self.out_of_lease(cost).or_else(|| self.known_refusal(cost)) {
                 // Whoever has gone needs no answer.
-                seats.next().into_iter().for_each(|seat| drop(seat.send(Ok(decision))));
+                seats.next().into_iter().for_each(|(_, seat)| drop(seat.send(Ok(decision))));
                 continue;
             }
             // Nobody is charged for who has given up.
-            let batch: Vec<_> = seats.by_ref().filter(|seat| !seat.is_closed()).take(BATCH).collect();
-            if batch.is_empty() {
-                return;
-            }
-            match self.call(cost, u32::try_from(batch.len()).expect("a batch is small")).await {
+            let batch: Vec<_> = seats.by_ref().filter(|(_, seat)| !seat.is_closed()).take(BATCH).collect();
+            // Those who cannot wait as long give up by themselves.
+            let Some(deadline) = batch.iter().map(|(deadline, _)| *deadline).max() else { return };
+            match self.call(cost, u32::try_from(batch.len()).expect("a batch is small"), deadline).await {
                 Ok(decisions) => {
-                    batch.into_iter().zip(decisions).for_each(|(seat, decision)| drop(seat.send(Ok(decision))));
+                    batch.into_iter().zip(decisions).for_each(|((_, seat), decision)| drop(seat.send(Ok(decision))));
                 }
-                Err(error) => batch.into_iter().for_each(|seat| drop(seat.send(Err(error.clone())))),
+                Err(error) => batch.into_iter().for_each(|(_, seat)| drop(seat.send(Err(error.clone())))),
             }
         }
     }
@@ -152,23 +169,39 @@ impl<A: Scripted> Asking<A> {
 
     /// Asks for `count` requests of the same cost, one after the other, in one round trip; and for some more in
     /// advance, if there is a demand.
-    async fn call(&self, cost: u32, count: u32) -> Result<Decisions, LimiterError> {
+    async fn call(&self, cost: u32, count: u32, deadline: Instant) -> Result<Decisions, LimiterError> {
         let Some(leases) = self.inner.leases.as_ref().filter(|_| cost > 0) else {
-            return self.call_for(cost, count).await;
+            return self.call_for(cost, count, count, deadline).await;
         };
+        let want = leases.want(self.tag, cost, Monotonic.now());
+        if want == Want::More(0) {
+            return self.clone().call_with_lease(cost, count, want, deadline).await;
+        }
+        // What others are to spend, or have not spent, must not be lost with this request.
+        let task = tokio::spawn(self.clone().call_with_lease(cost, count, want, deadline));
+        task.await.unwrap_or_else(|_| Err(failed(Fault::new(Reason::Disconnected, "the call was given up"))))
+    }
+
+    async fn call_with_lease(
+        self,
+        cost: u32,
+        count: u32,
+        want: Want,
+        deadline: Instant,
+    ) -> Result<Decisions, LimiterError> {
         // As of before the call: a lease must not outlive the window that it was taken from.
         let since = Monotonic.now();
-        let extra = match leases.want(self.tag, cost, since) {
-            Want::More(extra) => extra,
+        let extra = if let Want::More(extra) = want { extra } else { 0 };
+        let call = self.call_for(cost, count + extra, count, deadline);
+        let mut decisions = match want {
+            Want::More(_) => call.await?,
             Want::GiveBack(Unspent { requests, cost, receipt }) => {
-                // Or they would be missing when the server decides.
-                self.refund(cost.saturating_mul(requests), receipt).await;
-                0
+                // Sent first, on the same connection: or they would be missing when the server decides.
+                tokio::join!(self.refund(cost.saturating_mul(requests), receipt, deadline), call).1?
             }
         };
-        let mut decisions = self.call_for(cost, count + extra).await?;
         let granted = decisions.iter().rposition(Decision::is_allowed).map(|last| (last + 1, decisions[last]));
-        if let Some((allowed, last)) = granted {
+        if let (Some((allowed, last)), Some(leases)) = (granted, &self.inner.leases) {
             let left = u32::try_from(allowed).expect("as many as were asked for").saturating_sub(count);
             leases.hold(self.tag, Lease::new(cost, left, extra, last, since));
         }
@@ -176,11 +209,18 @@ impl<A: Scripted> Asking<A> {
         Ok(decisions)
     }
 
-    async fn call_for(&self, cost: u32, count: u32) -> Result<Decisions, LimiterError> {
+    /// For `count` requests, of which `requests` wait.
+    async fn call_for(
+        &self,
+        cost: u32,
+        count: u32,
+        requests: u32,
+        deadline: Instant,
+    ) -> Result<Decisions, LimiterError> {
         let inner = &*self.inner;
         let call = script::decide(&self.algorithm, self.name(), cost, count);
         let sent = Monotonic.now();
-        let value = inner.redis.call(&call).await.map_err(failed)?;
+        let value = inner.redis.call_by(&call, deadline, requests).await.map_err(failed)?;
         let answered = Monotonic.now();
         let answer = Answer::read(value).map_err(failed)?;
         let (decisions, state) = answer.replay(&self.algorithm, cost, count).map_err(failed)?;
@@ -209,7 +249,7 @@ impl<A: Scripted> Asking<A> {
     pub(super) fn give_back(self, cost: u32, receipt: Receipt) {
         self.inner.mirror.forget(self.tag, Monotonic.now());
         if let Ok(handle) = Handle::try_current() {
-            handle.spawn(async move { self.refund(cost, receipt).await });
+            handle.spawn(async move { self.refund(cost, receipt, self.inner.redis.deadline()).await });
         }
     }
 
@@ -237,10 +277,10 @@ impl<A: Scripted> Asking<A> {
         Ok(answer.replay(&self.algorithm, 0, 1).map_err(failed)?.0[0])
     }
 
-    async fn refund(&self, cost: u32, receipt: Receipt) {
+    async fn refund(&self, cost: u32, receipt: Receipt, deadline: Instant) {
         if let Some(call) = script::give_back(&self.algorithm, self.name(), cost, receipt) {
             // What cannot be given back stays charged: too little is admitted then, and never too much.
-            let _ = self.inner.redis.call(&call).await;
+            let _ = self.inner.redis.call_by(&call, deadline, 1).await;
         }
         // A refusal may have been noted meanwhile, of before.
         self.inner.mirror.forget(self.tag, Monotonic.now());

@@ -71,7 +71,7 @@ impl RedisLine {
         Ok(place)
     }
 
-    /// Gives a place back, if nobody came after it.
+    /// Gives a place back, to the next that comes.
     pub(crate) async fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
         let tag = self.names.tag(key);
         if let Some(call) = self.script.give_back(self.name(tag), cost, receipt) {

@@ -11,8 +11,9 @@ use crate::time::Timestamp;
 /// The states of keys from which nothing could be taken.
 ///
 /// A key's debt grows by what others take and shrinks with time alone, so a state that was seen tells for how long,
-/// at least, the server would refuse. Until then it need not be asked. What another process gives back is noticed
-/// late, which refuses too much for that long, and never too little.
+/// at least, the server would refuse. Until then it need not be asked. What another process gives back, or resets, makes
+/// that untrue: so an image that is older than [`FRESH`] is verified by one request, while the others are refused by it.
+/// Too much is refused for that long, and never too little.
 pub(super) struct Mirror<S> {
     images: Lines<Image<S>>,
     /// The least time after a key was last forgotten, for some keys together: what a call saw that was sent earlier is
@@ -22,13 +23,18 @@ pub(super) struct Mirror<S> {
 
 const GROUPS: usize = 256;
 
-/// Beyond this age an image is not believed: what somebody reset on the server would else be refused for days.
+/// How often an image is verified: what another process gives back is refused here for no longer.
+const FRESH: Duration = Duration::from_millis(500);
+
+/// Beyond this age an image is not believed, whatever became of those who should have verified it.
 const KEPT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy)]
 struct Image<S> {
     state: S,
     seen: Seen,
+    /// When it was, or began to be, verified.
+    verified: Timestamp,
 }
 
 /// What the server's clock showed at some moment between the two that ours showed.
@@ -60,7 +66,7 @@ impl<S: Copy> Mirror<S> {
     }
 
     /// The refusal that the server would answer, if that is certain. `refused` tells it for a state and a time, if the
-    /// request is refused then.
+    /// request is refused then. None as well for a request that is to find out whether it still holds.
     ///
     /// It is certain if even the latest that the server's clock may show is too early. The wait that is told is counted
     /// from the earliest, so that whoever keeps to it does not come too early.
@@ -70,7 +76,32 @@ impl<S: Copy> Mirror<S> {
         now: Timestamp,
         refused: impl Fn(S, Timestamp) -> Option<Decision>,
     ) -> Option<Decision> {
-        let Image { state, seen } = self.images.get(tag)?;
+        let verifies = |image: &mut Image<S>| {
+            let is_due = now.saturating_since(image.verified) > FRESH;
+            if is_due {
+                image.verified = now;
+            }
+            (*image, is_due)
+        };
+        let (image, is_due) = self.images.change(tag, verifies)?;
+        if is_due { None } else { Self::refusal_by(image, now, refused) }
+    }
+
+    /// The same for those who do not ask the server themselves, and so verify nothing.
+    pub(super) fn known_refusal(
+        &self,
+        tag: Tag,
+        now: Timestamp,
+        refused: impl Fn(S, Timestamp) -> Option<Decision>,
+    ) -> Option<Decision> {
+        Self::refusal_by(self.images.get(tag)?, now, refused)
+    }
+
+    fn refusal_by(
+        Image { state, seen, .. }: Image<S>,
+        now: Timestamp,
+        refused: impl Fn(S, Timestamp) -> Option<Decision>,
+    ) -> Option<Decision> {
         if now.saturating_since(seen.answered) > KEPT {
             return None;
         }
@@ -82,7 +113,8 @@ impl<S: Copy> Mirror<S> {
         match used_up {
             // Where there is no room, the oldest is the likeliest to be over.
             Some(state) if seen.sent.as_nanos() >= self.forgotten(tag).load(Ordering::SeqCst) => {
-                self.images.put(tag, Image { state, seen }, |image| image.seen.answered.as_nanos());
+                let image = Image { state, seen, verified: seen.answered };
+                self.images.put(tag, image, |image| image.seen.answered.as_nanos());
             }
             _ => {
                 self.images.remove(tag);
@@ -128,7 +160,7 @@ mod tests {
     }
 
     fn refused(mirror: &Mirror<GcraState>, bucket: TokenBucket, key: &str, cost: u32, now: u64) -> Option<Decision> {
-        mirror.refusal(tag(key), at(now), |state, time| {
+        mirror.known_refusal(tag(key), at(now), |state, time| {
             Some(bucket.decide(Some(state), time, cost).0).filter(|decision| !decision.is_allowed())
         })
     }
@@ -169,6 +201,24 @@ mod tests {
         assert!(!is_refused());
         mirror.note(tag("a"), all, Seen { sent: at(1), ..seen() });
         assert!(is_refused());
+    }
+
+    #[test]
+    fn one_request_verifies_what_is_not_fresh_and_the_others_are_refused() {
+        let bucket = TokenBucket::new(Quota::per_day(1));
+        let mirror = Mirror::new();
+        mirror.note(tag("a"), bucket.decide(None, seen().server, 1).1, seen());
+        let mut asked = Vec::new();
+        for now in (0..30).map(|tenth| tenth * SECOND / 10) {
+            for _ in 0..10 {
+                let decide = |state, time| Some(bucket.decide(Some(state), time, 1).0).filter(|it| !it.is_allowed());
+                if mirror.refusal(tag("a"), at(now), decide).is_none() {
+                    asked.push(now * 10 / SECOND);
+                }
+            }
+        }
+        // It was seen at 0.1.
+        assert_eq!(asked, [7, 13, 19, 25]);
     }
 
     #[test]

@@ -33,14 +33,20 @@ use crate::store::{MemoryStore, Stats, Store};
 /// # Cost
 ///
 /// One round trip per decision, also of cost 0: one script, which reads the server's clock, decides, and sets the time
-/// after which the key is as if never seen. Requests for one key that come while a call for it is under way share the next, which may
-/// take them the time of two. A key that
-/// is used up costs one call per wait that is told, or per minute if that is shorter, and else nothing but a look at a table in this process, of 0.7 MiB.
+/// after which the key is as if never seen. Requests for one key that come while a call for it is under way on their
+/// runtime share the next, which may take them the time of two, and no longer than the timeout. A key that is used up costs
+/// one call per wait that is told, or two per second if that is shorter, and else nothing but a look at a table in this
+/// process, of 0.8 MiB.
 ///
 /// # Accuracy
 ///
-/// That of the algorithm, to the microsecond of the server's clock: exact over all processes. What is given back
-/// elsewhere may be noticed up to a minute late here, by a key that was used up.
+/// That of the algorithm, to the microsecond of the server's clock: exact over all processes. What is given back, or reset,
+/// in another process is noticed here within half a second, if the key is known here as used up: until then, its requests are
+/// rejected although a unit is free.
+///
+/// The server's clock is what counts. When it is set forward by a step (as by an administrator, or by an `ntpd` that may
+/// step), that pays off debts: up to min(burst, rate × step) per key is admitted twice, and windows that it skips are over. When
+/// it is set back, a key counts as owing a full bucket at most. Let the server's clock be slewed, not stepped.
 ///
 /// # Another quota
 ///
@@ -52,18 +58,24 @@ use crate::store::{MemoryStore, Stats, Store};
 ///
 /// # When Redis is out of reach
 ///
-/// A [`check`](crate::Limiter::check) fails within the [timeout](super::RedisBuilder::timeout) (within two of them, if it
-/// shares a call with others), and at once while the breaker of the node is open. What then becomes of requests is for the policy to [say](crate::FailureMode). For the
+/// A [`check`](crate::Limiter::check) fails within the [timeout](super::RedisBuilder::timeout), also if it shares a call,
+/// gives back a lease first, or needs several nodes: one deadline holds for all that a decision does. While the breaker of the
+/// node is open it fails at once. What then becomes of requests is for the policy to [say](crate::FailureMode). For the
 /// [local guard](crate::FailureMode::LocalGuard) this store counts what Redis admits along in a
 /// [`MemoryStore`] for 65,536 keys. The guard only counts up: what is given back on Redis stays charged there, until time
-/// has paid it off.
+/// has paid it off. Redis does not hear of what guards admit: over an outage and the recovery, *n* processes admit up to
+/// *n* + 1 times the quota.
+///
+/// A key of ours that holds something else, of another type or another format, is an error for its requests, and is left
+/// as it is: who wrote it may need it. [`reset`](crate::Limiter::reset) removes it.
 ///
 /// A call whose answer got lost is not repeated, so what it may have charged stays charged. When a primary fails and a
 /// replica takes over, what was not replicated is forgotten: up to burst + rate × lag per key is admitted twice.
 ///
 /// # Cancel safety
 ///
-/// A request that is dropped while it is being decided may have been charged.
+/// A request that is dropped while it is being decided may have been charged. What its call has leased for others is theirs
+/// all the same, and whether the server answers it is noticed by the breaker all the same.
 pub struct RedisStore<S> {
     name: Box<str>,
     coalesces: bool,
@@ -144,7 +156,7 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
 
     fn check(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Check {
         let asking = self.asking(algorithm, key);
-        match asking.out_of_lease(cost).or_else(|| asking.known_refusal(cost)) {
+        match asking.out_of_lease(cost).or_else(|| asking.certain_refusal(cost)) {
             Some(decision) => decision.into(),
             None if self.coalesces => Check::Pending(Box::pin(asking.in_company(cost))),
             None => Check::Pending(Box::pin(async move { asking.alone(cost).await })),
@@ -173,7 +185,7 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
         self.asking(algorithm, key).surcharge(cost);
     }
 
-    /// One round trip. Other processes notice within a minute, see [above](Self#accuracy).
+    /// One round trip. Other processes notice within half a second, see [above](Self#accuracy).
     fn reset(&self, algorithm: &A, key: &PartitionKey) -> Option<Check> {
         Some(Check::Pending(Box::pin(self.asking(algorithm, key).reset())))
     }

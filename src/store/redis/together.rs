@@ -1,14 +1,15 @@
 //! Several limiters' keys in one call.
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::asking::{Asking, failed};
 use super::key::Key;
-use super::link::{Reason, Redis};
+use super::link::{Fault, Redis};
 use super::mirror::Seen;
 use super::script::{self, Answer, BadReply, Charge, Scripted};
 use crate::claim::{Answers, Joint};
@@ -42,24 +43,15 @@ impl Joint for RedisClaim {
 }
 
 /// All in one call if one server has all keys. If not, one call after the other; when one refuses, those before it
-/// give back, and those after it only tell what is left. All of them together have one timeout.
+/// give back, and those after it only tell what is left. All of them together have one deadline.
 async fn decide_all(claims: Vec<RedisClaim>) -> Answers {
+    let deadline = claims[0].redis.deadline();
     let mut answers: Vec<Option<Result<Decision, LimiterError>>> = claims.iter().map(|_| None).collect();
     let mut is_refused = false;
-    let mut deadline = None;
-    for group in groups(&claims) {
+    let mut groups: VecDeque<Vec<usize>> = groups(&claims).into();
+    while let Some(group) = groups.pop_front() {
         let parts: Vec<&RedisClaim> = group.iter().map(|index| &claims[*index]).collect();
-        let asked = call(&parts, !is_refused);
-        let answer = match deadline {
-            // Has its own, and ends by that, so that the breaker hears of it.
-            None => {
-                deadline = Some(Instant::now() + claims[0].redis.timeout());
-                asked.await
-            }
-            Some(deadline) if Instant::now() >= deadline => Err(failed(Reason::TimedOut)),
-            Some(deadline) => timeout_at(deadline, asked).await.unwrap_or_else(|_| Err(failed(Reason::TimedOut))),
-        };
-        match answer {
+        match call(&parts, !is_refused, deadline).await {
             Ok(decisions) => {
                 let refuses = decisions.iter().any(|decision| !decision.is_allowed());
                 if refuses && !is_refused {
@@ -68,7 +60,14 @@ async fn decide_all(claims: Vec<RedisClaim>) -> Answers {
                 }
                 group.iter().zip(decisions).for_each(|(index, decision)| answers[*index] = Some(Ok(decision)));
             }
-            Err(error) => group.iter().for_each(|index| answers[*index] = Some(Err(error.clone()))),
+            // It was not run. While keys move between nodes, those of one call may be on both.
+            Err(fault) if group.len() > 1 && fault.wants_single_keys() => {
+                group.iter().rev().for_each(|index| groups.push_front(vec![*index]));
+            }
+            Err(fault) => {
+                let error = failed(fault);
+                group.iter().for_each(|index| answers[*index] = Some(Err(error.clone())));
+            }
         }
     }
     answers.into_iter().map(|answer| answer.expect("each claim is in a group")).collect()
@@ -101,10 +100,10 @@ fn groups(claims: &[RedisClaim]) -> Vec<Vec<usize>> {
     groups
 }
 
-async fn call(claims: &[&RedisClaim], is_charge: bool) -> Result<Vec<Decision>, LimiterError> {
+async fn call(claims: &[&RedisClaim], is_charge: bool, deadline: Instant) -> Result<Vec<Decision>, Fault> {
     let call = script::decide_all(claims.iter().map(|claim| claim.part.charge(claim.key.clone(), is_charge)));
     let sent = Monotonic.now();
-    let value = claims[0].redis.call(&call).await.map_err(failed)?;
+    let value = claims[0].redis.call_by(&call, deadline, 1).await?;
     let answered = Monotonic.now();
     let read = || -> Result<Vec<Decision>, BadReply> {
         let answer = Answer::read(value)?;
@@ -118,7 +117,7 @@ async fn call(claims: &[&RedisClaim], is_charge: bool) -> Result<Vec<Decision>, 
             .map(|((index, claim), decision)| claim.part.settle(&answer, index, seen, decision, are_charged))
             .collect()
     };
-    read().map_err(failed)
+    Ok(read()?)
 }
 
 /// One limiter's part of a call.

@@ -1,8 +1,9 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
@@ -11,8 +12,19 @@ use super::fault::{Fault, Reason};
 /// Work that all wait for together. It is a task of its own, so that it goes on when those who wait give up.
 #[derive(Debug, Default)]
 pub(super) struct Alone {
-    under_way: Mutex<Option<watch::Receiver<Outcome>>>,
+    under_way: Mutex<Option<UnderWay>>,
 }
+
+#[derive(Clone, Debug)]
+struct UnderWay {
+    outcome: watch::Receiver<Outcome>,
+    runtime: Id,
+    began: Instant,
+}
+
+/// Work on another runtime is waited for so long. If it takes longer, that runtime may be blocked, and the work is done
+/// on one's own.
+pub(super) const PATIENCE: Duration = Duration::from_millis(250);
 
 /// What is to be done.
 pub(super) type Work = Pin<Box<dyn Future<Output = Result<(), Fault>> + Send>>;
@@ -27,14 +39,14 @@ impl Alone {
     /// Those of `begin` and of the work, or that it takes too long.
     pub(super) async fn done(&self, deadline: Instant, begin: impl Fn() -> Result<Work, Fault>) -> Result<(), Fault> {
         loop {
-            let mut outcome = self.join(&begin)?;
-            let waited = timeout_at(deadline, outcome.wait_for(Option::is_some)).await;
+            let (mut work, is_own) = self.join(&begin)?;
+            let until = if is_own { deadline } else { deadline.min(work.began + PATIENCE) };
+            let waited = timeout_at(until, work.outcome.wait_for(Option::is_some)).await;
             match waited {
-                Err(_) => return Err(Reason::TimedOut.into()),
                 Ok(Ok(done)) => return done.clone().unwrap_or(Ok(())),
-                // Its runtime was shut down in the middle of it: then it is done on ours.
-                Ok(Err(_)) if Instant::now() < deadline => {}
-                Ok(Err(_)) => return Err(Reason::TimedOut.into()),
+                // Its runtime was shut down in the middle of it, or stands still: then it is done on ours.
+                _ if Instant::now() < deadline => {}
+                _ => return Err(Reason::TimedOut.into()),
             }
         }
     }
@@ -45,23 +57,26 @@ impl Alone {
         let _ = self.join(&begin);
     }
 
-    fn join(&self, begin: &impl Fn() -> Result<Work, Fault>) -> Result<watch::Receiver<Outcome>, Fault> {
+    /// The work that is under way, and whether it is on this runtime.
+    fn join(&self, begin: &impl Fn() -> Result<Work, Fault>) -> Result<(UnderWay, bool), Fault> {
+        let handle = Handle::try_current().map_err(|_| Fault::from(Reason::NoRuntime))?;
+        let (runtime, now) = (handle.id(), Instant::now());
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(outcome) = &*under_way {
+        if let Some(work) = &*under_way {
+            let is_own = work.runtime == runtime;
             // The sender dies with its runtime; when the work is done, it may live on for a moment.
-            if outcome.has_changed().is_ok() && outcome.borrow().is_none() {
-                return Ok(outcome.clone());
+            let is_running = work.outcome.has_changed().is_ok() && work.outcome.borrow().is_none();
+            if is_running && (is_own || now < work.began + PATIENCE) {
+                return Ok((work.clone(), is_own));
             }
         }
-        let handle = Handle::try_current().map_err(|_| Fault::from(Reason::NoRuntime))?;
         let work = begin()?;
-        let (sender, receiver) = watch::channel(None);
+        let (sender, outcome) = watch::channel(None);
         handle.spawn(async move {
             let outcome = work.await;
             sender.send_replace(Some(outcome));
         });
-        *under_way = Some(receiver.clone());
-        Ok(receiver)
+        Ok((under_way.insert(UnderWay { outcome, runtime, began: now }).clone(), true))
     }
 }
 
@@ -132,6 +147,17 @@ mod tests {
         first.block_on(async { alone.soon(|| work(std::future::pending())) });
         drop(first);
         assert_eq!(runtime().block_on(alone.done(soon(), || work(async { Ok(()) }))), Ok(()));
+    }
+
+    #[test]
+    fn when_its_runtime_is_blocked_another_does_it_before_long() {
+        let alone = Alone::default();
+        let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+        let blocked = runtime();
+        blocked.block_on(async { alone.soon(|| work(std::future::pending())) });
+        let began = Instant::now();
+        assert_eq!(runtime().block_on(alone.done(soon(), || work(async { Ok(()) }))), Ok(()));
+        assert!(began.elapsed() >= PATIENCE && began.elapsed() < Duration::from_secs(4));
     }
 
     #[test]

@@ -6,6 +6,8 @@
 //! asked of it (a full one, or a replica, answers every `PING`); where calls are rare, each of them is a probe, and the
 //! first after the recovery succeeds; and nobody asks a server for whom there is no work.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::jitter;
@@ -14,17 +16,30 @@ use super::jitter;
 const CONSECUTIVE: u32 = 5;
 /// or half of so many calls or more
 const ENOUGH: u32 = 20;
-/// in so many seconds.
+/// in so many seconds;
 const SECONDS: usize = 10;
+/// if they came in so many waves. A wave is the failures of calls that had all begun before the first of them was noticed: however
+/// many they are, they may have one cause, such as a pause of the server, that is over by then.
+const WAVES: u32 = 2;
 
 #[derive(Debug)]
 pub(super) struct Breaker {
     state: State,
     /// Grows with each change of the state, so that who set out before a change says nothing after it.
     epoch: u64,
-    /// Failures since the last success.
-    consecutive: u32,
+    /// Failures since the last success, and in how many waves.
+    row: Failures,
+    /// When the first failure of the last wave was noticed.
+    wave: Option<Instant>,
+    /// For a probe. One that takes longer is on a runtime that stands still, and another call may try.
+    patience: Duration,
     window: Window,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Failures {
+    count: u32,
+    waves: u32,
 }
 
 #[derive(Debug)]
@@ -38,6 +53,7 @@ enum State {
     /// One probe is under way.
     HalfOpen {
         probes: u32,
+        until: Instant,
     },
 }
 
@@ -57,21 +73,50 @@ pub enum BreakerState {
 #[derive(Debug)]
 pub(super) struct Leave {
     epoch: u64,
+    began: Instant,
+    /// How many requests share the call.
+    requests: u32,
 }
 
 impl Breaker {
-    pub(super) fn new(now: Instant) -> Self {
-        Self { state: State::Closed, epoch: 0, consecutive: 0, window: Window::new(now) }
+    /// For calls that take no longer than `timeout`.
+    pub(super) fn new(now: Instant, timeout: Duration) -> Self {
+        Self {
+            state: State::Closed,
+            epoch: 0,
+            row: Failures::default(),
+            wave: None,
+            patience: timeout.saturating_mul(2),
+            window: Window::new(now),
+        }
     }
 
     /// Asks for leave to make a call. It is counted now: calls that hang must not look like calls that were not made.
-    pub(super) fn enter(&mut self, now: Instant) -> Option<Leave> {
+    pub(super) fn enter(&mut self, now: Instant, requests: u32) -> Option<Leave> {
         match self.state {
-            State::Closed => self.window.at(now).0 += 1,
-            State::Open { probes, retry_at } if retry_at <= now => self.change(State::HalfOpen { probes }),
+            State::Closed => {
+                let calls = &mut self.window.at(now).calls;
+                *calls = calls.saturating_add(requests);
+            }
+            State::Open { probes, retry_at: at } | State::HalfOpen { probes, until: at } if at <= now => {
+                self.change(State::HalfOpen { probes, until: now + self.patience });
+            }
             State::Open { .. } | State::HalfOpen { .. } => return None,
         }
-        Some(Leave { epoch: self.epoch })
+        Some(Leave { epoch: self.epoch, began: now, requests })
+    }
+
+    /// Whether [`enter`](Self::enter) would say no.
+    pub(super) fn is_barred(&self, now: Instant) -> bool {
+        match self.state {
+            State::Closed => false,
+            State::Open { retry_at: at, .. } | State::HalfOpen { until: at, .. } => now < at,
+        }
+    }
+
+    /// Whether it is not closed: most calls fail at once.
+    pub(super) const fn is_failing(&self) -> bool {
+        !matches!(self.state, State::Closed)
     }
 
     /// Whether this closed it.
@@ -79,7 +124,7 @@ impl Breaker {
         if leave.epoch != self.epoch {
             return false;
         }
-        self.consecutive = 0;
+        self.row = Failures::default();
         let closes = matches!(self.state, State::HalfOpen { .. });
         if closes {
             self.window.counts = Default::default();
@@ -94,15 +139,21 @@ impl Breaker {
             return false;
         }
         match self.state {
-            State::HalfOpen { probes } => {
+            State::HalfOpen { probes, .. } => {
                 let probes = probes.saturating_add(1);
                 self.change(State::Open { probes, retry_at: now + jitter::pause(probes) });
                 false
             }
             _ => {
-                self.consecutive += 1;
-                self.window.at(now).1 += 1;
-                let opens = self.consecutive >= CONSECUTIVE || self.window.is_bad();
+                let begins_wave = self.wave.is_none_or(|noticed| leave.began >= noticed);
+                if begins_wave {
+                    self.wave = Some(now);
+                }
+                let failed = Failures { count: leave.requests, waves: begins_wave.into() };
+                self.row.add(failed);
+                self.window.at(now).failures.add(failed);
+                let is_row = self.row.count >= CONSECUTIVE && self.row.waves >= WAVES;
+                let opens = is_row || self.window.is_bad();
                 if opens {
                     self.change(State::Open { probes: 0, retry_at: now + jitter::pause(0) });
                 }
@@ -111,9 +162,9 @@ impl Breaker {
         }
     }
 
-    /// The call was given up before it ended, which says nothing of the node; but the next one may try.
+    /// Nothing is known of what came of the call, which says nothing of the node; but the next one may try.
     pub(super) fn abandoned(&mut self, leave: &Leave, now: Instant) {
-        if let State::HalfOpen { probes } = self.state {
+        if let State::HalfOpen { probes, .. } = self.state {
             if leave.epoch == self.epoch {
                 self.change(State::Open { probes, retry_at: now + jitter::pause(probes) });
             }
@@ -137,9 +188,22 @@ impl Breaker {
 
     fn change(&mut self, state: State) {
         self.state = state;
-        self.consecutive = 0;
+        (self.row, self.wave) = (Failures::default(), None);
         self.epoch += 1;
     }
+}
+
+impl Failures {
+    fn add(&mut self, other: Self) {
+        self.count = self.count.saturating_add(other.count);
+        self.waves = self.waves.saturating_add(other.waves);
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Second {
+    calls: u32,
+    failures: Failures,
 }
 
 /// Calls and failures, for each of the last seconds.
@@ -148,18 +212,18 @@ struct Window {
     start: Instant,
     /// Which second the newest count is of.
     second: u64,
-    counts: [(u32, u32); SECONDS],
+    counts: [Second; SECONDS],
 }
 
 impl Window {
-    const fn new(start: Instant) -> Self {
-        Self { start, second: 0, counts: [(0, 0); SECONDS] }
+    fn new(start: Instant) -> Self {
+        Self { start, second: 0, counts: Default::default() }
     }
 
-    fn at(&mut self, now: Instant) -> &mut (u32, u32) {
+    fn at(&mut self, now: Instant) -> &mut Second {
         let second = now.saturating_duration_since(self.start).as_secs();
         for passed in (self.second..second).take(SECONDS) {
-            self.counts[Self::place(passed + 1)] = (0, 0);
+            self.counts[Self::place(passed + 1)] = Second::default();
         }
         // The places are cleared in order, so all of them are when more seconds have passed than there are places.
         self.second = self.second.max(second);
@@ -171,33 +235,36 @@ impl Window {
     }
 
     fn is_bad(&self) -> bool {
-        let sum = |count: fn(&(u32, u32)) -> u32| self.counts.iter().map(count).fold(0_u32, u32::saturating_add);
-        let (calls, failures) = (sum(|it| it.0), sum(|it| it.1));
-        calls >= ENOUGH && failures >= calls.div_ceil(2)
+        let (mut calls, mut failures) = (0_u32, Failures::default());
+        for second in &self.counts {
+            calls = calls.saturating_add(second.calls);
+            failures.add(second.failures);
+        }
+        calls >= ENOUGH && failures.count >= calls.div_ceil(2) && failures.waves >= WAVES
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+
+    const TIMEOUT: Duration = Duration::from_millis(50);
 
     /// How long a node that has recovered may go unasked: the longest pause.
     const SLOWEST: Duration = Duration::from_secs(5);
 
     fn fails(breaker: &mut Breaker, now: Instant) -> bool {
-        let leave = breaker.enter(now).expect("lets pass");
+        let leave = breaker.enter(now, 1).expect("lets pass");
         breaker.failed(&leave, now)
     }
 
     fn succeeds(breaker: &mut Breaker, now: Instant) -> bool {
-        let leave = breaker.enter(now).expect("lets pass");
+        let leave = breaker.enter(now, 1).expect("lets pass");
         breaker.succeeded(&leave)
     }
 
     fn opened(now: Instant) -> Breaker {
-        let mut breaker = Breaker::new(now);
+        let mut breaker = Breaker::new(now, TIMEOUT);
         let opens = [(); CONSECUTIVE as usize].map(|()| fails(&mut breaker, now));
         assert_eq!(opens, [false, false, false, false, true]);
         breaker
@@ -209,13 +276,13 @@ mod tests {
         let mut breaker = opened(now);
         assert_eq!(breaker.state(), BreakerState::Open);
         // The pause is random, but never that short: a draw of zero has a chance of one in 10^8.
-        assert!(breaker.enter(now).is_none());
+        assert!(breaker.enter(now, 1).is_none());
     }
 
     #[test]
     fn a_success_between_failures_keeps_it_closed() {
         let now = Instant::now();
-        let mut breaker = Breaker::new(now);
+        let mut breaker = Breaker::new(now, TIMEOUT);
         // One in three fails, four of them in a row at most: never half of them.
         for round in 0..1_000_u64 {
             let now = now + Duration::from_millis(round * 10);
@@ -229,7 +296,7 @@ mod tests {
     fn half_of_twenty_in_ten_seconds_open_it() {
         let start = Instant::now();
         for (gap, opens_at) in [(Duration::from_millis(100), Some(19)), (Duration::from_millis(600), None)] {
-            let mut breaker = Breaker::new(start);
+            let mut breaker = Breaker::new(start, TIMEOUT);
             let opened = (0..60).find(|round| {
                 let now = start + gap * *round;
                 if round % 2 == 0 { succeeds(&mut breaker, now) } else { fails(&mut breaker, now) }
@@ -241,16 +308,40 @@ mod tests {
     #[test]
     fn calls_that_hang_count_from_their_start() {
         let now = Instant::now();
-        let mut breaker = Breaker::new(now);
-        let hanging: Vec<_> = (0..16).map(|_| breaker.enter(now).unwrap()).collect();
+        let mut breaker = Breaker::new(now, TIMEOUT);
+        let hanging: Vec<_> = (0..16).map(|_| breaker.enter(now, 1).unwrap()).collect();
         for _ in 0..4 {
             assert!(!fails(&mut breaker, now));
         }
         // Twenty were made, but four failed.
         assert_eq!(breaker.state(), BreakerState::Closed);
         succeeds(&mut breaker, now);
-        let opens: Vec<_> = hanging.iter().take(5).map(|leave| breaker.failed(leave, now)).collect();
-        assert_eq!(opens, [false, false, false, false, true]);
+        // These are one wave, which is not enough.
+        let end = now + Duration::from_millis(1);
+        assert!(!hanging.iter().take(5).any(|leave| breaker.failed(leave, end)));
+        assert!(fails(&mut breaker, end));
+    }
+
+    #[test]
+    fn one_wave_of_failures_does_not_open_it_and_a_second_does() {
+        let now = Instant::now();
+        let timeout = Duration::from_millis(50);
+        let mut breaker = Breaker::new(now, TIMEOUT);
+        let late: Vec<_> = (0..100).map(|number| breaker.enter(now + timeout * number / 120, 1).unwrap()).collect();
+        for (leave, number) in late.iter().zip(0..) {
+            assert!(!breaker.failed(leave, now + timeout * number / 120 + timeout), "all had begun before one failed");
+        }
+        let next = breaker.enter(now + timeout * 2, 1).unwrap();
+        assert!(breaker.failed(&next, now + timeout * 3));
+    }
+
+    #[test]
+    fn a_call_that_many_share_fails_for_all_of_them() {
+        let now = Instant::now();
+        let mut breaker = Breaker::new(now, TIMEOUT);
+        assert!(!fails(&mut breaker, now));
+        let shared = breaker.enter(now, 4).unwrap();
+        assert!(breaker.failed(&shared, now));
     }
 
     #[test]
@@ -258,9 +349,9 @@ mod tests {
         let now = Instant::now();
         let mut breaker = opened(now);
         let later = now + SLOWEST;
-        let probe = breaker.enter(later).expect("a probe");
+        let probe = breaker.enter(later, 1).expect("a probe");
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
-        assert!(breaker.enter(later).is_none() && breaker.enter(later + SLOWEST).is_none());
+        assert!(breaker.enter(later, 1).is_none() && breaker.enter(later + TIMEOUT, 1).is_none());
         assert!(breaker.succeeded(&probe));
         assert_eq!(breaker.state(), BreakerState::Closed);
         assert!(!breaker.succeeded(&probe), "only once");
@@ -281,8 +372,8 @@ mod tests {
     #[test]
     fn the_past_says_nothing_after_a_change() {
         let now = Instant::now();
-        let mut breaker = Breaker::new(now);
-        let old: Vec<_> = (0..20).map(|_| breaker.enter(now).unwrap()).collect();
+        let mut breaker = Breaker::new(now, TIMEOUT);
+        let old: Vec<_> = (0..20).map(|_| breaker.enter(now, 1).unwrap()).collect();
         let opens: Vec<_> = old.iter().take(5).map(|leave| breaker.failed(leave, now)).collect();
         assert_eq!(opens.last(), Some(&true));
         assert!(!breaker.succeeded(&old[5]), "an old success does not close it");
@@ -295,9 +386,23 @@ mod tests {
     fn a_probe_that_is_given_up_makes_room_for_another() {
         let now = Instant::now();
         let mut breaker = opened(now);
-        let probe = breaker.enter(now + SLOWEST).unwrap();
+        let probe = breaker.enter(now + SLOWEST, 1).unwrap();
         breaker.abandoned(&probe, now + SLOWEST);
         assert!(succeeds(&mut breaker, now + SLOWEST * 2));
+    }
+
+    #[test]
+    fn a_probe_that_is_never_heard_of_makes_room_for_another() {
+        let now = Instant::now();
+        let mut breaker = opened(now);
+        let probe = breaker.enter(now + SLOWEST, 1).unwrap();
+        assert!(breaker.is_barred(now + SLOWEST + TIMEOUT));
+        let later = now + SLOWEST + TIMEOUT * 2;
+        assert!(!breaker.is_barred(later));
+        let next = breaker.enter(later, 1).unwrap();
+        assert!(!breaker.failed(&probe, later), "it says nothing any more");
+        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+        assert!(breaker.succeeded(&next));
     }
 
     #[test]

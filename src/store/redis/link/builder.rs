@@ -43,8 +43,8 @@ impl RedisBuilder {
         }
     }
 
-    /// How long a decision may take, all in all; 50 ms by default. If Redis has not answered by then, the policy for
-    /// failures decides, and what Redis may have charged stays charged.
+    /// How long a decision may take, all in all, however many calls it needs; 50 ms by default. If Redis has not answered by
+    /// then, the policy for failures decides, and what Redis may have charged stays charged.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -57,8 +57,9 @@ impl RedisBuilder {
         self
     }
 
-    /// How many calls to one server may be under way at a time, 1 at the least; 4,096 by default: about as
-    /// many as a server answers within the timeout. More fail at once.
+    /// How many calls of one Tokio runtime to one server may be under way at a time, 1 at the least; 4,096 by default: about
+    /// as many as a server answers within the timeout. More wait for one of them to end, for half of the time that their
+    /// decision has left, and fail then.
     pub const fn max_in_flight(mut self, calls: usize) -> Self {
         self.max_in_flight = if calls == 0 { 1 } else { calls };
         self
@@ -116,7 +117,9 @@ impl RedisBuilder {
                 Topology::Cluster(Cluster::new(seeds, terms.clone())?)
             }
         };
-        Ok(Redis(Arc::new(Inner { topology, terms, prefix: self.prefix, secret: self.secret, calls: Calls::new() })))
+        let Self { prefix, secret, .. } = self;
+        let is_split = AtomicBool::new(false);
+        Ok(Redis(Arc::new(Inner { topology, terms, prefix, secret, calls: Calls::new(), is_split })))
     }
 }
 

@@ -70,7 +70,7 @@ impl Cluster {
         self.refresh.soon(|| self.clone().ask_anyone());
     }
 
-    fn owner(&self, slot: u16) -> Option<Arc<Node>> {
+    pub(super) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner).clone();
         let range = map.get(map.partition_point(|range| range.last < slot))?;
         (range.first <= slot).then(|| range.node.clone())

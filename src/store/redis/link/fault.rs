@@ -45,6 +45,8 @@ pub enum Reason {
     ClusterDown,
     /// Sent from node to node, and none would answer (`MOVED`, `ASK`, `TRYAGAIN`).
     Redirected,
+    /// A server that is a node of a cluster was asked about keys of several slots at once (`CROSSSLOT`).
+    CrossSlot,
     /// User or password are wrong or missing (`WRONGPASS`, `NOAUTH`).
     Unauthenticated,
     /// The user may not do this (`NOPERM`).
@@ -83,6 +85,7 @@ impl Reason {
             Self::MaxClients => ("maxclients", "Redis has too many clients"),
             Self::ClusterDown => ("clusterdown", "the Redis cluster does not serve this key"),
             Self::Redirected => ("redirected", "Redis sent us from node to node"),
+            Self::CrossSlot => ("crossslot", "Redis wants all keys of a call in one slot"),
             Self::Unauthenticated => ("unauthenticated", "Redis does not accept user and password"),
             Self::NoPermission => ("noperm", "the Redis user lacks a permission"),
             Self::Script => ("script", "Redis could not run the script"),
@@ -143,6 +146,7 @@ impl Fault {
                 | Reason::NoPermission
                 | Reason::Script
                 | Reason::Redirected
+                | Reason::CrossSlot
                 | Reason::NoRuntime
         )
     }
@@ -158,6 +162,12 @@ impl Fault {
                 | Reason::ReadOnly
                 | Reason::MasterDown
         )
+    }
+
+    /// Whether the keys of the call are to be asked for one by one: some of them are on their way to another node, or they
+    /// lie in several slots. The call was not run then.
+    pub(in crate::store::redis) const fn wants_single_keys(&self) -> bool {
+        matches!(self.reason, Reason::Redirected | Reason::CrossSlot)
     }
 
     /// Whether another node may have become responsible.
@@ -195,6 +205,7 @@ fn classify(code: &str, rest: Option<&str>) -> Reason {
         "MISCONF" => Reason::CannotPersist,
         "CLUSTERDOWN" => Reason::ClusterDown,
         "MOVED" | "ASK" | "TRYAGAIN" => Reason::Redirected,
+        "CROSSSLOT" => Reason::CrossSlot,
         "NOAUTH" | "WRONGPASS" => Reason::Unauthenticated,
         "NOPERM" => Reason::NoPermission,
         // The one that has no word of its own.

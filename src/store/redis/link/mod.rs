@@ -19,9 +19,11 @@ mod sentinel;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod turn;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::redis::Value;
@@ -41,17 +43,40 @@ use super::call::Call;
 
 /// A Redis server, or several that act as one: what budgets are shared through. Redis 6.2 or newer (tested with 7.0), or Valkey.
 ///
-/// Clones are the same Redis, with the same connections. A connection is made when it is needed, on the Tokio runtime
-/// of who needs it; when that runtime goes, another connection is made.
+/// Clones are the same Redis, with the same connections. There is one connection per node and Tokio runtime, made when it is
+/// needed, by the runtime that needs it and that drives it from then on. So a runtime that is blocked, or that is not
+/// driven, holds up its own calls and no others. A server that runs a runtime per core has as many connections to each node.
 ///
 /// # When Redis fails
 ///
 /// - A decision takes no longer than the [`timeout`](RedisBuilder::timeout). One that may have been carried out is never
 ///   repeated.
 /// - A node that failed five times in a row, or in half of at least twenty calls of the last ten seconds, is left alone:
-///   calls fail at once. After a pause, which grows from 100 ms to 5 s while it stays away, one call tries again; when
-///   that succeeds, all is as before.
+///   calls fail at once. But all calls that had begun before the first of them failed count as one wave, and two waves are
+///   needed: so a pause of the server of up to two timeouts fails the calls that it hits, and opens nothing, and a node that
+///   is dead is left alone after two timeouts. After a pause, which grows from 100 ms to 5 s while it stays away, one call
+///   tries again, for which nobody else waits; when that succeeds, all is as before.
+/// - A call that its caller gives up, or that has less than the timeout left when its node is asked, is watched in the
+///   background until the node has had the whole timeout, and counts by what comes of it then.
+/// - Whatever goes wrong while connecting counts, also a login that the server does not accept.
 /// - Only [`max_in_flight`](RedisBuilder::max_in_flight) calls may wait for a node.
+///
+/// # Permissions
+///
+/// An ACL user needs `+eval +evalsha +get +set +del +time` and the keys `~sluice:*` (or of your
+/// [`prefix`](RedisBuilder::prefix)); in a cluster, `+cluster|slots +asking` as well; for a database other than 0, `+select`.
+/// With `+config|get`, a warning is logged if the server may evict keys.
+///
+/// # One node of a cluster
+///
+/// A cluster of one node may be named as a [`single`](Self::single) server: once it has said that it wants the keys of a call
+/// in one slot, policies whose keys lie in different slots are decided in a call each. Of a cluster of several nodes, the
+/// other nodes' keys are an error that says so.
+///
+/// # TLS
+///
+/// `rediss://` verifies the server against the certificates of Mozilla. A private authority and certificates of clients cannot
+/// be set yet; let a TLS proxy on the same machine speak for you where they are required.
 ///
 /// # Addresses
 ///
@@ -66,6 +91,8 @@ struct Inner {
     prefix: String,
     secret: Vec<u8>,
     calls: Calls,
+    /// A server that is no cluster for us wants the keys of a call in one slot: it is the one node of a cluster.
+    is_split: AtomicBool,
 }
 
 /// A call is not passed on more often than this.
@@ -110,7 +137,12 @@ impl Redis {
         health
     }
 
-    /// How long a call may take.
+    /// When a decision that begins now must have ended.
+    pub(in crate::store::redis) fn deadline(&self) -> Instant {
+        Instant::now() + self.0.terms.timeout
+    }
+
+    /// How long a decision may take.
     pub(in crate::store::redis) fn timeout(&self) -> Duration {
         self.0.terms.timeout
     }
@@ -122,7 +154,7 @@ impl Redis {
 
     /// Whether keys of these slots may be in one call.
     pub(in crate::store::redis) fn share_a_node(&self, one: u16, other: u16) -> bool {
-        one == other || !self.0.topology.is_cluster()
+        one == other || !(self.0.topology.is_cluster() || self.0.is_split.load(Ordering::Relaxed))
     }
 
     pub(in crate::store::redis) fn prefix(&self) -> &str {
@@ -133,20 +165,43 @@ impl Redis {
         &self.0.secret
     }
 
-    /// Runs the script, once at the most, within the timeout. If this is dropped, or if no answer came, it may have
-    /// run nevertheless.
+    /// Runs the script for one request, once at the most, within the timeout. If this is dropped, or if no answer came,
+    /// it may have run nevertheless.
     pub(in crate::store::redis) async fn call(&self, call: &Call) -> Result<Value, Fault> {
+        self.call_by(call, self.deadline(), 1).await
+    }
+
+    /// The same, within the time that the decision has left, and for so many requests: if it fails, that many have.
+    pub(in crate::store::redis) async fn call_by(
+        &self,
+        call: &Call,
+        deadline: Instant,
+        requests: u32,
+    ) -> Result<Value, Fault> {
         // Most calls are made within a task, which is quicker to tell.
         if tokio::task::try_id().is_none() && Handle::try_current().is_err() {
             return Err(Reason::NoRuntime.into());
         }
         let start = Instant::now();
-        let answer = self.run(call, Times { start, deadline: start + self.0.terms.timeout }).await;
+        let answer = if start < deadline {
+            self.run(call, Times { deadline, requests }).await
+        } else {
+            Err(Reason::TimedOut.into())
+        };
         if answer.as_ref().is_err_and(Fault::doubts_topology) {
             self.0.topology.doubt();
         }
+        if answer.as_ref().is_err_and(|fault| fault.reason() == Reason::CrossSlot) {
+            self.0.is_split.store(true, Ordering::Relaxed);
+        }
         self.0.calls.note(start, answer.as_ref().err());
         answer
+    }
+
+    /// Whether the node that has this slot is left alone at the moment, as far as is known here.
+    pub(in crate::store::redis) fn is_barred(&self, slot: impl FnOnce() -> u16) -> bool {
+        let slot = if self.0.topology.is_cluster() { slot() } else { 0 };
+        self.0.topology.known_node(slot).is_some_and(|node| node.lock().breaker.is_failing())
     }
 
     async fn run(&self, call: &Call, times: Times) -> Result<Value, Fault> {

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use ::redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
 use ::redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, PushInfo, ServerErrorKind, Value};
+use tokio::runtime::{Handle, Id};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::alone::{Alone, Work};
@@ -12,6 +14,7 @@ use super::breaker::{Breaker, BreakerState, Leave};
 use super::command;
 use super::eviction;
 use super::fault::{Fault, Reason};
+use super::turn::{Judged, Turn};
 use crate::store::redis::call::Call;
 use crate::telemetry;
 
@@ -22,28 +25,42 @@ pub(super) struct Terms {
     pub(super) timeout: Duration,
     /// For a connection, which may be made in the background.
     pub(super) connect_timeout: Duration,
-    /// Calls to one node.
+    /// Calls of one runtime to one node.
     pub(super) max_in_flight: usize,
     /// Whether somebody has looked for what may evict our keys.
     pub(super) looked: AtomicBool,
 }
 
-/// One server, with the one connection to it.
+/// One server, with a connection for each runtime that asks it.
+///
+/// A connection is driven by a task of the runtime that made it. If runtimes shared one, a runtime that is blocked, or that
+/// nobody drives, would hold up the calls of all the others.
 pub(super) struct Node {
     address: Arc<str>,
     server: ConnectionInfo,
     client: Client,
-    terms: Arc<Terms>,
-    connecting: Alone,
+    pub(super) terms: Arc<Terms>,
     state: Mutex<State>,
 }
 
-struct State {
-    breaker: Breaker,
-    in_flight: usize,
-    live: Option<Live>,
+pub(super) struct State {
+    pub(super) breaker: Breaker,
+    pub(super) in_flight: usize,
+    locals: Vec<Local>,
     /// How many connections there have been.
     connections: u64,
+}
+
+/// What a runtime has of a node. Nothing that a call holds is shared between runtimes, or one that is blocked could hold all
+/// of it.
+pub(super) struct Local {
+    runtime: Id,
+    live: Option<Live>,
+    connecting: Arc<Alone>,
+    /// One for each call that may be under way.
+    pub(super) slots: Arc<Semaphore>,
+    /// One for each call that was given up, whose answer is awaited for the breaker's sake.
+    pub(super) watches: Arc<Semaphore>,
 }
 
 struct Live {
@@ -56,9 +73,10 @@ struct Live {
 }
 
 /// A handle to a connection, and which connection that is.
-struct Borrowed {
+pub(super) struct Borrowed {
     connection: MultiplexedConnection,
     number: u64,
+    runtime: Id,
 }
 
 /// What a node made of a call.
@@ -73,13 +91,21 @@ pub(super) enum Answer {
     TryAgain,
 }
 
+/// As many abandoned calls of a node are watched at a time. More of them say nothing new.
+const WATCHED: usize = 64;
+
 impl Node {
     pub(super) fn new(server: ConnectionInfo, terms: Arc<Terms>) -> Result<Arc<Self>, Fault> {
         let address = server.addr().to_string().into();
         let client =
             Client::open(server.clone()).map_err(|error| Fault::new(Reason::Misconfigured, error.to_string()))?;
-        let state = State { breaker: Breaker::new(Instant::now()), in_flight: 0, live: None, connections: 0 };
-        Ok(Arc::new(Self { address, server, client, terms, connecting: Alone::default(), state: Mutex::new(state) }))
+        let state = State {
+            breaker: Breaker::new(Instant::now(), terms.timeout),
+            in_flight: 0,
+            locals: Vec::new(),
+            connections: 0,
+        };
+        Ok(Arc::new(Self { address, server, client, terms, state: Mutex::new(state) }))
     }
 
     pub(super) fn address(&self) -> &Arc<str> {
@@ -92,7 +118,7 @@ impl Node {
 
     /// Runs the script, once at the most.
     pub(super) async fn run(self: &Arc<Self>, call: &Call, asking: bool, times: Times) -> Result<Answer, Fault> {
-        let mut turn = self.enter(times.start)?;
+        let mut turn = Turn::enter(self, times).await?;
         let answer = self.run_in_turn(&mut turn, call, asking, times.deadline).await;
         turn.end(answer.as_ref().err());
         answer
@@ -105,14 +131,12 @@ impl Node {
         asking: bool,
         deadline: Instant,
     ) -> Result<Answer, Fault> {
-        let borrowed = match &mut turn.borrowed {
-            Some(borrowed) => borrowed,
-            none => none.insert(self.connect(deadline).await?),
-        };
-        let connection = &mut borrowed.connection;
-        let mut value = send(connection, command::by_hash(call), asking, deadline).await?;
+        if turn.borrowed.is_none() {
+            turn.borrowed = Some(self.connect(deadline).await?);
+        }
+        let mut value = turn.send(command::by_hash(call), asking, deadline).await?;
         if matches!(&value, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript)) {
-            value = send(connection, command::in_full(call), asking, deadline).await?;
+            value = turn.send(command::in_full(call), asking, deadline).await?;
         }
         let Value::ServerError(error) = value else {
             return Ok(Answer::Value(value));
@@ -130,11 +154,11 @@ impl Node {
     /// Asks for something that has nothing to do with any call. The breaker has no say in it.
     pub(super) async fn ask(self: &Arc<Self>, question: Cmd, deadline: Instant) -> Result<Value, Fault> {
         let live = self.lock().borrow();
-        let mut borrowed = match live {
+        let borrowed = match live {
             Some(borrowed) => borrowed,
             None => self.connect(deadline).await?,
         };
-        match send(&mut borrowed.connection, question, false, deadline).await? {
+        match timeout_at(deadline, send(borrowed, question, false)).await.map_err(|_| Reason::TimedOut)?.1? {
             Value::ServerError(error) => Err(Fault::answered(&error)),
             value => Ok(value),
         }
@@ -142,7 +166,7 @@ impl Node {
 
     /// Makes the next call connect anew.
     pub(super) fn forget_connection(&self) {
-        let forgotten = self.lock().live.take();
+        let forgotten = self.lock().take_connections();
         drop(forgotten);
     }
 
@@ -162,28 +186,18 @@ impl Node {
         state.breaker.state() == BreakerState::Closed && state.is_alive()
     }
 
-    fn enter(&self, now: Instant) -> Result<Turn<'_>, Fault> {
-        let mut state = self.lock();
-        if state.in_flight >= self.terms.max_in_flight {
-            return Err(Reason::TooManyInFlight.into());
-        }
-        let Some(leave) = state.breaker.enter(now) else {
-            return Err(Fault::new(Reason::BreakerOpen, self.address.clone()));
-        };
-        state.in_flight += 1;
-        Ok(Turn { node: self, leave: Some(leave), borrowed: state.borrow() })
-    }
-
-    async fn connect(self: &Arc<Self>, deadline: Instant) -> Result<Borrowed, Fault> {
+    pub(super) async fn connect(self: &Arc<Self>, deadline: Instant) -> Result<Borrowed, Fault> {
+        let runtime = Handle::try_current().map_err(|_| Reason::NoRuntime)?.id();
+        let connecting = Arc::clone(&self.lock().local(runtime, &self.terms).connecting);
         let work = || {
             let node = self.clone();
-            Ok(Box::pin(node.make_connection()) as Work)
+            Ok(Box::pin(node.make_connection(runtime)) as Work)
         };
-        self.connecting.done(deadline, work).await?;
+        connecting.done(deadline, work).await?;
         self.lock().borrow().ok_or_else(|| Reason::Disconnected.into())
     }
 
-    async fn make_connection(self: Arc<Self>) -> Result<(), Fault> {
+    async fn make_connection(self: Arc<Self>, runtime: Id) -> Result<(), Fault> {
         let alive = Arc::new(AtomicBool::new(true));
         // Deadlines are ours.
         let config = AsyncConnectionConfig::new()
@@ -201,7 +215,8 @@ impl Node {
             let (connection, now) = (connection.clone(), Instant::now());
             let mut state = self.lock();
             state.connections += 1;
-            state.live = Some(Live { connection, alive, idle: Vec::new(), number: state.connections });
+            let number = state.connections;
+            state.local(runtime, &self.terms).live = Some(Live { connection, alive, idle: Vec::new(), number });
             state.breaker.connected(now);
         }
         if !self.terms.looked.swap(true, Ordering::Relaxed) {
@@ -210,7 +225,33 @@ impl Node {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// Enters what came of a call.
+    pub(super) fn judge(&self, leave: &Leave, judged: Judged<'_>, borrowed: Option<Borrowed>) {
+        let (mut opened, mut closed, mut spoilt) = (None, false, Vec::new());
+        let mut state = self.lock();
+        match judged {
+            Judged::Failed(fault) => {
+                opened = state.breaker.failed(leave, Instant::now()).then_some(fault);
+                let is_barred = state.breaker.state() != BreakerState::Closed;
+                if is_barred && fault.spoils_connection() {
+                    spoilt = state.take_connections();
+                }
+            }
+            Judged::Answered => closed = state.breaker.succeeded(leave),
+            Judged::Unknown => state.breaker.abandoned(leave, Instant::now()),
+        }
+        let left_over = borrowed.and_then(|borrowed| state.give_back(borrowed));
+        drop(state);
+        drop((left_over, spoilt));
+        if let Some(fault) = opened {
+            telemetry::redis_node_given_up(&self.address, fault);
+        }
+        if closed {
+            telemetry::redis_node_back(&self.address);
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -222,86 +263,70 @@ impl fmt::Debug for Node {
 }
 
 impl State {
+    /// Whether any runtime is connected.
+    fn is_alive(&mut self) -> bool {
+        self.locals.iter_mut().any(Local::is_alive)
+    }
+
+    pub(super) fn local(&mut self, runtime: Id, terms: &Terms) -> &mut Local {
+        let index = self.locals.iter().position(|local| local.runtime == runtime).unwrap_or_else(|| {
+            // Of runtimes that are gone, nothing is left that is alive or under way.
+            self.locals.retain_mut(|local| local.is_alive() || local.is_busy());
+            let slots = Arc::new(Semaphore::new(terms.max_in_flight.min(Semaphore::MAX_PERMITS)));
+            let (connecting, watches) = (Arc::default(), Arc::new(Semaphore::new(WATCHED)));
+            self.locals.push(Local { runtime, live: None, connecting, slots, watches });
+            self.locals.len() - 1
+        });
+        &mut self.locals[index]
+    }
+
+    /// A connection of this runtime, if there is one.
+    pub(super) fn borrow(&mut self) -> Option<Borrowed> {
+        let runtime = Handle::try_current().ok()?.id();
+        let local = self.locals.iter_mut().find(|local| local.runtime == runtime)?;
+        if !local.is_alive() {
+            return None;
+        }
+        let live = local.live.as_mut()?;
+        let connection = live.idle.pop().unwrap_or_else(|| live.connection.clone());
+        Some(Borrowed { connection, number: live.number, runtime })
+    }
+
+    /// Returns what is left over: it is better dropped without the lock.
+    fn give_back(&mut self, borrowed: Borrowed) -> Option<Borrowed> {
+        let local = self.locals.iter_mut().find(|local| local.runtime == borrowed.runtime);
+        match local.and_then(|local| local.live.as_mut()) {
+            Some(live) if live.number == borrowed.number => {
+                live.idle.push(borrowed.connection);
+                None
+            }
+            _ => Some(borrowed),
+        }
+    }
+
+    fn take_connections(&mut self) -> Vec<Live> {
+        self.locals.iter_mut().filter_map(|local| local.live.take()).collect()
+    }
+}
+
+impl Local {
+    fn is_busy(&self) -> bool {
+        Arc::strong_count(&self.connecting) + Arc::strong_count(&self.slots) + Arc::strong_count(&self.watches) > 3
+    }
+
     fn is_alive(&mut self) -> bool {
         if self.live.as_ref().is_some_and(|live| !live.alive.load(Ordering::Acquire)) {
             self.live = None;
         }
         self.live.is_some()
     }
-
-    fn borrow(&mut self) -> Option<Borrowed> {
-        if !self.is_alive() {
-            return None;
-        }
-        let live = self.live.as_mut()?;
-        let connection = live.idle.pop().unwrap_or_else(|| live.connection.clone());
-        Some(Borrowed { connection, number: live.number })
-    }
-
-    /// Returns what is left over: it is better dropped without the lock.
-    fn give_back(&mut self, borrowed: Option<Borrowed>) -> Option<Borrowed> {
-        match (&mut self.live, borrowed) {
-            (Some(live), Some(borrowed)) if live.number == borrowed.number => {
-                live.idle.push(borrowed.connection);
-                None
-            }
-            (_, borrowed) => borrowed,
-        }
-    }
 }
 
-/// When a call began, and when it ends.
+/// When a call must have ended, and of how many requests it is.
 #[derive(Clone, Copy)]
 pub(super) struct Times {
-    pub(super) start: Instant,
     pub(super) deadline: Instant,
-}
-
-/// A call under way.
-struct Turn<'a> {
-    node: &'a Node,
-    leave: Option<Leave>,
-    borrowed: Option<Borrowed>,
-}
-
-impl Turn<'_> {
-    fn end(mut self, fault: Option<&Fault>) {
-        let Some(leave) = self.leave.take() else {
-            return;
-        };
-        let (mut opened, mut closed) = (None, false);
-        let mut state = self.node.lock();
-        state.in_flight -= 1;
-        match fault {
-            Some(fault) if fault.counts() => {
-                opened = state.breaker.failed(&leave, Instant::now()).then_some(fault);
-                let barred = state.breaker.state() != BreakerState::Closed;
-                if barred && fault.spoils_connection() {
-                    state.live = None;
-                }
-            }
-            _ => closed = state.breaker.succeeded(&leave),
-        }
-        let left_over = state.give_back(self.borrowed.take());
-        drop(state);
-        drop(left_over);
-        if let Some(fault) = opened {
-            telemetry::redis_node_given_up(&self.node.address, fault);
-        }
-        if closed {
-            telemetry::redis_node_back(&self.node.address);
-        }
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        if let Some(leave) = &self.leave {
-            let mut state = self.node.lock();
-            state.in_flight -= 1;
-            state.breaker.abandoned(leave, Instant::now());
-        }
-    }
+    pub(super) requests: u32,
 }
 
 /// Is told, or dropped, when the connection ends, in whichever way; also when the runtime that drives it ends.
@@ -322,25 +347,18 @@ impl Drop for EndOfConnection {
     }
 }
 
-async fn send(
-    connection: &mut MultiplexedConnection,
-    command: Cmd,
-    asking: bool,
-    deadline: Instant,
-) -> Result<Value, Fault> {
+/// Sends a command, and returns the connection with the answer.
+pub(super) async fn send(mut borrowed: Borrowed, command: Cmd, asking: bool) -> (Borrowed, Result<Value, Fault>) {
+    let connection = &mut borrowed.connection;
     let answer = if asking {
         let mut both = Pipeline::with_capacity(2);
         both.cmd("ASKING").add_command(command);
-        let answers = timeout_at(deadline, connection.send_packed_commands(&both, 0, 2)).await;
-        answers.map(|answers| answers.map(|mut answers| answers.pop().unwrap_or_default()))
+        let answers = connection.send_packed_commands(&both, 0, 2).await;
+        answers.map(|mut answers| answers.pop().unwrap_or_default())
     } else {
-        timeout_at(deadline, connection.send_packed_command(&command)).await
+        connection.send_packed_command(&command).await
     };
-    match answer {
-        Err(_) => Err(Reason::TimedOut.into()),
-        Ok(Err(error)) => Err(Fault::underway(&error)),
-        Ok(Ok(value)) => Ok(value),
-    }
+    (borrowed, answer.map_err(|error| Fault::underway(&error)))
 }
 
 /// How a node is doing.

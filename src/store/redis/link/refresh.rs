@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::alone::{Alone, Work};
+use super::alone::{Alone, PATIENCE, Work};
 use super::fault::{Fault, Reason};
 use super::jitter;
 
 /// Not more often than this, however many doubts there are.
-const GAP: Duration = Duration::from_millis(250);
+const GAP: Duration = PATIENCE;
 
 /// When to find out anew who is responsible for what: one at a time, not too often, and less often while it fails.
 #[derive(Clone, Debug, Default)]

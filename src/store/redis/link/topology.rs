@@ -24,6 +24,15 @@ impl Topology {
         }
     }
 
+    /// The same, if it is known without asking.
+    pub(super) fn known_node(&self, slot: u16) -> Option<Cow<'_, Arc<Node>>> {
+        match self {
+            Self::Single(node) => Some(Cow::Borrowed(node)),
+            Self::Sentinel(sentinel) => sentinel.primary().map(Cow::Owned),
+            Self::Cluster(cluster) => cluster.owner(slot).map(Cow::Owned),
+        }
+    }
+
     /// Where a node sent us.
     pub(super) fn node_at(&self, address: &str, told_by: &Node) -> Result<Cow<'_, Arc<Node>>, Fault> {
         match self {

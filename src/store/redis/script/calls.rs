@@ -54,26 +54,13 @@ pub(crate) fn give_back<A: Scripted>(algorithm: &A, key: Key, cost: u32, receipt
     if receipt == Receipt::NONE || cost == 0 {
         return None;
     }
-    let (numbers, receipt) = (algorithm.numbers(cost), algorithm.receipt_numbers(receipt));
-    Some(give_back_call(A::NUMBER, numbers, 0, false, receipt, key))
+    let mut args = smallvec![A::NUMBER];
+    args.extend_from_slice(&algorithm.numbers(cost));
+    args.extend_from_slice(&algorithm.receipt_numbers(receipt));
+    Some(Call { script: &GIVE_BACK, keys: smallvec![key], args })
 }
 
 /// Forgets what a key owes; answered as a [`decide`] on nothing.
 pub(crate) fn reset(key: Key) -> Call {
     Call { script: &RESET, keys: smallvec![key], args: SmallVec::new() }
-}
-
-pub(super) fn give_back_call(
-    algorithm: u64,
-    numbers: [u64; 5],
-    beyond: u64,
-    only_last: bool,
-    receipt: [u64; 2],
-    key: Key,
-) -> Call {
-    let mut args = smallvec![algorithm];
-    args.extend_from_slice(&numbers);
-    args.extend_from_slice(&[beyond, only_last.into()]);
-    args.extend_from_slice(&receipt);
-    Call { script: &GIVE_BACK, keys: smallvec![key], args }
 }

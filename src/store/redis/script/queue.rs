@@ -1,8 +1,9 @@
 use std::time::Duration;
 
-use super::bucket::Grid;
-use super::calls::give_back_call;
-use super::{Answer, BUCKET, BadReply, UnfitQuota};
+use smallvec::{SmallVec, smallvec};
+
+use super::bucket::{Grid, Span};
+use super::{Answer, BadReply, QUEUE, QUEUE_GIVE_BACK, UnfitQuota, whole};
 use crate::algorithm::gcra::{Gcra, GcraState};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
@@ -15,6 +16,11 @@ use crate::time::{Timestamp, duration_from_nanos, nanos_of};
 /// The server keeps the time at which all who have been let in will be paid for. An arrival may leave when the
 /// debt before it is down to `burst − 1` intervals, and is let in if that is soon enough. So the order of arrival
 /// at the server is the order of departure; the waiting itself is up to each process.
+///
+/// A place is a stretch of that time, as long as its price, and no two overlap. One that is given back by one of the last
+/// shortens the line. Another becomes a *hole*: those behind it have been told when to leave, and so it is for the next
+/// arrival that it is wide enough for. What has passed of it is trimmed, so a place begins no earlier than its arrival,
+/// which is what keeps the rate: of those who leave within *t*, all places begin within *t* and the burst.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueScript {
     gcra: Gcra,
@@ -24,6 +30,20 @@ pub(crate) struct QueueScript {
     /// The longest that anybody may wait: as it is set, or as long as a full line takes.
     longest: u128,
     max_cost: u32,
+}
+
+/// What a key holds.
+#[derive(Clone, Debug, Default)]
+struct Line {
+    tat: u128,
+    holes: SmallVec<[Hole; 2]>,
+}
+
+/// A free stretch before the end of the line.
+#[derive(Clone, Copy, Debug)]
+struct Hole {
+    first: u128,
+    last: u128,
 }
 
 /// What an arrival is told.
@@ -95,24 +115,59 @@ impl QueueScript {
         let mut args = smallvec::smallvec![u64::from(is_charge)];
         args.extend_from_slice(&numbers);
         args.push(beyond);
-        Call { script: &BUCKET, keys: smallvec::smallvec![key], args }
+        Call { script: &QUEUE, keys: smallvec![key], args }
     }
 
-    /// What the answer to a [`call`](Self::call) with the same arguments means, and the state that the key has now.
+    /// What the answer to a [`call`](Self::call) with the same arguments means, and the state that the key has now: none
+    /// if it has none, or has a hole, of which the end of the line says nothing.
     pub(crate) fn place(
         &self,
         answer: &Answer,
         cost: u32,
         patience: Option<Duration>,
     ) -> Result<(Place, Option<GcraState>), BadReply> {
-        // One that owes more than anybody can is put right by the script; as is told here, it is refused.
-        let most = self.grid.now(answer.now) + self.most();
-        let old = answer.old(0)?.map(|old| self.grid.read(old, most).ok_or(BadReply::State)).transpose()?;
-        let (place, state) = self.arrive(old, answer.now, cost, patience);
-        if answer.admitted != u32::from(state.is_some()) {
+        let old = answer.old(0)?.map(|old| self.read(old, answer.now).ok_or(BadReply::State)).transpose()?;
+        let (place, new) = self.arrive(old.as_ref(), answer.now, cost, patience);
+        if answer.admitted != u32::from(new.is_some()) {
             return Err(BadReply::Disagreement);
         }
-        Ok((place, state.or(old)))
+        let known = new.or(old).filter(|line| line.holes.iter().all(|hole| self.places(*hole) == 0));
+        Ok((place, known.map(|line| GcraState { tat: line.tat })))
+    }
+
+    /// Without what has passed of the holes, and without those that a shorter line has no room for.
+    fn read(&self, stored: &[u8], now: Timestamp) -> Option<Line> {
+        let (bucket, holes) = match stored.iter().position(|byte| *byte == b' ') {
+            Some(space) => (&stored[..space], &stored[space + 1..]),
+            None => (stored, &[][..]),
+        };
+        let now = self.grid.now(now);
+        // One that owes more than anybody can is put right by the script.
+        let tat = self.grid.read(bucket, now + self.most())?.tat;
+        let holes = holes.split(|byte| *byte == b' ').filter(|hole| !hole.is_empty()).map(|hole| self.read_hole(hole));
+        let holes: Option<SmallVec<[Hole; 2]>> = holes.collect();
+        let trimmed = holes?.into_iter().map(|hole| Hole { first: hole.first.max(now), ..hole });
+        Some(Line { tat, holes: trimmed.filter(|hole| hole.first < hole.last && hole.last <= tat).collect() })
+    }
+
+    /// `<first>+<rest>:<last>+<rest>`
+    fn read_hole(&self, stored: &[u8]) -> Option<Hole> {
+        let ends = stored.splitn(2, |byte| *byte == b':').map(|end| {
+            let plus = end.iter().position(|byte| *byte == b'+')?;
+            let (micros, rest) = (whole(&end[..plus])?, whole(&end[plus + 1..])?);
+            // As of the end of the line: another quota may have had finer parts.
+            Some(self.grid.units(Span { micros, rest: rest.min(self.grid.parts() - 1) }))
+        });
+        let ends: Option<SmallVec<[u128; 2]>> = ends.collect();
+        match ends?[..] {
+            [first, last] => Some(Hole { first, last }),
+            _ => None,
+        }
+    }
+
+    /// How many requests of cost one there is room for.
+    fn places(&self, hole: Hole) -> u32 {
+        u32::try_from((hole.last - hole.first) / self.gcra.price(1)).unwrap_or(u32::MAX)
     }
 
     /// The refusal of a request that comes `at` that time to a key in that state, if it is refused.
@@ -123,7 +178,8 @@ impl QueueScript {
         cost: u32,
         patience: Option<Duration>,
     ) -> Option<Decision> {
-        match self.arrive(Some(state), at, cost, patience).0 {
+        let line = Line { tat: state.tat, holes: SmallVec::new() };
+        match self.arrive(Some(&line), at, cost, patience).0 {
             Place::Refused(decision) => Some(decision),
             Place::Given(_) => None,
         }
@@ -134,48 +190,59 @@ impl QueueScript {
         state.tat > self.grid.now(at) + self.ahead
     }
 
-    /// What a request is told that comes `at` that time, and the state after it if it takes a place.
+    /// What a request is told that comes `at` that time, and the line after it if it takes a place.
     fn arrive(
         &self,
-        state: Option<GcraState>,
+        line: Option<&Line>,
         at: Timestamp,
         cost: u32,
         patience: Option<Duration>,
-    ) -> (Place, Option<GcraState>) {
+    ) -> (Place, Option<Line>) {
         let (now, longest) = (self.grid.now(at), self.patient(patience));
-        let debt = state.map_or(0, |state| state.tat.saturating_sub(now));
-        let wait = debt.saturating_sub(self.ahead);
+        let mut line = line.cloned().unwrap_or_default();
+        line.tat = line.tat.max(now);
         if cost > self.max_cost {
-            return (Place::Refused(self.describe(debt, |limit, left| Decision::deny(limit, left, None))), None);
+            return (Place::Refused(self.describe(&line, now, |limit, left| Decision::deny(limit, left, None))), None);
         }
         if cost == 0 {
-            return (Place::Given(self.describe(debt, Decision::allow)), None);
+            return (Place::Given(self.describe(&line, now, Decision::allow)), None);
         }
+        let price = self.gcra.price(cost);
+        let hole = line.holes.iter().position(|hole| hole.first + price <= hole.last);
+        let first = hole.map_or(line.tat, |index| line.holes[index].first);
+        let wait = (first - now).saturating_sub(self.ahead);
         if wait > longest {
             let wait = duration_from_nanos(self.gcra.nanos_ceil(wait - longest));
             // Others may wait for longer than this one, so there may be room; there is none for it.
-            return (Place::Refused(self.describe(debt, |limit, _| Decision::deny(limit, 0, Some(wait)))), None);
+            return (Place::Refused(self.describe(&line, now, |limit, _| Decision::deny(limit, 0, Some(wait)))), None);
         }
-        let debt = debt + self.gcra.price(cost);
-        let tat = now + debt;
+        match hole {
+            Some(index) => line.holes[index].first += price,
+            None => line.tat += price,
+        }
         let delay = duration_from_nanos(self.gcra.nanos_ceil(wait));
-        let decision = self.describe(debt, Decision::allow).with_delay(delay).with_receipt(Receipt::new(tat));
-        (Place::Given(decision), Some(GcraState { tat }))
+        let decision = self.describe(&line, now, Decision::allow).with_delay(delay);
+        (Place::Given(decision.with_receipt(Receipt::new(first + price))), Some(line))
     }
 
-    /// The numbers of a key that owes `debt`: how many requests of cost one would be let in at once, if it owed
-    /// nothing, and now.
-    fn describe(&self, debt: u128, outcome: impl FnOnce(u32, u32) -> Decision) -> Decision {
-        outcome(self.limit(), self.fitting(debt)).with_reset_after(duration_from_nanos(self.gcra.nanos_ceil(debt)))
+    /// The numbers of a line: how many requests of cost one would be let in at once, if it were empty, and now.
+    fn describe(&self, line: &Line, now: u128, outcome: impl FnOnce(u32, u32) -> Decision) -> Decision {
+        let (limit, debt) = (self.limit(), line.tat - now);
+        let holes = line.holes.iter().fold(0_u32, |sum, hole| sum.saturating_add(self.places(*hole)));
+        let left = self.fitting(debt).saturating_add(holes).min(limit);
+        outcome(limit, left).with_reset_after(duration_from_nanos(self.gcra.nanos_ceil(debt)))
     }
 
-    /// Gives back a place if nobody came after it; one in the middle stays empty, for those behind it have been
-    /// told already when to leave.
+    /// Gives back a place, to the next that it is wide enough for.
     pub(crate) fn give_back(&self, key: Key, cost: u32, receipt: Receipt) -> Option<Call> {
         if receipt == Receipt::NONE || cost == 0 {
             return None;
         }
         let (numbers, beyond) = self.numbers(cost, self.longest);
-        Some(give_back_call(1, numbers, beyond, true, self.grid.receipt_numbers(receipt), key))
+        let mut args = smallvec![1];
+        args.extend_from_slice(&numbers);
+        args.push(beyond);
+        args.extend_from_slice(&self.grid.receipt_numbers(receipt));
+        Some(Call { script: &QUEUE_GIVE_BACK, keys: smallvec![key], args })
     }
 }

@@ -1,7 +1,6 @@
 -- A charge that was to be paid off at `receipt` is owed from now until then, and is at most the price.
 local owed, owed_rest = receipt - now, receipt_rest
-local is_last = due == receipt and rest == receipt_rest
-if (owed > 0 or owed == 0 and owed_rest > 0) and (is_last or not only_last) then
+if owed > 0 or owed == 0 and owed_rest > 0 then
   price = price + 0
   if owed > price or owed == price and owed_rest > price_rest then
     owed, owed_rest = price, price_rest

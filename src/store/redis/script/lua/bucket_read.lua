@@ -11,22 +11,17 @@ if parts then
 end
 local due, rest = now, 0
 if old then
-  due = tonumber(old)
-  if due then
-    -- Written so that it does not hold of what is not a number either.
-    if not (due <= 0 and due > -9007199254740992 and due % 1 == 0) then
-      return redis.error_reply('SLUICE the key holds no state of a bucket')
-    end
-    due = -due
-  else
+  -- Digits only: `tonumber` by itself would read '-0x10' and '-1e15', too.
+  due = tonumber(string.match(old, '^-(%d+)$'))
+  if not due then
     due, rest = string.match(old, '^-(%d+)%+(%d+)$')
     due, rest = tonumber(due), tonumber(rest)
-    if not due or due >= 9007199254740992 or rest >= 9007199254740992 then
-      return redis.error_reply('SLUICE the key holds no state of a bucket')
-    end
-    -- Parts of another quota.
-    if not parts then rest = 0 elseif rest >= parts then rest = parts - 1 end
   end
+  if not due or due >= 9007199254740992 or rest >= 9007199254740992 then
+    return redis.error_reply('SLUICE the key holds no state of a bucket')
+  end
+  -- Parts of another quota.
+  if not parts then rest = 0 elseif rest >= parts then rest = parts - 1 end
   local most = full + beyond
   if due < now then
     due, rest = now, 0

@@ -1,11 +1,10 @@
 -- Takes back a charge, as far as it is still owed.
 --
--- ARGV: which algorithm, five numbers for it (where the price or the cost is that of the charge), beyond,
--- whether to do so only if no other charge has come after it, and the receipt: two numbers for a bucket, and
--- for a window its number and 0.
+-- ARGV: which algorithm, five numbers for it (where the price or the cost is that of the charge), and the receipt: two
+-- numbers for a bucket, and for a window its number and 0.
 local ARGV, format, call, key = ARGV, string.format, redis.call, KEYS[1]
-local algorithm, at, count, beyond = ARGV[1], 2, 1, ARGV[7]
-local only_last, receipt, receipt_rest = ARGV[8] == '1', ARGV[9] + 0, ARGV[10] + 0
+local algorithm, at, count, beyond = ARGV[1], 2, 1, 0
+local receipt, receipt_rest = ARGV[7] + 0, ARGV[8] + 0
 local reply = call('TIME')
 local old = call('GET', key)
 local now = reply[1] * 1000000 + reply[2]

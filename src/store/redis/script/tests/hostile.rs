@@ -7,7 +7,7 @@ use super::*;
 use crate::quota::Quota;
 use crate::store::redis::script::{BadReply, Scripted, UnfitQuota, decide, give_back};
 
-const FOREIGN: [&str; 28] = [
+const FOREIGN: [&str; 32] = [
     "",
     "-",
     "0",
@@ -18,6 +18,10 @@ const FOREIGN: [&str; 28] = [
     "nan",
     "-inf",
     "-1e400",
+    "-0x10",
+    "-1e15",
+    "-1.0",
+    "- 1",
     "-1.5",
     "-9007199254740992",
     "-99999999999999999999999999",

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ::redis::{Cmd, Connection, Pipeline, Value, cmd};
 
 use super::sealed::Steps;
-use super::{Answer, BUCKET, FIXED_WINDOW, GIVE_BACK, RESET, SEVERAL, SLIDING_WINDOW};
+use super::{Answer, BUCKET, FIXED_WINDOW, GIVE_BACK, QUEUE, QUEUE_GIVE_BACK, RESET, SEVERAL, SLIDING_WINDOW};
 use crate::algorithm::{Algorithm, FixedWindow, GcraState, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::partition::PartitionKey;
 use crate::store::redis::call::{Call, Script};
@@ -18,7 +18,8 @@ use crate::store::redis::key::{Key, Names};
 use crate::store::redis::servers::RedisServer;
 use crate::time::Timestamp;
 
-const ALL: [&Script; 6] = [&BUCKET, &FIXED_WINDOW, &SLIDING_WINDOW, &SEVERAL, &GIVE_BACK, &RESET];
+const ALL: [&Script; 8] =
+    [&BUCKET, &FIXED_WINDOW, &SLIDING_WINDOW, &SEVERAL, &GIVE_BACK, &RESET, &QUEUE, &QUEUE_GIVE_BACK];
 
 fn key(name: impl ToString) -> Key {
     let names = Names::new("test", "limiter", b"");
