@@ -244,7 +244,7 @@ impl Receipt {
     /// Nothing was charged, or it cannot be undone.
     pub const NONE: Self = Self(0);
 
-    /// A receipt that means `value` to the algorithm that issues it.
+    /// A receipt that means `value` to the algorithm that issues it. Below 2^104: the bits above are for stores.
     #[must_use]
     pub const fn new(value: u128) -> Self {
         Self(value)

@@ -6,6 +6,7 @@ mod line;
 #[cfg(all(test, sluice_loom))]
 mod models;
 mod pressure;
+mod resets;
 mod slots;
 mod ticks;
 mod wide;
@@ -17,6 +18,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use self::ledger::Ledger;
 use self::pressure::Pressure;
+use self::resets::Resets;
 use self::ticks::TickBucket;
 use self::wide::WideTable;
 use super::{Stats, Store, TableStats};
@@ -125,6 +127,7 @@ struct Kept<S> {
     secret: Secret,
     capacity: usize,
     table: Table<S>,
+    resets: Resets,
 }
 
 enum Table<S> {
@@ -239,7 +242,7 @@ impl<S: Copy, C: Clock> MemoryStore<S, C> {
             Some(bucket) => Table::Compact(Ledger::new(bucket, self.capacity, self.when_full, self.clock.now())),
             None => Table::Wide(WideTable::new(algorithm, self.capacity, self.when_full)),
         };
-        Kept { secret: Secret::random(), capacity: self.capacity, table }
+        Kept { secret: Secret::random(), capacity: self.capacity, table, resets: Resets::default() }
     }
 }
 
@@ -266,7 +269,7 @@ impl<S: Copy> Kept<S> {
             (Table::Wide(table), _) => Table::Wide(table.succeed(algorithm, || clock.now())?),
             (Table::Compact(_), None) => return None,
         };
-        Some(Self { secret: self.secret, capacity: self.capacity, table })
+        Some(Self { secret: self.secret, capacity: self.capacity, table, resets: self.resets.share() })
     }
 }
 
@@ -291,11 +294,12 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
     fn check(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Check {
         let kept = self.kept(algorithm);
         let hash = kept.hash(key);
+        let resets = kept.resets.count(hash);
         let decision = match &kept.table {
             Table::Compact(ledger) => ledger.check(hash, cost, || self.clock.now()),
             Table::Wide(table) => table.check(algorithm, hash, cost, || self.clock.now()),
         };
-        decision.into()
+        if resets == 0 { decision } else { decision.with_receipt(resets::stamped(decision.receipt(), resets)) }.into()
     }
 
     fn peek(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Decision> {
@@ -310,19 +314,21 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
     fn give_back(&self, algorithm: &A, key: &PartitionKey, cost: u32, receipt: Receipt) {
         let kept = self.kept(algorithm);
         let hash = kept.hash(key);
+        let Some(receipt) = kept.resets.open(hash, receipt) else { return };
         match &kept.table {
             Table::Compact(ledger) => ledger.give_back(hash, cost, receipt, || self.clock.now()),
             Table::Wide(table) => table.give_back(algorithm, hash, self.clock.now(), cost, receipt),
         }
     }
 
+    /// What was charged before is not given back after it, also to one in 256 of the other keys.
     fn reset(&self, algorithm: &A, key: &PartitionKey) -> Option<Check> {
         let kept = self.kept(algorithm);
         let hash = kept.hash(key);
-        match &kept.table {
+        kept.resets.run(hash, || match &kept.table {
             Table::Compact(ledger) => ledger.reset(hash, || self.clock.now()),
             Table::Wide(table) => table.reset(algorithm, hash, self.clock.now()),
-        }
+        });
         Some(self.check(algorithm, key, 0))
     }
 

@@ -1,0 +1,76 @@
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::decision::Receipt;
+
+/// How often keys were reset, for one in 256 keys together.
+///
+/// A reset pays all that a key owes, and so what is given back for earlier charges would be paid twice. So receipts carry the
+/// count at the time of their charge, and what is given back under another count is dropped. Nothing is kept, and receipts
+/// are as the algorithm wrote them, until the first reset.
+#[derive(Default)]
+pub(super) struct Resets(OnceLock<Arc<[AtomicU32]>>);
+
+const GROUPS: usize = 256;
+
+/// Above the receipts of all algorithms, and below the mark of guards.
+const FIRST_BIT: u32 = 104;
+const BITS: u32 = 23;
+
+impl Resets {
+    /// The same counts, for another limiter that goes on with the same keys.
+    pub(super) fn share(&self) -> Self {
+        Self(OnceLock::from(Arc::clone(self.counts())))
+    }
+
+    /// To be read before a charge: then a reset that comes in between is taken for one that came after it.
+    #[inline(always)]
+    pub(super) fn count(&self, hash: u64) -> u32 {
+        self.0.get().map_or(0, |counts| of(counts, hash).load(Ordering::Acquire))
+    }
+
+    /// Runs what resets a key. Counted before, so that nothing is given back from then on for what was charged earlier; and
+    /// after it, so that nothing is for what is charged meanwhile, which may be forgotten as well.
+    pub(super) fn run(&self, hash: u64, reset: impl FnOnce()) {
+        let count = of(self.counts(), hash);
+        count.fetch_add(1, Ordering::AcqRel);
+        reset();
+        count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The receipt as its algorithm wrote it; `None` if its key was reset since.
+    pub(super) fn open(&self, hash: u64, receipt: Receipt) -> Option<Receipt> {
+        match self.count(hash) {
+            0 => Some(receipt),
+            count => {
+                let written = receipt.value() & !(mask() << FIRST_BIT);
+                (receipt.value() >> FIRST_BIT & mask() == stamp(count)).then(|| Receipt::new(written))
+            }
+        }
+    }
+
+    fn counts(&self) -> &Arc<[AtomicU32]> {
+        self.0.get_or_init(|| (0..GROUPS).map(|_| AtomicU32::new(0)).collect())
+    }
+}
+
+/// A receipt with the count at the time of its charge.
+#[cold]
+pub(super) fn stamped(receipt: Receipt, count: u32) -> Receipt {
+    if receipt == Receipt::NONE { receipt } else { Receipt::new(receipt.value() | stamp(count) << FIRST_BIT) }
+}
+
+const fn mask() -> u128 {
+    (1 << BITS) - 1
+}
+
+/// Never that of a charge before the first reset.
+fn stamp(count: u32) -> u128 {
+    (u128::from(count) - 1) % mask() + 1
+}
+
+fn of(counts: &[AtomicU32], hash: u64) -> &AtomicU32 {
+    #[allow(clippy::cast_possible_truncation)]
+    let group = (hash >> 40) as usize % GROUPS;
+    &counts[group]
+}
