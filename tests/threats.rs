@@ -110,8 +110,9 @@ fn keys_appear_in_no_response_no_log_and_no_metric() {
         Policy::new("per-address", FixedWindow::new(Quota::per_day(2))).key(PeerIp::new()),
     ])
     .with_fields(RateLimitFields::draft11());
-    let service =
-        layer.layer(service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(Full::from("hello"))))));
+    let service = layer.layer(service_fn(|_: Request<()>| {
+        ready(Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from("hello"))))
+    }));
 
     let (mut said, mut secrets, mut series) = (Vec::new(), Vec::new(), 0);
     let mut random = Random::new(7);
