@@ -104,7 +104,8 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// If there is no policy, two have the same name, or one could never admit anything.
+    /// If there is no policy, two have the same name or one has a name that is no token of up to 64 bytes, or if one could never
+    /// admit anything or never reject anything: see [`PolicyError`].
     pub fn try_new(policies: impl IntoPolicies) -> Result<Self, PolicyError> {
         Enforceable::new(policies).map(Self::of)
     }

@@ -90,7 +90,9 @@ impl Config {
     /// `[client-ip]`, `[redis]`, `[answer]`, `exempt-preflights`, and whether a route is limited at all are fixed. To switch a policy off,
     /// write `shadow = true`.
     ///
-    /// All is read and checked before the first route changes. Each route changes at once, one after the other.
+    /// All is read and checked before the first route changes. Each route changes at once, one after the other. Policies that the
+    /// text does not have any more, and optional fields that a policy has no longer (but for `shadow`), are logged by name at
+    /// `WARN`: a file that was cut off while it was written may still make sense.
     ///
     /// ```
     /// use tower_sluice::config::Config;

@@ -26,8 +26,8 @@
 //! ```toml
 //! [client-ip]                    # optional; default: the socket's peer
 //! source = "x-forwarded-for"     # peer | x-forwarded-for | forwarded | a single-value header's name
-//! trusted = ["10.0.0.0/8"]       # and / or: hops = 1
-//! ipv6-prefix = 64
+//! trusted = ["10.0.0.0/8"]       # and / or: hops = 1 (to 100)
+//! ipv6-prefix = 64               # 32 to 128
 //!
 //! [redis]                        # optional (feature `redis`); where policies are kept that do not say `store`
 //! url = "redis://127.0.0.1:6379" # or a list: some nodes of a cluster, or the sentinels of a `master`
@@ -49,7 +49,7 @@
 //!   # answer = { tell = "never" }   # any keys of [answer], for this route; the others are as there
 //!   # exempt-preflights = { limit = 50, per = "1s" }   # so many preflights of CORS, also: burst; default: all count
 //!   [[route.policy]]
-//!   name = "per-client"
+//!   name = "per-client"          # 64 bytes at most
 //!   algorithm = "token-bucket"   # token-bucket | leaky-bucket | leaky-queue | fixed-window | sliding-window
 //!   limit = 10
 //!   per = "1s"                   # 250ms, 1s, 1m, 1h, 1day
@@ -61,7 +61,7 @@
 //!   # when-full = "overflow"     # what becomes of further keys: reject | overflow | forget-least; default: reject
 //!   # stagger = true             # windows in memory: those of each key begin at an instant of its own; default: false
 //!   key = "client-ip"            # global | client-ip | header:NAME | user | path | a list of these; default: global
-//!   cost = 1
+//!   cost = 1                     # 0 would limit nothing, and is rejected
 //!   shadow = false
 //!   store = "memory"             # memory | redis; default: redis if there is one
 //!   on-store-error = "local-guard"   # local-guard | allow | deny
@@ -81,7 +81,12 @@
 //! route and its name are the same. `user` is the extension [`User`](crate::key::User),
 //! which an authenticating layer must insert.
 //!
-//! [`Config::change`] applies an edited file while its layers run.
+//! [`Config::change`] applies an edited file while its layers run. [`Config::close`] closes its queues when the server stops.
+//!
+//! # Errors
+//!
+//! An error names the file, the line, the field and what to write instead. It repeats the value, unless that may be a secret (`url`,
+//! `master`, `secret`). Reading takes time in proportion to the length of the file.
 
 mod answer;
 mod change;

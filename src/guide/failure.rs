@@ -64,8 +64,8 @@
 //!
 //! # The server shuts down
 //!
-//! A graceful shutdown waits for requests that are waiting in a queue. [`LeakyQueue::close`](crate::LeakyQueue::close)
-//! sends them away at once, with 503.
+//! A graceful shutdown waits for requests that are waiting in a queue. [`RateLimitLayer::close`](crate::RateLimitLayer::close)
+//! rejects them at once, with 503, and all that come afterwards: whatever the policy does on failures, since it is none.
 //!
 //! # The server is set up wrong
 //!

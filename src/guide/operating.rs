@@ -133,6 +133,7 @@
 //! | the CORS layer is inside of the rate limit | put it outside, or pages of other origins cannot read refusals |
 //! | a memory store is filling up and may lose keys | raise its [capacity](#how-much-memory) |
 //! | policies replaced: this one cannot go on | nothing, if it was meant: its new limiter is of another kind |
+//! | the configuration was changed, and a policy (or fields of a policy) removed | nothing, if it was meant: a file that was cut off may still make sense |
 //! | limiter failed; limiter recovered | see [failure](super::failure) |
 //! | redis: a node keeps failing; a node is back | the same |
 //! | redis: other nodes are responsible now | nothing: a failover, or slots have moved |
@@ -205,9 +206,28 @@
 //! limit first as a shadow, and then enforce it under the same name: what it has counted is kept.
 //!
 //! With a configuration file: [`Config::change`](crate::config::Config::change). The example server does so whenever its
-//! `--config` is edited; its log says that the limits were changed, or names file and line of the mistake, and then nothing has.
+//! `--config` is edited; its log says that the limits were changed, or names file, line and field of the mistake, and then nothing
+//! has. Policies and fields that the new text lacks are logged by name, as warnings.
 //!
 //! # Shut down
 //!
-//! Close the queues, or a graceful shutdown waits for everybody in line:
-//! [`LeakyQueue::close`](crate::LeakyQueue::close).
+//! Close the queues, or a graceful shutdown waits for everybody in line. [`RateLimitLayer::close`](crate::RateLimitLayer::close),
+//! [`LimitsHandle::close`](crate::LimitsHandle::close) and [`Config::close`](crate::config::Config::close) reject all who wait in
+//! them, and all who come, with 503; [`LeakyQueue::close`](crate::LeakyQueue::close) does so for one queue. What is closed stays
+//! closed, and so do queues that a later change brings. Call it when SIGTERM arrives, before the server waits for what is under way:
+//!
+//! ```
+//! # use tower_sluice::RateLimitLayer;
+//! # async fn sigterm() {}
+//! # async fn serve(app: axum::Router, listener: tokio::net::TcpListener, layer: RateLimitLayer) -> std::io::Result<()> {
+//! let stop = async move {
+//!     sigterm().await;
+//!     layer.close();
+//! };
+//! axum::serve(listener, app).with_graceful_shutdown(stop).await
+//! # }
+//! ```
+//!
+//! Bound the drain: a client that never ends its request would keep the server for ever. The example server gives up after ten
+//! seconds. It also drops connections whose request head takes longer than ten (`header_read_timeout` of hyper, and a time of its
+//! own for the first head): `axum::serve` has neither.

@@ -71,10 +71,6 @@ impl Server {
             }
         }
     }
-
-    pub fn exit_code(mut self) -> Option<i32> {
-        self.process.wait().unwrap().code()
-    }
 }
 
 impl Drop for Server {
