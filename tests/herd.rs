@@ -113,9 +113,8 @@ fn charges_of_staggered_windows_are_given_back() {
 #[test]
 fn staggered_windows_go_on_under_another_limit_and_else_start_anew() {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000 * 60 * SECOND));
-    let limiter = |window: FixedWindow| {
-        RateLimiter::new(window, MemoryStore::with_capacity(100).with_clock(clock.clone()))
-    };
+    let limiter =
+        |window: FixedWindow| RateLimiter::new(window, MemoryStore::with_capacity(100).with_clock(clock.clone()));
     let per_hour = |limit| FixedWindow::new(Quota::per_hour(limit));
     for (next, goes_on) in [
         (per_hour(9).staggered(), true),

@@ -132,7 +132,9 @@ fn a_refund_that_comes_after_a_reset_gives_nothing_back() {
 
 #[test]
 #[cfg(target_pointer_width = "64")]
-#[should_panic(expected = "a store holds 8589934592 keys at most, and not 18446744073709551615; choose a smaller capacity")]
+#[should_panic(
+    expected = "a store holds 8589934592 keys at most, and not 18446744073709551615; choose a smaller capacity"
+)]
 fn a_capacity_beyond_all_memory_is_rejected() {
     let _ = MemoryStore::<()>::with_capacity(usize::MAX);
 }
@@ -161,7 +163,8 @@ fn memory_that_cannot_be_had_is_named_with_the_cure() {
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         let told = text.lines().any(|line| {
-            line.starts_with(&format!("a store for {keys} keys takes ")) && line.ends_with("; choose a smaller capacity")
+            line.starts_with(&format!("a store for {keys} keys takes "))
+                && line.ends_with("; choose a smaller capacity")
         });
         assert!(told && !output.status.success(), "{text}");
     }

@@ -80,6 +80,8 @@ fn it_takes_what_the_parser_takes_and_refuses_most_of_what_it_refuses() {
         ("charge-on = []", false),
         ("penalty = { refusals = 30, per = \"1m\", ban = \"10m\" }", true),
         ("penalty = { refusals = 30, per = \"1m\" }", false),
+        ("stagger = false", true),
+        ("stagger = \"yes\"", false),
         ("limt = 10", false),
         ("answer = { tell = \"below-20%\" }", false),
     ] {
