@@ -68,6 +68,8 @@ pub trait Limiter: Send + Sync + 'static {
     }
 
     /// Forgets what a key owes, and answers as to a request of cost 0 then. `None` if that cannot be done.
+    ///
+    /// In a [`MemoryStore`], what was charged before is not given back after it.
     fn reset(&self, key: &PartitionKey) -> Option<Check> {
         let _ = key;
         None

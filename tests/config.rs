@@ -56,6 +56,10 @@ fn every_mistake_in_a_policy_is_told_with_its_line() {
         ("capacity = 3", "f.toml:9: capacity is for leaky-queue; remove it or choose that algorithm"),
         ("max-wait = \"3s\"", "f.toml:9: max-wait is for leaky-queue; remove it or choose that algorithm"),
         ("order = \"newest-first\"", "f.toml:9: order is for leaky-queue; remove it or choose that algorithm"),
+        (
+            "stagger = true",
+            "f.toml:9: stagger is for fixed-window and sliding-window; remove it or choose that algorithm",
+        ),
         ("max-keys = 9", "f.toml:9: max-keys is for leaky-queue in memory; remove it or choose that algorithm"),
         (
             "when-full = \"reject\"",
@@ -186,6 +190,7 @@ fn every_mistake_in_an_answer_is_told_with_its_line() {
         ("tell = \"below-+5%\"", "tell = \"below-+5%\" says no occasion"),
         ("tell = \"below-%\"", "tell = \"below-%\" says no occasion"),
         ("tell = \"below-20\"", "tell = \"below-20\" says no occasion"),
+        ("retry-jitter = \"some\"", "retry-jitter = \"some\" is not a time; write 250ms, 1s, 1m, 1h or 1day"),
     ] {
         let route = format!("{}[route.answer]\n{line}\n", with("burst = 20"));
         for (text, at) in [(format!("\n[answer]\n{line}\n"), 3), (route, 11)] {
@@ -314,6 +319,37 @@ async fn the_file_says_what_counts_and_who_is_banned() {
     let answers: [_; 4] = answers(&banned, 0, "text/plain").await;
     assert_eq!(answers.each_ref().map(|answer| answer.status().as_u16()), [200, 429, 429, 429]);
     assert_eq!(answers[3].headers()["retry-after"], "7200");
+}
+
+/// Waits are lengthened by as much as the file says, in the route or for all.
+#[tokio::test]
+async fn the_file_lengthens_waits_at_random() {
+    let used_up = with("limit = 1").replace("1s", "1h");
+    for text in [
+        format!("{used_up}[route.answer]\nretry-jitter = \"1day\"\n"),
+        format!("[answer]\nretry-jitter = \"1day\"\n{used_up}"),
+    ] {
+        let answers: [_; 21] = answers(&text, 0, "text/plain").await;
+        let waits = answers[1..].iter().map(|answer| answer.headers()["retry-after"].to_str().unwrap());
+        let waits: Vec<u64> = waits.map(|wait| wait.parse().unwrap()).collect();
+        assert!(waits.iter().all(|wait| (3_599..=90_001).contains(wait)), "{waits:?}");
+        // Not one of twenty above an hour and a half: once in 10^24.
+        assert!(waits.iter().any(|wait| *wait > 5_400), "{waits:?}");
+    }
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn staggered_windows_are_for_memory() {
+    let redis = "[redis]\nurl = \"redis://127.0.0.1:1\"\n";
+    let window = with("stagger = true").replace("token-bucket", "fixed-window");
+    let message = told(&format!("{redis}{window}"));
+    assert!(message.starts_with("f.toml:11: a staggered window is kept in memory only"), "{message}");
+    let message = told(&format!("{redis}{}", window.replace("fixed-window", "sliding-window")));
+    assert!(message.starts_with("f.toml:11: a staggered window is kept in memory only"), "{message}");
+    Config::parse("f.toml", &format!("{redis}{window}store = \"memory\"\n")).unwrap();
+    let config = Config::parse("f.toml", &window).unwrap();
+    assert!(config.routes()[0].explain_policies().all(|(_, words)| words.contains(", staggered")));
 }
 
 /// The answers to so many POSTs of this media type to a route of this configuration.

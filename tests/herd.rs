@@ -24,10 +24,19 @@ fn ask(limiter: &impl Limiter, client: u64) -> Decision {
 /// What came of a herd.
 #[derive(Debug)]
 struct Herd {
-    /// The greatest share of all clients that was readmitted within one second.
-    peak: f64,
+    /// The greatest share of all clients that was readmitted within one second, in percent.
+    peak: u64,
     /// Clients that were rejected although they had waited.
     early: u64,
+}
+
+/// The greatest share, rounded up.
+fn percent(clients: &BTreeMap<u64, u64>) -> u64 {
+    (clients.values().max().unwrap() * 100).div_ceil(CLIENTS)
+}
+
+fn nanos(span: Duration) -> u64 {
+    span.as_nanos().try_into().unwrap()
 }
 
 /// Every client uses its limit up within the first half minute, and is rejected; then it comes back when it was told to.
@@ -42,7 +51,7 @@ fn herd<A: Algorithm>(algorithm: A) -> Herd {
         // A window may begin in between, but not twice.
         let rejected = (0..=2 * LIMIT).find_map(|_| ask(&limiter, *client).retry_after()).unwrap();
         assert!(rejected <= Duration::from_secs(120), "{rejected:?}");
-        *at += u64::try_from(rejected.as_nanos()).unwrap();
+        *at += nanos(rejected);
     }
     back.sort_unstable();
     let (mut seconds, mut early) = (BTreeMap::<u64, u64>::new(), 0);
@@ -51,13 +60,13 @@ fn herd<A: Algorithm>(algorithm: A) -> Herd {
         *seconds.entry((at - start) / SECOND).or_default() += 1;
         early += u64::from(!ask(&limiter, client).is_allowed());
     }
-    Herd { peak: *seconds.values().max().unwrap() as f64 / CLIENTS as f64, early }
+    Herd { peak: percent(&seconds), early }
 }
 
 #[test]
 fn clients_of_aligned_windows_come_back_together() {
     for herd in [herd(FixedWindow::new(Quota::per_minute(LIMIT))), herd(SlidingWindow::new(Quota::per_minute(LIMIT)))] {
-        assert!(herd.peak > 0.99 && herd.early == 0, "{herd:?}");
+        assert!(herd.peak > 99 && herd.early == 0, "{herd:?}");
     }
 }
 
@@ -68,7 +77,7 @@ fn clients_of_staggered_windows_come_back_at_times_of_their_own() {
         herd(SlidingWindow::new(Quota::per_minute(LIMIT)).staggered()),
     ] {
         // A sixtieth, and some by chance.
-        assert!(herd.peak <= 0.05 && herd.early == 0, "{herd:?}");
+        assert!(herd.peak <= 5 && herd.early == 0, "{herd:?}");
     }
 }
 
@@ -193,7 +202,7 @@ mod responses {
             // To the microsecond, rounded up.
             let micro = Duration::from_micros(1);
             assert!(exact + micro > until_next && exact <= until_next + jitter + micro, "{exact:?} for {until_next:?}");
-            assert_eq!(Duration::from_secs(whole), Duration::from_secs(exact.as_secs_f64().ceil() as u64));
+            assert_eq!(Duration::from_secs(whole), Duration::from_secs(nanos(exact).div_ceil(SECOND)));
             if media_type == "text/plain" {
                 let body = std::str::from_utf8(rejected.body()).unwrap();
                 assert!(body.contains(&format!("retry in {whole} second")), "{body}");
@@ -202,14 +211,13 @@ mod responses {
                 assert!(Duration::from_millis(pushback) >= exact, "{pushback} ms, {exact:?}");
             }
             let at = Timestamp::ZERO.saturating_add(until_next).as_nanos();
-            let second = |wait: Duration| (wait.as_nanos() as u64 + 60 * SECOND - at) / SECOND;
+            let second = |wait: Duration| (nanos(wait) + 60 * SECOND - at) / SECOND;
             *exact_at.entry(second(exact)).or_default() += 1;
             *whole_at.entry(second(Duration::from_secs(whole))).or_default() += 1;
-            back.push((1_000 * 60 * SECOND + 60 * SECOND - at + exact.as_nanos() as u64, client));
+            back.push((1_000 * 60 * SECOND + 60 * SECOND - at + nanos(exact), client));
         }
         for at in [exact_at, whole_at] {
-            let peak = *at.values().max().unwrap() as f64 / CLIENTS as f64;
-            assert!(peak <= 0.2, "{peak}: {at:?}");
+            assert!(percent(&at) <= 20, "{at:?}");
         }
         back.sort_unstable();
         for (at, client) in back {

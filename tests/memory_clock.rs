@@ -1,6 +1,8 @@
 //! Clocks that are set back, and forward again, under a bucket in memory: no more is admitted than by a clock that goes
 //! on, and the waits that are advertised are true by the clock that there is.
 
+#![allow(clippy::cast_possible_truncation, reason = "small numbers")]
+
 use std::time::Duration;
 
 use tower_sluice::algorithm::TokenBucket;

@@ -109,6 +109,8 @@ fn it_takes_what_the_parser_takes_and_refuses_most_of_what_it_refuses() {
         ("algorithm = \"leaky-queue\"\nmax-keys = 9\nwhen-full = \"overflow\"", true),
         ("algorithm = \"leaky-queue\"\nmax-keys = 0", false),
         ("algorithm = \"leaky-queue\"\nwhen-full = \"forget\"", false),
+        ("stagger = false", true),
+        ("stagger = \"yes\"", false),
         ("limt = 10", false),
         ("answer = { tell = \"below-20%\" }", false),
     ] {
