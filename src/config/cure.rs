@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 const LONGEST_SHOWN: usize = 60;
 
 /// Each field after its table, with the kind of value that it takes, and an example.
-const FIELDS: [(&str, &str, &str); 34] = [
+const FIELDS: [(&str, &str, &str); 40] = [
     ("client-ip.source", TEXT, "\"x-forwarded-for\""),
     ("client-ip.trusted", LIST, "[\"10.0.0.0/8\"]"),
     ("client-ip.hops", NUMBER, "1"),
@@ -23,6 +23,7 @@ const FIELDS: [(&str, &str, &str); 34] = [
     ("answer.fields", WORD, "\"draft-11\""),
     ("answer.x-ratelimit", WORD, "\"epoch\""),
     ("answer.tell", TEXT, "\"always\""),
+    ("answer.retry-jitter", TIME, "\"5s\""),
     ("answer.rejection", WORD, "\"problem\""),
     ("answer.grpc-status", WORD, "\"unavailable\""),
     ("route.path", TEXTS, "\"/api\""),
@@ -35,6 +36,8 @@ const FIELDS: [(&str, &str, &str); 34] = [
     ("policy.capacity", NUMBER, "50"),
     ("policy.max-wait", TIME, "\"5s\""),
     ("policy.order", WORD, "\"newest-first\""),
+    ("policy.max-keys", NUMBER, "65536"),
+    ("policy.when-full", WORD, "\"reject\""),
     ("policy.key", TEXTS, "\"client-ip\""),
     ("policy.cost", NUMBER, "1"),
     ("policy.store", WORD, "\"memory\""),
@@ -45,6 +48,9 @@ const FIELDS: [(&str, &str, &str); 34] = [
     ("penalty.refusals", NUMBER, "30"),
     ("penalty.per", TIME, "\"1m\""),
     ("penalty.ban", TIME, "\"10m\""),
+    ("exempt-preflights.limit", NUMBER, "50"),
+    ("exempt-preflights.per", TIME, "\"1s\""),
+    ("exempt-preflights.burst", NUMBER, "100"),
 ];
 
 const TEXT: &str = "a text in quotation marks";
@@ -55,12 +61,13 @@ const NUMBER: &str = "a whole number";
 const LIST: &str = "a list in brackets";
 
 /// Fields whose values take other advice.
-const OTHERS: [(&str, &str); 6] = [
+const OTHERS: [(&str, &str); 7] = [
     ("client-ip", "is one table; write [client-ip], in single brackets"),
     ("redis", "is one table; write [redis], in single brackets"),
     ("answer", "is one table; write [answer], in single brackets"),
     ("route", "is a list of tables; write [[route]], in double brackets"),
     ("route.policy", "is a list of tables; write [[route.policy]], in double brackets"),
+    ("route.exempt-preflights", "needs a table; write { limit = 50, per = \"1s\" }"),
     ("policy.penalty", "needs a table; write { refusals = 30, per = \"1m\", ban = \"10m\" }"),
 ];
 
@@ -99,7 +106,7 @@ pub(super) fn reworded(text: &str, at: &Range<usize>, message: &str) -> String {
 }
 
 fn is_known(name: &str) -> bool {
-    name == "policy.shadow" || example_of(name).is_some() || OTHERS.iter().any(|(other, _)| *other == name)
+    ["policy.shadow", "policy.stagger"].contains(&name) || example_of(name).is_some() || OTHERS.iter().any(|(other, _)| *other == name)
 }
 
 fn example_of(name: &str) -> Option<(&'static str, &'static str)> {

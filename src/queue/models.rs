@@ -87,8 +87,13 @@ fn run(errand: Errand<Core>) -> Option<Driver> {
 }
 
 /// The place, if it is one; an error if the room is closed.
-fn arrive_on(room: &Room, core: Core, line: u128, second: u64) -> Result<(Option<SeatNo>, Option<Driver>), ()> {
-    let request = Request { id: LineId(line), cost: 1, max_wait: 100 * SECOND };
+fn arrive_on(
+    room: &Room,
+    core: Core,
+    (line, cost): (u128, u32),
+    second: u64,
+) -> Result<(Option<SeatNo>, Option<Driver>), ()> {
+    let request = Request { id: LineId(line), cost, max_wait: 100 * SECOND };
     let (arrival, errand) = room.enqueue(|| Timestamp::from_nanos(second * SECOND), &request, || Some(core));
     let driver = run(errand);
     match arrival {
@@ -102,11 +107,11 @@ fn arrive_on(room: &Room, core: Core, line: u128, second: u64) -> Result<(Option
 }
 
 fn arrive(room: &Room, second: u64) -> Result<Option<SeatNo>, ()> {
-    arrive_on(room, CORES[0], 1, second).map(|(seat, _)| seat)
+    arrive_on(room, CORES[0], (1, 1), second).map(|(seat, _)| seat)
 }
 
 fn place_on(room: &Room, core: Core) -> (SeatNo, Option<Driver>) {
-    let (seat, driver) = arrive_on(room, core, 1, 0).expect("open");
+    let (seat, driver) = arrive_on(room, core, (1, 1), 0).expect("open");
     (seat.expect("busy"), driver)
 }
 
@@ -264,7 +269,7 @@ fn one_arrives_while_the_driver_ends() {
         let other = {
             let room = Arc::clone(&room);
             thread::spawn(move || {
-                let (seat, driver) = arrive_on(&room, CORES[0], 1, 1).expect("open");
+                let (seat, driver) = arrive_on(&room, CORES[0], (1, 1), 1).expect("open");
                 (seat.expect("the first is before it"), driver)
             })
         };
@@ -280,21 +285,24 @@ fn one_arrives_while_the_driver_ends() {
     });
 }
 
-/// A driver is about to sleep until a late turn when one arrives on its runtime whose turn comes sooner. The driver of
-/// the other runtime never looks.
+/// A driver is about to sleep until a late turn when one arrives on its runtime whose turn comes sooner. The other
+/// runtime, whose waiter is before that one, never looks.
 #[test]
 fn an_earlier_turn_comes_up_while_the_driver_goes_to_sleep() {
     loom::model(|| {
-        let room = busy_room(QueueOrder::OldestFirst, 5);
-        let _elsewhere = place_on(&room, CORES[0]);
-        let (own, driver) = place_on(&room, CORES[1]);
+        let room = room(QueueOrder::OldestFirst, 5);
+        // The turn of the first line is at nine seconds, and those of the second from one second on.
+        let arrive = |core, line| arrive_on(&room, core, line, 0).expect("open");
+        assert!(arrive(CORES[1], (1, 9)).0.is_none());
+        let (late, driver) = arrive(CORES[1], (1, 1));
         let driver = driver.expect("each runtime has one");
-        // At three seconds the turn of another line comes.
-        assert!(arrive_on(&room, CORES[1], 2, 0).is_ok_and(|(seat, _)| seat.is_none()));
+        assert!(arrive(CORES[0], (2, 1)).0.is_none());
+        let (elsewhere, other_driver) = arrive(CORES[0], (2, 1));
+        assert!(other_driver.is_some(), "each runtime has one");
         let other = {
             let room = Arc::clone(&room);
             thread::spawn(move || {
-                let (seat, started) = arrive_on(&room, CORES[1], 2, 0).expect("open");
+                let (seat, started) = arrive_on(&room, CORES[1], (2, 1), 0).expect("open");
                 assert!(started.is_none(), "it has one");
                 seat.expect("the second of its line")
             })
@@ -302,22 +310,46 @@ fn an_earlier_turn_comes_up_while_the_driver_goes_to_sleep() {
         let next = tick_of(&room, driver.number, 0);
         let early = other.join().unwrap();
         assert!(wakes_up(&next, &driver.signal) <= 1, "{next:?}: it sleeps through a turn");
-        // It releases also the head, which waits where nobody looks; so its own turn comes in time.
+        // It releases the one elsewhere, too, or its own would come too late.
         assert!(matches!(tick_of(&room, driver.number, 1), Next::SleepUntil(alarm) if alarm.as_nanos() == 2 * SECOND));
-        assert!(matches!(poll_on(&room, CORES[1], early, 1, Waker::noop()).0, Found::Turn));
-        assert!(matches!(tick_of(&room, driver.number, 2), Next::End));
-        assert!(matches!(poll_on(&room, CORES[1], own, 2, Waker::noop()).0, Found::Turn));
+        assert!(matches!(tick_of(&room, driver.number, 2), Next::SleepUntil(alarm) if alarm.as_nanos() == 9 * SECOND));
+        for (core, seat) in [(CORES[0], elsewhere), (CORES[1], Some(early))] {
+            assert!(matches!(poll_on(&room, core, seat.unwrap(), 2, Waker::noop()).0, Found::Turn));
+        }
+        leave(&room, late.unwrap(), 2);
+        assert_empty(&room);
     });
 }
 
-/// A turn is given back on one runtime while the driver of another goes to sleep: the next of the line leaves sooner,
-/// and must not wait for a runtime that does nothing any more.
+/// One arrives on a runtime whose driver sleeps until a late turn.
+#[test]
+fn an_earlier_turn_comes_up_while_the_driver_sleeps() {
+    loom::model(|| {
+        let room = room(QueueOrder::OldestFirst, 5);
+        let arrive = |line| arrive_on(&room, CORES[1], line, 0).expect("open");
+        assert!(arrive((1, 9)).0.is_none());
+        let (_late, driver) = arrive((1, 1));
+        let driver = driver.expect("none was there");
+        assert!(arrive((2, 1)).0.is_none());
+        let other = {
+            let (room, number) = (Arc::clone(&room), driver.number);
+            thread::spawn(move || tick_of(&room, number, 0))
+        };
+        let (_early, none) = arrive((2, 1));
+        assert!(none.is_none(), "two drivers");
+        let next = other.join().unwrap();
+        assert!(wakes_up(&next, &driver.signal) <= 1, "{next:?}: it sleeps through a turn");
+    });
+}
+
+/// A turn of cost nine is given back on one runtime while the driver of another goes to sleep: those behind leave
+/// eight seconds sooner, and must not wait for a runtime that does nothing any more.
 #[test]
 fn a_turn_is_given_back_while_another_driver_goes_to_sleep() {
     loom::model(|| {
         let room = busy_room(QueueOrder::OldestFirst, 5);
-        let (first, _idle) = place_on(&room, CORES[0]);
-        tick(&room, 1);
+        let (first, idle) = arrive_on(&room, CORES[0], (1, 9), 0).expect("open");
+        tick_of(&room, idle.expect("none was there").number, 1);
         let (second, driver) = place_on(&room, CORES[1]);
         let (third, none) = place_on(&room, CORES[1]);
         let driver = driver.expect("each runtime has one");
@@ -327,7 +359,7 @@ fn a_turn_is_given_back_while_another_driver_goes_to_sleep() {
         assert!(matches!(poll_on(&room, CORES[1], second, 1, &waker).0, Found::Nothing));
         let other = {
             let room = Arc::clone(&room);
-            thread::spawn(move || leave(&room, first, 1))
+            thread::spawn(move || leave(&room, first.expect("busy"), 1))
         };
         let next = tick_of(&room, driver.number, 1);
         other.join().unwrap();
