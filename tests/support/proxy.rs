@@ -176,12 +176,7 @@ async fn deliver(mut from: mpsc::UnboundedReceiver<(Instant, Vec<u8>)>, mut to: 
 }
 
 /// What is not counted are answers.
-async fn pump(
-    mut from: ReadHalf<'_>,
-    mut to: Out<'_>,
-    mut mode: watch::Receiver<Mode>,
-    count: Option<&AtomicU64>,
-) {
+async fn pump(mut from: ReadHalf<'_>, mut to: Out<'_>, mut mode: watch::Receiver<Mode>, count: Option<&AtomicU64>) {
     let are_answers = count.is_none();
     let mut buffer = vec![0; 16_384];
     loop {

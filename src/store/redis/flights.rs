@@ -410,11 +410,15 @@ mod tests {
     async fn one_whose_call_takes_too_long_disturbs_nobody() {
         let flights = Arc::new(Flights::<u32>::new());
         let landing = first(&flights);
-        let Boarding::Seated(seat, collector) = flights.board(route(), 1, later()) else { panic!("somebody is under way") };
+        let Boarding::Seated(seat, collector) = flights.board(route(), 1, later()) else {
+            panic!("somebody is under way")
+        };
         let mut collector = collector.unwrap();
         drop(landing);
         let calling = collector.groups();
-        let Boarding::Seated(next, None) = flights.board(route(), 1, later() + Duration::from_secs(1)) else { panic!() };
+        let Boarding::Seated(next, None) = flights.board(route(), 1, later() + Duration::from_secs(1)) else {
+            panic!()
+        };
         assert!(matches!(seat.answer().await, Outcome::Late(None)));
         drop(calling);
         for (_, answer) in collector.groups().remove(0).seats {

@@ -104,7 +104,8 @@ static SLIDING_WINDOW: Script = Script::new(lua!("open", "sliding_window_read", 
 
 static QUEUE: Script = Script::new(lua!("open", "queue_open", "bucket_read", "queue_take", "queue_close"));
 
-static QUEUE_GIVE_BACK: Script = Script::new(lua!("open", "queue_open", "bucket_read", "queue_give_back", "queue_close"));
+static QUEUE_GIVE_BACK: Script =
+    Script::new(lua!("open", "queue_open", "bucket_read", "queue_give_back", "queue_close"));
 
 /// The script of one algorithm.
 fn script_of<A: Scripted>() -> &'static Script {

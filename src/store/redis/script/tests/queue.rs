@@ -110,7 +110,9 @@ fn places_are_those_of_a_naive_line() {
             }
         }
     }
-    println!("{given} places ({into_holes} in holes), {refused} refusals, {returned} returned, {foretold_refusals} foretold");
+    println!(
+        "{given} places ({into_holes} in holes), {refused} refusals, {returned} returned, {foretold_refusals} foretold"
+    );
     assert!(given > 1_000 && refused > 1_000 && returned > 1_000 && foretold_refusals > 200 && into_holes > 100);
 }
 
