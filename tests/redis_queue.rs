@@ -597,6 +597,25 @@ async fn clients_that_come_and_go_do_not_starve_one_that_waits() {
     assert_eq!(served, 9, "{waits:?}");
 }
 
+/// Clients that hang up at once, while the server is 30 ms away.
+#[tokio::test]
+async fn a_request_that_is_dropped_while_it_asks_takes_no_place() {
+    let server = RedisServer::start();
+    let proxy = support::proxy::Proxy::at(server.address(), Duration::from_millis(30));
+    let far = Redis::single(proxy.url()).timeout(Duration::from_secs(5)).open().unwrap();
+    let far = RedisQueue::new(&far, "test", Quota::per_hour(1)).max_wait(100 * HOUR).capacity(50);
+    let near = queue(&server, Quota::per_hour(1)).capacity(50);
+    let _ = take(&far, "a").await;
+    let before = calls(&server);
+    for _ in 0..20 {
+        let hangs_up = tokio::time::timeout(Duration::from_millis(3), far.check(&key("a"), 1).decided()).await;
+        assert!(hangs_up.is_err());
+    }
+    until("all have asked", async || calls(&server) >= before + 20).await;
+    until("all places are free", async || left(&near, "a").await == 50).await;
+    assert_eq!(far.waiting(), 0);
+}
+
 #[tokio::test]
 async fn a_queue_that_is_closed_gives_all_its_places_back() {
     let server = RedisServer::start();

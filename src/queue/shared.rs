@@ -87,7 +87,7 @@ use crate::terms::Terms;
 /// - Part of a hole may have passed; what is left of it must be as long as the cost. A place that is given back less than
 ///   an interval before it would have been paid for is lost.
 /// - Of a key, 64 holes are remembered, neighbours counting as one. Beyond that, those that pass first are lost.
-/// - A place is lost if the call that gives it back fails; if its request is dropped while it asks; if the answer got lost; if
+/// - A place is lost if the call that gives it back fails, if the answer that granted it got lost, or if
 ///   its process dies or its runtime is shut down. A lost place delays those who come later by its cost in intervals. There
 ///   are never more of them than fit into `capacity` and `max_wait`, and too many requests are never let in for it.
 /// - Those who wait already do not move up, as they do in a `LeakyQueue`.
@@ -118,7 +118,7 @@ use crate::terms::Terms;
 /// and else a look at a table in this process, of 0.7 MiB for the last 8,192 keys
 /// with lines. Requests do not share their calls: all who come for a full line before the first answer make one each.
 ///
-/// Until its line is empty, a key takes some 150 bytes on the server, however many wait. Here, at most
+/// Until its line is empty, a key takes some 150 bytes on the server, however many wait, and up to 40 for each hole. Here, at most
 /// [`max_waiters`](Self::max_waiters) wait at a time, each in about 1 kB, on a timer of its own. There is no task for
 /// it, and no lock is held.
 ///
@@ -274,16 +274,19 @@ impl Shared {
 
     async fn wait_turn(self: Arc<Self>, key: PartitionKey, cost: u32, patience: Option<Duration>) -> Answered {
         let (_seat, patience) = self.seat(patience);
+        let runtime = Handle::try_current().map_err(|_| no_runtime())?;
+        let (shared, of) = (Arc::clone(&self), key.clone());
         // In a box of its own, since it takes thirty times as much room as the wait.
-        let place = Box::pin(self.join(&key, cost, patience)).await?;
+        let answer: Asked = Box::pin(async move { shared.join(&of, cost, patience).await });
+        let mut arrival = Arrival { shared: self, key, cost, runtime, answer: Some(answer) };
+        let place = arrival.place().await?;
         let decision = match place {
             Place::Refused(decision) => return Ok(decision),
             Place::Given(decision) if decision.delay().is_zero() => return Ok(decision),
             Place::Given(decision) => decision,
         };
         let answered = Instant::now();
-        let runtime = Handle::try_current().map_err(|_| no_runtime())?;
-        let mut stay = Stay { shared: self, key, cost, receipt: decision.receipt(), runtime, is_over: false };
+        let mut stay = Stay { arrival, receipt: decision.receipt(), is_over: false };
         sleep_until(answered + decision.delay()).await;
         stay.is_over = true;
         Ok(decision.with_delay(answered.elapsed()))
@@ -323,21 +326,50 @@ impl Drop for Seat {
     }
 }
 
-/// A place whose turn has not come. Dropped before, it is given back.
-struct Stay {
+type Asked = Pin<Box<dyn Future<Output = Result<Place, LimiterError>> + Send>>;
+
+/// A request that asks for a place. Dropped before the answer came, it is answered all the same, and gives the place back.
+struct Arrival {
     shared: Arc<Shared>,
     key: PartitionKey,
     cost: u32,
-    receipt: Receipt,
     runtime: Handle,
+    answer: Option<Asked>,
+}
+
+impl Arrival {
+    async fn place(&mut self) -> Result<Place, LimiterError> {
+        let Some(answer) = &mut self.answer else { return Err(closed()) };
+        let place = answer.await;
+        self.answer = None;
+        place
+    }
+}
+
+impl Drop for Arrival {
+    fn drop(&mut self) {
+        let Some(answer) = self.answer.take() else { return };
+        let (shared, key, cost) = (Arc::clone(&self.shared), self.key.clone(), self.cost);
+        self.runtime.spawn(async move {
+            if let Ok(Place::Given(decision)) = answer.await {
+                shared.line.give_back(&key, cost, decision.receipt()).await;
+            }
+        });
+    }
+}
+
+/// A place whose turn has not come. Dropped before, it is given back.
+struct Stay {
+    arrival: Arrival,
+    receipt: Receipt,
     is_over: bool,
 }
 
 impl Drop for Stay {
     fn drop(&mut self) {
         if !self.is_over {
-            let shared = Arc::clone(&self.shared);
-            shared.give_back_soon(&self.runtime, self.key.clone(), self.cost, self.receipt);
+            let Arrival { shared, key, cost, runtime, .. } = &self.arrival;
+            Arc::clone(shared).give_back_soon(runtime, key.clone(), *cost, self.receipt);
         }
     }
 }

@@ -50,7 +50,7 @@ impl RedisLine {
     }
 
     /// Takes a place for a request that waits for `patience` at most; without a call, if it is known to be refused.
-    /// Dropped before the answer came, it may have taken one.
+    /// Dropped before the answer came, it may have taken one, and nobody knows which.
     pub(crate) async fn join(
         &self,
         key: &PartitionKey,

@@ -226,9 +226,14 @@ impl Node {
     }
 
     /// Enters what came of a call.
-    pub(super) fn judge(&self, leave: &Leave, judged: Judged<'_>, borrowed: Option<Borrowed>) {
+    pub(super) fn judge(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        leave: &Leave,
+        judged: Judged<'_>,
+        borrowed: Option<Borrowed>,
+    ) {
         let (mut opened, mut closed, mut spoilt) = (None, false, Vec::new());
-        let mut state = self.lock();
         match judged {
             Judged::Failed(fault) => {
                 opened = state.breaker.failed(leave, Instant::now()).then_some(fault);

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use ::redis::{Cmd, Value};
 use tokio::runtime::Handle;
@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::breaker::Leave;
 use super::fault::{Fault, Reason};
-use super::node::{Borrowed, Node, Times, send};
+use super::node::{Borrowed, Node, State, Times, send};
 
 /// What is known of a call at its end.
 #[derive(Clone, Copy)]
@@ -54,25 +54,35 @@ pub(super) struct Turn<'a> {
 impl<'a> Turn<'a> {
     /// Waits for a slot for half of the time that is left, if all are taken: the other half is for the call.
     pub(super) async fn enter(node: &'a Arc<Node>, times: Times) -> Result<Self, Fault> {
-        let barred = || Fault::new(Reason::BreakerOpen, node.address().clone());
         let runtime = Handle::try_current().map_err(|_| Reason::NoRuntime)?.id();
-        let slots = Arc::clone(&node.lock().local(runtime, &node.terms).slots);
-        let slot = match Arc::clone(&slots).try_acquire_owned() {
-            Ok(slot) => slot,
-            Err(_) => {
-                let now = Instant::now();
-                if node.lock().breaker.is_barred(now) {
-                    return Err(barred());
-                }
-                let patience = times.deadline.saturating_duration_since(now) / 2;
-                let slot = timeout_at(now + patience, slots.acquire_owned()).await;
-                slot.ok().and_then(Result::ok).ok_or(Reason::TooManyInFlight)?
+        let now = Instant::now();
+        let slots = {
+            let mut state = node.lock();
+            let slots = Arc::clone(&state.local(runtime, &node.terms).slots);
+            if slots.available_permits() == 0 && state.breaker.is_barred(now) {
+                return Err(Fault::new(Reason::BreakerOpen, node.address().clone()));
+            }
+            match slots.try_acquire_owned() {
+                // As a rule, this is the first node that is asked, and at once.
+                Ok(slot) => return Self::begin(node, state, slot, now, times),
+                Err(_) => Arc::clone(&state.local(runtime, &node.terms).slots),
             }
         };
-        // As a rule, this is the first node that is asked, and at once.
-        let now = Instant::now();
-        let mut state = node.lock();
-        let leave = state.breaker.enter(now, times.requests).ok_or_else(barred)?;
+        let patience = times.deadline.saturating_duration_since(now) / 2;
+        let slot = timeout_at(now + patience, slots.acquire_owned()).await;
+        let slot = slot.ok().and_then(Result::ok).ok_or(Reason::TooManyInFlight)?;
+        Self::begin(node, node.lock(), slot, Instant::now(), times)
+    }
+
+    fn begin(
+        node: &'a Arc<Node>,
+        mut state: MutexGuard<'_, State>,
+        slot: OwnedSemaphorePermit,
+        now: Instant,
+        times: Times,
+    ) -> Result<Self, Fault> {
+        let leave = state.breaker.enter(now, times.requests);
+        let leave = leave.ok_or_else(|| Fault::new(Reason::BreakerOpen, node.address().clone()))?;
         state.in_flight += 1;
         let (due, deadline) = (now + node.terms.timeout, times.deadline);
         Ok(Self { node, _slot: slot, leave: Some(leave), due, deadline, borrowed: state.borrow(), answer: None })
@@ -94,9 +104,10 @@ impl<'a> Turn<'a> {
             return;
         }
         if let Some(leave) = self.leave.take() {
-            self.node.lock().in_flight -= 1;
+            let mut state = self.node.lock();
+            state.in_flight -= 1;
             let is_connected = self.borrowed.is_some() || self.answer.is_some();
-            self.node.judge(&leave, Judged::of(fault, is_connected), self.borrowed.take());
+            self.node.judge(state, &leave, Judged::of(fault, is_connected), self.borrowed.take());
         }
     }
 
@@ -153,7 +164,7 @@ impl Watch {
 
     fn judge(&mut self, judged: Judged<'_>, borrowed: Option<Borrowed>) {
         if let Some(leave) = self.leave.take() {
-            self.node.judge(&leave, judged, borrowed);
+            self.node.judge(self.node.lock(), &leave, judged, borrowed);
         }
     }
 }

@@ -12,7 +12,8 @@
 //!   nothing, and what costs more than ever fits, is only asked.
 //! - Whatever is written expires at the moment from which it need not be remembered, rounded up to a millisecond.
 //! - A state begins with `-`, which stands for the first version of the format, and is text; a bucket's is a
-//!   number that Redis keeps in place of a pointer. Anything else in a key is an error whose code is `SLUICE`.
+//!   number that Redis keeps in place of a pointer, and a queue's is that of a bucket with the holes in its line behind it.
+//!   Anything else in a key is an error whose code is `SLUICE`.
 //! - **A clock that was set back** leaves states from the future. A key counts as owing a full bucket at most,
 //!   and a window as being the next at most, so that nobody is locked out for longer than that takes to pass.
 //! - Their sources are constant, and they touch the keys that they are given and no other.
