@@ -164,7 +164,8 @@ mod responses {
 
     async fn send(layer: &RateLimitLayer, client: u64, media_type: &str) -> Response<Bytes> {
         let hello = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) });
-        let request = Request::post("/").version(Version::HTTP_2).header("x-client", client).header("content-type", media_type);
+        let request =
+            Request::post("/").version(Version::HTTP_2).header("x-client", client).header("content-type", media_type);
         let response = layer.layer(hello).oneshot(request.body(()).unwrap()).await.unwrap();
         let (parts, body) = response.into_parts();
         Response::from_parts(parts, body.collect().await.unwrap().to_bytes())

@@ -74,7 +74,7 @@ fn each_field_has_a_cure_for_a_value_of_another_type() {
         ("/properties/route/items", "[[route]]\n"),
         ("/$defs/policy", POLICY),
         ("/$defs/policy/properties/penalty", &format!("{POLICY}[route.policy.penalty]\n")),
-        ("/$defs/budget", "[[route]]\n[route.exempt-preflights]\n"),
+        ("/properties/route/items/properties/exempt-preflights", "[[route]]\n[route.exempt-preflights]\n"),
     ] {
         let line = before.lines().count() + 1;
         for field in schema.pointer(pointer).unwrap()["properties"].as_object().unwrap().keys() {

@@ -106,7 +106,9 @@ pub(super) fn reworded(text: &str, at: &Range<usize>, message: &str) -> String {
 }
 
 fn is_known(name: &str) -> bool {
-    ["policy.shadow", "policy.stagger"].contains(&name) || example_of(name).is_some() || OTHERS.iter().any(|(other, _)| *other == name)
+    ["policy.shadow", "policy.stagger"].contains(&name)
+        || example_of(name).is_some()
+        || OTHERS.iter().any(|(other, _)| *other == name)
 }
 
 fn example_of(name: &str) -> Option<(&'static str, &'static str)> {
