@@ -49,7 +49,7 @@ impl Answer {
 async fn send(layer: &RateLimitLayer, user: &str, status: u16, rows: u32) -> Answer {
     let handler = service_fn(move |_: Request<()>| {
         let response = Response::builder().status(status).extension(Rows(rows));
-        ready(Ok::<_, String>(response.body(Full::from("hello")).unwrap()))
+        ready(Ok::<_, String>(response.body(Full::<bytes::Bytes>::from("hello")).unwrap()))
     });
     let mut request = Request::new(());
     request.extensions_mut().insert(User::new(user));
