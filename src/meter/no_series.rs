@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Fate, Labels};
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Series;
+pub(super) struct Series(());
 
 impl Series {
     pub(super) fn count(&self, _labels: &Labels, _fate: Fate) {}
