@@ -1,5 +1,7 @@
 //! Bans: whom a penalty shuts out, for how long, and that live changes keep what was said.
 
+mod support;
+
 use std::convert::Infallible;
 use std::future::ready;
 use std::sync::Arc;
@@ -7,6 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use http::{Request, Response};
+use support::metrics::Metrics;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, TokenBucket};
 use tower_sluice::config::Config;
@@ -122,6 +125,39 @@ fn a_penalty_on_a_key_that_clients_share_is_rejected_when_the_layer_is_built() {
     for _ in 0..100 {
         assert_eq!(wait_of(&layer, "a"), 1);
     }
+}
+
+/// More keys misbehave than the table of bans has room for: the bans that end first are forgotten, and counted.
+#[test]
+fn bans_that_a_flood_pushes_out_are_counted() {
+    let metrics = Metrics::record();
+    let clock = clock();
+    let nothing = RateLimiter::new(
+        TokenBucket::new(Quota::per_day(1)),
+        MemoryStore::with_capacity(300_000).with_clock(clock.clone()),
+    );
+    // Of cost 1 and burst 1, so that the second request is rejected; the second rejection is one too many, mostly.
+    let policy = Policy::new("api", nothing).key(User::key());
+    let layer = RateLimitLayer::new(policy.penalty(penalty(&clock, 3_600)));
+    let evicted = || {
+        layer.observe();
+        metrics.of(r#"ban_table_evicted_live_total{policy="api"}"#).parse::<u64>().unwrap()
+    };
+    let service = layer.layer(service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(())))));
+    let misbehave = |users: std::ops::Range<u32>| {
+        for user in users {
+            let user = User::new(user.to_string());
+            for _ in 0..4 {
+                let mut request = Request::new(());
+                request.extensions_mut().insert(user.clone());
+                let _ = service.clone().oneshot(request).now_or_never().expect("memory answers at once").unwrap();
+            }
+        }
+    };
+    misbehave(0..30_000);
+    assert_eq!(evicted(), 0);
+    misbehave(30_000..200_000);
+    assert!(evicted() > 10_000, "{}", evicted());
 }
 
 #[test]
