@@ -15,7 +15,7 @@ use crate::decision::{Check, Decision, LimiterError, Receipt};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::partition::PartitionKey;
 use crate::quota::Quota;
-use crate::store::Stats;
+use crate::store::{Stats, WhenFull};
 use crate::store::redis::{Place, Redis, RedisLine, UnfitQuota, mark, of_guard};
 use crate::terms::Terms;
 
@@ -170,7 +170,12 @@ impl RedisQueue {
         };
         let shared = Shared {
             line,
-            guard: LeakyQueue::new(quota).capacity(capacity).max_wait(max_wait).max_waiters(max_waiters),
+            // A line that is shared with strangers is better than none, for the time of an outage.
+            guard: LeakyQueue::new(quota)
+                .capacity(capacity)
+                .max_wait(max_wait)
+                .max_waiters(max_waiters)
+                .when_full(WhenFull::Overflow),
             waiting: AtomicUsize::new(0),
             max_waiters,
             is_closed: watch::Sender::new(false),
