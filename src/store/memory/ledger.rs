@@ -2,7 +2,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::WhenFull;
 use super::compact::CompactTable;
-use super::ticks::{HEAD_START_NANOS, Outdated, Tick, TickBucket};
+use super::ticks::{Outdated, Tick, TickBucket};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
 use crate::time::{self, Timestamp, nanos_of};
@@ -71,8 +71,7 @@ const fn before_the_beginning() -> Timestamp {
 
 impl Ledger {
     pub(super) fn new(bucket: TickBucket, keys: usize, when_full: WhenFull, now: Timestamp) -> Self {
-        let started = Timestamp::from_nanos(now.as_nanos().saturating_sub(HEAD_START_NANOS));
-        let terms = Terms { bucket, started };
+        let terms = Terms { bucket, started: bucket.beginning(now) };
         Self { accounts: Accounts::new(CompactTable::new(keys, when_full), terms), terms }
     }
 

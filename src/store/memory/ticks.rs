@@ -102,9 +102,6 @@ const HEADROOM: u32 = 3;
 /// quota of one in a hundred years, one process sees one.) It is the sum over all that the clock was bent.
 const MAX_NANOS: u64 = 1 << 61;
 
-/// How long before its table was made a clock begins, at most: it may be set back by as much. Half of how long it runs.
-pub(super) const HEAD_START_NANOS: u64 = MAX_NANOS / 2;
-
 impl TickBucket {
     /// The bucket of `quota`, unless it is one of four units per nanosecond or more.
     pub(super) fn new(quota: &Quota) -> Option<Self> {
@@ -195,6 +192,13 @@ impl TickBucket {
     pub(super) fn is_of(&self, quota: &Quota) -> bool {
         let same_rate = |other: Self| (other.ticks, other.period) == (self.ticks, self.period);
         self.burst == quota.max_burst() && Self::with_shift(quota, self.shift, 0).is_some_and(same_rate)
+    }
+
+    /// When the clock of a table begins that is made at `now`: half of the time before for which it runs, 36 years, so that it
+    /// may be set back; and whole ticks, so that a tick begins at `now`.
+    pub(super) fn beginning(&self, now: Timestamp) -> Timestamp {
+        let head_start = now.as_nanos().min(MAX_NANOS / 2);
+        Timestamp::from_nanos(now.as_nanos() - (head_start - head_start % self.period))
     }
 
     const fn first_receipt(&self) -> u128 {

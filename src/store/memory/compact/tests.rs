@@ -1,4 +1,5 @@
 use super::*;
+use crate::decision::Receipt;
 use crate::quota::Quota;
 
 const EPOCH: u64 = 1 << epochs::EPOCH_BITS;
