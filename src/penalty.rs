@@ -11,7 +11,7 @@ use crate::decision::{Check, Decision};
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::partition::PartitionKey;
 use crate::quota::Quota;
-use crate::store::{MemoryStore, Store, TableStats};
+use crate::store::{MemoryStore, Store};
 use crate::time::{Clock, Monotonic, Timestamp};
 
 /// Bans a key that keeps sending although it was told to wait; see [`Policy::penalty`](crate::Policy::penalty).
@@ -145,7 +145,8 @@ impl Penalty {
     }
 
     /// How full the table of bans is.
-    pub(crate) fn ban_table(&self) -> TableStats {
+    #[cfg(feature = "metrics")]
+    pub(crate) fn ban_table(&self) -> crate::store::TableStats {
         self.record.bans.stats()
     }
 }
@@ -200,10 +201,11 @@ impl Deadlines {
         let _ = self.table.reset(&Deadline::Look, key);
     }
 
-    fn stats(&self) -> TableStats {
+    #[cfg(feature = "metrics")]
+    fn stats(&self) -> crate::store::TableStats {
         match self.latest.load(Ordering::Relaxed) {
             // Looking into the table would allocate it.
-            0 => TableStats { capacity: self.table.capacity() as u64, ..TableStats::default() },
+            0 => crate::store::TableStats { capacity: self.table.capacity() as u64, ..Default::default() },
             _ => self.table.stats(&Deadline::Look).table.unwrap_or_default(),
         }
     }

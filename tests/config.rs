@@ -153,7 +153,7 @@ fn every_mistake_around_policies_is_told_with_its_line() {
         ("[[route]]\npath = \"/a\\\"b\"".into(), "f.toml:2: segment `a\"b`"),
         (
             format!("[[route]]\npath = \"/a\"\nexempt-preflights = 3\n{policy}"),
-            "f.toml:3: exempt-preflights = 3: write { limit = 50, per = \"1s\" }",
+            "f.toml:3: exempt-preflights needs a table; write { limit = 50, per = \"1s\" }",
         ),
         (
             format!("[[route]]\npath = \"/a\"\nexempt-preflights = {{ limit = 0, per = \"1s\" }}\n{policy}"),

@@ -133,7 +133,7 @@
 //! | the CORS layer is inside of the rate limit | put it outside, or pages of other origins cannot read refusals |
 //! | a memory store is filling up and may lose keys | raise its [capacity](#how-much-memory) |
 //! | policies replaced: this one cannot go on | nothing, if it was meant: its new limiter is of another kind |
-//! | the configuration was changed, and a policy (or fields of a policy) removed | nothing, if it was meant: a file that was cut off may still make sense |
+//! | the configuration was changed, and a policy removed; the configuration was changed, and fields of a policy removed | nothing, if it was meant: a file that was cut off may still make sense |
 //! | limiter failed; limiter recovered | see [failure](super::failure) |
 //! | redis: a node keeps failing; a node is back | the same |
 //! | redis: other nodes are responsible now | nothing: a failover, or slots have moved |

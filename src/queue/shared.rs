@@ -15,8 +15,8 @@ use crate::decision::{Check, Decision, LimiterError, Receipt};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::partition::PartitionKey;
 use crate::quota::Quota;
-use crate::store::{Stats, WhenFull};
 use crate::store::redis::{Place, Redis, RedisLine, UnfitQuota, mark, of_guard};
+use crate::store::{Stats, WhenFull};
 use crate::terms::Terms;
 
 /// A [`LeakyQueue`] whose lines many processes share, on Redis (6.2 or later) or Valkey: requests of a key leave one by

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -223,7 +224,15 @@ fn spawn(folder: &Path, settings: &Vec<String>) -> Child {
         .expect("redis-server is missing: `scripts/test` installs it (Debian's package `redis-server`)")
 }
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago. None of those that the system gives to outgoing connections (from 32,768 on): one of them
+/// could take it before its server does.
 pub fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|it| it.local_addr()).expect("a free port").port()
+    const FIRST: u32 = 16_384;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // So that several processes of tests begin at different ones.
+    let begin = std::process::id().wrapping_mul(101);
+    let candidates =
+        std::iter::repeat_with(|| begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % FIRST + FIRST);
+    let mut ports = candidates.take(FIRST as usize).filter_map(|port| u16::try_from(port).ok());
+    ports.find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()).expect("a free port")
 }

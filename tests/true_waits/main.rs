@@ -219,7 +219,7 @@ async fn correct_logins_at_once_behind_one_address_are_not_banned_and_wait_about
                 admitted += 1;
                 continue;
             }
-            let told = Told::of(response.map(|_| String::new()), Call::of("one address"));
+            let told = Told::of(&response.map(|_| String::new()), Call::of("one address"));
             assert!(!told.is_ban());
             // A second before the first login is over, since nothing is known then; later, what logins took.
             let most =

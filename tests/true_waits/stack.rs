@@ -69,7 +69,7 @@ pub struct Told {
 }
 
 impl Told {
-    pub fn of(response: Response<String>, call: Call) -> Self {
+    pub fn of(response: &Response<String>, call: Call) -> Self {
         let field = |name| response.headers().get(name).map(|value| value.to_str().unwrap());
         let wait = |value: &str| {
             let (seconds, micros) = value.split_once('.').expect("with six decimals");
@@ -182,7 +182,7 @@ impl Stack {
         let response = self.send(call, None).now_or_never().expect("memory answers at once").unwrap();
         let (parts, body) = response.into_parts();
         let body = body.collect().now_or_never().expect("a body in memory").unwrap().to_bytes();
-        Told::of(Response::from_parts(parts, String::from_utf8(body.to_vec()).unwrap()), call)
+        Told::of(&Response::from_parts(parts, String::from_utf8(body.to_vec()).unwrap()), call)
     }
 
     /// Sends a request whose response comes when it is asked to; `None` if it was rejected.
