@@ -148,18 +148,27 @@ impl CompactTable {
         now: Tick,
         clock: impl Fn() -> Tick,
     ) -> Result<Decision, Outdated> {
+        let (ruling, at) = match self.rule(bucket, hash, cost, now, &clock) {
+            // Its reading of the clock is that old: either this thread was descheduled since, and what it takes for debts is
+            // paid by now; or the clock was set back, and shows the same again.
+            (Ruling::Refuse { .. }, at) if at.count > now.count => self.rule(bucket, hash, cost, clock(), &clock),
+            ruled => ruled,
+        };
+        bucket.decision(ruling, at)
+    }
+
+    #[inline(always)]
+    fn rule(&self, bucket: &TickBucket, hash: u64, cost: u32, now: Tick, clock: &impl Fn() -> Tick) -> (Ruling, Tick) {
         let tag = Tag::from_hash(hash);
         let first = self.first_home(hash);
-        if let Some((ruling, at)) = self.charge(bucket, first, now, tag, cost, || self.find_in(first, tag)) {
-            return bucket.decision(ruling, at);
+        if let Some(ruled) = self.charge(bucket, first, now, tag, cost, || self.find_in(first, tag)) {
+            return ruled;
         }
         let second = self.second_home(first, tag);
-        if let Some((ruling, at)) = self.charge(bucket, second, now, tag, cost, || self.find_in(second, tag)) {
-            return bucket.decision(ruling, at);
+        if let Some(ruled) = self.charge(bucket, second, now, tag, cost, || self.find_in(second, tag)) {
+            return ruled;
         }
-        let homes = Homes { tag, lines: [first, second] };
-        let (ruling, at) = self.first_touch(bucket, hash, &homes, cost, &clock);
-        bucket.decision(ruling, at)
+        self.first_touch(bucket, hash, &Homes { tag, lines: [first, second] }, cost, clock)
     }
 
     /// What [`check`](Self::check) would decide, if there is room for the key.
