@@ -149,12 +149,18 @@ impl CompactTable {
         clock: impl Fn() -> Tick,
     ) -> Result<Decision, Outdated> {
         let (ruling, at) = match self.rule(bucket, hash, cost, now, &clock) {
-            // Its reading of the clock is that old: either this thread was descheduled since, and what it takes for debts is
-            // paid by now; or the clock was set back, and shows the same again.
-            (Ruling::Refuse { .. }, at) if at.count > now.count => self.rule(bucket, hash, cost, clock(), &clock),
+            (Ruling::Refuse { .. }, at) if at.count > now.count => self.rule_again(bucket, hash, cost, &clock),
             ruled => ruled,
         };
         bucket.decision(ruling, at)
+    }
+
+    /// After a reading of the clock that is too old to judge by: either this thread was descheduled since, and what it took
+    /// for debts is paid by now; or the clock was set back, and shows the same again.
+    #[cold]
+    #[inline(never)]
+    fn rule_again(&self, bucket: &TickBucket, hash: u64, cost: u32, clock: &impl Fn() -> Tick) -> (Ruling, Tick) {
+        self.rule(bucket, hash, cost, clock(), clock)
     }
 
     #[inline(always)]
