@@ -1,9 +1,10 @@
 //! How many keys a queue remembers, and what becomes of those beyond.
 
-use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+mod support;
+
 use std::time::Duration;
 
+use support::log::Log;
 use tokio::time::advance;
 use tower_sluice::store::{TableStats, WhenFull};
 use tower_sluice::{Check, Decision, LeakyQueue, Limiter, PartitionKey, Pending, Quota};
@@ -167,36 +168,16 @@ async fn another_number_of_keys_holds_from_the_change_on() {
     assert_eq!(told(&more), [3, 3, 0, 2]);
 }
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn the_first_key_without_room_is_logged_and_no_other() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-    tracing::subscriber::with_default(subscriber, || {
-        for when_full in [WhenFull::Refuse, WhenFull::Overflow, WhenFull::ForgetLeast] {
-            let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).max_keys(2).when_full(when_full);
-            for key in 0..9_u64 {
-                let _ = ready(&queue, key);
-            }
+    let (log, _subscriber) = Log::start();
+    for when_full in [WhenFull::Refuse, WhenFull::Overflow, WhenFull::ForgetLeast] {
+        let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).max_keys(2).when_full(when_full);
+        for key in 0..9_u64 {
+            let _ = ready(&queue, key);
         }
-    });
-    let bytes = log.0.lock().unwrap_or_else(PoisonError::into_inner);
-    let logged = String::from_utf8(bytes.clone()).unwrap();
-    let lines: Vec<_> = logged.lines().collect();
-    assert_eq!(lines.len(), 3, "one for each queue: {logged}");
-    assert!(lines.iter().all(|line| line.contains("raise its max_keys")), "{logged}");
+    }
+    let lines = log.lines();
+    assert_eq!(lines.len(), 3, "one for each queue: {lines:?}");
+    assert!(lines.iter().all(|line| line.contains("raise its max_keys")), "{lines:?}");
 }
