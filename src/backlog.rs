@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How many wait for their turns at a limiter that [delays](crate::Limiter::delays), over all keys, and when the next
+/// How many wait for their turns at a limiter that [delays](crate::Description::delaying), over all keys, and when the next
 /// of them leaves. For gauges and people: it may have changed by the time it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backlog {

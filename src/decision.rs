@@ -8,27 +8,38 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::terms::{Shape, Terms};
+
 /// The answer to one request: whether it passes, and the numbers that a client needs.
 ///
-/// A refusal is an answer, not an error; errors are [`LimiterError`]s, for limiters that could not
+/// A rejection is an answer, not an error; errors are [`LimiterError`]s, for limiters that could not
 /// decide at all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// 64 bytes. Times are kept in nanoseconds, 584 years at most.
+#[derive(Clone, Copy)]
 #[must_use]
 pub struct Decision {
-    answer: Answer,
+    receipt: Receipt,
+    /// Of a rejection, until the same request is admitted; of an admission, until one unit can be had, if that is known. In
+    /// units of 1/`per` nanosecond, as `reset` is: the division is left to who asks for the time.
+    wait: u64,
+    /// Until the key is as good as new.
+    reset: u64,
+    per: NonZeroU64,
+    /// In nanoseconds.
+    delay: u64,
     limit: u32,
     remaining: u32,
-    /// Until the key is as good as new.
-    reset: Span,
-    delay: Duration,
-    receipt: Receipt,
+    answer: Answer,
 }
 
-/// An [`Outcome`] whose wait may still have to be worked out.
+const _: () = assert!(size_of::<Decision>() == 64, "one line of a processor's cache");
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Allow,
-    Refuse(Span),
+    /// Until `wait` is over.
+    Reject,
     Never,
 }
 
@@ -44,21 +55,26 @@ pub(crate) enum Span {
 }
 
 impl Span {
-    pub(crate) const fn ceil(self) -> Duration {
+    #[inline(always)]
+    const fn parts(self) -> (u64, NonZeroU64) {
         match self {
-            Self::Whole(span) => span,
-            Self::Quotient { owed, per } => Duration::from_nanos(owed.div_ceil(per.get())),
+            Self::Whole(span) => (nanos(span), NonZeroU64::MIN),
+            Self::Quotient { owed, per } => (owed, per),
         }
     }
-}
 
-impl PartialEq for Span {
-    fn eq(&self, other: &Self) -> bool {
-        self.ceil() == other.ceil()
+    #[cfg(test)]
+    pub(crate) const fn ceil(self) -> Duration {
+        let (owed, per) = self.parts();
+        Duration::from_nanos(owed.div_ceil(per.get()))
     }
 }
 
-impl Eq for Span {}
+const fn nanos(span: Duration) -> u64 {
+    let nanos = span.as_nanos();
+    #[allow(clippy::cast_possible_truncation)]
+    if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 }
+}
 
 /// Pass or not. Complete by definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +103,7 @@ impl Decision {
     pub(crate) fn banned_for(self, left: Duration) -> Self {
         let wait = match self.answer {
             Answer::Allow => Some(left),
-            Answer::Refuse(wait) => Some(left.max(wait.ceil())),
+            Answer::Reject => Some(left.max(self.span(self.wait))),
             Answer::Never => None,
         };
         Self::deny(self.limit, 0, wait).with_reset_after(self.reset_after().max(left))
@@ -95,20 +111,32 @@ impl Decision {
 
     /// A rejection with a shorter wait, if it has one.
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
-    pub(crate) fn wait_at_most(mut self, most: Duration) -> Self {
-        if let Answer::Refuse(wait) = self.answer {
-            self.answer = Answer::Refuse(Span::Whole(wait.ceil().min(most)));
+    pub(crate) fn wait_at_most(self, most: Duration) -> Self {
+        match self.answer {
+            Answer::Reject => self.waiting(Span::Whole(self.span(self.wait).min(most))),
+            Answer::Allow | Answer::Never => self,
         }
-        self
     }
 
-    /// As it reads when `cost` is charged in place of `charged`, for a limiter that cannot be peeked at.
-    #[cfg_attr(not(feature = "http"), allow(dead_code))]
-    pub(crate) fn recharged(mut self, charged: u32, cost: u32) -> Self {
+    /// As it reads when `cost` is charged in place of `charged`, which is exact but for the reset of sliding windows: that stays
+    /// on the cautious side.
+    #[cfg_attr(not(any(feature = "http", feature = "redis")), allow(dead_code))]
+    pub(crate) fn recharged(mut self, charged: u32, cost: u32, terms: Option<Terms>) -> Self {
         let remaining = u64::from(self.remaining) + u64::from(charged);
         let remaining = remaining.saturating_sub(cost.into()).min(self.limit.into());
         self.remaining = u32::try_from(remaining).unwrap_or(self.limit);
-        self
+        if cost == 0 {
+            self.receipt = Receipt::NONE;
+        }
+        let reset = match terms.filter(|terms| terms.shape() == Shape::Bucket) {
+            _ if self.remaining == self.limit => Duration::ZERO,
+            Some(terms) => {
+                let paid_in = |units| terms.quota().time_of(units);
+                (self.reset_after() + paid_in(cost)).saturating_sub(paid_in(charged))
+            }
+            None => self.reset_after(),
+        };
+        self.with_reset_after(reset)
     }
 
     /// Admits, with `remaining` of `limit` units left.
@@ -116,29 +144,57 @@ impl Decision {
         Self::new(Answer::Allow, limit, remaining)
     }
 
-    /// Refuses, with `remaining` of `limit` units left (fewer than were asked for).
+    /// Rejects, with `remaining` of `limit` units left (fewer than were asked for).
     pub const fn deny(limit: u32, remaining: u32, retry_after: Option<Duration>) -> Self {
-        let answer = match retry_after {
-            Some(wait) => Answer::Refuse(Span::Whole(wait)),
-            None => Answer::Never,
-        };
-        Self::new(answer, limit, remaining)
-    }
-
-    /// Refuses for a time that may still have to be worked out.
-    pub(crate) const fn refuse(limit: u32, remaining: u32, wait: Span) -> Self {
-        Self::new(Answer::Refuse(wait), limit, remaining)
-    }
-
-    const fn new(answer: Answer, limit: u32, remaining: u32) -> Self {
-        Self {
-            answer,
-            limit,
-            remaining,
-            reset: Span::Whole(Duration::ZERO),
-            delay: Duration::ZERO,
-            receipt: Receipt::NONE,
+        match retry_after {
+            Some(wait) => Self::refuse(limit, remaining, Span::Whole(wait)),
+            None => Self::new(Answer::Never, limit, remaining),
         }
+    }
+
+    /// Rejects for a time that may still have to be worked out.
+    #[inline(always)]
+    pub(crate) const fn refuse(limit: u32, remaining: u32, wait: Span) -> Self {
+        Self::new(Answer::Reject, limit, remaining).waiting(wait)
+    }
+
+    #[inline(always)]
+    const fn new(answer: Answer, limit: u32, remaining: u32) -> Self {
+        let (wait, reset, per, delay) = (0, 0, NonZeroU64::MIN, 0);
+        Self { receipt: Receipt::NONE, wait, reset, per, delay, limit, remaining, answer }
+    }
+
+    #[inline(always)]
+    const fn waiting(mut self, wait: Span) -> Self {
+        let (owed, per) = wait.parts();
+        self = self.in_units_of(per, self.reset);
+        self.wait = if self.per.get() == per.get() { owed } else { owed.div_ceil(per.get()) };
+        self
+    }
+
+    /// Has times of both kinds told in the same units: in those of `per`, if `other` tells of none, and else in nanoseconds.
+    #[inline(always)]
+    const fn in_units_of(mut self, per: NonZeroU64, other: u64) -> Self {
+        if other == 0 {
+            self.per = per;
+            self
+        } else if self.per.get() == per.get() {
+            self
+        } else {
+            self.in_nanos()
+        }
+    }
+
+    #[cold]
+    const fn in_nanos(mut self) -> Self {
+        self.wait = self.wait.div_ceil(self.per.get());
+        self.reset = self.reset.div_ceil(self.per.get());
+        self.per = NonZeroU64::MIN;
+        self
+    }
+
+    const fn span(&self, owed: u64) -> Duration {
+        Duration::from_nanos(owed.div_ceil(self.per.get()))
     }
 
     /// Sets the time until the key is as good as new.
@@ -146,31 +202,32 @@ impl Decision {
         self.with_reset_span(Span::Whole(reset_after))
     }
 
+    #[inline(always)]
     pub(crate) const fn with_reset_span(mut self, reset: Span) -> Self {
-        self.reset = reset;
+        let (owed, per) = reset.parts();
+        self = self.in_units_of(per, self.wait);
+        self.reset = if self.per.get() == per.get() { owed } else { owed.div_ceil(per.get()) };
         self
+    }
+
+    /// Of an admission that leaves nothing: sets the time until one unit can be had. For windows that move; of buckets and of
+    /// windows that start anew it is known.
+    pub const fn with_next_after(self, next_after: Duration) -> Self {
+        match self.answer {
+            Answer::Allow => self.waiting(Span::Whole(next_after)),
+            Answer::Reject | Answer::Never => self,
+        }
     }
 
     /// Sets the time that the request spends, or would spend, in a queue.
     pub const fn with_delay(mut self, delay: Duration) -> Self {
-        self.delay = delay;
+        self.delay = nanos(delay);
         self
     }
 
     /// Sets the proof of payment that a later refund needs.
     pub const fn with_receipt(mut self, receipt: Receipt) -> Self {
         self.receipt = receipt;
-        self
-    }
-
-    /// As it would be told if its charge of `cost` had not been made, but for the time of its reset, which stays on the
-    /// cautious side.
-    #[cfg_attr(not(any(feature = "http", feature = "redis")), allow(dead_code))]
-    pub(crate) fn uncharged(mut self, cost: u32) -> Self {
-        if self.receipt != Receipt::NONE {
-            self.remaining = self.remaining.saturating_add(cost).min(self.limit);
-            self.receipt = Receipt::NONE;
-        }
         self
     }
 
@@ -194,9 +251,15 @@ impl Decision {
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.answer {
-            Answer::Refuse(wait) => Some(wait.ceil()),
+            Answer::Reject => Some(self.span(self.wait)),
             Answer::Allow | Answer::Never => None,
         }
+    }
+
+    /// The time until one unit can be had, if this is an admission that [says so](Self::with_next_after).
+    #[must_use]
+    pub const fn next_after(&self) -> Option<Duration> {
+        if self.wait > 0 && self.is_allowed() { Some(self.span(self.wait)) } else { None }
     }
 
     /// The most units that a fresh key can take at once.
@@ -215,19 +278,47 @@ impl Decision {
     /// The time until the key is as if it had never been seen.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
-        self.reset.ceil()
+        self.span(self.reset)
     }
 
     /// The time that the request spent in a queue; zero for limiters that do not queue.
     #[must_use]
     pub const fn delay(&self) -> Duration {
-        self.delay
+        Duration::from_nanos(self.delay)
     }
 
-    /// What [`Limiter::give_back`](crate::Limiter::give_back) needs to undo exactly this charge.
+    /// What [`Limiter::refund`](crate::Limiter::refund) needs to undo exactly this charge.
     #[must_use]
     pub const fn receipt(&self) -> Receipt {
         self.receipt
+    }
+}
+
+impl Decision {
+    fn facts(&self) -> (Answer, [u32; 2], [Duration; 2], u64, Receipt) {
+        let times = [self.span(self.wait), self.span(self.reset)];
+        (self.answer, [self.limit, self.remaining], times, self.delay, self.receipt)
+    }
+}
+
+impl PartialEq for Decision {
+    fn eq(&self, other: &Self) -> bool {
+        self.facts() == other.facts()
+    }
+}
+
+impl Eq for Decision {}
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("outcome", &self.outcome())
+            .field("limit", &self.limit)
+            .field("remaining", &self.remaining)
+            .field("reset_after", &self.reset_after())
+            .field("delay", &self.delay())
+            .field("receipt", &self.receipt)
+            .finish()
     }
 }
 
@@ -284,14 +375,6 @@ impl Check {
         match self {
             Self::Ready(result) => result,
             Self::Pending(pending) => pending.await,
-        }
-    }
-
-    /// Of a refusal that is known already of `cost`: what could be had in its place, if anything.
-    pub(crate) fn left_of(&self, cost: u32) -> Option<u32> {
-        match self {
-            Self::Ready(Ok(decision)) => decision.left_of(cost),
-            _ => None,
         }
     }
 }

@@ -11,9 +11,9 @@ use tower_service::Service;
 
 use crate::body::{RejectionBody, ResponseBody};
 use crate::head::RequestHead;
-use crate::judge::{Judged, Shared};
+use crate::evaluate::{Annotations, Evaluated};
+use crate::live::Limits;
 use crate::telemetry;
-use crate::told::Told;
 
 pin_project! {
     /// The future of [`RateLimit`](crate::RateLimit).
@@ -34,10 +34,10 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<F, S, B> {
-        Passing { #[pin] response: F, told: Option<Told> },
+        Passing { #[pin] response: F, annotations: Option<Annotations> },
         Rejected { response: Option<Response<RejectionBody>> },
         // Boxed, so that the future of a service that never waits is not as large as a request.
-        Waiting { judged: Pin<Box<dyn Future<Output = Judged> + Send>>, rest: Option<Box<Rest<S, B>>> },
+        Waiting { evaluated: Pin<Box<dyn Future<Output = Evaluated> + Send>>, rest: Option<Box<Rest<S, B>>> },
     }
 }
 
@@ -45,12 +45,12 @@ pin_project! {
 struct Rest<S, B> {
     service: S,
     request: Request<B>,
-    shared: Arc<Shared>,
+    limits: Arc<Limits>,
 }
 
 impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
-    pub(crate) const fn passing(response: S::Future, told: Told) -> Self {
-        Self { state: State::Passing { response, told: Some(told) } }
+    pub(crate) const fn passing(response: S::Future, annotations: Annotations) -> Self {
+        Self { state: State::Passing { response, annotations: Some(annotations) } }
     }
 
     pub(crate) const fn rejected(response: Response<RejectionBody>) -> Self {
@@ -58,12 +58,12 @@ impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
     }
 
     pub(crate) fn waiting(
-        judged: Pin<Box<dyn Future<Output = Judged> + Send>>,
+        evaluated: Pin<Box<dyn Future<Output = Evaluated> + Send>>,
         service: S,
         request: Request<B>,
-        shared: Arc<Shared>,
+        limits: Arc<Limits>,
     ) -> Self {
-        Self { state: State::Waiting { judged, rest: Some(Box::new(Rest { service, request, shared })) } }
+        Self { state: State::Waiting { evaluated, rest: Some(Box::new(Rest { service, request, limits })) } }
     }
 }
 
@@ -78,11 +78,11 @@ where
         loop {
             match state.as_mut().project() {
                 // -> the inner service's response
-                StateProj::Passing { response, told } => {
+                StateProj::Passing { response, annotations } => {
                     let mut response = ready!(response.poll(cx))?;
                     telemetry::note_response(|| response.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
-                    if let Some(told) = told.take() {
-                        told.tell(&mut response);
+                    if let Some(annotations) = annotations.take() {
+                        annotations.write(&mut response);
                     }
                     return Poll::Ready(Ok(response.map(ResponseBody::inner)));
                 }
@@ -92,14 +92,16 @@ where
                     return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
                 }
                 // -> Passing, or Rejected
-                StateProj::Waiting { judged, rest } => {
-                    let judged = ready!(judged.as_mut().poll(cx));
-                    let rest = rest.take().expect("taken only once, when the verdict is there");
-                    let Rest { mut service, request, shared } = *rest;
-                    let next = match judged {
-                        Ok(told) => State::Passing { response: service.call(request), told: Some(told) },
-                        Err(rejection) => {
-                            let response = shared.respond(rejection, &RequestHead::from(&request));
+                StateProj::Waiting { evaluated, rest } => {
+                    let evaluated = ready!(evaluated.as_mut().poll(cx));
+                    let rest = rest.take().expect("taken only once, when the policies have decided");
+                    let Rest { mut service, request, limits } = *rest;
+                    let next = match evaluated {
+                        Ok(annotations) => {
+                            State::Passing { response: service.call(request), annotations: Some(annotations) }
+                        }
+                        Err(rejected) => {
+                            let response = rejected.respond(&limits, &RequestHead::from(&request));
                             State::Rejected { response: Some(response) }
                         }
                     };

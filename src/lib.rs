@@ -85,7 +85,7 @@
 //! | `queue` | yes | [`LeakyQueue`], on tokio's timer |
 //! | `precise-timer` | no | [`LeakyQueue::precise`], on a timer of the system that is finer than tokio's (Linux, Android) |
 //! | `tracing` | yes | a log line when the set-up is wrong, or a limiter fails or recovers; at `debug`, one per decision |
-//! | `metrics` | no | requests by policy and result, queues, tables and stores, for the recorder of the `metrics` crate: see [`RateLimitLayer::with_route`] |
+//! | `metrics` | no | requests by policy and result, queues, tables and stores, for the recorder of the `metrics` crate: see [`RateLimitLayerBuilder::route`] |
 //! | `fast-clock` | no | reading the processor's counter instead of asking the system for the time; saves about 10 ns a decision |
 //! | `axum` | no | reading axum's `ConnectInfo` and `MatchedPath` |
 //! | `tonic` | no | reading the peer's address from tonic's `TcpConnectInfo` |
@@ -101,14 +101,19 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod algorithm;
+mod ask;
 mod backlog;
+#[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
+mod batch;
 #[cfg(feature = "http")]
 mod body;
-#[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
-mod claim;
 #[cfg(feature = "config")]
 pub mod config;
 mod decision;
+#[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
+mod description;
+#[cfg(feature = "http")]
+mod evaluate;
 #[cfg(feature = "http")]
 mod future;
 #[cfg(feature = "http")]
@@ -122,8 +127,6 @@ mod head;
 pub mod headers;
 #[cfg(feature = "http")]
 mod health;
-#[cfg(feature = "http")]
-mod judge;
 #[cfg(feature = "http")]
 pub mod key;
 #[cfg(feature = "http")]
@@ -169,8 +172,6 @@ mod throttle;
 mod tiers;
 pub mod time;
 #[cfg(feature = "http")]
-mod told;
-#[cfg(feature = "http")]
 mod verdict;
 
 #[cfg(feature = "redis")]
@@ -178,10 +179,11 @@ pub use self::queue::RedisQueue;
 #[cfg(feature = "queue")]
 pub use self::queue::{LeakyQueue, QueueOrder};
 pub use self::{
+    ask::{Ask, Mode, Now},
     backlog::Backlog,
-    claim::Claim,
     decision::{Check, Decision, LimiterError, Outcome, Pending, Receipt},
-    limiter::{IntoLimiter, Limiter, RateLimiter},
+    description::Description,
+    limiter::{IntoLimiter, Limiter, LimiterExt, RateLimiter},
     partition::PartitionKey,
     quota::{Quota, QuotaError},
     terms::{Shape, Terms},
@@ -192,7 +194,7 @@ pub use self::{
     body::{RejectionBody, ResponseBody},
     future::ResponseFuture,
     head::{RequestHead, ResponseHead},
-    layer::RateLimitLayer,
+    layer::{RateLimitLayer, RateLimitLayerBuilder},
     live::{LimitsHandle, Replaced},
     penalty::Penalty,
     policy::{FailureMode, IntoPolicies, MissingKey, Policy, PolicyError},

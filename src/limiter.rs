@@ -1,116 +1,74 @@
-//! The one question that everything above asks: may this key have that much?
+//! Whoever answers the question: may this key have that much?
 
 use std::any::Any;
+use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::algorithm::Algorithm;
-use crate::backlog::Backlog;
-use crate::claim::Claim;
-use crate::decision::{Check, Decision, Receipt};
+use crate::ask::Ask;
+use crate::decision::{Check, Decision, LimiterError, Receipt};
+use crate::description::Description;
 use crate::partition::PartitionKey;
 use crate::store::{MemoryStore, Stats, Store};
-use crate::terms::Terms;
+use crate::time::Clock;
 
-/// Decides whether a key may have `cost` units, now or later.
+/// Decides whether a key may have so many units, now or later.
 ///
 /// Object safe: policies hold an `Arc<dyn Limiter>`, so algorithms, stores and queues can be mixed
 /// and chosen at run time.
 ///
 /// | limiter | a request that does not fit |
 /// |---|---|
-/// | [`RateLimiter`] | is refused, with the exact time to wait |
-/// | [`LeakyQueue`](crate::LeakyQueue) | waits its turn, and is refused only if the queue is too long |
+/// | [`RateLimiter`] | is rejected, with the exact time to wait |
+/// | [`LeakyQueue`](crate::LeakyQueue) | waits its turn, and is rejected only if the queue is too long |
 /// | your own | as you decide |
+///
+/// # One of your own
+///
+/// needs one method:
+///
+/// ```
+/// use tower_sluice::{Ask, Check, Decision, Limiter, Policy, RateLimitLayer};
+///
+/// /// Rejects whatever costs more than ten.
+/// struct NothingBig;
+///
+/// impl Limiter for NothingBig {
+///     fn decide(&self, ask: &Ask<'_>) -> Check {
+///         if ask.cost() <= 10 { Decision::allow(10, 10).into() } else { Decision::deny(10, 10, None).into() }
+///     }
+/// }
+///
+/// let layer = RateLimitLayer::new(Policy::new("small", std::sync::Arc::new(NothingBig)));
+/// ```
+///
+/// Then it is asked to [charge](crate::Mode::Charge), and nothing else. If it says more of itself in
+/// [`describe`](Self::describe), it is asked more, and clients are told more.
 pub trait Limiter: Send + Sync + 'static {
-    /// Decides, and charges what is admitted.
-    fn check(&self, key: &PartitionKey, cost: u32) -> Check;
+    /// Decides, and charges what is admitted, as the [mode](Ask::mode) says.
+    fn decide(&self, ask: &Ask<'_>) -> Check;
 
-    /// What [`check`](Self::check) would decide, without charging; `None` if that cannot be told
-    /// without waiting. Lets several policies be judged before any is charged.
-    fn peek(&self, key: &PartitionKey, cost: u32) -> Option<Decision> {
-        let _ = (key, cost);
-        None
+    /// Refunds `cost` units of a charge that was answered with `receipt`, as far as they are still owed. By default, what is
+    /// charged stays charged.
+    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
+        let _ = (key, receipt, cost);
     }
 
-    /// [`check`](Self::check) for a request that its client gives up after `patience` (`None`: it waits
-    /// as long as the limiter lets it).
-    ///
-    /// A limiter that [delays](Self::delays) refuses at once, and without charging, what would wait for
-    /// `patience` or longer; `retry_after` is then the wait after which the same request, as patient as
-    /// now, would be accepted. A request that need not wait passes, whatever its patience. Limiters that
-    /// never delay need not implement this.
-    fn check_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Check {
-        let _ = patience;
-        self.check(key, cost)
-    }
-
-    /// What [`check_within`](Self::check_within) would decide, without charging: see
-    /// [`peek`](Self::peek).
-    fn peek_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Option<Decision> {
-        let _ = patience;
-        self.peek(key, cost)
-    }
-
-    /// Gives back a charge of `cost` that was answered with `receipt`, as far as it is still owed.
-    fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
-        let _ = (key, cost, receipt);
-    }
-
-    /// Charges `cost` more for a request that was admitted, now that it is known what it cost; as far as there is
-    /// something left, and the rest is forgiven. Nobody waits for it: a limiter elsewhere does it in the background.
-    ///
-    /// By default what can be had at once by [`rehearse`](Self::rehearse), and nothing if that must be waited for.
-    fn surcharge(&self, key: &PartitionKey, cost: u32) {
-        if let Some(rest) = self.rehearse(key, cost).left_of(cost) {
-            let _ = self.rehearse(key, rest);
-        }
+    /// What layers and clients need to know ahead.
+    fn describe(&self) -> Description {
+        Description::new()
     }
 
     /// Forgets what a key owes, and answers as to a request of cost 0 then. `None` if that cannot be done.
     ///
-    /// In a [`MemoryStore`], what was charged before is not given back after it.
+    /// In a [`MemoryStore`], what was charged before is not refunded after it.
     fn reset(&self, key: &PartitionKey) -> Option<Check> {
         let _ = key;
         None
     }
 
-    /// Decides, and charges, in place of a [`check`](Self::check) that failed, by what this process knows alone; `None`
-    /// if it knows nothing. A policy that is [guarded](crate::FailureMode::LocalGuard) asks it then.
-    fn guard(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Option<Check> {
-        let _ = (key, cost, patience);
-        None
-    }
-
-    /// A [`check`](Self::check) that is still to be made, together with those of other limiters of the same store:
-    /// in one round trip, and all are charged or none. `None` if that saves nothing.
-    fn enlist(&self, key: &PartitionKey, cost: u32) -> Option<Claim> {
-        let _ = (key, cost);
-        None
-    }
-
-    /// [`check`](Self::check) on behalf of a request that passes whatever the answer: charges the
-    /// same, but never makes anybody wait for a turn.
-    fn rehearse(&self, key: &PartitionKey, cost: u32) -> Check {
-        self.check(key, cost)
-    }
-
     /// Goes on from what `predecessor` knows of its keys: what was used stays used, under this limiter's quota. Says
     /// whether it does; by default it does not, and all keys start anew.
-    ///
-    /// For a [live change](crate::LimitsHandle), and before this limiter is asked for anything. Both have the same keys from
-    /// then on. Requests that are still on their way to the predecessor are decided by the quota of this one (buckets and
-    /// queues), or by the old one (windows). The two must be of one kind:
-    ///
-    /// | limiter | takes over from | what is kept |
-    /// |---|---|---|
-    /// | a bucket in a [`MemoryStore`] | any such bucket | the debt of every key in tokens, exactly, to a nanosecond of the new rate |
-    /// | a window in a `MemoryStore` | one of the same type | what counts at the moment of the change |
-    /// | a [`LeakyQueue`](crate::LeakyQueue) | any other | the lines with all who wait, and what was spent |
-    /// | any of them on Redis | one of the same type and name on the same `Redis` | what the server has, see `RedisStore` |
-    ///
-    /// Both must tell the time by the same clock. Of a store, its capacity and what it does when it is
-    /// [full](crate::store::WhenFull) stay those of the first.
     fn take_over(&self, predecessor: &dyn Limiter) -> bool {
         let _ = predecessor;
         false
@@ -121,113 +79,52 @@ pub trait Limiter: Send + Sync + 'static {
         None
     }
 
-    /// Rejects all requests that wait for a turn, and all that come from now on, with [`LimiterError::closed`](crate::LimiterError::closed). For the end of
-    /// a server, which would otherwise wait for its queue. It cannot be undone; a second call does nothing.
-    ///
-    /// By default it does nothing, which is right for limiters that answer at once.
-    fn close(&self) {}
-
-    /// Whether [`check`](Self::check) may hold a request back until its turn. Such limiters are
-    /// asked last, so that nobody waits only to be refused by another policy.
-    fn delays(&self) -> bool {
-        false
-    }
-
-    /// The greatest cost that is ever admitted, if there is one.
-    fn max_cost(&self) -> Option<u32> {
-        None
-    }
-
-    /// What clients are told of it in advance. A limiter without terms is not advertised: the fields
-    /// on what is left do not mention it. Asked once, when a layer is built.
-    fn terms(&self) -> Option<Terms> {
-        None
-    }
-
-    /// Who waits here for a turn, in this process; `None` if nobody ever does, or if it is not known.
-    fn backlog(&self) -> Option<Backlog> {
-        None
-    }
-
-    /// How full it is, and how its servers are; by default, nothing is told. For gauges: not on the path of requests.
+    /// How full it is, who waits in it, and how its servers are; by default, nothing is reported. For gauges: not on the path
+    /// of requests.
     fn stats(&self) -> Stats {
         Stats::default()
     }
+
+    /// Rejects all requests that wait for a turn, and all that come from now on, with
+    /// [`LimiterError::closed`](crate::LimiterError::closed). For the end of a server, which would otherwise wait for its queue.
+    /// It cannot be undone; a second call does nothing.
+    ///
+    /// By default it does nothing, which is right for limiters that answer at once.
+    fn close(&self) {}
 }
 
-impl<L: Limiter + ?Sized> Limiter for Arc<L> {
-    fn check(&self, key: &PartitionKey, cost: u32) -> Check {
-        (**self).check(key, cost)
-    }
-
-    fn peek(&self, key: &PartitionKey, cost: u32) -> Option<Decision> {
-        (**self).peek(key, cost)
-    }
-
-    fn check_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Check {
-        (**self).check_within(key, cost, patience)
-    }
-
-    fn peek_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Option<Decision> {
-        (**self).peek_within(key, cost, patience)
-    }
-
-    fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
-        (**self).give_back(key, cost, receipt);
-    }
-
-    fn surcharge(&self, key: &PartitionKey, cost: u32) {
-        (**self).surcharge(key, cost);
-    }
-
-    fn reset(&self, key: &PartitionKey) -> Option<Check> {
-        (**self).reset(key)
-    }
-
-    fn guard(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Option<Check> {
-        (**self).guard(key, cost, patience)
-    }
-
-    fn enlist(&self, key: &PartitionKey, cost: u32) -> Option<Claim> {
-        (**self).enlist(key, cost)
-    }
-
-    fn rehearse(&self, key: &PartitionKey, cost: u32) -> Check {
-        (**self).rehearse(key, cost)
-    }
-
-    fn take_over(&self, predecessor: &dyn Limiter) -> bool {
-        (**self).take_over(predecessor)
-    }
-
-    fn as_any(&self) -> Option<&dyn Any> {
-        (**self).as_any()
-    }
-
-    fn close(&self) {
-        (**self).close();
-    }
-
-    fn delays(&self) -> bool {
-        (**self).delays()
-    }
-
-    fn max_cost(&self) -> Option<u32> {
-        (**self).max_cost()
-    }
-
-    fn terms(&self) -> Option<Terms> {
-        (**self).terms()
-    }
-
-    fn backlog(&self) -> Option<Backlog> {
-        (**self).backlog()
-    }
-
-    fn stats(&self) -> Stats {
-        (**self).stats()
+/// Limits what is no request to a server: a job, a message, a call to a partner.
+pub trait LimiterExt: Limiter {
+    /// Charges `cost` units to `key` if they are admitted, and waits for the decision: for a turn in a
+    /// [`LeakyQueue`](crate::LeakyQueue), for the server of a `RedisStore`, and for nothing if the budget is in memory.
+    ///
+    /// ```
+    /// use tower_sluice::{LeakyQueue, LimiterExt, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let partner = LeakyQueue::new(Quota::per_second(5));
+    /// for invoice in ["2041", "2042"] {
+    ///     let decision = partner.acquire(&"partner".into(), 1).await?;
+    ///     assert!(decision.is_allowed(), "send {invoice} now");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the limiter cannot decide. A rejection is no error: look at the [outcome](Decision::outcome).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped while it waits for a turn, it leaves the queue. A server may have charged it.
+    fn acquire(&self, key: &PartitionKey, cost: u32) -> impl Future<Output = Result<Decision, LimiterError>> + Send {
+        self.decide(&Ask::charge(key, cost)).decided()
     }
 }
+
+impl<L: Limiter + ?Sized> LimiterExt for L {}
 
 /// An [`Algorithm`] over a [`Store`].
 ///
@@ -235,16 +132,13 @@ impl<L: Limiter + ?Sized> Limiter for Arc<L> {
 ///
 /// ```
 /// use tower_sluice::algorithm::SlidingWindow;
-/// use tower_sluice::{Check, Limiter, PartitionKey, Quota, RateLimiter};
+/// use tower_sluice::{PartitionKey, Quota, RateLimiter};
 ///
 /// let limiter = RateLimiter::in_memory(SlidingWindow::new(Quota::per_minute(2)));
 /// let alice = PartitionKey::from("alice");
 ///
 /// for expected in [true, true, false] {
-///     let Check::Ready(Ok(decision)) = limiter.check(&alice, 1) else {
-///         unreachable!("memory answers at once, and does not fail")
-///     };
-///     assert_eq!(decision.is_allowed(), expected);
+///     assert_eq!(limiter.check(&alice).is_allowed(), expected);
 /// }
 /// ```
 #[derive(Clone, Debug)]
@@ -282,35 +176,34 @@ impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
     }
 }
 
+impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryStore<A::State, C>> {
+    /// Charges one unit to `key`, if it is admitted. Memory decides at once, and does not fail.
+    ///
+    /// For another cost, or without charging, [ask](Limiter::decide).
+    #[inline]
+    pub fn check(&self, key: &PartitionKey) -> Decision {
+        self.store.charge(&self.algorithm, &Ask::charge(key, 1))
+    }
+}
+
 impl<A: Algorithm, S: Store<A>> Limiter for RateLimiter<A, S> {
     // Inlined, all the way down: a caller that looks at the outcome alone does not pay for the rest.
     #[inline(always)]
-    fn check(&self, key: &PartitionKey, cost: u32) -> Check {
-        self.store.check(&self.algorithm, key, cost)
+    fn decide(&self, ask: &Ask<'_>) -> Check {
+        self.store.decide(&self.algorithm, ask)
     }
 
-    fn peek(&self, key: &PartitionKey, cost: u32) -> Option<Decision> {
-        self.store.peek(&self.algorithm, key, cost)
+    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
+        self.store.refund(&self.algorithm, key, receipt, cost);
     }
 
-    fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
-        self.store.give_back(&self.algorithm, key, cost, receipt);
-    }
-
-    fn surcharge(&self, key: &PartitionKey, cost: u32) {
-        self.store.surcharge(&self.algorithm, key, cost);
+    fn describe(&self) -> Description {
+        let (terms, most) = (self.algorithm.terms(), self.algorithm.max_cost());
+        self.store.describe(&self.algorithm).advertising(terms).admitting_at_most(most)
     }
 
     fn reset(&self, key: &PartitionKey) -> Option<Check> {
         self.store.reset(&self.algorithm, key)
-    }
-
-    fn guard(&self, key: &PartitionKey, cost: u32, _: Option<Duration>) -> Option<Check> {
-        self.store.guard(&self.algorithm, key, cost).map(Check::from)
-    }
-
-    fn enlist(&self, key: &PartitionKey, cost: u32) -> Option<Claim> {
-        self.store.enlist(&self.algorithm, key, cost)
     }
 
     fn take_over(&self, predecessor: &dyn Limiter) -> bool {
@@ -319,14 +212,6 @@ impl<A: Algorithm, S: Store<A>> Limiter for RateLimiter<A, S> {
 
     fn as_any(&self) -> Option<&dyn Any> {
         Some(&self.store)
-    }
-
-    fn max_cost(&self) -> Option<u32> {
-        Some(self.algorithm.max_cost())
-    }
-
-    fn terms(&self) -> Option<Terms> {
-        Some(self.algorithm.terms())
     }
 
     fn stats(&self) -> Stats {

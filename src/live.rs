@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::{ArcSwap, Guard};
 use http::Extensions;
 
 use crate::headers::{RateLimitFields, Writer};
-use crate::judge::Shared;
 use crate::limiter::Limiter;
 use crate::mounting::Mounting;
 use crate::policy::{IntoPolicies, Policy, PolicyError};
@@ -17,66 +17,17 @@ use crate::responder::Responder;
 use crate::telemetry;
 
 /// How a layer is set up, but for its policies.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(crate) struct Settings {
     pub(crate) fields: RateLimitFields,
     pub(crate) responder: Responder,
-    pub(crate) tells_verdict: bool,
-    pub(crate) tells_timing: bool,
-    pub(crate) exemption: Option<Arc<Exemption>>,
-}
-
-impl Settings {
-    fn with(&self, policies: &Arc<[Policy]>) -> Arc<Shared> {
-        let announced = |policy: &Policy| policy.limiter().terms().filter(|_| !policy.is_shadow());
-        let writer = Writer::new(&self.fields, policies.iter().map(|policy| (policy.name(), announced(policy))));
-        Arc::new(Shared {
-            policies: Arc::clone(policies),
-            responder: self.responder.clone(),
-            writer: (!writer.is_silent()).then(|| Arc::new(writer)),
-            tells_verdict: self.tells_verdict,
-            tells_timing: self.tells_timing,
-            exemption: self.exemption.clone(),
-        })
-    }
-}
-
-/// What a layer, its clones and their services go by: limits, and how responses tell of them. Clones and services share it, so
-/// that whoever makes a service for each connection makes no view for each.
-pub(crate) struct View {
-    pub(crate) limits: Arc<Limits>,
-    settings: Settings,
-    /// Under which the limits know it.
-    number: OnceLock<usize>,
-}
-
-impl View {
-    pub(crate) fn new(policies: Enforceable) -> Arc<Self> {
-        Self::of(Limits::new(policies), Settings::default())
-    }
-
-    fn of(limits: Arc<Limits>, settings: Settings) -> Arc<Self> {
-        Arc::new(Self { limits, settings, number: OnceLock::new() })
-    }
-
-    /// Another one, of the same limits.
-    pub(crate) fn with(&self, set: impl FnOnce(&mut Settings)) -> Arc<Self> {
-        let mut settings = self.settings.clone();
-        set(&mut settings);
-        Self::of(Arc::clone(&self.limits), settings)
-    }
-
-    /// Has policies rendered for it from now on, if that was not done before.
-    pub(crate) fn enrol(self: &Arc<Self>) {
-        self.number.get_or_init(|| self.limits.enrol(self));
-    }
-
-    /// For one that is enrolled.
-    #[inline]
-    pub(crate) fn rendered_in<'a>(&self, in_force: &'a InForce) -> &'a Arc<Shared> {
-        let number = *self.number.get().expect("services are made of views that are enrolled");
-        &in_force.views[number].1
-    }
+    /// Whether responses carry the verdict.
+    pub(crate) adds_verdict: bool,
+    /// Whether responses report how long their requests waited.
+    pub(crate) adds_timing: bool,
+    /// Which preflights of CORS pass uncounted, if any.
+    pub(crate) exemption: Option<Exemption>,
+    pub(crate) route: Option<Arc<str>>,
 }
 
 /// Policies that can be enforced together, in the order in which they are asked.
@@ -100,10 +51,18 @@ impl Enforceable {
     }
 }
 
-/// The policies of a layer, of its clones and of all their services. Replaced as a whole: a request goes by what is in
-/// force when it comes, until it is answered.
+impl IntoPolicies for Enforceable {
+    fn into_policies(self) -> Vec<Policy> {
+        self.0
+    }
+}
+
+/// What a layer, its clones and all their services share, by one pointer: how it is set up, which never changes, and the
+/// policies that are in force. These are replaced as a whole: a request goes by what is in force when it comes, until it is
+/// answered.
 pub(crate) struct Limits {
     in_force: ArcSwap<InForce>,
+    pub(crate) settings: Settings,
     /// Held by whoever replaces what is in force.
     past: Mutex<Past>,
     mounting: Mounting,
@@ -119,29 +78,62 @@ struct Past {
 
 /// Never changed, only replaced.
 pub(crate) struct InForce {
-    pub(crate) policies: Arc<[Policy]>,
-    /// The policies in each of the ways in which clones of the layer are set up. A number is given anew once no layer and no
-    /// service has its view any more.
-    views: Vec<(Weak<View>, Arc<Shared>)>,
+    pub(crate) policies: Box<[Policy]>,
+    /// `None` if no response gets a field about what is left.
+    pub(crate) writer: Option<Arc<Writer>>,
 }
 
 impl InForce {
+    fn new(policies: Vec<Policy>, settings: &Settings) -> Arc<Self> {
+        let announced = |policy: &Policy| policy.description().terms().filter(|_| !policy.is_shadow());
+        let writer = Writer::new(&settings.fields, policies.iter().map(|policy| (policy.name(), announced(policy))));
+        let writer = (!writer.is_silent()).then(|| Arc::new(writer));
+        Arc::new(Self { policies: policies.into(), writer })
+    }
+
     pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {
         self.policies.iter().find(|policy| policy.name() == name)
     }
 }
 
+/// A policy that inherited from another, and is in force.
+pub(crate) struct Successor {
+    in_force: Arc<InForce>,
+    index: usize,
+}
+
+impl Deref for Successor {
+    type Target = Policy;
+
+    fn deref(&self) -> &Policy {
+        &self.in_force.policies[self.index]
+    }
+}
+
 impl Limits {
-    fn new(policies: Enforceable) -> Arc<Self> {
-        let in_force = InForce { policies: policies.0.into(), views: Vec::new() };
-        let in_force = ArcSwap::from_pointee(in_force);
-        Arc::new(Self { in_force, past: Mutex::default(), mounting: Mounting::new() })
+    pub(crate) fn new(policies: Enforceable, settings: Settings) -> Arc<Self> {
+        if let Some(route) = &settings.route {
+            policies.0.iter().for_each(|policy| policy.meter().set_route(route));
+        }
+        let in_force = ArcSwap::new(InForce::new(policies.0, &settings));
+        Arc::new(Self { in_force, settings, past: Mutex::default(), mounting: Mounting::new() })
     }
 
     /// Writes to nothing that another thread reads, unless it runs out of slots of its own.
     #[inline]
     pub(crate) fn load(&self) -> Guard<Arc<InForce>> {
         self.in_force.load()
+    }
+
+    /// The policy that is in force and has inherited from `policy`, which was in force with others `before`. `None` if nothing has
+    /// changed since, or if none has.
+    pub(crate) fn successor(&self, before: &Arc<InForce>, policy: &Policy) -> Option<Successor> {
+        let in_force = self.load();
+        if Arc::ptr_eq(&in_force, before) {
+            return None;
+        }
+        let index = in_force.policies.iter().position(|new| new.has_inherited_from(policy))?;
+        Some(Successor { in_force: Arc::clone(&in_force), index })
     }
 
     /// Logs, once, that the layer is mounted around itself.
@@ -152,28 +144,15 @@ impl Limits {
         }
     }
 
-    fn enrol(&self, view: &Arc<View>) -> usize {
-        self.edit(|before, _| {
-            let mut views = before.views.clone();
-            let rendered = (Arc::downgrade(view), view.settings.with(&before.policies));
-            let number = views.iter().position(|(view, _)| view.strong_count() == 0).unwrap_or(views.len());
-            match views.get_mut(number) {
-                Some(free) => *free = rendered,
-                None => views.push(rendered),
-            }
-            (InForce { policies: Arc::clone(&before.policies), views }, number)
-        })
-    }
-
     pub(crate) fn replace(&self, policies: Enforceable) -> Replaced {
-        let (before, after, replaced, is_closed) = self.edit(|before, past| {
-            let gone = before.policies.iter().map(|policy| Arc::downgrade(policy.shared_limiter()));
-            past.limiters.retain(|limiter| limiter.strong_count() > 0);
-            past.limiters.extend(gone);
-            let (mut policies, mut fresh) = (policies.0, Vec::new());
-            let route = before.policies.iter().find_map(|policy| policy.meter().route());
+        let mut policies = policies.0;
+        // Foreign code is called with the lock: limiters inherit. It must not change the same layer.
+        let (before, after, replaced, is_closed) = {
+            let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = Arc::clone(&self.load());
+            let mut fresh = Vec::new();
             for policy in &mut policies {
-                if let Some(route) = route {
+                if let Some(route) = &self.settings.route {
                     policy.meter().set_route(route);
                 }
                 if before.policy(policy.name()).is_some_and(|old| !policy.go_on_from(old)) {
@@ -181,21 +160,17 @@ impl Limits {
                     fresh.push(policy.name().to_owned());
                 }
             }
-            let policies: Arc<[Policy]> = policies.into();
             let names: HashSet<_> = policies.iter().map(Policy::name).collect();
             let removed = before.policies.iter().map(Policy::name).filter(|name| !names.contains(name));
             let replaced = Replaced { fresh, removed: removed.map(str::to_owned).collect() };
-            let render = |(view, _): &(Weak<View>, _)| {
-                // Of one that is gone nothing is kept.
-                let settings = view.upgrade().map_or_else(Settings::default, |view| view.settings.clone());
-                (Weak::clone(view), settings.with(&policies))
-            };
-            let views = before.views.iter().map(render).collect();
             drop(names);
-            let (before, after) = (Arc::clone(&before.policies), Arc::clone(&policies));
-            (InForce { policies, views }, (before, after, replaced, past.is_closed))
-        });
-        observe_ends(&before, &after);
+            past.limiters.retain(|limiter| limiter.strong_count() > 0);
+            past.limiters.extend(before.policies.iter().map(|policy| Arc::downgrade(policy.shared_limiter())));
+            let after = InForce::new(policies, &self.settings);
+            self.in_force.store(Arc::clone(&after));
+            (before, after, replaced, past.is_closed)
+        };
+        observe_ends(&before.policies, &after.policies);
         if is_closed {
             self.close();
         }
@@ -213,14 +188,6 @@ impl Limits {
         };
         // Without the lock, since a limiter wakes tasks: foreign code.
         limiters.iter().for_each(|limiter| limiter.close());
-    }
-
-    fn edit<R>(&self, edit: impl FnOnce(&InForce, &mut Past) -> (InForce, R)) -> R {
-        // It guards what is replaced at once.
-        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
-        let (after, result) = edit(&self.in_force.load(), &mut past);
-        self.in_force.store(Arc::new(after));
-        result
     }
 }
 
@@ -356,27 +323,5 @@ impl Replaced {
     #[must_use]
     pub fn removed(&self) -> &[String] {
         &self.removed
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::algorithm::TokenBucket;
-    use crate::quota::Quota;
-
-    #[test]
-    fn views_that_are_gone_make_room_for_others() {
-        let policy = || Enforceable::new(Policy::new("p", TokenBucket::new(Quota::per_second(1)))).unwrap();
-        let view = View::new(policy());
-        view.enrol();
-        for _ in 0..10 {
-            let other = view.with(|settings| settings.tells_timing = true);
-            other.enrol();
-            view.limits.replace(policy());
-            let in_force = view.limits.load();
-            assert_eq!(in_force.views.len(), 2);
-            assert!(other.rendered_in(&in_force).tells_timing && !view.rendered_in(&in_force).tells_timing);
-        }
     }
 }

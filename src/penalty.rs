@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::algorithm::{Algorithm, TokenBucket};
+use crate::ask::Ask;
 use crate::decision::{Check, Decision};
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::partition::PartitionKey;
@@ -45,7 +46,7 @@ use crate::time::{Clock, Monotonic, Timestamp};
 ///
 /// In this process's memory: up to 65,536 keys that are banned, as many that were told to wait, and as many that did
 /// not; some 6 MiB when all of that is in use, and none before the first rejection. A flood of more keys makes the bans that
-/// end first be forgotten, which is [counted](crate::RateLimitLayer::with_route). Where budgets are on Redis, each process
+/// end first be forgotten, which is [counted](crate::RateLimitLayerBuilder::route). Where budgets are on Redis, each process
 /// bans by what it rejected itself.
 pub struct Penalty {
     rejections: Quota,
@@ -113,7 +114,8 @@ impl Penalty {
     /// Counts a rejection if the key was told to wait. For how long it is banned, if that was one too many.
     pub(crate) fn note_rejection(&self, key: &PartitionKey) -> Option<Duration> {
         self.advised_for(key)?;
-        if matches!(self.misconduct.check(key, 1), Check::Ready(Ok(decision)) if decision.is_allowed()) {
+        let another = self.misconduct.decide(&Ask::charge(key, 1));
+        if matches!(another, Check::Ready(Ok(decision)) if decision.is_allowed()) {
             return None;
         }
         self.record.bans.begin(key, self.ban);
@@ -178,7 +180,7 @@ impl Deadlines {
         if latest == 0 || latest <= self.clock.now().as_nanos() {
             return None;
         }
-        self.table.peek(&Deadline::Look, key, 1)?.retry_after()
+        self.table.peek(&Deadline::Look, &Ask::peek(key, 1)).retry_after()
     }
 
     /// Sets the deadline of a key that has none: of several threads that do so at once, the first.
@@ -194,7 +196,7 @@ impl Deadlines {
     fn set(&self, key: &PartitionKey, span: Duration, to: fn(Timestamp) -> Deadline) {
         let end = self.clock.now().saturating_add(span);
         self.latest.fetch_max(end.as_nanos(), Ordering::Relaxed);
-        let _ = self.table.check(&to(end), key, 1);
+        let _ = self.table.charge(&to(end), &Ask::charge(key, 1));
     }
 
     fn forget(&self, key: &PartitionKey) {

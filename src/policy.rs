@@ -8,7 +8,9 @@ use std::sync::{Arc, OnceLock};
 use http::StatusCode;
 use smallvec::SmallVec;
 
-use crate::decision::{Decision, LimiterError};
+use crate::ask::{Ask, Mode};
+use crate::decision::{Check, Decision, LimiterError};
+use crate::description::Description;
 use crate::head::{RequestHead, ResponseHead};
 use crate::health::{Health, Turn};
 use crate::key::{Global, KeyExtractor, Sameness};
@@ -41,7 +43,9 @@ use crate::time::{Clock, Monotonic};
 pub struct Policy {
     name: Arc<str>,
     limiter: Arc<dyn Limiter>,
-    delays: bool,
+    description: Description,
+    /// Those of one policy, and of all that have inherited from it, are the same.
+    lineage: Arc<()>,
     key: Box<dyn KeyExtractor>,
     cost: Cost,
     bill: Option<Bill>,
@@ -151,10 +155,12 @@ impl Policy {
     /// letter or `*` first, and 64 bytes at most. [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) checks it.
     pub fn new(name: impl Into<Arc<str>>, limiter: impl IntoLimiter) -> Self {
         let (name, limiter) = (name.into(), limiter.into_limiter());
+        let description = limiter.describe();
         Self {
-            meter: Meter::new(Arc::clone(&name), limiter.delays()),
+            meter: Meter::new(Arc::clone(&name), description.delays()),
             name,
-            delays: limiter.delays(),
+            description,
+            lineage: Arc::default(),
             limiter,
             key: Box::new(Global),
             cost: Cost::Fixed(1),
@@ -333,9 +339,52 @@ impl Policy {
         &*self.key
     }
 
+    /// Whether all clients share the key that is extracted.
+    pub(crate) fn has_shared_key(&self) -> bool {
+        self.key.is_shared()
+    }
+
+    /// What its limiter says of itself.
+    pub(crate) const fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// What the limiter would decide, if it says that at once.
+    pub(crate) fn peek(&self, ask: &Ask<'_>) -> Option<Decision> {
+        if !self.description.answers(Mode::Peek) {
+            return None;
+        }
+        match self.limiter.decide(&ask.to(Mode::Peek)) {
+            Check::Ready(Ok(decision)) => Some(decision),
+            Check::Ready(Err(_)) | Check::Pending(_) => None,
+        }
+    }
+
+    /// Charges a request that passes whatever the answer is.
+    pub(crate) fn charge_as_shadow(&self, ask: &Ask<'_>) -> Check {
+        let mode = if self.description.answers(Mode::Shadow) { Mode::Shadow } else { Mode::Charge };
+        self.limiter.decide(&ask.to(mode))
+    }
+
+    /// Decides by what this process knows alone, if it knows anything.
+    pub(crate) fn fall_back(&self, ask: &Ask<'_>) -> Option<Check> {
+        self.description.answers(Mode::Fallback).then(|| self.limiter.decide(&ask.to(Mode::Fallback)))
+    }
+
+    /// Charges as much as is left.
+    pub(crate) fn charge_up_to(&self, ask: &Ask<'_>) {
+        if self.description.answers(Mode::UpTo) {
+            let _ = self.limiter.decide(&ask.to(Mode::UpTo));
+        } else if let Check::Ready(Ok(decision)) = self.charge_as_shadow(ask)
+            && let Some(left) = decision.left_of(ask.cost())
+        {
+            let _ = self.charge_as_shadow(&ask.costing(left));
+        }
+    }
+
     /// Whether its limiter may make a request wait.
     pub(crate) const fn delays(&self) -> bool {
-        self.delays
+        self.description.delays()
     }
 
     /// `choices` is kept from one policy to the next, for one request.
@@ -353,7 +402,7 @@ impl Policy {
     }
 
     /// Whether the response has a say in what its request costs.
-    pub(crate) const fn is_billed_later(&self) -> bool {
+    pub(crate) const fn settles_later(&self) -> bool {
         self.bill.is_some()
     }
 
@@ -399,7 +448,7 @@ impl Policy {
     }
 
     /// The status of a refusal, for a key that everybody draws on, or not.
-    pub(crate) fn refusal_status(&self, shared: bool) -> StatusCode {
+    pub(crate) fn rejection_status(&self, shared: bool) -> StatusCode {
         match self.status {
             Some(status) => status,
             None if shared => StatusCode::SERVICE_UNAVAILABLE,
@@ -410,7 +459,7 @@ impl Policy {
     /// The order in which policies are asked: those that answer at once, then those that make a
     /// request wait (nobody should wait in vain), then those that only watch.
     pub(crate) fn rank(&self) -> u8 {
-        match (self.shadow, self.delays) {
+        match (self.shadow, self.delays()) {
             (false, false) => 0,
             (false, true) => 1,
             (true, _) => 2,
@@ -418,8 +467,8 @@ impl Policy {
     }
 
     /// How a key stands.
-    pub(crate) async fn peek(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
-        let decision = self.limiter.check(key, 0).decided().await?;
+    pub(crate) async fn standing(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
+        let decision = self.limiter.decide(&Ask::charge(key, 0)).decided().await?;
         Ok(match self.penalty_for(key).and_then(|penalty| penalty.banned_for(key)) {
             Some(left) => decision.banned_for(left),
             None => decision,
@@ -538,7 +587,16 @@ impl Policy {
             (Some(_), None) => {}
         }
         let is_same = std::ptr::addr_eq(Arc::as_ptr(&self.limiter), Arc::as_ptr(&old.limiter));
-        is_same || self.limiter.take_over(&*old.limiter)
+        let inherits = is_same || self.limiter.take_over(&*old.limiter);
+        if inherits {
+            self.lineage = Arc::clone(&old.lineage);
+        }
+        inherits
+    }
+
+    /// Whether this policy goes on with what the limiter of `old` knew.
+    pub(crate) fn has_inherited_from(&self, old: &Self) -> bool {
+        Arc::ptr_eq(&self.lineage, &old.lineage)
     }
 
     /// What [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) refuses.
@@ -550,7 +608,7 @@ impl Policy {
         if matches!(self.cost, Cost::Fixed(0)) {
             return Err(PolicyError::CostOfZero { name: name() });
         }
-        match (&self.cost, self.limiter.max_cost()) {
+        match (&self.cost, self.description.max_cost()) {
             (Cost::Fixed(cost), Some(max)) if *cost > max => {
                 return Err(PolicyError::CostAboveBurst { name: name(), cost: *cost, burst: max });
             }

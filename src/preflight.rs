@@ -1,7 +1,6 @@
 //! Preflights of CORS, where a layer is set up to exempt them.
 
 use std::any::Any;
-use std::sync::Arc;
 
 use http::header::{
     ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT,
@@ -10,10 +9,9 @@ use http::header::{
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, Method, Request, Version};
 
-use crate::algorithm::TokenBucket;
-use crate::decision::Check;
+use crate::algorithm::{GcraState, TokenBucket};
 use crate::head::RequestHead;
-use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
+use crate::limiter::RateLimiter;
 use crate::partition::PartitionKey;
 use crate::policy::{Choices, Policy};
 use crate::quota::Quota;
@@ -24,13 +22,12 @@ use crate::store::MemoryStore;
 pub(crate) struct Exemption {
     /// One for the layer. A budget per client would need a key that no client can choose, and preflights carry no
     /// credentials; this way, whoever uses the budget up only has other preflights counted.
-    budget: Arc<dyn Limiter>,
+    budget: RateLimiter<TokenBucket, MemoryStore<GcraState>>,
 }
 
 impl Exemption {
     pub(crate) fn new(budget: Quota) -> Self {
-        let limiter = RateLimiter::new(TokenBucket::new(budget), MemoryStore::with_capacity(1));
-        Self { budget: limiter.into_limiter() }
+        Self { budget: RateLimiter::new(TokenBucket::new(budget), MemoryStore::with_capacity(1)) }
     }
 
     /// Whether a request passes uncounted. Draws on the budget if so.
@@ -44,7 +41,7 @@ impl Exemption {
         is_preflight(head)
             && has_no_body()
             && !policies.iter().any(|policy| is_banned(policy, head))
-            && matches!(self.budget.check(&PartitionKey::SHARED, 1), Check::Ready(Ok(decision)) if decision.is_allowed())
+            && self.budget.check(&PartitionKey::SHARED).is_allowed()
     }
 }
 

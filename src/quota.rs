@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use crate::time::nanos_of;
+use crate::time::{duration_from_nanos, nanos_of};
 
 /// `limit` units per `period`, of which up to `burst` may be taken at once.
 ///
@@ -152,6 +152,12 @@ impl Quota {
             Some(burst) => burst,
             None => default,
         }
+    }
+
+    /// The time in which so many units come in, rounded down to the nanosecond.
+    #[cfg_attr(not(any(feature = "http", feature = "redis")), allow(dead_code))]
+    pub(crate) fn time_of(&self, units: u32) -> Duration {
+        duration_from_nanos(u128::from(units) * u128::from(self.period_nanos) / u128::from(self.limit))
     }
 
     pub(crate) const fn period_nanos(&self) -> u64 {

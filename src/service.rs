@@ -8,8 +8,8 @@ use tower_service::Service;
 use crate::body::ResponseBody;
 use crate::future::ResponseFuture;
 use crate::head::RequestHead;
-use crate::judge::{Judgement, judge};
-use crate::live::View;
+use crate::evaluate::{Evaluation, evaluate};
+use crate::live::Limits;
 use crate::preflight::has_no_body;
 
 /// A service whose requests are limited; made by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -18,12 +18,12 @@ use crate::preflight::has_no_body;
 #[derive(Clone)]
 pub struct RateLimit<S> {
     inner: S,
-    view: Arc<View>,
+    limits: Arc<Limits>,
 }
 
 impl<S> RateLimit<S> {
-    pub(crate) const fn new(inner: S, view: Arc<View>) -> Self {
-        Self { inner, view }
+    pub(crate) const fn new(inner: S, limits: Arc<Limits>) -> Self {
+        Self { inner, limits }
     }
 
     /// The inner service.
@@ -59,19 +59,17 @@ where
     }
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        self.view.limits.note_mounting(request.extensions_mut());
-        let head = RequestHead::from(&request);
-        let in_force = self.view.limits.load();
-        let shared = self.view.rendered_in(&in_force);
-        match judge(shared, &head, || has_no_body(&request)) {
-            Judgement::Decided(Ok(told)) => ResponseFuture::passing(self.inner.call(request), told),
-            Judgement::Decided(Err(rejection)) => ResponseFuture::rejected(shared.respond(rejection, &head)),
-            Judgement::Pending(judged) => {
+        self.limits.note_mounting(request.extensions_mut());
+        let in_force = self.limits.load();
+        match evaluate(&self.limits, &in_force, &RequestHead::from(&request), || has_no_body(&request)) {
+            Evaluation::Admitted(annotations) => ResponseFuture::passing(self.inner.call(request), annotations),
+            Evaluation::Rejected(response) => ResponseFuture::rejected(response),
+            Evaluation::Pending(evaluated) => {
                 // The service that was polled ready goes along, and its clone stays to be polled
                 // anew: <https://docs.rs/tower/latest/tower/trait.Service.html#be-careful-when-cloning-inner-services>
                 let clone = self.inner.clone();
                 let ready = std::mem::replace(&mut self.inner, clone);
-                ResponseFuture::waiting(judged, ready, request, Arc::clone(shared))
+                ResponseFuture::waiting(evaluated, ready, request, Arc::clone(&self.limits))
             }
         }
     }
@@ -81,7 +79,7 @@ impl<S: fmt::Debug> fmt::Debug for RateLimit<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimit")
             .field("inner", &self.inner)
-            .field("policies", &self.view.limits.load().policies)
+            .field("policies", &self.limits.load().policies)
             .finish()
     }
 }

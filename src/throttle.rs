@@ -13,6 +13,7 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use crate::ask::Ask;
 use crate::decision::{Check, Decision, LimiterError, Outcome, Pending};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::partition::PartitionKey;
@@ -125,7 +126,8 @@ where
     }
 
     fn call(&mut self, request: Req) -> Self::Future {
-        let check = self.gate.limiter.check(&(self.gate.key)(&request), (self.gate.cost)(&request));
+        let (key, cost) = ((self.gate.key)(&request), (self.gate.cost)(&request));
+        let check = self.gate.limiter.decide(&Ask::charge(&key, cost));
         let state = match check {
             Check::Ready(result) => match admit(result) {
                 Ok(()) => State::Passing { response: self.inner.call(request) },

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::decision::Decision;
 use crate::policy::Policy;
 
-/// The decisions of all policies that judged a request. A layer that is made [to tell](crate::RateLimitLayer::with_verdict)
+/// The decisions of all policies that judged a request. A layer that is made [to tell](crate::RateLimitLayerBuilder::verdict)
 /// puts it into the extensions of the response, admitted or refused; every [`Rejection`](crate::Rejection) has it.
 ///
 /// ```

@@ -17,7 +17,7 @@ use crate::time::Timestamp;
 /// arbitrarily short time: all of one window at its end, all of the next at its start. Where that
 /// matters, take [`SlidingWindow`](super::SlidingWindow) or a bucket. All clients are readmitted at the same
 /// instant, too, and may all come back then, unless windows are [staggered](Self::staggered), or waits are lengthened at
-/// random ([`RateLimitLayer::with_retry_jitter`](crate::RateLimitLayer::with_retry_jitter)).
+/// random ([`RateLimitLayerBuilder::retry_jitter`](crate::RateLimitLayerBuilder::retry_jitter)).
 ///
 /// # Another quota
 ///

@@ -112,6 +112,24 @@ impl SlidingWindow {
         window.saturating_mul(self.quota.period_nanos())
     }
 
+    /// The time until `cost` units fit, which do not now, and are no more than the limit. `state` is as of the window of `now`.
+    fn wait(&self, state: &SlidingWindowState, now: Timestamp, cost: u32) -> Duration {
+        let limit = self.quota.limit();
+        let current = state.current.checked_add(cost).filter(|current| *current <= limit);
+        let admitted_at = match current {
+            // The previous window decays far enough while this one lasts.
+            Some(current) => {
+                let decayed = self.decayed_after(state.previous, limit - current);
+                self.start_of(state.window).saturating_add(decayed)
+            }
+            // This one must become the previous, and decay in its turn.
+            None => self
+                .start_of(state.window.saturating_add(1))
+                .saturating_add(self.decayed_after(state.current, limit - cost)),
+        };
+        Timestamp::from_nanos(admitted_at).saturating_since(now)
+    }
+
     /// Nanoseconds into a window after which `count`, taken in the window before, weighs at most
     /// `room`: the least `e` with `count × (period − e) ≤ room × period`.
     fn decayed_after(&self, count: u32, room: u32) -> u64 {
@@ -165,20 +183,14 @@ impl Algorithm for SlidingWindow {
             return (answer(Decision::deny(limit, remaining(state.current), None), &state), None);
         }
         let current = state.current.checked_add(cost).filter(|current| *current <= limit);
-        let admitted_at = match current {
-            Some(current) if weighted(current) <= limit_units => {
-                let next = SlidingWindowState { current, ..state };
-                let decision = answer(Decision::allow(limit, remaining(current)), &next);
-                return (decision.with_receipt(receipt_of(state.window)), Some(next));
-            }
-            // The previous window decays far enough while this one lasts.
-            Some(current) => start.saturating_add(self.decayed_after(state.previous, limit - current)),
-            // This one must become the previous, and decay in its turn.
-            None => self
-                .start_of(state.window.saturating_add(1))
-                .saturating_add(self.decayed_after(state.current, limit - cost)),
-        };
-        let wait = Timestamp::from_nanos(admitted_at).saturating_since(now);
+        if let Some(current) = current.filter(|current| weighted(*current) <= limit_units) {
+            let next = SlidingWindowState { current, ..state };
+            let left = remaining(current);
+            let decision = answer(Decision::allow(limit, left), &next).with_receipt(receipt_of(state.window));
+            let decision = if left == 0 { decision.with_next_after(self.wait(&next, now, 1)) } else { decision };
+            return (decision, Some(next));
+        }
+        let wait = self.wait(&state, now, cost);
         (answer(Decision::deny(limit, remaining(state.current), Some(wait)), &state), None)
     }
 

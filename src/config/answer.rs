@@ -7,7 +7,7 @@ use super::policy::duration;
 use super::raw::{FieldsName, GrpcStatusName, RawAnswer, RejectionName, ResetName};
 use crate::grpc::GrpcStatus;
 use crate::headers::{RateLimitFields, ResetForm, Tell};
-use crate::layer::RateLimitLayer;
+use crate::layer::RateLimitLayerBuilder;
 use crate::responder::RejectionFormat;
 
 /// What clients are told; whatever is left out, the layer's defaults decide.
@@ -45,7 +45,7 @@ impl Answer {
         }
     }
 
-    pub(super) fn apply_to(self, layer: RateLimitLayer) -> RateLimitLayer {
+    pub(super) fn apply_to(self, builder: RateLimitLayerBuilder) -> RateLimitLayerBuilder {
         let fields = match self.fields {
             None => RateLimitFields::default(),
             Some(FieldsName::Draft11) => RateLimitFields::draft11(),
@@ -69,11 +69,11 @@ impl Answer {
             Some(GrpcStatusName::ResourceExhausted) => GrpcStatus::ResourceExhausted,
             Some(GrpcStatusName::Unavailable) => GrpcStatus::Unavailable,
         };
-        layer
-            .with_fields(fields.tell(self.tell.unwrap_or_default()))
-            .with_rejection_format(&rejection)
-            .with_grpc_status(grpc_status)
-            .with_retry_jitter(self.retry_jitter.unwrap_or_default())
+        builder
+            .fields(fields.tell(self.tell.unwrap_or_default()))
+            .rejection_format(&rejection)
+            .grpc_status(grpc_status)
+            .retry_jitter(self.retry_jitter.unwrap_or_default())
     }
 }
 

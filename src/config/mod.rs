@@ -264,11 +264,12 @@ impl Route {
         let Draft { paths, at, answer, answers, exempt_preflights, preflights, policies, keys, words, optional } =
             draft;
         let enforce = |policies| {
-            let layer = answers.apply_to(RateLimitLayer::of(policies)).with_route(paths[0].as_str());
-            match preflights {
-                Some(budget) => layer.exempting_preflights(budget),
-                None => layer,
-            }
+            let builder = answers.apply_to(RateLimitLayer::builder(policies)).route(paths[0].as_str());
+            let builder = match preflights {
+                Some(budget) => builder.exempt_preflights(budget),
+                None => builder,
+            };
+            builder.build()
         };
         let layer = policies.map(enforce);
         Self { paths, line: source.line(&at), answer, exempt_preflights, layer, keys, words, optional }

@@ -38,7 +38,7 @@
 //! - **The fixed window** admits everything for half a second and nothing for the other half. What is behind it sees
 //!   the full rate, in blocks; and all clients come back at the same instant, unless each key's windows are
 //!   [staggered](crate::algorithm::FixedWindow::staggered), or waits are [lengthened at
-//!   random](crate::RateLimitLayer::with_retry_jitter).
+//!   random](crate::RateLimitLayerBuilder::retry_jitter).
 //! - **The sliding window** begins like it, and becomes even in the second period.
 //! - **The queue** admits no more than the others. It only makes everybody wait for the longest time first: a queue
 //!   evens out bursts, and does not help when too much comes for long. See [waiting](super::waiting).

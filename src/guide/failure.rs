@@ -85,4 +85,4 @@
 //! | the server is set up wrong | 500 | `INTERNAL` | none |
 //!
 //! The status of a used-up limit can be [set](crate::Policy::status), and that of gRPC for the
-//! [layer](crate::RateLimitLayer::with_grpc_status).
+//! [layer](crate::RateLimitLayerBuilder::grpc_status).

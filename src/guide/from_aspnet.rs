@@ -42,7 +42,7 @@
 //! | `[DisableRateLimiting]` | a route outside of the layer |
 //! | `AttemptAcquire(n)`: permits | [`.cost(n)`](crate::Policy::cost) |
 //! | `RejectionStatusCode` (503 unless set) | 429, or 503 where everybody shares the limit; [`.status(…)`](crate::Policy::status) |
-//! | `OnRejected`, and in it `MetadataName.RetryAfter` | `Retry-After` is always sent; [`with_rejection_response`](crate::RateLimitLayer::with_rejection_response) for the rest |
+//! | `OnRejected`, and in it `MetadataName.RetryAfter` | `Retry-After` is always sent; [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) for the rest |
 //!
 //! # A queue
 //!

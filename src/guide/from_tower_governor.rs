@@ -41,7 +41,7 @@
 //! | a `KeyExtractor` of your own | [`key_fn`](crate::key::key_fn) |
 //! | `methods(vec![Method::POST])` | [`.when(…)`](crate::Policy::when): `request.method() == Method::POST` |
 //! | `use_headers()` | always on: [`RateLimit`](crate::headers::RateLimitFields::draft11); add [`x_rate_limit`](crate::headers::RateLimitFields::x_rate_limit) for the old ones |
-//! | `error_handler(…)` | [`with_rejection_response`](crate::RateLimitLayer::with_rejection_response) |
+//! | `error_handler(…)` | [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) |
 //! | a thread that calls `retain_recent()` | nothing |
 //! | `GovernorLayer<K, M, RespBody>` | [`RateLimitLayer`](crate::RateLimitLayer), no parameters |
 //! | `into_make_service_with_connect_info` | the same |
@@ -72,7 +72,7 @@
 //!   up.
 //! - **gRPC by request**: one layer serves HTTP and gRPC, told apart by what is asked, and not by the type of the body.
 //! - **Nothing is logged per refusal.** With its feature `tracing`, there was a line for each.
-//! - **CORS preflights count** where they arrive, unless [you exempt them](crate::RateLimitLayer::exempting_preflights).
+//! - **CORS preflights count** where they arrive, unless [you exempt them](crate::RateLimitLayerBuilder::exempt_preflights).
 //!   With the CORS layer outside, they do not arrive.
 //! - **Several limits** go into one layer, and a request is charged to all or to none; stacked `GovernorLayer`s charge
 //!   each for itself.

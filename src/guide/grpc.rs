@@ -37,7 +37,7 @@
 //!   "backoffMultiplier": 2, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}
 //! ```
 //!
-//! Clients that only retry `UNAVAILABLE` get it by [`with_grpc_status`](crate::RateLimitLayer::with_grpc_status);
+//! Clients that only retry `UNAVAILABLE` get it by [`grpc_status`](crate::RateLimitLayerBuilder::grpc_status);
 //! servers that are watched with OpenTelemetry then count refusals as their errors.
 //!
 //! # Different limits per method

@@ -58,7 +58,7 @@
 //!
 //! # Which requests
 //!
-//! [`with_verdict`](crate::RateLimitLayer::with_verdict) puts the decisions of all policies into the extensions of
+//! [`verdict`](crate::RateLimitLayerBuilder::verdict) puts the decisions of all policies into the extensions of
 //! every response, also of admitted ones. A layer further out logs or counts what it wants, with what it knows of the
 //! request:
 //!
@@ -138,7 +138,7 @@
 //! | redis: a node keeps failing; a node is back | the same |
 //! | redis: other nodes are responsible now | nothing: a failover, or slots have moved |
 //! | redis: when its memory is full, the server may evict budgets | `maxmemory-policy noeviction` |
-//! | the body of a custom rejection failed | look at what [`with_rejection_response`](crate::RateLimitLayer::with_rejection_response) returns |
+//! | the body of a custom rejection failed | look at what [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) returns |
 //!
 //! # When a customer calls
 //!

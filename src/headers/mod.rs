@@ -5,7 +5,7 @@
 //! | `Retry-After` (RFC 9110) | the refused; whole seconds, rounded up, never zero | always sent |
 //! | `X-Rate-Limited-For` | the refused; the exact wait | [`WaitFields`] |
 //! | `RateLimit-Policy`, `RateLimit` (Internet-Drafts) | everybody; what is left | [`RateLimitFields`] |
-//! | `Server-Timing` (W3C) | those who waited in a queue; how long | [`with_server_timing`](crate::RateLimitLayer::with_server_timing) |
+//! | `Server-Timing` (W3C) | those who waited in a queue; how long | [`server_timing`](crate::RateLimitLayerBuilder::server_timing) |
 //! | `X-RateLimit-*` (habit) | everybody; what is left | [`RateLimitFields::x_rate_limit`] |
 
 mod decimal;

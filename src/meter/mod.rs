@@ -93,9 +93,9 @@ impl Meter {
         self.labels.route.get()
     }
 
-    /// `false` if it has another one.
-    pub(crate) fn set_route(&self, route: &Arc<str>) -> bool {
-        self.labels.route.get_or_init(|| Arc::clone(route)) == route
+    /// To be called once, before anything is counted.
+    pub(crate) fn set_route(&self, route: &Arc<str>) {
+        self.labels.route.get_or_init(|| Arc::clone(route));
     }
 
     #[inline]

@@ -21,8 +21,9 @@ pub use self::shared::RedisQueue;
 
 use self::driver::Shared;
 use self::lines::{Bounds, Lines};
-use crate::backlog::Backlog;
-use crate::decision::{Check, Decision, LimiterError, Receipt};
+use crate::ask::{Ask, Mode};
+use crate::decision::{Check, LimiterError, Receipt};
+use crate::description::Description;
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::partition::PartitionKey;
 use crate::quota::Quota;
@@ -172,9 +173,9 @@ use crate::time::nanos_of;
 /// let queue = LeakyQueue::new(Quota::per_second(10)).capacity(5);
 /// let key = PartitionKey::from("printer");
 ///
-/// let first = queue.check(&key, 1).decided().await.unwrap();
+/// let first = queue.acquire(&key, 1).await.unwrap();
 /// assert_eq!(first.delay(), Duration::ZERO);
-/// let second = queue.check(&key, 1).decided().await.unwrap();
+/// let second = queue.acquire(&key, 1).await.unwrap();
 /// assert_eq!(second.delay(), Duration::from_millis(100));
 /// # }
 /// ```
@@ -320,18 +321,18 @@ impl LeakyQueue {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota, ThrottleLayer};
+    /// use tower_sluice::{LeakyQueue, LimiterExt, PartitionKey, Quota, ThrottleLayer};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() {
     /// let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)));
     /// let layer: ThrottleLayer<()> = ThrottleLayer::new(Arc::clone(&queue));
     ///
-    /// let first = queue.check(&PartitionKey::SHARED, 1).decided().await;
+    /// let first = queue.acquire(&PartitionKey::SHARED, 1).await;
     /// assert!(first.is_ok());
-    /// let waits = queue.check(&PartitionKey::SHARED, 1);
+    /// let waits = queue.acquire(&PartitionKey::SHARED, 1);
     /// queue.close();
-    /// assert_eq!(waits.decided().await.unwrap_err().to_string(), "the queue was closed");
+    /// assert_eq!(waits.await.unwrap_err().to_string(), "the queue was closed");
     /// # drop(layer);
     /// # }
     /// ```
@@ -350,14 +351,14 @@ impl LeakyQueue {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota};
+    /// use tower_sluice::{LeakyQueue, LimiterExt, PartitionKey, Quota};
     ///
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() {
     /// let queue = LeakyQueue::new(Quota::per_second(10));
-    /// let _leaves_at_once = queue.check(&PartitionKey::SHARED, 1);
+    /// let _leaves_at_once = queue.acquire(&PartitionKey::SHARED, 1);
     /// assert_eq!(queue.next_release(), None);
-    /// let _waits = queue.check(&PartitionKey::SHARED, 1);
+    /// let _waits = queue.acquire(&PartitionKey::SHARED, 1);
     /// assert_eq!(queue.next_release(), Some(Duration::from_millis(100)));
     /// # }
     /// ```
@@ -373,44 +374,47 @@ fn longest_wait(patience: Option<Duration>) -> u64 {
 }
 
 impl Limiter for LeakyQueue {
-    fn check(&self, key: &PartitionKey, cost: u32) -> Check {
-        self.check_within(key, cost, None)
-    }
-
-    fn peek(&self, key: &PartitionKey, cost: u32) -> Option<Decision> {
-        self.peek_within(key, cost, None)
-    }
-
-    /// For this one request, `patience` bounds the wait as [`max_wait`](Self::max_wait) does, but for
+    /// For this one request, its [patience](Ask::within) bounds the wait as [`max_wait`](Self::max_wait) does, but for
     /// the very last nanosecond: a turn that comes when the patience ends comes too late.
-    fn check_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Check {
-        match self.shared().enqueue(key, cost, longest_wait(patience)) {
-            Ok(Ok(decision)) => decision.into(),
-            Ok(Err(place)) => Check::Pending(Box::pin(place)),
-            Err(error) => Check::Ready(Err(error)),
+    ///
+    /// A [shadow](Mode::Shadow) takes a place in line that nobody waits in, so that the line is as long as it would be.
+    fn decide(&self, ask: &Ask<'_>) -> Check {
+        let (shared, key, cost, longest) = (self.shared(), ask.key(), ask.cost(), longest_wait(ask.patience()));
+        let in_nobodys_name = |cost| shared.enqueue_nobody(key, cost, u64::MAX);
+        match ask.mode() {
+            Mode::Peek => shared.peek(key, cost, longest).map_or_else(|| Check::Ready(Err(closed())), Check::from),
+            Mode::Shadow => Check::Ready(in_nobodys_name(cost)),
+            Mode::UpTo => Check::Ready(match in_nobodys_name(cost) {
+                Ok(decision) => decision.left_of(cost).map_or(Ok(decision), in_nobodys_name),
+                Err(error) => Err(error),
+            }),
+            Mode::Charge | Mode::Fallback => match shared.enqueue(key, cost, longest) {
+                Ok(Ok(decision)) => decision.into(),
+                Ok(Err(place)) => Check::Pending(Box::pin(place)),
+                Err(error) => Check::Ready(Err(error)),
+            },
         }
     }
 
-    fn peek_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Option<Decision> {
-        self.shared().peek(key, cost, longest_wait(patience))
-    }
-
-    fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
+    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
         self.shared().give_back(key, cost, receipt);
     }
 
-    /// Takes a place in line that nobody waits in, so that the line is as long as it would be.
-    fn rehearse(&self, key: &PartitionKey, cost: u32) -> Check {
-        Check::Ready(self.shared().enqueue_nobody(key, cost, u64::MAX))
+    /// Clients are told of a bucket that holds all who may leave or wait at once, which is what its decisions count, too.
+    fn describe(&self) -> Description {
+        let lines = self.lines();
+        Description::new()
+            .advertising(Terms::bucket(self.quota.burst(lines.limit().max(1))))
+            .admitting_at_most(lines.max_cost())
+            .delaying()
+            .answering(Mode::Peek)
+            .answering(Mode::Shadow)
+            .answering(Mode::UpTo)
     }
 
     /// See [`LeakyQueue::close`].
     fn close(&self) {
         self.close();
-    }
-
-    fn delays(&self) -> bool {
-        true
     }
 
     /// See [another quota](Self#another-quota).
@@ -432,25 +436,12 @@ impl Limiter for LeakyQueue {
         Some(self)
     }
 
-    fn max_cost(&self) -> Option<u32> {
-        Some(self.lines().max_cost())
-    }
-
-    /// A bucket that holds all who may leave or wait at once, which is what its decisions count, too.
-    fn terms(&self) -> Option<Terms> {
-        let places = self.lines().limit().max(1);
-        Some(Terms::bucket(self.quota.burst(places)))
-    }
-
-    fn backlog(&self) -> Option<Backlog> {
-        Some(self.shared().backlog())
-    }
-
     /// How many keys are remembered, of [as many as may be](Self::max_keys); exactly. `evicted_live` and `turned_away`
     /// are the requests of keys beyond, see [`when_full`](Self::when_full). Some microseconds, and ten for any thousand
     /// keys that have paid since and are still in memory.
     fn stats(&self) -> Stats {
-        Stats { table: Some(self.shared().table()), ..Stats::default() }
+        let shared = self.shared();
+        Stats { table: Some(shared.table()), backlog: Some(shared.backlog()), ..Stats::default() }
     }
 }
 

@@ -10,12 +10,14 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::{DEFAULT_MAX_WAIT, DEFAULT_MAX_WAITERS, LeakyQueue, closed, no_runtime};
+use crate::ask::{Ask, Mode};
 use crate::backlog::Backlog;
-use crate::decision::{Check, Decision, LimiterError, Receipt};
+use crate::decision::{Check, Decision, LimiterError, Pending, Receipt};
+use crate::description::Description;
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::partition::PartitionKey;
 use crate::quota::Quota;
-use crate::store::redis::{Place, Redis, RedisLine, UnfitQuota, mark, of_guard};
+use crate::store::redis::{Place, Redis, RedisLine, UnfitQuota, in_background, mark, of_guard};
 use crate::store::{Stats, WhenFull};
 use crate::terms::Terms;
 
@@ -272,7 +274,7 @@ impl Shared {
         let place = self.line.join(key, cost, patience).await;
         if let Ok(Place::Given(_)) = place {
             // Whatever it thinks of it: its line is shorter, unless Redis has forgotten a longer one.
-            drop(self.guard.rehearse(key, cost));
+            drop(self.guard.decide(&Ask::charge(key, cost).to(Mode::Shadow)));
         }
         place
     }
@@ -379,58 +381,77 @@ impl Drop for Stay {
     }
 }
 
-impl Limiter for RedisQueue {
-    fn check(&self, key: &PartitionKey, cost: u32) -> Check {
-        self.check_within(key, cost, None)
-    }
-
-    /// For this one request, `patience` bounds the wait as [`max_wait`](Self::max_wait) does, from its arrival at Redis
-    /// on; a turn that comes when the patience ends comes too late.
-    fn check_within(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Check {
-        let (shared, key) = (Arc::clone(&self.shared), key.clone());
-        Check::Pending(Box::pin(async move {
-            let turn = pin!(Arc::clone(&shared).wait_turn(key, cost, patience));
-            shared.unless_closed(turn).await
-        }))
-    }
-
-    /// In the background, once.
-    fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
-        if receipt == Receipt::NONE {
-            return;
-        }
-        match (of_guard(receipt), Handle::try_current()) {
-            (Some(receipt), _) => self.shared.guard.give_back(key, cost, receipt),
-            (None, Ok(runtime)) => Arc::clone(&self.shared).give_back_soon(&runtime, key.clone(), cost, receipt),
-            (None, Err(_)) => {}
-        }
-    }
-
+impl RedisQueue {
     /// Lets it wait in a line of this process alone.
-    fn guard(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Option<Check> {
+    fn fall_back(&self, ask: &Ask<'_>) -> Check {
         let marked = |decision: Decision| decision.with_receipt(mark(decision.receipt()));
-        let (seat, patience) = match self.shared.seat(patience) {
-            // The guard takes off a nanosecond itself.
-            (Some(seat), _) => (Some(seat), patience),
+        let (seat, patience) = match self.shared.seat(ask.patience()) {
+            // The queue takes off a nanosecond itself.
+            (Some(seat), _) => (Some(seat), ask.patience()),
             (None, at_once) => (None, at_once),
         };
-        Some(match self.shared.guard.check_within(key, cost, patience) {
+        match self.shared.guard.decide(&ask.to(Mode::Charge).within(patience)) {
             Check::Ready(answer) => Check::Ready(answer.map(marked)),
             Check::Pending(turn) => Check::Pending(Box::pin(async move {
                 let _seat = seat;
                 turn.await.map(marked)
             })),
-        })
+        }
     }
 
     /// Takes a place in line that nobody waits in.
-    fn rehearse(&self, key: &PartitionKey, cost: u32) -> Check {
-        let (shared, key) = (Arc::clone(&self.shared), key.clone());
-        Check::Pending(Box::pin(async move {
+    fn place_of_nobody(&self, ask: &Ask<'_>) -> Pending {
+        let (shared, key, cost) = (Arc::clone(&self.shared), ask.key().clone(), ask.cost());
+        Box::pin(async move {
             let (Place::Given(decision) | Place::Refused(decision)) =
                 shared.unless_closed(pin!(shared.join(&key, cost, None))).await?;
             Ok(decision)
-        }))
+        })
+    }
+}
+
+impl Limiter for RedisQueue {
+    /// For this one request, its [patience](Ask::within) bounds the wait as [`max_wait`](Self::max_wait) does, from its
+    /// arrival at Redis on; a turn that comes when the patience ends comes too late.
+    ///
+    /// As a [fallback](Mode::Fallback), it waits in a line of this process alone.
+    fn decide(&self, ask: &Ask<'_>) -> Check {
+        match ask.mode() {
+            Mode::Fallback => self.fall_back(ask),
+            Mode::Shadow => Check::Pending(self.place_of_nobody(ask)),
+            Mode::UpTo => in_background(self.place_of_nobody(ask)),
+            Mode::Charge | Mode::Peek => {
+                let (shared, key, cost) = (Arc::clone(&self.shared), ask.key().clone(), ask.cost());
+                let patience = ask.patience();
+                Check::Pending(Box::pin(async move {
+                    let turn = pin!(Arc::clone(&shared).wait_turn(key, cost, patience));
+                    shared.unless_closed(turn).await
+                }))
+            }
+        }
+    }
+
+    /// In the background, once.
+    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
+        if receipt == Receipt::NONE {
+            return;
+        }
+        match (of_guard(receipt), Handle::try_current()) {
+            (Some(receipt), _) => self.shared.guard.refund(key, receipt, cost),
+            (None, Ok(runtime)) => Arc::clone(&self.shared).give_back_soon(&runtime, key.clone(), cost, receipt),
+            (None, Err(_)) => {}
+        }
+    }
+
+    /// Clients are told of a bucket that holds all who may leave or wait at once, as by a [`LeakyQueue`].
+    fn describe(&self) -> Description {
+        Description::new()
+            .advertising(Terms::bucket(self.quota.burst(self.shared.line.limit())))
+            .admitting_at_most(self.shared.line.max_cost())
+            .delaying()
+            .answering(Mode::Shadow)
+            .answering(Mode::UpTo)
+            .answering(Mode::Fallback)
     }
 
     /// From a queue of this name on the same [`Redis`]. Those who wait leave as they were told; only the other one counts
@@ -446,38 +467,14 @@ impl Limiter for RedisQueue {
         Some(self)
     }
 
-    /// In the background.
-    fn surcharge(&self, key: &PartitionKey, cost: u32) {
-        if let (Ok(handle), Check::Pending(charge)) = (Handle::try_current(), self.rehearse(key, cost)) {
-            handle.spawn(charge);
-        }
-    }
-
     /// See [`RedisQueue::close`].
     fn close(&self) {
         self.close();
     }
 
-    fn delays(&self) -> bool {
-        true
-    }
-
-    fn max_cost(&self) -> Option<u32> {
-        Some(self.shared.line.max_cost())
-    }
-
-    /// As those of a [`LeakyQueue`]: a bucket that holds all who may leave or wait at once.
-    fn terms(&self) -> Option<Terms> {
-        Some(Terms::bucket(self.quota.burst(self.shared.line.limit())))
-    }
-
-    /// Without a time: each waits on a timer of its own.
-    fn backlog(&self) -> Option<Backlog> {
-        Some(Backlog::new(self.waiting(), None))
-    }
-
+    /// Of those who wait, without a time: each waits on a timer of its own.
     fn stats(&self) -> Stats {
-        Stats { nodes: self.redis.health(), ..Stats::default() }
+        Stats { backlog: Some(Backlog::new(self.waiting(), None)), nodes: self.redis.health(), ..Stats::default() }
     }
 }
 

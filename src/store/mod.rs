@@ -16,8 +16,9 @@ pub use self::stats::{Stats, TableStats};
 use std::any::Any;
 
 use crate::algorithm::Algorithm;
-use crate::claim::Claim;
-use crate::decision::{Check, Decision, Receipt};
+use crate::ask::Ask;
+use crate::decision::{Check, Receipt};
+use crate::description::Description;
 use crate::partition::PartitionKey;
 
 /// Runs an algorithm over the states that it keeps.
@@ -30,36 +31,27 @@ use crate::partition::PartitionKey;
 ///
 /// - A decision is one atomic step: with a frozen clock and any number of threads, exactly as much
 ///   is admitted as the algorithm admits.
-/// - A refusal changes nothing.
+/// - A rejection changes nothing.
 /// - A key's state survives for as long as it owes anything, unless the store is full and says so.
-/// - What goes wrong is an error, never a refusal.
+/// - What goes wrong is an error, never a rejection.
 pub trait Store<A: Algorithm>: Send + Sync + 'static {
     /// Told once, before anything else, which algorithm will be run. By default nothing is prepared.
     fn prepare(&self, algorithm: &A) {
         let _ = algorithm;
     }
 
-    /// Decides on `cost` units of `key`, and charges them if they are admitted.
-    fn check(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Check;
+    /// Decides as the [mode](Ask::mode) of the question says, by the time on this store's own clock: see [`Ask::now`].
+    fn decide(&self, algorithm: &A, ask: &Ask<'_>) -> Check;
 
-    /// What [`check`](Self::check) would decide, without charging; `None` if that cannot be told
-    /// without waiting.
-    fn peek(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Decision> {
-        let _ = (algorithm, key, cost);
-        None
+    /// Refunds what is still owed for a charge of `cost` that was answered with `receipt`.
+    fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u32) {
+        let _ = (algorithm, key, receipt, cost);
     }
 
-    /// Gives back what is still owed for a charge of `cost` that was answered with `receipt`.
-    fn give_back(&self, algorithm: &A, key: &PartitionKey, cost: u32, receipt: Receipt) {
-        let _ = (algorithm, key, cost, receipt);
-    }
-
-    /// Charges up to `cost` more, after the fact: see [`Limiter::surcharge`](crate::Limiter::surcharge). By default
-    /// what [`check`](Self::check) does at once.
-    fn surcharge(&self, algorithm: &A, key: &PartitionKey, cost: u32) {
-        if let Some(rest) = self.check(algorithm, key, cost).left_of(cost) {
-            let _ = self.check(algorithm, key, rest);
-        }
+    /// In which modes it can be asked. The limiter adds what its algorithm says.
+    fn describe(&self, algorithm: &A) -> Description {
+        let _ = algorithm;
+        Description::new()
     }
 
     /// Forgets what a key owes, and answers as to a request of cost 0 then. `None` if that cannot be done.
@@ -73,19 +65,6 @@ pub trait Store<A: Algorithm>: Send + Sync + 'static {
     fn take_over(&self, algorithm: &A, predecessor: &dyn Any) -> bool {
         let _ = (algorithm, predecessor);
         false
-    }
-
-    /// Decides in place of a [`check`](Self::check) that failed, by what this process knows alone; `None` if it
-    /// knows nothing.
-    fn guard(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Decision> {
-        let _ = (algorithm, key, cost);
-        None
-    }
-
-    /// A check that this store can make together with others; `None` if that saves nothing.
-    fn enlist(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Claim> {
-        let _ = (algorithm, key, cost);
-        None
     }
 
     /// How it is doing; by default, nothing is told. Asked now and then, by whoever fills gauges.

@@ -2,6 +2,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(feature = "redis")]
 use super::redis::NodeHealth;
+use crate::backlog::Backlog;
 
 /// How full a limiter is, and how the servers are that it asks; for gauges.
 ///
@@ -13,6 +14,8 @@ pub struct Stats {
     pub table: Option<TableStats>,
     /// The table in this process's memory that holds the bans of a [penalty](crate::Policy::penalty), if there is one.
     pub bans: Option<TableStats>,
+    /// Who waits in it for a turn, in this process; `None` if nobody ever does, or if it is not known.
+    pub backlog: Option<Backlog>,
     /// The servers that were heard of so far, if the budgets are there.
     #[cfg(feature = "redis")]
     pub nodes: Vec<NodeHealth>,

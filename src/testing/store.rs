@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Random;
 use crate::algorithm::Algorithm;
+use crate::ask::{Ask, Mode};
 use crate::decision::{Check, Decision};
 use crate::partition::PartitionKey;
 use crate::store::Store;
@@ -53,7 +54,7 @@ where
             scope.spawn(|| {
                 let key = PartitionKey::from("contended");
                 start.wait();
-                let mine = (0..attempts).filter(|_| decided(store.check(algorithm, &key, 1)).is_allowed()).count();
+                let mine = (0..attempts).filter(|_| decided(store.decide(algorithm, &Ask::charge(&key, 1))).is_allowed()).count();
                 admitted.fetch_add(mine as u64, Ordering::Relaxed);
             });
         }
@@ -85,17 +86,18 @@ where
         let now = clock.now();
 
         let (expected, next) = algorithm.decide(model.get(&id).copied(), now, cost);
-        if let Some(peeked) = store.peek(algorithm, &key, cost) {
+        if store.describe(algorithm).answers(Mode::Peek) {
+            let peeked = decided(store.decide(algorithm, &Ask::peek(&key, cost)));
             assert_same(&peeked, &expected, unit, &format!("step {step}: peeking at {now:?}"));
         }
-        let decision = decided(store.check(algorithm, &key, cost));
+        let decision = decided(store.decide(algorithm, &Ask::charge(&key, cost)));
         assert_same(&decision, &expected, unit, &format!("step {step}: asking for {cost} at {now:?}"));
         if let Some(next) = next {
             model.insert(id, next);
         }
 
         if decision.is_allowed() && random.below(8) == 0 {
-            store.give_back(algorithm, &key, cost, decision.receipt());
+            store.refund(algorithm, &key, decision.receipt(), cost);
             if let Some(state) = model.get_mut(&id) {
                 *state = algorithm.give_back(*state, now, cost, expected.receipt());
             }

@@ -3,7 +3,7 @@
 #[cfg(feature = "fast-clock")]
 mod counter;
 
-use std::cell::Cell;
+use std::any::TypeId;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -84,11 +84,38 @@ pub(crate) fn duration_from_nanos(nanos: u128) -> Duration {
 pub trait Clock: Send + Sync + 'static {
     /// The present instant.
     fn now(&self) -> Timestamp;
+
+    /// Tells the clock from others: those of one id show the same time. By default, the clock is itself alone, wherever it is
+    /// kept, and all of a type without fields are one.
+    fn id(&self) -> ClockId {
+        ClockId::of(self)
+    }
+}
+
+/// Tells a [`Clock`] from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockId {
+    kind: TypeId,
+    address: usize,
+}
+
+impl ClockId {
+    /// The id of the clock of this type at this place.
+    #[must_use]
+    pub fn of<C: Clock + ?Sized>(clock: &C) -> Self {
+        let address = if size_of_val(clock) == 0 { 0 } else { std::ptr::from_ref(clock).cast::<()>().addr() };
+        Self { kind: TypeId::of::<C>(), address }
+    }
 }
 
 impl<C: Clock + ?Sized> Clock for Arc<C> {
+    #[inline(always)]
     fn now(&self) -> Timestamp {
         (**self).now()
+    }
+
+    fn id(&self) -> ClockId {
+        (**self).id()
     }
 }
 
@@ -104,67 +131,10 @@ pub struct Monotonic;
 impl Clock for Monotonic {
     #[inline(always)]
     fn now(&self) -> Timestamp {
-        match HELD.get() {
-            Held::No => read(),
-            Held::At(now, left) if left > 0 => {
-                HELD.set(Held::At(now, left - 1));
-                now
-            }
-            Held::At(..) | Held::AtNextReading => {
-                let now = read();
-                HELD.set(Held::At(now, HELD_READINGS));
-                now
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn read() -> Timestamp {
-    #[cfg(feature = "fast-clock")]
-    return counter::now();
-    #[cfg(not(feature = "fast-clock"))]
-    system_now()
-}
-
-thread_local! {
-    static HELD: Cell<Held> = const { Cell::new(Held::No) };
-}
-
-#[derive(Clone, Copy)]
-enum Held {
-    No,
-    AtNextReading,
-    /// And how often it may still be read: whoever waits for time to pass must not wait for ever.
-    At(Timestamp, u32),
-}
-
-/// As often as sixteen policies look at it, twice each.
-const HELD_READINGS: u32 = 32;
-
-/// Lets a held clock move on to the present, once.
-pub(crate) fn let_go() {
-    if matches!(HELD.get(), Held::At(..)) {
-        HELD.set(Held::AtNextReading);
-    }
-}
-
-/// Holds [`Monotonic`] at its next reading for this thread, until the guard is dropped: several policies
-/// that judge one request do so at one time, which is read once.
-#[cfg_attr(not(feature = "http"), allow(dead_code))]
-pub(crate) fn hold() -> Hold {
-    let outer = HELD.get();
-    if matches!(outer, Held::No) {
-        HELD.set(Held::AtNextReading);
-    }
-    Hold(outer)
-}
-
-pub(crate) struct Hold(Held);
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        HELD.set(self.0);
+        #[cfg(feature = "fast-clock")]
+        return counter::now();
+        #[cfg(not(feature = "fast-clock"))]
+        system_now()
     }
 }
 
@@ -223,6 +193,11 @@ impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
         Timestamp(self.0.load(Ordering::SeqCst))
     }
+
+    /// Of all clones, which share the time.
+    fn id(&self) -> ClockId {
+        ClockId { kind: TypeId::of::<Self>(), address: Arc::as_ptr(&self.0).addr() }
+    }
 }
 
 #[cfg(test)]
@@ -237,23 +212,6 @@ mod tests {
         assert!(second >= first);
         let apart = Duration::from_nanos(first.as_nanos()).abs_diff(wall);
         assert!(apart < Duration::from_secs(60), "anchored {apart:?} away from the wall clock");
-    }
-
-    #[test]
-    fn a_held_clock_stands_still_on_its_thread_alone() {
-        let before = Monotonic.now();
-        let guard = hold();
-        let held = Monotonic.now();
-        let elsewhere = || {
-            let mut now = Monotonic.now();
-            while now <= held {
-                now = Monotonic.now();
-            }
-        };
-        std::thread::scope(|scope| scope.spawn(elsewhere).join().unwrap());
-        assert!(held >= before && Monotonic.now() == held);
-        drop(guard);
-        assert!(Monotonic.now() > held);
     }
 
     #[test]

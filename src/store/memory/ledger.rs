@@ -5,7 +5,7 @@ use super::compact::CompactTable;
 use super::ticks::{Outdated, Tick, TickBucket};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
-use crate::time::{self, Timestamp, nanos_of};
+use crate::time::{Timestamp, nanos_of};
 
 /// A table for buckets as one limiter sees it: with its quota, and so with its clock.
 ///
@@ -85,20 +85,29 @@ impl Ledger {
     }
 
     #[inline(always)]
-    pub(super) fn check(&self, hash: u64, cost: u32, clock: impl Fn() -> Timestamp) -> Decision {
-        match self.try_check(hash, cost, &clock) {
+    pub(super) fn check(
+        &self,
+        hash: u64,
+        cost: u32,
+        now: impl Fn() -> Timestamp,
+        fresh: impl Fn() -> Timestamp,
+    ) -> Decision {
+        match self.try_check(hash, cost, &now, &fresh) {
             Ok(decision) => decision,
-            Err(Outdated) => self.by_the_latest(|ledger| ledger.try_check(hash, cost, &clock)),
+            Err(Outdated) => self.by_the_latest(|ledger| ledger.try_check(hash, cost, &fresh, &fresh)),
         }
     }
 
     #[inline(always)]
-    fn try_check(&self, hash: u64, cost: u32, clock: &impl Fn() -> Timestamp) -> Result<Decision, Outdated> {
-        let now = self.terms.tick(clock());
-        self.accounts.table.check(&self.terms.bucket, hash, cost, now, || {
-            time::let_go();
-            self.terms.tick(clock())
-        })
+    fn try_check(
+        &self,
+        hash: u64,
+        cost: u32,
+        now: &impl Fn() -> Timestamp,
+        fresh: &impl Fn() -> Timestamp,
+    ) -> Result<Decision, Outdated> {
+        let now = self.terms.tick(now());
+        self.accounts.table.check(&self.terms.bucket, hash, cost, now, || self.terms.tick(fresh()))
     }
 
     pub(super) fn peek(&self, hash: u64, cost: u32, clock: impl Fn() -> Timestamp) -> Decision {
@@ -186,7 +195,6 @@ impl Ledger {
         let old = latest.terms;
         let replaced = old.bucket.replaced(quota)?;
         accounts.table.begin(old.bucket.generation() + 1);
-        time::let_go();
         let now = clock();
         if let Some((bucket, lead)) = old.bucket.bend(quota, old.since(now)) {
             let started = Timestamp::from_nanos(now.as_nanos().saturating_sub(nanos_of(lead)));

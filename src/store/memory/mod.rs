@@ -23,7 +23,9 @@ use self::ticks::TickBucket;
 use self::wide::WideTable;
 use super::{Stats, Store, TableStats};
 use crate::algorithm::Algorithm;
+use crate::ask::{Ask, Mode};
 use crate::decision::{Check, Decision, Receipt};
+use crate::description::Description;
 use crate::partition::PartitionKey;
 use crate::sip::Secret;
 use crate::time::{Clock, Monotonic};
@@ -273,6 +275,41 @@ impl<S: Copy> Kept<S> {
     }
 }
 
+impl<S: Copy, C: Clock> MemoryStore<S, C> {
+    /// Decides, and charges what is admitted.
+    #[inline(always)]
+    pub(crate) fn charge<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
+        let kept = self.kept(algorithm);
+        let hash = kept.hash(ask.key());
+        let resets = kept.resets.count(hash);
+        let (now, fresh) = (|| ask.now(&self.clock), || ask.fresh(&self.clock));
+        let decision = match &kept.table {
+            Table::Compact(ledger) => ledger.check(hash, ask.cost(), now, fresh),
+            Table::Wide(table) => table.check(algorithm, hash, ask.cost(), now, fresh),
+        };
+        if resets == 0 { decision } else { decision.with_receipt(resets::stamped(decision.receipt(), resets)) }
+    }
+
+    /// What [`charge`](Self::charge) would decide.
+    pub(crate) fn peek<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
+        let kept = self.kept(algorithm);
+        let hash = kept.hash(ask.key());
+        match &kept.table {
+            Table::Compact(ledger) => ledger.peek(hash, ask.cost(), || ask.now(&self.clock)),
+            Table::Wide(table) => table.peek(algorithm, hash, ask.now(&self.clock), ask.cost()),
+        }
+    }
+
+    #[cold]
+    fn charge_up_to<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
+        let decision = self.charge(algorithm, ask);
+        match decision.left_of(ask.cost()) {
+            Some(left) => self.charge(algorithm, &ask.costing(left)),
+            None => decision,
+        }
+    }
+}
+
 impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
     /// # Panics
     ///
@@ -291,27 +328,16 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
     }
 
     #[inline(always)]
-    fn check(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Check {
-        let kept = self.kept(algorithm);
-        let hash = kept.hash(key);
-        let resets = kept.resets.count(hash);
-        let decision = match &kept.table {
-            Table::Compact(ledger) => ledger.check(hash, cost, || self.clock.now()),
-            Table::Wide(table) => table.check(algorithm, hash, cost, || self.clock.now()),
-        };
-        if resets == 0 { decision } else { decision.with_receipt(resets::stamped(decision.receipt(), resets)) }.into()
+    fn decide(&self, algorithm: &A, ask: &Ask<'_>) -> Check {
+        match ask.mode() {
+            Mode::Peek => self.peek(algorithm, ask),
+            Mode::UpTo => self.charge_up_to(algorithm, ask),
+            Mode::Charge | Mode::Shadow | Mode::Fallback => self.charge(algorithm, ask),
+        }
+        .into()
     }
 
-    fn peek(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Decision> {
-        let kept = self.kept(algorithm);
-        let hash = kept.hash(key);
-        Some(match &kept.table {
-            Table::Compact(ledger) => ledger.peek(hash, cost, || self.clock.now()),
-            Table::Wide(table) => table.peek(algorithm, hash, self.clock.now(), cost),
-        })
-    }
-
-    fn give_back(&self, algorithm: &A, key: &PartitionKey, cost: u32, receipt: Receipt) {
+    fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u32) {
         let kept = self.kept(algorithm);
         let hash = kept.hash(key);
         let Some(receipt) = kept.resets.open(hash, receipt) else { return };
@@ -319,6 +345,10 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
             Table::Compact(ledger) => ledger.give_back(hash, cost, receipt, || self.clock.now()),
             Table::Wide(table) => table.give_back(algorithm, hash, self.clock.now(), cost, receipt),
         }
+    }
+
+    fn describe(&self, _: &A) -> Description {
+        Description::new().answering(Mode::Peek).answering(Mode::Shadow).answering(Mode::UpTo).answering(Mode::Fallback)
     }
 
     /// What was charged before is not given back after it, also to one in 256 of the other keys.
@@ -329,7 +359,7 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
             Table::Compact(ledger) => ledger.reset(hash, || self.clock.now()),
             Table::Wide(table) => table.reset(algorithm, hash, self.clock.now()),
         });
-        Some(self.check(algorithm, key, 0))
+        Some(self.charge(algorithm, &Ask::charge(key, 0)).into())
     }
 
     /// Looks at 4,096 slots at most: some 10 µs, and 50 if they are not in the processor's caches.

@@ -174,6 +174,7 @@ impl<S: Copy> WideTable<S> {
         hash: u64,
         cost: u32,
         clock: impl Fn() -> Timestamp,
+        fresh: impl Fn() -> Timestamp,
     ) -> Decision {
         let (tag, (low, high)) = (tag_of(hash), self.homes(hash));
         let mut low = self.lock(low, algorithm, &clock);
@@ -183,8 +184,7 @@ impl<S: Copy> WideTable<S> {
         let mut high = self.lock(high, algorithm, &clock);
         // Read now that it is certain what is remembered: a key that is not found owes nothing by now, but
         // may have owed something when the lock was waited for.
-        time::let_go();
-        let now = clock();
+        let now = fresh();
         if let Some(state) = high.find(tag) {
             return charge(algorithm, state, local(algorithm, tag, now), cost);
         }

@@ -1,3 +1,4 @@
+use std::future::Future;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
@@ -9,6 +10,7 @@ use super::leases::{Lease, Leases, OfLease, Unspent, Want};
 use super::link::{Fault, Reason, Redis};
 use super::mirror::{Mirror, Seen};
 use super::script::{self, Answer, BadReply, Decisions, Scripted};
+use crate::ask::Ask;
 use crate::decision::{Check, Decision, LimiterError, Receipt};
 use crate::partition::PartitionKey;
 use crate::store::{MemoryStore, Store};
@@ -32,10 +34,7 @@ pub(super) type Answered = Result<Decision, LimiterError>;
 impl<S: Copy + Send + 'static> Inner<S> {
     /// What this process alone decides.
     pub(super) fn guard<A: Scripted<State = S>>(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Decision {
-        match self.guard.check(algorithm, key, cost) {
-            Check::Ready(Ok(decision)) => decision,
-            _ => unreachable!("memory answers at once, and does not fail"),
-        }
+        self.guard.charge(algorithm, &Ask::charge(key, cost))
     }
 }
 
@@ -55,6 +54,10 @@ impl<A: Scripted> Clone for Asking<A> {
 }
 
 impl<A: Scripted> Asking<A> {
+    pub(super) fn of(inner: &Arc<Inner<A::State>>, algorithm: &A, key: &PartitionKey) -> Self {
+        Self { inner: Arc::clone(inner), algorithm: algorithm.clone(), key: key.clone(), tag: inner.names.tag(key) }
+    }
+
     /// The refusal that the server would answer, if that is certain, and none that this request is to verify.
     pub(super) fn certain_refusal(&self, cost: u32) -> Option<Decision> {
         let refused = |state, at| self.refused(state, at, cost);
@@ -253,16 +256,24 @@ impl<A: Scripted> Asking<A> {
         }
     }
 
-    /// In the background.
-    pub(super) fn surcharge(self, cost: u32) {
-        if let Ok(handle) = Handle::try_current() {
-            handle.spawn(async move {
-                // What cannot be charged is forgiven.
-                if let Some(rest) = self.alone(cost).await.ok().and_then(|decision| decision.left_of(cost)) {
-                    let _ = self.alone(rest).await;
-                }
-            });
-        }
+    /// As much as is left, in the background: in a call of its own, or two if not all could be had.
+    pub(super) fn charge_up_to(self, cost: u32) -> Check {
+        in_background(async move {
+            let decision = self.alone(cost).await?;
+            // What cannot be charged is forgiven.
+            match decision.left_of(cost) {
+                Some(left) => self.alone(left).await,
+                None => Ok(decision),
+            }
+        })
+    }
+
+    /// What would be decided. In a call of its own, which charges nothing.
+    pub(super) async fn peek(self, cost: u32) -> Answered {
+        let call = script::decide(&self.algorithm, self.name(), 0, 1);
+        let value = self.inner.redis.call(&call).await.map_err(failed)?;
+        let answer = Answer::read(value).map_err(failed)?;
+        Ok(answer.replay(&self.algorithm, cost, 1).map_err(failed)?.0[0])
     }
 
     pub(super) async fn reset(self) -> Answered {
@@ -292,6 +303,15 @@ impl From<BadReply> for Fault {
     fn from(reply: BadReply) -> Self {
         Self::new(Reason::Unintelligible, reply.to_string())
     }
+}
+
+/// Goes on also if nobody waits for it.
+pub(crate) fn in_background(charge: impl Future<Output = Answered> + Send + 'static) -> Check {
+    let Ok(runtime) = Handle::try_current() else { return Check::Ready(Err(failed(Reason::NoRuntime))) };
+    let task = runtime.spawn(charge);
+    Check::Pending(Box::pin(async move {
+        task.await.unwrap_or_else(|_| Err(failed(Fault::new(Reason::Disconnected, "the call was given up"))))
+    }))
 }
 
 pub(super) fn failed(fault: impl Into<Fault>) -> LimiterError {

@@ -18,6 +18,7 @@ mod servers;
 mod store;
 mod together;
 
+pub(crate) use self::asking::in_background;
 pub(crate) use self::line::RedisLine;
 pub use self::link::{BreakerState, Fault, NodeHealth, Reason, Redis, RedisBuilder};
 pub(crate) use self::mark::{mark, of_guard};

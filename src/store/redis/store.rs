@@ -12,8 +12,10 @@ use super::mark::{mark, of_guard};
 use super::mirror::Mirror;
 use super::script::Scripted;
 use super::together::RedisClaim;
-use crate::claim::Claim;
-use crate::decision::{Check, Decision, Receipt};
+use crate::ask::{Ask, Mode};
+use crate::batch::{Batching, Claim};
+use crate::decision::{Check, Receipt};
+use crate::description::Description;
 use crate::partition::PartitionKey;
 use crate::store::{MemoryStore, Stats, Store};
 
@@ -137,8 +139,37 @@ impl<S: Copy> RedisStore<S> {
     }
 
     fn asking<A: Scripted<State = S>>(&self, algorithm: &A, key: &PartitionKey) -> Asking<A> {
-        let tag = self.inner.names.tag(key);
-        Asking { inner: Arc::clone(&self.inner), algorithm: algorithm.clone(), key: key.clone(), tag }
+        Asking::of(&self.inner, algorithm, key)
+    }
+}
+
+impl<S: Copy + Send + 'static> RedisStore<S> {
+    fn charge<A: Scripted<State = S>>(&self, asking: Asking<A>, cost: u32) -> Check {
+        match asking.out_of_lease(cost).or_else(|| asking.certain_refusal(cost)) {
+            Some(decision) => decision.into(),
+            None if self.coalesces => Check::Pending(Box::pin(asking.in_company(cost))),
+            None => Check::Pending(Box::pin(async move { asking.alone(cost).await })),
+        }
+    }
+
+    /// Only a rejection may be known without a call.
+    fn peek<A: Scripted<State = S>>(asking: Asking<A>, cost: u32) -> Check {
+        let known = if asking.is_leased(cost) { None } else { asking.known_refusal(cost) };
+        known.map_or_else(|| Check::Pending(Box::pin(asking.peek(cost))), Check::from)
+    }
+}
+
+/// Has charges made together with those of other limiters.
+struct Batcher<A: Scripted> {
+    inner: Arc<Inner<A::State>>,
+    algorithm: A,
+}
+
+impl<A: Scripted> Batching for Batcher<A> {
+    /// What is leased needs no call.
+    fn claim(&self, key: &PartitionKey, cost: u32) -> Option<Box<dyn Claim>> {
+        let asking = Asking::of(&self.inner, &self.algorithm, key);
+        if asking.is_leased(cost) { None } else { Some(Box::new(RedisClaim::new(asking, cost))) }
     }
 }
 
@@ -154,45 +185,43 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
         self.inner.guard.prepare(algorithm);
     }
 
-    fn check(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Check {
-        let asking = self.asking(algorithm, key);
-        match asking.out_of_lease(cost).or_else(|| asking.certain_refusal(cost)) {
-            Some(decision) => decision.into(),
-            None if self.coalesces => Check::Pending(Box::pin(asking.in_company(cost))),
-            None => Check::Pending(Box::pin(async move { asking.alone(cost).await })),
+    fn decide(&self, algorithm: &A, ask: &Ask<'_>) -> Check {
+        let (key, cost) = (ask.key(), ask.cost());
+        match ask.mode() {
+            Mode::Fallback => {
+                let decision = self.inner.guard(algorithm, key, cost);
+                decision.with_receipt(mark(decision.receipt())).into()
+            }
+            Mode::UpTo => self.asking(algorithm, key).charge_up_to(cost),
+            Mode::Peek => Self::peek(self.asking(algorithm, key), cost),
+            Mode::Charge | Mode::Shadow => self.charge(self.asking(algorithm, key), cost),
         }
     }
 
-    /// Only a refusal may be known without asking.
-    fn peek(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Decision> {
-        let asking = self.asking(algorithm, key);
-        if asking.is_leased(cost) { None } else { asking.known_refusal(cost) }
-    }
-
     /// In the background, once: what cannot be given back then stays charged.
-    fn give_back(&self, algorithm: &A, key: &PartitionKey, cost: u32, receipt: Receipt) {
+    fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u32) {
         let asking = self.asking(algorithm, key);
         match (of_guard(receipt), OfLease::read(receipt)) {
             _ if receipt == Receipt::NONE => {}
-            (Some(receipt), _) => self.inner.guard.give_back(algorithm, key, cost, receipt),
+            (Some(receipt), _) => self.inner.guard.refund(algorithm, key, receipt, cost),
             (None, Some(lease)) => asking.put_back(cost, lease),
             (None, None) => asking.give_back(cost, receipt),
         }
     }
 
-    /// In the background, in a call of its own, or two if not all could be had.
-    fn surcharge(&self, algorithm: &A, key: &PartitionKey, cost: u32) {
-        self.asking(algorithm, key).surcharge(cost);
+    fn describe(&self, algorithm: &A) -> Description {
+        let batcher = Batcher { inner: Arc::clone(&self.inner), algorithm: algorithm.clone() };
+        Description::new()
+            .answering(Mode::Peek)
+            .answering(Mode::Shadow)
+            .answering(Mode::UpTo)
+            .answering(Mode::Fallback)
+            .batching(batcher)
     }
 
     /// One round trip. Other processes notice within half a second, see [above](Self#accuracy).
     fn reset(&self, algorithm: &A, key: &PartitionKey) -> Option<Check> {
         Some(Check::Pending(Box::pin(self.asking(algorithm, key).reset())))
-    }
-
-    fn guard(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Decision> {
-        let decision = self.inner.guard(algorithm, key, cost);
-        Some(decision.with_receipt(mark(decision.receipt())))
     }
 
     /// From a store of this name on the same [`Redis`]: the server keeps what it has, see
@@ -203,12 +232,6 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
         // A guard that cannot take over fills up by what is admitted from now on.
         let _ = is_same && self.inner.guard.take_over(algorithm, &predecessor.inner.guard);
         is_same
-    }
-
-    /// What is leased needs no call.
-    fn enlist(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Option<Claim> {
-        let asking = self.asking(algorithm, key);
-        if asking.is_leased(cost) { None } else { Some(Claim::new(RedisClaim::new(asking, cost))) }
     }
 
     fn stats(&self, _: &A) -> Stats {

@@ -12,7 +12,7 @@ use super::key::Key;
 use super::link::{Fault, Redis};
 use super::mirror::Seen;
 use super::script::{self, Answer, BadReply, Charge, Scripted};
-use crate::claim::{Answers, Joint};
+use crate::batch::{Answers, Claim};
 use crate::decision::{Decision, LimiterError, Receipt};
 use crate::time::{Clock, Monotonic};
 
@@ -30,15 +30,19 @@ impl RedisClaim {
     }
 }
 
-impl Joint for RedisClaim {
-    fn party(&self) -> usize {
+impl Claim for RedisClaim {
+    fn store(&self) -> usize {
         self.redis.id()
     }
 
-    fn decide_all(self: Box<Self>, others: Vec<Box<dyn Any>>) -> Pin<Box<dyn Future<Output = Answers> + Send>> {
-        let others = others.into_iter().map(|other| other.downcast::<Self>().expect("of the same party"));
+    fn decide_all(self: Box<Self>, others: Vec<Box<dyn Claim>>) -> Pin<Box<dyn Future<Output = Answers> + Send>> {
+        let others = others.into_iter().map(|other| other.into_any().downcast::<Self>().expect("of the same store"));
         let claims: Vec<Self> = std::iter::once(self).chain(others).map(|claim| *claim).collect();
         Box::pin(decide_all(claims))
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
     }
 }
 
@@ -78,7 +82,7 @@ fn undo(claims: &[RedisClaim], answers: &mut [Option<Result<Decision, LimiterErr
     for (claim, answer) in claims.iter().zip(answers).rev() {
         if let Some(Ok(decision)) = answer {
             claim.part.give_back(decision.receipt());
-            *decision = decision.uncharged(claim.part.cost());
+            *decision = claim.part.uncharged(*decision);
         }
     }
 }
@@ -137,7 +141,8 @@ trait Part: Send + Sync {
         are_charged: bool,
     ) -> Result<Decision, BadReply>;
 
-    fn cost(&self) -> u32;
+    /// As it reads once its charge is refunded.
+    fn uncharged(&self, decision: Decision) -> Decision;
 
     fn give_back(&self, receipt: Receipt);
 }
@@ -176,8 +181,11 @@ impl<A: Scripted> Part for Asked<A> {
         }
     }
 
-    fn cost(&self) -> u32 {
-        self.cost
+    fn uncharged(&self, decision: Decision) -> Decision {
+        if decision.receipt() == Receipt::NONE {
+            return decision;
+        }
+        decision.recharged(self.cost, 0, Some(self.asking.algorithm.terms()))
     }
 
     fn give_back(&self, receipt: Receipt) {

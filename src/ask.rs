@@ -1,0 +1,180 @@
+//! The question that limiters and stores answer.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use crate::partition::PartitionKey;
+use crate::time::{Clock, ClockId, Timestamp};
+
+/// One question: may this key have so many units, and what is to be charged?
+///
+/// A layer asks it for each request. Without HTTP, ask it yourself:
+///
+/// ```
+/// use tower_sluice::algorithm::TokenBucket;
+/// use tower_sluice::{Ask, Limiter, PartitionKey, Quota, RateLimiter};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = RateLimiter::in_memory(TokenBucket::new(Quota::per_minute(10)));
+/// let alice = PartitionKey::from("alice");
+/// let decision = limiter.decide(&Ask::charge(&alice, 3)).decided().await?;
+/// assert!(decision.is_allowed());
+/// assert_eq!(limiter.decide(&Ask::peek(&alice, 1)).decided().await?.remaining(), 7);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    key: &'a PartitionKey,
+    cost: u32,
+    mode: Mode,
+    patience: Option<Duration>,
+    now: Option<&'a Now>,
+}
+
+/// What becomes of the units that an [`Ask`] is about.
+///
+/// A limiter answers [`Charge`](Self::Charge). The others it is asked only if its [`Description`](crate::Description) says so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mode {
+    /// They are charged if all of them are admitted; a limiter that [delays](crate::Description::delaying) may let the
+    /// request wait for its turn.
+    #[default]
+    Charge,
+    /// Nothing is charged: what would [`Charge`](Self::Charge) decide? A limiter that would have to ask a server may answer
+    /// [`Check::Pending`](crate::Check::Pending), which is not waited for if several policies are asked ahead of a charge.
+    Peek,
+    /// They are charged as by [`Charge`](Self::Charge), for a request that passes whatever the answer is: so it never waits for
+    /// a turn.
+    Shadow,
+    /// As many of them are charged as are left, for a request that was admitted before: now it is known what it cost. The rest
+    /// is forgiven. Nobody need wait for the answer: they are charged also if it is dropped.
+    UpTo,
+    /// They are charged by what this process knows alone, in place of a decision that failed.
+    Fallback,
+}
+
+/// What the clock showed when a request was first decided on. All policies of a request go by it, as far as their clocks are
+/// the same one, so that they see one instant, which is read once.
+#[derive(Debug, Default)]
+pub struct Now(Cell<Option<(ClockId, Timestamp)>>);
+
+impl Now {
+    /// Nothing was read yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Cell::new(None))
+    }
+}
+
+impl<'a> Ask<'a> {
+    /// To charge `cost` units to `key`, if all of them are admitted. A cost of zero charges nothing, and is always admitted.
+    #[must_use]
+    pub const fn charge(key: &'a PartitionKey, cost: u32) -> Self {
+        Self { key, cost, mode: Mode::Charge, patience: None, now: None }
+    }
+
+    /// What [`charge`](Self::charge) would be answered.
+    #[must_use]
+    pub const fn peek(key: &'a PartitionKey, cost: u32) -> Self {
+        Self::charge(key, cost).to(Mode::Peek)
+    }
+
+    /// In another mode.
+    #[must_use]
+    pub const fn to(self, mode: Mode) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// For a request that its client gives up after `patience` (`None`: it waits as long as the limiter lets it).
+    ///
+    /// A limiter that [delays](crate::Description::delaying) rejects at once, and without charging, what would wait for
+    /// `patience` or longer; `retry_after` is then the wait after which the same request, as patient as now, would be
+    /// accepted. A request that need not wait passes, whatever its patience.
+    #[must_use]
+    pub const fn within(self, patience: Option<Duration>) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// The same question about another cost.
+    #[must_use]
+    pub const fn costing(self, cost: u32) -> Self {
+        Self { cost, ..self }
+    }
+
+    /// At the instant that was, or will first be, read into `now`.
+    #[must_use]
+    pub const fn at(self, now: &'a Now) -> Self {
+        Self { now: Some(now), ..self }
+    }
+
+    /// Whose units.
+    #[must_use]
+    pub const fn key(&self) -> &'a PartitionKey {
+        self.key
+    }
+
+    /// How many.
+    #[must_use]
+    pub const fn cost(&self) -> u32 {
+        self.cost
+    }
+
+    /// What becomes of them.
+    #[must_use]
+    pub const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// How long the request may wait, at most.
+    #[must_use]
+    pub const fn patience(&self) -> Option<Duration> {
+        self.patience
+    }
+
+    /// The present on `clock`: what it showed when it was asked first for this request, if that is known.
+    #[must_use]
+    #[inline(always)]
+    pub fn now<C: Clock + ?Sized>(&self, clock: &C) -> Timestamp {
+        match self.now {
+            None => clock.now(),
+            Some(shared) => match shared.0.get() {
+                Some((id, now)) if id == clock.id() => now,
+                _ => self.fresh(clock),
+            },
+        }
+    }
+
+    /// The present on `clock`, read anew: for a limiter that has waited for a lock, or cannot decide by so old a reading.
+    #[must_use]
+    pub fn fresh<C: Clock + ?Sized>(&self, clock: &C) -> Timestamp {
+        let now = clock.now();
+        if let Some(shared) = self.now {
+            shared.0.set(Some((clock.id(), now)));
+        }
+        now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::ManualClock;
+
+    #[test]
+    fn all_that_is_asked_for_one_request_is_asked_at_one_instant() {
+        let (clock, other, key, now) = (ManualClock::new(), ManualClock::new(), "a".into(), Now::new());
+        let ask = Ask::charge(&key, 1).at(&now);
+        let first = ask.now(&clock);
+        clock.advance(Duration::from_secs(1));
+        other.advance(Duration::from_secs(5));
+        assert_eq!(ask.now(&clock.clone()), first);
+        assert_eq!(ask.to(Mode::Peek).now(&clock), first);
+        // Another clock has an instant of its own.
+        assert_eq!(ask.now(&other), other.now());
+        assert_eq!(ask.fresh(&clock), clock.now());
+        assert_eq!(Ask::charge(&key, 1).now(&clock), clock.now());
+    }
+}

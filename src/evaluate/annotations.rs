@@ -1,0 +1,115 @@
+//! What the response to a request carries of the decisions on it.
+
+use std::time::Duration;
+
+use http::Response;
+
+use super::Scope;
+use super::entry::Entry;
+use super::settlement::Settlement;
+use crate::decision::Decision;
+use crate::headers::{self, Fields, Reading, Writer};
+use crate::partition::PartitionKey;
+use crate::policy::Policy;
+use crate::verdict::Verdict;
+
+/// Worked out when the policies have decided, and written into the response once there is one. It lives in the future of
+/// every response, so most of it is elsewhere.
+#[derive(Default)]
+pub(crate) struct Annotations {
+    fields: Option<Fields>,
+    rare: Option<Box<Rare>>,
+}
+
+/// What few layers ask for.
+enum Rare {
+    Known {
+        /// How long the request waited for its turn.
+        waited: Option<Duration>,
+        verdict: Option<Verdict>,
+    },
+    /// It is not known yet what the request costs.
+    Unsettled(Settlement),
+}
+
+impl Annotations {
+    pub(super) fn unsettled(settlement: Settlement) -> Self {
+        Self { fields: None, rare: Some(Box::new(Rare::Unsettled(settlement))) }
+    }
+
+    #[inline]
+    pub(crate) fn write<B>(self, response: &mut Response<B>) {
+        if let Some(fields) = self.fields {
+            fields.write(response.status(), response.headers_mut());
+        }
+        if let Some(rare) = self.rare {
+            rare.write(response);
+        }
+    }
+}
+
+impl Rare {
+    #[cold]
+    fn write<B>(self: Box<Self>, response: &mut Response<B>) {
+        match *self {
+            Self::Unsettled(settlement) => {
+                let annotations = settlement.settle(&(&*response).into());
+                annotations.write(response);
+            }
+            Self::Known { waited, verdict } => {
+                if let Some(waited) = waited {
+                    headers::append_server_timing(response.headers_mut(), waited);
+                }
+                if let Some(verdict) = verdict {
+                    verdict.insert_into(response.extensions_mut());
+                }
+            }
+        }
+    }
+}
+
+impl Scope<'_> {
+    /// What the response to a request carries that its only policy has admitted at once, if nothing rare is asked for.
+    #[inline]
+    pub(super) fn annotate_one(self, key: &PartitionKey, decision: &Decision) -> Annotations {
+        let write = |writer| fields(writer, std::iter::once((0, key, decision)));
+        Annotations { fields: self.in_force.writer.as_ref().and_then(write), rare: None }
+    }
+
+    /// What the response to a request carries on which these entries were decided.
+    pub(super) fn annotate(self, entries: &[Entry]) -> Annotations {
+        let decided = entries.iter().filter_map(|entry| Some((entry.policy, entry.key(), entry.decision.as_ref()?)));
+        let fields = self.in_force.writer.as_ref().and_then(|writer| fields(writer, decided));
+        let (settings, policies) = (&self.limits.settings, &*self.in_force.policies);
+        let waited = if settings.adds_timing { waited(policies, entries) } else { None };
+        let verdict = settings.adds_verdict.then(|| verdict(policies, entries));
+        let is_rare = waited.is_some() || verdict.is_some();
+        Annotations { fields, rare: is_rare.then(|| Box::new(Rare::Known { waited, verdict })) }
+    }
+}
+
+#[inline]
+fn fields<'a>(
+    writer: &std::sync::Arc<Writer>,
+    decided: impl Iterator<Item = (usize, &'a PartitionKey, &'a Decision)> + Clone,
+) -> Option<Fields> {
+    writer.fields(decided.map(|(policy, key, decision)| Reading {
+        policy,
+        decision,
+        next_after: decision.next_after(),
+        mark: writer.mark(key),
+    }))
+}
+
+/// In one queue after the other; `None` for a request that did not wait at all.
+fn waited(policies: &[Policy], entries: &[Entry]) -> Option<Duration> {
+    // Shadows delay nobody, and the rejected have not waited.
+    let charged = entries.iter().filter(|entry| !policies[entry.policy].is_shadow()).filter_map(Entry::charged);
+    let waited = charged.fold(Duration::ZERO, |sum, decision| sum.saturating_add(decision.delay()));
+    Some(waited).filter(|waited| !waited.is_zero())
+}
+
+pub(super) fn verdict(policies: &[Policy], entries: &[Entry]) -> Verdict {
+    let decided = |entry: &Entry| Some((&policies[entry.policy], entry.decision?, entry.fell_back));
+    entries.iter().filter_map(decided).collect()
+}

@@ -1,0 +1,181 @@
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::ask::{Ask, Now};
+use crate::decision::{Decision, Receipt};
+use crate::grpc;
+use crate::head::RequestHead;
+use crate::key::KeyError;
+use crate::meter::Fate;
+use crate::partition::PartitionKey;
+use crate::policy::{Choices, MissingKey, Policy};
+use crate::rejection::Rejection;
+use crate::time::{Clock, Monotonic};
+
+/// Whom a policy charges for a request, and how much.
+pub(super) struct Subject {
+    pub(super) key: PartitionKey,
+    pub(super) cost: u32,
+    /// How long the client waits, if it says so and may have to.
+    pub(super) patience: Option<Duration>,
+    /// For how much longer the key is banned, if it is.
+    pub(super) ban: Option<Duration>,
+    /// Whether everybody draws on this key.
+    pub(super) is_shared: bool,
+}
+
+/// A policy's part of one request.
+pub(super) struct Entry {
+    /// Its index.
+    pub(super) policy: usize,
+    pub(super) subject: Subject,
+    /// Whether the limiter failed, and what this process knows alone decides.
+    pub(super) fell_back: bool,
+    /// Whether its charge awaits the response.
+    pub(super) is_open: bool,
+    pub(super) decision: Option<Decision>,
+    /// Whether the decision was made as if the entry were charged, and it is not.
+    pub(super) is_preview: bool,
+}
+
+/// Room for two: a short limit and a long one, or one by client and one for all.
+pub(super) type Entries = SmallVec<[Entry; 2]>;
+
+/// What comes of preparing a policy's entry.
+pub(super) enum Prepared {
+    Entry(Subject),
+    /// The policy does not apply.
+    Skipped,
+    /// The request lacks the key.
+    Rejected(Box<Rejection>),
+}
+
+/// Whom a policy charges, if it applies.
+#[inline]
+pub(super) fn subject(policy: &Policy, head: &RequestHead<'_>, choices: &mut Choices) -> Prepared {
+    if !policy.applies_to(head, choices) {
+        return skipped(policy);
+    }
+    let (key, is_shared) = match policy.extractor().extract(head) {
+        Ok(key) => {
+            policy.note_key(&key);
+            (key, policy.has_shared_key())
+        }
+        Err(error) => match without_key(policy, error) {
+            Ok(Some(key)) => (key, true),
+            Ok(None) => return skipped(policy),
+            Err(rejection) => {
+                policy.note(Fate::NoKey, None, None);
+                return Prepared::Rejected(rejection);
+            }
+        },
+    };
+    let patience = if policy.delays() { grpc::deadline(head) } else { None };
+    let ban = policy.penalty_for(&key).and_then(|penalty| penalty.banned_for(&key));
+    Prepared::Entry(Subject { key, cost: policy.cost_of(head), patience, ban, is_shared })
+}
+
+#[cold]
+fn skipped(policy: &Policy) -> Prepared {
+    policy.note(Fate::Skipped, None, None);
+    Prepared::Skipped
+}
+
+/// The key of requests without a key; or none, if they are not counted.
+#[cold]
+fn without_key(policy: &Policy, error: KeyError) -> Result<Option<PartitionKey>, Box<Rejection>> {
+    match (&error, policy.missing_key()) {
+        (KeyError::Missing { .. }, MissingKey::Skip) => return Ok(None),
+        (KeyError::Missing { .. }, MissingKey::Share) => return Ok(Some(PartitionKey::SHARED)),
+        (KeyError::Misconfigured { problem }, _) => policy.report_misconfigured(problem),
+        _ => {}
+    }
+    // Shadows never reject, so what they cannot count they skip.
+    if policy.is_shadow() { Ok(None) } else { Err(Box::new(Rejection::without_key(policy, error))) }
+}
+
+impl Entry {
+    #[inline]
+    pub(super) const fn new(policy: usize, subject: Subject) -> Self {
+        Self { policy, subject, fell_back: false, is_open: false, decision: None, is_preview: false }
+    }
+
+    pub(super) const fn key(&self) -> &PartitionKey {
+        &self.subject.key
+    }
+
+    pub(super) const fn cost(&self) -> u32 {
+        self.subject.cost
+    }
+
+    /// To charge it.
+    pub(super) fn ask<'a>(&'a self, now: &'a Now) -> Ask<'a> {
+        Ask::charge(self.key(), self.cost()).within(self.subject.patience).at(now)
+    }
+
+    pub(super) fn is_rejected(&self) -> bool {
+        self.decision.is_some_and(|decision| !decision.is_allowed())
+    }
+
+    /// The decision, if the entry was charged.
+    pub(super) fn charged(&self) -> Option<&Decision> {
+        self.decision.as_ref().filter(|decision| decision.is_allowed())
+    }
+
+    /// Has the decision read as if the entry had been charged `cost` in the first place.
+    pub(super) fn recharge(&mut self, policy: &Policy, cost: u32) {
+        let terms = policy.description().terms();
+        self.decision = self.decision.map(|decision| decision.recharged(self.cost(), cost, terms));
+    }
+
+    /// Has the decision read as if the entry had not been charged, nor will be.
+    pub(super) fn uncharge(&mut self, policy: &Policy) {
+        if self.charged().is_some_and(|decision| self.is_preview || decision.receipt() != Receipt::NONE) {
+            self.recharge(policy, 0);
+        }
+    }
+
+    /// Decides without charging, as far as that can be known at once.
+    pub(super) fn precheck(&mut self, policy: &Policy, now: &Now) {
+        self.decision = policy.peek(&self.ask(now));
+        self.is_preview = true;
+        if let Some(ban) = self.subject.ban {
+            self.impose(policy, ban);
+        }
+    }
+
+    /// Has a ban decide, beside the limiter.
+    #[cold]
+    fn impose(&mut self, policy: &Policy, ban: Duration) {
+        // A limiter that cannot be peeked at has advertised its wait with an earlier rejection.
+        let advised = || policy.penalty_for(self.key())?.advised_for(self.key());
+        let unknown = || Decision::deny(policy.description().max_cost().unwrap_or(0), 0, advised().or(Some(ban)));
+        self.decision = Some(self.decision.unwrap_or_else(unknown).banned_for(ban));
+        self.subject.ban = Some(ban);
+    }
+
+    /// Notes that the limiter rejects this request: which may be one too many, or be caused by charges that are about to
+    /// be refunded.
+    #[cold]
+    pub(super) fn note_rejection(&mut self, policy: &Policy) {
+        if self.subject.ban.is_some() {
+            return;
+        }
+        if policy.settles_later()
+            && let Some((refundable, soon)) = policy.open_charges().expected(self.key(), Monotonic.now())
+        {
+            self.decision = self.decision.map(|decision| {
+                let fits = u64::from(decision.remaining()).saturating_add(refundable) >= self.cost().into();
+                // What the final cost will be is not known, unless it is all or nothing; nor does a queue take back more than
+                // its last place.
+                let is_known = policy.is_all_or_nothing() && !policy.delays();
+                if fits && is_known { decision.wait_at_most(soon) } else { decision }
+            });
+            return;
+        }
+        if let Some(ban) = policy.penalty_for(self.key()).and_then(|penalty| penalty.note_rejection(self.key())) {
+            self.impose(policy, ban);
+        }
+    }
+}

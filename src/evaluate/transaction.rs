@@ -1,0 +1,269 @@
+//! Reserves all entries, or none.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use smallvec::SmallVec;
+
+use super::entry::{Entries, Entry};
+use super::settlement::Settlement;
+use super::waiting::{self, Waiting};
+use super::{Annotations, Evaluated, Scope, observe};
+use crate::ask::Now;
+use crate::batch::{Answers, Claim};
+use crate::decision::{Check, Decision, LimiterError, Pending, Receipt};
+use crate::live::Successor;
+use crate::meter::Fate;
+use crate::policy::{FailureMode, Policy};
+
+/// The entries of a request, reserved up to `next`. Dropped in the middle, it leaves them charged: a request that
+/// was cancelled while it waited has cost what it cost.
+#[derive(Default)]
+pub(super) struct Transaction {
+    pub(super) entries: Entries,
+    pub(super) next: usize,
+    /// To the entries from `next` on, as far as they were decided together. In reverse, the first one last.
+    pub(super) answers: Answers,
+}
+
+/// How far a transaction has come.
+pub(super) enum Progress {
+    Done(Evaluated),
+    One(Pending),
+    /// The answers to several entries at once.
+    Several(Pin<Box<dyn Future<Output = Answers> + Send>>),
+}
+
+impl Transaction {
+    pub(super) fn of(entry: Entry) -> Self {
+        Self { entries: SmallVec::from_iter([entry]), ..Self::default() }
+    }
+
+    /// Peeks at all entries, and says whether one of them would be rejected. A single one that is enforced is not peeked at: its
+    /// charge is all or none by itself. Beside a ban all are, since the wait is the longest of all policies.
+    pub(super) fn precheck(&mut self, scope: Scope<'_>, now: &Now) -> bool {
+        let is_enforced = |entry: &Entry| !scope.policy(entry).is_shadow();
+        let is_banned = self.entries.iter().any(|entry| entry.subject.ban.is_some());
+        if !is_banned && self.entries.iter().filter(|entry| is_enforced(entry)).count() < 2 {
+            return false;
+        }
+        for entry in self.entries.iter_mut().filter(|entry| is_enforced(entry)) {
+            entry.precheck(scope.policy(entry), now);
+        }
+        if self.entries.iter().any(Entry::is_rejected) {
+            return true;
+        }
+        // Those that must be waited for are charged after those that need not: little has to be refunded then.
+        self.entries.sort_by_key(|entry| (scope.policy(entry).rank(), entry.decision.is_none()));
+        for entry in &mut self.entries {
+            (entry.decision, entry.is_preview) = (None, false);
+        }
+        false
+    }
+
+    /// Goes on with the answer to the first entry.
+    pub(super) fn resume(mut self, scope: Scope<'_>, check: Check) -> Result<Evaluated, Waiting> {
+        match check {
+            Check::Pending(pending) => Err(waiting::wait(self, scope, Progress::One(pending))),
+            Check::Ready(answer) => {
+                self.answers.push(answer);
+                self.run(scope, &Now::new())
+            }
+        }
+    }
+
+    pub(super) fn run(mut self, scope: Scope<'_>, now: &Now) -> Result<Evaluated, Waiting> {
+        match self.reserve(scope, now) {
+            Progress::Done(evaluated) => Ok(evaluated),
+            progress => Err(waiting::wait(self, scope, progress)),
+        }
+    }
+
+    /// Charges entry after entry, up to what must be waited for, or to the end.
+    pub(super) fn reserve(&mut self, scope: Scope<'_>, now: &Now) -> Progress {
+        while self.next < self.entries.len() {
+            let answer = match self.answers.pop() {
+                Some(answer) => answer,
+                None => match self.charge(scope, now) {
+                    Charge::One(Check::Ready(answer)) => answer,
+                    Charge::One(Check::Pending(pending)) => return Progress::One(pending),
+                    Charge::Several(pending) => return Progress::Several(pending),
+                },
+            };
+            match self.take(scope, answer, now) {
+                Taken::Reserved => self.next += 1,
+                Taken::FallsBack => {}
+                Taken::Waits(pending) => return Progress::One(pending),
+                Taken::Ends(end) => return Progress::Done(Err(Box::new(self.roll_back(scope, end)))),
+            }
+        }
+        Progress::Done(Ok(self.commit(scope)))
+    }
+
+    fn charge(&mut self, scope: Scope<'_>, now: &Now) -> Charge {
+        let entry = &self.entries[self.next];
+        let policy = scope.heir_of(scope.policy(entry));
+        if scope.policy(entry).is_shadow() {
+            return Charge::One(policy.charge_as_shadow(&entry.ask(now)));
+        }
+        if let Some(pending) = self.charge_together(scope) {
+            return Charge::Several(pending);
+        }
+        Charge::One(policy.limiter().decide(&self.entries[self.next].ask(now)))
+    }
+
+    /// Has the next entry decided together with those after it whose limiters are in the same store, and puts them
+    /// right behind it; `None` if there are no others.
+    fn charge_together(&mut self, scope: Scope<'_>) -> Option<Pin<Box<dyn Future<Output = Answers> + Send>>> {
+        if self.next + 1 == self.entries.len() {
+            return None;
+        }
+        let claim = |entry: &Entry| -> Option<Box<dyn Claim>> {
+            let policy = scope.policy(entry);
+            let batches = policy.description().batches().filter(|_| !policy.is_shadow());
+            batches?.claim(entry.key(), entry.cost())
+        };
+        let first = claim(&self.entries[self.next])?;
+        let mut others = Vec::new();
+        for index in self.next + 1..self.entries.len() {
+            if let Some(other) = claim(&self.entries[index]).filter(|other| other.store() == first.store()) {
+                others.push(other);
+                self.entries[self.next + others.len()..=index].rotate_right(1);
+            }
+        }
+        if others.is_empty() { None } else { Some(first.decide_all(others)) }
+    }
+
+    /// A rejection is to name all that reject, so all decisions are noted before the first is acted on. That one is acted on
+    /// first, so that a client that one policy rejects does not hear that another failed.
+    pub(super) fn take_answers(&mut self, mut answers: Answers) {
+        let entries = &mut self.entries[self.next..];
+        for (entry, answer) in entries.iter_mut().zip(&answers) {
+            entry.decision = answer.as_ref().ok().copied();
+        }
+        if let Some(rejected) = entries.iter().position(Entry::is_rejected) {
+            entries[..=rejected].rotate_right(1);
+            answers[..=rejected].rotate_right(1);
+        }
+        answers.reverse();
+        self.answers = answers;
+    }
+
+    /// Takes the answer to the entry whose turn it was.
+    fn take(&mut self, scope: Scope<'_>, answer: Result<Decision, LimiterError>, now: &Now) -> Taken {
+        let entry = &mut self.entries[self.next];
+        let policy = scope.policy(entry);
+        let is_closed = answer.as_ref().is_err_and(LimiterError::is_closed);
+        if !entry.fell_back && !is_closed {
+            policy.report_health(answer.as_ref().err());
+            if answer.is_err() {
+                policy.count_failure();
+            }
+        }
+        let error = match answer {
+            Ok(decision) => {
+                entry.decision = Some(decision);
+                return match (decision.is_allowed(), policy.is_shadow()) {
+                    (true, _) => Taken::Reserved,
+                    (false, true) => {
+                        policy.count_shadow_denial();
+                        Taken::Reserved
+                    }
+                    (false, false) => Taken::Ends(End::Rejected),
+                };
+            }
+            Err(error) => error,
+        };
+        if policy.is_shadow() || (policy.failure_mode() == FailureMode::Allow && !is_closed) {
+            policy.note(Fate::StoreError, Some(entry.key()), None);
+            return Taken::Reserved;
+        }
+        if policy.failure_mode() == FailureMode::LocalGuard && !entry.fell_back && !is_closed {
+            entry.fell_back = true;
+            match scope.heir_of(policy).fall_back(&entry.ask(now)) {
+                Some(Check::Pending(pending)) => return Taken::Waits(pending),
+                Some(Check::Ready(answer)) => self.answers.push(answer),
+                None => self.answers.push(Err(error)),
+            }
+            return Taken::FallsBack;
+        }
+        policy.note(Fate::StoreError, Some(entry.key()), None);
+        Taken::Ends(End::Failed(error))
+    }
+
+    /// All entries are charged.
+    fn commit(&mut self, scope: Scope<'_>) -> Annotations {
+        observe::committed(&scope.in_force.policies, &self.entries);
+        if self.entries.iter().any(|entry| scope.policy(entry).settles_later()) {
+            return Annotations::unsettled(Settlement::of(scope, std::mem::take(&mut self.entries)));
+        }
+        scope.annotate(&self.entries)
+    }
+
+    /// Refunds the charges made so far, the last one first: see [`Receipt`].
+    #[cold]
+    fn roll_back(&mut self, scope: Scope<'_>, end: End) -> super::Rejected {
+        for entry in self.entries.iter().rev() {
+            // Those decided together may have been charged, although their turn has not come.
+            if let Some(decision) = entry.charged() {
+                scope.refund(entry, decision.receipt(), entry.cost());
+            }
+        }
+        match end {
+            End::Rejected => scope.reject(&mut self.entries),
+            End::Failed(error) => {
+                let policy = scope.policy(&self.entries[self.next]);
+                scope.fail(policy, &error, &mut self.entries)
+            }
+        }
+    }
+}
+
+enum Charge {
+    One(Check),
+    Several(Pin<Box<dyn Future<Output = Answers> + Send>>),
+}
+
+enum Taken {
+    Reserved,
+    /// What this process knows alone decides in its place.
+    FallsBack,
+    Waits(Pending),
+    Ends(End),
+}
+
+/// Why a transaction is rolled back.
+enum End {
+    Rejected,
+    Failed(LimiterError),
+}
+
+impl<'a> Scope<'a> {
+    /// Refunds a part of what an entry was charged.
+    pub(super) fn refund(self, entry: &Entry, receipt: Receipt, cost: u32) {
+        self.heir_of(self.policy(entry)).limiter().refund(entry.key(), receipt, cost);
+    }
+
+    /// The policy that is to be asked now in place of `policy`: the one that inherited from it, if there was a change since the
+    /// request came. So a slow request neither uses nor wipes what the limiter of before still knows.
+    pub(super) fn heir_of(self, policy: &'a Policy) -> Heir<'a> {
+        self.limits.successor(self.in_force, policy).map_or(Heir::Itself(policy), Heir::Successor)
+    }
+}
+
+/// See [`Scope::heir_of`].
+pub(super) enum Heir<'a> {
+    Itself(&'a Policy),
+    Successor(Successor),
+}
+
+impl std::ops::Deref for Heir<'_> {
+    type Target = Policy;
+
+    fn deref(&self) -> &Policy {
+        match self {
+            Self::Itself(policy) => policy,
+            Self::Successor(successor) => successor,
+        }
+    }
+}
