@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tower_sluice::algorithm::Algorithm;
 use tower_sluice::time::Timestamp;
-use tower_sluice::{Check, Decision, Limiter, PartitionKey, Quota, RateLimiter, Receipt};
+use tower_sluice::{Ask, Check, Decision, Limiter, PartitionKey, Quota, RateLimiter, Receipt};
 
 struct ThreeStrikes;
 
@@ -59,11 +59,13 @@ fn main() {
     let logins = RateLimiter::in_memory(ThreeStrikes);
     let alice = PartitionKey::from("alice");
     for success in [false, true, false, false, false, false] {
-        let Check::Ready(Ok(decision)) = logins.check(&alice, 1) else { unreachable!("memory decides at once") };
+        let Check::Ready(Ok(decision)) = logins.decide(&Ask::charge(&alice, 1)) else {
+            unreachable!("memory decides at once")
+        };
         match (decision.retry_after(), success) {
             (Some(wait), _) => println!("closed for another {:.0} s", wait.as_secs_f64()),
             (None, true) => {
-                logins.give_back(&alice, 1, decision.receipt());
+                logins.refund(&alice, decision.receipt(), 1);
                 println!("right; as if it had not been tried");
             }
             (None, false) => println!("wrong; {} more to go", decision.remaining()),

@@ -1,6 +1,6 @@
 //! The question that limiters and stores answer.
 
-use std::cell::Cell;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::partition::PartitionKey;
@@ -59,13 +59,18 @@ pub enum Mode {
 /// What the clock showed when a request was first decided on. All policies of a request go by it, as far as their clocks are
 /// the same one, so that they see one instant, which is read once.
 #[derive(Debug, Default)]
-pub struct Now(Cell<Option<(ClockId, Timestamp)>>);
+pub struct Now(OnceLock<(ClockId, Timestamp)>);
 
 impl Now {
     /// Nothing was read yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self(Cell::new(None))
+        Self(OnceLock::new())
+    }
+
+    fn read<C: Clock + ?Sized>(&self, clock: &C) -> Timestamp {
+        let (id, now) = *self.0.get_or_init(|| (clock.id(), clock.now()));
+        if id == clock.id() { now } else { clock.now() }
     }
 }
 
@@ -134,27 +139,15 @@ impl<'a> Ask<'a> {
         self.patience
     }
 
-    /// The present on `clock`: what it showed when it was asked first for this request, if that is known.
+    /// The present on `clock`: what it showed when it was asked first for this request, if that is known. A limiter that has waited
+    /// for a lock meanwhile reads the clock itself.
     #[must_use]
     #[inline(always)]
     pub fn now<C: Clock + ?Sized>(&self, clock: &C) -> Timestamp {
         match self.now {
             None => clock.now(),
-            Some(shared) => match shared.0.get() {
-                Some((id, now)) if id == clock.id() => now,
-                _ => self.fresh(clock),
-            },
+            Some(shared) => shared.read(clock),
         }
-    }
-
-    /// The present on `clock`, read anew: for a limiter that has waited for a lock, or cannot decide by so old a reading.
-    #[must_use]
-    pub fn fresh<C: Clock + ?Sized>(&self, clock: &C) -> Timestamp {
-        let now = clock.now();
-        if let Some(shared) = self.now {
-            shared.0.set(Some((clock.id(), now)));
-        }
-        now
     }
 }
 
@@ -174,7 +167,6 @@ mod tests {
         assert_eq!(ask.to(Mode::Peek).now(&clock), first);
         // Another clock has an instant of its own.
         assert_eq!(ask.now(&other), other.now());
-        assert_eq!(ask.fresh(&clock), clock.now());
         assert_eq!(Ask::charge(&key, 1).now(&clock), clock.now());
     }
 }

@@ -379,6 +379,17 @@ impl Check {
     }
 }
 
+impl Check {
+    /// The decision, if it was made at once.
+    #[must_use]
+    pub fn at_once(self) -> Option<Decision> {
+        match self {
+            Self::Ready(Ok(decision)) => Some(decision),
+            Self::Ready(Err(_)) | Self::Pending(_) => None,
+        }
+    }
+}
+
 impl fmt::Debug for Check {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -10,8 +10,8 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::body::{RejectionBody, ResponseBody};
-use crate::head::RequestHead;
 use crate::evaluate::{Annotations, Evaluated};
+use crate::head::RequestHead;
 use crate::live::Limits;
 use crate::telemetry;
 

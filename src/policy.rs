@@ -351,13 +351,7 @@ impl Policy {
 
     /// What the limiter would decide, if it says that at once.
     pub(crate) fn peek(&self, ask: &Ask<'_>) -> Option<Decision> {
-        if !self.description.answers(Mode::Peek) {
-            return None;
-        }
-        match self.limiter.decide(&ask.to(Mode::Peek)) {
-            Check::Ready(Ok(decision)) => Some(decision),
-            Check::Ready(Err(_)) | Check::Pending(_) => None,
-        }
+        if self.description.answers(Mode::Peek) { self.limiter.decide(&ask.to(Mode::Peek)).at_once() } else { None }
     }
 
     /// Charges a request that passes whatever the answer is.

@@ -6,9 +6,9 @@ use http::{Request, Response};
 use tower_service::Service;
 
 use crate::body::ResponseBody;
+use crate::evaluate::{Evaluation, evaluate};
 use crate::future::ResponseFuture;
 use crate::head::RequestHead;
-use crate::evaluate::{Evaluation, evaluate};
 use crate::live::Limits;
 use crate::preflight::has_no_body;
 
@@ -77,9 +77,6 @@ where
 
 impl<S: fmt::Debug> fmt::Debug for RateLimit<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit")
-            .field("inner", &self.inner)
-            .field("policies", &self.limits.load().policies)
-            .finish()
+        f.debug_struct("RateLimit").field("inner", &self.inner).field("policies", &self.limits.load().policies).finish()
     }
 }

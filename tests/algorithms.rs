@@ -281,5 +281,5 @@ fn algorithms_announce_what_they_are() {
     assert_eq!(SlidingWindow::new(quota).terms(), Terms::sliding_window(quota));
     assert_eq!(Plain.terms(), Terms::sliding_window(Quota::per_day(7)));
     let shared: Arc<dyn Limiter> = FixedWindow::new(quota).into_limiter();
-    assert_eq!(Arc::new(shared).terms(), Some(Terms::fixed_window(quota)));
+    assert_eq!(shared.describe().terms(), Some(Terms::fixed_window(quota)));
 }

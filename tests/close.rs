@@ -16,7 +16,7 @@ use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::config::Config;
 use tower_sluice::store::Redis;
 use tower_sluice::{
-    FailureMode, LeakyQueue, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RedisQueue,
+    Ask, FailureMode, LeakyQueue, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RedisQueue,
 };
 
 type Service = BoxCloneSyncService<Request<()>, Response<String>, Infallible>;
@@ -74,7 +74,7 @@ async fn closing_rejects_all_who_wait_or_come_whatever_the_policy_does_on_failur
         assert_eq!(all(waiting).await, [503; 3], "{mode:?}");
         assert_eq!(status(&service).await, 503, "{mode:?}");
         // What was charged for them was given back, and it is no failure.
-        assert_eq!(bucket.peek(&PartitionKey::SHARED, 0).unwrap().remaining(), 9);
+        assert_eq!(bucket.decide(&Ask::peek(&PartitionKey::SHARED, 0)).at_once().unwrap().remaining(), 9);
         assert_eq!([layer.limiter_failures("queue"), layer.limiter_failures("watching")], [Some(0); 2]);
         layer.handle().close();
         assert_eq!(status(&service).await, 503);

@@ -86,8 +86,8 @@ async fn axum_routes_are_keys_however_they_are_spelled() {
 
 #[tokio::test]
 async fn layers_go_on_routes_and_into_service_builders() {
-    let strict = RateLimitLayer::new(Policy::new("strict", TokenBucket::new(Quota::per_hour(1)))).with_verdict();
-    let loose = RateLimitLayer::new(Policy::new("loose", TokenBucket::new(Quota::per_hour(100)))).with_verdict();
+    let strict = RateLimitLayer::builder(Policy::new("strict", TokenBucket::new(Quota::per_hour(1)))).verdict().build();
+    let loose = RateLimitLayer::builder(Policy::new("loose", TokenBucket::new(Quota::per_hour(100)))).verdict().build();
     let app = Router::new()
         .route("/strict", get(|| async { "once" }).layer(strict))
         .route("/loose", get(|| async { "often" }))
@@ -224,10 +224,12 @@ async fn responses_may_have_other_data_than_bytes_and_are_sync_if_the_service_is
     use http_body_util::BodyExt;
     use http_body_util::combinators::BoxBody;
 
-    let layer = RateLimitLayer::new(Policy::new("p", TokenBucket::new(Quota::per_hour(1)))).with_rejection_response(
-        // axum's body is not `Sync`.
-        |_, _| Response::builder().status(429).body(Body::from("slow down")).unwrap(),
-    );
+    let layer = RateLimitLayer::builder(Policy::new("p", TokenBucket::new(Quota::per_hour(1))))
+        .rejection_response(
+            // axum's body is not `Sync`.
+            |_, _| Response::builder().status(429).body(Body::from("slow down")).unwrap(),
+        )
+        .build();
     let service = layer.layer(service_fn(|_: Request<()>| async {
         Ok::<_, Infallible>(Response::new(Full::<std::collections::VecDeque<u8>>::default().map_frame(|frame| {
             frame.map_data(|data| data.into_iter().collect::<Vec<u8>>()).map_data(std::io::Cursor::new).map_data(Data)

@@ -14,7 +14,7 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::HeaderKey;
-use tower_sluice::{Check, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer};
+use tower_sluice::{Ask, Check, Limiter, LimiterError, Policy, Quota, RateLimitLayer};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
@@ -89,13 +89,15 @@ const KEYS: [&str; 4] = ["alice@example.com", "203.0.113.9", "sk-4711-secret", "
 
 fn layer(limit: u32) -> RateLimitLayer {
     let bucket = TokenBucket::new(Quota::per_hour(limit));
-    RateLimitLayer::new(Policy::new("per-key", bucket).key(HeaderKey::from_static("x-api-key"))).with_route("/api")
+    RateLimitLayer::builder(Policy::new("per-key", bucket).key(HeaderKey::from_static("x-api-key")))
+        .route("/api")
+        .build()
 }
 
 struct Broken;
 
 impl Limiter for Broken {
-    fn check(&self, _: &PartitionKey, _: u32) -> Check {
+    fn decide(&self, _: &Ask<'_>) -> Check {
         Check::Ready(Err(LimiterError::new("out of reach")))
     }
 }

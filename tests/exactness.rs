@@ -4,7 +4,7 @@ use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow
 use tower_sluice::store::MemoryStore;
 use tower_sluice::testing::{admitted_by_threads, check_store};
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Check, LeakyQueue, Limiter, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Ask, Check, LeakyQueue, Limiter, PartitionKey, Quota, RateLimiter};
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ fn leaky_queue_is_exact() {
         let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(LIMIT as usize - 1).max_wait(Duration::MAX);
         let ask = || {
             let _guard = runtime.enter();
-            let answers = (0..ATTEMPTS).map(|_| queue.check(&PartitionKey::from("contended"), 1));
+            let answers = (0..ATTEMPTS).map(|_| queue.decide(&Ask::charge(&PartitionKey::from("contended"), 1)));
             answers.filter(|answer| !matches!(answer, Check::Ready(Ok(d)) if !d.is_allowed())).collect::<Vec<_>>()
         };
         let accepted = std::thread::scope(|scope| {
@@ -91,7 +91,7 @@ fn a_first_touch_by_two_threads_is_charged_once() {
 }
 
 fn admits(limiter: &impl Limiter, key: &PartitionKey) -> bool {
-    match limiter.check(key, 1) {
+    match limiter.decide(&Ask::charge(key, 1)) {
         Check::Ready(Ok(decision)) => decision.is_allowed(),
         other => panic!("memory decides at once, but answered {other:?}"),
     }
@@ -147,7 +147,8 @@ fn a_panicking_algorithm_leaves_the_store_usable() {
     }
     let limiter = RateLimiter::new(Fuse, MemoryStore::with_capacity(8));
     for key in 0..100_u64 {
-        let blown = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| limiter.check(&key.into(), 2)));
+        let blown =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| limiter.decide(&Ask::charge(&key.into(), 2))));
         assert!(blown.is_err());
         assert!(admits(&limiter, &key.into()));
     }

@@ -13,7 +13,8 @@ use tower_sluice::key::{HeaderKey, PathKey};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
-    LeakyQueue, MissingKey, Policy, Quota, RateLimitLayer, RateLimiter, Reason, RejectionBody, RejectionFormat,
+    LeakyQueue, MissingKey, Policy, Quota, RateLimitLayer, RateLimitLayerBuilder, RateLimiter, Reason, RejectionBody,
+    RejectionFormat,
 };
 
 type Answered = Response<Full<Bytes>>;
@@ -94,10 +95,10 @@ async fn the_published_sequences_are_reproduced() {
         let layer = || {
             let store = MemoryStore::with_capacity(16).with_clock(clock.clone());
             let limiter = RateLimiter::new(TokenBucket::new(quota), store);
-            RateLimitLayer::new(Policy::new("default", limiter).status(StatusCode::TOO_MANY_REQUESTS))
+            RateLimitLayer::builder(Policy::new("default", limiter).status(StatusCode::TOO_MANY_REQUESTS))
         };
-        let (http, grpc) = (layer(), layer());
-        let legacy = layer().with_fields(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds));
+        let (http, grpc) = (layer().build(), layer().build());
+        let legacy = layer().fields(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds)).build();
         for step in sequence["steps"].as_array().unwrap() {
             let context = format!("{} at {}", sequence["name"], step["at"]);
             clock.set(Timestamp::from_nanos(nanos(step["at"].as_str().unwrap())));
@@ -224,7 +225,7 @@ async fn a_service_keeps_its_own_and_a_redirect_is_not_held_up() {
 #[tokio::test]
 async fn what_is_told_and_when_is_a_choice() {
     let told = |choice: RateLimitFields| async move {
-        let layer = RateLimitLayer::new(per_minute("p", 2)).with_fields(choice);
+        let layer = RateLimitLayer::builder(per_minute("p", 2)).fields(choice).build();
         let mut told = Vec::new();
         for _ in 0..3 {
             let answer = ask(&layer, get("/")).await;
@@ -243,8 +244,9 @@ async fn what_is_told_and_when_is_a_choice() {
     assert_eq!(told(RateLimitFields::draft06()).await, [4, 4, 4]);
     assert_eq!(told(RateLimitFields::draft11().x_rate_limit(ResetForm::EpochSeconds)).await, [5, 5, 5]);
 
-    let layer = RateLimitLayer::new(per_minute("p", 1))
-        .with_wait_fields(WaitFields::new().without_exact_wait().retry_after_ms());
+    let layer = RateLimitLayer::builder(per_minute("p", 1))
+        .wait_fields(WaitFields::new().without_exact_wait().retry_after_ms())
+        .build();
     let _admitted = ask(&layer, get("/")).await;
     let refused = fields(&ask(&layer, get("/")).await);
     assert!(!refused.iter().any(|field| field.starts_with("x-rate-limited-for")), "{refused:?}");
@@ -253,10 +255,11 @@ async fn what_is_told_and_when_is_a_choice() {
 
 #[tokio::test]
 async fn a_key_is_told_as_a_keyed_hash_and_not_where_a_cache_might_show_it_around() {
-    let layer = RateLimitLayer::new(
+    let layer = RateLimitLayer::builder(
         Policy::new("p", TokenBucket::new(Quota::per_minute(9))).key(HeaderKey::from_static("x-api-key")),
     )
-    .with_fields(RateLimitFields::draft11().partition_key_by([7; 16]));
+    .fields(RateLimitFields::draft11().partition_key_by([7; 16]))
+    .build();
     let cached =
         layer.layer(answering(|_: &Request<()>| Response::builder().header("etag", "\"1\"").body("".into()).unwrap()));
     let by = |key: &str| Request::get("/").header("x-api-key", key).body(()).unwrap();
@@ -325,7 +328,7 @@ async fn the_time_in_a_queue_is_told_if_asked_for() {
         answers.iter().map(|answer| field(answer, "server-timing").map(str::to_owned)).collect::<Vec<_>>()
     };
     assert_eq!(times(RateLimitLayer::new(Policy::new("q", queue()))).await, [None, None, None]);
-    let told = times(RateLimitLayer::new(Policy::new("q", queue())).with_server_timing()).await;
+    let told = times(RateLimitLayer::builder(Policy::new("q", queue())).server_timing().build()).await;
     // The first did not wait, and the third was refused.
     let [None, Some(second), None] = &told[..] else { panic!("{told:?}") };
     assert!(second.starts_with("ratelimit;dur=50"), "{second}");
@@ -347,8 +350,8 @@ async fn nobody_is_told_of_policies_that_did_not_judge() {
 
 #[tokio::test]
 async fn bodies_of_rejections_take_the_form_that_was_chosen() {
-    let refused = |shape: fn(RateLimitLayer) -> RateLimitLayer| async move {
-        let layer = shape(RateLimitLayer::new(per_minute("p", 1)));
+    let refused = |shape: fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder| async move {
+        let layer = shape(RateLimitLayer::builder(per_minute("p", 1))).build();
         let _admitted = ask(&layer, get("/")).await;
         let refused = ask(&layer, get("/")).await;
         assert_eq!(
@@ -365,26 +368,22 @@ async fn bodies_of_rejections_take_the_form_that_was_chosen() {
     let draft = "https://iana.org/assignments/http-problem-types#quota-exceeded";
     assert_eq!(refused(|layer| layer).await, problem(draft, "Quota Exceeded"));
     assert_eq!(
-        refused(|layer| layer.with_rejection_format(&RejectionFormat::ProblemWithTypes("https://a.example/p".into())))
-            .await,
+        refused(|layer| layer.rejection_format(&RejectionFormat::ProblemWithTypes("https://a.example/p".into()))).await,
         problem("https://a.example/p#quota-exceeded", "Quota Exceeded")
     );
     assert_eq!(
-        refused(|layer| layer.with_rejection_format(&RejectionFormat::ProblemWithoutType)).await,
+        refused(|layer| layer.rejection_format(&RejectionFormat::ProblemWithoutType)).await,
         problem("about:blank", "Too Many Requests")
     );
     assert_eq!(
-        refused(|layer| layer.with_rejection_format(&RejectionFormat::Text)).await,
+        refused(|layer| layer.rejection_format(&RejectionFormat::Text)).await,
         ("text/plain; charset=utf-8".into(), "The limit is used up; retry in 60 seconds.\n".into())
     );
-    assert_eq!(
-        refused(|layer| layer.with_rejection_format(&RejectionFormat::Empty)).await,
-        (String::new(), String::new())
-    );
+    assert_eq!(refused(|layer| layer.rejection_format(&RejectionFormat::Empty)).await, (String::new(), String::new()));
 
     // Any body at all.
-    fn with<B: Into<RejectionBody> + 'static>(layer: RateLimitLayer, body: fn() -> B) -> RateLimitLayer {
-        layer.with_rejection_response(move |rejection, _| {
+    fn with<B: Into<RejectionBody> + 'static>(layer: RateLimitLayerBuilder, body: fn() -> B) -> RateLimitLayerBuilder {
+        layer.rejection_response(move |rejection, _| {
             Response::builder().status(rejection.status()).body(body()).unwrap()
         })
     }
@@ -407,17 +406,19 @@ async fn bodies_of_rejections_take_the_form_that_was_chosen() {
 
 #[tokio::test]
 async fn a_custom_response_keeps_its_own_and_gets_what_it_must_have() {
-    let layer = RateLimitLayer::new(per_minute("p", 1)).with_rejection_response(|rejection, head| {
-        assert_eq!(rejection.reason(), Reason::LimitExceeded);
-        assert!(!rejection.verdict().is_allowed());
-        Response::builder()
-            .status(418)
-            .header("retry-after", "soon")
-            .header("cache-control", "public, max-age=60")
-            .header("x-brewing", head.uri().path())
-            .body(format!("{} has to wait", rejection.verdict().violated().next().unwrap().name()))
-            .unwrap()
-    });
+    let layer = RateLimitLayer::builder(per_minute("p", 1))
+        .rejection_response(|rejection, head| {
+            assert_eq!(rejection.reason(), Reason::LimitExceeded);
+            assert!(!rejection.verdict().is_allowed());
+            Response::builder()
+                .status(418)
+                .header("retry-after", "soon")
+                .header("cache-control", "public, max-age=60")
+                .header("x-brewing", head.uri().path())
+                .body(format!("{} has to wait", rejection.verdict().violated().next().unwrap().name()))
+                .unwrap()
+        })
+        .build();
     let _first = ask(&layer, get("/")).await;
     let refused = ask(&layer, get("/")).await;
     assert_eq!(refused.status(), 418);

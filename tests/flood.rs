@@ -8,7 +8,7 @@ use std::time::Duration;
 use tower_sluice::algorithm::{Algorithm, TokenBucket};
 use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Check, Limiter, Quota, RateLimiter};
+use tower_sluice::{Ask, Check, Limiter, Quota, RateLimiter};
 
 const SLOTS: u64 = 20_000;
 const SECONDS: u64 = 20;
@@ -66,7 +66,7 @@ impl Flood {
 }
 
 fn asks<A: Algorithm>(limiter: &RateLimiter<A, MemoryStore<A::State, ManualClock>>, key: u64) -> bool {
-    matches!(limiter.check(&key.into(), 1), Check::Ready(Ok(decision)) if decision.is_allowed())
+    matches!(limiter.decide(&Ask::charge(&key.into(), 1)), Check::Ready(Ok(decision)) if decision.is_allowed())
 }
 
 #[test]

@@ -30,8 +30,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::{HeaderKey, PeerIp};
 use tower_sluice::{
-    Check, FailureMode, LeakyQueue, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, ResponseBody,
-    Verdict,
+    Ask, Check, FailureMode, LeakyQueue, Limiter, LimiterError, Policy, Quota, RateLimitLayer, ResponseBody, Verdict,
 };
 
 use self::echo::{EchoReply, EchoRequest};
@@ -212,7 +211,8 @@ async fn a_stream_is_refused_before_its_body_is_polled() {
             panic!("polled before the decision");
         }
     }
-    let layer = RateLimitLayer::new(Policy::new("everybody", TokenBucket::new(Quota::per_hour(1)))).with_verdict();
+    let layer =
+        RateLimitLayer::builder(Policy::new("everybody", TokenBucket::new(Quota::per_hour(1)))).verdict().build();
     let service = layer
         .layer(service_fn(|_: Request<Unread>| async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) }));
     let ask = || service.clone().oneshot(call(Unread));
@@ -240,7 +240,7 @@ async fn a_stream_is_refused_before_its_body_is_polled() {
 struct Broken;
 
 impl Limiter for Broken {
-    fn check(&self, _: &PartitionKey, _: u32) -> Check {
+    fn decide(&self, _: &Ask<'_>) -> Check {
         Check::Ready(Err(LimiterError::new("out of reach")))
     }
 }
@@ -297,8 +297,10 @@ async fn what_no_wait_can_help_is_not_to_be_retried() {
 
 #[tokio::test]
 async fn a_response_of_ones_own_is_for_http_only() {
-    let layer = per_client(Quota::per_hour(1))
-        .with_rejection_response(|_, _| Response::builder().status(418).body("no coffee").unwrap());
+    let policy = Policy::new("per-client", TokenBucket::new(Quota::per_hour(1))).key(PeerIp::new());
+    let layer = RateLimitLayer::builder(policy)
+        .rejection_response(|_, _| Response::builder().status(418).body("no coffee").unwrap())
+        .build();
     let address = axum_server(layer).await;
     assert_eq!(call_echo(address, "first").await.unwrap(), "first");
     assert_eq!(call_echo(address, "second").await.unwrap_err().code(), Code::ResourceExhausted);

@@ -9,8 +9,8 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::{
-    Check, FailureMode, LeakyQueue, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter,
-    Receipt, Verdict,
+    Ask, Check, Description, FailureMode, LeakyQueue, Limiter, LimiterError, Mode, PartitionKey, Policy, Quota,
+    RateLimitLayer, RateLimiter, Receipt, Verdict,
 };
 
 /// A limiter elsewhere, which is out at times and has a guard here.
@@ -29,7 +29,10 @@ impl<G: Limiter> Remote<G> {
 }
 
 impl<G: Limiter> Limiter for Remote<G> {
-    fn check(&self, _: &PartitionKey, _: u32) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Check {
+        if ask.mode() == Mode::Fallback {
+            return self.guard.decide(&ask.to(Mode::Charge));
+        }
         self.calls.fetch_add(1, Ordering::SeqCst);
         let is_out = self.is_out.load(Ordering::SeqCst);
         Check::Pending(Box::pin(async move {
@@ -38,13 +41,13 @@ impl<G: Limiter> Limiter for Remote<G> {
         }))
     }
 
-    fn guard(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Option<Check> {
-        Some(self.guard.check_within(key, cost, patience))
+    fn describe(&self) -> Description {
+        Description::new().answering(Mode::Fallback)
     }
 
-    fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
+    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
         self.refunds.fetch_add(1, Ordering::SeqCst);
-        self.guard.give_back(key, cost, receipt);
+        self.guard.refund(key, receipt, cost);
     }
 }
 
@@ -59,7 +62,7 @@ fn bucket(
 
 async fn send(layer: &RateLimitLayer) -> Response<()> {
     let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
-    let service = layer.clone().with_verdict().layer(inner);
+    let service = layer.clone().layer(inner);
     service.oneshot(Request::new(())).await.unwrap().map(drop)
 }
 
@@ -78,7 +81,7 @@ fn was_guarded(response: &Response<()>) -> bool {
 #[tokio::test]
 async fn the_guard_decides_while_the_limiter_is_out_and_only_then() {
     let remote = Remote::new(bucket(2));
-    let layer = RateLimitLayer::new(Policy::new("remote", Arc::clone(&remote)));
+    let layer = RateLimitLayer::builder(Policy::new("remote", Arc::clone(&remote))).verdict().build();
     let first = send(&layer).await;
     assert!(first.status() == 200 && was_guarded(&first));
     // Refused by the guard's quota, as by any: everybody shares the key, hence 503 as always.
@@ -96,18 +99,20 @@ async fn the_guard_decides_while_the_limiter_is_out_and_only_then() {
 #[tokio::test]
 async fn what_a_guard_charged_is_given_back_if_another_policy_refuses() {
     let remote = Remote::new(bucket(9));
-    let layer = RateLimitLayer::new([
+    let layer = RateLimitLayer::builder([
         Policy::new("remote", Arc::clone(&remote)),
         Policy::new("broken", Remote::new(bucket(1))),
-    ]);
+    ])
+    .verdict()
+    .build();
     assert_eq!(statuses(&layer, 3).await, [200, 503, 503]);
-    assert_eq!(remote.guard.peek(&PartitionKey::SHARED, 0).unwrap().remaining(), 8);
+    assert_eq!(remote.guard.decide(&Ask::peek(&PartitionKey::SHARED, 0)).at_once().unwrap().remaining(), 8);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_guard_may_be_a_queue() {
     let remote = Remote::new(LeakyQueue::new(Quota::per_second(10)).capacity(1));
-    let layer = RateLimitLayer::new(Policy::new("remote", remote));
+    let layer = RateLimitLayer::builder(Policy::new("remote", remote)).verdict().build();
     let begun = tokio::time::Instant::now();
     assert_eq!(statuses(&layer, 3).await, [200, 200, 200]);
     assert_eq!(begun.elapsed(), Duration::from_millis(200));
@@ -115,7 +120,9 @@ async fn a_guard_may_be_a_queue() {
 
 #[tokio::test]
 async fn who_wants_no_guard_gets_none() {
-    let layer = |mode| RateLimitLayer::new(Policy::new("remote", Remote::new(bucket(1))).on_failure(mode));
+    let layer = |mode| {
+        RateLimitLayer::builder(Policy::new("remote", Remote::new(bucket(1))).on_failure(mode)).verdict().build()
+    };
     assert_eq!(statuses(&layer(FailureMode::Allow), 3).await, [200; 3]);
     let deny = layer(FailureMode::Deny);
     let refused = send(&deny).await;
@@ -126,7 +133,7 @@ async fn who_wants_no_guard_gets_none() {
 #[tokio::test]
 async fn shadows_do_not_ask_their_guards() {
     let remote = Remote::new(bucket(1));
-    let layer = RateLimitLayer::new(Policy::new("remote", Arc::clone(&remote)).shadow());
+    let layer = RateLimitLayer::builder(Policy::new("remote", Arc::clone(&remote)).shadow()).verdict().build();
     assert_eq!(statuses(&layer, 3).await, [200; 3]);
-    assert_eq!(remote.guard.peek(&PartitionKey::SHARED, 0).unwrap().remaining(), 1);
+    assert_eq!(remote.guard.decide(&Ask::peek(&PartitionKey::SHARED, 0)).at_once().unwrap().remaining(), 1);
 }

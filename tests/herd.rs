@@ -8,14 +8,14 @@ use std::time::Duration;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Check, Decision, Limiter, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Ask, Check, Decision, Limiter, PartitionKey, Quota, RateLimitLayerBuilder, RateLimiter};
 
 const CLIENTS: u64 = 10_000;
 const LIMIT: u32 = 3;
 const SECOND: u64 = 1_000_000_000;
 
 fn ask(limiter: &impl Limiter, client: u64) -> Decision {
-    match limiter.check(&PartitionKey::from(client), 1) {
+    match limiter.decide(&Ask::charge(&PartitionKey::from(client), 1)) {
         Check::Ready(Ok(decision)) => decision,
         other => panic!("memory decides at once, but answered {other:?}"),
     }
@@ -90,7 +90,7 @@ fn a_staggered_window_admits_its_limit_once_a_period() {
     let mut admitted = [0; 20];
     for _ in 0..600 {
         for (client, admitted) in (0..).zip(&mut admitted) {
-            let peeked = limiter.peek(&PartitionKey::from(client), 1).unwrap();
+            let peeked = limiter.decide(&Ask::peek(&PartitionKey::from(client), 1)).at_once().unwrap();
             let decision = ask(&limiter, client);
             assert_eq!(peeked.is_allowed(), decision.is_allowed());
             *admitted += u32::from(decision.is_allowed());
@@ -110,7 +110,7 @@ fn charges_of_staggered_windows_are_given_back() {
     for client in 0..50 {
         let charged = ask(&limiter, client);
         assert_eq!(charged.remaining(), 2);
-        limiter.give_back(&PartitionKey::from(client), 1, charged.receipt());
+        limiter.refund(&PartitionKey::from(client), charged.receipt(), 1);
         assert_eq!(ask(&limiter, client).remaining(), 2);
         assert!(limiter.reset(&PartitionKey::from(client)).is_some());
         assert_eq!(ask(&limiter, client).remaining(), 2);
@@ -171,10 +171,10 @@ mod responses {
         Response::from_parts(parts, body.collect().await.unwrap().to_bytes())
     }
 
-    fn layer<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimitLayer {
+    fn layer<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimitLayerBuilder {
         let store = MemoryStore::with_capacity(20_000).with_clock(clock.clone());
         let policy = Policy::new("p", RateLimiter::new(algorithm, store));
-        RateLimitLayer::new(policy.key(HeaderKey::from_static("x-client")))
+        RateLimitLayer::builder(policy.key(HeaderKey::from_static("x-client")))
     }
 
     /// Of `Retry-After`, in whole seconds, and of the exact wait.
@@ -188,7 +188,7 @@ mod responses {
         let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000 * 60 * SECOND));
         let jitter = Duration::from_secs(10);
         let window = FixedWindow::new(Quota::per_minute(LIMIT));
-        let layer = layer(window, &clock).with_retry_jitter(jitter);
+        let layer = layer(window, &clock).retry_jitter(jitter).build();
         let (mut exact_at, mut whole_at) = (BTreeMap::<u64, u64>::new(), BTreeMap::<u64, u64>::new());
         let mut back = Vec::new();
         for client in 0..CLIENTS {
@@ -230,11 +230,21 @@ mod responses {
     #[tokio::test]
     async fn a_response_of_ones_own_gets_the_same_wait() {
         let clock = ManualClock::starting_at(Timestamp::from_nanos(SECOND));
-        let layer = layer(FixedWindow::new(Quota::per_hour(1)), &clock).with_retry_jitter(Duration::from_secs(600));
-        let custom = layer.clone().with_rejection_response(|rejection, _| {
-            Response::new(format!("{}", rejection.retry_after().unwrap().as_micros()))
-        });
-        let text = layer.clone().with_rejection_format(&RejectionFormat::Text);
+        let limiter = std::sync::Arc::new(RateLimiter::new(
+            FixedWindow::new(Quota::per_hour(1)),
+            MemoryStore::with_capacity(100).with_clock(clock.clone()),
+        ));
+        let layer = || {
+            let policy = Policy::new("p", std::sync::Arc::clone(&limiter)).key(HeaderKey::from_static("x-client"));
+            RateLimitLayer::builder(policy).retry_jitter(Duration::from_secs(600))
+        };
+        let custom = layer()
+            .rejection_response(|rejection, _| {
+                Response::new(format!("{}", rejection.retry_after().unwrap().as_micros()))
+            })
+            .build();
+        let text = layer().rejection_format(&RejectionFormat::Text).build();
+        let layer = layer().build();
         for client in 0..50 {
             assert_eq!(send(&layer, client, "text/plain").await.status(), 200);
             let rejected = send(&custom, client, "text/plain").await;

@@ -17,8 +17,8 @@ use tower_sluice::key::{ExtensionKey, Global, HeaderKey, KeyExtractor, PeerIp, U
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
-    Check, Decision, FailureMode, LeakyQueue, Limiter, LimiterError, MissingKey, PartitionKey, Policy, PolicyError,
-    Quota, RateLimit, RateLimitLayer, RateLimiter, Receipt, ResponseFuture, Verdict,
+    Ask, Check, Decision, Description, FailureMode, LeakyQueue, Limiter, LimiterError, MissingKey, Mode, PartitionKey,
+    Policy, PolicyError, Quota, RateLimit, RateLimitLayer, RateLimiter, Receipt, ResponseFuture, Verdict,
 };
 
 type Body = Full<Bytes>;
@@ -48,7 +48,7 @@ struct Answer {
 }
 
 async fn send(layer: &RateLimitLayer, request: Request<()>) -> Answer {
-    let response = layer.clone().with_verdict().layer(hello()).oneshot(request).await.unwrap();
+    let response = layer.clone().layer(hello()).oneshot(request).await.unwrap();
     let (parts, body) = response.into_parts();
     let body = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
     Answer { status: parts.status, headers: parts.headers, verdict: parts.extensions.get().cloned(), body }
@@ -66,7 +66,7 @@ async fn statuses(layer: &RateLimitLayer, requests: impl IntoIterator<Item = Req
 
 #[tokio::test]
 async fn readiness_is_that_of_the_inner_service() {
-    let layer = RateLimitLayer::new(Policy::new("p", one()));
+    let layer = RateLimitLayer::builder(Policy::new("p", one())).verdict().build();
     let (mut service, mut handle) = tower_test::mock::spawn_layer::<Request<()>, Response<Body>, _>(layer);
     handle.allow(0);
     assert_pending!(service.poll_ready());
@@ -78,7 +78,7 @@ async fn readiness_is_that_of_the_inner_service() {
 
 #[tokio::test]
 async fn what_is_admitted_reaches_the_inner_service_and_what_is_not_does_not() {
-    let layer = RateLimitLayer::new(Policy::new("p", one()));
+    let layer = RateLimitLayer::builder(Policy::new("p", one())).verdict().build();
     let (mut service, mut handle) = tower_test::mock::spawn_layer::<Request<()>, Response<Body>, _>(layer);
     assert_ready_ok!(service.poll_ready());
     let mut first = tokio_test::task::spawn(service.call(request(&[])));
@@ -97,7 +97,7 @@ async fn what_is_admitted_reaches_the_inner_service_and_what_is_not_does_not() {
 /// clone of a service that was.
 #[tokio::test(start_paused = true)]
 async fn the_readied_service_is_the_one_called_after_a_wait() {
-    let layer = RateLimitLayer::new(Policy::new("queue", LeakyQueue::new(Quota::per_second(10))));
+    let layer = RateLimitLayer::builder(Policy::new("queue", LeakyQueue::new(Quota::per_second(10)))).verdict().build();
     let (mut service, mut handle) = tower_test::mock::spawn_layer::<Request<()>, Response<Body>, _>(layer);
     handle.allow(2);
     assert_ready_ok!(service.poll_ready());
@@ -117,7 +117,7 @@ async fn the_readied_service_is_the_one_called_after_a_wait() {
 async fn a_waiting_request_keeps_the_permit_that_it_was_given() {
     let queue = LeakyQueue::new(Quota::per_second(10));
     let service = ServiceBuilder::new()
-        .layer(RateLimitLayer::new(Policy::new("queue", queue)))
+        .layer(RateLimitLayer::builder(Policy::new("queue", queue)).verdict().build())
         .concurrency_limit(2)
         .service(hello());
     let start = tokio::time::Instant::now();
@@ -130,7 +130,7 @@ async fn a_waiting_request_keeps_the_permit_that_it_was_given() {
 
 #[tokio::test]
 async fn buffers_and_load_shedding_go_around_it_and_inside() {
-    let layer = RateLimitLayer::new(Policy::new("p", TokenBucket::new(Quota::per_hour(2))));
+    let layer = RateLimitLayer::builder(Policy::new("p", TokenBucket::new(Quota::per_hour(2)))).verdict().build();
     let service = ServiceBuilder::new().buffer(8).layer(layer.clone()).service(hello());
     assert_eq!(service.clone().oneshot(request(&[])).await.unwrap().status(), 200);
     let service = ServiceBuilder::new().layer(layer).load_shed().buffer(8).service(hello());
@@ -142,7 +142,7 @@ async fn buffers_and_load_shedding_go_around_it_and_inside() {
 async fn a_request_body_need_not_even_be_one() {
     // Not a `Body`, not `Send` even: there is nothing that could be done with it before the decision.
     struct Untouchable(#[allow(dead_code)] std::rc::Rc<()>);
-    let layer = RateLimitLayer::new(Policy::new("p", one()));
+    let layer = RateLimitLayer::builder(Policy::new("p", one())).verdict().build();
     let service = layer
         .layer(service_fn(|_: Request<Untouchable>| async { Ok::<_, Infallible>(Response::new(Body::from("hello"))) }));
     assert_eq!(service.clone().oneshot(Request::new(Untouchable(Default::default()))).await.unwrap().status(), 200);
@@ -151,7 +151,7 @@ async fn a_request_body_need_not_even_be_one() {
 
 #[tokio::test]
 async fn all_services_of_a_layer_share_its_budget() {
-    let layer = RateLimitLayer::new(Policy::new("p", TokenBucket::new(Quota::per_hour(3))));
+    let layer = RateLimitLayer::builder(Policy::new("p", TokenBucket::new(Quota::per_hour(3)))).verdict().build();
     let mut admitted = 0;
     for _ in 0..1_000 {
         let service = layer.clone().layer(hello()).clone();
@@ -174,7 +174,7 @@ fn static_promises() {
     struct App {
         _limits: RateLimitLayer,
     }
-    let _app = App { _limits: RateLimitLayer::new(Policy::new("p", one())) };
+    let _app = App { _limits: RateLimitLayer::builder(Policy::new("p", one())).verdict().build() };
 }
 
 // Answers.
@@ -184,7 +184,9 @@ async fn a_refusal_says_how_long_and_a_client_that_waits_so_long_is_admitted() {
     let clock = ManualClock::new();
     let store = MemoryStore::with_capacity(16).with_clock(clock.clone());
     let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(7).burst(1)), store);
-    let layer = RateLimitLayer::new(Policy::new("per-key", limiter).key(HeaderKey::from_static("x-api-key")));
+    let layer = RateLimitLayer::builder(Policy::new("per-key", limiter).key(HeaderKey::from_static("x-api-key")))
+        .verdict()
+        .build();
     let ask = || send(&layer, request(&[("x-api-key", "a")]));
     assert_eq!(ask().await.status, 200);
 
@@ -212,7 +214,7 @@ async fn a_refusal_says_how_long_and_a_client_that_waits_so_long_is_admitted() {
 #[tokio::test]
 async fn the_status_says_whose_doing_it_is() {
     let each = |policy: Policy| async move {
-        let layer = RateLimitLayer::new(policy);
+        let layer = RateLimitLayer::builder(policy).verdict().build();
         let _first = send(&layer, request(&[("x-api-key", "a")])).await;
         send(&layer, request(&[("x-api-key", "a")])).await.status.as_u16()
     };
@@ -224,8 +226,8 @@ async fn the_status_says_whose_doing_it_is() {
 
 #[tokio::test]
 async fn responses_carry_the_verdict_and_layers_add_theirs() {
-    let inner = RateLimitLayer::new(Policy::new("inner", TokenBucket::new(Quota::per_hour(5)))).with_verdict();
-    let outer = RateLimitLayer::new(Policy::new("outer", SlidingWindow::new(Quota::per_hour(9)))).with_verdict();
+    let inner = RateLimitLayer::builder(Policy::new("inner", TokenBucket::new(Quota::per_hour(5)))).verdict().build();
+    let outer = RateLimitLayer::builder(Policy::new("outer", SlidingWindow::new(Quota::per_hour(9)))).verdict().build();
     let service = ServiceBuilder::new().layer(outer).layer(inner).service(hello());
     let response = service.oneshot(request(&[])).await.unwrap();
     let verdict = response.extensions().get::<Verdict>().unwrap();
@@ -237,8 +239,8 @@ async fn responses_carry_the_verdict_and_layers_add_theirs() {
 #[tokio::test]
 async fn the_verdict_is_told_only_if_that_was_asked_for() {
     for (layer, told) in [
-        (RateLimitLayer::new(Policy::new("p", one())), false),
-        (RateLimitLayer::new(Policy::new("p", one())).with_verdict(), true),
+        (RateLimitLayer::builder(Policy::new("p", one())).verdict().build(), false),
+        (RateLimitLayer::builder(Policy::new("p", one())).verdict().build(), true),
     ] {
         for _ in ["admitted", "refused"] {
             let response = layer.layer(hello()).oneshot(request(&[])).await.unwrap();
@@ -251,11 +253,12 @@ async fn the_verdict_is_told_only_if_that_was_asked_for() {
 
 #[tokio::test]
 async fn keys_have_budgets_of_their_own() {
-    let by_header = RateLimitLayer::new(Policy::new("p", one()).key(HeaderKey::from_static("x-api-key")));
+    let by_header =
+        RateLimitLayer::builder(Policy::new("p", one()).key(HeaderKey::from_static("x-api-key"))).verdict().build();
     let ask = |key: &'static str| request(&[("x-api-key", key)]);
     assert_eq!(statuses(&by_header, [ask("a"), ask("a"), ask("b"), ask("A")]).await, [200, 429, 200, 200]);
 
-    let by_peer = RateLimitLayer::new(Policy::new("p", one()).key(PeerIp::new()));
+    let by_peer = RateLimitLayer::builder(Policy::new("p", one()).key(PeerIp::new())).verdict().build();
     let from = |address: &str| {
         let mut request = request(&[]);
         request.extensions_mut().insert(address.parse::<SocketAddr>().unwrap());
@@ -277,7 +280,9 @@ async fn keys_have_budgets_of_their_own() {
         id: u64,
     }
     let by_account =
-        RateLimitLayer::new(Policy::new("p", one()).key(ExtensionKey::new(|account: &Account| account.id)));
+        RateLimitLayer::builder(Policy::new("p", one()).key(ExtensionKey::new(|account: &Account| account.id)))
+            .verdict()
+            .build();
     let of = |id| {
         let mut request = request(&[]);
         request.extensions_mut().insert(Account { id });
@@ -285,7 +290,7 @@ async fn keys_have_budgets_of_their_own() {
     };
     assert_eq!(statuses(&by_account, [of(1), of(1), of(2), request(&[])]).await, [200, 429, 200, 400]);
 
-    let by_user = RateLimitLayer::new(Policy::new("p", one()).key(User::key()));
+    let by_user = RateLimitLayer::builder(Policy::new("p", one()).key(User::key())).verdict().build();
     let user = |name: &str| {
         let mut request = request(&[]);
         request.extensions_mut().insert(User::new(name));
@@ -293,13 +298,18 @@ async fn keys_have_budgets_of_their_own() {
     };
     assert_eq!(statuses(&by_user, [user("a"), user("a"), user("b")]).await, [200, 429, 200]);
 
-    let by_both =
-        RateLimitLayer::new(Policy::new("p", one()).key((HeaderKey::from_static("a"), HeaderKey::from_static("b"))));
+    let by_both = RateLimitLayer::builder(
+        Policy::new("p", one()).key((HeaderKey::from_static("a"), HeaderKey::from_static("b"))),
+    )
+    .verdict()
+    .build();
     let pair = |a: &str, b: &str| request(&[("a", a), ("b", b)]);
     assert_eq!(statuses(&by_both, [pair("x", "yz"), pair("xy", "z"), pair("x", "yz")]).await, [200, 200, 429]);
 
     let by_function =
-        RateLimitLayer::new(Policy::new("p", one()).key(key_fn(|head| head.uri().query().map(PartitionKey::from))));
+        RateLimitLayer::builder(Policy::new("p", one()).key(key_fn(|head| head.uri().query().map(PartitionKey::from))))
+            .verdict()
+            .build();
     let query = |query: &str| Request::builder().uri(format!("/?{query}")).body(()).unwrap();
     assert_eq!(statuses(&by_function, [query("q"), query("q"), query("r"), request(&[])]).await, [200, 429, 200, 400]);
 }
@@ -309,16 +319,16 @@ async fn a_missing_key_means_what_the_policy_says() {
     let policy = || Policy::new("p", one()).key(HeaderKey::from_static("x-api-key"));
     let bare = || request(&[]);
 
-    let reject = RateLimitLayer::new(policy());
+    let reject = RateLimitLayer::builder(policy()).verdict().build();
     let refused = send(&reject, bare()).await;
     assert_eq!(refused.status, 400);
     assert!(refused.body.contains("header x-api-key is missing"), "{}", refused.body);
     assert!(!refused.headers.contains_key("retry-after"));
 
-    let skip = RateLimitLayer::new(policy().on_missing_key(MissingKey::Skip));
+    let skip = RateLimitLayer::builder(policy().on_missing_key(MissingKey::Skip)).verdict().build();
     assert_eq!(statuses(&skip, [bare(), bare(), bare()]).await, [200, 200, 200]);
 
-    let share = RateLimitLayer::new(policy().on_missing_key(MissingKey::Share));
+    let share = RateLimitLayer::builder(policy().on_missing_key(MissingKey::Share)).verdict().build();
     let empty = request(&[("x-api-key", "")]);
     assert_eq!(statuses(&share, [bare(), empty, request(&[("x-api-key", "a")])]).await, [200, 503, 200]);
 }
@@ -326,9 +336,11 @@ async fn a_missing_key_means_what_the_policy_says() {
 #[tokio::test]
 async fn a_key_that_is_sent_twice_is_refused_whatever_the_policy_says() {
     for choice in [MissingKey::Reject, MissingKey::Skip, MissingKey::Share] {
-        let layer = RateLimitLayer::new(
+        let layer = RateLimitLayer::builder(
             Policy::new("p", one()).key(HeaderKey::from_static("x-api-key")).on_missing_key(choice),
-        );
+        )
+        .verdict()
+        .build();
         let twice = send(&layer, request(&[("x-api-key", "a"), ("x-api-key", "b")])).await;
         assert_eq!(twice.status, 400);
         assert!(twice.body.contains("more than once"), "{}", twice.body);
@@ -338,7 +350,9 @@ async fn a_key_that_is_sent_twice_is_refused_whatever_the_policy_says() {
 #[tokio::test]
 async fn a_server_that_does_not_say_who_is_connected_is_told_so() {
     for choice in [MissingKey::Reject, MissingKey::Skip, MissingKey::Share] {
-        let layer = RateLimitLayer::new(Policy::new("p", one()).key(PeerIp::new()).on_missing_key(choice));
+        let layer = RateLimitLayer::builder(Policy::new("p", one()).key(PeerIp::new()).on_missing_key(choice))
+            .verdict()
+            .build();
         let refused = send(&layer, request(&[])).await;
         assert_eq!(refused.status, 500);
         assert!(refused.body.contains("into_make_service_with_connect_info"), "{}", refused.body);
@@ -353,11 +367,13 @@ fn by_key(name: &'static str, limiter: impl tower_sluice::IntoLimiter) -> Policy
 
 #[tokio::test]
 async fn several_policies_charge_all_or_none() {
-    let layer = RateLimitLayer::new([
+    let layer = RateLimitLayer::builder([
         Policy::new("everybody", LeakyBucket::new(Quota::per_hour(5))),
         by_key("each", one()),
         by_key("each-day", FixedWindow::new(Quota::per_day(2))),
-    ]);
+    ])
+    .verdict()
+    .build();
     let ask = |key: &'static str| request(&[("x-api-key", key)]);
     // Nine requests are refused to `a`, and none of them touches what everybody shares.
     assert_eq!(
@@ -383,13 +399,16 @@ struct Fickle {
 }
 
 impl Limiter for Fickle {
-    fn check(&self, _: &PartitionKey, _: u32) -> Check {
-        Decision::deny(1, 0, Some(Duration::from_secs(1))).into()
+    fn decide(&self, ask: &Ask<'_>) -> Check {
+        match ask.mode() {
+            Mode::Peek => Decision::allow(1, 0).into(),
+            _ => Decision::deny(1, 0, Some(Duration::from_secs(1))).into(),
+        }
     }
-    fn peek(&self, _: &PartitionKey, _: u32) -> Option<Decision> {
-        Some(Decision::allow(1, 0))
+    fn describe(&self) -> Description {
+        Description::new().answering(Mode::Peek)
     }
-    fn give_back(&self, _: &PartitionKey, _: u32, _: Receipt) {
+    fn refund(&self, _: &PartitionKey, _: Receipt, _: u32) {
         self.given_back.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -409,17 +428,20 @@ async fn a_race_that_is_lost_gives_everything_back() {
     ));
     let queue = Arc::new(LeakyQueue::new(Quota::per_hour(3).burst(3)));
     let fickle = Arc::new(Fickle { given_back: AtomicU32::new(0) });
-    let layer = RateLimitLayer::new([
+    let layer = RateLimitLayer::builder([
         Policy::new("bucket", Arc::clone(&bucket)).cost(2),
         Policy::new("fixed", Arc::clone(&fixed)).cost(2),
         Policy::new("sliding", Arc::clone(&sliding)).cost(2),
         Policy::new("queue", Arc::clone(&queue)).cost(2),
         Policy::new("fickle", Arc::clone(&fickle)),
-    ]);
+    ])
+    .verdict()
+    .build();
     for _ in 0..5 {
         assert_eq!(send(&layer, request(&[])).await.status, 503);
     }
-    let left = |limiter: &dyn Limiter| limiter.peek(&PartitionKey::SHARED, 0).unwrap().remaining();
+    let left =
+        |limiter: &dyn Limiter| limiter.decide(&Ask::peek(&PartitionKey::SHARED, 0)).at_once().unwrap().remaining();
     assert_eq!([left(&*bucket), left(&*fixed), left(&*sliding)], [3, 3, 3]);
     assert_eq!(fickle.given_back.load(Ordering::Relaxed), 0, "what was not charged must not be given back");
     assert_eq!(queue.waiting(), 0);
@@ -431,7 +453,9 @@ async fn a_request_that_leaves_while_it_waits_has_been_charged_and_frees_its_pla
     let bucket = Arc::new(RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(10))));
     // Declared first, yet asked last: nobody waits only to be refused.
     let layer =
-        RateLimitLayer::new([Policy::new("queue", Arc::clone(&queue)), Policy::new("bucket", Arc::clone(&bucket))]);
+        RateLimitLayer::builder([Policy::new("queue", Arc::clone(&queue)), Policy::new("bucket", Arc::clone(&bucket))])
+            .verdict()
+            .build();
     let mut service = layer.layer(hello());
     assert_eq!(service.ready().await.unwrap().call(request(&[])).await.unwrap().status(), 200);
     let mut waiting = Box::pin(service.ready().await.unwrap().call(request(&[])));
@@ -439,17 +463,19 @@ async fn a_request_that_leaves_while_it_waits_has_been_charged_and_frees_its_pla
     assert_eq!(queue.waiting(), 1);
     drop(waiting);
     assert_eq!(queue.waiting(), 0);
-    assert_eq!(bucket.peek(&PartitionKey::SHARED, 0).unwrap().remaining(), 8);
+    assert_eq!(bucket.decide(&Ask::peek(&PartitionKey::SHARED, 0)).at_once().unwrap().remaining(), 8);
 }
 
 #[tokio::test]
 async fn a_shadow_counts_and_reports_and_never_rejects() {
-    let layer = RateLimitLayer::new([
+    let layer = RateLimitLayer::builder([
         by_key("shadow", one()).shadow(),
         by_key("shadow-queue", LeakyQueue::new(Quota::per_hour(1)).capacity(1)).shadow(),
         Policy::new("shadow-without-peer", one()).key(PeerIp::new()).shadow(),
         by_key("enforced", TokenBucket::new(Quota::per_hour(4))),
-    ]);
+    ])
+    .verdict()
+    .build();
     let ask = || request(&[("x-api-key", "a")]);
     assert_eq!(statuses(&layer, std::iter::repeat_with(ask).take(6)).await, [200, 200, 200, 200, 429, 429]);
     // What was refused by others is not held against a shadow.
@@ -460,9 +486,11 @@ async fn a_shadow_counts_and_reports_and_never_rejects() {
 
 #[tokio::test]
 async fn a_shadow_queue_delays_nobody_and_fills_up_all_the_same() {
-    let layer = RateLimitLayer::new(
+    let layer = RateLimitLayer::builder(
         Policy::new("queue", LeakyQueue::new(Quota::per_hour(1)).capacity(2).max_wait(Duration::MAX)).shadow(),
-    );
+    )
+    .verdict()
+    .build();
     let mut delays = Vec::new();
     for _ in 0..4 {
         let answer = send(&layer, request(&[])).await;
@@ -476,17 +504,20 @@ async fn a_shadow_queue_delays_nobody_and_fills_up_all_the_same() {
 
 #[tokio::test]
 async fn conditions_and_costs_are_per_request() {
-    let layer = RateLimitLayer::new(
+    let layer = RateLimitLayer::builder(
         Policy::new("writes", TokenBucket::new(Quota::per_hour(10)))
             .when(|head| head.method() == http::Method::POST)
             .cost_fn(|head| if head.uri().path() == "/import" { 6 } else { 1 }),
-    );
+    )
+    .verdict()
+    .build();
     let get = || request(&[]);
     let post = |path: &str| Request::builder().method("POST").uri(path).body(()).unwrap();
     let told = statuses(&layer, [get(), post("/import"), post("/import"), post("/"), get(), post("/")]).await;
     assert_eq!(told, [200, 200, 503, 200, 200, 200]);
     assert_eq!(send(&layer, post("/")).await.verdict.unwrap().policies()[0].decision().remaining(), 1);
-    let fixed = RateLimitLayer::new(Policy::new("p", TokenBucket::new(Quota::per_hour(10))).cost(4));
+    let fixed =
+        RateLimitLayer::builder(Policy::new("p", TokenBucket::new(Quota::per_hour(10))).cost(4)).verdict().build();
     assert_eq!(statuses(&fixed, [get(), get(), get()]).await, [200, 200, 503]);
 }
 
@@ -495,7 +526,7 @@ async fn conditions_and_costs_are_per_request() {
 struct Broken;
 
 impl Limiter for Broken {
-    fn check(&self, _: &PartitionKey, _: u32) -> Check {
+    fn decide(&self, _: &Ask<'_>) -> Check {
         Check::Pending(Box::pin(async { Err(LimiterError::new("the store is out of reach").with_source("refused")) }))
     }
 }
@@ -503,7 +534,9 @@ impl Limiter for Broken {
 #[tokio::test]
 async fn a_limiter_that_fails_is_never_a_429() {
     let bucket = Arc::new(RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(3))));
-    let deny = RateLimitLayer::new([by_key("bucket", Arc::clone(&bucket)), by_key("broken", Arc::new(Broken))]);
+    let deny = RateLimitLayer::builder([by_key("bucket", Arc::clone(&bucket)), by_key("broken", Arc::new(Broken))])
+        .verdict()
+        .build();
     let ask = || request(&[("x-api-key", "a")]);
     for _ in 0..5 {
         let refused = send(&deny, ask()).await;
@@ -511,9 +544,10 @@ async fn a_limiter_that_fails_is_never_a_429() {
         assert!(!refused.headers.contains_key("x-rate-limited-for"));
     }
     // What was charged before the failure was given back.
-    assert_eq!(bucket.peek(&PartitionKey::from("a"), 0).unwrap().remaining(), 3);
+    assert_eq!(bucket.decide(&Ask::peek(&PartitionKey::from("a"), 0)).at_once().unwrap().remaining(), 3);
 
-    let allow = RateLimitLayer::new(by_key("broken", Arc::new(Broken)).on_failure(FailureMode::Allow));
+    let allow =
+        RateLimitLayer::builder(by_key("broken", Arc::new(Broken)).on_failure(FailureMode::Allow)).verdict().build();
     assert_eq!(statuses(&allow, [ask(), ask()]).await, [200, 200]);
 }
 
@@ -551,7 +585,7 @@ fn senseless_policies_are_refused_when_the_layer_is_made() {
 #[test]
 #[should_panic(expected = "two policies are named `a`")]
 fn the_infallible_constructor_panics_with_the_same_words() {
-    let _layer = RateLimitLayer::new([Policy::new("a", one()), Policy::new("a", one())]);
+    let _layer = RateLimitLayer::builder([Policy::new("a", one()), Policy::new("a", one())]).verdict().build();
 }
 
 #[test]
@@ -563,7 +597,7 @@ fn a_window_refuses_a_burst() {
 #[test]
 fn an_empty_body_may_stand_for_any() {
     // `Empty` is what many inner services answer with; the response body is generic over it.
-    let layer = RateLimitLayer::new(Policy::new("p", one()));
+    let layer = RateLimitLayer::builder(Policy::new("p", one())).verdict().build();
     let service =
         layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) }));
     let response = service.oneshot(request(&[])).now_or_never().unwrap().unwrap();

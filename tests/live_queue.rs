@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use tower_sluice::testing::Random;
-use tower_sluice::{Decision, LeakyQueue, Limiter, PartitionKey, Quota};
+use tower_sluice::{Ask, Decision, LeakyQueue, Limiter, PartitionKey, Quota};
 
 /// Times are in milliseconds.
 #[derive(Clone, Copy, Debug)]
@@ -158,7 +158,8 @@ async fn waiters_do_as_the_model_through_all_changes() {
                 let (key, cost) = (usize::try_from(random.below(KEYS as u64)).unwrap(), 1 + random.below(2));
                 lines[key].arrive(rules, now, id, cost, &mut expected);
                 let asked = if random.below(4) == 0 { &older } else { &queue };
-                let pending = asked.check(&PartitionKey::from(key as u64), u32::try_from(cost).unwrap()).decided();
+                let pending =
+                    asked.decide(&Ask::charge(&PartitionKey::from(key as u64), u32::try_from(cost).unwrap())).decided();
                 let seen = Arc::clone(&seen);
                 tokio::spawn(async move {
                     let event = outcome(&pending.await.unwrap());
@@ -196,25 +197,25 @@ fn outcome(decision: &Decision) -> Outcome {
 async fn what_was_charged_before_is_given_back_after() {
     let key = PartitionKey::from("key");
     let slow = LeakyQueue::new(Quota::per_second(1).burst(4)).capacity(0);
-    let spent = slow.check(&key, 3).decided().await.unwrap();
+    let spent = slow.decide(&Ask::charge(&key, 3)).decided().await.unwrap();
     sleep(Duration::from_millis(500)).await;
     let fast = LeakyQueue::new(Quota::per_second(10).burst(2)).capacity(0);
     assert!(fast.take_over(&slow));
     // Two and a half are owed, and one may leave when one is.
-    let refused = fast.check(&key, 1).decided().await.unwrap();
+    let refused = fast.decide(&Ask::charge(&key, 1)).decided().await.unwrap();
     assert_eq!(refused.retry_after(), Some(Duration::from_millis(150)));
-    fast.give_back(&key, 3, spent.receipt());
-    assert_eq!(fast.peek(&key, 0).unwrap().reset_after(), Duration::ZERO);
+    fast.refund(&key, spent.receipt(), 3);
+    assert_eq!(fast.decide(&Ask::peek(&key, 0)).at_once().unwrap().reset_after(), Duration::ZERO);
     // Of another, after two changes more, nothing.
-    let spent = fast.check(&key, 1).decided().await.unwrap();
+    let spent = fast.decide(&Ask::charge(&key, 1)).decided().await.unwrap();
     let other = LeakyQueue::new(Quota::per_second(1));
     assert!(other.take_over(&fast));
     let last = LeakyQueue::new(Quota::per_second(2));
     assert!(last.take_over(&other));
-    last.give_back(&key, 1, spent.receipt());
-    assert_eq!(last.peek(&key, 0).unwrap().reset_after(), Duration::from_millis(500));
+    last.refund(&key, spent.receipt(), 1);
+    assert_eq!(last.decide(&Ask::peek(&key, 0)).at_once().unwrap().reset_after(), Duration::from_millis(500));
     let used = LeakyQueue::new(Quota::per_second(1));
-    assert!(used.check(&key, 1).decided().await.unwrap().is_allowed());
+    assert!(used.decide(&Ask::charge(&key, 1)).decided().await.unwrap().is_allowed());
     assert!(!used.take_over(&last), "it has lines of its own");
     assert!(fast.take_over(&last), "it has the same, from before");
 }
@@ -225,8 +226,8 @@ async fn a_raised_rate_helps_those_who_wait_at_once() {
     let key = PartitionKey::from("key");
     let slow = LeakyQueue::new(Quota::per_hour(1)).capacity(5).max_wait(Duration::from_secs(86_400));
     let start = Instant::now();
-    assert!(slow.check(&key, 1).decided().await.unwrap().is_allowed());
-    let waits: Vec<_> = (0..3).map(|_| tokio::spawn(slow.check(&key, 1).decided())).collect();
+    assert!(slow.decide(&Ask::charge(&key, 1)).decided().await.unwrap().is_allowed());
+    let waits: Vec<_> = (0..3).map(|_| tokio::spawn(slow.decide(&Ask::charge(&key, 1)).decided())).collect();
     sleep(Duration::from_secs(1)).await;
     let fast = LeakyQueue::new(Quota::per_second(1)).capacity(5);
     assert!(fast.take_over(&slow));
@@ -245,8 +246,8 @@ async fn if_the_newest_is_served_first_the_oldest_make_room() {
     use tower_sluice::QueueOrder::NewestFirst;
     let key = PartitionKey::from("key");
     let old = LeakyQueue::new(Quota::per_second(1)).capacity(5);
-    assert!(old.check(&key, 1).decided().await.unwrap().is_allowed());
-    let waits: Vec<_> = (0..4).map(|_| tokio::spawn(old.check(&key, 1).decided())).collect();
+    assert!(old.decide(&Ask::charge(&key, 1)).decided().await.unwrap().is_allowed());
+    let waits: Vec<_> = (0..4).map(|_| tokio::spawn(old.decide(&Ask::charge(&key, 1)).decided())).collect();
     let new = LeakyQueue::new(Quota::per_second(2)).capacity(2).order(NewestFirst);
     assert!(new.take_over(&old));
     let mut answers = Vec::new();
@@ -256,5 +257,5 @@ async fn if_the_newest_is_served_first_the_oldest_make_room() {
     let delays: Vec<_> =
         answers.iter().map(|decision| decision.is_allowed().then(|| decision.delay().as_millis())).collect();
     assert_eq!(delays, [None, None, Some(1_000), Some(500)]);
-    assert!(new.check(&key, 0).decided().await.unwrap().is_allowed());
+    assert!(new.decide(&Ask::charge(&key, 0)).decided().await.unwrap().is_allowed());
 }

@@ -4,10 +4,10 @@
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::store::{MemoryStore, Store};
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Check, Limiter, Quota, RateLimiter};
+use tower_sluice::{Ask, Check, Limiter, Quota, RateLimiter};
 
 fn admits(limiter: &impl Limiter, key: u64) -> bool {
-    match limiter.check(&key.into(), 1) {
+    match limiter.decide(&Ask::charge(&key.into(), 1)) {
         Check::Ready(Ok(decision)) => decision.is_allowed(),
         other => panic!("memory decides at once, but answered {other:?}"),
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
-use tower_sluice::{Check, Decision, Limiter, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Ask, Check, Decision, Limiter, PartitionKey, Quota, RateLimiter};
 
 type Bucket = RateLimiter<TokenBucket, MemoryStore<tower_sluice::algorithm::GcraState, ManualClock>>;
 
@@ -21,7 +21,7 @@ fn bucket(keys: usize, clock: &ManualClock) -> Bucket {
 }
 
 fn ask(bucket: &Bucket, key: u64, cost: u32) -> Decision {
-    match bucket.check(&PartitionKey::from(key), cost) {
+    match bucket.decide(&Ask::charge(&PartitionKey::from(key), cost)) {
         Check::Ready(Ok(decision)) => decision,
         other => panic!("memory decides at once, but answered {other:?}"),
     }
@@ -113,7 +113,7 @@ fn waits_are_true_by_a_clock_that_was_set_back() {
             let rejected = ask(&bucket, key, 1);
             let wait = rejected.retry_after().expect("a wait that helps");
             assert!(rejected.reset_after() >= wait);
-            let peeked = bucket.peek(&PartitionKey::from(key), 1).unwrap();
+            let peeked = bucket.decide(&Ask::peek(&PartitionKey::from(key), 1)).at_once().unwrap();
             assert_eq!((peeked.is_allowed(), peeked.retry_after()), (false, Some(wait)));
             let start = clock.now();
             clock.advance(wait - Duration::from_nanos(1));

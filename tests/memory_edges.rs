@@ -6,19 +6,19 @@ use std::time::Duration;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::store::{MemoryStore, Store, WhenFull};
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Check, Decision, Limiter, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Ask, Check, Decision, Limiter, PartitionKey, Quota, RateLimiter};
 
 type Limited<A> = RateLimiter<A, MemoryStore<<A as Algorithm>::State, ManualClock>>;
 
 fn ask(limiter: &impl Limiter, key: u64) -> Decision {
-    match limiter.check(&PartitionKey::from(key), 1) {
+    match limiter.decide(&Ask::charge(&PartitionKey::from(key), 1)) {
         Check::Ready(Ok(decision)) => decision,
         other => panic!("memory decides at once, but answered {other:?}"),
     }
 }
 
 fn peek(limiter: &impl Limiter, key: u64) -> Decision {
-    limiter.peek(&PartitionKey::from(key), 1).unwrap()
+    limiter.decide(&Ask::peek(&PartitionKey::from(key), 1)).at_once().unwrap()
 }
 
 /// At noon, so that no window ends meanwhile.
@@ -66,7 +66,7 @@ fn is_seen<A: Algorithm>(algorithm: A) {
     assert!(limiter.reset(&PartitionKey::from(newcomer)).is_some());
     assert_eq!(peek(&limiter, newcomer).remaining(), 9);
     let charged = ask(&limiter, newcomer);
-    limiter.give_back(&PartitionKey::from(newcomer), 1, charged.receipt());
+    limiter.refund(&PartitionKey::from(newcomer), charged.receipt(), 1);
     assert_eq!(ask(&limiter, newcomer).remaining(), 9, "the refund is lost");
 }
 
@@ -115,10 +115,10 @@ fn pays_once<A: Algorithm>(algorithm: A) {
     assert!(limiter.reset(&key).is_some());
     let late: Vec<_> = (0..10).map(|_| ask(&limiter, 7).receipt()).collect();
     assert!(!ask(&limiter, 7).is_allowed());
-    early.into_iter().rev().for_each(|receipt| limiter.give_back(&key, 1, receipt));
+    early.into_iter().rev().for_each(|receipt| limiter.refund(&key, receipt, 1));
     assert_eq!(peek(&limiter, 7).remaining(), 0, "what was reset is given back as well");
     // What was charged after it is.
-    limiter.give_back(&key, 1, *late.last().unwrap());
+    limiter.refund(&key, *late.last().unwrap(), 1);
     assert_eq!(ask(&limiter, 7).remaining(), 0);
     assert!(!ask(&limiter, 7).is_allowed());
 }

@@ -20,8 +20,8 @@ use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
-    Check, Decision, FailureMode, LeakyQueue, Limiter, LimiterError, MissingKey, PartitionKey, Policy, QueueOrder,
-    Quota, RateLimitLayer, RateLimiter,
+    Ask, Check, Decision, Description, FailureMode, LeakyQueue, Limiter, LimiterError, MissingKey, Mode, PartitionKey,
+    Policy, QueueOrder, Quota, RateLimitLayer, RateLimiter,
 };
 
 use crate::support::metrics::Metrics;
@@ -61,13 +61,16 @@ struct Broken {
 }
 
 impl Limiter for Broken {
-    fn check(&self, _: &PartitionKey, _: u32) -> Check {
+    fn decide(&self, ask: &Ask<'_>) -> Check {
+        if ask.mode() == Mode::Fallback {
+            return Decision::allow(9, 8).into();
+        }
         let error = || Err(LimiterError::new("out of reach"));
         if self.at_once { Check::Ready(error()) } else { Check::Pending(Box::pin(async move { error() })) }
     }
 
-    fn guard(&self, _: &PartitionKey, _: u32, _: Option<Duration>) -> Option<Check> {
-        self.has_guard.then(|| Decision::allow(9, 8).into())
+    fn describe(&self) -> Description {
+        if self.has_guard { Description::new().answering(Mode::Fallback) } else { Description::new() }
     }
 }
 
@@ -115,9 +118,9 @@ async fn preflights() {
         let builder = Request::builder().method(Method::OPTIONS).header("origin", "https://a.example");
         builder.header("access-control-request-method", "PUT").body(()).unwrap()
     };
-    let layer = |name| RateLimitLayer::new([Policy::new(name, bucket(1)), Policy::new("other", bucket(1))]);
-    assert_eq!(begin(&layer("seen"), preflight()).await, 200);
-    let exempting = layer("unseen").exempting_preflights(Quota::per_day(1));
+    let layer = |name| RateLimitLayer::builder([Policy::new(name, bucket(1)), Policy::new("other", bucket(1))]);
+    assert_eq!(begin(&layer("seen").build(), preflight()).await, 200);
+    let exempting = layer("unseen").exempt_preflights(Quota::per_day(1)).build();
     assert_eq!(begin(&exempting, preflight()).await, 200);
     metrics.assert_results(&[("unseen skipped", 1), ("seen allowed", 1), ("other skipped", 1), ("other allowed", 1)]);
 }
@@ -142,12 +145,12 @@ async fn several_policies() {
 struct Fickle;
 
 impl Limiter for Fickle {
-    fn check(&self, _: &PartitionKey, _: u32) -> Check {
-        Decision::deny(1, 0, None).into()
+    fn decide(&self, ask: &Ask<'_>) -> Check {
+        if ask.mode() == Mode::Peek { Decision::allow(1, 0) } else { Decision::deny(1, 0, None) }.into()
     }
 
-    fn peek(&self, _: &PartitionKey, _: u32) -> Option<Decision> {
-        Some(Decision::allow(1, 0))
+    fn describe(&self) -> Description {
+        Description::new().answering(Mode::Peek)
     }
 }
 
@@ -399,7 +402,7 @@ async fn large_tables_are_estimated() {
             Arc::new(RateLimiter::new(FixedWindow::new(Quota::per_hour(1)), MemoryStore::with_capacity(store)))
         };
         for number in 0..20_000_u64 {
-            let _ = limiter.check(&PartitionKey::from(number), 1);
+            let _ = limiter.decide(&Ask::charge(&PartitionKey::from(number), 1));
         }
         let live = limiter.stats().table.unwrap().live;
         // Six standard deviations: 4,096 slots with a chance of a fifth each.
@@ -410,7 +413,7 @@ async fn large_tables_are_estimated() {
 #[tokio::test]
 async fn a_route_is_a_label_and_a_key_is_none() {
     let metrics = Metrics::record();
-    let layer = |route: &str| RateLimitLayer::new(policy("p", bucket(1))).with_route(route);
+    let layer = |route: &str| RateLimitLayer::builder(policy("p", bucket(1))).route(route).build();
     let (one, other) = (layer("/one"), layer("/other"));
     let secrets = ["secret-api-key", "192.0.2.77"];
     for key in secrets {
@@ -426,15 +429,8 @@ async fn a_route_is_a_label_and_a_key_is_none() {
     assert_eq!(metrics.of(r#"requests_total{route="/other",policy="p",result="denied"}"#), "2");
     assert!(secrets.iter().all(|secret| !all.contains(secret)), "{all}");
     // A clone has the same.
-    send(&one.clone().with_route("/one"), "c").await;
+    send(&one.clone(), "c").await;
     assert_eq!(metrics.of(r#"requests_total{route="/one",policy="p",result="allowed"}"#), "3");
-}
-
-#[test]
-#[should_panic(expected = "a layer and its clones have one route")]
-fn a_layer_has_one_route() {
-    let layer = RateLimitLayer::new(policy("p", bucket(1))).with_route("/one");
-    let _other = layer.clone().with_route("/other");
 }
 
 #[tokio::test]

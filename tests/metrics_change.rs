@@ -18,8 +18,7 @@ use tower_sluice::key::HeaderKey;
 use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::store::{MemoryStore, Stats, TableStats};
 use tower_sluice::{
-    Check, Decision, IntoLimiter, LeakyQueue, Limiter, PartitionKey, Penalty, Policy, Quota, RateLimitLayer,
-    RateLimiter,
+    Ask, Check, Decision, IntoLimiter, LeakyQueue, Limiter, Penalty, Policy, Quota, RateLimitLayer, RateLimiter,
 };
 
 use crate::support::metrics::Metrics;
@@ -190,7 +189,7 @@ async fn evictions_of_a_table_that_is_taken_over_are_counted_once() {
 struct Own(std::sync::atomic::AtomicU64);
 
 impl Limiter for Own {
-    fn check(&self, _: &PartitionKey, _: u32) -> Check {
+    fn decide(&self, _: &Ask<'_>) -> Check {
         Decision::allow(1, 0).into()
     }
 

@@ -12,7 +12,9 @@ use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow
 use tower_sluice::key::User;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Decision, LeakyQueue, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
+use tower_sluice::{
+    Ask, Decision, LeakyQueue, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Verdict,
+};
 
 /// What a handler reports of a request.
 #[derive(Clone)]
@@ -53,7 +55,7 @@ async fn send(layer: &RateLimitLayer, user: &str, status: u16, rows: u32) -> Ans
     });
     let mut request = Request::new(());
     request.extensions_mut().insert(User::new(user));
-    let response = layer.clone().with_verdict().layer(handler).oneshot(request).await.unwrap();
+    let response = layer.clone().layer(handler).oneshot(request).await.unwrap();
     let (parts, body) = response.into_parts();
     let body = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
     let verdict = parts.extensions.get::<Verdict>().cloned().unwrap();
@@ -76,7 +78,7 @@ async fn only_what_meets_the_condition_is_charged_and_the_fields_say_so() {
         timed(FixedWindow::new(Quota::per_hour(3)), &clock()),
         timed(SlidingWindow::new(Quota::per_hour(3)), &clock()),
     ] {
-        let layer = RateLimitLayer::new(failed(Policy::new("logins", limiter)).key(User::key()));
+        let layer = RateLimitLayer::builder(failed(Policy::new("logins", limiter)).key(User::key())).verdict().build();
         for _ in 0..10 {
             let answer = send(&layer, "a", 200, 0).await;
             assert_eq!((answer.status, answer.left()), (200, 3));
@@ -94,7 +96,8 @@ async fn only_what_meets_the_condition_is_charged_and_the_fields_say_so() {
 
 #[tokio::test]
 async fn what_has_no_response_stays_charged() {
-    let layer = RateLimitLayer::new(failed(Policy::new("logins", TokenBucket::new(Quota::per_hour(2)))));
+    let layer =
+        RateLimitLayer::builder(failed(Policy::new("logins", TokenBucket::new(Quota::per_hour(2))))).verdict().build();
     let gone = layer.layer(service_fn(|_: Request<()>| pending::<Result<Response<()>, String>>()));
     assert!(gone.oneshot(Request::new(())).now_or_never().is_none());
     let failing = layer.layer(service_fn(|_: Request<()>| ready(Err::<Response<()>, _>("broken".to_owned()))));
@@ -104,7 +107,8 @@ async fn what_has_no_response_stays_charged() {
 
 #[tokio::test]
 async fn no_more_are_under_way_than_the_limit_allows() {
-    let layer = RateLimitLayer::new(failed(Policy::new("logins", TokenBucket::new(Quota::per_hour(2)))));
+    let layer =
+        RateLimitLayer::builder(failed(Policy::new("logins", TokenBucket::new(Quota::per_hour(2))))).verdict().build();
     let mut slow = layer.layer(service_fn(|_: Request<()>| pending::<Result<Response<()>, String>>()));
     let under_way = [slow.call(Request::new(())), slow.call(Request::new(()))];
     assert_eq!(slow.call(Request::new(())).await.unwrap().status(), 503);
@@ -114,7 +118,8 @@ async fn no_more_are_under_way_than_the_limit_allows() {
 #[tokio::test]
 async fn the_handler_tells_the_cost() {
     let limiter = timed(TokenBucket::new(Quota::per_hour(100)), &clock());
-    let layer = RateLimitLayer::new(by_rows(Policy::new("rows", limiter)).cost(10).key(User::key()));
+    let layer =
+        RateLimitLayer::builder(by_rows(Policy::new("rows", limiter)).cost(10).key(User::key())).verdict().build();
     // Less than was charged, as much, more, and more than there is: of that, what there is.
     for (rows, left) in [(0, 100), (4, 96), (10, 86), (50, 36), (200, 0)] {
         let answer = send(&layer, "a", 200, rows).await;
@@ -127,11 +132,13 @@ async fn the_handler_tells_the_cost() {
 #[tokio::test]
 async fn of_several_policies_each_has_its_own_bill() {
     let (clock, hour) = (clock(), Quota::per_hour(5));
-    let layer = RateLimitLayer::new([
+    let layer = RateLimitLayer::builder([
         Policy::new("all", timed(TokenBucket::new(hour), &clock)).key(User::key()),
         failed(Policy::new("failed", timed(SlidingWindow::new(hour), &clock))).key(User::key()),
         by_rows(Policy::new("rows", timed(FixedWindow::new(hour), &clock))).key(User::key()).shadow(),
-    ]);
+    ])
+    .verdict()
+    .build();
     let left = |answer: &Answer| -> Vec<u32> {
         answer.verdict.policies().iter().map(|policy| policy.decision().remaining()).collect()
     };
@@ -144,7 +151,8 @@ async fn of_several_policies_each_has_its_own_bill() {
 
 #[tokio::test(start_paused = true)]
 async fn a_turn_in_a_queue_is_given_back_if_nobody_came_after() {
-    let layer = RateLimitLayer::new(failed(Policy::new("queue", LeakyQueue::new(Quota::per_second(1)))));
+    let layer =
+        RateLimitLayer::builder(failed(Policy::new("queue", LeakyQueue::new(Quota::per_second(1))))).verdict().build();
     let begun = tokio::time::Instant::now();
     for _ in 0..5 {
         send(&layer, "a", 200, 0).await;
@@ -158,7 +166,7 @@ async fn a_turn_in_a_queue_is_given_back_if_nobody_came_after() {
 fn penalised(clock: &ManualClock) -> RateLimitLayer {
     let penalty = Penalty::new(Quota::per_minute(3), Duration::from_secs(600)).with_clock(clock);
     let policy = Policy::new("api", timed(TokenBucket::new(Quota::per_second(1)), clock));
-    RateLimitLayer::new(policy.key(User::key()).penalty(penalty))
+    RateLimitLayer::builder(policy.key(User::key()).penalty(penalty)).verdict().build()
 }
 
 #[tokio::test]
@@ -200,7 +208,9 @@ async fn refusals_now_and_then_ban_nobody_and_a_banned_key_does_not_draw_on_othe
     let everybody = timed(TokenBucket::new(Quota::per_hour(10)), &clock);
     let penalty = Penalty::new(Quota::per_minute(1), Duration::from_secs(600)).with_clock(&clock);
     let own = Policy::new("own", timed(TokenBucket::new(Quota::per_hour(1)), &clock));
-    let layer = RateLimitLayer::new([Policy::new("all", everybody), own.key(User::key()).penalty(penalty)]);
+    let layer = RateLimitLayer::builder([Policy::new("all", everybody), own.key(User::key()).penalty(penalty)])
+        .verdict()
+        .build();
     for status in [200, 429, 429, 429, 429, 429] {
         assert_eq!(send(&layer, "a", 200, 0).await.status, status);
     }
@@ -211,7 +221,7 @@ async fn refusals_now_and_then_ban_nobody_and_a_banned_key_does_not_draw_on_othe
 async fn a_shadow_bans_nobody() {
     let penalty = Penalty::new(Quota::per_minute(1), Duration::from_secs(600));
     let policy = Policy::new("watch", TokenBucket::new(Quota::per_hour(1))).key(User::key()).penalty(penalty).shadow();
-    let layer = RateLimitLayer::new(policy);
+    let layer = RateLimitLayer::builder(policy).verdict().build();
     for _ in 0..10 {
         assert_eq!(send(&layer, "a", 200, 0).await.status, 200);
     }
@@ -237,12 +247,14 @@ async fn support_staff_see_and_forgive() {
     let hour = Quota::per_hour(3);
     let clock = clock();
     let penalty = Penalty::new(Quota::per_minute(1), Duration::from_secs(600)).with_clock(&clock);
-    let layer = RateLimitLayer::new([
+    let layer = RateLimitLayer::builder([
         Policy::new("bucket", timed(TokenBucket::new(hour), &clock)).key(User::key()).penalty(penalty),
         Policy::new("fixed", timed(FixedWindow::new(hour), &clock)).key(User::key()),
         Policy::new("sliding", timed(SlidingWindow::new(hour), &clock)).key(User::key()),
         Policy::new("queue", LeakyQueue::new(Quota::per_second(1))).key(User::key()).shadow(),
-    ]);
+    ])
+    .verdict()
+    .build();
     let alice = PartitionKey::from("alice");
     for _ in 0..6 {
         send(&layer, "alice", 200, 0).await;

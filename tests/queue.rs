@@ -6,7 +6,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::{Instant, advance};
 use tower_sluice::testing::Random;
-use tower_sluice::{Backlog, Check, Decision, LeakyQueue, Limiter, PartitionKey, Pending, QueueOrder, Quota, Shape};
+use tower_sluice::{
+    Ask, Backlog, Check, Decision, LeakyQueue, Limiter, Mode, PartitionKey, Pending, QueueOrder, Quota, Shape,
+};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -55,7 +57,7 @@ async fn requests_leave_one_by_one_in_the_order_in_which_they_came() {
     let departures = Arc::new(Mutex::new(Vec::new()));
     let waiters: Vec<_> = (0..6_u64)
         .map(|number| {
-            let check = queue.check(&key("a"), 1);
+            let check = queue.decide(&Ask::charge(&key("a"), 1));
             let departures = Arc::clone(&departures);
             tokio::spawn(async move {
                 let decision = check.decided().await.unwrap();
@@ -77,19 +79,19 @@ async fn requests_leave_one_by_one_in_the_order_in_which_they_came() {
 async fn a_full_queue_refuses_at_once_and_says_exactly_when_there_will_be_a_place() {
     let queue = every_10_ms();
     advance(MS * 3).await;
-    let _now = ready(queue.check(&key("a"), 1));
-    let waiting: Vec<_> = (0..5).map(|_| pending(queue.check(&key("a"), 1))).collect();
+    let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
+    let waiting: Vec<_> = (0..5).map(|_| pending(queue.decide(&Ask::charge(&key("a"), 1)))).collect();
 
-    let refused = ready(queue.check(&key("a"), 1));
+    let refused = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     assert!(!refused.is_allowed());
     assert_eq!(refused.remaining(), 0);
     assert_eq!(refused.retry_after(), Some(MS * 10));
 
     advance(MS * 10 - Duration::from_nanos(1)).await;
-    assert_eq!(ready(queue.check(&key("a"), 1)).retry_after(), Some(Duration::from_nanos(1)));
+    assert_eq!(ready(queue.decide(&Ask::charge(&key("a"), 1))).retry_after(), Some(Duration::from_nanos(1)));
     advance(Duration::from_nanos(1)).await;
     // The head's time has come, so there is a place, whether or not its timer has fired yet.
-    let last = pending(queue.check(&key("a"), 1));
+    let last = pending(queue.decide(&Ask::charge(&key("a"), 1)));
     assert_eq!(queue.waiting(), 5);
     drop((waiting, last));
     assert_eq!(queue.waiting(), 0);
@@ -98,15 +100,16 @@ async fn a_full_queue_refuses_at_once_and_says_exactly_when_there_will_be_a_plac
 #[tokio::test(start_paused = true)]
 async fn what_would_wait_too_long_is_refused_on_arrival_with_the_time_at_which_it_would_not() {
     let queue = LeakyQueue::new(Quota::per_second(100)).capacity(1_000).max_wait(MS * 25);
-    let first = ready(queue.check(&key("a"), 1));
+    let first = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     assert_eq!((first.limit(), first.remaining()), (3, 2));
-    let _waiting = [pending(queue.check(&key("a"), 1)), pending(queue.check(&key("a"), 1))];
-    let refused = ready(queue.check(&key("a"), 1));
+    let _waiting =
+        [pending(queue.decide(&Ask::charge(&key("a"), 1))), pending(queue.decide(&Ask::charge(&key("a"), 1)))];
+    let refused = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     assert_eq!(refused.retry_after(), Some(MS * 5));
     advance(MS * 5 - Duration::from_nanos(1)).await;
-    assert!(!ready(queue.check(&key("a"), 1)).is_allowed());
+    assert!(!ready(queue.decide(&Ask::charge(&key("a"), 1))).is_allowed());
     advance(Duration::from_nanos(1)).await;
-    drop(pending(queue.check(&key("a"), 1)));
+    drop(pending(queue.decide(&Ask::charge(&key("a"), 1))));
 }
 
 /// A request that gives up after a while is not kept until then, only to be told nothing.
@@ -114,13 +117,13 @@ async fn what_would_wait_too_long_is_refused_on_arrival_with_the_time_at_which_i
 async fn what_would_wait_longer_than_its_patience_is_refused_on_arrival() {
     const TICK: Duration = Duration::from_nanos(1);
     let queue = every_10_ms();
-    let check = |patience| queue.check_within(&key("a"), 1, Some(patience));
+    let check = |patience| queue.decide(&Ask::charge(&key("a"), 1).within(Some(patience)));
     // Nobody needs patience for what is free.
     assert_eq!(ready(check(Duration::ZERO)).delay(), Duration::ZERO);
     // A turn at the very end of the patience comes too late.
     let refused = ready(check(MS * 10));
     assert_eq!((refused.is_allowed(), refused.remaining(), refused.retry_after()), (false, 0, Some(TICK)));
-    assert_eq!(queue.peek_within(&key("a"), 1, Some(MS * 10)), Some(refused));
+    assert_eq!(queue.decide(&Ask::peek(&key("a"), 1).within(Some(MS * 10))).at_once(), Some(refused));
     let turn = pending(check(MS * 10 + TICK));
     assert_eq!(queue.waiting(), 1);
 
@@ -131,19 +134,19 @@ async fn what_would_wait_longer_than_its_patience_is_refused_on_arrival() {
     assert_eq!(turn.await.unwrap().delay(), MS * 10);
     assert_eq!(ready(check(MS * 5)).retry_after(), Some(TICK));
     advance(TICK).await;
-    assert!(queue.peek_within(&key("a"), 1, Some(MS * 5)).unwrap().is_allowed());
+    assert!(queue.decide(&Ask::peek(&key("a"), 1).within(Some(MS * 5))).at_once().unwrap().is_allowed());
     drop(pending(check(MS * 5)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn patience_lets_nobody_wait_longer_than_the_queue_does() {
     let queue = LeakyQueue::new(Quota::per_second(100)).max_wait(MS * 5);
-    let _now = ready(queue.check(&key("a"), 1));
-    let patient = ready(queue.check_within(&key("a"), 1, Some(Duration::MAX)));
-    assert_eq!(patient, ready(queue.check(&key("a"), 1)));
+    let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
+    let patient = ready(queue.decide(&Ask::charge(&key("a"), 1).within(Some(Duration::MAX))));
+    assert_eq!(patient, ready(queue.decide(&Ask::charge(&key("a"), 1))));
     assert_eq!(patient.retry_after(), Some(MS * 5));
     // A cost that is never admitted is not admitted later either.
-    assert_eq!(ready(queue.check_within(&key("a"), 3, Some(MS))).retry_after(), None);
+    assert_eq!(ready(queue.decide(&Ask::charge(&key("a"), 3).within(Some(MS)))).retry_after(), None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,24 +154,24 @@ async fn the_bound_over_all_keys_holds_and_is_lifted_when_the_next_one_leaves() 
     let queue = LeakyQueue::new(Quota::per_second(100)).capacity(10).max_waiters(3);
     let (mut nows, mut waiting) = (0, Vec::new());
     for name in ["a", "b", "c"] {
-        nows += u32::from(ready(queue.check(&key(name), 1)).is_allowed());
-        waiting.push(pending(queue.check(&key(name), 1)));
+        nows += u32::from(ready(queue.decide(&Ask::charge(&key(name), 1))).is_allowed());
+        waiting.push(pending(queue.decide(&Ask::charge(&key(name), 1))));
     }
     assert_eq!(nows, 3);
-    let refused = ready(queue.check(&key("a"), 1));
+    let refused = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     assert_eq!(refused.retry_after(), Some(MS * 10));
     // A key that need not wait is none of the bound's business.
-    assert!(ready(queue.check(&key("d"), 1)).is_allowed());
+    assert!(ready(queue.decide(&Ask::charge(&key("d"), 1))).is_allowed());
     advance_in_steps(MS * 10).await;
-    drop(pending(queue.check(&key("a"), 1)));
+    drop(pending(queue.decide(&Ask::charge(&key("a"), 1))));
 }
 
 #[tokio::test(start_paused = true)]
 async fn those_behind_move_up_when_one_leaves() {
     for leaver in 0..3 {
         let queue = every_10_ms();
-        let _now = ready(queue.check(&key("a"), 1));
-        let mut waiting: Vec<_> = (0..3).map(|_| Some(pending(queue.check(&key("a"), 1)))).collect();
+        let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
+        let mut waiting: Vec<_> = (0..3).map(|_| Some(pending(queue.decide(&Ask::charge(&key("a"), 1))))).collect();
         drop(waiting[leaver].take());
         assert_eq!(queue.waiting(), 2);
         let mut delays = Vec::new();
@@ -184,13 +187,13 @@ async fn those_behind_move_up_when_one_leaves() {
 #[tokio::test(start_paused = true)]
 async fn a_head_that_leaves_does_not_make_the_next_key_late() {
     let queue = every_10_ms();
-    let _b = ready(queue.check(&key("b"), 1));
+    let _b = ready(queue.decide(&Ask::charge(&key("b"), 1)));
     advance(MS * 6).await;
-    let _a = ready(queue.check(&key("a"), 1));
-    let due_at_16 = pending(queue.check(&key("a"), 1));
+    let _a = ready(queue.decide(&Ask::charge(&key("a"), 1)));
+    let due_at_16 = pending(queue.decide(&Ask::charge(&key("a"), 1)));
     settle().await;
     drop(due_at_16);
-    assert_eq!(pending(queue.check(&key("b"), 1)).await.unwrap().delay(), MS * 4);
+    assert_eq!(pending(queue.decide(&Ask::charge(&key("b"), 1))).await.unwrap().delay(), MS * 4);
 }
 
 /// A fair semaphore would hand the turn to a future that nobody polls, and all others would wait
@@ -198,12 +201,12 @@ async fn a_head_that_leaves_does_not_make_the_next_key_late() {
 #[tokio::test(start_paused = true)]
 async fn a_waiter_that_nobody_polls_loses_its_own_turn_only() {
     let queue = every_10_ms();
-    let _now = ready(queue.check(&key("a"), 1));
-    let unpolled = pending(queue.check(&key("a"), 1));
-    let mut leaked = pending(queue.check(&key("a"), 1));
+    let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
+    let unpolled = pending(queue.decide(&Ask::charge(&key("a"), 1)));
+    let mut leaked = pending(queue.decide(&Ask::charge(&key("a"), 1)));
     assert!(leaked.as_mut().now_or_never().is_none());
     std::mem::forget(leaked);
-    let polled = pending(queue.check(&key("a"), 1));
+    let polled = pending(queue.decide(&Ask::charge(&key("a"), 1)));
     assert_eq!(polled.await.unwrap().delay(), MS * 30);
     drop(unpolled);
     assert_eq!(queue.waiting(), 0);
@@ -212,50 +215,50 @@ async fn a_waiter_that_nobody_polls_loses_its_own_turn_only() {
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_has_come_and_is_not_taken_goes_to_the_next() {
     let queue = every_10_ms();
-    let _now = ready(queue.check(&key("a"), 1));
-    let released = pending(queue.check(&key("a"), 1));
-    let next = tokio::spawn(pending(queue.check(&key("a"), 1)));
+    let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
+    let released = pending(queue.decide(&Ask::charge(&key("a"), 1)));
+    let next = tokio::spawn(pending(queue.decide(&Ask::charge(&key("a"), 1))));
     advance_in_steps(MS * 14).await;
     // Granted at 10 ms and dropped at 14: four of its ten milliseconds are spent, so that the next
     // leaves now instead of at 20, and not a moment sooner.
     drop(released);
     assert_eq!(next.await.unwrap().unwrap().delay(), MS * 14);
     // The one after leaves an interval later, as always.
-    assert_eq!(queue.check(&key("a"), 1).decided().await.unwrap().delay(), MS * 10);
+    assert_eq!(queue.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap().delay(), MS * 10);
 }
 
 #[tokio::test(start_paused = true)]
 async fn keys_do_not_delay_one_another() {
     let queue = every_10_ms();
-    let _now = ready(queue.check(&key("hot"), 1));
-    let _hot: Vec<_> = (0..5).map(|_| pending(queue.check(&key("hot"), 1))).collect();
-    assert_eq!(ready(queue.check(&key("cold"), 1)).delay(), Duration::ZERO);
-    assert_eq!(pending(queue.check(&key("cold"), 1)).await.unwrap().delay(), MS * 10);
+    let _now = ready(queue.decide(&Ask::charge(&key("hot"), 1)));
+    let _hot: Vec<_> = (0..5).map(|_| pending(queue.decide(&Ask::charge(&key("hot"), 1)))).collect();
+    assert_eq!(ready(queue.decide(&Ask::charge(&key("cold"), 1))).delay(), Duration::ZERO);
+    assert_eq!(pending(queue.decide(&Ask::charge(&key("cold"), 1))).await.unwrap().delay(), MS * 10);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_burst_passes_at_once_and_a_cost_holds_up_those_behind() {
     let queue = LeakyQueue::new(Quota::per_second(100).burst(3)).capacity(5);
     for _ in 0..3 {
-        assert_eq!(ready(queue.check(&key("a"), 1)).delay(), Duration::ZERO);
+        assert_eq!(ready(queue.decide(&Ask::charge(&key("a"), 1))).delay(), Duration::ZERO);
     }
-    assert_eq!(pending(queue.check(&key("a"), 1)).await.unwrap().delay(), MS * 10);
+    assert_eq!(pending(queue.decide(&Ask::charge(&key("a"), 1))).await.unwrap().delay(), MS * 10);
 
     let queue = every_10_ms();
-    let _three = ready(queue.check(&key("a"), 3));
-    let two = tokio::spawn(pending(queue.check(&key("a"), 2)));
-    let last = tokio::spawn(pending(queue.check(&key("a"), 1)));
+    let _three = ready(queue.decide(&Ask::charge(&key("a"), 3)));
+    let two = tokio::spawn(pending(queue.decide(&Ask::charge(&key("a"), 2))));
+    let last = tokio::spawn(pending(queue.decide(&Ask::charge(&key("a"), 1))));
     assert_eq!(two.await.unwrap().unwrap().delay(), MS * 30);
     assert_eq!(last.await.unwrap().unwrap().delay(), MS * 50);
     // Asking for nothing waits for nobody.
-    assert!(ready(queue.check(&key("a"), 0)).is_allowed());
+    assert!(ready(queue.decide(&Ask::charge(&key("a"), 0))).is_allowed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stall_is_not_caught_up_on_in_one_lump() {
     let queue = LeakyQueue::new(Quota::per_second(1_000)).capacity(500);
-    let _now = ready(queue.check(&key("a"), 1));
-    let _waiting: Vec<_> = (0..500).map(|_| pending(queue.check(&key("a"), 1))).collect();
+    let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
+    let _waiting: Vec<_> = (0..500).map(|_| pending(queue.decide(&Ask::charge(&key("a"), 1)))).collect();
     settle().await;
     // Nothing runs for 300 ms, in which 300 would have left.
     advance(MS * 300).await;
@@ -267,16 +270,16 @@ async fn a_stall_is_not_caught_up_on_in_one_lump() {
 #[tokio::test(start_paused = true)]
 async fn peeking_takes_no_place_and_rehearsing_waits_for_nobody() {
     let queue = every_10_ms();
-    assert_eq!(queue.peek(&key("a"), 1).unwrap().delay(), Duration::ZERO);
-    assert_eq!(queue.peek(&key("a"), 0).unwrap().remaining(), 6);
+    assert_eq!(queue.decide(&Ask::peek(&key("a"), 1)).at_once().unwrap().delay(), Duration::ZERO);
+    assert_eq!(queue.decide(&Ask::peek(&key("a"), 0)).at_once().unwrap().remaining(), 6);
     for number in 0..6 {
-        let foretold = queue.peek(&key("a"), 1).unwrap();
-        let rehearsed = ready(queue.rehearse(&key("a"), 1));
+        let foretold = queue.decide(&Ask::peek(&key("a"), 1)).at_once().unwrap();
+        let rehearsed = ready(queue.decide(&Ask::charge(&key("a"), 1).to(Mode::Shadow)));
         assert_eq!(rehearsed.delay(), MS * 10 * number);
         assert_eq!((foretold.delay(), foretold.remaining()), (rehearsed.delay(), rehearsed.remaining()));
         assert_eq!(rehearsed.remaining(), 5 - number);
     }
-    assert!(!ready(queue.rehearse(&key("a"), 1)).is_allowed());
+    assert!(!ready(queue.decide(&Ask::charge(&key("a"), 1).to(Mode::Shadow))).is_allowed());
     assert_eq!(queue.waiting(), 5);
     advance_in_steps(MS * 50).await;
     assert_eq!(queue.waiting(), 0);
@@ -285,8 +288,10 @@ async fn peeking_takes_no_place_and_rehearsing_waits_for_nobody() {
 #[test]
 fn outside_of_a_runtime_waiting_is_an_error_and_passing_is_not() {
     let queue = every_10_ms();
-    assert!(ready(queue.check(&key("a"), 1)).is_allowed());
-    let Check::Ready(Err(error)) = queue.check(&key("a"), 1) else { panic!("nobody would ever release this") };
+    assert!(ready(queue.decide(&Ask::charge(&key("a"), 1))).is_allowed());
+    let Check::Ready(Err(error)) = queue.decide(&Ask::charge(&key("a"), 1)) else {
+        panic!("nobody would ever release this")
+    };
     assert!(error.to_string().contains("within a tokio runtime"), "{error}");
     assert_eq!(queue.waiting(), 0);
 }
@@ -297,8 +302,8 @@ fn when_the_runtime_goes_down_nobody_waits_for_ever() {
     let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(10_000).max_wait(Duration::MAX);
     let elsewhere: Vec<_> = {
         let _guard = runtime.enter();
-        let _now = ready(queue.check(&key("a"), 1));
-        (0..10_000).map(|_| pending(queue.check(&key("a"), 1))).collect()
+        let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
+        (0..10_000).map(|_| pending(queue.decide(&Ask::charge(&key("a"), 1)))).collect()
     };
     let handle = runtime.handle().clone();
     drop(runtime);
@@ -312,14 +317,14 @@ fn when_the_runtime_goes_down_nobody_waits_for_ever() {
     // Nor if the runtime is down already, and the task that should keep the time never runs.
     let stillborn = {
         let _guard = handle.enter();
-        let stillborn = pending(queue.check(&key("a"), 1));
+        let stillborn = pending(queue.decide(&Ask::charge(&key("a"), 1)));
         stillborn.now_or_never().expect("told at once").unwrap_err()
     };
     assert!(stillborn.to_string().contains("shut down"), "{stillborn}");
     // The queue itself is as good as before.
     other.block_on(async {
-        let _now = ready(queue.check(&key("b"), 1));
-        assert!(pending(queue.check(&key("b"), 1)).now_or_never().is_none());
+        let _now = ready(queue.decide(&Ask::charge(&key("b"), 1)));
+        assert!(pending(queue.decide(&Ask::charge(&key("b"), 1))).now_or_never().is_none());
     });
     assert_eq!(queue.waiting(), 0);
 }
@@ -331,9 +336,9 @@ fn when_the_runtime_goes_down_those_on_another_keep_their_places() {
     let queue = LeakyQueue::new(Quota::per_second(100)).capacity(10);
     let join_on = |runtime: &tokio::runtime::Runtime| {
         let _guard = runtime.enter();
-        pending(queue.check(&key("a"), 1))
+        pending(queue.decide(&Ask::charge(&key("a"), 1)))
     };
-    let _now = ready(queue.check(&key("a"), 1));
+    let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     let driver = join_on(&first);
     let second = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let waiting = [join_on(&second), join_on(&second)];
@@ -351,15 +356,16 @@ async fn the_next_release_is_that_of_the_first_head_of_all_lines() {
         let queue = LeakyQueue::new(Quota::per_second(100)).max_wait(MS * 900).order(order);
         let told = || (queue.waiting(), queue.next_release());
         assert_eq!(told(), (0, None));
-        let _now = ready(queue.check(&key("a"), 1));
+        let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
         assert_eq!(told(), (0, None), "it has left");
-        let late = [pending(queue.check(&key("a"), 50)), pending(queue.check(&key("a"), 1))];
+        let late =
+            [pending(queue.decide(&Ask::charge(&key("a"), 50))), pending(queue.decide(&Ask::charge(&key("a"), 1)))];
         assert_eq!(told(), (2, Some(MS * 10)));
         advance(MS * 4).await;
-        let _now = ready(queue.check(&key("b"), 1));
-        let other = pending(queue.check(&key("b"), 1));
+        let _now = ready(queue.decide(&Ask::charge(&key("b"), 1)));
+        let other = pending(queue.decide(&Ask::charge(&key("b"), 1)));
         assert_eq!(told(), (3, Some(MS * 6)));
-        assert_eq!(queue.backlog(), Some(Backlog::new(3, Some(MS * 6))));
+        assert_eq!(queue.stats().backlog, Some(Backlog::new(3, Some(MS * 6))));
         drop(late);
         assert_eq!(told(), (1, Some(MS * 10)));
         // Due, and the task has not run.
@@ -374,9 +380,9 @@ async fn the_next_release_is_that_of_the_first_head_of_all_lines() {
 #[tokio::test(start_paused = true)]
 async fn the_next_release_is_not_the_next_to_give_up() {
     let queue = LeakyQueue::new(Quota::per_second(100)).max_wait(MS * 900).order(QueueOrder::NewestFirst);
-    let _now = ready(queue.check(&key("a"), 1));
-    let mut impatient = pending(queue.check_within(&key("a"), 1, Some(MS * 15)));
-    let heavy = pending(queue.check(&key("a"), 50));
+    let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
+    let mut impatient = pending(queue.decide(&Ask::charge(&key("a"), 1).within(Some(MS * 15))));
+    let heavy = pending(queue.decide(&Ask::charge(&key("a"), 50)));
     assert!(heavy.await.unwrap().is_allowed());
     // It paid for fifty intervals at 10 ms.
     assert_eq!((queue.waiting(), queue.next_release()), (1, Some(MS * 500)));
@@ -390,8 +396,8 @@ fn a_runtime_without_a_timer_is_told_so() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX);
     runtime.block_on(async {
-        let _now = ready(queue.check(&key("a"), 1));
-        let told = pending(queue.check(&key("a"), 1)).await.unwrap_err().to_string();
+        let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
+        let told = pending(queue.decide(&Ask::charge(&key("a"), 1))).await.unwrap_err().to_string();
         assert!(told.contains("no timer"), "{told}");
     });
     assert_eq!(queue.waiting(), 0);
@@ -401,32 +407,37 @@ fn a_runtime_without_a_timer_is_told_so() {
 #[tokio::test(start_paused = true)]
 async fn the_bound_over_all_keys_holds_although_nobody_releases() {
     let queue = LeakyQueue::new(Quota::per_second(100)).max_waiters(3);
-    let crowd =
-        || (0..1_000_u64).map(|key| queue.check(&key.into(), 1)).filter(|check| matches!(check, Check::Pending(_)));
+    let crowd = || {
+        (0..1_000_u64)
+            .map(|key| queue.decide(&Ask::charge(&key.into(), 1)))
+            .filter(|check| matches!(check, Check::Pending(_)))
+    };
     for key in 0..1_000_u64 {
-        assert!(ready(queue.check(&key.into(), 1)).is_allowed());
+        assert!(ready(queue.decide(&Ask::charge(&key.into(), 1))).is_allowed());
     }
     let _waiting: Vec<_> = crowd().collect();
     assert_eq!(queue.waiting(), 3);
     // All are due, and the task has not run.
     advance(MS * 15).await;
     for key in 0..1_000_u64 {
-        let _now = queue.check(&key.into(), 1);
+        let _now = queue.decide(&Ask::charge(&key.into(), 1));
     }
     let _more: Vec<_> = crowd().collect();
     assert_eq!(queue.waiting(), 3);
-    let refused = ready(queue.check(&5_u64.into(), 1));
+    let refused = ready(queue.decide(&Ask::charge(&5_u64.into(), 1)));
     assert_eq!((refused.is_allowed(), refused.remaining()), (false, 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_cost_that_would_close_the_line_for_longer_than_one_may_wait_is_refused() {
     let queue = LeakyQueue::new(Quota::per_second(100)).max_wait(MS * 50);
-    assert_eq!(queue.max_cost(), Some(6));
-    assert_eq!(ready(queue.check(&key("a"), 7)).retry_after(), None);
-    assert!(!ready(queue.check(&key("a"), u32::MAX)).is_allowed());
-    assert!(ready(queue.check(&key("a"), 6)).is_allowed());
-    assert!(matches!(queue.check(&key("a"), 1), Check::Ready(Ok(refused)) if refused.retry_after() == Some(MS * 10)));
+    assert_eq!(queue.describe().max_cost(), Some(6));
+    assert_eq!(ready(queue.decide(&Ask::charge(&key("a"), 7))).retry_after(), None);
+    assert!(!ready(queue.decide(&Ask::charge(&key("a"), u32::MAX))).is_allowed());
+    assert!(ready(queue.decide(&Ask::charge(&key("a"), 6))).is_allowed());
+    assert!(
+        matches!(queue.decide(&Ask::charge(&key("a"), 1)), Check::Ready(Ok(refused)) if refused.retry_after() == Some(MS * 10))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -438,7 +449,7 @@ async fn many_threads_get_exactly_as_many_places_as_there_are() {
         let places = std::thread::scope(|scope| {
             let ask = || {
                 let _guard = runtime.enter();
-                let checks: Vec<_> = (0..200).map(|_| queue.check(&key("a"), 1)).collect();
+                let checks: Vec<_> = (0..200).map(|_| queue.decide(&Ask::charge(&key("a"), 1))).collect();
                 checks.into_iter().filter(|check| !matches!(check, Check::Ready(Ok(d)) if !d.is_allowed())).collect()
             };
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
@@ -518,7 +529,7 @@ async fn follow_the_model(seed: u64) {
             0 | 1 => {
                 let patience = [None, Some(Duration::from_millis(random.below(40)))][usize::from(random.below(3) == 0)];
                 let refused = models[line].arrive(elapsed(), number, patience);
-                match queue.check_within(&key(names[line]), 1, patience) {
+                match queue.decide(&Ask::charge(&key(names[line]), 1).within(patience)) {
                     Check::Ready(Ok(decision)) if !decision.is_allowed() => {
                         assert_eq!(decision.retry_after(), refused, "seed {seed}, {number}");
                     }
@@ -563,14 +574,14 @@ async fn follow_the_model(seed: u64) {
 #[tokio::test(start_paused = true)]
 async fn a_queue_announces_a_bucket_of_all_that_it_can_take() {
     let terms = |queue: LeakyQueue| {
-        let terms = Arc::new(queue).terms().unwrap();
+        let terms = Arc::new(queue).describe().terms().unwrap();
         assert_eq!(terms.shape(), Shape::Bucket);
         assert_eq!((terms.quota().limit(), terms.quota().period()), (100, Duration::from_secs(1)));
         terms.quota().max_burst()
     };
     // One that leaves at once, and five that wait; as its decisions say.
     assert_eq!(terms(every_10_ms()), 6);
-    assert_eq!(every_10_ms().peek(&key("a"), 1).unwrap().limit(), 6);
+    assert_eq!(every_10_ms().decide(&Ask::peek(&key("a"), 1)).at_once().unwrap().limit(), 6);
     assert_eq!(terms(LeakyQueue::new(Quota::per_second(100).burst(3)).capacity(5)), 8);
     // What would wait for longer than is allowed does not count.
     assert_eq!(terms(every_10_ms().max_wait(20 * MS)), 3);

@@ -18,7 +18,7 @@ use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::HeaderKey;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;
-use tower_sluice::{Check, LeakyQueue, Limiter, Policy, QueueOrder, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Policy, QueueOrder, Quota, RateLimitLayer, RateLimiter};
 
 const MS: Duration = Duration::from_millis(1);
 const CHURNS: u32 = 1_000_000;
@@ -33,7 +33,7 @@ async fn coming_and_going_delays_neither_who_waits_nor_who_comes() {
     for order in [QueueOrder::OldestFirst, QueueOrder::NewestFirst] {
         let queue = LeakyQueue::new(Quota::per_second(100)).capacity(5).order(order);
         let start = Instant::now();
-        assert!(matches!(queue.check(&KEY, 1), Check::Ready(Ok(_))));
+        assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
         let waits = tokio::spawn(join(&queue));
         settle().await;
         let begun = std::time::Instant::now();
@@ -60,7 +60,7 @@ async fn coming_and_going_alone_uses_no_turn_up() {
     for is_precise in [false, true] {
         let queue = LeakyQueue::new(Quota::per_second(100)).capacity(5);
         let queue = if is_precise { queue.precise() } else { queue };
-        assert!(matches!(queue.check(&KEY, 1), Check::Ready(Ok(_))));
+        assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
         let begun = std::time::Instant::now();
         for round in 0..CHURNS {
             let goes = join(&queue);
@@ -73,7 +73,10 @@ async fn coming_and_going_alone_uses_no_turn_up() {
                 assert_eq!(queue.waiting(), 0, "its turn has come");
                 drop(goes);
                 // Somebody takes it, so that the next must wait again.
-                assert!(matches!(queue.check(&KEY, 1), Check::Ready(Ok(now)) if now.delay().is_zero()), "{round}");
+                assert!(
+                    matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(now)) if now.delay().is_zero()),
+                    "{round}"
+                );
             }
             tokio::task::yield_now().await;
         }

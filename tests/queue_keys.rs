@@ -7,20 +7,20 @@ use std::time::Duration;
 use support::log::Log;
 use tokio::time::advance;
 use tower_sluice::store::{TableStats, WhenFull};
-use tower_sluice::{Check, Decision, LeakyQueue, Limiter, PartitionKey, Pending, Quota};
+use tower_sluice::{Ask, Check, Decision, LeakyQueue, Limiter, PartitionKey, Pending, Quota};
 
 const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
 fn ready(queue: &LeakyQueue, key: impl Into<PartitionKey>) -> Decision {
-    match queue.check(&key.into(), 1) {
+    match queue.decide(&Ask::charge(&key.into(), 1)) {
         Check::Ready(result) => result.unwrap(),
         Check::Pending(_) => panic!("expected an answer at once, but have to wait"),
     }
 }
 
 fn pending(queue: &LeakyQueue, key: impl Into<PartitionKey>) -> Pending {
-    match queue.check(&key.into(), 1) {
+    match queue.decide(&Ask::charge(&key.into(), 1)) {
         Check::Pending(pending) => pending,
         Check::Ready(result) => panic!("expected to wait, but got {result:?}"),
     }
@@ -95,8 +95,8 @@ async fn of_all_keys_the_one_that_owes_least_is_forgotten() {
     }
     assert_eq!(ready(&queue, "new").remaining(), 3);
     assert_eq!((table(&queue).evicted_live, table(&queue).live), (1, 3));
-    assert_eq!(queue.peek(&"much".into(), 0).unwrap().remaining(), 1);
-    assert_eq!(queue.peek(&"little".into(), 0).unwrap().remaining(), 4, "it is as good as new");
+    assert_eq!(queue.decide(&Ask::peek(&"much".into(), 0)).at_once().unwrap().remaining(), 1);
+    assert_eq!(queue.decide(&Ask::peek(&"little".into(), 0)).at_once().unwrap().remaining(), 4, "it is as good as new");
 }
 
 #[tokio::test(start_paused = true)]
@@ -105,13 +105,13 @@ async fn a_rejected_key_finds_room_exactly_when_it_was_told() {
     assert!(ready(&queue, "a").is_allowed());
     advance(MS * 30).await;
     assert!(ready(&queue, "b").is_allowed());
-    let peeked = queue.peek(&"c".into(), 1).unwrap();
+    let peeked = queue.decide(&Ask::peek(&"c".into(), 1)).at_once().unwrap();
     assert_eq!(table(&queue).turned_away, 0, "a peek is no request");
     let rejected = ready(&queue, "c");
     assert_eq!((rejected.is_allowed(), rejected.remaining()), (false, 0));
     assert_eq!((rejected.retry_after(), peeked.retry_after()), (Some(MS * 70), Some(MS * 70)));
     // What costs nothing takes no room.
-    assert!(matches!(queue.check(&"c".into(), 0), Check::Ready(Ok(free)) if free.is_allowed()));
+    assert!(matches!(queue.decide(&Ask::charge(&"c".into(), 0)), Check::Ready(Ok(free)) if free.is_allowed()));
     assert!(!ready(&queue, "c").is_allowed());
     advance(MS * 69).await;
     assert_eq!(ready(&queue, "c").retry_after(), Some(MS));
@@ -150,7 +150,7 @@ async fn what_is_given_back_goes_to_the_line_that_was_charged() {
     let charged = ready(&queue, "b");
     assert!(charged.is_allowed());
     assert!(!ready(&queue, "b").is_allowed());
-    queue.give_back(&"b".into(), 1, charged.receipt());
+    queue.refund(&"b".into(), charged.receipt(), 1);
     assert!(ready(&queue, "b").is_allowed());
     assert_eq!((told(&queue), queue.waiting()), ([1, 1, 0, 3], 0));
 }

@@ -14,7 +14,7 @@ use support::queue::{KEY, join, settle};
 use tokio::time::{Instant, advance};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::key::HeaderKey;
-use tower_sluice::{Check, LeakyQueue, Limiter, PartitionKey, Pending, Policy, QueueOrder, Quota, RateLimitLayer};
+use tower_sluice::{Ask, Check, LeakyQueue, Limiter, PartitionKey, Pending, Policy, QueueOrder, Quota, RateLimitLayer};
 
 const MS: Duration = Duration::from_millis(1);
 const ORDERS: [QueueOrder; 2] = [QueueOrder::OldestFirst, QueueOrder::NewestFirst];
@@ -27,7 +27,7 @@ async fn a_waiter_may_be_dropped_at_every_await() {
         for (looks, millis) in (0..4).flat_map(|looks| (0..25).map(move |millis| (looks, millis))) {
             let queue = LeakyQueue::new(Quota::per_second(100)).capacity(5).order(order);
             let start = Instant::now();
-            assert!(matches!(queue.check(&KEY, 1), Check::Ready(Ok(_))));
+            assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
             let mut dropped = join(&queue);
             let others = [tokio::spawn(join(&queue)), tokio::spawn(join(&queue))];
             for _ in 0..looks {
@@ -68,7 +68,7 @@ async fn equal_keys_get_equal_shares() {
             for key in 0..100_u64 {
                 if milli % 100 < key / 10 + 1 {
                     let index = usize::try_from(key).unwrap();
-                    match queue.check(&key.into(), 1) {
+                    match queue.decide(&Ask::charge(&key.into(), 1)) {
                         Check::Ready(decision) => served[index] += u64::from(decision.unwrap().is_allowed()),
                         Check::Pending(pending) => waiting.push((index, pending)),
                     }
@@ -99,7 +99,7 @@ async fn a_cold_key_does_not_feel_a_hot_one() {
         let (mut flood, mut asked) = (Vec::new(), Vec::new());
         for milli in 0..10_000_u64 {
             for _ in 0..10 {
-                if let Check::Pending(pending) = queue.check(&hot, 1) {
+                if let Check::Pending(pending) = queue.decide(&Ask::charge(&hot, 1)) {
                     flood.push(pending);
                 }
             }
@@ -108,7 +108,7 @@ async fn a_cold_key_does_not_feel_a_hot_one() {
                 let (queue, cold) = (Arc::clone(&queue), cold.clone());
                 asked.push(tokio::spawn(async move {
                     let start = Instant::now();
-                    assert!(queue.check(&cold, 1).decided().await.unwrap().is_allowed());
+                    assert!(queue.decide(&Ask::charge(&cold, 1)).decided().await.unwrap().is_allowed());
                     start.elapsed()
                 }));
             }
@@ -138,7 +138,7 @@ fn a_runtime_goes_down_with_ten_thousand_waiting_tasks() {
         let runtime = builder.worker_threads(workers).enable_all().build().unwrap();
         let queue = Arc::new(LeakyQueue::new(Quota::per_hour(1)).capacity(10_000).max_wait(Duration::MAX));
         runtime.block_on(async {
-            assert!(matches!(queue.check(&KEY, 1), Check::Ready(Ok(_))));
+            assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
             let tasks: Vec<_> = (0..10_000).map(|_| tokio::spawn(join(&queue))).collect();
             settle().await;
             assert_eq!((tasks.len(), queue.waiting()), (10_000, 10_000));
@@ -158,7 +158,7 @@ fn sleepers_on_another_runtime_are_woken_when_the_first_goes_down() {
     let queue = LeakyQueue::new(Quota::per_second(100));
     let leads = {
         let _guard = first.enter();
-        assert!(matches!(queue.check(&KEY, 1), Check::Ready(Ok(_))));
+        assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
         join(&queue)
     };
     first.block_on(settle());

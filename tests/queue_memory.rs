@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tower_sluice::{Check, LeakyQueue, Limiter, Pending, Quota};
+use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Pending, Quota};
 
 const KEYS: u64 = 100_000;
 const PER_KEY: usize = 10;
@@ -19,9 +19,11 @@ async fn a_million_waiters_take_less_than_300_bytes_each_and_leave_nothing() {
     let mut places = promises.iter_mut();
     let before = resident_kib();
     for key in 0..KEYS {
-        assert!(matches!(queue.check(&key.into(), 1), Check::Ready(Ok(now)) if now.is_allowed()));
+        assert!(matches!(queue.decide(&Ask::charge(&key.into(), 1)), Check::Ready(Ok(now)) if now.is_allowed()));
         for place in places.by_ref().take(PER_KEY) {
-            let Check::Pending(pending) = queue.check(&key.into(), 1) else { panic!("there is a place") };
+            let Check::Pending(pending) = queue.decide(&Ask::charge(&key.into(), 1)) else {
+                panic!("there is a place")
+            };
             *place = Some(pending);
         }
     }
@@ -37,7 +39,7 @@ async fn a_million_waiters_take_less_than_300_bytes_each_and_leave_nothing() {
     assert_eq!(queue.waiting(), 1);
     let before = resident_kib();
     for (number, place) in (0..).zip(&mut promises).filter(|(_, place)| place.is_none()) {
-        if let Check::Pending(pending) = queue.check(&(number / PER_KEY as u64).into(), 1) {
+        if let Check::Pending(pending) = queue.decide(&Ask::charge(&(number / PER_KEY as u64).into(), 1)) {
             *place = Some(pending);
         }
     }

@@ -12,7 +12,9 @@ use http_body_util::Full;
 use tokio::time::advance;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::testing::Random;
-use tower_sluice::{Check, LeakyQueue, Limiter, PartitionKey, Pending, Policy, QueueOrder, Quota, RateLimitLayer};
+use tower_sluice::{
+    Ask, Check, LeakyQueue, Limiter, Mode, PartitionKey, Pending, Policy, QueueOrder, Quota, RateLimitLayer,
+};
 
 const MS: Duration = Duration::from_millis(1);
 type Body = Full<Bytes>;
@@ -24,14 +26,14 @@ fn newest_first() -> LeakyQueue {
 }
 
 fn join(queue: &LeakyQueue) -> Pending {
-    match queue.check(&KEY, 1) {
+    match queue.decide(&Ask::charge(&KEY, 1)) {
         Check::Pending(pending) => pending,
         Check::Ready(result) => panic!("expected to wait, but got {result:?}"),
     }
 }
 
 fn is_admitted_now(queue: &LeakyQueue) -> bool {
-    matches!(queue.check(&KEY, 1), Check::Ready(Ok(decision)) if decision.is_allowed())
+    matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(decision)) if decision.is_allowed())
 }
 
 async fn settle() {
@@ -81,16 +83,16 @@ async fn a_burst_and_a_capacity_are_what_nginx_calls_delay_and_burst() {
         let places = usize::try_from(nginx.burst - delay).unwrap();
         let quota = Quota::per_second(100).burst(u32::try_from(delay + 1).unwrap());
         let queue = LeakyQueue::new(quota).capacity(places);
-        assert_eq!(u64::from(queue.terms().unwrap().quota().max_burst()), nginx.burst + 1);
+        assert_eq!(u64::from(queue.describe().terms().unwrap().quota().max_burst()), nginx.burst + 1);
         let (mut now, mut waiting) = (0, Vec::new());
         for _ in 0..60 {
             let expected = nginx.arrive(now);
-            let foretold = queue.peek(&KEY, 1).unwrap();
+            let foretold = queue.decide(&Ask::peek(&KEY, 1)).at_once().unwrap();
             assert_eq!(foretold.is_allowed(), expected.is_some(), "seed {seed} at {now} ms");
             if let Some(wait) = expected {
                 assert_eq!(foretold.delay(), Duration::from_millis(wait), "seed {seed} at {now} ms");
             }
-            waiting.push(queue.check(&KEY, 1).decided().boxed());
+            waiting.push(queue.decide(&Ask::charge(&KEY, 1)).decided().boxed());
             let millis = [0, 0, 0, 1, 7, 12][usize::try_from(random.below(6)).unwrap()];
             pass(Duration::from_millis(millis)).await;
             now += millis;
@@ -107,7 +109,7 @@ async fn nobody_passes_a_waiter_even_when_the_bucket_looks_free() {
         let mut waiter = join(&queue);
         // The clock goes on, and no task runs: the waiter is due, and its timer has not fired.
         assert!(advance(10 * MS).now_or_never().is_none());
-        let late = queue.check(&KEY, 1);
+        let late = queue.decide(&Ask::charge(&KEY, 1));
         assert!(matches!(late, Check::Pending(_)), "{order:?}: {late:?}");
         assert_eq!((&mut waiter).now_or_never().unwrap().unwrap().delay(), 10 * MS);
     }
@@ -142,7 +144,9 @@ async fn who_is_passed_for_too_long_is_refused_in_time() {
     let queue = newest_first().max_wait(25 * MS);
     assert!(is_admitted_now(&queue));
     let passed = tokio::spawn(join(&queue));
-    let Check::Pending(hasty) = queue.check_within(&KEY, 1, Some(15 * MS)) else { panic!("its turn is in 10 ms") };
+    let Check::Pending(hasty) = queue.decide(&Ask::charge(&KEY, 1).within(Some(15 * MS))) else {
+        panic!("its turn is in 10 ms")
+    };
     let hasty = tokio::spawn(hasty);
     let start = tokio::time::Instant::now();
     let mut told = [None, None];
@@ -166,12 +170,12 @@ async fn who_is_passed_for_too_long_is_refused_in_time() {
 async fn a_key_takes_its_places_from_nobody_else() {
     let queue = LeakyQueue::new(Quota::per_second(100)).max_waiters(2).order(QueueOrder::NewestFirst);
     for key in 0..3_u64 {
-        assert!(matches!(queue.check(&key.into(), 1), Check::Ready(Ok(_))));
+        assert!(matches!(queue.decide(&Ask::charge(&key.into(), 1)), Check::Ready(Ok(_))));
     }
-    let (zero, _one) = (queue.check(&0_u64.into(), 1), queue.check(&1_u64.into(), 1));
+    let (zero, _one) = (queue.decide(&Ask::charge(&0_u64.into(), 1)), queue.decide(&Ask::charge(&1_u64.into(), 1)));
     // No place is left for a third key.
-    assert!(matches!(queue.check(&2_u64.into(), 1), Check::Ready(Ok(refused)) if !refused.is_allowed()));
-    assert!(matches!(queue.check(&0_u64.into(), 1), Check::Pending(_)));
+    assert!(matches!(queue.decide(&Ask::charge(&2_u64.into(), 1)), Check::Ready(Ok(refused)) if !refused.is_allowed()));
+    assert!(matches!(queue.decide(&Ask::charge(&0_u64.into(), 1)), Check::Pending(_)));
     assert!(!zero.decided().await.unwrap().is_allowed());
 }
 
@@ -184,7 +188,7 @@ async fn a_closed_queue_sends_everybody_away_and_keeps_nothing() {
     pass(10 * MS).await;
     let waiting = [tokio::spawn(join(&queue)), tokio::spawn(join(&queue))];
     let unpolled = join(&queue);
-    assert!(matches!(queue.rehearse(&KEY, 1), Check::Ready(Ok(_))));
+    assert!(matches!(queue.decide(&Ask::charge(&KEY, 1).to(Mode::Shadow)), Check::Ready(Ok(_))));
     settle().await;
 
     handle.close();
@@ -199,10 +203,10 @@ async fn a_closed_queue_sends_everybody_away_and_keeps_nothing() {
     // Whose turn had come may go.
     assert!((&mut granted).now_or_never().unwrap().unwrap().is_allowed());
     for cost in [0, 1, u32::MAX] {
-        assert!(matches!(queue.check(&KEY, cost), Check::Ready(Err(_))), "{cost}");
-        assert!(matches!(queue.rehearse(&KEY, cost), Check::Ready(Err(_))), "{cost}");
+        assert!(matches!(queue.decide(&Ask::charge(&KEY, cost)), Check::Ready(Err(_))), "{cost}");
+        assert!(matches!(queue.decide(&Ask::charge(&KEY, cost).to(Mode::Shadow)), Check::Ready(Err(_))), "{cost}");
     }
-    assert_eq!(queue.peek(&KEY, 1), None);
+    assert_eq!(queue.decide(&Ask::peek(&KEY, 1)).at_once(), None);
     // The task that kept the time is gone, and with it the last to hold the queue but us.
     assert_eq!(Arc::strong_count(&queue), 2);
     assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);

@@ -11,7 +11,7 @@ use support::queue::{KEY, join, settle};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{advance, timeout};
 use tower_sluice::testing::Random;
-use tower_sluice::{Check, LeakyQueue, Limiter, QueueOrder, Quota};
+use tower_sluice::{Ask, Check, LeakyQueue, Limiter, QueueOrder, Quota};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -24,7 +24,7 @@ fn alone() -> MutexGuard<'static, ()> {
 /// A queue in which whoever comes must wait.
 fn busy(quota: Quota) -> LeakyQueue {
     let queue = LeakyQueue::new(quota).capacity(1_000).precise().max_wait(Duration::MAX);
-    assert!(matches!(queue.check(&KEY, 1), Check::Ready(Ok(now)) if now.is_allowed()));
+    assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(now)) if now.is_allowed()));
     queue
 }
 
@@ -37,7 +37,7 @@ async fn told(queue: LeakyQueue, seed: u64) -> Vec<String> {
     let (mut random, mut waiting, mut told) = (Random::new(seed), Vec::new(), Vec::new());
     for step in 0..100 {
         match random.below(4) {
-            0 | 1 => match queue.check(&random.below(2).into(), 1) {
+            0 | 1 => match queue.decide(&Ask::charge(&random.below(2).into(), 1)) {
                 Check::Ready(decision) => told.push(format!("{step}: {decision:?}")),
                 Check::Pending(pending) => waiting.push((step, pending)),
             },
@@ -112,7 +112,8 @@ fn a_runtime_without_io_keeps_to_its_own_timer() {
         }
         let (queue, mut served) = (LeakyQueue::new(Quota::per_second(100)).precise(), 0);
         for _ in 0..3 {
-            served += usize::from(queue.check(&KEY, 1).decided().await.is_ok_and(|turn| turn.is_allowed()));
+            served +=
+                usize::from(queue.decide(&Ask::charge(&KEY, 1)).decided().await.is_ok_and(|turn| turn.is_allowed()));
         }
         served
     });
@@ -147,8 +148,8 @@ mod on_linux {
         runtime().block_on(async {
             let mut waiting: Vec<_> = (0..100).map(|_| join(&queue)).collect();
             for key in 0..100_u64 {
-                assert!(matches!(queue.check(&key.into(), 1), Check::Ready(Ok(_))));
-                waiting.extend(match queue.check(&key.into(), 1) {
+                assert!(matches!(queue.decide(&Ask::charge(&key.into(), 1)), Check::Ready(Ok(_))));
+                waiting.extend(match queue.decide(&Ask::charge(&key.into(), 1)) {
                     Check::Pending(pending) => Some(pending),
                     Check::Ready(_) => None,
                 });
@@ -205,7 +206,7 @@ mod on_linux {
                 let start = std::time::Instant::now();
                 let queue = busy(Quota::per_second(10_000));
                 // Whoever finds nobody waiting was held up on the way, and this attempt says nothing.
-                let all = (0..500).map(|_| match queue.check(&KEY, 1) {
+                let all = (0..500).map(|_| match queue.decide(&Ask::charge(&KEY, 1)) {
                     Check::Pending(waits) => Some(waits),
                     Check::Ready(_) => None,
                 });

@@ -12,7 +12,7 @@ use futures_util::FutureExt;
 use support::queue::{KEY, join, settle};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{advance, timeout};
-use tower_sluice::{Check, LeakyQueue, Limiter, PartitionKey, Pending, QueueOrder, Quota};
+use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Mode, PartitionKey, Pending, QueueOrder, Quota};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -37,14 +37,14 @@ fn multi() -> Runtime {
 }
 
 fn pending(queue: &LeakyQueue, key: &PartitionKey) -> Pending {
-    match queue.check(key, 1) {
+    match queue.decide(&Ask::charge(key, 1)) {
         Check::Pending(pending) => pending,
         Check::Ready(result) => panic!("expected to wait, but got {result:?}"),
     }
 }
 
 fn pass(queue: &LeakyQueue, key: &PartitionKey) {
-    assert!(matches!(queue.check(key, 1), Check::Ready(Ok(now)) if now.is_allowed()));
+    assert!(matches!(queue.decide(&Ask::charge(key, 1)), Check::Ready(Ok(now)) if now.is_allowed()));
 }
 
 /// What the runtime of the first waiter does while others wait.
@@ -100,7 +100,7 @@ impl Trouble {
     /// Has somebody wait first in the line of [`KEY`], on a runtime in this trouble; `None` if this thread was held up,
     /// and nobody had to wait.
     fn begin(self, queue: &Arc<LeakyQueue>, kept: &mut Kept) -> Option<()> {
-        let wait = |queue: &LeakyQueue| match queue.check(&KEY, 1) {
+        let wait = |queue: &LeakyQueue| match queue.decide(&Ask::charge(&KEY, 1)) {
             Check::Pending(pending) => Some(pending),
             Check::Ready(_) => None,
         };
@@ -175,7 +175,7 @@ impl Trouble {
             Self::Shadowed => {
                 let runtime = single();
                 runtime.block_on(async {
-                    assert!(matches!(queue.rehearse(&KEY, 1), Check::Ready(Ok(_))));
+                    assert!(matches!(queue.decide(&Ask::charge(&KEY, 1).to(Mode::Shadow)), Check::Ready(Ok(_))));
                     tokio::task::yield_now().await;
                 });
                 kept.runtimes.push(runtime);
@@ -199,11 +199,11 @@ fn lateness(trouble: Trouble, order: QueueOrder) -> Duration {
     }
     drop(guard);
     let come = sound.block_on(async {
-        let mut turns: Vec<_> = (0..4).map(|_| tokio::spawn(turn(queue.check(&KEY, 1)))).collect();
+        let mut turns: Vec<_> = (0..4).map(|_| tokio::spawn(turn(queue.decide(&Ask::charge(&KEY, 1))))).collect();
         let other = PartitionKey::from("other");
         let begun = Instant::now();
         pass(&queue, &other);
-        turns.extend((0..3).map(|_| tokio::spawn(turn(queue.check(&other, 1)))));
+        turns.extend((0..3).map(|_| tokio::spawn(turn(queue.decide(&Ask::charge(&other, 1))))));
         let mut come = Vec::new();
         for turn in turns {
             come.push(turn.await.unwrap());
@@ -311,7 +311,8 @@ fn of_four_workers_the_one_that_blocks_delays_none_of_the_others() {
                     let key = number.into();
                     let start = Instant::now();
                     pass(&queue, &key);
-                    let turns: Vec<_> = (0..3).map(|_| tokio::spawn(turn(queue.check(&key, 1)))).collect();
+                    let turns: Vec<_> =
+                        (0..3).map(|_| tokio::spawn(turn(queue.decide(&Ask::charge(&key, 1))))).collect();
                     let mut latest = Duration::ZERO;
                     for (turn, place) in turns.into_iter().zip(1..) {
                         latest = latest.max(turn.await.unwrap().saturating_duration_since(start + MS * 40 * place));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::{Instant, advance};
 use tower_sluice::testing::Random;
-use tower_sluice::{Check, Decision, LeakyQueue, Limiter, LimiterError, PartitionKey, Pending, QueueOrder, Quota};
+use tower_sluice::{Ask, Check, Decision, LeakyQueue, Limiter, LimiterError, PartitionKey, Pending, QueueOrder, Quota};
 
 const MS: u64 = 1_000_000;
 const INTERVAL: u64 = 7 * MS;
@@ -192,7 +192,7 @@ impl Trial {
         let longest = patience.map_or(u64::MAX, |patience| patience.saturating_sub(1)).min(self.settings.max_wait);
         let patience = patience.map(Duration::from_nanos);
         let now = self.now();
-        let foretold = self.queue.peek_within(&key, 1, patience).expect("open");
+        let foretold = self.queue.decide(&Ask::peek(&key, 1).within(patience)).at_once().expect("open");
         let expected = self.lines[line].arrive(self.settings, now, longest, number);
         let seen = |decision: &Decision| match decision.retry_after() {
             Some(wait) => Answer::Refused { wait: u64::try_from(wait.as_nanos()).unwrap() },
@@ -200,7 +200,7 @@ impl Trial {
             None => Answer::Waits { delay: u64::try_from(decision.delay().as_nanos()).unwrap() },
         };
         assert_eq!(seen(&foretold), expected, "{self:?}, {number}, foretold");
-        match self.queue.check_within(&key, 1, patience) {
+        match self.queue.decide(&Ask::charge(&key, 1).within(patience)) {
             Check::Ready(decision) => assert_eq!(seen(&decision.unwrap()), expected, "{self:?}, {number}"),
             Check::Pending(pending) => {
                 assert!(matches!(expected, Answer::Waits { .. }), "{self:?}: {number} waits, but {expected:?}");
@@ -294,7 +294,7 @@ async fn try_out(seed: u64) {
             trial.queue.close();
             trial.lines.iter_mut().for_each(Line::close);
             trial.look();
-            assert!(matches!(trial.queue.check(&0_u64.into(), 1), Check::Ready(Err(_))), "{trial:?}");
+            assert!(matches!(trial.queue.decide(&Ask::charge(&0_u64.into(), 1)), Check::Ready(Err(_))), "{trial:?}");
             assert_eq!(trial.queue.waiting(), 0);
             break;
         }

@@ -15,7 +15,7 @@ use support::redis::{RedisCluster, RedisServer, await_until};
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 use tower_sluice::store::redis::{BreakerState, Redis, RedisStore};
-use tower_sluice::{Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, RedisQueue};
+use tower_sluice::{Ask, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, RedisQueue};
 
 /// How far away servers are in these tests, and the timeout that leaves room for two calls.
 const DISTANCES: [(Duration, Duration); 2] = [(ms(3), ms(50)), (ms(30), ms(100))];
@@ -49,7 +49,7 @@ async fn the_node_asked_second_opens_its_breaker() {
         let proxies = behind_proxies(&cluster, round_trip);
         let redis = Redis::cluster(proxies.iter().map(Proxy::url)).timeout(patience).open().unwrap();
         let all = Policy::new("all", RateLimiter::new(at_most(100_000), RedisStore::new(&redis, "all")));
-        let layer = RateLimitLayer::new([per_client(&redis, "p", at_most(100_000)), all]);
+        let layer = RateLimitLayer::builder([per_client(&redis, "p", at_most(100_000)), all]).verdict().build();
         recovers(&layer, "first").await;
         let all_at = usize::from(cluster.nodes[1].run::<Vec<String>>(&["KEYS", "*:all:*"]).len() == 1);
         // A client whose own key lies on the other node, so that this one is asked second.
@@ -89,7 +89,7 @@ async fn calls_that_callers_give_up_open_the_breaker() {
         let proxy = Proxy::at(server.address(), round_trip);
         let redis = Redis::single(proxy.url()).timeout(patience).open().unwrap();
         let limiter = Arc::new(RateLimiter::new(at_most(10), RedisStore::new(&redis, "p")));
-        while limiter.check(&key("warm"), 1).decided().await.is_err() {}
+        while limiter.decide(&Ask::charge(&key("warm"), 1)).decided().await.is_err() {}
         proxy.set(Mode::HalfOpen);
         let until = Instant::now() + Duration::from_secs(3);
         let caller = |number: usize| {
@@ -97,7 +97,7 @@ async fn calls_that_callers_give_up_open_the_breaker() {
             tokio::spawn(async move {
                 let (mut waited, mut asked) = (0, 0);
                 while Instant::now() < until {
-                    let check = limiter.check(&key(&format!("{number} {asked}")), 1).decided();
+                    let check = limiter.decide(&Ask::charge(&key(&format!("{number} {asked}")), 1)).decided();
                     waited += usize::from(timeout(patience * 3 / 5, check).await.is_err());
                     asked += 1;
                     sleep(ms(1)).await;
@@ -115,7 +115,7 @@ async fn calls_that_callers_give_up_open_the_breaker() {
         assert!(waited < asked / 5, "{round_trip:?}: {waited} of {asked} waited");
         proxy.set(Mode::Pass);
         let start = Instant::now();
-        while limiter.check(&key("b"), 1).decided().await.is_err() {
+        while limiter.decide(&Ask::charge(&key("b"), 1)).decided().await.is_err() {
             assert!(start.elapsed() < support::clients::RECOVERY, "the dead connection is not replaced");
             sleep(ms(2)).await;
         }
@@ -130,7 +130,7 @@ async fn nobody_waits_behind_a_probe() {
         let proxy = Proxy::at(server.address(), round_trip);
         let redis = Redis::single(proxy.url()).timeout(patience).open().unwrap();
         let limiter = Arc::new(RateLimiter::new(at_most(100_000), RedisStore::new(&redis, "p")));
-        while limiter.check(&key("a"), 1).decided().await.is_err() {}
+        while limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.is_err() {}
         proxy.set(Mode::BlackHole);
         let start = Instant::now();
         let is_open = Arc::new(AtomicBool::new(false));
@@ -142,7 +142,7 @@ async fn nobody_waits_behind_a_probe() {
                     while start.elapsed() < Duration::from_secs(3) {
                         let counts = is_open.load(Ordering::Relaxed);
                         let began = Instant::now();
-                        assert!(limiter.check(&key("a"), 1).decided().await.is_err());
+                        assert!(limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.is_err());
                         assert!(began.elapsed() < patience * 2, "{:?}", began.elapsed());
                         if counts {
                             waited += usize::from(began.elapsed() > ms(20));
@@ -177,7 +177,7 @@ async fn a_short_pause_of_the_server_does_not_open_the_breaker() {
         let proxy = Proxy::at(server.address(), round_trip);
         let redis = Redis::single(proxy.url()).timeout(patience).open().unwrap();
         let limiter = Arc::new(RateLimiter::new(at_most(100_000), RedisStore::new(&redis, "p")));
-        while limiter.check(&key("warm"), 1).decided().await.is_err() {}
+        while limiter.decide(&Ask::charge(&key("warm"), 1)).decided().await.is_err() {}
         let is_over = Arc::new(AtomicBool::new(false));
         let callers: Vec<_> = (0..40)
             .map(|number| {
@@ -185,7 +185,7 @@ async fn a_short_pause_of_the_server_does_not_open_the_breaker() {
                 tokio::spawn(async move {
                     let key = key(&number.to_string());
                     while !is_over.load(Ordering::Relaxed) {
-                        let _ = limiter.check(&key, 1).decided().await;
+                        let _ = limiter.decide(&Ask::charge(&key, 1)).decided().await;
                         sleep(ms(2)).await;
                     }
                 })
@@ -223,8 +223,8 @@ async fn a_burst_beyond_max_in_flight_waits_for_a_moment() {
         let proxy = Proxy::at(server.address(), round_trip);
         let redis = Redis::single(proxy.url()).timeout(Duration::from_secs(2)).max_in_flight(64).open().unwrap();
         let limiter = RateLimiter::new(at_most(10), RedisStore::new(&redis, "p"));
-        let _ = limiter.check(&key("warm"), 1).decided().await.unwrap();
-        let checks = (0..200).map(|number| limiter.check(&key(&number.to_string()), 1).decided());
+        let _ = limiter.decide(&Ask::charge(&key("warm"), 1)).decided().await.unwrap();
+        let checks = (0..200).map(|number| limiter.decide(&Ask::charge(&key(&number.to_string()), 1)).decided());
         let answers = join_all(checks).await;
         let failed = answers.iter().filter(|answer| answer.is_err()).count();
         assert_eq!(failed, 0, "{round_trip:?}: of 200 on a healthy server");
@@ -243,7 +243,7 @@ async fn a_login_that_fails_opens_the_breaker() {
         let connections = || server.info("total_connections_received").parse::<u64>().unwrap();
         let (before, start) = (connections(), Instant::now());
         while start.elapsed() < Duration::from_secs(1) {
-            assert!(limiter.check(&key("a"), 1).decided().await.is_err());
+            assert!(limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.is_err());
             sleep(ms(1)).await;
         }
         let made = connections() - before;
@@ -266,12 +266,12 @@ async fn an_expired_lease_takes_no_second_timeout() {
         // Of the 32 that the seventh call leases, some are left.
         while decided < 45 {
             assert!(start.elapsed() < Duration::from_secs(10), "the server does not answer");
-            decided += usize::from(limiter.check(&key("a"), 1).decided().await.is_ok());
+            decided += usize::from(limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.is_ok());
         }
         sleep(ms(650)).await;
         proxy.set(Mode::BlackHole);
         let began = Instant::now();
-        assert!(limiter.check(&key("a"), 1).decided().await.is_err());
+        assert!(limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.is_err());
         let took = began.elapsed();
         println!("{round_trip:?}: {took:?}");
         assert!(took < patience * 8 / 5, "{round_trip:?}: {took:?}");
@@ -288,12 +288,12 @@ async fn a_caller_that_leaves_does_not_forfeit_the_lease() {
         let limiter =
             RateLimiter::new(at_most(10_000), RedisStore::new(&redis, "p").leasing(64, Duration::from_secs(60)));
         // Shows that there is a demand.
-        assert!(limiter.check(&key("a"), 1).decided().await.unwrap().is_allowed());
+        assert!(limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap().is_allowed());
         let (mut asked, mut spent_at_once) = (0, 0);
         // Every caller that has to ask leaves at once; so what they asked for is there, or lost.
         for _ in 0..400 {
             asked += 1;
-            match limiter.check(&key("a"), 1).decided().now_or_never() {
+            match limiter.decide(&Ask::charge(&key("a"), 1)).decided().now_or_never() {
                 Some(_) => spent_at_once += 1,
                 // Its call is on its way, or was never made.
                 None => sleep(round_trip * 2 + ms(20)).await,
@@ -348,9 +348,13 @@ async fn a_blocked_runtime_holds_up_no_other() {
         let limiter = Arc::new(RateLimiter::new(at_most(10_000), RedisStore::new(&redis, "p")));
         let leader = Arc::clone(&limiter);
         let _blocked = Blocked::after(move || async move {
-            let _ = leader.check(&key("a"), 1).decided().await.unwrap();
+            let _ = leader.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap();
             // Another call of that key, and one that follows it, and is never heard of again.
-            let mut calls = [leader.check(&key("a"), 1).decided(), leader.check(&key("a"), 1).decided()].map(Box::pin);
+            let mut calls = [
+                leader.decide(&Ask::charge(&key("a"), 1)).decided(),
+                leader.decide(&Ask::charge(&key("a"), 1)).decided(),
+            ]
+            .map(Box::pin);
             for call in &mut calls {
                 assert!(call.now_or_never().is_none());
             }
@@ -363,7 +367,7 @@ async fn a_blocked_runtime_holds_up_no_other() {
             let (limiter, failures) = (&limiter, &failures);
             async move {
                 for name in ["a", &number.to_string()] {
-                    if limiter.check(&key(name), 1).decided().await.is_err() {
+                    if limiter.decide(&Ask::charge(&key(name), 1)).decided().await.is_err() {
                         failures.fetch_add(1, Ordering::Relaxed);
                     }
                 }
@@ -385,8 +389,8 @@ async fn turns_in_a_queue_come_on_time_whatever_another_runtime_does() {
         let queue = Arc::new(RedisQueue::new(&redis, "q", Quota::per_second(20)).capacity(100));
         let first = Arc::clone(&queue);
         let begin = || async move {
-            assert!(first.check(&PartitionKey::SHARED, 1).decided().await.unwrap().is_allowed());
-            let mut waits = Box::pin(first.check(&PartitionKey::SHARED, 1).decided());
+            assert!(first.decide(&Ask::charge(&PartitionKey::SHARED, 1)).decided().await.unwrap().is_allowed());
+            let mut waits = Box::pin(first.decide(&Ask::charge(&PartitionKey::SHARED, 1)).decided());
             // Until it has its place.
             let _ = timeout(ms(20), &mut waits).await;
             Some(waits)
@@ -412,7 +416,7 @@ async fn turns_in_a_queue_come_on_time_whatever_another_runtime_does() {
         }
         let start = Instant::now();
         let waits = (0..6).map(|_| async {
-            let decision = queue.check(&PartitionKey::SHARED, 1).decided().await;
+            let decision = queue.decide(&Ask::charge(&PartitionKey::SHARED, 1)).decided().await;
             assert!(decision.as_ref().is_ok_and(|it| it.is_allowed()), "{case}: {decision:?}");
             start.elapsed()
         });
@@ -435,14 +439,16 @@ async fn the_documented_permissions_are_enough() {
     let commands = ["+eval", "+evalsha", "+get", "+set", "+del", "+time"];
     server.run::<()>(&[&["ACL", "SETUSER", "app", "on", ">pw", "~sluice:*", "-@all"][..], &commands[..]].concat());
     let redis = Redis::single(server.url().replace("//", "//app:pw@")).timeout(Duration::from_secs(2)).open().unwrap();
-    let layer = RateLimitLayer::new([per_client(&redis, "a", at_most(5)), per_client(&redis, "b", at_most(3))]);
+    let layer = RateLimitLayer::builder([per_client(&redis, "a", at_most(5)), per_client(&redis, "b", at_most(3))])
+        .verdict()
+        .build();
     for status in [200, 200, 200, 429] {
         let response = send(&layer, "a").await;
         assert!(response.status() == status && is_decided(&response), "{response:?}");
     }
     let limiter = RateLimiter::new(at_most(5), RedisStore::new(&redis, "c"));
-    let receipt = limiter.check(&key("a"), 1).decided().await.unwrap().receipt();
-    limiter.give_back(&key("a"), 1, receipt);
+    let receipt = limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap().receipt();
+    limiter.refund(&key("a"), receipt, 1);
     let start = Instant::now();
     while charged(&redis, "c", at_most(5), "a").await > 0 {
         assert!(start.elapsed() < Duration::from_secs(5), "it is not given back");
@@ -450,10 +456,11 @@ async fn the_documented_permissions_are_enough() {
     }
     assert!(limiter.reset(&key("a")).unwrap().decided().await.is_ok());
     let queue = RedisQueue::new(&redis, "q", Quota::per_hour(1)).capacity(5).max_wait(Duration::from_secs(100_000));
-    let place = async || queue.rehearse(&key("a"), 1).decided().await.unwrap();
+    let place =
+        async || queue.decide(&Ask::charge(&key("a"), 1).to(tower_sluice::Mode::Shadow)).decided().await.unwrap();
     let (_, middle, _) = (place().await, place().await, place().await);
-    queue.give_back(&key("a"), 1, middle.receipt());
-    while queue.check(&key("a"), 0).decided().await.unwrap().remaining() != 4 {
+    queue.refund(&key("a"), middle.receipt(), 1);
+    while queue.decide(&Ask::charge(&key("a"), 0)).decided().await.unwrap().remaining() != 4 {
         assert!(start.elapsed() < Duration::from_secs(5), "it is not given back");
         sleep(ms(5)).await;
     }
@@ -465,7 +472,7 @@ async fn one_node_of_a_cluster_may_be_named_as_a_single_server() {
     let cluster = RedisCluster::start(1, 0);
     let redis = Redis::single(cluster.nodes[0].url()).timeout(Duration::from_secs(5)).open().unwrap();
     let all = Policy::new("all", RateLimiter::new(at_most(3), RedisStore::new(&redis, "all")));
-    let layer = RateLimitLayer::new([per_client(&redis, "p", at_most(100)), all]);
+    let layer = RateLimitLayer::builder([per_client(&redis, "p", at_most(100)), all]).verdict().build();
     // What is shared by all is rejected with 503.
     for status in [200, 200, 200, 503] {
         let response = send(&layer, "a").await;
@@ -483,7 +490,7 @@ async fn one_node_of_a_cluster_may_be_named_as_a_single_server() {
 async fn two_policies_are_decided_while_their_slot_moves() {
     let cluster = RedisCluster::start(2, 0);
     let redis = Redis::cluster(cluster.urls()).timeout(Duration::from_secs(2)).open().unwrap();
-    let first = RateLimitLayer::new(per_client(&redis, "p", at_most(100)));
+    let first = RateLimitLayer::builder(per_client(&redis, "p", at_most(100))).verdict().build();
     assert!(is_decided(&send(&first, "a").await));
     let sizes: Vec<u64> = cluster.nodes.iter().map(|node| node.run(&["DBSIZE"])).collect();
     let (from, to) = if sizes[0] > 0 { (0, 1) } else { (1, 0) };
@@ -492,7 +499,9 @@ async fn two_policies_are_decided_while_their_slot_moves() {
     let ids = [from, to].map(|index| cluster.nodes[index].run::<String>(&["CLUSTER", "MYID"]));
     cluster.nodes[to].run::<()>(&["CLUSTER", "SETSLOT", &slot.to_string(), "IMPORTING", &ids[0]]);
     cluster.nodes[from].run::<()>(&["CLUSTER", "SETSLOT", &slot.to_string(), "MIGRATING", &ids[1]]);
-    let both = RateLimitLayer::new([per_client(&redis, "p", at_most(100)), per_client(&redis, "new", at_most(3))]);
+    let both = RateLimitLayer::builder([per_client(&redis, "p", at_most(100)), per_client(&redis, "new", at_most(3))])
+        .verdict()
+        .build();
     for status in [200, 200, 200, 429] {
         let response = send(&both, "a").await;
         assert!(response.status() == status && is_decided(&response), "{response:?}");
@@ -510,12 +519,12 @@ async fn what_another_process_refunds_is_admitted_before_long() {
     let (here, there) = (process(), process());
     let mut last = None;
     for _ in 0..5 {
-        last = Some(there.check(&key("a"), 1).decided().await.unwrap());
+        last = Some(there.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap());
     }
-    assert!(!here.check(&key("a"), 1).decided().await.unwrap().is_allowed());
-    there.give_back(&key("a"), 1, last.unwrap().receipt());
+    assert!(!here.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap().is_allowed());
+    there.refund(&key("a"), last.unwrap().receipt(), 1);
     let (start, mut rejected) = (Instant::now(), 0);
-    while !here.check(&key("a"), 1).decided().await.unwrap().is_allowed() {
+    while !here.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap().is_allowed() {
         rejected += 1;
         assert!(start.elapsed() < Duration::from_secs(5), "{rejected} were rejected, with one unit free");
         sleep(ms(10)).await;
@@ -534,7 +543,7 @@ async fn an_outage_admits_one_limit_per_process_and_that_of_the_server() {
         let layers: Vec<_> = (0..processes)
             .map(|_| {
                 let redis = Redis::single(proxy.url()).timeout(ms(500)).open().unwrap();
-                RateLimitLayer::new(per_client(&redis, "p", at_most(LIMIT)))
+                RateLimitLayer::builder(per_client(&redis, "p", at_most(LIMIT))).verdict().build()
             })
             .collect();
         let mut admitted = 0;

@@ -18,7 +18,7 @@ use support::redis::RedisServer;
 use tokio::time::sleep;
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::store::redis::{BreakerState, Fault, Reason, Redis, RedisStore};
-use tower_sluice::{FailureMode, Limiter, Quota, RateLimitLayer, RateLimiter, Verdict};
+use tower_sluice::{Ask, FailureMode, Limiter, Quota, RateLimitLayer, RateLimiter, Verdict};
 
 const PLENTY: Duration = Duration::from_secs(5);
 
@@ -37,8 +37,9 @@ async fn holds_through(begin: impl FnOnce(&mut RedisServer, &Proxy), end: impl F
     const ROUNDS: usize = 40;
     let mut server = RedisServer::start();
     let proxy = Proxy::to(server.address());
-    let processes: Vec<_> =
-        (0..3).map(|_| RateLimitLayer::new(per_client(&through(&proxy), "p", at_most(10)))).collect();
+    let processes: Vec<_> = (0..3)
+        .map(|_| RateLimitLayer::builder(per_client(&through(&proxy), "p", at_most(10))).verdict().build())
+        .collect();
     let clients: Vec<_> = (0..20).map(|number| format!("client {number}")).collect();
     for layer in &processes {
         recovers(layer, "warm").await;
@@ -107,7 +108,7 @@ async fn while_the_breaker_is_open_nothing_is_sent_and_nobody_waits() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = through(&proxy);
-    let layer = RateLimitLayer::new(per_client(&redis, "p", at_most(10)));
+    let layer = RateLimitLayer::builder(per_client(&redis, "p", at_most(10))).verdict().build();
     recovers(&layer, "a").await;
     // The server would hear whatever is sent.
     proxy.set(Mode::Swallow);
@@ -138,7 +139,9 @@ async fn f18_what_the_server_counts_is_what_it_admitted_and_what_got_lost() {
         let redis = through(&proxy);
         let store = RedisStore::new(&redis, name);
         let store = if coalesces { store } else { store.without_coalescing() };
-        let layer = RateLimitLayer::new(with_store(name, at_most_in_window(LIMIT), store).on_failure(mode));
+        let layer = RateLimitLayer::builder(with_store(name, at_most_in_window(LIMIT), store).on_failure(mode))
+            .verdict()
+            .build();
         let (mut admitted, mut failed, mut swallowed) = (0, 0, 0);
         for round in 0..68_u32 {
             // A connection of which something was lost is never used again: TCP loses nothing in the middle.
@@ -208,7 +211,9 @@ async fn f16_flapping_admits_the_shared_limit_and_the_local_ones_and_hardly_logs
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let processes = [(); 2].map(|()| {
-        RateLimitLayer::new(per_client(&through(&proxy), "p", at_most(LIMIT)).status(http::StatusCode::CONFLICT))
+        RateLimitLayer::builder(per_client(&through(&proxy), "p", at_most(LIMIT)).status(http::StatusCode::CONFLICT))
+            .verdict()
+            .build()
     });
     for layer in &processes {
         recovers(layer, "warm").await;
@@ -262,7 +267,7 @@ async fn f16_flapping_admits_the_shared_limit_and_the_local_ones_and_hardly_logs
 async fn a26_a_flood_while_the_server_is_stopped_is_admitted_up_to_the_local_limit() {
     let server = RedisServer::start();
     let redis = Redis::open(server.url()).unwrap();
-    let layer = RateLimitLayer::new(per_client(&redis, "p", at_most(100)));
+    let layer = RateLimitLayer::builder(per_client(&redis, "p", at_most(100))).verdict().build();
     recovers(&layer, "warm").await;
     let before = layer.limiter_failures("p").unwrap();
     server.signal("-STOP");
@@ -278,7 +283,7 @@ async fn a24_denials_do_not_reach_the_server_and_end_when_they_say() {
     let server = RedisServer::start();
     let redis = patient(&server);
     let calls = || server.info("total_commands_processed").parse::<u64>().unwrap();
-    let day = RateLimitLayer::new(per_client(&redis, "day", at_most(1)));
+    let day = RateLimitLayer::builder(per_client(&redis, "day", at_most(1))).verdict().build();
     assert_eq!(send(&day, "a").await.status(), 200);
     let before = calls();
     for _ in 0..10_000 {
@@ -289,7 +294,9 @@ async fn a24_denials_do_not_reach_the_server_and_end_when_they_say() {
     let made = calls() - before;
     assert!(made <= 100, "{made} commands");
 
-    let short = RateLimitLayer::new(per_client(&redis, "short", TokenBucket::new(Quota::per_second(25).burst(1))));
+    let short = RateLimitLayer::builder(per_client(&redis, "short", TokenBucket::new(Quota::per_second(25).burst(1))))
+        .verdict()
+        .build();
     for round in 0..50 {
         assert_eq!(send(&short, "a").await.status(), 200, "round {round}: came when it was told to");
         // Told by the server at first, and then out of what is remembered.
@@ -315,7 +322,7 @@ async fn a24_denials_do_not_reach_the_server_and_end_when_they_say() {
 async fn a13_a_state_from_the_future_locks_out_for_one_refill_only() {
     let server = RedisServer::start();
     let bucket = TokenBucket::new(Quota::per_second(2).burst(5));
-    let layer = || RateLimitLayer::new(per_client(&patient(&server), "p", bucket));
+    let layer = || RateLimitLayer::builder(per_client(&patient(&server), "p", bucket)).verdict().build();
     assert_eq!(send(&layer(), "a").await.status(), 200);
     let names: Vec<String> = server.run(&["KEYS", "*"]);
     let [name] = &names[..] else { panic!("{names:?}") };
@@ -335,7 +342,7 @@ async fn a13_a_state_from_the_future_locks_out_for_one_refill_only() {
 #[tokio::test]
 async fn a15_f13_a_server_that_evicts_is_no_error() {
     let server = RedisServer::with(&["--maxmemory", "8mb", "--maxmemory-policy", "allkeys-lru"]);
-    let layer = RateLimitLayer::new(per_client(&patient(&server), "p", at_most(5)));
+    let layer = RateLimitLayer::builder(per_client(&patient(&server), "p", at_most(5))).verdict().build();
     for thousand in 0..60 {
         let clients = (0..1_000).map(|number| format!("{}", thousand * 1_000 + number));
         let responses = join_all(clients.map(|client| async { send(&layer, &{ client }).await })).await;
@@ -349,7 +356,7 @@ async fn a15_f13_a_server_that_evicts_is_no_error() {
 async fn f12_a_server_without_memory_is_told_from_others_and_the_guard_decides() {
     let server = RedisServer::start();
     let redis = patient(&server);
-    let layer = RateLimitLayer::new(per_client(&redis, "p", at_most(3)));
+    let layer = RateLimitLayer::builder(per_client(&redis, "p", at_most(3))).verdict().build();
     assert!(is_decided(&send(&layer, "a").await));
     server.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     let mut statuses = Vec::new();
@@ -361,7 +368,7 @@ async fn f12_a_server_without_memory_is_told_from_others_and_the_guard_decides()
     assert_eq!(statuses, [200, 200, 429, 429], "the guard knows of the first");
 
     let limiter = RateLimiter::new(at_most(3), RedisStore::new(&patient(&server), "p"));
-    let error = limiter.check(&key("b"), 1).decided().await.unwrap_err();
+    let error = limiter.decide(&Ask::charge(&key("b"), 1)).decided().await.unwrap_err();
     let fault = error.source().and_then(|source| source.downcast_ref::<Fault>()).expect("a fault");
     assert_eq!((fault.reason(), fault.reason().label()), (Reason::OutOfMemory, "oom"));
     server.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
@@ -374,11 +381,13 @@ async fn several_policies_are_guarded_together() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = through(&proxy);
-    let layer = RateLimitLayer::new([
+    let layer = RateLimitLayer::builder([
         per_client(&redis, "day", at_most(100)),
         per_client(&redis, "minute", at_most(5)),
         per_client(&redis, "year", at_most(200)),
-    ]);
+    ])
+    .verdict()
+    .build();
     recovers(&layer, "warm").await;
     assert!(is_decided(&send(&layer, "a").await));
     proxy.set(Mode::Reset);
@@ -398,10 +407,12 @@ async fn a_denial_for_want_of_an_answer_costs_nothing_elsewhere() {
     let (living, dead) = (RedisServer::start(), RedisServer::start());
     let (here, proxy) = (patient(&living), Proxy::to(dead.address()));
     let there = through(&proxy);
-    let layer = RateLimitLayer::new([
+    let layer = RateLimitLayer::builder([
         per_client(&here, "here", at_most(100)),
         per_client(&there, "there", at_most(100)).on_failure(FailureMode::Deny),
-    ]);
+    ])
+    .verdict()
+    .build();
     recovers(&layer, "a").await;
     let before = charged(&here, "here", at_most(100), "a").await;
     proxy.set(Mode::Reset);
@@ -427,7 +438,7 @@ async fn f19_layers_that_are_replaced_during_faults_leave_nothing_behind() {
     for round in 0..140_u32 {
         proxy.set(modes[round as usize / 2 % modes.len()]);
         // A lower limit each time: whatever was spent under the older ones counts.
-        let layer = Arc::new(RateLimitLayer::new(per_client(&redis, "p", at_most(400 - round))));
+        let layer = Arc::new(RateLimitLayer::builder(per_client(&redis, "p", at_most(400 - round))).verdict().build());
         let requests: Vec<_> = (0..20)
             .map(|_| {
                 let layer = Arc::clone(&layer);
@@ -449,7 +460,7 @@ async fn f19_layers_that_are_replaced_during_faults_leave_nothing_behind() {
         assert!(Instant::now() < give_up, "{redis:?}");
         sleep(Duration::from_millis(5)).await;
     }
-    let layer = RateLimitLayer::new(per_client(&redis, "p", at_most(100)));
+    let layer = RateLimitLayer::builder(per_client(&redis, "p", at_most(100))).verdict().build();
     recovers(&layer, "b").await;
     let response = send(&layer, "a").await;
     assert_eq!(response.status(), 429, "400 were asked for, of which far more than 100 were admitted");

@@ -15,7 +15,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::store::redis::Redis;
 use tower_sluice::{
-    Decision, FailureMode, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RedisQueue,
+    Ask, Decision, FailureMode, Limiter, LimiterError, Mode, PartitionKey, Policy, Quota, RateLimitLayer, RedisQueue,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -35,17 +35,17 @@ fn key(name: &str) -> PartitionKey {
 }
 
 async fn ask(queue: &RedisQueue, name: &str) -> Decision {
-    queue.check(&key(name), 1).decided().await.unwrap()
+    queue.decide(&Ask::charge(&key(name), 1)).decided().await.unwrap()
 }
 
 /// Takes a place without waiting in it.
 async fn take(queue: &RedisQueue, name: &str) -> Decision {
-    queue.rehearse(&key(name), 1).decided().await.unwrap()
+    queue.decide(&Ask::charge(&key(name), 1).to(Mode::Shadow)).decided().await.unwrap()
 }
 
 /// How many places are left.
 async fn left(queue: &RedisQueue, name: &str) -> u32 {
-    queue.check(&key(name), 0).decided().await.unwrap().remaining()
+    queue.decide(&Ask::charge(&key(name), 0)).decided().await.unwrap().remaining()
 }
 
 async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
@@ -67,7 +67,7 @@ async fn join(queue: &RedisQueue, name: &str) -> Waiter {
 
 /// To look takes a seat of the process that looks.
 async fn join_seen_from(process: &RedisQueue, queue: &RedisQueue, name: &str) -> Waiter {
-    let (before, waits) = (left(process, name).await, queue.check(&key(name), 1));
+    let (before, waits) = (left(process, name).await, queue.decide(&Ask::charge(&key(name), 1)));
     let waiter = tokio::spawn(waits.decided());
     until("it has a place", async || left(process, name).await < before).await;
     waiter
@@ -190,7 +190,8 @@ async fn a_flood_of_what_is_refused_does_not_reach_the_server() {
     for queue in [&here, &there] {
         let flood = join_all((0..2_000).map(|_| ask(queue, "a"))).await;
         assert!(flood.iter().all(|it| it.retry_after().is_some() && (it.limit(), it.remaining()) == (2, 0)));
-        let impatient = queue.check_within(&key("a"), 1, Some(SECOND)).decided().await.unwrap().retry_after();
+        let impatient =
+            queue.decide(&Ask::charge(&key("a"), 1).within(Some(SECOND))).decided().await.unwrap().retry_after();
         assert!(impatient.unwrap() > refused + HOUR / 2, "two are before it: {impatient:?}");
     }
     let made = calls(&server) - before;
@@ -223,7 +224,7 @@ async fn a_place_that_is_given_back_here_is_free_at_once() {
     let _ = take(&queue, "a").await;
     let last = take(&queue, "a").await;
     assert!(!ask(&queue, "a").await.is_allowed());
-    queue.give_back(&key("a"), 1, last.receipt());
+    queue.refund(&key("a"), last.receipt(), 1);
     until("its place is known to be free", async || take(&queue, "a").await.is_allowed()).await;
 }
 
@@ -269,7 +270,7 @@ async fn nothing_is_refused_that_the_server_would_let_in() {
         let (decision, is_free) = if is_patient {
             (take(&here, "a").await, free > 0)
         } else {
-            let at_once = here.check_within(&key("a"), 1, Some(Duration::ZERO)).decided().await.unwrap();
+            let at_once = here.decide(&Ask::charge(&key("a"), 1).within(Some(Duration::ZERO))).decided().await.unwrap();
             (at_once, free > CAPACITY)
         };
         assert!(decision.is_allowed() || !is_free, "{free} were free in round {round}, and it was told {decision:?}");
@@ -282,7 +283,7 @@ async fn nothing_is_refused_that_the_server_would_let_in() {
             let later = if is_patient {
                 take(&fresh(), "a").await
             } else {
-                fresh().check_within(&key("a"), 1, Some(Duration::ZERO)).decided().await.unwrap()
+                fresh().decide(&Ask::charge(&key("a"), 1).within(Some(Duration::ZERO))).decided().await.unwrap()
             };
             let is_kept = later.retry_after().is_none_or(|it| it <= wait);
             assert!(is_kept || !knows_all, "told {wait:?}, and then {later:?}");
@@ -306,13 +307,15 @@ async fn the_bounds_and_the_terms_are_those_of_a_queue_in_memory() {
     ] {
         let shared = RedisQueue::new(&redis(&server), "test", quota).capacity(capacity).max_wait(max_wait);
         let local = tower_sluice::LeakyQueue::new(quota).capacity(capacity).max_wait(max_wait);
-        assert_eq!(shared.max_cost(), local.max_cost());
-        assert_eq!(shared.terms(), local.terms());
-        assert!(shared.delays() && shared.peek(&key("a"), 1).is_none());
+        let (described, same) = (shared.describe(), local.describe());
+        assert_eq!((described.max_cost(), described.terms()), (same.max_cost(), same.terms()));
+        assert!(described.delays() && !described.answers(tower_sluice::Mode::Peek));
         let name = format!("{quota:?}");
-        let (one, other) = (take(&shared, &name).await, local.check(&key(&name), 1).decided().await.unwrap());
+        let (one, other) =
+            (take(&shared, &name).await, local.decide(&Ask::charge(&key(&name), 1)).decided().await.unwrap());
         assert_eq!((one.limit(), one.remaining()), (other.limit(), other.remaining()));
-        let never = shared.check(&key(&name), shared.max_cost().unwrap() + 1).decided().await.unwrap();
+        let never =
+            shared.decide(&Ask::charge(&key(&name), described.max_cost().unwrap() + 1)).decided().await.unwrap();
         assert!(!never.is_allowed() && never.retry_after().is_none());
     }
 }
@@ -322,7 +325,7 @@ async fn whoever_has_no_patience_is_refused_on_arrival_and_takes_no_place() {
     let server = RedisServer::start();
     let queue = queue(&server, Quota::per_hour(1));
     let within = async |patience| {
-        let answer = queue.check_within(&key("a"), 1, Some(patience)).decided();
+        let answer = queue.decide(&Ask::charge(&key("a"), 1).within(Some(patience))).decided();
         tokio::time::timeout(20 * SECOND, answer).await.expect("it does not wait").unwrap()
     };
     assert!(within(Duration::ZERO).await.delay().is_zero(), "it need not wait");
@@ -353,7 +356,7 @@ async fn a_place_is_given_back_from_wherever_it_is_left() {
     let server = RedisServer::start();
     let queue = queue(&server, Quota::per_hour(1)).capacity(9);
     let _ = take(&queue, "a").await;
-    let mut waits = Box::pin(queue.check(&key("a"), 1).decided());
+    let mut waits = Box::pin(queue.decide(&Ask::charge(&key("a"), 1)).decided());
     until("it has a place", async || {
         assert!((&mut waits).now_or_never().is_none());
         left(&queue, "a").await == 8
@@ -387,7 +390,7 @@ async fn the_place_of_one_in_the_middle_goes_to_the_next_that_comes() {
     let queue = queue(&server, Quota::per_hour(1)).capacity(9);
     // So that the script is there.
     let bait = take(&queue, "another").await;
-    queue.give_back(&key("another"), 1, bait.receipt());
+    queue.refund(&key("another"), bait.receipt(), 1);
     until("it is given back", async || left(&queue, "another").await == 10).await;
 
     let _ = take(&queue, "a").await;
@@ -409,7 +412,7 @@ async fn a_place_is_given_back_once() {
     let (first, last) = (take(&queue, "a").await, take(&queue, "a").await);
     let give_back = async |decision: Decision| {
         let before = calls(&server);
-        queue.give_back(&key("a"), 1, decision.receipt());
+        queue.refund(&key("a"), decision.receipt(), 1);
         // One that the server did not know yet counts, too.
         until("it has tried", async || calls(&server) > before).await;
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -453,7 +456,11 @@ async fn closing_sends_all_away() {
         assert_eq!(answer.unwrap_err().to_string(), "the queue was closed");
     }
     assert_eq!(queue.waiting(), 0);
-    let come = [queue.check(&key("b"), 1), queue.rehearse(&key("b"), 1), queue.guard(&key("b"), 1, None).unwrap()];
+    let come = [
+        queue.decide(&Ask::charge(&key("b"), 1)),
+        queue.decide(&Ask::charge(&key("b"), 1).to(Mode::Shadow)),
+        queue.decide(&Ask::charge(&key("b"), 1).to(Mode::Fallback)),
+    ];
     for check in come {
         assert_eq!(check.decided().await.unwrap_err().to_string(), "the queue was closed");
     }
@@ -470,8 +477,10 @@ async fn the_guard_has_the_same_line() {
         assert!(take(&queue, "a").await.is_allowed());
     }
     server.kill();
-    assert!(queue.check(&key("a"), 1).decided().await.is_err());
-    let guard = async |name, patience| queue.guard(&key(name), 1, patience).unwrap().decided().await.unwrap();
+    assert!(queue.decide(&Ask::charge(&key("a"), 1)).decided().await.is_err());
+    let guard = async |name, patience| {
+        queue.decide(&Ask::charge(&key(name), 1).to(Mode::Fallback).within(patience)).decided().await.unwrap()
+    };
     let wait = guard("a", Some(HOUR)).await.retry_after().expect("two are before it");
     assert!(wait <= HOUR + SECOND && wait > HOUR - 60 * SECOND, "{wait:?}");
 
@@ -479,10 +488,10 @@ async fn the_guard_has_the_same_line() {
     let first = guard("b", None).await;
     assert!(first.is_allowed() && guard("b", Some(SECOND)).await.retry_after().is_some());
     server.restart();
-    queue.give_back(&key("b"), 1, first.receipt());
+    queue.refund(&key("b"), first.receipt(), 1);
     assert!(guard("b", Some(SECOND)).await.is_allowed());
 
-    let mut waits = Box::pin(queue.guard(&key("a"), 1, None).unwrap().decided());
+    let mut waits = Box::pin(queue.decide(&Ask::charge(&key("a"), 1).to(Mode::Fallback)).decided());
     assert!((&mut waits).now_or_never().is_none());
     assert_eq!(queue.waiting(), 1);
     drop(waits);
@@ -498,7 +507,7 @@ async fn send(layer: &RateLimitLayer) -> Response<()> {
 async fn a_layer_waits_and_tells() {
     let server = RedisServer::start();
     let queue = queue(&server, Quota::per_second(2)).capacity(1);
-    let layer = RateLimitLayer::new(Policy::new("partner", queue)).with_server_timing();
+    let layer = RateLimitLayer::builder(Policy::new("partner", queue)).server_timing().build();
     let began = Instant::now();
     let answers = join_all((0..3).map(|_| send(&layer))).await;
     assert!(began.elapsed() >= SECOND / 2);
@@ -523,7 +532,7 @@ async fn a_policy_on_trial_delays_nobody() {
         assert_eq!(answer.status(), 200);
     }
     // All the same, the line is as long as it would be.
-    assert!(!queue.check(&PartitionKey::SHARED, 1).decided().await.unwrap().is_allowed());
+    assert!(!queue.decide(&Ask::charge(&PartitionKey::SHARED, 1)).decided().await.unwrap().is_allowed());
 }
 
 #[tokio::test]
@@ -578,7 +587,7 @@ async fn clients_that_come_and_go_do_not_starve_one_that_waits() {
             ticks.tick().await;
             let queue = Arc::clone(&crowd);
             tokio::spawn(async move {
-                let _ = tokio::time::timeout(SECOND * 3 / 10, queue.check(&key("a"), 1).decided()).await;
+                let _ = tokio::time::timeout(SECOND * 3 / 10, queue.decide(&Ask::charge(&key("a"), 1)).decided()).await;
             });
         }
     });
@@ -608,7 +617,8 @@ async fn a_request_that_is_dropped_while_it_asks_takes_no_place() {
     let _ = take(&far, "a").await;
     let before = calls(&server);
     for _ in 0..20 {
-        let hangs_up = tokio::time::timeout(Duration::from_millis(3), far.check(&key("a"), 1).decided()).await;
+        let hangs_up =
+            tokio::time::timeout(Duration::from_millis(3), far.decide(&Ask::charge(&key("a"), 1)).decided()).await;
         assert!(hangs_up.is_err());
     }
     until("all have asked", async || calls(&server) >= before + 20).await;
@@ -621,7 +631,7 @@ async fn a_queue_that_is_closed_gives_all_its_places_back() {
     let server = RedisServer::start();
     let [queue, elsewhere] = [0, 1].map(|_| queue(&server, Quota::per_hour(1)).capacity(50));
     let _ = take(&queue, "a").await;
-    let waiters: Vec<_> = (0..39).map(|_| tokio::spawn(queue.check(&key("a"), 1).decided())).collect();
+    let waiters: Vec<_> = (0..39).map(|_| tokio::spawn(queue.decide(&Ask::charge(&key("a"), 1)).decided())).collect();
     until("all have places", async || left(&elsewhere, "a").await == 11).await;
     queue.close();
     for waiter in waiters {

@@ -12,7 +12,9 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_sluice::key::HeaderKey;
 use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
-use tower_sluice::{Decision, FailureMode, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
+use tower_sluice::{
+    Ask, Decision, FailureMode, Limiter, Mode, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, Verdict,
+};
 
 /// As another process would connect: with connections of its own. Patient, for machines that do other things too.
 fn redis(server: &RedisServer) -> Redis {
@@ -23,8 +25,8 @@ fn limiter<A: Scripted>(redis: &Redis, algorithm: A) -> RateLimiter<A, RedisStor
     RateLimiter::new(algorithm, RedisStore::new(redis, "test"))
 }
 
-async fn ask<L: Limiter>(limiter: &L, key: &str, cost: u32) -> Decision {
-    limiter.check(&PartitionKey::from(key), cost).decided().await.unwrap()
+async fn ask(limiter: &(impl Limiter + ?Sized), key: &str, cost: u32) -> Decision {
+    limiter.decide(&Ask::charge(&PartitionKey::from(key), cost)).decided().await.unwrap()
 }
 
 /// How many scripts the server ran, of any kind.
@@ -46,7 +48,7 @@ async fn eight_processes_admit_exactly_the_limit_together() {
             .map(|_| {
                 let limiter = Arc::new(limiter(&redis(&server), algorithm));
                 tokio::spawn(async move {
-                    let asked = (0..1_000).map(|_| ask(&limiter, "everybody", 1));
+                    let asked = (0..1_000).map(|_| ask(&*limiter, "everybody", 1));
                     let decisions = futures_util::future::join_all(asked).await;
                     decisions.iter().filter(|decision| decision.is_allowed()).count()
                 })
@@ -83,12 +85,14 @@ async fn a_flood_of_what_is_refused_does_not_reach_the_server() {
     let server = RedisServer::start();
     let limiter = Arc::new(limiter(&redis(&server), TokenBucket::new(Quota::per_hour(1))));
     // The first call of all finds that the server has not got the script.
-    let _ = ask(&limiter, "another", 1).await;
+    let _ = ask(&*limiter, "another", 1).await;
     let before = calls(&server);
-    let flood = (0..2_000).map(|_| ask(&limiter, "a", 1));
+    let flood = (0..2_000).map(|_| ask(&*limiter, "a", 1));
     let admitted = futures_util::future::join_all(flood).await.iter().filter(|it| it.is_allowed()).count();
     for _ in 0..1_000 {
-        assert!(limiter.check(&PartitionKey::from("a"), 1).decided().await.unwrap().retry_after().is_some());
+        assert!(
+            limiter.decide(&Ask::charge(&PartitionKey::from("a"), 1)).decided().await.unwrap().retry_after().is_some()
+        );
     }
     assert_eq!(admitted, 1);
     assert_eq!(calls(&server) - before, 1, "the first call told that the rest would be refused");
@@ -100,7 +104,7 @@ async fn requests_that_come_together_share_a_call() {
     let bucket = TokenBucket::new(Quota::per_hour(10_000));
     let limiter = Arc::new(limiter(&redis(&server), bucket));
     let before = calls(&server);
-    let decisions = futures_util::future::join_all((0..1_000).map(|_| ask(&limiter, "a", 1))).await;
+    let decisions = futures_util::future::join_all((0..1_000).map(|_| ask(&*limiter, "a", 1))).await;
     assert!(decisions.iter().all(Decision::is_allowed));
     // Each is told its own numbers, in the order in which they came.
     let mut remaining: Vec<_> = decisions.iter().map(Decision::remaining).collect();
@@ -134,7 +138,7 @@ async fn four_processes_with_leases_never_exceed_the_limit_and_leave_little_idle
             tokio::spawn(async move {
                 let mut admitted = 0;
                 for _ in 0..400 {
-                    admitted += u32::from(ask(&node, "everybody", 1).await.is_allowed());
+                    admitted += u32::from(ask(&*node, "everybody", 1).await.is_allowed());
                 }
                 admitted
             })
@@ -182,7 +186,7 @@ async fn what_a_process_leased_and_does_not_need_returns() {
 async fn send(layer: &RateLimitLayer, client: &str) -> Response<()> {
     let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
     let request = Request::builder().header("x-client", client).body(()).unwrap();
-    layer.clone().with_verdict().layer(inner).oneshot(request).await.unwrap().map(drop)
+    layer.clone().layer(inner).oneshot(request).await.unwrap().map(drop)
 }
 
 fn policy<A: Scripted>(redis: &Redis, name: &'static str, algorithm: A) -> Policy {
@@ -203,12 +207,14 @@ async fn policies_on_one_server_are_decided_in_one_call_all_or_none() {
     let server = RedisServer::start();
     let redis = redis(&server);
     let three = FixedWindow::new(Quota::new(3, Duration::from_secs(100 * 86_400)).unwrap());
-    let layer = RateLimitLayer::new([
+    let layer = RateLimitLayer::builder([
         policy(&redis, "hour", TokenBucket::new(Quota::per_hour(100))),
         Policy::new("local", TokenBucket::new(Quota::per_hour(50))),
         policy(&redis, "day", three),
         policy(&redis, "year", SlidingWindow::new(Quota::new(200, Duration::from_secs(365 * 86_400)).unwrap())),
-    ]);
+    ])
+    .verdict()
+    .build();
     assert_eq!(send(&layer, "another").await.status(), 200);
     let before = calls(&server);
     for left in [2, 1, 0] {
@@ -237,7 +243,9 @@ async fn policies_on_one_server_are_decided_in_one_call_all_or_none() {
 async fn two_policies_that_share_a_budget_are_both_charged() {
     let server = RedisServer::start();
     let shared = Arc::new(limiter(&redis(&server), TokenBucket::new(Quota::per_hour(10))));
-    let layer = RateLimitLayer::new([Policy::new("one", Arc::clone(&shared)), Policy::new("two", shared)]);
+    let layer = RateLimitLayer::builder([Policy::new("one", Arc::clone(&shared)), Policy::new("two", shared)])
+        .verdict()
+        .build();
     let response = send(&layer, "a").await;
     assert_eq!(numbers(&response), [("one".to_owned(), true, 9), ("two".to_owned(), true, 8)]);
 }
@@ -247,10 +255,12 @@ async fn a_charge_is_given_back_if_a_policy_elsewhere_refuses() {
     let (server, other) = (RedisServer::start(), RedisServer::start());
     let (redis, there) = (redis(&server), redis(&other));
     let hour = TokenBucket::new(Quota::per_hour(100));
-    let layer = RateLimitLayer::new([
+    let layer = RateLimitLayer::builder([
         policy(&redis, "here", hour),
         policy(&there, "there", TokenBucket::new(Quota::per_hour(1))),
-    ]);
+    ])
+    .verdict()
+    .build();
     assert_eq!(send(&layer, "a").await.status(), 200);
     // Used up there, but not known to be, for another process has done it.
     let elsewhere = RateLimiter::new(TokenBucket::new(Quota::per_hour(1)), RedisStore::new(&there, "there"));
@@ -280,23 +290,23 @@ async fn charges_come_later_and_support_staff_forgive() {
     ];
     let key = PartitionKey::from("a");
     for [limiter, elsewhere, anew] in &processes {
-        assert_eq!(ask(limiter, "a", 3).await.remaining(), 7);
+        assert_eq!(ask(&**limiter, "a", 3).await.remaining(), 7);
         // More than there is: what there is.
-        limiter.surcharge(&key, 20);
+        let _ = limiter.decide(&Ask::charge(&key, 20).to(Mode::UpTo));
         for _ in 0..100 {
-            if ask(elsewhere, "a", 0).await.remaining() == 0 {
+            if ask(&**elsewhere, "a", 0).await.remaining() == 0 {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        assert!(!ask(limiter, "a", 1).await.is_allowed());
+        assert!(!ask(&**limiter, "a", 1).await.is_allowed());
         let decision = limiter.reset(&key).unwrap().decided().await.unwrap();
         assert_eq!((decision.is_allowed(), decision.remaining()), (true, 10));
         // What this process knew of it is forgotten, too.
-        assert_eq!(ask(limiter, "a", 1).await.remaining(), 9);
-        assert_eq!(ask(anew, "a", 1).await.remaining(), 8);
+        assert_eq!(ask(&**limiter, "a", 1).await.remaining(), 9);
+        assert_eq!(ask(&**anew, "a", 1).await.remaining(), 8);
         // What others know they go on to believe for a minute.
-        assert!(!ask(elsewhere, "a", 1).await.is_allowed());
+        assert!(!ask(&**elsewhere, "a", 1).await.is_allowed());
     }
 }
 
@@ -326,7 +336,7 @@ async fn a_layer_whose_budgets_are_on_the_server_changes_while_it_runs() {
     let server = RedisServer::start();
     let (here, there) = (redis(&server), redis(&server));
     let hour = |limit| Quota::per_hour(limit);
-    let layer = RateLimitLayer::new([policy(&here, "a", TokenBucket::new(hour(10)))]);
+    let layer = RateLimitLayer::builder([policy(&here, "a", TokenBucket::new(hour(10)))]).verdict().build();
     for _ in 0..10 {
         assert_eq!(send(&layer, "a").await.status(), 200);
     }
@@ -348,8 +358,8 @@ async fn the_guard_is_warm_when_the_server_dies() {
     let server = RedisServer::start();
     let redis = Redis::open(server.url()).unwrap();
     let bucket = TokenBucket::new(Quota::per_hour(10));
-    let guarded = RateLimitLayer::new(policy(&redis, "p", bucket));
-    let denying = RateLimitLayer::new(policy(&redis, "q", bucket).on_failure(FailureMode::Deny));
+    let guarded = RateLimitLayer::builder(policy(&redis, "p", bucket)).verdict().build();
+    let denying = RateLimitLayer::builder(policy(&redis, "q", bucket).on_failure(FailureMode::Deny)).verdict().build();
     let admitted = async |layer: &RateLimitLayer, times| {
         let mut admitted = 0;
         for _ in 0..times {

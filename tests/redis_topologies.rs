@@ -16,7 +16,7 @@ use support::server::Server;
 use tokio::time::sleep;
 use tower_sluice::key::{KeyError, KeyExtractor};
 use tower_sluice::store::redis::{Redis, RedisStore};
-use tower_sluice::{Limiter, PartitionKey, Policy, RateLimitLayer, RateLimiter, RequestHead};
+use tower_sluice::{Ask, Limiter, PartitionKey, Policy, RateLimitLayer, RateLimiter, RequestHead};
 
 struct FixedKey(&'static str);
 
@@ -33,11 +33,13 @@ const PLENTY: Duration = Duration::from_secs(5);
 async fn policies_in_different_slots_are_charged_all_or_none() {
     let cluster = RedisCluster::start(3, 0);
     let redis = Redis::cluster(cluster.urls()).timeout(PLENTY).open().unwrap();
-    let layer = RateLimitLayer::new([
+    let layer = RateLimitLayer::builder([
         per_client(&redis, "minute", at_most_in_window(8)),
         per_client(&redis, "day", at_most_in_window(100)),
         Policy::new("all", RateLimiter::new(at_most_in_window(30), RedisStore::new(&redis, "all"))),
-    ]);
+    ])
+    .verdict()
+    .build();
     let clients: Vec<_> = (0..6).map(|number| format!("client {number}")).collect();
     let ask = async |client: &str| {
         let mut admitted = 0;
@@ -62,7 +64,7 @@ async fn policies_in_different_slots_are_charged_all_or_none() {
         }
     }
     let all = RateLimiter::new(at_most_in_window(30), RedisStore::new(&redis, "all").without_coalescing());
-    assert_eq!(all.check(&PartitionKey::SHARED, 0).decided().await.unwrap().remaining(), 0);
+    assert_eq!(all.decide(&Ask::charge(&PartitionKey::SHARED, 0)).decided().await.unwrap().remaining(), 0);
 }
 
 /// P6: however many nodes a request needs, it waits for one timeout.
@@ -74,7 +76,9 @@ async fn f11_a_cluster_that_is_stopped_costs_one_timeout() {
     let all = |name| Policy::new(name, RateLimiter::new(at_most(30), RedisStore::new(&redis, name)));
     let by_client = |name| per_client(&redis, name, at_most(30));
     // In one slot each.
-    let layer = RateLimitLayer::new([by_client("by-client"), all("all"), by_client("b").key(FixedKey("another"))]);
+    let layer = RateLimitLayer::builder([by_client("by-client"), all("all"), by_client("b").key(FixedKey("another"))])
+        .verdict()
+        .build();
     assert!(is_decided(&send(&layer, "a").await));
     cluster.nodes.iter().for_each(|node| node.signal("-STOP"));
     let start = Instant::now();
@@ -96,7 +100,7 @@ async fn f10_when_a_node_of_a_cluster_dies_the_others_go_on() {
     }
     // The dead do not make anybody wait, they refuse.
     let redis = Redis::cluster(cluster.urls()).timeout(Duration::from_secs(1)).open().unwrap();
-    let layer = RateLimitLayer::new(per_client(&redis, "p", at_most(60)));
+    let layer = RateLimitLayer::builder(per_client(&redis, "p", at_most(60))).verdict().build();
     let mut homes = HashMap::new();
     for client in (0..24).map(|number| format!("client {number}")) {
         let sizes = || [0, 1, 2].map(|index: usize| cluster.nodes[index].run::<u64>(&["DBSIZE"]));
@@ -145,7 +149,7 @@ async fn f9_a_promotion_forgets_no_more_than_what_was_not_replicated() {
     let address = Proxy::to(primary.address());
     let layers = [(); 2].map(|()| {
         let redis = Redis::single(address.url()).timeout(Duration::from_millis(500)).open().unwrap();
-        RateLimitLayer::new(per_client(&redis, "p", at_most(50)))
+        RateLimitLayer::builder(per_client(&redis, "p", at_most(50))).verdict().build()
     });
     let admitted = async |times: u32| {
         let mut admitted = 0;

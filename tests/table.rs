@@ -8,10 +8,10 @@ use tower_sluice::algorithm::{Algorithm, SlidingWindow, TokenBucket};
 use tower_sluice::store::{MemoryStore, Store, WhenFull};
 use tower_sluice::testing::IntervalChecker;
 use tower_sluice::time::{Clock, ManualClock, Monotonic, Timestamp};
-use tower_sluice::{Check, Decision, Limiter, Quota, RateLimiter};
+use tower_sluice::{Ask, Check, Decision, Limiter, Quota, RateLimiter};
 
 fn ask(limiter: &impl Limiter, key: u64) -> Decision {
-    match limiter.check(&key.into(), 1) {
+    match limiter.decide(&Ask::charge(&key.into(), 1)) {
         Check::Ready(Ok(decision)) => decision,
         other => panic!("memory decides at once, but answered {other:?}"),
     }

@@ -19,10 +19,10 @@ use tower_sluice::key::{HeaderKey, PeerIp};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::testing::Random;
 use tower_sluice::time::ManualClock;
-use tower_sluice::{Check, Limiter, MissingKey, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice::{Ask, Check, Limiter, MissingKey, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
 
 fn decide(limiter: &impl Limiter, key: &PartitionKey, cost: u32) -> tower_sluice::Decision {
-    match limiter.check(key, cost) {
+    match limiter.decide(&Ask::charge(key, cost)) {
         Check::Ready(Ok(decision)) => decision,
         other => unreachable!("memory answers at once: {other:?}"),
     }
@@ -105,11 +105,12 @@ fn keys_appear_in_no_response_no_log_and_no_metric() {
         let log = log.clone();
         tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_writer(move || log.clone()).finish()
     };
-    let layer = RateLimitLayer::new([
+    let layer = RateLimitLayer::builder([
         Policy::new("per-key", TokenBucket::new(Quota::per_day(1))).key(HeaderKey::from_static("x-api-key")),
         Policy::new("per-address", FixedWindow::new(Quota::per_day(2))).key(PeerIp::new()),
     ])
-    .with_fields(RateLimitFields::draft11());
+    .fields(RateLimitFields::draft11())
+    .build();
     let service = layer.layer(service_fn(|_: Request<()>| {
         ready(Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from("hello"))))
     }));
@@ -215,7 +216,7 @@ fn refunds_of_charges_that_were_held_open_give_less_than_a_burst_beyond_the_burs
                 0 | 1 => open.extend(Some(decide(&bucket, &key, 1)).filter(tower_sluice::Decision::is_allowed)),
                 2 if !open.is_empty() => {
                     let index = usize::try_from(random.below(open.len() as u64)).unwrap();
-                    bucket.give_back(&key, 1, open.swap_remove(index).receipt());
+                    bucket.refund(&key, open.swap_remove(index).receipt(), 1);
                 }
                 _ => clock.advance(std::time::Duration::from_secs(random.below(25))),
             }
@@ -228,7 +229,7 @@ fn refunds_of_charges_that_were_held_open_give_less_than_a_burst_beyond_the_burs
                 break;
             } else {
                 let index = usize::try_from(random.below(open.len() as u64)).unwrap();
-                bucket.give_back(&key, 1, open.swap_remove(index).receipt());
+                bucket.refund(&key, open.swap_remove(index).receipt(), 1);
             }
         }
         most = most.max(guesses);

@@ -111,15 +111,16 @@ fn set_up() -> Result<Option<SetUp>, String> {
     };
     let file = file.map(read).transpose()?;
     let (name, text) = file.as_ref().map_or(("server.toml", DEFAULT_CONFIG), |(file, text)| (file, text));
-    let config = match redis {
-        None => Config::parse(name, text),
+    let reader = Config::reader().layers(|layer| layer.verdict().server_timing());
+    let reader = match redis {
+        None => reader,
         Some(url) => {
             // The message does not repeat the address, which may hold a password.
             let redis = Redis::open(url.as_str()).map_err(|error| format!("--redis: {error}"))?;
-            Config::parse_with_redis(name, text, &redis)
+            reader.redis(&redis)
         }
     };
-    let config = config.map_err(|error| error.to_string())?;
+    let config = reader.parse(name, text).map_err(|error| error.to_string())?;
     for route in config.routes() {
         if let Some(path) = route.paths().iter().find(|path| OWN_PATHS.contains(&path.as_str())) {
             let problem = format!("path `{path}` is the server's own; choose another");
@@ -170,7 +171,7 @@ fn app(shared: Arc<RwLock<Config>>) -> Router {
         for path in route.paths() {
             let mut endpoint = if path == echo::PATH { any(echo::echo) } else { any(answer.clone()) };
             if let Some(layer) = route.layer() {
-                endpoint = endpoint.layer(layer.clone().with_verdict().with_server_timing());
+                endpoint = endpoint.layer(layer.clone());
             }
             let counting = middleware::from_fn_with_state(Arc::clone(&tally), page::count);
             app = app.route(path, endpoint.layer(counting));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_sluice::time::Timestamp;
-use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota};
+use tower_sluice::{Ask, LeakyQueue, Limiter, PartitionKey, Quota};
 
 use crate::traffic::{END, Traffic};
 
@@ -90,7 +90,7 @@ fn queue(traffic: &Traffic) -> Run {
         for arrived in traffic.arrivals.iter().copied() {
             tokio::time::sleep(Duration::from_millis(arrived - now)).await;
             now = arrived;
-            places.push((arrived, queue.check(&PartitionKey::SHARED, 1)));
+            places.push((arrived, queue.decide(&Ask::charge(&PartitionKey::SHARED, 1))));
         }
         let mut fates = Vec::new();
         for (arrived, place) in places {

@@ -95,6 +95,7 @@ mod error;
 mod key;
 mod policy;
 mod raw;
+mod reader;
 mod store;
 mod words;
 
@@ -103,6 +104,7 @@ use std::ops::Range;
 
 pub use self::change::Changed;
 pub use self::error::ConfigError;
+pub use self::reader::ConfigReader;
 
 use self::answer::Answer;
 use self::change::Fixed;
@@ -175,20 +177,15 @@ impl Config {
     ///
     /// If anything is unknown, missing or senseless: the message tells the line, and what to write.
     pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
-        Self::read(file, text, None)
+        Self::reader().parse(file, text)
     }
 
-    /// As [`parse`](Self::parse), with this Redis in place of the one that the file may name.
-    ///
-    /// # Errors
-    ///
-    /// As [`parse`](Self::parse).
-    #[cfg(feature = "redis")]
-    pub fn parse_with_redis(file: &str, text: &str, redis: &Redis) -> Result<Self, ConfigError> {
-        Self::read(file, text, Some(redis))
+    /// Reads a configuration with what a file cannot say, such as how layers answer in code.
+    pub fn reader() -> ConfigReader {
+        ConfigReader::new()
     }
 
-    fn read(file: &str, text: &str, redis: Option<&Redis>) -> Result<Self, ConfigError> {
+    fn read(file: &str, text: &str, ConfigReader { redis, set_up }: ConfigReader) -> Result<Self, ConfigError> {
         let source = Source::new(file, text);
         let raw: RawConfig = source.read()?;
         let fixed = Fixed::of(&raw);
@@ -201,10 +198,10 @@ impl Config {
             None => Answer::default(),
         };
         let named = raw.redis.map(|raw| store::redis(&source, raw.into_inner())).transpose()?;
-        let redis = redis.cloned().or(named);
+        let redis = redis.or(named);
         let common = Common { client_ip: &client_ip, answer, redis: redis.as_ref() };
         let routes = common.read(&source, raw.route)?;
-        let routes = routes.into_iter().map(|draft| Route::of(&source, draft)).collect();
+        let routes = routes.into_iter().map(|draft| Route::of(&source, draft, &*set_up)).collect();
         Ok(Self { client_ip, redis, fixed, routes })
     }
 
@@ -260,7 +257,7 @@ impl Route {
         self.keys.iter().zip(&self.words).map(|((name, _), words)| (name.as_str(), words.as_str()))
     }
 
-    fn of(source: &Source<'_>, draft: Draft) -> Self {
+    fn of(source: &Source<'_>, draft: Draft, set_up: &reader::SetUp) -> Self {
         let Draft { paths, at, answer, answers, exempt_preflights, preflights, policies, keys, words, optional } =
             draft;
         let enforce = |policies| {
@@ -269,7 +266,7 @@ impl Route {
                 Some(budget) => builder.exempt_preflights(budget),
                 None => builder,
             };
-            builder.build()
+            set_up(builder).build()
         };
         let layer = policies.map(enforce);
         Self { paths, line: source.line(&at), answer, exempt_preflights, layer, keys, words, optional }

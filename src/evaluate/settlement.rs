@@ -3,9 +3,9 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use super::Scope;
 use super::annotations::Annotations;
 use super::entry::{Entries, Entry};
-use super::Scope;
 use crate::ask::{Ask, Mode};
 use crate::head::ResponseHead;
 use crate::live::{InForce, Limits};

@@ -54,7 +54,7 @@
 //!
 //! # let policy = Policy::new("per-client", TokenBucket::new(Quota::per_second(2)));
 //! let layer = RateLimitLayer::new(policy)
-//!     .with_fields(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds));
+//!     .fields(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds));
 //! ```
 //!
 //! # What is different

@@ -11,7 +11,7 @@
 //! ```
 //! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::key::PeerIp;
-//! use tower_sluice::{Policy, Quota, RateLimitLayer};
+//! use tower_sluice::{Ask, Policy, Quota, RateLimitLayer};
 //!
 //! let layer = RateLimitLayer::new([
 //!     Policy::new("per-client", TokenBucket::new(Quota::per_second(50))).key(PeerIp::new()),
@@ -88,7 +88,7 @@
 //!
 //! let metrics = PrometheusBuilder::new().with_recommended_naming(true).install_recorder()?;
 //! let policy = Policy::new("clients", TokenBucket::new(Quota::per_second(10)));
-//! let layer = RateLimitLayer::new(policy).with_route("/api");
+//! let layer = RateLimitLayer::builder(policy).route("/api").build();
 //!
 //! // In the handler of /metrics:
 //! layer.observe();
@@ -153,7 +153,7 @@
 //! let layer = RateLimitLayer::new(exports);
 //!
 //! let alice = PartitionKey::from("alice");
-//! println!("{} left", layer.peek("exports", &alice).await?.remaining());
+//! println!("{} left", layer.decide(&Ask::peek("exports", &alice)).at_once().await?.remaining());
 //! layer.reset("exports", &alice).await?; // nothing is owed, and a ban is lifted
 //! # Ok(())
 //! # }

@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer};
+//! use tower_sluice::{Ask, LeakyQueue, Policy, Quota, RateLimitLayer};
 //!
 //! // The printer takes ten pages per second; nobody waits for more than two seconds.
 //! let queue = LeakyQueue::new(Quota::per_second(10))
@@ -56,7 +56,7 @@
 //!     .capacity(50)
 //!     .max_wait(Duration::from_secs(2));
 //! let key = PartitionKey::from("printer");
-//! let places: Vec<_> = (0..60).map(|_| queue.check(&key, 1)).collect();
+//! let places: Vec<_> = (0..60).map(|_| queue.decide(&Ask::charge(&key, 1))).collect();
 //! // One left at once, and λ × W = 20 wait; of the capacity, 30 are never used.
 //! assert_eq!(queue.waiting(), 20);
 //! # drop(places);

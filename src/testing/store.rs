@@ -54,7 +54,9 @@ where
             scope.spawn(|| {
                 let key = PartitionKey::from("contended");
                 start.wait();
-                let mine = (0..attempts).filter(|_| decided(store.decide(algorithm, &Ask::charge(&key, 1))).is_allowed()).count();
+                let mine = (0..attempts)
+                    .filter(|_| decided(store.decide(algorithm, &Ask::charge(&key, 1))).is_allowed())
+                    .count();
                 admitted.fetch_add(mine as u64, Ordering::Relaxed);
             });
         }

@@ -40,6 +40,11 @@ fn per_client(limit: u32) -> RateLimitLayer {
     RateLimitLayer::new(policy(limit))
 }
 
+/// With as many preflights a day uncounted.
+fn exempting(limit: u32, preflights: u32) -> RateLimitLayer {
+    RateLimitLayer::builder(policy(limit)).exempt_preflights(Quota::per_day(preflights)).build()
+}
+
 fn policy(limit: u32) -> Policy {
     Policy::new("per-client", TokenBucket::new(Quota::per_day(limit))).key(PeerIp::new())
 }

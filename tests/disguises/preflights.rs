@@ -8,7 +8,7 @@ use tower_sluice::{MissingKey, Penalty, Policy, Quota};
 
 use super::mounts::Mount;
 use super::wire::{MESSAGE, Spelled};
-use super::{Admitted, per_client, policy};
+use super::{Admitted, exempting, per_client, policy};
 
 const VERSIONS: [Version; 2] = [Version::HTTP_11, Version::HTTP_2];
 const PREFLIGHT: [(&str, &str); 2] = [("origin", "https://page.example"), ("access-control-request-method", "PUT")];
@@ -53,7 +53,7 @@ async fn one_of_a_thousand_disguised_calls_reaches_an_echo_of_tonic() {
 #[tokio::test]
 async fn exempt_preflights_pass_as_many_as_their_budget_allows_and_then_count() {
     for mount in Mount::ALL {
-        let layer = per_client(1).exempting_preflights(Quota::per_day(4));
+        let layer = exempting(1, 4);
         let admitted = Admitted::default();
         let address = mount.serve(layer, &admitted).await;
         let real = preflight(&[
@@ -118,7 +118,7 @@ async fn only_what_can_be_nothing_but_a_preflight_is_exempt() {
     ];
     for mount in [Mount::RouterLayer, Mount::Tonic, Mount::Hyper] {
         let admitted = Admitted::default();
-        let address = mount.serve(per_client(1).exempting_preflights(Quota::per_day(1_000)), &admitted).await;
+        let address = mount.serve(exempting(1, 1_000), &admitted).await;
         exhaust(address).await;
         for version in VERSIONS {
             for spelled in &not_exempt {
@@ -148,9 +148,11 @@ async fn a_ban_is_not_lifted_for_preflights() {
             .on_missing_key(MissingKey::Skip)
             .penalty(penalty())
     };
-    let layer = tower_sluice::RateLimitLayer::new([by_key(), policy(1).penalty(penalty())]);
+    let layer = tower_sluice::RateLimitLayer::builder([by_key(), policy(1).penalty(penalty())])
+        .exempt_preflights(Quota::per_day(1_000))
+        .build();
     let admitted = Admitted::default();
-    let address = Mount::RouterLayer.serve(layer.exempting_preflights(Quota::per_day(1_000)), &admitted).await;
+    let address = Mount::RouterLayer.serve(layer, &admitted).await;
     assert!(!preflight(&[]).ask(address, Version::HTTP_2).await.unwrap().is_rejection());
     exhaust(address).await;
     let ban = Spelled::new("GET", &[]).ask(address, Version::HTTP_11).await.unwrap();

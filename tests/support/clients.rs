@@ -8,7 +8,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, TokenBucket};
 use tower_sluice::key::HeaderKey;
 use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
-use tower_sluice::{Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
+use tower_sluice::{Ask, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
 
 /// What a recovery may take, by the promise, and as much again for busy machines.
 pub const RECOVERY: Duration = Duration::from_secs(11);
@@ -31,10 +31,11 @@ pub fn at_most_in_window(limit: u32) -> FixedWindow {
     FixedWindow::new(Quota::new(limit, Duration::from_secs(100 * 86_400)).unwrap())
 }
 
+/// The layer must attach its verdict.
 pub async fn send(layer: &RateLimitLayer, client: &str) -> Response<()> {
     let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
     let request = Request::builder().header("x-client", client).body(()).unwrap();
-    layer.clone().with_verdict().layer(inner).oneshot(request).await.unwrap().map(drop)
+    layer.clone().layer(inner).oneshot(request).await.unwrap().map(drop)
 }
 
 /// Whether any policy was decided by its guard.
@@ -62,7 +63,7 @@ pub async fn recovers(layer: &RateLimitLayer, client: &str) -> Duration {
 /// How much of the limit was charged, as the store knows it.
 pub async fn charged<A: Scripted>(redis: &Redis, name: &str, algorithm: A, client: &str) -> u32 {
     let limiter = RateLimiter::new(algorithm, RedisStore::new(redis, name).without_coalescing());
-    let decision = limiter.check(&key(client), 0).decided().await.expect("the server answers");
+    let decision = limiter.decide(&Ask::charge(&key(client), 0)).decided().await.expect("the server answers");
     decision.limit() - decision.remaining()
 }
 

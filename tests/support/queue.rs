@@ -1,12 +1,12 @@
 //! Waiting in a line.
 
-use tower_sluice::{Check, LeakyQueue, Limiter, PartitionKey, Pending};
+use tower_sluice::{Ask, Check, LeakyQueue, Limiter, PartitionKey, Pending};
 
 pub const KEY: PartitionKey = PartitionKey::SHARED;
 
 /// For one that has to wait.
 pub fn join(queue: &LeakyQueue) -> Pending {
-    match queue.check(&KEY, 1) {
+    match queue.decide(&Ask::charge(&KEY, 1)) {
         Check::Pending(pending) => pending,
         Check::Ready(result) => panic!("expected to wait, but got {result:?}"),
     }

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tower_sluice::{Check, Decision, LeakyQueue, Limiter, PartitionKey, Policy, QueueOrder, Quota, RateLimitLayer};
+use tower_sluice::{
+    Ask, Check, Decision, LeakyQueue, Limiter, PartitionKey, Policy, QueueOrder, Quota, RateLimitLayer,
+};
 
 use super::raw::Connection;
 use super::{Server, until};
@@ -25,7 +27,7 @@ impl Busy {
     async fn new(capacity: usize, order: QueueOrder) -> Self {
         let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX).capacity(capacity).order(order);
         let queue = Arc::new(queue);
-        let Check::Ready(Ok(turn)) = queue.check(&KEY, 1) else { panic!("the first need not wait") };
+        let Check::Ready(Ok(turn)) = queue.decide(&Ask::charge(&KEY, 1)) else { panic!("the first need not wait") };
         let server = Server::http1(RateLimitLayer::new(Policy::new("queue", Arc::clone(&queue)))).await;
         let client = Connection::open(server.address).await;
         Self { queue, turn, server, client }
@@ -43,7 +45,7 @@ impl Busy {
     }
 
     fn let_in(&self) {
-        self.queue.give_back(&KEY, 1, self.turn.receipt());
+        self.queue.refund(&KEY, self.turn.receipt(), 1);
     }
 }
 

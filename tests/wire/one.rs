@@ -10,7 +10,7 @@ use super::{Server, only};
 #[tokio::test]
 async fn a_refused_head_is_a_refused_get_without_its_content() {
     for format in [RejectionFormat::Problem, RejectionFormat::Text] {
-        let server = Server::http1(RateLimitLayer::new(only(1)).with_rejection_format(&format)).await;
+        let server = Server::http1(RateLimitLayer::builder(only(1)).rejection_format(&format).build()).await;
         let mut connection = Connection::open(server.address).await;
         assert_eq!(connection.ask("GET", "/").await.status, 200);
         let refused = connection.ask("GET", "/").await.at_any_time();
@@ -24,7 +24,7 @@ async fn a_refused_head_is_a_refused_get_without_its_content() {
         assert_eq!(server.called(), 1);
     }
 
-    let layer = RateLimitLayer::new(only(1)).with_rejection_format(&RejectionFormat::Empty);
+    let layer = RateLimitLayer::builder(only(1)).rejection_format(&RejectionFormat::Empty).build();
     let mut connection = Connection::open(Server::http1(layer).await.address).await;
     assert_eq!(connection.ask("HEAD", "/").await.status, 200);
     let head = connection.ask("HEAD", "/").await;
@@ -35,7 +35,7 @@ async fn a_refused_head_is_a_refused_get_without_its_content() {
 
 #[tokio::test]
 async fn each_answer_has_a_date_and_only_refusals_must_not_be_stored() {
-    let server = Server::http1(RateLimitLayer::new(only(1)).with_fields(RateLimitFields::none())).await;
+    let server = Server::http1(RateLimitLayer::builder(only(1)).fields(RateLimitFields::none()).build()).await;
     let mut connection = Connection::open(server.address).await;
     let mut names = async || {
         let answer = connection.ask("GET", "/").await;
@@ -54,7 +54,7 @@ async fn each_answer_has_a_date_and_only_refusals_must_not_be_stored() {
 async fn redirects_and_what_is_unchanged_are_left_alone() {
     let fields = RateLimitFields::draft11().partition_key();
     for (path, status, content) in [("/unchanged", 304, ""), ("/moved", 307, "over there")] {
-        let server = Server::http1(RateLimitLayer::new(only(2)).with_fields(fields)).await;
+        let server = Server::http1(RateLimitLayer::builder(only(2)).fields(fields).build()).await;
         let mut connection = Connection::open(server.address).await;
         for left in [Some(1), None] {
             let answer = connection.ask("GET", path).await;

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tower_sluice::headers::{RateLimitFields, ResetForm, WaitFields};
 use tower_sluice::key::{HeaderKey, PeerIp};
 use tower_sluice::{
-    Check, FailureMode, Limiter, LimiterError, PartitionKey, Policy, RateLimitLayer, RejectionBody, RejectionFormat,
+    Ask, Check, FailureMode, Limiter, LimiterError, Policy, RateLimitLayer, RejectionBody, RejectionFormat,
 };
 
 use super::frames::{DATA, END_STREAM, Frame, HEADERS, NO_ERROR, RST_STREAM};
@@ -149,15 +149,17 @@ async fn an_upload_is_refused_while_it_is_under_way() {
 #[tokio::test]
 async fn a_refused_head_is_a_refused_get_without_its_content() {
     let custom = |length: Option<usize>| {
-        RateLimitLayer::new(only(1)).with_rejection_response(move |rejection, _| {
-            let body = match length {
-                Some(length) => "x".repeat(length).into(),
-                None => RejectionBody::new(http_body_util::Full::<Bytes>::from("streamed")),
-            };
-            Response::builder().status(rejection.status()).body(body).unwrap()
-        })
+        RateLimitLayer::builder(only(1))
+            .rejection_response(move |rejection, _| {
+                let body = match length {
+                    Some(length) => "x".repeat(length).into(),
+                    None => RejectionBody::new(http_body_util::Full::<Bytes>::from("streamed")),
+                };
+                Response::builder().status(rejection.status()).body(body).unwrap()
+            })
+            .build()
     };
-    let by = |format| RateLimitLayer::new(only(1)).with_rejection_format(&format);
+    let by = |format| RateLimitLayer::builder(only(1)).rejection_format(&format).build();
     for layer in [
         by(RejectionFormat::Problem),
         by(RejectionFormat::Text),
@@ -186,7 +188,7 @@ async fn a_refused_head_is_a_refused_get_without_its_content() {
 struct Broken;
 
 impl Limiter for Broken {
-    fn check(&self, _: &PartitionKey, _: u32) -> Check {
+    fn decide(&self, _: &Ask<'_>) -> Check {
         Check::Ready(Err(LimiterError::new("out of order")))
     }
 }
@@ -198,19 +200,20 @@ async fn all_answers_are_well_formed() {
     let key = || HeaderKey::from_static("x-key");
     let (missing, exhausted) = (request("GET", &[]), request("GET", &[("x-key", "a")]));
     let grpc = |media_type| request("POST", &[("x-key", "a"), ("content-type", media_type)]);
-    let limited = || RateLimitLayer::new(only(1).key(key()));
+    let builder = || RateLimitLayer::builder(only(1).key(key()));
+    let limited = || builder().build();
     let everything = RateLimitFields::draft11().x_rate_limit(ResetForm::EpochSeconds).partition_key().sluice_burst();
     let mut seen = Vec::new();
     for (layer, requests) in [
         (limited(), vec![missing, exhausted.clone(), exhausted.clone(), grpc("application/grpc")]),
         (limited(), vec![grpc("application/grpc-web"), grpc("application/grpc-web-text")]),
-        (limited().with_fields(RateLimitFields::draft07()), vec![exhausted.clone(); 2]),
+        (builder().fields(RateLimitFields::draft07()).build(), vec![exhausted.clone(); 2]),
         (
-            limited().with_fields(RateLimitFields::draft06().x_rate_hyphen_limit(ResetForm::DeltaSeconds)),
+            builder().fields(RateLimitFields::draft06().x_rate_hyphen_limit(ResetForm::DeltaSeconds)).build(),
             vec![exhausted.clone(); 2],
         ),
         (
-            limited().with_fields(everything).with_wait_fields(WaitFields::new().retry_after_ms()),
+            builder().fields(everything).wait_fields(WaitFields::new().retry_after_ms()).build(),
             vec![exhausted.clone(); 2],
         ),
         (RateLimitLayer::new(only(1).key(PeerIp::new())), vec![exhausted.clone()]),

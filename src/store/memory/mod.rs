@@ -282,7 +282,7 @@ impl<S: Copy, C: Clock> MemoryStore<S, C> {
         let kept = self.kept(algorithm);
         let hash = kept.hash(ask.key());
         let resets = kept.resets.count(hash);
-        let (now, fresh) = (|| ask.now(&self.clock), || ask.fresh(&self.clock));
+        let (now, fresh) = (|| ask.now(&self.clock), || self.clock.now());
         let decision = match &kept.table {
             Table::Compact(ledger) => ledger.check(hash, ask.cost(), now, fresh),
             Table::Wide(table) => table.check(algorithm, hash, ask.cost(), now, fresh),
