@@ -239,7 +239,7 @@ async fn responses_carry_the_verdict_and_layers_add_theirs() {
 #[tokio::test]
 async fn the_verdict_is_told_only_if_that_was_asked_for() {
     for (layer, told) in [
-        (RateLimitLayer::builder(Policy::new("p", one())).verdict().build(), false),
+        (RateLimitLayer::new(Policy::new("p", one())), false),
         (RateLimitLayer::builder(Policy::new("p", one())).verdict().build(), true),
     ] {
         for _ in ["admitted", "refused"] {

@@ -105,13 +105,19 @@ impl Scope<'_> {
             return self.evaluate_banned(subject, head);
         }
         match policy.limiter().decide(&Ask::charge(key, *cost).within(*patience)) {
-            Check::Ready(Ok(decision)) if decision.is_allowed() && !policy.settles_later() => {
+            Check::Ready(Ok(decision)) if decision.is_allowed() && !self.has_rare_wishes(policy) => {
                 policy.report_health(None);
                 observe::admitted(policy, key, &decision);
                 Evaluation::Admitted(self.annotate_one(key, &decision))
             }
             check => self.evaluate_rest(subject, check, head),
         }
+    }
+
+    /// Whether more is asked for than fields.
+    #[inline]
+    fn has_rare_wishes(self, policy: &Policy) -> bool {
+        policy.settles_later() || self.limits.settings.adds_verdict
     }
 
     #[cold]
