@@ -1,15 +1,14 @@
 //! An axum app under load: how many requests per second it answers with a layer, and how long each keeps its processor
 //! busy. The server is a process with one worker on one processor; this one makes the requests, on another.
 
-use std::io::{BufRead, BufReader, Read};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::routing::get;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tower::layer::layer_fn;
 
 use crate::Figures;
@@ -59,16 +58,13 @@ pub fn serve(row: &str) {
         let _ = std::io::stdin().read(&mut [0]);
         std::process::exit(0);
     });
-    runtime().block_on(async {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port is free");
         println!("{}", listener.local_addr().expect("it is bound"));
         let app = app.into_make_service_with_connect_info::<SocketAddr>();
         axum::serve(listener, app).await.expect("it goes on");
     });
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
 /// A server in a process of its own, stopped when dropped.
@@ -101,12 +97,11 @@ pub fn measure(scale: Scale) -> Figures {
     let mut figures = Figures::default();
     figures.set("pinned", f64::from(machine::pin(1)));
     let span = Duration::from_millis(if scale.divisor == 1 { 500 } else { 50 });
-    let runtime = runtime();
     let servers = ROWS.map(|row| (row, Server::start(row)));
     let mut turns = ROWS.map(|_| Vec::new());
     for turn in 0..=TURNS {
         for ((row, server), turns) in servers.iter().zip(&mut turns) {
-            let taken = runtime.block_on(load(server, *row == REJECTED, span));
+            let taken = load(server, *row == REJECTED, span);
             // The first turn was for warming up.
             turns.extend((turn > 0).then_some(taken));
         }
@@ -116,6 +111,7 @@ pub fn measure(scale: Scale) -> Figures {
         figures.set(&format!("{row}: per second"), of(|taken| taken.requests / taken.seconds));
         figures.set(&format!("{row}: processor ns"), of(|taken| taken.processor / taken.requests));
         figures.set(&format!("{row}: busy"), of(|taken| taken.processor / 1e9 / taken.seconds));
+        figures.set(&format!("{row}: client busy"), of(|taken| taken.client / 1e9 / taken.seconds));
     }
     figures
 }
@@ -126,52 +122,67 @@ struct Taken {
     seconds: f64,
     /// For how many nanoseconds the server's thread had a processor.
     processor: f64,
+    /// The same for who makes the requests.
+    client: f64,
 }
 
-/// Keeps a request under way on each connection for so long.
-async fn load(server: &Server, rejects: bool, span: Duration) -> Taken {
-    let mut connections = Vec::new();
-    for _ in 0..CONNECTIONS {
-        let mut stream = TcpStream::connect(server.address).await.expect("the server accepts");
-        stream.set_nodelay(true).expect("a socket");
-        // The first request of all uses up a burst of one.
-        exchange(&mut stream, &mut [0; 2048], None).await;
-        connections.push(stream);
-    }
+/// Keeps requests under way for so long, on half of the connections at least.
+fn load(server: &Server, rejects: bool, span: Duration) -> Taken {
+    let mut connections: Vec<_> = (0..CONNECTIONS).map(|_| Connection::open(server.address)).collect();
     let processor = || machine::process_time(server.process.id()).unwrap_or(u64::MAX);
-    let (begun, before) = (Instant::now(), processor());
-    let expected = if rejects { b"429" } else { b"200" };
-    let clients = connections.into_iter().map(|mut stream| {
-        tokio::task::spawn(async move {
-            let (mut requests, mut buffer) = (0_u64, [0; 2048]);
-            while begun.elapsed() < span {
-                exchange(&mut stream, &mut buffer, Some(expected)).await;
-                requests += 1;
-            }
-            requests
-        })
-    });
+    let client = || machine::thread_time().unwrap_or(u64::MAX);
+    let (mut halves, expected) = (connections.chunks_mut(CONNECTIONS / 2).collect::<Vec<_>>(), status(rejects));
+    let (begun, before, client_before) = (Instant::now(), processor(), client());
     let mut requests = 0;
-    for client in clients.collect::<Vec<_>>() {
-        requests += client.await.expect("the server answers");
-    }
-    let (seconds, after) = (begun.elapsed().as_secs_f64(), processor());
-    Taken { requests: requests as f64, seconds, processor: (after - before) as f64 }
-}
-
-/// One request, and its whole response.
-async fn exchange(stream: &mut TcpStream, buffer: &mut [u8; 2048], expected: Option<&[u8; 3]>) {
-    stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("the server reads");
-    let mut filled = 0;
-    loop {
-        let read = stream.read(&mut buffer[filled..]).await.expect("the server writes");
-        assert!(read > 0, "the server closed the connection");
-        filled += read;
-        if length(&buffer[..filled]).is_some_and(|length| filled >= length) {
-            break;
+    halves.iter_mut().for_each(|half| half.iter_mut().for_each(Connection::ask));
+    while begun.elapsed() < span {
+        for half in &mut halves {
+            // Who was asked last is waited for first, so that this thread is woken once and not for each response.
+            half.iter_mut().rev().for_each(|connection| connection.read(Some(expected)));
+            half.iter_mut().for_each(Connection::ask);
+            requests += half.len();
         }
     }
-    assert!(expected.is_none_or(|expected| buffer[9..12] == *expected), "another status than expected");
+    let (seconds, after, client_after) = (begun.elapsed().as_secs_f64(), processor(), client());
+    let [processor, client] = [after - before, client_after - client_before].map(|nanos| nanos as f64);
+    Taken { requests: requests as f64, seconds, processor, client }
+}
+
+const fn status(rejects: bool) -> &'static [u8; 3] {
+    if rejects { b"429" } else { b"200" }
+}
+
+/// A connection that is kept, with one request under way at a time.
+struct Connection {
+    stream: TcpStream,
+    buffer: [u8; 2048],
+}
+
+impl Connection {
+    fn open(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).expect("the server accepts");
+        stream.set_nodelay(true).expect("a socket");
+        let mut connection = Self { stream, buffer: [0; 2048] };
+        // The first request of all uses up a burst of one.
+        connection.ask();
+        connection.read(None);
+        connection
+    }
+
+    fn ask(&mut self) {
+        self.stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").expect("the server reads");
+    }
+
+    /// A whole response.
+    fn read(&mut self, expected: Option<&[u8; 3]>) {
+        let mut filled = 0;
+        while length(&self.buffer[..filled]).is_none_or(|length| filled < length) {
+            let read = self.stream.read(&mut self.buffer[filled..]).expect("the server writes");
+            assert!(read > 0, "the server closed the connection");
+            filled += read;
+        }
+        assert!(expected.is_none_or(|expected| self.buffer[9..12] == *expected), "another status than expected");
+    }
 }
 
 /// How long a response is in all, once its head is there. Any has a `content-length`.

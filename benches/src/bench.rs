@@ -3,6 +3,9 @@
 //! The process that is started measures nothing. It starts itself once per cell and repetition, one
 //! after another, so that no cell sees what another left behind in the allocator or in the caches.
 
+// What only those use.
+#![cfg_attr(not(feature = "servers"), allow(dead_code, unused_mut))]
+
 mod against;
 mod app;
 mod cell;

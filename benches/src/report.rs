@@ -256,20 +256,22 @@ impl Report {
         writeln!(f, "\n## An axum app under load, one worker (ratios to the app without a layer)\n")?;
         writeln!(
             f,
-            "| layer | requests per second | ratio | processor, ns per request | ratio | busy |\n|---|---|---|---|---|---|"
+            "| layer | requests per second | ratio | processor, ns per request | ratio | busy | client busy |\n|---|---|---|---|---|---|---|"
         )?;
         for row in app::ROWS {
-            let [rate, time, busy] = ["per second", "processor ns", "busy"].map(|what| format!("{row}: {what}"));
+            let [rate, time, busy, client] =
+                ["per second", "processor ns", "busy", "client busy"].map(|what| format!("{row}: {what}"));
             let get = |name| self.median(Cell::App, name).unwrap_or(f64::NAN);
             let ratio = |what, name: &str| times(self.within(Cell::App, name, &format!("{}: {what}", app::BARE)));
             writeln!(
                 f,
-                "| {row} | {:.0} | {} | {:.0} | {} | {:.0} % |",
+                "| {row} | {:.0} | {} | {:.0} | {} | {:.0} % | {:.0} % |",
                 get(&rate),
                 ratio("per second", &rate),
                 get(&time),
                 ratio("processor ns", &time),
                 100.0 * get(&busy),
+                100.0 * get(&client),
             )?;
         }
         Ok(())
