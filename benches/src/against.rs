@@ -1,7 +1,7 @@
 //! Two builds of this program, each around another checkout of the crate, compared in one run: each cell in a process
 //! of the one and then of the other, again and again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -39,8 +39,8 @@ const fn repetitions(cell: Cell, quick: bool) -> usize {
     }
 }
 
-/// What a cell came to, by repetition, here and there.
-type Pairs = BTreeMap<String, Vec<(f64, f64)>>;
+/// What a cell came to, here and there: a name, and each repetition.
+type Pairs = Vec<(String, Vec<(f64, f64)>)>;
 
 /// Compares this program to another; `false` if a cell of this one fails.
 pub fn run(other: &Path, quick: bool) -> bool {
@@ -99,33 +99,39 @@ fn names(program: &Path) -> BTreeSet<String> {
 fn add(pairs: &mut Pairs, here: &Figures, there: &Figures) {
     for name in here.names() {
         if let (Some(here), Some(there)) = (here.get(name), there.get(name)) {
-            pairs.entry(name.to_owned()).or_default().push((here, there));
+            match pairs.iter_mut().find(|(it, _)| it == name) {
+                Some((_, pairs)) => pairs.push((here, there)),
+                None => pairs.push((name.to_owned(), vec![(here, there)])),
+            }
         }
     }
 }
 
-fn print(pairs: &[(Cell, Pairs)]) {
-    println!("Medians; ratios are of this one by the other, in the same repetition (median, least–most).\n");
+fn print(cells: &[(Cell, Pairs)]) {
+    println!("Medians; ratios are of this one by the other, in the same repetition (median, least–most).");
+    println!("Instructions and added ns are beside the bare service.\n");
     println!("| | | here | there | ratio |\n|---|---|---|---|---|");
-    for (cell, pairs) in pairs {
-        // In the order of the rows where there is one, and what the peers come to only as a sign of noise.
+    let mut bare = false;
+    for (cell, pairs) in cells {
         for (name, pairs) in pairs {
-            let (row, what) =
-                name.rsplit_once(": ").map_or((cell.to_string(), name.as_str()), |(row, what)| (row.to_owned(), what));
-            let written: fn(f64) -> String = match what {
-                "ns" | "loop" | "isolated" | "bare" => |value| ns(Some(value)),
-                "instructions" | "bytes" | "allocations" => |value| format!("{value:.1}"),
+            let (row, what) = match name.rsplit_once(": ") {
+                Some((row, what)) => (row.to_owned(), what),
+                None => (cell.to_string(), name.as_str()),
+            };
+            let [here, there] = [|pair: &(f64, f64)| pair.0, |pair: &(f64, f64)| pair.1]
+                .map(|side: fn(&(f64, f64)) -> f64| measure::median(pairs.iter().map(side)));
+            let (row, what, digits) = match what {
+                "instructions" => (row, what, Some(1)),
+                // Each row has one of its own, of the same code.
+                "bare" if !std::mem::replace(&mut bare, true) => ("bare service".to_owned(), "ns", None),
+                "ns" => (row, "added ns", None),
+                "allocations" if here != there => (row, what, Some(1)),
+                "loop" => (row, "ns", None),
+                "isolated" => (row, "isolated, ns", None),
+                "bytes" if matches!(cell, Cell::Decide(_, work) if work.keys >= MILLION) => (row, what, Some(1)),
                 _ => continue,
             };
-            let what = match what {
-                "ns" => "added ns",
-                "bare" => "bare service, ns",
-                "loop" => "ns",
-                "isolated" => "isolated, ns",
-                what => what,
-            };
-            let here = measure::median(pairs.iter().map(|pair| pair.0));
-            let there = measure::median(pairs.iter().map(|pair| pair.1));
+            let written = |value| digits.map_or_else(|| ns(Some(value)), |digits| format!("{value:.digits$}"));
             let ratio = Ratio::of(pairs.iter().filter(|pair| pair.1 > 0.0).map(|pair| pair.0 / pair.1).collect());
             println!("| {row} | {what} | {} | {} | {} |", written(here), written(there), times(ratio));
         }

@@ -27,7 +27,6 @@ mod report;
 mod subject;
 mod targets;
 
-use std::collections::HashMap;
 use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -102,9 +101,8 @@ fn main() -> ExitCode {
                 app::serve(&rest.next().expect("a row's name"));
                 return ExitCode::SUCCESS;
             }
-            ("--requests", rest) => {
-                let row = rest.next().expect("a row's name");
-                count::requests(&row, rest.next().and_then(|number| number.parse().ok()).expect("a number"));
+            ("--count", rest) => {
+                count::run(&rest.next().expect("a row's name"), if quick { Scale::QUICK } else { Scale::FULL });
                 return ExitCode::SUCCESS;
             }
             _ => {
@@ -195,21 +193,21 @@ fn in_a_process(program: &Path, cell: Cell, quick: bool) -> Result<Figures, Stri
     Ok(Figures::parse(&text))
 }
 
-/// What a cell came to, by name.
+/// What a cell came to, by name, in the order in which it was measured.
 #[derive(Clone, Default)]
-pub struct Figures(HashMap<String, f64>);
+pub struct Figures(Vec<(String, f64)>);
 
 impl Figures {
     pub fn set(&mut self, name: &str, value: f64) {
-        self.0.insert(name.to_owned(), value);
+        self.0.push((name.to_owned(), value));
     }
 
     pub fn get(&self, name: &str) -> Option<f64> {
-        self.0.get(name).copied()
+        self.0.iter().find(|(it, _)| it == name).map(|(_, value)| *value)
     }
 
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
+        self.0.iter().map(|(name, _)| name.as_str())
     }
 
     fn parse(text: &str) -> Self {

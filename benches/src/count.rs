@@ -1,10 +1,10 @@
 //! How many instructions a request takes, counted by callgrind: on a clock that stands still, the same in each run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::Figures;
-use crate::layer::{self, Row, Time};
+use crate::layer::{self, Call, Row, Time};
 use crate::measure::Scale;
 
 /// The rows that are counted. The peers read the real clock, so their counts differ somewhat between runs.
@@ -23,30 +23,39 @@ pub const ROWS: [Row; 8] = [
 /// after these.
 const WARM_UP: u64 = 67_000;
 const COUNTED: u64 = 10_000;
-/// The same for a quick run, which counts diagnostics of the process along.
-const QUICK: (u64, u64) = (2_000, 1_000);
+/// After how many requests a quick run counts, diagnostics of the process included.
+const QUICK_WARM_UP: u64 = 2_000;
 
-/// The process that callgrind runs: nothing but `requests` requests, as one row has them.
-pub fn requests(row: &str, requests: u64) {
+/// The process that callgrind runs: requests as one row has them, of which it counts the last [`COUNTED`].
+pub fn run(row: &str, scale: Scale) {
     let row = ROWS.into_iter().find(|it| it.name() == row).expect("a row's name");
-    layer::calls(row, Time::StandsStill)(requests);
+    let mut call = layer::calls(row, Time::StandsStill);
+    call(if scale.divisor == 1 { WARM_UP } else { QUICK_WARM_UP });
+    counted_requests(&mut call);
 }
 
-/// The difference between a run with the warm-up alone and one with more requests.
+/// Callgrind counts from when this function is entered until it is left: see [`UNDER_CALLGRIND`].
+#[inline(never)]
+fn counted_requests(call: &mut Call) {
+    call(COUNTED);
+}
+
+const UNDER_CALLGRIND: [&str; 4] = [
+    "--tool=callgrind",
+    "--callgrind-out-file=/dev/null",
+    "--collect-atstart=no",
+    "--toggle-collect=*counted_requests*",
+];
+
 pub fn measure(scale: Scale) -> Figures {
     let mut figures = Figures::default();
     let Some(valgrind) = valgrind() else {
         eprintln!("valgrind is not installed: instructions are not counted");
         return figures;
     };
-    let (warm_up, counted) = if scale.divisor == 1 { (WARM_UP, COUNTED) } else { QUICK };
-    let per_request = |row| {
-        let count = |requests| run(&valgrind, row, requests);
-        Ok::<_, String>((count(warm_up + counted)? - count(warm_up)?) / counted as f64)
-    };
     let mut bare = 0.0;
     for row in ROWS {
-        match per_request(row) {
+        match count(&valgrind, row, scale) {
             Ok(count) if row == Row::Bare => {
                 bare = count;
                 figures.set(&name(row), count);
@@ -70,8 +79,8 @@ fn valgrind() -> Option<PathBuf> {
     std::env::var_os("VALGRIND").map(PathBuf::from).into_iter().chain(installed).find(|program| program.is_file())
 }
 
-/// The instructions of a whole process.
-fn run(valgrind: &PathBuf, row: Row, requests: u64) -> Result<f64, String> {
+/// The instructions per request, bare service included.
+fn count(valgrind: &Path, row: Row, scale: Scale) -> Result<f64, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(valgrind);
     // What the environment holds lies on the stack, and so decides how buffers are aligned.
@@ -79,10 +88,13 @@ fn run(valgrind: &PathBuf, row: Row, requests: u64) -> Result<f64, String> {
     for kept in ["PATH", "VALGRIND_LIB"] {
         command.envs(std::env::var_os(kept).map(|value| (kept, value)));
     }
-    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(program);
-    command.args(["--requests", row.name(), &requests.to_string()]).stdout(Stdio::null());
-    let output = command.output().map_err(|error| error.to_string())?;
+    command.args(UNDER_CALLGRIND).arg(program).args((scale.divisor > 1).then_some("--quick"));
+    let output = command.args(["--count", row.name()]).stdout(Stdio::null()).output();
+    let output = output.map_err(|error| error.to_string())?;
     let text = String::from_utf8_lossy(&output.stderr);
-    let count = text.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok());
-    count.filter(|_| output.status.success()).ok_or_else(|| text.lines().last().unwrap_or("no count").to_owned())
+    let count = text.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse::<f64>().ok());
+    match count {
+        Some(count) if output.status.success() && count > 0.0 => Ok(count / COUNTED as f64),
+        _ => Err(text.lines().last().unwrap_or("no count").to_owned()),
+    }
 }

@@ -56,7 +56,7 @@ fn count(text: &str, mut test: impl FnMut(&str)) -> usize {
             let module = code.trim_start_matches("pub(crate) ").strip_prefix("mod ");
             if let Some(module) = module.and_then(|rest| rest.strip_suffix(';')) {
                 test(module);
-            } else if !code.ends_with(';') && !(code.contains('{') && code.ends_with('}')) {
+            } else if !(code.ends_with(';') || code.contains('{') && code.ends_with('}')) {
                 end = Some(format!("{}}}", &line[..line.len() - line.trim_start().len()]));
             }
         } else if !attribute && !code.is_empty() && !code.starts_with("//") {
