@@ -3,20 +3,32 @@
 //! The process that is started measures nothing. It starts itself once per cell and repetition, one
 //! after another, so that no cell sees what another left behind in the allocator or in the caches.
 
+// What only those use.
+#![cfg_attr(not(feature = "servers"), allow(dead_code, unused_mut))]
+
+mod against;
+mod app;
 mod cell;
+mod count;
+mod floor;
 mod keys;
 mod layer;
+mod lines;
 mod machine;
 mod measure;
+mod ours;
+#[cfg(feature = "servers")]
 mod pace;
 mod proof;
 mod raw;
+#[cfg(feature = "servers")]
 mod redis;
 mod report;
 mod subject;
+mod targets;
 
-use std::collections::HashMap;
 use std::io::{IsTerminal, Read, Write};
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -28,29 +40,48 @@ use report::Report;
 const TIME: Duration = Duration::from_secs(8 * 60);
 
 /// No cell takes nearly as long.
-const TIME_PER_CELL: Duration = Duration::from_secs(90);
+const TIME_PER_CELL: Duration = Duration::from_secs(180);
 
 const USAGE: &str = "\
-usage: scripts/bench [--quick] [--only TEXT]...
+usage: scripts/bench [--quick] [--targets] [--instructions] [--app] [--only TEXT]...
+       scripts/bench --against DIR [--quick]
        scripts/bench --pace [--quick]
        scripts/bench --redis [--quick]
 
-  --quick        everything once with small tables: whether it works, not how fast it is
-  --only TEXT    only the cells whose names contain TEXT, with what they are compared to
-  --list         the names of the cells
-  --pace         instead: how evenly a queue lets requests leave, in three minutes
-  --redis        instead: what a decision costs that goes through Redis, in three minutes
+  --quick         everything once with small tables: whether it works, not how fast it is
+  --targets       only the cells that the table of targets needs, in five minutes
+  --instructions  only how many instructions a request takes, by callgrind: the same in each run
+  --app           only an axum app under load
+  --only TEXT     only the cells whose names contain TEXT, with what they are compared to
+  --list          the names of the cells
+  --against DIR   instead: this checkout of the crate compared to the one in DIR, in six minutes (--quick: in one)
+  --pace          instead: how evenly a queue lets requests leave, in three minutes
+  --redis         instead: what a decision costs that goes through Redis, in three minutes
 ";
+
+/// Whether a cell is asked for.
+type Choice = Box<dyn Fn(Cell) -> bool>;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    let (mut quick, mut instead, mut only) = (false, None::<fn(bool) -> bool>, Vec::new());
+    let (mut quick, mut instead, mut chosen) = (false, None::<fn(bool) -> bool>, Vec::<Choice>::new());
+    let mut other = None;
     while let Some(argument) = arguments.next() {
         match (argument.as_str(), &mut arguments) {
             ("--quick", _) => quick = true,
+            #[cfg(feature = "servers")]
             ("--pace", _) => instead = Some(pace::run),
+            #[cfg(feature = "servers")]
             ("--redis", _) => instead = Some(redis::run),
-            ("--only", rest) => only.extend(rest.next()),
+            // The script has built the other checkout, and gives its program in place of its folder.
+            ("--against", rest) => other = rest.next(),
+            ("--targets", _) => chosen.push(Box::new(targets::need)),
+            ("--instructions", _) => chosen.push(Box::new(|cell| cell == Cell::Instructions)),
+            ("--app", _) => chosen.push(Box::new(|cell| cell == Cell::App)),
+            ("--only", rest) => {
+                let text = rest.next().unwrap_or_default();
+                chosen.push(Box::new(move |cell| cell.to_string().contains(&text)));
+            }
             ("--help", _) => {
                 print!("{USAGE}");
                 return ExitCode::SUCCESS;
@@ -66,26 +97,37 @@ fn main() -> ExitCode {
                 print!("{}", measure::measure(cell, if quick { Scale::QUICK } else { Scale::FULL }));
                 return ExitCode::SUCCESS;
             }
+            ("--serve", rest) => {
+                app::serve(&rest.next().expect("a row's name"));
+                return ExitCode::SUCCESS;
+            }
+            ("--count", rest) => {
+                count::run(&rest.next().expect("a row's name"), if quick { Scale::QUICK } else { Scale::FULL });
+                return ExitCode::SUCCESS;
+            }
             _ => {
                 eprint!("{USAGE}");
                 return ExitCode::FAILURE;
             }
         }
     }
-    if let Some(run) = instead {
-        return if run(quick) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-    }
-    run(quick, &only)
+    let holds = match (instead, other) {
+        (Some(run), _) => run(quick),
+        (None, Some(other)) => against::run(Path::new(&other), quick),
+        (None, None) => run(quick, &chosen),
+    };
+    if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn run(quick: bool, only: &[String]) -> ExitCode {
+/// `false` if a cell fails.
+fn run(quick: bool, choices: &[Choice]) -> bool {
     let mut cells = Cell::all();
-    if !only.is_empty() {
-        let chosen = |cell: &Cell| only.iter().any(|text| cell.to_string().contains(text));
+    if !choices.is_empty() {
+        let chosen = |cell: &Cell| choices.iter().any(|choice| choice(*cell));
         let references: Vec<_> = cells.iter().filter(|cell| chosen(cell)).filter_map(|cell| cell.reference()).collect();
         cells.retain(|cell| chosen(cell) || references.contains(cell));
     }
-    let begun = Instant::now();
+    let (begun, program) = (Instant::now(), std::env::current_exe().expect("a path"));
     let mut report = Report::new(machine::describe(), quick);
     let most = if quick { 1 } else { cells.iter().map(|cell| cell.repetitions()).max().unwrap_or(0) };
     let mut failed = 0;
@@ -97,7 +139,7 @@ fn run(quick: bool, only: &[String]) -> ExitCode {
                 continue;
             }
             progress(&format!("{:3} s  {}/{most}  {cell}", begun.elapsed().as_secs(), repetition + 1));
-            match in_a_process(*cell, quick) {
+            match in_a_process(&program, *cell, quick) {
                 Ok(figures) => report.add(*cell, repetition, figures),
                 Err(problem) => {
                     progress("");
@@ -110,7 +152,7 @@ fn run(quick: bool, only: &[String]) -> ExitCode {
     progress("");
     print!("{report}");
     println!("\nTook {} s; load at the end {}.", begun.elapsed().as_secs(), machine::load());
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    failed == 0
 }
 
 fn progress(line: &str) {
@@ -122,8 +164,7 @@ fn progress(line: &str) {
     }
 }
 
-fn in_a_process(cell: Cell, quick: bool) -> Result<Figures, String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+fn in_a_process(program: &Path, cell: Cell, quick: bool) -> Result<Figures, String> {
     let mut command = Command::new(program);
     command.args(quick.then_some("--quick")).args(["--cell", &cell.to_string()]).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|error| error.to_string())?;
@@ -152,17 +193,21 @@ fn in_a_process(cell: Cell, quick: bool) -> Result<Figures, String> {
     Ok(Figures::parse(&text))
 }
 
-/// What a cell came to, by name.
+/// What a cell came to, by name, in the order in which it was measured.
 #[derive(Clone, Default)]
-pub struct Figures(HashMap<String, f64>);
+pub struct Figures(Vec<(String, f64)>);
 
 impl Figures {
     pub fn set(&mut self, name: &str, value: f64) {
-        self.0.insert(name.to_owned(), value);
+        self.0.push((name.to_owned(), value));
     }
 
     pub fn get(&self, name: &str) -> Option<f64> {
-        self.0.get(name).copied()
+        self.0.iter().find(|(it, _)| it == name).map(|(_, value)| *value)
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
     }
 
     fn parse(text: &str) -> Self {

@@ -187,6 +187,10 @@ pub enum Cell {
     /// Keys admitted twice when two threads first touch them.
     FirstTouch,
     Layer,
+    /// Instructions per request.
+    Instructions,
+    /// An axum app under load.
+    App,
 }
 
 impl Cell {
@@ -196,7 +200,7 @@ impl Cell {
             Work::all().into_iter().flat_map(|work| work.done_by().into_iter().map(move |of| Self::Decide(of, work))),
         );
         all.extend(Self::TAILS);
-        all.extend([Self::Lost, Self::FirstTouch, Self::Layer]);
+        all.extend([Self::Lost, Self::FirstTouch, Self::Layer, Self::Instructions, Self::App]);
         all
     }
 
@@ -211,8 +215,9 @@ impl Cell {
     pub fn repetitions(self) -> usize {
         match self {
             Self::Decide(_, work) => work.repetitions(),
-            Self::Tail(_) | Self::Layer => 3,
-            Self::Exact(..) | Self::Lost | Self::FirstTouch => 1,
+            Self::Tail(_) => 3,
+            Self::Layer | Self::App => 5,
+            Self::Exact(..) | Self::Lost | Self::FirstTouch | Self::Instructions => 1,
         }
     }
 
@@ -235,6 +240,8 @@ impl fmt::Display for Cell {
             Self::Lost => f.write_str("lost/ours"),
             Self::FirstTouch => f.write_str("first-touch/ours"),
             Self::Layer => f.write_str("layer"),
+            Self::Instructions => f.write_str("instructions"),
+            Self::App => f.write_str("app"),
         }
     }
 }

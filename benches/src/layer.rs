@@ -1,9 +1,11 @@
-//! What a layer adds to a call, without a server around: time and allocations over the bare service.
+//! What a layer adds to a call, without a server around: time and allocations over the bare service. The same calls are
+//! what [`crate::count`] counts instructions of.
 
 use std::convert::Infallible;
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -11,64 +13,127 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use http::{Request, Response, StatusCode};
 use tower::{Layer, Service, service_fn};
-use tower_governor::GovernorLayer;
-use tower_governor::governor::GovernorConfigBuilder;
 use tower_sluice::algorithm::TokenBucket;
-use tower_sluice::headers::RateLimitFields;
 use tower_sluice::key::PeerIp;
-use tower_sluice::{Policy, Quota, RateLimitLayer};
+use tower_sluice::store::MemoryStore;
+use tower_sluice::time::{ManualClock, Timestamp};
+use tower_sluice::{Limiter, Policy, Quota, RateLimitLayer, RateLimiter};
 
 use crate::Figures;
+use crate::floor::Minimal;
 use crate::machine;
 use crate::measure::{Scale, median};
+use crate::ours::{self, Adds};
 use crate::raw;
 
-/// The rows, in the order in which they are measured.
-pub const ROWS: [&str; 9] = [
-    "ours, admitted, no fields",
-    "ours, admitted, RateLimit-Policy and RateLimit",
-    "ours, admitted, fields, and the verdict in the extensions",
-    "ours, admitted by two policies, no fields",
-    "tower_governor, admitted",
-    "tower_governor with headers, admitted",
-    "ours, rejected with body and all fields",
-    "tower_governor, rejected",
-    "tower_governor with headers, rejected",
+/// `tower_governor`'s layer. Its type depends on its settings and on the service that it is put around.
+macro_rules! theirs {
+    ($terms:expr $(, $setting:ident)?) => {{
+        let (period, burst) = $terms;
+        let mut builder = ::tower_governor::governor::GovernorConfigBuilder::default();
+        builder.period(period).burst_size(burst);
+        ::tower_governor::GovernorLayer::new(builder$(.$setting())?.finish().expect("a sensible quota"))
+    }};
+}
+pub(crate) use theirs;
+
+/// A layer around the service, and whether it admits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Row {
+    Bare,
+    Minimal,
+    Silent,
+    Fields,
+    Verdict,
+    TwoPolicies,
+    Governor,
+    GovernorHeaders,
+    Rejected,
+    GovernorRejected,
+    GovernorHeadersRejected,
+}
+
+use Row::*;
+
+/// The rows whose time is measured, in this order.
+pub const ROWS: [Row; 10] = [
+    Minimal,
+    Silent,
+    Fields,
+    Verdict,
+    TwoPolicies,
+    Governor,
+    GovernorHeaders,
+    Rejected,
+    GovernorRejected,
+    GovernorHeadersRejected,
 ];
 
-type Call = Box<dyn FnMut(u64)>;
+impl Row {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Bare => "bare service",
+            Minimal => "a minimal layer around ours: one decision",
+            Silent => "ours, admitted, no fields",
+            Fields => "ours, admitted, RateLimit-Policy and RateLimit",
+            Verdict => "ours, admitted, fields, and the verdict in the extensions",
+            TwoPolicies => "ours, admitted by two policies, no fields",
+            Governor => "tower_governor, admitted",
+            GovernorHeaders => "tower_governor with headers, admitted",
+            Rejected => "ours, rejected with body and all fields",
+            GovernorRejected => "tower_governor, rejected",
+            GovernorHeadersRejected => "tower_governor with headers, rejected",
+        }
+    }
+
+    const fn terms(self) -> Terms {
+        match self {
+            Rejected | GovernorRejected | GovernorHeadersRejected => ONE,
+            _ => ALL,
+        }
+    }
+
+    const fn status(self) -> StatusCode {
+        match self {
+            Rejected | GovernorRejected | GovernorHeadersRejected => StatusCode::TOO_MANY_REQUESTS,
+            _ => StatusCode::OK,
+        }
+    }
+}
+
+/// What our limiters read the time from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Time {
+    /// The crate's default clock.
+    Passes,
+    /// A clock that stands still, so that each run executes the same instructions.
+    StandsStill,
+}
+
+/// Makes that many requests.
+pub type Call = Box<dyn FnMut(u64)>;
 
 pub fn measure(scale: Scale) -> Figures {
     let mut figures = Figures::default();
     figures.set("pinned", f64::from(machine::pin(0)));
-    // (what is measured, the same without a layer, how many calls make a chunk)
-    let many = (20_000 / scale.divisor).max(200);
     // A rejection of `tower_governor` asks the processor for its features, which takes long in virtual
     // machines.
-    let few = (1_000 / scale.divisor).max(50);
-    let silent = |policies| ours(policies, ALL).with_fields(RateLimitFields::none()).layer(service_fn(hello));
-    let rows: [(Call, Call, u64); 9] = [
-        (calls(silent(1), socket_addr, OK), bare(socket_addr), many),
-        (calls(ours(1, ALL).layer(service_fn(hello)), socket_addr, OK), bare(socket_addr), many),
-        (calls(ours(1, ALL).with_verdict().layer(service_fn(hello)), socket_addr, OK), bare(socket_addr), many),
-        (calls(silent(2), socket_addr, OK), bare(socket_addr), many),
-        (calls(theirs(ALL), connect_info, OK), bare(connect_info), many),
-        (calls(theirs_with_headers(ALL), connect_info, OK), bare(connect_info), many),
-        (calls(ours(1, ONE).layer(service_fn(hello)), socket_addr, REJECTED), bare(socket_addr), many),
-        (calls(theirs(ONE), connect_info, REJECTED), bare(connect_info), few),
-        (calls(theirs_with_headers(ONE), connect_info, REJECTED), bare(connect_info), few),
-    ];
-    let mut rows = rows.map(|(layered, bare, calls)| (layered, bare, calls, Vec::new(), Vec::new()));
+    let chunk = |row| match row {
+        GovernorRejected | GovernorHeadersRejected => (1_000 / scale.divisor).max(50),
+        _ => (20_000 / scale.divisor).max(200),
+    };
+    let mut rows =
+        ROWS.map(|row| (row, calls(row, Time::Passes), calls(Bare, Time::Passes), chunk(row), Vec::new(), Vec::new()));
     // Warm up, and count.
-    for (name, (layered, bare, ..)) in ROWS.iter().zip(&mut rows) {
+    for (row, layered, bare, ..) in &mut rows {
         // A layer marks its first thousand requests, to find out whether it is mounted around itself.
         layered(1_100);
         bare(1_100);
         let (with, without) = (raw::allocations(|| layered(100)), raw::allocations(|| bare(100)));
-        figures.set(&format!("{name}: allocations"), (with as f64 - without as f64) / 100.0);
+        figures.set(&format!("{}: allocations", row.name()), (with as f64 - without as f64) / 100.0);
     }
     for _ in 0..if scale.divisor == 1 { 25 } else { 3 } {
-        for (layered, bare, calls, added, bare_alone) in &mut rows {
+        for (_, layered, bare, calls, added, bare_alone) in &mut rows {
             let time = |call: &mut Call| {
                 let start = Instant::now();
                 call(*calls);
@@ -79,19 +144,17 @@ pub fn measure(scale: Scale) -> Figures {
             bare_alone.push(without);
         }
     }
-    for (name, (_, _, _, added, bare)) in ROWS.iter().zip(rows) {
-        figures.set(&format!("{name}: ns"), median(added));
-        figures.set(&format!("{name}: bare"), median(bare));
+    for (row, .., added, bare) in rows {
+        figures.set(&format!("{}: ns", row.name()), median(added));
+        figures.set(&format!("{}: bare", row.name()), median(bare));
     }
     figures
 }
 
 /// (period, burst): all pass, or one an hour.
-type Terms = (Duration, u32);
-const ALL: Terms = (Duration::from_secs(1), u32::MAX);
-const ONE: Terms = (Duration::from_secs(3_600), 1);
-const OK: StatusCode = StatusCode::OK;
-const REJECTED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+pub type Terms = (Duration, u32);
+pub const ALL: Terms = (Duration::from_secs(1), u32::MAX);
+pub const ONE: Terms = (Duration::from_secs(3_600), 1);
 
 const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7)), 40_000);
 
@@ -99,45 +162,52 @@ async fn hello(_: Request<()>) -> Result<Response<Body>, Infallible> {
     Ok(Response::new(Body::from("hello")))
 }
 
-fn ours(policies: usize, (period, burst): Terms) -> RateLimitLayer {
-    let quota = Quota::new(1, period).expect("a sensible quota").burst(burst);
-    let policy = |n| Policy::new(format!("policy-{n}"), TokenBucket::new(quota)).key(PeerIp::new());
-    RateLimitLayer::new((0..policies).map(policy).collect::<Vec<_>>())
+/// A request for the service inside of a row's layer, as often as it is called for.
+pub fn calls(row: Row, time: Time) -> Call {
+    let (terms, status) = (row.terms(), row.status());
+    match row {
+        Bare => repeat(service_fn(hello), status),
+        Minimal => {
+            let inner = service_fn(hello);
+            repeat(Minimal { limiter: limiter(terms, time), inner }, status)
+        }
+        Silent => repeat(ours(1, terms, Adds::Nothing, time).layer(service_fn(hello)), status),
+        Fields | Rejected => repeat(ours(1, terms, Adds::Fields, time).layer(service_fn(hello)), status),
+        Verdict => repeat(ours(1, terms, Adds::FieldsAndVerdict, time).layer(service_fn(hello)), status),
+        TwoPolicies => repeat(ours(2, terms, Adds::Nothing, time).layer(service_fn(hello)), status),
+        Governor | GovernorRejected => repeat(theirs!(terms).layer(service_fn(hello)), status),
+        GovernorHeaders | GovernorHeadersRejected => {
+            repeat(theirs!(terms, use_headers).layer(service_fn(hello)), status)
+        }
+    }
 }
 
-fn theirs((period, burst): Terms) -> impl Service<Request<()>, Response = Response<impl Sized>, Error = Infallible> {
-    let config = GovernorConfigBuilder::default().period(period).burst_size(burst).finish().expect("a sensible quota");
-    GovernorLayer::new(config).layer(service_fn(hello))
+/// As policies hold it.
+pub fn limiter((period, burst): Terms, time: Time) -> Arc<dyn Limiter> {
+    let bucket = TokenBucket::new(Quota::new(1, period).expect("a sensible quota").burst(burst));
+    match time {
+        Time::Passes => Arc::new(RateLimiter::new(bucket, MemoryStore::default())),
+        Time::StandsStill => {
+            let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_000_000_000));
+            Arc::new(RateLimiter::new(bucket, MemoryStore::default().with_clock(clock)))
+        }
+    }
 }
 
-fn theirs_with_headers(
-    (period, burst): Terms,
-) -> impl Service<Request<()>, Response = Response<impl Sized>, Error = Infallible> {
-    let mut builder = GovernorConfigBuilder::default();
-    let config = builder.period(period).burst_size(burst).use_headers().finish().expect("a sensible quota");
-    GovernorLayer::new(config).layer(service_fn(hello))
+pub fn ours(policies: usize, terms: Terms, adds: Adds, time: Time) -> RateLimitLayer {
+    let policy = |n| Policy::new(format!("policy-{n}"), limiter(terms, time)).key(PeerIp::new());
+    ours::layer((0..policies).map(policy).collect(), adds)
 }
 
-/// As our `PeerIp` finds it.
-fn socket_addr() -> Request<()> {
-    let mut request = Request::new(());
-    request.extensions_mut().insert(PEER);
-    request
-}
-
-/// As their `PeerIpKeyExtractor` finds it.
-fn connect_info() -> Request<()> {
+/// As axum's server does, the request carries the peer's address as `ConnectInfo`.
+fn request() -> Request<()> {
     let mut request = Request::new(());
     request.extensions_mut().insert(ConnectInfo(PEER));
     request
 }
 
-fn bare(request: fn() -> Request<()>) -> Call {
-    calls(service_fn(hello), request, OK)
-}
-
 /// Makes a request, has it answered, and drops the answer, as often as told.
-fn calls<S, B>(mut service: S, request: fn() -> Request<()>, expected: StatusCode) -> Call
+fn repeat<S, B>(mut service: S, expected: StatusCode) -> Call
 where
     S: Service<Request<()>, Response = Response<B>, Error = Infallible> + 'static,
 {

@@ -38,7 +38,16 @@ fn tie(how: &str, whom: &OsStr, n: usize) -> bool {
 
 /// The nanoseconds for which the thread that calls has had a processor, if the system tells.
 pub fn thread_time() -> Option<u64> {
-    std::fs::read_to_string("/proc/thread-self/schedstat").ok()?.split(' ').next()?.parse().ok()
+    time("thread-self")
+}
+
+/// The same for the main thread of a process.
+pub fn process_time(id: u32) -> Option<u64> {
+    time(&id.to_string())
+}
+
+fn time(thread: &str) -> Option<u64> {
+    std::fs::read_to_string(format!("/proc/{thread}/schedstat")).ok()?.split(' ').next()?.parse().ok()
 }
 
 /// The bytes of memory that this process has in use, if the system tells.

@@ -68,6 +68,8 @@ pub fn measure(cell: Cell, scale: Scale) -> Figures {
         Cell::Lost => crate::proof::lost(MILLION / scale.divisor),
         Cell::FirstTouch => crate::proof::first_touch(10 * MILLION / scale.divisor),
         Cell::Layer => crate::layer::measure(scale),
+        Cell::Instructions => crate::count::measure(scale),
+        Cell::App => crate::app::measure(scale),
     }
 }
 

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::fmt;
 
 use crate::Figures;
-use crate::cell::{Cell, HOT, KeyType, MILLION, Of, Work, short};
-use crate::layer;
+use crate::cell::{Cell, HOT, MILLION, Of, Work, short};
+use crate::layer::{self, Row};
 use crate::measure::median;
+use crate::{app, count, targets};
 
 pub struct Report {
     machine: String,
@@ -18,10 +19,18 @@ pub struct Report {
 
 /// The median of all repetitions, and the extremes.
 #[derive(Clone, Copy)]
-struct Ratio {
-    median: f64,
-    least: f64,
-    most: f64,
+pub struct Ratio {
+    pub median: f64,
+    pub least: f64,
+    pub most: f64,
+}
+
+impl Ratio {
+    pub fn of(ratios: Vec<f64>) -> Option<Self> {
+        let (least, most) =
+            ratios.iter().fold((f64::MAX, f64::MIN), |(least, most), ratio| (ratio.min(least), ratio.max(most)));
+        (!ratios.is_empty()).then(|| Self { median: median(ratios), least, most })
+    }
 }
 
 impl Report {
@@ -38,22 +47,25 @@ impl Report {
         repetitions.iter().filter_map(|(_, figures)| figures.get(name)).collect()
     }
 
-    fn median(&self, cell: Cell, name: &str) -> Option<f64> {
+    pub fn median(&self, cell: Cell, name: &str) -> Option<f64> {
         let all = self.all(cell, name);
         (!all.is_empty()).then(|| median(all))
     }
 
     /// How many times what the cell needs its reference does, each in the same repetition.
-    fn ratio(&self, cell: Cell, name: &str) -> Option<Ratio> {
+    pub fn ratio(&self, cell: Cell, name: &str) -> Option<Ratio> {
         let references = self.figures.get(&cell.reference()?)?;
         let ratios = self.figures.get(&cell)?.iter().filter_map(|(repetition, figures)| {
             let (_, reference) = references.iter().find(|(other, _)| other == repetition)?;
             Some(reference.get(name)? / figures.get(name)?)
         });
-        let ratios: Vec<_> = ratios.collect();
-        let (least, most) =
-            ratios.iter().fold((f64::MAX, 0.0), |(least, most), ratio| (ratio.min(least), ratio.max(most)));
-        (!ratios.is_empty()).then(|| Ratio { median: median(ratios), least, most })
+        Ratio::of(ratios.collect())
+    }
+
+    /// One figure of a cell by another of the same repetition.
+    pub fn within(&self, cell: Cell, name: &str, by: &str) -> Option<Ratio> {
+        let repetitions = self.figures.get(&cell)?.iter();
+        Ratio::of(repetitions.filter_map(|(_, figures)| Some(figures.get(name)? / figures.get(by)?)).collect())
     }
 
     /// By how much the reference took longer in one repetition than in another, at most, on one thread.
@@ -68,7 +80,7 @@ impl Report {
     }
 }
 
-fn ns(value: Option<f64>) -> String {
+pub fn ns(value: Option<f64>) -> String {
     match value {
         None => "–".into(),
         Some(ns) if ns >= 1e6 => format!("{:.2} ms", ns / 1e6),
@@ -78,7 +90,7 @@ fn ns(value: Option<f64>) -> String {
     }
 }
 
-fn times(ratio: Option<Ratio>) -> String {
+pub fn times(ratio: Option<Ratio>) -> String {
     ratio.map_or("–".into(), |Ratio { median, least, most }| format!("**{median:.2}×** ({least:.2}–{most:.2})"))
 }
 
@@ -94,21 +106,38 @@ impl fmt::Display for Report {
         if self.stopped_early {
             writeln!(f, "**The time was up before all repetitions were done.**")?;
         }
-        let decisions =
-            self.figures.iter().filter(|(cell, _)| matches!(cell, Cell::Decide(..) | Cell::Tail(_) | Cell::Layer));
+        let decisions = self
+            .figures
+            .iter()
+            .filter(|(cell, _)| matches!(cell, Cell::Decide(..) | Cell::Tail(_) | Cell::Layer | Cell::App));
         if decisions.flat_map(|(_, all)| all).any(|(_, figures)| figures.get("pinned") == Some(0.0)) {
             writeln!(f, "Threads were not tied to processors: there is no `taskset`, or too few processors.")?;
         }
         if !crate::raw::PRECISE {
             writeln!(f, "No serialising fence is known here: isolated figures are too low.")?;
         }
-        self.decisions(f)?;
-        self.peers(f)?;
-        self.memory(f)?;
-        self.tails(f)?;
-        self.layers(f)?;
-        self.proofs(f)?;
-        if self.quick { Ok(()) } else { self.targets(f) }
+        let has = |kind: fn(&Cell) -> bool| self.figures.keys().any(kind);
+        if has(|cell| matches!(cell, Cell::Decide(..))) {
+            self.decisions(f)?;
+            self.peers(f)?;
+            self.memory(f)?;
+        }
+        if has(|cell| matches!(cell, Cell::Tail(_))) {
+            self.tails(f)?;
+        }
+        if has(|cell| *cell == Cell::Layer) {
+            self.layers(f)?;
+        }
+        if has(|cell| *cell == Cell::Instructions) {
+            self.instructions(f)?;
+        }
+        if has(|cell| *cell == Cell::App) {
+            self.app(f)?;
+        }
+        if has(|cell| matches!(cell, Cell::Exact(..) | Cell::Lost | Cell::FirstTouch)) {
+            self.proofs(f)?;
+        }
+        if self.quick { Ok(()) } else { targets::write(self, f) }
     }
 }
 
@@ -196,13 +225,54 @@ impl Report {
             f,
             "| layer | added ns (all repetitions) | added allocations | bare service, ns |\n|---|---|---|---|"
         )?;
-        for row in layer::ROWS {
+        for row in layer::ROWS.map(Row::name) {
             let get = |what| self.median(Cell::Layer, &format!("{row}: {what}"));
             if let (Some(added), Some(allocations)) = (get("ns"), get("allocations")) {
                 let all = self.all(Cell::Layer, &format!("{row}: ns")).into_iter().map(|added| ns(Some(added)));
                 let all = all.collect::<Vec<_>>().join(", ");
                 writeln!(f, "| {row} | {} ({all}) | {allocations:.1} | {} |", ns(Some(added)), ns(get("bare")))?;
             }
+        }
+        Ok(())
+    }
+
+    fn instructions(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\n## Instructions per request, in process, by callgrind\n")?;
+        writeln!(f, "Ours on a clock that stands still, the peers on theirs.\n")?;
+        writeln!(f, "| layer | beside the bare service |\n|---|---|")?;
+        for row in count::ROWS {
+            let count = self.median(Cell::Instructions, &count::name(row));
+            let count = count.map_or("–".to_owned(), |count| format!("{count:.1}"));
+            if row == Row::Bare {
+                writeln!(f, "| *the bare service itself* | *{count}* |")?;
+            } else {
+                writeln!(f, "| {} | {count} |", row.name())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn app(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\n## An axum app under load, one worker (ratios to the app without a layer)\n")?;
+        writeln!(
+            f,
+            "| layer | requests per second | ratio | processor, ns per request | ratio | busy | client busy |\n|---|---|---|---|---|---|---|"
+        )?;
+        for row in app::ROWS {
+            let [rate, time, busy, client] =
+                ["per second", "processor ns", "busy", "client busy"].map(|what| format!("{row}: {what}"));
+            let get = |name| self.median(Cell::App, name).unwrap_or(f64::NAN);
+            let ratio = |what, name: &str| times(self.within(Cell::App, name, &format!("{}: {what}", app::BARE)));
+            writeln!(
+                f,
+                "| {row} | {:.0} | {} | {:.0} | {} | {:.0} % | {:.0} % |",
+                get(&rate),
+                ratio("per second", &rate),
+                get(&time),
+                ratio("processor ns", &time),
+                100.0 * get(&busy),
+                100.0 * get(&client),
+            )?;
         }
         Ok(())
     }
@@ -230,60 +300,6 @@ impl Report {
         }
         Ok(())
     }
-
-    /// What the project set out to reach.
-    fn targets(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\n## Targets\n\n| what | target | here | |\n|---|---|---|---|")?;
-        let ours = |work| Cell::Decide(Of::Ours, work);
-        let (hot, million) = (Work::uniform(KeyType::Ip, HOT), Work::uniform(KeyType::Ip, MILLION));
-        let (text, many) = (Work::uniform(KeyType::Text, MILLION), Work::uniform(KeyType::Ip, 10 * MILLION));
-        for (what, work, name, target) in [
-            ("one hot key", hot, "loop", 2.0),
-            ("1M uniform, IP, loop", million, "loop", 2.9),
-            ("1M uniform, string, loop", text, "loop", 4.0),
-            ("1M, IP, isolated", million, "isolated", 2.2),
-            ("1M, string, isolated", text, "isolated", 3.5),
-            ("10M, IP, isolated", many, "isolated", 1.9),
-            ("10M, string, loop", Work { keys: 10 * MILLION, ..text }, "loop", 3.0),
-            ("1M Zipf, IP", million.zipf(), "loop", 2.4),
-            ("1M Zipf, string", text.zipf(), "loop", 2.4),
-            ("2 threads, hot, admitted", hot.threads(2), "loop", 2.4),
-            ("2 threads, hot, rejected", hot.threads(2).rejected(), "loop", 4.5),
-            ("2 threads, 1M uniform", million.threads(2), "loop", 3.0),
-        ] {
-            if let Some(ratio) = self.ratio(ours(work), name) {
-                // As it is printed, to two digits.
-                let reached = ratio.median >= target - 0.005;
-                target_row(f, what, &format!("≥ {target:.1}×"), &times(Some(ratio)), reached)?;
-            }
-        }
-        const ADMITTED: usize = 0;
-        const FIELDS: usize = 1;
-        const REJECTED: usize = 6;
-        let layer = |row, what| self.median(Cell::Layer, &format!("{}: {what}", layer::ROWS[row]));
-        // The worst of each repetition; of these the median, as the machine itself may hold up any one.
-        let worst = self.median(Cell::Tail(Of::Ours), "max");
-        for (what, target, here, digits) in [
-            ("bytes per live key, 1M, IP", 17.0, self.median(ours(million), "bytes"), 1),
-            ("bytes per live key, 1M, string", 17.0, self.median(ours(text), "bytes"), 1),
-            ("worst decision while 4M keys arrive, ms", 1.0, worst.map(|ns| ns / 1e6), 2),
-            ("live keys lost at half load", 0.0, self.median(Cell::Lost, "lost"), 0),
-            ("admitted twice on first touch", 0.0, self.median(Cell::FirstTouch, "twice"), 0),
-            ("layer, admitted, no fields, ns", 60.0, layer(ADMITTED, "ns"), 0),
-            ("layer, admitted, no fields, allocations", 0.0, layer(ADMITTED, "allocations"), 0),
-            ("layer, admitted, all fields, ns", 150.0, layer(FIELDS, "ns"), 0),
-            ("layer, rejected with body and all fields, ns", 250.0, layer(REJECTED, "ns"), 0),
-        ] {
-            if let Some(here) = here {
-                target_row(f, what, &format!("≤ {target}"), &format!("{here:.digits$}"), here <= target)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn target_row(f: &mut fmt::Formatter<'_>, what: &str, target: &str, here: &str, reached: bool) -> fmt::Result {
-    writeln!(f, "| {what} | {target} | {here} | {} |", if reached { "reached" } else { "**not reached**" })
 }
 
 fn describe(work: Work) -> (String, &'static str) {

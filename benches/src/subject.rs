@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{Clock, Timestamp};
-use tower_sluice::{Check, Limiter as _, Quota, RateLimiter};
+use tower_sluice::{Quota, RateLimiter};
 
 use crate::keys::Key;
+use crate::ours;
 
 /// `burst` at once, and then one per `period`; for windows, `burst` per hour.
 #[derive(Clone, Copy)]
@@ -94,7 +95,7 @@ impl<A: Ruled, K: Key> Subject<K> for Ours<A> {
 
     #[inline]
     fn admits(&self, key: &K) -> bool {
-        matches!(self.0.check(&key.partition(), 1), Check::Ready(Ok(decision)) if decision.is_allowed())
+        ours::admits(&self.0, &key.partition())
     }
 
     fn forgotten(&self) -> u64 {
@@ -123,7 +124,7 @@ impl<K: Key> Subject<K> for OursSystemClock {
 
     #[inline]
     fn admits(&self, key: &K) -> bool {
-        matches!(self.0.check(&key.partition(), 1), Check::Ready(Ok(decision)) if decision.is_allowed())
+        ours::admits(&self.0, &key.partition())
     }
 }
 
@@ -138,7 +139,7 @@ impl<K: Key> Subject<K> for OursDyn {
 
     #[inline]
     fn admits(&self, key: &K) -> bool {
-        matches!(self.0.check(&key.partition(), 1), Check::Ready(Ok(decision)) if decision.is_allowed())
+        ours::admits(&*self.0, &key.partition())
     }
 }
 

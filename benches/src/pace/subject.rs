@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use governor::DefaultDirectRateLimiter;
 use tokio::time::{Instant, sleep_until};
-use tower_sluice::{LeakyQueue, Limiter as _, PartitionKey, Quota};
+use tower_sluice::{LeakyQueue, PartitionKey, Quota};
 
 use super::Plan;
+use crate::ours;
 
 pub trait Pacer: Sized + Send + Sync + 'static {
     /// What one who waits brings along.
@@ -37,7 +38,7 @@ impl<const PRECISE: bool> Pacer for Ours<PRECISE> {
     }
 
     async fn turn(&self, key: &mut PartitionKey) -> Result<(), String> {
-        let decision = self.0.check(key, 1).decided().await.map_err(|error| error.to_string())?;
+        let decision = ours::decide(&self.0, key).await?;
         if decision.is_allowed() { Ok(()) } else { Err("refuses".to_owned()) }
     }
 }

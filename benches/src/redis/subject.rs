@@ -17,6 +17,8 @@ use tower_sluice::{Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLim
 use trypema::redis::{RedisKey, RedisRateLimiterProvider};
 use trypema::{RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
+use crate::ours::{self, Adds};
+
 /// `burst` at once, and then one per `period`; for windows and `trypema`, `burst` per window.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
@@ -122,7 +124,7 @@ impl Subject {
                     Policy::new(name, limiter).key(key)
                 };
                 let policies: Vec<_> = (0..policies).map(policy).collect();
-                Self::Layer(Mutex::new(RateLimitLayer::new(policies).layer(hello())))
+                Self::Layer(Mutex::new(ours::layer(policies, Adds::Fields).layer(hello())))
             }
             Make::TowerRateLimitRedis => {
                 let client = redis_0_32::Client::open(url).map_err(text)?;
@@ -162,8 +164,7 @@ impl Subject {
                 Ok(count > 0)
             }
             Self::Limiter(limiter) => {
-                let decision = limiter.check(&PartitionKey::from(&*keys[index]), 1).decided().await;
-                Ok(decision.map_err(text)?.is_allowed())
+                Ok(ours::decide(&**limiter, &PartitionKey::from(&*keys[index])).await?.is_allowed())
             }
             Self::Layer(service) => {
                 let answer = locked(service).call(request(&keys[index]));

@@ -1,0 +1,40 @@
+//! The calls of our crate's interface that all benchmarks share. `scripts/bench --against` builds this program once per
+//! checkout, each time with the `ours.rs` of that checkout: what differs between their interfaces belongs here.
+
+use tower_sluice::headers::RateLimitFields;
+use tower_sluice::{Check, Decision, Limiter, PartitionKey, Policy, RateLimitLayer};
+
+/// Charges one request, without patience.
+#[inline(always)]
+pub fn check<L: Limiter + ?Sized>(limiter: &L, key: &PartitionKey) -> Check {
+    limiter.check(key, 1)
+}
+
+/// Whether one request is admitted at once.
+#[inline(always)]
+pub fn admits<L: Limiter + ?Sized>(limiter: &L, key: &PartitionKey) -> bool {
+    matches!(check(limiter, key), Check::Ready(Ok(decision)) if decision.is_allowed())
+}
+
+/// The decision on one request, which may have to be waited for.
+pub async fn decide<L: Limiter + ?Sized>(limiter: &L, key: &PartitionKey) -> Result<Decision, String> {
+    check(limiter, key).decided().await.map_err(|error| error.to_string())
+}
+
+/// What a layer adds to responses.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Adds {
+    Nothing,
+    /// `RateLimit-Policy` and `RateLimit`, as in draft 11: the layer's default.
+    Fields,
+    /// The same, and the verdict in the extensions.
+    FieldsAndVerdict,
+}
+
+pub fn layer(policies: Vec<Policy>, adds: Adds) -> RateLimitLayer {
+    match adds {
+        Adds::Nothing => RateLimitLayer::new(policies).with_fields(RateLimitFields::none()),
+        Adds::Fields => RateLimitLayer::new(policies),
+        Adds::FieldsAndVerdict => RateLimitLayer::new(policies).with_verdict(),
+    }
+}

@@ -1,0 +1,127 @@
+//! What the project set out to reach, and what was measured.
+
+use std::fmt;
+
+use crate::cell::{Cell, HOT, KeyType, MILLION, Of, Work};
+use crate::layer::Row;
+use crate::report::{Ratio, Report, times};
+use crate::{app, count, lines};
+
+const HOT_IP: Work = Work::uniform(KeyType::Ip, HOT);
+const MILLION_IP: Work = Work::uniform(KeyType::Ip, MILLION);
+const MILLION_TEXT: Work = Work::uniform(KeyType::Text, MILLION);
+
+/// Decisions, by `governor` keyed: (what, who, of what, how timed, at least).
+const DECISIONS: [(&str, Of, Work, &str, f64); 14] = [
+    ("one hot key", Of::Ours, HOT_IP, "loop", 2.0),
+    ("1M uniform, IP, loop", Of::Ours, MILLION_IP, "loop", 2.9),
+    ("1M uniform, string, loop", Of::Ours, MILLION_TEXT, "loop", 4.0),
+    ("1M, IP, isolated", Of::Ours, MILLION_IP, "isolated", 2.2),
+    ("1M, string, isolated", Of::Ours, MILLION_TEXT, "isolated", 3.5),
+    ("10M, IP, isolated", Of::Ours, Work::uniform(KeyType::Ip, 10 * MILLION), "isolated", 1.9),
+    ("10M, string, loop", Of::Ours, Work::uniform(KeyType::Text, 10 * MILLION), "loop", 3.0),
+    ("1M Zipf, IP", Of::Ours, MILLION_IP.zipf(), "loop", 2.4),
+    ("1M Zipf, string", Of::Ours, MILLION_TEXT.zipf(), "loop", 2.4),
+    ("2 threads, hot, admitted", Of::Ours, HOT_IP.threads(2), "loop", 2.4),
+    ("2 threads, hot, rejected", Of::Ours, HOT_IP.threads(2).rejected(), "loop", 4.5),
+    ("2 threads, 1M uniform", Of::Ours, MILLION_IP.threads(2), "loop", 3.0),
+    ("fixed window, 1M uniform, IP, loop", Of::Fixed, MILLION_IP, "loop", 1.8),
+    ("sliding window, 1M uniform, IP, loop", Of::Sliding, MILLION_IP, "loop", 1.8),
+];
+
+/// What a layer adds to the bare service, by what another adds: (what, row, by, at most).
+const LAYERS: [(&str, Row, Row, f64); 4] = [
+    ("layer, admitted, no fields, by `tower_governor`", Row::Silent, Row::Governor, 0.8),
+    ("layer, admitted, draft-11 fields, by `tower_governor` with headers", Row::Fields, Row::GovernorHeaders, 0.6),
+    ("layer, rejected with body and fields, by our own admitted with fields", Row::Rejected, Row::Fields, 1.5),
+    ("layer, two policies, by one, no fields", Row::TwoPolicies, Row::Silent, 1.6),
+];
+
+const INSTRUCTIONS: [(&str, Row, f64); 3] = [
+    ("instructions beside the bare service: no fields", Row::Silent, 550.0),
+    ("instructions beside the bare service: draft-11 fields", Row::Fields, 1_600.0),
+    ("instructions beside the bare service: two policies, no fields", Row::TwoPolicies, 900.0),
+];
+
+/// Requests per second, by the app without a layer.
+const APPS: [(&str, &str, f64); 3] = [
+    ("axum app under load, no fields, by the app without a layer", app::SILENT, 0.97),
+    ("axum app under load, draft-11 fields, by the app without a layer", app::FIELDS, 0.93),
+    ("axum app under load, rejected, by the app without a layer", app::REJECTED, 0.93),
+];
+
+/// What there was before the path of a request was made shorter.
+const LINES_OF_CODE: usize = 14_400;
+
+/// Whether the table needs a cell.
+pub fn need(cell: Cell) -> bool {
+    match cell {
+        Cell::Decide(of, work) => {
+            DECISIONS.iter().any(|row| row.2 == work && (row.1 == of || matches!(of, Of::Nothing | Of::Governor)))
+        }
+        Cell::Tail(of) => matches!(of, Of::Nothing | Of::Ours),
+        Cell::Exact(..) => false,
+        _ => true,
+    }
+}
+
+pub fn write(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    writeln!(f, "\n## Targets\n\n| what | target | here | |\n|---|---|---|---|")?;
+    for (what, row, by, target) in LAYERS {
+        let [row, by] = [row, by].map(|row| format!("{}: ns", row.name()));
+        at_most(f, what, target, report.within(Cell::Layer, &row, &by))?;
+    }
+    for (what, row, target) in INSTRUCTIONS {
+        if let Some(count) = report.median(Cell::Instructions, &count::name(row)) {
+            row_of(f, what, &format!("≤ {target}"), &format!("{count:.0}"), count.round() <= target)?;
+        }
+    }
+    for (what, row, target) in APPS {
+        let [row, bare] = [row, app::BARE].map(|row| format!("{row}: per second"));
+        at_least(f, what, target, 2, report.within(Cell::App, &row, &bare))?;
+    }
+    for (what, of, work, name, target) in DECISIONS {
+        at_least(f, what, target, 1, report.ratio(Cell::Decide(of, work), name))?;
+    }
+    // The worst of each repetition; of these the median, as the machine itself may hold up any one.
+    let worst = report.median(Cell::Tail(Of::Ours), "max");
+    let bytes = |of, work| report.median(Cell::Decide(of, work), "bytes");
+    let allocations = |row: Row| report.median(Cell::Layer, &format!("{}: allocations", row.name()));
+    for (what, target, here, digits) in [
+        ("bytes per live key, 1M, IP", 17.0, bytes(Of::Ours, MILLION_IP), 1),
+        ("bytes per live key, 1M, string", 17.0, bytes(Of::Ours, MILLION_TEXT), 1),
+        ("bytes per live key, 1M, IP, fixed window", 17.0, bytes(Of::Fixed, MILLION_IP), 1),
+        ("bytes per live key, 1M, IP, sliding window", 17.0, bytes(Of::Sliding, MILLION_IP), 1),
+        ("worst decision while 4M keys arrive, ms", 1.0, worst.map(|ns| ns / 1e6), 2),
+        ("live keys lost at half load", 0.0, report.median(Cell::Lost, "lost"), 0),
+        ("admitted twice on first touch", 0.0, report.median(Cell::FirstTouch, "twice"), 0),
+        ("layer, admitted, no fields, allocations", 0.0, allocations(Row::Silent), 0),
+    ] {
+        if let Some(here) = here {
+            row_of(f, what, &format!("≤ {target}"), &format!("{here:.digits$}"), here <= target)?;
+        }
+    }
+    // Beside rows that are ratios, not below one that somebody asked for by name.
+    if let Some(lines) = lines::of_code().filter(|_| allocations(Row::Silent).is_some()) {
+        let target = format!("< {LINES_OF_CODE}");
+        row_of(f, "lines of code in `src` without tests", &target, &lines.to_string(), lines < LINES_OF_CODE)?;
+    }
+    Ok(())
+}
+
+/// Ratios are judged as they are printed, to two digits.
+fn at_least(f: &mut fmt::Formatter<'_>, what: &str, target: f64, digits: usize, here: Option<Ratio>) -> fmt::Result {
+    here.map_or(Ok(()), |here| {
+        row_of(f, what, &format!("≥ {target:.digits$}×"), &times(Some(here)), here.median >= target - 0.005)
+    })
+}
+
+fn at_most(f: &mut fmt::Formatter<'_>, what: &str, target: f64, here: Option<Ratio>) -> fmt::Result {
+    here.map_or(Ok(()), |here| {
+        row_of(f, what, &format!("≤ {target:.1}×"), &times(Some(here)), here.median < target + 0.005)
+    })
+}
+
+fn row_of(f: &mut fmt::Formatter<'_>, what: &str, target: &str, here: &str, reached: bool) -> fmt::Result {
+    writeln!(f, "| {what} | {target} | {here} | {} |", if reached { "reached" } else { "**not reached**" })
+}
