@@ -350,7 +350,7 @@ async fn a_layer_changes_its_services_at_once_and_keeps_what_was_used() {
     assert_eq!(answer.status(), 200);
     assert_eq!(answer.headers()["ratelimit-policy"], "\"p\";q=10;w=3600");
     let answer = call(&mut other, "/").await;
-    assert!(answer.headers()["ratelimit"].to_str().unwrap().starts_with("limit=10, remaining=5"), "{answer:?}");
+    assert!(answer.headers()["ratelimit"].to_str().unwrap().starts_with("\"p\";r=5"), "{answer:?}");
     let mut after = layer.layer(hello());
     assert_eq!(call(&mut after, "/").await.headers()["ratelimit"].to_str().unwrap().split(';').nth(1), Some("r=4"));
 

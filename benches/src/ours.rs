@@ -2,12 +2,12 @@
 //! checkout, each time with the `ours.rs` of that checkout: what differs between their interfaces belongs here.
 
 use tower_sluice::headers::RateLimitFields;
-use tower_sluice::{Check, Decision, Limiter, PartitionKey, Policy, RateLimitLayer};
+use tower_sluice::{Ask, Check, Decision, Limiter, PartitionKey, Policy, RateLimitLayer};
 
 /// Charges one request, without patience.
 #[inline(always)]
 pub fn check<L: Limiter + ?Sized>(limiter: &L, key: &PartitionKey) -> Check {
-    limiter.check(key, 1)
+    limiter.decide(&Ask::charge(key, 1))
 }
 
 /// Whether one request is admitted at once.
@@ -33,8 +33,8 @@ pub enum Adds {
 
 pub fn layer(policies: Vec<Policy>, adds: Adds) -> RateLimitLayer {
     match adds {
-        Adds::Nothing => RateLimitLayer::new(policies).with_fields(RateLimitFields::none()),
+        Adds::Nothing => RateLimitLayer::builder(policies).fields(RateLimitFields::none()).build(),
         Adds::Fields => RateLimitLayer::new(policies),
-        Adds::FieldsAndVerdict => RateLimitLayer::new(policies).with_verdict(),
+        Adds::FieldsAndVerdict => RateLimitLayer::builder(policies).verdict().build(),
     }
 }
