@@ -1,10 +1,10 @@
 //! The question that limiters and stores answer.
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::partition::PartitionKey;
-use crate::time::{Clock, ClockId, Timestamp};
+use crate::time::{Clock, Timestamp};
 
 /// One question: may this key have so many units, and what is to be charged?
 ///
@@ -59,18 +59,34 @@ pub enum Mode {
 /// What the clock showed when a request was first decided on. All policies of a request go by it, as far as their clocks are
 /// the same one, so that they see one instant, which is read once.
 #[derive(Debug, Default)]
-pub struct Now(OnceLock<(ClockId, Timestamp)>);
+pub struct Now {
+    /// The [id](Clock::id) of the clock; zero before one was read.
+    clock: AtomicUsize,
+    nanos: AtomicU64,
+}
 
 impl Now {
     /// Nothing was read yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self(OnceLock::new())
+        Self { clock: AtomicUsize::new(0), nanos: AtomicU64::new(0) }
     }
 
+    #[inline]
     fn read<C: Clock + ?Sized>(&self, clock: &C) -> Timestamp {
-        let (id, now) = *self.0.get_or_init(|| (clock.id(), clock.now()));
-        if id == clock.id() { now } else { clock.now() }
+        let Some(id) = clock.id() else { return clock.now() };
+        let read = self.clock.load(Ordering::Acquire);
+        if read == id.get() {
+            return Timestamp::from_nanos(self.nanos.load(Ordering::Relaxed));
+        }
+        let now = clock.now();
+        // One request is asked about by one thread at a time: nobody else writes in between. Released, for a thread to which it
+        // goes later.
+        if read == 0 {
+            self.nanos.store(now.as_nanos(), Ordering::Relaxed);
+            self.clock.store(id.get(), Ordering::Release);
+        }
+        now
     }
 }
 

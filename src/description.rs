@@ -85,6 +85,12 @@ impl Description {
         self.modes & bit(mode) != 0 || matches!(mode, Mode::Charge)
     }
 
+    /// Whether it is known ahead what it decides, and at once.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
+    pub(crate) const fn answers_at_once(&self) -> bool {
+        !self.delays && self.batching.is_none() && self.answers(Mode::Peek)
+    }
+
     pub(crate) fn batches(&self) -> Option<&dyn Batching> {
         self.batching.as_deref()
     }

@@ -450,14 +450,21 @@ impl Policy {
         }
     }
 
-    /// The order in which policies are asked: those that answer at once, then those that make a
-    /// request wait (nobody should wait in vain), then those that only watch.
+    /// The order in which policies are asked: those that answer at once, then those that must ask a server, or cannot be asked
+    /// ahead (little has to be refunded then), then those that make a request wait (nobody should wait in vain), and those
+    /// that only watch.
     pub(crate) fn rank(&self) -> u8 {
         match (self.shadow, self.delays()) {
-            (false, false) => 0,
-            (false, true) => 1,
-            (true, _) => 2,
+            (false, false) => u8::from(!self.answers_at_once()),
+            (false, true) => 2,
+            (true, _) => 3,
         }
+    }
+
+    /// Whether it is enforced, and decided by what this process knows, also ahead.
+    #[inline]
+    pub(crate) const fn answers_at_once(&self) -> bool {
+        !self.shadow && self.description.answers_at_once()
     }
 
     /// How a key stands.

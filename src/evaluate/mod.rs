@@ -1,8 +1,8 @@
 //! One request before all policies of a layer: a transaction that charges all of them, or none.
 //!
 //! 1. **Prepare**: each policy that applies makes an [entry](entry::Entry): a key, a cost, and whether the key is banned.
-//! 2. **Precheck**: if there are several entries, all are peeked at. If one would be rejected, the request is
-//!    [rejected](reject) with the longest wait, and nothing was charged.
+//! 2. **Precheck**: all entries that will be charged after another are peeked at. If one would be rejected, nothing is charged:
+//!    the others are peeked at as well, and the request is [rejected](reject) with the longest wait.
 //! 3. **Reserve**: each entry is charged in turn, those that are hard to undo last: a server decides on all of its own at once,
 //!    then come queues, where nobody should wait in vain, and shadows see what is really served.
 //! 4. **Commit**, or **roll back**: another request may have come in between and taken what the precheck saw. Then what was
@@ -30,7 +30,7 @@ use http::Response;
 pub(crate) use self::annotations::Annotations;
 use self::entry::{Entry, Prepared, Subject};
 pub(crate) use self::reject::Rejected;
-use self::transaction::Transaction;
+use self::transaction::{Progress, Transaction};
 use crate::ask::{Ask, Now};
 use crate::body::RejectionBody;
 use crate::decision::Check;
@@ -122,16 +122,18 @@ impl Scope<'_> {
 
     #[cold]
     fn evaluate_banned(self, subject: Subject, head: &RequestHead<'_>) -> Evaluation {
-        let mut entry = Entry::new(0, subject);
-        entry.precheck(self.policy(&entry), &Now::new());
-        self.respond(self.reject(std::slice::from_mut(&mut entry)), head)
+        let mut transaction = Transaction::of(Entry::new(0, subject));
+        transaction.foresee(self, &Now::new());
+        self.respond(self.reject(&mut transaction.entries), head)
     }
 
     /// Goes on with the answer to a charge.
     #[cold]
     #[inline(never)]
     fn evaluate_rest(self, subject: Subject, check: Check, head: &RequestHead<'_>) -> Evaluation {
-        self.finish(Transaction::of(Entry::new(0, subject)).resume(self, check), head)
+        let mut transaction = Transaction::of(Entry::new(0, subject));
+        let progress = transaction.resume(self, check, &Now::new());
+        self.finish(&mut transaction, progress, head)
     }
 
     #[inline(never)]
@@ -145,18 +147,23 @@ impl Scope<'_> {
             }
         }
         let now = Now::new();
-        if transaction.precheck(self, &now) {
+        if transaction.would_be_rejected(self, &now) {
+            transaction.foresee(self, &now);
             return self.respond(self.reject(&mut transaction.entries), head);
         }
-        self.finish(transaction.run(self, &now), head)
+        let progress = match transaction.reserve_at_once(self, &now) {
+            None => transaction.reserve(self, &now),
+            Some(check) => transaction.resume(self, check, &now),
+        };
+        self.finish(&mut transaction, progress, head)
     }
 
     #[inline]
-    fn finish(self, result: Result<Evaluated, waiting::Waiting>, head: &RequestHead<'_>) -> Evaluation {
-        match result {
-            Ok(Ok(annotations)) => Evaluation::Admitted(annotations),
-            Ok(Err(rejected)) => self.respond(*rejected, head),
-            Err(waiting) => Evaluation::Pending(waiting),
+    fn finish(self, transaction: &mut Transaction, progress: Progress, head: &RequestHead<'_>) -> Evaluation {
+        match progress {
+            Progress::Done(Ok(annotations)) => Evaluation::Admitted(annotations),
+            Progress::Done(Err(rejected)) => self.respond(*rejected, head),
+            progress => Evaluation::Pending(waiting::wait(std::mem::take(transaction), self, progress)),
         }
     }
 

@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 
 use super::entry::{Entries, Entry};
 use super::settlement::Settlement;
-use super::waiting::{self, Waiting};
 use super::{Annotations, Evaluated, Scope, observe};
 use crate::ask::Now;
 use crate::batch::{Answers, Claim};
@@ -39,43 +38,55 @@ impl Transaction {
         Self { entries: SmallVec::from_iter([entry]), ..Self::default() }
     }
 
-    /// Peeks at all entries, and says whether one of them would be rejected. A single one that is enforced is not peeked at: its
-    /// charge is all or none by itself. Beside a ban all are, since the wait is the longest of all policies.
-    pub(super) fn precheck(&mut self, scope: Scope<'_>, now: &Now) -> bool {
-        let is_enforced = |entry: &Entry| !scope.policy(entry).is_shadow();
-        let is_banned = self.entries.iter().any(|entry| entry.subject.ban.is_some());
-        if !is_banned && self.entries.iter().filter(|entry| is_enforced(entry)).count() < 2 {
-            return false;
-        }
-        for entry in self.entries.iter_mut().filter(|entry| is_enforced(entry)) {
+    /// Whether an entry would be rejected after others were charged, or a key is banned. The entry that is charged first is not
+    /// peeked at: its charge is all or none by itself. Nor are shadows, which reject nothing.
+    pub(super) fn would_be_rejected(&self, scope: Scope<'_>, now: &Now) -> bool {
+        self.entries.iter().enumerate().any(|(index, entry)| {
+            let policy = scope.policy(entry);
+            let is_rejected = || policy.peek(&entry.ask(now)).is_some_and(|decision| !decision.is_allowed());
+            entry.subject.ban.is_some() || (index > 0 && !policy.is_shadow() && is_rejected())
+        })
+    }
+
+    /// Peeks at all entries on which nothing was decided, for a request that is rejected: the wait is the longest of all.
+    #[cold]
+    pub(super) fn foresee(&mut self, scope: Scope<'_>, now: &Now) {
+        let undecided = |entry: &&mut Entry| entry.decision.is_none() && !scope.policy(entry).is_shadow();
+        for entry in self.entries.iter_mut().filter(undecided) {
             entry.precheck(scope.policy(entry), now);
         }
-        if self.entries.iter().any(Entry::is_rejected) {
-            return true;
-        }
-        // Those that must be waited for are charged after those that need not: little has to be refunded then.
-        self.entries.sort_by_key(|entry| (scope.policy(entry).rank(), entry.decision.is_none()));
-        for entry in &mut self.entries {
-            (entry.decision, entry.is_preview) = (None, false);
-        }
-        false
     }
 
-    /// Goes on with the answer to the first entry.
-    pub(super) fn resume(mut self, scope: Scope<'_>, check: Check) -> Result<Evaluated, Waiting> {
+    /// Charges the entries whose limiters answer at once, which are the first ones, up to one that does not admit the request:
+    /// its answer is returned. Most requests need no more.
+    #[inline]
+    pub(super) fn reserve_at_once(&mut self, scope: Scope<'_>, now: &Now) -> Option<Check> {
+        for entry in &mut self.entries {
+            let policy = scope.policy(entry);
+            if !policy.answers_at_once() {
+                return None;
+            }
+            match policy.limiter().decide(&entry.ask(now)) {
+                Check::Ready(Ok(decision)) if decision.is_allowed() => {
+                    policy.report_health(None);
+                    entry.decision = Some(decision);
+                }
+                check => return Some(check),
+            }
+            self.next += 1;
+        }
+        None
+    }
+
+    /// Goes on with the answer to the next entry.
+    #[cold]
+    pub(super) fn resume(&mut self, scope: Scope<'_>, check: Check, now: &Now) -> Progress {
         match check {
-            Check::Pending(pending) => Err(waiting::wait(self, scope, Progress::One(pending))),
+            Check::Pending(pending) => Progress::One(pending),
             Check::Ready(answer) => {
                 self.answers.push(answer);
-                self.run(scope, &Now::new())
+                self.reserve(scope, now)
             }
-        }
-    }
-
-    pub(super) fn run(mut self, scope: Scope<'_>, now: &Now) -> Result<Evaluated, Waiting> {
-        match self.reserve(scope, now) {
-            Progress::Done(evaluated) => Ok(evaluated),
-            progress => Err(waiting::wait(self, scope, progress)),
         }
     }
 
@@ -210,7 +221,10 @@ impl Transaction {
             }
         }
         match end {
-            End::Rejected => scope.reject(&mut self.entries),
+            End::Rejected => {
+                self.foresee(scope, &Now::new());
+                scope.reject(&mut self.entries)
+            }
             End::Failed(error) => {
                 let policy = scope.policy(&self.entries[self.next]);
                 scope.fail(policy, &error, &mut self.entries)

@@ -3,8 +3,8 @@
 #[cfg(feature = "fast-clock")]
 mod counter;
 
-use std::any::TypeId;
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -85,26 +85,10 @@ pub trait Clock: Send + Sync + 'static {
     /// The present instant.
     fn now(&self) -> Timestamp;
 
-    /// Tells the clock from others: those of one id show the same time. By default, the clock is itself alone, wherever it is
-    /// kept, and all of a type without fields are one.
-    fn id(&self) -> ClockId {
-        ClockId::of(self)
-    }
-}
-
-/// Tells a [`Clock`] from others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClockId {
-    kind: TypeId,
-    address: usize,
-}
-
-impl ClockId {
-    /// The id of the clock of this type at this place.
-    #[must_use]
-    pub fn of<C: Clock + ?Sized>(clock: &C) -> Self {
-        let address = if size_of_val(clock) == 0 { 0 } else { std::ptr::from_ref(clock).cast::<()>().addr() };
-        Self { kind: TypeId::of::<C>(), address }
+    /// Tells the clock from others: those of one id show the same time. By default the place where it is kept, which clones do
+    /// not share; `None` for a clock without fields, which has no place.
+    fn id(&self) -> Option<NonZeroUsize> {
+        if size_of_val(self) == 0 { None } else { NonZeroUsize::new(std::ptr::from_ref(self).cast::<()>().addr()) }
     }
 }
 
@@ -114,7 +98,8 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
         (**self).now()
     }
 
-    fn id(&self) -> ClockId {
+    #[inline]
+    fn id(&self) -> Option<NonZeroUsize> {
         (**self).id()
     }
 }
@@ -135,6 +120,12 @@ impl Clock for Monotonic {
         return counter::now();
         #[cfg(not(feature = "fast-clock"))]
         system_now()
+    }
+
+    /// Below all addresses.
+    #[inline]
+    fn id(&self) -> Option<NonZeroUsize> {
+        Some(NonZeroUsize::MIN)
     }
 }
 
@@ -195,8 +186,9 @@ impl Clock for ManualClock {
     }
 
     /// Of all clones, which share the time.
-    fn id(&self) -> ClockId {
-        ClockId { kind: TypeId::of::<Self>(), address: Arc::as_ptr(&self.0).addr() }
+    #[inline]
+    fn id(&self) -> Option<NonZeroUsize> {
+        NonZeroUsize::new(Arc::as_ptr(&self.0).addr())
     }
 }
 
