@@ -42,9 +42,8 @@ pub(super) struct Entry {
 /// Room for two: a short limit and a long one, or one by client and one for all.
 pub(super) type Entries = SmallVec<[Entry; 2]>;
 
-/// What comes of preparing a policy's entry.
-pub(super) enum Prepared {
-    Entry(Subject),
+/// Why a policy charges nobody for a request.
+pub(super) enum NoKey {
     /// The policy does not apply.
     Skipped,
     /// The request lacks the key.
@@ -53,46 +52,50 @@ pub(super) enum Prepared {
 
 /// Whom a policy charges, if it applies.
 #[inline]
-pub(super) fn subject(policy: &Policy, head: &RequestHead<'_>, choices: &mut Choices) -> Prepared {
+pub(super) fn key(policy: &Policy, head: &RequestHead<'_>, choices: &mut Choices) -> Result<PartitionKey, NoKey> {
     if !policy.applies_to(head, choices) {
-        return skipped(policy);
+        return Err(skip(policy));
     }
-    let (key, is_shared) = match policy.extractor().extract(head) {
-        Ok(key) => {
-            policy.note_key(&key);
-            (key, policy.has_shared_key())
-        }
-        Err(error) => match without_key(policy, error) {
-            Ok(Some(key)) => (key, true),
-            Ok(None) => return skipped(policy),
-            Err(rejection) => {
-                policy.note(Fate::NoKey, None, None);
-                return Prepared::Rejected(rejection);
-            }
-        },
-    };
-    let patience = if policy.delays() { grpc::deadline(head) } else { None };
-    let ban = policy.penalty_for(&key).and_then(|penalty| penalty.banned_for(&key));
-    Prepared::Entry(Subject { key, cost: policy.cost_of(head), patience, ban, is_shared })
+    let key = policy.extractor().extract(head).or_else(|error| without_key(policy, error))?;
+    policy.note_key(&key);
+    Ok(key)
 }
 
 #[cold]
-fn skipped(policy: &Policy) -> Prepared {
+fn skip(policy: &Policy) -> NoKey {
     policy.note(Fate::Skipped, None, None);
-    Prepared::Skipped
+    NoKey::Skipped
 }
 
 /// The key of requests without a key; or none, if they are not counted.
 #[cold]
-fn without_key(policy: &Policy, error: KeyError) -> Result<Option<PartitionKey>, Box<Rejection>> {
+fn without_key(policy: &Policy, error: KeyError) -> Result<PartitionKey, NoKey> {
     match (&error, policy.missing_key()) {
-        (KeyError::Missing { .. }, MissingKey::Skip) => return Ok(None),
-        (KeyError::Missing { .. }, MissingKey::Share) => return Ok(Some(PartitionKey::SHARED)),
+        (KeyError::Missing { .. }, MissingKey::Skip) => return Err(skip(policy)),
+        (KeyError::Missing { .. }, MissingKey::Share) => return Ok(PartitionKey::SHARED),
         (KeyError::Misconfigured { problem }, _) => policy.report_misconfigured(problem),
         _ => {}
     }
     // Shadows never reject, so what they cannot count they skip.
-    if policy.is_shadow() { Ok(None) } else { Err(Box::new(Rejection::without_key(policy, error))) }
+    if policy.is_shadow() {
+        return Err(skip(policy));
+    }
+    policy.note(Fate::NoKey, None, None);
+    Err(NoKey::Rejected(Box::new(Rejection::without_key(policy, error))))
+}
+
+/// How long the client waits, if it says so and may have to.
+#[inline]
+pub(super) fn patience(policy: &Policy, head: &RequestHead<'_>) -> Option<Duration> {
+    if policy.delays() { grpc::deadline(head) } else { None }
+}
+
+impl Subject {
+    pub(super) fn of(policy: &Policy, head: &RequestHead<'_>, key: PartitionKey) -> Self {
+        let is_shared = policy.has_shared_key() || key == PartitionKey::SHARED;
+        let ban = policy.penalty_for(&key).and_then(|penalty| penalty.banned_for(&key));
+        Self { key, cost: policy.cost_of(head), patience: patience(policy, head), ban, is_shared }
+    }
 }
 
 impl Entry {

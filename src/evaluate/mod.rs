@@ -28,7 +28,7 @@ use std::sync::Arc;
 use http::Response;
 
 pub(crate) use self::annotations::Annotations;
-use self::entry::{Entry, Prepared, Subject};
+use self::entry::{Entry, NoKey, Subject};
 pub(crate) use self::reject::Rejected;
 use self::transaction::{Progress, Transaction};
 use crate::ask::{Ask, Now};
@@ -37,6 +37,7 @@ use crate::decision::Check;
 use crate::head::RequestHead;
 use crate::live::{InForce, Limits};
 use crate::meter::Fate;
+use crate::partition::PartitionKey;
 use crate::policy::{Choices, Policy};
 
 /// What becomes of a request.
@@ -95,22 +96,26 @@ impl Scope<'_> {
     /// no more than it needs; whatever else happens goes the way of several policies.
     #[inline]
     fn evaluate_one(self, policy: &Policy, head: &RequestHead<'_>) -> Evaluation {
-        let subject = match entry::subject(policy, head, &mut Choices::default()) {
-            Prepared::Entry(subject) => subject,
-            Prepared::Skipped => return Evaluation::Admitted(Annotations::default()),
-            Prepared::Rejected(rejection) => return self.respond(Rejected::from(*rejection), head),
+        let key = match entry::key(policy, head, &mut Choices::default()) {
+            Ok(key) => key,
+            Err(NoKey::Skipped) => return Evaluation::Admitted(Annotations::default()),
+            Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),
         };
-        let Subject { key, cost, patience, ban, .. } = &subject;
-        if ban.is_some() {
-            return self.evaluate_banned(subject, head);
+        if policy.has_penalty() {
+            return self.evaluate_unless_banned(Subject::of(policy, head, key), head);
         }
-        match policy.limiter().decide(&Ask::charge(key, *cost).within(*patience)) {
+        let cost = policy.cost_of(head);
+        match policy.limiter().decide(&Ask::charge(&key, cost).within(entry::patience(policy, head))) {
             Check::Ready(Ok(decision)) if decision.is_allowed() && !self.has_rare_wishes(policy) => {
                 policy.report_health(None);
-                observe::admitted(policy, key, &decision);
-                Evaluation::Admitted(self.annotate_one(key, &decision))
+                observe::admitted(policy, &key, &decision);
+                Evaluation::Admitted(self.annotate_one(&key, &decision))
             }
-            check => self.evaluate_rest(subject, check, head),
+            check => {
+                let is_shared = policy.has_shared_key() || key == PartitionKey::SHARED;
+                let patience = entry::patience(policy, head);
+                self.evaluate_rest(Subject { key, cost, patience, ban: None, is_shared }, check, head)
+            }
         }
     }
 
@@ -120,11 +125,10 @@ impl Scope<'_> {
         policy.settles_later() || self.limits.settings.adds_verdict
     }
 
-    #[cold]
-    fn evaluate_banned(self, subject: Subject, head: &RequestHead<'_>) -> Evaluation {
-        let mut transaction = Transaction::of(Entry::new(0, subject));
-        transaction.foresee(self, &Now::new());
-        self.respond(self.reject(&mut transaction.entries), head)
+    /// By a policy that may have banned the key.
+    #[inline(never)]
+    fn evaluate_unless_banned(self, subject: Subject, head: &RequestHead<'_>) -> Evaluation {
+        self.evaluate_transaction(Transaction::of(Entry::new(0, subject)), head)
     }
 
     /// Goes on with the answer to a charge.
@@ -140,12 +144,17 @@ impl Scope<'_> {
     fn evaluate_all(self, head: &RequestHead<'_>) -> Evaluation {
         let (mut transaction, mut choices) = (Transaction::default(), Choices::default());
         for (index, policy) in self.in_force.policies.iter().enumerate() {
-            match entry::subject(policy, head, &mut choices) {
-                Prepared::Entry(subject) => transaction.entries.push(Entry::new(index, subject)),
-                Prepared::Skipped => {}
-                Prepared::Rejected(rejection) => return self.respond(Rejected::from(*rejection), head),
+            match entry::key(policy, head, &mut choices) {
+                Ok(key) => transaction.entries.push(Entry::new(index, Subject::of(policy, head, key))),
+                Err(NoKey::Skipped) => {}
+                Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),
             }
         }
+        self.evaluate_transaction(transaction, head)
+    }
+
+    #[inline]
+    fn evaluate_transaction(self, mut transaction: Transaction, head: &RequestHead<'_>) -> Evaluation {
         let now = Now::new();
         if transaction.would_be_rejected(self, &now) {
             transaction.foresee(self, &now);
