@@ -53,7 +53,7 @@ pub fn serve(row: &str) {
         "tower_governor, admitted" => app.layer(theirs!(ALL)),
         _ => app.layer(theirs!(ALL, use_headers)),
     };
-    machine::pin(0);
+    let pinned = machine::pin(0);
     std::thread::spawn(|| {
         let _ = std::io::stdin().read(&mut [0]);
         std::process::exit(0);
@@ -61,7 +61,7 @@ pub fn serve(row: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port is free");
-        println!("{}", listener.local_addr().expect("it is bound"));
+        println!("{} {pinned}", listener.local_addr().expect("it is bound"));
         let app = app.into_make_service_with_connect_info::<SocketAddr>();
         axum::serve(listener, app).await.expect("it goes on");
     });
@@ -71,6 +71,7 @@ pub fn serve(row: &str) {
 struct Server {
     process: Child,
     address: SocketAddr,
+    pinned: bool,
 }
 
 impl Server {
@@ -82,7 +83,8 @@ impl Server {
         let mut line = String::new();
         let out = process.stdout.take().expect("it was piped");
         BufReader::new(out).read_line(&mut line).expect("the server says where it listens");
-        Self { process, address: line.trim().parse().expect("an address") }
+        let (address, pinned) = line.trim().split_once(' ').expect("an address, and whether it is tied down");
+        Self { process, address: address.parse().expect("an address"), pinned: pinned == "true" }
     }
 }
 
@@ -95,9 +97,11 @@ impl Drop for Server {
 
 pub fn measure(scale: Scale) -> Figures {
     let mut figures = Figures::default();
-    figures.set("pinned", f64::from(machine::pin(1)));
-    let span = Duration::from_millis(if scale.divisor == 1 { 500 } else { 50 });
+    let span = Duration::from_millis(if scale.divisor == 1 { 300 } else { 50 });
+    // Before this thread is tied down, or they would be tied to the same processor.
     let servers = ROWS.map(|row| (row, Server::start(row)));
+    let pinned = servers.iter().all(|(_, server)| server.pinned) && machine::pin(1);
+    figures.set("pinned", f64::from(pinned));
     let mut turns = ROWS.map(|_| Vec::new());
     for turn in 0..=TURNS {
         for ((row, server), turns) in servers.iter().zip(&mut turns) {

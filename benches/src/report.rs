@@ -100,7 +100,7 @@ impl fmt::Display for Report {
         writeln!(f, "{}.", versions(&PEERS))?;
         if self.quick {
             writeln!(f, "\n**A quick run: small tables, few decisions, one repetition. Not to be quoted.**")?;
-        } else {
+        } else if self.figures.keys().any(|cell| matches!(cell, Cell::Decide(Of::Governor, _))) {
             writeln!(f, "The reference varied by up to {:.0} % between repetitions.", 100.0 * self.unrest())?;
         }
         if self.stopped_early {
@@ -242,7 +242,7 @@ impl Report {
         writeln!(f, "| layer | beside the bare service |\n|---|---|")?;
         for row in count::ROWS {
             let count = self.median(Cell::Instructions, &count::name(row));
-            let count = count.map_or("–".to_owned(), |count| format!("{count:.1}"));
+            let count = count.map_or("–".to_owned(), |count| format!("{count:.0}"));
             if row == Row::Bare {
                 writeln!(f, "| *the bare service itself* | *{count}* |")?;
             } else {
