@@ -13,28 +13,21 @@ use tower::layer::layer_fn;
 
 use crate::Figures;
 use crate::floor::{Minimal, Pass};
-use crate::layer::{ALL, ONE, Time, limiter, ours, theirs};
+use crate::layer::{ALL, ONE, Row, Time, limiter, ours, theirs};
 use crate::machine;
 use crate::measure::{Scale, median};
 use crate::ours::Adds;
 
 /// The app without a layer: what the others are compared to.
 pub const BARE: &str = "no layer";
-pub const PASS: &str = "a layer that does nothing";
-pub const MINIMAL: &str = "a minimal layer around ours: one decision";
-pub const SILENT: &str = "ours, admitted, no fields";
-pub const FIELDS: &str = "ours, admitted, RateLimit-Policy and RateLimit";
-pub const REJECTED: &str = "ours, rejected with body and all fields";
-pub const ROWS: [&str; 8] = [
-    BARE,
-    PASS,
-    MINIMAL,
-    SILENT,
-    FIELDS,
-    REJECTED,
-    "tower_governor, admitted",
-    "tower_governor with headers, admitted",
-];
+const PASS: &str = "a layer that does nothing";
+const MINIMAL: &str = Row::Minimal.name();
+pub const SILENT: &str = Row::Silent.name();
+pub const FIELDS: &str = Row::Fields.name();
+pub const REJECTED: &str = Row::Rejected.name();
+const GOVERNOR: &str = Row::Governor.name();
+const GOVERNOR_HEADERS: &str = Row::GovernorHeaders.name();
+pub const ROWS: [&str; 8] = [BARE, PASS, MINIMAL, SILENT, FIELDS, REJECTED, GOVERNOR, GOVERNOR_HEADERS];
 
 const CONNECTIONS: usize = 64;
 /// How often all rows are measured in turn, within a repetition.
@@ -50,8 +43,9 @@ pub fn serve(row: &str) {
         SILENT => app.layer(ours(1, ALL, Adds::Nothing, Time::Passes)),
         FIELDS => app.layer(ours(1, ALL, Adds::Fields, Time::Passes)),
         REJECTED => app.layer(ours(1, ONE, Adds::Fields, Time::Passes)),
-        "tower_governor, admitted" => app.layer(theirs!(ALL)),
-        _ => app.layer(theirs!(ALL, use_headers)),
+        GOVERNOR => app.layer(theirs!(ALL)),
+        GOVERNOR_HEADERS => app.layer(theirs!(ALL, use_headers)),
+        _ => panic!("no row is called {row}"),
     };
     let pinned = machine::pin(0);
     std::thread::spawn(|| {
