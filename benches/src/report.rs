@@ -280,10 +280,12 @@ impl Report {
     fn proofs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\n## Right before fast\n")?;
         let exact = self.figures.keys().filter(|cell| matches!(cell, Cell::Exact(..))).count();
-        writeln!(
-            f,
-            "- {exact} pairs of limiter and key type admitted exactly the burst to a hot key from two threads."
-        )?;
+        if exact > 0 {
+            writeln!(
+                f,
+                "- {exact} pairs of limiter and key type admitted exactly the burst to a hot key from two threads."
+            )?;
+        }
         if let Some([(_, figures)]) = self.figures.get(&Cell::Lost).map(Vec::as_slice) {
             let get = |name| figures.get(name).unwrap_or(f64::NAN);
             let (keys, lost, forgotten) = (get("keys"), get("lost"), get("forgotten"));
