@@ -13,28 +13,21 @@ use tower::layer::layer_fn;
 
 use crate::Figures;
 use crate::floor::{Minimal, Pass};
-use crate::layer::{ALL, ONE, Time, limiter, ours, theirs};
+use crate::layer::{ALL, ONE, Row, Time, limiter, ours, theirs};
 use crate::machine;
 use crate::measure::{Scale, median};
 use crate::ours::Adds;
 
 /// The app without a layer: what the others are compared to.
 pub const BARE: &str = "no layer";
-pub const PASS: &str = "a layer that does nothing";
-pub const MINIMAL: &str = "a minimal layer around ours: one decision";
-pub const SILENT: &str = "ours, admitted, no fields";
-pub const FIELDS: &str = "ours, admitted, RateLimit-Policy and RateLimit";
-pub const REJECTED: &str = "ours, rejected with body and all fields";
-pub const ROWS: [&str; 8] = [
-    BARE,
-    PASS,
-    MINIMAL,
-    SILENT,
-    FIELDS,
-    REJECTED,
-    "tower_governor, admitted",
-    "tower_governor with headers, admitted",
-];
+const PASS: &str = "a layer that does nothing";
+const MINIMAL: &str = Row::Minimal.name();
+pub const SILENT: &str = Row::Silent.name();
+pub const FIELDS: &str = Row::Fields.name();
+pub const REJECTED: &str = Row::Rejected.name();
+const GOVERNOR: &str = Row::Governor.name();
+const GOVERNOR_HEADERS: &str = Row::GovernorHeaders.name();
+pub const ROWS: [&str; 8] = [BARE, PASS, MINIMAL, SILENT, FIELDS, REJECTED, GOVERNOR, GOVERNOR_HEADERS];
 
 const CONNECTIONS: usize = 64;
 /// How often all rows are measured in turn, within a repetition.
@@ -50,10 +43,11 @@ pub fn serve(row: &str) {
         SILENT => app.layer(ours(1, ALL, Adds::Nothing, Time::Passes)),
         FIELDS => app.layer(ours(1, ALL, Adds::Fields, Time::Passes)),
         REJECTED => app.layer(ours(1, ONE, Adds::Fields, Time::Passes)),
-        "tower_governor, admitted" => app.layer(theirs!(ALL)),
-        _ => app.layer(theirs!(ALL, use_headers)),
+        GOVERNOR => app.layer(theirs!(ALL)),
+        GOVERNOR_HEADERS => app.layer(theirs!(ALL, use_headers)),
+        _ => panic!("no row is called {row}"),
     };
-    machine::pin(0);
+    let pinned = machine::pin(0);
     std::thread::spawn(|| {
         let _ = std::io::stdin().read(&mut [0]);
         std::process::exit(0);
@@ -61,7 +55,7 @@ pub fn serve(row: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port is free");
-        println!("{}", listener.local_addr().expect("it is bound"));
+        println!("{} {pinned}", listener.local_addr().expect("it is bound"));
         let app = app.into_make_service_with_connect_info::<SocketAddr>();
         axum::serve(listener, app).await.expect("it goes on");
     });
@@ -71,6 +65,7 @@ pub fn serve(row: &str) {
 struct Server {
     process: Child,
     address: SocketAddr,
+    pinned: bool,
 }
 
 impl Server {
@@ -82,7 +77,8 @@ impl Server {
         let mut line = String::new();
         let out = process.stdout.take().expect("it was piped");
         BufReader::new(out).read_line(&mut line).expect("the server says where it listens");
-        Self { process, address: line.trim().parse().expect("an address") }
+        let (address, pinned) = line.trim().split_once(' ').expect("an address, and whether it is tied down");
+        Self { process, address: address.parse().expect("an address"), pinned: pinned == "true" }
     }
 }
 
@@ -95,9 +91,11 @@ impl Drop for Server {
 
 pub fn measure(scale: Scale) -> Figures {
     let mut figures = Figures::default();
-    figures.set("pinned", f64::from(machine::pin(1)));
-    let span = Duration::from_millis(if scale.divisor == 1 { 500 } else { 50 });
+    let span = Duration::from_millis(if scale.divisor == 1 { 300 } else { 50 });
+    // Before this thread is tied down, or they would be tied to the same processor.
     let servers = ROWS.map(|row| (row, Server::start(row)));
+    let pinned = servers.iter().all(|(_, server)| server.pinned) && machine::pin(1);
+    figures.set("pinned", f64::from(pinned));
     let mut turns = ROWS.map(|_| Vec::new());
     for turn in 0..=TURNS {
         for ((row, server), turns) in servers.iter().zip(&mut turns) {

@@ -100,7 +100,7 @@ impl fmt::Display for Report {
         writeln!(f, "{}.", versions(&PEERS))?;
         if self.quick {
             writeln!(f, "\n**A quick run: small tables, few decisions, one repetition. Not to be quoted.**")?;
-        } else {
+        } else if self.figures.keys().any(|cell| matches!(cell, Cell::Decide(Of::Governor, _))) {
             writeln!(f, "The reference varied by up to {:.0} % between repetitions.", 100.0 * self.unrest())?;
         }
         if self.stopped_early {
@@ -242,7 +242,7 @@ impl Report {
         writeln!(f, "| layer | beside the bare service |\n|---|---|")?;
         for row in count::ROWS {
             let count = self.median(Cell::Instructions, &count::name(row));
-            let count = count.map_or("–".to_owned(), |count| format!("{count:.1}"));
+            let count = count.map_or("–".to_owned(), |count| format!("{count:.0}"));
             if row == Row::Bare {
                 writeln!(f, "| *the bare service itself* | *{count}* |")?;
             } else {
@@ -280,10 +280,12 @@ impl Report {
     fn proofs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\n## Right before fast\n")?;
         let exact = self.figures.keys().filter(|cell| matches!(cell, Cell::Exact(..))).count();
-        writeln!(
-            f,
-            "- {exact} pairs of limiter and key type admitted exactly the burst to a hot key from two threads."
-        )?;
+        if exact > 0 {
+            writeln!(
+                f,
+                "- {exact} pairs of limiter and key type admitted exactly the burst to a hot key from two threads."
+            )?;
+        }
         if let Some([(_, figures)]) = self.figures.get(&Cell::Lost).map(Vec::as_slice) {
             let get = |name| figures.get(name).unwrap_or(f64::NAN);
             let (keys, lost, forgotten) = (get("keys"), get("lost"), get("forgotten"));
