@@ -41,20 +41,17 @@ impl<const N: usize> Text<N> {
     /// Decimal digits.
     #[inline]
     pub(crate) fn push_number(&mut self, number: u64) {
-        self.push_padded(number, number.checked_ilog10().unwrap_or(0) as usize + 1);
+        let mut digits = Tail::<MOST_DIGITS>::new();
+        digits.prepend_number(number);
+        self.push(&digits);
     }
 
     /// The last `width` of the decimal digits, no more than there are in any number.
     #[inline]
     pub(crate) fn push_padded(&mut self, number: u64, width: usize) {
-        const MOST: usize = 20;
-        let mut digits = [b'0'; MOST];
-        let mut rest = number;
-        for digit in digits[MOST - width..].iter_mut().rev() {
-            *digit = b"0123456789"[(rest % 10) as usize];
-            rest /= 10;
-        }
-        self.push(&digits[MOST - width..]);
+        let mut digits = Tail::<MOST_DIGITS>::new();
+        digits.prepend_number(number);
+        self.push(digits.padded(width));
     }
 }
 
@@ -64,6 +61,72 @@ impl<const N: usize> Deref for Text<N> {
     #[inline]
     fn deref(&self) -> &[u8] {
         if self.spilled.is_empty() { &self.bytes[..self.len] } else { &self.spilled }
+    }
+}
+
+/// As many as [`u64::MAX`] has.
+const MOST_DIGITS: usize = 20;
+
+/// 00 to 99.
+pub(crate) const PAIRS: &str =
+    "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849\
+     5051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899";
+
+/// The last two digits.
+#[inline]
+fn pair(number: u64) -> &'static [u8; 2] {
+    let at = (number % 100) as usize * 2;
+    PAIRS.as_bytes()[at..].first_chunk().expect("100 pairs")
+}
+
+/// A text that is put together from its end, as the digits of numbers come: how many there are is known last.
+///
+/// # Panics
+///
+/// If it becomes longer than `N`.
+pub(crate) struct Tail<const N: usize> {
+    bytes: [u8; N],
+    from: usize,
+}
+
+impl<const N: usize> Tail<N> {
+    #[inline]
+    pub(crate) const fn new() -> Self {
+        Self { bytes: [b'0'; N], from: N }
+    }
+
+    #[inline]
+    pub(crate) fn prepend(&mut self, piece: &[u8]) {
+        let from = self.from - piece.len();
+        self.bytes[from..self.from].copy_from_slice(piece);
+        self.from = from;
+    }
+
+    /// Decimal digits, two at a time.
+    #[inline]
+    pub(crate) fn prepend_number(&mut self, number: u64) {
+        let mut rest = number;
+        while rest >= 100 {
+            self.prepend(pair(rest));
+            rest /= 100;
+        }
+        let pair = pair(rest);
+        self.prepend(if rest >= 10 { pair } else { &pair[1..] });
+    }
+
+    /// The last `width` bytes, with zeros before what there is.
+    #[inline]
+    fn padded(&self, width: usize) -> &[u8] {
+        &self.bytes[N - width..]
+    }
+}
+
+impl<const N: usize> Deref for Tail<N> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.from..]
     }
 }
 

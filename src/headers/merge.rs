@@ -22,6 +22,46 @@ pub(super) fn insert_first(fields: &mut HeaderMap, name: HeaderName, value: Head
     let _ = fields.try_insert(name, value);
 }
 
+/// Adds draft-11's fields to a response. `state` is `None` if only the policies are advertised.
+///
+/// Nearly always neither is there yet. A name is looked up once to find that out, by appending: a look before an insertion
+/// would take half as long again.
+#[inline]
+pub(super) fn append_draft11(fields: &mut HeaderMap, policy: &HeaderValue, state: Option<HeaderValue>) {
+    // A map that is full takes no more; that is no reason to fail a response.
+    let was_there = |appended: Result<bool, _>| appended.unwrap_or(false);
+    if was_there(fields.try_append(RATELIMIT_POLICY, policy.clone())) {
+        take_back(fields, RATELIMIT_POLICY);
+        return merge_draft11(fields, policy, state.as_ref());
+    }
+    match state {
+        Some(state) => {
+            if was_there(fields.try_append(RATELIMIT, state)) {
+                let state = take_back(fields, RATELIMIT);
+                take_back(fields, RATELIMIT_POLICY);
+                merge_draft11(fields, policy, state.as_ref());
+            }
+        }
+        None if fields.contains_key(RATELIMIT) => {
+            take_back(fields, RATELIMIT_POLICY);
+            merge_draft11(fields, policy, None);
+        }
+        None => {}
+    }
+}
+
+/// Removes the last line of a field.
+#[cold]
+fn take_back(fields: &mut HeaderMap, name: HeaderName) -> Option<HeaderValue> {
+    let mut lines: Vec<_> = fields.get_all(&name).iter().cloned().collect();
+    let last = lines.pop();
+    fields.remove(&name);
+    for line in lines {
+        fields.append(name.clone(), line);
+    }
+    last
+}
+
 /// Adds draft-11's fields to those that are there. `state` is `None` if only the policies are told.
 ///
 /// Members of other names stay, and ours follow. Of two members of one name, the one with less left stays, in both fields:
@@ -29,7 +69,7 @@ pub(super) fn insert_first(fields: &mut HeaderMap, name: HeaderName, value: Head
 /// they can be read and tell of more than all of ours, ours replace them, and otherwise ours are left out. So no limit looks
 /// wider than it is.
 #[cold]
-pub(super) fn merge_draft11(fields: &mut HeaderMap, policy: &HeaderValue, state: Option<&HeaderValue>) {
+fn merge_draft11(fields: &mut HeaderMap, policy: &HeaderValue, state: Option<&HeaderValue>) {
     let (theirs, ours) =
         ([lines(fields, &RATELIMIT), lines(fields, &RATELIMIT_POLICY)], state.map(HeaderValue::as_bytes));
     let ours = [ours.unwrap_or_default(), policy.as_bytes()].map(|list| members(list).unwrap_or_default());

@@ -1,5 +1,6 @@
 //! What is written, value by value.
 
+use std::num::NonZeroU64;
 use serde_json::Value;
 
 use super::bucket::Bucket;
@@ -73,7 +74,7 @@ fn the_examples_of_the_draft_are_written_canonically() {
                 let advertised = Advertised { quota: numbers[0], window: numbers[1] };
                 draft11::push_policy(&mut out, &quoted, advertised, None);
             } else {
-                let level = Level { left: u32::try_from(numbers[0]).unwrap(), within: numbers.get(1).copied() };
+                let level = Level { left: u32::try_from(numbers[0]).unwrap(), within: numbers.get(1).copied().and_then(NonZeroU64::new) };
                 draft11::push_state(&mut out, &draft11::prefix(&quoted), level, None);
             }
         }
