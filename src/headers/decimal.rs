@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 
-use crate::text::{PAIRS, Tail, Text};
+use crate::text::Text;
 
 /// Where a value is put together. Room for two policies.
 pub(super) type Scratch = Text<128>;
@@ -22,21 +22,21 @@ pub(super) fn seconds_ceil(span: Duration) -> u64 {
     span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
 }
 
+/// 00 to 99.
+const PAIRS: &str = "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849\
+                     5051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899";
+
 /// `number` on its own. Below 100, nothing is allocated.
 pub(super) fn value(number: u64) -> HeaderValue {
-    if number < 100 {
-        return small_value(number);
+    match usize::try_from(number) {
+        Ok(small @ 0..=9) => HeaderValue::from_static(&PAIRS[small * 2 + 1..small * 2 + 2]),
+        Ok(small @ 10..=99) => HeaderValue::from_static(&PAIRS[small * 2..small * 2 + 2]),
+        _ => {
+            let mut out = Scratch::new();
+            out.push_number(number);
+            value_of(&out)
+        }
     }
-    let mut digits = Tail::<20>::new();
-    digits.prepend_number(number);
-    value_of(&digits)
-}
-
-/// `number` below 100, as a part of a text that is never given back.
-fn small_value(number: u64) -> HeaderValue {
-    let end = (number % 100) as usize * 2 + 2;
-    let begin = if number < 10 { end - 1 } else { end - 2 };
-    HeaderValue::from_static(&PAIRS[begin..end])
 }
 
 /// The number in `text`, which is nothing but digits; [`u64::MAX`] if it is greater than that.

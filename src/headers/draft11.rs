@@ -1,12 +1,9 @@
 //! `RateLimit-Policy` and `RateLimit` in the syntax of draft-ietf-httpapi-ratelimit-headers-11 (that of
 //! -08 to -11): lists of Strings with parameters, serialized canonically (RFC 9651, section 4.1).
 
-use http::HeaderValue;
-
 use super::decimal::Scratch;
 use super::measure::{Advertised, Level};
 use super::partition::Mark;
-use crate::text::Tail;
 
 /// `"name"` (RFC 9651, section 4.1.6).
 ///
@@ -46,36 +43,20 @@ pub(super) fn prefix(quoted: &[u8]) -> Box<[u8]> {
     [quoted, b";r="].concat().into()
 }
 
-/// `"name";r=7;t=1`, as a member of a list.
+/// `"name";r=7;t=1`.
+#[inline]
 pub(super) fn push_state(out: &mut Scratch, prefix: &[u8], level: Level, mark: Option<Mark>) {
     separate(out);
     out.push(prefix);
-    out.push(&numbers(level));
+    out.push_number(level.left.into());
+    if let Some(within) = level.within {
+        out.push(b";t=");
+        out.push_number(within.get());
+    }
     if let Some(mark) = mark {
         out.push(b";pk=");
         mark.push(out);
     }
-}
-
-/// The same on its own: in one allocation, which is as long as it is.
-pub(super) fn state(prefix: &[u8], level: Level) -> HeaderValue {
-    let numbers = numbers(level);
-    let mut text = Vec::with_capacity(prefix.len() + numbers.len());
-    text.extend_from_slice(prefix);
-    text.extend_from_slice(&numbers);
-    HeaderValue::try_from(text).expect("printable ASCII")
-}
-
-/// `7;t=1`.
-#[inline]
-fn numbers(level: Level) -> Tail<36> {
-    let mut out = Tail::new();
-    if let Some(within) = level.within {
-        out.prepend_number(within.get());
-        out.prepend(b";t=");
-    }
-    out.prepend_number(level.left.into());
-    out
 }
 
 fn separate(out: &mut Scratch) {

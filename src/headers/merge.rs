@@ -27,26 +27,28 @@ pub(super) fn insert_first(fields: &mut HeaderMap, name: HeaderName, value: Head
 /// Nearly always neither is there yet. A name is looked up once to find that out, by appending: a look before an insertion
 /// would take half as long again.
 #[inline]
-pub(super) fn append_draft11(fields: &mut HeaderMap, policy: &HeaderValue, state: Option<HeaderValue>) {
+pub(super) fn append_draft11(fields: &mut HeaderMap, policy: HeaderValue, state: Option<HeaderValue>) {
     // A map that is full takes no more; that is no reason to fail a response.
     let was_there = |appended: Result<bool, _>| appended.unwrap_or(false);
-    if was_there(fields.try_append(RATELIMIT_POLICY, policy.clone())) {
-        take_back(fields, RATELIMIT_POLICY);
-        return merge_draft11(fields, policy, state.as_ref());
+    if was_there(fields.try_append(RATELIMIT_POLICY, policy)) {
+        return merge_taken_back(fields, state);
     }
     match state {
         Some(state) => {
             if was_there(fields.try_append(RATELIMIT, state)) {
                 let state = take_back(fields, RATELIMIT);
-                take_back(fields, RATELIMIT_POLICY);
-                merge_draft11(fields, policy, state.as_ref());
+                merge_taken_back(fields, state);
             }
         }
-        None if fields.contains_key(RATELIMIT) => {
-            take_back(fields, RATELIMIT_POLICY);
-            merge_draft11(fields, policy, None);
-        }
+        None if fields.contains_key(RATELIMIT) => merge_taken_back(fields, None),
         None => {}
+    }
+}
+
+#[cold]
+fn merge_taken_back(fields: &mut HeaderMap, state: Option<HeaderValue>) {
+    if let Some(policy) = take_back(fields, RATELIMIT_POLICY) {
+        merge_draft11(fields, &policy, state.as_ref());
     }
 }
 

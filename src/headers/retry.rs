@@ -170,7 +170,7 @@ fn rate_limited_for_millis(wait: Duration) -> HeaderValue {
 }
 
 /// Decimal seconds with so many decimals, the last of which is `grain` nanoseconds.
-fn fraction(wait: Duration, grain: u32, decimals: usize) -> HeaderValue {
+fn fraction(wait: Duration, grain: u32, decimals: u32) -> HeaderValue {
     let mut seconds = wait.as_secs();
     let mut grains = wait.subsec_nanos().div_ceil(grain);
     if grains == 1_000_000_000 / grain {

@@ -103,9 +103,7 @@ impl Fields {
     pub(crate) fn write(self, status: StatusCode, fields: &mut HeaderMap) {
         match self {
             Self::One { member, left, within } => {
-                let level = Level { left, within };
-                let state = || draft11::state(&member.prefix, level);
-                write_draft11(status, fields, &member.list, left == 0, state);
+                write_draft11(status, fields, &[(member, Level { left, within })]);
             }
             Self::Several(levels) => write_several(status, fields, &levels),
             Self::Later(later) => later.write(status, fields),
@@ -115,15 +113,18 @@ impl Fields {
 
 #[cold]
 fn write_several(status: StatusCode, fields: &mut HeaderMap, levels: &[(&'static Member, Level)]) {
+    write_draft11(status, fields, levels);
+}
+
+#[inline]
+fn write_draft11(status: StatusCode, fields: &mut HeaderMap, levels: &[(&'static Member, Level)]) {
     let Some((Member { list, .. }, _)) = levels.first() else { return };
+    let mut out = Scratch::new();
+    for (member, level) in levels {
+        draft11::push_state(&mut out, &member.prefix, *level, None);
+    }
     let is_exhausted = levels.iter().any(|(_, level)| level.left == 0);
-    write_draft11(status, fields, list, is_exhausted, || {
-        let mut out = Scratch::new();
-        for (member, level) in levels {
-            draft11::push_state(&mut out, &member.prefix, *level, None);
-        }
-        value_of(&out)
-    });
+    add_draft11(status, fields, list.clone(), State { value: value_of(&out), is_exhausted });
 }
 
 impl Later {
@@ -140,19 +141,12 @@ impl Later {
 }
 
 #[inline]
-fn write_draft11(
-    status: StatusCode,
-    fields: &mut HeaderMap,
-    list: &HeaderValue,
-    is_exhausted: bool,
-    state: impl FnOnce() -> HeaderValue,
-) {
-    if status.is_informational() {
-        return;
+fn add_draft11(status: StatusCode, fields: &mut HeaderMap, policy: HeaderValue, state: State) {
+    if !status.is_informational() {
+        // A client might wait before it follows to `Location`.
+        let state = (!(status.is_redirection() && state.is_exhausted)).then_some(state.value);
+        append_draft11(fields, policy, state);
     }
-    // A client might wait before it follows to `Location`.
-    let hides_state = is_exhausted && status.is_redirection();
-    append_draft11(fields, list, (!hides_state).then(state));
 }
 
 impl Writer {
@@ -217,8 +211,18 @@ impl Writer {
         self.secret.map(|secret| Mark::new(secret, key))
     }
 
-    /// What a response is to be given after these decisions, if anything.
+    /// What a response is to be given after the decision of one policy, as nearly all are, if anything.
     #[inline]
+    pub(crate) fn fields_of_one(self: &Arc<Self>, reading: Reading<'_>) -> Option<Fields> {
+        if self.tell != Tell::Always || !self.is_constant {
+            return self.fields(std::iter::once(reading));
+        }
+        let announced = self.announced(reading.policy)?;
+        let Level { left, within } = announced.measure.level(reading.decision, reading.next_after);
+        Some(Fields::One { member: announced.member?, left, within })
+    }
+
+    /// What a response is to be given after these decisions, if anything.
     pub(crate) fn fields<'a>(self: &Arc<Self>, readings: impl Iterator<Item = Reading<'a>> + Clone) -> Option<Fields> {
         if self.tell != Tell::Always && !self.tells(readings.clone()) {
             return None;
@@ -264,7 +268,7 @@ impl Writer {
             let hides = self.secret.is_some() && is_publicly_cacheable(fields);
             let readings = readings.clone().map(|reading| Reading { mark: reading.mark.filter(|_| !hides), ..reading });
             if let (Some(policy), Some(state)) = (&self.policy, self.state(readings)) {
-                write_draft11(status, fields, policy, state.is_exhausted, || state.value);
+                add_draft11(status, fields, policy.clone(), state);
             }
         }
         if self.legacy.is_none() && !matches!(self.generation, Generation::Draft07 | Generation::Draft06) {

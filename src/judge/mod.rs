@@ -59,11 +59,11 @@ impl Shared {
     #[inline]
     fn tell(&self, bids: &[Bid]) -> Told {
         let fields = self.writer.as_ref().and_then(|writer| {
-            writer.fields(bids.iter().filter_map(|bid| {
-                let decision = bid.decision.as_ref()?;
-                let next_after = if writer.wants_next(bid.policy, decision) { self.next_after(bid) } else { None };
-                Some(Reading { policy: bid.policy, decision, next_after, mark: writer.mark(&bid.key) })
-            }))
+            let reading = |bid| self.reading(writer, bid);
+            match bids {
+                [bid] => writer.fields_of_one(reading(bid)?),
+                _ => writer.fields(bids.iter().filter_map(reading)),
+            }
         });
         let waited = if self.tells_timing { waited(&self.policies, bids) } else { None };
         Told {
@@ -72,6 +72,13 @@ impl Shared {
             verdict: self.tells_verdict.then(|| Box::new(verdict(&self.policies, bids))),
             open: None,
         }
+    }
+
+    #[inline]
+    fn reading<'a>(&self, writer: &Writer, bid: &'a Bid) -> Option<Reading<'a>> {
+        let decision = bid.decision.as_ref()?;
+        let next_after = if writer.wants_next(bid.policy, decision) { self.next_after(bid) } else { None };
+        Some(Reading { policy: bid.policy, decision, next_after, mark: writer.mark(&bid.key) })
     }
 
     #[cold]
