@@ -41,19 +41,32 @@ impl<const N: usize> Text<N> {
     /// Decimal digits.
     #[inline]
     pub(crate) fn push_number(&mut self, number: u64) {
-        if number < HUNDRED_MILLION { self.push_short(number) } else { self.push_long(number) }
+        match number {
+            0..100 => self.push_pair(number),
+            100..HUNDRED_MILLION => self.push_short(number),
+            _ => self.push_long(number),
+        }
     }
 
     #[inline(never)]
     fn push_long(&mut self, number: u64) {
         let (upper, lower) = (number / HUNDRED_MILLION, number % HUNDRED_MILLION);
-        if upper < HUNDRED_MILLION {
-            self.push_short(upper);
-        } else {
-            self.push_short(upper / HUNDRED_MILLION);
-            self.push_last(eight_digits(upper % HUNDRED_MILLION), 8);
+        match upper {
+            0..100 => self.push_pair(upper),
+            100..HUNDRED_MILLION => self.push_short(upper),
+            _ => {
+                self.push_short(upper / HUNDRED_MILLION);
+                self.push_last(eight_digits(upper % HUNDRED_MILLION), 8);
+            }
         }
         self.push_last(eight_digits(lower), 8);
+    }
+
+    /// Of a number below a hundred.
+    #[inline]
+    fn push_pair(&mut self, number: u64) {
+        let digit = |digit: u64| b"0123456789"[(digit % 10) as usize];
+        if number < 10 { self.push(&[digit(number)]) } else { self.push(&[digit(number / 10), digit(number)]) }
     }
 
     /// Of a number below a hundred million.
