@@ -1,11 +1,11 @@
 //! Problem details in JSON (RFC 9457).
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
+use crate::headers::retry_after_seconds;
 use crate::rejection::{Reason, Rejection};
 use crate::text::Text;
-
-pub(crate) const MEDIA_TYPE: &str = "application/problem+json";
 
 /// Where draft-ietf-httpapi-ratelimit-headers-11, section 5, has its types: requested, not registered yet.
 pub(crate) const DRAFT: &str = "https://iana.org/assignments/http-problem-types";
@@ -35,29 +35,60 @@ impl Problem {
         Self { quota: begin(QUOTA), capacity: begin(CAPACITY), abuse: begin(ABUSE), has_types: types.is_some() }
     }
 
-    /// The body of a rejection, given the whole seconds to wait.
-    pub(crate) fn json(&self, rejection: &Rejection, seconds: &str) -> Bytes {
-        let mut out = Scratch::new();
-        match rejection.reason() {
-            Reason::LimitExceeded if self.has_types && !rejection.status().is_server_error() => out.push(&self.quota),
-            Reason::Banned if self.has_types => out.push(&self.abuse),
-            Reason::LimitExceeded | Reason::LimiterFailed if self.has_types => out.push(&self.capacity),
-            _ => push_type(&mut out, "about:blank", "", rejection.status().canonical_reason().unwrap_or("Rejected")),
-        }
-        out.push(rejection.status().as_str().as_bytes());
-        out.push(br#","detail":""#);
-        for piece in rejection.detail_pieces(seconds) {
-            push_escaped(&mut out, piece);
+    /// The body of a rejection.
+    pub(crate) fn json(&self, rejection: &Rejection) -> Bytes {
+        let status = rejection.status();
+        let (mut blank, mut escaped, mut digits) = (Scratch::new(), Scratch::new(), Text::new());
+        let begin: &[u8] = match rejection.reason() {
+            Reason::LimitExceeded if self.has_types && !status.is_server_error() => &self.quota,
+            Reason::Banned if self.has_types => &self.abuse,
+            Reason::LimitExceeded | Reason::LimiterFailed if self.has_types => &self.capacity,
+            _ => {
+                push_type(&mut blank, "about:blank", "", status.canonical_reason().unwrap_or("Rejected"));
+                &blank
+            }
+        };
+        let mut pieces = Pieces::from_slice(&[begin, status.as_str().as_bytes(), br#","detail":""#]);
+        if rejection.detail_of_wait().is_none() {
+            push_escaped(&mut escaped, rejection.plain_detail());
+            pieces.push(&escaped);
+        } else {
+            push_detail(rejection, &mut digits, &mut pieces);
         }
         let mut before: &[u8] = br#"","violated-policies":[""#;
+        let mut end: &[u8] = br#""}"#;
         for violated in rejection.verdict().violated() {
-            out.push(before);
             // A token: nothing to escape.
-            out.push(violated.name().as_bytes());
-            before = br#"",""#;
+            pieces.extend([before, violated.name().as_bytes()]);
+            (before, end) = (br#"",""#, br#""]}"#);
         }
-        out.push(if rejection.verdict().is_allowed() { br#""}"# } else { br#""]}"# });
-        Bytes::copy_from_slice(&out)
+        pieces.push(end);
+        // In one allocation, which is as long as it is.
+        pieces.concat().into()
+    }
+}
+
+/// What a body is made of.
+type Pieces<'a> = SmallVec<[&'a [u8]; 12]>;
+
+/// The sentence for people as the body, on a line of its own.
+pub(crate) fn sentence(rejection: &Rejection) -> Bytes {
+    let mut digits = Text::new();
+    let mut pieces = Pieces::new();
+    push_detail(rejection, &mut digits, &mut pieces);
+    pieces.push(b"\n");
+    pieces.concat().into()
+}
+
+#[inline]
+fn push_detail<'a>(rejection: &'a Rejection, digits: &'a mut Text<24>, pieces: &mut Pieces<'a>) {
+    match (rejection.detail_of_wait(), rejection.retry_after()) {
+        (Some(before), Some(wait)) => {
+            let seconds = retry_after_seconds(wait);
+            digits.push_number(seconds);
+            pieces.extend([before.as_bytes(), digits, Rejection::after_seconds(seconds).as_bytes()]);
+        }
+        _ => pieces.push(rejection.plain_detail().as_bytes()),
     }
 }
 
@@ -70,8 +101,8 @@ fn push_type(out: &mut Scratch, base: &str, fragment: &str, title: &str) {
     out.push(br#"","status":"#);
 }
 
-/// Enough for the usual body, so that it is allocated once, and as long as it is.
-type Scratch = Text<384>;
+/// Enough for most sentences.
+type Scratch = Text<128>;
 
 /// Writes the inside of a JSON string (RFC 8259, section 7).
 fn push_escaped(out: &mut Scratch, text: &str) {

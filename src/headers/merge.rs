@@ -4,20 +4,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{RATELIMIT, RATELIMIT_POLICY, decimal};
 
-/// Sets a field; if it is there already, to what `merge` makes of all its lines.
-pub(super) fn insert_or(
-    fields: &mut HeaderMap,
-    name: HeaderName,
-    value: HeaderValue,
-    merge: impl FnOnce(&HeaderMap, &HeaderName, HeaderValue) -> HeaderValue,
-) {
-    // Looked up first, since nearly always nothing is there; an entry would take twice as long as both.
-    let value = if fields.contains_key(&name) { merge(fields, &name, value) } else { value };
-    insert_first(fields, name, value);
-}
-
-/// Sets a field that is known not to be there.
-pub(super) fn insert_first(fields: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
+/// Sets a field.
+fn insert_first(fields: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
     // A map that is full takes no more; that is no reason to fail a response.
     let _ = fields.try_insert(name, value);
 }
