@@ -1,8 +1,5 @@
 //! Problem details in JSON (RFC 9457).
 
-use bytes::Bytes;
-use smallvec::SmallVec;
-
 use crate::headers::retry_after_seconds;
 use crate::rejection::{Reason, Rejection};
 use crate::text::Text;
@@ -28,17 +25,17 @@ impl Problem {
     /// With types under this address; or with `about:blank`, which stands for nothing but the status.
     pub(crate) fn new(types: Option<&str>) -> Self {
         let begin = |(fragment, title): (&str, &str)| {
-            let mut out = Scratch::new();
+            let mut out = Vec::new();
             push_type(&mut out, types.unwrap_or_default(), fragment, title);
-            out.to_vec().into()
+            out.into()
         };
         Self { quota: begin(QUOTA), capacity: begin(CAPACITY), abuse: begin(ABUSE), has_types: types.is_some() }
     }
 
     /// The body of a rejection.
-    pub(crate) fn json(&self, rejection: &Rejection) -> Bytes {
-        let status = rejection.status();
-        let (mut blank, mut escaped, mut digits) = (Scratch::new(), Scratch::new(), Text::new());
+    pub(crate) fn json(&self, rejection: &Rejection) -> Vec<u8> {
+        let (status, detail) = (rejection.status(), Detail::of(rejection));
+        let (mut blank, mut escaped) = (Vec::new(), Vec::new());
         let begin: &[u8] = match rejection.reason() {
             Reason::LimitExceeded if self.has_types && !status.is_server_error() => &self.quota,
             Reason::Banned if self.has_types => &self.abuse,
@@ -48,74 +45,120 @@ impl Problem {
                 &blank
             }
         };
-        let mut pieces = Pieces::from_slice(&[begin, status.as_str().as_bytes(), br#","detail":""#]);
-        if rejection.detail_of_wait().is_none() {
+        // In a sentence with a wait, nothing need be escaped.
+        let [before, digits, after] = detail.pieces();
+        let before = if detail.digits.is_empty() {
             push_escaped(&mut escaped, rejection.plain_detail());
-            pieces.push(&escaped);
+            &escaped
         } else {
-            push_detail(rejection, &mut digits, &mut pieces);
-        }
-        let mut before: &[u8] = br#"","violated-policies":[""#;
-        let mut end: &[u8] = br#""}"#;
-        for violated in rejection.verdict().violated() {
-            // A token: nothing to escape.
-            pieces.extend([before, violated.name().as_bytes()]);
-            (before, end) = (br#"",""#, br#""]}"#);
-        }
-        pieces.push(end);
-        // In one allocation, which is as long as it is.
-        pieces.concat().into()
+            before
+        };
+        assemble(|out| {
+            out.put(begin);
+            out.put(status.as_str().as_bytes());
+            out.put(br#","detail":""#);
+            for piece in [before, digits, after] {
+                out.put(piece);
+            }
+            let (mut separator, mut end): (&[u8], &[u8]) = (br#"","violated-policies":[""#, br#""}"#);
+            for violated in rejection.verdict().violated() {
+                out.put(separator);
+                // A token: nothing to escape.
+                out.put(violated.name().as_bytes());
+                (separator, end) = (br#"",""#, br#""]}"#);
+            }
+            out.put(end);
+        })
     }
 }
-
-/// What a body is made of.
-type Pieces<'a> = SmallVec<[&'a [u8]; 12]>;
 
 /// The sentence for people as the body, on a line of its own.
-pub(crate) fn sentence(rejection: &Rejection) -> Bytes {
-    let mut digits = Text::new();
-    let mut pieces = Pieces::new();
-    push_detail(rejection, &mut digits, &mut pieces);
-    pieces.push(b"\n");
-    pieces.concat().into()
+pub(crate) fn sentence(rejection: &Rejection) -> Vec<u8> {
+    let detail = Detail::of(rejection);
+    assemble(|out| {
+        for piece in detail.pieces() {
+            out.put(piece);
+        }
+        out.put(b"\n");
+    })
 }
 
-#[inline]
-fn push_detail<'a>(rejection: &'a Rejection, digits: &'a mut Text<24>, pieces: &mut Pieces<'a>) {
-    match (rejection.detail_of_wait(), rejection.retry_after()) {
-        (Some(before), Some(wait)) => {
-            let seconds = retry_after_seconds(wait);
-            digits.push_number(seconds);
-            pieces.extend([before.as_bytes(), digits, Rejection::after_seconds(seconds).as_bytes()]);
+/// The sentence for people, in pieces.
+struct Detail<'a> {
+    before: &'a str,
+    /// Of the whole seconds to wait; empty if they are not in it.
+    digits: Text<24>,
+    after: &'static str,
+}
+
+impl<'a> Detail<'a> {
+    #[inline]
+    fn of(rejection: &'a Rejection) -> Self {
+        let mut digits = Text::new();
+        match (rejection.detail_of_wait(), rejection.retry_after()) {
+            (Some(before), Some(wait)) => {
+                let seconds = retry_after_seconds(wait);
+                digits.push_number(seconds);
+                Self { before, digits, after: Rejection::after_seconds(seconds) }
+            }
+            _ => Self { before: rejection.plain_detail(), digits, after: "" },
         }
-        _ => pieces.push(rejection.plain_detail().as_bytes()),
+    }
+
+    #[inline]
+    fn pieces(&self) -> [&[u8]; 3] {
+        [self.before.as_bytes(), &self.digits, self.after.as_bytes()]
     }
 }
 
-fn push_type(out: &mut Scratch, base: &str, fragment: &str, title: &str) {
-    out.push(br#"{"type":""#);
-    push_escaped(out, base);
-    out.push(fragment.as_bytes());
-    out.push(br#"","title":""#);
-    out.push(title.as_bytes());
-    out.push(br#"","status":"#);
+/// What `write` puts down, in one allocation that is as long as it is: it is called twice, first to measure.
+#[inline]
+fn assemble(write: impl Fn(&mut Sink)) -> Vec<u8> {
+    let mut sink = Sink { text: Vec::new(), len: 0, is_measured: false };
+    write(&mut sink);
+    sink = Sink { text: Vec::with_capacity(sink.len), len: 0, is_measured: true };
+    write(&mut sink);
+    sink.text
 }
 
-/// Enough for most sentences.
-type Scratch = Text<128>;
+struct Sink {
+    text: Vec<u8>,
+    len: usize,
+    is_measured: bool,
+}
+
+impl Sink {
+    #[inline(always)]
+    fn put(&mut self, piece: &[u8]) {
+        if self.is_measured {
+            self.text.extend_from_slice(piece);
+        } else {
+            self.len += piece.len();
+        }
+    }
+}
+
+fn push_type(out: &mut Vec<u8>, base: &str, fragment: &str, title: &str) {
+    out.extend_from_slice(br#"{"type":""#);
+    push_escaped(out, base);
+    out.extend_from_slice(fragment.as_bytes());
+    out.extend_from_slice(br#"","title":""#);
+    out.extend_from_slice(title.as_bytes());
+    out.extend_from_slice(br#"","status":"#);
+}
 
 /// Writes the inside of a JSON string (RFC 8259, section 7).
-fn push_escaped(out: &mut Scratch, text: &str) {
+fn push_escaped(out: &mut Vec<u8>, text: &str) {
     // All at once, as nearly all texts can be: that check is made on many bytes at a time.
     if !text.bytes().fold(false, |found, byte| found | is_escaped(byte)) {
-        return out.push(text.as_bytes());
+        return out.extend_from_slice(text.as_bytes());
     }
     for char in text.chars() {
         match char {
-            '"' => out.push(br#"\""#),
-            '\\' => out.push(br"\\"),
-            '\0'..='\x1f' => out.push(format!("\\u{:04x}", u32::from(char)).as_bytes()),
-            _ => out.push(char.encode_utf8(&mut [0; 4]).as_bytes()),
+            '"' => out.extend_from_slice(br#"\""#),
+            '\\' => out.extend_from_slice(br"\\"),
+            '\0'..='\x1f' => out.extend_from_slice(format!("\\u{:04x}", u32::from(char)).as_bytes()),
+            _ => out.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
         }
     }
 }
@@ -130,7 +173,7 @@ mod tests {
 
     #[test]
     fn whatever_is_in_a_string_stays_in_it() {
-        let mut out = Scratch::new();
+        let mut out = Vec::new();
         push_escaped(&mut out, "a\"b\\c\n\u{1}é\"");
         assert_eq!(std::str::from_utf8(&out).unwrap(), r#"a\"b\\c\u000a\u0001é\""#);
     }

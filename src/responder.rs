@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use bytes::Bytes;
 use http::{HeaderValue, Method, Response, header};
 
 use crate::body::RejectionBody;
@@ -78,11 +77,10 @@ impl Responder {
     }
 
     /// The response, with the fields that no custom response may leave out.
-    #[allow(clippy::needless_pass_by_value, reason = "it is at its end here")]
-    pub(crate) fn respond(&self, mut rejection: Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
+    #[inline]
+    pub(crate) fn respond(&self, rejection: &mut Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
         // Once, so that all that tells the wait tells the same.
         rejection.lengthen(self.jitter);
-        let rejection = &rejection;
         let mut response = match Protocol::of(head) {
             Protocol::Http => self.in_http(rejection, head),
             protocol => in_grpc(rejection, self.grpc_status, protocol).map(RejectionBody::from),
@@ -100,11 +98,12 @@ impl Responder {
         response
     }
 
+    #[inline(always)]
     fn in_http(&self, rejection: &Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
         let (body, content_type) = match &self.content {
             Content::Problem(problem) => (problem.json(rejection), Some(PROBLEM_JSON)),
             Content::Text => (problem::sentence(rejection), Some(PLAIN_TEXT)),
-            Content::Empty => (Bytes::new(), None),
+            Content::Empty => (Vec::new(), None),
             Content::Custom(respond) => return respond(rejection, head),
         };
         let mut response = Response::new(body.into());
@@ -133,7 +132,7 @@ fn without_content(response: Response<RejectionBody>) -> Response<RejectionBody>
 }
 
 /// The answer to gRPC and gRPC-Web clients.
-fn in_grpc(rejection: &Rejection, exceeded: GrpcStatus, protocol: Protocol) -> Response<Bytes> {
+fn in_grpc(rejection: &Rejection, exceeded: GrpcStatus, protocol: Protocol) -> Response<()> {
     let wait = rejection.retry_after();
     let code = match rejection.reason() {
         // UNAVAILABLE would say that a retry may help.
@@ -173,10 +172,10 @@ mod tests {
         let responder = Responder { grpc_status: GrpcStatus::Unavailable, ..Responder::default() };
         let policy = Policy::new("policy", TokenBucket::new(Quota::per_second(1)));
         let verdict = [(&policy, Decision::deny(1, 0, wait), false)].into_iter().collect();
-        let rejection = Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, verdict);
+        let mut rejection = Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, verdict);
         let request = Request::post("/").version(Version::HTTP_2).header("content-type", "application/grpc");
         let request = request.body(()).unwrap();
-        let response = responder.respond(rejection, &RequestHead::from(&request));
+        let response = responder.respond(&mut rejection, &RequestHead::from(&request));
         ["grpc-status", "grpc-retry-pushback-ms"].map(|name| response.headers()[name].to_str().unwrap().to_owned())
     }
 

@@ -95,10 +95,9 @@ impl Shared {
 
     /// The response to a request that does not pass.
     #[cold]
-    pub(crate) fn respond(&self, refused: Refused, head: &RequestHead<'_>) -> Response<RejectionBody> {
-        let Refused { rejection, told } = refused;
-        let mut response = self.responder.respond(rejection, head);
-        told.tell(&mut response);
+    pub(crate) fn respond(&self, mut refused: Refused, head: &RequestHead<'_>) -> Response<RejectionBody> {
+        let mut response = self.responder.respond(&mut refused.rejection, head);
+        refused.told.tell(&mut response);
         response
     }
 }
