@@ -13,6 +13,9 @@ use crate::telemetry;
 /// How many requests are looked at. More than the health checks that a load balancer sends before anybody
 /// else comes.
 const LOOKS: u32 = 1 << 16;
+/// As how many of them a peer counts with a public address, which is no proxy of one's own: a server that such peers reach
+/// is soon known to have none before it.
+const LOOKS_OF_PUBLIC: u32 = 1 << 7;
 /// More than `LOOKS`, and than the threads that count up to it at the same time.
 const OVER: u32 = 1 << 31;
 
@@ -35,6 +38,11 @@ impl Hint {
         !cfg!(feature = "tracing") || self.looks.load(Ordering::Relaxed) >= LOOKS
     }
 
+    #[inline]
+    fn count(&self, looks: u32) {
+        self.looks.fetch_add(looks, Ordering::Relaxed);
+    }
+
     /// What `found` has found, the first time that it finds something.
     #[inline]
     fn look<T>(&self, found: impl FnOnce() -> Option<T>) -> Option<T> {
@@ -43,7 +51,7 @@ impl Hint {
 
     #[cold]
     fn look_closely<T>(&self, found: impl FnOnce() -> Option<T>) -> Option<T> {
-        self.looks.fetch_add(1, Ordering::Relaxed);
+        self.count(1);
         let found = found()?;
         (self.looks.swap(OVER, Ordering::Relaxed) < OVER).then_some(found)
     }
@@ -51,11 +59,15 @@ impl Hint {
 
 /// Where headers are not looked at: a private peer that forwards is a proxy, and everybody's.
 #[inline]
-pub(super) fn peer_is_the_key(peer: IpAddr, headers: &HeaderMap) {
+pub(super) fn peer_is_the_key(peer: impl FnOnce() -> IpAddr, headers: &HeaderMap) {
     static HINT: Hint = Hint::new();
     let found = HINT.look(|| {
-        let class = class(peer);
-        if class == PUBLIC { None } else { forwarding(headers, None).map(|header| (class, header)) }
+        let class = class(peer());
+        if class == PUBLIC {
+            HINT.count(LOOKS_OF_PUBLIC - 1);
+            return None;
+        }
+        forwarding(headers, None).map(|header| (class, header))
     });
     if let Some((class, header)) = found {
         telemetry::proxy_is_the_client(class, header);
