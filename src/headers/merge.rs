@@ -4,12 +4,6 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{RATELIMIT, RATELIMIT_POLICY, decimal};
 
-/// Sets a field.
-fn insert_first(fields: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
-    // A map that is full takes no more; that is no reason to fail a response.
-    let _ = fields.try_insert(name, value);
-}
-
 /// Adds draft-11's fields to a response. `state` is `None` if only the policies are advertised.
 ///
 /// Nearly always neither is there yet. A name is looked up once to find that out, by appending: a look before an insertion
@@ -47,7 +41,7 @@ fn take_back(fields: &mut HeaderMap, name: HeaderName) -> Option<HeaderValue> {
     let last = lines.pop();
     fields.remove(&name);
     for line in lines {
-        fields.append(name.clone(), line);
+        let _ = fields.try_append(name.clone(), line);
     }
     last
 }
@@ -77,7 +71,7 @@ fn merge_draft11(fields: &mut HeaderMap, policy: &HeaderValue, state: Option<&He
         // Nothing to add leaves the lines as they are.
         let is_changed = state.is_some() || name == RATELIMIT_POLICY;
         if let Some(value) = HeaderValue::from_bytes(&list).ok().filter(|value| is_changed && !value.is_empty()) {
-            insert_first(fields, name, value);
+            let _ = fields.try_insert(name, value);
         }
     }
 }

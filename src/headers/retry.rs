@@ -134,7 +134,7 @@ fn merge_retry_after(fields: &mut HeaderMap, wait: Duration, now: impl FnOnce() 
 fn unite_retry_after(fields: &mut HeaderMap, now: impl FnOnce() -> SystemTime) {
     let mut now = LazyNow { at: None, read: Some(now) };
     let longest = fields.get_all(RETRY_AFTER).iter().filter_map(|line| seconds_in(line, &mut now)).max();
-    fields.insert(RETRY_AFTER, decimal::value(longest.unwrap_or(1).clamp(1, MAX_RETRY_AFTER)));
+    let _ = fields.try_insert(RETRY_AFTER, decimal::value(longest.unwrap_or(1).clamp(1, MAX_RETRY_AFTER)));
 }
 
 /// Reads the clock once, and only if it is wanted.

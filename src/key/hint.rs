@@ -38,9 +38,10 @@ impl Hint {
         !cfg!(feature = "tracing") || self.looks.load(Ordering::Relaxed) >= LOOKS
     }
 
-    #[inline]
-    fn count(&self, looks: u32) {
-        self.looks.fetch_add(looks, Ordering::Relaxed);
+    /// Counts a look at a public peer, which finds nothing, as many.
+    fn count_public<T>(&self) -> Option<T> {
+        self.looks.fetch_add(LOOKS_OF_PUBLIC - 1, Ordering::Relaxed);
+        None
     }
 
     /// What `found` has found, the first time that it finds something.
@@ -51,7 +52,7 @@ impl Hint {
 
     #[cold]
     fn look_closely<T>(&self, found: impl FnOnce() -> Option<T>) -> Option<T> {
-        self.count(1);
+        self.looks.fetch_add(1, Ordering::Relaxed);
         let found = found()?;
         (self.looks.swap(OVER, Ordering::Relaxed) < OVER).then_some(found)
     }
@@ -64,8 +65,7 @@ pub(super) fn peer_is_the_key(peer: impl FnOnce() -> IpAddr, headers: &HeaderMap
     let found = HINT.look(|| {
         let class = class(peer());
         if class == PUBLIC {
-            HINT.count(LOOKS_OF_PUBLIC - 1);
-            return None;
+            return HINT.count_public();
         }
         forwarding(headers, None).map(|header| (class, header))
     });
@@ -166,5 +166,12 @@ mod tests {
         });
         assert_eq!(looks.count(), LOOKS as usize);
         assert_eq!(hint.look(|| Some(7)), None);
+
+        let hint = Hint::new();
+        for _ in 0..LOOKS / LOOKS_OF_PUBLIC {
+            assert!(!hint.is_over());
+            assert_eq!(hint.look(|| hint.count_public::<u8>()), None);
+        }
+        assert!(hint.is_over());
     }
 }

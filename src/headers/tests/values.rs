@@ -1,7 +1,7 @@
 //! What is written, value by value.
 
-use std::num::NonZeroU64;
 use serde_json::Value;
+use std::num::NonZeroU64;
 
 use super::bucket::Bucket;
 use super::*;
@@ -74,7 +74,10 @@ fn the_examples_of_the_draft_are_written_canonically() {
                 let advertised = Advertised { quota: numbers[0], window: numbers[1] };
                 draft11::push_policy(&mut out, &quoted, advertised, None);
             } else {
-                let level = Level { left: u32::try_from(numbers[0]).unwrap(), within: numbers.get(1).copied().and_then(NonZeroU64::new) };
+                let level = Level {
+                    left: u32::try_from(numbers[0]).unwrap(),
+                    within: numbers.get(1).copied().and_then(NonZeroU64::new),
+                };
                 draft11::push_state(&mut out, &draft11::prefix(&quoted), level, None);
             }
         }
