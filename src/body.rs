@@ -117,27 +117,36 @@ impl RejectionBody {
         Poll::Ready((!whole.is_empty()).then(|| Frame::data(whole)))
     }
 
-    /// What there is of it, or the body that it comes from.
-    fn whole(&self) -> Result<&[u8], MutexGuard<'_, Pin<Box<dyn Streamed>>>> {
+    fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Content::Whole(body) => Ok(body),
-            Content::Static(body) => Ok(body),
-            Content::Shared(body) => Ok(body),
-            Content::Streamed(body) => Err(body.lock().unwrap_or_else(PoisonError::into_inner)),
+            Content::Streamed(body) => locked(body).is_end_stream(),
+            content => content.bytes().is_empty(),
         }
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.whole().map_or_else(|body| body.is_end_stream(), <[u8]>::is_empty)
-    }
-
     fn size_hint(&self) -> SizeHint {
-        match self.whole() {
+        match &self.0 {
+            Content::Streamed(body) => locked(body).size_hint(),
             // That it has ended says it all. An exact zero would have some servers add a `content-length`,
             // which a gRPC answer should not have.
-            Ok([]) => SizeHint::default(),
-            Ok(body) => SizeHint::with_exact(body.len() as u64),
-            Err(body) => body.size_hint(),
+            content if content.bytes().is_empty() => SizeHint::default(),
+            content => SizeHint::with_exact(content.bytes().len() as u64),
+        }
+    }
+}
+
+fn locked<B>(body: &Mutex<B>) -> MutexGuard<'_, B> {
+    body.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Content {
+    /// Of one that is not streamed.
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Whole(body) => body,
+            Self::Static(body) => body,
+            Self::Shared(body) => body,
+            Self::Streamed(_) => &[],
         }
     }
 }

@@ -110,7 +110,7 @@ const ASCII: u64 = u64::from_ne_bytes([b'0'; 8]);
 #[inline]
 const fn eight_digits(number: u64) -> u64 {
     // Two numbers below 10,000, in 32 bits each; four below 100, in 16 bits each; eight below 10.
-    let fours = number / 10_000 | (number % 10_000) << 32;
+    let fours = (number / 10_000) | ((number % 10_000) << 32);
     // 10,486 / 2^20 is just above 1/100, and 103 / 2^10 just above 1/10: exact for so small numbers.
     let hundreds = (fours * 10_486) >> 20 & 0x0000_007f_0000_007f;
     let twos = hundreds | (fours - 100 * hundreds) << 16;

@@ -13,35 +13,35 @@ pub(super) fn append_draft11(fields: &mut HeaderMap, policy: HeaderValue, state:
     // A map that is full takes no more; that is no reason to fail a response.
     let was_there = |appended: Result<bool, _>| appended.unwrap_or(false);
     if was_there(fields.try_append(RATELIMIT_POLICY, policy)) {
-        return merge_taken_back(fields, state);
+        return merge_taken_back(fields, state.as_ref());
     }
-    match state {
-        Some(state) => {
-            if was_there(fields.try_append(RATELIMIT, state)) {
-                let state = take_back(fields, RATELIMIT);
-                merge_taken_back(fields, state);
-            }
+    let Some(state) = state else {
+        if fields.contains_key(RATELIMIT) {
+            merge_taken_back(fields, None);
         }
-        None if fields.contains_key(RATELIMIT) => merge_taken_back(fields, None),
-        None => {}
+        return;
+    };
+    if was_there(fields.try_append(RATELIMIT, state)) {
+        let state = take_back(fields, &RATELIMIT);
+        merge_taken_back(fields, state.as_ref());
     }
 }
 
 #[cold]
-fn merge_taken_back(fields: &mut HeaderMap, state: Option<HeaderValue>) {
-    if let Some(policy) = take_back(fields, RATELIMIT_POLICY) {
-        merge_draft11(fields, &policy, state.as_ref());
+fn merge_taken_back(fields: &mut HeaderMap, state: Option<&HeaderValue>) {
+    if let Some(policy) = take_back(fields, &RATELIMIT_POLICY) {
+        merge_draft11(fields, &policy, state);
     }
 }
 
 /// Removes the last line of a field.
 #[cold]
-fn take_back(fields: &mut HeaderMap, name: HeaderName) -> Option<HeaderValue> {
-    let mut lines: Vec<_> = fields.get_all(&name).iter().cloned().collect();
+fn take_back(fields: &mut HeaderMap, name: &HeaderName) -> Option<HeaderValue> {
+    let mut lines: Vec<_> = fields.get_all(name).iter().cloned().collect();
     let last = lines.pop();
-    fields.remove(&name);
+    fields.remove(name);
     for line in lines {
-        let _ = fields.try_append(name.clone(), line);
+        let _ = fields.try_append(name, line);
     }
     last
 }
