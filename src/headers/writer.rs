@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderValue, StatusCode};
+use smallvec::SmallVec;
 
 use super::constant::{Member, constant};
 use super::decimal::{Scratch, seconds_ceil, value_of};
@@ -230,15 +231,17 @@ impl Writer {
         if !self.is_constant {
             return Some(self.later(readings));
         }
-        let mut levels = readings.filter_map(|reading| {
+        let levels = readings.filter_map(|reading| {
             let announced = self.announced(reading.policy)?;
             Some((announced.member?, announced.measure.level(reading.decision, reading.next_after)))
         });
-        let (member, level) = levels.next()?;
-        Some(match levels.next() {
-            None => Fields::One { member, left: level.left, within: level.within },
-            Some(second) => Fields::Several([(member, level), second].into_iter().chain(levels).collect()),
-        })
+        // Collected on the stack, so that the box is allocated once.
+        let levels: SmallVec<[_; 4]> = levels.collect();
+        match *levels {
+            [] => None,
+            [(member, Level { left, within })] => Some(Fields::One { member, left, within }),
+            ref several => Some(Fields::Several(several.into())),
+        }
     }
 
     #[cold]
