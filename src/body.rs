@@ -1,6 +1,6 @@
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -70,11 +70,18 @@ impl<B: Body<Data: From<Bytes>>> Body for ResponseBody<B> {
 /// [`Body`] at all.
 pub struct RejectionBody(Content);
 
+/// Three words: it goes where the inner service's body goes, which is often two.
 enum Content {
-    Whole(Bytes),
+    Whole(Box<[u8]>),
+    Static(&'static [u8]),
+    Shared(Box<Bytes>),
     /// Some bodies, such as axum's, are not `Sync`. The lock makes them so: it is never contended, and not taken to poll.
-    Streamed(Mutex<Pin<Box<dyn Streamed>>>),
+    Streamed(Box<Mutex<Pin<Box<dyn Streamed>>>>),
 }
+
+const _: () = assert!(size_of::<RejectionBody>() <= 3 * size_of::<usize>());
+const _: () = assert!(size_of::<ResponseBody<[usize; 2]>>() <= 3 * size_of::<usize>());
+const _: () = assert!(size_of::<ResponseBody<[usize; 8]>>() <= 9 * size_of::<usize>());
 
 /// A body whose errors are dealt with.
 trait Streamed: Send {
@@ -90,7 +97,7 @@ impl RejectionBody {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: fmt::Display,
     {
-        Self(Content::Streamed(Mutex::new(Box::pin(body))))
+        Self(Content::Streamed(Box::new(Mutex::new(Box::pin(body)))))
     }
 
     /// How long it is, if that is known and it is not empty.
@@ -99,29 +106,47 @@ impl RejectionBody {
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
-        match &mut self.0 {
-            Content::Whole(body) => {
-                let body = std::mem::take(body);
-                Poll::Ready((!body.is_empty()).then(|| Frame::data(body)))
+        let whole = match &mut self.0 {
+            Content::Whole(body) => std::mem::take(body).into(),
+            Content::Static(body) => Bytes::from_static(std::mem::take(body)),
+            Content::Shared(body) => std::mem::take(&mut **body),
+            Content::Streamed(body) => {
+                return body.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().poll_frame(cx);
             }
-            Content::Streamed(body) => body.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().poll_frame(cx),
-        }
+        };
+        Poll::Ready((!whole.is_empty()).then(|| Frame::data(whole)))
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Content::Whole(body) => body.is_empty(),
-            Content::Streamed(body) => body.lock().unwrap_or_else(PoisonError::into_inner).is_end_stream(),
+            Content::Streamed(body) => locked(body).is_end_stream(),
+            content => content.bytes().is_empty(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
+            Content::Streamed(body) => locked(body).size_hint(),
             // That it has ended says it all. An exact zero would have some servers add a `content-length`,
             // which a gRPC answer should not have.
-            Content::Whole(body) if body.is_empty() => SizeHint::default(),
-            Content::Whole(body) => SizeHint::with_exact(body.len() as u64),
-            Content::Streamed(body) => body.lock().unwrap_or_else(PoisonError::into_inner).size_hint(),
+            content if content.bytes().is_empty() => SizeHint::default(),
+            content => SizeHint::with_exact(content.bytes().len() as u64),
+        }
+    }
+}
+
+fn locked<B>(body: &Mutex<B>) -> MutexGuard<'_, B> {
+    body.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Content {
+    /// Of one that is not streamed.
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Whole(body) => body,
+            Self::Static(body) => body,
+            Self::Shared(body) => body,
+            Self::Streamed(_) => &[],
         }
     }
 }
@@ -151,22 +176,25 @@ where
 }
 
 macro_rules! from_bytes {
-    ($($bytes:ty),+) => {$(
+    ($($bytes:ty => $content:expr),+ $(,)?) => {$(
         impl From<$bytes> for RejectionBody {
             fn from(body: $bytes) -> Self {
-                Self(Content::Whole(body.into()))
+                let content: fn($bytes) -> Content = $content;
+                Self(content(body))
             }
         }
     )+};
 }
 
-from_bytes!(Bytes, String, Vec<u8>, Box<[u8]>, &'static str, &'static [u8]);
-
-/// No body.
-impl From<()> for RejectionBody {
-    fn from((): ()) -> Self {
-        Self(Content::Whole(Bytes::new()))
-    }
+from_bytes! {
+    Bytes => |body| Content::Shared(body.into()),
+    String => |body| Content::Whole(body.into_bytes().into()),
+    Vec<u8> => |body| Content::Whole(body.into()),
+    Box<[u8]> => Content::Whole,
+    &'static str => |body| Content::Static(body.as_bytes()),
+    &'static [u8] => Content::Static,
+    // No body.
+    () => |()| Content::Static(&[]),
 }
 
 #[cfg(feature = "axum")]

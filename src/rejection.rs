@@ -45,7 +45,7 @@ impl Rejection {
     pub(crate) fn limit_exceeded(status: StatusCode, verdict: Verdict) -> Self {
         let wait = longest_wait(&verdict);
         let detail = match wait {
-            // In the words of `detail_pieces`.
+            // In the words of `detail_of_wait`.
             Some(_) => "".into(),
             None => "The request costs more than is ever admitted at once; do not retry it.".into(),
         };
@@ -84,9 +84,12 @@ impl Rejection {
         }
     }
 
-    /// With a wait that is longer by a random part of the jitter, if a wait helps.
-    pub(crate) fn lengthened(self, jitter: Jitter) -> Self {
-        Self { wait: self.wait.map(|wait| jitter.added_to(wait)), ..self }
+    /// Lengthens the wait by a random part of the jitter, if a wait helps.
+    #[inline]
+    pub(crate) fn lengthen(&mut self, jitter: Jitter) {
+        if let Some(wait) = &mut self.wait {
+            *wait = jitter.added_to(*wait);
+        }
     }
 
     /// The kind of rejection.
@@ -104,25 +107,35 @@ impl Rejection {
     /// One sentence for people. Contains no key and no address.
     #[must_use]
     pub fn detail(&self) -> Cow<'_, str> {
-        match self.retry_after() {
-            Some(wait) => self.detail_pieces(&headers::retry_after_seconds(wait).to_string()).concat().into(),
-            None => Cow::Borrowed(&self.detail),
+        match (self.detail_of_wait(), self.wait) {
+            (Some(before), Some(wait)) => {
+                let seconds = headers::retry_after_seconds(wait);
+                format!("{before}{seconds}{}", Self::after_seconds(seconds)).into()
+            }
+            _ => Cow::Borrowed(&self.detail),
         }
     }
 
-    /// The same, given the whole seconds to wait: in pieces, since it is written at every refusal.
-    pub(crate) fn detail_pieces<'a>(&'a self, seconds: &'a str) -> [&'a str; 3] {
+    /// What the sentence has before the whole seconds to wait, if it has them. Nothing in it need be escaped in JSON.
+    #[inline]
+    pub(crate) fn detail_of_wait(&self) -> Option<&'static str> {
+        self.wait?;
         match self.reason {
-            Reason::LimitExceeded if !seconds.is_empty() => {
-                ["The limit is used up; retry in ", seconds, if seconds == "1" { " second." } else { " seconds." }]
-            }
-            Reason::Banned if !seconds.is_empty() => [
-                "Too many requests came before they were due; retry in ",
-                seconds,
-                if seconds == "1" { " second." } else { " seconds." },
-            ],
-            _ => [&self.detail, "", ""],
+            Reason::LimitExceeded => Some("The limit is used up; retry in "),
+            Reason::Banned => Some("Too many requests came before they were due; retry in "),
+            _ => None,
         }
+    }
+
+    /// What the sentence has after them.
+    #[inline]
+    pub(crate) const fn after_seconds(seconds: u64) -> &'static str {
+        if seconds == 1 { " second." } else { " seconds." }
+    }
+
+    /// The sentence, if there are no seconds in it.
+    pub(crate) fn plain_detail(&self) -> &str {
+        &self.detail
     }
 
     /// The exact wait after which the same request passes, alone on its keys, and the

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use bytes::Bytes;
 use http::{HeaderValue, Method, Response, header};
 
 use crate::body::RejectionBody;
 use crate::grpc::{self, GrpcStatus, Protocol};
 use crate::head::RequestHead;
-use crate::headers::{self, Jitter, WaitFields};
+use crate::headers::{Jitter, WaitFields};
 use crate::problem::{self, Problem};
 use crate::rejection::{Reason, Rejection};
-use crate::text::Text;
 use crate::verdict::PolicyVerdict;
 
 /// What plain HTTP clients find in the body of a rejection.
@@ -79,9 +77,10 @@ impl Responder {
     }
 
     /// The response, with the fields that no custom response may leave out.
-    pub(crate) fn respond(&self, rejection: Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
+    #[inline]
+    pub(crate) fn respond(&self, rejection: &mut Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
         // Once, so that all that tells the wait tells the same.
-        let rejection = &rejection.lengthened(self.jitter);
+        rejection.lengthen(self.jitter);
         let mut response = match Protocol::of(head) {
             Protocol::Http => self.in_http(rejection, head),
             protocol => in_grpc(rejection, self.grpc_status, protocol).map(RejectionBody::from),
@@ -95,32 +94,32 @@ impl Responder {
             self.wait.write(fields, wait, rejection.reason() != Reason::LimiterFailed, SystemTime::now);
         }
         // RFC 6585, section 4: a 429 must not be stored, whatever a layer further out adds.
-        fields.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        fields.insert(header::CACHE_CONTROL, NO_STORE);
         response
     }
 
+    #[inline(always)]
     fn in_http(&self, rejection: &Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
-        let mut digits = Text::<8>::new();
-        if let Some(wait) = rejection.retry_after() {
-            digits.push_number(headers::retry_after_seconds(wait));
-        }
-        let seconds = std::str::from_utf8(&digits).unwrap_or_default();
         let (body, content_type) = match &self.content {
-            Content::Problem(problem) => (problem.json(rejection, seconds), problem::MEDIA_TYPE),
-            Content::Text => ((rejection.detail_pieces(seconds).concat() + "\n").into(), "text/plain; charset=utf-8"),
-            Content::Empty => (Bytes::new(), ""),
+            Content::Problem(problem) => (problem.json(rejection), Some(PROBLEM_JSON)),
+            Content::Text => (problem::sentence(rejection), Some(PLAIN_TEXT)),
+            Content::Empty => (Vec::new(), None),
             Content::Custom(respond) => return respond(rejection, head),
         };
         let mut response = Response::new(body.into());
         *response.status_mut() = rejection.status();
         // For all that is put in by default, at once.
         response.headers_mut().reserve(6);
-        if !content_type.is_empty() {
-            response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        if let Some(content_type) = content_type {
+            response.headers_mut().append(header::CONTENT_TYPE, content_type);
         }
         response
     }
 }
+
+const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// What GET is answered, for HEAD (RFC 9110, section 9.3.2). hyper leaves the content out by itself in HTTP/1.1, and
 /// sends it in HTTP/2, where clients take it for a violation of the protocol.
@@ -133,7 +132,7 @@ fn without_content(response: Response<RejectionBody>) -> Response<RejectionBody>
 }
 
 /// The answer to gRPC and gRPC-Web clients.
-fn in_grpc(rejection: &Rejection, exceeded: GrpcStatus, protocol: Protocol) -> Response<Bytes> {
+fn in_grpc(rejection: &Rejection, exceeded: GrpcStatus, protocol: Protocol) -> Response<()> {
     let wait = rejection.retry_after();
     let code = match rejection.reason() {
         // UNAVAILABLE would say that a retry may help.
@@ -173,10 +172,10 @@ mod tests {
         let responder = Responder { grpc_status: GrpcStatus::Unavailable, ..Responder::default() };
         let policy = Policy::new("policy", TokenBucket::new(Quota::per_second(1)));
         let verdict = [(&policy, Decision::deny(1, 0, wait), false)].into_iter().collect();
-        let rejection = Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, verdict);
+        let mut rejection = Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, verdict);
         let request = Request::post("/").version(Version::HTTP_2).header("content-type", "application/grpc");
         let request = request.body(()).unwrap();
-        let response = responder.respond(rejection, &RequestHead::from(&request));
+        let response = responder.respond(&mut rejection, &RequestHead::from(&request));
         ["grpc-status", "grpc-retry-pushback-ms"].map(|name| response.headers()[name].to_str().unwrap().to_owned())
     }
 

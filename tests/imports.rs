@@ -75,7 +75,7 @@ const PICTURE: &[(&str, &[&str])] = &[
     ("preflight", &["algorithm", "decision", "head", "limiter", "partition", "policy", "quota", "store"]),
     ("verdict", &["decision", "policy"]),
     ("rejection", &["headers", "key", "policy", "verdict"]),
-    ("problem", &["rejection", "text"]),
+    ("problem", &["headers", "rejection", "text"]),
     (
         "responder",
         &[
@@ -89,7 +89,6 @@ const PICTURE: &[(&str, &[&str])] = &[
             "problem",
             "quota",
             "rejection",
-            "text",
             "verdict",
         ],
     ),

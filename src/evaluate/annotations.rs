@@ -1,5 +1,6 @@
 //! What the response to a request carries of the decisions on it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Response;
@@ -72,14 +73,20 @@ impl Scope<'_> {
     /// What the response to a request carries that its only policy has admitted at once, if nothing rare is asked for.
     #[inline]
     pub(super) fn annotate_one(self, key: &PartitionKey, decision: &Decision) -> Annotations {
-        let write = |writer| fields(writer, std::iter::once((0, key, decision)));
+        let write = |writer: &Arc<Writer>| writer.fields_of_one(reading(writer, 0, key, decision));
         Annotations { fields: self.in_force.writer.as_ref().and_then(write), rare: None }
     }
 
     /// What the response to a request carries on which these entries were decided.
     pub(super) fn annotate(self, entries: &[Entry]) -> Annotations {
-        let decided = entries.iter().filter_map(|entry| Some((entry.policy, entry.key(), entry.decision.as_ref()?)));
-        let fields = self.in_force.writer.as_ref().and_then(|writer| fields(writer, decided));
+        let write = |writer: &Arc<Writer>| {
+            let of = |entry| reading_of(writer, entry);
+            match entries {
+                [entry] => writer.fields_of_one(of(entry)?),
+                _ => writer.fields(entries.iter().filter_map(of)),
+            }
+        };
+        let fields = self.in_force.writer.as_ref().and_then(write);
         let (settings, policies) = (&self.limits.settings, &*self.in_force.policies);
         let waited = if settings.adds_timing { waited(policies, entries) } else { None };
         let verdict = settings.adds_verdict.then(|| verdict(policies, entries));
@@ -88,17 +95,13 @@ impl Scope<'_> {
     }
 }
 
+fn reading_of<'a>(writer: &Writer, entry: &'a Entry) -> Option<Reading<'a>> {
+    Some(reading(writer, entry.policy, entry.key(), entry.decision.as_ref()?))
+}
+
 #[inline]
-fn fields<'a>(
-    writer: &std::sync::Arc<Writer>,
-    decided: impl Iterator<Item = (usize, &'a PartitionKey, &'a Decision)> + Clone,
-) -> Option<Fields> {
-    writer.fields(decided.map(|(policy, key, decision)| Reading {
-        policy,
-        decision,
-        next_after: decision.next_after(),
-        mark: writer.mark(key),
-    }))
+fn reading<'a>(writer: &Writer, policy: usize, key: &PartitionKey, decision: &'a Decision) -> Reading<'a> {
+    Reading { policy, decision, next_after: decision.next_after(), mark: writer.mark(key) }
 }
 
 /// In one queue after the other; `None` for a request that did not wait at all.

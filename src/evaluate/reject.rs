@@ -29,8 +29,8 @@ impl From<Rejection> for Rejected {
 
 impl Rejected {
     /// The response to it.
-    pub(crate) fn respond(self, limits: &Limits, head: &RequestHead<'_>) -> Response<RejectionBody> {
-        let mut response = limits.settings.responder.respond(self.rejection, head);
+    pub(crate) fn respond(mut self, limits: &Limits, head: &RequestHead<'_>) -> Response<RejectionBody> {
+        let mut response = limits.settings.responder.respond(&mut self.rejection, head);
         self.annotations.write(&mut response);
         response
     }

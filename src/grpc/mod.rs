@@ -72,7 +72,6 @@ mod timeout;
 use std::fmt::Write;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderName, HeaderValue, Method, Response, Version};
 
@@ -185,12 +184,12 @@ pub(crate) struct Refusal<'a> {
 
 impl Refusal<'_> {
     /// The answer to a request in `protocol`.
-    pub(crate) fn response(&self, protocol: Protocol) -> Response<Bytes> {
+    pub(crate) fn response(&self, protocol: Protocol) -> Response<()> {
         let end = (0..=MAX_MESSAGE.min(self.message.len())).rev().find(|end| self.message.is_char_boundary(*end));
         let message = &self.message[..end.unwrap_or(0)];
         let details = details::status(self.code as u32, message, self.wait, self.violations);
 
-        let mut response = Response::new(Bytes::new());
+        let mut response = Response::new(());
         let fields = response.headers_mut();
         fields.insert(CONTENT_TYPE, content_type(protocol));
         fields.insert(GRPC_STATUS, HeaderValue::from(self.code as u32));
@@ -351,7 +350,8 @@ mod tests {
             violations: &[],
         };
         let response = refusal.response(Protocol::Grpc);
-        assert_eq!((response.status().as_u16(), response.body().len()), (200, 0));
+        // It has no body by its type.
+        assert_eq!(response.status().as_u16(), 200);
         let fields: Vec<_> =
             response.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         let details =

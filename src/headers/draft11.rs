@@ -44,13 +44,14 @@ pub(super) fn prefix(quoted: &[u8]) -> Box<[u8]> {
 }
 
 /// `"name";r=7;t=1`.
+#[inline]
 pub(super) fn push_state(out: &mut Scratch, prefix: &[u8], level: Level, mark: Option<Mark>) {
     separate(out);
     out.push(prefix);
     out.push_number(level.left.into());
     if let Some(within) = level.within {
         out.push(b";t=");
-        out.push_number(within);
+        out.push_number(within.get());
     }
     if let Some(mark) = mark {
         out.push(b";pk=");

@@ -1,5 +1,6 @@
 //! Decisions in the terms that clients are told: so much is left, within so many seconds.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use super::decimal::{MAX_INTEGER, seconds_ceil};
@@ -34,10 +35,10 @@ pub(super) struct Advertised {
 
 /// `RateLimit`: no more than `left` units within the next `within` seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Level {
+pub(crate) struct Level {
     pub(super) left: u32,
     /// `None` if no time will help: the request costs more than ever fits.
-    pub(super) within: Option<u64>,
+    pub(super) within: Option<NonZeroU64>,
 }
 
 const SECOND: u64 = 1_000_000_000;
@@ -78,7 +79,7 @@ impl Measure {
     }
 
     /// What a client is told after `decision`. `next_after` is the time until one unit can be had, if
-    /// that is known: see [`wants_next`](Self::wants_next).
+    /// the decision says it.
     ///
     /// In these numbers, left / within never exceeds quota / window: whoever spreads what is left
     /// evenly is never refused. (Except with fixed windows, which tell when they end; and where the
@@ -91,7 +92,8 @@ impl Measure {
                 (left, Some(self.within(decision, left, next_after).min(MAX_INTEGER)))
             }
         };
-        Level { left, within }
+        // Each of these is a second at least.
+        Level { left, within: within.map(|within| NonZeroU64::new(within).unwrap_or(NonZeroU64::MIN)) }
     }
 
     fn within(&self, decision: &Decision, left: u32, next_after: Option<Duration>) -> u64 {
@@ -121,12 +123,6 @@ impl Measure {
             // Not known any better.
             _ => decision.reset_after(),
         }
-    }
-
-    /// Whether the limiter has to be asked for the time until one unit can be had, since this decision
-    /// does not tell.
-    pub(super) const fn wants_next(&self, decision: &Decision) -> bool {
-        matches!(self.shape, Shape::SlidingWindow) && decision.remaining() == 0 && decision.is_allowed()
     }
 
     fn price(&self, units: u32) -> u128 {

@@ -8,6 +8,7 @@
 //! | `Server-Timing` (W3C) | those who waited in a queue; how long | [`server_timing`](crate::RateLimitLayerBuilder::server_timing) |
 //! | `X-RateLimit-*` (habit) | everybody; what is left | [`RateLimitFields::x_rate_limit`] |
 
+mod constant;
 mod decimal;
 mod draft07;
 mod draft11;

@@ -6,7 +6,6 @@ use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::decimal::{self, Scratch, seconds_ceil, value_of};
-use super::merge::insert_or;
 
 /// The field that tells the exact wait, in decimal seconds to the microsecond, rounded up.
 pub const X_RATE_LIMITED_FOR: HeaderName = HeaderName::from_static("x-rate-limited-for");
@@ -125,11 +124,17 @@ fn retry_after(wait: Duration) -> HeaderValue {
 ///
 /// It is no list: a second line would make most clients ignore both.
 fn merge_retry_after(fields: &mut HeaderMap, wait: Duration, now: impl FnOnce() -> SystemTime) {
-    insert_or(fields, RETRY_AFTER, retry_after(wait), |fields, name, _| {
-        let mut now = LazyNow { at: None, read: Some(now) };
-        let there = fields.get_all(name).iter().filter_map(|line| seconds_in(line, &mut now)).max();
-        decimal::value(retry_after_seconds(wait).max(there.unwrap_or(0)).min(MAX_RETRY_AFTER))
-    });
+    // Looked up once: nearly always nothing is there. A map that is full takes no more.
+    if fields.try_append(RETRY_AFTER, retry_after(wait)).unwrap_or(false) {
+        unite_retry_after(fields, now);
+    }
+}
+
+#[cold]
+fn unite_retry_after(fields: &mut HeaderMap, now: impl FnOnce() -> SystemTime) {
+    let mut now = LazyNow { at: None, read: Some(now) };
+    let longest = fields.get_all(RETRY_AFTER).iter().filter_map(|line| seconds_in(line, &mut now)).max();
+    let _ = fields.try_insert(RETRY_AFTER, decimal::value(longest.unwrap_or(1).clamp(1, MAX_RETRY_AFTER)));
 }
 
 /// Reads the clock once, and only if it is wanted.
@@ -170,7 +175,7 @@ fn rate_limited_for_millis(wait: Duration) -> HeaderValue {
 }
 
 /// Decimal seconds with so many decimals, the last of which is `grain` nanoseconds.
-fn fraction(wait: Duration, grain: u32, decimals: usize) -> HeaderValue {
+fn fraction(wait: Duration, grain: u32, decimals: u32) -> HeaderValue {
     let mut seconds = wait.as_secs();
     let mut grains = wait.subsec_nanos().div_ceil(grain);
     if grains == 1_000_000_000 / grain {

@@ -1,19 +1,20 @@
 use std::cmp::{Ordering, Reverse};
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderValue, StatusCode};
+use smallvec::SmallVec;
 
+use super::constant::{Member, constant};
 use super::decimal::{Scratch, seconds_ceil, value_of};
 use super::draft07::{self, Standing};
 use super::draft11;
 use super::fields::{Generation, LegacyFields, Partition, RateLimitFields, Tell};
 use super::legacy;
 use super::measure::{Level, Measure};
-use super::merge::{insert_first, merge_draft11};
+use super::merge::append_draft11;
 use super::partition::{Mark, is_publicly_cacheable, secret_of_process};
-use super::{RATELIMIT, RATELIMIT_POLICY};
 use crate::decision::Decision;
 use crate::partition::PartitionKey;
 use crate::sip::Secret;
@@ -22,8 +23,8 @@ use crate::terms::Terms;
 /// Writes the fields that tell what is left. Made once per layer, with all that is the same on every
 /// response.
 ///
-/// On the common path, draft-11 with one policy, writing costs one allocation: that of the value of
-/// `RateLimit`.
+/// On the common path, draft-11 with one policy, that costs one allocation: of the value of `RateLimit`, once the response
+/// is there.
 #[derive(Debug)]
 pub(crate) struct Writer {
     generation: Generation,
@@ -32,6 +33,8 @@ pub(crate) struct Writer {
     secret: Option<Secret>,
     /// In the layer's order; `None` for those that are not advertised.
     policies: Box<[Option<Announced>]>,
+    /// Whether all responses get nothing but draft-11's fields, all of whose texts are constant.
+    is_constant: bool,
     /// Draft-11's `RateLimit-Policy`.
     policy: Option<HeaderValue>,
 }
@@ -41,6 +44,8 @@ struct Announced {
     measure: Measure,
     /// Of a member of draft-11's `RateLimit`.
     prefix: Box<[u8]>,
+    /// What is the same on all responses, if it is kept.
+    member: Option<&'static Member>,
     /// Draft-07's `RateLimit-Policy`.
     policy: HeaderValue,
 }
@@ -51,7 +56,7 @@ pub(crate) struct Reading<'a> {
     /// Its index in the layer.
     pub(crate) policy: usize,
     pub(crate) decision: &'a Decision,
-    /// The time until one unit can be had, if [`Writer::wants_next`].
+    /// The time until one unit can be had, if the decision says it.
     pub(crate) next_after: Option<Duration>,
     /// By [`Writer::mark`].
     pub(crate) mark: Option<Mark>,
@@ -65,15 +70,18 @@ pub(crate) struct State {
     pub(super) is_exhausted: bool,
 }
 
-/// What a response is to be given once it is there.
+/// What a response is to be given once it is there. Three words, since it lies in each response future.
 #[derive(Debug)]
 pub(crate) enum Fields {
-    /// Draft-11's alone, which are the same on nearly all responses: written when the request is judged, so
-    /// that nothing else need be kept.
-    Draft11 { policy: HeaderValue, state: State },
+    /// Draft-11's alone, of one policy: its [`Level`].
+    One { member: &'static Member, left: u32, within: Option<NonZeroU64> },
+    /// The same of several policies.
+    Several(Box<[(&'static Member, Level)]>),
     /// Those that depend on the response, or on the time of the day.
     Later(Box<Later>),
 }
+
+const _: () = assert!(size_of::<Option<Fields>>() <= 3 * size_of::<u64>());
 
 #[derive(Debug)]
 pub(crate) struct Later {
@@ -95,53 +103,50 @@ impl Fields {
     #[inline]
     pub(crate) fn write(self, status: StatusCode, fields: &mut HeaderMap) {
         match self {
-            Self::Draft11 { policy, state } => write_draft11(status, fields, policy, state),
-            Self::Later(later) => {
-                let readings = later.readings.iter().map(|kept| Reading {
-                    policy: kept.policy,
-                    decision: &kept.decision,
-                    next_after: kept.next_after,
-                    mark: kept.mark,
-                });
-                later.writer.write(status, fields, readings, SystemTime::now);
+            Self::One { member, left, within } => {
+                write_draft11(status, fields, &[(member, Level { left, within })]);
             }
+            Self::Several(levels) => write_several(status, fields, &levels),
+            Self::Later(later) => later.write(status, fields),
         }
+    }
+}
+
+#[cold]
+fn write_several(status: StatusCode, fields: &mut HeaderMap, levels: &[(&'static Member, Level)]) {
+    write_draft11(status, fields, levels);
+}
+
+#[inline]
+fn write_draft11(status: StatusCode, fields: &mut HeaderMap, levels: &[(&'static Member, Level)]) {
+    let Some((Member { list, .. }, _)) = levels.first() else { return };
+    let mut out = Scratch::new();
+    for (member, level) in levels {
+        draft11::push_state(&mut out, &member.prefix, *level, None);
+    }
+    let is_exhausted = levels.iter().any(|(_, level)| level.left == 0);
+    add_draft11(status, fields, list.clone(), State { value: value_of(&out), is_exhausted });
+}
+
+impl Later {
+    #[cold]
+    fn write(&self, status: StatusCode, fields: &mut HeaderMap) {
+        let readings = self.readings.iter().map(|kept| Reading {
+            policy: kept.policy,
+            decision: &kept.decision,
+            next_after: kept.next_after,
+            mark: kept.mark,
+        });
+        self.writer.write(status, fields, readings, SystemTime::now);
     }
 }
 
 #[inline]
-fn write_draft11(status: StatusCode, fields: &mut HeaderMap, policy: HeaderValue, state: State) {
-    if status.is_informational() {
-        return;
-    }
-    // A client might wait before it follows to `Location`.
-    let state = (!(status.is_redirection() && state.is_exhausted)).then_some(state.value);
-    // An empty map need not be looked through: finding the place for a name is half of the work.
-    if !fields.is_empty() && (fields.contains_key(RATELIMIT_POLICY) || fields.contains_key(RATELIMIT)) {
-        return merge_draft11(fields, &policy, state.as_ref());
-    }
-    insert_first(fields, RATELIMIT_POLICY, policy);
-    if let Some(state) = state {
-        insert_first(fields, RATELIMIT, state);
-    }
-}
-
-/// A value that is the same on all responses. It is never given back: a copy then costs nothing, where one
-/// that is counted has all threads write to the same place. There are as few as there are policies; those of a
-/// program that goes on changing its limits are counted after all.
-fn constant(value: &[u8]) -> HeaderValue {
-    const MOST: usize = 4_096;
-    static ALL: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-    let text = std::str::from_utf8(value).expect("printable ASCII");
-    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-    match all.get(text).copied() {
-        Some(kept) => HeaderValue::from_static(kept),
-        None if all.len() >= MOST => value_of(value),
-        None => {
-            let new = String::from(text).leak();
-            all.insert(new);
-            HeaderValue::from_static(new)
-        }
+fn add_draft11(status: StatusCode, fields: &mut HeaderMap, policy: HeaderValue, state: State) {
+    if !status.is_informational() {
+        // A client might wait before it follows to `Location`.
+        let state = (!(status.is_redirection() && state.is_exhausted)).then_some(state.value);
+        append_draft11(fields, policy, state);
     }
 }
 
@@ -162,22 +167,31 @@ impl Writer {
             let quoted = draft11::quoted(name);
             draft11::push_policy(&mut all, &quoted, measure.advertised(), fields.burst.then(|| measure.burst()));
             let policy = constant(draft07::policy(measure.advertised()).as_bytes());
-            Some(Announced { measure, prefix: draft11::prefix(&quoted), policy })
+            Some(Announced { measure, prefix: draft11::prefix(&quoted), member: None, policy })
         });
-        let policies = policies.collect();
+        let mut policies: Box<[Option<Announced>]> = policies.collect();
         let secret = match fields.partition {
             Partition::Untold => None,
             Partition::PerProcess => Some(secret_of_process()),
             Partition::Keyed(secret) => Some(secret),
         };
+        // An empty list is told by leaving the field out.
+        let policy = (!all.is_empty()).then(|| constant(&all));
+        let mut is_constant = fields.generation == Generation::Draft11 && fields.legacy.is_none() && secret.is_none();
+        if let Some(list) = policy.as_ref().filter(|_| is_constant) {
+            for announced in policies.iter_mut().flatten() {
+                announced.member = Member::constant(&announced.prefix, list);
+                is_constant &= announced.member.is_some();
+            }
+        }
         Self {
             generation: fields.generation,
             legacy: fields.legacy,
             tell: fields.tell,
             secret: secret.filter(|_| fields.generation == Generation::Draft11),
             policies,
-            // An empty list is told by leaving the field out.
-            policy: (!all.is_empty()).then(|| constant(&all)),
+            is_constant,
+            policy,
         }
     }
 
@@ -187,28 +201,41 @@ impl Writer {
         !has_fields || self.tell == Tell::Never || self.policy.is_none()
     }
 
-    /// Whether to ask the policy's limiter for the time until one unit can be had (by a peek), since the
-    /// decision does not tell.
-    pub(crate) fn wants_next(&self, policy: usize, decision: &Decision) -> bool {
-        self.announced(policy).is_some_and(|announced| announced.measure.wants_next(decision))
-    }
-
     /// What stands for a partition key, if that is told.
     pub(crate) fn mark(&self, key: &PartitionKey) -> Option<Mark> {
         self.secret.map(|secret| Mark::new(secret, key))
     }
 
-    /// What a response is to be given after these decisions, if anything.
+    /// What a response is to be given after the decision of one policy, as nearly all are, if anything.
     #[inline]
+    pub(crate) fn fields_of_one(self: &Arc<Self>, reading: Reading<'_>) -> Option<Fields> {
+        if self.tell != Tell::Always || !self.is_constant {
+            return self.fields(std::iter::once(reading));
+        }
+        let announced = self.announced(reading.policy)?;
+        let Level { left, within } = announced.measure.level(reading.decision, reading.next_after);
+        Some(Fields::One { member: announced.member?, left, within })
+    }
+
+    /// What a response is to be given after these decisions, if anything.
     pub(crate) fn fields<'a>(self: &Arc<Self>, readings: impl Iterator<Item = Reading<'a>> + Clone) -> Option<Fields> {
-        let is_constant = self.generation == Generation::Draft11 && self.legacy.is_none() && self.secret.is_none();
-        if !self.tells(readings.clone()) {
+        if self.tell != Tell::Always && !self.tells(readings.clone()) {
             return None;
         }
-        if !is_constant {
+        if !self.is_constant {
             return Some(self.later(readings));
         }
-        Some(Fields::Draft11 { policy: self.policy.clone()?, state: self.state(readings)? })
+        let levels = readings.filter_map(|reading| {
+            let announced = self.announced(reading.policy)?;
+            Some((announced.member?, announced.measure.level(reading.decision, reading.next_after)))
+        });
+        // Collected on the stack, so that the box is allocated once.
+        let levels: SmallVec<[_; 4]> = levels.collect();
+        match *levels {
+            [] => None,
+            [(member, Level { left, within })] => Some(Fields::One { member, left, within }),
+            ref several => Some(Fields::Several(several.into())),
+        }
     }
 
     #[cold]
@@ -238,14 +265,14 @@ impl Writer {
             let hides = self.secret.is_some() && is_publicly_cacheable(fields);
             let readings = readings.clone().map(|reading| Reading { mark: reading.mark.filter(|_| !hides), ..reading });
             if let (Some(policy), Some(state)) = (&self.policy, self.state(readings)) {
-                write_draft11(status, fields, policy.clone(), state);
+                add_draft11(status, fields, policy.clone(), state);
             }
         }
         if self.legacy.is_none() && !matches!(self.generation, Generation::Draft07 | Generation::Draft06) {
             return;
         }
         let Some((announced, decision, level)) = self.closest(readings) else { return };
-        let reset = level.within.unwrap_or_else(|| seconds_ceil(decision.reset_after()).max(1));
+        let reset = level.within.map_or_else(|| seconds_ceil(decision.reset_after()).max(1), NonZeroU64::get);
         let limit = announced.measure.advertised().quota;
         let standing = Standing { policy: &announced.policy, limit, remaining: level.left, reset };
         match self.generation {

@@ -176,7 +176,7 @@ impl ClientIp {
 
     fn find<'a>(&self, peer: IpAddr, headers: &'a HeaderMap) -> Option<Node<'a>> {
         if self.source == IpSource::Peer {
-            hint::peer_is_the_key(peer, headers);
+            hint::peer_is_the_key(|| peer, headers);
             return Some(Node::Address(peer));
         }
         if !self.trusted.believe(peer) {

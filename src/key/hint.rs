@@ -13,6 +13,9 @@ use crate::telemetry;
 /// How many requests are looked at. More than the health checks that a load balancer sends before anybody
 /// else comes.
 const LOOKS: u32 = 1 << 16;
+/// As how many of them a peer counts with a public address, which is no proxy of one's own: a server that such peers reach
+/// is soon known to have none before it.
+const LOOKS_OF_PUBLIC: u32 = 1 << 7;
 /// More than `LOOKS`, and than the threads that count up to it at the same time.
 const OVER: u32 = 1 << 31;
 
@@ -35,6 +38,12 @@ impl Hint {
         !cfg!(feature = "tracing") || self.looks.load(Ordering::Relaxed) >= LOOKS
     }
 
+    /// Counts a look at a public peer, which finds nothing, as many.
+    fn count_public<T>(&self) -> Option<T> {
+        self.looks.fetch_add(LOOKS_OF_PUBLIC - 1, Ordering::Relaxed);
+        None
+    }
+
     /// What `found` has found, the first time that it finds something.
     #[inline]
     fn look<T>(&self, found: impl FnOnce() -> Option<T>) -> Option<T> {
@@ -51,11 +60,14 @@ impl Hint {
 
 /// Where headers are not looked at: a private peer that forwards is a proxy, and everybody's.
 #[inline]
-pub(super) fn peer_is_the_key(peer: IpAddr, headers: &HeaderMap) {
+pub(super) fn peer_is_the_key(peer: impl FnOnce() -> IpAddr, headers: &HeaderMap) {
     static HINT: Hint = Hint::new();
     let found = HINT.look(|| {
-        let class = class(peer);
-        if class == PUBLIC { None } else { forwarding(headers, None).map(|header| (class, header)) }
+        let class = class(peer());
+        if class == PUBLIC {
+            return HINT.count_public();
+        }
+        forwarding(headers, None).map(|header| (class, header))
     });
     if let Some((class, header)) = found {
         telemetry::proxy_is_the_client(class, header);
@@ -154,5 +166,12 @@ mod tests {
         });
         assert_eq!(looks.count(), LOOKS as usize);
         assert_eq!(hint.look(|| Some(7)), None);
+
+        let hint = Hint::new();
+        for _ in 0..LOOKS / LOOKS_OF_PUBLIC {
+            assert!(!hint.is_over());
+            assert_eq!(hint.look(|| hint.count_public::<u8>()), None);
+        }
+        assert!(hint.is_over());
     }
 }

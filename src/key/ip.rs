@@ -84,28 +84,51 @@ impl Default for PeerIp {
 
 impl KeyExtractor for PeerIp {
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
-        let peer = peer_addr(head).ok_or_else(peer_unknown)?.ip();
-        hint::peer_is_the_key(peer, head.headers());
-        Ok(IpNetwork::of(peer, self.ipv6_prefix).into())
+        let peer = peer(head).ok_or_else(peer_unknown)?;
+        hint::peer_is_the_key(|| peer.ip(), head.headers());
+        Ok(match peer {
+            // A key of its own: nothing to be cut off.
+            SocketAddr::V4(peer) => PartitionKey::from(peer.ip().octets().as_slice()),
+            SocketAddr::V6(peer) => ipv6_key(*peer.ip(), self.ipv6_prefix),
+        })
     }
+}
+
+/// Apart, since it takes more room than the key of an IPv4 address.
+#[inline(never)]
+fn ipv6_key(ip: Ipv6Addr, prefix: u8) -> PartitionKey {
+    IpNetwork::of(ip.into(), prefix).into()
 }
 
 /// Who is connected, as far as the server has said.
 #[must_use]
 pub fn peer_addr(head: &RequestHead<'_>) -> Option<SocketAddr> {
+    peer(head).copied()
+}
+
+/// The kinds of extensions are looked up in a fixed order, and never by which one was there last: where a request has
+/// several, each request is to be judged by the same one. An app of axum pays for one look.
+#[inline]
+fn peer<'a>(head: &RequestHead<'a>) -> Option<&'a SocketAddr> {
     #[cfg(feature = "axum")]
     if let Some(info) = head.extensions().get::<axum::extract::ConnectInfo<SocketAddr>>() {
-        return Some(info.0);
+        return Some(&info.0);
     }
+    other_peer(head)
+}
+
+#[cfg_attr(feature = "axum", inline(never))]
+fn other_peer<'a>(head: &RequestHead<'a>) -> Option<&'a SocketAddr> {
     #[cfg(feature = "tonic")]
     if let Some(peer) =
-        head.extensions().get::<tonic::transport::server::TcpConnectInfo>().and_then(|info| info.remote_addr)
+        head.extensions().get::<tonic::transport::server::TcpConnectInfo>().and_then(|info| info.remote_addr.as_ref())
     {
         return Some(peer);
     }
-    head.extensions().get::<SocketAddr>().copied()
+    head.extensions().get::<SocketAddr>()
 }
 
+#[cold]
 pub(super) fn peer_unknown() -> KeyError {
     KeyError::Misconfigured {
         problem: "peer address unknown: serve the app with into_make_service_with_connect_info::<SocketAddr>() \

@@ -5,6 +5,7 @@ mod properties;
 mod responses;
 mod values;
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -14,8 +15,8 @@ use super::*;
 use crate::decision::Decision;
 use crate::terms::Terms;
 
-fn writer(fields: &RateLimitFields, policies: &[(&str, Terms)]) -> Writer {
-    Writer::new(fields, policies.iter().map(|(name, terms)| (*name, Some(*terms))))
+fn writer(fields: &RateLimitFields, policies: &[(&str, Terms)]) -> Arc<Writer> {
+    Arc::new(Writer::new(fields, policies.iter().map(|(name, terms)| (*name, Some(*terms)))))
 }
 
 fn reading(policy: usize, decision: &Decision) -> Reading<'_> {
@@ -26,13 +27,32 @@ fn at_2026() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_790_000_000)
 }
 
-/// All fields that a response of this status and with these lines has in the end.
-fn written(writer: &Writer, status: u16, lines: &[(&'static str, &'static str)], readings: &[Reading<'_>]) -> String {
+/// All fields that a response of this status and with these lines has in the end. The same if their numbers are kept until the
+/// response is there.
+fn written(
+    writer: &Arc<Writer>,
+    status: u16,
+    lines: &[(&'static str, &'static str)],
+    readings: &[Reading<'_>],
+) -> String {
     let mut fields = HeaderMap::new();
     for (name, value) in lines {
         fields.append(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
-    writer.write(StatusCode::from_u16(status).unwrap(), &mut fields, readings.iter().copied(), at_2026);
+    let (status, mut at_last) = (StatusCode::from_u16(status).unwrap(), fields.clone());
+    writer.write(status, &mut fields, readings.iter().copied(), at_2026);
+    let kept = match readings {
+        [reading] => writer.fields_of_one(*reading),
+        _ => writer.fields(readings.iter().copied()),
+    };
+    if let Some(kept) = kept {
+        // What depends on the time of the day is left to the system's clock.
+        let is_timeless = !matches!(kept, Fields::Later(_));
+        kept.write(status, &mut at_last);
+        assert!(!is_timeless || listed(&at_last) == listed(&fields), "{at_last:?} for {fields:?}");
+    } else {
+        assert_eq!(listed(&at_last), listed(&fields));
+    }
     listed(&fields)
 }
 

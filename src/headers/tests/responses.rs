@@ -8,8 +8,8 @@ use crate::quota::Quota;
 fn all_policies_that_judged_are_listed_in_order() {
     let day = Terms::fixed_window(Quota::per_day(5_000));
     let second = Terms::bucket(Quota::per_second(10));
-    let writer =
-        Writer::new(&RateLimitFields::default(), [("per-second", Some(second)), ("hidden", None), ("day", Some(day))]);
+    let policies = [("per-second", Some(second)), ("hidden", None), ("day", Some(day))];
+    let writer = Arc::new(Writer::new(&RateLimitFields::default(), policies));
     let (a, b) = (Decision::allow(10, 9), Decision::allow(5_000, 77).with_reset_after(Duration::from_secs(60)));
     let policy = r#"ratelimit-policy: "per-second";q=10;w=1, "day";q=5000;w=86400"#;
     assert_eq!(
@@ -122,7 +122,7 @@ fn the_fields_are_told_when_that_was_asked_for() {
 
     // A policy that is not advertised, such as a shadow, has no say in it.
     let refused = RateLimitFields::draft11().tell(Tell::Refused);
-    let beside_a_shadow = Writer::new(&refused, [("p", Some(terms)), ("shadow", None)]);
+    let beside_a_shadow = Arc::new(Writer::new(&refused, [("p", Some(terms)), ("shadow", None)]));
     let fine = Decision::allow(10, 10);
     assert_eq!(written(&beside_a_shadow, 200, &[], &[reading(0, &fine), reading(1, &denied)]), "");
 
