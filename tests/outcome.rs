@@ -13,7 +13,7 @@ use tower_sluice::key::User;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
-    Ask, Decision, LeakyQueue, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Verdict,
+    Decision, LeakyQueue, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Verdict,
 };
 
 /// What a handler reports of a request.
