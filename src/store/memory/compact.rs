@@ -43,14 +43,11 @@
 //! the pages that it touched (512 slots each, two at most per request) until the clock catches up, for they cannot
 //! be told from keys that spent something at that time.
 //!
-//! # Another quota
+//! # Inherited debts
 //!
-//! Whoever judges does so by a quota of some generation, and says [`Outdated`] if the table has a later one. It looks
-//! after it has read the word that it judges. If that word is still there when it writes, then what it did is as
-//! if it had been done before the change: so there is a moment before which all are judged by the old quota, and
-//! after which all are judged by the new one. As the generation is told *before* the change reads the clock, no time
-//! of the old clock that anybody goes by is later than where the new one begins, if it was read before the generation.
-//! So that is looked at also before a page is gone through: by a clock that ran on too fast, debts would be cleared.
+//! After a live change a key may owe something from before it, which its owner keeps beside the table ([`Past`]). A key that
+//! is not found is looked up there under its stripe's lock, and its debt is inserted before anything is decided. So
+//! keys that are found, the common case, pay nothing for it.
 //!
 //! # What remains
 //!
@@ -65,11 +62,11 @@ mod forgive;
 
 use self::epochs::{Epochs, Page, epoch_of};
 use super::slots::{LINES_PER_PAGE, PAGE, SLOTS, Slot, Slots, in_order};
-use super::ticks::{Outdated, Ruling, Tick, TickBucket};
+use super::ticks::{DEBT_BITS, Ruling, Tick, TickBucket};
 use super::word::{Tag, Word};
 use super::{Pressure, WhenFull, census};
 use crate::decision::Decision;
-use crate::sync::{AtomicU32, Mutex, Ordering};
+use crate::sync::Mutex;
 
 /// Locks for first touches; more than a machine has threads, so that two rarely meet.
 const STRIPES: u64 = if cfg!(sluice_loom) { 2 } else { 256 };
@@ -81,15 +78,23 @@ const ALL_PAID: u32 = 5;
 /// The tag of all keys in the slots that new keys share.
 const SHARED: Tag = Tag::from_hash(0);
 
+/// What keys of a table owe from before a live change. Asked for keys that the table does not have.
+pub(super) trait Past: Send + Sync {
+    /// When the key's debt is paid, in the table's ticks; zero if it owes nothing.
+    fn paid_at(&self, hash: u64) -> u64;
+
+    /// Moves that to another tick; zero forgets it. The caller holds the lock of the key's stripe.
+    fn set_paid_at(&self, hash: u64, tick: u64);
+}
+
 pub(super) struct CompactTable {
-    /// Of the quota that is in force.
-    generation: AtomicU32,
     slots: Slots,
     lines: usize,
     pages: Box<[Page]>,
     first_touch: Box<[Mutex<()>]>,
     when_full: WhenFull,
     pressure: Pressure,
+    past: Option<Box<dyn Past>>,
 }
 
 /// Where a key may be.
@@ -105,19 +110,21 @@ impl CompactTable {
         let lines = keys.saturating_mul(2).div_ceil(SLOTS).max(2);
         // The slots that new keys share when the table is full are one more page.
         let pages = lines.div_ceil(LINES_PER_PAGE) + usize::from(when_full == WhenFull::Overflow);
-        Self::of(lines, pages, when_full)
-    }
-
-    fn of(lines: usize, pages: usize, when_full: WhenFull) -> Self {
         Self {
-            generation: AtomicU32::new(0),
             slots: Slots::new(pages),
             lines,
             pages: (0..pages).map(|_| Page::default()).collect(),
             first_touch: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             when_full,
             pressure: Pressure::new(),
+            past: None,
         }
+    }
+
+    /// Its keys begin with what they owe there. For a table that was not asked for anything yet.
+    #[allow(dead_code)]
+    pub(super) fn inherit(&mut self, past: Box<dyn Past>) {
+        self.past = Some(past);
     }
 
     pub(super) const fn pressure(&self) -> &Pressure {
@@ -126,16 +133,6 @@ impl CompactTable {
 
     pub(super) fn size_in_bytes(&self) -> usize {
         self.slots.size_in_bytes() + size_of_val(&*self.pages) + size_of_val(&*self.first_touch)
-    }
-
-    /// From now on, whoever judges by an earlier quota is told that it is outdated.
-    pub(super) fn begin(&self, generation: u32) {
-        self.generation.store(generation, Ordering::SeqCst);
-    }
-
-    #[inline(always)]
-    fn is_outdated(&self, bucket: &TickBucket) -> bool {
-        self.generation.load(Ordering::SeqCst) != bucket.generation()
     }
 
     /// Decides, and charges what is admitted. `clock` reads the time anew, for a key that is not found.
@@ -147,7 +144,7 @@ impl CompactTable {
         cost: u32,
         now: Tick,
         clock: impl Fn() -> Tick,
-    ) -> Result<Decision, Outdated> {
+    ) -> Decision {
         let (ruling, at) = match self.rule(bucket, hash, cost, now, &clock) {
             (Ruling::Refuse { .. }, at) if at.count > now.count => self.rule_again(bucket, hash, cost, &clock),
             ruled => ruled,
@@ -178,20 +175,42 @@ impl CompactTable {
     }
 
     /// What [`check`](Self::check) would decide, if there is room for the key.
-    pub(super) fn peek(&self, bucket: &TickBucket, hash: u64, cost: u32, now: Tick) -> Result<Decision, Outdated> {
-        if self.is_outdated(bucket) {
-            return Err(Outdated);
-        }
+    pub(super) fn peek(&self, bucket: &TickBucket, hash: u64, cost: u32, now: Tick) -> Decision {
         let homes = self.homes(hash);
         self.freshen_homes(&homes, now);
-        let found = self.find(&homes).map(|(line, slot)| (self.read(line, slot, now), homes.tag));
-        let found = found.or_else(|| self.shared(hash).map(|(line, slot)| (self.read(line, slot, now), SHARED)));
-        let found = found.and_then(|(read, tag)| read.0.is(tag).then_some(read));
-        if self.is_outdated(bucket) {
-            return Err(Outdated);
-        }
-        let (debt, at) = found.map_or((0, now), |(word, _, at)| (word.debt(at.count), at));
+        let (debt, at) = match self.debt_of(&homes, now) {
+            Some(found) => found,
+            None => self.debt_beside(hash, &homes, now),
+        };
         bucket.decision(bucket.judge(debt, cost), at)
+    }
+
+    /// What a key owes that is in the table, and as of when.
+    fn debt_of(&self, homes: &Homes, now: Tick) -> Option<(u64, Tick)> {
+        let (line, slot) = self.find(homes)?;
+        let (word, _, at) = self.read(line, slot, now);
+        word.is(homes.tag).then(|| (word.debt(at.count), at))
+    }
+
+    /// What a key owes that is not in the table.
+    #[cold]
+    fn debt_beside(&self, hash: u64, homes: &Homes, now: Tick) -> (u64, Tick) {
+        let Some(past) = &self.past else { return (self.shared_debt(hash, now), now) };
+        // Or it could be inserted, and its inherited debt cleared, after it was looked for in the table.
+        let _stripe = self.lock_stripe(homes.tag);
+        self.debt_of(homes, now).unwrap_or_else(|| {
+            let inherited = past.paid_at(hash).saturating_sub(now.count);
+            (inherited + self.shared_debt(hash, now), now)
+        })
+    }
+
+    /// What a key owes for what it spent of a shared budget.
+    fn shared_debt(&self, hash: u64, now: Tick) -> u64 {
+        self.shared(hash).map_or(0, |(line, slot)| {
+            let (word, _, at) = self.read(line, slot, now);
+            // That may be as of a later time, if the clock was set back.
+            (at.count + word.debt(at.count)).saturating_sub(now.count)
+        })
     }
 
     /// How many keys owe something, estimated from some pages if there are many.
@@ -211,33 +230,6 @@ impl CompactTable {
             }
         }
         census::extrapolate(live, seen, self.lines)
-    }
-
-    /// A table with the same keys, which owe `convert` of what they owe in this one at `now`. Whoever judges by this
-    /// one is to be told before that it is outdated: what is taken out of it is charged there no more, and
-    /// nobody new is put into it, for that needs a lock, and looks again under it.
-    pub(super) fn move_out(&self, now: Tick, convert: impl Fn(u64) -> u64) -> Self {
-        let _nobody_new: Vec<_> = self.first_touch.iter().map(lock_stripe).collect();
-        let mut other = Self::of(self.lines, self.pages.len(), self.when_full);
-        other.pressure = self.pressure.go_on();
-        for page in 0..self.pages.len() {
-            // Or what was paid long ago could look like a debt.
-            self.freshen(page * LINES_PER_PAGE, now);
-            for (slot, place) in self.slots.page(page).zip(other.slots.page(page)) {
-                let mut word = slot.load();
-                while !word.is_empty() {
-                    match slot.replace(word, Word::EMPTY) {
-                        Ok(()) => break,
-                        Err(changed) => word = changed,
-                    }
-                }
-                let debt = word.debt(now.count);
-                if debt > 0 {
-                    place.replace(Word::EMPTY, Word::new(word.tag(), convert(debt))).expect("nobody knows it yet");
-                }
-            }
-        }
-        other
     }
 
     /// The first home is drawn from the upper half of the hash, the tag from the lower 28 bits, and the
@@ -286,22 +278,13 @@ impl CompactTable {
         let page = self.page(line);
         let (mut epochs, mut at) = (page.load(), now);
         if epochs != Epochs::settled(epoch_of(now)) {
-            match self.catch_up(bucket, line, now) {
-                Some(caught_up) => (epochs, at) = caught_up,
-                None => return Some((Ruling::Outdated, now)),
-            }
+            (epochs, at) = self.catch_up(line, now);
         }
         loop {
             let (slot, word) = find()?;
             if page.load() != epochs {
-                match self.catch_up(bucket, line, now) {
-                    Some(caught_up) => (epochs, at) = caught_up,
-                    None => return Some((Ruling::Outdated, now)),
-                }
+                (epochs, at) = self.catch_up(line, now);
                 continue;
-            }
-            if self.is_outdated(bucket) {
-                return Some((Ruling::Outdated, at));
             }
             let ruling = bucket.judge(word.debt(at.count), cost);
             let Ruling::Admit { debt } = ruling else { return Some((ruling, at)) };
@@ -314,13 +297,9 @@ impl CompactTable {
     }
 
     #[cold]
-    fn catch_up(&self, bucket: &TickBucket, line: usize, now: Tick) -> Option<(Epochs, Tick)> {
-        // What an outdated clock shows has not come yet, maybe: nothing must be cleared by it.
-        if self.is_outdated(bucket) {
-            return None;
-        }
+    fn catch_up(&self, line: usize, now: Tick) -> (Epochs, Tick) {
         let epochs = self.freshen(line, now);
-        Some((epochs, epochs.clamp(now)))
+        (epochs, epochs.clamp(now))
     }
 
     #[inline(always)]
@@ -350,15 +329,11 @@ impl CompactTable {
         cost: u32,
         clock: &impl Fn() -> Tick,
     ) -> (Ruling, Tick) {
-        let stripe = usize::try_from(homes.tag.value() % STRIPES).expect("below the number of stripes");
-        let _first = lock_stripe(&self.first_touch[stripe]);
+        let _stripe = self.lock_stripe(homes.tag);
         loop {
             // Somebody else may have been first. If nobody is there now, nothing is owed by now.
             let found = self.find(homes);
             let now = clock();
-            if self.is_outdated(bucket) {
-                return (Ruling::Outdated, now);
-            }
             self.freshen_homes(homes, now);
             if let Some((line, _)) = found {
                 if let Some(ruled) = self.charge(bucket, line, now, homes.tag, cost, || self.find_in(line, homes.tag)) {
@@ -367,15 +342,24 @@ impl CompactTable {
                 continue;
             }
             // What the key has spent of a shared budget it must not have once more.
-            let paid_at = self.shared(hash).map_or(0, |(line, slot)| {
-                let (word, _, at) = self.read(line, slot, now);
-                at.count + word.debt(at.count)
-            });
-            let ruling = bucket.judge(paid_at.saturating_sub(now.count), cost);
+            let mut owed = self.shared_debt(hash, now);
+            if let Some(past) = &self.past {
+                let inherited = past.paid_at(hash).saturating_sub(now.count);
+                if inherited > 0 {
+                    owed += inherited;
+                    if self.insert_debt(homes, now, owed) {
+                        // Inserted before it is cleared: a successor that reads the past first, and then the table, finds
+                        // it in one of them at least.
+                        past.set_paid_at(hash, 0);
+                        continue;
+                    }
+                }
+            }
+            let ruling = bucket.judge(owed, cost);
             let Ruling::Admit { .. } = ruling else { return (ruling, now) };
             let place = self.place(homes, now);
             // That may be as of a later time, if the clock was set back.
-            let debt = paid_at.saturating_sub(place.at.count) + bucket.price(cost);
+            let debt = (now.count + owed).saturating_sub(place.at.count) + bucket.price(cost);
             self.pressure.note_arrival(hash, place.free);
             if place.free == 0 {
                 match self.when_full {
@@ -391,6 +375,24 @@ impl CompactTable {
                 }
                 mend(place.slot, self.page(place.line), homes.tag, tat, place.epochs);
                 return (Ruling::Admit { debt }, place.at);
+            }
+        }
+    }
+
+    /// Puts a key with a debt into a slot; `false` if there is no room for it.
+    fn insert_debt(&self, homes: &Homes, now: Tick, debt: u64) -> bool {
+        loop {
+            let place = self.place(homes, now);
+            if place.free == 0 && self.when_full != WhenFull::ForgetLeast {
+                return false;
+            }
+            let tat = place.at.count + debt.min(1 << DEBT_BITS);
+            if place.slot.replace(place.word, Word::new(homes.tag, tat)).is_ok() {
+                if place.free == 0 {
+                    self.pressure.note_evicted();
+                }
+                mend(place.slot, self.page(place.line), homes.tag, tat, place.epochs);
+                return true;
             }
         }
     }
@@ -441,6 +443,13 @@ impl CompactTable {
         let index = usize::try_from((hash >> 32) % PAGE as u64).expect("below a page");
         let line = (self.pages.len() - 1) * LINES_PER_PAGE + index / SLOTS;
         self.slots.line(line).nth(index % SLOTS).map(|slot| (line, slot))
+    }
+
+    /// To be held while a key that is not found is looked for again, and inserted.
+    fn lock_stripe(&self, tag: Tag) -> impl Drop + '_ {
+        let stripe = usize::try_from(tag.value() % STRIPES).expect("below the number of stripes");
+        // It guards no data that a panic could leave in disorder.
+        self.first_touch[stripe].lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn freshen_homes(&self, homes: &Homes, now: Tick) {
@@ -511,11 +520,6 @@ fn mend(slot: Slot<'_>, page: &Page, tag: Tag, tat: u64, read: Epochs) {
         // If it has been charged again since, its time is new.
         let _ = slot.replace(Word::new(tag, tat), Word::EMPTY);
     }
-}
-
-/// It guards no data that a panic could leave in disorder.
-fn lock_stripe(stripe: &Mutex<()>) -> impl Drop + '_ {
-    stripe.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 #[cfg(all(test, sluice_loom))]

@@ -45,7 +45,7 @@ use crate::time::{Clock, Monotonic};
 ///
 /// # Memory
 ///
-/// For each key of capacity, two slots: **16 bytes for a bucket**, 52 for a window, whatever the length
+/// For each key of capacity, two slots: **16 bytes for a bucket**, 50 for a window, whatever the length
 /// of the keys. Keys are not stored, only bits of a keyed hash. The system hands the memory of a bucket's
 /// table out as it is first touched, so an idle limiter takes next to none. It never grows, and no task, no thread
 /// and no pass cleans up: a slot whose debt is paid *is* free.
@@ -240,7 +240,7 @@ impl<S: Copy, C: Clock> MemoryStore<S, C> {
     fn make<A: Algorithm<State = S>>(&self, algorithm: &A) -> Kept<S> {
         let table = match algorithm.as_bucket().and_then(|quota| TickBucket::new(&quota)) {
             Some(bucket) => Table::Compact(Ledger::new(bucket, self.capacity, self.when_full, self.clock.now())),
-            None => Table::Wide(WideTable::new(algorithm, self.capacity, self.when_full)),
+            None => Table::Wide(WideTable::new(self.capacity, self.when_full)),
         };
         Kept { secret: Secret::random(), capacity: self.capacity, table, resets: Resets::default() }
     }
@@ -250,26 +250,6 @@ impl<S: Copy> Kept<S> {
     #[inline]
     fn hash(&self, key: &PartitionKey) -> u64 {
         self.secret.hash(key.as_bytes())
-    }
-
-    /// Judges by its own quota again, if it has the same keys as another.
-    fn resume<A: Algorithm<State = S>>(&self, other: &Self, algorithm: &A, clock: &impl Clock) -> bool {
-        match (&self.table, &other.table, algorithm.as_bucket()) {
-            (Table::Compact(own), Table::Compact(other), Some(quota)) => own.resume(other, &quota, || clock.now()),
-            // Each line is rewritten for whoever comes to it.
-            (Table::Wide(own), Table::Wide(other), _) => own.is_the_table_of(other),
-            _ => false,
-        }
-    }
-
-    /// The same keys, by the same secret, under another quota.
-    fn succeed<A: Algorithm<State = S>>(&self, algorithm: &A, clock: &impl Clock) -> Option<Self> {
-        let table = match (&self.table, algorithm.as_bucket()) {
-            (Table::Compact(ledger), Some(quota)) => Table::Compact(ledger.succeed(&quota, || clock.now())?),
-            (Table::Wide(table), _) => Table::Wide(table.succeed(algorithm, || clock.now())?),
-            (Table::Compact(_), None) => return None,
-        };
-        Some(Self { secret: self.secret, capacity: self.capacity, table, resets: self.resets.share() })
     }
 }
 
@@ -306,7 +286,7 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         let kept = self.kept(algorithm);
         let hash = kept.hash(key);
         Some(match &kept.table {
-            Table::Compact(ledger) => ledger.peek(hash, cost, || self.clock.now()),
+            Table::Compact(ledger) => ledger.peek(hash, cost, self.clock.now()),
             Table::Wide(table) => table.peek(algorithm, hash, self.clock.now(), cost),
         })
     }
@@ -316,7 +296,7 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         let hash = kept.hash(key);
         let Some(receipt) = kept.resets.open(hash, receipt) else { return };
         match &kept.table {
-            Table::Compact(ledger) => ledger.give_back(hash, cost, receipt, || self.clock.now()),
+            Table::Compact(ledger) => ledger.give_back(hash, cost, receipt, self.clock.now()),
             Table::Wide(table) => table.give_back(algorithm, hash, self.clock.now(), cost, receipt),
         }
     }
@@ -326,8 +306,8 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         let kept = self.kept(algorithm);
         let hash = kept.hash(key);
         kept.resets.run(hash, || match &kept.table {
-            Table::Compact(ledger) => ledger.reset(hash, || self.clock.now()),
-            Table::Wide(table) => table.reset(algorithm, hash, self.clock.now()),
+            Table::Compact(ledger) => ledger.reset(hash, self.clock.now()),
+            Table::Wide(table) => table.reset(hash),
         });
         Some(self.check(algorithm, key, 0))
     }
@@ -335,7 +315,7 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
     /// Looks at 4,096 slots at most: some 10 µs, and 50 if they are not in the processor's caches.
     fn stats(&self, algorithm: &A) -> Stats {
         let live = match &self.kept(algorithm).table {
-            Table::Compact(ledger) => ledger.live(|| self.clock.now()),
+            Table::Compact(ledger) => ledger.live(self.clock.now()),
             Table::Wide(table) => table.live(algorithm, self.clock.now()),
         };
         let table = TableStats {
@@ -349,18 +329,9 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
     }
 
     /// From a `MemoryStore` with the same kind of clock and state: see [`Limiter::take_over`](crate::Limiter::take_over).
-    fn take_over(&self, algorithm: &A, predecessor: &dyn Any) -> bool {
+    fn take_over(&self, _: &A, predecessor: &dyn Any) -> bool {
         let Some(predecessor) = predecessor.downcast_ref::<Self>() else { return false };
-        if std::ptr::eq(self, predecessor) {
-            return true;
-        }
-        // Whoever has been asked has debts of its own; unless it has the same ones, for it was in force before.
-        if let Some(own) = self.kept.get() {
-            return own.resume(predecessor.kept(algorithm), algorithm, &self.clock);
-        }
-        let Some(kept) = predecessor.kept(algorithm).succeed(algorithm, &self.clock) else { return false };
-        *self.made() = None;
-        self.kept.set(kept).is_ok()
+        std::ptr::eq(self, predecessor)
     }
 }
 

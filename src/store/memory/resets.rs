@@ -1,5 +1,5 @@
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use crate::decision::Receipt;
 
@@ -9,7 +9,7 @@ use crate::decision::Receipt;
 /// count at the time of their charge, and what is given back under another count is dropped. Nothing is kept, and receipts
 /// are as the algorithm wrote them, until the first reset.
 #[derive(Default)]
-pub(super) struct Resets(OnceLock<Arc<[AtomicU32]>>);
+pub(super) struct Resets(OnceLock<Box<[AtomicU32]>>);
 
 const GROUPS: usize = 256;
 
@@ -18,11 +18,6 @@ const FIRST_BIT: u32 = 104;
 const BITS: u32 = 23;
 
 impl Resets {
-    /// The same counts, for another limiter that goes on with the same keys.
-    pub(super) fn share(&self) -> Self {
-        Self(OnceLock::from(Arc::clone(self.counts())))
-    }
-
     /// To be read before a charge: then a reset that comes in between is taken for one that came after it.
     #[inline(always)]
     pub(super) fn count(&self, hash: u64) -> u32 {
@@ -49,7 +44,7 @@ impl Resets {
         }
     }
 
-    fn counts(&self) -> &Arc<[AtomicU32]> {
+    fn counts(&self) -> &[AtomicU32] {
         self.0.get_or_init(|| (0..GROUPS).map(|_| AtomicU32::new(0)).collect())
     }
 }

@@ -1,5 +1,4 @@
 use std::num::NonZeroU64;
-use std::time::Duration;
 
 use crate::decision::{Decision, Receipt, Span};
 use crate::quota::Quota;
@@ -12,22 +11,9 @@ use crate::time::{Timestamp, duration_from_nanos};
 /// earlier than it was. A tick is the time in which a full bucket empties, divided by at least 2^30, or at most
 /// four nanoseconds: three for 20 at ten per second, three microseconds for 10,000 per hour.
 /// Waits that are told are exact all the same: they are the least after which the rounded clock admits.
-///
-/// # Another quota
-///
-/// A word tells when a debt is paid, in ticks, and so how many *tokens* are owed, whatever the rate: a token is
-/// always as many ticks. So a change of the quota [bends](Self::bend) the clock. From then on it shows as many ticks per
-/// nanosecond as the new rate has, and goes on from the tick that it had reached; nothing that was written need be
-/// touched, and receipts keep their meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct TickBucket {
-    /// How often the quota was changed before.
-    generation: u32,
-    /// How often that took another table.
-    table: u32,
     burst: u32,
-    /// The greatest burst that there ever was: as many tokens may be owed.
-    greatest: u32,
     /// A token is `1 << shift` ticks.
     shift: u32,
     /// The greatest debt: `burst` tokens.
@@ -37,10 +23,6 @@ pub(super) struct TickBucket {
     period: u64,
     /// `ticks / period`, in units of 1/2^62, rounded down.
     reciprocal: u64,
-    /// What the clock shows at its zero.
-    base: u64,
-    /// When the clock stops.
-    last: u64,
 }
 
 const RECIPROCAL_BITS: u32 = 62;
@@ -79,56 +61,31 @@ pub(super) enum Ruling {
     Refuse { debt: u64, wait: u64 },
     /// It costs more than ever fits.
     Never { debt: u64 },
-    /// Another quota is in force.
-    Outdated,
 }
-
-/// Another quota is in force than the one that was to be judged by, and nothing was charged.
-#[derive(Debug)]
-pub(super) struct Outdated;
 
 /// The greatest debt, in bits. A quarter of what 36 bits hold, which leaves three quarters for telling
 /// debts from what was paid long ago (see `compact.rs`).
-const DEBT_BITS: u32 = 34;
+pub(super) const DEBT_BITS: u32 = 34;
 
 /// Ticks as fine as a quarter nanosecond gain nothing: no clock is that fine. And the reciprocal fits.
 const MAX_TICKS_PER_NANO: u64 = 4;
 
-/// Room for greater quotas to come, in bits: eight times the burst, or the rate, without another table. It makes ticks
-/// eight times as long; buckets with few ticks to a token leave less.
-const HEADROOM: u32 = 3;
-
 /// A clock that runs for longer than this, 73 years, stands still: counts of ticks stay below 2^63. (So of a
-/// quota of one in a hundred years, one process sees one.) It is the sum over all that the clock was bent.
+/// quota of one in a hundred years, one process sees one.)
 const MAX_NANOS: u64 = 1 << 61;
 
 impl TickBucket {
     /// The bucket of `quota`, unless it is one of four units per nanosecond or more.
     pub(super) fn new(quota: &Quota) -> Option<Self> {
-        Self::holding(quota, quota.max_burst())
+        // The shortest ticks in which the whole burst stays within DEBT_BITS.
+        (0..=DEBT_BITS).rev().find_map(|shift| Self::with_shift(quota, shift))
     }
 
-    /// The bucket of `quota`, in ticks so long that a debt of `debt` tokens can be told as well.
-    fn holding(quota: &Quota, debt: u32) -> Option<Self> {
-        let greatest = debt.max(quota.max_burst());
-        // `greatest << shift` stays within DEBT_BITS.
-        let widest = DEBT_BITS - (u32::BITS - (greatest - 1).leading_zeros());
-        let headroom = HEADROOM.min(widest / 4);
-        let with_room = (0..=widest - headroom).rev().find_map(|shift| Self::with_shift(quota, shift, headroom));
-        with_room.or_else(|| (0..=widest).rev().find_map(|shift| Self::with_shift(quota, shift, 0)))
-    }
-
-    /// The bucket of `quota` in the shortest ticks, and so with the longest debts that there can be.
-    #[cfg(test)]
-    pub(super) fn longest(quota: &Quota) -> Self {
-        (0..=DEBT_BITS).rev().find_map(|shift| Self::with_shift(quota, shift, 0)).unwrap()
-    }
-
-    /// The bucket of `quota` whose tokens are `1 << shift` ticks, if these are long enough to have `headroom` left.
-    fn with_shift(quota: &Quota, shift: u32, headroom: u32) -> Option<Self> {
+    /// The bucket of `quota` whose tokens are `1 << shift` ticks, if these are long enough.
+    fn with_shift(quota: &Quota, shift: u32) -> Option<Self> {
         let (limit, period, burst) = (u64::from(quota.limit()), quota.period_nanos(), quota.max_burst());
         let capacity = u64::from(burst) << shift;
-        let finest = MAX_TICKS_PER_NANO.checked_mul(period)? >> headroom;
+        let finest = MAX_TICKS_PER_NANO.checked_mul(period)?;
         if capacity > 1 << DEBT_BITS || limit.leading_zeros() <= shift || limit << shift >= finest {
             return None;
         }
@@ -139,59 +96,12 @@ impl TickBucket {
         let reciprocal = (u128::from(ticks) << RECIPROCAL_BITS) / u128::from(period);
         let reciprocal = u64::try_from(reciprocal).expect("less than four ticks per nanosecond");
         let ticks = NonZeroU64::new(ticks)?;
-        Some(Self {
-            generation: 0,
-            table: 0,
-            burst,
-            greatest: burst,
-            shift,
-            capacity,
-            ticks,
-            period,
-            reciprocal,
-            base: 0,
-            last: MAX_NANOS,
-        })
+        Some(Self { burst, shift, capacity, ticks, period, reciprocal })
     }
 
-    /// The bucket of another quota whose clock goes on, `elapsed` after this one's zero, from what this one
-    /// shows; and how long before that its own zero is. `None` if its ticks would have to be others.
-    ///
-    /// What is rounded off of the present tick is carried over, less what is less than a nanosecond. So
-    /// the new clock never shows more than it should, and a change costs a key less than a nanosecond of the new rate.
-    pub(super) fn bend(&self, quota: &Quota, elapsed: Timestamp) -> Option<(Self, Duration)> {
-        let next = Self::with_shift(quota, self.shift, 0)?;
-        let reached = self.tick(elapsed);
-        // All but the last factor are below 2^62.
-        let rest = u128::from(reached.rest) * u128::from(next.period)
-            / (u128::from(self.period) * u128::from(next.ticks.get()));
-        let next = Self {
-            generation: self.generation + 1,
-            table: self.table,
-            greatest: next.greatest.max(self.greatest),
-            base: reached.count,
-            last: self.last.saturating_sub(elapsed.as_nanos()),
-            ..next
-        };
-        Some((next, duration_from_nanos(rest)))
-    }
-
-    /// The bucket of another quota, in ticks of its own; for debts of this one.
-    pub(super) fn replaced(&self, quota: &Quota) -> Option<Self> {
-        let next = Self::holding(quota, self.greatest)?;
-        Some(Self { table: self.table + 1, greatest: next.greatest.max(self.greatest), ..next })
-    }
-
-    /// What a debt of `from` is in these ticks, rounded up; no more than a word can tell.
-    pub(super) fn convert(&self, debt: u64, from: &Self) -> u64 {
-        let debt = (u128::from(debt) << self.shift).div_ceil(1 << from.shift);
-        u64::try_from(debt).unwrap_or(u64::MAX).min(1 << DEBT_BITS)
-    }
-
-    /// Whether this is the bucket of `quota`, whatever was before.
+    /// Whether this is the bucket of `quota`.
     pub(super) fn is_of(&self, quota: &Quota) -> bool {
-        let same_rate = |other: Self| (other.ticks, other.period) == (self.ticks, self.period);
-        self.burst == quota.max_burst() && Self::with_shift(quota, self.shift, 0).is_some_and(same_rate)
+        Self::with_shift(quota, self.shift).is_some_and(|bucket| bucket == *self)
     }
 
     /// When the clock of a table begins that is made at `now`: half of the time before for which it runs, 36 years, so that it
@@ -199,20 +109,6 @@ impl TickBucket {
     pub(super) fn beginning(&self, now: Timestamp) -> Timestamp {
         let head_start = now.as_nanos().min(MAX_NANOS / 2);
         Timestamp::from_nanos(now.as_nanos() - (head_start - head_start % self.period))
-    }
-
-    const fn first_receipt(&self) -> u128 {
-        (self.table as u128) << u64::BITS
-    }
-
-    /// When a charge is paid, by its receipt: long ago, if it was made in another table.
-    pub(super) fn paid_at(&self, receipt: Receipt) -> u64 {
-        let since = receipt.value().checked_sub(self.first_receipt());
-        since.and_then(|count| u64::try_from(count).ok()).unwrap_or(0)
-    }
-
-    pub(super) const fn generation(&self) -> u32 {
-        self.generation
     }
 
     /// What `cost` units are in ticks; as much as a full bucket, if they are more.
@@ -247,10 +143,10 @@ impl TickBucket {
     /// A ruling in the numbers that clients are told.
     // Inlined, a caller that looks at the outcome alone does not pay for the rest: a fifth of a decision.
     #[inline(always)]
-    pub(super) fn decision(&self, ruling: Ruling, now: Tick) -> Result<Decision, Outdated> {
-        Ok(match ruling {
+    pub(super) fn decision(&self, ruling: Ruling, now: Tick) -> Decision {
+        match ruling {
             Ruling::Admit { debt } => {
-                let receipt = Receipt::new(self.first_receipt() | u128::from(now.count + debt));
+                let receipt = Receipt::new(u128::from(now.count + debt));
                 self.with_reset(Decision::allow(self.burst, self.remaining(debt)), now, debt).with_receipt(receipt)
             }
             Ruling::Peek { debt } => self.with_reset(Decision::allow(self.burst, self.remaining(debt)), now, debt),
@@ -261,8 +157,7 @@ impl TickBucket {
             Ruling::Never { debt } => {
                 self.with_reset(Decision::deny(self.burst, self.remaining(debt), None), now, debt)
             }
-            Ruling::Outdated => return Err(Outdated),
-        })
+        }
     }
 
     /// The tokens that are free with this debt.
@@ -276,20 +171,20 @@ impl TickBucket {
     #[inline(always)]
     pub(super) fn tick(&self, now: Timestamp) -> Tick {
         let nanos = now.as_nanos();
-        if nanos > self.last {
+        if nanos > MAX_NANOS {
             return self.last();
         }
         #[allow(clippy::cast_possible_truncation)] // It is less than 2^63.
         let count = ((u128::from(nanos) * u128::from(self.reciprocal)) >> RECIPROCAL_BITS) as u64;
         // What is left is less than two periods, of which none exceeds 2^62: it may be computed modulo 2^64.
         let rest = nanos.wrapping_mul(self.ticks.get()).wrapping_sub(count.wrapping_mul(self.period));
-        let tick = Tick { count: self.base + count, rest, behind: 0 };
+        let tick = Tick { count, rest, behind: 0 };
         if rest < self.period { tick } else { self.next(tick) }
     }
 
     #[cold]
     fn last(&self) -> Tick {
-        self.tick(Timestamp::from_nanos(self.last))
+        self.tick(Timestamp::from_nanos(MAX_NANOS))
     }
 
     /// The reciprocal is rounded down, by less than one, and `nanos` of it over 2^62 are less than a half: so an
@@ -329,6 +224,8 @@ const fn gcd(a: u64, b: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -427,10 +324,9 @@ mod tests {
                         Ruling::Refuse { debt: owed, wait } => {
                             owed == debt && cost <= burst && u128::from(full) + u128::from(wait) == after && wait > 0
                         }
-                        Ruling::Outdated => false,
                     };
                     assert!(is_right, "burst {burst}, debt {debt}, cost {cost}: {ruling:?}");
-                    let decision = bucket.decision(ruling, Tick::at(5)).unwrap();
+                    let decision = bucket.decision(ruling, Tick::at(5));
                     assert!(decision.remaining() <= decision.limit());
                 }
             }

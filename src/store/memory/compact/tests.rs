@@ -1,5 +1,4 @@
 use super::*;
-use crate::decision::Receipt;
 use crate::quota::Quota;
 
 const EPOCH: u64 = 1 << epochs::EPOCH_BITS;
@@ -12,11 +11,11 @@ struct Judged {
 
 impl Judged {
     fn new(quota: &Quota, keys: usize, when_full: WhenFull) -> Self {
-        Self { table: CompactTable::new(keys, when_full), bucket: TickBucket::longest(quota) }
+        Self { table: CompactTable::new(keys, when_full), bucket: TickBucket::new(quota).unwrap() }
     }
 
     fn check(&self, hash: u64, cost: u32, now: Tick, clock: impl Fn() -> Tick) -> Decision {
-        self.table.check(&self.bucket, hash, cost, now, clock).unwrap()
+        self.table.check(&self.bucket, hash, cost, now, clock)
     }
 }
 
@@ -48,8 +47,7 @@ fn a_thread_that_comes_late_judges_by_the_time_that_others_have_read() {
         assert!(!ask(&table, late + 2, late + 2), "{sleep} epochs late, its debt is gone");
         // What it was charged itself, before it slept, was paid after four epochs.
         if sleep > 4 {
-            let receipt = Receipt::new(u128::from(5 + table.bucket.capacity()));
-            table.give_back(&table.bucket, 7, 1, receipt, Tick::at(5)).unwrap();
+            table.give_back(&table.bucket, 7, 1, 5 + table.bucket.capacity(), Tick::at(5));
             assert!(!ask(&table, late + 3, late + 3), "{sleep} epochs late, it was given back");
         }
     }
