@@ -60,7 +60,8 @@
 mod epochs;
 mod forgive;
 
-use self::epochs::{Epochs, Page, epoch_of};
+use self::epochs::{Epochs, Page, epoch_of, epoch_of_count};
+use super::past::Geometry;
 use super::slots::{LINES_PER_PAGE, PAGE, SLOTS, Slot, Slots, in_order};
 use super::ticks::{DEBT_BITS, Ruling, Tick, TickBucket};
 use super::word::{Tag, Word};
@@ -78,13 +79,14 @@ const ALL_PAID: u32 = 5;
 /// The tag of all keys in the slots that new keys share.
 const SHARED: Tag = Tag::from_hash(0);
 
-/// What keys of a table owe from before a live change. Asked for keys that the table does not have.
+/// What keys of a table owe from before a live change. Asked for keys that the table does not have, under the lock of their
+/// stripe.
 pub(super) trait Past: Send + Sync {
-    /// When the key's debt is paid, in the table's ticks; zero if it owes nothing.
-    fn paid_at(&self, hash: u64) -> u64;
+    /// What a key owes, if anything.
+    fn owed(&self, hash: u64, now: Tick) -> Option<u64>;
 
-    /// Moves that to another tick; zero forgets it. The caller holds the lock of the key's stripe.
-    fn set_paid_at(&self, hash: u64, tick: u64);
+    /// Sets what a key owes that owes something.
+    fn set_owed(&self, hash: u64, now: Tick, debt: Option<u64>);
 }
 
 pub(super) struct CompactTable {
@@ -121,10 +123,68 @@ impl CompactTable {
         }
     }
 
-    /// Its keys begin with what they owe there. For a table that was not asked for anything yet.
-    #[allow(dead_code)]
-    pub(super) fn inherit(&mut self, past: Box<dyn Past>) {
+    /// Its keys begin with what they owe there, and the budgets that new keys share with these debts at a tick. For a table
+    /// that was not asked for anything yet.
+    pub(super) fn inherit(&mut self, past: Box<dyn Past>, shared: impl Iterator<Item = u64>, since: u64) {
         self.past = Some(past);
+        if self.when_full != WhenFull::Overflow {
+            return;
+        }
+        let last = self.pages.len() - 1;
+        // As of then; a page that is swept up to an earlier epoch would take them for paid.
+        let _ = self.pages[last].replace(Epochs::settled(0), Epochs::settled(epoch_of_count(since)));
+        for (slot, debt) in self.slots.page(last).zip(shared).filter(|(_, debt)| *debt > 0) {
+            let _ = slot.replace(Word::EMPTY, Word::new(SHARED, since + debt));
+        }
+    }
+
+    /// What is owed in each of the budgets that new keys share, if there are any.
+    pub(super) fn shared_debts(&self, now: Tick) -> impl Iterator<Item = u64> + '_ {
+        let shared = (self.when_full == WhenFull::Overflow).then(|| self.pages.len() - 1);
+        shared.into_iter().flat_map(move |page| {
+            self.slots.page(page).map(move |slot| {
+                let (word, at) = self.read_only(page, slot, now);
+                word.debt(at.count)
+            })
+        })
+    }
+
+    pub(super) const fn geometry(&self) -> Geometry {
+        Geometry::Compact { lines: self.lines }
+    }
+
+    /// Calls `act` with the line in the page, the tag and the debt of each key in a page that owes something at `now`. Writes nothing, but
+    /// that it finishes a sweep that is under way.
+    pub(super) fn each_owed(&self, page: usize, now: Tick, mut act: impl FnMut(usize, Tag, u64)) {
+        let epochs = self.pages[page].load();
+        // Never touched, or not for long: all is paid, and its memory need not be read.
+        if epochs.is_settled() && epoch_of(now).saturating_sub(epochs.latest()) >= ALL_PAID {
+            return;
+        }
+        let first = page * LINES_PER_PAGE;
+        for line in first..self.lines.min(first + LINES_PER_PAGE) {
+            for slot in self.slots.line(line) {
+                let (word, at) = self.read_only(page, slot, now);
+                let debt = word.debt(at.count);
+                if debt > 0 {
+                    act(line - first, word.tag(), debt);
+                }
+            }
+        }
+    }
+
+    /// A word as [`read`](Self::read) reads it, but that its page is not swept up to the present epoch. What is in it was owed when
+    /// the page was swept last, less than [`ALL_PAID`] epochs ago, or it is empty: so debts can be told.
+    fn read_only(&self, page: usize, slot: Slot<'_>, now: Tick) -> (Word, Tick) {
+        loop {
+            let epochs = self.pages[page].load();
+            let epochs = if epochs.is_settled() { epochs } else { self.renew(page, 0) };
+            let word = slot.load();
+            if self.pages[page].load() == epochs {
+                let is_old = epoch_of(now).saturating_sub(epochs.latest()) >= ALL_PAID;
+                return (if is_old { Word::EMPTY } else { word }, epochs.clamp(now));
+            }
+        }
     }
 
     pub(super) const fn pressure(&self) -> &Pressure {
@@ -163,11 +223,11 @@ impl CompactTable {
     #[inline(always)]
     fn rule(&self, bucket: &TickBucket, hash: u64, cost: u32, now: Tick, clock: &impl Fn() -> Tick) -> (Ruling, Tick) {
         let tag = Tag::from_hash(hash);
-        let first = self.first_home(hash);
+        let first = first_home(self.lines, hash);
         if let Some(ruled) = self.charge(bucket, first, now, tag, cost, || self.find_in(first, tag)) {
             return ruled;
         }
-        let second = self.second_home(first, tag);
+        let second = second_home(self.lines, first, tag);
         if let Some(ruled) = self.charge(bucket, second, now, tag, cost, || self.find_in(second, tag)) {
             return ruled;
         }
@@ -198,10 +258,8 @@ impl CompactTable {
         let Some(past) = &self.past else { return (self.shared_debt(hash, now), now) };
         // Or it could be inserted, and its inherited debt cleared, after it was looked for in the table.
         let _stripe = self.lock_stripe(homes.tag);
-        self.debt_of(homes, now).unwrap_or_else(|| {
-            let inherited = past.paid_at(hash).saturating_sub(now.count);
-            (inherited + self.shared_debt(hash, now), now)
-        })
+        self.debt_of(homes, now)
+            .unwrap_or_else(|| (past.owed(hash, now).unwrap_or(0) + self.shared_debt(hash, now), now))
     }
 
     /// What a key owes for what it spent of a shared budget.
@@ -232,25 +290,8 @@ impl CompactTable {
         census::extrapolate(live, seen, self.lines)
     }
 
-    /// The first home is drawn from the upper half of the hash, the tag from the lower 28 bits, and the
-    /// second home from the first and the tag. So no bit is used twice, and two keys with the same tag
-    /// and a home in common are met with a probability of 2^-28 per slot.
     fn homes(&self, hash: u64) -> Homes {
-        let tag = Tag::from_hash(hash);
-        let first = self.first_home(hash);
-        Homes { tag, lines: [first, self.second_home(first, tag)] }
-    }
-
-    #[inline(always)]
-    const fn first_home(&self, hash: u64) -> usize {
-        scale(hash >> 32, self.lines)
-    }
-
-    #[inline(always)]
-    const fn second_home(&self, first: usize, tag: Tag) -> usize {
-        let mixed = tag.value().wrapping_mul(0x9e37_79b1) & 0xffff_ffff;
-        let second = first + 1 + scale(mixed, self.lines - 1);
-        if second < self.lines { second } else { second - self.lines }
+        Homes { tag: Tag::from_hash(hash), lines: homes_among(self.lines, hash) }
     }
 
     /// The line and the slot that a key is in.
@@ -343,16 +384,15 @@ impl CompactTable {
             }
             // What the key has spent of a shared budget it must not have once more.
             let mut owed = self.shared_debt(hash, now);
-            if let Some(past) = &self.past {
-                let inherited = past.paid_at(hash).saturating_sub(now.count);
-                if inherited > 0 {
-                    owed += inherited;
-                    if self.insert_debt(homes, now, owed) {
-                        // Inserted before it is cleared: a successor that reads the past first, and then the table, finds
-                        // it in one of them at least.
-                        past.set_paid_at(hash, 0);
-                        continue;
-                    }
+            if let Some(past) = &self.past
+                && let Some(inherited) = past.owed(hash, now)
+            {
+                owed += inherited;
+                if self.insert_debt(homes, now, owed) {
+                    // Cleared after it was inserted: an heir that reads the past first, and then the table, finds it in
+                    // one of them at least.
+                    past.set_owed(hash, now, None);
+                    continue;
                 }
             }
             let ruling = bucket.judge(owed, cost);
@@ -543,6 +583,28 @@ struct Place<'a> {
     debt: u64,
     /// Free slots in its line.
     free: usize,
+}
+
+/// The lines in which a key may be, in a table of so many.
+///
+/// The first is drawn from the upper half of the hash, the tag from the lower 28 bits, and the second from the first and the
+/// tag. So no bit is used twice, and two keys with the same tag and a line in common are met with a probability of 2^-28
+/// per slot.
+pub(super) const fn homes_among(lines: usize, hash: u64) -> [usize; 2] {
+    let first = first_home(lines, hash);
+    [first, second_home(lines, first, Tag::from_hash(hash))]
+}
+
+#[inline(always)]
+const fn first_home(lines: usize, hash: u64) -> usize {
+    scale(hash >> 32, lines)
+}
+
+#[inline(always)]
+const fn second_home(lines: usize, first: usize, tag: Tag) -> usize {
+    let mixed = tag.value().wrapping_mul(0x9e37_79b1) & 0xffff_ffff;
+    let second = first + 1 + scale(mixed, lines - 1);
+    if second < lines { second } else { second - lines }
 }
 
 /// `count` times a fraction of 2^32.

@@ -13,6 +13,8 @@ use crate::time::{Timestamp, duration_from_nanos};
 /// Waits that are told are exact all the same: they are the least after which the rounded clock admits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct TickBucket {
+    /// Of the table whose charges it writes receipts for.
+    number: u64,
     burst: u32,
     /// A token is `1 << shift` ticks.
     shift: u32,
@@ -63,6 +65,30 @@ pub(super) enum Ruling {
     Never { debt: u64 },
 }
 
+/// How ticks of one bucket become ticks of another: as many tokens are owed, rounded up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Exchange {
+    /// By so many powers of two they are more, or fewer.
+    gain: u32,
+    loss: u32,
+    /// Whole ticks of a debt that were paid when its clock was read between two ticks.
+    whole: u64,
+    lead: u64,
+}
+
+impl Exchange {
+    pub(super) fn debt(&self, debt: u64) -> u64 {
+        let owed = (u128::from(debt) << self.gain).div_ceil(1 << self.loss).saturating_sub(self.whole.into());
+        u64::try_from(owed).unwrap_or(u64::MAX).min(1 << DEBT_BITS)
+    }
+
+    /// How long ago, in nanoseconds, the other's clock would have begun the tick that it was in: of what that had passed of it less
+    /// [`whole`](Self::whole) ticks, rounded down.
+    pub(super) const fn lead(&self) -> u64 {
+        self.lead
+    }
+}
+
 /// The greatest debt, in bits. A quarter of what 36 bits hold, which leaves three quarters for telling
 /// debts from what was paid long ago (see `compact.rs`).
 pub(super) const DEBT_BITS: u32 = 34;
@@ -81,6 +107,37 @@ impl TickBucket {
         (0..=DEBT_BITS).rev().find_map(|shift| Self::with_shift(quota, shift))
     }
 
+    /// The bucket of `quota`, if need be in longer ticks, so that a debt of so many tokens can be told as well: as long as a
+    /// 2^16th of a token, or a microsecond. Of a greater debt, the rest is forgiven.
+    pub(super) fn holding(quota: &Quota, tokens: u64) -> Option<Self> {
+        let own = Self::new(quota)?;
+        let is_fine = |shift: &u32| u64::from(quota.limit()) << shift >= quota.period_nanos() / 1_000;
+        let least = (0..16).find(is_fine).unwrap_or(16);
+        let bits = u64::BITS - tokens.saturating_sub(1).leading_zeros();
+        Self::with_shift(quota, DEBT_BITS.saturating_sub(bits).max(least).min(own.shift))
+    }
+
+    /// That writes receipts for the table of this number.
+    pub(super) const fn numbered(mut self, number: u64) -> Self {
+        self.number = number;
+        self
+    }
+
+    /// How debts of another bucket become debts of this one, `at` an instant of the other's clock.
+    pub(super) fn exchange(&self, from: &Self, at: Tick) -> Exchange {
+        let (gain, loss) = (self.shift.saturating_sub(from.shift), from.shift.saturating_sub(self.shift));
+        // What has passed of the tick at `at`, in these ticks: whole ones, and the rest of one.
+        let passed = (u128::from(at.rest) << gain) >> loss;
+        let whole = u64::try_from(passed / u128::from(from.period)).expect("less than 2^34 ticks");
+        let rest = passed % u128::from(from.period) * u128::from(self.period);
+        let lead = rest / (u128::from(from.period) * u128::from(self.ticks.get()));
+        Exchange { gain, loss, whole, lead: u64::try_from(lead).unwrap_or(0) }
+    }
+
+    pub(super) const fn shift(&self) -> u32 {
+        self.shift
+    }
+
     /// The bucket of `quota` whose tokens are `1 << shift` ticks, if these are long enough.
     fn with_shift(quota: &Quota, shift: u32) -> Option<Self> {
         let (limit, period, burst) = (u64::from(quota.limit()), quota.period_nanos(), quota.max_burst());
@@ -96,12 +153,12 @@ impl TickBucket {
         let reciprocal = (u128::from(ticks) << RECIPROCAL_BITS) / u128::from(period);
         let reciprocal = u64::try_from(reciprocal).expect("less than four ticks per nanosecond");
         let ticks = NonZeroU64::new(ticks)?;
-        Some(Self { burst, shift, capacity, ticks, period, reciprocal })
+        Some(Self { number: 0, burst, shift, capacity, ticks, period, reciprocal })
     }
 
     /// Whether this is the bucket of `quota`.
     pub(super) fn is_of(&self, quota: &Quota) -> bool {
-        Self::with_shift(quota, self.shift).is_some_and(|bucket| bucket == *self)
+        Self::with_shift(quota, self.shift).is_some_and(|bucket| bucket.numbered(self.number) == *self)
     }
 
     /// When the clock of a table begins that is made at `now`: half of the time before for which it runs, 36 years, so that it
@@ -109,6 +166,12 @@ impl TickBucket {
     pub(super) fn beginning(&self, now: Timestamp) -> Timestamp {
         let head_start = now.as_nanos().min(MAX_NANOS / 2);
         Timestamp::from_nanos(now.as_nanos() - (head_start - head_start % self.period))
+    }
+
+    /// The number of the table that wrote a receipt, and the tick at which its charge is paid.
+    #[allow(clippy::cast_possible_truncation)] // Numbers are counted from 1, and the mark of resets is above.
+    pub(super) const fn read(receipt: Receipt) -> (u64, u64) {
+        ((receipt.value() >> u64::BITS) as u64, receipt.value() as u64)
     }
 
     /// What `cost` units are in ticks; as much as a full bucket, if they are more.
@@ -146,7 +209,7 @@ impl TickBucket {
     pub(super) fn decision(&self, ruling: Ruling, now: Tick) -> Decision {
         match ruling {
             Ruling::Admit { debt } => {
-                let receipt = Receipt::new(u128::from(now.count + debt));
+                let receipt = Receipt::new(u128::from(self.number) << u64::BITS | u128::from(now.count + debt));
                 self.with_reset(Decision::allow(self.burst, self.remaining(debt)), now, debt).with_receipt(receipt)
             }
             Ruling::Peek { debt } => self.with_reset(Decision::allow(self.burst, self.remaining(debt)), now, debt),

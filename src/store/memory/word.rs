@@ -50,7 +50,6 @@ impl Word {
         self.0 >> TAT_BITS == tag.0
     }
 
-    #[allow(dead_code)]
     pub(super) const fn tag(self) -> Tag {
         Tag(self.0 >> TAT_BITS)
     }

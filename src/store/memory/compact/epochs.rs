@@ -66,7 +66,11 @@ impl Epochs {
     }
 }
 
-#[allow(clippy::cast_possible_truncation)] // Counts are below 2^63.
 pub(super) const fn epoch_of(now: Tick) -> u32 {
-    (now.count >> EPOCH_BITS) as u32
+    epoch_of_count(now.count)
+}
+
+#[allow(clippy::cast_possible_truncation)] // Counts are below 2^63.
+pub(super) const fn epoch_of_count(count: u64) -> u32 {
+    (count >> EPOCH_BITS) as u32
 }

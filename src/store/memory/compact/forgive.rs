@@ -43,12 +43,13 @@ impl CompactTable {
         if found.is_some() {
             return self.forgive_in(found, homes.tag, now, most);
         }
-        let debt = past.paid_at(hash).saturating_sub(now.count);
-        if debt == 0 {
-            return self.forgive_in(self.shared(hash), SHARED, now, most);
+        match past.owed(hash, now) {
+            None => self.forgive_in(self.shared(hash), SHARED, now, most),
+            Some(debt) => {
+                let left = debt - most(now.count).min(debt);
+                past.set_owed(hash, now, Some(left).filter(|left| *left > 0));
+            }
         }
-        let left = debt - most(now.count).min(debt);
-        past.set_paid_at(hash, if left == 0 { 0 } else { now.count + left });
     }
 
     fn forgive_in(&self, found: Option<(usize, Slot<'_>)>, tag: Tag, now: Tick, most: impl Fn(u64) -> u64) {
