@@ -63,6 +63,19 @@ impl<H> Inheritance<H> {
         self
     }
 
+    /// The heir, if it is another than the limiter that was asked.
+    #[must_use]
+    pub const fn heir(&self) -> Option<&H> {
+        self.heir.as_ref()
+    }
+
+    /// Does what is to be done once the heir is in force. A [`LimitsHandle`](crate::LimitsHandle) does so.
+    pub fn finish(self) {
+        if let Some(finish) = self.finish {
+            finish();
+        }
+    }
+
     /// The heir, if it is another than the limiter that was asked, in another form.
     pub fn map<T>(self, make: impl FnOnce(H) -> T) -> Inheritance<T> {
         Inheritance { heir: self.heir.map(make), keeps_capacity: self.keeps_capacity, finish: self.finish }
