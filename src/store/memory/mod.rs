@@ -7,9 +7,11 @@ mod line;
 mod models;
 mod pressure;
 mod resets;
+mod rule;
 mod slots;
 mod ticks;
 mod wide;
+mod windows;
 mod word;
 
 use std::any::Any;
@@ -22,7 +24,7 @@ use self::resets::Resets;
 use self::ticks::TickBucket;
 use self::wide::WideTable;
 use super::{Stats, Store, TableStats};
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Kind};
 use crate::decision::{Check, Decision, Receipt};
 use crate::partition::PartitionKey;
 use crate::sip::Secret;
@@ -140,6 +142,10 @@ enum Table<S> {
 /// More would not fit into any memory, nor into the arithmetic of homes.
 const MOST_KEYS: usize = 1 << if usize::BITS < 64 { 27 } else { 33 };
 
+fn as_bucket(algorithm: &impl Algorithm) -> Option<crate::Quota> {
+    if let Kind::Bucket { quota } = algorithm.kind() { Some(quota) } else { None }
+}
+
 #[cold]
 fn no_memory(keys: usize, bytes: usize) -> ! {
     panic!("a store for {keys} keys takes {bytes} bytes, and there is not so much memory; choose a smaller capacity");
@@ -238,7 +244,7 @@ impl<S: Copy, C: Clock> MemoryStore<S, C> {
     }
 
     fn make<A: Algorithm<State = S>>(&self, algorithm: &A) -> Kept<S> {
-        let table = match algorithm.as_bucket().and_then(|quota| TickBucket::new(&quota)) {
+        let table = match as_bucket(algorithm).and_then(|quota| TickBucket::new(&quota)) {
             Some(bucket) => Table::Compact(Ledger::new(bucket, self.capacity, self.when_full, self.clock.now())),
             None => Table::Wide(WideTable::new(self.capacity, self.when_full)),
         };
@@ -265,7 +271,7 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
             None => made.get_or_insert_with(|| self.make(algorithm)),
         };
         if let Table::Compact(ledger) = &kept.table {
-            let is_same = algorithm.as_bucket().is_some_and(|quota| ledger.is_under(&quota));
+            let is_same = as_bucket(algorithm).is_some_and(|quota| ledger.is_under(&quota));
             assert!(is_same, "a store serves one limiter, with one quota");
         }
     }

@@ -15,13 +15,14 @@ pub(super) struct Word(u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tag(u64);
 
-const TAT_BITS: u32 = 36;
-const TAT_MASK: u64 = (1 << TAT_BITS) - 1;
+/// What a [`Rule`](super::rule::Rule) keeps of a key.
+pub(super) const PAYLOAD_BITS: u32 = 36;
+const PAYLOAD_MASK: u64 = (1 << PAYLOAD_BITS) - 1;
 
 impl Tag {
     /// From 28 bits of a hash.
     pub(super) const fn from_hash(hash: u64) -> Self {
-        let bits = hash & (u64::MAX >> TAT_BITS);
+        let bits = hash & (u64::MAX >> PAYLOAD_BITS);
         Self(if bits == 0 { 1 } else { bits })
     }
 
@@ -33,9 +34,14 @@ impl Tag {
 impl Word {
     pub(super) const EMPTY: Self = Self(0);
 
-    /// A key whose debt is paid at `tat`, in ticks.
-    pub(super) const fn new(tag: Tag, tat: u64) -> Self {
-        Self(tag.0 << TAT_BITS | tat & TAT_MASK)
+    /// A key with the lower 36 bits of `payload`.
+    pub(super) const fn new(tag: Tag, payload: u64) -> Self {
+        Self(tag.0 << PAYLOAD_BITS | payload & PAYLOAD_MASK)
+    }
+
+    #[inline(always)]
+    pub(super) const fn payload(self) -> u64 {
+        self.0 & PAYLOAD_MASK
     }
 
     pub(super) const fn from_bits(bits: u64) -> Self {
@@ -47,12 +53,12 @@ impl Word {
     }
 
     pub(super) const fn is(self, tag: Tag) -> bool {
-        self.0 >> TAT_BITS == tag.0
+        self.0 >> PAYLOAD_BITS == tag.0
     }
 
     #[allow(dead_code)]
     pub(super) const fn tag(self) -> Tag {
-        Tag(self.0 >> TAT_BITS)
+        Tag(self.0 >> PAYLOAD_BITS)
     }
 
     pub(super) const fn is_empty(self) -> bool {
@@ -69,7 +75,7 @@ impl Word {
         if self.is_empty() {
             return nothing();
         }
-        let distance = self.0.wrapping_sub(now) & TAT_MASK;
+        let distance = self.0.wrapping_sub(now) & PAYLOAD_MASK;
         let is_paid = distance > 7 << 32;
         if is_paid { 0 } else { distance }
     }
@@ -88,7 +94,7 @@ mod tests {
     #[test]
     fn debts_are_told_across_the_wrap() {
         let tag = Tag::from_hash(0x0abc_def0);
-        for now in [0, 1, 5, TAT_MASK - 3, TAT_MASK, TAT_MASK + 1, 1 << 40, u64::MAX - 7] {
+        for now in [0, 1, 5, PAYLOAD_MASK - 3, PAYLOAD_MASK, PAYLOAD_MASK + 1, 1 << 40, u64::MAX - 7] {
             for debt in [0, 1, 1_000, 1 << 34] {
                 let word = Word::new(tag, now.wrapping_add(debt));
                 assert_eq!(word.debt(now), debt, "{debt} at {now}");
@@ -104,7 +110,7 @@ mod tests {
             }
         }
         assert_eq!(Word::EMPTY.debt(u64::MAX), 0);
-        assert_eq!(Word::EMPTY.debt(TAT_MASK), 0);
+        assert_eq!(Word::EMPTY.debt(PAYLOAD_MASK), 0);
     }
 
     #[test]
