@@ -60,16 +60,21 @@
 mod epochs;
 mod forgive;
 
-use self::epochs::{Epochs, Page, epoch_of};
+use self::epochs::{Epochs, Page};
+use super::rule::{Rule, Ruling};
 use super::slots::{LINES_PER_PAGE, PAGE, SLOTS, Slot, Slots, in_order};
-use super::ticks::{DEBT_BITS, Ruling, Tick, TickBucket};
 use super::word::{Tag, Word};
 use super::{Pressure, WhenFull, census};
 use crate::decision::Decision;
 use crate::sync::Mutex;
 
-/// Locks for first touches; more than a machine has threads, so that two rarely meet.
-const STRIPES: u64 = if cfg!(sluice_loom) { 2 } else { 256 };
+/// Locks for insertions: more than a machine has threads, so that two rarely meet; fewer in a table with fewer lines.
+const STRIPES: usize = if cfg!(sluice_loom) { 2 } else { 256 };
+
+/// A lock on a cache line of its own: whoever takes it slows nobody down who takes another.
+#[derive(Default)]
+#[repr(align(64))]
+struct Stripe(Mutex<()>);
 
 /// From this many epochs on, nothing in an untouched page can be owed any more: what is in it was
 /// written in the page's epoch at the latest, and a debt is at most four epochs long.
@@ -80,18 +85,18 @@ const SHARED: Tag = Tag::from_hash(0);
 
 /// What keys of a table owe from before a live change. Asked for keys that the table does not have.
 pub(super) trait Past: Send + Sync {
-    /// When the key's debt is paid, in the table's ticks; zero if it owes nothing.
+    /// The [stamp](Rule::stamp) of what the key owes, in the table's own terms; zero if it owes nothing.
     fn paid_at(&self, hash: u64) -> u64;
 
-    /// Moves that to another tick; zero forgets it. The caller holds the lock of the key's stripe.
-    fn set_paid_at(&self, hash: u64, tick: u64);
+    /// Replaces that; zero forgets it. The caller holds the lock of the key's stripe.
+    fn set_paid_at(&self, hash: u64, stamp: u64);
 }
 
 pub(super) struct CompactTable {
     slots: Slots,
     lines: usize,
     pages: Box<[Page]>,
-    first_touch: Box<[Mutex<()>]>,
+    stripes: Box<[Stripe]>,
     when_full: WhenFull,
     pressure: Pressure,
     past: Option<Box<dyn Past>>,
@@ -114,7 +119,7 @@ impl CompactTable {
             slots: Slots::new(pages),
             lines,
             pages: (0..pages).map(|_| Page::default()).collect(),
-            first_touch: (0..STRIPES).map(|_| Mutex::new(())).collect(),
+            stripes: (0..lines.next_power_of_two().min(STRIPES)).map(|_| Stripe::default()).collect(),
             when_full,
             pressure: Pressure::new(),
             past: None,
@@ -132,89 +137,100 @@ impl CompactTable {
     }
 
     pub(super) fn size_in_bytes(&self) -> usize {
-        self.slots.size_in_bytes() + size_of_val(&*self.pages) + size_of_val(&*self.first_touch)
+        self.slots.size_in_bytes() + size_of_val(&*self.pages) + size_of_val(&*self.stripes)
     }
 
     /// Decides, and charges what is admitted. `clock` reads the time anew, for a key that is not found.
     #[inline(always)]
-    pub(super) fn check(
+    pub(super) fn check<R: Rule>(
         &self,
-        bucket: &TickBucket,
+        rule: &R,
         hash: u64,
         cost: u32,
-        now: Tick,
-        clock: impl Fn() -> Tick,
+        now: R::Now,
+        clock: impl Fn() -> R::Now,
     ) -> Decision {
-        let (ruling, at) = match self.rule(bucket, hash, cost, now, &clock) {
-            (Ruling::Refuse { .. }, at) if at.count > now.count => self.rule_again(bucket, hash, cost, &clock),
-            ruled => ruled,
+        let (ruling, at) = match self.judge(rule, hash, cost, now, &clock) {
+            (ruling, at) if rule.is_late(&ruling, at) => self.judge_again(rule, hash, cost, &clock),
+            judged => judged,
         };
-        bucket.decision(ruling, at)
+        rule.decision(ruling, cost, at)
     }
 
     /// After a reading of the clock that is too old to judge by: either this thread was descheduled since, and what it took
     /// for debts is paid by now; or the clock was set back, and shows the same again.
     #[cold]
     #[inline(never)]
-    fn rule_again(&self, bucket: &TickBucket, hash: u64, cost: u32, clock: &impl Fn() -> Tick) -> (Ruling, Tick) {
-        self.rule(bucket, hash, cost, clock(), clock)
+    fn judge_again<R: Rule>(&self, rule: &R, hash: u64, cost: u32, clock: &impl Fn() -> R::Now) -> Judged<R> {
+        self.judge(rule, hash, cost, clock(), clock)
     }
 
     #[inline(always)]
-    fn rule(&self, bucket: &TickBucket, hash: u64, cost: u32, now: Tick, clock: &impl Fn() -> Tick) -> (Ruling, Tick) {
+    fn judge<R: Rule>(
+        &self,
+        rule: &R,
+        hash: u64,
+        cost: u32,
+        now: R::Now,
+        clock: &impl Fn() -> R::Now,
+    ) -> Judged<R> {
         let tag = Tag::from_hash(hash);
+        let owner = Owner::own(tag);
         let first = self.first_home(hash);
-        if let Some(ruled) = self.charge(bucket, first, now, tag, cost, || self.find_in(first, tag)) {
-            return ruled;
+        if let Some(judged) = self.charge(rule, owner, cost, first, now, || self.find_in(first, tag)) {
+            return judged;
         }
         let second = self.second_home(first, tag);
-        if let Some(ruled) = self.charge(bucket, second, now, tag, cost, || self.find_in(second, tag)) {
-            return ruled;
+        if let Some(judged) = self.charge(rule, owner, cost, second, now, || self.find_in(second, tag)) {
+            return judged;
         }
-        self.first_touch(bucket, hash, &Homes { tag, lines: [first, second] }, cost, clock)
+        self.first_touch(rule, hash, &Homes { tag, lines: [first, second] }, cost, clock)
     }
 
     /// What [`check`](Self::check) would decide, if there is room for the key.
-    pub(super) fn peek(&self, bucket: &TickBucket, hash: u64, cost: u32, now: Tick) -> Decision {
+    pub(super) fn peek<R: Rule>(&self, rule: &R, hash: u64, cost: u32, now: R::Now) -> Decision {
         let homes = self.homes(hash);
-        self.freshen_homes(&homes, now);
-        let (debt, at) = match self.debt_of(&homes, now) {
+        self.freshen_homes(rule, &homes, now);
+        let (debt, at) = match self.debt_of(rule, &homes, now) {
             Some(found) => found,
-            None => self.debt_beside(hash, &homes, now),
+            None => self.debt_beside(rule, hash, &homes, now),
         };
-        bucket.decision(bucket.judge(debt, cost), at)
+        rule.decision(rule.judge(debt, cost, at), cost, at)
     }
 
     /// What a key owes that is in the table, and as of when.
-    fn debt_of(&self, homes: &Homes, now: Tick) -> Option<(u64, Tick)> {
+    fn debt_of<R: Rule>(&self, rule: &R, homes: &Homes, now: R::Now) -> Option<(R::Debt, R::Now)> {
         let (line, slot) = self.find(homes)?;
-        let (word, _, at) = self.read(line, slot, now);
-        word.is(homes.tag).then(|| (word.debt(at.count), at))
+        let (word, _, at) = self.read(rule, line, slot, now);
+        let at = rule.of_key(at, homes.tag);
+        word.is(homes.tag).then(|| (rule.owed(word, at), at))
     }
 
     /// What a key owes that is not in the table.
     #[cold]
-    fn debt_beside(&self, hash: u64, homes: &Homes, now: Tick) -> (u64, Tick) {
-        let Some(past) = &self.past else { return (self.shared_debt(hash, now), now) };
+    fn debt_beside<R: Rule>(&self, rule: &R, hash: u64, homes: &Homes, now: R::Now) -> (R::Debt, R::Now) {
+        let at = rule.of_key(now, homes.tag);
+        let Some(past) = &self.past else { return (self.shared_debt(rule, homes.tag, now), at) };
         // Or it could be inserted, and its inherited debt cleared, after it was looked for in the table.
         let _stripe = self.lock_stripe(homes.tag);
-        self.debt_of(homes, now).unwrap_or_else(|| {
-            let inherited = past.paid_at(hash).saturating_sub(now.count);
-            (inherited + self.shared_debt(hash, now), now)
+        self.debt_of(rule, homes, now).unwrap_or_else(|| {
+            let inherited = rule.stamped(past.paid_at(hash), at);
+            (rule.joined(inherited, self.shared_debt(rule, homes.tag, now)), at)
         })
     }
 
     /// What a key owes for what it spent of a shared budget.
-    fn shared_debt(&self, hash: u64, now: Tick) -> u64 {
-        self.shared(hash).map_or(0, |(line, slot)| {
-            let (word, _, at) = self.read(line, slot, now);
-            // That may be as of a later time, if the clock was set back.
-            (at.count + word.debt(at.count)).saturating_sub(now.count)
-        })
+    fn shared_debt<R: Rule>(&self, rule: &R, tag: Tag, now: R::Now) -> R::Debt {
+        let own = rule.of_key(now, tag);
+        let Some((line, slot)) = self.shared(tag) else { return rule.nothing(own) };
+        let (word, _, at) = self.read(rule, line, slot, now);
+        // That may be as of a later time, if the clock was set back.
+        let at = rule.of_key(at, tag);
+        rule.stamped(rule.stamp(rule.owed(word, at), at), own)
     }
 
     /// How many keys owe something, estimated from some pages if there are many.
-    pub(super) fn live(&self, now: Tick) -> u64 {
+    pub(super) fn live<R: Rule>(&self, rule: &R, now: R::Now) -> u64 {
         let pages = self.lines.div_ceil(LINES_PER_PAGE);
         let looked_at = pages.min(census::LINES / LINES_PER_PAGE);
         let (mut live, mut seen) = (0, 0);
@@ -222,8 +238,8 @@ impl CompactTable {
             let first = index * pages / looked_at * LINES_PER_PAGE;
             for line in first..self.lines.min(first + LINES_PER_PAGE) {
                 let owes = |slot: &Slot<'_>| {
-                    let (word, _, at) = self.read(line, *slot, now);
-                    word.debt(at.count) > 0
+                    let (word, _, at) = self.read(rule, line, *slot, now);
+                    rule.size(rule.owed(word, rule.of_key(at, word.tag()))) > 0
                 };
                 live += self.slots.line(line).filter(owes).count();
                 seen += 1;
@@ -263,43 +279,44 @@ impl CompactTable {
         self.slots.line(line).map(|slot| (slot, slot.load())).find(|(_, word)| word.is(tag))
     }
 
-    /// Decides on a key in the slot of a line that `find` tells, and says as of when; `None` if it tells of
+    /// Decides on a key in the slot of a line that `find` returns, and says as of when; `None` if it returns
     /// none. A word is looked for between two readings of its page's epochs that agree.
     #[inline(always)]
-    fn charge<'a>(
+    fn charge<'a, R: Rule>(
         &'a self,
-        bucket: &TickBucket,
-        line: usize,
-        now: Tick,
-        tag: Tag,
+        rule: &R,
+        owner: Owner,
         cost: u32,
+        line: usize,
+        now: R::Now,
         find: impl Fn() -> Option<(Slot<'a>, Word)>,
-    ) -> Option<(Ruling, Tick)> {
+    ) -> Option<Judged<R>> {
         let page = self.page(line);
         let (mut epochs, mut at) = (page.load(), now);
-        if epochs != Epochs::settled(epoch_of(now)) {
-            (epochs, at) = self.catch_up(line, now);
+        if epochs != Epochs::settled(rule.epoch(now)) {
+            (epochs, at) = self.catch_up(rule, line, now);
         }
         loop {
             let (slot, word) = find()?;
             if page.load() != epochs {
-                (epochs, at) = self.catch_up(line, now);
+                (epochs, at) = self.catch_up(rule, line, now);
                 continue;
             }
-            let ruling = bucket.judge(word.debt(at.count), cost);
+            let at = rule.of_key(at, owner.key);
+            let ruling = rule.judge(rule.owed(word, at), cost, at);
             let Ruling::Admit { debt } = ruling else { return Some((ruling, at)) };
-            let tat = at.count + debt;
-            if slot.replace(word, Word::new(tag, tat)).is_ok() {
-                mend(slot, page, tag, tat, epochs);
+            let stamp = rule.stamp(debt, at);
+            if slot.replace(word, Word::new(owner.tag, stamp)).is_ok() {
+                mend(rule, slot, page, owner.tag, stamp, epochs);
                 return Some((ruling, at));
             }
         }
     }
 
     #[cold]
-    fn catch_up(&self, line: usize, now: Tick) -> (Epochs, Tick) {
-        let epochs = self.freshen(line, now);
-        (epochs, epochs.clamp(now))
+    fn catch_up<R: Rule>(&self, rule: &R, line: usize, now: R::Now) -> (Epochs, R::Now) {
+        let epochs = self.freshen(rule, line, now);
+        (epochs, rule.clamp(now, epochs.earliest()))
     }
 
     #[inline(always)]
@@ -308,12 +325,12 @@ impl CompactTable {
     }
 
     /// A word, with the epochs of its page at that moment, and the time as of which to judge it.
-    fn read(&self, line: usize, slot: Slot<'_>, now: Tick) -> (Word, Epochs, Tick) {
+    fn read<R: Rule>(&self, rule: &R, line: usize, slot: Slot<'_>, now: R::Now) -> (Word, Epochs, R::Now) {
         loop {
-            let epochs = self.freshen(line, now);
+            let epochs = self.freshen(rule, line, now);
             let word = slot.load();
             if self.page(line).load() == epochs {
-                return (word, epochs, epochs.clamp(now));
+                return (word, epochs, rule.clamp(now, epochs.earliest()));
             }
         }
     }
@@ -321,33 +338,36 @@ impl CompactTable {
     /// Decides on a key that was not found, and puts it into a slot.
     #[cold]
     #[inline(never)]
-    fn first_touch(
+    fn first_touch<R: Rule>(
         &self,
-        bucket: &TickBucket,
+        rule: &R,
         hash: u64,
         homes: &Homes,
         cost: u32,
-        clock: &impl Fn() -> Tick,
-    ) -> (Ruling, Tick) {
-        let _stripe = self.lock_stripe(homes.tag);
+        clock: &impl Fn() -> R::Now,
+    ) -> Judged<R> {
+        let tag = homes.tag;
+        let _stripe = self.lock_stripe(tag);
         loop {
-            // Somebody else may have been first. If nobody is there now, nothing is owed by now.
+            // Another thread may have been first. If the key is not there now, nothing is owed by now.
             let found = self.find(homes);
             let now = clock();
-            self.freshen_homes(homes, now);
+            self.freshen_homes(rule, homes, now);
             if let Some((line, _)) = found {
-                if let Some(ruled) = self.charge(bucket, line, now, homes.tag, cost, || self.find_in(line, homes.tag)) {
-                    return ruled;
+                let find = || self.find_in(line, tag);
+                if let Some(judged) = self.charge(rule, Owner::own(tag), cost, line, now, find) {
+                    return judged;
                 }
                 continue;
             }
+            let own = rule.of_key(now, tag);
             // What the key has spent of a shared budget it must not have once more.
-            let mut owed = self.shared_debt(hash, now);
+            let mut owed = self.shared_debt(rule, tag, now);
             if let Some(past) = &self.past {
-                let inherited = past.paid_at(hash).saturating_sub(now.count);
-                if inherited > 0 {
-                    owed += inherited;
-                    if self.insert_debt(homes, now, owed) {
+                let inherited = rule.stamped(past.paid_at(hash), own);
+                if rule.size(inherited) > 0 {
+                    owed = rule.joined(owed, inherited);
+                    if self.insert_debt(rule, homes, now, owed) {
                         // Inserted before it is cleared: a successor that reads the past first, and then the table, finds
                         // it in one of them at least.
                         past.set_paid_at(hash, 0);
@@ -355,106 +375,120 @@ impl CompactTable {
                     }
                 }
             }
-            let ruling = bucket.judge(owed, cost);
-            let Ruling::Admit { .. } = ruling else { return (ruling, now) };
-            let place = self.place(homes, now);
-            // That may be as of a later time, if the clock was set back.
-            let debt = (now.count + owed).saturating_sub(place.at.count) + bucket.price(cost);
+            let ruling = rule.judge(owed, cost, own);
+            let Ruling::Admit { .. } = ruling else { return (ruling, own) };
+            let place = self.place(rule, homes, now);
             self.pressure.note_arrival(hash, place.free);
             if place.free == 0 {
                 match self.when_full {
                     WhenFull::ForgetLeast => {}
-                    WhenFull::Refuse => return (self.refuse(bucket, place.debt), place.at),
-                    WhenFull::Overflow => return self.overflow(bucket, hash, now, cost),
+                    WhenFull::Refuse => return (self.refuse(rule, homes, now), rule.of_key(place.at, tag)),
+                    WhenFull::Overflow => return self.overflow(rule, tag, now, cost),
                 }
             }
-            let tat = place.at.count + debt;
-            if place.slot.replace(place.word, Word::new(homes.tag, tat)).is_ok() {
-                if place.free == 0 {
-                    self.pressure.note_evicted();
-                }
-                mend(place.slot, self.page(place.line), homes.tag, tat, place.epochs);
-                return (Ruling::Admit { debt }, place.at);
+            // That may be as of a later time, if the clock was set back: nothing more is owed then.
+            let at = rule.of_key(place.at, tag);
+            let ruling = rule.judge(rule.stamped(rule.stamp(owed, own), at), cost, at);
+            let Ruling::Admit { debt } = ruling else { return (ruling, at) };
+            if self.put(rule, &place, tag, rule.stamp(debt, at)) {
+                return (ruling, at);
             }
         }
     }
 
     /// Puts a key with a debt into a slot; `false` if there is no room for it.
-    fn insert_debt(&self, homes: &Homes, now: Tick, debt: u64) -> bool {
+    fn insert_debt<R: Rule>(&self, rule: &R, homes: &Homes, now: R::Now, debt: R::Debt) -> bool {
+        let stamp = rule.stamp(debt, rule.of_key(now, homes.tag));
         loop {
-            let place = self.place(homes, now);
+            let place = self.place(rule, homes, now);
             if place.free == 0 && self.when_full != WhenFull::ForgetLeast {
                 return false;
             }
-            let tat = place.at.count + debt.min(1 << DEBT_BITS);
-            if place.slot.replace(place.word, Word::new(homes.tag, tat)).is_ok() {
-                if place.free == 0 {
-                    self.pressure.note_evicted();
-                }
-                mend(place.slot, self.page(place.line), homes.tag, tat, place.epochs);
+            let at = rule.of_key(place.at, homes.tag);
+            if self.put(rule, &place, homes.tag, rule.stamp(rule.stamped(stamp, at), at)) {
                 return true;
             }
         }
     }
 
+    /// Puts a key where there is place; `false` if it has been taken meanwhile.
+    #[inline(always)]
+    fn put<R: Rule>(&self, rule: &R, place: &Place<'_, R::Now>, tag: Tag, stamp: u64) -> bool {
+        let is_put = place.slot.replace(place.word, Word::new(tag, stamp)).is_ok();
+        if is_put {
+            if place.free == 0 {
+                self.pressure.note_evicted();
+            }
+            mend(rule, place.slot, self.page(place.line), tag, stamp, place.epochs);
+        }
+        is_put
+    }
+
     /// The slot for a new key: a free one of the emptier home, or else that of the key that owes least.
-    fn place(&self, homes: &Homes, now: Tick) -> Place<'_> {
+    fn place<R: Rule>(&self, rule: &R, homes: &Homes, now: R::Now) -> Place<'_, R::Now> {
         let [a, b] = homes.lines.map(|line| {
             let slots = self.slots.line(line).map(|slot| {
-                let (word, epochs, at) = self.read(line, slot, now);
-                Place { line, slot, word, epochs, at, debt: word.debt(at.count), free: 0 }
+                let (word, epochs, at) = self.read(rule, line, slot, now);
+                let size = rule.size(rule.owed(word, rule.of_key(at, word.tag())));
+                Place { line, slot, word, epochs, at, size, free: 0 }
             });
             let mut free = 0;
-            let least = slots.inspect(|slot| free += usize::from(slot.debt == 0)).min_by_key(|slot| slot.debt);
+            let least = slots.inspect(|slot| free += usize::from(slot.size == 0)).min_by_key(|slot| slot.size);
             Place { free, ..least.expect("a line has slots") }
         });
         // More free slots first; of two full lines, the one with the least debt.
-        if (b.free, a.debt) > (a.free, b.debt) { b } else { a }
+        if (b.free, a.size) > (a.free, b.size) { b } else { a }
     }
 
-    /// The table is full, and nobody is to be forgotten: come back when the first slot is free.
-    fn refuse(&self, bucket: &TickBucket, least_debt: u64) -> Ruling {
+    /// The table is full, and no key is to be forgotten: come back when the first slot is free.
+    fn refuse<R: Rule>(&self, rule: &R, homes: &Homes, now: R::Now) -> Ruling<R::Debt> {
         self.pressure.note_turned_away();
-        // As if the newcomer owed all that can be owed.
-        Ruling::Refuse { debt: bucket.capacity(), wait: least_debt }
+        let slots = homes.lines.into_iter().flat_map(|line| self.slots.line(line).map(move |slot| (line, slot)));
+        let wait = slots.map(|(line, slot)| {
+            let (word, _, at) = self.read(rule, line, slot, now);
+            let at = rule.of_key(at, word.tag());
+            rule.left(rule.owed(word, at), at)
+        });
+        Ruling::Full { wait: wait.min().unwrap_or(0).max(1) }
     }
 
-    /// The table is full, and nobody is to be forgotten: new keys share what the extra page has.
-    fn overflow(&self, bucket: &TickBucket, hash: u64, now: Tick, cost: u32) -> (Ruling, Tick) {
+    /// The table is full, and no key is to be forgotten: new keys share what the extra page has.
+    fn overflow<R: Rule>(&self, rule: &R, tag: Tag, now: R::Now, cost: u32) -> Judged<R> {
         self.pressure.note_turned_away();
-        let (line, slot) = self.shared(hash).expect("it is made with the table");
+        let (line, slot) = self.shared(tag).expect("it is made with the table");
         loop {
-            let epochs = self.freshen(line, now);
+            let epochs = self.freshen(rule, line, now);
             // If it is empty, its last debt may have been cleared since `now` was read: then it was paid by
             // the beginning of the page's epoch, and not before.
-            let now = if now.count < epochs.begin() { now.moved_to(epochs.begin()) } else { now };
+            let now = rule.clamp(now, epochs.latest());
             let find = || (self.page(line).load() == epochs).then(|| (slot, slot.load()));
-            if let Some(ruled) = self.charge(bucket, line, now, SHARED, cost, find) {
-                return ruled;
+            if let Some(judged) = self.charge(rule, Owner::shared(tag), cost, line, now, find) {
+                return judged;
             }
         }
     }
 
-    /// The line and the slot that a new key shares with others when the table is full, if there is one.
-    fn shared(&self, hash: u64) -> Option<(usize, Slot<'_>)> {
+    /// The line and the slot that a new key shares with others when the table is full, if there is one: with keys whose windows
+    /// begin when its own do.
+    fn shared(&self, tag: Tag) -> Option<(usize, Slot<'_>)> {
         if self.when_full != WhenFull::Overflow {
             return None;
         }
-        let index = usize::try_from((hash >> 32) % PAGE as u64).expect("below a page");
+        let index = usize::try_from(tag.value() % PAGE as u64).expect("below a page");
         let line = (self.pages.len() - 1) * LINES_PER_PAGE + index / SLOTS;
         self.slots.line(line).nth(index % SLOTS).map(|slot| (line, slot))
     }
 
     /// To be held while a key that is not found is looked for again, and inserted.
     fn lock_stripe(&self, tag: Tag) -> impl Drop + '_ {
-        let stripe = usize::try_from(tag.value() % STRIPES).expect("below the number of stripes");
+        let stripe = usize::try_from(tag.value() % self.stripes.len() as u64).expect("below the number of stripes");
         // It guards no data that a panic could leave in disorder.
-        self.first_touch[stripe].lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.stripes[stripe].0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn freshen_homes(&self, homes: &Homes, now: Tick) {
+    fn freshen_homes<R: Rule>(&self, rule: &R, homes: &Homes, now: R::Now) {
         for line in homes.lines {
-            self.freshen(line, now);
+            self.freshen(rule, line, now);
         }
     }
 
@@ -462,10 +496,10 @@ impl CompactTable {
     /// is returned. Nothing in a page may be judged, or charged, while somebody goes through it: what he has
     /// not cleared yet may look like a debt, and he may clear what is charged meanwhile.
     #[inline]
-    fn freshen(&self, line: usize, now: Tick) -> Epochs {
-        let epochs = self.page(line).load();
-        let is_fresh = epochs.is_settled() && epochs.latest() >= epoch_of(now);
-        if is_fresh { epochs } else { self.renew(line / LINES_PER_PAGE, epoch_of(now)) }
+    fn freshen<R: Rule>(&self, rule: &R, line: usize, now: R::Now) -> Epochs {
+        let (epochs, present) = (self.page(line).load(), rule.epoch(now));
+        let is_fresh = epochs.is_settled() && epochs.latest() >= present;
+        if is_fresh { epochs } else { self.renew(rule, line / LINES_PER_PAGE, present) }
     }
 
     /// Clears what was paid before the present epoch.
@@ -476,7 +510,7 @@ impl CompactTable {
     /// settled, so a word that was read before that is an old one, and only that very word is cleared.
     #[cold]
     #[inline(never)]
-    fn renew(&self, index: usize, present: u32) -> Epochs {
+    fn renew<R: Rule>(&self, rule: &R, index: usize, present: u32) -> Epochs {
         let page = &self.pages[index];
         loop {
             let epochs = page.load();
@@ -489,11 +523,11 @@ impl CompactTable {
                 continue;
             }
             let all_paid = epochs.latest() - epochs.before() >= ALL_PAID;
-            let begins = epochs.begin();
+            let begins = rule.beginning(epochs.latest());
             let mut is_overtaken = false;
             for slot in self.slots.page(index) {
                 let word = slot.load_in_order();
-                if word.is_empty() || (!all_paid && word.debt(begins) > 0) {
+                if word.is_empty() || (!all_paid && rule.size(rule.owed(word, begins)) > 0) {
                     continue;
                 }
                 if page.load() != epochs {
@@ -513,12 +547,12 @@ impl CompactTable {
 /// Takes back a word that was written too late: if the page has begun to be gone through since `read` it
 /// was judged, and the debt was paid before the new epoch began, nobody may have seen to it.
 #[inline(always)]
-fn mend(slot: Slot<'_>, page: &Page, tag: Tag, tat: u64, read: Epochs) {
+fn mend<R: Rule>(rule: &R, slot: Slot<'_>, page: &Page, tag: Tag, stamp: u64, read: Epochs) {
     in_order();
     let epochs = page.load();
-    if epochs != read && tat <= epochs.begin() {
+    if epochs != read && rule.is_paid_by(stamp, epochs.latest()) {
         // If it has been charged again since, its time is new.
-        let _ = slot.replace(Word::new(tag, tat), Word::EMPTY);
+        let _ = slot.replace(Word::new(tag, stamp), Word::EMPTY);
     }
 }
 
@@ -532,15 +566,37 @@ impl CompactTable {
     }
 }
 
+/// A ruling, and as of when.
+type Judged<R> = (Ruling<<R as Rule>::Debt>, <R as Rule>::Now);
+
+/// Whose debt a word holds.
+#[derive(Clone, Copy)]
+struct Owner {
+    /// That of the word.
+    tag: Tag,
+    /// That of the key, by whose time it is judged: another one in a slot that new keys share.
+    key: Tag,
+}
+
+impl Owner {
+    const fn own(tag: Tag) -> Self {
+        Self { tag, key: tag }
+    }
+
+    const fn shared(key: Tag) -> Self {
+        Self { tag: SHARED, key }
+    }
+}
+
 /// Where a new key goes, and what it replaces.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct Place<'a, N> {
     line: usize,
     slot: Slot<'a>,
     word: Word,
     epochs: Epochs,
-    at: Tick,
-    debt: u64,
+    at: N,
+    size: u64,
     /// Free slots in its line.
     free: usize,
 }

@@ -1,13 +1,13 @@
 use std::fmt::Debug;
 
 use super::word::{Tag, Word};
-use crate::decision::{Decision, Receipt};
+use crate::decision::Decision;
 use crate::time::Timestamp;
 
-/// How the table reads and judges its words: one kind of bucket or window, with its quota.
+/// How the table reads and judges its words: a kind of bucket or window, with its quota.
 ///
-/// A word holds the [`Debt`](Self::Debt) of its key in 36 bits, modulo sixteen epochs. A debt lasts for four at most, so it can
-/// be told from what was paid; the head of `compact.rs` says how.
+/// A word keeps 36 bits of the [stamp](Self::stamp) of its key's debt, which is so many of sixteen epochs. A debt is owed for
+/// four epochs at most, so it can be told from what was paid; the head of `compact.rs` says how.
 pub(super) trait Rule: Copy + Send + Sync + 'static {
     /// A reading of the clock.
     type Now: Copy;
@@ -17,44 +17,51 @@ pub(super) trait Rule: Copy + Send + Sync + 'static {
 
     fn read(&self, now: Timestamp) -> Self::Now;
 
-    /// The instant by which the keys with this tag are judged, at `now`: not earlier.
+    /// The instant by which the keys with this tag are judged at `now`, which is no earlier.
     fn of_key(&self, now: Self::Now, tag: Tag) -> Self::Now;
 
     fn epoch(&self, now: Self::Now) -> u32;
 
-    /// `now`, but judged no earlier than when `epoch` began. Waits are counted from the clock's own time to that, and on.
+    /// `now`, but to judge no earlier than when `epoch` began. Waits are counted from the clock's own time to that, and on.
     fn clamp(&self, now: Self::Now, epoch: u32) -> Self::Now;
 
     /// The instant at which an epoch begins.
     fn beginning(&self, epoch: u32) -> Self::Now;
 
+    /// How a word reads.
     fn owed(&self, word: Word, now: Self::Now) -> Self::Debt;
 
-    /// A key with this debt.
-    fn word(&self, tag: Tag, debt: Self::Debt, now: Self::Now) -> Word;
+    /// What a key owes that owes nothing.
+    fn nothing(&self, now: Self::Now) -> Self::Debt;
+
+    /// A debt as a number that means the same at all times. Zero stands for no debt.
+    fn stamp(&self, debt: Self::Debt, now: Self::Now) -> u64;
+
+    /// What is owed of the debt with this stamp, but no more than a word can tell.
+    fn stamped(&self, stamp: u64, now: Self::Now) -> Self::Debt;
+
+    /// Both debts together.
+    fn joined(&self, one: Self::Debt, other: Self::Debt) -> Self::Debt;
 
     fn judge(&self, debt: Self::Debt, cost: u32, now: Self::Now) -> Ruling<Self::Debt>;
 
-    /// A ruling on `cost` in the numbers that clients are told.
+    /// A ruling on `cost` in the numbers that clients get.
     fn decision(&self, ruling: Ruling<Self::Debt>, cost: u32, now: Self::Now) -> Decision;
 
     /// Whether a request was rejected for what was charged, or read, at a later time than its own reading of the clock.
     fn is_late(&self, ruling: &Ruling<Self::Debt>, now: Self::Now) -> bool;
 
-    /// How much would be forgiven if it were forgotten; zero if nothing is owed. Compared among keys of one table.
+    /// How much would be forgiven if it were forgotten, and zero if nothing is owed. Compared among keys of one table.
     fn size(&self, debt: Self::Debt) -> u64;
 
     /// The nanoseconds until nothing is owed.
     fn left(&self, debt: Self::Debt, now: Self::Now) -> u64;
 
-    /// Whether nothing of a debt is owed any more when `epoch` begins.
-    fn is_paid_by(&self, debt: Self::Debt, now: Self::Now, epoch: u32) -> bool;
+    /// Whether nothing of the debt with this stamp is owed any more when `epoch` begins.
+    fn is_paid_by(&self, stamp: u64, epoch: u32) -> bool;
 
-    /// What is owed `now` of what was owed at `then`; no more than a word can tell.
-    fn aged(&self, debt: Self::Debt, then: Self::Now, now: Self::Now) -> Self::Debt;
-
-    /// What is owed after `cost` units, charged as `receipt` says, are given back.
-    fn refunded(&self, debt: Self::Debt, cost: u32, receipt: Receipt, now: Self::Now) -> Self::Debt;
+    /// What is owed after `cost` units, charged as the value of their receipt says, are given back.
+    fn refunded(&self, debt: Self::Debt, cost: u32, receipt: u64, now: Self::Now) -> Self::Debt;
 }
 
 /// The answer to a request, in the units of its rule: small enough for registers.
@@ -68,6 +75,6 @@ pub(super) enum Ruling<D> {
     Reject { debt: D },
     /// It costs more than ever fits.
     Never { debt: D },
-    /// The table has no room for its key for so many nanoseconds.
+    /// The table has no room for its key, for so many nanoseconds.
     Full { wait: u64 },
 }

@@ -39,6 +39,7 @@ pub(super) use self::sliding::SlidingRule;
 use std::num::NonZeroU64;
 
 use super::word::{PAYLOAD_BITS, Tag};
+use crate::algorithm::receipt_of;
 use crate::decision::Span;
 use crate::quota::Quota;
 use crate::time::Timestamp;
@@ -250,6 +251,11 @@ const fn count(payload: u64, first: u32, bits: u32) -> u32 {
 #[cold]
 const fn one_more(estimate: u64) -> u64 {
     estimate + 1
+}
+
+/// Whether the value of a receipt is of a charge in `window`.
+fn is_of(receipt: u64, window: u64) -> bool {
+    receipt_of(window).value() == u128::from(receipt)
 }
 
 /// The bits that counts up to `greatest` take.

@@ -1,6 +1,6 @@
-use super::{Moment, Windows, bits_of, count, nanos};
+use super::{Moment, Windows, bits_of, count, is_of, nanos};
 use crate::algorithm::{FixedWindowState, receipt_of};
-use crate::decision::{Decision, Receipt};
+use crate::decision::Decision;
 use crate::quota::Quota;
 use crate::store::memory::rule::{Rule, Ruling};
 use crate::store::memory::word::{PAYLOAD_BITS, Tag, Word};
@@ -71,9 +71,9 @@ impl Rule for FixedRule {
 
     #[inline(always)]
     fn owed(&self, word: Word, now: Moment) -> FixedWindowState {
-        let none = FixedWindowState { window: now.by, used: 0 };
+        let none = self.nothing(now);
         if word.is_empty() {
-            return nothing(none);
+            return unused(none);
         }
         let (index, index_bits) = (word.payload() >> self.count_bits, PAYLOAD_BITS - self.count_bits);
         match self.windows.ahead(index, index_bits, now.by) {
@@ -83,8 +83,27 @@ impl Rule for FixedRule {
     }
 
     #[inline(always)]
-    fn word(&self, tag: Tag, debt: FixedWindowState, _: Moment) -> Word {
-        Word::new(tag, debt.window << self.count_bits | u64::from(debt.used))
+    fn nothing(&self, now: Moment) -> FixedWindowState {
+        FixedWindowState { window: now.by, used: 0 }
+    }
+
+    #[inline(always)]
+    fn stamp(&self, debt: FixedWindowState, _: Moment) -> u64 {
+        // There are fewer than 2^32 epochs, so nothing is lost.
+        debt.window << self.count_bits | u64::from(debt.used)
+    }
+
+    fn stamped(&self, stamp: u64, now: Moment) -> FixedWindowState {
+        let (window, used) = (stamp >> self.count_bits, count(stamp, 0, self.count_bits));
+        if window < now.by || used == 0 {
+            return self.nothing(now);
+        }
+        FixedWindowState { window: window.min(self.windows.latest(now)), used }
+    }
+
+    fn joined(&self, one: FixedWindowState, other: FixedWindowState) -> FixedWindowState {
+        let used = one.used.saturating_add(other.used).min(self.greatest());
+        FixedWindowState { window: one.window.max(other.window), used }
     }
 
     #[inline(always)]
@@ -133,27 +152,20 @@ impl Rule for FixedRule {
         if debt.used == 0 { 0 } else { self.until_next(debt, now) }
     }
 
-    fn is_paid_by(&self, debt: FixedWindowState, _: Moment, epoch: u32) -> bool {
-        debt.used == 0 || debt.window < self.windows.begin(epoch)
-    }
-
-    fn aged(&self, debt: FixedWindowState, _: Moment, now: Moment) -> FixedWindowState {
-        if debt.window < now.by {
-            return FixedWindowState { window: now.by, used: 0 };
-        }
-        let window = debt.window.min(self.windows.latest(now));
-        FixedWindowState { window, used: debt.used.min(self.greatest()) }
+    fn is_paid_by(&self, stamp: u64, epoch: u32) -> bool {
+        let (window, used) = (stamp >> self.count_bits, count(stamp, 0, self.count_bits));
+        used == 0 || window < self.windows.begin(epoch)
     }
 
     /// A charge is owed until its window ends, and not at all after that.
-    fn refunded(&self, debt: FixedWindowState, cost: u32, receipt: Receipt, _: Moment) -> FixedWindowState {
-        let back = if receipt == receipt_of(debt.window) { cost } else { 0 };
+    fn refunded(&self, debt: FixedWindowState, cost: u32, receipt: u64, _: Moment) -> FixedWindowState {
+        let back = if is_of(receipt, debt.window) { cost } else { 0 };
         FixedWindowState { used: debt.used.saturating_sub(back), ..debt }
     }
 }
 
 /// Words that are found by their tag are never empty: that branch is predicted, and not waited for.
 #[cold]
-const fn nothing(none: FixedWindowState) -> FixedWindowState {
+const fn unused(none: FixedWindowState) -> FixedWindowState {
     none
 }

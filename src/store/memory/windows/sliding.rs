@@ -1,6 +1,6 @@
-use super::{Moment, Windows, bits_of, count, nanos};
+use super::{Moment, Windows, bits_of, count, is_of, nanos};
 use crate::algorithm::{SlidingWindowState, receipt_of};
-use crate::decision::{Decision, Receipt};
+use crate::decision::Decision;
 use crate::quota::Quota;
 use crate::store::memory::rule::{Rule, Ruling};
 use crate::store::memory::word::{PAYLOAD_BITS, Tag, Word};
@@ -56,7 +56,13 @@ impl SlidingRule {
         self.windows.until(debt.window.saturating_add(windows), now)
     }
 
-    /// How the counts of `window` read in a window that is no earlier.
+    const fn unpacked(&self, stamp: u64) -> SlidingWindowState {
+        let bits = self.count_bits;
+        let (previous, current) = (count(stamp, bits, bits), count(stamp, 0, bits));
+        SlidingWindowState { window: stamp >> (2 * bits), previous, current }
+    }
+
+    /// How counts read in a window that is no earlier.
     #[inline(always)]
     const fn rolled(debt: SlidingWindowState, window: u64) -> SlidingWindowState {
         if debt.window >= window {
@@ -99,9 +105,9 @@ impl Rule for SlidingRule {
 
     #[inline(always)]
     fn owed(&self, word: Word, now: Moment) -> SlidingWindowState {
-        let none = SlidingWindowState { window: now.by, previous: 0, current: 0 };
+        let none = self.nothing(now);
         if word.is_empty() {
-            return nothing(none);
+            return unused(none);
         }
         let (payload, bits) = (word.payload(), self.count_bits);
         let (previous, current) = (count(payload, bits, bits), count(payload, 0, bits));
@@ -114,9 +120,31 @@ impl Rule for SlidingRule {
     }
 
     #[inline(always)]
-    fn word(&self, tag: Tag, debt: SlidingWindowState, _: Moment) -> Word {
+    fn nothing(&self, now: Moment) -> SlidingWindowState {
+        SlidingWindowState { window: now.by, previous: 0, current: 0 }
+    }
+
+    #[inline(always)]
+    fn stamp(&self, debt: SlidingWindowState, _: Moment) -> u64 {
         let counts = u64::from(debt.previous) << self.count_bits | u64::from(debt.current);
-        Word::new(tag, debt.window << (2 * self.count_bits) | counts)
+        // There are fewer than 2^32 epochs, so nothing is lost.
+        debt.window << (2 * self.count_bits) | counts
+    }
+
+    fn stamped(&self, stamp: u64, now: Moment) -> SlidingWindowState {
+        let debt = Self::rolled(self.unpacked(stamp), now.by);
+        if self.size(debt) == 0 {
+            return self.nothing(now);
+        }
+        SlidingWindowState { window: debt.window.min(self.windows.latest(now)), ..debt }
+    }
+
+    fn joined(&self, one: SlidingWindowState, other: SlidingWindowState) -> SlidingWindowState {
+        let sum = |one: u32, other: u32| one.saturating_add(other).min(self.greatest());
+        let window = one.window.max(other.window);
+        let (one, other) = (Self::rolled(one, window), Self::rolled(other, window));
+        let (previous, current) = (sum(one.previous, other.previous), sum(one.current, other.current));
+        SlidingWindowState { window, previous, current }
     }
 
     #[inline(always)]
@@ -173,21 +201,15 @@ impl Rule for SlidingRule {
         if self.size(debt) == 0 { 0 } else { self.until_reset(debt, now) }
     }
 
-    fn is_paid_by(&self, debt: SlidingWindowState, _: Moment, epoch: u32) -> bool {
-        self.size(Self::rolled(debt, self.windows.begin(epoch))) == 0
-    }
-
-    fn aged(&self, debt: SlidingWindowState, _: Moment, now: Moment) -> SlidingWindowState {
-        let debt = Self::rolled(debt, now.by);
-        let (window, most) = (debt.window.min(self.windows.latest(now)), self.greatest());
-        SlidingWindowState { window, previous: debt.previous.min(most), current: debt.current.min(most) }
+    fn is_paid_by(&self, stamp: u64, epoch: u32) -> bool {
+        self.size(Self::rolled(self.unpacked(stamp), self.windows.begin(epoch))) == 0
     }
 
     /// A charge is owed until the window after its own ends.
-    fn refunded(&self, debt: SlidingWindowState, cost: u32, receipt: Receipt, _: Moment) -> SlidingWindowState {
-        if receipt == receipt_of(debt.window) {
+    fn refunded(&self, debt: SlidingWindowState, cost: u32, receipt: u64, _: Moment) -> SlidingWindowState {
+        if is_of(receipt, debt.window) {
             SlidingWindowState { current: debt.current.saturating_sub(cost), ..debt }
-        } else if debt.window.checked_sub(1).is_some_and(|previous| receipt == receipt_of(previous)) {
+        } else if debt.window.checked_sub(1).is_some_and(|previous| is_of(receipt, previous)) {
             SlidingWindowState { previous: debt.previous.saturating_sub(cost), ..debt }
         } else {
             debt
@@ -197,6 +219,6 @@ impl Rule for SlidingRule {
 
 /// Words that are found by their tag are never empty: that branch is predicted, and not waited for.
 #[cold]
-const fn nothing(none: SlidingWindowState) -> SlidingWindowState {
+const fn unused(none: SlidingWindowState) -> SlidingWindowState {
     none
 }

@@ -118,7 +118,7 @@ fn judges_alike<P: Pair>(
 
     let Some(window) = now.window.checked_add_signed(offset) else { return Ok(()) };
     let state = P::state(window, counts.map(|count| count.min(quota.limit())));
-    let word = rule.word(tag, state, now);
+    let word = Word::new(tag, rule.stamp(state, now));
     prop_assert!(word.is(tag));
     let debt = rule.owed(word, now);
     let at = Timestamp::from_nanos(nanos);
@@ -142,16 +142,14 @@ fn judges_alike<P: Pair>(
     }
     // As by a thread that sweeps.
     for epoch in [rule.epoch(now), rule.epoch(now).saturating_add(1)] {
-        let begins = rule.beginning(epoch);
-        prop_assert_eq!(
-            rule.is_paid_by(debt, now, epoch),
-            rule.size(rule.owed(rule.word(tag, debt, now), begins)) == 0
-        );
+        let stamp = rule.stamp(debt, now);
+        let is_swept = rule.size(rule.owed(Word::new(tag, stamp), rule.beginning(epoch))) == 0;
+        prop_assert_eq!(rule.is_paid_by(stamp, epoch), is_swept);
     }
 
-    let receipt = Receipt::new((u128::from(window) + 2).saturating_sub(receipt.into()));
+    let receipt = window.saturating_add(2).saturating_sub(receipt);
     let refunded = rule.refunded(debt, cost, receipt, now);
-    let expected = algorithm.give_back(state, at, cost, receipt);
+    let expected = algorithm.give_back(state, at, cost, Receipt::new(receipt.into()));
     for cost in [0, 1, quota.limit()] {
         let (decision, _) = decided(&rule, refunded, cost, now);
         prop_assert_eq!(decision, algorithm.decide(Some(expected), at, cost).0, "{:?} after a refund", refunded);
@@ -271,7 +269,7 @@ fn words_are_told_across_the_wrap() {
             }
             let now = moment(&rule, window * quota.period_nanos() + 5);
             let counts = if lasts == 1 { [1, 0] } else { [0, 1] };
-            let word = rule.word(tag, P::state(window, counts), now);
+            let word = Word::new(tag, rule.stamp(P::state(window, counts), now));
             // Set back, by as much as can be told.
             for back in [1, epoch, 5 * epoch] {
                 let earlier = Moment { by: window.saturating_sub(back), ..now };
