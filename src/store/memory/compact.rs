@@ -166,14 +166,7 @@ impl CompactTable {
     }
 
     #[inline(always)]
-    fn judge<R: Rule>(
-        &self,
-        rule: &R,
-        hash: u64,
-        cost: u32,
-        now: R::Now,
-        clock: &impl Fn() -> R::Now,
-    ) -> Judged<R> {
+    fn judge<R: Rule>(&self, rule: &R, hash: u64, cost: u32, now: R::Now, clock: &impl Fn() -> R::Now) -> Judged<R> {
         let tag = Tag::from_hash(hash);
         let owner = Owner::own(tag);
         let first = self.first_home(hash);

@@ -444,9 +444,7 @@ mod tests {
                         Ruling::Peek { debt: owed } => cost == 0 && owed == debt,
                         Ruling::Never { debt: owed } => cost > burst && owed == debt,
                         Ruling::Admit { debt: owed } => u128::from(owed) == after && after <= u128::from(full),
-                        Ruling::Reject { debt: owed } => {
-                            owed == debt && cost <= burst && after > u128::from(full)
-                        }
+                        Ruling::Reject { debt: owed } => owed == debt && cost <= burst && after > u128::from(full),
                         Ruling::Full { .. } => false,
                     };
                     assert!(is_right, "burst {burst}, debt {debt}, cost {cost}: {ruling:?}");
