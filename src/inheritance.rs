@@ -57,6 +57,11 @@ impl<H> Inheritance<H> {
         self
     }
 
+    pub(crate) fn and_then(mut self, finish: Option<Finish>) -> Self {
+        self.finish = finish.or(self.finish);
+        self
+    }
+
     /// Says that the capacity stays that of the predecessor.
     pub const fn keeping_capacity(mut self, keeps_capacity: bool) -> Self {
         self.keeps_capacity = keeps_capacity;

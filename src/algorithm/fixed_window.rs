@@ -1,9 +1,8 @@
 use std::time::Duration;
 
-use super::Algorithm;
+use super::{Algorithm, Kind};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
-use crate::terms::Terms;
 use crate::time::Timestamp;
 
 /// Counts requests in windows that begin at multiples of the period, and starts again at zero in
@@ -84,7 +83,7 @@ impl FixedWindow {
 }
 
 /// Says in which window a charge was made; never [`Receipt::NONE`].
-pub(super) const fn receipt_of(window: u64) -> Receipt {
+pub(crate) const fn receipt_of(window: u64) -> Receipt {
     Receipt::new(window as u128 + 1)
 }
 
@@ -172,8 +171,8 @@ impl Algorithm for FixedWindow {
         if self.staggered { phase(&self.quota, draw) } else { Duration::ZERO }
     }
 
-    fn terms(&self) -> Terms {
-        Terms::fixed_window(self.quota)
+    fn kind(&self) -> Kind {
+        Kind::FixedWindow { quota: self.quota, staggered: self.staggered }
     }
 
     fn worst_burst(&self) -> u64 {

@@ -13,11 +13,14 @@
 mod bucket;
 mod fixed_window;
 pub(crate) mod gcra;
+mod kind;
 mod sliding_window;
 
 pub use self::bucket::{LeakyBucket, TokenBucket};
+pub(crate) use self::fixed_window::receipt_of;
 pub use self::fixed_window::{FixedWindow, FixedWindowState};
 pub use self::gcra::GcraState;
+pub use self::kind::Kind;
 pub use self::sliding_window::{SlidingWindow, SlidingWindowState};
 
 use std::time::Duration;
@@ -131,10 +134,11 @@ pub trait Algorithm: Send + Sync + 'static {
         state
     }
 
-    /// The quota of the token bucket that this is, if it is one and nothing else. A store may then keep
-    /// its keys in a form of its own, such as one word each.
-    fn as_bucket(&self) -> Option<Quota> {
-        None
+    /// Which of the algorithms of this crate decides as this one does, if any: a store may then keep its keys in a form of its
+    /// own, such as one word each. A wrapper that changes no decision returns that of what it wraps. By default
+    /// [`Kind::Other`].
+    fn kind(&self) -> Kind {
+        Kind::Other
     }
 
     /// What a store adds to the clock's time, in all that it asks about a key for which it drew `draw` at random: so each key
@@ -147,12 +151,14 @@ pub trait Algorithm: Send + Sync + 'static {
         Duration::ZERO
     }
 
-    /// What clients are told of it: by default, a bucket if this [is one](Self::as_bucket), and else a
-    /// sliding window, which promises the least.
+    /// What is advertised to clients: by default, that of its [kind](Self::kind), and for others a sliding window, which
+    /// promises the least.
     fn terms(&self) -> Terms {
-        match self.as_bucket() {
-            Some(quota) => Terms::bucket(quota),
-            None => Terms::sliding_window(self.quota()),
+        match self.kind() {
+            Kind::Bucket { quota } => Terms::bucket(quota),
+            Kind::FixedWindow { quota, .. } => Terms::fixed_window(quota),
+            Kind::SlidingWindow { quota, .. } => Terms::sliding_window(quota),
+            Kind::Other => Terms::sliding_window(self.quota()),
         }
     }
 

@@ -1,10 +1,9 @@
 use std::time::Duration;
 
-use super::Algorithm;
 use super::fixed_window::{NO_BURST, phase, receipt_of};
+use super::{Algorithm, Kind};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
-use crate::terms::Terms;
 use crate::time::Timestamp;
 
 /// Estimates the count of the last period from two counters: that of the current window, plus that
@@ -226,7 +225,7 @@ impl Algorithm for SlidingWindow {
         if self.staggered { phase(&self.quota, draw) } else { Duration::ZERO }
     }
 
-    fn terms(&self) -> Terms {
-        Terms::sliding_window(self.quota)
+    fn kind(&self) -> Kind {
+        Kind::SlidingWindow { quota: self.quota, staggered: self.staggered }
     }
 }

@@ -60,17 +60,22 @@
 mod epochs;
 mod forgive;
 
-use self::epochs::{Epochs, Page, epoch_of, epoch_of_count};
+use self::epochs::{Epochs, Page};
 use super::past::Geometry;
+use super::rule::{Rule, Ruling};
 use super::slots::{LINES_PER_PAGE, PAGE, SLOTS, Slot, Slots, in_order};
-use super::ticks::{DEBT_BITS, Ruling, Tick, TickBucket};
 use super::word::{Tag, Word};
 use super::{Pressure, WhenFull, census};
 use crate::decision::Decision;
 use crate::sync::Mutex;
 
-/// Locks for first touches; more than a machine has threads, so that two rarely meet.
-const STRIPES: u64 = if cfg!(sluice_loom) { 2 } else { 256 };
+/// Locks for insertions: more than a machine has threads, so that two rarely meet; fewer in a table with fewer lines.
+const STRIPES: usize = if cfg!(sluice_loom) { 2 } else { 256 };
+
+/// A lock on a cache line of its own: whoever takes it slows nobody down who takes another.
+#[derive(Default)]
+#[repr(align(64))]
+struct Stripe(Mutex<()>);
 
 /// From this many epochs on, nothing in an untouched page can be owed any more: what is in it was
 /// written in the page's epoch at the latest, and a debt is at most four epochs long.
@@ -82,18 +87,19 @@ const SHARED: Tag = Tag::from_hash(0);
 /// What keys of a table owe from before a live change. Asked for keys that the table does not have, under the lock of their
 /// stripe.
 pub(super) trait Past: Send + Sync {
-    /// What a key owes, if anything.
-    fn owed(&self, hash: u64, now: Tick) -> Option<u64>;
+    /// The [stamp](Rule::stamp) of what the key owes, in the table's own terms; zero if it owes nothing. `present` is the stamp
+    /// of nothing.
+    fn paid_at(&self, hash: u64, present: u64) -> u64;
 
-    /// Sets what a key owes that owes something.
-    fn set_owed(&self, hash: u64, now: Tick, debt: Option<u64>);
+    /// Replaces that; zero forgets it.
+    fn set_paid_at(&self, hash: u64, stamp: u64);
 }
 
 pub(super) struct CompactTable {
     slots: Slots,
     lines: usize,
     pages: Box<[Page]>,
-    first_touch: Box<[Mutex<()>]>,
+    stripes: Box<[Stripe]>,
     when_full: WhenFull,
     pressure: Pressure,
     past: Option<Box<dyn Past>>,
@@ -116,57 +122,70 @@ impl CompactTable {
             slots: Slots::new(pages),
             lines,
             pages: (0..pages).map(|_| Page::default()).collect(),
-            first_touch: (0..STRIPES).map(|_| Mutex::new(())).collect(),
+            stripes: (0..lines.next_power_of_two().min(STRIPES)).map(|_| Stripe::default()).collect(),
             when_full,
             pressure: Pressure::new(),
             past: None,
         }
     }
 
-    /// Its keys begin with what they owe there, and the budgets that new keys share with these debts at a tick. For a table
-    /// that was not asked for anything yet.
-    pub(super) fn inherit(&mut self, past: Box<dyn Past>, shared: impl Iterator<Item = u64>, since: u64) {
+    /// Its keys begin with what they owe there. For a table that was not asked for anything yet.
+    pub(super) fn inherit(&mut self, past: Box<dyn Past>) {
         self.past = Some(past);
-        if self.when_full != WhenFull::Overflow {
-            return;
-        }
-        let last = self.pages.len() - 1;
-        // As of then; a page that is swept up to an earlier epoch would take them for paid.
-        let _ = self.pages[last].replace(Epochs::settled(0), Epochs::settled(epoch_of_count(since)));
-        for (slot, debt) in self.slots.page(last).zip(shared).filter(|(_, debt)| *debt > 0) {
-            let _ = slot.replace(Word::EMPTY, Word::new(SHARED, since + debt));
-        }
-    }
-
-    /// What is owed in each of the budgets that new keys share, if there are any.
-    pub(super) fn shared_debts(&self, now: Tick) -> impl Iterator<Item = u64> + '_ {
-        let shared = (self.when_full == WhenFull::Overflow).then(|| self.pages.len() - 1);
-        shared.into_iter().flat_map(move |page| {
-            self.slots.page(page).map(move |slot| {
-                let (word, at) = self.read_only(page, slot, now);
-                word.debt(at.count)
-            })
-        })
     }
 
     pub(super) const fn geometry(&self) -> Geometry {
         Geometry::Compact { lines: self.lines }
     }
 
-    /// Calls `act` with the line in the page, the tag and the debt of each key in a page that owes something at `now`. Writes nothing, but
-    /// that it finishes a sweep that is under way.
-    pub(super) fn each_owed(&self, page: usize, now: Tick, mut act: impl FnMut(usize, Tag, u64)) {
+    /// Sets what is owed in the budgets that new keys share, if there are any, by the stamps of that. For a table that was not asked for
+    /// anything yet.
+    pub(super) fn inherit_shared<R: Rule>(&self, rule: &R, now: R::Now, stamps: impl Iterator<Item = Option<u64>>) {
+        let Some(page) = self.shared_page() else { return };
+        // As of now: a page that was last swept in an earlier epoch would be swept first, and its words taken for old ones.
+        let _ = self.pages[page].replace(Epochs::settled(0), Epochs::settled(rule.epoch(now)));
+        for (slot, stamp) in self.slots.page(page).zip(stamps) {
+            if let Some(stamp) = stamp {
+                let _ = slot.replace(Word::EMPTY, Word::new(SHARED, stamp));
+            }
+        }
+    }
+
+    /// What is owed in each of these budgets.
+    pub(super) fn shared_debts<R: Rule>(&self, rule: &R, now: R::Now) -> impl Iterator<Item = R::Debt> + '_ {
+        let rule = *rule;
+        self.shared_page().into_iter().flat_map(move |page| {
+            self.slots.page(page).map(move |slot| {
+                let (word, at) = self.read_only(&rule, page, slot, now);
+                rule.owed(word, at)
+            })
+        })
+    }
+
+    fn shared_page(&self) -> Option<usize> {
+        (self.when_full == WhenFull::Overflow).then(|| self.pages.len() - 1)
+    }
+
+    /// Calls `act` with the line in the page, the tag and the debt of each key in a page that owes something at `now`. Writes
+    /// nothing, but that it finishes a sweep that is under way.
+    pub(super) fn each_owed<R: Rule>(
+        &self,
+        rule: &R,
+        page: usize,
+        now: R::Now,
+        mut act: impl FnMut(usize, Tag, R::Debt),
+    ) {
         let epochs = self.pages[page].load();
         // Never touched, or not for long: all is paid, and its memory need not be read.
-        if epochs.is_settled() && epoch_of(now).saturating_sub(epochs.latest()) >= ALL_PAID {
+        if epochs.is_settled() && rule.epoch(now).saturating_sub(epochs.latest()) >= ALL_PAID {
             return;
         }
         let first = page * LINES_PER_PAGE;
         for line in first..self.lines.min(first + LINES_PER_PAGE) {
             for slot in self.slots.line(line) {
-                let (word, at) = self.read_only(page, slot, now);
-                let debt = word.debt(at.count);
-                if debt > 0 {
+                let (word, at) = self.read_only(rule, page, slot, now);
+                let debt = rule.owed(word, rule.of_key(at, word.tag()));
+                if rule.size(debt) > 0 {
                     act(line - first, word.tag(), debt);
                 }
             }
@@ -174,15 +193,16 @@ impl CompactTable {
     }
 
     /// A word as [`read`](Self::read) reads it, but that its page is not swept up to the present epoch. What is in it was owed when
-    /// the page was swept last, less than [`ALL_PAID`] epochs ago, or it is empty: so debts can be told.
-    fn read_only(&self, page: usize, slot: Slot<'_>, now: Tick) -> (Word, Tick) {
+    /// the page was swept last, less than [`ALL_PAID`] epochs ago, or it reads as empty: so debts can be told.
+    fn read_only<R: Rule>(&self, rule: &R, page: usize, slot: Slot<'_>, now: R::Now) -> (Word, R::Now) {
         loop {
             let epochs = self.pages[page].load();
-            let epochs = if epochs.is_settled() { epochs } else { self.renew(page, 0) };
+            let epochs = if epochs.is_settled() { epochs } else { self.renew(rule, page, 0) };
             let word = slot.load();
+            // Else a sweep may have begun in between, and what was read may be older than it looks.
             if self.pages[page].load() == epochs {
-                let is_old = epoch_of(now).saturating_sub(epochs.latest()) >= ALL_PAID;
-                return (if is_old { Word::EMPTY } else { word }, epochs.clamp(now));
+                let is_old = rule.epoch(now).saturating_sub(epochs.latest()) >= ALL_PAID;
+                return (if is_old { Word::EMPTY } else { word }, rule.clamp(now, epochs.earliest()));
             }
         }
     }
@@ -192,87 +212,93 @@ impl CompactTable {
     }
 
     pub(super) fn size_in_bytes(&self) -> usize {
-        self.slots.size_in_bytes() + size_of_val(&*self.pages) + size_of_val(&*self.first_touch)
+        self.slots.size_in_bytes() + size_of_val(&*self.pages) + size_of_val(&*self.stripes)
     }
 
     /// Decides, and charges what is admitted. `clock` reads the time anew, for a key that is not found.
     #[inline(always)]
-    pub(super) fn check(
+    pub(super) fn check<R: Rule>(
         &self,
-        bucket: &TickBucket,
+        rule: &R,
         hash: u64,
         cost: u32,
-        now: Tick,
-        clock: impl Fn() -> Tick,
+        now: R::Now,
+        clock: impl Fn() -> R::Now,
     ) -> Decision {
-        let (ruling, at) = match self.rule(bucket, hash, cost, now, &clock) {
-            (Ruling::Refuse { .. }, at) if at.count > now.count => self.rule_again(bucket, hash, cost, &clock),
-            ruled => ruled,
+        let (ruling, at) = match self.judge(rule, hash, cost, now, &clock) {
+            (ruling, at) if rule.is_late(&ruling, at) => self.judge_again(rule, hash, cost, &clock),
+            judged => judged,
         };
-        bucket.decision(ruling, at)
+        rule.decision(ruling, cost, at)
     }
 
     /// After a reading of the clock that is too old to judge by: either this thread was descheduled since, and what it took
     /// for debts is paid by now; or the clock was set back, and shows the same again.
     #[cold]
     #[inline(never)]
-    fn rule_again(&self, bucket: &TickBucket, hash: u64, cost: u32, clock: &impl Fn() -> Tick) -> (Ruling, Tick) {
-        self.rule(bucket, hash, cost, clock(), clock)
+    fn judge_again<R: Rule>(&self, rule: &R, hash: u64, cost: u32, clock: &impl Fn() -> R::Now) -> Judged<R> {
+        self.judge(rule, hash, cost, clock(), clock)
     }
 
     #[inline(always)]
-    fn rule(&self, bucket: &TickBucket, hash: u64, cost: u32, now: Tick, clock: &impl Fn() -> Tick) -> (Ruling, Tick) {
+    fn judge<R: Rule>(&self, rule: &R, hash: u64, cost: u32, now: R::Now, clock: &impl Fn() -> R::Now) -> Judged<R> {
         let tag = Tag::from_hash(hash);
+        let owner = Owner::own(tag);
         let first = first_home(self.lines, hash);
-        if let Some(ruled) = self.charge(bucket, first, now, tag, cost, || self.find_in(first, tag)) {
-            return ruled;
+        if let Some(judged) = self.charge(rule, owner, cost, first, now, || self.find_in(first, tag)) {
+            return judged;
         }
         let second = second_home(self.lines, first, tag);
-        if let Some(ruled) = self.charge(bucket, second, now, tag, cost, || self.find_in(second, tag)) {
-            return ruled;
+        if let Some(judged) = self.charge(rule, owner, cost, second, now, || self.find_in(second, tag)) {
+            return judged;
         }
-        self.first_touch(bucket, hash, &Homes { tag, lines: [first, second] }, cost, clock)
+        self.first_touch(rule, hash, &Homes { tag, lines: [first, second] }, cost, clock)
     }
 
     /// What [`check`](Self::check) would decide, if there is room for the key.
-    pub(super) fn peek(&self, bucket: &TickBucket, hash: u64, cost: u32, now: Tick) -> Decision {
+    pub(super) fn peek<R: Rule>(&self, rule: &R, hash: u64, cost: u32, now: R::Now) -> Decision {
         let homes = self.homes(hash);
-        self.freshen_homes(&homes, now);
-        let (debt, at) = match self.debt_of(&homes, now) {
+        self.freshen_homes(rule, &homes, now);
+        let (debt, at) = match self.debt_of(rule, &homes, now) {
             Some(found) => found,
-            None => self.debt_beside(hash, &homes, now),
+            None => self.debt_beside(rule, hash, &homes, now),
         };
-        bucket.decision(bucket.judge(debt, cost), at)
+        rule.decision(rule.judge(debt, cost, at), cost, at)
     }
 
     /// What a key owes that is in the table, and as of when.
-    fn debt_of(&self, homes: &Homes, now: Tick) -> Option<(u64, Tick)> {
+    fn debt_of<R: Rule>(&self, rule: &R, homes: &Homes, now: R::Now) -> Option<(R::Debt, R::Now)> {
         let (line, slot) = self.find(homes)?;
-        let (word, _, at) = self.read(line, slot, now);
-        word.is(homes.tag).then(|| (word.debt(at.count), at))
+        let (word, _, at) = self.read(rule, line, slot, now);
+        let at = rule.of_key(at, homes.tag);
+        word.is(homes.tag).then(|| (rule.owed(word, at), at))
     }
 
     /// What a key owes that is not in the table.
     #[cold]
-    fn debt_beside(&self, hash: u64, homes: &Homes, now: Tick) -> (u64, Tick) {
-        let Some(past) = &self.past else { return (self.shared_debt(hash, now), now) };
+    fn debt_beside<R: Rule>(&self, rule: &R, hash: u64, homes: &Homes, now: R::Now) -> (R::Debt, R::Now) {
+        let at = rule.of_key(now, homes.tag);
+        let Some(past) = &self.past else { return (self.shared_debt(rule, homes.tag, now), at) };
         // Or it could be inserted, and its inherited debt cleared, after it was looked for in the table.
         let _stripe = self.lock_stripe(homes.tag);
-        self.debt_of(homes, now)
-            .unwrap_or_else(|| (past.owed(hash, now).unwrap_or(0) + self.shared_debt(hash, now), now))
-    }
-
-    /// What a key owes for what it spent of a shared budget.
-    fn shared_debt(&self, hash: u64, now: Tick) -> u64 {
-        self.shared(hash).map_or(0, |(line, slot)| {
-            let (word, _, at) = self.read(line, slot, now);
-            // That may be as of a later time, if the clock was set back.
-            (at.count + word.debt(at.count)).saturating_sub(now.count)
+        self.debt_of(rule, homes, now).unwrap_or_else(|| {
+            let inherited = rule.stamped(past.paid_at(hash, present(rule, now)), at);
+            (rule.joined(inherited, self.shared_debt(rule, homes.tag, now)), at)
         })
     }
 
+    /// What a key owes for what it spent of a shared budget.
+    fn shared_debt<R: Rule>(&self, rule: &R, tag: Tag, now: R::Now) -> R::Debt {
+        let own = rule.of_key(now, tag);
+        let Some((line, slot)) = self.shared(tag) else { return rule.nothing(own) };
+        let (word, _, at) = self.read(rule, line, slot, now);
+        // That may be as of a later time, if the clock was set back.
+        let at = rule.of_key(at, tag);
+        rule.stamped(rule.stamp(rule.owed(word, at), at), own)
+    }
+
     /// How many keys owe something, estimated from some pages if there are many.
-    pub(super) fn live(&self, now: Tick) -> u64 {
+    pub(super) fn live<R: Rule>(&self, rule: &R, now: R::Now) -> u64 {
         let pages = self.lines.div_ceil(LINES_PER_PAGE);
         let looked_at = pages.min(census::LINES / LINES_PER_PAGE);
         let (mut live, mut seen) = (0, 0);
@@ -280,8 +306,8 @@ impl CompactTable {
             let first = index * pages / looked_at * LINES_PER_PAGE;
             for line in first..self.lines.min(first + LINES_PER_PAGE) {
                 let owes = |slot: &Slot<'_>| {
-                    let (word, _, at) = self.read(line, *slot, now);
-                    word.debt(at.count) > 0
+                    let (word, _, at) = self.read(rule, line, *slot, now);
+                    rule.size(rule.owed(word, rule.of_key(at, word.tag()))) > 0
                 };
                 live += self.slots.line(line).filter(owes).count();
                 seen += 1;
@@ -304,43 +330,44 @@ impl CompactTable {
         self.slots.line(line).map(|slot| (slot, slot.load())).find(|(_, word)| word.is(tag))
     }
 
-    /// Decides on a key in the slot of a line that `find` tells, and says as of when; `None` if it tells of
+    /// Decides on a key in the slot of a line that `find` returns, and says as of when; `None` if it returns
     /// none. A word is looked for between two readings of its page's epochs that agree.
     #[inline(always)]
-    fn charge<'a>(
+    fn charge<'a, R: Rule>(
         &'a self,
-        bucket: &TickBucket,
-        line: usize,
-        now: Tick,
-        tag: Tag,
+        rule: &R,
+        owner: Owner,
         cost: u32,
+        line: usize,
+        now: R::Now,
         find: impl Fn() -> Option<(Slot<'a>, Word)>,
-    ) -> Option<(Ruling, Tick)> {
+    ) -> Option<Judged<R>> {
         let page = self.page(line);
         let (mut epochs, mut at) = (page.load(), now);
-        if epochs != Epochs::settled(epoch_of(now)) {
-            (epochs, at) = self.catch_up(line, now);
+        if epochs != Epochs::settled(rule.epoch(now)) {
+            (epochs, at) = self.catch_up(rule, line, now);
         }
         loop {
             let (slot, word) = find()?;
             if page.load() != epochs {
-                (epochs, at) = self.catch_up(line, now);
+                (epochs, at) = self.catch_up(rule, line, now);
                 continue;
             }
-            let ruling = bucket.judge(word.debt(at.count), cost);
+            let at = rule.of_key(at, owner.key);
+            let ruling = rule.judge(rule.owed(word, at), cost, at);
             let Ruling::Admit { debt } = ruling else { return Some((ruling, at)) };
-            let tat = at.count + debt;
-            if slot.replace(word, Word::new(tag, tat)).is_ok() {
-                mend(slot, page, tag, tat, epochs);
+            let stamp = rule.stamp(debt, at);
+            if slot.replace(word, Word::new(owner.tag, stamp)).is_ok() {
+                mend(rule, slot, page, owner.tag, stamp, epochs);
                 return Some((ruling, at));
             }
         }
     }
 
     #[cold]
-    fn catch_up(&self, line: usize, now: Tick) -> (Epochs, Tick) {
-        let epochs = self.freshen(line, now);
-        (epochs, epochs.clamp(now))
+    fn catch_up<R: Rule>(&self, rule: &R, line: usize, now: R::Now) -> (Epochs, R::Now) {
+        let epochs = self.freshen(rule, line, now);
+        (epochs, rule.clamp(now, epochs.earliest()))
     }
 
     #[inline(always)]
@@ -349,12 +376,12 @@ impl CompactTable {
     }
 
     /// A word, with the epochs of its page at that moment, and the time as of which to judge it.
-    fn read(&self, line: usize, slot: Slot<'_>, now: Tick) -> (Word, Epochs, Tick) {
+    fn read<R: Rule>(&self, rule: &R, line: usize, slot: Slot<'_>, now: R::Now) -> (Word, Epochs, R::Now) {
         loop {
-            let epochs = self.freshen(line, now);
+            let epochs = self.freshen(rule, line, now);
             let word = slot.load();
             if self.page(line).load() == epochs {
-                return (word, epochs, epochs.clamp(now));
+                return (word, epochs, rule.clamp(now, epochs.earliest()));
             }
         }
     }
@@ -362,139 +389,157 @@ impl CompactTable {
     /// Decides on a key that was not found, and puts it into a slot.
     #[cold]
     #[inline(never)]
-    fn first_touch(
+    fn first_touch<R: Rule>(
         &self,
-        bucket: &TickBucket,
+        rule: &R,
         hash: u64,
         homes: &Homes,
         cost: u32,
-        clock: &impl Fn() -> Tick,
-    ) -> (Ruling, Tick) {
-        let _stripe = self.lock_stripe(homes.tag);
+        clock: &impl Fn() -> R::Now,
+    ) -> Judged<R> {
+        let tag = homes.tag;
+        let _stripe = self.lock_stripe(tag);
         loop {
-            // Somebody else may have been first. If nobody is there now, nothing is owed by now.
+            // Another thread may have been first. If the key is not there now, nothing is owed by now.
             let found = self.find(homes);
             let now = clock();
-            self.freshen_homes(homes, now);
+            self.freshen_homes(rule, homes, now);
             if let Some((line, _)) = found {
-                if let Some(ruled) = self.charge(bucket, line, now, homes.tag, cost, || self.find_in(line, homes.tag)) {
-                    return ruled;
+                let find = || self.find_in(line, tag);
+                if let Some(judged) = self.charge(rule, Owner::own(tag), cost, line, now, find) {
+                    return judged;
                 }
                 continue;
             }
+            let own = rule.of_key(now, tag);
             // What the key has spent of a shared budget it must not have once more.
-            let mut owed = self.shared_debt(hash, now);
-            if let Some(past) = &self.past
-                && let Some(inherited) = past.owed(hash, now)
-            {
-                owed += inherited;
-                if self.insert_debt(homes, now, owed) {
-                    // Cleared after it was inserted: an heir that reads the past first, and then the table, finds it in
-                    // one of them at least.
-                    past.set_owed(hash, now, None);
-                    continue;
+            let mut owed = self.shared_debt(rule, tag, now);
+            if let Some(past) = &self.past {
+                let inherited = rule.stamped(past.paid_at(hash, present(rule, now)), own);
+                if rule.size(inherited) > 0 {
+                    owed = rule.joined(owed, inherited);
+                    if self.insert_debt(rule, homes, now, owed) {
+                        // Inserted before it is cleared: a successor that reads the past first, and then the table, finds
+                        // it in one of them at least.
+                        past.set_paid_at(hash, 0);
+                        continue;
+                    }
                 }
             }
-            let ruling = bucket.judge(owed, cost);
-            let Ruling::Admit { .. } = ruling else { return (ruling, now) };
-            let place = self.place(homes, now);
-            // That may be as of a later time, if the clock was set back.
-            let debt = (now.count + owed).saturating_sub(place.at.count) + bucket.price(cost);
+            let ruling = rule.judge(owed, cost, own);
+            let Ruling::Admit { .. } = ruling else { return (ruling, own) };
+            let place = self.place(rule, homes, now);
             self.pressure.note_arrival(hash, place.free);
             if place.free == 0 {
                 match self.when_full {
                     WhenFull::ForgetLeast => {}
-                    WhenFull::Refuse => return (self.refuse(bucket, place.debt), place.at),
-                    WhenFull::Overflow => return self.overflow(bucket, hash, now, cost),
+                    WhenFull::Refuse => return (self.refuse(rule, homes, now), rule.of_key(place.at, tag)),
+                    WhenFull::Overflow => return self.overflow(rule, tag, now, cost),
                 }
             }
-            let tat = place.at.count + debt;
-            if place.slot.replace(place.word, Word::new(homes.tag, tat)).is_ok() {
-                if place.free == 0 {
-                    self.pressure.note_evicted();
-                }
-                mend(place.slot, self.page(place.line), homes.tag, tat, place.epochs);
-                return (Ruling::Admit { debt }, place.at);
+            // That may be as of a later time, if the clock was set back: nothing more is owed then.
+            let at = rule.of_key(place.at, tag);
+            let ruling = rule.judge(rule.stamped(rule.stamp(owed, own), at), cost, at);
+            let Ruling::Admit { debt } = ruling else { return (ruling, at) };
+            if self.put(rule, &place, tag, rule.stamp(debt, at)) {
+                return (ruling, at);
             }
         }
     }
 
     /// Puts a key with a debt into a slot; `false` if there is no room for it.
-    fn insert_debt(&self, homes: &Homes, now: Tick, debt: u64) -> bool {
+    fn insert_debt<R: Rule>(&self, rule: &R, homes: &Homes, now: R::Now, debt: R::Debt) -> bool {
+        let stamp = rule.stamp(debt, rule.of_key(now, homes.tag));
         loop {
-            let place = self.place(homes, now);
+            let place = self.place(rule, homes, now);
             if place.free == 0 && self.when_full != WhenFull::ForgetLeast {
                 return false;
             }
-            let tat = place.at.count + debt.min(1 << DEBT_BITS);
-            if place.slot.replace(place.word, Word::new(homes.tag, tat)).is_ok() {
-                if place.free == 0 {
-                    self.pressure.note_evicted();
-                }
-                mend(place.slot, self.page(place.line), homes.tag, tat, place.epochs);
+            let at = rule.of_key(place.at, homes.tag);
+            if self.put(rule, &place, homes.tag, rule.stamp(rule.stamped(stamp, at), at)) {
                 return true;
             }
         }
     }
 
+    /// Puts a key where there is place; `false` if it has been taken meanwhile.
+    #[inline(always)]
+    fn put<R: Rule>(&self, rule: &R, place: &Place<'_, R::Now>, tag: Tag, stamp: u64) -> bool {
+        let is_put = place.slot.replace(place.word, Word::new(tag, stamp)).is_ok();
+        if is_put {
+            if place.free == 0 {
+                self.pressure.note_evicted();
+            }
+            mend(rule, place.slot, self.page(place.line), tag, stamp, place.epochs);
+        }
+        is_put
+    }
+
     /// The slot for a new key: a free one of the emptier home, or else that of the key that owes least.
-    fn place(&self, homes: &Homes, now: Tick) -> Place<'_> {
+    fn place<R: Rule>(&self, rule: &R, homes: &Homes, now: R::Now) -> Place<'_, R::Now> {
         let [a, b] = homes.lines.map(|line| {
             let slots = self.slots.line(line).map(|slot| {
-                let (word, epochs, at) = self.read(line, slot, now);
-                Place { line, slot, word, epochs, at, debt: word.debt(at.count), free: 0 }
+                let (word, epochs, at) = self.read(rule, line, slot, now);
+                let size = rule.size(rule.owed(word, rule.of_key(at, word.tag())));
+                Place { line, slot, word, epochs, at, size, free: 0 }
             });
             let mut free = 0;
-            let least = slots.inspect(|slot| free += usize::from(slot.debt == 0)).min_by_key(|slot| slot.debt);
+            let least = slots.inspect(|slot| free += usize::from(slot.size == 0)).min_by_key(|slot| slot.size);
             Place { free, ..least.expect("a line has slots") }
         });
         // More free slots first; of two full lines, the one with the least debt.
-        if (b.free, a.debt) > (a.free, b.debt) { b } else { a }
+        if (b.free, a.size) > (a.free, b.size) { b } else { a }
     }
 
-    /// The table is full, and nobody is to be forgotten: come back when the first slot is free.
-    fn refuse(&self, bucket: &TickBucket, least_debt: u64) -> Ruling {
+    /// The table is full, and no key is to be forgotten: come back when the first slot is free.
+    fn refuse<R: Rule>(&self, rule: &R, homes: &Homes, now: R::Now) -> Ruling<R::Debt> {
         self.pressure.note_turned_away();
-        // As if the newcomer owed all that can be owed.
-        Ruling::Refuse { debt: bucket.capacity(), wait: least_debt }
+        let slots = homes.lines.into_iter().flat_map(|line| self.slots.line(line).map(move |slot| (line, slot)));
+        let wait = slots.map(|(line, slot)| {
+            let (word, _, at) = self.read(rule, line, slot, now);
+            let at = rule.of_key(at, word.tag());
+            rule.left(rule.owed(word, at), at)
+        });
+        Ruling::Full { wait: wait.min().unwrap_or(0).max(1) }
     }
 
-    /// The table is full, and nobody is to be forgotten: new keys share what the extra page has.
-    fn overflow(&self, bucket: &TickBucket, hash: u64, now: Tick, cost: u32) -> (Ruling, Tick) {
+    /// The table is full, and no key is to be forgotten: new keys share what the extra page has.
+    fn overflow<R: Rule>(&self, rule: &R, tag: Tag, now: R::Now, cost: u32) -> Judged<R> {
         self.pressure.note_turned_away();
-        let (line, slot) = self.shared(hash).expect("it is made with the table");
+        let (line, slot) = self.shared(tag).expect("it is made with the table");
         loop {
-            let epochs = self.freshen(line, now);
+            let epochs = self.freshen(rule, line, now);
             // If it is empty, its last debt may have been cleared since `now` was read: then it was paid by
             // the beginning of the page's epoch, and not before.
-            let now = if now.count < epochs.begin() { now.moved_to(epochs.begin()) } else { now };
+            let now = rule.clamp(now, epochs.latest());
             let find = || (self.page(line).load() == epochs).then(|| (slot, slot.load()));
-            if let Some(ruled) = self.charge(bucket, line, now, SHARED, cost, find) {
-                return ruled;
+            if let Some(judged) = self.charge(rule, Owner::shared(tag), cost, line, now, find) {
+                return judged;
             }
         }
     }
 
-    /// The line and the slot that a new key shares with others when the table is full, if there is one.
-    fn shared(&self, hash: u64) -> Option<(usize, Slot<'_>)> {
+    /// The line and the slot that a new key shares with others when the table is full, if there is one: with keys whose windows
+    /// begin when its own do.
+    fn shared(&self, tag: Tag) -> Option<(usize, Slot<'_>)> {
         if self.when_full != WhenFull::Overflow {
             return None;
         }
-        let index = usize::try_from((hash >> 32) % PAGE as u64).expect("below a page");
+        let index = usize::try_from(tag.value() % PAGE as u64).expect("below a page");
         let line = (self.pages.len() - 1) * LINES_PER_PAGE + index / SLOTS;
         self.slots.line(line).nth(index % SLOTS).map(|slot| (line, slot))
     }
 
     /// To be held while a key that is not found is looked for again, and inserted.
     fn lock_stripe(&self, tag: Tag) -> impl Drop + '_ {
-        let stripe = usize::try_from(tag.value() % STRIPES).expect("below the number of stripes");
+        let stripe = usize::try_from(tag.value() % self.stripes.len() as u64).expect("below the number of stripes");
         // It guards no data that a panic could leave in disorder.
-        self.first_touch[stripe].lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.stripes[stripe].0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn freshen_homes(&self, homes: &Homes, now: Tick) {
+    fn freshen_homes<R: Rule>(&self, rule: &R, homes: &Homes, now: R::Now) {
         for line in homes.lines {
-            self.freshen(line, now);
+            self.freshen(rule, line, now);
         }
     }
 
@@ -502,10 +547,10 @@ impl CompactTable {
     /// is returned. Nothing in a page may be judged, or charged, while somebody goes through it: what he has
     /// not cleared yet may look like a debt, and he may clear what is charged meanwhile.
     #[inline]
-    fn freshen(&self, line: usize, now: Tick) -> Epochs {
-        let epochs = self.page(line).load();
-        let is_fresh = epochs.is_settled() && epochs.latest() >= epoch_of(now);
-        if is_fresh { epochs } else { self.renew(line / LINES_PER_PAGE, epoch_of(now)) }
+    fn freshen<R: Rule>(&self, rule: &R, line: usize, now: R::Now) -> Epochs {
+        let (epochs, present) = (self.page(line).load(), rule.epoch(now));
+        let is_fresh = epochs.is_settled() && epochs.latest() >= present;
+        if is_fresh { epochs } else { self.renew(rule, line / LINES_PER_PAGE, present) }
     }
 
     /// Clears what was paid before the present epoch.
@@ -516,7 +561,7 @@ impl CompactTable {
     /// settled, so a word that was read before that is an old one, and only that very word is cleared.
     #[cold]
     #[inline(never)]
-    fn renew(&self, index: usize, present: u32) -> Epochs {
+    fn renew<R: Rule>(&self, rule: &R, index: usize, present: u32) -> Epochs {
         let page = &self.pages[index];
         loop {
             let epochs = page.load();
@@ -529,11 +574,11 @@ impl CompactTable {
                 continue;
             }
             let all_paid = epochs.latest() - epochs.before() >= ALL_PAID;
-            let begins = epochs.begin();
+            let begins = rule.beginning(epochs.latest());
             let mut is_overtaken = false;
             for slot in self.slots.page(index) {
                 let word = slot.load_in_order();
-                if word.is_empty() || (!all_paid && word.debt(begins) > 0) {
+                if word.is_empty() || (!all_paid && rule.size(rule.owed(word, begins)) > 0) {
                     continue;
                 }
                 if page.load() != epochs {
@@ -553,12 +598,12 @@ impl CompactTable {
 /// Takes back a word that was written too late: if the page has begun to be gone through since `read` it
 /// was judged, and the debt was paid before the new epoch began, nobody may have seen to it.
 #[inline(always)]
-fn mend(slot: Slot<'_>, page: &Page, tag: Tag, tat: u64, read: Epochs) {
+fn mend<R: Rule>(rule: &R, slot: Slot<'_>, page: &Page, tag: Tag, stamp: u64, read: Epochs) {
     in_order();
     let epochs = page.load();
-    if epochs != read && tat <= epochs.begin() {
+    if epochs != read && rule.is_paid_by(stamp, epochs.latest()) {
         // If it has been charged again since, its time is new.
-        let _ = slot.replace(Word::new(tag, tat), Word::EMPTY);
+        let _ = slot.replace(Word::new(tag, stamp), Word::EMPTY);
     }
 }
 
@@ -572,15 +617,37 @@ impl CompactTable {
     }
 }
 
+/// A ruling, and as of when.
+type Judged<R> = (Ruling<<R as Rule>::Debt>, <R as Rule>::Now);
+
+/// Whose debt a word holds.
+#[derive(Clone, Copy)]
+struct Owner {
+    /// That of the word.
+    tag: Tag,
+    /// That of the key, by whose time it is judged: another one in a slot that new keys share.
+    key: Tag,
+}
+
+impl Owner {
+    const fn own(tag: Tag) -> Self {
+        Self { tag, key: tag }
+    }
+
+    const fn shared(key: Tag) -> Self {
+        Self { tag: SHARED, key }
+    }
+}
+
 /// Where a new key goes, and what it replaces.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct Place<'a, N> {
     line: usize,
     slot: Slot<'a>,
     word: Word,
     epochs: Epochs,
-    at: Tick,
-    debt: u64,
+    at: N,
+    size: u64,
     /// Free slots in its line.
     free: usize,
 }
@@ -605,6 +672,11 @@ const fn second_home(lines: usize, first: usize, tag: Tag) -> usize {
     let mixed = tag.value().wrapping_mul(0x9e37_79b1) & 0xffff_ffff;
     let second = first + 1 + scale(mixed, lines - 1);
     if second < lines { second } else { second - lines }
+}
+
+/// The stamp of nothing.
+pub(super) fn present<R: Rule>(rule: &R, now: R::Now) -> u64 {
+    rule.stamp(rule.nothing(now), now)
 }
 
 /// `count` times a fraction of 2^32.

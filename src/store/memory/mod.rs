@@ -9,9 +9,11 @@ mod models;
 mod past;
 mod pressure;
 mod resets;
+mod rule;
 mod slots;
 mod ticks;
 mod wide;
+mod windows;
 mod word;
 
 use std::any::TypeId;
@@ -23,8 +25,9 @@ use self::pressure::Pressure;
 use self::resets::Resets;
 use self::ticks::TickBucket;
 use self::wide::WideTable;
+use self::windows::{FixedRule, SlidingRule};
 use super::{Stats, Store, TableStats};
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Kind};
 use crate::decision::{Check, Decision, Receipt};
 use crate::inheritance::{Heritage, Inheritance};
 use crate::partition::PartitionKey;
@@ -148,9 +151,30 @@ struct Terms {
 
 enum Table<S> {
     /// One word per key, for buckets.
-    Compact(Ledger),
+    Bucket(Ledger<TickBucket>),
+    /// One word per key, for windows whose limits fit.
+    Fixed(Ledger<FixedRule>),
+    Sliding(Ledger<SlidingRule>),
     /// Any state, behind locks.
     Wide(WideTable<S>),
+}
+
+/// The rule by which an algorithm's keys can be kept in words.
+enum Words {
+    Bucket(TickBucket),
+    Fixed(FixedRule),
+    Sliding(SlidingRule),
+}
+
+impl Words {
+    fn of(algorithm: &impl Algorithm) -> Option<Self> {
+        match algorithm.kind() {
+            Kind::Bucket { quota } => TickBucket::new(&quota).map(Self::Bucket),
+            Kind::FixedWindow { quota, staggered } => FixedRule::holding(&quota, staggered, 0).map(Self::Fixed),
+            Kind::SlidingWindow { quota, staggered } => SlidingRule::holding(&quota, staggered, 0).map(Self::Sliding),
+            Kind::Other => None,
+        }
+    }
 }
 
 /// More would not fit into any memory, nor into the arithmetic of homes.
@@ -215,7 +239,9 @@ impl<S: Copy, C> MemoryStore<S, C> {
     #[must_use]
     pub fn size_in_bytes(&self) -> usize {
         let size = |kept: &Kept<S>| match &kept.table {
-            Table::Compact(ledger) => ledger.table().size_in_bytes(),
+            Table::Bucket(ledger) => ledger.table().size_in_bytes(),
+            Table::Fixed(ledger) => ledger.table().size_in_bytes(),
+            Table::Sliding(ledger) => ledger.table().size_in_bytes(),
             Table::Wide(table) => table.size_in_bytes(),
         };
         let made = self.made();
@@ -254,9 +280,14 @@ impl<S: Copy + Send, C: Clock> MemoryStore<S, C> {
     }
 
     fn make<A: Algorithm<State = S>>(&self, algorithm: &A, capacity: usize) -> Kept<S> {
-        let table = match algorithm.as_bucket().and_then(|quota| TickBucket::new(&quota)) {
-            Some(bucket) => Table::Compact(Ledger::new(bucket, capacity, self.when_full, self.clock.now())),
-            None => Table::Wide(WideTable::new(capacity, self.when_full)),
+        let (keys, when_full) = (capacity, self.when_full);
+        let table = match Words::of(algorithm) {
+            Some(Words::Bucket(rule)) => {
+                Table::Bucket(Ledger::new(rule.started_before(self.clock.now()), keys, when_full).numbered())
+            }
+            Some(Words::Fixed(rule)) => Table::Fixed(Ledger::new(rule, keys, when_full)),
+            Some(Words::Sliding(rule)) => Table::Sliding(Ledger::new(rule, keys, when_full)),
+            None => Table::Wide(WideTable::new(keys, when_full)),
         };
         let terms = Terms {
             algorithm: TypeId::of::<A>(),
@@ -276,7 +307,9 @@ impl<S> Kept<S> {
 
     fn pressure(&self) -> &Pressure {
         match &self.table {
-            Table::Compact(ledger) => ledger.table().pressure(),
+            Table::Bucket(ledger) => ledger.table().pressure(),
+            Table::Fixed(ledger) => ledger.table().pressure(),
+            Table::Sliding(ledger) => ledger.table().pressure(),
             Table::Wide(table) => table.pressure(),
         }
     }
@@ -293,10 +326,14 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
             Some(kept) => kept,
             None => &*made.get_or_insert_with(|| self.make(algorithm, self.capacity)),
         };
-        if let Table::Compact(ledger) = &kept.table {
-            let is_same = algorithm.as_bucket().is_some_and(|quota| ledger.is_under(&quota));
-            assert!(is_same, "a store serves one limiter, with one quota");
-        }
+        let is_same = match (&kept.table, Words::of(algorithm)) {
+            (Table::Bucket(ledger), Some(Words::Bucket(rule))) => ledger.rule().is_like(&rule),
+            (Table::Fixed(ledger), Some(Words::Fixed(rule))) => *ledger.rule() == rule,
+            (Table::Sliding(ledger), Some(Words::Sliding(rule))) => *ledger.rule() == rule,
+            (Table::Wide(_), None) => true,
+            _ => false,
+        };
+        assert!(is_same, "a store serves one limiter, with one quota");
     }
 
     #[inline(always)]
@@ -305,7 +342,9 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         let hash = kept.hash(key);
         let resets = kept.resets.count(hash);
         let decision = match &kept.table {
-            Table::Compact(ledger) => ledger.check(hash, cost, || self.clock.now()),
+            Table::Bucket(ledger) => ledger.check(hash, cost, || self.clock.now()),
+            Table::Fixed(ledger) => ledger.check(hash, cost, || self.clock.now()),
+            Table::Sliding(ledger) => ledger.check(hash, cost, || self.clock.now()),
             Table::Wide(table) => table.check(algorithm, hash, cost, || self.clock.now()),
         };
         if resets == 0 { decision } else { decision.with_receipt(resets::stamped(decision.receipt(), resets)) }.into()
@@ -315,7 +354,9 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         let kept = self.kept(algorithm);
         let hash = kept.hash(key);
         Some(match &kept.table {
-            Table::Compact(ledger) => ledger.peek(hash, cost, self.clock.now()),
+            Table::Bucket(ledger) => ledger.peek(hash, cost, self.clock.now()),
+            Table::Fixed(ledger) => ledger.peek(hash, cost, self.clock.now()),
+            Table::Sliding(ledger) => ledger.peek(hash, cost, self.clock.now()),
             Table::Wide(table) => table.peek(algorithm, hash, self.clock.now(), cost),
         })
     }
@@ -325,7 +366,9 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         let hash = kept.hash(key);
         let Some(receipt) = kept.resets.open(hash, receipt) else { return };
         match &kept.table {
-            Table::Compact(ledger) => ledger.give_back(hash, cost, receipt, self.clock.now()),
+            Table::Bucket(ledger) => ledger.give_back(hash, cost, ledger.read_receipt(receipt), self.clock.now()),
+            Table::Fixed(ledger) => ledger.give_back(hash, cost, of_window(receipt), self.clock.now()),
+            Table::Sliding(ledger) => ledger.give_back(hash, cost, of_window(receipt), self.clock.now()),
             Table::Wide(table) => table.give_back(algorithm, hash, self.clock.now(), cost, receipt),
         }
     }
@@ -335,7 +378,9 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         let kept = self.kept(algorithm);
         let hash = kept.hash(key);
         kept.resets.run(hash, || match &kept.table {
-            Table::Compact(ledger) => ledger.reset(hash, self.clock.now()),
+            Table::Bucket(ledger) => ledger.reset(hash, self.clock.now()),
+            Table::Fixed(ledger) => ledger.reset(hash, self.clock.now()),
+            Table::Sliding(ledger) => ledger.reset(hash, self.clock.now()),
             Table::Wide(table) => table.reset(hash),
         });
         Some(self.check(algorithm, key, 0))
@@ -345,7 +390,9 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
     fn stats(&self, algorithm: &A) -> Stats {
         // To be looked at is not to be used: it may still inherit.
         let live = self.kept.get().map_or(0, |kept| match &kept.table {
-            Table::Compact(ledger) => ledger.live(self.clock.now()),
+            Table::Bucket(ledger) => ledger.live(self.clock.now()),
+            Table::Fixed(ledger) => ledger.live(self.clock.now()),
+            Table::Sliding(ledger) => ledger.live(self.clock.now()),
             Table::Wide(table) => table.live(algorithm, self.clock.now()),
         });
         let table = TableStats {
@@ -366,6 +413,11 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
     fn heritage(&self, algorithm: &A) -> Option<Heritage> {
         Some(Heritage::new(Arc::clone(self.kept(algorithm))))
     }
+}
+
+/// The value of a receipt for a charge in a window.
+fn of_window(receipt: Receipt) -> u64 {
+    u64::try_from(receipt.value()).unwrap_or(0)
 }
 
 impl<S: Copy, C> fmt::Debug for MemoryStore<S, C> {

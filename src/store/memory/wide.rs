@@ -10,7 +10,6 @@ use super::word::Tag as Tag28;
 use super::{Pressure, WhenFull, census};
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Receipt};
-use crate::quota::Quota;
 use crate::time::{self, Timestamp};
 
 pub(super) struct WideTable<S> {
@@ -38,7 +37,7 @@ fn local<A: Algorithm>(algorithm: &A, tag: Tag, now: Timestamp) -> Timestamp {
 }
 
 #[inline]
-fn local_of<A: Algorithm>(algorithm: &A, hash: u64, now: Timestamp) -> Timestamp {
+pub(super) fn local_of<A: Algorithm>(algorithm: &A, hash: u64, now: Timestamp) -> Timestamp {
     let draw = group_of(hash) as u64 * (u64::MAX / GROUPS as u64);
     now.saturating_add(algorithm.phase(draw))
 }
@@ -77,38 +76,24 @@ impl<S: Copy + Send> WideTable<S> {
     }
 
     /// Begins with these states. For a table that was not asked for anything yet.
-    pub(super) fn inherit(&mut self, past: Arc<Inherited<KeptState<S>>>, from: &Self) {
-        self.pressure.go_on(&from.pressure);
+    pub(super) fn inherit(&mut self, past: Arc<Inherited<KeptState<S>>>) {
         self.past = Some(past);
     }
 
-    /// Copies what counts against keys at `at` in a page of a layer, for an heir that judges by `algorithm`. The states were written
-    /// under the quota `from`.
-    pub(super) fn copy<A: Algorithm<State = S>>(
-        &self,
-        algorithm: &A,
-        from: &Quota,
-        at: Timestamp,
-        (geometry, page): (Geometry, usize),
-        put: &mut dyn FnMut(usize, KeptState<S>, u64),
-    ) {
-        let mut copy = |line, tag: Tag28, state| {
-            let now = local_of(algorithm, tag.value(), at);
-            let state = algorithm.adopt(state, from, now);
-            if algorithm.owed(&state, now) > 0 {
-                put(line, KeptState::new(tag, state), algorithm.expires_at(&state).as_nanos());
-            }
-        };
+    /// Calls `act` with the line, the tag and the state of all that is kept in a page of a layer, for an heir.
+    pub(super) fn each_kept(&self, (geometry, page): (Geometry, usize), mut act: impl FnMut(usize, Tag28, S)) {
         // Before the table: what is moved there meanwhile is seen twice then, and not missed.
         if let Some(past) = &self.past {
             past.each_left(geometry, page, |line, entry| {
-                entry.debt().into_iter().for_each(|state| copy(line, entry.tag(), state))
+                if let Some(state) = entry.debt() {
+                    act(line, entry.tag(), state);
+                }
             });
         }
         if geometry == self.geometry() {
             let first = page * LINES_PER_PAGE;
             for (line, entries) in self.lines.iter().skip(first).take(LINES_PER_PAGE).enumerate() {
-                open(entries).each(|tag, state| copy(line, Tag28::from_hash(tag.get()), state));
+                open(entries).each(|tag, state| act(line, Tag28::from_hash(tag.get()), state));
             }
         }
     }

@@ -211,11 +211,7 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
         // A guard that cannot inherit in place fills up by what is admitted from now on.
         let guard = Store::heritage(&predecessor.inner.guard, &**algorithm);
         let guard = guard.and_then(|heritage| self.inner.guard.inherit(algorithm, &heritage));
-        let inheritance = Inheritance::in_place();
-        Some(match guard.and_then(|guard| guard.finish) {
-            Some(finish) => inheritance.then(finish),
-            None => inheritance,
-        })
+        Some(Inheritance::in_place().and_then(guard.and_then(|guard| guard.finish)))
     }
 
     fn heritage(&self, _: &A) -> Option<Heritage> {

@@ -1,69 +1,88 @@
 //! What takes debts off keys: refunds and resets.
 
-use super::{CompactTable, Homes, Past, SHARED, mend};
+use super::{CompactTable, Homes, Owner, Past, mend, present};
+use crate::store::memory::rule::Rule;
 use crate::store::memory::slots::Slot;
-use crate::store::memory::ticks::{Tick, TickBucket};
 use crate::store::memory::word::{Tag, Word};
 
 impl CompactTable {
-    /// Gives back what is still owed for a charge that is paid at a tick; see [`Gcra`](crate::algorithm::gcra::Gcra).
-    pub(in crate::store::memory) fn give_back(
+    /// Gives back what is still owed for a charge.
+    pub(in crate::store::memory) fn give_back<R: Rule>(
         &self,
-        bucket: &TickBucket,
+        rule: &R,
         hash: u64,
         cost: u32,
-        paid_at: u64,
-        now: Tick,
+        receipt: u64,
+        now: R::Now,
     ) {
-        self.forgive(hash, now, |now| paid_at.saturating_sub(now).min(bucket.worth(cost)));
+        self.forgive(rule, hash, now, |debt, now| rule.refunded(debt, cost, receipt, now));
     }
 
     /// Lets a key owe nothing; also what it shares with others.
-    pub(in crate::store::memory) fn reset(&self, hash: u64, now: Tick) {
-        self.forgive(hash, now, |_| u64::MAX);
-        self.forgive_in(self.shared(hash), SHARED, now, |_| u64::MAX);
+    pub(in crate::store::memory) fn reset<R: Rule>(&self, rule: &R, hash: u64, now: R::Now) {
+        let tag = Tag::from_hash(hash);
+        self.forgive(rule, hash, now, |_, now| rule.nothing(now));
+        self.forgive_in(rule, self.shared(tag), Owner::shared(tag), now, |_, now| rule.nothing(now));
     }
 
-    /// Takes up to so much off a key's debt; off the one that it inherits or shares if it has none of its own.
-    fn forgive(&self, hash: u64, now: Tick, most: impl Fn(u64) -> u64) {
+    /// Has a key owe what `lessen` returns; in place of that what it inherits or shares, if it has none of its own.
+    fn forgive<R: Rule>(&self, rule: &R, hash: u64, now: R::Now, lessen: impl Fn(R::Debt, R::Now) -> R::Debt) {
         let homes = self.homes(hash);
-        self.freshen_homes(&homes, now);
+        let tag = homes.tag;
+        self.freshen_homes(rule, &homes, now);
         match (self.find(&homes), &self.past) {
-            (None, Some(past)) => self.forgive_inherited(&**past, hash, &homes, now, most),
-            (None, None) => self.forgive_in(self.shared(hash), SHARED, now, most),
-            (found, _) => self.forgive_in(found, homes.tag, now, most),
+            (None, Some(past)) => self.forgive_inherited(rule, &**past, hash, &homes, now, lessen),
+            (None, None) => self.forgive_in(rule, self.shared(tag), Owner::shared(tag), now, lessen),
+            (found, _) => self.forgive_in(rule, found, Owner::own(tag), now, lessen),
         }
     }
 
     #[cold]
-    fn forgive_inherited(&self, past: &dyn Past, hash: u64, homes: &Homes, now: Tick, most: impl Fn(u64) -> u64) {
+    fn forgive_inherited<R: Rule>(
+        &self,
+        rule: &R,
+        past: &dyn Past,
+        hash: u64,
+        homes: &Homes,
+        now: R::Now,
+        lessen: impl Fn(R::Debt, R::Now) -> R::Debt,
+    ) {
+        let tag = homes.tag;
         // Or it could be inserted, and its inherited debt cleared, after it was looked for in the table.
-        let _stripe = self.lock_stripe(homes.tag);
+        let _stripe = self.lock_stripe(tag);
         let found = self.find(homes);
         if found.is_some() {
-            return self.forgive_in(found, homes.tag, now, most);
+            return self.forgive_in(rule, found, Owner::own(tag), now, lessen);
         }
-        match past.owed(hash, now) {
-            None => self.forgive_in(self.shared(hash), SHARED, now, most),
-            Some(debt) => {
-                let left = debt - most(now.count).min(debt);
-                past.set_owed(hash, now, Some(left).filter(|left| *left > 0));
-            }
+        let own = rule.of_key(now, tag);
+        let debt = rule.stamped(past.paid_at(hash, present(rule, now)), own);
+        if rule.size(debt) == 0 {
+            return self.forgive_in(rule, self.shared(tag), Owner::shared(tag), now, lessen);
         }
+        let left = lessen(debt, own);
+        past.set_paid_at(hash, if rule.size(left) == 0 { 0 } else { rule.stamp(left, own) });
     }
 
-    fn forgive_in(&self, found: Option<(usize, Slot<'_>)>, tag: Tag, now: Tick, most: impl Fn(u64) -> u64) {
+    fn forgive_in<R: Rule>(
+        &self,
+        rule: &R,
+        found: Option<(usize, Slot<'_>)>,
+        owner: Owner,
+        now: R::Now,
+        lessen: impl Fn(R::Debt, R::Now) -> R::Debt,
+    ) {
         let Some((line, slot)) = found else { return };
         loop {
-            let (word, epochs, at) = self.read(line, slot, now);
-            let debt = word.debt(at.count);
-            let back = most(at.count).min(debt);
-            if !word.is(tag) || back == 0 {
+            let (word, epochs, at) = self.read(rule, line, slot, now);
+            let at = rule.of_key(at, owner.key);
+            let debt = rule.owed(word, at);
+            let left = lessen(debt, at);
+            if !word.is(owner.tag) || rule.size(left) == rule.size(debt) {
                 return;
             }
-            let tat = at.count + (debt - back);
-            if slot.replace(word, Word::new(tag, tat)).is_ok() {
-                mend(slot, self.page(line), tag, tat, epochs);
+            let stamp = rule.stamp(left, at);
+            if slot.replace(word, Word::new(owner.tag, stamp)).is_ok() {
+                mend(rule, slot, self.page(line), owner.tag, stamp, epochs);
                 return;
             }
         }
