@@ -54,6 +54,9 @@ pub enum Mode {
     UpTo,
     /// They are charged by what this process knows alone, in place of a decision that failed.
     Fallback,
+    /// What the key owes is forgotten, and the answer is that to a request of cost 0 then. In memory, what was charged before is not
+    /// refunded after it.
+    Reset,
 }
 
 /// What the clock showed when a request was first decided on. All policies of a request go by it, as far as their clocks are
@@ -101,6 +104,12 @@ impl<'a> Ask<'a> {
     #[must_use]
     pub const fn peek(key: &'a PartitionKey, cost: u32) -> Self {
         Self::charge(key, cost).to(Mode::Peek)
+    }
+
+    /// To forget what the key owes.
+    #[must_use]
+    pub const fn reset(key: &'a PartitionKey) -> Self {
+        Self::charge(key, 0).to(Mode::Reset)
     }
 
     /// In another mode.

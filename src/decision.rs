@@ -63,7 +63,6 @@ impl Span {
         }
     }
 
-    #[cfg(test)]
     pub(crate) const fn ceil(self) -> Duration {
         let (owed, per) = self.parts();
         Duration::from_nanos(owed.div_ceil(per.get()))
@@ -80,7 +79,7 @@ const fn nanos(span: Duration) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums)]
 pub enum Outcome {
-    /// The request passes and has been charged. (In a [peek](crate::Limiter::peek): it would. In the
+    /// The request passes and has been charged. (In a [peek](crate::Mode::Peek): it would. In the
     /// verdict on a request that another policy refused: it would have, and was not charged.)
     Allow,
     /// The request does not pass and has cost nothing.
@@ -210,13 +209,18 @@ impl Decision {
         self
     }
 
+    #[inline(always)]
+    pub(crate) const fn with_next_span(self, next: Span) -> Self {
+        match self.answer {
+            Answer::Allow => self.waiting(next),
+            Answer::Reject | Answer::Never => self,
+        }
+    }
+
     /// Of an admission that leaves nothing: sets the time until one unit can be had. For windows that move; of buckets and of
     /// windows that start anew it is known.
     pub const fn with_next_after(self, next_after: Duration) -> Self {
-        match self.answer {
-            Answer::Allow => self.waiting(Span::Whole(next_after)),
-            Answer::Reject | Answer::Never => self,
-        }
+        self.with_next_span(Span::Whole(next_after))
     }
 
     /// Sets the time that the request spends, or would spend, in a queue.

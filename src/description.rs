@@ -50,7 +50,8 @@ impl Description {
     ///
     /// - does without [`Mode::Peek`]: nothing is known ahead of the charge, so that more has to be rolled back;
     /// - asks [`Mode::Charge`] in place of [`Mode::Shadow`], and of [`Mode::UpTo`], where it asks once more for what is left;
-    /// - answers 503 in place of [`Mode::Fallback`].
+    /// - answers 503 in place of [`Mode::Fallback`];
+    /// - reports an error in place of [`Mode::Reset`].
     pub const fn answering(mut self, mode: Mode) -> Self {
         self.modes |= bit(mode);
         self

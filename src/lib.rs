@@ -127,6 +127,7 @@ mod head;
 pub mod headers;
 #[cfg(feature = "http")]
 mod health;
+mod inheritance;
 #[cfg(feature = "http")]
 pub mod key;
 #[cfg(feature = "http")]
@@ -183,6 +184,7 @@ pub use self::{
     backlog::Backlog,
     decision::{Check, Decision, LimiterError, Outcome, Pending, Receipt},
     description::Description,
+    inheritance::{Heritage, Inheritance},
     limiter::{IntoLimiter, Limiter, LimiterExt, RateLimiter},
     partition::PartitionKey,
     quota::{Quota, QuotaError},

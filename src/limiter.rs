@@ -1,6 +1,5 @@
 //! Whoever answers the question: may this key have that much?
 
-use std::any::Any;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -8,6 +7,7 @@ use crate::algorithm::Algorithm;
 use crate::ask::Ask;
 use crate::decision::{Check, Decision, LimiterError, Receipt};
 use crate::description::Description;
+use crate::inheritance::{Heritage, Inheritance};
 use crate::partition::PartitionKey;
 use crate::store::{MemoryStore, Stats, Store};
 use crate::time::Clock;
@@ -59,23 +59,30 @@ pub trait Limiter: Send + Sync + 'static {
         Description::new()
     }
 
-    /// Forgets what a key owes, and answers as to a request of cost 0 then. `None` if that cannot be done.
+    /// Goes on from what `predecessor` knows of its keys: what was used stays used, under this limiter's quota. `None` if it does
+    /// not, by default; then all keys start anew.
     ///
-    /// In a [`MemoryStore`], what was charged before is not refunded after it.
-    fn reset(&self, key: &PartitionKey) -> Option<Check> {
-        let _ = key;
+    /// For a [live change](crate::LimitsHandle), which puts the heir in force and then runs what the [`Inheritance`] asks for. The
+    /// heir is this limiter itself if it was not asked for anything yet. A limiter in memory that has debts of its own (it was
+    /// in force before, or is in force elsewhere) cannot have those of another as well: then another one that is like it
+    /// inherits, with the same algorithm, capacity and clock. The two must be of one kind:
+    ///
+    /// | limiter | inherits from | what is kept |
+    /// |---|---|---|
+    /// | a bucket in a [`MemoryStore`] | any such bucket | the debt of every key in tokens, to a tick of the new rate |
+    /// | a window in a `MemoryStore` | one of the same type | what counts at the moment of the change |
+    /// | a [`LeakyQueue`](crate::LeakyQueue) | any other | the lines with all who wait, and what was spent |
+    /// | any of them on Redis | one of the same type and name on the same `Redis` | what the server has, see `RedisStore` |
+    ///
+    /// Both must tell the time by the same clock. In memory, each heir has its own copy of what was used at the instant of the
+    /// change; the predecessor goes on as before for those who still ask it. Queues are shared by all heirs.
+    fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
+        let _ = predecessor;
         None
     }
 
-    /// Goes on from what `predecessor` knows of its keys: what was used stays used, under this limiter's quota. Says
-    /// whether it does; by default it does not, and all keys start anew.
-    fn take_over(&self, predecessor: &dyn Limiter) -> bool {
-        let _ = predecessor;
-        false
-    }
-
-    /// What a successor [takes over](Self::take_over) from: itself, or its store.
-    fn as_any(&self) -> Option<&dyn Any> {
+    /// What heirs [inherit](Self::inherit) from; by default nothing.
+    fn heritage(&self) -> Option<Heritage> {
         None
     }
 
@@ -141,10 +148,17 @@ impl<L: Limiter + ?Sized> LimiterExt for L {}
 ///     assert_eq!(limiter.check(&alice).is_allowed(), expected);
 /// }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct RateLimiter<A, S> {
-    algorithm: A,
+    /// Shared with its heirs.
+    algorithm: Arc<A>,
     store: S,
+}
+
+impl<A, S: Clone> Clone for RateLimiter<A, S> {
+    fn clone(&self) -> Self {
+        Self { algorithm: Arc::clone(&self.algorithm), store: self.store.clone() }
+    }
 }
 
 impl<A: Algorithm> RateLimiter<A, MemoryStore<A::State>> {
@@ -160,12 +174,12 @@ impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
     #[must_use]
     pub fn new(algorithm: A, store: S) -> Self {
         store.prepare(&algorithm);
-        Self { algorithm, store }
+        Self { algorithm: Arc::new(algorithm), store }
     }
 
     /// The algorithm.
     #[must_use]
-    pub const fn algorithm(&self) -> &A {
+    pub fn algorithm(&self) -> &A {
         &self.algorithm
     }
 
@@ -182,7 +196,7 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryStore<A::State, C>> {
     /// For another cost, or without charging, [ask](Limiter::decide).
     #[inline]
     pub fn check(&self, key: &PartitionKey) -> Decision {
-        self.store.charge(&self.algorithm, &Ask::charge(key, 1))
+        self.store.charge(&*self.algorithm, &Ask::charge(key, 1))
     }
 }
 
@@ -202,16 +216,13 @@ impl<A: Algorithm, S: Store<A>> Limiter for RateLimiter<A, S> {
         self.store.describe(&self.algorithm).advertising(terms).admitting_at_most(most)
     }
 
-    fn reset(&self, key: &PartitionKey) -> Option<Check> {
-        self.store.reset(&self.algorithm, key)
+    fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
+        let inheritance = self.store.inherit(&self.algorithm, &predecessor.heritage()?)?;
+        Some(inheritance.map(|store| Self { algorithm: Arc::clone(&self.algorithm), store }.into_limiter()))
     }
 
-    fn take_over(&self, predecessor: &dyn Limiter) -> bool {
-        predecessor.as_any().is_some_and(|store| self.store.take_over(&self.algorithm, store))
-    }
-
-    fn as_any(&self) -> Option<&dyn Any> {
-        Some(&self.store)
+    fn heritage(&self) -> Option<Heritage> {
+        self.store.heritage(&self.algorithm)
     }
 
     fn stats(&self) -> Stats {

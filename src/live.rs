@@ -147,29 +147,37 @@ impl Limits {
     pub(crate) fn replace(&self, policies: Enforceable) -> Replaced {
         let mut policies = policies.0;
         // Foreign code is called with the lock: limiters inherit. It must not change the same layer.
-        let (before, after, replaced, is_closed) = {
+        let (before, after, replaced, finish, is_closed) = {
             let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
             let before = Arc::clone(&self.load());
-            let mut fresh = Vec::new();
+            let (mut replaced, mut finish) = (Replaced::default(), Vec::new());
             for policy in &mut policies {
                 if let Some(route) = &self.settings.route {
                     policy.meter().set_route(route);
                 }
-                if before.policy(policy.name()).is_some_and(|old| !policy.go_on_from(old)) {
+                let Some(old) = before.policy(policy.name()) else { continue };
+                let succession = policy.go_on_from(old);
+                finish.extend(succession.finish);
+                if !succession.inherits {
                     telemetry::started_anew(policy.name());
-                    fresh.push(policy.name().to_owned());
+                    replaced.fresh.push(policy.name().to_owned());
+                }
+                if succession.keeps_capacity {
+                    replaced.keeping_capacity.push(policy.name().to_owned());
                 }
             }
             let names: HashSet<_> = policies.iter().map(Policy::name).collect();
             let removed = before.policies.iter().map(Policy::name).filter(|name| !names.contains(name));
-            let replaced = Replaced { fresh, removed: removed.map(str::to_owned).collect() };
+            replaced.removed = removed.map(str::to_owned).collect();
             drop(names);
             past.limiters.retain(|limiter| limiter.strong_count() > 0);
             past.limiters.extend(before.policies.iter().map(|policy| Arc::downgrade(policy.shared_limiter())));
             let after = InForce::new(policies, &self.settings);
             self.in_force.store(Arc::clone(&after));
-            (before, after, replaced, past.is_closed)
+            (before, after, replaced, finish, past.is_closed)
         };
+        // Without the lock, and by this thread: copying what limiters inherit takes its time.
+        finish.into_iter().for_each(|finish| finish());
         observe_ends(&before.policies, &after.policies);
         if is_closed {
             self.close();
@@ -308,6 +316,7 @@ impl fmt::Debug for LimitsHandle {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replaced {
     fresh: Vec<String>,
+    keeping_capacity: Vec<String>,
     removed: Vec<String>,
 }
 
@@ -317,6 +326,14 @@ impl Replaced {
     #[must_use]
     pub fn started_anew(&self) -> &[String] {
         &self.fresh
+    }
+
+    /// The policies whose limiters have the capacity that they had before, and not the one that was asked for: of several
+    /// changes of the capacity, a fourth is only honoured once the debts of before the first are paid. The next change tries
+    /// again.
+    #[must_use]
+    pub fn kept_capacity(&self) -> &[String] {
+        &self.keeping_capacity
     }
 
     /// The policies that were there before, and are not any more.

@@ -13,6 +13,7 @@ use crate::decision::{Check, Decision, LimiterError};
 use crate::description::Description;
 use crate::head::{RequestHead, ResponseHead};
 use crate::health::{Health, Turn};
+use crate::inheritance::{Finish, Inheritance};
 use crate::key::{Global, KeyExtractor, Sameness};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::meter::{Fate, Meter};
@@ -72,6 +73,16 @@ struct Record {
     health: Health,
     /// Made when the first charge is to wait for its response.
     open_charges: OnceLock<Box<OpenCharges>>,
+}
+
+/// What comes of a policy's inheriting from the one of its name.
+pub(crate) struct Succession {
+    /// Whether what was used stays used.
+    pub(crate) inherits: bool,
+    /// Whether the limiter keeps the capacity of its predecessor in place of its own.
+    pub(crate) keeps_capacity: bool,
+    /// To be done once the policy is in force.
+    pub(crate) finish: Vec<Finish>,
 }
 
 type Condition = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
@@ -481,12 +492,13 @@ impl Policy {
         if let Some(penalty) = &self.penalty {
             penalty.lift(key);
         }
-        let Some(check) = self.limiter.reset(key) else {
+        if !self.description.answers(Mode::Reset) {
             return Err(LimiterError::new(format!(
                 "the limiter of policy `{}` cannot forget what a key owes",
                 self.name
             )));
-        };
+        }
+        let check = self.limiter.decide(&Ask::reset(key));
         check.decided().await
     }
 
@@ -577,22 +589,31 @@ impl Policy {
         }
     }
 
-    /// Takes the place of the policy that had this name before; says whether what was used stays used.
-    pub(crate) fn go_on_from(&mut self, old: &Self) -> bool {
+    /// Takes the place of the policy that had this name before. What can fail does so here, before it is in force.
+    pub(crate) fn go_on_from(&mut self, old: &Self) -> Succession {
         self.record = Arc::clone(&old.record);
         self.meter.go_on_from(&old.meter);
         let bans = old.penalty.as_ref().map(Penalty::record).or(old.former_bans.as_ref());
-        match (&mut self.penalty, bans) {
+        let finish = match (&mut self.penalty, bans) {
             (Some(penalty), Some(bans)) => penalty.inherit(bans, old.penalty.as_ref()),
-            (None, bans) => self.former_bans = bans.cloned(),
-            (Some(_), None) => {}
-        }
+            (None, bans) => {
+                self.former_bans = bans.cloned();
+                None
+            }
+            (Some(_), None) => None,
+        };
+        let mut finish: Vec<_> = finish.into_iter().collect();
         let is_same = std::ptr::addr_eq(Arc::as_ptr(&self.limiter), Arc::as_ptr(&old.limiter));
-        let inherits = is_same || self.limiter.take_over(&*old.limiter);
-        if inherits {
-            self.lineage = Arc::clone(&old.lineage);
+        let inheritance = if is_same { Some(Inheritance::in_place()) } else { self.limiter.inherit(&*old.limiter) };
+        let Some(inheritance) = inheritance else {
+            return Succession { inherits: false, keeps_capacity: false, finish };
+        };
+        if let Some(heir) = inheritance.heir {
+            self.limiter = heir;
         }
-        inherits
+        self.lineage = Arc::clone(&old.lineage);
+        finish.extend(inheritance.finish);
+        Succession { inherits: true, keeps_capacity: inheritance.keeps_capacity, finish }
     }
 
     /// Whether this policy goes on with what the limiter of `old` knew.

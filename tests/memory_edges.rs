@@ -63,7 +63,7 @@ fn is_seen<A: Algorithm>(algorithm: A) {
     let (rejected, peeked) = (ask(&limiter, newcomer), peek(&limiter, newcomer));
     assert_eq!((peeked.is_allowed(), peeked.remaining()), (false, 0));
     assert_eq!(peeked.retry_after(), rejected.retry_after());
-    assert!(limiter.reset(&PartitionKey::from(newcomer)).is_some());
+    assert!(limiter.decide(&Ask::reset(&PartitionKey::from(newcomer))).at_once().is_some());
     assert_eq!(peek(&limiter, newcomer).remaining(), 9);
     let charged = ask(&limiter, newcomer);
     limiter.refund(&PartitionKey::from(newcomer), charged.receipt(), 1);
@@ -83,7 +83,7 @@ fn has_its_burst_once<A: Algorithm + Copy>(algorithm: A) {
     // One that is reset may share the newcomer's budget, with a probability of one in 512.
     let tried = (0..5).find_map(|_| {
         let (limiter, _, held, newcomer) = full(algorithm);
-        held.iter().for_each(|key| drop(limiter.reset(&PartitionKey::from(*key))));
+        held.iter().for_each(|key| drop(limiter.decide(&Ask::reset(&PartitionKey::from(*key)))));
         let (mut taken, before) = (0, limiter.store().turned_away());
         while ask(&limiter, newcomer).is_allowed() {
             taken += 1;
@@ -112,7 +112,7 @@ fn pays_once<A: Algorithm>(algorithm: A) {
     let key = PartitionKey::from(7_u64);
     let limiter = RateLimiter::new(algorithm, MemoryStore::with_capacity(100).with_clock(noon()));
     let early: Vec<_> = (0..10).map(|_| ask(&limiter, 7).receipt()).collect();
-    assert!(limiter.reset(&key).is_some());
+    assert!(limiter.decide(&Ask::reset(&key)).at_once().is_some());
     let late: Vec<_> = (0..10).map(|_| ask(&limiter, 7).receipt()).collect();
     assert!(!ask(&limiter, 7).is_allowed());
     early.into_iter().rev().for_each(|receipt| limiter.refund(&key, receipt, 1));

@@ -12,9 +12,7 @@ use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow
 use tower_sluice::key::User;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{
-    Decision, LeakyQueue, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Verdict,
-};
+use tower_sluice::{Decision, LeakyQueue, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
 
 /// What a handler reports of a request.
 #[derive(Clone)]

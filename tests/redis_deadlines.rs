@@ -454,7 +454,7 @@ async fn the_documented_permissions_are_enough() {
         assert!(start.elapsed() < Duration::from_secs(5), "it is not given back");
         sleep(ms(5)).await;
     }
-    assert!(limiter.reset(&key("a")).unwrap().decided().await.is_ok());
+    assert!(limiter.decide(&Ask::reset(&key("a"))).decided().await.is_ok());
     let queue = RedisQueue::new(&redis, "q", Quota::per_hour(1)).capacity(5).max_wait(Duration::from_secs(100_000));
     let place =
         async || queue.decide(&Ask::charge(&key("a"), 1).to(tower_sluice::Mode::Shadow)).decided().await.unwrap();

@@ -300,7 +300,7 @@ async fn charges_come_later_and_support_staff_forgive() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert!(!ask(&**limiter, "a", 1).await.is_allowed());
-        let decision = limiter.reset(&key).unwrap().decided().await.unwrap();
+        let decision = limiter.decide(&Ask::reset(&key)).decided().await.unwrap();
         assert_eq!((decision.is_allowed(), decision.remaining()), (true, 10));
         // What this process knew of it is forgotten, too.
         assert_eq!(ask(&**limiter, "a", 1).await.remaining(), 9);

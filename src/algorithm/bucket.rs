@@ -1,5 +1,5 @@
-use super::Algorithm;
 use super::gcra::{Gcra, GcraState};
+use super::{Algorithm, Kind};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
 use crate::time::Timestamp;
@@ -32,8 +32,8 @@ macro_rules! bucket {
                 self.gcra.decide(state, now, cost)
             }
 
-            fn as_bucket(&self) -> Option<Quota> {
-                Some(self.quota)
+            fn kind(&self) -> Kind {
+                Kind::Bucket { quota: self.quota }
             }
 
             fn expires_at(&self, state: &GcraState) -> Timestamp {

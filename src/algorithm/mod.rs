@@ -13,11 +13,14 @@
 mod bucket;
 mod fixed_window;
 pub(crate) mod gcra;
+mod kind;
 mod sliding_window;
 
 pub use self::bucket::{LeakyBucket, TokenBucket};
+pub(crate) use self::fixed_window::receipt_of;
 pub use self::fixed_window::{FixedWindow, FixedWindowState};
 pub use self::gcra::GcraState;
+pub use self::kind::Kind;
 pub use self::sliding_window::{SlidingWindow, SlidingWindowState};
 
 use std::time::Duration;
@@ -26,18 +29,6 @@ use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
 use crate::terms::Terms;
 use crate::time::Timestamp;
-
-/// What an [`Algorithm`] makes of states that were written under another quota.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Adoption {
-    /// They mean nothing to it.
-    Nothing,
-    /// They mean the same to it.
-    AsTheyAre,
-    /// They are [rewritten](Algorithm::adopt).
-    Rewritten,
-}
 
 /// A pure transition over a small state.
 ///
@@ -125,30 +116,29 @@ pub trait Algorithm: Send + Sync + 'static {
         self.quota().max_burst()
     }
 
-    /// What becomes of states that were written under another quota, `from`, by an algorithm of the same type: after a
-    /// [live change](crate::Limiter::take_over). By default all keys start anew.
+    /// Whether this algorithm can go on with states that one of the same type has written under the quota `from`: after a
+    /// [live change](crate::Limiter::inherit). By default it cannot, and all keys start anew.
     ///
     /// Buckets go on in any case and are not asked, as long as the store keeps them in a form of its own.
-    fn adoption(&self, from: &Quota) -> Adoption {
+    fn can_adopt(&self, from: &Quota) -> bool {
         let _ = from;
-        Adoption::Nothing
+        false
     }
 
-    /// What `state`, written under the quota `from`, reads under the quota `to`, if the change was at `now`: asked where
-    /// [`adoption`](Self::adoption) has said that states are rewritten. The last of several changes is to the quota of
-    /// this algorithm.
+    /// What `state`, written under the quota `from`, reads under the quota of this algorithm, if the change was at `now`.
     ///
-    /// Whatever counts against the key at `now` should go on to count. A state may be rewritten back and forth by requests
-    /// that were on their way. By default it stays as it is.
-    fn adopt(&self, state: Self::State, from: &Quota, to: &Quota, now: Timestamp) -> Self::State {
-        let _ = (from, to, now);
+    /// Whatever counts against the key at `now` should go on to count, also if the clock was set back since. By default it
+    /// stays as it is.
+    fn adopt(&self, state: Self::State, from: &Quota, now: Timestamp) -> Self::State {
+        let _ = (from, now);
         state
     }
 
-    /// The quota of the token bucket that this is, if it is one and nothing else. A store may then keep
-    /// its keys in a form of its own, such as one word each.
-    fn as_bucket(&self) -> Option<Quota> {
-        None
+    /// Which of the algorithms of this crate decides as this one does, if any: a store may then keep its keys in a form of its
+    /// own, such as one word each. A wrapper that changes no decision returns that of what it wraps. By default
+    /// [`Kind::Other`].
+    fn kind(&self) -> Kind {
+        Kind::Other
     }
 
     /// What a store adds to the clock's time, in all that it asks about a key for which it drew `draw` at random: so each key
@@ -161,12 +151,14 @@ pub trait Algorithm: Send + Sync + 'static {
         Duration::ZERO
     }
 
-    /// What clients are told of it: by default, a bucket if this [is one](Self::as_bucket), and else a
-    /// sliding window, which promises the least.
+    /// What is advertised to clients: by default, that of its [kind](Self::kind), and for others a sliding window, which
+    /// promises the least.
     fn terms(&self) -> Terms {
-        match self.as_bucket() {
-            Some(quota) => Terms::bucket(quota),
-            None => Terms::sliding_window(self.quota()),
+        match self.kind() {
+            Kind::Bucket { quota } => Terms::bucket(quota),
+            Kind::FixedWindow { quota, .. } => Terms::fixed_window(quota),
+            Kind::SlidingWindow { quota, .. } => Terms::sliding_window(quota),
+            Kind::Other => Terms::sliding_window(self.quota()),
         }
     }
 

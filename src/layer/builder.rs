@@ -65,7 +65,7 @@ impl RateLimitLayerBuilder {
 
     /// Which fields tell clients what is left, and when; unless set, `RateLimit-Policy` and `RateLimit` on all
     /// responses, see [`RateLimitFields::draft11`]. Shadows and limiters without
-    /// [terms](crate::Limiter::terms) are not told of.
+    /// [terms](crate::Description::advertising) are not told of.
     ///
     /// Costs one allocation per response, and two for the map of its fields if it had none.
     ///

@@ -1,4 +1,3 @@
-use std::any::Any;
 use std::fmt;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use crate::ask::{Ask, Mode};
 use crate::backlog::Backlog;
 use crate::decision::{Check, Decision, LimiterError, Pending, Receipt};
 use crate::description::Description;
+use crate::inheritance::{Heritage, Inheritance};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::partition::PartitionKey;
 use crate::quota::Quota;
@@ -38,7 +38,7 @@ use crate::terms::Terms;
 /// | the rate holds for | a process | all processes with this name on this Redis |
 /// | one leaves before its turn | all behind it move up | its place goes to the next that comes |
 /// | order | [as you choose](crate::QueueOrder) | the oldest first, but for such places |
-/// | [`peek`](Limiter::peek) | yes | no |
+/// | [peek](crate::Mode::Peek) | yes | no |
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -137,6 +137,13 @@ pub struct RedisQueue {
     name: Box<str>,
     quota: Quota,
     bounds: Bounds,
+    shared: Arc<Shared>,
+}
+
+/// What a queue of the same name goes on from.
+struct Namesake {
+    redis: Redis,
+    name: Box<str>,
     shared: Arc<Shared>,
 }
 
@@ -420,7 +427,7 @@ impl Limiter for RedisQueue {
             Mode::Fallback => self.fall_back(ask),
             Mode::Shadow => Check::Pending(self.place_of_nobody(ask)),
             Mode::UpTo => in_background(self.place_of_nobody(ask)),
-            Mode::Charge | Mode::Peek => {
+            Mode::Charge | Mode::Peek | Mode::Reset => {
                 let (shared, key, cost) = (Arc::clone(&self.shared), ask.key().clone(), ask.cost());
                 let patience = ask.patience();
                 Check::Pending(Box::pin(async move {
@@ -456,15 +463,18 @@ impl Limiter for RedisQueue {
 
     /// From a queue of this name on the same [`Redis`]. Those who wait leave as they were told; only the other one counts
     /// them, and sends them away when [that](Self::close) is closed.
-    fn take_over(&self, predecessor: &dyn Limiter) -> bool {
-        let Some(predecessor) = predecessor.as_any().and_then(|any| any.downcast_ref::<Self>()) else { return false };
-        let is_same = self.redis.id() == predecessor.redis.id() && self.name == predecessor.name;
-        let _ = is_same && self.shared.guard.take_over(&predecessor.shared.guard);
-        is_same
+    fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
+        let predecessor: Arc<Namesake> = predecessor.heritage()?.downcast()?;
+        if self.redis.id() != predecessor.redis.id() || self.name != predecessor.name {
+            return None;
+        }
+        let _ = self.shared.guard.inherit(&predecessor.shared.guard);
+        Some(Inheritance::in_place())
     }
 
-    fn as_any(&self) -> Option<&dyn Any> {
-        Some(self)
+    fn heritage(&self) -> Option<Heritage> {
+        let (redis, name, shared) = (self.redis.clone(), self.name.clone(), Arc::clone(&self.shared));
+        Some(Heritage::new(Arc::new(Namesake { redis, name, shared })))
     }
 
     /// See [`RedisQueue::close`].

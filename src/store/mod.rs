@@ -13,12 +13,13 @@ pub use self::redis::{Redis, RedisStore};
 pub(crate) use self::stats::next_table_number;
 pub use self::stats::{Stats, TableStats};
 
-use std::any::Any;
+use std::sync::Arc;
 
 use crate::algorithm::Algorithm;
 use crate::ask::Ask;
 use crate::decision::{Check, Receipt};
 use crate::description::Description;
+use crate::inheritance::{Heritage, Inheritance};
 use crate::partition::PartitionKey;
 
 /// Runs an algorithm over the states that it keeps.
@@ -54,17 +55,20 @@ pub trait Store<A: Algorithm>: Send + Sync + 'static {
         Description::new()
     }
 
-    /// Forgets what a key owes, and answers as to a request of cost 0 then. `None` if that cannot be done.
-    fn reset(&self, algorithm: &A, key: &PartitionKey) -> Option<Check> {
-        let _ = (algorithm, key);
+    /// Goes on from what another limiter's store [hands on](Self::heritage), judging by `algorithm`; `None` if it does not, by
+    /// default. See [`Limiter::inherit`](crate::Limiter::inherit).
+    fn inherit(&self, algorithm: &Arc<A>, heritage: &Heritage) -> Option<Inheritance<Self>>
+    where
+        Self: Sized,
+    {
+        let _ = (algorithm, heritage);
         None
     }
 
-    /// Takes over what `predecessor`, the store of another limiter, keeps of its keys, to judge them by `algorithm` from now
-    /// on; says whether it does. By default it does not. See [`Limiter::take_over`](crate::Limiter::take_over).
-    fn take_over(&self, algorithm: &A, predecessor: &dyn Any) -> bool {
-        let _ = (algorithm, predecessor);
-        false
+    /// What stores of its kind inherit from it; by default nothing.
+    fn heritage(&self, algorithm: &A) -> Option<Heritage> {
+        let _ = algorithm;
+        None
     }
 
     /// How it is doing; by default, nothing is told. Asked now and then, by whoever fills gauges.

@@ -43,14 +43,11 @@
 //! the pages that it touched (512 slots each, two at most per request) until the clock catches up, for they cannot
 //! be told from keys that spent something at that time.
 //!
-//! # Another quota
+//! # Inherited debts
 //!
-//! Whoever judges does so by a quota of some generation, and says [`Outdated`] if the table has a later one. It looks
-//! after it has read the word that it judges. If that word is still there when it writes, then what it did is as
-//! if it had been done before the change: so there is a moment before which all are judged by the old quota, and
-//! after which all are judged by the new one. As the generation is told *before* the change reads the clock, no time
-//! of the old clock that anybody goes by is later than where the new one begins, if it was read before the generation.
-//! So that is looked at also before a page is gone through: by a clock that ran on too fast, debts would be cleared.
+//! After a live change a key may owe something from before it, which its owner keeps beside the table ([`Past`]). A key that
+//! is not found is looked up there under its stripe's lock, and its debt is inserted before anything is decided. So
+//! keys that are found, the common case, pay nothing for it.
 //!
 //! # What remains
 //!
@@ -63,16 +60,22 @@
 mod epochs;
 mod forgive;
 
-use self::epochs::{Epochs, Page, epoch_of};
+use self::epochs::{Epochs, Page};
+use super::past::Geometry;
+use super::rule::{Rule, Ruling};
 use super::slots::{LINES_PER_PAGE, PAGE, SLOTS, Slot, Slots, in_order};
-use super::ticks::{Outdated, Ruling, Tick, TickBucket};
 use super::word::{Tag, Word};
 use super::{Pressure, WhenFull, census};
 use crate::decision::Decision;
-use crate::sync::{AtomicU32, Mutex, Ordering};
+use crate::sync::Mutex;
 
-/// Locks for first touches; more than a machine has threads, so that two rarely meet.
-const STRIPES: u64 = if cfg!(sluice_loom) { 2 } else { 256 };
+/// Locks for insertions: more than a machine has threads, so that two rarely meet; fewer in a table with fewer lines.
+const STRIPES: usize = if cfg!(sluice_loom) { 2 } else { 256 };
+
+/// A lock on a cache line of its own: whoever takes it slows nobody down who takes another.
+#[derive(Default)]
+#[repr(align(64))]
+struct Stripe(Mutex<()>);
 
 /// From this many epochs on, nothing in an untouched page can be owed any more: what is in it was
 /// written in the page's epoch at the latest, and a debt is at most four epochs long.
@@ -81,15 +84,25 @@ const ALL_PAID: u32 = 5;
 /// The tag of all keys in the slots that new keys share.
 const SHARED: Tag = Tag::from_hash(0);
 
+/// What keys of a table owe from before a live change. Asked for keys that the table does not have, under the lock of their
+/// stripe.
+pub(super) trait Past: Send + Sync {
+    /// The [stamp](Rule::stamp) of what the key owes, in the table's own terms; zero if it owes nothing. `present` is the stamp
+    /// of nothing.
+    fn paid_at(&self, hash: u64, present: u64) -> u64;
+
+    /// Replaces that; zero forgets it.
+    fn set_paid_at(&self, hash: u64, stamp: u64);
+}
+
 pub(super) struct CompactTable {
-    /// Of the quota that is in force.
-    generation: AtomicU32,
     slots: Slots,
     lines: usize,
     pages: Box<[Page]>,
-    first_touch: Box<[Mutex<()>]>,
+    stripes: Box<[Stripe]>,
     when_full: WhenFull,
     pressure: Pressure,
+    past: Option<Box<dyn Past>>,
 }
 
 /// Where a key may be.
@@ -105,18 +118,92 @@ impl CompactTable {
         let lines = keys.saturating_mul(2).div_ceil(SLOTS).max(2);
         // The slots that new keys share when the table is full are one more page.
         let pages = lines.div_ceil(LINES_PER_PAGE) + usize::from(when_full == WhenFull::Overflow);
-        Self::of(lines, pages, when_full)
-    }
-
-    fn of(lines: usize, pages: usize, when_full: WhenFull) -> Self {
         Self {
-            generation: AtomicU32::new(0),
             slots: Slots::new(pages),
             lines,
             pages: (0..pages).map(|_| Page::default()).collect(),
-            first_touch: (0..STRIPES).map(|_| Mutex::new(())).collect(),
+            stripes: (0..lines.next_power_of_two().min(STRIPES)).map(|_| Stripe::default()).collect(),
             when_full,
             pressure: Pressure::new(),
+            past: None,
+        }
+    }
+
+    /// Its keys begin with what they owe there. For a table that was not asked for anything yet.
+    pub(super) fn inherit(&mut self, past: Box<dyn Past>) {
+        self.past = Some(past);
+    }
+
+    pub(super) const fn geometry(&self) -> Geometry {
+        Geometry::Compact { lines: self.lines }
+    }
+
+    /// Sets what is owed in the budgets that new keys share, if there are any, by the stamps of that. For a table that was not asked for
+    /// anything yet.
+    pub(super) fn inherit_shared<R: Rule>(&self, rule: &R, now: R::Now, stamps: impl Iterator<Item = Option<u64>>) {
+        let Some(page) = self.shared_page() else { return };
+        // As of now: a page that was last swept in an earlier epoch would be swept first, and its words taken for old ones.
+        let _ = self.pages[page].replace(Epochs::settled(0), Epochs::settled(rule.epoch(now)));
+        for (slot, stamp) in self.slots.page(page).zip(stamps) {
+            if let Some(stamp) = stamp {
+                let _ = slot.replace(Word::EMPTY, Word::new(SHARED, stamp));
+            }
+        }
+    }
+
+    /// What is owed in each of these budgets.
+    pub(super) fn shared_debts<R: Rule>(&self, rule: &R, now: R::Now) -> impl Iterator<Item = R::Debt> + '_ {
+        let rule = *rule;
+        self.shared_page().into_iter().flat_map(move |page| {
+            self.slots.page(page).map(move |slot| {
+                let (word, at) = self.read_only(&rule, page, slot, now);
+                rule.owed(word, at)
+            })
+        })
+    }
+
+    fn shared_page(&self) -> Option<usize> {
+        (self.when_full == WhenFull::Overflow).then(|| self.pages.len() - 1)
+    }
+
+    /// Calls `act` with the line in the page, the tag and the debt of each key in a page that owes something at `now`. Writes
+    /// nothing, but that it finishes a sweep that is under way.
+    pub(super) fn each_owed<R: Rule>(
+        &self,
+        rule: &R,
+        page: usize,
+        now: R::Now,
+        mut act: impl FnMut(usize, Tag, R::Debt),
+    ) {
+        let epochs = self.pages[page].load();
+        // Never touched, or not for long: all is paid, and its memory need not be read.
+        if epochs.is_settled() && rule.epoch(now).saturating_sub(epochs.latest()) >= ALL_PAID {
+            return;
+        }
+        let first = page * LINES_PER_PAGE;
+        for line in first..self.lines.min(first + LINES_PER_PAGE) {
+            for slot in self.slots.line(line) {
+                let (word, at) = self.read_only(rule, page, slot, now);
+                let debt = rule.owed(word, rule.of_key(at, word.tag()));
+                if rule.size(debt) > 0 {
+                    act(line - first, word.tag(), debt);
+                }
+            }
+        }
+    }
+
+    /// A word as [`read`](Self::read) reads it, but that its page is not swept up to the present epoch. What is in it was owed when
+    /// the page was swept last, less than [`ALL_PAID`] epochs ago, or it reads as empty: so debts can be told.
+    fn read_only<R: Rule>(&self, rule: &R, page: usize, slot: Slot<'_>, now: R::Now) -> (Word, R::Now) {
+        loop {
+            let epochs = self.pages[page].load();
+            let epochs = if epochs.is_settled() { epochs } else { self.renew(rule, page, 0) };
+            let word = slot.load();
+            // Else a sweep may have begun in between, and what was read may be older than it looks.
+            if self.pages[page].load() == epochs {
+                let is_old = rule.epoch(now).saturating_sub(epochs.latest()) >= ALL_PAID;
+                return (if is_old { Word::EMPTY } else { word }, rule.clamp(now, epochs.earliest()));
+            }
         }
     }
 
@@ -125,77 +212,93 @@ impl CompactTable {
     }
 
     pub(super) fn size_in_bytes(&self) -> usize {
-        self.slots.size_in_bytes() + size_of_val(&*self.pages) + size_of_val(&*self.first_touch)
-    }
-
-    /// From now on, whoever judges by an earlier quota is told that it is outdated.
-    pub(super) fn begin(&self, generation: u32) {
-        self.generation.store(generation, Ordering::SeqCst);
-    }
-
-    #[inline(always)]
-    fn is_outdated(&self, bucket: &TickBucket) -> bool {
-        self.generation.load(Ordering::SeqCst) != bucket.generation()
+        self.slots.size_in_bytes() + size_of_val(&*self.pages) + size_of_val(&*self.stripes)
     }
 
     /// Decides, and charges what is admitted. `clock` reads the time anew, for a key that is not found.
     #[inline(always)]
-    pub(super) fn check(
+    pub(super) fn check<R: Rule>(
         &self,
-        bucket: &TickBucket,
+        rule: &R,
         hash: u64,
         cost: u32,
-        now: Tick,
-        clock: impl Fn() -> Tick,
-    ) -> Result<Decision, Outdated> {
-        let (ruling, at) = match self.rule(bucket, hash, cost, now, &clock) {
-            (Ruling::Refuse { .. }, at) if at.count > now.count => self.rule_again(bucket, hash, cost, &clock),
-            ruled => ruled,
+        now: R::Now,
+        clock: impl Fn() -> R::Now,
+    ) -> Decision {
+        let (ruling, at) = match self.judge(rule, hash, cost, now, &clock) {
+            (ruling, at) if rule.is_late(&ruling, at) => self.judge_again(rule, hash, cost, &clock),
+            judged => judged,
         };
-        bucket.decision(ruling, at)
+        rule.decision(ruling, cost, at)
     }
 
     /// After a reading of the clock that is too old to judge by: either this thread was descheduled since, and what it took
     /// for debts is paid by now; or the clock was set back, and shows the same again.
     #[cold]
     #[inline(never)]
-    fn rule_again(&self, bucket: &TickBucket, hash: u64, cost: u32, clock: &impl Fn() -> Tick) -> (Ruling, Tick) {
-        self.rule(bucket, hash, cost, clock(), clock)
+    fn judge_again<R: Rule>(&self, rule: &R, hash: u64, cost: u32, clock: &impl Fn() -> R::Now) -> Judged<R> {
+        self.judge(rule, hash, cost, clock(), clock)
     }
 
     #[inline(always)]
-    fn rule(&self, bucket: &TickBucket, hash: u64, cost: u32, now: Tick, clock: &impl Fn() -> Tick) -> (Ruling, Tick) {
+    fn judge<R: Rule>(&self, rule: &R, hash: u64, cost: u32, now: R::Now, clock: &impl Fn() -> R::Now) -> Judged<R> {
         let tag = Tag::from_hash(hash);
-        let first = self.first_home(hash);
-        if let Some(ruled) = self.charge(bucket, first, now, tag, cost, || self.find_in(first, tag)) {
-            return ruled;
+        let owner = Owner::own(tag);
+        let first = first_home(self.lines, hash);
+        if let Some(judged) = self.charge(rule, owner, cost, first, now, || self.find_in(first, tag)) {
+            return judged;
         }
-        let second = self.second_home(first, tag);
-        if let Some(ruled) = self.charge(bucket, second, now, tag, cost, || self.find_in(second, tag)) {
-            return ruled;
+        let second = second_home(self.lines, first, tag);
+        if let Some(judged) = self.charge(rule, owner, cost, second, now, || self.find_in(second, tag)) {
+            return judged;
         }
-        self.first_touch(bucket, hash, &Homes { tag, lines: [first, second] }, cost, clock)
+        self.first_touch(rule, hash, &Homes { tag, lines: [first, second] }, cost, clock)
     }
 
     /// What [`check`](Self::check) would decide, if there is room for the key.
-    pub(super) fn peek(&self, bucket: &TickBucket, hash: u64, cost: u32, now: Tick) -> Result<Decision, Outdated> {
-        if self.is_outdated(bucket) {
-            return Err(Outdated);
-        }
+    pub(super) fn peek<R: Rule>(&self, rule: &R, hash: u64, cost: u32, now: R::Now) -> Decision {
         let homes = self.homes(hash);
-        self.freshen_homes(&homes, now);
-        let found = self.find(&homes).map(|(line, slot)| (self.read(line, slot, now), homes.tag));
-        let found = found.or_else(|| self.shared(hash).map(|(line, slot)| (self.read(line, slot, now), SHARED)));
-        let found = found.and_then(|(read, tag)| read.0.is(tag).then_some(read));
-        if self.is_outdated(bucket) {
-            return Err(Outdated);
-        }
-        let (debt, at) = found.map_or((0, now), |(word, _, at)| (word.debt(at.count), at));
-        bucket.decision(bucket.judge(debt, cost), at)
+        self.freshen_homes(rule, &homes, now);
+        let (debt, at) = match self.debt_of(rule, &homes, now) {
+            Some(found) => found,
+            None => self.debt_beside(rule, hash, &homes, now),
+        };
+        rule.decision(rule.judge(debt, cost, at), cost, at)
+    }
+
+    /// What a key owes that is in the table, and as of when.
+    fn debt_of<R: Rule>(&self, rule: &R, homes: &Homes, now: R::Now) -> Option<(R::Debt, R::Now)> {
+        let (line, slot) = self.find(homes)?;
+        let (word, _, at) = self.read(rule, line, slot, now);
+        let at = rule.of_key(at, homes.tag);
+        word.is(homes.tag).then(|| (rule.owed(word, at), at))
+    }
+
+    /// What a key owes that is not in the table.
+    #[cold]
+    fn debt_beside<R: Rule>(&self, rule: &R, hash: u64, homes: &Homes, now: R::Now) -> (R::Debt, R::Now) {
+        let at = rule.of_key(now, homes.tag);
+        let Some(past) = &self.past else { return (self.shared_debt(rule, homes.tag, now), at) };
+        // Or it could be inserted, and its inherited debt cleared, after it was looked for in the table.
+        let _stripe = self.lock_stripe(homes.tag);
+        self.debt_of(rule, homes, now).unwrap_or_else(|| {
+            let inherited = rule.stamped(past.paid_at(hash, present(rule, now)), at);
+            (rule.joined(inherited, self.shared_debt(rule, homes.tag, now)), at)
+        })
+    }
+
+    /// What a key owes for what it spent of a shared budget.
+    fn shared_debt<R: Rule>(&self, rule: &R, tag: Tag, now: R::Now) -> R::Debt {
+        let own = rule.of_key(now, tag);
+        let Some((line, slot)) = self.shared(tag) else { return rule.nothing(own) };
+        let (word, _, at) = self.read(rule, line, slot, now);
+        // That may be as of a later time, if the clock was set back.
+        let at = rule.of_key(at, tag);
+        rule.stamped(rule.stamp(rule.owed(word, at), at), own)
     }
 
     /// How many keys owe something, estimated from some pages if there are many.
-    pub(super) fn live(&self, now: Tick) -> u64 {
+    pub(super) fn live<R: Rule>(&self, rule: &R, now: R::Now) -> u64 {
         let pages = self.lines.div_ceil(LINES_PER_PAGE);
         let looked_at = pages.min(census::LINES / LINES_PER_PAGE);
         let (mut live, mut seen) = (0, 0);
@@ -203,8 +306,8 @@ impl CompactTable {
             let first = index * pages / looked_at * LINES_PER_PAGE;
             for line in first..self.lines.min(first + LINES_PER_PAGE) {
                 let owes = |slot: &Slot<'_>| {
-                    let (word, _, at) = self.read(line, *slot, now);
-                    word.debt(at.count) > 0
+                    let (word, _, at) = self.read(rule, line, *slot, now);
+                    rule.size(rule.owed(word, rule.of_key(at, word.tag()))) > 0
                 };
                 live += self.slots.line(line).filter(owes).count();
                 seen += 1;
@@ -213,52 +316,8 @@ impl CompactTable {
         census::extrapolate(live, seen, self.lines)
     }
 
-    /// A table with the same keys, which owe `convert` of what they owe in this one at `now`. Whoever judges by this
-    /// one is to be told before that it is outdated: what is taken out of it is charged there no more, and
-    /// nobody new is put into it, for that needs a lock, and looks again under it.
-    pub(super) fn move_out(&self, now: Tick, convert: impl Fn(u64) -> u64) -> Self {
-        let _nobody_new: Vec<_> = self.first_touch.iter().map(lock_stripe).collect();
-        let mut other = Self::of(self.lines, self.pages.len(), self.when_full);
-        other.pressure = self.pressure.go_on();
-        for page in 0..self.pages.len() {
-            // Or what was paid long ago could look like a debt.
-            self.freshen(page * LINES_PER_PAGE, now);
-            for (slot, place) in self.slots.page(page).zip(other.slots.page(page)) {
-                let mut word = slot.load();
-                while !word.is_empty() {
-                    match slot.replace(word, Word::EMPTY) {
-                        Ok(()) => break,
-                        Err(changed) => word = changed,
-                    }
-                }
-                let debt = word.debt(now.count);
-                if debt > 0 {
-                    place.replace(Word::EMPTY, Word::new(word.tag(), convert(debt))).expect("nobody knows it yet");
-                }
-            }
-        }
-        other
-    }
-
-    /// The first home is drawn from the upper half of the hash, the tag from the lower 28 bits, and the
-    /// second home from the first and the tag. So no bit is used twice, and two keys with the same tag
-    /// and a home in common are met with a probability of 2^-28 per slot.
     fn homes(&self, hash: u64) -> Homes {
-        let tag = Tag::from_hash(hash);
-        let first = self.first_home(hash);
-        Homes { tag, lines: [first, self.second_home(first, tag)] }
-    }
-
-    #[inline(always)]
-    const fn first_home(&self, hash: u64) -> usize {
-        scale(hash >> 32, self.lines)
-    }
-
-    #[inline(always)]
-    const fn second_home(&self, first: usize, tag: Tag) -> usize {
-        let mixed = tag.value().wrapping_mul(0x9e37_79b1) & 0xffff_ffff;
-        let second = first + 1 + scale(mixed, self.lines - 1);
-        if second < self.lines { second } else { second - self.lines }
+        Homes { tag: Tag::from_hash(hash), lines: homes_among(self.lines, hash) }
     }
 
     /// The line and the slot that a key is in.
@@ -271,56 +330,44 @@ impl CompactTable {
         self.slots.line(line).map(|slot| (slot, slot.load())).find(|(_, word)| word.is(tag))
     }
 
-    /// Decides on a key in the slot of a line that `find` tells, and says as of when; `None` if it tells of
+    /// Decides on a key in the slot of a line that `find` returns, and says as of when; `None` if it returns
     /// none. A word is looked for between two readings of its page's epochs that agree.
     #[inline(always)]
-    fn charge<'a>(
+    fn charge<'a, R: Rule>(
         &'a self,
-        bucket: &TickBucket,
-        line: usize,
-        now: Tick,
-        tag: Tag,
+        rule: &R,
+        owner: Owner,
         cost: u32,
+        line: usize,
+        now: R::Now,
         find: impl Fn() -> Option<(Slot<'a>, Word)>,
-    ) -> Option<(Ruling, Tick)> {
+    ) -> Option<Judged<R>> {
         let page = self.page(line);
         let (mut epochs, mut at) = (page.load(), now);
-        if epochs != Epochs::settled(epoch_of(now)) {
-            match self.catch_up(bucket, line, now) {
-                Some(caught_up) => (epochs, at) = caught_up,
-                None => return Some((Ruling::Outdated, now)),
-            }
+        if epochs != Epochs::settled(rule.epoch(now)) {
+            (epochs, at) = self.catch_up(rule, line, now);
         }
         loop {
             let (slot, word) = find()?;
             if page.load() != epochs {
-                match self.catch_up(bucket, line, now) {
-                    Some(caught_up) => (epochs, at) = caught_up,
-                    None => return Some((Ruling::Outdated, now)),
-                }
+                (epochs, at) = self.catch_up(rule, line, now);
                 continue;
             }
-            if self.is_outdated(bucket) {
-                return Some((Ruling::Outdated, at));
-            }
-            let ruling = bucket.judge(word.debt(at.count), cost);
+            let at = rule.of_key(at, owner.key);
+            let ruling = rule.judge(rule.owed(word, at), cost, at);
             let Ruling::Admit { debt } = ruling else { return Some((ruling, at)) };
-            let tat = at.count + debt;
-            if slot.replace(word, Word::new(tag, tat)).is_ok() {
-                mend(slot, page, tag, tat, epochs);
+            let stamp = rule.stamp(debt, at);
+            if slot.replace(word, Word::new(owner.tag, stamp)).is_ok() {
+                mend(rule, slot, page, owner.tag, stamp, epochs);
                 return Some((ruling, at));
             }
         }
     }
 
     #[cold]
-    fn catch_up(&self, bucket: &TickBucket, line: usize, now: Tick) -> Option<(Epochs, Tick)> {
-        // What an outdated clock shows has not come yet, maybe: nothing must be cleared by it.
-        if self.is_outdated(bucket) {
-            return None;
-        }
-        let epochs = self.freshen(line, now);
-        Some((epochs, epochs.clamp(now)))
+    fn catch_up<R: Rule>(&self, rule: &R, line: usize, now: R::Now) -> (Epochs, R::Now) {
+        let epochs = self.freshen(rule, line, now);
+        (epochs, rule.clamp(now, epochs.earliest()))
     }
 
     #[inline(always)]
@@ -329,12 +376,12 @@ impl CompactTable {
     }
 
     /// A word, with the epochs of its page at that moment, and the time as of which to judge it.
-    fn read(&self, line: usize, slot: Slot<'_>, now: Tick) -> (Word, Epochs, Tick) {
+    fn read<R: Rule>(&self, rule: &R, line: usize, slot: Slot<'_>, now: R::Now) -> (Word, Epochs, R::Now) {
         loop {
-            let epochs = self.freshen(line, now);
+            let epochs = self.freshen(rule, line, now);
             let word = slot.load();
             if self.page(line).load() == epochs {
-                return (word, epochs, epochs.clamp(now));
+                return (word, epochs, rule.clamp(now, epochs.earliest()));
             }
         }
     }
@@ -342,110 +389,157 @@ impl CompactTable {
     /// Decides on a key that was not found, and puts it into a slot.
     #[cold]
     #[inline(never)]
-    fn first_touch(
+    fn first_touch<R: Rule>(
         &self,
-        bucket: &TickBucket,
+        rule: &R,
         hash: u64,
         homes: &Homes,
         cost: u32,
-        clock: &impl Fn() -> Tick,
-    ) -> (Ruling, Tick) {
-        let stripe = usize::try_from(homes.tag.value() % STRIPES).expect("below the number of stripes");
-        let _first = lock_stripe(&self.first_touch[stripe]);
+        clock: &impl Fn() -> R::Now,
+    ) -> Judged<R> {
+        let tag = homes.tag;
+        let _stripe = self.lock_stripe(tag);
         loop {
-            // Somebody else may have been first. If nobody is there now, nothing is owed by now.
+            // Another thread may have been first. If the key is not there now, nothing is owed by now.
             let found = self.find(homes);
             let now = clock();
-            if self.is_outdated(bucket) {
-                return (Ruling::Outdated, now);
-            }
-            self.freshen_homes(homes, now);
+            self.freshen_homes(rule, homes, now);
             if let Some((line, _)) = found {
-                if let Some(ruled) = self.charge(bucket, line, now, homes.tag, cost, || self.find_in(line, homes.tag)) {
-                    return ruled;
+                let find = || self.find_in(line, tag);
+                if let Some(judged) = self.charge(rule, Owner::own(tag), cost, line, now, find) {
+                    return judged;
                 }
                 continue;
             }
+            let own = rule.of_key(now, tag);
             // What the key has spent of a shared budget it must not have once more.
-            let paid_at = self.shared(hash).map_or(0, |(line, slot)| {
-                let (word, _, at) = self.read(line, slot, now);
-                at.count + word.debt(at.count)
-            });
-            let ruling = bucket.judge(paid_at.saturating_sub(now.count), cost);
-            let Ruling::Admit { .. } = ruling else { return (ruling, now) };
-            let place = self.place(homes, now);
-            // That may be as of a later time, if the clock was set back.
-            let debt = paid_at.saturating_sub(place.at.count) + bucket.price(cost);
+            let mut owed = self.shared_debt(rule, tag, now);
+            if let Some(past) = &self.past {
+                let inherited = rule.stamped(past.paid_at(hash, present(rule, now)), own);
+                if rule.size(inherited) > 0 {
+                    owed = rule.joined(owed, inherited);
+                    if self.insert_debt(rule, homes, now, owed) {
+                        // Inserted before it is cleared: a successor that reads the past first, and then the table, finds
+                        // it in one of them at least.
+                        past.set_paid_at(hash, 0);
+                        continue;
+                    }
+                }
+            }
+            let ruling = rule.judge(owed, cost, own);
+            let Ruling::Admit { .. } = ruling else { return (ruling, own) };
+            let place = self.place(rule, homes, now);
             self.pressure.note_arrival(hash, place.free);
             if place.free == 0 {
                 match self.when_full {
                     WhenFull::ForgetLeast => {}
-                    WhenFull::Refuse => return (self.refuse(bucket, place.debt), place.at),
-                    WhenFull::Overflow => return self.overflow(bucket, hash, now, cost),
+                    WhenFull::Refuse => return (self.refuse(rule, homes, now), rule.of_key(place.at, tag)),
+                    WhenFull::Overflow => return self.overflow(rule, tag, now, cost),
                 }
             }
-            let tat = place.at.count + debt;
-            if place.slot.replace(place.word, Word::new(homes.tag, tat)).is_ok() {
-                if place.free == 0 {
-                    self.pressure.note_evicted();
-                }
-                mend(place.slot, self.page(place.line), homes.tag, tat, place.epochs);
-                return (Ruling::Admit { debt }, place.at);
+            // That may be as of a later time, if the clock was set back: nothing more is owed then.
+            let at = rule.of_key(place.at, tag);
+            let ruling = rule.judge(rule.stamped(rule.stamp(owed, own), at), cost, at);
+            let Ruling::Admit { debt } = ruling else { return (ruling, at) };
+            if self.put(rule, &place, tag, rule.stamp(debt, at)) {
+                return (ruling, at);
             }
         }
+    }
+
+    /// Puts a key with a debt into a slot; `false` if there is no room for it.
+    fn insert_debt<R: Rule>(&self, rule: &R, homes: &Homes, now: R::Now, debt: R::Debt) -> bool {
+        let stamp = rule.stamp(debt, rule.of_key(now, homes.tag));
+        loop {
+            let place = self.place(rule, homes, now);
+            if place.free == 0 && self.when_full != WhenFull::ForgetLeast {
+                return false;
+            }
+            let at = rule.of_key(place.at, homes.tag);
+            if self.put(rule, &place, homes.tag, rule.stamp(rule.stamped(stamp, at), at)) {
+                return true;
+            }
+        }
+    }
+
+    /// Puts a key where there is place; `false` if it has been taken meanwhile.
+    #[inline(always)]
+    fn put<R: Rule>(&self, rule: &R, place: &Place<'_, R::Now>, tag: Tag, stamp: u64) -> bool {
+        let is_put = place.slot.replace(place.word, Word::new(tag, stamp)).is_ok();
+        if is_put {
+            if place.free == 0 {
+                self.pressure.note_evicted();
+            }
+            mend(rule, place.slot, self.page(place.line), tag, stamp, place.epochs);
+        }
+        is_put
     }
 
     /// The slot for a new key: a free one of the emptier home, or else that of the key that owes least.
-    fn place(&self, homes: &Homes, now: Tick) -> Place<'_> {
+    fn place<R: Rule>(&self, rule: &R, homes: &Homes, now: R::Now) -> Place<'_, R::Now> {
         let [a, b] = homes.lines.map(|line| {
             let slots = self.slots.line(line).map(|slot| {
-                let (word, epochs, at) = self.read(line, slot, now);
-                Place { line, slot, word, epochs, at, debt: word.debt(at.count), free: 0 }
+                let (word, epochs, at) = self.read(rule, line, slot, now);
+                let size = rule.size(rule.owed(word, rule.of_key(at, word.tag())));
+                Place { line, slot, word, epochs, at, size, free: 0 }
             });
             let mut free = 0;
-            let least = slots.inspect(|slot| free += usize::from(slot.debt == 0)).min_by_key(|slot| slot.debt);
+            let least = slots.inspect(|slot| free += usize::from(slot.size == 0)).min_by_key(|slot| slot.size);
             Place { free, ..least.expect("a line has slots") }
         });
         // More free slots first; of two full lines, the one with the least debt.
-        if (b.free, a.debt) > (a.free, b.debt) { b } else { a }
+        if (b.free, a.size) > (a.free, b.size) { b } else { a }
     }
 
-    /// The table is full, and nobody is to be forgotten: come back when the first slot is free.
-    fn refuse(&self, bucket: &TickBucket, least_debt: u64) -> Ruling {
+    /// The table is full, and no key is to be forgotten: come back when the first slot is free.
+    fn refuse<R: Rule>(&self, rule: &R, homes: &Homes, now: R::Now) -> Ruling<R::Debt> {
         self.pressure.note_turned_away();
-        // As if the newcomer owed all that can be owed.
-        Ruling::Refuse { debt: bucket.capacity(), wait: least_debt }
+        let slots = homes.lines.into_iter().flat_map(|line| self.slots.line(line).map(move |slot| (line, slot)));
+        let wait = slots.map(|(line, slot)| {
+            let (word, _, at) = self.read(rule, line, slot, now);
+            let at = rule.of_key(at, word.tag());
+            rule.left(rule.owed(word, at), at)
+        });
+        Ruling::Full { wait: wait.min().unwrap_or(0).max(1) }
     }
 
-    /// The table is full, and nobody is to be forgotten: new keys share what the extra page has.
-    fn overflow(&self, bucket: &TickBucket, hash: u64, now: Tick, cost: u32) -> (Ruling, Tick) {
+    /// The table is full, and no key is to be forgotten: new keys share what the extra page has.
+    fn overflow<R: Rule>(&self, rule: &R, tag: Tag, now: R::Now, cost: u32) -> Judged<R> {
         self.pressure.note_turned_away();
-        let (line, slot) = self.shared(hash).expect("it is made with the table");
+        let (line, slot) = self.shared(tag).expect("it is made with the table");
         loop {
-            let epochs = self.freshen(line, now);
+            let epochs = self.freshen(rule, line, now);
             // If it is empty, its last debt may have been cleared since `now` was read: then it was paid by
             // the beginning of the page's epoch, and not before.
-            let now = if now.count < epochs.begin() { now.moved_to(epochs.begin()) } else { now };
+            let now = rule.clamp(now, epochs.latest());
             let find = || (self.page(line).load() == epochs).then(|| (slot, slot.load()));
-            if let Some(ruled) = self.charge(bucket, line, now, SHARED, cost, find) {
-                return ruled;
+            if let Some(judged) = self.charge(rule, Owner::shared(tag), cost, line, now, find) {
+                return judged;
             }
         }
     }
 
-    /// The line and the slot that a new key shares with others when the table is full, if there is one.
-    fn shared(&self, hash: u64) -> Option<(usize, Slot<'_>)> {
+    /// The line and the slot that a new key shares with others when the table is full, if there is one: with keys whose windows
+    /// begin when its own do.
+    fn shared(&self, tag: Tag) -> Option<(usize, Slot<'_>)> {
         if self.when_full != WhenFull::Overflow {
             return None;
         }
-        let index = usize::try_from((hash >> 32) % PAGE as u64).expect("below a page");
+        let index = usize::try_from(tag.value() % PAGE as u64).expect("below a page");
         let line = (self.pages.len() - 1) * LINES_PER_PAGE + index / SLOTS;
         self.slots.line(line).nth(index % SLOTS).map(|slot| (line, slot))
     }
 
-    fn freshen_homes(&self, homes: &Homes, now: Tick) {
+    /// To be held while a key that is not found is looked for again, and inserted.
+    fn lock_stripe(&self, tag: Tag) -> impl Drop + '_ {
+        let stripe = usize::try_from(tag.value() % self.stripes.len() as u64).expect("below the number of stripes");
+        // It guards no data that a panic could leave in disorder.
+        self.stripes[stripe].0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn freshen_homes<R: Rule>(&self, rule: &R, homes: &Homes, now: R::Now) {
         for line in homes.lines {
-            self.freshen(line, now);
+            self.freshen(rule, line, now);
         }
     }
 
@@ -453,10 +547,10 @@ impl CompactTable {
     /// is returned. Nothing in a page may be judged, or charged, while somebody goes through it: what he has
     /// not cleared yet may look like a debt, and he may clear what is charged meanwhile.
     #[inline]
-    fn freshen(&self, line: usize, now: Tick) -> Epochs {
-        let epochs = self.page(line).load();
-        let is_fresh = epochs.is_settled() && epochs.latest() >= epoch_of(now);
-        if is_fresh { epochs } else { self.renew(line / LINES_PER_PAGE, epoch_of(now)) }
+    fn freshen<R: Rule>(&self, rule: &R, line: usize, now: R::Now) -> Epochs {
+        let (epochs, present) = (self.page(line).load(), rule.epoch(now));
+        let is_fresh = epochs.is_settled() && epochs.latest() >= present;
+        if is_fresh { epochs } else { self.renew(rule, line / LINES_PER_PAGE, present) }
     }
 
     /// Clears what was paid before the present epoch.
@@ -467,7 +561,7 @@ impl CompactTable {
     /// settled, so a word that was read before that is an old one, and only that very word is cleared.
     #[cold]
     #[inline(never)]
-    fn renew(&self, index: usize, present: u32) -> Epochs {
+    fn renew<R: Rule>(&self, rule: &R, index: usize, present: u32) -> Epochs {
         let page = &self.pages[index];
         loop {
             let epochs = page.load();
@@ -480,11 +574,11 @@ impl CompactTable {
                 continue;
             }
             let all_paid = epochs.latest() - epochs.before() >= ALL_PAID;
-            let begins = epochs.begin();
+            let begins = rule.beginning(epochs.latest());
             let mut is_overtaken = false;
             for slot in self.slots.page(index) {
                 let word = slot.load_in_order();
-                if word.is_empty() || (!all_paid && word.debt(begins) > 0) {
+                if word.is_empty() || (!all_paid && rule.size(rule.owed(word, begins)) > 0) {
                     continue;
                 }
                 if page.load() != epochs {
@@ -504,18 +598,13 @@ impl CompactTable {
 /// Takes back a word that was written too late: if the page has begun to be gone through since `read` it
 /// was judged, and the debt was paid before the new epoch began, nobody may have seen to it.
 #[inline(always)]
-fn mend(slot: Slot<'_>, page: &Page, tag: Tag, tat: u64, read: Epochs) {
+fn mend<R: Rule>(rule: &R, slot: Slot<'_>, page: &Page, tag: Tag, stamp: u64, read: Epochs) {
     in_order();
     let epochs = page.load();
-    if epochs != read && tat <= epochs.begin() {
+    if epochs != read && rule.is_paid_by(stamp, epochs.latest()) {
         // If it has been charged again since, its time is new.
-        let _ = slot.replace(Word::new(tag, tat), Word::EMPTY);
+        let _ = slot.replace(Word::new(tag, stamp), Word::EMPTY);
     }
-}
-
-/// It guards no data that a panic could leave in disorder.
-fn lock_stripe(stripe: &Mutex<()>) -> impl Drop + '_ {
-    stripe.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 #[cfg(all(test, sluice_loom))]
@@ -528,17 +617,66 @@ impl CompactTable {
     }
 }
 
+/// A ruling, and as of when.
+type Judged<R> = (Ruling<<R as Rule>::Debt>, <R as Rule>::Now);
+
+/// Whose debt a word holds.
+#[derive(Clone, Copy)]
+struct Owner {
+    /// That of the word.
+    tag: Tag,
+    /// That of the key, by whose time it is judged: another one in a slot that new keys share.
+    key: Tag,
+}
+
+impl Owner {
+    const fn own(tag: Tag) -> Self {
+        Self { tag, key: tag }
+    }
+
+    const fn shared(key: Tag) -> Self {
+        Self { tag: SHARED, key }
+    }
+}
+
 /// Where a new key goes, and what it replaces.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct Place<'a, N> {
     line: usize,
     slot: Slot<'a>,
     word: Word,
     epochs: Epochs,
-    at: Tick,
-    debt: u64,
+    at: N,
+    size: u64,
     /// Free slots in its line.
     free: usize,
+}
+
+/// The lines in which a key may be, in a table of so many.
+///
+/// The first is drawn from the upper half of the hash, the tag from the lower 28 bits, and the second from the first and the
+/// tag. So no bit is used twice, and two keys with the same tag and a line in common are met with a probability of 2^-28
+/// per slot.
+pub(super) const fn homes_among(lines: usize, hash: u64) -> [usize; 2] {
+    let first = first_home(lines, hash);
+    [first, second_home(lines, first, Tag::from_hash(hash))]
+}
+
+#[inline(always)]
+const fn first_home(lines: usize, hash: u64) -> usize {
+    scale(hash >> 32, lines)
+}
+
+#[inline(always)]
+const fn second_home(lines: usize, first: usize, tag: Tag) -> usize {
+    let mixed = tag.value().wrapping_mul(0x9e37_79b1) & 0xffff_ffff;
+    let second = first + 1 + scale(mixed, lines - 1);
+    if second < lines { second } else { second - lines }
+}
+
+/// The stamp of nothing.
+pub(super) fn present<R: Rule>(rule: &R, now: R::Now) -> u64 {
+    rule.stamp(rule.nothing(now), now)
 }
 
 /// `count` times a fraction of 2^32.

@@ -1,87 +1,110 @@
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::WhenFull;
-use super::compact::CompactTable;
-use super::ticks::{Outdated, Tick, TickBucket};
+use super::compact::{CompactTable, Past, present};
+use super::past::{self, Entry, Geometry, Inherited, PackedDebt, Source};
+use super::rule::Rule;
+use super::ticks::{Tick, TickBucket};
+use super::word::Tag;
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
-use crate::time::{Timestamp, nanos_of};
+use crate::time::Timestamp;
 
-/// A table for buckets as one limiter sees it: with its quota, and so with its clock.
-///
-/// If another limiter takes over, both have the same table, and this one is [`Outdated`]: what it is still asked, by
-/// requests that were on their way, is decided by the quota that is in force. So there is one clock at any time, and what
-/// has been admitted is what one limiter whose quota changed would have admitted.
-pub(super) struct Ledger {
-    accounts: Arc<Accounts>,
-    terms: Terms,
-}
-
-/// A quota, and when its clock began.
-#[derive(Clone, Copy)]
-struct Terms {
-    bucket: TickBucket,
-    started: Timestamp,
-}
-
-struct Accounts {
+/// A table of words, with the rule by which they are judged, and what its keys inherit.
+pub(super) struct Ledger<R> {
+    rule: R,
     table: CompactTable,
-    latest: Mutex<Latest>,
+    inherited: Option<Debts>,
+    /// The tables before, of whose charges something may still be owed; the oldest first.
+    forebears: Vec<Forebear<R>>,
 }
 
-struct Latest {
-    terms: Terms,
-    /// Where all debts have gone, if the ticks of this table are too long or too short for the quota in force.
-    moved: Option<Arc<Accounts>>,
+/// Stamps of what keys owed at the instant of a change, counted from `base`.
+#[derive(Clone)]
+struct Debts {
+    inherited: Arc<Inherited<PackedDebt>>,
+    base: u64,
+    /// The most that any key may owe of it.
+    most: u64,
 }
 
-impl Accounts {
-    fn new(table: CompactTable, terms: Terms) -> Arc<Self> {
-        Arc::new(Self { table, latest: Mutex::new(Latest { terms, moved: None }) })
+/// A rule that was in force before, and until when.
+#[derive(Clone, Copy)]
+struct Forebear<R> {
+    rule: R,
+    until: Timestamp,
+}
+
+/// Charges of so many changes ago can be given back.
+const MOST_FOREBEARS: usize = 256;
+
+impl<R: Rule> Ledger<R> {
+    pub(super) fn new(rule: R, keys: usize, when_full: WhenFull) -> Self {
+        Self { rule, table: CompactTable::new(keys, when_full), inherited: None, forebears: Vec::new() }
     }
 
-    fn latest(&self) -> MutexGuard<'_, Latest> {
-        // All that is written under it is written at once.
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) const fn rule(&self) -> &R {
+        &self.rule
     }
-}
 
-impl Terms {
-    /// The present, counted from when the clock began, so that it is small. A clock that is set back
-    /// beyond that stands still there.
-    #[inline(always)]
-    fn since(&self, now: Timestamp) -> Timestamp {
-        // Not saturating: a branch that is foreseen is not waited for.
-        match now.as_nanos().checked_sub(self.started.as_nanos()) {
-            Some(nanos) => Timestamp::from_nanos(nanos),
-            None => before_the_beginning(),
+    pub(super) const fn table(&self) -> &CompactTable {
+        &self.table
+    }
+
+    pub(super) fn inherited(&self) -> Option<&Arc<Inherited<PackedDebt>>> {
+        self.inherited.as_ref().map(|debts| &debts.inherited)
+    }
+
+    /// Whether something may still be owed at `now` of what was inherited.
+    pub(super) fn has_past(&self, now: Timestamp) -> bool {
+        let now = present(&self.rule, self.rule.read(now));
+        self.inherited().is_some_and(|past| !past.has_ended(now))
+    }
+
+    /// How the keys are spread of which something may still be owed at `now`.
+    pub(super) fn geometries(&self, now: Timestamp) -> Vec<Geometry> {
+        past::geometries(self.table.geometry(), self.inherited().filter(|_| self.has_past(now)))
+    }
+
+    /// Begins with debts that `source` copies as stamps of `rule`, counted from that of nothing at `now`. For a ledger that was
+    /// not asked for anything yet.
+    pub(super) fn inherit(
+        &mut self,
+        rule: R,
+        predecessor: u64,
+        now: Timestamp,
+        geometries: &[Geometry],
+        source: impl FnOnce(u64) -> Arc<dyn Source<PackedDebt>>,
+    ) {
+        self.rule = rule;
+        let base = present(&rule, rule.read(now));
+        let inherited = Arc::new(Inherited::new(predecessor, geometries, source(base)));
+        let debts = Debts { inherited, base, most: 0 };
+        self.table.inherit(Box::new(debts.clone()));
+        self.inherited = Some(debts);
+    }
+
+    /// Calls `act` with the line, the tag and the debt of all that is owed at `at` in a page of a layer, for an heir.
+    pub(super) fn each_owed(
+        &self,
+        (geometry, page): (Geometry, usize),
+        at: Timestamp,
+        mut act: impl FnMut(usize, Tag, R::Debt),
+    ) {
+        let now = self.rule.read(at);
+        // Before the table: what is moved there meanwhile is seen twice then, and not missed.
+        if let Some(debts) = &self.inherited {
+            debts.inherited.each_left(geometry, page, |line, entry| {
+                let own = self.rule.of_key(now, entry.tag());
+                let debt = self.rule.stamped(debts.base + entry.debt().unwrap_or(0), own);
+                if self.rule.size(debt) > 0 {
+                    act(line, entry.tag(), debt);
+                }
+            });
         }
-    }
-
-    #[inline(always)]
-    fn tick(&self, now: Timestamp) -> Tick {
-        self.bucket.tick(self.since(now))
-    }
-}
-
-#[cold]
-const fn before_the_beginning() -> Timestamp {
-    Timestamp::ZERO
-}
-
-impl Ledger {
-    pub(super) fn new(bucket: TickBucket, keys: usize, when_full: WhenFull, now: Timestamp) -> Self {
-        let terms = Terms { bucket, started: bucket.beginning(now) };
-        Self { accounts: Accounts::new(CompactTable::new(keys, when_full), terms), terms }
-    }
-
-    pub(super) fn table(&self) -> &CompactTable {
-        &self.accounts.table
-    }
-
-    /// Whether this is how it would judge by itself.
-    pub(super) fn is_under(&self, quota: &Quota) -> bool {
-        self.terms.bucket.is_of(quota)
+        if geometry == self.table.geometry() {
+            self.table.each_owed(&self.rule, page, now, act);
+        }
     }
 
     #[inline(always)]
@@ -92,119 +115,98 @@ impl Ledger {
         now: impl Fn() -> Timestamp,
         fresh: impl Fn() -> Timestamp,
     ) -> Decision {
-        match self.try_check(hash, cost, &now, &fresh) {
-            Ok(decision) => decision,
-            Err(Outdated) => self.by_the_latest(|ledger| ledger.try_check(hash, cost, &fresh, &fresh)),
-        }
+        self.table.check(&self.rule, hash, cost, self.rule.read(now()), || self.rule.read(fresh()))
     }
 
-    #[inline(always)]
-    fn try_check(
-        &self,
-        hash: u64,
-        cost: u32,
-        now: &impl Fn() -> Timestamp,
-        fresh: &impl Fn() -> Timestamp,
-    ) -> Result<Decision, Outdated> {
-        let now = self.terms.tick(now());
-        self.accounts.table.check(&self.terms.bucket, hash, cost, now, || self.terms.tick(fresh()))
+    pub(super) fn peek(&self, hash: u64, cost: u32, now: Timestamp) -> Decision {
+        self.table.peek(&self.rule, hash, cost, self.rule.read(now))
     }
 
-    pub(super) fn peek(&self, hash: u64, cost: u32, clock: impl Fn() -> Timestamp) -> Decision {
-        self.by_whoever_may(|Self { accounts, terms }| {
-            accounts.table.peek(&terms.bucket, hash, cost, terms.tick(clock()))
-        })
+    /// Gives back what is still owed for a charge, by the value of its receipt.
+    pub(super) fn give_back(&self, hash: u64, cost: u32, receipt: u64, now: Timestamp) {
+        self.table.give_back(&self.rule, hash, cost, receipt, self.rule.read(now));
     }
 
-    pub(super) fn give_back(&self, hash: u64, cost: u32, receipt: Receipt, clock: impl Fn() -> Timestamp) {
-        self.by_whoever_may(|Self { accounts, terms }| {
-            accounts.table.give_back(&terms.bucket, hash, cost, receipt, terms.tick(clock()))
-        });
-    }
-
-    pub(super) fn reset(&self, hash: u64, clock: impl Fn() -> Timestamp) {
-        self.by_whoever_may(|Self { accounts, terms }| accounts.table.reset(&terms.bucket, hash, terms.tick(clock())));
+    pub(super) fn reset(&self, hash: u64, now: Timestamp) {
+        self.table.reset(&self.rule, hash, self.rule.read(now));
     }
 
     /// How many keys owe something.
-    pub(super) fn live(&self, clock: impl Fn() -> Timestamp) -> u64 {
-        let Self { accounts, terms } = self.latest();
-        accounts.table.live(terms.tick(clock()))
+    pub(super) fn live(&self, now: Timestamp) -> u64 {
+        self.table.live(&self.rule, self.rule.read(now))
     }
+}
 
-    fn by_whoever_may<T>(&self, ask: impl Fn(&Self) -> Result<T, Outdated>) -> T {
-        ask(self).unwrap_or_else(|Outdated| self.by_the_latest(ask))
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn by_the_latest<T>(&self, ask: impl Fn(&Self) -> Result<T, Outdated>) -> T {
-        loop {
-            // Another change may come in between.
-            if let Ok(answer) = ask(&self.latest()) {
-                return answer;
-            }
-        }
-    }
-
-    /// The one that nobody has taken over from. Waits for a change that is under way.
-    fn latest(&self) -> Self {
-        let mut accounts = Arc::clone(&self.accounts);
-        loop {
-            let latest = accounts.latest();
-            let (terms, moved) = (latest.terms, latest.moved.clone());
-            drop(latest);
-            match moved {
-                Some(moved) => accounts = moved,
-                None => return Self { accounts, terms },
-            }
-        }
-    }
-
-    /// The same keys with the same debts under another quota, from now on also for whoever asks this one; `None`
-    /// if there is no such bucket.
-    ///
-    /// If the new quota fits the ticks of the table, no debt is touched. Else all are carried into another table, and
-    /// whoever asks meanwhile waits.
-    pub(super) fn succeed(&self, quota: &Quota, clock: impl Fn() -> Timestamp) -> Option<Self> {
-        loop {
-            let accounts = self.latest().accounts;
-            let mut latest = accounts.latest();
-            if latest.moved.is_none() {
-                return Self::change(&accounts, &mut latest, quota, clock);
-            }
-        }
-    }
-
-    /// Has its own quota in force again, if `other` has the same table. It stays outdated, so that all it is asked takes a
-    /// lock.
-    pub(super) fn resume(&self, other: &Self, quota: &Quota, clock: impl Fn() -> Timestamp) -> bool {
-        let latest = self.latest();
-        if !Arc::ptr_eq(&latest.accounts, &other.latest().accounts) {
-            return false;
-        }
-        latest.is_under(quota) || self.succeed(quota, clock).is_some()
-    }
-
-    fn change(
-        accounts: &Arc<Accounts>,
-        latest: &mut Latest,
+impl Ledger<TickBucket> {
+    /// Begins with what keys owe at `now` in another ledger, under `quota`; `copying` makes a source of how that is copied.
+    /// `None` if there is no such bucket.
+    pub(super) fn succeed(
+        &mut self,
+        from: &Self,
         quota: &Quota,
-        clock: impl Fn() -> Timestamp,
-    ) -> Option<Self> {
-        let old = latest.terms;
-        let replaced = old.bucket.replaced(quota)?;
-        accounts.table.begin(old.bucket.generation() + 1);
-        let now = clock();
-        if let Some((bucket, lead)) = old.bucket.bend(quota, old.since(now)) {
-            let started = Timestamp::from_nanos(now.as_nanos().saturating_sub(nanos_of(lead)));
-            latest.terms = Terms { bucket, started };
-            return Some(Self { accounts: Arc::clone(accounts), terms: latest.terms });
+        now: Timestamp,
+        geometries: &[Geometry],
+        source: impl FnOnce(TickBucket, u64) -> Arc<dyn Source<PackedDebt>>,
+    ) -> Option<()> {
+        let at = from.rule.read(now);
+        let most = from.most_owed(at);
+        let rule = TickBucket::holding(quota, from.rule.tokens(most))?.numbered(self.table.pressure().number());
+        let rule = rule.going_on(&from.rule, now);
+        self.inherit(rule, from.table.pressure().number(), now, geometries, |base| source(rule, base));
+        let exchange = rule.exchange(&from.rule, at);
+        if let Some(debts) = &mut self.inherited {
+            debts.most = exchange.debt(most);
         }
-        let table = accounts.table.move_out(old.tick(now), |debt| replaced.convert(debt, &old.bucket));
-        let terms = Terms { bucket: replaced, started: now };
-        let moved = Accounts::new(table, terms);
-        latest.moved = Some(Arc::clone(&moved));
-        Some(Self { accounts: moved, terms })
+        let here = rule.read(now);
+        let shared = from.table.shared_debts(&from.rule, at).map(|debt| exchange.debt(debt));
+        let stamps = shared.map(|debt| (debt > 0).then(|| rule.stamp(debt, here)));
+        self.table.inherit_shared(&rule, here, stamps);
+        let first = if from.has_past(now) {
+            from.forebears.len().saturating_sub(MOST_FOREBEARS - 1)
+        } else {
+            from.forebears.len()
+        };
+        self.forebears = from.forebears[first..].to_vec();
+        self.forebears.push(Forebear { rule: from.rule, until: now });
+        Some(())
+    }
+
+    /// The most ticks that any key may owe.
+    fn most_owed(&self, at: Tick) -> u64 {
+        let inherited = self.inherited.as_ref().map_or(0, |debts| {
+            // A clock that was set back pays nothing.
+            debts.most.saturating_sub(at.count.saturating_sub(debts.base))
+        });
+        inherited.max(self.rule.capacity())
+    }
+
+    /// The value of a receipt in these ticks, also of one that was written before a change; zero if nothing is left of what
+    /// the table had that wrote it.
+    pub(super) fn read_receipt(&self, receipt: Receipt) -> u64 {
+        #[allow(clippy::cast_possible_truncation)] // Numbers are counted from 1, and the marks of resets are taken off.
+        let (number, tick) = ((receipt.value() >> u64::BITS) as u64, receipt.value() as u64);
+        if number == self.rule.number() {
+            return tick;
+        }
+        let Some(first) = self.forebears.iter().position(|before| before.rule.number() == number) else { return 0 };
+        let before = &self.forebears[first..];
+        let after = before[1..].iter().map(|table| &table.rule).chain([&self.rule]);
+        before.iter().zip(after).fold(tick, |tick, (from, to)| to.carried(&from.rule, from.until, tick))
+    }
+
+    /// Has its receipts carry the number of its table.
+    pub(super) fn numbered(mut self) -> Self {
+        self.rule = self.rule.numbered(self.table.pressure().number());
+        self
+    }
+}
+
+impl Past for Debts {
+    fn paid_at(&self, hash: u64, present: u64) -> u64 {
+        self.inherited.get(hash, present).map_or(0, |debt| self.base + debt)
+    }
+
+    fn set_paid_at(&self, hash: u64, stamp: u64) {
+        self.inherited.set(hash, Some(stamp.saturating_sub(self.base)).filter(|debt| *debt > 0));
     }
 }

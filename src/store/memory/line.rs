@@ -11,12 +11,7 @@ pub(super) const SLOTS: usize = 8;
 /// has expired.
 pub(super) struct Line<S> {
     slots: [Option<Entry<S>>; SLOTS],
-    /// Under which quota its states were written.
-    pub(super) era: Era,
 }
-
-/// A quota of a table, by its number: another one may read other states.
-pub(super) type Era = u32;
 
 #[derive(Clone, Copy)]
 struct Entry<S> {
@@ -29,18 +24,15 @@ pub(super) type Tag = NonZeroU64;
 
 impl<S: Copy> Line<S> {
     pub(super) const fn new() -> Self {
-        Self { slots: [None; SLOTS], era: 0 }
-    }
-
-    /// Replaces all states.
-    pub(super) fn rewrite(&mut self, convert: impl Fn(S) -> S) {
-        for entry in self.slots.iter_mut().flatten() {
-            entry.state = convert(entry.state);
-        }
+        Self { slots: [None; SLOTS] }
     }
 
     pub(super) fn find(&mut self, tag: Tag) -> Option<&mut S> {
         self.slots.iter_mut().flatten().find(|entry| entry.tag == tag).map(|entry| &mut entry.state)
+    }
+
+    pub(super) fn each(&self, mut act: impl FnMut(Tag, S)) {
+        self.slots.iter().flatten().for_each(|entry| act(entry.tag, entry.state));
     }
 
     pub(super) fn remove(&mut self, tag: Tag) {

@@ -2,37 +2,44 @@ mod census;
 mod compact;
 mod ledger;
 
+mod heir;
 mod line;
 #[cfg(all(test, sluice_loom))]
 mod models;
+mod past;
 mod pressure;
 mod resets;
+mod rule;
 mod slots;
 mod ticks;
 mod wide;
+mod windows;
 mod word;
 
-use std::any::Any;
+use std::any::TypeId;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use self::ledger::Ledger;
 use self::pressure::Pressure;
 use self::resets::Resets;
 use self::ticks::TickBucket;
 use self::wide::WideTable;
+use self::windows::{FixedRule, SlidingRule};
 use super::{Stats, Store, TableStats};
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Kind};
 use crate::ask::{Ask, Mode};
 use crate::decision::{Check, Decision, Receipt};
 use crate::description::Description;
+use crate::inheritance::{Heritage, Inheritance};
 use crate::partition::PartitionKey;
+use crate::quota::Quota;
 use crate::sip::Secret;
 use crate::time::{Clock, Monotonic};
 
 /// A table of fixed size in this process's memory. The default store. It serves the one limiter that it is
 /// given to: what it keeps of a key means something for that limiter's quota alone. To change a quota, make
-/// another limiter, with another store, and have it [take over](crate::Limiter::take_over).
+/// another limiter, with another store, and have it [inherit](crate::Limiter::inherit).
 ///
 /// `S` is the state of the algorithm that it serves; it is inferred.
 ///
@@ -47,7 +54,7 @@ use crate::time::{Clock, Monotonic};
 ///
 /// # Memory
 ///
-/// For each key of capacity, two slots: **16 bytes for a bucket**, 52 for a window, whatever the length
+/// For each key of capacity, two slots: **16 bytes for a bucket**, 50 for a window, whatever the length
 /// of the keys. Keys are not stored, only bits of a keyed hash. The system hands the memory of a bucket's
 /// table out as it is first touched, so an idle limiter takes next to none. It never grows, and no task, no thread
 /// and no pass cleans up: a slot whose debt is paid *is* free.
@@ -73,10 +80,11 @@ use crate::time::{Clock, Monotonic};
 pub struct MemoryStore<S, C = Monotonic> {
     capacity: usize,
     when_full: WhenFull,
-    clock: C,
-    /// A table that was made, and is not used yet: another's may be taken over instead.
+    clock: Arc<C>,
+    /// A table that was made, and is not used yet: it may still inherit.
     made: Mutex<Option<Kept<S>>>,
-    kept: OnceLock<Kept<S>>,
+    /// Shared with what heirs copy from.
+    kept: OnceLock<Arc<Kept<S>>>,
 }
 
 /// What becomes of a new key for which a [`MemoryStore`] has no room.
@@ -120,7 +128,7 @@ pub enum WhenFull {
     Refuse,
     /// New keys share 512 further budgets, drawn by their hashes, until there is room. Exact for the
     /// keys that are held; newcomers share in what the flood leaves. Once there is room, a new key begins with what its
-    /// shared budget owes then, so that nobody has its burst twice. To [reset](crate::Limiter::reset) a key that shares a
+    /// shared budget owes then, so that nobody has its burst twice. To [reset](crate::Mode::Reset) a key that shares a
     /// budget resets it for all of them.
     Overflow,
 }
@@ -130,13 +138,45 @@ struct Kept<S> {
     capacity: usize,
     table: Table<S>,
     resets: Resets,
+    terms: Terms,
+}
+
+/// By what a table is judged, for heirs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Terms {
+    algorithm: TypeId,
+    clock: TypeId,
+    quota: Quota,
+    /// Whether the windows of each key begin at an instant of its own.
+    staggered: bool,
 }
 
 enum Table<S> {
     /// One word per key, for buckets.
-    Compact(Ledger),
+    Bucket(Ledger<TickBucket>),
+    /// One word per key, for windows whose limits fit.
+    Fixed(Ledger<FixedRule>),
+    Sliding(Ledger<SlidingRule>),
     /// Any state, behind locks.
     Wide(WideTable<S>),
+}
+
+/// The rule by which an algorithm's keys can be kept in words.
+enum Words {
+    Bucket(TickBucket),
+    Fixed(FixedRule),
+    Sliding(SlidingRule),
+}
+
+impl Words {
+    fn of(algorithm: &impl Algorithm) -> Option<Self> {
+        match algorithm.kind() {
+            Kind::Bucket { quota } => TickBucket::new(&quota).map(Self::Bucket),
+            Kind::FixedWindow { quota, staggered } => FixedRule::holding(&quota, staggered, 0).map(Self::Fixed),
+            Kind::SlidingWindow { quota, staggered } => SlidingRule::holding(&quota, staggered, 0).map(Self::Sliding),
+            Kind::Other => None,
+        }
+    }
 }
 
 /// More would not fit into any memory, nor into the arithmetic of homes.
@@ -162,7 +202,7 @@ impl<S: Copy> MemoryStore<S> {
     pub fn with_capacity(keys: usize) -> Self {
         assert!(keys > 0, "a store must hold at least one key");
         assert!(keys <= MOST_KEYS, "a store holds {MOST_KEYS} keys at most, and not {keys}; choose a smaller capacity");
-        Self::build(keys, WhenFull::default(), Monotonic)
+        Self::build(keys, WhenFull::default(), Arc::new(Monotonic))
     }
 }
 
@@ -174,7 +214,7 @@ impl<S: Copy> Default for MemoryStore<S> {
 }
 
 impl<S: Copy, C> MemoryStore<S, C> {
-    const fn build(capacity: usize, when_full: WhenFull, clock: C) -> Self {
+    const fn build(capacity: usize, when_full: WhenFull, clock: Arc<C>) -> Self {
         Self { capacity, when_full, clock, made: Mutex::new(None), kept: OnceLock::new() }
     }
 
@@ -182,7 +222,7 @@ impl<S: Copy, C> MemoryStore<S, C> {
     /// compare.
     #[must_use]
     pub fn with_clock<D: Clock>(self, clock: D) -> MemoryStore<S, D> {
-        MemoryStore::build(self.capacity, self.when_full, clock)
+        MemoryStore::build(self.capacity, self.when_full, Arc::new(clock))
     }
 
     /// What becomes of new keys for which there is no room.
@@ -201,11 +241,13 @@ impl<S: Copy, C> MemoryStore<S, C> {
     #[must_use]
     pub fn size_in_bytes(&self) -> usize {
         let size = |kept: &Kept<S>| match &kept.table {
-            Table::Compact(ledger) => ledger.table().size_in_bytes(),
+            Table::Bucket(ledger) => ledger.table().size_in_bytes(),
+            Table::Fixed(ledger) => ledger.table().size_in_bytes(),
+            Table::Sliding(ledger) => ledger.table().size_in_bytes(),
             Table::Wide(table) => table.size_in_bytes(),
         };
         let made = self.made();
-        self.kept.get().or(made.as_ref()).map_or(0, size)
+        self.kept.get().map(|kept| &**kept).or(made.as_ref()).map_or(0, size)
     }
 
     /// How many keys were forgotten while they still owed something ([`WhenFull::ForgetLeast`]).
@@ -222,10 +264,7 @@ impl<S: Copy, C> MemoryStore<S, C> {
     }
 
     fn pressure(&self) -> Option<&Pressure> {
-        self.kept.get().map(|kept| match &kept.table {
-            Table::Compact(ledger) => ledger.table().pressure(),
-            Table::Wide(table) => table.pressure(),
-        })
+        self.kept.get().map(|kept| kept.pressure())
     }
 
     fn made(&self) -> MutexGuard<'_, Option<Kept<S>>> {
@@ -233,49 +272,52 @@ impl<S: Copy, C> MemoryStore<S, C> {
     }
 }
 
-impl<S: Copy, C: Clock> MemoryStore<S, C> {
+impl<S: Copy + Send, C: Clock> MemoryStore<S, C> {
     #[inline]
-    fn kept<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Kept<S> {
-        self.kept.get_or_init(|| self.made().take().unwrap_or_else(|| self.make(algorithm)))
+    fn kept<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Arc<Kept<S>> {
+        self.kept.get_or_init(|| {
+            let made = self.made().take();
+            Arc::new(made.unwrap_or_else(|| self.make(algorithm, self.capacity)))
+        })
     }
 
-    fn make<A: Algorithm<State = S>>(&self, algorithm: &A) -> Kept<S> {
-        let table = match algorithm.as_bucket().and_then(|quota| TickBucket::new(&quota)) {
-            Some(bucket) => Table::Compact(Ledger::new(bucket, self.capacity, self.when_full, self.clock.now())),
-            None => Table::Wide(WideTable::new(algorithm, self.capacity, self.when_full)),
+    fn make<A: Algorithm<State = S>>(&self, algorithm: &A, capacity: usize) -> Kept<S> {
+        let (keys, when_full) = (capacity, self.when_full);
+        let table = match Words::of(algorithm) {
+            Some(Words::Bucket(rule)) => {
+                Table::Bucket(Ledger::new(rule.started_before(self.clock.now()), keys, when_full).numbered())
+            }
+            Some(Words::Fixed(rule)) => Table::Fixed(Ledger::new(rule, keys, when_full)),
+            Some(Words::Sliding(rule)) => Table::Sliding(Ledger::new(rule, keys, when_full)),
+            None => Table::Wide(WideTable::new(keys, when_full)),
         };
-        Kept { secret: Secret::random(), capacity: self.capacity, table, resets: Resets::default() }
+        let terms = Terms {
+            algorithm: TypeId::of::<A>(),
+            clock: TypeId::of::<C>(),
+            quota: algorithm.quota(),
+            staggered: !algorithm.phase(u64::MAX).is_zero(),
+        };
+        Kept { secret: Secret::random(), capacity, table, resets: Resets::default(), terms }
     }
 }
 
-impl<S: Copy> Kept<S> {
+impl<S> Kept<S> {
     #[inline]
     fn hash(&self, key: &PartitionKey) -> u64 {
         self.secret.hash(key.as_bytes())
     }
 
-    /// Judges by its own quota again, if it has the same keys as another.
-    fn resume<A: Algorithm<State = S>>(&self, other: &Self, algorithm: &A, clock: &impl Clock) -> bool {
-        match (&self.table, &other.table, algorithm.as_bucket()) {
-            (Table::Compact(own), Table::Compact(other), Some(quota)) => own.resume(other, &quota, || clock.now()),
-            // Each line is rewritten for whoever comes to it.
-            (Table::Wide(own), Table::Wide(other), _) => own.is_the_table_of(other),
-            _ => false,
+    fn pressure(&self) -> &Pressure {
+        match &self.table {
+            Table::Bucket(ledger) => ledger.table().pressure(),
+            Table::Fixed(ledger) => ledger.table().pressure(),
+            Table::Sliding(ledger) => ledger.table().pressure(),
+            Table::Wide(table) => table.pressure(),
         }
-    }
-
-    /// The same keys, by the same secret, under another quota.
-    fn succeed<A: Algorithm<State = S>>(&self, algorithm: &A, clock: &impl Clock) -> Option<Self> {
-        let table = match (&self.table, algorithm.as_bucket()) {
-            (Table::Compact(ledger), Some(quota)) => Table::Compact(ledger.succeed(&quota, || clock.now())?),
-            (Table::Wide(table), _) => Table::Wide(table.succeed(algorithm, || clock.now())?),
-            (Table::Compact(_), None) => return None,
-        };
-        Some(Self { secret: self.secret, capacity: self.capacity, table, resets: self.resets.share() })
     }
 }
 
-impl<S: Copy, C: Clock> MemoryStore<S, C> {
+impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
     /// Decides, and charges what is admitted.
     #[inline(always)]
     pub(crate) fn charge<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
@@ -284,7 +326,9 @@ impl<S: Copy, C: Clock> MemoryStore<S, C> {
         let resets = kept.resets.count(hash);
         let (now, fresh) = (|| ask.now(&self.clock), || self.clock.now());
         let decision = match &kept.table {
-            Table::Compact(ledger) => ledger.check(hash, ask.cost(), now, fresh),
+            Table::Bucket(ledger) => ledger.check(hash, ask.cost(), now, fresh),
+            Table::Fixed(ledger) => ledger.check(hash, ask.cost(), now, fresh),
+            Table::Sliding(ledger) => ledger.check(hash, ask.cost(), now, fresh),
             Table::Wide(table) => table.check(algorithm, hash, ask.cost(), now, fresh),
         };
         if resets == 0 { decision } else { decision.with_receipt(resets::stamped(decision.receipt(), resets)) }
@@ -294,10 +338,27 @@ impl<S: Copy, C: Clock> MemoryStore<S, C> {
     pub(crate) fn peek<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
         let kept = self.kept(algorithm);
         let hash = kept.hash(ask.key());
+        let now = ask.now(&self.clock);
         match &kept.table {
-            Table::Compact(ledger) => ledger.peek(hash, ask.cost(), || ask.now(&self.clock)),
-            Table::Wide(table) => table.peek(algorithm, hash, ask.now(&self.clock), ask.cost()),
+            Table::Bucket(ledger) => ledger.peek(hash, ask.cost(), now),
+            Table::Fixed(ledger) => ledger.peek(hash, ask.cost(), now),
+            Table::Sliding(ledger) => ledger.peek(hash, ask.cost(), now),
+            Table::Wide(table) => table.peek(algorithm, hash, now, ask.cost()),
         }
+    }
+
+    /// What was charged before is not refunded after it, also to one in 256 of the other keys.
+    #[cold]
+    pub(crate) fn reset<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
+        let kept = self.kept(algorithm);
+        let hash = kept.hash(ask.key());
+        kept.resets.run(hash, || match &kept.table {
+            Table::Bucket(ledger) => ledger.reset(hash, self.clock.now()),
+            Table::Fixed(ledger) => ledger.reset(hash, self.clock.now()),
+            Table::Sliding(ledger) => ledger.reset(hash, self.clock.now()),
+            Table::Wide(table) => table.reset(hash),
+        });
+        self.charge(algorithm, &Ask::charge(ask.key(), 0))
     }
 
     #[cold]
@@ -319,12 +380,16 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         let mut made = self.made();
         let kept = match self.kept.get() {
             Some(kept) => kept,
-            None => made.get_or_insert_with(|| self.make(algorithm)),
+            None => &*made.get_or_insert_with(|| self.make(algorithm, self.capacity)),
         };
-        if let Table::Compact(ledger) = &kept.table {
-            let is_same = algorithm.as_bucket().is_some_and(|quota| ledger.is_under(&quota));
-            assert!(is_same, "a store serves one limiter, with one quota");
-        }
+        let is_same = match (&kept.table, Words::of(algorithm)) {
+            (Table::Bucket(ledger), Some(Words::Bucket(rule))) => ledger.rule().is_like(&rule),
+            (Table::Fixed(ledger), Some(Words::Fixed(rule))) => *ledger.rule() == rule,
+            (Table::Sliding(ledger), Some(Words::Sliding(rule))) => *ledger.rule() == rule,
+            (Table::Wide(_), None) => true,
+            _ => false,
+        };
+        assert!(is_same, "a store serves one limiter, with one quota");
     }
 
     #[inline(always)]
@@ -332,6 +397,7 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         match ask.mode() {
             Mode::Peek => self.peek(algorithm, ask),
             Mode::UpTo => self.charge_up_to(algorithm, ask),
+            Mode::Reset => self.reset(algorithm, ask),
             Mode::Charge | Mode::Shadow | Mode::Fallback => self.charge(algorithm, ask),
         }
         .into()
@@ -342,32 +408,31 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         let hash = kept.hash(key);
         let Some(receipt) = kept.resets.open(hash, receipt) else { return };
         match &kept.table {
-            Table::Compact(ledger) => ledger.give_back(hash, cost, receipt, || self.clock.now()),
+            Table::Bucket(ledger) => ledger.give_back(hash, cost, ledger.read_receipt(receipt), self.clock.now()),
+            Table::Fixed(ledger) => ledger.give_back(hash, cost, of_window(receipt), self.clock.now()),
+            Table::Sliding(ledger) => ledger.give_back(hash, cost, of_window(receipt), self.clock.now()),
             Table::Wide(table) => table.give_back(algorithm, hash, self.clock.now(), cost, receipt),
         }
     }
 
     fn describe(&self, _: &A) -> Description {
-        Description::new().answering(Mode::Peek).answering(Mode::Shadow).answering(Mode::UpTo).answering(Mode::Fallback)
-    }
-
-    /// What was charged before is not given back after it, also to one in 256 of the other keys.
-    fn reset(&self, algorithm: &A, key: &PartitionKey) -> Option<Check> {
-        let kept = self.kept(algorithm);
-        let hash = kept.hash(key);
-        kept.resets.run(hash, || match &kept.table {
-            Table::Compact(ledger) => ledger.reset(hash, || self.clock.now()),
-            Table::Wide(table) => table.reset(algorithm, hash, self.clock.now()),
-        });
-        Some(self.charge(algorithm, &Ask::charge(key, 0)).into())
+        Description::new()
+            .answering(Mode::Peek)
+            .answering(Mode::Shadow)
+            .answering(Mode::UpTo)
+            .answering(Mode::Fallback)
+            .answering(Mode::Reset)
     }
 
     /// Looks at 4,096 slots at most: some 10 µs, and 50 if they are not in the processor's caches.
     fn stats(&self, algorithm: &A) -> Stats {
-        let live = match &self.kept(algorithm).table {
-            Table::Compact(ledger) => ledger.live(|| self.clock.now()),
+        // To be looked at is not to be used: it may still inherit.
+        let live = self.kept.get().map_or(0, |kept| match &kept.table {
+            Table::Bucket(ledger) => ledger.live(self.clock.now()),
+            Table::Fixed(ledger) => ledger.live(self.clock.now()),
+            Table::Sliding(ledger) => ledger.live(self.clock.now()),
             Table::Wide(table) => table.live(algorithm, self.clock.now()),
-        };
+        });
         let table = TableStats {
             capacity: self.capacity() as u64,
             live,
@@ -378,20 +443,19 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         Stats { table: Some(table), ..Stats::default() }
     }
 
-    /// From a `MemoryStore` with the same kind of clock and state: see [`Limiter::take_over`](crate::Limiter::take_over).
-    fn take_over(&self, algorithm: &A, predecessor: &dyn Any) -> bool {
-        let Some(predecessor) = predecessor.downcast_ref::<Self>() else { return false };
-        if std::ptr::eq(self, predecessor) {
-            return true;
-        }
-        // Whoever has been asked has debts of its own; unless it has the same ones, for it was in force before.
-        if let Some(own) = self.kept.get() {
-            return own.resume(predecessor.kept(algorithm), algorithm, &self.clock);
-        }
-        let Some(kept) = predecessor.kept(algorithm).succeed(algorithm, &self.clock) else { return false };
-        *self.made() = None;
-        self.kept.set(kept).is_ok()
+    /// From a `MemoryStore` with the same kind of clock and state: see [`Limiter::inherit`](crate::Limiter::inherit).
+    fn inherit(&self, algorithm: &Arc<A>, heritage: &Heritage) -> Option<Inheritance<Self>> {
+        heir::inherit(self, algorithm, &heritage.downcast()?)
     }
+
+    fn heritage(&self, algorithm: &A) -> Option<Heritage> {
+        Some(Heritage::new(Arc::clone(self.kept(algorithm))))
+    }
+}
+
+/// The value of a receipt for a charge in a window.
+fn of_window(receipt: Receipt) -> u64 {
+    u64::try_from(receipt.value()).unwrap_or(0)
 }
 
 impl<S: Copy, C> fmt::Debug for MemoryStore<S, C> {

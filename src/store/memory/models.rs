@@ -9,12 +9,12 @@ use loom::thread;
 
 use super::WhenFull;
 use super::compact::CompactTable;
-use super::ticks::{Outdated, Tick, TickBucket};
+use super::rule::Rule;
+use super::ticks::{Tick, TickBucket};
+use super::windows::{FixedRule, SlidingRule};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
 use crate::time::Timestamp;
-
-const EPOCH: u64 = 1 << 32;
 
 loom::lazy_static! {
     static ref STEPS: AtomicU64 = AtomicU64::new(0);
@@ -38,27 +38,93 @@ fn model(run: impl Fn() + Sync + Send + 'static) {
     builder.check(run);
 }
 
-/// A table with the one quota that all judge by.
-struct Judged {
+/// A rule for limits that are used up for long.
+trait Modelled: Rule {
+    fn of(limit: u32) -> Self;
+
+    /// A little after the beginning of an epoch.
+    fn at(&self, epoch: u64, rest: u64) -> Self::Now;
+
+    /// Whether nothing is owed any more for a charge.
+    fn is_paid(&self, receipt: Receipt, epoch: u64, rest: u64) -> bool;
+}
+
+/// Tokens take years to be earned, and a full bucket's debt is owed for four epochs.
+impl Modelled for TickBucket {
+    fn of(limit: u32) -> Self {
+        Self::new(&Quota::per_day(1).burst(limit)).unwrap()
+    }
+
+    fn at(&self, epoch: u64, rest: u64) -> Tick {
+        Tick::at((epoch << 32) + rest)
+    }
+
+    fn is_paid(&self, receipt: Receipt, epoch: u64, rest: u64) -> bool {
+        receipt.value() <= u128::from((epoch << 32) + rest)
+    }
+}
+
+/// A window of these words is an epoch.
+const GREATEST: u32 = (1 << 16) - 1;
+
+fn five_seconds(limit: u32) -> Quota {
+    Quota::new(limit, std::time::Duration::from_secs(5)).unwrap()
+}
+
+fn five_seconds_in(window: u64, rest: u64) -> Timestamp {
+    Timestamp::from_nanos(window * 5_000_000_000 + rest)
+}
+
+/// Its charges are owed to the end of their window.
+impl Modelled for FixedRule {
+    fn of(limit: u32) -> Self {
+        Self::holding(&five_seconds(limit), false, u32::MAX).unwrap()
+    }
+
+    fn at(&self, epoch: u64, rest: u64) -> Self::Now {
+        self.read(five_seconds_in(epoch, rest))
+    }
+
+    fn is_paid(&self, receipt: Receipt, epoch: u64, _: u64) -> bool {
+        receipt.value() - 1 < u128::from(epoch)
+    }
+}
+
+/// Its charges weigh, rounded up, as much as before to the end of the next window.
+impl Modelled for SlidingRule {
+    fn of(limit: u32) -> Self {
+        Self::holding(&five_seconds(limit), false, GREATEST).unwrap()
+    }
+
+    fn at(&self, epoch: u64, rest: u64) -> Self::Now {
+        self.read(five_seconds_in(epoch, rest))
+    }
+
+    fn is_paid(&self, receipt: Receipt, epoch: u64, _: u64) -> bool {
+        receipt.value() < u128::from(epoch)
+    }
+}
+
+/// A table with the rule that all judge by.
+struct Judged<R> {
     table: CompactTable,
-    bucket: TickBucket,
+    rule: R,
 }
 
-impl Judged {
-    fn check(&self, hash: u64, cost: u32, now: Tick, clock: impl Fn() -> Tick) -> Decision {
-        self.table.check(&self.bucket, hash, cost, now, clock).unwrap()
+impl<R: Modelled> Judged<R> {
+    /// By a clock that has been read at one time, and shows another when it is read again.
+    fn check(&self, hash: u64, read: (u64, u64), again: (u64, u64)) -> Decision {
+        let at = |(epoch, rest)| self.rule.at(epoch, rest);
+        self.table.check(&self.rule, hash, 1, at(read), || at(again))
     }
 
-    fn give_back(&self, hash: u64, cost: u32, receipt: Receipt, now: Tick) {
-        self.table.give_back(&self.bucket, hash, cost, receipt, now).unwrap();
-    }
-
-    fn bucket(&self) -> &TickBucket {
-        &self.bucket
+    fn give_back(&self, hash: u64, receipt: Receipt, epoch: u64, rest: u64) {
+        let receipt = u64::try_from(receipt.value()).unwrap();
+        self.table.give_back(&self.rule, hash, 1, receipt, self.rule.at(epoch, rest));
     }
 }
 
-impl std::ops::Deref for Judged {
+impl<R> std::ops::Deref for Judged<R> {
     type Target = CompactTable;
 
     fn deref(&self) -> &CompactTable {
@@ -66,10 +132,9 @@ impl std::ops::Deref for Judged {
     }
 }
 
-/// Four slots; keys of `burst` units that take years to be earned.
-fn table(burst: u32) -> Arc<Judged> {
-    let bucket = TickBucket::longest(&Quota::per_day(1).burst(burst));
-    Arc::new(Judged { table: CompactTable::new(2, WhenFull::ForgetLeast), bucket })
+/// Four slots.
+fn table<R: Modelled>(limit: u32) -> Arc<Judged<R>> {
+    Arc::new(Judged { table: CompactTable::new(2, WhenFull::ForgetLeast), rule: R::of(limit) })
 }
 
 /// The hash of the `n`-th key: tags differ, and no arrival is sampled.
@@ -77,202 +142,187 @@ const fn key(n: u64) -> u64 {
     (n << 40) | (n + 1) << 12 | 1 << 5
 }
 
-fn ask(table: &Judged, hash: u64, now: u64) -> Decision {
-    table.check(hash, 1, Tick::at(now), || Tick::at(now))
+fn ask<R: Modelled>(table: &Judged<R>, hash: u64, epoch: u64, rest: u64) -> Decision {
+    table.check(hash, (epoch, rest), (epoch, rest))
 }
 
-fn admitted(table: &Judged, hash: u64, now: u64) -> u32 {
-    u32::from(ask(table, hash, now).is_allowed())
+fn admitted<R: Modelled>(table: &Judged<R>, hash: u64, epoch: u64, rest: u64) -> u32 {
+    u32::from(ask(table, hash, epoch, rest).is_allowed())
 }
 
-/// In how many slots a key is. Looks at the words themselves.
-fn copies(table: &Judged, hash: u64) -> usize {
-    table.copies(hash)
+/// How much a key can still take.
+fn left<R: Modelled>(table: &Judged<R>, hash: u64, epoch: u64, rest: u64) -> usize {
+    std::iter::repeat_with(|| admitted(table, hash, epoch, rest)).take_while(|admitted| *admitted == 1).count()
+}
+
+/// A key of the other stripe: it waits for another lock when it is inserted.
+const fn key_of_other_stripe(n: u64) -> u64 {
+    key(n) | 1
 }
 
 /// Both look, neither finds it, and both put it into a slot: then it could be charged twice over.
-#[test]
-fn two_threads_touch_a_fresh_key_at_once() {
+fn two_threads_touch_a_fresh_key_at_once<R: Modelled>() {
     model(|| {
-        let table = table(1);
+        let table = table::<R>(1);
         let other = {
             let table = Arc::clone(&table);
-            thread::spawn(move || admitted(&table, key(1), 5))
+            thread::spawn(move || admitted(&table, key(1), 0, 5))
         };
-        let mine = admitted(&table, key(1), 5);
+        let mine = admitted(&table, key(1), 0, 5);
         assert_eq!(mine + other.join().unwrap(), 1);
-        assert_eq!(copies(&table, key(1)), 1);
+        assert_eq!(table.copies(key(1)), 1);
     });
 }
 
 /// Both judge the same word, and both write what follows from it: then one charge would be lost.
-#[test]
-fn two_threads_charge_the_same_word() {
+fn two_threads_charge_the_same_word<R: Modelled>() {
     model(|| {
-        let table = table(2);
-        assert!(ask(&table, key(1), 5).is_allowed());
+        let table = table::<R>(2);
+        assert!(ask(&table, key(1), 0, 5).is_allowed());
         let other = {
             let table = Arc::clone(&table);
-            thread::spawn(move || admitted(&table, key(1), 5))
+            thread::spawn(move || admitted(&table, key(1), 0, 5))
         };
-        let mine = admitted(&table, key(1), 6);
+        let mine = admitted(&table, key(1), 0, 6);
         assert_eq!(mine + other.join().unwrap(), 1);
     });
 }
 
 /// One finds its key, and before it writes, the other gives the slot away.
-#[test]
-fn a_slot_is_given_away_while_its_key_is_charged() {
+fn a_slot_is_given_away_while_its_key_is_charged<R: Modelled>() {
     model(|| {
-        let table = table(3);
+        let table = table::<R>(3);
         // Four slots are taken, and key 0 owes least.
         for n in 0..4 {
-            assert!(ask(&table, key(n), 5).is_allowed());
+            assert!(ask(&table, key(n), 0, 5).is_allowed());
         }
         for n in 1..4 {
-            assert!(ask(&table, key(n), 5).is_allowed());
+            assert!(ask(&table, key(n), 0, 5).is_allowed());
         }
         let other = {
             let table = Arc::clone(&table);
-            thread::spawn(move || admitted(&table, key(9), 5))
+            thread::spawn(move || admitted(&table, key(9), 0, 5))
         };
-        let mine = admitted(&table, key(0), 5);
+        let mine = admitted(&table, key(0), 0, 5);
         assert_eq!((mine, other.join().unwrap()), (1, 1));
         // One key too many: one is gone, or two in turn if key 0 came back. Key 9 owes least then, but
         // it was charged, so it is not gone for nothing.
-        assert!((0..10).all(|n| copies(&table, key(n)) <= 1));
-        assert_eq!((0..10).map(|n| copies(&table, key(n))).sum::<usize>(), 4);
-        assert!(copies(&table, key(9)) == 1 || table.pressure().evicted() == 2);
+        assert!((0..10).all(|n| table.copies(key(n)) <= 1));
+        assert_eq!((0..10).map(|n| table.copies(key(n))).sum::<usize>(), 4);
+        assert!(table.copies(key(9)) == 1 || table.pressure().evicted() == 2);
     });
 }
 
-/// A debt that is still owed must survive the page's being gone through, by two at once.
-#[test]
-fn a_page_is_renewed_while_a_key_in_it_is_charged() {
+/// A debt that is still owed must survive the page's being swept, by two at once.
+fn a_page_is_swept_while_a_key_in_it_is_charged<R: Modelled>() {
     model(|| {
-        let table = table(2);
-        assert!(ask(&table, key(1), EPOCH - 1).is_allowed());
+        let table = table::<R>(2);
+        let first = table.check(key(1), (3, 5), (3, 5));
+        assert!(first.is_allowed());
         let other = {
             let table = Arc::clone(&table);
-            thread::spawn(move || admitted(&table, key(1), EPOCH + 1))
+            thread::spawn(move || admitted(&table, key(1), 4, 1))
         };
-        let mine = admitted(&table, key(1), EPOCH + 1);
-        assert_eq!(mine + other.join().unwrap(), 1);
-        assert_eq!(copies(&table, key(1)), 1);
+        let mine = admitted(&table, key(1), 4, 1);
+        let is_paid = table.rule.is_paid(first.receipt(), 4, 1);
+        assert_eq!(mine + other.join().unwrap(), if is_paid { 2 } else { 1 });
+        assert_eq!(admitted(&table, key(1), 4, 1), 0);
+        assert_eq!(table.copies(key(1)), 1);
     });
 }
 
 /// After a long time everything in a page is cleared. One who clears late must not clear what the other
 /// has charged since.
-#[test]
-fn a_page_is_cleared_while_a_key_is_put_into_it() {
+fn a_page_is_cleared_while_a_key_is_put_into_it<R: Modelled>() {
     model(|| {
-        let table = table(1);
-        assert!(ask(&table, key(1), 5).is_allowed());
-        let late = 40 * EPOCH;
+        let table = table::<R>(1);
+        assert!(ask(&table, key(1), 0, 5).is_allowed());
         let other = {
             let table = Arc::clone(&table);
-            thread::spawn(move || admitted(&table, key(1), late))
+            thread::spawn(move || admitted(&table, key(1), 40, 0))
         };
-        let mine = admitted(&table, key(1), late);
+        let mine = admitted(&table, key(1), 40, 0);
         assert_eq!(mine + other.join().unwrap(), 1);
-        assert_eq!(copies(&table, key(1)), 1);
+        assert_eq!(table.copies(key(1)), 1);
     });
 }
 
 /// One reads the clock and comes late, in whatever step of its decision: by its own time, what the other
 /// charges meanwhile was paid long ago.
-#[test]
-fn a_thread_is_held_up_while_another_charges() {
-    for sleep in [2, 9, 12, 16] {
+fn a_thread_is_descheduled_while_another_charges<R: Modelled>() {
+    for sleep in [1, 2, 9, 12, 16] {
         model(move || {
-            let table = table(1);
-            let late = sleep * EPOCH;
+            let table = table::<R>(1);
             let other = {
                 let table = Arc::clone(&table);
-                thread::spawn(move || admitted(&table, key(1), late))
+                thread::spawn(move || admitted(&table, key(1), sleep, 0))
             };
-            let mine = u32::from(table.check(key(1), 1, Tick::at(5), || Tick::at(late)).is_allowed());
+            let mine = table.check(key(1), (0, 5), (sleep, 0));
             // Both pass only if mine came first, and was paid by then.
-            let both = mine + other.join().unwrap();
-            assert!(both == 1 || (both == 2 && 5 + table.bucket().capacity() <= late));
+            let both = u32::from(mine.is_allowed()) + other.join().unwrap();
+            assert!(both == 1 || (both == 2 && table.rule.is_paid(mine.receipt(), sleep, 0)), "{sleep} epochs: {both}");
             // Whoever came last owes, and nobody else owes anything.
-            assert!(copies(&table, key(1)) <= 1);
-            let last = admitted(&table, key(1), late + 1) + admitted(&table, key(1), late + 2);
+            assert!(table.copies(key(1)) <= 1);
+            let last = admitted(&table, key(1), sleep, 1) + admitted(&table, key(1), sleep, 2);
             assert!(last <= 1);
         });
     }
 }
 
 /// One gives back while the other charges.
-#[test]
-fn a_refund_meets_a_charge() {
+fn a_refund_meets_a_charge<R: Modelled>() {
     model(|| {
-        let table = table(2);
-        let first = ask(&table, key(1), 5);
-        assert!(ask(&table, key(1), 5).is_allowed());
+        let table = table::<R>(2);
+        let first = ask(&table, key(1), 0, 5);
+        assert!(ask(&table, key(1), 0, 5).is_allowed());
         let other = {
             let table = Arc::clone(&table);
-            thread::spawn(move || table.give_back(key(1), 1, first.receipt(), Tick::at(5)))
+            thread::spawn(move || table.give_back(key(1), first.receipt(), 0, 5))
         };
-        let mine = admitted(&table, key(1), 5);
+        let mine = admitted(&table, key(1), 0, 5);
         other.join().unwrap();
         // Before the refund or after it: one unit has been given back, and is taken at most once.
-        assert_eq!(mine + admitted(&table, key(1), 5), 1);
+        assert_eq!(mine + admitted(&table, key(1), 0, 5), 1);
     });
 }
 
-/// A key of the other stripe: it waits for another lock at its first touch.
-const fn key_of_other_stripe(n: u64) -> u64 {
-    key(n) | 1
-}
-
-/// How much a key can still take.
-fn left(table: &Judged, hash: u64, now: u64) -> usize {
-    std::iter::repeat_with(|| admitted(table, hash, now)).take_while(|admitted| *admitted == 1).count()
-}
-
-/// One reads the clock, and is held up in whatever step of charging a key that is there, while the other comes
+/// One reads the clock, and is descheduled in whatever step of charging a key that is there, while the other comes
 /// back to a page that was idle so long that all in it is cleared. What is charged as of the new time must
 /// not be cleared with the rest, and what was paid long ago must not look like a debt.
-#[test]
-fn a_page_is_cleared_while_a_thread_that_is_held_up_charges() {
+fn a_page_is_cleared_while_a_descheduled_thread_charges<R: Modelled>() {
     for (sleep, same_key) in [(5, true), (9, true), (10, true), (12, true), (9, false), (12, false), (14, false)] {
         model(move || {
-            let table = table(2);
-            let late = sleep * EPOCH;
-            assert!(ask(&table, key(1), 5).is_allowed());
+            let table = table::<R>(2);
+            assert!(ask(&table, key(1), 0, 5).is_allowed());
             let other = {
                 let table = Arc::clone(&table);
                 let hash = if same_key { key(1) } else { key(2) };
-                thread::spawn(move || admitted(&table, hash, late))
+                thread::spawn(move || admitted(&table, hash, sleep, 0))
             };
-            let mine = table.check(key(1), 1, Tick::at(5), || Tick::at(late));
-            assert_eq!(other.join().unwrap(), 1, "{sleep} epochs: one that owed nothing was refused");
-            assert!(mine.is_allowed(), "{sleep} epochs: refused for what was paid");
+            let mine = table.check(key(1), (0, 5), (sleep, 0));
+            assert_eq!(other.join().unwrap(), 1, "{sleep} epochs: one that owed nothing was rejected");
+            assert!(mine.is_allowed(), "{sleep} epochs: rejected for what was paid");
             // Charged as of then, it was paid by now; charged as of now, it is owed.
-            let taken = usize::from(same_key) + usize::from(mine.receipt().value() > u128::from(late));
-            assert_eq!(taken + left(&table, key(1), late + 1), 2, "{sleep} epochs");
-            assert!(copies(&table, key(1)) <= 1);
+            let taken = usize::from(same_key) + usize::from(!table.rule.is_paid(mine.receipt(), sleep, 0));
+            assert_eq!(taken + left(&table, key(1), sleep, 1), 2, "{sleep} epochs");
+            assert!(table.copies(key(1)) <= 1);
         });
     }
 }
 
-/// One gives back what was paid long ago, and is held up in whatever step of it: what the other charges meanwhile
+/// One gives back what was paid long ago, and is descheduled in whatever step of it: what the other charges meanwhile
 /// must not be given back in its place, nor taken for what it was and cleared.
-#[test]
-fn a_refund_is_held_up_while_another_charges() {
+fn a_refund_is_descheduled_while_another_charges<R: Modelled>() {
     for sleep in [5, 12, 16, 17] {
         model(move || {
-            let table = table(2);
-            let late = sleep * EPOCH;
-            let first = ask(&table, key(1), 5);
+            let table = table::<R>(2);
+            let first = ask(&table, key(1), 0, 5);
             let other = {
                 let table = Arc::clone(&table);
-                thread::spawn(move || admitted(&table, key(1), late))
+                thread::spawn(move || admitted(&table, key(1), sleep, 0))
             };
-            table.give_back(key(1), 1, first.receipt(), Tick::at(5));
-            let taken = other.join().unwrap() as usize + left(&table, key(1), late + 1);
+            table.give_back(key(1), first.receipt(), 0, 5);
+            let taken = other.join().unwrap() as usize + left(&table, key(1), sleep, 1);
             // From nine epochs on, what is written late may be charged on before it is taken back: then it is
             // owed, too. It never makes anybody pass.
             assert!(taken == 2 || (sleep >= 9 && taken == 1), "{sleep} epochs: {taken}");
@@ -281,78 +331,101 @@ fn a_refund_is_held_up_while_another_charges() {
 }
 
 /// The locks of two keys differ, and both want the same slot.
-#[test]
-fn two_keys_of_different_stripes_want_the_same_slot() {
+fn two_keys_of_different_stripes_want_the_same_slot<R: Modelled>() {
     model(|| {
-        let table = table(1);
+        let table = table::<R>(1);
         let other = {
             let table = Arc::clone(&table);
-            thread::spawn(move || admitted(&table, key_of_other_stripe(1), 5))
+            thread::spawn(move || admitted(&table, key_of_other_stripe(1), 0, 5))
         };
-        let mine = admitted(&table, key(1), 5);
+        let mine = admitted(&table, key(1), 0, 5);
         assert_eq!((mine, other.join().unwrap()), (1, 1));
         for hash in [key(1), key_of_other_stripe(1)] {
-            assert_eq!(copies(&table, hash), 1);
-            assert_eq!(admitted(&table, hash, 6), 0);
+            assert_eq!(table.copies(hash), 1);
+            assert_eq!(admitted(&table, hash, 0, 6), 0);
         }
         assert_eq!(table.pressure().evicted(), 0);
     });
 }
 
-/// The bucket that comes after that of a table, with another burst.
-fn bent(table: &Judged, burst: u32) -> TickBucket {
-    table.bucket.bend(&Quota::per_day(1).burst(burst), Timestamp::ZERO).unwrap().0
-}
-
-fn admitted_by(table: &Judged, bucket: &TickBucket, hash: u64) -> Result<u32, Outdated> {
-    table.table.check(bucket, hash, 1, Tick::at(5), || Tick::at(5)).map(|decision| u32::from(decision.is_allowed()))
-}
-
-/// One charges by the old quota while the other changes it: he is either before the change, and seen by whoever is
-/// judged by the new one; or told that he is outdated, and has charged nothing.
-#[test]
-fn a_quota_changes_while_a_key_is_charged() {
-    for (known, burst) in [(true, 2), (true, 1), (false, 2), (false, 1)] {
+/// One charges in the last instant of a window, the other in the first one of the next.
+fn two_threads_charge_around_the_edge_of_a_window<R: Modelled>() {
+    for is_known in [false, true] {
         model(move || {
-            let table = table(2);
-            if known {
-                assert!(ask(&table, key(1), 5).is_allowed());
+            let table = table::<R>(2);
+            if is_known {
+                assert!(ask(&table, key(1), 0, 5).is_allowed());
             }
-            let next = bent(&table, burst);
             let other = {
                 let table = Arc::clone(&table);
-                thread::spawn(move || admitted_by(&table, &table.bucket, key(1)).unwrap_or(0))
+                thread::spawn(move || table.check(key(1), (1, 0), (1, 0)))
             };
-            table.begin(next.generation());
-            let mine = admitted_by(&table, &next, key(1)).unwrap();
-            let all = u32::from(known) + other.join().unwrap() + mine;
-            let left = (0..3).map(|_| admitted_by(&table, &next, key(1)).unwrap()).sum::<u32>();
-            // What the old quota has admitted cannot be taken back, but then nothing is left.
-            assert!(all + left == burst || (all == 2 && left == 0), "{known}, {burst}: {all} and {left}");
-            assert!(copies(&table, key(1)) <= 1);
+            let mine = table.check(key(1), (0, 9), (0, 9));
+            let other = other.join().unwrap();
+            // One at most is owed, and so one more may come at once.
+            let charged = [mine, other].into_iter().filter(Decision::is_allowed);
+            let taken = charged.filter(|charged| !table.rule.is_paid(charged.receipt(), 1, 1)).count();
+            let before = usize::from(is_known && !table.rule.is_paid(Receipt::new(1), 1, 1));
+            assert_eq!(taken + before + left(&table, key(1), 1, 1), 2);
+            assert_eq!(table.copies(key(1)), 1);
         });
     }
 }
 
-/// All debts are carried into another table while one is made: it is in the other one, or was not made.
-#[test]
-fn a_table_is_moved_out_while_a_key_is_charged() {
-    for known in [true, false] {
-        model(move || {
-            let table = table(2);
-            if known {
-                assert!(ask(&table, key(1), 5).is_allowed());
+macro_rules! models {
+    ($($rule:ident: $type:ty { $($name:ident,)* })*) => {
+        $(
+            mod $rule {
+                use super::*;
+
+                $(
+                    #[test]
+                    fn $name() {
+                        super::$name::<$type>();
+                    }
+                )*
             }
-            let other = {
-                let table = Arc::clone(&table);
-                thread::spawn(move || admitted_by(&table, &table.bucket, key(1)).unwrap_or(0))
-            };
-            table.begin(1);
-            let moved = Judged { table: table.move_out(Tick::at(5), |debt| debt), bucket: table.bucket };
-            let all = u32::from(known) + other.join().unwrap();
-            let left = (0..3).map(|_| admitted(&moved, key(1), 0)).sum::<u32>();
-            assert_eq!(all + left, 2, "{known}: {all} before");
-            assert_eq!(copies(&table, key(1)), 0);
-        });
+        )*
+    };
+}
+
+models! {
+    buckets: TickBucket {
+        two_threads_touch_a_fresh_key_at_once,
+        two_threads_charge_the_same_word,
+        a_slot_is_given_away_while_its_key_is_charged,
+        a_page_is_swept_while_a_key_in_it_is_charged,
+        a_page_is_cleared_while_a_key_is_put_into_it,
+        a_thread_is_descheduled_while_another_charges,
+        a_refund_meets_a_charge,
+        a_page_is_cleared_while_a_descheduled_thread_charges,
+        a_refund_is_descheduled_while_another_charges,
+        two_keys_of_different_stripes_want_the_same_slot,
+    }
+    fixed_windows: FixedRule {
+        two_threads_touch_a_fresh_key_at_once,
+        two_threads_charge_the_same_word,
+        a_slot_is_given_away_while_its_key_is_charged,
+        a_page_is_swept_while_a_key_in_it_is_charged,
+        a_page_is_cleared_while_a_key_is_put_into_it,
+        a_thread_is_descheduled_while_another_charges,
+        a_refund_meets_a_charge,
+        a_page_is_cleared_while_a_descheduled_thread_charges,
+        a_refund_is_descheduled_while_another_charges,
+        two_keys_of_different_stripes_want_the_same_slot,
+        two_threads_charge_around_the_edge_of_a_window,
+    }
+    sliding_windows: SlidingRule {
+        two_threads_touch_a_fresh_key_at_once,
+        two_threads_charge_the_same_word,
+        a_slot_is_given_away_while_its_key_is_charged,
+        a_page_is_swept_while_a_key_in_it_is_charged,
+        a_page_is_cleared_while_a_key_is_put_into_it,
+        a_thread_is_descheduled_while_another_charges,
+        a_refund_meets_a_charge,
+        a_page_is_cleared_while_a_descheduled_thread_charges,
+        a_refund_is_descheduled_while_another_charges,
+        two_keys_of_different_stripes_want_the_same_slot,
+        two_threads_charge_around_the_edge_of_a_window,
     }
 }

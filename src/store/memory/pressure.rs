@@ -5,7 +5,7 @@ use crate::telemetry;
 /// How full a table is, as far as arrivals of new keys show it.
 #[derive(Debug)]
 pub(super) struct Pressure {
-    /// No other table's, but for those from which its keys were moved.
+    /// No other table's.
     number: u64,
     evicted: AtomicU64,
     turned_away: AtomicU64,
@@ -37,12 +37,9 @@ impl Pressure {
         }
     }
 
-    /// Of a table to which another's keys are moved: its counts go on.
-    pub(super) fn go_on(&self) -> Self {
-        let copy = |count: &AtomicU64| AtomicU64::new(count.load(Ordering::Relaxed));
-        let warned = AtomicU32::new(self.warned.load(Ordering::Relaxed));
-        let (evicted, turned_away) = (copy(&self.evicted), copy(&self.turned_away));
-        Self { number: self.number, evicted, turned_away, warned, load: AtomicU32::new(0) }
+    /// Warns no more if its predecessor has.
+    pub(super) fn go_on(&self, predecessor: &Self) {
+        self.warned.store(predecessor.warned.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// A new key met a line with `free` of eight slots free, the emptier of two.

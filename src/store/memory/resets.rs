@@ -1,5 +1,5 @@
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use crate::decision::Receipt;
 
@@ -9,7 +9,7 @@ use crate::decision::Receipt;
 /// count at the time of their charge, and what is given back under another count is dropped. Nothing is kept, and receipts
 /// are as the algorithm wrote them, until the first reset.
 #[derive(Default)]
-pub(super) struct Resets(OnceLock<Arc<[AtomicU32]>>);
+pub(super) struct Resets(OnceLock<Box<[AtomicU32]>>);
 
 const GROUPS: usize = 256;
 
@@ -18,9 +18,11 @@ const FIRST_BIT: u32 = 104;
 const BITS: u32 = 23;
 
 impl Resets {
-    /// The same counts, for another limiter that goes on with the same keys.
-    pub(super) fn share(&self) -> Self {
-        Self(OnceLock::from(Arc::clone(self.counts())))
+    /// The same counts so far, for an heir of the same keys.
+    pub(super) fn inherited(&self) -> Self {
+        let Some(counts) = self.0.get() else { return Self::default() };
+        let copies = counts.iter().map(|count| AtomicU32::new(count.load(Ordering::Acquire)));
+        Self(OnceLock::from(copies.collect::<Box<_>>()))
     }
 
     /// To be read before a charge: then a reset that comes in between is taken for one that came after it.
@@ -49,7 +51,7 @@ impl Resets {
         }
     }
 
-    fn counts(&self) -> &Arc<[AtomicU32]> {
+    fn counts(&self) -> &[AtomicU32] {
         self.0.get_or_init(|| (0..GROUPS).map(|_| AtomicU32::new(0)).collect())
     }
 }

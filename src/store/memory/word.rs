@@ -3,7 +3,7 @@
 /// ```text
 ///   63          36 35                                   0
 ///  ┌──────────────┬──────────────────────────────────────┐
-///  │ tag, 28 bits │ when the debt is paid, mod 2^36 ticks │
+///  │ tag, 28 bits │ what the key owes, 36 bits             │
 ///  └──────────────┴──────────────────────────────────────┘
 /// ```
 ///
@@ -15,13 +15,14 @@ pub(super) struct Word(u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tag(u64);
 
-const TAT_BITS: u32 = 36;
-const TAT_MASK: u64 = (1 << TAT_BITS) - 1;
+/// What a [`Rule`](super::rule::Rule) keeps of a key.
+pub(super) const PAYLOAD_BITS: u32 = 36;
+const PAYLOAD_MASK: u64 = (1 << PAYLOAD_BITS) - 1;
 
 impl Tag {
     /// From 28 bits of a hash.
     pub(super) const fn from_hash(hash: u64) -> Self {
-        let bits = hash & (u64::MAX >> TAT_BITS);
+        let bits = hash & (u64::MAX >> PAYLOAD_BITS);
         Self(if bits == 0 { 1 } else { bits })
     }
 
@@ -33,9 +34,14 @@ impl Tag {
 impl Word {
     pub(super) const EMPTY: Self = Self(0);
 
-    /// A key whose debt is paid at `tat`, in ticks.
-    pub(super) const fn new(tag: Tag, tat: u64) -> Self {
-        Self(tag.0 << TAT_BITS | tat & TAT_MASK)
+    /// A key with the lower 36 bits of `payload`.
+    pub(super) const fn new(tag: Tag, payload: u64) -> Self {
+        Self(tag.0 << PAYLOAD_BITS | payload & PAYLOAD_MASK)
+    }
+
+    #[inline(always)]
+    pub(super) const fn payload(self) -> u64 {
+        self.0 & PAYLOAD_MASK
     }
 
     pub(super) const fn from_bits(bits: u64) -> Self {
@@ -47,64 +53,27 @@ impl Word {
     }
 
     pub(super) const fn is(self, tag: Tag) -> bool {
-        self.0 >> TAT_BITS == tag.0
+        self.0 >> PAYLOAD_BITS == tag.0
     }
 
     pub(super) const fn tag(self) -> Tag {
-        Tag(self.0 >> TAT_BITS)
+        Tag(self.0 >> PAYLOAD_BITS)
     }
 
     pub(super) const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The ticks from `now` until the debt is paid, zero if it is.
-    ///
-    /// What is stored is modulo 2^36. A debt is at most four epochs of 2^32 ticks ahead, and seen from up to
-    /// two epochs before its page's: what is farther ahead than seven is taken to be behind. The table
-    /// sees to it that no word grows as old as nine.
+    /// How far its payload is ahead of a number, modulo 2^36.
     #[inline(always)]
-    pub(super) const fn debt(self, now: u64) -> u64 {
-        if self.is_empty() {
-            return nothing();
-        }
-        let distance = self.0.wrapping_sub(now) & TAT_MASK;
-        let is_paid = distance > 7 << 32;
-        if is_paid { 0 } else { distance }
+    pub(super) const fn ahead_of(self, number: u64) -> u64 {
+        self.0.wrapping_sub(number) & PAYLOAD_MASK
     }
-}
-
-/// Words that are found by their tag are never empty: that branch is foreseen, and not waited for.
-#[cold]
-const fn nothing() -> u64 {
-    0
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn debts_are_told_across_the_wrap() {
-        let tag = Tag::from_hash(0x0abc_def0);
-        for now in [0, 1, 5, TAT_MASK - 3, TAT_MASK, TAT_MASK + 1, 1 << 40, u64::MAX - 7] {
-            for debt in [0, 1, 1_000, 1 << 34] {
-                let word = Word::new(tag, now.wrapping_add(debt));
-                assert_eq!(word.debt(now), debt, "{debt} at {now}");
-                assert!(word.is(tag) && !word.is_empty());
-                // Paid, and long paid.
-                for later in [1, 1 << 30, (9 << 32) - 1] {
-                    assert_eq!(
-                        word.debt(now.wrapping_add(debt).wrapping_add(later)),
-                        0,
-                        "{debt} at {now}, {later} later"
-                    );
-                }
-            }
-        }
-        assert_eq!(Word::EMPTY.debt(u64::MAX), 0);
-        assert_eq!(Word::EMPTY.debt(TAT_MASK), 0);
-    }
 
     #[test]
     fn no_tag_is_zero() {

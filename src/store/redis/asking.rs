@@ -13,7 +13,7 @@ use super::script::{self, Answer, BadReply, Decisions, Scripted};
 use crate::ask::Ask;
 use crate::decision::{Check, Decision, LimiterError, Receipt};
 use crate::partition::PartitionKey;
-use crate::store::{MemoryStore, Store};
+use crate::store::MemoryStore;
 use crate::time::{Clock, Monotonic, Timestamp};
 
 /// What the requests of one limiter have in common.
@@ -283,7 +283,7 @@ impl<A: Scripted> Asking<A> {
         if let Some(leases) = &inner.leases {
             leases.forget(self.tag);
         }
-        let _ = inner.guard.reset(&self.algorithm, &self.key);
+        let _ = inner.guard.reset(&self.algorithm, &Ask::reset(&self.key));
         let answer = Answer::read(value).map_err(failed)?;
         Ok(answer.replay(&self.algorithm, 0, 1).map_err(failed)?.0[0])
     }

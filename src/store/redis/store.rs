@@ -1,4 +1,3 @@
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +15,7 @@ use crate::ask::{Ask, Mode};
 use crate::batch::{Batching, Claim};
 use crate::decision::{Check, Receipt};
 use crate::description::Description;
+use crate::inheritance::{Heritage, Inheritance};
 use crate::partition::PartitionKey;
 use crate::store::{MemoryStore, Stats, Store};
 
@@ -60,7 +60,7 @@ use crate::store::{MemoryStore, Stats, Store};
 ///
 /// # When Redis is out of reach
 ///
-/// A [`check`](crate::Limiter::check) fails within the [timeout](super::RedisBuilder::timeout), also if it shares a call,
+/// A [decision](crate::Limiter::decide) fails within the [timeout](super::RedisBuilder::timeout), also if it shares a call,
 /// gives back a lease first, or needs several nodes: one deadline holds for all that a decision does. While the breaker of the
 /// node is open it fails at once. What then becomes of requests is for the policy to [say](crate::FailureMode). For the
 /// [local guard](crate::FailureMode::LocalGuard) this store counts what Redis admits along in a
@@ -69,7 +69,7 @@ use crate::store::{MemoryStore, Stats, Store};
 /// *n* + 1 times the quota.
 ///
 /// A key of ours that holds something else, of another type or another format, is an error for its requests, and is left
-/// as it is: who wrote it may need it. [`reset`](crate::Limiter::reset) removes it.
+/// as it is: who wrote it may need it. [Reset](crate::Mode::Reset) removes it.
 ///
 /// A call whose answer got lost is not repeated, so what it may have charged stays charged. When a primary fails and a
 /// replica takes over, what was not replicated is forgotten: up to burst + rate × lag per key is admitted twice.
@@ -81,6 +81,12 @@ use crate::store::{MemoryStore, Stats, Store};
 pub struct RedisStore<S> {
     name: Box<str>,
     coalesces: bool,
+    inner: Arc<Inner<S>>,
+}
+
+/// What a store of the same name goes on from.
+struct Namesake<S> {
+    name: Box<str>,
     inner: Arc<Inner<S>>,
 }
 
@@ -193,6 +199,8 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
                 decision.with_receipt(mark(decision.receipt())).into()
             }
             Mode::UpTo => self.asking(algorithm, key).charge_up_to(cost),
+            // One round trip. Other processes notice within half a second.
+            Mode::Reset => Check::Pending(Box::pin(self.asking(algorithm, key).reset())),
             Mode::Peek => Self::peek(self.asking(algorithm, key), cost),
             Mode::Charge | Mode::Shadow => self.charge(self.asking(algorithm, key), cost),
         }
@@ -216,22 +224,25 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
             .answering(Mode::Shadow)
             .answering(Mode::UpTo)
             .answering(Mode::Fallback)
+            .answering(Mode::Reset)
             .batching(batcher)
-    }
-
-    /// One round trip. Other processes notice within half a second, see [above](Self#accuracy).
-    fn reset(&self, algorithm: &A, key: &PartitionKey) -> Option<Check> {
-        Some(Check::Pending(Box::pin(self.asking(algorithm, key).reset())))
     }
 
     /// From a store of this name on the same [`Redis`]: the server keeps what it has, see
     /// [above](Self#another-quota). What was leased is forfeited.
-    fn take_over(&self, algorithm: &A, predecessor: &dyn Any) -> bool {
-        let Some(predecessor) = predecessor.downcast_ref::<Self>() else { return false };
-        let is_same = self.inner.redis.id() == predecessor.inner.redis.id() && self.name == predecessor.name;
-        // A guard that cannot take over fills up by what is admitted from now on.
-        let _ = is_same && self.inner.guard.take_over(algorithm, &predecessor.inner.guard);
-        is_same
+    fn inherit(&self, algorithm: &Arc<A>, heritage: &Heritage) -> Option<Inheritance<Self>> {
+        let predecessor: Arc<Namesake<A::State>> = heritage.downcast()?;
+        if self.inner.redis.id() != predecessor.inner.redis.id() || self.name != predecessor.name {
+            return None;
+        }
+        // A guard that cannot inherit in place fills up by what is admitted from now on.
+        let guard = Store::heritage(&predecessor.inner.guard, &**algorithm);
+        let guard = guard.and_then(|heritage| self.inner.guard.inherit(algorithm, &heritage));
+        Some(Inheritance::in_place().and_then(guard.and_then(|guard| guard.finish)))
+    }
+
+    fn heritage(&self, _: &A) -> Option<Heritage> {
+        Some(Heritage::new(Arc::new(Namesake { name: self.name.clone(), inner: Arc::clone(&self.inner) })))
     }
 
     fn stats(&self, _: &A) -> Stats {

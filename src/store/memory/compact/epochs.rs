@@ -1,8 +1,5 @@
 use crate::store::memory::slots::before_a_step;
-use crate::store::memory::ticks::Tick;
 use crate::sync::{AtomicU64, Ordering};
-
-pub(super) const EPOCH_BITS: u32 = 32;
 
 /// What is known of 64 lines together.
 #[derive(Default)]
@@ -50,23 +47,10 @@ impl Epochs {
         self.before() == self.latest()
     }
 
-    /// The time as of which to judge a word of this page: `now`, but no earlier than the epoch before the latest, since
-    /// distances from earlier could not be told. What is in the page is paid less than seven epochs after that began.
-    ///
-    /// A maximum of the two: a clock that is set back must never have a key judged as of a later time than before.
+    /// The epoch at whose beginning words of this page are judged at the earliest, since distances from earlier could not be
+    /// told: the one before the latest. What is in the page is paid less than seven epochs after that began.
     #[inline(always)]
-    pub(super) const fn clamp(self, now: Tick) -> Tick {
-        let earliest = (self.latest().saturating_sub(1) as u64) << EPOCH_BITS;
-        if now.count >= earliest { now } else { now.moved_to(earliest) }
+    pub(super) const fn earliest(self) -> u32 {
+        self.latest().saturating_sub(1)
     }
-
-    /// When the latest began, in ticks. Somebody has read a time that is no earlier.
-    pub(super) const fn begin(self) -> u64 {
-        (self.latest() as u64) << EPOCH_BITS
-    }
-}
-
-#[allow(clippy::cast_possible_truncation)] // Counts are below 2^63.
-pub(super) const fn epoch_of(now: Tick) -> u32 {
-    (now.count >> EPOCH_BITS) as u32
 }

@@ -1,70 +1,89 @@
 //! What takes debts off keys: refunds and resets.
 
-use super::{CompactTable, SHARED, mend};
-use crate::decision::Receipt;
+use super::{CompactTable, Homes, Owner, Past, mend, present};
+use crate::store::memory::rule::Rule;
 use crate::store::memory::slots::Slot;
-use crate::store::memory::ticks::{Outdated, Tick, TickBucket};
 use crate::store::memory::word::{Tag, Word};
 
 impl CompactTable {
-    /// Gives back what is still owed for a charge; see [`Gcra`](crate::algorithm::gcra::Gcra).
-    pub(in crate::store::memory) fn give_back(
+    /// Gives back what is still owed for a charge.
+    pub(in crate::store::memory) fn give_back<R: Rule>(
         &self,
-        bucket: &TickBucket,
+        rule: &R,
         hash: u64,
         cost: u32,
-        receipt: Receipt,
-        now: Tick,
-    ) -> Result<(), Outdated> {
-        let paid_at = bucket.paid_at(receipt);
-        self.forgive(bucket, hash, now, |now| paid_at.saturating_sub(now).min(bucket.worth(cost)))
+        receipt: u64,
+        now: R::Now,
+    ) {
+        self.forgive(rule, hash, now, |debt, now| rule.refunded(debt, cost, receipt, now));
     }
 
     /// Lets a key owe nothing; also what it shares with others.
-    pub(in crate::store::memory) fn reset(&self, bucket: &TickBucket, hash: u64, now: Tick) -> Result<(), Outdated> {
-        self.forgive(bucket, hash, now, |_| u64::MAX)?;
-        self.forgive_in(bucket, self.shared(hash), SHARED, now, |_| u64::MAX)
+    pub(in crate::store::memory) fn reset<R: Rule>(&self, rule: &R, hash: u64, now: R::Now) {
+        let tag = Tag::from_hash(hash);
+        self.forgive(rule, hash, now, |_, now| rule.nothing(now));
+        self.forgive_in(rule, self.shared(tag), Owner::shared(tag), now, |_, now| rule.nothing(now));
     }
 
-    /// Takes up to so much off a key's debt; off the one that it shares if it has none of its own.
-    fn forgive(&self, bucket: &TickBucket, hash: u64, now: Tick, most: impl Fn(u64) -> u64) -> Result<(), Outdated> {
-        if self.is_outdated(bucket) {
-            return Err(Outdated);
-        }
+    /// Has a key owe what `lessen` returns; in place of that what it inherits or shares, if it has none of its own.
+    fn forgive<R: Rule>(&self, rule: &R, hash: u64, now: R::Now, lessen: impl Fn(R::Debt, R::Now) -> R::Debt) {
         let homes = self.homes(hash);
-        self.freshen_homes(&homes, now);
-        match self.find(&homes) {
-            Some(found) => self.forgive_in(bucket, Some(found), homes.tag, now, most),
-            None => self.forgive_in(bucket, self.shared(hash), SHARED, now, most),
+        let tag = homes.tag;
+        self.freshen_homes(rule, &homes, now);
+        match (self.find(&homes), &self.past) {
+            (None, Some(past)) => self.forgive_inherited(rule, &**past, hash, &homes, now, lessen),
+            (None, None) => self.forgive_in(rule, self.shared(tag), Owner::shared(tag), now, lessen),
+            (found, _) => self.forgive_in(rule, found, Owner::own(tag), now, lessen),
         }
     }
 
-    fn forgive_in(
+    #[cold]
+    fn forgive_inherited<R: Rule>(
         &self,
-        bucket: &TickBucket,
+        rule: &R,
+        past: &dyn Past,
+        hash: u64,
+        homes: &Homes,
+        now: R::Now,
+        lessen: impl Fn(R::Debt, R::Now) -> R::Debt,
+    ) {
+        let tag = homes.tag;
+        // Or it could be inserted, and its inherited debt cleared, after it was looked for in the table.
+        let _stripe = self.lock_stripe(tag);
+        let found = self.find(homes);
+        if found.is_some() {
+            return self.forgive_in(rule, found, Owner::own(tag), now, lessen);
+        }
+        let own = rule.of_key(now, tag);
+        let debt = rule.stamped(past.paid_at(hash, present(rule, now)), own);
+        if rule.size(debt) == 0 {
+            return self.forgive_in(rule, self.shared(tag), Owner::shared(tag), now, lessen);
+        }
+        let left = lessen(debt, own);
+        past.set_paid_at(hash, if rule.size(left) == 0 { 0 } else { rule.stamp(left, own) });
+    }
+
+    fn forgive_in<R: Rule>(
+        &self,
+        rule: &R,
         found: Option<(usize, Slot<'_>)>,
-        tag: Tag,
-        now: Tick,
-        most: impl Fn(u64) -> u64,
-    ) -> Result<(), Outdated> {
+        owner: Owner,
+        now: R::Now,
+        lessen: impl Fn(R::Debt, R::Now) -> R::Debt,
+    ) {
+        let Some((line, slot)) = found else { return };
         loop {
-            let read = found.map(|(line, slot)| (line, slot, self.read(line, slot, now)));
-            if self.is_outdated(bucket) {
-                return Err(Outdated);
+            let (word, epochs, at) = self.read(rule, line, slot, now);
+            let at = rule.of_key(at, owner.key);
+            let debt = rule.owed(word, at);
+            let left = lessen(debt, at);
+            if !word.is(owner.tag) || rule.size(left) == rule.size(debt) {
+                return;
             }
-            let Some((line, slot, (word, epochs, at))) = read else { return Ok(()) };
-            if !word.is(tag) {
-                return Ok(());
-            }
-            let debt = word.debt(at.count);
-            let back = most(at.count).min(debt);
-            if back == 0 {
-                return Ok(());
-            }
-            let tat = at.count + (debt - back);
-            if slot.replace(word, Word::new(tag, tat)).is_ok() {
-                mend(slot, self.page(line), tag, tat, epochs);
-                return Ok(());
+            let stamp = rule.stamp(left, at);
+            if slot.replace(word, Word::new(owner.tag, stamp)).is_ok() {
+                mend(rule, slot, self.page(line), owner.tag, stamp, epochs);
+                return;
             }
         }
     }

@@ -1,26 +1,26 @@
 use super::*;
-use crate::decision::Receipt;
 use crate::quota::Quota;
+use crate::store::memory::ticks::{EPOCH_BITS, Tick, TickBucket};
 
-const EPOCH: u64 = 1 << epochs::EPOCH_BITS;
+const EPOCH: u64 = 1 << EPOCH_BITS;
 
 /// A table with the one quota that all judge by.
-struct Judged {
+struct Buckets {
     table: CompactTable,
     bucket: TickBucket,
 }
 
-impl Judged {
+impl Buckets {
     fn new(quota: &Quota, keys: usize, when_full: WhenFull) -> Self {
-        Self { table: CompactTable::new(keys, when_full), bucket: TickBucket::longest(quota) }
+        Self { table: CompactTable::new(keys, when_full), bucket: TickBucket::new(quota).unwrap() }
     }
 
     fn check(&self, hash: u64, cost: u32, now: Tick, clock: impl Fn() -> Tick) -> Decision {
-        self.table.check(&self.bucket, hash, cost, now, clock).unwrap()
+        self.table.check(&self.bucket, hash, cost, now, clock)
     }
 }
 
-impl std::ops::Deref for Judged {
+impl std::ops::Deref for Buckets {
     type Target = CompactTable;
 
     fn deref(&self) -> &CompactTable {
@@ -28,11 +28,11 @@ impl std::ops::Deref for Judged {
     }
 }
 
-fn table() -> Judged {
-    Judged::new(&Quota::per_day(1).burst(1), 64, WhenFull::ForgetLeast)
+fn table() -> Buckets {
+    Buckets::new(&Quota::per_day(1).burst(1), 64, WhenFull::ForgetLeast)
 }
 
-fn ask(table: &Judged, read: u64, really: u64) -> bool {
+fn ask(table: &Buckets, read: u64, really: u64) -> bool {
     table.check(7, 1, Tick::at(read), || Tick::at(really)).is_allowed()
 }
 
@@ -48,8 +48,7 @@ fn a_thread_that_comes_late_judges_by_the_time_that_others_have_read() {
         assert!(!ask(&table, late + 2, late + 2), "{sleep} epochs late, its debt is gone");
         // What it was charged itself, before it slept, was paid after four epochs.
         if sleep > 4 {
-            let receipt = Receipt::new(u128::from(5 + table.bucket.capacity()));
-            table.give_back(&table.bucket, 7, 1, receipt, Tick::at(5)).unwrap();
+            table.give_back(&table.bucket, 7, 1, 5 + table.bucket.capacity(), Tick::at(5));
             assert!(!ask(&table, late + 3, late + 3), "{sleep} epochs late, it was given back");
         }
     }
@@ -92,13 +91,13 @@ fn debts_are_owed_from_epoch_to_epoch() {
 #[test]
 fn a_page_that_is_being_gone_through_is_finished_first() {
     for sleep in [2, 4, 5, 9, 10, 12, 15, 16, 40] {
-        let table = Judged::new(&Quota::per_day(1).burst(2), 64, WhenFull::ForgetLeast);
+        let table = Buckets::new(&Quota::per_day(1).burst(2), 64, WhenFull::ForgetLeast);
         assert!(ask(&table, 5, 5));
         let (homes, first) = (table.homes(7), std::cell::Cell::new(true));
         let [line, _] = homes.lines;
         let index = line / LINES_PER_PAGE;
         let begun = Epochs::renewing(0, u32::try_from(sleep).unwrap());
-        let ruled = table.charge(&table.bucket, line, Tick::at(5), homes.tag, 1, || {
+        let ruled = table.charge(&table.bucket, Owner::own(homes.tag), 1, line, Tick::at(5), || {
             let found = table.find_in(line, homes.tag);
             if first.replace(false) {
                 // Another begins, and is held up himself.
@@ -107,7 +106,7 @@ fn a_page_that_is_being_gone_through_is_finished_first() {
             found
         });
         assert!(table.page(line).load().is_settled(), "{sleep} epochs late: judged what is not clear");
-        let refused = matches!(ruled, Some((Ruling::Refuse { .. } | Ruling::Never { .. }, _)));
+        let refused = matches!(ruled, Some((Ruling::Reject { .. } | Ruling::Never { .. }, _)));
         assert!(!refused, "{sleep} epochs late, refused for what was paid");
     }
 }
@@ -125,18 +124,18 @@ fn a_key_that_is_not_found_is_charged_as_of_now() {
 /// It reads the clock, and sleeps until the slot that newcomers share has been charged by others, and cleared.
 #[test]
 fn a_shared_slot_that_was_cleared_is_not_charged_as_of_before() {
-    let table = Judged::new(&Quota::per_day(1).burst(64), 64, WhenFull::Overflow);
-    table.freshen((table.pages.len() - 1) * LINES_PER_PAGE, Tick::at(EPOCH + 7));
-    let (_, at) = table.overflow(&table.bucket, 0, Tick::at(5), 1);
+    let table = Buckets::new(&Quota::per_day(1).burst(64), 64, WhenFull::Overflow);
+    table.freshen(&table.bucket, (table.pages.len() - 1) * LINES_PER_PAGE, Tick::at(EPOCH + 7));
+    let (_, at) = table.overflow(&table.bucket, Tag::from_hash(7), Tick::at(5), 1);
     assert_eq!(at.count, EPOCH);
-    let (_, at) = table.overflow(&table.bucket, 0, Tick::at(EPOCH + 9), 1);
+    let (_, at) = table.overflow(&table.bucket, Tag::from_hash(7), Tick::at(EPOCH + 9), 1);
     assert_eq!(at.count, EPOCH + 9);
 }
 
 #[test]
 fn warns_beyond_its_capacity_and_before_a_key_is_lost() {
     const CAPACITY: u64 = 100_000;
-    let table = Judged::new(&Quota::per_day(1), 100_000, WhenFull::ForgetLeast);
+    let table = Buckets::new(&Quota::per_day(1), 100_000, WhenFull::ForgetLeast);
     let arrive = |n: u64| {
         // Drawn like a hash (the finaliser of SplitMix64).
         let hash = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -161,13 +160,13 @@ fn a_word_that_is_written_late_is_taken_back() {
     let slot = table.slots.line(line).next().unwrap();
     let (read, tat) = (Epochs::settled(0), 5 + table.bucket.capacity());
     // What another did meanwhile.
-    table.freshen(line, Tick::at(40 * EPOCH));
+    table.freshen(&table.bucket, line, Tick::at(40 * EPOCH));
     slot.replace(Word::EMPTY, Word::new(homes.tag, tat)).unwrap();
-    mend(slot, table.page(line), homes.tag, tat, read);
+    mend(&table.bucket, slot, table.page(line), homes.tag, tat, read);
     assert!(slot.load().is_empty());
     // A debt that is still owed stays.
     let tat = 41 * EPOCH;
     slot.replace(Word::EMPTY, Word::new(homes.tag, tat)).unwrap();
-    mend(slot, table.page(line), homes.tag, tat, read);
+    mend(&table.bucket, slot, table.page(line), homes.tag, tat, read);
     assert!(!slot.load().is_empty());
 }

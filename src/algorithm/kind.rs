@@ -1,0 +1,28 @@
+use crate::quota::Quota;
+
+/// Which of the algorithms of this crate an [`Algorithm`](super::Algorithm) is, with all that its decisions depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// A [`TokenBucket`](super::TokenBucket) or [`LeakyBucket`](super::LeakyBucket).
+    Bucket {
+        /// What fits at once, and how fast it is earned.
+        quota: Quota,
+    },
+    /// A [`FixedWindow`](super::FixedWindow).
+    FixedWindow {
+        /// The limit in each window, and its length.
+        quota: Quota,
+        /// Whether the windows of each key begin at an instant of its own.
+        staggered: bool,
+    },
+    /// A [`SlidingWindow`](super::SlidingWindow).
+    SlidingWindow {
+        /// The limit, and the length of a window.
+        quota: Quota,
+        /// Whether the windows of each key begin at an instant of its own.
+        staggered: bool,
+    },
+    /// None of them.
+    Other,
+}

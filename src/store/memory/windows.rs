@@ -1,0 +1,264 @@
+//! Windows whose state fits into the 36 bits that a [`Word`] leaves beside its tag.
+//!
+//! ```text
+//!   35         c  c-1         0        35        2c  2c-1     c  c-1       0
+//!  ┌────────────┬─────────────┐       ┌─────────────┬──────────┬───────────┐
+//!  │ window     │ used        │       │ window      │ previous │ current   │
+//!  └────────────┴─────────────┘       └─────────────┴──────────┴───────────┘
+//!            fixed                                  sliding
+//! ```
+//!
+//! A count takes as many bits as the limit, `c`, and the window's index, modulo a power of two, has what is left.
+//!
+//! # How many bits an index needs
+//!
+//! An epoch of the table is a power of two of windows, a sixteenth of what the index can count. A state counts against its key
+//! for two windows, so for two epochs at most; a debt of a bucket is owed for four. So what `compact.rs` says of epochs holds
+//! for windows as it stands: a page that is touched in a new epoch is swept first, and a word is read as of the epoch before
+//! its page's at the earliest. From there, a state is at most five epochs ahead, and six are taken for "ahead"; and no
+//! word grows as old as the nine that are left to tell that it is behind.
+//!
+//! So four bits are enough to be right. More bits are needed where windows are short, or pages would be swept all the time:
+//! [`EPOCH_NANOS`] is the shortest epoch. The limits that fit are those of [`Windows::new`]; for greater ones, there is the
+//! locked table:
+//!
+//! | window | fixed, up to | sliding, up to |
+//! |---|---|---|
+//! | 1 ms | 524,287 | 511 |
+//! | 1 s | 536,870,911 | 16,383 |
+//! | 5 s and more | 4,294,967,295 | 65,535 |
+
+mod fixed;
+mod sliding;
+#[cfg(all(test, not(sluice_loom)))]
+mod tests;
+
+pub(super) use self::fixed::FixedRule;
+pub(super) use self::sliding::SlidingRule;
+
+use std::num::NonZeroU64;
+
+use super::word::{PAYLOAD_BITS, Tag};
+use crate::algorithm::receipt_of;
+use crate::decision::Span;
+use crate::quota::Quota;
+use crate::time::Timestamp;
+
+/// An index counts so many epochs.
+const EPOCHS_BITS: u32 = 4;
+
+/// The shortest epoch, 4.3 seconds: each page that is in use is swept once in an epoch, which takes about a microsecond. It is
+/// also as long as it must be for the epochs of all time, 584 years, to be counted in 32 bits.
+const EPOCH_NANOS: u128 = 1 << 32;
+
+/// Keys of staggered windows are drawn into as many groups, by their tags.
+pub(super) const GROUPS: u64 = 512;
+
+/// Where windows begin, and how words and epochs number them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Windows {
+    period: u64,
+    /// `2^(64 + shift) / period`, rounded down, which is between 2^63 and 2^64.
+    reciprocal: u64,
+    shift: u32,
+    /// An epoch is `1 << epoch_bits` windows.
+    epoch_bits: u32,
+    staggered: bool,
+}
+
+/// An instant among windows: that of a key, if windows are staggered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    nanos: u64,
+    /// The window that holds it.
+    window: u64,
+    /// The window to judge by: that one, or a later one that some thread has read already.
+    by: u64,
+}
+
+impl Moment {
+    /// Whether the clock's own reading is in an earlier window.
+    #[inline(always)]
+    const fn is_before(self, window: u64) -> bool {
+        self.window < window
+    }
+}
+
+impl Windows {
+    /// The windows of `quota`, if `count_bits` bits of counts leave enough for an index.
+    fn new(quota: &Quota, staggered: bool, count_bits: u32) -> Option<Self> {
+        let period = quota.period_nanos();
+        let epoch_bits = PAYLOAD_BITS.checked_sub(count_bits + EPOCHS_BITS)?;
+        if u128::from(period) << epoch_bits < EPOCH_NANOS {
+            return None;
+        }
+        let shift = u64::BITS - 1 - period.leading_zeros();
+        let reciprocal = (1 << (u64::BITS + shift)) / u128::from(period);
+        // A power of two would have 2^64.
+        let reciprocal = u64::try_from(reciprocal).unwrap_or(u64::MAX);
+        Some(Self { period, reciprocal, shift, epoch_bits, staggered })
+    }
+
+    /// `now / period`, without dividing.
+    ///
+    /// The reciprocal is too small by at most one, and so is the estimate, which it makes smaller by less than `now / 2^64` and
+    /// then rounds down. For windows of a second and more, that is so seldom that the branch is predicted.
+    #[inline(always)]
+    fn window_of(&self, nanos: u64) -> u64 {
+        let estimate = multiply_high(nanos, self.reciprocal) >> self.shift;
+        // The estimate is of the quotient or one less, so neither overflows.
+        let rest = nanos - estimate * self.period;
+        if rest < self.period { estimate } else { one_more(estimate) }
+    }
+
+    #[inline(always)]
+    fn read(&self, now: Timestamp) -> Moment {
+        let nanos = now.as_nanos();
+        let window = self.window_of(nanos);
+        Moment { nanos, window, by: window }
+    }
+
+    /// The instant by which a key is judged: later than the clock's if windows are staggered, by less than a period.
+    ///
+    /// Epochs are counted by the clock, so no key's time is earlier than that by which its page is swept.
+    #[inline(always)]
+    fn of_key(&self, now: Moment, tag: Tag) -> Moment {
+        if self.staggered { self.shifted(now, tag) } else { now }
+    }
+
+    fn shifted(&self, now: Moment, tag: Tag) -> Moment {
+        let draw = (tag.value() % GROUPS) * (u64::MAX / GROUPS);
+        let nanos = now.nanos.saturating_add(multiply_high(draw, self.period));
+        // The phase is less than a period: so this is in the clock's window, or in the next one.
+        let window = now.window + u64::from(nanos - now.window * self.period >= self.period);
+        Moment { nanos, window, by: now.by.max(window) }
+    }
+
+    #[allow(clippy::cast_possible_truncation)] // Epochs are so long that there are fewer than 2^32.
+    #[inline(always)]
+    const fn epoch(&self, now: Moment) -> u32 {
+        (now.window >> self.epoch_bits) as u32
+    }
+
+    /// `now`, but to be judged no earlier than when `epoch` began.
+    #[inline(always)]
+    fn clamp(&self, now: Moment, epoch: u32) -> Moment {
+        Moment { by: now.by.max(self.begin(epoch)), ..now }
+    }
+
+    const fn begin(&self, epoch: u32) -> u64 {
+        (epoch as u64) << self.epoch_bits
+    }
+
+    fn beginning(&self, epoch: u32) -> Moment {
+        let window = self.begin(epoch);
+        Moment { nanos: self.start_of(window), window, by: window }
+    }
+
+    /// How many windows after `earliest` is the one whose index is written as `index`, modulo 2^`bits`; `None` if it is before.
+    #[inline(always)]
+    const fn ahead(&self, index: u64, bits: u32, earliest: u64) -> Option<u64> {
+        let ahead = index.wrapping_sub(earliest) & (u64::MAX >> (u64::BITS - bits));
+        if ahead > 6 << self.epoch_bits { None } else { Some(ahead) }
+    }
+
+    /// The latest window that can be told, seen from the one by which is judged.
+    const fn latest(&self, now: Moment) -> u64 {
+        now.by.saturating_add(2 << self.epoch_bits)
+    }
+
+    /// The nanoseconds from `now` until a window begins.
+    #[inline(always)]
+    const fn until(&self, window: u64, now: Moment) -> u64 {
+        self.start_of(window).saturating_sub(now.nanos)
+    }
+
+    #[inline(always)]
+    const fn start_of(&self, window: u64) -> u64 {
+        window.saturating_mul(self.period)
+    }
+
+    /// What `count` weighs as that of the window before `window`: its share of the period that is left, rounded up.
+    ///
+    /// Let ρ be the reciprocal and `e` its error, which is less than one. Then the share, in units of 2^-64, is too small by less
+    /// than `left × e / 2^shift + 2`, which is less than four; and `count` of it by less than 2^-30. So the estimate is the
+    /// quotient rounded down, or one less; and what it leaves is less than two periods, which may be computed modulo 2^64.
+    #[inline(always)]
+    fn carried(&self, count: u32, window: u64, now: Moment) -> u32 {
+        if count == 0 {
+            return 0;
+        }
+        let elapsed = now.nanos.saturating_sub(self.start_of(window));
+        let (count, left) = (u64::from(count), self.period - elapsed);
+        let share = (u128::from(left) * u128::from(self.reciprocal)) >> self.shift;
+        let share = u64::try_from(share).unwrap_or(u64::MAX);
+        let estimate = multiply_high(count, share);
+        let rest = count.wrapping_mul(left).wrapping_sub(estimate.wrapping_mul(self.period));
+        let carried = estimate + u64::from(rest > 0) + u64::from(rest > self.period);
+        u32::try_from(carried).expect("no more than the count")
+    }
+
+    /// The wait until `count`, as that of the window before `window`, weighs no more than `room`.
+    fn decay(&self, count: u32, room: u32, window: u64, now: Moment) -> Span {
+        let Some(over) = count.checked_sub(room).filter(|over| *over > 0) else {
+            return nanos(self.until(window, now));
+        };
+        self.short_decay(count, over, window, now).unwrap_or_else(|| self.long_decay(count, room, window, now))
+    }
+
+    /// `over / count` of a period after the window's beginning, if all of it fits 64 bits.
+    fn short_decay(&self, count: u32, over: u32, window: u64, now: Moment) -> Option<Span> {
+        let start = window.checked_mul(self.period)?;
+        // Or the end of the clock's range would come first.
+        start.checked_add(self.period)?;
+        let (count, decay) = (NonZeroU64::new(count.into())?, self.period.checked_mul(over.into())?);
+        let owed = if start >= now.nanos {
+            decay.checked_add((start - now.nanos).checked_mul(count.get())?)?
+        } else {
+            decay.saturating_sub((now.nanos - start).checked_mul(count.get())?)
+        };
+        Some(Span::Quotient { owed, per: count })
+    }
+
+    #[cold]
+    fn long_decay(&self, count: u32, room: u32, window: u64, now: Moment) -> Span {
+        let kept = u128::from(room) * u128::from(self.period) / u128::from(count);
+        let decay = self.period - u64::try_from(kept).expect("room is below count, so this is below the period");
+        nanos(self.start_of(window).saturating_add(decay).saturating_sub(now.nanos))
+    }
+}
+
+/// Nanoseconds, which become a [`Duration`](std::time::Duration) for those who ask.
+#[inline(always)]
+const fn nanos(nanos: u64) -> Span {
+    Span::Quotient { owed: nanos, per: NonZeroU64::MIN }
+}
+
+#[allow(clippy::cast_possible_truncation)]
+#[inline(always)]
+const fn multiply_high(a: u64, b: u64) -> u64 {
+    ((a as u128 * b as u128) >> u64::BITS) as u64
+}
+
+/// A count of `bits` bits that begins at bit `first`.
+#[allow(clippy::cast_possible_truncation)] // It has 32 bits at most.
+#[inline(always)]
+const fn count(payload: u64, first: u32, bits: u32) -> u32 {
+    (payload >> first & (u64::MAX >> (u64::BITS - bits))) as u32
+}
+
+/// A branch that is predicted is not waited for, as a conditional move would be.
+#[cold]
+const fn one_more(estimate: u64) -> u64 {
+    estimate + 1
+}
+
+/// Whether the value of a receipt is of a charge in `window`.
+fn is_of(receipt: u64, window: u64) -> bool {
+    receipt_of(window).value() == u128::from(receipt)
+}
+
+/// The bits that counts up to `greatest` take.
+const fn bits_of(greatest: u32) -> u32 {
+    u32::BITS - greatest.leading_zeros()
+}

@@ -1,0 +1,295 @@
+//! The rules over words against the algorithms that they stand for.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::algorithm::{Algorithm, FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState};
+use crate::decision::{Decision, Receipt};
+use crate::store::memory::rule::{Rule, Ruling};
+use crate::store::memory::word::Word;
+
+/// A rule, and the algorithm whose decisions it makes.
+trait Pair: Copy + Debug {
+    type Rule: Rule<Now = Moment, Debt = Self::State>;
+    type State: Copy + Debug + PartialEq;
+    type Algorithm: Algorithm<State = Self::State>;
+
+    fn rule(quota: &Quota, staggered: bool) -> Option<Self::Rule>;
+    fn algorithm(quota: Quota, staggered: bool) -> Self::Algorithm;
+    fn state(window: u64, counts: [u32; 2]) -> Self::State;
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Fixed;
+
+impl Pair for Fixed {
+    type Rule = FixedRule;
+    type State = FixedWindowState;
+    type Algorithm = FixedWindow;
+
+    fn rule(quota: &Quota, staggered: bool) -> Option<FixedRule> {
+        FixedRule::holding(quota, staggered, 0)
+    }
+
+    fn algorithm(quota: Quota, staggered: bool) -> FixedWindow {
+        let window = FixedWindow::new(quota);
+        if staggered { window.staggered() } else { window }
+    }
+
+    fn state(window: u64, [used, _]: [u32; 2]) -> FixedWindowState {
+        FixedWindowState { window, used }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sliding;
+
+impl Pair for Sliding {
+    type Rule = SlidingRule;
+    type State = SlidingWindowState;
+    type Algorithm = SlidingWindow;
+
+    fn rule(quota: &Quota, staggered: bool) -> Option<SlidingRule> {
+        SlidingRule::holding(quota, staggered, 0)
+    }
+
+    fn algorithm(quota: Quota, staggered: bool) -> SlidingWindow {
+        let window = SlidingWindow::new(quota);
+        if staggered { window.staggered() } else { window }
+    }
+
+    fn state(window: u64, [previous, current]: [u32; 2]) -> SlidingWindowState {
+        SlidingWindowState { window, previous, current }
+    }
+}
+
+fn quota(limit: u32, nanos: u64) -> Quota {
+    Quota::new(limit, Duration::from_nanos(nanos)).unwrap()
+}
+
+const CENTURY: u64 = 100 * 366 * 86_400 * 1_000_000_000;
+
+/// Numbers of all magnitudes, and those beside powers of two.
+fn number(greatest: u64) -> impl Strategy<Value = u64> {
+    let power = (0..64_u32, 0..3_u64).prop_map(|(bit, beside)| (1_u64 << bit).wrapping_add(beside).wrapping_sub(1));
+    let any = (any::<u64>(), 0..64_u32).prop_map(|(number, shift)| number >> shift);
+    prop_oneof![power, any, (0..5_u64).prop_map(move |back| greatest - back)]
+        .prop_map(move |number| if number <= greatest { number } else { number % greatest })
+}
+
+fn limit() -> impl Strategy<Value = u32> {
+    number(u32::MAX.into()).prop_map(|limit| u32::try_from(limit.max(1)).unwrap())
+}
+
+/// As the number of windows lets it be, at an edge of one or in it.
+fn instant(period: u64) -> impl Strategy<Value = u64> {
+    let beside = (number(u64::MAX / period), 0..5_u64)
+        .prop_map(move |(window, beside)| (window * period).saturating_add(beside).saturating_sub(2));
+    prop_oneof![beside, number(u64::MAX)]
+}
+
+fn moment(rule: &impl Rule<Now = Moment>, nanos: u64) -> Moment {
+    rule.read(Timestamp::from_nanos(nanos))
+}
+
+fn decided<R: Rule<Now = Moment>>(rule: &R, debt: R::Debt, cost: u32, now: Moment) -> (Decision, Option<R::Debt>) {
+    let ruling = rule.judge(debt, cost, now);
+    let next = if let Ruling::Admit { debt } = ruling { Some(debt) } else { None };
+    (rule.decision(ruling, cost, now), next)
+}
+
+/// A word that holds `state` is judged as the algorithm judges that, is charged and refunded like it, and paid when that has
+/// expired.
+fn judges_alike<P: Pair>(
+    quota: Quota,
+    nanos: u64,
+    offset: i64,
+    counts: [u32; 2],
+    cost: u32,
+    receipt: u64,
+) -> Result<(), TestCaseError> {
+    let Some(rule) = P::rule(&quota, false) else { return Ok(()) };
+    let algorithm = P::algorithm(quota, false);
+    let (tag, now) = (Tag::from_hash(7), moment(&rule, nanos));
+    prop_assert_eq!(now.window, nanos / quota.period_nanos());
+
+    let last = u64::MAX / quota.period_nanos();
+    let Some(window) = now.window.checked_add_signed(offset).filter(|window| *window <= last) else { return Ok(()) };
+    let state = P::state(window, counts.map(|count| count.min(quota.limit())));
+    let word = Word::new(tag, rule.stamp(state, now));
+    prop_assert!(word.is(tag));
+    let debt = rule.owed(word, now);
+    let at = Timestamp::from_nanos(nanos);
+
+    let (expected, next) = algorithm.decide(Some(state), at, cost);
+    let (decision, charged) = decided(&rule, debt, cost, now);
+    prop_assert_eq!(decision, expected, "{:?} at {}", debt, nanos);
+    prop_assert_eq!(charged, next);
+
+    if at == Timestamp::MAX {
+        // What expires never, expires then.
+        return Ok(());
+    }
+    prop_assert!(rule.size(debt) == 0 || algorithm.expires_at(&state) > at, "{:?}: owed after it expired", debt);
+    if rule.size(debt) == 0 {
+        let (fresh, _) = algorithm.decide(None, at, cost);
+        prop_assert_eq!((fresh.outcome(), fresh.remaining()), (expected.outcome(), expected.remaining()));
+    } else {
+        prop_assert_eq!(rule.left(debt, now), algorithm.expires_at(&state).as_nanos() - nanos);
+        prop_assert_eq!(rule.size(debt), algorithm.owed(&state, at));
+    }
+    // As by a thread that sweeps.
+    for epoch in [rule.epoch(now), rule.epoch(now).saturating_add(1)] {
+        let stamp = rule.stamp(debt, now);
+        let is_swept = rule.size(rule.owed(Word::new(tag, stamp), rule.beginning(epoch))) == 0;
+        prop_assert_eq!(rule.is_paid_by(stamp, epoch), is_swept);
+    }
+
+    let receipt = window.saturating_add(2).saturating_sub(receipt);
+    let refunded = rule.refunded(debt, cost, receipt, now);
+    let expected = algorithm.give_back(state, at, cost, Receipt::new(receipt.into()));
+    for cost in [0, 1, quota.limit()] {
+        let (decision, _) = decided(&rule, refunded, cost, now);
+        prop_assert_eq!(decision, algorithm.decide(Some(expected), at, cost).0, "{:?} after a refund", refunded);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn words_are_judged_as_states_are(
+        (quota, nanos) in (limit(), number(CENTURY)).prop_flat_map(|(limit, period)| {
+            let period = period.max(1);
+            // Of fewer bits, or the words would seldom hold it.
+            (Just(quota((limit >> (limit % 20)).max(1), period)), instant(period))
+        }),
+        offset in prop_oneof![4 => -3..=3_i64, 1 => -9..=5_i64],
+        counts in [number(u32::MAX.into()), number(u32::MAX.into())],
+        cost in number(u32::MAX.into()),
+        small in any::<bool>(),
+        receipt in 0..4_u64,
+    ) {
+        let below = u64::from(quota.limit()) + 1;
+        let counts = counts.map(|count| u32::try_from(count % below).unwrap());
+        let cost = u32::try_from(if small { cost % below } else { cost }).unwrap();
+        judges_alike::<Fixed>(quota, nanos, offset, counts, cost, receipt)?;
+        judges_alike::<Sliding>(quota, nanos, offset, counts, cost, receipt)?;
+    }
+
+    /// Of windows whose limits take many bits, and so whose indices take few.
+    #[test]
+    fn words_with_few_bits_of_index_are_judged_as_states_are(
+        period in 0..=60_u32,
+        nanos in any::<u64>(),
+        offset in -9..=5_i64,
+        counts in [any::<u32>(), any::<u32>()],
+        cost in 0..=9_u32,
+        less in 0..2_u32,
+    ) {
+        let period = (1 << period) + nanos % (1 << period);
+        let widest = |fits: &dyn Fn(u32) -> bool| (1..=32).rev().map(|bits| u32::MAX >> (32 - bits)).find(|limit| fits(*limit));
+        if let Some(limit) = widest(&|limit| Fixed::rule(&quota(limit, period), false).is_some()) {
+            judges_alike::<Fixed>(quota(limit, period), nanos, offset, counts, limit.wrapping_add(cost).wrapping_sub(4), less.into())?;
+        }
+        if let Some(limit) = widest(&|limit| Sliding::rule(&quota(limit, period), false).is_some()) {
+            let counts = counts.map(|count| count % (limit + 1));
+            judges_alike::<Sliding>(quota(limit, period), nanos, offset, counts, cost % (limit + 1), less.into())?;
+        }
+    }
+
+    #[test]
+    fn windows_are_exact_quotients(period in 1..=CENTURY, shift in 0..62_u32, nanos in any::<u64>(), part in any::<u64>(), count in any::<u32>()) {
+        let period = (period >> shift).max(1);
+        // In any words at all.
+        let shift = u64::BITS - 1 - period.leading_zeros();
+        let reciprocal = u64::try_from((1 << (u64::BITS + shift)) / u128::from(period)).unwrap_or(u64::MAX);
+        let windows = Windows { period, reciprocal, shift, epoch_bits: 32, staggered: false };
+        let window = part % (u64::MAX / period);
+        for nanos in [nanos, window * period, (window * period).saturating_sub(1), u64::MAX] {
+            prop_assert_eq!(windows.window_of(nanos), nanos / period);
+            let window = nanos / period;
+            let now = Moment { nanos, window, by: window };
+            let left = period - nanos % period;
+            let exact = (u128::from(count) * u128::from(left)).div_ceil(u128::from(period));
+            prop_assert_eq!(u128::from(windows.carried(count, window, now)), exact);
+            // An estimate that is just whole.
+            let whole = u32::try_from(period).map_or(count, |period| count / period * period);
+            let exact = (u128::from(whole) * u128::from(left)).div_ceil(u128::from(period));
+            prop_assert_eq!(u128::from(windows.carried(whole, window, now)), exact);
+        }
+    }
+
+    /// A key whose windows begin at an instant of its own.
+    #[test]
+    fn staggered_windows_are_those_of_a_later_clock(
+        (period, nanos) in number(CENTURY).prop_flat_map(|period| (Just(period.max(2)), instant(period.max(2)))),
+        hash in any::<u64>(),
+    ) {
+        let Some(rule) = Fixed::rule(&quota(1, period), true) else { return Ok(()) };
+        let tag = Tag::from_hash(hash);
+        let draw = (tag.value() % GROUPS) * (u64::MAX / GROUPS);
+        let later = Timestamp::from_nanos(nanos).saturating_add(Fixed::algorithm(quota(1, period), true).phase(draw));
+        let now = rule.of_key(moment(&rule, nanos), tag);
+        prop_assert_eq!((now.nanos, now.window, now.by), (later.as_nanos(), later.as_nanos() / period, later.as_nanos() / period));
+    }
+}
+
+/// What the documentation says.
+#[test]
+fn limits_that_fit() {
+    for (nanos, fixed, sliding) in [
+        (1_000_000, 524_287, 511),
+        (1_000_000_000, 536_870_911, 16_383),
+        (5_000_000_000, u32::MAX, 65_535),
+        (60_000_000_000, u32::MAX, 65_535),
+        (CENTURY, u32::MAX, 65_535),
+    ] {
+        assert!(Fixed::rule(&quota(fixed, nanos), true).is_some(), "{nanos}");
+        assert!(fixed == u32::MAX || Fixed::rule(&quota(fixed + 1, nanos), true).is_none(), "{nanos}");
+        assert!(Sliding::rule(&quota(sliding, nanos), true).is_some(), "{nanos}");
+        assert!(Sliding::rule(&quota(sliding + 1, nanos), true).is_none(), "{nanos}");
+    }
+}
+
+/// Words of a page: what is charged in one epoch reads right in the next ones, and as paid from then until it is swept.
+#[test]
+fn words_are_told_across_the_wrap() {
+    fn told<P: Pair>(quota: Quota, lasts: u64) {
+        let rule = P::rule(&quota, false).unwrap();
+        let tag = Tag::from_hash(7);
+        let epoch = rule.beginning(1).window;
+        let last = u64::MAX / quota.period_nanos();
+        for window in [1, 2, epoch, epoch + 1, 7 * epoch, 16 * epoch - 1, 16 * epoch, 100 * epoch + 3] {
+            if window + 9 * epoch > last {
+                continue;
+            }
+            let now = moment(&rule, window * quota.period_nanos() + 5);
+            let counts = if lasts == 1 { [1, 0] } else { [0, 1] };
+            let word = Word::new(tag, rule.stamp(P::state(window, counts), now));
+            // Set back, by as much as can be told.
+            for back in [1, epoch, 5 * epoch] {
+                let earlier = Moment { by: window.saturating_sub(back), ..now };
+                assert_eq!(rule.size(rule.owed(word, earlier)), 1, "{window}, {back} earlier");
+            }
+            for later in [0, 1, 2, epoch, 9 * epoch - 2] {
+                let then = moment(&rule, (window + later) * quota.period_nanos());
+                let owed = rule.size(rule.owed(word, then)) == 1;
+                assert_eq!(owed, later < lasts, "{window}, {later} later");
+            }
+        }
+        assert_eq!(rule.size(rule.owed(Word::EMPTY, moment(&rule, 5))), 0);
+    }
+    for seconds in [5, 60] {
+        let of = |limit| quota(limit, seconds * 1_000_000_000);
+        for limit in [1, 100, 65_535] {
+            told::<Fixed>(of(limit), 1);
+            told::<Sliding>(of(limit), 2);
+        }
+        told::<Fixed>(of(u32::MAX), 1);
+    }
+}
