@@ -113,7 +113,7 @@ fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
 /// Of all lengths and limits, those that fit into words and those that do not.
 #[test]
 fn decisions_are_those_of_the_algorithm() {
-    let hours = |hours| Duration::from_secs(3_600 * hours);
+    let hours = |hours: u64| Duration::from_secs(3_600 * hours);
     for (limit, period) in [
         (1, Duration::from_nanos(1)),
         (3, Duration::from_nanos(1_000)),
