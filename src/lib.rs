@@ -122,6 +122,7 @@ mod head;
 pub mod headers;
 #[cfg(feature = "http")]
 mod health;
+mod inheritance;
 #[cfg(feature = "http")]
 mod judge;
 #[cfg(feature = "http")]
@@ -181,6 +182,7 @@ pub use self::{
     backlog::Backlog,
     claim::Claim,
     decision::{Check, Decision, LimiterError, Outcome, Pending, Receipt},
+    inheritance::{Heritage, Inheritance},
     limiter::{IntoLimiter, Limiter, RateLimiter},
     partition::PartitionKey,
     quota::{Quota, QuotaError},

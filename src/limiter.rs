@@ -1,6 +1,5 @@
 //! The one question that everything above asks: may this key have that much?
 
-use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use crate::algorithm::Algorithm;
 use crate::backlog::Backlog;
 use crate::claim::Claim;
 use crate::decision::{Check, Decision, Receipt};
+use crate::inheritance::{Heritage, Inheritance};
 use crate::partition::PartitionKey;
 use crate::store::{MemoryStore, Stats, Store};
 use crate::terms::Terms;
@@ -95,29 +95,30 @@ pub trait Limiter: Send + Sync + 'static {
         self.check(key, cost)
     }
 
-    /// Goes on from what `predecessor` knows of its keys: what was used stays used, under this limiter's quota. Says
-    /// whether it does; by default it does not, and all keys start anew.
+    /// Goes on from what `predecessor` knows of its keys: what was used stays used, under this limiter's quota. `None` if it does
+    /// not, by default; then all keys start anew.
     ///
-    /// For a [live change](crate::LimitsHandle), and before this limiter is asked for anything. Both have the same keys from
-    /// then on. Requests that are still on their way to the predecessor are decided by the quota of this one (buckets and
-    /// queues), or by the old one (windows). The two must be of one kind:
+    /// For a [live change](crate::LimitsHandle), which puts the heir in force and then runs what the [`Inheritance`] asks for. The
+    /// heir is this limiter itself if it was not asked for anything yet. A limiter in memory that has debts of its own (it was
+    /// in force before, or is in force elsewhere) cannot have those of another as well: then another one that is like it
+    /// inherits, with the same algorithm, capacity and clock. The two must be of one kind:
     ///
-    /// | limiter | takes over from | what is kept |
+    /// | limiter | inherits from | what is kept |
     /// |---|---|---|
-    /// | a bucket in a [`MemoryStore`] | any such bucket | the debt of every key in tokens, exactly, to a nanosecond of the new rate |
+    /// | a bucket in a [`MemoryStore`] | any such bucket | the debt of every key in tokens, to a tick of the new rate |
     /// | a window in a `MemoryStore` | one of the same type | what counts at the moment of the change |
     /// | a [`LeakyQueue`](crate::LeakyQueue) | any other | the lines with all who wait, and what was spent |
     /// | any of them on Redis | one of the same type and name on the same `Redis` | what the server has, see `RedisStore` |
     ///
-    /// Both must tell the time by the same clock. Of a store, its capacity and what it does when it is
-    /// [full](crate::store::WhenFull) stay those of the first.
-    fn take_over(&self, predecessor: &dyn Limiter) -> bool {
+    /// Both must tell the time by the same clock. In memory, each heir has its own copy of what was used at the instant of the
+    /// change; the predecessor goes on as before for those who still ask it. Queues are shared by all heirs.
+    fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
         let _ = predecessor;
-        false
+        None
     }
 
-    /// What a successor [takes over](Self::take_over) from: itself, or its store.
-    fn as_any(&self) -> Option<&dyn Any> {
+    /// What heirs [inherit](Self::inherit) from; by default nothing.
+    fn heritage(&self) -> Option<Heritage> {
         None
     }
 
@@ -196,12 +197,12 @@ impl<L: Limiter + ?Sized> Limiter for Arc<L> {
         (**self).rehearse(key, cost)
     }
 
-    fn take_over(&self, predecessor: &dyn Limiter) -> bool {
-        (**self).take_over(predecessor)
+    fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
+        (**self).inherit(predecessor)
     }
 
-    fn as_any(&self) -> Option<&dyn Any> {
-        (**self).as_any()
+    fn heritage(&self) -> Option<Heritage> {
+        (**self).heritage()
     }
 
     fn close(&self) {
@@ -247,10 +248,17 @@ impl<L: Limiter + ?Sized> Limiter for Arc<L> {
 ///     assert_eq!(decision.is_allowed(), expected);
 /// }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct RateLimiter<A, S> {
-    algorithm: A,
+    /// Shared with its heirs.
+    algorithm: Arc<A>,
     store: S,
+}
+
+impl<A, S: Clone> Clone for RateLimiter<A, S> {
+    fn clone(&self) -> Self {
+        Self { algorithm: Arc::clone(&self.algorithm), store: self.store.clone() }
+    }
 }
 
 impl<A: Algorithm> RateLimiter<A, MemoryStore<A::State>> {
@@ -266,12 +274,12 @@ impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
     #[must_use]
     pub fn new(algorithm: A, store: S) -> Self {
         store.prepare(&algorithm);
-        Self { algorithm, store }
+        Self { algorithm: Arc::new(algorithm), store }
     }
 
     /// The algorithm.
     #[must_use]
-    pub const fn algorithm(&self) -> &A {
+    pub fn algorithm(&self) -> &A {
         &self.algorithm
     }
 
@@ -313,12 +321,13 @@ impl<A: Algorithm, S: Store<A>> Limiter for RateLimiter<A, S> {
         self.store.enlist(&self.algorithm, key, cost)
     }
 
-    fn take_over(&self, predecessor: &dyn Limiter) -> bool {
-        predecessor.as_any().is_some_and(|store| self.store.take_over(&self.algorithm, store))
+    fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
+        let inheritance = self.store.inherit(&self.algorithm, &predecessor.heritage()?)?;
+        Some(inheritance.map(|store| Self { algorithm: Arc::clone(&self.algorithm), store }.into_limiter()))
     }
 
-    fn as_any(&self) -> Option<&dyn Any> {
-        Some(&self.store)
+    fn heritage(&self) -> Option<Heritage> {
+        self.store.heritage(&self.algorithm)
     }
 
     fn max_cost(&self) -> Option<u32> {

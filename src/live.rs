@@ -166,25 +166,31 @@ impl Limits {
     }
 
     pub(crate) fn replace(&self, policies: Enforceable) -> Replaced {
-        let (before, after, replaced, is_closed) = self.edit(|before, past| {
+        let (before, after, replaced, finish, is_closed) = self.edit(|before, past| {
             let gone = before.policies.iter().map(|policy| Arc::downgrade(policy.shared_limiter()));
             past.limiters.retain(|limiter| limiter.strong_count() > 0);
             past.limiters.extend(gone);
-            let (mut policies, mut fresh) = (policies.0, Vec::new());
+            let (mut policies, mut replaced, mut finish) = (policies.0, Replaced::default(), Vec::new());
             let route = before.policies.iter().find_map(|policy| policy.meter().route());
             for policy in &mut policies {
                 if let Some(route) = route {
                     policy.meter().set_route(route);
                 }
-                if before.policy(policy.name()).is_some_and(|old| !policy.go_on_from(old)) {
+                let Some(old) = before.policy(policy.name()) else { continue };
+                let succession = policy.go_on_from(old);
+                finish.extend(succession.finish);
+                if !succession.inherits {
                     telemetry::started_anew(policy.name());
-                    fresh.push(policy.name().to_owned());
+                    replaced.fresh.push(policy.name().to_owned());
+                }
+                if succession.keeps_capacity {
+                    replaced.keeping_capacity.push(policy.name().to_owned());
                 }
             }
             let policies: Arc<[Policy]> = policies.into();
             let names: HashSet<_> = policies.iter().map(Policy::name).collect();
             let removed = before.policies.iter().map(Policy::name).filter(|name| !names.contains(name));
-            let replaced = Replaced { fresh, removed: removed.map(str::to_owned).collect() };
+            replaced.removed = removed.map(str::to_owned).collect();
             let render = |(view, _): &(Weak<View>, _)| {
                 // Of one that is gone nothing is kept.
                 let settings = view.upgrade().map_or_else(Settings::default, |view| view.settings.clone());
@@ -193,8 +199,11 @@ impl Limits {
             let views = before.views.iter().map(render).collect();
             drop(names);
             let (before, after) = (Arc::clone(&before.policies), Arc::clone(&policies));
-            (InForce { policies, views }, (before, after, replaced, past.is_closed))
+            (InForce { policies, views }, (before, after, replaced, finish, past.is_closed))
         });
+        after.iter().for_each(Policy::succeed);
+        // Without the lock, and by this thread: copying what limiters inherit takes its time.
+        finish.into_iter().for_each(|finish| finish());
         observe_ends(&before, &after);
         if is_closed {
             self.close();
@@ -341,6 +350,7 @@ impl fmt::Debug for LimitsHandle {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replaced {
     fresh: Vec<String>,
+    keeping_capacity: Vec<String>,
     removed: Vec<String>,
 }
 
@@ -350,6 +360,14 @@ impl Replaced {
     #[must_use]
     pub fn started_anew(&self) -> &[String] {
         &self.fresh
+    }
+
+    /// The policies whose limiters have the capacity that they had before, and not the one that was asked for: of several
+    /// changes of the capacity, a fourth is only honoured once the debts of before the first are paid. The next change tries
+    /// again.
+    #[must_use]
+    pub fn kept_capacity(&self) -> &[String] {
+        &self.keeping_capacity
     }
 
     /// The policies that were there before, and are not any more.

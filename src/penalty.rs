@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::algorithm::{Algorithm, TokenBucket};
 use crate::decision::{Check, Decision};
+use crate::inheritance::Finish;
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::partition::PartitionKey;
 use crate::quota::Quota;
@@ -125,16 +126,19 @@ impl Penalty {
         self.record.advised.extend(key, wait);
     }
 
-    /// Takes the place of another penalty, which bans by `misconduct` if it was in force until now.
-    pub(crate) fn inherit(&mut self, record: &Arc<PenaltyRecord>, misconduct: Option<&Self>) {
+    /// Takes the place of another penalty, which bans by `misconduct` if it was in force until now. Returns what is to be done
+    /// once it is in force.
+    pub(crate) fn inherit(&mut self, record: &Arc<PenaltyRecord>, misconduct: Option<&Self>) -> Option<Finish> {
         if self.record.clock != record.clock {
-            return;
+            return None;
         }
         self.record = Arc::clone(record);
-        if let Some(old) = misconduct {
-            // Both are buckets in memory with the same kind of clock, of which one can always go on from another.
-            let _ = self.misconduct.take_over(&*old.misconduct);
+        // Both are buckets in memory with the same kind of clock, of which one can always inherit from another.
+        let inheritance = self.misconduct.inherit(&*misconduct?.misconduct)?;
+        if let Some(heir) = inheritance.heir {
+            self.misconduct = heir;
         }
+        inheritance.finish
     }
 
     /// Forgets all that was noted of a key.

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use http::StatusCode;
 use smallvec::SmallVec;
@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use crate::decision::{Decision, LimiterError};
 use crate::head::{RequestHead, ResponseHead};
 use crate::health::{Health, Turn};
+use crate::inheritance::{Finish, Inheritance};
 use crate::key::{Global, KeyExtractor, Sameness};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::meter::{Fate, Meter};
@@ -55,6 +56,7 @@ pub struct Policy {
     on_failure: FailureMode,
     status: Option<StatusCode>,
     record: Arc<Record>,
+    successor: Arc<Successor>,
     sameness: Sameness,
     meter: Meter,
 }
@@ -68,6 +70,23 @@ struct Record {
     health: Health,
     /// Made when the first charge is to wait for its response.
     open_charges: OnceLock<Box<OpenCharges>>,
+}
+
+/// The limiter that has inherited from those of earlier policies of this name, for what their requests still ask it.
+#[derive(Default)]
+struct Successor {
+    limiter: Mutex<Option<Weak<dyn Limiter>>>,
+    is_there: AtomicBool,
+}
+
+/// What comes of a policy's inheriting from the one of its name.
+pub(crate) struct Succession {
+    /// Whether what was used stays used.
+    pub(crate) inherits: bool,
+    /// Whether the limiter keeps the capacity of its predecessor in place of its own.
+    pub(crate) keeps_capacity: bool,
+    /// To be done once the policy is in force.
+    pub(crate) finish: Vec<Finish>,
 }
 
 type Condition = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
@@ -168,6 +187,7 @@ impl Policy {
             on_failure: FailureMode::default(),
             status: None,
             record: Arc::default(),
+            successor: Arc::default(),
             sameness: Sameness::new(Global.is_shared()),
         }
     }
@@ -527,18 +547,51 @@ impl Policy {
         }
     }
 
-    /// Takes the place of the policy that had this name before; says whether what was used stays used.
-    pub(crate) fn go_on_from(&mut self, old: &Self) -> bool {
+    /// Takes the place of the policy that had this name before. What can fail does so here, before it is in force.
+    pub(crate) fn go_on_from(&mut self, old: &Self) -> Succession {
         self.record = Arc::clone(&old.record);
         self.meter.go_on_from(&old.meter);
         let bans = old.penalty.as_ref().map(Penalty::record).or(old.former_bans.as_ref());
-        match (&mut self.penalty, bans) {
+        let finish = match (&mut self.penalty, bans) {
             (Some(penalty), Some(bans)) => penalty.inherit(bans, old.penalty.as_ref()),
-            (None, bans) => self.former_bans = bans.cloned(),
-            (Some(_), None) => {}
-        }
+            (None, bans) => {
+                self.former_bans = bans.cloned();
+                None
+            }
+            (Some(_), None) => None,
+        };
+        let mut finish: Vec<_> = finish.into_iter().collect();
         let is_same = std::ptr::addr_eq(Arc::as_ptr(&self.limiter), Arc::as_ptr(&old.limiter));
-        is_same || self.limiter.take_over(&*old.limiter)
+        let inheritance = if is_same { Some(Inheritance::in_place()) } else { self.limiter.inherit(&*old.limiter) };
+        let Some(inheritance) = inheritance else {
+            return Succession { inherits: false, keeps_capacity: false, finish };
+        };
+        if let Some(heir) = inheritance.heir {
+            self.limiter = heir;
+        }
+        self.successor = Arc::clone(&old.successor);
+        finish.extend(inheritance.finish);
+        Succession { inherits: true, keeps_capacity: inheritance.keeps_capacity, finish }
+    }
+
+    /// Has its limiter asked by requests that came under those from which it inherits. To be called once it is in force.
+    pub(crate) fn succeed(&self) {
+        *self.successor.limiter.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::downgrade(&self.limiter));
+        self.successor.is_there.store(true, Ordering::Release);
+    }
+
+    /// Asks the limiter that is in force in place of this policy's, after a live change: for a refund, or what else a request
+    /// that came before the change asks after it. What it gave a charge for then has been inherited, and is kept there.
+    #[inline]
+    pub(crate) fn in_force<R>(&self, ask: impl FnOnce(&dyn Limiter) -> R) -> R {
+        if !self.successor.is_there.load(Ordering::Acquire) {
+            return ask(&*self.limiter);
+        }
+        let successor = self.successor.limiter.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match successor.and_then(|limiter| limiter.upgrade()) {
+            Some(limiter) => ask(&*limiter),
+            None => ask(&*self.limiter),
+        }
     }
 
     /// What [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) refuses.

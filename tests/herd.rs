@@ -132,12 +132,12 @@ fn staggered_windows_go_on_under_another_limit_and_else_start_anew() {
     ] {
         let (old, new) = (limiter(per_hour(LIMIT).staggered()), limiter(next));
         let _ = ask(&old, 1);
-        assert_eq!(new.take_over(&old), goes_on, "{next:?}");
+        assert_eq!(new.inherit(&old).is_some(), goes_on, "{next:?}");
         assert_eq!(ask(&new, 1).remaining(), if goes_on { 7 } else { 8 });
     }
     let (old, new) = (limiter(per_hour(LIMIT)), limiter(per_hour(9).staggered()));
     let _ = ask(&old, 1);
-    assert!(!new.take_over(&old));
+    assert!(new.inherit(&old).is_none());
 }
 
 #[cfg(feature = "redis")]

@@ -15,21 +15,26 @@ const PICTURE: &[(&str, &[&str])] = &[
     ("partition", &[]),
     ("sip", &["partition"]),
     ("quota", &["time"]),
+    ("inheritance", &[]),
     ("terms", &["quota"]),
     // Pure mathematics.
     ("algorithm", &["decision", "quota", "terms", "time"]),
     ("sync", &[]),
     ("telemetry", &["decision", "partition", "sip"]),
     // State and time.
-    ("store", &["algorithm", "claim", "decision", "partition", "quota", "sip", "sync", "telemetry", "time"]),
+    (
+        "store",
+        &["algorithm", "claim", "decision", "inheritance", "partition", "quota", "sip", "sync", "telemetry", "time"],
+    ),
     // One decision.
-    ("limiter", &["algorithm", "backlog", "claim", "decision", "partition", "store", "terms"]),
+    ("limiter", &["algorithm", "backlog", "claim", "decision", "inheritance", "partition", "store", "terms"]),
     (
         "queue",
         &[
             "algorithm",
             "backlog",
             "decision",
+            "inheritance",
             "limiter",
             "partition",
             "quota",
@@ -52,7 +57,7 @@ const PICTURE: &[(&str, &[&str])] = &[
     ("health", &["time"]),
     ("mounting", &[]),
     ("meter", &["store"]),
-    ("penalty", &["algorithm", "decision", "limiter", "partition", "quota", "store", "time"]),
+    ("penalty", &["algorithm", "decision", "inheritance", "limiter", "partition", "quota", "store", "time"]),
     ("open_charges", &["partition", "time"]),
     (
         "policy",
@@ -60,6 +65,7 @@ const PICTURE: &[(&str, &[&str])] = &[
             "decision",
             "head",
             "health",
+            "inheritance",
             "key",
             "limiter",
             "meter",

@@ -1,61 +1,17 @@
-//! Limits that change while they are in use: limiters that take over, against a naive model, and layers by their handle.
+//! Layers whose limits change while they are in use, by their handles. The limiters themselves are in `live_buckets.rs` and
+//! `live_windows.rs`.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, Response};
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
-use tower_sluice::store::{MemoryStore, WhenFull};
-use tower_sluice::testing::Random;
-use tower_sluice::time::{Clock, ManualClock, Timestamp};
+use tower_sluice::algorithm::{Algorithm, FixedWindow, TokenBucket};
+use tower_sluice::store::MemoryStore;
+use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
-    Check, Decision, IntoLimiter, LeakyQueue, Limiter, PartitionKey, Policy, PolicyError, Quota, RateLimitLayer,
-    RateLimiter,
+    IntoLimiter, LeakyQueue, Limiter, PartitionKey, Policy, PolicyError, Quota, RateLimitLayer, RateLimiter,
 };
-
-const SECOND: u128 = 1_000_000_000;
-
-/// What a bucket is said to do: a level of tokens that drains at the rate in force. Times are in nanoseconds and levels in
-/// parts of a token, as many as make a second's drain whole at each of the rates.
-#[derive(Clone, Copy, Default)]
-struct Bucket {
-    level: u128,
-    at: u64,
-}
-
-/// Of a token. All limits below are per second and divide it.
-const PARTS: u128 = SECOND;
-
-impl Bucket {
-    fn drain(&mut self, now: u64, rate: u32) {
-        self.level = self.level.saturating_sub(u128::from(now - self.at) * u128::from(rate));
-        self.at = now;
-    }
-
-    /// Admits, or says how long to wait.
-    fn take(&mut self, cost: u32, burst: u32, rate: u32) -> Result<u32, Option<Duration>> {
-        let (after, full) = (self.level + u128::from(cost) * PARTS, u128::from(burst) * PARTS);
-        if cost > burst {
-            Err(None)
-        } else if after <= full {
-            self.level = after;
-            Ok(u32::try_from((full - after) / PARTS).unwrap())
-        } else {
-            let wait = (after - full).div_ceil(u128::from(rate));
-            Err(Some(Duration::from_nanos(u64::try_from(wait).unwrap())))
-        }
-    }
-}
-
-fn decided(check: Check) -> Decision {
-    match check {
-        Check::Ready(Ok(decision)) => decision,
-        other => panic!("memory answers at once, and not {other:?}"),
-    }
-}
 
 fn clock() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
@@ -63,256 +19,6 @@ fn clock() -> ManualClock {
 
 fn store<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<dyn Limiter> {
     RateLimiter::new(algorithm, MemoryStore::with_capacity(256).with_clock(clock.clone())).into_limiter()
-}
-
-fn quota(rate: u32, burst: u32) -> Quota {
-    Quota::per_second(rate).burst(burst)
-}
-
-/// Rates and bursts that fit the first table, and some that do not: then all debts are carried into another.
-#[test]
-fn buckets_do_as_the_model_through_all_changes() {
-    const RATES: [u32; 8] = [1, 2, 5, 10, 16, 100, 1_000, 50_000];
-    const BURSTS: [u32; 7] = [1, 3, 20, 40, 100, 2_000, 100_000];
-    for seed in 1..=40_u64 {
-        let mut random = Random::new(seed);
-        let clock = clock();
-        let (mut rate, mut burst) = (random.pick(&RATES), random.pick(&BURSTS));
-        let mut limiter = store(TokenBucket::new(quota(rate, burst)), &clock);
-        let mut older = Arc::clone(&limiter);
-        let mut model: HashMap<u64, Bucket> = HashMap::new();
-        for step in 0..3_000 {
-            let context = format!("seed {seed}, step {step}, {burst} at {rate} per second");
-            let now = clock.now().as_nanos();
-            if random.below(100) == 0 {
-                model.values_mut().for_each(|bucket| bucket.drain(now, rate));
-                (rate, burst) = (random.pick(&RATES), random.pick(&BURSTS));
-                let next = if random.below(2) == 0 {
-                    store(TokenBucket::new(quota(rate, burst)), &clock)
-                } else {
-                    store(LeakyBucket::new(quota(rate, burst)), &clock)
-                };
-                assert!(next.take_over(&*limiter), "{context}");
-                older = std::mem::replace(&mut limiter, next);
-                continue;
-            }
-            let id = random.below(24);
-            let cost = u32::try_from(1 + random.below(u64::from(burst))).unwrap();
-            let cost = random.pick(&[1, 1, 2, cost]);
-            let bucket = model.entry(id).or_insert(Bucket { level: 0, at: now });
-            bucket.drain(now, rate);
-            // Who was on the way to the old one is judged by the new one.
-            let asked = if random.below(4) == 0 { &older } else { &limiter };
-            let decision = decided(asked.check(&PartitionKey::from(id), cost));
-            match bucket.take(cost, burst, rate) {
-                Ok(left) => {
-                    assert!(decision.is_allowed() && decision.remaining() == left, "{context}: {decision:?}, {left}");
-                    if random.below(6) == 0 {
-                        asked.give_back(&PartitionKey::from(id), cost, decision.receipt());
-                        bucket.level -= u128::from(cost) * PARTS;
-                    }
-                }
-                Err(wait) => {
-                    assert!(!decision.is_allowed(), "{context}: {decision:?} instead of {wait:?}");
-                    assert_eq!(decision.retry_after(), wait, "{context}");
-                }
-            }
-            // In eighths of a second, in which all of these rates make whole ticks: nothing is rounded.
-            clock.advance(Duration::from_millis(random.pick(&[0, 0, 0, 125, 250, 1_000])));
-        }
-    }
-}
-
-/// Where clocks are read between two ticks, a change forgives nothing, and forgets less than a nanosecond of leak.
-#[test]
-fn a_thousand_changes_lose_less_than_a_microsecond() {
-    let clock = clock();
-    let key = PartitionKey::from("key");
-    let mut limiter = store(TokenBucket::new(quota(7, 7)), &clock);
-    assert!(decided(limiter.check(&key, 7)).is_allowed());
-    for step in 0..1_000_u32 {
-        clock.advance(Duration::from_nanos(12_345 + u64::from(step)));
-        let next = store(TokenBucket::new(quota(7, 7)), &clock);
-        assert!(next.take_over(&*limiter));
-        limiter = next;
-    }
-    // A second after the start all would be paid.
-    let passed = clock.now().saturating_since(self::clock().now());
-    let left = limiter.peek(&key, 7).unwrap().retry_after().unwrap();
-    let late = (passed + left).checked_sub(Duration::from_secs(1)).expect("paid too early");
-    assert!(late < Duration::from_micros(1), "{late:?}");
-}
-
-/// Frozen clocks: whoever is admitted, and whenever the limit changes, it is as if one limiter had changed.
-fn admitted_through_a_change(make: impl Fn(u32) -> Arc<dyn Limiter>, limits: [u32; 2]) -> (u32, u32) {
-    const THREADS: u32 = 8;
-    let (old, new) = (make(limits[0]), make(limits[1]));
-    let (admitted, asked, is_over) = (AtomicU32::new(0), AtomicU32::new(0), AtomicBool::new(false));
-    let start = Barrier::new(THREADS as usize + 1);
-    let key = PartitionKey::from("contended");
-    let before = std::thread::scope(|scope| {
-        for number in 0..THREADS {
-            let (old, new, key) = (&old, &new, &key);
-            let (admitted, asked, is_over, start) = (&admitted, &asked, &is_over, &start);
-            scope.spawn(move || {
-                start.wait();
-                let mut rest = 50;
-                while rest > 0 {
-                    // Half of them never hear of the new one.
-                    let knows = number % 2 == 0 && is_over.load(Ordering::SeqCst);
-                    let decision = decided(if knows { new } else { old }.check(key, 1));
-                    asked.fetch_add(1, Ordering::Relaxed);
-                    if decision.is_allowed() {
-                        admitted.fetch_add(1, Ordering::SeqCst);
-                    } else if is_over.load(Ordering::SeqCst) {
-                        rest -= 1;
-                    }
-                }
-            });
-        }
-        start.wait();
-        while asked.load(Ordering::Relaxed) < 40 {
-            std::hint::spin_loop();
-        }
-        assert!(new.take_over(&*old));
-        let before = admitted.load(Ordering::SeqCst);
-        is_over.store(true, Ordering::SeqCst);
-        before
-    });
-    (before, admitted.into_inner())
-}
-
-#[test]
-fn threads_are_admitted_exactly_as_much_as_the_limit_in_force_lets_them() {
-    for round in 0..60_u32 {
-        let bucket = |burst| store(TokenBucket::new(Quota::per_day(1).burst(burst)), &clock());
-        // Up and down in one table, and up into another.
-        for limits in [[200, 700], [2_000, 400 + round], [100, 5_000]] {
-            let (before, total) = admitted_through_a_change(bucket, limits);
-            // Whom the old limit had admitted is not called back; it may take a moment until it is counted here.
-            let most = limits[1].max(if limits[1] < limits[0] { before + 8 } else { 0 });
-            assert!((limits[1]..=most).contains(&total), "round {round}, {limits:?}: {total}, {before} before");
-        }
-        let window = |limit| store(FixedWindow::new(Quota::per_day(limit)), &clock());
-        let (_, total) = admitted_through_a_change(window, [200, 700]);
-        assert!((200..=700).contains(&total), "round {round}: {total}");
-    }
-}
-
-/// A lowered limit leaves nothing to those who have used more, and says exactly when there is something again.
-#[test]
-fn who_has_used_more_than_the_new_burst_waits_until_it_is_paid() {
-    for when_full in [WhenFull::ForgetLeast, WhenFull::Refuse, WhenFull::Overflow] {
-        let clock = clock();
-        let store = |algorithm| {
-            let store = MemoryStore::with_capacity(64).when_full(when_full).with_clock(clock.clone());
-            RateLimiter::new(algorithm, store)
-        };
-        let generous = store(TokenBucket::new(quota(10, 100)));
-        let key = PartitionKey::from("key");
-        let spent = decided(generous.check(&key, 100));
-        let strict = store(TokenBucket::new(quota(1, 5)));
-        assert!(strict.take_over(&generous));
-        let refused = decided(strict.check(&key, 1));
-        assert_eq!((refused.remaining(), refused.retry_after()), (0, Some(Duration::from_secs(96))));
-        assert_eq!(refused.reset_after(), Duration::from_secs(100));
-        assert!(decided(strict.check(&PartitionKey::from("other"), 5)).is_allowed());
-        assert!(!decided(strict.check(&PartitionKey::from("other"), 1)).is_allowed());
-        // What was charged before is given back after, all of it.
-        strict.give_back(&key, 100, spent.receipt());
-        assert_eq!(decided(strict.check(&key, 0)).remaining(), 5);
-        assert_eq!(strict.store().size_in_bytes(), generous.store().size_in_bytes());
-    }
-}
-
-/// What a fixed window is said to do, and when its present window ends.
-#[derive(Clone, Copy)]
-struct Window {
-    used: u32,
-    ends: u64,
-}
-
-impl Window {
-    fn roll(&mut self, now: u64, period: u64) {
-        if now >= self.ends {
-            *self = Self { used: 0, ends: (now / period + 1) * period };
-        }
-    }
-}
-
-#[test]
-fn windows_do_as_the_model_through_all_changes() {
-    for seed in 1..=40_u64 {
-        let mut random = Random::new(seed);
-        let clock = clock();
-        let mut quota = (5, 1_000);
-        let of =
-            |(limit, millis): (u32, u64)| FixedWindow::new(Quota::new(limit, Duration::from_millis(millis)).unwrap());
-        let mut limiter = store(of(quota), &clock);
-        let mut model: HashMap<u64, Window> = HashMap::new();
-        for step in 0..3_000 {
-            let (now, period) = (clock.now().as_nanos(), quota.1 * 1_000_000);
-            let context = format!("seed {seed}, step {step}, {quota:?}");
-            if random.below(60) == 0 {
-                quota = (random.pick(&[1, 3, 5, 50]), random.pick(&[500, 1_000, 1_000, 60_000]));
-                let next = store(of(quota), &clock);
-                assert!(next.take_over(&*limiter), "{context}");
-                limiter = next;
-                for window in model.values_mut() {
-                    window.roll(now, period);
-                    window.ends = (now / (quota.1 * 1_000_000) + 1) * (quota.1 * 1_000_000);
-                }
-                continue;
-            }
-            let id = random.below(24);
-            let window = model.entry(id).or_insert(Window { used: 0, ends: 0 });
-            window.roll(now, period);
-            let decision = decided(limiter.check(&PartitionKey::from(id), 1));
-            let wait = (window.used >= quota.0).then(|| Duration::from_nanos(window.ends - now));
-            assert_eq!((decision.is_allowed(), decision.retry_after()), (wait.is_none(), wait), "{context}");
-            window.used += u32::from(wait.is_none());
-            assert_eq!(decision.remaining(), quota.0.saturating_sub(window.used), "{context}");
-            clock.advance(Duration::from_millis(random.pick(&[0, 0, 1, 130, 600])));
-        }
-    }
-}
-
-#[test]
-fn sliding_windows_go_on_with_their_estimate() {
-    let clock = ManualClock::starting_at(Timestamp::from_nanos(100_000_000_000));
-    let key = PartitionKey::from("key");
-    let of =
-        |limit, seconds| store(SlidingWindow::new(Quota::new(limit, Duration::from_secs(seconds)).unwrap()), &clock);
-    let first = of(12, 1);
-    assert!(decided(first.check(&key, 9)).is_allowed());
-    clock.advance(Duration::from_millis(1_250));
-    assert!(decided(first.check(&key, 5)).is_allowed());
-    // 9 × ¾ + 5 = 11.75.
-    let fewer = of(10, 1);
-    assert!(fewer.take_over(&*first));
-    assert_eq!(decided(fewer.check(&key, 0)).remaining(), 0);
-    let longer = of(20, 60);
-    assert!(longer.take_over(&*fewer));
-    assert_eq!(decided(longer.check(&key, 0)).remaining(), 8);
-    // Nobody came meanwhile: as it was when the quota changed, and not as it would be now.
-    let short = of(20, 1);
-    assert!(short.take_over(&*longer));
-    clock.advance(Duration::from_secs(3));
-    assert_eq!(decided(short.check(&key, 0)).remaining(), 20);
-}
-
-#[test]
-fn limiters_of_another_kind_start_anew() {
-    let clock = clock();
-    let bucket = store(TokenBucket::new(Quota::per_minute(1)), &clock);
-    let window = store(FixedWindow::new(Quota::per_minute(1)), &clock);
-    let sliding = store(SlidingWindow::new(Quota::per_minute(1)), &clock);
-    assert!(!window.take_over(&*bucket) && !bucket.take_over(&*window) && !sliding.take_over(&*window));
-    let used = store(TokenBucket::new(Quota::per_minute(1)), &clock);
-    assert!(decided(used.check(&PartitionKey::SHARED, 1)).is_allowed());
-    assert!(!used.take_over(&*bucket), "it has debts of its own");
-    assert!(!decided(used.check(&PartitionKey::SHARED, 1)).is_allowed());
-    assert!(used.take_over(&*used), "from itself, there is nothing to take over");
 }
 
 type Answer = Response<tower_sluice::ResponseBody<String>>;
@@ -424,8 +130,8 @@ async fn a_limiter_that_was_in_force_before_is_in_force_again() {
             assert_eq!(call(&mut service, "/").await.status(), 200);
         }
         assert_eq!(call(&mut service, "/").await.status(), 503);
-        // The table is the first one's.
-        assert_eq!(limiter.store().capacity(), 10_000);
+        // Its own, whatever the one before had.
+        assert_eq!(limiter.store().capacity(), if Arc::ptr_eq(limiter, &usual) { 10_000 } else { 2_000 });
     }
 
     let queue = |capacity| LeakyQueue::new(Quota::per_hour(1)).capacity(capacity).max_wait(Duration::from_secs(86_400));
@@ -433,9 +139,9 @@ async fn a_limiter_that_was_in_force_before_is_in_force_again() {
     let waiting = |queue: &Arc<LeakyQueue>| queue.check(&PartitionKey::SHARED, 1);
     let _leaves = waiting(&usual);
     let _waits: Vec<_> = (0..3).map(|_| waiting(&usual)).collect();
-    assert!(strict.take_over(&*usual));
+    assert!(strict.inherit(&*usual).is_some());
     assert_eq!(strict.waiting(), 2);
-    assert!(usual.take_over(&*strict));
+    assert!(usual.inherit(&*strict).is_some());
     let _more = waiting(&usual);
     assert_eq!((usual.waiting(), strict.waiting()), (3, 3));
 }
@@ -512,30 +218,5 @@ async fn services_that_are_gone_leave_nothing_behind() {
         layer.handle().replace(policy(1_001 + round)).unwrap();
         assert!(call(&mut telling, "/").await.headers().contains_key("ratelimit-policy"), "round {round}");
         assert!(!call(&mut silent, "/").await.headers().contains_key("ratelimit-policy"), "round {round}");
-    }
-}
-
-/// A window that was lowered while more was used tells a wait that is exact.
-#[test]
-fn windows_that_were_lowered_tell_exact_waits() {
-    fn check<A: Algorithm>(before: &A, after: &A, random: &mut Random, context: &str) {
-        let mut now = 1_000_000_000_000;
-        let mut state = None;
-        for _ in 0..random.below(6) {
-            now += random.below(1_500_000_000);
-            let cost = u32::try_from(1 + random.below(40)).unwrap();
-            state = before.decide(state, Timestamp::from_nanos(now), cost).1.or(state);
-        }
-        let decide = |at| after.decide(state, Timestamp::from_nanos(at), 1).0;
-        let Some(wait) = decide(now).retry_after() else { return };
-        let then = now + u64::try_from(wait.as_nanos()).unwrap();
-        assert!(decide(then).is_allowed() && !decide(then - 1).is_allowed(), "{context}: {wait:?}");
-    }
-    for seed in 1..=2_000_u64 {
-        let mut random = Random::new(seed);
-        let limit = u32::try_from(1 + random.below(50)).unwrap();
-        let (before, after) = (Quota::per_second(100), Quota::per_second(limit));
-        check(&SlidingWindow::new(before), &SlidingWindow::new(after), &mut random, &format!("sliding, seed {seed}"));
-        check(&FixedWindow::new(before), &FixedWindow::new(after), &mut random, &format!("fixed, seed {seed}"));
     }
 }

@@ -149,7 +149,7 @@ async fn waiters_do_as_the_model_through_all_changes() {
             if random.below(12) == 0 {
                 rules = Rules::random(&mut random);
                 let next = Arc::new(rules.queue());
-                assert!(next.take_over(&*queue), "{context}");
+                assert!(next.inherit(&*queue).is_some(), "{context}");
                 refused = lines.each_mut().map(|line| line.change(rules, now, &mut expected));
                 older = std::mem::replace(&mut queue, next);
             }
@@ -199,7 +199,7 @@ async fn what_was_charged_before_is_given_back_after() {
     let spent = slow.check(&key, 3).decided().await.unwrap();
     sleep(Duration::from_millis(500)).await;
     let fast = LeakyQueue::new(Quota::per_second(10).burst(2)).capacity(0);
-    assert!(fast.take_over(&slow));
+    assert!(fast.inherit(&slow).is_some());
     // Two and a half are owed, and one may leave when one is.
     let refused = fast.check(&key, 1).decided().await.unwrap();
     assert_eq!(refused.retry_after(), Some(Duration::from_millis(150)));
@@ -208,15 +208,15 @@ async fn what_was_charged_before_is_given_back_after() {
     // Of another, after two changes more, nothing.
     let spent = fast.check(&key, 1).decided().await.unwrap();
     let other = LeakyQueue::new(Quota::per_second(1));
-    assert!(other.take_over(&fast));
+    assert!(other.inherit(&fast).is_some());
     let last = LeakyQueue::new(Quota::per_second(2));
-    assert!(last.take_over(&other));
+    assert!(last.inherit(&other).is_some());
     last.give_back(&key, 1, spent.receipt());
     assert_eq!(last.peek(&key, 0).unwrap().reset_after(), Duration::from_millis(500));
     let used = LeakyQueue::new(Quota::per_second(1));
     assert!(used.check(&key, 1).decided().await.unwrap().is_allowed());
-    assert!(!used.take_over(&last), "it has lines of its own");
-    assert!(fast.take_over(&last), "it has the same, from before");
+    assert!(used.inherit(&last).is_none(), "it has lines of its own");
+    assert!(fast.inherit(&last).is_some(), "it has the same, from before");
 }
 
 /// Nobody sleeps on towards a turn that comes sooner now, and nobody waits for one that is too late.
@@ -229,7 +229,7 @@ async fn a_raised_rate_helps_those_who_wait_at_once() {
     let waits: Vec<_> = (0..3).map(|_| tokio::spawn(slow.check(&key, 1).decided())).collect();
     sleep(Duration::from_secs(1)).await;
     let fast = LeakyQueue::new(Quota::per_second(1)).capacity(5);
-    assert!(fast.take_over(&slow));
+    assert!(fast.inherit(&slow).is_some());
     for (n, wait) in waits.into_iter().enumerate() {
         // All but a 3,600th of the first token is owed still.
         let decision = wait.await.unwrap().unwrap();
@@ -248,7 +248,7 @@ async fn if_the_newest_is_served_first_the_oldest_make_room() {
     assert!(old.check(&key, 1).decided().await.unwrap().is_allowed());
     let waits: Vec<_> = (0..4).map(|_| tokio::spawn(old.check(&key, 1).decided())).collect();
     let new = LeakyQueue::new(Quota::per_second(2)).capacity(2).order(NewestFirst);
-    assert!(new.take_over(&old));
+    assert!(new.inherit(&old).is_some());
     let mut answers = Vec::new();
     for wait in waits {
         answers.push(wait.await.unwrap().unwrap());

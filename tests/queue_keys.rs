@@ -161,7 +161,7 @@ async fn another_number_of_keys_holds_from_the_change_on() {
     assert!((0..2_u64).all(|key| ready(&few, key).is_allowed()));
     assert!(!ready(&few, 2_u64).is_allowed());
     let more = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).max_keys(3);
-    assert!(more.take_over(&few));
+    assert!(more.inherit(&few).is_some());
     assert!(ready(&more, 2_u64).is_allowed());
     assert!(!ready(&more, 3_u64).is_allowed());
     assert!(!ready(&more, 0_u64).is_allowed(), "what was spent is kept");

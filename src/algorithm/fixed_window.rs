@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{Adoption, Algorithm, Kind};
+use super::{Algorithm, Kind};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
 use crate::time::Timestamp;
@@ -69,7 +69,7 @@ impl FixedWindow {
     /// window begins: of 10,000 with a window of a minute, at most 5 % within one second (`tests/herd.rs`), where it was
     /// all of them.
     ///
-    /// For a [`MemoryStore`](crate::store::MemoryStore) only. After a [live change](crate::Limiter::take_over) of the period, or
+    /// For a [`MemoryStore`](crate::store::MemoryStore) only. After a [live change](crate::Limiter::inherit) of the period, or
     /// of whether windows are staggered, all keys start anew.
     #[must_use]
     pub const fn staggered(mut self) -> Self {
@@ -85,11 +85,6 @@ impl FixedWindow {
 /// Says in which window a charge was made; never [`Receipt::NONE`].
 pub(crate) const fn receipt_of(window: u64) -> Receipt {
     Receipt::new(window as u128 + 1)
-}
-
-/// The counts of a window stay as long as it begins and ends when it did.
-pub(super) fn adoption(quota: &Quota, from: &Quota) -> Adoption {
-    if quota.period_nanos() == from.period_nanos() { Adoption::AsTheyAre } else { Adoption::Rewritten }
 }
 
 /// A share of the period, which is as great as that of `draw` in 2^64.
@@ -159,12 +154,15 @@ impl Algorithm for FixedWindow {
         if self.expires_at(state) <= now { 0 } else { state.used.into() }
     }
 
-    fn adoption(&self, from: &Quota) -> Adoption {
-        adoption(&self.quota, from)
+    fn can_adopt(&self, _: &Quota) -> bool {
+        true
     }
 
-    fn adopt(&self, state: FixedWindowState, from: &Quota, to: &Quota, now: Timestamp) -> FixedWindowState {
-        let window = now.as_nanos() / to.period_nanos();
+    fn adopt(&self, state: FixedWindowState, from: &Quota, now: Timestamp) -> FixedWindowState {
+        if from.period_nanos() == self.quota.period_nanos() {
+            return state;
+        }
+        let window = now.as_nanos() / self.quota.period_nanos();
         let has_ended = Self { quota: *from, staggered: false }.expires_at(&state) <= now;
         FixedWindowState { window, used: if has_ended { 0 } else { state.used } }
     }

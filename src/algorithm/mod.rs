@@ -30,18 +30,6 @@ use crate::quota::Quota;
 use crate::terms::Terms;
 use crate::time::Timestamp;
 
-/// What an [`Algorithm`] makes of states that were written under another quota.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Adoption {
-    /// They mean nothing to it.
-    Nothing,
-    /// They mean the same to it.
-    AsTheyAre,
-    /// They are [rewritten](Algorithm::adopt).
-    Rewritten,
-}
-
 /// A pure transition over a small state.
 ///
 /// # Contract
@@ -128,23 +116,21 @@ pub trait Algorithm: Send + Sync + 'static {
         self.quota().max_burst()
     }
 
-    /// What becomes of states that were written under another quota, `from`, by an algorithm of the same type: after a
-    /// [live change](crate::Limiter::take_over). By default all keys start anew.
+    /// Whether this algorithm can go on with states that one of the same type has written under the quota `from`: after a
+    /// [live change](crate::Limiter::inherit). By default it cannot, and all keys start anew.
     ///
     /// Buckets go on in any case and are not asked, as long as the store keeps them in a form of its own.
-    fn adoption(&self, from: &Quota) -> Adoption {
+    fn can_adopt(&self, from: &Quota) -> bool {
         let _ = from;
-        Adoption::Nothing
+        false
     }
 
-    /// What `state`, written under the quota `from`, reads under the quota `to`, if the change was at `now`: asked where
-    /// [`adoption`](Self::adoption) has said that states are rewritten. The last of several changes is to the quota of
-    /// this algorithm.
+    /// What `state`, written under the quota `from`, reads under the quota of this algorithm, if the change was at `now`.
     ///
-    /// Whatever counts against the key at `now` should go on to count. A state may be rewritten back and forth by requests
-    /// that were on their way. By default it stays as it is.
-    fn adopt(&self, state: Self::State, from: &Quota, to: &Quota, now: Timestamp) -> Self::State {
-        let _ = (from, to, now);
+    /// Whatever counts against the key at `now` should go on to count, also if the clock was set back since. By default it
+    /// stays as it is.
+    fn adopt(&self, state: Self::State, from: &Quota, now: Timestamp) -> Self::State {
+        let _ = (from, now);
         state
     }
 

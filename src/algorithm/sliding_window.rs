@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-use super::fixed_window::{NO_BURST, adoption, phase, receipt_of};
-use super::{Adoption, Algorithm, Kind};
+use super::fixed_window::{NO_BURST, phase, receipt_of};
+use super::{Algorithm, Kind};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
 use crate::time::Timestamp;
@@ -86,7 +86,7 @@ impl SlidingWindow {
     /// window begins: of 10,000 with a window of a minute, at most 5 % within one second (`tests/herd.rs`), where it was
     /// all of them.
     ///
-    /// For a [`MemoryStore`](crate::store::MemoryStore) only. After a [live change](crate::Limiter::take_over) of the period, or
+    /// For a [`MemoryStore`](crate::store::MemoryStore) only. After a [live change](crate::Limiter::inherit) of the period, or
     /// of whether windows are staggered, all keys start anew.
     #[must_use]
     pub const fn staggered(mut self) -> Self {
@@ -205,17 +205,20 @@ impl Algorithm for SlidingWindow {
         u64::from(state.previous) + u64::from(state.current)
     }
 
-    fn adoption(&self, from: &Quota) -> Adoption {
-        adoption(&self.quota, from)
+    fn can_adopt(&self, _: &Quota) -> bool {
+        true
     }
 
-    fn adopt(&self, state: SlidingWindowState, from: &Quota, to: &Quota, now: Timestamp) -> SlidingWindowState {
+    fn adopt(&self, state: SlidingWindowState, from: &Quota, now: Timestamp) -> SlidingWindowState {
+        if from.period_nanos() == self.quota.period_nanos() {
+            return state;
+        }
         let (before, period) = (Self { quota: *from, staggered: false }, u128::from(from.period_nanos()));
         let state = before.roll(Some(state), now);
         let elapsed = u128::from(now.as_nanos().saturating_sub(before.start_of(state.window)));
         let weighted = (u128::from(state.previous) * (period - elapsed.min(period))).div_ceil(period);
         let current = u32::try_from(weighted + u128::from(state.current)).unwrap_or(u32::MAX);
-        SlidingWindowState { window: now.as_nanos() / to.period_nanos(), previous: 0, current }
+        SlidingWindowState { window: now.as_nanos() / self.quota.period_nanos(), previous: 0, current }
     }
 
     fn phase(&self, draw: u64) -> Duration {

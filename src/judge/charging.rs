@@ -200,7 +200,7 @@ impl Charging {
         for bid in self.bids.iter().rev() {
             // Those decided together may have been charged, although their turn has not come.
             if let Some(decision) = bid.decision.filter(Decision::is_allowed) {
-                policies[bid.policy].limiter().give_back(&bid.key, bid.cost, decision.receipt());
+                policies[bid.policy].in_force(|limiter| limiter.give_back(&bid.key, bid.cost, decision.receipt()));
             }
         }
     }

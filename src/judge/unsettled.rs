@@ -39,15 +39,17 @@ impl OpenBill for Unsettled {
             let Some(decision) = bid.decision else { continue };
             let cost = policy.final_cost(bid.cost, response);
             match cost.cmp(&bid.cost) {
-                Ordering::Less => policy.limiter().give_back(&bid.key, bid.cost - cost, decision.receipt()),
+                Ordering::Less => policy.in_force(|limiter| {
+                    limiter.give_back(&bid.key, bid.cost - cost, decision.receipt());
+                }),
                 // Of a store that fails nothing can be had now.
                 Ordering::Greater if bid.guarded => drop(policy.limiter().guard(&bid.key, cost - bid.cost, None)),
-                Ordering::Greater => policy.limiter().surcharge(&bid.key, cost - bid.cost),
+                Ordering::Greater => policy.in_force(|limiter| limiter.surcharge(&bid.key, cost - bid.cost)),
                 Ordering::Equal => continue,
             }
             let estimate = || decision.recharged(bid.cost, cost);
-            bid.decision =
-                Some(policy.limiter().peek(&bid.key, 0).unwrap_or_else(estimate).with_delay(decision.delay()));
+            let peeked = policy.in_force(|limiter| limiter.peek(&bid.key, 0));
+            bid.decision = Some(peeked.unwrap_or_else(estimate).with_delay(decision.delay()));
         }
         self.shared.tell(&self.bids)
     }

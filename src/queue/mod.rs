@@ -11,7 +11,6 @@ mod seats;
 #[cfg(feature = "redis")]
 mod shared;
 
-use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -23,6 +22,7 @@ use self::driver::Shared;
 use self::lines::{Bounds, Lines};
 use crate::backlog::Backlog;
 use crate::decision::{Check, Decision, LimiterError, Receipt};
+use crate::inheritance::{Heritage, Inheritance};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::partition::PartitionKey;
 use crate::quota::Quota;
@@ -129,7 +129,7 @@ use crate::time::nanos_of;
 ///
 /// # Another quota
 ///
-/// A queue that [takes over](Limiter::take_over) from another has the same lines, with all who wait in them, and the other
+/// A queue that [inherits](Limiter::inherit) from another has the same lines, with all who wait in them, and the other
 /// one goes by its quota and bounds from then on. Those who are due by then leave. What was spent is kept, and
 /// is paid at the new rate. The others keep their order and get their turns by the new rate. They are refused at once
 /// if they would have to wait longer than the new `max_wait`, or than they are ready to, or if their line
@@ -414,22 +414,18 @@ impl Limiter for LeakyQueue {
     }
 
     /// See [another quota](Self#another-quota).
-    fn take_over(&self, predecessor: &dyn Limiter) -> bool {
-        let Some(predecessor) = predecessor.as_any().and_then(|any| any.downcast_ref::<Self>()) else { return false };
-        if std::ptr::eq(self, predecessor) {
-            return true;
-        }
+    fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
+        let lines: Arc<Shared> = predecessor.heritage()?.downcast()?;
         // Whoever was asked has lines of its own; unless they are the same, for it was in force before.
-        let lines = predecessor.shared();
-        if !Arc::ptr_eq(self.shared.get_or_init(|| Arc::clone(lines)), lines) {
-            return false;
+        if !Arc::ptr_eq(self.shared.get_or_init(|| Arc::clone(&lines)), &lines) {
+            return None;
         }
         self.shared().change(&self.lines(), self.is_precise);
-        true
+        Some(Inheritance::in_place())
     }
 
-    fn as_any(&self) -> Option<&dyn Any> {
-        Some(self)
+    fn heritage(&self) -> Option<Heritage> {
+        Some(Heritage::new(Arc::clone(self.shared())))
     }
 
     fn max_cost(&self) -> Option<u32> {

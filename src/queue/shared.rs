@@ -1,4 +1,3 @@
-use std::any::Any;
 use std::fmt;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use super::{DEFAULT_MAX_WAIT, DEFAULT_MAX_WAITERS, LeakyQueue, closed, no_runtime};
 use crate::backlog::Backlog;
 use crate::decision::{Check, Decision, LimiterError, Receipt};
+use crate::inheritance::{Heritage, Inheritance};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::partition::PartitionKey;
 use crate::quota::Quota;
@@ -135,6 +135,13 @@ pub struct RedisQueue {
     name: Box<str>,
     quota: Quota,
     bounds: Bounds,
+    shared: Arc<Shared>,
+}
+
+/// What a queue of the same name goes on from.
+struct Namesake {
+    redis: Redis,
+    name: Box<str>,
     shared: Arc<Shared>,
 }
 
@@ -435,15 +442,18 @@ impl Limiter for RedisQueue {
 
     /// From a queue of this name on the same [`Redis`]. Those who wait leave as they were told; only the other one counts
     /// them, and sends them away when [that](Self::close) is closed.
-    fn take_over(&self, predecessor: &dyn Limiter) -> bool {
-        let Some(predecessor) = predecessor.as_any().and_then(|any| any.downcast_ref::<Self>()) else { return false };
-        let is_same = self.redis.id() == predecessor.redis.id() && self.name == predecessor.name;
-        let _ = is_same && self.shared.guard.take_over(&predecessor.shared.guard);
-        is_same
+    fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
+        let predecessor: Arc<Namesake> = predecessor.heritage()?.downcast()?;
+        if self.redis.id() != predecessor.redis.id() || self.name != predecessor.name {
+            return None;
+        }
+        let _ = self.shared.guard.inherit(&predecessor.shared.guard);
+        Some(Inheritance::in_place())
     }
 
-    fn as_any(&self) -> Option<&dyn Any> {
-        Some(self)
+    fn heritage(&self) -> Option<Heritage> {
+        let (redis, name, shared) = (self.redis.clone(), self.name.clone(), Arc::clone(&self.shared));
+        Some(Heritage::new(Arc::new(Namesake { redis, name, shared })))
     }
 
     /// In the background.

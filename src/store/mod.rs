@@ -13,11 +13,12 @@ pub use self::redis::{Redis, RedisStore};
 pub(crate) use self::stats::next_table_number;
 pub use self::stats::{Stats, TableStats};
 
-use std::any::Any;
+use std::sync::Arc;
 
 use crate::algorithm::Algorithm;
 use crate::claim::Claim;
 use crate::decision::{Check, Decision, Receipt};
+use crate::inheritance::{Heritage, Inheritance};
 use crate::partition::PartitionKey;
 
 /// Runs an algorithm over the states that it keeps.
@@ -68,11 +69,20 @@ pub trait Store<A: Algorithm>: Send + Sync + 'static {
         None
     }
 
-    /// Takes over what `predecessor`, the store of another limiter, keeps of its keys, to judge them by `algorithm` from now
-    /// on; says whether it does. By default it does not. See [`Limiter::take_over`](crate::Limiter::take_over).
-    fn take_over(&self, algorithm: &A, predecessor: &dyn Any) -> bool {
-        let _ = (algorithm, predecessor);
-        false
+    /// Goes on from what another limiter's store [hands on](Self::heritage), judging by `algorithm`; `None` if it does not, by
+    /// default. See [`Limiter::inherit`](crate::Limiter::inherit).
+    fn inherit(&self, algorithm: &Arc<A>, heritage: &Heritage) -> Option<Inheritance<Self>>
+    where
+        Self: Sized,
+    {
+        let _ = (algorithm, heritage);
+        None
+    }
+
+    /// What stores of its kind inherit from it; by default nothing.
+    fn heritage(&self, algorithm: &A) -> Option<Heritage> {
+        let _ = algorithm;
+        None
     }
 
     /// Decides in place of a [`check`](Self::check) that failed, by what this process knows alone; `None` if it

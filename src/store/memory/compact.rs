@@ -61,6 +61,7 @@ mod epochs;
 mod forgive;
 
 use self::epochs::{Epochs, Page};
+use super::past::Geometry;
 use super::rule::{Rule, Ruling};
 use super::slots::{LINES_PER_PAGE, PAGE, SLOTS, Slot, Slots, in_order};
 use super::word::{Tag, Word};
@@ -83,12 +84,14 @@ const ALL_PAID: u32 = 5;
 /// The tag of all keys in the slots that new keys share.
 const SHARED: Tag = Tag::from_hash(0);
 
-/// What keys of a table owe from before a live change. Asked for keys that the table does not have.
+/// What keys of a table owe from before a live change. Asked for keys that the table does not have, under the lock of their
+/// stripe.
 pub(super) trait Past: Send + Sync {
-    /// The [stamp](Rule::stamp) of what the key owes, in the table's own terms; zero if it owes nothing.
-    fn paid_at(&self, hash: u64) -> u64;
+    /// The [stamp](Rule::stamp) of what the key owes, in the table's own terms; zero if it owes nothing. `present` is the stamp
+    /// of nothing.
+    fn paid_at(&self, hash: u64, present: u64) -> u64;
 
-    /// Replaces that; zero forgets it. The caller holds the lock of the key's stripe.
+    /// Replaces that; zero forgets it.
     fn set_paid_at(&self, hash: u64, stamp: u64);
 }
 
@@ -127,9 +130,81 @@ impl CompactTable {
     }
 
     /// Its keys begin with what they owe there. For a table that was not asked for anything yet.
-    #[allow(dead_code)]
     pub(super) fn inherit(&mut self, past: Box<dyn Past>) {
         self.past = Some(past);
+    }
+
+    pub(super) const fn geometry(&self) -> Geometry {
+        Geometry::Compact { lines: self.lines }
+    }
+
+    /// Sets what is owed in the budgets that new keys share, if there are any, by the stamps of that. For a table that was not asked for
+    /// anything yet.
+    pub(super) fn inherit_shared<R: Rule>(&self, rule: &R, now: R::Now, stamps: impl Iterator<Item = Option<u64>>) {
+        let Some(page) = self.shared_page() else { return };
+        // As of now: a page that was last swept in an earlier epoch would be swept first, and its words taken for old ones.
+        let _ = self.pages[page].replace(Epochs::settled(0), Epochs::settled(rule.epoch(now)));
+        for (slot, stamp) in self.slots.page(page).zip(stamps) {
+            if let Some(stamp) = stamp {
+                let _ = slot.replace(Word::EMPTY, Word::new(SHARED, stamp));
+            }
+        }
+    }
+
+    /// What is owed in each of these budgets.
+    pub(super) fn shared_debts<R: Rule>(&self, rule: &R, now: R::Now) -> impl Iterator<Item = R::Debt> + '_ {
+        let rule = *rule;
+        self.shared_page().into_iter().flat_map(move |page| {
+            self.slots.page(page).map(move |slot| {
+                let (word, at) = self.read_only(&rule, page, slot, now);
+                rule.owed(word, at)
+            })
+        })
+    }
+
+    fn shared_page(&self) -> Option<usize> {
+        (self.when_full == WhenFull::Overflow).then(|| self.pages.len() - 1)
+    }
+
+    /// Calls `act` with the line in the page, the tag and the debt of each key in a page that owes something at `now`. Writes
+    /// nothing, but that it finishes a sweep that is under way.
+    pub(super) fn each_owed<R: Rule>(
+        &self,
+        rule: &R,
+        page: usize,
+        now: R::Now,
+        mut act: impl FnMut(usize, Tag, R::Debt),
+    ) {
+        let epochs = self.pages[page].load();
+        // Never touched, or not for long: all is paid, and its memory need not be read.
+        if epochs.is_settled() && rule.epoch(now).saturating_sub(epochs.latest()) >= ALL_PAID {
+            return;
+        }
+        let first = page * LINES_PER_PAGE;
+        for line in first..self.lines.min(first + LINES_PER_PAGE) {
+            for slot in self.slots.line(line) {
+                let (word, at) = self.read_only(rule, page, slot, now);
+                let debt = rule.owed(word, rule.of_key(at, word.tag()));
+                if rule.size(debt) > 0 {
+                    act(line - first, word.tag(), debt);
+                }
+            }
+        }
+    }
+
+    /// A word as [`read`](Self::read) reads it, but that its page is not swept up to the present epoch. What is in it was owed when
+    /// the page was swept last, less than [`ALL_PAID`] epochs ago, or it reads as empty: so debts can be told.
+    fn read_only<R: Rule>(&self, rule: &R, page: usize, slot: Slot<'_>, now: R::Now) -> (Word, R::Now) {
+        loop {
+            let epochs = self.pages[page].load();
+            let epochs = if epochs.is_settled() { epochs } else { self.renew(rule, page, 0) };
+            let word = slot.load();
+            // Else a sweep may have begun in between, and what was read may be older than it looks.
+            if self.pages[page].load() == epochs {
+                let is_old = rule.epoch(now).saturating_sub(epochs.latest()) >= ALL_PAID;
+                return (if is_old { Word::EMPTY } else { word }, rule.clamp(now, epochs.earliest()));
+            }
+        }
     }
 
     pub(super) const fn pressure(&self) -> &Pressure {
@@ -169,11 +244,11 @@ impl CompactTable {
     fn judge<R: Rule>(&self, rule: &R, hash: u64, cost: u32, now: R::Now, clock: &impl Fn() -> R::Now) -> Judged<R> {
         let tag = Tag::from_hash(hash);
         let owner = Owner::own(tag);
-        let first = self.first_home(hash);
+        let first = first_home(self.lines, hash);
         if let Some(judged) = self.charge(rule, owner, cost, first, now, || self.find_in(first, tag)) {
             return judged;
         }
-        let second = self.second_home(first, tag);
+        let second = second_home(self.lines, first, tag);
         if let Some(judged) = self.charge(rule, owner, cost, second, now, || self.find_in(second, tag)) {
             return judged;
         }
@@ -207,7 +282,7 @@ impl CompactTable {
         // Or it could be inserted, and its inherited debt cleared, after it was looked for in the table.
         let _stripe = self.lock_stripe(homes.tag);
         self.debt_of(rule, homes, now).unwrap_or_else(|| {
-            let inherited = rule.stamped(past.paid_at(hash), at);
+            let inherited = rule.stamped(past.paid_at(hash, present(rule, now)), at);
             (rule.joined(inherited, self.shared_debt(rule, homes.tag, now)), at)
         })
     }
@@ -241,25 +316,8 @@ impl CompactTable {
         census::extrapolate(live, seen, self.lines)
     }
 
-    /// The first home is drawn from the upper half of the hash, the tag from the lower 28 bits, and the
-    /// second home from the first and the tag. So no bit is used twice, and two keys with the same tag
-    /// and a home in common are met with a probability of 2^-28 per slot.
     fn homes(&self, hash: u64) -> Homes {
-        let tag = Tag::from_hash(hash);
-        let first = self.first_home(hash);
-        Homes { tag, lines: [first, self.second_home(first, tag)] }
-    }
-
-    #[inline(always)]
-    const fn first_home(&self, hash: u64) -> usize {
-        scale(hash >> 32, self.lines)
-    }
-
-    #[inline(always)]
-    const fn second_home(&self, first: usize, tag: Tag) -> usize {
-        let mixed = tag.value().wrapping_mul(0x9e37_79b1) & 0xffff_ffff;
-        let second = first + 1 + scale(mixed, self.lines - 1);
-        if second < self.lines { second } else { second - self.lines }
+        Homes { tag: Tag::from_hash(hash), lines: homes_among(self.lines, hash) }
     }
 
     /// The line and the slot that a key is in.
@@ -357,7 +415,7 @@ impl CompactTable {
             // What the key has spent of a shared budget it must not have once more.
             let mut owed = self.shared_debt(rule, tag, now);
             if let Some(past) = &self.past {
-                let inherited = rule.stamped(past.paid_at(hash), own);
+                let inherited = rule.stamped(past.paid_at(hash, present(rule, now)), own);
                 if rule.size(inherited) > 0 {
                     owed = rule.joined(owed, inherited);
                     if self.insert_debt(rule, homes, now, owed) {
@@ -592,6 +650,33 @@ struct Place<'a, N> {
     size: u64,
     /// Free slots in its line.
     free: usize,
+}
+
+/// The lines in which a key may be, in a table of so many.
+///
+/// The first is drawn from the upper half of the hash, the tag from the lower 28 bits, and the second from the first and the
+/// tag. So no bit is used twice, and two keys with the same tag and a line in common are met with a probability of 2^-28
+/// per slot.
+pub(super) const fn homes_among(lines: usize, hash: u64) -> [usize; 2] {
+    let first = first_home(lines, hash);
+    [first, second_home(lines, first, Tag::from_hash(hash))]
+}
+
+#[inline(always)]
+const fn first_home(lines: usize, hash: u64) -> usize {
+    scale(hash >> 32, lines)
+}
+
+#[inline(always)]
+const fn second_home(lines: usize, first: usize, tag: Tag) -> usize {
+    let mixed = tag.value().wrapping_mul(0x9e37_79b1) & 0xffff_ffff;
+    let second = first + 1 + scale(mixed, lines - 1);
+    if second < lines { second } else { second - lines }
+}
+
+/// The stamp of nothing.
+pub(super) fn present<R: Rule>(rule: &R, now: R::Now) -> u64 {
+    rule.stamp(rule.nothing(now), now)
 }
 
 /// `count` times a fraction of 2^32.

@@ -31,6 +31,10 @@ impl<S: Copy> Line<S> {
         self.slots.iter_mut().flatten().find(|entry| entry.tag == tag).map(|entry| &mut entry.state)
     }
 
+    pub(super) fn each(&self, mut act: impl FnMut(Tag, S)) {
+        self.slots.iter().flatten().for_each(|entry| act(entry.tag, entry.state));
+    }
+
     pub(super) fn remove(&mut self, tag: Tag) {
         self.slots.iter_mut().filter(|slot| slot.is_some_and(|entry| entry.tag == tag)).for_each(|slot| *slot = None);
     }

@@ -2,9 +2,11 @@ mod census;
 mod compact;
 mod ledger;
 
+mod heir;
 mod line;
 #[cfg(all(test, sluice_loom))]
 mod models;
+mod past;
 mod pressure;
 mod resets;
 mod rule;
@@ -14,9 +16,9 @@ mod wide;
 mod windows;
 mod word;
 
-use std::any::Any;
+use std::any::TypeId;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use self::ledger::Ledger;
 use self::pressure::Pressure;
@@ -27,13 +29,15 @@ use self::windows::{FixedRule, SlidingRule};
 use super::{Stats, Store, TableStats};
 use crate::algorithm::{Algorithm, Kind};
 use crate::decision::{Check, Decision, Receipt};
+use crate::inheritance::{Heritage, Inheritance};
 use crate::partition::PartitionKey;
+use crate::quota::Quota;
 use crate::sip::Secret;
 use crate::time::{Clock, Monotonic};
 
 /// A table of fixed size in this process's memory. The default store. It serves the one limiter that it is
 /// given to: what it keeps of a key means something for that limiter's quota alone. To change a quota, make
-/// another limiter, with another store, and have it [take over](crate::Limiter::take_over).
+/// another limiter, with another store, and have it [inherit](crate::Limiter::inherit).
 ///
 /// `S` is the state of the algorithm that it serves; it is inferred.
 ///
@@ -74,10 +78,11 @@ use crate::time::{Clock, Monotonic};
 pub struct MemoryStore<S, C = Monotonic> {
     capacity: usize,
     when_full: WhenFull,
-    clock: C,
-    /// A table that was made, and is not used yet: another's may be taken over instead.
+    clock: Arc<C>,
+    /// A table that was made, and is not used yet: it may still inherit.
     made: Mutex<Option<Kept<S>>>,
-    kept: OnceLock<Kept<S>>,
+    /// Shared with what heirs copy from.
+    kept: OnceLock<Arc<Kept<S>>>,
 }
 
 /// What becomes of a new key for which a [`MemoryStore`] has no room.
@@ -131,6 +136,17 @@ struct Kept<S> {
     capacity: usize,
     table: Table<S>,
     resets: Resets,
+    terms: Terms,
+}
+
+/// By what a table is judged, for heirs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Terms {
+    algorithm: TypeId,
+    clock: TypeId,
+    quota: Quota,
+    /// Whether the windows of each key begin at an instant of its own.
+    staggered: bool,
 }
 
 enum Table<S> {
@@ -184,7 +200,7 @@ impl<S: Copy> MemoryStore<S> {
     pub fn with_capacity(keys: usize) -> Self {
         assert!(keys > 0, "a store must hold at least one key");
         assert!(keys <= MOST_KEYS, "a store holds {MOST_KEYS} keys at most, and not {keys}; choose a smaller capacity");
-        Self::build(keys, WhenFull::default(), Monotonic)
+        Self::build(keys, WhenFull::default(), Arc::new(Monotonic))
     }
 }
 
@@ -196,7 +212,7 @@ impl<S: Copy> Default for MemoryStore<S> {
 }
 
 impl<S: Copy, C> MemoryStore<S, C> {
-    const fn build(capacity: usize, when_full: WhenFull, clock: C) -> Self {
+    const fn build(capacity: usize, when_full: WhenFull, clock: Arc<C>) -> Self {
         Self { capacity, when_full, clock, made: Mutex::new(None), kept: OnceLock::new() }
     }
 
@@ -204,7 +220,7 @@ impl<S: Copy, C> MemoryStore<S, C> {
     /// compare.
     #[must_use]
     pub fn with_clock<D: Clock>(self, clock: D) -> MemoryStore<S, D> {
-        MemoryStore::build(self.capacity, self.when_full, clock)
+        MemoryStore::build(self.capacity, self.when_full, Arc::new(clock))
     }
 
     /// What becomes of new keys for which there is no room.
@@ -229,7 +245,7 @@ impl<S: Copy, C> MemoryStore<S, C> {
             Table::Wide(table) => table.size_in_bytes(),
         };
         let made = self.made();
-        self.kept.get().or(made.as_ref()).map_or(0, size)
+        self.kept.get().map(|kept| &**kept).or(made.as_ref()).map_or(0, size)
     }
 
     /// How many keys were forgotten while they still owed something ([`WhenFull::ForgetLeast`]).
@@ -246,12 +262,7 @@ impl<S: Copy, C> MemoryStore<S, C> {
     }
 
     fn pressure(&self) -> Option<&Pressure> {
-        self.kept.get().map(|kept| match &kept.table {
-            Table::Bucket(ledger) => ledger.table().pressure(),
-            Table::Fixed(ledger) => ledger.table().pressure(),
-            Table::Sliding(ledger) => ledger.table().pressure(),
-            Table::Wide(table) => table.pressure(),
-        })
+        self.kept.get().map(|kept| kept.pressure())
     }
 
     fn made(&self) -> MutexGuard<'_, Option<Kept<S>>> {
@@ -259,30 +270,48 @@ impl<S: Copy, C> MemoryStore<S, C> {
     }
 }
 
-impl<S: Copy, C: Clock> MemoryStore<S, C> {
+impl<S: Copy + Send, C: Clock> MemoryStore<S, C> {
     #[inline]
-    fn kept<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Kept<S> {
-        self.kept.get_or_init(|| self.made().take().unwrap_or_else(|| self.make(algorithm)))
+    fn kept<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Arc<Kept<S>> {
+        self.kept.get_or_init(|| {
+            let made = self.made().take();
+            Arc::new(made.unwrap_or_else(|| self.make(algorithm, self.capacity)))
+        })
     }
 
-    fn make<A: Algorithm<State = S>>(&self, algorithm: &A) -> Kept<S> {
-        let (keys, when_full) = (self.capacity, self.when_full);
+    fn make<A: Algorithm<State = S>>(&self, algorithm: &A, capacity: usize) -> Kept<S> {
+        let (keys, when_full) = (capacity, self.when_full);
         let table = match Words::of(algorithm) {
             Some(Words::Bucket(rule)) => {
-                Table::Bucket(Ledger::new(rule.started_before(self.clock.now()), keys, when_full))
+                Table::Bucket(Ledger::new(rule.started_before(self.clock.now()), keys, when_full).numbered())
             }
             Some(Words::Fixed(rule)) => Table::Fixed(Ledger::new(rule, keys, when_full)),
             Some(Words::Sliding(rule)) => Table::Sliding(Ledger::new(rule, keys, when_full)),
             None => Table::Wide(WideTable::new(keys, when_full)),
         };
-        Kept { secret: Secret::random(), capacity: self.capacity, table, resets: Resets::default() }
+        let terms = Terms {
+            algorithm: TypeId::of::<A>(),
+            clock: TypeId::of::<C>(),
+            quota: algorithm.quota(),
+            staggered: !algorithm.phase(u64::MAX).is_zero(),
+        };
+        Kept { secret: Secret::random(), capacity, table, resets: Resets::default(), terms }
     }
 }
 
-impl<S: Copy> Kept<S> {
+impl<S> Kept<S> {
     #[inline]
     fn hash(&self, key: &PartitionKey) -> u64 {
         self.secret.hash(key.as_bytes())
+    }
+
+    fn pressure(&self) -> &Pressure {
+        match &self.table {
+            Table::Bucket(ledger) => ledger.table().pressure(),
+            Table::Fixed(ledger) => ledger.table().pressure(),
+            Table::Sliding(ledger) => ledger.table().pressure(),
+            Table::Wide(table) => table.pressure(),
+        }
     }
 }
 
@@ -295,7 +324,7 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         let mut made = self.made();
         let kept = match self.kept.get() {
             Some(kept) => kept,
-            None => made.get_or_insert_with(|| self.make(algorithm)),
+            None => &*made.get_or_insert_with(|| self.make(algorithm, self.capacity)),
         };
         let is_same = match (&kept.table, Words::of(algorithm)) {
             (Table::Bucket(ledger), Some(Words::Bucket(rule))) => ledger.rule().is_like(&rule),
@@ -337,9 +366,9 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         let hash = kept.hash(key);
         let Some(receipt) = kept.resets.open(hash, receipt) else { return };
         match &kept.table {
-            Table::Bucket(ledger) => ledger.give_back(hash, cost, receipt, self.clock.now()),
-            Table::Fixed(ledger) => ledger.give_back(hash, cost, receipt, self.clock.now()),
-            Table::Sliding(ledger) => ledger.give_back(hash, cost, receipt, self.clock.now()),
+            Table::Bucket(ledger) => ledger.give_back(hash, cost, ledger.read_receipt(receipt), self.clock.now()),
+            Table::Fixed(ledger) => ledger.give_back(hash, cost, of_window(receipt), self.clock.now()),
+            Table::Sliding(ledger) => ledger.give_back(hash, cost, of_window(receipt), self.clock.now()),
             Table::Wide(table) => table.give_back(algorithm, hash, self.clock.now(), cost, receipt),
         }
     }
@@ -359,12 +388,13 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
 
     /// Looks at 4,096 slots at most: some 10 µs, and 50 if they are not in the processor's caches.
     fn stats(&self, algorithm: &A) -> Stats {
-        let live = match &self.kept(algorithm).table {
+        // To be looked at is not to be used: it may still inherit.
+        let live = self.kept.get().map_or(0, |kept| match &kept.table {
             Table::Bucket(ledger) => ledger.live(self.clock.now()),
             Table::Fixed(ledger) => ledger.live(self.clock.now()),
             Table::Sliding(ledger) => ledger.live(self.clock.now()),
             Table::Wide(table) => table.live(algorithm, self.clock.now()),
-        };
+        });
         let table = TableStats {
             capacity: self.capacity() as u64,
             live,
@@ -375,11 +405,19 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         Stats { table: Some(table), ..Stats::default() }
     }
 
-    /// From a `MemoryStore` with the same kind of clock and state: see [`Limiter::take_over`](crate::Limiter::take_over).
-    fn take_over(&self, _: &A, predecessor: &dyn Any) -> bool {
-        let Some(predecessor) = predecessor.downcast_ref::<Self>() else { return false };
-        std::ptr::eq(self, predecessor)
+    /// From a `MemoryStore` with the same kind of clock and state: see [`Limiter::inherit`](crate::Limiter::inherit).
+    fn inherit(&self, algorithm: &Arc<A>, heritage: &Heritage) -> Option<Inheritance<Self>> {
+        heir::inherit(self, algorithm, &heritage.downcast()?)
     }
+
+    fn heritage(&self, algorithm: &A) -> Option<Heritage> {
+        Some(Heritage::new(Arc::clone(self.kept(algorithm))))
+    }
+}
+
+/// The value of a receipt for a charge in a window.
+fn of_window(receipt: Receipt) -> u64 {
+    u64::try_from(receipt.value()).unwrap_or(0)
 }
 
 impl<S: Copy, C> fmt::Debug for MemoryStore<S, C> {

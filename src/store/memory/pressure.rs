@@ -40,6 +40,11 @@ impl Pressure {
         }
     }
 
+    /// Warns no more if its predecessor has.
+    pub(super) fn go_on(&self, predecessor: &Self) {
+        self.warned.store(predecessor.warned.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     /// A new key met a line with `free` of eight slots free, the emptier of two.
     pub(super) fn note_arrival(&self, hash: u64, free: usize) {
         // Any bits of the hash that did not choose the line would do.

@@ -18,6 +18,13 @@ const FIRST_BIT: u32 = 104;
 const BITS: u32 = 23;
 
 impl Resets {
+    /// The same counts so far, for an heir of the same keys.
+    pub(super) fn inherited(&self) -> Self {
+        let Some(counts) = self.0.get() else { return Self::default() };
+        let copies = counts.iter().map(|count| AtomicU32::new(count.load(Ordering::Acquire)));
+        Self(OnceLock::from(copies.collect::<Box<_>>()))
+    }
+
     /// To be read before a charge: then a reset that comes in between is taken for one that came after it.
     #[inline(always)]
     pub(super) fn count(&self, hash: u64) -> u32 {

@@ -16,6 +16,8 @@ use crate::time::{Timestamp, duration_from_nanos, nanos_of};
 /// Waits that are told are exact all the same: they are the least after which the rounded clock admits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct TickBucket {
+    /// Of the table whose charges it writes receipts for.
+    number: u64,
     burst: u32,
     /// A token is `1 << shift` ticks.
     shift: u32,
@@ -55,6 +57,25 @@ impl Tick {
     }
 }
 
+/// How ticks of one bucket become ticks of another: as many tokens are owed, rounded up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Exchange {
+    /// By so many powers of two they are more, or fewer.
+    gain: u32,
+    loss: u32,
+    /// Whole ticks of a debt that were paid when its clock was read between two ticks.
+    whole: u64,
+    /// For how many nanoseconds, rounded down, another tick has been under way then.
+    lead: u64,
+}
+
+impl Exchange {
+    pub(super) fn debt(&self, debt: u64) -> u64 {
+        let owed = (u128::from(debt) << self.gain).div_ceil(1 << self.loss).saturating_sub(self.whole.into());
+        u64::try_from(owed).unwrap_or(u64::MAX).min(1 << DEBT_BITS)
+    }
+}
+
 /// The greatest debt, in bits. A quarter of what 36 bits hold, which leaves three quarters for telling
 /// debts from what was paid long ago (see `compact.rs`).
 const DEBT_BITS: u32 = 34;
@@ -76,6 +97,59 @@ impl TickBucket {
         (0..=DEBT_BITS).rev().find_map(|shift| Self::with_shift(quota, shift))
     }
 
+    /// The bucket of `quota`, if need be in longer ticks, so that a debt of so many tokens can be told as well: ticks as long as
+    /// a 2^16th of a token, or a microsecond. Of a greater debt, the rest is forgiven.
+    pub(super) fn holding(quota: &Quota, tokens: u64) -> Option<Self> {
+        let own = Self::new(quota)?;
+        let is_fine = |shift: &u32| u64::from(quota.limit()) << shift >= quota.period_nanos() / 1_000;
+        let least = (0..16).find(is_fine).unwrap_or(16);
+        let bits = u64::BITS - tokens.saturating_sub(1).leading_zeros();
+        Self::with_shift(quota, DEBT_BITS.saturating_sub(bits).max(least).min(own.shift))
+    }
+
+    /// This bucket for the table of a number, which its receipts carry.
+    pub(super) const fn numbered(mut self, number: u64) -> Self {
+        self.number = number;
+        self
+    }
+
+    /// This bucket with a clock that goes on from that of another at `now`: a fraction of a tick that has passed has passed by
+    /// this clock, too, but for less than a nanosecond. Or each change would cost a tick.
+    pub(super) fn going_on(self, from: &Self, now: Timestamp) -> Self {
+        let begun = self.started_before(now);
+        let lead = self.exchange(from, from.read(now)).lead;
+        Self { started: Timestamp::from_nanos(begun.started.as_nanos().saturating_sub(lead)), ..begun }
+    }
+
+    /// How debts of another bucket become debts of this one, `at` an instant of the other's clock.
+    pub(super) fn exchange(&self, from: &Self, at: Tick) -> Exchange {
+        let (gain, loss) = (self.shift.saturating_sub(from.shift), from.shift.saturating_sub(self.shift));
+        // What has passed of the tick at `at`, in these ticks: whole ones, and the rest of one.
+        let passed = (u128::from(at.rest) << gain) >> loss;
+        let whole = u64::try_from(passed / u128::from(from.period)).expect("less than 2^34 ticks");
+        let rest = passed % u128::from(from.period) * u128::from(self.period);
+        let lead = rest / (u128::from(from.period) * u128::from(self.ticks.get()));
+        Exchange { gain, loss, whole, lead: u64::try_from(lead).unwrap_or(0) }
+    }
+
+    /// The value of a receipt of a charge by another bucket, which was changed for this one at `at`.
+    pub(super) fn carried(&self, from: &Self, at: Timestamp, receipt: u64) -> u64 {
+        let before = from.read(at);
+        match receipt.saturating_sub(before.count) {
+            0 => 0,
+            debt => self.read(at).count + self.exchange(from, before).debt(debt),
+        }
+    }
+
+    pub(super) const fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// In tokens, rounded up.
+    pub(super) const fn tokens(&self, debt: u64) -> u64 {
+        debt.div_ceil(1 << self.shift)
+    }
+
     /// The bucket of `quota` whose tokens are `1 << shift` ticks, if these are long enough.
     fn with_shift(quota: &Quota, shift: u32) -> Option<Self> {
         let (limit, period, burst) = (u64::from(quota.limit()), quota.period_nanos(), quota.max_burst());
@@ -91,12 +165,12 @@ impl TickBucket {
         let reciprocal = (u128::from(ticks) << RECIPROCAL_BITS) / u128::from(period);
         let reciprocal = u64::try_from(reciprocal).expect("less than four ticks per nanosecond");
         let ticks = NonZeroU64::new(ticks)?;
-        Some(Self { burst, shift, capacity, ticks, period, reciprocal, started: Timestamp::ZERO })
+        Some(Self { number: 0, burst, shift, capacity, ticks, period, reciprocal, started: Timestamp::ZERO })
     }
 
     /// Whether it judges like another one, whenever their clocks began.
     pub(super) fn is_like(&self, other: &Self) -> bool {
-        Self { started: self.started, ..*other } == *self
+        Self { started: self.started, number: self.number, ..*other } == *self
     }
 
     /// With a clock that began half of the time before `now` for which it runs, 36 years, so that it may be set back. In whole
@@ -118,7 +192,6 @@ impl TickBucket {
         u64::try_from(u128::from(cost) << self.shift).unwrap_or(u64::MAX)
     }
 
-    #[cfg(test)]
     pub(super) const fn capacity(&self) -> u64 {
         self.capacity
     }
@@ -268,7 +341,7 @@ impl Rule for TickBucket {
     fn decision(&self, ruling: Ruling<u64>, cost: u32, now: Tick) -> Decision {
         match ruling {
             Ruling::Admit { debt } => {
-                let receipt = Receipt::new(u128::from(now.count + debt));
+                let receipt = Receipt::new(u128::from(self.number) << u64::BITS | u128::from(now.count + debt));
                 self.with_reset(Decision::allow(self.burst, self.remaining(debt)), now, debt).with_receipt(receipt)
             }
             Ruling::Peek { debt } => self.with_reset(Decision::allow(self.burst, self.remaining(debt)), now, debt),

@@ -1,9 +1,12 @@
 //! The table for any algorithm: lines of eight slots, each behind a lock.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::line::{Line, SLOTS, Tag};
+use super::past::{self, Entry, Geometry, Inherited, KeptState};
+use super::slots::LINES_PER_PAGE;
+use super::word::Tag as Tag28;
 use super::{Pressure, WhenFull, census};
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Receipt};
@@ -15,6 +18,7 @@ pub(super) struct WideTable<S> {
     overflow: Box<[Mutex<Line<S>>]>,
     when_full: WhenFull,
     pressure: Pressure,
+    past: Option<Arc<Inherited<KeptState<S>>>>,
 }
 
 /// Keys are drawn into as many groups, by their hashes. Those of one group share a slot when the table is full, and have
@@ -23,25 +27,22 @@ const GROUPS: usize = 512;
 
 #[allow(clippy::cast_possible_truncation)] // It is below 512.
 const fn group_of(hash: u64) -> usize {
-    (hash >> 32) as usize % GROUPS
+    Tag28::from_hash(hash).value() as usize % GROUPS
 }
 
 /// The time by which a key is judged.
 #[inline]
 fn local<A: Algorithm>(algorithm: &A, tag: Tag, now: Timestamp) -> Timestamp {
-    let draw = group_of(tag.get()) as u64 * (u64::MAX / GROUPS as u64);
+    local_of(algorithm, tag.get(), now)
+}
+
+#[inline]
+pub(super) fn local_of<A: Algorithm>(algorithm: &A, hash: u64, now: Timestamp) -> Timestamp {
+    let draw = group_of(hash) as u64 * (u64::MAX / GROUPS as u64);
     now.saturating_add(algorithm.phase(draw))
 }
 
-impl<S: Copy> WideTable<S> {
-    /// Slots for `keys` keys at half load.
-    pub(super) fn new(keys: usize, when_full: WhenFull) -> Self {
-        let lines = keys.saturating_mul(2).div_ceil(SLOTS).max(2);
-        let overflow = if when_full == WhenFull::Overflow { GROUPS } else { 0 };
-        let lines_of = |count| reserved(count, keys, || Mutex::new(Line::new()));
-        Self { lines: lines_of(lines), overflow: lines_of(overflow), when_full, pressure: Pressure::new() }
-    }
-
+impl<S> WideTable<S> {
     pub(super) fn pressure(&self) -> &Pressure {
         &self.pressure
     }
@@ -49,19 +50,57 @@ impl<S: Copy> WideTable<S> {
     pub(super) fn size_in_bytes(&self) -> usize {
         size_of_val(&*self.lines) + size_of_val(&*self.overflow)
     }
+}
+
+impl<S: Copy + Send> WideTable<S> {
+    /// Slots for `keys` keys at half load.
+    pub(super) fn new(keys: usize, when_full: WhenFull) -> Self {
+        let lines = keys.saturating_mul(2).div_ceil(SLOTS).max(2);
+        let overflow = if when_full == WhenFull::Overflow { GROUPS } else { 0 };
+        let lines_of = |count| reserved(count, keys, || Mutex::new(Line::new()));
+        Self { lines: lines_of(lines), overflow: lines_of(overflow), when_full, pressure: Pressure::new(), past: None }
+    }
+
+    pub(super) fn geometry(&self) -> Geometry {
+        Geometry::Wide { lines: self.lines.len() }
+    }
+
+    pub(super) fn inherited(&self) -> Option<&Arc<Inherited<KeptState<S>>>> {
+        self.past.as_ref()
+    }
+
+    /// How the keys are spread of which something may still count at `now`.
+    pub(super) fn geometries(&self, now: Timestamp) -> Vec<Geometry> {
+        let past = self.past.as_ref().filter(|past| !past.has_ended(now.as_nanos()));
+        past::geometries(self.geometry(), past)
+    }
+
+    /// Begins with these states. For a table that was not asked for anything yet.
+    pub(super) fn inherit(&mut self, past: Arc<Inherited<KeptState<S>>>) {
+        self.past = Some(past);
+    }
+
+    /// Calls `act` with the line, the tag and the state of all that is kept in a page of a layer, for an heir.
+    pub(super) fn each_kept(&self, (geometry, page): (Geometry, usize), mut act: impl FnMut(usize, Tag28, S)) {
+        // Before the table: what is moved there meanwhile is seen twice then, and not missed.
+        if let Some(past) = &self.past {
+            past.each_left(geometry, page, |line, entry| {
+                if let Some(state) = entry.debt() {
+                    act(line, entry.tag(), state);
+                }
+            });
+        }
+        if geometry == self.geometry() {
+            let first = page * LINES_PER_PAGE;
+            for (line, entries) in self.lines.iter().skip(first).take(LINES_PER_PAGE).enumerate() {
+                open(entries).each(|tag, state| act(line, Tag28::from_hash(tag.get()), state));
+            }
+        }
+    }
 
     /// The two lines in which a key may live, the one to be locked first in front.
-    ///
-    /// Always locking the lower line first is what keeps two threads with the same pair from
-    /// waiting for each other.
     fn homes(&self, hash: u64) -> (usize, usize) {
-        let count = self.lines.len() as u64;
-        // The high and the low half of the hash each choose a line by multiplying, as dividing
-        // would be slower and masking would need a power of two.
-        #[allow(clippy::cast_possible_truncation)]
-        let (a, b) = ((((hash >> 32) * count) >> 32) as usize, (((hash & 0xffff_ffff) * count) >> 32) as usize);
-        let b = if a == b { (b + 1) % self.lines.len() } else { b };
-        (a.min(b), a.max(b))
+        homes_among(self.lines.len(), hash)
     }
 
     fn lock(&self, line: usize) -> MutexGuard<'_, Line<S>> {
@@ -94,11 +133,26 @@ impl<S: Copy> WideTable<S> {
             return charge(algorithm, state, local(algorithm, tag, now), cost);
         }
 
-        // What the key has spent of a shared budget it must not have once more.
-        let shared = self.shared_line(hash).and_then(|mut line| line.find(Tag::MIN).copied());
-        let (decision, next) = algorithm.decide(shared, local(algorithm, tag, now), cost);
-        let Some(next) = next else { return decision };
         let is_free = |tag, state: &S| algorithm.expires_at(state) <= local(algorithm, tag, now);
+        let inherited = self.past.as_ref().and_then(|past| past.get(hash, now.as_nanos()));
+        if let (Some(past), Some(state)) = (&self.past, inherited) {
+            let line = if low.free(is_free) >= high.free(is_free) { &mut low } else { &mut high };
+            let mut has_room = line.put(tag, state, is_free);
+            if !has_room && self.when_full == WhenFull::ForgetLeast {
+                line.replace_least(tag, state, |tag, state| algorithm.owed(state, local(algorithm, tag, now)));
+                self.pressure.note_evicted();
+                has_room = true;
+            }
+            if has_room {
+                past.set(hash, None);
+                let state = line.find(tag).expect("it was put there");
+                return charge(algorithm, state, local(algorithm, tag, now), cost);
+            }
+        }
+        // What the key has spent of a shared budget it must not have once more.
+        let shared = || self.shared_line(hash).and_then(|mut line| line.find(Tag::MIN).copied());
+        let (decision, next) = algorithm.decide(inherited.or_else(shared), local(algorithm, tag, now), cost);
+        let Some(next) = next else { return decision };
         let (in_low, in_high) = (low.free(is_free), high.free(is_free));
         self.pressure.note_arrival(hash, in_low.max(in_high));
         // The emptier of the two: choosing it is what keeps both from filling up early.
@@ -174,6 +228,9 @@ impl<S: Copy> WideTable<S> {
         // Both stay locked: see below.
         let mut high = self.lock(high);
         high.remove(tag);
+        if let Some(past) = &self.past {
+            past.set(hash, None);
+        }
         if let Some(mut line) = self.shared_line(hash) {
             line.remove(Tag::MIN);
         }
@@ -214,6 +271,13 @@ impl<S: Copy> WideTable<S> {
         if let Some(state) = high.find(tag) {
             return act(Some(state), local);
         }
+        if let Some(past) = &self.past
+            && let Some(mut state) = past.get(hash, now.as_nanos())
+        {
+            let result = act(Some(&mut state), local);
+            past.set(hash, Some(state));
+            return result;
+        }
         let mut shared = self.shared_line(hash);
         act(shared.as_mut().and_then(|line| line.find(Tag::MIN)), local)
     }
@@ -232,6 +296,20 @@ fn reserved<T>(count: usize, keys: usize, make: impl FnMut() -> T) -> Box<[T]> {
     }
     all.extend(std::iter::repeat_with(make).take(count));
     all.into()
+}
+
+/// The lines in which a key may be, in a table of so many, the lower one first.
+///
+/// Always locking the lower line first is what keeps two threads with the same pair from
+/// waiting for each other.
+pub(super) fn homes_among(lines: usize, hash: u64) -> (usize, usize) {
+    let count = lines as u64;
+    // The high and the low half of the hash each choose a line by multiplying, as dividing
+    // would be slower and masking would need a power of two.
+    #[allow(clippy::cast_possible_truncation)]
+    let (a, b) = ((((hash >> 32) * count) >> 32) as usize, (((hash & 0xffff_ffff) * count) >> 32) as usize);
+    let b = if a == b { (b + 1) % lines } else { b };
+    (a.min(b), a.max(b))
 }
 
 fn tag_of(hash: u64) -> Tag {

@@ -56,7 +56,6 @@ impl Word {
         self.0 >> PAYLOAD_BITS == tag.0
     }
 
-    #[allow(dead_code)]
     pub(super) const fn tag(self) -> Tag {
         Tag(self.0 >> PAYLOAD_BITS)
     }

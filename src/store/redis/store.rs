@@ -1,4 +1,3 @@
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +13,7 @@ use super::script::Scripted;
 use super::together::RedisClaim;
 use crate::claim::Claim;
 use crate::decision::{Check, Decision, Receipt};
+use crate::inheritance::{Heritage, Inheritance};
 use crate::partition::PartitionKey;
 use crate::store::{MemoryStore, Stats, Store};
 
@@ -79,6 +79,12 @@ use crate::store::{MemoryStore, Stats, Store};
 pub struct RedisStore<S> {
     name: Box<str>,
     coalesces: bool,
+    inner: Arc<Inner<S>>,
+}
+
+/// What a store of the same name goes on from.
+struct Namesake<S> {
+    name: Box<str>,
     inner: Arc<Inner<S>>,
 }
 
@@ -197,12 +203,19 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
 
     /// From a store of this name on the same [`Redis`]: the server keeps what it has, see
     /// [above](Self#another-quota). What was leased is forfeited.
-    fn take_over(&self, algorithm: &A, predecessor: &dyn Any) -> bool {
-        let Some(predecessor) = predecessor.downcast_ref::<Self>() else { return false };
-        let is_same = self.inner.redis.id() == predecessor.inner.redis.id() && self.name == predecessor.name;
-        // A guard that cannot take over fills up by what is admitted from now on.
-        let _ = is_same && self.inner.guard.take_over(algorithm, &predecessor.inner.guard);
-        is_same
+    fn inherit(&self, algorithm: &Arc<A>, heritage: &Heritage) -> Option<Inheritance<Self>> {
+        let predecessor: Arc<Namesake<A::State>> = heritage.downcast()?;
+        if self.inner.redis.id() != predecessor.inner.redis.id() || self.name != predecessor.name {
+            return None;
+        }
+        // A guard that cannot inherit in place fills up by what is admitted from now on.
+        let guard = Store::heritage(&predecessor.inner.guard, &**algorithm);
+        let guard = guard.and_then(|heritage| self.inner.guard.inherit(algorithm, &heritage));
+        Some(Inheritance::in_place().and_then(guard.and_then(|guard| guard.finish)))
+    }
+
+    fn heritage(&self, _: &A) -> Option<Heritage> {
+        Some(Heritage::new(Arc::new(Namesake { name: self.name.clone(), inner: Arc::clone(&self.inner) })))
     }
 
     /// What is leased needs no call.

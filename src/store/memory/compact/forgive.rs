@@ -1,6 +1,6 @@
 //! What takes debts off keys: refunds and resets.
 
-use super::{CompactTable, Homes, Owner, Past, mend};
+use super::{CompactTable, Homes, Owner, Past, mend, present};
 use crate::store::memory::rule::Rule;
 use crate::store::memory::slots::Slot;
 use crate::store::memory::word::{Tag, Word};
@@ -55,7 +55,7 @@ impl CompactTable {
             return self.forgive_in(rule, found, Owner::own(tag), now, lessen);
         }
         let own = rule.of_key(now, tag);
-        let debt = rule.stamped(past.paid_at(hash), own);
+        let debt = rule.stamped(past.paid_at(hash, present(rule, now)), own);
         if rule.size(debt) == 0 {
             return self.forgive_in(rule, self.shared(tag), Owner::shared(tag), now, lessen);
         }

@@ -2,7 +2,7 @@ use super::{Moment, Windows, bits_of, count, is_of, nanos};
 use crate::algorithm::{FixedWindowState, receipt_of};
 use crate::decision::Decision;
 use crate::quota::Quota;
-use crate::store::memory::rule::{Rule, Ruling};
+use crate::store::memory::rule::{Rule, Ruling, WindowRule};
 use crate::store::memory::word::{PAYLOAD_BITS, Tag, Word};
 use crate::time::Timestamp;
 
@@ -21,10 +21,6 @@ impl FixedRule {
         Some(Self { windows: Windows::new(quota, staggered, count_bits)?, limit, count_bits })
     }
 
-    const fn greatest(&self) -> u32 {
-        u32::MAX >> (u32::BITS - self.count_bits)
-    }
-
     #[inline(always)]
     const fn free(&self, debt: FixedWindowState) -> u32 {
         self.limit.saturating_sub(debt.used)
@@ -38,6 +34,28 @@ impl FixedRule {
     #[inline(always)]
     fn until_next(&self, debt: FixedWindowState, now: Moment) -> u64 {
         self.windows.until(debt.window.saturating_add(1), now)
+    }
+}
+
+impl WindowRule for FixedRule {
+    fn holding(quota: &Quota, staggered: bool, greatest: u32) -> Option<Self> {
+        Self::holding(quota, staggered, greatest)
+    }
+
+    fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    fn greatest(&self) -> u32 {
+        u32::MAX >> (u32::BITS - self.count_bits)
+    }
+
+    fn clipped(&self, state: FixedWindowState) -> FixedWindowState {
+        FixedWindowState { used: state.used.min(self.greatest()), ..state }
+    }
+
+    fn ends(&self, stamp: u64) -> u64 {
+        ((stamp >> (self.count_bits)) + 1) << (self.count_bits)
     }
 }
 
@@ -102,7 +120,7 @@ impl Rule for FixedRule {
     }
 
     fn joined(&self, one: FixedWindowState, other: FixedWindowState) -> FixedWindowState {
-        let used = one.used.saturating_add(other.used).min(self.greatest());
+        let used = one.used.saturating_add(other.used).min(WindowRule::greatest(self));
         FixedWindowState { window: one.window.max(other.window), used }
     }
 

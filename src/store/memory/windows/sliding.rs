@@ -2,7 +2,7 @@ use super::{Moment, Windows, bits_of, count, is_of, nanos};
 use crate::algorithm::{SlidingWindowState, receipt_of};
 use crate::decision::Decision;
 use crate::quota::Quota;
-use crate::store::memory::rule::{Rule, Ruling};
+use crate::store::memory::rule::{Rule, Ruling, WindowRule};
 use crate::store::memory::word::{PAYLOAD_BITS, Tag, Word};
 use crate::time::Timestamp;
 
@@ -23,10 +23,6 @@ impl SlidingRule {
     pub(in crate::store::memory) fn holding(quota: &Quota, staggered: bool, greatest: u32) -> Option<Self> {
         let (limit, count_bits) = (quota.limit(), bits_of(greatest.max(quota.limit())));
         Some(Self { windows: Windows::new(quota, staggered, 2 * count_bits)?, limit, count_bits })
-    }
-
-    const fn greatest(&self) -> u32 {
-        u32::MAX >> (u32::BITS - self.count_bits)
     }
 
     /// What both counts weigh, rounded up.
@@ -72,6 +68,32 @@ impl SlidingRule {
         } else {
             SlidingWindowState { window, previous: 0, current: 0 }
         }
+    }
+}
+
+impl WindowRule for SlidingRule {
+    fn holding(quota: &Quota, staggered: bool, greatest: u32) -> Option<Self> {
+        Self::holding(quota, staggered, greatest)
+    }
+
+    fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    fn greatest(&self) -> u32 {
+        u32::MAX >> (u32::BITS - self.count_bits)
+    }
+
+    fn clipped(&self, state: SlidingWindowState) -> SlidingWindowState {
+        SlidingWindowState {
+            window: state.window,
+            previous: state.previous.min(self.greatest()),
+            current: state.current.min(self.greatest()),
+        }
+    }
+
+    fn ends(&self, stamp: u64) -> u64 {
+        ((stamp >> (2 * self.count_bits)) + 2) << (2 * self.count_bits)
     }
 }
 
@@ -140,7 +162,7 @@ impl Rule for SlidingRule {
     }
 
     fn joined(&self, one: SlidingWindowState, other: SlidingWindowState) -> SlidingWindowState {
-        let sum = |one: u32, other: u32| one.saturating_add(other).min(self.greatest());
+        let sum = |one: u32, other: u32| one.saturating_add(other).min(WindowRule::greatest(self));
         let window = one.window.max(other.window);
         let (one, other) = (Self::rolled(one, window), Self::rolled(other, window));
         let (previous, current) = (sum(one.previous, other.previous), sum(one.current, other.current));

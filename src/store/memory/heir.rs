@@ -1,0 +1,293 @@
+//! How a limiter in memory inherits from another: all that can fail is done here, before the change is in force.
+
+use std::any::{Any, TypeId};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use super::ledger::Ledger;
+use super::past::{Entry, Geometry, Inherited, KeptState, MOST_LAYERS, PackedDebt, Source};
+use super::rule::{Rule, WindowRule};
+use super::ticks::{Exchange, TickBucket};
+use super::wide::{WideTable, local_of};
+use super::word::Tag;
+use super::{Kept, MemoryStore, Table};
+use crate::algorithm::{Algorithm, Kind};
+use crate::inheritance::{Finish, Inheritance};
+use crate::quota::Quota;
+use crate::time::{self, Clock, Timestamp};
+
+/// In place, if `store` was not asked for anything yet; else by another one that is like it.
+pub(super) fn inherit<A: Algorithm, C: Clock>(
+    store: &MemoryStore<A::State, C>,
+    algorithm: &Arc<A>,
+    predecessor: &Arc<Kept<A::State>>,
+) -> Option<Inheritance<MemoryStore<A::State, C>>> {
+    if let Some(own) = store.kept.get() {
+        if Arc::ptr_eq(own, predecessor) {
+            return Some(Inheritance::in_place());
+        }
+        // Another layer was first: to inherit once more would be to forget what was used since.
+        if own.inherits_from(predecessor) {
+            return Some(Inheritance::in_place().and_then(own.finish()));
+        }
+    }
+    let heir = make_heir(store, algorithm, predecessor)?;
+    let keeps_capacity = heir.capacity != store.capacity;
+    let finish = heir.finish();
+    let rejected = match store.kept.get() {
+        None => store.kept.set(Arc::new(heir)).err(),
+        Some(_) => Some(Arc::new(heir)),
+    };
+    let inheritance = match rejected {
+        None => Inheritance::in_place(),
+        // The store has debts of its own.
+        Some(kept) => Inheritance::by(MemoryStore {
+            capacity: store.capacity,
+            when_full: store.when_full,
+            clock: Arc::clone(&store.clock),
+            made: Mutex::new(None),
+            kept: OnceLock::from(kept),
+        }),
+    };
+    Some(inheritance.keeping_capacity(keeps_capacity).and_then(finish))
+}
+
+fn make_heir<A: Algorithm, C: Clock>(
+    store: &MemoryStore<A::State, C>,
+    algorithm: &Arc<A>,
+    predecessor: &Arc<Kept<A::State>>,
+) -> Option<Kept<A::State>> {
+    let made = store.made().take();
+    let mut heir = made.unwrap_or_else(|| store.make(&**algorithm, store.capacity));
+    if heir.terms.clock != predecessor.terms.clock {
+        return None;
+    }
+    // One instant for all of it, read once.
+    time::let_go();
+    let now = store.clock.now();
+    let geometries = predecessor.geometries(now);
+    if geometries.len() >= MOST_LAYERS && !geometries.contains(&heir.geometry()) {
+        // The heir of this heir would inherit from one table too many.
+        heir = store.make(&**algorithm, predecessor.capacity);
+    }
+    heir.secret = predecessor.secret;
+    heir.resets = predecessor.resets.inherited();
+    heir.pressure().go_on(predecessor.pressure());
+    match (&mut heir.table, &predecessor.table) {
+        (Table::Bucket(own), Table::Bucket(ledger)) => {
+            let Kind::Bucket { quota } = algorithm.kind() else { return None };
+            own.succeed(ledger, &quota, now, &geometries, |rule, base| {
+                Arc::new(FromBuckets { predecessor: Arc::clone(predecessor), rule, base, at: now })
+            })?;
+        }
+        (Table::Bucket(_), _) | (_, Table::Bucket(_)) => return None,
+        _ => {
+            let states = States::new(algorithm, predecessor, now, &heir)?;
+            let greatest = predecessor.greatest(now);
+            let when_full = store.when_full;
+            let (terms, capacity) = (heir.terms, heir.capacity);
+            let fits = match &mut heir.table {
+                Table::Fixed(own) => states.clone().begin_in(own, terms.staggered, greatest, &geometries),
+                Table::Sliding(own) => states.clone().begin_in(own, terms.staggered, greatest, &geometries),
+                Table::Wide(_) | Table::Bucket(_) => false,
+            };
+            if !fits {
+                // Counts that are greater than the words of this limit hold are kept behind locks.
+                if !matches!(heir.table, Table::Wide(_)) {
+                    heir.table = Table::Wide(WideTable::new(capacity, when_full));
+                }
+                if let Table::Wide(own) = &mut heir.table {
+                    let number = states.predecessor.pressure().number();
+                    own.inherit(Arc::new(Inherited::new(number, &geometries, Arc::new(states))));
+                }
+            }
+        }
+    }
+    Some(heir)
+}
+
+impl<S: Copy + Send + 'static> Kept<S> {
+    fn inherits_from(&self, predecessor: &Self) -> bool {
+        let number = match &self.table {
+            Table::Bucket(ledger) => ledger.inherited().map(|past| past.predecessor()),
+            Table::Fixed(ledger) => ledger.inherited().map(|past| past.predecessor()),
+            Table::Sliding(ledger) => ledger.inherited().map(|past| past.predecessor()),
+            Table::Wide(table) => table.inherited().map(|past| past.predecessor()),
+        };
+        number == Some(predecessor.pressure().number())
+    }
+
+    /// What is to be done once it is in force.
+    fn finish(&self) -> Option<Finish> {
+        match &self.table {
+            Table::Bucket(ledger) => ledger.inherited().map(finish),
+            Table::Fixed(ledger) => ledger.inherited().map(finish),
+            Table::Sliding(ledger) => ledger.inherited().map(finish),
+            Table::Wide(table) => table.inherited().map(finish),
+        }
+    }
+
+    fn geometry(&self) -> Geometry {
+        match &self.table {
+            Table::Bucket(ledger) => ledger.table().geometry(),
+            Table::Fixed(ledger) => ledger.table().geometry(),
+            Table::Sliding(ledger) => ledger.table().geometry(),
+            Table::Wide(table) => table.geometry(),
+        }
+    }
+
+    fn geometries(&self, now: Timestamp) -> Vec<Geometry> {
+        match &self.table {
+            Table::Bucket(ledger) => ledger.geometries(now),
+            Table::Fixed(ledger) => ledger.geometries(now),
+            Table::Sliding(ledger) => ledger.geometries(now),
+            Table::Wide(table) => table.geometries(now),
+        }
+    }
+
+    /// The greatest count that any key of a window may have.
+    fn greatest(&self, now: Timestamp) -> u32 {
+        fn of<R: WindowRule>(ledger: &Ledger<R>, now: Timestamp) -> u32 {
+            if ledger.has_past(now) { ledger.rule().greatest() } else { ledger.rule().limit() }
+        }
+        match &self.table {
+            Table::Fixed(ledger) => of(ledger, now),
+            Table::Sliding(ledger) => of(ledger, now),
+            Table::Wide(_) | Table::Bucket(_) => self.terms.quota.limit(),
+        }
+    }
+}
+
+fn finish<E: Entry + 'static>(past: &Arc<Inherited<E>>) -> Finish {
+    let past = Arc::clone(past);
+    Box::new(move || past.copy_all())
+}
+
+/// The debts of buckets.
+struct FromBuckets<S> {
+    predecessor: Arc<Kept<S>>,
+    rule: TickBucket,
+    base: u64,
+    at: Timestamp,
+}
+
+impl<S: Copy + Send + 'static> Source<PackedDebt> for FromBuckets<S> {
+    fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
+        let Table::Bucket(ledger) = &self.predecessor.table else { return };
+        let exchange: Exchange = self.rule.exchange(ledger.rule(), ledger.rule().read(self.at));
+        ledger.each_owed((geometry, page), self.at, |line, tag, debt| {
+            let debt = exchange.debt(debt);
+            put(line, PackedDebt::new(tag, debt), self.base + debt);
+        });
+    }
+}
+
+/// The states of windows, or of an algorithm of the user's.
+struct States<A: Algorithm> {
+    algorithm: Arc<A>,
+    predecessor: Arc<Kept<A::State>>,
+    from: Quota,
+    at: Timestamp,
+}
+
+impl<A: Algorithm> Clone for States<A> {
+    fn clone(&self) -> Self {
+        let (algorithm, predecessor) = (Arc::clone(&self.algorithm), Arc::clone(&self.predecessor));
+        Self { algorithm, predecessor, from: self.from, at: self.at }
+    }
+}
+
+impl<A: Algorithm> States<A> {
+    fn new(
+        algorithm: &Arc<A>,
+        predecessor: &Arc<Kept<A::State>>,
+        at: Timestamp,
+        heir: &Kept<A::State>,
+    ) -> Option<Self> {
+        let (from, to) = (predecessor.terms, heir.terms);
+        // Other windows begin at other instants, for each key by as much as its phase changes.
+        let same_windows =
+            from.staggered == to.staggered && (!to.staggered || from.quota.period_nanos() == to.quota.period_nanos());
+        let can_adopt = from.algorithm == to.algorithm && same_windows && algorithm.can_adopt(&from.quota);
+        let (algorithm, predecessor) = (Arc::clone(algorithm), Arc::clone(predecessor));
+        can_adopt.then_some(Self { algorithm, predecessor, from: from.quota, at })
+    }
+
+    /// Has a table of words begin with them, if their counts fit.
+    fn begin_in<R: WindowRule>(
+        self,
+        own: &mut Ledger<R>,
+        staggered: bool,
+        greatest: u32,
+        geometries: &[Geometry],
+    ) -> bool
+    where
+        R::Debt: 'static,
+    {
+        let Some(rule) = R::holding(&self.algorithm.quota(), staggered, greatest) else { return false };
+        if TypeId::of::<R::Debt>() != TypeId::of::<A::State>() {
+            return false;
+        }
+        let (number, now) = (self.predecessor.pressure().number(), self.at);
+        own.inherit(rule, number, now, geometries, |base| Arc::new(InWords { states: self, rule, base }));
+        true
+    }
+
+    /// Calls `act` with the line and the tag of each key of a page that something counts against, its state, and by which time it is judged.
+    fn each(&self, page: (Geometry, usize), mut act: impl FnMut(usize, Tag, A::State, Timestamp)) {
+        let mut adopt = |line, tag: Tag, state: A::State| {
+            let now = local_of(&*self.algorithm, tag.value(), self.at);
+            let state = self.algorithm.adopt(state, &self.from, now);
+            if self.algorithm.owed(&state, now) > 0 {
+                act(line, tag, state, now);
+            }
+        };
+        match &self.predecessor.table {
+            Table::Fixed(ledger) => ledger.each_owed(page, self.at, |line, tag, state| {
+                cast(state).into_iter().for_each(|state| adopt(line, tag, state));
+            }),
+            Table::Sliding(ledger) => ledger.each_owed(page, self.at, |line, tag, state| {
+                cast(state).into_iter().for_each(|state| adopt(line, tag, state));
+            }),
+            Table::Wide(table) => table.each_kept(page, adopt),
+            Table::Bucket(_) => {}
+        }
+    }
+}
+
+impl<A: Algorithm> Source<KeptState<A::State>> for States<A> {
+    fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, KeptState<A::State>, u64)) {
+        self.each((geometry, page), |line, tag, state, _| {
+            put(line, KeptState::new(tag, state), self.algorithm.expires_at(&state).as_nanos());
+        });
+    }
+}
+
+/// The states of windows in words, as stamps counted from `base`.
+struct InWords<A: Algorithm, R> {
+    states: States<A>,
+    rule: R,
+    base: u64,
+}
+
+impl<A: Algorithm, R: WindowRule> Source<PackedDebt> for InWords<A, R>
+where
+    R::Debt: 'static,
+{
+    fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
+        let Self { states, rule, base } = self;
+        let now = rule.read(states.at);
+        states.each((geometry, page), |line, tag, state, _| {
+            let Some(state) = cast(state) else { return };
+            let own = rule.of_key(now, tag);
+            // As much as a word can tell.
+            let state = rule.stamped(rule.stamp(rule.clipped(state), own), own);
+            let stamp = rule.stamp(state, own);
+            put(line, PackedDebt::new(tag, stamp.saturating_sub(*base)), rule.ends(stamp));
+        });
+    }
+}
+
+/// The same state, if the types are the same.
+fn cast<T: Copy + 'static, U: Copy + 'static>(state: T) -> Option<U> {
+    (&state as &dyn Any).downcast_ref().copied()
+}

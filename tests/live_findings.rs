@@ -1,0 +1,246 @@
+//! Defects that live changes had, each with the story of it; through layers and their handles, as users meet them.
+
+use std::convert::Infallible;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use http::{Request, Response, StatusCode};
+use tokio::sync::oneshot;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::key::HeaderKey;
+use tower_sluice::store::MemoryStore;
+use tower_sluice::time::{Clock, ManualClock, Timestamp};
+use tower_sluice::{IntoLimiter, Policy, Quota, RateLimitLayer, RateLimiter};
+
+fn clock() -> ManualClock {
+    ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
+}
+
+fn limiter<A: Algorithm>(
+    algorithm: A,
+    capacity: usize,
+    clock: impl Clock,
+) -> Arc<RateLimiter<A, MemoryStore<A::State, impl Clock>>> {
+    Arc::new(RateLimiter::new(algorithm, MemoryStore::with_capacity(capacity).with_clock(clock)))
+}
+
+fn policy(limiter: impl IntoLimiter) -> Policy {
+    Policy::new("p", limiter).key(HeaderKey::from_static("x-api-key"))
+}
+
+/// Whether a request passes.
+fn passes(layer: &RateLimitLayer, key: &str) -> bool {
+    let hello = service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(String::new()))));
+    let request = Request::builder().header("x-api-key", key).body(()).unwrap();
+    let response = layer.layer(hello).oneshot(request).now_or_never().expect("memory answers at once");
+    response.unwrap().status() == StatusCode::OK
+}
+
+/// How many of so many requests of a key pass.
+fn passing(layer: &RateLimitLayer, key: &str, requests: u32) -> u32 {
+    (0..requests).map(|_| u32::from(passes(layer, key))).sum()
+}
+
+fn hours(limit: u32, hours: u64) -> Quota {
+    Quota::new(limit, Duration::from_secs(hours * 3_600)).unwrap()
+}
+
+/// A login is charged if it fails. 200 logins are under way when the period changes, and succeed after it: each refund may let
+/// one guess more pass, and must not let all that was counted be forgotten.
+#[tokio::test]
+async fn answers_of_requests_from_before_a_change_of_the_period_forget_no_counts() {
+    let clock = clock();
+    let window = |period| {
+        let limiter = limiter(FixedWindow::new(hours(20, period)), 1_000, clock.clone());
+        policy(limiter).charge_when(|response| response.status() == StatusCode::UNAUTHORIZED)
+    };
+    let layer = RateLimitLayer::new(window(1));
+    let mut logins = Vec::new();
+    for number in 0..200 {
+        let (answer, answered) = oneshot::channel::<()>();
+        let answered = answered.shared();
+        let slow = service_fn(move |_: Request<()>| {
+            let answered = answered.clone();
+            async move {
+                let _ = answered.await;
+                Ok::<_, Infallible>(Response::new(String::new()))
+            }
+        });
+        let request = Request::builder().header("x-api-key", format!("client {}", number % 40)).body(()).unwrap();
+        logins.push((answer, number, tokio::spawn(layer.layer(slow).oneshot(request))));
+        tokio::task::yield_now().await;
+    }
+    let failing = |key: &str| {
+        let wrong = service_fn(|_: Request<()>| {
+            let response = Response::builder().status(StatusCode::UNAUTHORIZED).body(String::new()).unwrap();
+            std::future::ready(Ok::<_, Infallible>(response))
+        });
+        let request = Request::builder().header("x-api-key", key).body(()).unwrap();
+        let response = layer.layer(wrong).oneshot(request).now_or_never().expect("memory answers at once").unwrap();
+        u32::from(response.status() == StatusCode::UNAUTHORIZED)
+    };
+    let key = |number: u32| format!("client {}", number % 40);
+    let guesses: u32 = (0..40 * 20).map(|number| failing(&key(number))).sum();
+    assert_eq!(guesses, 40 * 15, "five of twenty are under way");
+    layer.handle().replace(window(2)).unwrap();
+    let mut extra = 0;
+    for (answer, number, login) in logins {
+        answer.send(()).unwrap();
+        login.await.unwrap().unwrap();
+        extra += (0..20).map(|_| failing(&key(number))).sum::<u32>();
+    }
+    // A refund of a charge in a window of another length is lost, or gives back that one.
+    assert!(extra <= 200, "{extra} guesses for 200 refunds");
+}
+
+#[test]
+fn kept_limiters_that_are_toggled_forget_no_counts() {
+    fn toggle<A: Algorithm>(make: impl Fn(Quota) -> A) -> [u32; 4] {
+        let clock = clock();
+        let strict = limiter(make(hours(10, 1)), 64, clock.clone()).into_limiter();
+        let generous = limiter(make(hours(100, 2)), 64, clock.clone()).into_limiter();
+        let layer = RateLimitLayer::new(policy(Arc::clone(&strict)));
+        let first = passing(&layer, "a", 200);
+        let rest = [&generous, &strict, &generous].map(|next| {
+            layer.handle().replace(policy(Arc::clone(next))).unwrap();
+            passing(&layer, "a", 200)
+        });
+        [first, rest[0], rest[1], rest[2]]
+    }
+    assert_eq!(toggle(FixedWindow::new), [10, 90, 0, 0]);
+    assert_eq!(toggle(SlidingWindow::new), [10, 90, 0, 0]);
+    assert_eq!(toggle(TokenBucket::new), [10, 90, 0, 0]);
+}
+
+#[test]
+fn a_limiter_that_two_layers_share_changes_in_one_without_forgetting_in_either() {
+    fn shared<A: Algorithm>(make: impl Fn(Quota) -> A) -> [u32; 2] {
+        let clock = clock();
+        let limiter_of = |quota| limiter(make(quota), 64, clock.clone()).into_limiter();
+        let both = limiter_of(hours(10, 1));
+        let (one, other) = (RateLimitLayer::new(policy(Arc::clone(&both))), RateLimitLayer::new(policy(both)));
+        one.handle().replace(policy(limiter_of(hours(10, 2)))).unwrap();
+        let mut admitted = [0, 0];
+        for _ in 0..1_000 {
+            admitted[0] += u32::from(passes(&one, "a"));
+            admitted[1] += u32::from(passes(&other, "a"));
+        }
+        admitted
+    }
+    assert_eq!(shared(FixedWindow::new), [10, 10]);
+    assert_eq!(shared(SlidingWindow::new), [10, 10]);
+    assert_eq!(shared(TokenBucket::new), [10, 10]);
+}
+
+#[test]
+fn two_heirs_of_one_limiter_each_go_by_their_own_quota() {
+    fn heirs<A: Algorithm>(make: impl Fn(Quota) -> A) -> [u32; 2] {
+        let clock = clock();
+        let limiter_of = |quota| limiter(make(quota), 64, clock.clone()).into_limiter();
+        let both = limiter_of(hours(100, 1));
+        let (one, other) = (RateLimitLayer::new(policy(Arc::clone(&both))), RateLimitLayer::new(policy(both)));
+        assert_eq!(passing(&one, "a", 4), 4);
+        one.handle().replace(policy(limiter_of(hours(10, 1)))).unwrap();
+        other.handle().replace(policy(limiter_of(hours(1_000, 1)))).unwrap();
+        [passing(&one, "a", 2_000), passing(&other, "a", 2_000)]
+    }
+    assert_eq!(heirs(TokenBucket::new), [6, 996]);
+    assert_eq!(heirs(FixedWindow::new), [6, 996]);
+    assert_eq!(heirs(SlidingWindow::new), [6, 996]);
+}
+
+/// A clock that panics when it is told to.
+#[derive(Clone)]
+struct Fragile(ManualClock, Arc<AtomicBool>);
+
+impl Clock for Fragile {
+    fn now(&self) -> Timestamp {
+        assert!(!self.1.load(Ordering::SeqCst), "the clock is broken");
+        self.0.now()
+    }
+}
+
+#[test]
+fn a_change_that_panics_changes_nothing() {
+    let (time, is_broken) = (clock(), Arc::new(AtomicBool::new(false)));
+    let clock = Fragile(time, Arc::clone(&is_broken));
+    let bucket = |burst| limiter(TokenBucket::new(Quota::per_hour(burst)), 64, clock.clone());
+    let layer = RateLimitLayer::new(policy(bucket(10)));
+    assert_eq!(passing(&layer, "a", 4), 4);
+    let (next, huge) = (bucket(1_000), bucket(1_000_000));
+    for broken in [Arc::clone(&next), huge] {
+        is_broken.store(true, Ordering::SeqCst);
+        let result = catch_unwind(AssertUnwindSafe(|| layer.handle().replace(policy(broken))));
+        is_broken.store(false, Ordering::SeqCst);
+        assert!(result.is_err());
+        assert!(passes(&layer, "a"), "as before");
+    }
+    assert_eq!(passing(&layer, "a", 20), 4);
+    layer.handle().replace(policy(next)).unwrap();
+    assert_eq!(passing(&layer, "a", 2_000), 990);
+}
+
+#[test]
+fn a_new_capacity_is_honoured() {
+    let clock = clock();
+    let bucket = |capacity| limiter(TokenBucket::new(Quota::per_day(1)), capacity, clock.clone());
+    let layer = RateLimitLayer::new(policy(bucket(16)));
+    let larger = bucket(10_000);
+    let replaced = layer.handle().replace(policy(Arc::clone(&larger))).unwrap();
+    assert!(replaced.kept_capacity().is_empty());
+    assert_eq!(larger.store().capacity(), 10_000);
+    let first: u32 = (0..5_000).map(|key| u32::from(passes(&layer, &key.to_string()))).sum();
+    let again: u32 = (0..5_000).map(|key| u32::from(passes(&layer, &key.to_string()))).sum();
+    assert_eq!((first, again, larger.store().evicted_live()), (5_000, 0, 0));
+}
+
+/// A typo makes the ticks of one table as long as a token, and is corrected.
+#[test]
+fn a_quota_that_was_once_huge_leaves_the_next_one_as_exact_as_ever() {
+    let clock = clock();
+    let bucket = |quota| limiter(TokenBucket::new(quota), 64, clock.clone());
+    let huge = Quota::per_second(3_000_000_000).burst(4_000_000_000);
+    for quota in [Quota::per_second(10).burst(10), Quota::per_minute(1).burst(1)] {
+        let layer = RateLimitLayer::new(policy(bucket(huge)));
+        assert!(passes(&layer, "a"));
+        for _ in 0..3 {
+            layer.handle().replace(policy(bucket(quota))).unwrap();
+        }
+        let interval = quota.period() / quota.limit();
+        assert_eq!(passing(&layer, "b", 20), quota.max_burst());
+        clock.advance(interval - interval / 1_000);
+        assert!(!passes(&layer, "b"), "{quota:?}: too early");
+        clock.advance(interval / 1_000);
+        assert!(passes(&layer, "b"), "{quota:?}");
+        assert!(!passes(&layer, "b"));
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_back_across_a_change_forgets_no_debts() {
+    let day = Duration::from_secs(86_400);
+    for back in [Duration::from_secs(1), day, 20 * day, 400 * day, 20_000 * day] {
+        for burst in [10, 1_000] {
+            let clock = clock();
+            let bucket =
+                |limit: u32| policy(limiter(TokenBucket::new(Quota::per_hour(limit).burst(burst)), 64, clock.clone()));
+            let layer = RateLimitLayer::new(bucket(10));
+            assert_eq!(passing(&layer, "a", 2_000), burst);
+            let before = clock.now();
+            clock.set(Timestamp::from_nanos(before.as_nanos().saturating_sub(u64::try_from(back.as_nanos()).unwrap())));
+            layer.handle().replace(bucket(20)).unwrap();
+            assert_eq!(passing(&layer, "a", 2_000), 0, "{back:?}");
+            let window = |period| policy(limiter(FixedWindow::new(hours(10, period)), 64, clock.clone()));
+            clock.set(before);
+            let layer = RateLimitLayer::new(window(1));
+            assert_eq!(passing(&layer, "a", 20), 10);
+            clock.set(Timestamp::from_nanos(before.as_nanos().saturating_sub(u64::try_from(back.as_nanos()).unwrap())));
+            layer.handle().replace(window(2)).unwrap();
+            assert_eq!(passing(&layer, "a", 20), 0, "{back:?}");
+        }
+    }
+}

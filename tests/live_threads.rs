@@ -1,0 +1,143 @@
+//! Live changes while many threads ask.
+
+use std::convert::Infallible;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use http::{Request, Response, StatusCode};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::key::HeaderKey;
+use tower_sluice::store::MemoryStore;
+use tower_sluice::time::{ManualClock, Timestamp};
+use tower_sluice::{IntoLimiter, Policy, Quota, RateLimitLayer, RateLimiter};
+
+fn clock() -> ManualClock {
+    ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
+}
+
+fn policy(limiter: impl IntoLimiter) -> Policy {
+    Policy::new("p", limiter).key(HeaderKey::from_static("x-api-key"))
+}
+
+fn answer(layer: &RateLimitLayer, key: &str) -> Response<impl Sized> {
+    let hello = service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(String::new()))));
+    let request = Request::builder().header("x-api-key", key).body(()).unwrap();
+    layer.layer(hello).oneshot(request).now_or_never().expect("memory answers at once").unwrap()
+}
+
+fn passes(layer: &RateLimitLayer, key: &str) -> bool {
+    answer(layer, key).status() == StatusCode::OK
+}
+
+/// On a clock that stands still, through changes of the limit up and down, and of the capacity: as much passes as the greatest
+/// limit lets pass, and one request more per thread and change at most, which was being judged then.
+fn at_most_one_more_per_thread_and_change<A: Algorithm>(make: impl Fn(Quota) -> A) {
+    const THREADS: u32 = 4;
+    const CHANGES: u32 = 40;
+    for round in 0..10_u32 {
+        let clock = clock();
+        let limiter = |limit, capacity| {
+            RateLimiter::new(
+                make(Quota::per_day(limit)),
+                MemoryStore::with_capacity(capacity).with_clock(clock.clone()),
+            )
+        };
+        let layer = RateLimitLayer::new(policy(limiter(2_000, 64)));
+        let (admitted, asked) = (AtomicU32::new(0), AtomicU32::new(0));
+        let (is_over, start) = (AtomicBool::new(false), Barrier::new(THREADS as usize + 1));
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    start.wait();
+                    let mut rest = 20;
+                    while rest > 0 {
+                        let passes = passes(&layer, "contended");
+                        asked.fetch_add(1, Ordering::Relaxed);
+                        admitted.fetch_add(u32::from(passes), Ordering::Relaxed);
+                        rest -= u32::from(!passes && is_over.load(Ordering::SeqCst));
+                    }
+                });
+            }
+            start.wait();
+            for change in 0..CHANGES {
+                let before = asked.load(Ordering::Relaxed);
+                while asked.load(Ordering::Relaxed) < before + 60 {
+                    std::hint::spin_loop();
+                }
+                let limit = if change + 1 == CHANGES || change % 2 == 0 { 4_000 } else { 3_000 };
+                layer.handle().replace(policy(limiter(limit, 64 << (change % 3)))).unwrap();
+            }
+            is_over.store(true, Ordering::SeqCst);
+        });
+        let admitted = admitted.into_inner();
+        assert!((4_000..=4_000 + THREADS * CHANGES).contains(&admitted), "round {round}: {admitted}");
+    }
+}
+
+#[test]
+fn at_most_one_request_per_thread_and_change_goes_uncounted_in_buckets() {
+    at_most_one_more_per_thread_and_change(TokenBucket::new);
+}
+
+#[test]
+fn at_most_one_request_per_thread_and_change_goes_uncounted_in_windows() {
+    at_most_one_more_per_thread_and_change(FixedWindow::new);
+    at_most_one_more_per_thread_and_change(SlidingWindow::new);
+}
+
+/// So many keys that have spent one of two, changed while two threads ask for them: each passes once more. Tells how long the
+/// slowest decision took.
+fn many_keys_go_on<A: Algorithm>(keys: u64, make: impl Fn(Quota) -> A) -> Duration {
+    const THREADS: u64 = 2;
+    let clock = clock();
+    let limiter = |limit| {
+        let store = MemoryStore::with_capacity(usize::try_from(keys).unwrap()).with_clock(clock.clone());
+        RateLimiter::new(make(Quota::per_day(limit)), store).into_limiter()
+    };
+    let (before, after) = (limiter(2), limiter(3));
+    let layer = RateLimitLayer::new(policy(std::sync::Arc::clone(&before)));
+    for key in 0..keys {
+        drop(before.check(&key.into(), 1));
+    }
+    let (slowest, wrong, start) = (AtomicU64::new(0), AtomicU32::new(0), Barrier::new(THREADS as usize + 1));
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (start, layer, after, slowest, wrong) = (&start, &layer, &after, &slowest, &wrong);
+            scope.spawn(move || {
+                start.wait();
+                // Until the change is in force, and its keys are being copied.
+                while !answer(layer, "mark").headers()["ratelimit-policy"].to_str().unwrap().contains("q=3;") {}
+                for key in (0..keys).filter(|key| key % THREADS == thread) {
+                    let begin = Instant::now();
+                    let check = after.check(&key.wrapping_mul(7_919).rem_euclid(keys).into(), 1);
+                    let took = u64::try_from(begin.elapsed().as_nanos()).unwrap();
+                    slowest.fetch_max(took, Ordering::Relaxed);
+                    let is_right = matches!(check, tower_sluice::Check::Ready(Ok(decision)) if decision.is_allowed() && decision.remaining() == 1);
+                    wrong.fetch_add(u32::from(!is_right), Ordering::Relaxed);
+                }
+            });
+        }
+        start.wait();
+        std::thread::yield_now();
+        let begin = Instant::now();
+        layer.handle().replace(policy(std::sync::Arc::clone(&after))).unwrap();
+        println!("{keys} keys: the change took {:?}", begin.elapsed());
+    });
+    assert_eq!(wrong.into_inner(), 0);
+    Duration::from_nanos(slowest.into_inner())
+}
+
+#[test]
+fn a_million_keys_go_on() {
+    println!("slowest decision on a bucket: {:?}", many_keys_go_on(1_000_000, TokenBucket::new));
+    println!("slowest decision on a window: {:?}", many_keys_go_on(100_000, SlidingWindow::new));
+}
+
+#[test]
+#[ignore = "takes a gigabyte; for the figure"]
+fn ten_million_keys_go_on() {
+    println!("slowest decision on a bucket: {:?}", many_keys_go_on(10_000_000, TokenBucket::new));
+}
