@@ -162,7 +162,7 @@
 //! # How much memory
 //!
 //! A table holds [65,536 keys](crate::store::MemoryStore) unless told otherwise, at 17 bytes each for buckets and
-//! windows (52 for a [sliding window](crate::algorithm::SlidingWindow) of more than 65,535 units), and never grows.
+//! windows (50 for a [sliding window](crate::algorithm::SlidingWindow) of more than 65,535 units), and never grows.
 //! What counts are keys that still owe something: new keys per second × the time until what they spent is earned again.
 //! With ten per second, a request owes for 0.1 s, a burst of 20 for two seconds; so 65,536 keys are some 30,000 new
 //! clients per second that all spend their burst. With five per day it is another matter: a request owes for 4.8 hours,
