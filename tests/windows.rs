@@ -91,6 +91,8 @@ fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
             1 => {
                 let _ = limiter.reset(&key);
                 states[index] = None;
+                // Nothing is given back for them any more, nor, maybe, for those of others.
+                charges.clear();
             }
             2 => {
                 let expected = algorithm.decide(states[index], now, cost).0;
@@ -99,7 +101,12 @@ fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
             _ => {
                 let (expected, next) = algorithm.decide(states[index], now, cost);
                 let decision = ask(&limiter, index as u64, cost);
-                assert_eq!(numbers(&decision), numbers(&expected), "round {round} at {now:?}, cost {cost}");
+                assert_eq!(
+                    numbers(&decision),
+                    numbers(&expected),
+                    "{quota:?}, seed {seed}, round {round} at {now:?}, cost {cost}, {:?}",
+                    states[index].is_some()
+                );
                 if next.is_some() {
                     states[index] = next;
                     charges.push((index, cost, decision.receipt(), expected.receipt()));
