@@ -332,7 +332,7 @@ mod tests {
     /// What the documentation of the store says.
     #[test]
     fn bytes_per_key() {
-        fn of<S: Copy>() -> usize {
+        fn of<S: Copy + Send>() -> usize {
             WideTable::<S>::new(10_000, WhenFull::ForgetLeast).size_in_bytes() / 10_000
         }
         assert_eq!(of::<FixedWindowState>(), 50);

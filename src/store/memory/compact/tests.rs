@@ -1,7 +1,6 @@
 use super::*;
 use crate::quota::Quota;
 use crate::store::memory::ticks::{EPOCH_BITS, Tick, TickBucket};
-use crate::store::memory::windows::{FixedRule, SlidingRule};
 
 const EPOCH: u64 = 1 << EPOCH_BITS;
 
