@@ -15,7 +15,7 @@ use crate::terms::{Shape, Terms};
 /// A rejection is an answer, not an error; errors are [`LimiterError`]s, for limiters that could not
 /// decide at all.
 ///
-/// 64 bytes. Times are kept in nanoseconds, 584 years at most.
+/// 64 bytes. Times are kept in nanoseconds; in milliseconds, rounded up, if one is longer than 584 years.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Decision {
@@ -31,6 +31,8 @@ pub struct Decision {
     limit: u32,
     remaining: u32,
     answer: Answer,
+    /// Whether `wait` and `reset` are in milliseconds.
+    is_coarse: bool,
 }
 
 const _: () = assert!(size_of::<Decision>() == 64, "one line of a processor's cache");
@@ -55,24 +57,36 @@ pub(crate) enum Span {
 }
 
 impl Span {
+    /// In units of a part of a nanosecond, if so many can be told.
     #[inline(always)]
-    const fn parts(self) -> (u64, NonZeroU64) {
+    const fn parts(self) -> Option<(u64, NonZeroU64)> {
         match self {
-            Self::Whole(span) => (nanos(span), NonZeroU64::MIN),
-            Self::Quotient { owed, per } => (owed, per),
+            Self::Quotient { owed, per } => Some((owed, per)),
+            Self::Whole(span) => match narrow(span.as_nanos()) {
+                u64::MAX => None,
+                nanos => Some((nanos, NonZeroU64::MIN)),
+            },
         }
     }
 
     pub(crate) const fn ceil(self) -> Duration {
-        let (owed, per) = self.parts();
-        Duration::from_nanos(owed.div_ceil(per.get()))
+        match self {
+            Self::Whole(span) => span,
+            Self::Quotient { owed, per } => Duration::from_nanos(owed.div_ceil(per.get())),
+        }
     }
 }
 
-const fn nanos(span: Duration) -> u64 {
-    let nanos = span.as_nanos();
-    #[allow(clippy::cast_possible_truncation)]
-    if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 }
+const NANOS_PER_MILLI: u64 = 1_000_000;
+
+/// At most `u64::MAX`.
+#[allow(clippy::cast_possible_truncation)]
+const fn narrow(number: u128) -> u64 {
+    if number > u64::MAX as u128 { u64::MAX } else { number as u64 }
+}
+
+const fn millis_ceil(span: Duration) -> u64 {
+    narrow(span.as_nanos().div_ceil(NANOS_PER_MILLI as u128))
 }
 
 /// Pass or not. Complete by definition.
@@ -159,15 +173,22 @@ impl Decision {
 
     #[inline(always)]
     const fn new(answer: Answer, limit: u32, remaining: u32) -> Self {
-        let (wait, reset, per, delay) = (0, 0, NonZeroU64::MIN, 0);
-        Self { receipt: Receipt::NONE, wait, reset, per, delay, limit, remaining, answer }
+        let (wait, reset, per, delay, is_coarse) = (0, 0, NonZeroU64::MIN, 0, false);
+        Self { receipt: Receipt::NONE, wait, reset, per, delay, limit, remaining, answer, is_coarse }
     }
 
     #[inline(always)]
     const fn waiting(mut self, wait: Span) -> Self {
-        let (owed, per) = wait.parts();
-        self = self.in_units_of(per, self.reset);
-        self.wait = if self.per.get() == per.get() { owed } else { owed.div_ceil(per.get()) };
+        match wait.parts() {
+            Some((owed, per)) if !self.is_coarse => {
+                self = self.in_units_of(per, self.reset);
+                self.wait = if self.per.get() == per.get() { owed } else { owed.div_ceil(per.get()) };
+            }
+            _ => {
+                self = self.in_millis();
+                self.wait = millis_ceil(wait.ceil());
+            }
+        }
         self
     }
 
@@ -192,8 +213,19 @@ impl Decision {
         self
     }
 
+    #[cold]
+    const fn in_millis(mut self) -> Self {
+        if !self.is_coarse {
+            self = self.in_nanos();
+            self.wait = self.wait.div_ceil(NANOS_PER_MILLI);
+            self.reset = self.reset.div_ceil(NANOS_PER_MILLI);
+            self.is_coarse = true;
+        }
+        self
+    }
+
     const fn span(&self, owed: u64) -> Duration {
-        Duration::from_nanos(owed.div_ceil(self.per.get()))
+        if self.is_coarse { Duration::from_millis(owed) } else { Duration::from_nanos(owed.div_ceil(self.per.get())) }
     }
 
     /// Sets the time until the key is as good as new.
@@ -203,9 +235,16 @@ impl Decision {
 
     #[inline(always)]
     pub(crate) const fn with_reset_span(mut self, reset: Span) -> Self {
-        let (owed, per) = reset.parts();
-        self = self.in_units_of(per, self.wait);
-        self.reset = if self.per.get() == per.get() { owed } else { owed.div_ceil(per.get()) };
+        match reset.parts() {
+            Some((owed, per)) if !self.is_coarse => {
+                self = self.in_units_of(per, self.wait);
+                self.reset = if self.per.get() == per.get() { owed } else { owed.div_ceil(per.get()) };
+            }
+            _ => {
+                self = self.in_millis();
+                self.reset = millis_ceil(reset.ceil());
+            }
+        }
         self
     }
 
@@ -225,7 +264,7 @@ impl Decision {
 
     /// Sets the time that the request spends, or would spend, in a queue.
     pub const fn with_delay(mut self, delay: Duration) -> Self {
-        self.delay = nanos(delay);
+        self.delay = narrow(delay.as_nanos());
         self
     }
 

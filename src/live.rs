@@ -232,8 +232,8 @@ const fn observe_ends(_: &[Policy], _: &[Policy]) {}
 ///
 /// # What is kept
 ///
-/// A policy goes on from the one of the same name: with what its keys have used, if its limiter [can take
-/// over](crate::Limiter::take_over), and with its counts of failures and of what it would have refused. Policies of other
+/// A policy goes on from the one of the same name: with what its keys have used, if its limiter [can
+/// inherit](crate::Limiter::inherit), and with its counts of failures and of what it would have refused. Policies of other
 /// names begin anew.
 ///
 /// - A lowered limit never grants more than its burst. Who has used more than that waits until it is paid, at the new
@@ -242,28 +242,31 @@ const fn observe_ends(_: &[Policy], _: &[Policy]) {}
 /// - Requests that wait in a [`LeakyQueue`](crate::LeakyQueue) keep their order. Their turns follow the new rate; who
 ///   would have to wait too long then, or has no place any more, is refused.
 ///
-/// A limiter that is in several layers (an `Arc` of it) is taken over for all of them. One that was in force before can be put
-/// back: then its quota is, and what was used stays used; but a bucket is slower from then on, as each request takes a
-/// lock. A new limiter is not.
+/// In memory, capacity and [`WhenFull`](crate::store::WhenFull) are those of the new limiter. What cannot be inherited is
+/// in what [`replace`](Self::replace) returns.
+///
+/// A limiter that is in several layers (an `Arc` of it) is replaced in each by itself: the others go on with it, undisturbed. Of
+/// two layers that replace it by the same new limiter, the first one's change counts, and they share that one from then
+/// on. A limiter that was used before, be it here or elsewhere, may be put in force again: in memory, another one that is like it
+/// inherits then, and the `Arc` of the first is not what the layer asks.
 ///
 /// # Accuracy
 ///
-/// A request goes by the policies that were in force when it came, until it is answered; what it was charged is given back
-/// as it was charged. But a limiter that was taken over has one quota at a time. So a request that came before the change
-/// and is asked about after it, be it an instant or, with several policies, a wait later, is weighed by its old
-/// cost and condition against the new quota (in a window, against the old one). Buckets and queues admit nobody beyond the
-/// quota in force by that. A window that is lowered may still admit, up to its old limit, those who were being judged.
+/// A request goes by the policies that were in force when it came, until it is answered. What it asks after the change (a
+/// refund, a settlement) goes to the limiter that has inherited, and is converted. In memory, a request that was being judged
+/// at the instant of the change may go uncounted: as many as threads were deciding, and no more. Queues count all.
 ///
-/// Debts of a bucket are kept exactly in tokens, and a change costs a key less than a nanosecond of the new rate. What is
-/// given back after more than a second change of a queue, or after one for which a bucket took another table, is lost
-/// to the key.
+/// Debts of a bucket are kept in tokens, and a change costs a key less than a nanosecond of the new rate, or a tick where
+/// that becomes longer. Debts that are too long for the ticks of the new quota are cut: those of more than 2^18 tokens and of
+/// more than four hours. Of a window, what counts at the instant of the change goes on to count. What is given back is lost to
+/// the key after more than a second change of a queue, 256 of a bucket, or one of a window's period.
 ///
 /// # Cost
 ///
-/// To requests, one look at what is in force, which writes to no memory that other threads use. A change takes
-/// microseconds, plus the time to look at all who wait in its queues. If a bucket grows to more than eight times the burst
-/// or the rate that it had at first, its table is replaced by another, and its requests wait meanwhile:
-/// about a millisecond for 65,536 keys.
+/// To requests, one look at what is in force, which writes to no memory that other threads use; and for a key that is seen
+/// for the first time after a change, a look at what it owed before, of some microseconds. No request waits for a change. Whoever
+/// replaces copies what is owed before `replace` returns, while requests go on. Both tables are in memory until
+/// then, and the copy (8 bytes per key for words) until its last debt is paid.
 #[derive(Clone)]
 pub struct LimitsHandle {
     limits: Arc<Limits>,

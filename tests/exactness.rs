@@ -41,6 +41,20 @@ fn fixed_window_is_exact() {
 }
 
 #[test]
+fn staggered_windows_are_exact() {
+    admits_exactly_the_limit(&FixedWindow::new(Quota::per_minute(LIMIT)).staggered());
+    admits_exactly_the_limit(&SlidingWindow::new(Quota::per_minute(LIMIT)).staggered());
+}
+
+/// Their counts do not fit into a word.
+#[test]
+fn windows_in_the_locked_table_are_exact() {
+    let quota = |micros| Quota::new(LIMIT, Duration::from_micros(micros)).unwrap();
+    admits_exactly_the_limit(&FixedWindow::new(quota(1)));
+    admits_exactly_the_limit(&SlidingWindow::new(quota(1_000)));
+}
+
+#[test]
 fn sliding_window_is_exact() {
     admits_exactly_the_limit(&SlidingWindow::new(Quota::per_minute(LIMIT)));
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tower_sluice::algorithm::{Algorithm, TokenBucket};
+use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{Ask, Check, Limiter, Quota, RateLimiter};
@@ -37,10 +37,14 @@ struct Outcome {
 impl Flood {
     /// Twenty seconds of it, at one per second and key.
     fn run(&self) -> Outcome {
+        self.run_against(TokenBucket::new(Quota::per_second(1).burst(self.burst)))
+    }
+
+    fn run_against<A: Algorithm>(&self, algorithm: A) -> Outcome {
         let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_000_000_000));
         let capacity = usize::try_from(SLOTS / 2).unwrap();
         let store = MemoryStore::with_capacity(capacity).when_full(self.when_full).with_clock(clock.clone());
-        let limiter = RateLimiter::new(TokenBucket::new(Quota::per_second(1).burst(self.burst)), store);
+        let limiter = RateLimiter::new(algorithm, store);
         // A fresh key is live for as many seconds as it spends units.
         let per_step = SLOTS * self.tenths / 10 / u64::from(self.spends) / STEPS_PER_SECOND;
         let (mut fresh, mut locked_out, mut admitted) = (1_000_000_u64, 0, 0);
@@ -121,6 +125,41 @@ fn the_strict_choices_keep_every_limit_and_cost_the_newcomers() {
             );
             if when_full != WhenFull::ForgetLeast {
                 assert!(outcome.admitted_tenths <= 210 && outcome.evicted_in_all == 0, "{outcome:?}");
+            }
+        }
+    }
+}
+
+/// Windows of as many seconds as they have units, so that keys are worth as much as those above. A key owes for a window more,
+/// or two, so more are live at a time.
+#[test]
+fn windows_are_kept_by_the_strict_choices_and_lock_nobody_out_by_the_other() {
+    for (burst, spends) in [(1, 1), (5, 1), (5, 5), (20, 1)] {
+        let quota = Quota::new(burst, Duration::from_secs(burst.into())).unwrap();
+        // A window's worth in each that is touched.
+        let entitled = u64::from(burst) * (SECONDS / u64::from(burst) + 1);
+        for when_full in [WhenFull::ForgetLeast, WhenFull::Refuse, WhenFull::Overflow] {
+            for tenths in [1, 20, 50] {
+                let flood = Flood { burst, spends, tenths, when_full };
+                let outcomes = [
+                    flood.run_against(FixedWindow::new(quota)),
+                    flood.run_against(SlidingWindow::new(quota)),
+                    flood.run_against(FixedWindow::new(quota).staggered()),
+                ];
+                for outcome in outcomes {
+                    let what = format!("{when_full:?}, {tenths} tenths, {spends} of {burst}: {outcome:?}");
+                    if when_full == WhenFull::ForgetLeast {
+                        assert_eq!(outcome.locked_out, 0, "{what}");
+                    } else {
+                        assert!(outcome.admitted_tenths <= 10 * entitled && outcome.evicted_in_all == 0, "{what}");
+                    }
+                    if spends * 4 <= burst {
+                        assert!(outcome.admitted_tenths <= 10 * entitled, "{what}");
+                    }
+                    if tenths == 1 {
+                        assert_eq!(outcome.evicted_in_all, 0, "{what}");
+                    }
+                }
             }
         }
     }

@@ -75,7 +75,9 @@ impl Model {
 
     fn forget(&mut self, key: u64, charges: &[Charge]) {
         self.levels.remove(&key);
-        charges.iter().filter(|charge| charge.key == key).for_each(|charge| drop(self.charges.remove(&charge.number)));
+        for charge in charges.iter().filter(|charge| charge.key == key) {
+            self.charges.remove(&charge.number);
+        }
     }
 }
 
@@ -108,8 +110,8 @@ struct Layers {
     random: Random,
     clock: ManualClock,
     in_force: [(Arc<dyn Limiter>, Rc<RefCell<Model>>); 2],
-    /// Limiters that were in force, with their quotas.
-    kept: Vec<(Arc<dyn Limiter>, Quota)>,
+    /// Limiters that were in force.
+    kept: Vec<(Arc<dyn Limiter>, Rc<RefCell<Model>>)>,
     charges: Vec<Charge>,
     number: usize,
 }
@@ -147,37 +149,38 @@ impl Layers {
     /// One layer, or both, are given a new limiter, or one that was in force before.
     fn change(&mut self, context: &str) {
         let now = self.now();
-        let (next, quota) = if !self.kept.is_empty() && self.random.below(5) == 0 {
+        let fresh = Self::quota(&mut self.random);
+        let (capacity, is_leaky) = (self.random.pick(&CAPACITIES), self.random.below(2) == 0);
+        let (next, mut known) = if !self.kept.is_empty() && self.random.below(5) == 0 {
             let index = usize::try_from(self.random.below(self.kept.len() as u64)).unwrap();
-            self.kept[index].clone()
+            let (limiter, model) = self.kept[index].clone();
+            (limiter, Some(model))
         } else {
-            let quota = Self::quota(&mut self.random);
-            let capacity = self.random.pick(&CAPACITIES);
-            (Self::limiter(quota, capacity, &self.clock, self.random.below(2) == 0), quota)
+            (Self::limiter(fresh, capacity, &self.clock, is_leaky), None)
         };
-        let shared = Rc::ptr_eq(&self.in_force[0].1, &self.in_force[1].1);
+        let quota = known.as_ref().map_or(fresh, |model| model.borrow().quota);
         let which = match self.random.below(3) {
             0 => vec![0],
             1 => vec![1],
             _ => vec![0, 1],
         };
-        let mut first: Option<(Arc<dyn Limiter>, Rc<RefCell<Model>>)> = None;
         for layer in which {
-            let (before, model) = &self.in_force[layer];
-            if std::ptr::addr_eq(Arc::as_ptr(before), Arc::as_ptr(&next)) {
+            let (before, model) = self.in_force[layer].clone();
+            if std::ptr::addr_eq(Arc::as_ptr(&before), Arc::as_ptr(&next)) {
                 continue;
             }
-            let heir = inherit(&next, before).unwrap_or_else(|| panic!("{context}"));
+            let heir = inherit(&next, &before).unwrap_or_else(|| panic!("{context}"));
             model.borrow_mut().drain(now);
-            // What both layers shared they share again, if both are given the same limiter that was new.
-            let model = match &first {
-                Some((limiter, model)) if shared && Arc::ptr_eq(limiter, &heir) => Rc::clone(model),
+            let model = match &known {
+                // Another layer was first: it is shared as it is.
+                Some(known) if Arc::ptr_eq(&heir, &next) => Rc::clone(known),
                 _ => Rc::new(RefCell::new(Model { quota, ..model.borrow().clone() })),
             };
-            first = Some((Arc::clone(&heir), Rc::clone(&model)));
-            let (before, before_model) = std::mem::replace(&mut self.in_force[layer], (heir, model));
-            let quota = before_model.borrow().quota;
-            self.kept.push((before, quota));
+            if Arc::ptr_eq(&heir, &next) {
+                known = Some(Rc::clone(&model));
+            }
+            let before = std::mem::replace(&mut self.in_force[layer], (heir, model));
+            self.kept.push(before);
         }
         let surplus = self.kept.len().saturating_sub(4);
         self.kept.drain(..surplus);

@@ -14,7 +14,7 @@ use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket
 use tower_sluice::key::HeaderKey;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
-use tower_sluice::{IntoLimiter, Policy, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice::{IntoLimiter, Limiter, Policy, Quota, RateLimitLayer, RateLimiter};
 
 fn clock() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
@@ -49,8 +49,8 @@ fn hours(limit: u32, hours: u64) -> Quota {
     Quota::new(limit, Duration::from_secs(hours * 3_600)).unwrap()
 }
 
-/// A login is charged if it fails. 200 logins are under way when the period changes, and succeed after it: each refund may let
-/// one guess more pass, and must not let all that was counted be forgotten.
+/// A login is charged if it fails. 200 logins are under way when the period changes, and succeed hours after it: that must not
+/// let what was counted since be forgotten.
 #[tokio::test]
 async fn answers_of_requests_from_before_a_change_of_the_period_forget_no_counts() {
     let clock = clock();
@@ -87,14 +87,17 @@ async fn answers_of_requests_from_before_a_change_of_the_period_forget_no_counts
     let guesses: u32 = (0..40 * 20).map(|number| failing(&key(number))).sum();
     assert_eq!(guesses, 40 * 15, "five of twenty are under way");
     layer.handle().replace(window(2)).unwrap();
+    // In a later window all may guess again, and use that up.
+    clock.advance(Duration::from_secs(6 * 3_600));
+    let guesses: u32 = (0..40 * 20).map(|number| failing(&key(number))).sum();
+    assert_eq!(guesses, 40 * 20);
     let mut extra = 0;
     for (answer, number, login) in logins {
         answer.send(()).unwrap();
         login.await.unwrap().unwrap();
         extra += (0..20).map(|_| failing(&key(number))).sum::<u32>();
     }
-    // A refund of a charge in a window of another length is lost, or gives back that one.
-    assert!(extra <= 200, "{extra} guesses for 200 refunds");
+    assert_eq!(extra, 0, "what was charged hours ago is not owed any more");
 }
 
 #[test]
@@ -105,15 +108,19 @@ fn kept_limiters_that_are_toggled_forget_no_counts() {
         let generous = limiter(make(hours(100, 2)), 64, clock.clone()).into_limiter();
         let layer = RateLimitLayer::new(policy(Arc::clone(&strict)));
         let first = passing(&layer, "a", 200);
-        let rest = [&generous, &strict, &generous].map(|next| {
+        let replace = |next: &Arc<dyn Limiter>| {
             layer.handle().replace(policy(Arc::clone(next))).unwrap();
             passing(&layer, "a", 200)
-        });
-        [first, rest[0], rest[1], rest[2]]
+        };
+        let second = replace(&generous);
+        // In a later window, and from now on at one instant.
+        clock.advance(Duration::from_secs(10 * 3_600));
+        let third = passing(&layer, "a", 200);
+        [first, second, third, replace(&strict) + replace(&generous) + replace(&strict) + replace(&generous)]
     }
-    assert_eq!(toggle(FixedWindow::new), [10, 90, 0, 0]);
-    assert_eq!(toggle(SlidingWindow::new), [10, 90, 0, 0]);
-    assert_eq!(toggle(TokenBucket::new), [10, 90, 0, 0]);
+    assert_eq!(toggle(FixedWindow::new), [10, 90, 100, 0]);
+    assert_eq!(toggle(SlidingWindow::new), [10, 90, 100, 0]);
+    assert_eq!(toggle(TokenBucket::new), [10, 90, 100, 0]);
 }
 
 #[test]
@@ -124,6 +131,7 @@ fn a_limiter_that_two_layers_share_changes_in_one_without_forgetting_in_either()
         let both = limiter_of(hours(10, 1));
         let (one, other) = (RateLimitLayer::new(policy(Arc::clone(&both))), RateLimitLayer::new(policy(both)));
         one.handle().replace(policy(limiter_of(hours(10, 2)))).unwrap();
+        clock.advance(Duration::from_secs(10 * 3_600));
         let mut admitted = [0, 0];
         for _ in 0..1_000 {
             admitted[0] += u32::from(passes(&one, "a"));
@@ -211,6 +219,8 @@ fn a_quota_that_was_once_huge_leaves_the_next_one_as_exact_as_ever() {
             layer.handle().replace(policy(bucket(quota))).unwrap();
         }
         let interval = quota.period() / quota.limit();
+        // Shortly before a tick ends that is as long as a token.
+        clock.advance(interval - interval / 100);
         assert_eq!(passing(&layer, "b", 20), quota.max_burst());
         clock.advance(interval - interval / 1_000);
         assert!(!passes(&layer, "b"), "{quota:?}: too early");
@@ -224,16 +234,19 @@ fn a_quota_that_was_once_huge_leaves_the_next_one_as_exact_as_ever() {
 fn a_clock_that_is_set_back_across_a_change_forgets_no_debts() {
     let day = Duration::from_secs(86_400);
     for back in [Duration::from_secs(1), day, 20 * day, 400 * day, 20_000 * day] {
-        for burst in [10, 1_000] {
+        for burst in [1, 10] {
             let clock = clock();
-            let bucket =
-                |limit: u32| policy(limiter(TokenBucket::new(Quota::per_hour(limit).burst(burst)), 64, clock.clone()));
-            let layer = RateLimitLayer::new(bucket(10));
-            assert_eq!(passing(&layer, "a", 2_000), burst);
+            let bucket = |burst: u32| {
+                let quota = Quota::per_hour(10).burst(burst);
+                policy(limiter(TokenBucket::new(quota), 64, clock.clone()))
+            };
+            let layer = RateLimitLayer::new(bucket(burst));
+            assert_eq!(passing(&layer, "a", 50), burst);
+            let more = bucket(100 * burst);
             let before = clock.now();
             clock.set(Timestamp::from_nanos(before.as_nanos().saturating_sub(u64::try_from(back.as_nanos()).unwrap())));
-            layer.handle().replace(bucket(20)).unwrap();
-            assert_eq!(passing(&layer, "a", 2_000), 0, "{back:?}");
+            layer.handle().replace(more).unwrap();
+            assert_eq!(passing(&layer, "a", 3_000), 99 * burst, "{back:?}");
             let window = |period| policy(limiter(FixedWindow::new(hours(10, period)), 64, clock.clone()));
             clock.set(before);
             let layer = RateLimitLayer::new(window(1));

@@ -215,7 +215,7 @@ fn a_chain_of_changes_of_the_capacity_is_bounded() {
         }
         assert_eq!(capacities, [200, 300, 400, 400, 400, 200]);
         assert_eq!(decided(in_force.decide(&Ask::charge(&key, 0))).remaining(), 9);
-        assert_eq!(decided(in_force.decide(&Ask::charge(&PartitionKey::from(300), 0))).remaining(), 9);
+        assert_eq!(decided(in_force.decide(&Ask::charge(&PartitionKey::from(300_u64), 0))).remaining(), 9);
         clock.advance(Duration::from_secs(3 * 3_600));
         in_force = inherit(&limiter(700), &in_force).unwrap();
         assert_eq!(capacity(&in_force), 700);

@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tower_sluice::algorithm::{Algorithm, SlidingWindow, TokenBucket};
+use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::store::{MemoryStore, Store, WhenFull};
 use tower_sluice::testing::IntervalChecker;
 use tower_sluice::time::{Clock, ManualClock, Monotonic, Timestamp};
@@ -25,9 +25,15 @@ fn frozen() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
 }
 
+type Limited<A> = RateLimiter<A, MemoryStore<<A as Algorithm>::State, ManualClock>>;
+
 /// One per hour and key, all at once.
-fn one_each(keys: usize) -> RateLimiter<TokenBucket, MemoryStore<<TokenBucket as Algorithm>::State, ManualClock>> {
-    RateLimiter::new(TokenBucket::new(Quota::per_hour(1)), MemoryStore::with_capacity(keys).with_clock(frozen()))
+fn one_each(keys: usize) -> Limited<TokenBucket> {
+    limited(TokenBucket::new(Quota::per_hour(1)), keys)
+}
+
+fn limited<A: Algorithm>(algorithm: A, keys: usize) -> Limited<A> {
+    RateLimiter::new(algorithm, MemoryStore::with_capacity(keys).with_clock(frozen()))
 }
 
 /// How many of the keys may share the slot of another and so be refused: the documented probability is at
@@ -36,7 +42,14 @@ const SHARING: u64 = 10;
 
 #[test]
 fn a_million_keys_take_17_bytes_each_and_none_is_lost() {
-    let limiter = one_each(1_000_000);
+    keeps_a_million(TokenBucket::new(Quota::per_hour(1)));
+    keeps_a_million(FixedWindow::new(Quota::per_hour(1)));
+    keeps_a_million(SlidingWindow::new(Quota::per_hour(1)));
+    keeps_a_million(SlidingWindow::new(Quota::per_hour(1)).staggered());
+}
+
+fn keeps_a_million<A: Algorithm>(algorithm: A) {
+    let limiter = limited(algorithm, 1_000_000);
     let admitted = (0..1_000_000).filter(|key| admits(&limiter, *key)).count() as u64;
     assert!((1_000_000 - SHARING..=1_000_000).contains(&admitted), "{admitted} admitted");
     assert_eq!(limiter.store().evicted_live(), 0);
@@ -48,9 +61,15 @@ fn a_million_keys_take_17_bytes_each_and_none_is_lost() {
 /// When two threads touch a key for the first time at once, it must not be put into two slots.
 #[test]
 fn ten_million_first_touches_by_two_threads_are_charged_once() {
+    are_charged_once(TokenBucket::new(Quota::per_hour(1)), 10);
+    are_charged_once(FixedWindow::new(Quota::per_hour(1)), 3);
+    are_charged_once(SlidingWindow::new(Quota::per_hour(1)), 3);
+}
+
+fn are_charged_once<A: Algorithm + Copy>(algorithm: A, rounds: u64) {
     const KEYS: u64 = 1_000_000;
-    for round in 0..10 {
-        let limiter = one_each(2_000_000);
+    for round in 0..rounds {
+        let limiter = limited(algorithm, 2_000_000);
         let keys = round * KEYS..(round + 1) * KEYS;
         let ask_for_all = || keys.clone().map(|key| admits(&limiter, key)).collect::<Vec<_>>();
         let [mine, theirs] = std::thread::scope(|scope| {
@@ -67,25 +86,30 @@ fn ten_million_first_touches_by_two_threads_are_charged_once() {
 }
 
 /// Ten million decisions by four threads on a few keys, the clock moved on a thousand times: at every
-/// step each key is admitted exactly what a bucket alone would admit, and no interval sees too much.
+/// step each key is admitted exactly what the algorithm alone would admit, and no interval sees too much.
 #[test]
 fn no_interval_admits_more_than_burst_and_rate() {
+    admits_what_the_algorithm_does(TokenBucket::new(Quota::per_second(1_000).burst(64)), 1_000);
+    let window = Quota::new(64, Duration::from_millis(64)).unwrap();
+    admits_what_the_algorithm_does(FixedWindow::new(window), 500);
+    admits_what_the_algorithm_does(SlidingWindow::new(window), 500);
+}
+
+fn admits_what_the_algorithm_does<A: Algorithm + Copy>(algorithm: A, rounds: u64) {
     const KEYS: usize = 8;
-    const ROUNDS: u64 = 1_000;
     const PER_ROUND: u64 = 2_500;
-    let quota = Quota::per_second(1_000).burst(64);
-    let (bucket, clock) = (TokenBucket::new(quota), frozen());
-    let limiter = RateLimiter::new(bucket, MemoryStore::with_capacity(64).with_clock(clock.clone()));
+    let clock = frozen();
+    let limiter = RateLimiter::new(algorithm, MemoryStore::with_capacity(64).with_clock(clock.clone()));
     let admitted: [AtomicU32; KEYS] = Default::default();
     let barrier = Barrier::new(5);
-    let mut checkers = vec![IntervalChecker::new(quota, 64); KEYS];
+    let mut checkers = vec![IntervalChecker::new(algorithm.quota(), algorithm.worst_burst()); KEYS];
     let mut models = [None; KEYS];
 
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
             let (limiter, barrier, admitted) = (&limiter, &barrier, &admitted);
             scope.spawn(move || {
-                for round in 0..ROUNDS {
+                for round in 0..rounds {
                     barrier.wait();
                     for step in 0..PER_ROUND {
                         let key = (step * 7 + round + thread) % KEYS as u64;
@@ -97,16 +121,16 @@ fn no_interval_admits_more_than_burst_and_rate() {
                 }
             });
         }
-        for round in 0..ROUNDS {
+        for round in 0..rounds {
             barrier.wait();
             barrier.wait();
             let now = clock.now();
             for key in 0..KEYS {
                 let taken = admitted[key].swap(0, Ordering::Relaxed);
-                let free = bucket.decide(models[key], now, 0).0.remaining();
-                // Every key is asked for more often in a round than its bucket holds.
+                let free = algorithm.decide(models[key], now, 0).0.remaining();
+                // Every key is asked for more often in a round than it can have.
                 assert_eq!(taken, free, "round {round}, key {key}");
-                models[key] = bucket.decide(models[key], now, taken).1.or(models[key]);
+                models[key] = algorithm.decide(models[key], now, taken).1.or(models[key]);
                 checkers[key].admit(now, taken);
             }
             // Mostly a few tokens' worth; sometimes nothing, or more than the burst.
@@ -220,8 +244,14 @@ fn debts_are_kept_for_as_long_as_they_are_owed() {
 /// Twice as many fresh keys as there are slots, each spending 1 of 20: those who owe it all stay limited.
 #[test]
 fn a_flood_frees_none_of_those_who_owe_most() {
-    let quota = Quota::per_hour(20).burst(20);
-    let limiter = RateLimiter::new(TokenBucket::new(quota), MemoryStore::with_capacity(10_000).with_clock(frozen()));
+    frees_none_of_those_who_owe_most(TokenBucket::new(Quota::per_hour(20)));
+    frees_none_of_those_who_owe_most(FixedWindow::new(Quota::per_hour(20)));
+    frees_none_of_those_who_owe_most(SlidingWindow::new(Quota::per_hour(20)));
+    frees_none_of_those_who_owe_most(FixedWindow::new(Quota::per_hour(20)).staggered());
+}
+
+fn frees_none_of_those_who_owe_most<A: Algorithm>(algorithm: A) {
+    let limiter = limited(algorithm, 10_000);
     let heavy = u64::MAX - 1_000..u64::MAX;
     assert!(heavy.clone().all(|key| (0..20).all(|_| admits(&limiter, key))));
     assert!((0..40_000).filter(|key| admits(&limiter, *key)).count() as u64 >= 40_000 - SHARING);
@@ -232,7 +262,9 @@ fn a_flood_frees_none_of_those_who_owe_most() {
 #[test]
 fn a_full_table_may_refuse_newcomers_instead() {
     refuses_newcomers(TokenBucket::new(Quota::per_hour(1)));
+    refuses_newcomers(FixedWindow::new(Quota::per_hour(1)));
     refuses_newcomers(SlidingWindow::new(Quota::per_hour(1)));
+    refuses_newcomers(SlidingWindow::new(Quota::per_hour(1)).staggered());
 }
 
 fn refuses_newcomers<A: Algorithm>(algorithm: A) {
@@ -254,7 +286,9 @@ fn refuses_newcomers<A: Algorithm>(algorithm: A) {
 #[test]
 fn a_full_table_may_have_newcomers_share_instead() {
     shares_among_newcomers(TokenBucket::new(Quota::per_hour(1)));
+    shares_among_newcomers(FixedWindow::new(Quota::per_hour(1)));
     shares_among_newcomers(SlidingWindow::new(Quota::per_hour(1)));
+    shares_among_newcomers(SlidingWindow::new(Quota::per_hour(1)).staggered());
 }
 
 fn shares_among_newcomers<A: Algorithm>(algorithm: A) {
@@ -272,6 +306,13 @@ fn shares_among_newcomers<A: Algorithm>(algorithm: A) {
 fn a_store_is_not_shared_by_two_quotas() {
     let limiter = one_each(100);
     limiter.store().prepare(&TokenBucket::new(Quota::per_hour(2)));
+}
+
+#[test]
+#[should_panic(expected = "a store serves one limiter, with one quota")]
+fn a_store_is_not_shared_by_two_windows() {
+    let limiter = limited(FixedWindow::new(Quota::per_hour(1)), 100);
+    limiter.store().prepare(&FixedWindow::new(Quota::per_hour(1)).staggered());
 }
 
 /// Its own limiter may prepare it as often as it likes.

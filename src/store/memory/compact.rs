@@ -1,4 +1,5 @@
-//! The table for buckets: one word per key, decided and charged by one compare-and-swap.
+//! The table of words: one word per key, decided and charged by one compare-and-swap. What a word says is up to its
+//! [`Rule`]: a bucket, a fixed window or a sliding one.
 //!
 //! # Layout
 //!
@@ -13,24 +14,29 @@
 //!    it into two slots, and admit it twice. Whoever finds the key needs no lock.
 //! 2. *What is written was decided on what is replaced.* All writes to a word are compare-and-swaps from
 //!    the value that was judged, tag and time together; whoever loses starts over.
-//! 3. *A refusal writes nothing.*
+//! 3. *A rejection writes nothing.*
 //!
 //! # Time goes round
 //!
-//! A word holds 36 bits of time, and a debt has at most 34. So a debt can be told from what was paid up to
-//! nine epochs of 2^32 ticks ago; what is older could look like a debt again. Therefore a page that is
-//! touched for the first time in an epoch is gone through first, and what was paid before the epoch began
-//! is cleared: 512 words, about a microsecond, once in 2^32 ticks (at ten per second and a burst of 20, in
+//! A word holds 36 bits: the time at which a bucket's debt is paid, or the index of a window and its counts. Both go round
+//! every sixteen **epochs**: of 2^32 ticks each for a bucket, of a power of two of windows for windows (`windows.rs`). A debt is
+//! owed for four epochs at most. So it can be told from what was paid up to
+//! nine epochs ago; what is older could look like a debt again. Therefore a page that is
+//! touched for the first time in an epoch is swept first, and what was paid before the epoch began
+//! is cleared: 512 words, about a microsecond, once in an epoch (at ten per second and a burst of 20, in
 //! 12.8 seconds). If five epochs have passed untouched, everything in it is paid, whatever it looks like. A page
 //! that nobody touches costs nothing, and there is no pass over the table.
 //!
-//! A thread may be held up anywhere, for longer than an epoch, and go by a reading of the clock that is
+//! Where windows are staggered, the keys of a page have times of their own, all later than the clock's. Epochs are counted by the
+//! clock: so what was paid when one began is paid by the time of every key.
+//!
+//! A thread may be descheduled anywhere, for longer than an epoch, and go by a reading of the clock that is
 //! old. So:
 //!
 //! - a word is read between two readings of its page's epoch that agree, and judged no earlier than at the
-//!   beginning of the epoch before ([`Epochs::clamp`]): a thread has read a later time, so it has come;
-//! - who goes through a page says so first, and who has written looks afterwards whether somebody said so
-//!   meanwhile. Either the word is seen by who goes through the page, or its writer takes it back if it was
+//!   beginning of the epoch before ([`Rule::clamp`]): a thread has read a later time, so it has come;
+//! - a sweeper marks the page before it scans it, like the writer of a seqlock, and a writer reads the page's epoch again
+//!   after its compare-and-swap. Either the sweeper sees the word, or its writer takes it back if it was
 //!   paid by then ([`mend`]);
 //! - a key that is not found was paid when it was looked for, and not at an earlier reading of the clock: so
 //!   that is read again before it is put into a slot.
@@ -51,11 +57,16 @@
 //!
 //! # What remains
 //!
-//! If a thread is held up for nine epochs between judging a slot and writing to it, the key that it
+//! If a thread is descheduled for nine epochs between judging a slot and writing to it, the key that it
 //! writes may look indebted to others in the instants until it takes the word back; and if one of them is admitted
 //! and charges on top of that in these instants, the false debt stays until it is paid, four epochs at most. So a
-//! key may be rejected that should pass. The other way round takes a coincidence: that, a multiple of sixteen epochs after
-//! it was judged, the slot holds the same word again, one of 2^36, when the thread compares it.
+//! key may be rejected that should pass.
+//!
+//! The other way round takes a coincidence: that, a multiple of sixteen epochs (69 seconds at least) after
+//! it was judged, the slot holds the same word again when the thread compares it. For a bucket, that is one of 2^36. For a
+//! window, its counts must be the same again, which small ones easily are, and its index, one of 16 at worst (limits of 16 bits) and one of
+//! 2^22 for 100 per minute. Then what the thread charges or refunds is taken for that of the present window, or the key's
+//! counts are cleared.
 
 mod epochs;
 mod forgive;

@@ -54,10 +54,19 @@ use crate::time::{Clock, Monotonic};
 ///
 /// # Memory
 ///
-/// For each key of capacity, two slots: **16 bytes for a bucket**, 50 for a window, whatever the length
-/// of the keys. Keys are not stored, only bits of a keyed hash. The system hands the memory of a bucket's
-/// table out as it is first touched, so an idle limiter takes next to none. It never grows, and no task, no thread
+/// For each key of capacity, two slots: **16 bytes for buckets and windows**, whatever the length of the keys. Keys are not
+/// stored, only bits of a keyed hash. The system hands the memory out as it is first touched, so an idle limiter takes
+/// next to none. It never grows, and no task, no thread
 /// and no pass cleans up: a slot whose debt is paid *is* free.
+///
+/// Windows whose counts do not fit into a word, and algorithms of your own, take a table with locks, of 50 bytes per key
+/// for windows. These limits fit:
+///
+/// | window of | [`FixedWindow`](crate::algorithm::FixedWindow) | [`SlidingWindow`](crate::algorithm::SlidingWindow) |
+/// |---|---|---|
+/// | five seconds or more | all | up to 65,535 |
+/// | a second | up to 536,870,911 | up to 16,383 |
+/// | a millisecond | up to 524,287 | up to 511 |
 ///
 /// # When it is full
 ///
@@ -70,13 +79,13 @@ use crate::time::{Clock, Monotonic};
 ///
 /// Two keys share a slot, and so a budget, if 28 bits of their hashes and one of their homes are equal:
 /// for a new key in a half-full table, with a probability of 3 × 10⁻⁸ (64 bits, and 5 × 10⁻¹⁴ at a million
-/// keys, for windows and algorithms of your own). The hash is SipHash-1-3 with a secret drawn for each
+/// keys, in the table with locks). The hash is SipHash-1-3 with a secret drawn for each
 /// store, so nobody can aim.
 ///
 /// # Cost
 ///
-/// For a bucket, one compare-and-swap on a word in one or two cache lines; a refusal only reads. A key that
-/// is new takes a lock that it shares with one in 256 others. Windows lock one or two lines of eight slots.
+/// One compare-and-swap on a word in one or two cache lines; a rejection only reads. A key that is new takes a lock that it
+/// shares with one in 256 others. The table with locks takes one or two at each decision, for eight slots each.
 pub struct MemoryStore<S, C = Monotonic> {
     capacity: usize,
     when_full: WhenFull,
@@ -154,7 +163,7 @@ struct Terms {
 enum Table<S> {
     /// One word per key, for buckets.
     Bucket(Ledger<TickBucket>),
-    /// One word per key, for windows whose limits fit.
+    /// One word per key, for windows whose counts fit.
     Fixed(Ledger<FixedRule>),
     Sliding(Ledger<SlidingRule>),
     /// Any state, behind locks.
@@ -183,11 +192,16 @@ impl Words {
 const MOST_KEYS: usize = 1 << if usize::BITS < 64 { 27 } else { 33 };
 
 #[cold]
+fn another_kind() -> ! {
+    unreachable!("an algorithm stays what it is: its `kind` must always be the same");
+}
+
+#[cold]
 fn no_memory(keys: usize, bytes: usize) -> ! {
     panic!("a store for {keys} keys takes {bytes} bytes, and there is not so much memory; choose a smaller capacity");
 }
 
-/// Enough for most services: 1 MiB for a bucket, 3 for a window.
+/// Enough for most services: 1 MiB, and 3 in the table with locks.
 const DEFAULT_CAPACITY: usize = 65_536;
 
 impl<S: Copy> MemoryStore<S> {
@@ -325,11 +339,13 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
         let hash = kept.hash(ask.key());
         let resets = kept.resets.count(hash);
         let (now, fresh) = (|| ask.now(&self.clock), || self.clock.now());
-        let decision = match &kept.table {
-            Table::Bucket(ledger) => ledger.check(hash, ask.cost(), now, fresh),
-            Table::Fixed(ledger) => ledger.check(hash, ask.cost(), now, fresh),
-            Table::Sliding(ledger) => ledger.check(hash, ask.cost(), now, fresh),
-            Table::Wide(table) => table.check(algorithm, hash, ask.cost(), now, fresh),
+        // The kind is known when this is compiled, so one of the first three arms is left at most.
+        let decision = match (&kept.table, algorithm.kind()) {
+            (Table::Bucket(ledger), Kind::Bucket { .. }) => ledger.check(hash, ask.cost(), now, fresh),
+            (Table::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
+            (Table::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
+            (Table::Wide(table), _) => table.check(algorithm, hash, ask.cost(), now, fresh),
+            _ => another_kind(),
         };
         if resets == 0 { decision } else { decision.with_receipt(resets::stamped(decision.receipt(), resets)) }
     }
@@ -384,9 +400,10 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         };
         let is_same = match (&kept.table, Words::of(algorithm)) {
             (Table::Bucket(ledger), Some(Words::Bucket(rule))) => ledger.rule().is_like(&rule),
-            (Table::Fixed(ledger), Some(Words::Fixed(rule))) => *ledger.rule() == rule,
-            (Table::Sliding(ledger), Some(Words::Sliding(rule))) => *ledger.rule() == rule,
-            (Table::Wide(_), None) => true,
+            (Table::Fixed(ledger), Some(Words::Fixed(rule))) => ledger.rule().is_like(&rule),
+            (Table::Sliding(ledger), Some(Words::Sliding(rule))) => ledger.rule().is_like(&rule),
+            // It judges by whatever algorithm it is given.
+            (Table::Wide(_), _) => true,
             _ => false,
         };
         assert!(is_same, "a store serves one limiter, with one quota");

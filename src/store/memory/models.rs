@@ -40,6 +40,12 @@ fn model(run: impl Fn() + Sync + Send + 'static) {
 
 /// A rule for limits that are used up for long.
 trait Modelled: Rule {
+    /// After so many epochs, what is written late may look like a debt until its writer takes it back.
+    const TOLD_FOR: u64;
+
+    /// Whether a word may be the same again, by chance, when time has gone round: counts are, and instants are not.
+    const COMES_AGAIN: bool;
+
     fn of(limit: u32) -> Self;
 
     /// A little after the beginning of an epoch.
@@ -51,6 +57,9 @@ trait Modelled: Rule {
 
 /// Tokens take years to be earned, and a full bucket's debt is owed for four epochs.
 impl Modelled for TickBucket {
+    const TOLD_FOR: u64 = 13;
+    const COMES_AGAIN: bool = false;
+
     fn of(limit: u32) -> Self {
         Self::new(&Quota::per_day(1).burst(limit)).unwrap()
     }
@@ -77,6 +86,9 @@ fn five_seconds_in(window: u64, rest: u64) -> Timestamp {
 
 /// Its charges are owed to the end of their window.
 impl Modelled for FixedRule {
+    const TOLD_FOR: u64 = 10;
+    const COMES_AGAIN: bool = true;
+
     fn of(limit: u32) -> Self {
         Self::holding(&five_seconds(limit), false, u32::MAX).unwrap()
     }
@@ -92,6 +104,9 @@ impl Modelled for FixedRule {
 
 /// Its charges weigh, rounded up, as much as before to the end of the next window.
 impl Modelled for SlidingRule {
+    const TOLD_FOR: u64 = 11;
+    const COMES_AGAIN: bool = true;
+
     fn of(limit: u32) -> Self {
         Self::holding(&five_seconds(limit), false, GREATEST).unwrap()
     }
@@ -300,11 +315,14 @@ fn a_page_is_cleared_while_a_descheduled_thread_charges<R: Modelled>() {
                 thread::spawn(move || admitted(&table, hash, sleep, 0))
             };
             let mine = table.check(key(1), (0, 5), (sleep, 0));
-            assert_eq!(other.join().unwrap(), 1, "{sleep} epochs: one that owed nothing was rejected");
-            assert!(mine.is_allowed(), "{sleep} epochs: rejected for what was paid");
+            let other = other.join().unwrap() as usize;
+            let is_told = sleep < R::TOLD_FOR || !same_key;
+            assert!(!is_told || other == 1, "{sleep} epochs: one that owed nothing was rejected");
+            assert!(!is_told || mine.is_allowed(), "{sleep} epochs: rejected for what was paid");
             // Charged as of then, it was paid by now; charged as of now, it is owed.
-            let taken = usize::from(same_key) + usize::from(!table.rule.is_paid(mine.receipt(), sleep, 0));
-            assert_eq!(taken + left(&table, key(1), sleep, 1), 2, "{sleep} epochs");
+            let mine = usize::from(mine.is_allowed() && !table.rule.is_paid(mine.receipt(), sleep, 0));
+            let taken = if same_key { other + mine } else { mine } + left(&table, key(1), sleep, 1);
+            assert!(taken == 2 || (!is_told && taken < 2), "{sleep} epochs: {taken}");
             assert!(table.copies(key(1)) <= 1);
         });
     }
@@ -324,8 +342,9 @@ fn a_refund_is_descheduled_while_another_charges<R: Modelled>() {
             table.give_back(key(1), first.receipt(), 0, 5);
             let taken = other.join().unwrap() as usize + left(&table, key(1), sleep, 1);
             // From nine epochs on, what is written late may be charged on before it is taken back: then it is
-            // owed, too. It never makes anybody pass.
-            assert!(taken == 2 || (sleep >= 9 && taken == 1), "{sleep} epochs: {taken}");
+            // owed, too. It makes nobody pass, unless it comes upon the very word that it has read.
+            let is_again = R::COMES_AGAIN && sleep % 16 == 0;
+            assert!(taken == 2 || (sleep >= 9 && taken == 1) || (is_again && taken == 3), "{sleep} epochs: {taken}");
         });
     }
 }

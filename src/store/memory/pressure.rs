@@ -3,7 +3,10 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::telemetry;
 
 /// How full a table is, as far as arrivals of new keys show it.
+///
+/// On a cache line of its own: what is written here must not slow down decisions, which read the table's fields beside it.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct Pressure {
     /// No other table's.
     number: u64,

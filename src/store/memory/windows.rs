@@ -99,6 +99,10 @@ impl Windows {
         Some(Self { period, reciprocal, shift, epoch_bits, staggered })
     }
 
+    fn is_like(&self, other: &Self) -> bool {
+        (self.period, self.staggered) == (other.period, other.staggered)
+    }
+
     /// `now / period`, without dividing.
     ///
     /// The reciprocal is too small by at most one, and so is the estimate, which it makes smaller by less than `now / 2^64` and

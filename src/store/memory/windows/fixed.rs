@@ -21,6 +21,11 @@ impl FixedRule {
         Some(Self { windows: Windows::new(quota, staggered, count_bits)?, limit, count_bits })
     }
 
+    /// Whether it judges like another one, however many bits their counts have.
+    pub(in crate::store::memory) fn is_like(&self, other: &Self) -> bool {
+        self.limit == other.limit && self.windows.is_like(&other.windows)
+    }
+
     #[inline(always)]
     const fn free(&self, debt: FixedWindowState) -> u32 {
         self.limit.saturating_sub(debt.used)

@@ -36,6 +36,11 @@ impl SlidingRule {
         Some(Self { windows: Windows::new(quota, staggered, 2 * count_bits)?, limit, count_bits })
     }
 
+    /// Whether it judges like another one, however many bits their counts have.
+    pub(in crate::store::memory) fn is_like(&self, other: &Self) -> bool {
+        self.limit == other.limit && self.windows.is_like(&other.windows)
+    }
+
     /// What both counts weigh, rounded up.
     #[inline(always)]
     fn weight(&self, debt: SlidingWindowState, now: Moment) -> u64 {

@@ -1,0 +1,287 @@
+//! Fixed and sliding windows in the words of the memory store's table: the decisions of the algorithms, in all their numbers.
+
+use std::time::Duration;
+
+use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow};
+use tower_sluice::store::{MemoryStore, WhenFull};
+use tower_sluice::time::{Clock, ManualClock, Timestamp};
+use tower_sluice::{Ask, Check, Decision, Limiter, Outcome, PartitionKey, Quota, RateLimiter, Receipt};
+
+type Limited<A> = RateLimiter<A, MemoryStore<<A as Algorithm>::State, ManualClock>>;
+
+const START: u64 = 1_700_000_000_123_456_789;
+
+fn limiter<A: Algorithm>(algorithm: A, keys: usize) -> (Limited<A>, ManualClock) {
+    let clock = ManualClock::starting_at(Timestamp::from_nanos(START));
+    (RateLimiter::new(algorithm, MemoryStore::with_capacity(keys).with_clock(clock.clone())), clock)
+}
+
+fn ask(limiter: &impl Limiter, key: u64, cost: u32) -> Decision {
+    match limiter.decide(&Ask::charge(&key.into(), cost)) {
+        Check::Ready(Ok(decision)) => decision,
+        other => panic!("memory decides at once, but answered {other:?}"),
+    }
+}
+
+fn admits(limiter: &impl Limiter, key: u64) -> bool {
+    ask(limiter, key, 1).is_allowed()
+}
+
+/// What clients see of a decision.
+fn numbers(decision: &Decision) -> (Outcome, u32, u32, Duration) {
+    (decision.outcome(), decision.limit(), decision.remaining(), decision.reset_after())
+}
+
+/// The same numbers each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let mixed = (self.0 ^ self.0 >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (mixed ^ mixed >> 32) % bound
+    }
+}
+
+/// A step of the clock: none, within a window, over some, and over so many that what a word counts has gone round.
+fn step(random: &mut Random, period: u64) -> i128 {
+    let within = random.below(period);
+    let step = match random.below(16) {
+        0..=5 => 0,
+        6..=9 => within / 8,
+        10 | 11 => within,
+        12 => period - 1,
+        13 => (random.below(4)) * period + within,
+        14 => (1 << random.below(36)) * u128::from(period).min(1 << 20) as u64,
+        // Set back, but not by a window: what is farther back than an epoch is judged as of a later time.
+        _ => return -i128::from(within / 2),
+    };
+    i128::from(step)
+}
+
+/// Asks, peeks, gives back and resets, at all times.
+fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
+    const KEYS: usize = 4;
+    let (limiter, clock) = limiter(algorithm, 64);
+    let (quota, mut random) = (algorithm.quota(), Random(seed));
+    let period = u64::try_from(quota.period().as_nanos()).unwrap();
+    let mut states = [None; KEYS];
+    let mut charges: Vec<(usize, u32, Receipt, Receipt)> = Vec::new();
+    for round in 0..3_000 {
+        let now = i128::from(clock.now().as_nanos()) + step(&mut random, period);
+        // The last window of all time is another matter.
+        let now = Timestamp::from_nanos(u64::try_from(now).unwrap_or(START).min(u64::MAX / 4 * 3));
+        clock.set(now);
+        let index = usize::try_from(random.below(KEYS as u64)).unwrap();
+        let key = PartitionKey::from(index as u64);
+        let cost = match random.below(8) {
+            0 => 0,
+            1..=4 => 1,
+            5 => 1 + u32::try_from(random.below(quota.limit().into())).unwrap(),
+            6 => quota.limit() / 2 + 1,
+            _ => u32::try_from(random.below(1 << 32)).unwrap(),
+        };
+        match random.below(20) {
+            0 => {
+                if let Some((index, cost, receipt, expected)) = charges.pop() {
+                    limiter.refund(&PartitionKey::from(index as u64), receipt, cost);
+                    states[index] = states[index].map(|state| algorithm.give_back(state, now, cost, expected));
+                }
+            }
+            1 => {
+                let _ = limiter.decide(&Ask::reset(&key));
+                states[index] = None;
+                // Nothing is given back for them any more, nor, maybe, for those of others.
+                charges.clear();
+            }
+            2 => {
+                let expected = algorithm.decide(states[index], now, cost).0;
+                assert_eq!(
+                    numbers(&limiter.decide(&Ask::peek(&key, cost)).at_once().unwrap()),
+                    numbers(&expected),
+                    "round {round} at {now:?}"
+                );
+            }
+            _ => {
+                let (expected, next) = algorithm.decide(states[index], now, cost);
+                let decision = ask(&limiter, index as u64, cost);
+                assert_eq!(
+                    numbers(&decision),
+                    numbers(&expected),
+                    "{quota:?}, seed {seed}, round {round} at {now:?}, cost {cost}, {:?}",
+                    states[index].is_some()
+                );
+                if next.is_some() {
+                    states[index] = next;
+                    charges.push((index, cost, decision.receipt(), expected.receipt()));
+                }
+            }
+        }
+    }
+    assert_eq!(limiter.store().evicted_live(), 0);
+}
+
+/// Of all lengths and limits, those that fit into words and those that do not.
+#[test]
+fn decisions_are_those_of_the_algorithm() {
+    let hours = |hours: u64| Duration::from_secs(3_600 * hours);
+    for (limit, period) in [
+        (1, Duration::from_nanos(1)),
+        (3, Duration::from_nanos(1_000)),
+        (511, Duration::from_millis(1)),
+        (512, Duration::from_millis(1)),
+        (7, Duration::from_nanos(1_000_003)),
+        (5, Duration::from_millis(100)),
+        (1, Duration::from_secs(1)),
+        (16_383, Duration::from_secs(1)),
+        (16_384, Duration::from_secs(1)),
+        (100, Duration::from_secs(5)),
+        (65_535, Duration::from_secs(5)),
+        (65_536, Duration::from_secs(5)),
+        (u32::MAX, Duration::from_secs(5)),
+        (60, Duration::from_secs(60)),
+        (65_535, hours(1)),
+        (10_000, hours(24)),
+        (10, hours(24 * 365)),
+        (u32::MAX, hours(24 * 365)),
+    ] {
+        let quota = Quota::new(limit, period).unwrap();
+        for seed in 0..3 {
+            decides_like(FixedWindow::new(quota), seed);
+            decides_like(SlidingWindow::new(quota), seed);
+        }
+    }
+}
+
+/// The windows of a key begin at one of 512 instants, and all decisions on it are those of the algorithm by that clock.
+fn decides_like_one_of_512<A: Algorithm + Copy>(algorithm: A, seed: u64) {
+    let (limiter, clock) = limiter(algorithm, 64);
+    let (quota, mut random) = (algorithm.quota(), Random(seed));
+    let period = u64::try_from(quota.period().as_nanos()).unwrap();
+    let mut candidates: Vec<_> =
+        (0..512).map(|group| (algorithm.phase(group * (u64::MAX / 512)), None::<A::State>)).collect();
+    for round in 0..500 {
+        let now = i128::from(clock.now().as_nanos()) + step(&mut random, period);
+        let now = Timestamp::from_nanos(u64::try_from(now).unwrap().min(u64::MAX / 2));
+        clock.set(now);
+        let cost = u32::try_from(random.below(3)).unwrap();
+        let decision = ask(&limiter, seed, cost);
+        candidates.retain_mut(|(phase, state)| {
+            let (expected, next) = algorithm.decide(*state, now.saturating_add(*phase), cost);
+            *state = next.or(*state);
+            numbers(&expected) == numbers(&decision)
+        });
+        assert!(!candidates.is_empty(), "round {round} at {now:?}: {decision:?}");
+    }
+    assert_eq!(candidates.len(), 1);
+}
+
+#[test]
+fn decisions_of_staggered_windows_are_those_of_the_algorithm_by_a_clock_of_the_keys_own() {
+    for (limit, period) in [(3, 10_000_000), (5, 5_000_000_000), (65_535, 5_000_000_000), (7, 60_000_000_000)] {
+        let quota = Quota::new(limit, Duration::from_nanos(period)).unwrap();
+        for seed in 0..20 {
+            decides_like_one_of_512(FixedWindow::new(quota).staggered(), seed);
+            decides_like_one_of_512(SlidingWindow::new(quota).staggered(), seed);
+        }
+    }
+}
+
+/// Counts of windows that have ended make room, however long ago that was: the index that is kept of them goes round, and
+/// must not look like a window that lasts when it comes round again.
+fn time_goes_round<A: Algorithm>(algorithm: A) {
+    let limit = algorithm.quota().limit();
+    let (limiter, clock) = limiter(algorithm, 1_000);
+    let mut naps = vec![Duration::ZERO];
+    for shift in 0..58 {
+        naps.extend([Duration::from_nanos(1 << shift), Duration::from_nanos((1 << shift) + 1_500_000_000)]);
+    }
+    for nap in naps {
+        for key in 0..100 {
+            let full = ask(&limiter, key, limit).is_allowed();
+            assert!(full && !admits(&limiter, key), "key {key} before a nap of {nap:?}");
+        }
+        // Until nothing weighs any more, and then some.
+        clock.advance(2 * limiter.algorithm().quota().period() + nap);
+    }
+    assert_eq!(limiter.store().evicted_live(), 0);
+}
+
+#[test]
+fn time_goes_round_unnoticed() {
+    for seconds in [1, 5, 60] {
+        for limit in [1, 20, 16_383] {
+            let quota = Quota::new(limit, Duration::from_secs(seconds)).unwrap();
+            time_goes_round(FixedWindow::new(quota));
+            time_goes_round(SlidingWindow::new(quota));
+            time_goes_round(FixedWindow::new(quota).staggered());
+            time_goes_round(SlidingWindow::new(quota).staggered());
+        }
+    }
+    time_goes_round(SlidingWindow::new(Quota::new(65_535, Duration::from_secs(5)).unwrap()));
+    time_goes_round(FixedWindow::new(Quota::new(u32::MAX, Duration::from_secs(5)).unwrap()));
+}
+
+/// A clock that is set back, or to the end of its range, neither hangs a request nor admits more.
+fn survives_any_clock<A: Algorithm>(algorithm: A) {
+    let limit = algorithm.quota().limit();
+    let (limiter, clock) = limiter(algorithm, 1_000);
+    let start = clock.now();
+    clock.advance(Duration::from_secs(3_600));
+    let late = clock.now();
+    assert!(ask(&limiter, 1, limit).is_allowed());
+    for back in [1, 2, 3, 5, 9, 60, 3_000, 4_000] {
+        clock.set(Timestamp::from_nanos(late.as_nanos() - back * 1_000_000_000));
+        let rejected = ask(&limiter, 1, 1);
+        assert!(!rejected.is_allowed(), "set back by {back} s");
+        // What it is told is true by the clock as it stands.
+        clock.advance(rejected.retry_after().unwrap() - Duration::from_nanos(1));
+        assert!(!admits(&limiter, 1), "set back by {back} s, too early");
+    }
+    clock.set(start);
+    assert!(!admits(&limiter, 1));
+    clock.set(late);
+    assert!(!admits(&limiter, 1));
+    clock.advance(Duration::MAX);
+    assert!(ask(&limiter, 1, limit).is_allowed() && !admits(&limiter, 1));
+    clock.set(late);
+    assert!(!admits(&limiter, 1));
+}
+
+#[test]
+fn the_clock_may_be_set_as_it_likes() {
+    for (limit, seconds) in [(20, 2), (16_383, 1), (65_535, 5), (7, 60), (100, 3_600)] {
+        let quota = Quota::new(limit, Duration::from_secs(seconds)).unwrap();
+        survives_any_clock(FixedWindow::new(quota));
+        survives_any_clock(SlidingWindow::new(quota));
+        survives_any_clock(FixedWindow::new(quota).staggered());
+        survives_any_clock(SlidingWindow::new(quota).staggered());
+    }
+}
+
+/// A key that shares a budget is judged by the windows of its own group, and so are those that share it.
+#[test]
+fn staggered_windows_share_budgets_by_the_instants_at_which_they_begin() {
+    fn shares<A: Algorithm>(algorithm: A) {
+        let clock = ManualClock::starting_at(Timestamp::from_nanos(START));
+        let store = MemoryStore::with_capacity(100).when_full(WhenFull::Overflow).with_clock(clock.clone());
+        let limiter = RateLimiter::new(algorithm, store);
+        for round in 0..20 {
+            let newcomers = round * 20_000..(round + 1) * 20_000;
+            let rejected: Vec<_> =
+                newcomers.filter_map(|key| Some((key, ask(&limiter, key, 1).retry_after()?))).collect();
+            assert!(rejected.len() > 19_000);
+            // After its wait, one of those that share a budget is admitted.
+            let (key, wait) = rejected[usize::try_from(round * 97).unwrap()];
+            clock.advance(wait - Duration::from_nanos(1));
+            assert!(!admits(&limiter, key), "round {round}: too early");
+            clock.advance(Duration::from_nanos(1));
+            assert!(admits(&limiter, key), "round {round}: after {wait:?}");
+            clock.advance(Duration::from_secs(60 + round));
+        }
+        assert_eq!(limiter.store().evicted_live(), 0);
+    }
+    shares(FixedWindow::new(Quota::per_minute(1)).staggered());
+    shares(SlidingWindow::new(Quota::per_minute(1)).staggered());
+    shares(FixedWindow::new(Quota::per_minute(1)));
+}
