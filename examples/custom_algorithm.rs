@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tower_sluice::algorithm::Algorithm;
 use tower_sluice::time::Timestamp;
-use tower_sluice::{Ask, Check, Decision, Limiter, PartitionKey, Quota, RateLimiter, Receipt};
+use tower_sluice::{Decision, Limiter, PartitionKey, Quota, RateLimiter, Receipt};
 
 struct ThreeStrikes;
 
@@ -59,9 +59,7 @@ fn main() {
     let logins = RateLimiter::in_memory(ThreeStrikes);
     let alice = PartitionKey::from("alice");
     for success in [false, true, false, false, false, false] {
-        let Check::Ready(Ok(decision)) = logins.decide(&Ask::charge(&alice, 1)) else {
-            unreachable!("memory decides at once")
-        };
+        let decision = logins.check(&alice);
         match (decision.retry_after(), success) {
             (Some(wait), _) => println!("closed for another {:.0} s", wait.as_secs_f64()),
             (None, true) => {

@@ -1,0 +1,35 @@
+//! A limiter of your own, in a layer: a feature that is switched on for one request in ten, and a budget for those.
+//!
+//!     cargo run --example custom_limiter
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use http::{Request, Response};
+use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_sluice::{Ask, Check, Decision, Limiter, Policy, RateLimitLayer};
+
+/// Admits every tenth request.
+#[derive(Default)]
+struct OneInTen(AtomicU32);
+
+impl Limiter for OneInTen {
+    fn decide(&self, ask: &Ask<'_>) -> Check {
+        let number = self.0.fetch_add(ask.cost(), Ordering::Relaxed);
+        // Nobody knows when the next one comes: no wait is advertised.
+        if number % 10 == 0 { Decision::allow(1, 0).into() } else { Decision::deny(1, 0, None).into() }
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Infallible> {
+    let hello = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new("hello".to_owned())) });
+    let layer = RateLimitLayer::new(Policy::new("one-in-ten", Arc::new(OneInTen::default())));
+    let mut service = ServiceBuilder::new().layer(layer).service(hello);
+    for number in 1..=20 {
+        let response = service.ready().await?.call(Request::new(())).await?;
+        println!("{number:2}: {}", response.status());
+    }
+    Ok(())
+}
