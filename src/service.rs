@@ -21,6 +21,8 @@ pub struct RateLimit<S> {
     limits: Arc<Limits>,
 }
 
+const _: () = assert!(size_of::<RateLimit<()>>() == size_of::<usize>(), "servers clone services for each connection");
+
 impl<S> RateLimit<S> {
     pub(crate) const fn new(inner: S, limits: Arc<Limits>) -> Self {
         Self { inner, limits }

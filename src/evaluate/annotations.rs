@@ -22,6 +22,8 @@ pub(crate) struct Annotations {
     rare: Option<Box<Rare>>,
 }
 
+const _: () = assert!(size_of::<Annotations>() <= 32, "every response future holds them");
+
 /// What few layers ask for.
 enum Rare {
     Known {

@@ -18,6 +18,8 @@ mod entry;
 mod observe;
 mod reject;
 mod settlement;
+#[cfg(test)]
+mod tests;
 mod transaction;
 mod waiting;
 
