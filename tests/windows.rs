@@ -44,24 +44,21 @@ impl Random {
 }
 
 /// A step of the clock: none, within a window, over some, and over so many that what a word counts has gone round.
-fn step(random: &mut Random, period: u64, is_set_back: bool) -> i128 {
+fn step(random: &mut Random, period: u64) -> u64 {
     let within = random.below(period);
-    let step = match random.below(16) {
+    match random.below(16) {
         0..=5 => 0,
         6..=9 => within / 8,
         10 | 11 => within,
         12 => period - 1,
         13 => (random.below(4)) * period + within,
         14 => (1 << random.below(36)) * u128::from(period).min(1 << 20) as u64,
-        // Set back, but not by a window: what is farther back than an epoch is judged as of a later time.
-        _ if is_set_back => return -i128::from(within / 2),
         _ => 1,
-    };
-    i128::from(step)
+    }
 }
 
-/// Asks, peeks, and either gives back and resets, or sets the clock back. Not both: the table keeps no state without counts, in
-/// whose window a clock that is set back would stay, and what is reset once it has ended comes back with its window.
+/// Asks, peeks, gives back and resets. The clock only goes forward: what the table clears when an epoch begins, and what has been
+/// given back in whole, does not come back with a clock that is set back, as it does with the algorithm.
 fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
     const KEYS: usize = 4;
     let (limiter, clock) = limiter(algorithm, 64);
@@ -69,11 +66,10 @@ fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
     let period = u64::try_from(quota.period().as_nanos()).unwrap();
     let mut states = [None; KEYS];
     let mut charges: Vec<(usize, u32, Receipt, Receipt)> = Vec::new();
-    let is_set_back = seed % 2 == 1;
     for round in 0..3_000 {
-        let now = i128::from(clock.now().as_nanos()) + step(&mut random, period, is_set_back);
+        let now = clock.now().as_nanos().saturating_add(step(&mut random, period));
         // The last window of all time is another matter.
-        let now = Timestamp::from_nanos(u64::try_from(now).unwrap_or(START).min(u64::MAX / 4 * 3));
+        let now = Timestamp::from_nanos(now.min(u64::MAX / 4 * 3));
         clock.set(now);
         let index = usize::try_from(random.below(KEYS as u64)).unwrap();
         let key = PartitionKey::from(index as u64);
@@ -86,12 +82,12 @@ fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
         };
         match random.below(20) {
             0 => {
-                if let Some((index, cost, receipt, expected)) = charges.pop().filter(|_| !is_set_back) {
+                if let Some((index, cost, receipt, expected)) = charges.pop() {
                     limiter.give_back(&PartitionKey::from(index as u64), cost, receipt);
                     states[index] = states[index].map(|state| algorithm.give_back(state, now, cost, expected));
                 }
             }
-            1 if !is_set_back => {
+            1 => {
                 let _ = limiter.reset(&key);
                 states[index] = None;
                 // Nothing is given back for them any more, nor, maybe, for those of others.
@@ -160,8 +156,8 @@ fn decides_like_one_of_512<A: Algorithm + Copy>(algorithm: A, seed: u64) {
     let mut candidates: Vec<_> =
         (0..512).map(|group| (algorithm.phase(group * (u64::MAX / 512)), None::<A::State>)).collect();
     for round in 0..500 {
-        let now = i128::from(clock.now().as_nanos()) + step(&mut random, period, true);
-        let now = Timestamp::from_nanos(u64::try_from(now).unwrap().min(u64::MAX / 2));
+        let now = clock.now().as_nanos().saturating_add(step(&mut random, period));
+        let now = Timestamp::from_nanos(now.min(u64::MAX / 2));
         clock.set(now);
         let cost = u32::try_from(random.below(3)).unwrap();
         let decision = ask(&limiter, seed, cost);
