@@ -49,6 +49,9 @@
 //! the pages that it touched (512 slots each, two at most per request) until the clock catches up, for they cannot
 //! be told from keys that spent something at that time.
 //!
+//! What was paid when an epoch began, and was cleared, stays paid when the clock is set back to before that: a window that has
+//! ended may begin anew so, once for each step of the clock into a new epoch.
+//!
 //! # Inherited debts
 //!
 //! After a live change a key may owe something from before it, which its owner keeps beside the table ([`Past`]). A key that
