@@ -106,12 +106,15 @@ const RATES: [u32; 7] = [1, 2, 5, 10, 16, 100, 50_000];
 const BURSTS: [u32; 7] = [1, 3, 20, 40, 100, 2_000, 100_000];
 const CAPACITIES: [usize; 3] = [256, 300, 1_000];
 
+/// A limiter, and what it should do.
+type Modelled = (Arc<dyn Limiter>, Rc<RefCell<Model>>);
+
 struct Layers {
     random: Random,
     clock: ManualClock,
-    in_force: [(Arc<dyn Limiter>, Rc<RefCell<Model>>); 2],
+    in_force: [Modelled; 2],
     /// Limiters that were in force.
-    kept: Vec<(Arc<dyn Limiter>, Rc<RefCell<Model>>)>,
+    kept: Vec<Modelled>,
     charges: Vec<Charge>,
     number: usize,
 }
