@@ -25,6 +25,7 @@ pub(crate) struct Annotations {
 const _: () = assert!(size_of::<Annotations>() <= 32, "every response future holds them");
 
 /// What few layers ask for.
+#[allow(clippy::large_enum_variant, reason = "it is behind a pointer, and short-lived")]
 enum Rare {
     Known {
         /// How long the request waited for its turn.
