@@ -41,7 +41,7 @@ impl Annotations {
         Self { fields: None, rare: Some(Box::new(Rare::Unsettled(settlement))) }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write<B>(self, response: &mut Response<B>) {
         if let Some(fields) = self.fields {
             fields.write(response.status(), response.headers_mut());

@@ -316,7 +316,7 @@ impl<S: Copy + Send, C: Clock> MemoryStore<S, C> {
 }
 
 impl<S> Kept<S> {
-    #[inline]
+    #[inline(always)]
     fn hash(&self, key: &PartitionKey) -> u64 {
         self.secret.hash(key.as_bytes())
     }
