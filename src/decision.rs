@@ -15,7 +15,7 @@ use crate::terms::{Shape, Terms};
 /// A rejection is an answer, not an error; errors are [`LimiterError`]s, for limiters that could not
 /// decide at all.
 ///
-/// 64 bytes. Times are kept in nanoseconds; in milliseconds, rounded up, if one is longer than 584 years.
+/// 64 bytes. Times are kept in nanoseconds; those of more than 584 years in milliseconds, rounded up.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Decision {
@@ -31,8 +31,10 @@ pub struct Decision {
     limit: u32,
     remaining: u32,
     answer: Answer,
-    /// Whether `wait` and `reset` are in milliseconds.
-    is_coarse: bool,
+    /// Whether `wait` is in milliseconds.
+    is_wait_coarse: bool,
+    /// Whether `reset` is.
+    is_reset_coarse: bool,
 }
 
 const _: () = assert!(size_of::<Decision>() == 64, "one line of a processor's cache");
@@ -62,10 +64,8 @@ impl Span {
     const fn parts(self) -> Option<(u64, NonZeroU64)> {
         match self {
             Self::Quotient { owed, per } => Some((owed, per)),
-            Self::Whole(span) => match narrow(span.as_nanos()) {
-                u64::MAX => None,
-                nanos => Some((nanos, NonZeroU64::MIN)),
-            },
+            Self::Whole(span) if span.as_nanos() > u64::MAX as u128 => None,
+            Self::Whole(span) => Some((narrow(span.as_nanos()), NonZeroU64::MIN)),
         }
     }
 
@@ -77,7 +77,7 @@ impl Span {
     }
 }
 
-const NANOS_PER_MILLI: u64 = 1_000_000;
+const NANOS_PER_MILLI: u128 = 1_000_000;
 
 /// At most `u64::MAX`.
 #[allow(clippy::cast_possible_truncation)]
@@ -86,7 +86,7 @@ const fn narrow(number: u128) -> u64 {
 }
 
 const fn millis_ceil(span: Duration) -> u64 {
-    narrow(span.as_nanos().div_ceil(NANOS_PER_MILLI as u128))
+    narrow(span.as_nanos().div_ceil(NANOS_PER_MILLI))
 }
 
 /// Pass or not. Complete by definition.
@@ -116,7 +116,7 @@ impl Decision {
     pub(crate) fn banned_for(self, left: Duration) -> Self {
         let wait = match self.answer {
             Answer::Allow => Some(left),
-            Answer::Reject => Some(left.max(self.span(self.wait))),
+            Answer::Reject => Some(left.max(self.waits())),
             Answer::Never => None,
         };
         Self::deny(self.limit, 0, wait).with_reset_after(self.reset_after().max(left))
@@ -126,7 +126,7 @@ impl Decision {
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn wait_at_most(self, most: Duration) -> Self {
         match self.answer {
-            Answer::Reject => self.waiting(Span::Whole(self.span(self.wait).min(most))),
+            Answer::Reject => self.waiting(Span::Whole(self.waits().min(most))),
             Answer::Allow | Answer::Never => self,
         }
     }
@@ -173,21 +173,21 @@ impl Decision {
 
     #[inline(always)]
     const fn new(answer: Answer, limit: u32, remaining: u32) -> Self {
-        let (wait, reset, per, delay, is_coarse) = (0, 0, NonZeroU64::MIN, 0, false);
-        Self { receipt: Receipt::NONE, wait, reset, per, delay, limit, remaining, answer, is_coarse }
+        let (wait, reset, per, delay) = (0, 0, NonZeroU64::MIN, 0);
+        let (is_wait_coarse, is_reset_coarse) = (false, false);
+        let receipt = Receipt::NONE;
+        Self { receipt, wait, reset, per, delay, limit, remaining, answer, is_wait_coarse, is_reset_coarse }
     }
 
     #[inline(always)]
     const fn waiting(mut self, wait: Span) -> Self {
         match wait.parts() {
-            Some((owed, per)) if !self.is_coarse => {
-                self = self.in_units_of(per, self.reset);
+            Some((owed, per)) => {
+                self = self.in_units_of(per, if self.is_reset_coarse { 0 } else { self.reset });
                 self.wait = if self.per.get() == per.get() { owed } else { owed.div_ceil(per.get()) };
+                self.is_wait_coarse = false;
             }
-            _ => {
-                self = self.in_millis();
-                self.wait = millis_ceil(wait.ceil());
-            }
+            None => (self.wait, self.is_wait_coarse) = (millis_ceil(wait.ceil()), true),
         }
         self
     }
@@ -207,25 +207,22 @@ impl Decision {
 
     #[cold]
     const fn in_nanos(mut self) -> Self {
-        self.wait = self.wait.div_ceil(self.per.get());
-        self.reset = self.reset.div_ceil(self.per.get());
+        if !self.is_wait_coarse {
+            self.wait = self.wait.div_ceil(self.per.get());
+        }
+        if !self.is_reset_coarse {
+            self.reset = self.reset.div_ceil(self.per.get());
+        }
         self.per = NonZeroU64::MIN;
         self
     }
 
-    #[cold]
-    const fn in_millis(mut self) -> Self {
-        if !self.is_coarse {
-            self = self.in_nanos();
-            self.wait = self.wait.div_ceil(NANOS_PER_MILLI);
-            self.reset = self.reset.div_ceil(NANOS_PER_MILLI);
-            self.is_coarse = true;
-        }
-        self
+    const fn waits(&self) -> Duration {
+        self.span(self.wait, self.is_wait_coarse)
     }
 
-    const fn span(&self, owed: u64) -> Duration {
-        if self.is_coarse { Duration::from_millis(owed) } else { Duration::from_nanos(owed.div_ceil(self.per.get())) }
+    const fn span(&self, owed: u64, is_coarse: bool) -> Duration {
+        if is_coarse { Duration::from_millis(owed) } else { Duration::from_nanos(owed.div_ceil(self.per.get())) }
     }
 
     /// Sets the time until the key is as good as new.
@@ -236,14 +233,12 @@ impl Decision {
     #[inline(always)]
     pub(crate) const fn with_reset_span(mut self, reset: Span) -> Self {
         match reset.parts() {
-            Some((owed, per)) if !self.is_coarse => {
-                self = self.in_units_of(per, self.wait);
+            Some((owed, per)) => {
+                self = self.in_units_of(per, if self.is_wait_coarse { 0 } else { self.wait });
                 self.reset = if self.per.get() == per.get() { owed } else { owed.div_ceil(per.get()) };
+                self.is_reset_coarse = false;
             }
-            _ => {
-                self = self.in_millis();
-                self.reset = millis_ceil(reset.ceil());
-            }
+            None => (self.reset, self.is_reset_coarse) = (millis_ceil(reset.ceil()), true),
         }
         self
     }
@@ -294,7 +289,7 @@ impl Decision {
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.answer {
-            Answer::Reject => Some(self.span(self.wait)),
+            Answer::Reject => Some(self.waits()),
             Answer::Allow | Answer::Never => None,
         }
     }
@@ -302,7 +297,7 @@ impl Decision {
     /// The time until one unit can be had, if this is an admission that [says so](Self::with_next_after).
     #[must_use]
     pub const fn next_after(&self) -> Option<Duration> {
-        if self.wait > 0 && self.is_allowed() { Some(self.span(self.wait)) } else { None }
+        if self.wait > 0 && self.is_allowed() { Some(self.waits()) } else { None }
     }
 
     /// The most units that a fresh key can take at once.
@@ -321,7 +316,7 @@ impl Decision {
     /// The time until the key is as if it had never been seen.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
-        self.span(self.reset)
+        self.span(self.reset, self.is_reset_coarse)
     }
 
     /// The time that the request spent in a queue; zero for limiters that do not queue.
@@ -339,7 +334,7 @@ impl Decision {
 
 impl Decision {
     fn facts(&self) -> (Answer, [u32; 2], [Duration; 2], u64, Receipt) {
-        let times = [self.span(self.wait), self.span(self.reset)];
+        let times = [self.waits(), self.span(self.reset, self.is_reset_coarse)];
         (self.answer, [self.limit, self.remaining], times, self.delay, self.receipt)
     }
 }

@@ -13,7 +13,9 @@ use crate::inheritance::Finish;
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::partition::PartitionKey;
 use crate::quota::Quota;
-use crate::store::{MemoryStore, Store};
+use crate::store::MemoryStore;
+#[cfg(feature = "metrics")]
+use crate::store::Store;
 use crate::time::{Clock, Monotonic, Timestamp};
 
 /// Bans a key that keeps sending although it was told to wait; see [`Policy::penalty`](crate::Policy::penalty).

@@ -9,7 +9,7 @@
 //!    reserved so far is refunded, the last charge first.
 //!
 //! All entries see [one instant](crate::Now). What was decided is [counted](observe) in one place, and made into
-//! [annotations](annotations) of the response in another; neither asks a limiter again.
+//! [annotations] of the response in another; neither asks a limiter again.
 //!
 //! A limiter that fails is no rejection. Its policy says who decides then.
 

@@ -49,7 +49,7 @@
 //! | `concurrent(name, 50, …)` | nothing: it is not a rate | tower's [`ConcurrencyLimit`](https://docs.rs/tower/latest/tower/limit/struct.ConcurrencyLimit.html) |
 //! | `unlimited` | no layer | |
 //! | a name with an identity in it, `"shop-#{id}"` | one limiter, with a [key](crate::ThrottleLayer::keyed) | the same |
-//! | `within_limit { … }` | the inner service, or [`Limiter::check`](crate::Limiter::check) | the same |
+//! | `within_limit { … }` | the inner service, or [`acquire`](crate::LimiterExt::acquire) | the same |
 //! | `wait_timeout` | [`max_wait`](crate::RedisQueue::max_wait) | the same |
 //! | `raise OverLimit`, and a backoff for the job | [`ThrottleError::Denied`](crate::ThrottleError::Denied), with the exact wait | the same |
 //! | `policy: :skip` | ignore that error | the same |
@@ -83,8 +83,8 @@
 //! - **A leaky queue spaces calls out** from the first on, unless its quota has a [burst](crate::Quota::burst):
 //!   `.burst(60)` lets sixty go at once, as `leaky` does.
 //! - **Costs are known before the call** in a [`ThrottleLayer`](crate::ThrottleLayer). What a call turns out to have cost is
-//!   charged or given back by hand, on the limiter: [`surcharge`](crate::Limiter::surcharge),
-//!   [`give_back`](crate::Limiter::give_back). In a server, [`cost_after`](crate::Policy::cost_after) does both.
+//!   charged or refunded by hand, on the limiter: [`Mode::UpTo`](crate::Mode::UpTo),
+//!   [`refund`](crate::Limiter::refund). In a server, [`cost_after`](crate::Policy::cost_after) does both.
 //! - **Redis may be gone**: then each process keeps the limit [by itself](super::failure), instead of raising. That is
 //!   for policies of a [`RateLimitLayer`](crate::RateLimitLayer); a [`ThrottleLayer`](crate::ThrottleLayer) returns
 //!   [`ThrottleError::Limiter`](crate::ThrottleError), and leaves it to you.

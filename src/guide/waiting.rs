@@ -97,7 +97,7 @@
 //! # Deadlines
 //!
 //! A gRPC request whose `grpc-timeout` ends before its turn is refused on arrival ([gRPC](super::grpc)). Other callers
-//! of a limiter pass what they know to [`check_within`](crate::Limiter::check_within).
+//! of a limiter pass what they know to [`Ask::within`](crate::Ask::within).
 //!
 //! # In order, or the newest first
 //!

@@ -236,7 +236,7 @@ impl RedisQueue {
     /// # Errors
     ///
     /// If it would take 2^51 microseconds, about 71 years, to pay for a full line and one more request of the greatest
-    /// [cost](Limiter::max_cost): bursts and waits of up to 35 years are fine.
+    /// [cost](crate::Description::max_cost): bursts and waits of up to 35 years are fine.
     pub fn check_fit(quota: &Quota, capacity: usize, max_wait: Duration) -> Result<(), UnfitQuota> {
         // Before its wait is set, a queue has the usual one.
         RedisLine::check_fit(quota, capacity, DEFAULT_MAX_WAIT)?;

@@ -1,4 +1,4 @@
-//! Windows whose state fits into the 36 bits that a [`Word`] leaves beside its tag.
+//! Windows whose state fits into the 36 bits that a `Word` leaves beside its tag.
 //!
 //! ```text
 //!   35         c  c-1         0        35        2c  2c-1     c  c-1       0
