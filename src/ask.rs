@@ -20,7 +20,8 @@ use crate::time::{Clock, Timestamp};
 /// let alice = PartitionKey::from("alice");
 /// let decision = limiter.decide(&Ask::charge(&alice, 3)).decided().await?;
 /// assert!(decision.is_allowed());
-/// assert_eq!(limiter.decide(&Ask::peek(&alice, 1)).decided().await?.remaining(), 7);
+/// // What three more would leave.
+/// assert_eq!(limiter.decide(&Ask::peek(&alice, 3)).decided().await?.remaining(), 4);
 /// # Ok(())
 /// # }
 /// ```

@@ -53,8 +53,9 @@
 //! use tower_sluice::headers::{RateLimitFields, ResetForm};
 //!
 //! # let policy = Policy::new("per-client", TokenBucket::new(Quota::per_second(2)));
-//! let layer = RateLimitLayer::new(policy)
-//!     .fields(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds));
+//! let layer = RateLimitLayer::builder(policy)
+//!     .fields(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds))
+//!     .build();
 //! ```
 //!
 //! # What is different

@@ -153,7 +153,7 @@
 //! let layer = RateLimitLayer::new(exports);
 //!
 //! let alice = PartitionKey::from("alice");
-//! println!("{} left", layer.decide(&Ask::peek("exports", &alice)).at_once().await?.remaining());
+//! println!("{} left", layer.peek("exports", &alice).await?.remaining());
 //! layer.reset("exports", &alice).await?; // nothing is owed, and a ban is lifted
 //! # Ok(())
 //! # }

@@ -49,14 +49,14 @@
 //!
 //! ```
 //! # use std::time::Duration;
-//! # use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota};
+//! # use tower_sluice::{LeakyQueue, LimiterExt, PartitionKey, Quota};
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() {
 //! let queue = LeakyQueue::new(Quota::per_second(10))
 //!     .capacity(50)
 //!     .max_wait(Duration::from_secs(2));
 //! let key = PartitionKey::from("printer");
-//! let places: Vec<_> = (0..60).map(|_| queue.decide(&Ask::charge(&key, 1))).collect();
+//! let places: Vec<_> = (0..60).map(|_| queue.acquire(&key, 1)).collect();
 //! // One left at once, and λ × W = 20 wait; of the capacity, 30 are never used.
 //! assert_eq!(queue.waiting(), 20);
 //! # drop(places);

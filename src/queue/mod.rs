@@ -165,7 +165,7 @@ use crate::time::nanos_of;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota};
+/// use tower_sluice::{LeakyQueue, LimiterExt, PartitionKey, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() {
