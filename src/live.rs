@@ -79,6 +79,10 @@ struct Past {
 /// Never changed, only replaced.
 pub(crate) struct InForce {
     pub(crate) policies: Box<[Policy]>,
+    /// Whether there is one policy, which decides by its limiter alone, and responses carry nothing but fields of it.
+    pub(crate) is_plain: bool,
+    /// Whether a policy may make a request wait.
+    pub(crate) delays: bool,
     /// `None` if no response gets a field about what is left.
     pub(crate) writer: Option<Arc<Writer>>,
 }
@@ -88,7 +92,9 @@ impl InForce {
         let announced = |policy: &Policy| policy.description().terms().filter(|_| !policy.is_shadow());
         let writer = Writer::new(&settings.fields, policies.iter().map(|policy| (policy.name(), announced(policy))));
         let writer = (!writer.is_silent()).then(|| Arc::new(writer));
-        Arc::new(Self { policies: policies.into(), writer })
+        let is_plain = matches!(&*policies, [policy] if policy.is_plain()) && !settings.adds_verdict;
+        let delays = policies.iter().any(Policy::delays);
+        Arc::new(Self { policies: policies.into(), is_plain, delays, writer })
     }
 
     pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {

@@ -365,6 +365,11 @@ impl Policy {
         if self.description.answers(Mode::Peek) { self.limiter.decide(&ask.to(Mode::Peek)).at_once() } else { None }
     }
 
+    /// Whether the limiter says at once that it would reject.
+    pub(crate) fn would_reject(&self, ask: &Ask<'_>) -> bool {
+        self.peek(ask).is_some_and(|decision| !decision.is_allowed())
+    }
+
     /// Charges a request that passes whatever the answer is.
     pub(crate) fn charge_as_shadow(&self, ask: &Ask<'_>) -> Check {
         let mode = if self.description.answers(Mode::Shadow) { Mode::Shadow } else { Mode::Charge };
@@ -438,6 +443,11 @@ impl Policy {
 
     pub(crate) const fn has_penalty(&self) -> bool {
         self.penalty.is_some()
+    }
+
+    /// Whether its limiter decides on each request, and nobody and nothing else has a say.
+    pub(crate) const fn is_plain(&self) -> bool {
+        !self.shadow && self.penalty.is_none() && self.bill.is_none()
     }
 
     pub(crate) const fn is_shadow(&self) -> bool {

@@ -73,9 +73,9 @@ impl Rare {
 }
 
 impl Scope<'_> {
-    /// What the response to a request carries that its only policy has admitted at once, if nothing rare is asked for.
+    /// What the response to a request carries that the policy of a [plain](InForce::is_plain) layer has admitted at once.
     #[inline]
-    pub(super) fn annotate_one(self, key: &PartitionKey, decision: &Decision) -> Annotations {
+    pub(super) fn annotate_plain(self, key: &PartitionKey, decision: &Decision) -> Annotations {
         let write = |writer: &Arc<Writer>| writer.fields_of_one(reading(writer, 0, key, decision));
         Annotations { fields: self.in_force.writer.as_ref().and_then(write), rare: None }
     }
@@ -99,7 +99,7 @@ impl Scope<'_> {
 }
 
 fn reading_of<'a>(writer: &Writer, entry: &'a Entry) -> Option<Reading<'a>> {
-    Some(reading(writer, entry.policy, entry.key(), entry.decision.as_ref()?))
+    Some(reading(writer, entry.policy as usize, &entry.key, entry.decision.as_ref()?))
 }
 
 #[inline]
@@ -110,12 +110,12 @@ fn reading<'a>(writer: &Writer, policy: usize, key: &PartitionKey, decision: &'a
 /// In one queue after the other; `None` for a request that did not wait at all.
 fn waited(policies: &[Policy], entries: &[Entry]) -> Option<Duration> {
     // Shadows delay nobody, and the rejected have not waited.
-    let charged = entries.iter().filter(|entry| !policies[entry.policy].is_shadow()).filter_map(Entry::charged);
+    let charged = entries.iter().filter(|entry| !entry.policy_of(policies).is_shadow()).filter_map(Entry::charged);
     let waited = charged.fold(Duration::ZERO, |sum, decision| sum.saturating_add(decision.delay()));
     Some(waited).filter(|waited| !waited.is_zero())
 }
 
 pub(super) fn verdict(policies: &[Policy], entries: &[Entry]) -> Verdict {
-    let decided = |entry: &Entry| Some((&policies[entry.policy], entry.decision?, entry.fell_back));
+    let decided = |entry: &Entry| Some((entry.policy_of(policies), entry.decision?, entry.fell_back));
     entries.iter().filter_map(decided).collect()
 }

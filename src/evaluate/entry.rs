@@ -4,7 +4,6 @@ use smallvec::SmallVec;
 
 use crate::ask::{Ask, Now};
 use crate::decision::{Decision, Receipt};
-use crate::grpc;
 use crate::head::RequestHead;
 use crate::key::KeyError;
 use crate::meter::Fate;
@@ -13,34 +12,33 @@ use crate::policy::{Choices, MissingKey, Policy};
 use crate::rejection::Rejection;
 use crate::time::{Clock, Monotonic};
 
-/// Whom a policy charges for a request, and how much.
-pub(super) struct Subject {
+/// A policy's part of one request: whom it charges, how much, and what its limiter said.
+pub(super) struct Entry {
     pub(super) key: PartitionKey,
-    pub(super) cost: u32,
-    /// How long the client waits, if it says so and may have to.
-    pub(super) patience: Option<Duration>,
     /// For how much longer the key is banned, if it is.
     pub(super) ban: Option<Duration>,
-    /// Whether everybody draws on this key.
-    pub(super) is_shared: bool,
-}
-
-/// A policy's part of one request.
-pub(super) struct Entry {
-    /// Its index.
-    pub(super) policy: usize,
-    pub(super) subject: Subject,
+    pub(super) decision: Option<Decision>,
+    /// The policy's index.
+    pub(super) policy: u32,
+    pub(super) cost: u32,
     /// Whether the limiter failed, and what this process knows alone decides.
     pub(super) fell_back: bool,
     /// Whether its charge awaits the response.
     pub(super) is_open: bool,
-    pub(super) decision: Option<Decision>,
     /// Whether the decision was made as if the entry were charged, and it is not.
     pub(super) is_preview: bool,
 }
 
 /// Room for two: a short limit and a long one, or one by client and one for all.
 pub(super) type Entries = SmallVec<[Entry; 2]>;
+
+/// What all entries of a request have in common when their limiters are asked.
+#[derive(Default)]
+pub(super) struct Moment {
+    pub(super) now: Now,
+    /// How long the client waits, if it says so and may have to.
+    pub(super) patience: Option<Duration>,
+}
 
 /// Why a policy charges nobody for a request.
 pub(super) enum NoKey {
@@ -84,37 +82,22 @@ fn without_key(policy: &Policy, error: KeyError) -> Result<PartitionKey, NoKey> 
     Err(NoKey::Rejected(Box::new(Rejection::without_key(policy, error))))
 }
 
-/// How long the client waits, if it says so and may have to.
-#[inline]
-pub(super) fn patience(policy: &Policy, head: &RequestHead<'_>) -> Option<Duration> {
-    if policy.delays() { grpc::deadline(head) } else { None }
-}
-
-impl Subject {
-    pub(super) fn of(policy: &Policy, head: &RequestHead<'_>, key: PartitionKey) -> Self {
-        let is_shared = policy.has_shared_key() || key == PartitionKey::SHARED;
-        let ban = policy.penalty_for(&key).and_then(|penalty| penalty.banned_for(&key));
-        Self { key, cost: policy.cost_of(head), patience: patience(policy, head), ban, is_shared }
-    }
-}
-
 impl Entry {
+    /// Of a policy that bans nobody.
     #[inline]
-    pub(super) const fn new(policy: usize, subject: Subject) -> Self {
-        Self { policy, subject, fell_back: false, is_open: false, decision: None, is_preview: false }
+    pub(super) const fn new(policy: u32, key: PartitionKey, cost: u32) -> Self {
+        Self { key, ban: None, decision: None, policy, cost, fell_back: false, is_open: false, is_preview: false }
     }
 
-    pub(super) const fn key(&self) -> &PartitionKey {
-        &self.subject.key
-    }
-
-    pub(super) const fn cost(&self) -> u32 {
-        self.subject.cost
+    #[inline]
+    pub(super) fn policy_of<'a>(&self, policies: &'a [Policy]) -> &'a Policy {
+        &policies[self.policy as usize]
     }
 
     /// To charge it.
-    pub(super) fn ask<'a>(&'a self, now: &'a Now) -> Ask<'a> {
-        Ask::charge(self.key(), self.cost()).within(self.subject.patience).at(now)
+    #[inline]
+    pub(super) const fn ask<'a>(&'a self, moment: &'a Moment) -> Ask<'a> {
+        Ask::charge(&self.key, self.cost).within(moment.patience).at(&moment.now)
     }
 
     pub(super) fn is_rejected(&self) -> bool {
@@ -129,7 +112,7 @@ impl Entry {
     /// Has the decision read as if the entry had been charged `cost` in the first place.
     pub(super) fn recharge(&mut self, policy: &Policy, cost: u32) {
         let terms = policy.description().terms();
-        self.decision = self.decision.map(|decision| decision.recharged(self.cost(), cost, terms));
+        self.decision = self.decision.map(|decision| decision.recharged(self.cost, cost, terms));
     }
 
     /// Has the decision read as if the entry had not been charged, nor will be.
@@ -140,10 +123,10 @@ impl Entry {
     }
 
     /// Decides without charging, as far as that can be known at once.
-    pub(super) fn precheck(&mut self, policy: &Policy, now: &Now) {
-        self.decision = policy.peek(&self.ask(now));
+    pub(super) fn precheck(&mut self, policy: &Policy, moment: &Moment) {
+        self.decision = policy.peek(&self.ask(moment));
         self.is_preview = true;
-        if let Some(ban) = self.subject.ban {
+        if let Some(ban) = self.ban {
             self.impose(policy, ban);
         }
     }
@@ -152,24 +135,24 @@ impl Entry {
     #[cold]
     fn impose(&mut self, policy: &Policy, ban: Duration) {
         // A limiter that cannot be peeked at has advertised its wait with an earlier rejection.
-        let advised = || policy.penalty_for(self.key())?.advised_for(self.key());
+        let advised = || policy.penalty_for(&self.key)?.advised_for(&self.key);
         let unknown = || Decision::deny(policy.description().max_cost().unwrap_or(0), 0, advised().or(Some(ban)));
         self.decision = Some(self.decision.unwrap_or_else(unknown).banned_for(ban));
-        self.subject.ban = Some(ban);
+        self.ban = Some(ban);
     }
 
     /// Notes that the limiter rejects this request: which may be one too many, or be caused by charges that are about to
     /// be refunded.
     #[cold]
     pub(super) fn note_rejection(&mut self, policy: &Policy) {
-        if self.subject.ban.is_some() {
+        if self.ban.is_some() {
             return;
         }
         if policy.settles_later()
-            && let Some((refundable, soon)) = policy.open_charges().expected(self.key(), Monotonic.now())
+            && let Some((refundable, soon)) = policy.open_charges().expected(&self.key, Monotonic.now())
         {
             self.decision = self.decision.map(|decision| {
-                let fits = u64::from(decision.remaining()).saturating_add(refundable) >= self.cost().into();
+                let fits = u64::from(decision.remaining()).saturating_add(refundable) >= self.cost.into();
                 // What the final cost will be is not known, unless it is all or nothing; nor does a queue take back more than
                 // its last place.
                 let is_known = policy.is_all_or_nothing() && !policy.delays();
@@ -177,7 +160,7 @@ impl Entry {
             });
             return;
         }
-        if let Some(ban) = policy.penalty_for(self.key()).and_then(|penalty| penalty.note_rejection(self.key())) {
+        if let Some(ban) = policy.penalty_for(&self.key).and_then(|penalty| penalty.note_rejection(&self.key)) {
             self.impose(policy, ban);
         }
     }

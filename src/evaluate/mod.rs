@@ -26,20 +26,21 @@ mod waiting;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::Response;
 
 pub(crate) use self::annotations::Annotations;
-use self::entry::{Entry, NoKey, Subject};
+use self::entry::{Entry, NoKey};
 pub(crate) use self::reject::Rejected;
 use self::transaction::{Progress, Transaction};
-use crate::ask::{Ask, Now};
+use crate::ask::Ask;
 use crate::body::RejectionBody;
 use crate::decision::Check;
+use crate::grpc;
 use crate::head::RequestHead;
 use crate::live::{InForce, Limits};
 use crate::meter::Fate;
-use crate::partition::PartitionKey;
 use crate::policy::{Choices, Policy};
 
 /// What becomes of a request.
@@ -63,7 +64,7 @@ struct Scope<'a> {
 impl<'a> Scope<'a> {
     #[inline]
     fn policy(self, entry: &Entry) -> &'a Policy {
-        &self.in_force.policies[entry.policy]
+        entry.policy_of(&self.in_force.policies)
     }
 }
 
@@ -81,10 +82,7 @@ pub(crate) fn evaluate(
     {
         return scope.exempt();
     }
-    match &*in_force.policies {
-        [policy] if !policy.is_shadow() => scope.evaluate_one(policy, head),
-        _ => scope.evaluate_all(head),
-    }
+    if in_force.is_plain { scope.evaluate_plain(head) } else { scope.evaluate_all(head) }
 }
 
 impl Scope<'_> {
@@ -97,85 +95,77 @@ impl Scope<'_> {
     /// The only policy, as in most layers, charges all or nothing by itself. What is admitted at once, by far the most, takes
     /// no more than it needs; whatever else happens goes the way of several policies.
     #[inline]
-    fn evaluate_one(self, policy: &Policy, head: &RequestHead<'_>) -> Evaluation {
+    fn evaluate_plain(self, head: &RequestHead<'_>) -> Evaluation {
+        let policy = &self.in_force.policies[0];
         let key = match entry::key(policy, head, &mut Choices::default()) {
             Ok(key) => key,
             Err(NoKey::Skipped) => return Evaluation::Admitted(Annotations::default()),
             Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),
         };
-        if policy.has_penalty() {
-            return self.evaluate_unless_banned(Subject::of(policy, head, key), head);
-        }
-        let cost = policy.cost_of(head);
-        match policy.limiter().decide(&Ask::charge(&key, cost).within(entry::patience(policy, head))) {
-            Check::Ready(Ok(decision)) if decision.is_allowed() && !self.has_rare_wishes(policy) => {
+        let (cost, patience) = (policy.cost_of(head), self.patience(head));
+        match policy.limiter().decide(&Ask::charge(&key, cost).within(patience)) {
+            Check::Ready(Ok(decision)) if decision.is_allowed() => {
                 policy.report_health(None);
                 observe::admitted(policy, &key, &decision);
-                Evaluation::Admitted(self.annotate_one(&key, &decision))
+                Evaluation::Admitted(self.annotate_plain(&key, &decision))
             }
-            check => {
-                let is_shared = policy.has_shared_key() || key == PartitionKey::SHARED;
-                let patience = entry::patience(policy, head);
-                self.evaluate_rest(Subject { key, cost, patience, ban: None, is_shared }, check, head)
-            }
+            check => self.evaluate_rest(Entry::new(0, key, cost), patience, check, head),
         }
-    }
-
-    /// Whether more is asked for than fields.
-    #[inline]
-    fn has_rare_wishes(self, policy: &Policy) -> bool {
-        policy.settles_later() || self.limits.settings.adds_verdict
-    }
-
-    /// By a policy that may have banned the key.
-    #[inline(never)]
-    fn evaluate_unless_banned(self, subject: Subject, head: &RequestHead<'_>) -> Evaluation {
-        self.evaluate_transaction(Transaction::of(Entry::new(0, subject)), head)
     }
 
     /// Goes on with the answer to a charge.
     #[cold]
     #[inline(never)]
-    fn evaluate_rest(self, subject: Subject, check: Check, head: &RequestHead<'_>) -> Evaluation {
-        let mut transaction = Transaction::of(Entry::new(0, subject));
-        let progress = transaction.resume(self, check, &Now::new());
-        self.finish(&mut transaction, progress, head)
+    fn evaluate_rest(
+        self,
+        entry: Entry,
+        patience: Option<Duration>,
+        check: Check,
+        head: &RequestHead<'_>,
+    ) -> Evaluation {
+        let mut transaction = Transaction::within(patience);
+        transaction.entries.push(entry);
+        self.evaluate_transaction(&mut transaction, Some(check), head)
     }
 
     #[inline(never)]
     fn evaluate_all(self, head: &RequestHead<'_>) -> Evaluation {
-        let (mut transaction, mut choices) = (Transaction::default(), Choices::default());
-        for (index, policy) in self.in_force.policies.iter().enumerate() {
+        let (mut transaction, mut choices) = (Transaction::within(self.patience(head)), Choices::default());
+        for (index, policy) in (0..).zip(&self.in_force.policies) {
             match entry::key(policy, head, &mut choices) {
-                Ok(key) => transaction.entries.push(Entry::new(index, Subject::of(policy, head, key))),
+                Ok(key) => {
+                    let ban = policy.penalty_for(&key).and_then(|penalty| penalty.banned_for(&key));
+                    transaction.entries.push(Entry { ban, ..Entry::new(index, key, policy.cost_of(head)) });
+                }
                 Err(NoKey::Skipped) => {}
                 Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),
             }
         }
-        self.evaluate_transaction(transaction, head)
-    }
-
-    #[inline]
-    fn evaluate_transaction(self, mut transaction: Transaction, head: &RequestHead<'_>) -> Evaluation {
-        let now = Now::new();
-        if transaction.would_be_rejected(self, &now) {
-            transaction.foresee(self, &now);
+        if transaction.would_be_rejected(self) {
+            transaction.foresee(self);
             return self.respond(self.reject(&mut transaction.entries), head);
         }
-        let progress = match transaction.reserve_at_once(self, &now) {
-            None => transaction.reserve(self, &now),
-            Some(check) => transaction.resume(self, check, &now),
-        };
-        self.finish(&mut transaction, progress, head)
+        self.evaluate_transaction(&mut transaction, None, head)
     }
 
     #[inline]
-    fn finish(self, transaction: &mut Transaction, progress: Progress, head: &RequestHead<'_>) -> Evaluation {
-        match progress {
+    fn evaluate_transaction(
+        self,
+        transaction: &mut Transaction,
+        answer: Option<Check>,
+        head: &RequestHead<'_>,
+    ) -> Evaluation {
+        match transaction.reserve(self, answer) {
             Progress::Done(Ok(annotations)) => Evaluation::Admitted(annotations),
             Progress::Done(Err(rejected)) => self.respond(*rejected, head),
             progress => Evaluation::Pending(waiting::wait(std::mem::take(transaction), self, progress)),
         }
+    }
+
+    /// How long the client waits, if it says so and may have to.
+    #[inline]
+    fn patience(self, head: &RequestHead<'_>) -> Option<Duration> {
+        if self.in_force.delays { grpc::deadline(head) } else { None }
     }
 
     #[cold]

@@ -37,5 +37,5 @@ fn decided<'a>(
     policies: &'a [Policy],
     entries: &'a [Entry],
 ) -> impl Iterator<Item = (&'a Policy, &'a PartitionKey, &'a Decision)> {
-    entries.iter().filter_map(|entry| Some((&policies[entry.policy], entry.key(), entry.decision.as_ref()?)))
+    entries.iter().filter_map(|entry| Some((entry.policy_of(policies), &entry.key, entry.decision.as_ref()?)))
 }

@@ -11,6 +11,7 @@ use crate::body::RejectionBody;
 use crate::decision::LimiterError;
 use crate::head::RequestHead;
 use crate::live::Limits;
+use crate::partition::PartitionKey;
 use crate::policy::Policy;
 use crate::rejection::Rejection;
 
@@ -47,31 +48,33 @@ impl Scope<'_> {
     #[cold]
     pub(super) fn reject(self, entries: &mut [Entry]) -> Rejected {
         let policies = &*self.in_force.policies;
-        let is_rejected = |entry: &Entry| entry.is_rejected() && !policies[entry.policy].is_shadow();
+        let is_rejected = |entry: &Entry| entry.is_rejected() && !entry.policy_of(policies).is_shadow();
         for entry in entries.iter_mut().filter(|entry| is_rejected(entry)) {
-            entry.note_rejection(&policies[entry.policy]);
+            entry.note_rejection(entry.policy_of(policies));
         }
         observe::rejected(policies, entries);
         // The policy that keeps the client out longest speaks for all; for ever, if no wait helps. Or one that has banned it,
         // which the client should know.
         let wait = |entry: &&Entry| {
             let wait = entry.decision.and_then(|decision| decision.retry_after()).unwrap_or(Duration::MAX);
-            (entry.subject.ban.is_some(), wait)
+            (entry.ban.is_some(), wait)
         };
         // Of equals the first one, which `max_by_key` would not return.
         let rejecting = entries.iter().filter(|entry| is_rejected(entry)).rev();
         let longest = rejecting.max_by_key(wait).expect("one is rejected");
         // What one client did to be banned is nobody else's fault.
-        let is_banned = longest.subject.ban.is_some();
-        let status = policies[longest.policy].rejection_status(longest.subject.is_shared && !is_banned);
+        let is_banned = longest.ban.is_some();
+        let policy = longest.policy_of(policies);
+        let is_shared = policy.has_shared_key() || longest.key == PartitionKey::SHARED;
+        let status = policy.rejection_status(is_shared && !is_banned);
         uncharge(policies, entries);
         let verdict = verdict(policies, entries);
         let rejection =
             if is_banned { Rejection::banned(status, verdict) } else { Rejection::limit_exceeded(status, verdict) };
         if let Some(wait) = rejection.retry_after() {
             for entry in entries.iter().filter(|entry| is_rejected(entry)) {
-                if let Some(penalty) = policies[entry.policy].penalty_for(entry.key()) {
-                    penalty.advise(entry.key(), wait);
+                if let Some(penalty) = entry.policy_of(policies).penalty_for(&entry.key) {
+                    penalty.advise(&entry.key, wait);
                 }
             }
         }
@@ -90,5 +93,5 @@ impl Scope<'_> {
 
 /// Policies that would have admitted the request report what is left without it.
 fn uncharge(policies: &[Policy], entries: &mut [Entry]) {
-    entries.iter_mut().for_each(|entry| entry.uncharge(&policies[entry.policy]));
+    entries.iter_mut().for_each(|entry| entry.uncharge(entry.policy_of(policies)));
 }

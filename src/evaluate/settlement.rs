@@ -27,7 +27,7 @@ impl Settlement {
         for entry in &mut entries {
             let policy = scope.policy(entry);
             if policy.settles_later() && entry.charged().is_some() {
-                policy.open_charges().open(entry.key(), entry.cost(), since);
+                policy.open_charges().open(&entry.key, entry.cost, since);
                 entry.is_open = true;
             }
         }
@@ -41,10 +41,10 @@ impl Settlement {
             let policy = scope.policy(entry);
             policy.open_charges().note_duration(Monotonic.now().saturating_since(self.since));
             let Some(decision) = entry.decision else { continue };
-            let cost = policy.final_cost(entry.cost(), response);
-            match cost.cmp(&entry.cost()) {
-                Ordering::Less => scope.refund(entry, decision.receipt(), entry.cost() - cost),
-                Ordering::Greater => scope.charge_more(entry, cost - entry.cost()),
+            let cost = policy.final_cost(entry.cost, response);
+            match cost.cmp(&entry.cost) {
+                Ordering::Less => scope.refund(entry, decision.receipt(), entry.cost - cost),
+                Ordering::Greater => scope.charge_more(entry, cost - entry.cost),
                 Ordering::Equal => continue,
             }
             entry.recharge(policy, cost);
@@ -56,7 +56,7 @@ impl Settlement {
 impl Scope<'_> {
     fn charge_more(self, entry: &Entry, cost: u32) {
         let policy = self.heir_of(self.policy(entry));
-        let ask = Ask::charge(entry.key(), cost);
+        let ask = Ask::charge(&entry.key, cost);
         // Of a store that fails nothing can be had now.
         if entry.fell_back {
             let _ = policy.fall_back(&ask.to(Mode::Fallback));
@@ -70,7 +70,7 @@ impl Drop for Settlement {
     fn drop(&mut self) {
         // After the refunds: in between, a rejection counts on a refund that has come already.
         for entry in self.entries.iter().filter(|entry| entry.is_open) {
-            self.in_force.policies[entry.policy].open_charges().close(entry.key(), entry.cost());
+            entry.policy_of(&self.in_force.policies).open_charges().close(&entry.key, entry.cost);
         }
     }
 }

@@ -2,10 +2,9 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
-use smallvec::SmallVec;
-
-use super::entry::{Entries, Entry};
+use super::entry::{Entries, Entry, Moment};
 use super::settlement::Settlement;
 use super::{Annotations, Evaluated, Scope, observe};
 use crate::ask::Now;
@@ -21,8 +20,9 @@ use crate::policy::{FailureMode, Policy};
 pub(super) struct Transaction {
     pub(super) entries: Entries,
     pub(super) next: usize,
+    pub(super) moment: Moment,
     /// To the entries from `next` on, as far as they were decided together. In reverse, the first one last.
-    pub(super) answers: Answers,
+    answers: Answers,
 }
 
 /// How far a transaction has come.
@@ -34,93 +34,79 @@ pub(super) enum Progress {
 }
 
 impl Transaction {
-    pub(super) fn of(entry: Entry) -> Self {
-        Self { entries: SmallVec::from_iter([entry]), ..Self::default() }
+    pub(super) fn within(patience: Option<Duration>) -> Self {
+        Self { moment: Moment { patience, ..Moment::default() }, ..Self::default() }
     }
 
     /// Whether an entry would be rejected after others were charged, or a key is banned. The entry that is charged first is not
     /// peeked at: its charge is all or none by itself. Nor are shadows, which reject nothing.
-    pub(super) fn would_be_rejected(&self, scope: Scope<'_>, now: &Now) -> bool {
+    #[inline]
+    pub(super) fn would_be_rejected(&self, scope: Scope<'_>) -> bool {
         self.entries.iter().enumerate().any(|(index, entry)| {
             let policy = scope.policy(entry);
-            let is_rejected = || policy.peek(&entry.ask(now)).is_some_and(|decision| !decision.is_allowed());
-            entry.subject.ban.is_some() || (index > 0 && !policy.is_shadow() && is_rejected())
+            entry.ban.is_some() || (index > 0 && !policy.is_shadow() && policy.would_reject(&entry.ask(&self.moment)))
         })
     }
 
     /// Peeks at all entries on which nothing was decided, for a request that is rejected: the wait is the longest of all.
     #[cold]
-    pub(super) fn foresee(&mut self, scope: Scope<'_>, now: &Now) {
+    pub(super) fn foresee(&mut self, scope: Scope<'_>) {
         let undecided = |entry: &&mut Entry| entry.decision.is_none() && !scope.policy(entry).is_shadow();
         for entry in self.entries.iter_mut().filter(undecided) {
-            entry.precheck(scope.policy(entry), now);
+            entry.precheck(scope.policy(entry), &self.moment);
         }
     }
 
-    /// Charges the entries whose limiters answer at once, which are the first ones, up to one that does not admit the request:
-    /// its answer is returned. Most requests need no more.
+    /// Charges entry after entry, up to what must be waited for, or to the end. `answer` is that to the next entry, if it was
+    /// charged already.
     #[inline]
-    pub(super) fn reserve_at_once(&mut self, scope: Scope<'_>, now: &Now) -> Option<Check> {
-        for entry in &mut self.entries {
+    pub(super) fn reserve(&mut self, scope: Scope<'_>, mut answer: Option<Check>) -> Progress {
+        while let Some(entry) = self.entries.get_mut(self.next) {
             let policy = scope.policy(entry);
-            if !policy.answers_at_once() {
-                return None;
-            }
-            match policy.limiter().decide(&entry.ask(now)) {
-                Check::Ready(Ok(decision)) if decision.is_allowed() => {
-                    policy.report_health(None);
-                    entry.decision = Some(decision);
-                }
-                check => return Some(check),
-            }
-            self.next += 1;
-        }
-        None
-    }
-
-    /// Goes on with the answer to the next entry.
-    #[cold]
-    pub(super) fn resume(&mut self, scope: Scope<'_>, check: Check, now: &Now) -> Progress {
-        match check {
-            Check::Pending(pending) => Progress::One(pending),
-            Check::Ready(answer) => {
-                self.answers.push(answer);
-                self.reserve(scope, now)
-            }
-        }
-    }
-
-    /// Charges entry after entry, up to what must be waited for, or to the end.
-    pub(super) fn reserve(&mut self, scope: Scope<'_>, now: &Now) -> Progress {
-        while self.next < self.entries.len() {
-            let answer = match self.answers.pop() {
-                Some(answer) => answer,
-                None => match self.charge(scope, now) {
-                    Charge::One(Check::Ready(answer)) => answer,
-                    Charge::One(Check::Pending(pending)) => return Progress::One(pending),
+            let check = match answer.take() {
+                Some(check) => check,
+                None if policy.answers_at_once() => policy.limiter().decide(&entry.ask(&self.moment)),
+                None => match self.charge(scope) {
+                    Charge::One(check) => check,
                     Charge::Several(pending) => return Progress::Several(pending),
                 },
             };
-            match self.take(scope, answer, now) {
-                Taken::Reserved => self.next += 1,
-                Taken::FallsBack => {}
-                Taken::Waits(pending) => return Progress::One(pending),
-                Taken::Ends(end) => return Progress::Done(Err(Box::new(self.roll_back(scope, end)))),
+            match check {
+                // By far the most.
+                Check::Ready(Ok(decision)) if decision.is_allowed() => {
+                    let entry = &mut self.entries[self.next];
+                    entry.decision = Some(decision);
+                    if !entry.fell_back {
+                        policy.report_health(None);
+                    }
+                    self.next += 1;
+                }
+                Check::Ready(checked) => match self.take(scope, checked) {
+                    Taken::Passes => self.next += 1,
+                    Taken::FallsBack(check) => answer = Some(check),
+                    Taken::Ends(end) => return Progress::Done(Err(Box::new(self.roll_back(scope, end)))),
+                },
+                Check::Pending(pending) => return Progress::One(pending),
             }
         }
         Progress::Done(Ok(self.commit(scope)))
     }
 
-    fn charge(&mut self, scope: Scope<'_>, now: &Now) -> Charge {
+    /// Charges the next entry where that is more than to ask a limiter that answers at once.
+    #[inline(never)]
+    fn charge(&mut self, scope: Scope<'_>) -> Charge {
+        if let Some(answer) = self.answers.pop() {
+            return Charge::One(Check::Ready(answer));
+        }
         let entry = &self.entries[self.next];
         let policy = scope.heir_of(scope.policy(entry));
         if scope.policy(entry).is_shadow() {
-            return Charge::One(policy.charge_as_shadow(&entry.ask(now)));
+            return Charge::One(policy.charge_as_shadow(&entry.ask(&self.moment)));
         }
         if let Some(pending) = self.charge_together(scope) {
             return Charge::Several(pending);
         }
-        Charge::One(policy.limiter().decide(&self.entries[self.next].ask(now)))
+        Charge::One(policy.limiter().decide(&self.entries[self.next].ask(&self.moment)))
     }
 
     /// Has the next entry decided together with those after it whose limiters are in the same store, and puts them
@@ -132,7 +118,7 @@ impl Transaction {
         let claim = |entry: &Entry| -> Option<Box<dyn Claim>> {
             let policy = scope.policy(entry);
             let batches = policy.description().batches().filter(|_| !policy.is_shadow());
-            batches?.claim(entry.key(), entry.cost())
+            batches?.claim(&entry.key, entry.cost)
         };
         let first = claim(&self.entries[self.next])?;
         let mut others = Vec::new();
@@ -160,8 +146,9 @@ impl Transaction {
         self.answers = answers;
     }
 
-    /// Takes the answer to the entry whose turn it was.
-    fn take(&mut self, scope: Scope<'_>, answer: Result<Decision, LimiterError>, now: &Now) -> Taken {
+    /// Takes an answer that does not simply admit the entry whose turn it was.
+    #[cold]
+    fn take(&mut self, scope: Scope<'_>, answer: Result<Decision, LimiterError>) -> Taken {
         let entry = &mut self.entries[self.next];
         let policy = scope.policy(entry);
         let is_closed = answer.as_ref().is_err_and(LimiterError::is_closed);
@@ -174,31 +161,24 @@ impl Transaction {
         let error = match answer {
             Ok(decision) => {
                 entry.decision = Some(decision);
-                return match (decision.is_allowed(), policy.is_shadow()) {
-                    (true, _) => Taken::Reserved,
-                    (false, true) => {
-                        policy.count_shadow_denial();
-                        Taken::Reserved
-                    }
-                    (false, false) => Taken::Ends(End::Rejected),
-                };
+                if policy.is_shadow() {
+                    policy.count_shadow_denial();
+                    return Taken::Passes;
+                }
+                return Taken::Ends(End::Rejected);
             }
             Err(error) => error,
         };
         if policy.is_shadow() || (policy.failure_mode() == FailureMode::Allow && !is_closed) {
-            policy.note(Fate::StoreError, Some(entry.key()), None);
-            return Taken::Reserved;
+            policy.note(Fate::StoreError, Some(&entry.key), None);
+            return Taken::Passes;
         }
         if policy.failure_mode() == FailureMode::LocalGuard && !entry.fell_back && !is_closed {
             entry.fell_back = true;
-            match scope.heir_of(policy).fall_back(&entry.ask(now)) {
-                Some(Check::Pending(pending)) => return Taken::Waits(pending),
-                Some(Check::Ready(answer)) => self.answers.push(answer),
-                None => self.answers.push(Err(error)),
-            }
-            return Taken::FallsBack;
+            let guard = scope.heir_of(policy).fall_back(&entry.ask(&self.moment));
+            return Taken::FallsBack(guard.unwrap_or(Check::Ready(Err(error))));
         }
-        policy.note(Fate::StoreError, Some(entry.key()), None);
+        policy.note(Fate::StoreError, Some(&entry.key), None);
         Taken::Ends(End::Failed(error))
     }
 
@@ -217,12 +197,14 @@ impl Transaction {
         for entry in self.entries.iter().rev() {
             // Those decided together may have been charged, although their turn has not come.
             if let Some(decision) = entry.charged() {
-                scope.refund(entry, decision.receipt(), entry.cost());
+                scope.refund(entry, decision.receipt(), entry.cost);
             }
         }
         match end {
             End::Rejected => {
-                self.foresee(scope, &Now::new());
+                // Later than when they were peeked at.
+                self.moment.now = Now::new();
+                self.foresee(scope);
                 scope.reject(&mut self.entries)
             }
             End::Failed(error) => {
@@ -239,10 +221,10 @@ enum Charge {
 }
 
 enum Taken {
-    Reserved,
+    /// The entry does not keep the request out.
+    Passes,
     /// What this process knows alone decides in its place.
-    FallsBack,
-    Waits(Pending),
+    FallsBack(Check),
     Ends(End),
 }
 
@@ -255,7 +237,7 @@ enum End {
 impl<'a> Scope<'a> {
     /// Refunds a part of what an entry was charged.
     pub(super) fn refund(self, entry: &Entry, receipt: Receipt, cost: u32) {
-        self.heir_of(self.policy(entry)).limiter().refund(entry.key(), receipt, cost);
+        self.heir_of(self.policy(entry)).limiter().refund(&entry.key, receipt, cost);
     }
 
     /// The policy that is to be asked now in place of `policy`: the one that inherited from it, if there was a change since the

@@ -9,7 +9,7 @@ use super::entry::Entry;
 use super::transaction::{Progress, Transaction};
 use super::{Evaluated, Scope, observe};
 use crate::ask::Now;
-use crate::decision::Decision;
+use crate::decision::{Check, Decision};
 use crate::live::{InForce, Limits};
 use crate::meter::Fate;
 use crate::policy::Policy;
@@ -27,15 +27,15 @@ pub(super) fn wait(transaction: Transaction, scope: Scope<'_>, mut progress: Pro
                 Progress::One(pending) => {
                     let answer = pending.await;
                     waiter.is_answered(answer.as_ref().ok());
-                    waiter.transaction.answers.push(answer);
+                    progress = waiter.go_on(Some(Check::Ready(answer)));
                 }
                 Progress::Several(pending) => {
                     let answers = pending.await;
                     waiter.is_answered(None);
                     waiter.transaction.take_answers(answers);
+                    progress = waiter.go_on(None);
                 }
             }
-            progress = waiter.go_on();
         }
     })
 }
@@ -76,9 +76,10 @@ impl Waiter {
         }
     }
 
-    fn go_on(&mut self) -> Progress {
+    fn go_on(&mut self, answer: Option<Check>) -> Progress {
         let scope = Scope { limits: &self.limits, in_force: &self.in_force };
-        let progress = self.transaction.reserve(scope, &Now::new());
+        self.transaction.moment.now = Now::new();
+        let progress = self.transaction.reserve(scope, answer);
         if !matches!(progress, Progress::Done(_)) {
             self.begin();
         }
@@ -90,7 +91,7 @@ impl Waiter {
     }
 
     fn policy(&self) -> &Policy {
-        &self.in_force.policies[self.entry().policy]
+        self.entry().policy_of(&self.in_force.policies)
     }
 
     /// The policy that makes it wait for a turn. Shadows do not.
@@ -108,6 +109,6 @@ impl Drop for Waiter {
         }
         // What was charged stays so.
         observe::committed(&self.in_force.policies, &self.transaction.entries[..self.transaction.next]);
-        self.policy().note(Fate::Cancelled, Some(self.entry().key()), None);
+        self.policy().note(Fate::Cancelled, Some(&self.entry().key), None);
     }
 }

@@ -126,6 +126,14 @@ struct Homes {
     lines: [usize; 2],
 }
 
+/// A key's word, and as of when it is judged.
+struct Found<'a, N> {
+    slot: Slot<'a>,
+    word: Word,
+    epochs: Epochs,
+    at: N,
+}
+
 impl CompactTable {
     /// Slots for `keys` keys at half load.
     pub(super) fn new(keys: usize, when_full: WhenFull) -> Self {
@@ -272,7 +280,6 @@ impl CompactTable {
     /// What [`check`](Self::check) would decide, if there is room for the key.
     pub(super) fn peek<R: Rule>(&self, rule: &R, hash: u64, cost: u32, now: R::Now) -> Decision {
         let homes = self.homes(hash);
-        self.freshen_homes(rule, &homes, now);
         let (debt, at) = match self.debt_of(rule, &homes, now) {
             Some(found) => found,
             None => self.debt_beside(rule, hash, &homes, now),
@@ -281,11 +288,13 @@ impl CompactTable {
     }
 
     /// What a key owes that is in the table, and as of when.
+    #[inline(always)]
     fn debt_of<R: Rule>(&self, rule: &R, homes: &Homes, now: R::Now) -> Option<(R::Debt, R::Now)> {
-        let (line, slot) = self.find(homes)?;
-        let (word, _, at) = self.read(rule, line, slot, now);
-        let at = rule.of_key(at, homes.tag);
-        word.is(homes.tag).then(|| (rule.owed(word, at), at))
+        homes.lines.into_iter().find_map(|line| {
+            let Found { word, at, .. } = self.read_found(rule, line, now, &|| self.find_in(line, homes.tag))?;
+            let at = rule.of_key(at, homes.tag);
+            Some((rule.owed(word, at), at))
+        })
     }
 
     /// What a key owes that is not in the table.
@@ -344,8 +353,7 @@ impl CompactTable {
         self.slots.line(line).map(|slot| (slot, slot.load())).find(|(_, word)| word.is(tag))
     }
 
-    /// Decides on a key in the slot of a line that `find` returns, and says as of when; `None` if it returns
-    /// none. A word is looked for between two readings of its page's epochs that agree.
+    /// Decides on a key in the slot of a line that `find` returns, and says as of when; `None` if it returns none.
     #[inline(always)]
     fn charge<'a, R: Rule>(
         &'a self,
@@ -356,6 +364,28 @@ impl CompactTable {
         now: R::Now,
         find: impl Fn() -> Option<(Slot<'a>, Word)>,
     ) -> Option<Judged<R>> {
+        loop {
+            let Found { slot, word, epochs, at } = self.read_found(rule, line, now, &find)?;
+            let at = rule.of_key(at, owner.key);
+            let ruling = rule.judge(rule.owed(word, at), cost, at);
+            let Ruling::Admit { debt } = ruling else { return Some((ruling, at)) };
+            let stamp = rule.stamp(debt, at);
+            if slot.replace(word, Word::new(owner.tag, stamp)).is_ok() {
+                mend(rule, slot, self.page(line), owner.tag, stamp, epochs);
+                return Some((ruling, at));
+            }
+        }
+    }
+
+    /// The word that `find` returns, looked for between two readings of its page's epochs that agree.
+    #[inline(always)]
+    fn read_found<'a, R: Rule>(
+        &'a self,
+        rule: &R,
+        line: usize,
+        now: R::Now,
+        find: &impl Fn() -> Option<(Slot<'a>, Word)>,
+    ) -> Option<Found<'a, R::Now>> {
         let page = self.page(line);
         let (mut epochs, mut at) = (page.load(), now);
         if epochs != Epochs::settled(rule.epoch(now)) {
@@ -363,18 +393,10 @@ impl CompactTable {
         }
         loop {
             let (slot, word) = find()?;
-            if page.load() != epochs {
-                (epochs, at) = self.catch_up(rule, line, now);
-                continue;
+            if page.load() == epochs {
+                return Some(Found { slot, word, epochs, at });
             }
-            let at = rule.of_key(at, owner.key);
-            let ruling = rule.judge(rule.owed(word, at), cost, at);
-            let Ruling::Admit { debt } = ruling else { return Some((ruling, at)) };
-            let stamp = rule.stamp(debt, at);
-            if slot.replace(word, Word::new(owner.tag, stamp)).is_ok() {
-                mend(rule, slot, page, owner.tag, stamp, epochs);
-                return Some((ruling, at));
-            }
+            (epochs, at) = self.catch_up(rule, line, now);
         }
     }
 

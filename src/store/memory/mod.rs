@@ -411,13 +411,13 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
 
     #[inline(always)]
     fn decide(&self, algorithm: &A, ask: &Ask<'_>) -> Check {
+        // Each arm makes the answer in its place: one that were made for all of them would be copied there.
         match ask.mode() {
-            Mode::Peek => self.peek(algorithm, ask),
-            Mode::UpTo => self.charge_up_to(algorithm, ask),
-            Mode::Reset => self.reset(algorithm, ask),
-            Mode::Charge | Mode::Shadow | Mode::Fallback => self.charge(algorithm, ask),
+            Mode::Charge | Mode::Shadow | Mode::Fallback => self.charge(algorithm, ask).into(),
+            Mode::Peek => self.peek(algorithm, ask).into(),
+            Mode::UpTo => self.charge_up_to(algorithm, ask).into(),
+            Mode::Reset => self.reset(algorithm, ask).into(),
         }
-        .into()
     }
 
     fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u32) {
