@@ -1,27 +1,27 @@
 //! What is enforced on whom: a limiter under a name, with the conditions under which it counts.
 
-use std::error::Error;
+mod error;
+mod inherit;
+mod record;
+mod validate;
+
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use http::StatusCode;
 use smallvec::SmallVec;
 
+pub use self::error::PolicyError;
+use self::record::Record;
 use crate::ask::{Ask, Mode};
 use crate::decision::{Check, Decision, LimiterError};
 use crate::description::Description;
 use crate::head::{RequestHead, ResponseHead};
-use crate::health::{Health, Turn};
-use crate::inheritance::{Finish, Inheritance};
 use crate::key::{Global, KeyExtractor, Sameness};
 use crate::limiter::{IntoLimiter, Limiter};
-use crate::meter::{Fate, Meter};
-use crate::open_charges::OpenCharges;
+use crate::meter::Meter;
 use crate::partition::PartitionKey;
 use crate::penalty::{Penalty, PenaltyRecord};
-use crate::telemetry;
-use crate::time::{Clock, Monotonic};
 
 /// A quota policy: a name, a limiter, and whom it counts, how much and when.
 ///
@@ -62,27 +62,6 @@ pub struct Policy {
     record: Arc<Record>,
     sameness: Sameness,
     meter: Meter,
-}
-
-/// What is counted, and what was logged. Goes on when the policy is replaced by another of its name.
-#[derive(Default)]
-struct Record {
-    shadow_denied: AtomicU64,
-    failures: AtomicU64,
-    reported: AtomicBool,
-    health: Health,
-    /// Made when the first charge is to wait for its response.
-    open_charges: OnceLock<Box<OpenCharges>>,
-}
-
-/// What comes of a policy's inheriting from the one of its name.
-pub(crate) struct Succession {
-    /// Whether what was used stays used.
-    pub(crate) inherits: bool,
-    /// Whether the limiter keeps the capacity of its predecessor in place of its own.
-    pub(crate) keeps_capacity: bool,
-    /// To be done once the policy is in force.
-    pub(crate) finish: Vec<Finish>,
 }
 
 type Condition = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
@@ -430,11 +409,6 @@ impl Policy {
         matches!(self.bill, Some(Bill::When(_)))
     }
 
-    /// Charges on whose responses this policy waits.
-    pub(crate) fn open_charges(&self) -> &OpenCharges {
-        self.record.open_charges.get_or_init(Box::default)
-    }
-
     /// The penalty that applies to a key. A shadow bans nobody, and a key that clients share is never banned: a custom
     /// extractor may return it, too.
     pub(crate) fn penalty_for(&self, key: &PartitionKey) -> Option<&Penalty> {
@@ -511,162 +485,6 @@ impl Policy {
         let check = self.limiter.decide(&Ask::reset(key));
         check.decided().await
     }
-
-    pub(crate) fn count_shadow_denial(&self) {
-        self.record.shadow_denied.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn shadow_denied(&self) -> u64 {
-        self.record.shadow_denied.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn count_failure(&self) {
-        self.record.failures.fetch_add(1, Ordering::Relaxed);
-        self.meter.failed();
-    }
-
-    pub(crate) fn failures(&self) -> u64 {
-        self.record.failures.load(Ordering::Relaxed)
-    }
-
-    pub(crate) const fn meter(&self) -> &Meter {
-        &self.meter
-    }
-
-    /// Reads what is not counted as requests pass.
-    #[cfg(feature = "metrics")]
-    pub(crate) fn observe(&self) {
-        self.meter.observe(|| self.stats());
-    }
-
-    /// To be called once this policy is in force no more; `has_successor` if another one of its name is.
-    #[cfg(feature = "metrics")]
-    pub(crate) fn observe_end(&self, has_successor: bool) {
-        self.meter.count_last(|| self.stats());
-        if !has_successor {
-            self.meter.go();
-        }
-    }
-
-    #[cfg(feature = "metrics")]
-    fn stats(&self) -> crate::store::Stats {
-        let bans = self.penalty.as_ref().map(Penalty::ban_table);
-        crate::store::Stats { bans, ..self.limiter.stats() }
-    }
-
-    /// Counts what became of a request, and tells whoever listens at `debug`.
-    #[inline]
-    pub(crate) fn note(&self, fate: Fate, key: Option<&PartitionKey>, decision: Option<&Decision>) {
-        self.meter.count(fate);
-        let route = self.meter.route().map(AsRef::as_ref);
-        telemetry::judged(route, &self.name, fate.as_str(), key, decision);
-    }
-
-    /// Logs a mistake in the set-up the first time that it shows.
-    pub(crate) fn report_misconfigured(&self, problem: &str) {
-        if !self.record.reported.swap(true, Ordering::Relaxed) {
-            telemetry::misconfigured(&self.name, problem);
-        }
-    }
-
-    /// Logs that the first thousand keys were one and the same. To be called with every key that was extracted;
-    /// costs one relaxed load once it is settled.
-    #[inline]
-    pub(crate) fn note_key(&self, key: &PartitionKey) {
-        if self.sameness.note(key) {
-            telemetry::one_key_for_all(&self.name);
-        }
-    }
-
-    /// Logs when the limiter begins to fail, and when it has not failed for a while.
-    #[inline]
-    pub(crate) fn report_health(&self, failure: Option<&LimiterError>) {
-        let turn = match failure {
-            Some(_) => self.record.health.failed(Monotonic.now()),
-            None => self.record.health.worked(|| Monotonic.now()),
-        };
-        match (turn, failure) {
-            (Some(Turn::Failed), Some(error)) => {
-                let requests = match self.on_failure {
-                    FailureMode::LocalGuard => "are decided by this process alone, or answered 503 where it cannot",
-                    FailureMode::Allow => "pass uncounted",
-                    FailureMode::Deny => "are answered 503",
-                };
-                telemetry::limiter_failed(&self.name, error, requests);
-            }
-            (Some(Turn::Recovered), _) => telemetry::limiter_recovered(&self.name),
-            _ => {}
-        }
-    }
-
-    /// Takes the place of the policy that had this name before. What can fail does so here, before it is in force.
-    pub(crate) fn go_on_from(&mut self, old: &Self) -> Succession {
-        self.record = Arc::clone(&old.record);
-        self.meter.go_on_from(&old.meter);
-        let bans = old.penalty.as_ref().map(Penalty::record).or(old.former_bans.as_ref());
-        let finish = match (&mut self.penalty, bans) {
-            (Some(penalty), Some(bans)) => penalty.inherit(bans, old.penalty.as_ref()),
-            (None, bans) => {
-                self.former_bans = bans.cloned();
-                None
-            }
-            (Some(_), None) => None,
-        };
-        let mut finish: Vec<_> = finish.into_iter().collect();
-        let is_same = std::ptr::addr_eq(Arc::as_ptr(&self.limiter), Arc::as_ptr(&old.limiter));
-        let inheritance = if is_same { Some(Inheritance::in_place()) } else { self.limiter.inherit(&*old.limiter) };
-        let Some(inheritance) = inheritance else {
-            return Succession { inherits: false, keeps_capacity: false, finish };
-        };
-        if let Some(heir) = inheritance.heir {
-            self.limiter = heir;
-        }
-        self.lineage = Arc::clone(&old.lineage);
-        finish.extend(inheritance.finish);
-        Succession { inherits: true, keeps_capacity: inheritance.keeps_capacity, finish }
-    }
-
-    /// Whether this policy goes on with what the limiter of `old` knew.
-    pub(crate) fn has_inherited_from(&self, old: &Self) -> bool {
-        Arc::ptr_eq(&self.lineage, &old.lineage)
-    }
-
-    /// What [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) refuses.
-    pub(crate) fn validate(&self) -> Result<(), PolicyError> {
-        let name = || self.name.to_string();
-        if !is_token(&self.name) || self.name.len() > MAX_NAME {
-            return Err(PolicyError::InvalidName { name: name() });
-        }
-        if matches!(self.cost, Cost::Fixed(0)) {
-            return Err(PolicyError::CostOfZero { name: name() });
-        }
-        match (&self.cost, self.description.max_cost()) {
-            (Cost::Fixed(cost), Some(max)) if *cost > max => {
-                return Err(PolicyError::CostAboveBurst { name: name(), cost: *cost, burst: max });
-            }
-            _ => {}
-        }
-        if self.penalty.is_some() && (self.key.is_shared() || self.on_missing_key == MissingKey::Share) {
-            return Err(PolicyError::PenaltyOnSharedKey { name: name() });
-        }
-        match self.status {
-            Some(status) if !(status.is_client_error() || status.is_server_error()) => {
-                Err(PolicyError::InvalidStatus { name: name(), status: status.as_u16() })
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// The longest name of a policy, in bytes. It is in several fields of each response, and a label of each series.
-const MAX_NAME: usize = 64;
-
-/// A token of RFC 9651, section 3.3.4: a letter or `*`, then letters, digits and some punctuation.
-/// Needs no escaping in any header or log.
-fn is_token(name: &str) -> bool {
-    let mut bytes = name.bytes();
-    bytes.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'*')
-        && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~:/".contains(&byte))
 }
 
 impl fmt::Debug for Policy {
@@ -698,87 +516,3 @@ impl IntoPolicies for Vec<Policy> {
         self
     }
 }
-
-/// Why policies cannot be enforced as given.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PolicyError {
-    /// A layer without a policy would limit nothing.
-    NoPolicy,
-    /// Two policies of one layer have the same name.
-    DuplicateName {
-        /// The name.
-        name: String,
-    },
-    /// The name cannot be written into header fields, or has more than 64 bytes.
-    InvalidName {
-        /// The name.
-        name: String,
-    },
-    /// Every request would cost nothing, so that the policy would never reject one.
-    CostOfZero {
-        /// The policy's name.
-        name: String,
-    },
-    /// Every request would cost more than can ever be admitted.
-    CostAboveBurst {
-        /// The policy's name.
-        name: String,
-        /// What a request costs.
-        cost: u32,
-        /// The most that is ever admitted at once.
-        burst: u32,
-    },
-    /// A ban on a key that clients share would let one of them lock out all others.
-    PenaltyOnSharedKey {
-        /// The policy's name.
-        name: String,
-    },
-    /// A refusal must have a status of 4xx or 5xx.
-    InvalidStatus {
-        /// The policy's name.
-        name: String,
-        /// The status.
-        status: u16,
-    },
-}
-
-impl fmt::Display for PolicyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoPolicy => f.write_str("no policy is given; a layer needs at least one"),
-            Self::DuplicateName { name } => {
-                write!(f, "two policies are named `{name}`; give each a name of its own")
-            }
-            Self::InvalidName { name } => {
-                let shown = name.char_indices().nth(MAX_NAME).map_or(&**name, |(end, _)| &name[..end]);
-                let rest = if shown.len() < name.len() { "…" } else { "" };
-                write!(
-                    f,
-                    "`{shown}{rest}` cannot be a policy's name; begin with a letter and write letters, digits and -_.:/ \
-                     only, {MAX_NAME} at most"
-                )
-            }
-            Self::CostOfZero { name } => write!(
-                f,
-                "policy `{name}`: a cost of 0 limits nothing, whatever the response adds; charge at least 1 for a request, \
-                 or leave the policy out"
-            ),
-            Self::CostAboveBurst { name, cost, burst } => write!(
-                f,
-                "policy `{name}`: a cost of {cost} never fits in a burst of {burst}; \
-                 lower the cost or raise the burst"
-            ),
-            Self::PenaltyOnSharedKey { name } => write!(
-                f,
-                "policy `{name}`: a penalty would let one client ban all that share its key; \
-                 key the policy by client and reject or skip requests without a key, or remove the penalty"
-            ),
-            Self::InvalidStatus { name, status } => {
-                write!(f, "policy `{name}`: {status} does not tell of a refusal; choose a status from 400 to 599")
-            }
-        }
-    }
-}
-
-impl Error for PolicyError {}

@@ -1,0 +1,42 @@
+//! What is checked when a layer is built, so that a built layer is a valid one.
+
+use super::{Cost, MissingKey, Policy, PolicyError};
+
+/// The longest name of a policy, in bytes. It is in several fields of each response, and a label of each series.
+pub(super) const MAX_NAME: usize = 64;
+
+/// A token of RFC 9651, section 3.3.4: a letter or `*`, then letters, digits and some punctuation.
+/// Needs no escaping in any header or log.
+fn is_token(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'*')
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~:/".contains(&byte))
+}
+
+impl Policy {
+    /// What [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) refuses.
+    pub(crate) fn validate(&self) -> Result<(), PolicyError> {
+        let name = || self.name.to_string();
+        if !is_token(&self.name) || self.name.len() > MAX_NAME {
+            return Err(PolicyError::InvalidName { name: name() });
+        }
+        if matches!(self.cost, Cost::Fixed(0)) {
+            return Err(PolicyError::CostOfZero { name: name() });
+        }
+        match (&self.cost, self.description.max_cost()) {
+            (Cost::Fixed(cost), Some(max)) if *cost > max => {
+                return Err(PolicyError::CostAboveBurst { name: name(), cost: *cost, burst: max });
+            }
+            _ => {}
+        }
+        if self.penalty.is_some() && (self.key.is_shared() || self.on_missing_key == MissingKey::Share) {
+            return Err(PolicyError::PenaltyOnSharedKey { name: name() });
+        }
+        match self.status {
+            Some(status) if !(status.is_client_error() || status.is_server_error()) => {
+                Err(PolicyError::InvalidStatus { name: name(), status: status.as_u16() })
+            }
+            _ => Ok(()),
+        }
+    }
+}
