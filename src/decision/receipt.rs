@@ -1,13 +1,16 @@
+//! Proofs of payment.
+//!
+//! Each issuer has a type of its own for what it writes, a [`Proof`], which is private to where it is written and read: so nobody
+//! reads what another wrote, nor do two choose the same bits for two meanings. An enum of these types would say the same, but has
+//! no room beside its tag for both marks, and a [`Decision`](super::Decision) is one cache line. Hence one value, with the name of
+//! its issuer and the marks beside; packed, or alignment would take twelve bytes more.
+
 /// What a refund must know of a charge, so that it gives back no more than is still owed for it. Opaque: only what issued a
 /// receipt can read it.
 ///
 /// With a bucket, that is exact if the charges of a key are undone the last one first. If an earlier
 /// one is undone and later ones as well, each of those may get back too much, by up to what was given
 /// back for the earlier one.
-// Each issuer has a type of its own for what it writes, a [`Proof`], private to where it is written and read: so nobody can read
-// what another wrote, nor can two choose the same bits for two meanings. An enum of these types would say the same, but would be
-// four bytes larger, and a `Decision` is one cache line. Hence one value, with the name of its issuer beside; packed, as 16-byte
-// alignment would cost twelve bytes more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(packed(4))]
 pub struct Receipt {
@@ -15,7 +18,7 @@ pub struct Receipt {
     /// How often that had changed which makes the value void, modulo 2^16: resets of the key, or changes of a queue's quota.
     changes: u16,
     issuer: Issuer,
-    /// Whether it is of a charge in this process, made in place of one on a server.
+    /// Whether this process made the charge in place of a server that failed.
     is_fallback: bool,
 }
 
