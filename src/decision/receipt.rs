@@ -12,7 +12,7 @@
 /// one is undone and later ones as well, each of those may get back too much, by up to what was given
 /// back for the earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(packed(4))]
+#[repr(C, packed(4))]
 pub struct Receipt {
     value: u128,
     /// How often that had changed which makes the value void, modulo 2^16: resets of the key, or changes of a queue's quota.
@@ -83,7 +83,6 @@ impl Receipt {
         (self.issuer == P::ISSUER).then(|| P::from_value(self.value))
     }
 
-    #[cfg_attr(not(any(feature = "http", feature = "redis")), allow(dead_code))]
     pub(crate) fn is_none(self) -> bool {
         self.issuer == Issuer::Nobody
     }
