@@ -50,7 +50,7 @@ impl Algorithm for ThreeStrikes {
 
     /// Takes the strike back, unless it has been forgotten meanwhile.
     fn give_back(&self, state: Strikes, now: Timestamp, cost: u32, receipt: Receipt) -> Strikes {
-        let is_owed = receipt.value() > now.as_nanos().into();
+        let is_owed = receipt.value().is_some_and(|forgotten_at| forgotten_at > now.as_nanos().into());
         Strikes { count: state.count.saturating_sub(if is_owed { cost } else { 0 }), ..state }
     }
 }

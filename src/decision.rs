@@ -1,5 +1,10 @@
 //! What a limiter answers.
 
+mod receipt;
+
+pub use self::receipt::Receipt;
+pub(crate) use self::receipt::{Issuer, Proof};
+
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
@@ -180,16 +185,23 @@ impl Decision {
     }
 
     #[inline(always)]
-    const fn waiting(mut self, wait: Span) -> Self {
-        match wait.parts() {
+    const fn waiting(self, wait: Span) -> Self {
+        let (mut told, wait, is_coarse) = self.in_units(wait, if self.is_reset_coarse { 0 } else { self.reset });
+        (told.wait, told.is_wait_coarse) = (wait, is_coarse);
+        told
+    }
+
+    /// A time in units that suit the `other` one too, if that is not zero; and whether it is in milliseconds.
+    #[inline(always)]
+    const fn in_units(self, span: Span, other: u64) -> (Self, u64, bool) {
+        match span.parts() {
             Some((owed, per)) => {
-                self = self.in_units_of(per, if self.is_reset_coarse { 0 } else { self.reset });
-                self.wait = if self.per.get() == per.get() { owed } else { owed.div_ceil(per.get()) };
-                self.is_wait_coarse = false;
+                let told = self.in_units_of(per, other);
+                let owed = if told.per.get() == per.get() { owed } else { owed.div_ceil(per.get()) };
+                (told, owed, false)
             }
-            None => (self.wait, self.is_wait_coarse) = (millis_ceil(wait.ceil()), true),
+            None => (self, millis_ceil(span.ceil()), true),
         }
-        self
     }
 
     /// Has times of both kinds told in the same units: in those of `per`, if `other` tells of none, and else in nanoseconds.
@@ -231,16 +243,10 @@ impl Decision {
     }
 
     #[inline(always)]
-    pub(crate) const fn with_reset_span(mut self, reset: Span) -> Self {
-        match reset.parts() {
-            Some((owed, per)) => {
-                self = self.in_units_of(per, if self.is_wait_coarse { 0 } else { self.wait });
-                self.reset = if self.per.get() == per.get() { owed } else { owed.div_ceil(per.get()) };
-                self.is_reset_coarse = false;
-            }
-            None => (self.reset, self.is_reset_coarse) = (millis_ceil(reset.ceil()), true),
-        }
-        self
+    pub(crate) const fn with_reset_span(self, reset: Span) -> Self {
+        let (mut told, reset, is_coarse) = self.in_units(reset, if self.is_wait_coarse { 0 } else { self.wait });
+        (told.reset, told.is_reset_coarse) = (reset, is_coarse);
+        told
     }
 
     #[inline(always)]
@@ -357,32 +363,6 @@ impl fmt::Debug for Decision {
             .field("delay", &self.delay())
             .field("receipt", &self.receipt)
             .finish()
-    }
-}
-
-/// Says when a charge was made, so that it can be undone without giving back more than is still owed
-/// for it. Opaque: its meaning belongs to the algorithm that wrote it.
-///
-/// With a bucket, that is exact if the charges of a key are undone the last one first. If an earlier
-/// one is undone and later ones as well, each of those may get back too much, by up to what was given
-/// back for the earlier one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Receipt(u128);
-
-impl Receipt {
-    /// Nothing was charged, or it cannot be undone.
-    pub const NONE: Self = Self(0);
-
-    /// A receipt that means `value` to the algorithm that issues it. Below 2^104: the bits above are for stores.
-    #[must_use]
-    pub const fn new(value: u128) -> Self {
-        Self(value)
-    }
-
-    /// The value given to [`Receipt::new`].
-    #[must_use]
-    pub const fn value(self) -> u128 {
-        self.0
     }
 }
 

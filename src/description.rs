@@ -57,6 +57,12 @@ impl Description {
         self
     }
 
+    /// It answers all modes.
+    pub(crate) const fn answering_all(mut self) -> Self {
+        self.modes = u8::MAX;
+        self
+    }
+
     pub(crate) fn batching(mut self, batching: impl Batching) -> Self {
         self.batching = Some(Arc::new(batching));
         self

@@ -4,7 +4,7 @@ mod support;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -123,35 +123,38 @@ async fn the_order_of_arrival_over_two_processes_is_that_of_departure() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_two_of_ten_processes_share_a_turn() {
     let server = RedisServer::start();
-    // In both, a turn is told by its receipt: when it will be paid for, in nanoseconds.
-    async fn turns(queues: Vec<RedisQueue>, arrive: impl AsyncFn(&RedisQueue) -> Decision) -> Vec<u64> {
+    async fn all<T>(queues: Vec<RedisQueue>, arrive: impl AsyncFn(&RedisQueue) -> T) -> Vec<T> {
         let arrive = &arrive;
-        let arrivals = queues.iter().flat_map(move |queue| (0..20).map(move |_| arrive(queue)));
-        let decisions = join_all(arrivals).await;
-        assert!(decisions.iter().all(Decision::is_allowed));
-        let mut turns: Vec<_> = decisions.iter().map(|it| u64::try_from(it.receipt().value()).unwrap()).collect();
-        turns.sort_unstable();
-        turns
+        join_all(queues.iter().flat_map(move |queue| (0..20).map(move |_| arrive(queue)))).await
     }
     let ten = |interval| (0..10).map(|_| queue(&server, Quota::new(1, interval).unwrap()).capacity(200)).collect();
 
-    let of_an_hour = turns(ten(HOUR * 2 / 10), async |queue| take(queue, "far").await).await;
-    let apart = u64::try_from((HOUR * 2 / 10).as_nanos()).unwrap();
-    assert!(of_an_hour.windows(2).all(|pair| pair[1] - pair[0] == apart), "{of_an_hour:?}");
+    // Their turns are hours away, and are told as delays from their arrivals, which were all within this time.
+    let (apart, began) = (HOUR * 2 / 10, Instant::now());
+    let decisions = all(ten(apart), async |queue| take(queue, "far").await).await;
+    let took = began.elapsed();
+    assert!(decisions.iter().all(Decision::is_allowed));
+    let mut delays: Vec<_> = decisions.iter().map(Decision::delay).collect();
+    delays.sort_unstable();
+    for (index, delay) in (0..).zip(delays) {
+        let turn = apart * index;
+        assert!((turn.saturating_sub(took)..=turn).contains(&delay), "{index} after {delay:?}");
+    }
 
-    // These wait. If the machine stalls, the line may run empty.
-    let interval = Duration::from_millis(10);
-    let waited = turns(ten(interval), async |queue| {
-        let decision = ask(queue, "near").await;
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    // These wait, and none leaves before its turn. If the machine stalls, the line may run empty.
+    let (interval, began) = (Duration::from_millis(10), Instant::now());
+    let mut left_at = all(ten(interval), async |queue| {
+        assert!(ask(queue, "near").await.is_allowed());
+        Instant::now()
+    })
+    .await;
+    left_at.sort_unstable();
+    assert_eq!(left_at.len(), 200);
+    for (index, left_at) in (0..).zip(left_at) {
+        let earliest = began + interval * index;
         // The server's clock is that of this machine, cut off to the microsecond.
-        let turn = Duration::from_nanos(u64::try_from(decision.receipt().value()).unwrap()) - Duration::from_millis(10);
-        assert!(now + Duration::from_micros(1) >= turn, "{:?} too early", turn - now);
-        decision
-    });
-    let waited = waited.await;
-    assert_eq!(waited.len(), 200);
-    assert!(waited.windows(2).all(|pair| pair[1] - pair[0] >= 10_000_000), "{waited:?}");
+        assert!(left_at + Duration::from_micros(1) >= earliest, "{index} left {:?} too early", earliest - left_at);
+    }
 }
 
 #[tokio::test]

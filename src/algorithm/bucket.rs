@@ -1,4 +1,4 @@
-use super::gcra::{Gcra, GcraState};
+use super::gcra::{Gcra, GcraState, Tat};
 use super::{Algorithm, Kind};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
@@ -41,7 +41,7 @@ macro_rules! bucket {
             }
 
             fn give_back(&self, state: GcraState, now: Timestamp, cost: u32, receipt: Receipt) -> GcraState {
-                self.gcra.give_back(state, now, cost, receipt)
+                self.gcra.give_back(state, now, cost, Tat::read(receipt))
             }
         }
     };

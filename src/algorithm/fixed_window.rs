@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::{Algorithm, Kind};
-use crate::decision::{Decision, Receipt};
+use crate::decision::{Decision, Issuer, Proof, Receipt};
 use crate::quota::Quota;
 use crate::time::Timestamp;
 
@@ -51,6 +51,13 @@ pub struct FixedWindowState {
     pub(crate) used: u32,
 }
 
+impl FixedWindowState {
+    /// What is left after `cost` units, charged in `window`, are given back: a charge counts until its window ends.
+    pub(crate) const fn refunded(self, cost: u32, window: u64) -> Self {
+        if window == self.window { Self { used: self.used.saturating_sub(cost), ..self } } else { self }
+    }
+}
+
 impl FixedWindow {
     /// A window as long as the quota's period.
     ///
@@ -82,9 +89,28 @@ impl FixedWindow {
     }
 }
 
-/// Says in which window a charge was made; never [`Receipt::NONE`].
-pub(crate) const fn receipt_of(window: u64) -> Receipt {
-    Receipt::new(window as u128 + 1)
+/// The window in which a charge was made.
+pub(crate) struct ChargedIn(pub(crate) u64);
+
+impl ChargedIn {
+    /// The one on a receipt, if one is.
+    pub(crate) fn read(receipt: Receipt) -> Option<u64> {
+        receipt.read().map(|Self(window)| window)
+    }
+}
+
+impl Proof for ChargedIn {
+    const ISSUER: Issuer = Issuer::Window;
+
+    #[inline(always)]
+    fn into_value(self) -> u128 {
+        self.0.into()
+    }
+
+    #[allow(clippy::cast_possible_truncation)] // No more was written.
+    fn from_value(window: u128) -> Self {
+        Self(window as u64)
+    }
 }
 
 /// A share of the period, which is as great as that of `draw` in 2^64.
@@ -130,7 +156,7 @@ impl Algorithm for FixedWindow {
         } else if cost <= free {
             let used = used + cost;
             let decision = answer(Decision::allow(limit, limit - used), used);
-            (decision.with_receipt(receipt_of(window)), Some(FixedWindowState { window, used }))
+            (decision.with_receipt(Receipt::of(ChargedIn(window))), Some(FixedWindowState { window, used }))
         } else {
             (answer(Decision::deny(limit, free, Some(until_next)), used), None)
         }
@@ -140,13 +166,8 @@ impl Algorithm for FixedWindow {
         Timestamp::from_nanos(self.start_of(state.window.saturating_add(1)))
     }
 
-    /// A charge is owed until its window ends, and not at all after that.
     fn give_back(&self, state: FixedWindowState, _: Timestamp, cost: u32, receipt: Receipt) -> FixedWindowState {
-        if receipt == receipt_of(state.window) {
-            FixedWindowState { used: state.used.saturating_sub(cost), ..state }
-        } else {
-            state
-        }
+        ChargedIn::read(receipt).map_or(state, |window| state.refunded(cost, window))
     }
 
     /// All keys of a window expire together, so the one that owes least is the one that used least.

@@ -11,7 +11,7 @@
 //! `now` and `period` below 2^64 and `limit`, `burst` and `cost` below 2^32, every product is below
 //! 2^96 and every sum below 2^98, and a `u128` has thirty bits to spare.
 
-use crate::decision::{Decision, Receipt};
+use crate::decision::{Decision, Issuer, Proof, Receipt};
 use crate::quota::Quota;
 use crate::time::{Timestamp, duration_from_nanos};
 
@@ -32,6 +32,28 @@ pub(crate) struct Gcra {
     burst: u32,
 }
 
+/// The TAT after a charge.
+pub(crate) struct Tat(pub(crate) u128);
+
+impl Tat {
+    /// The one on a receipt; zero, which is paid, if none is.
+    pub(crate) fn read(receipt: Receipt) -> u128 {
+        receipt.read().map_or(0, |Self(tat)| tat)
+    }
+}
+
+impl Proof for Tat {
+    const ISSUER: Issuer = Issuer::Bucket;
+
+    fn into_value(self) -> u128 {
+        self.0
+    }
+
+    fn from_value(tat: u128) -> Self {
+        Self(tat)
+    }
+}
+
 impl Gcra {
     pub(crate) const fn new(quota: &Quota, burst: u32) -> Self {
         Self { limit: quota.limit(), period: quota.period_nanos(), burst }
@@ -49,7 +71,7 @@ impl Gcra {
             (self.answer(|limit, remaining| Decision::deny(limit, remaining, None), debt), None)
         } else if debt + price <= capacity {
             let tat = now + debt + price;
-            let decision = self.answer(Decision::allow, debt + price).with_receipt(Receipt::new(tat));
+            let decision = self.answer(Decision::allow, debt + price).with_receipt(Receipt::of(Tat(tat)));
             (decision, Some(GcraState { tat }))
         } else {
             let wait = duration_from_nanos(self.nanos_ceil(debt + price - capacity));
@@ -72,15 +94,15 @@ impl Gcra {
     /// Gives back what is still owed for a charge, counting debts as paid in the order in which they
     /// were made.
     ///
-    /// A charge whose receipt says "TAT became *r*" is paid off at *r*, so at `now` at most
+    /// A charge after which the TAT was *r* (`charged`) is paid off at *r*, so at `now` at most
     /// *r* − `now` of it is left. Giving back more would be a gift: had the charge never been made,
     /// the bucket might have stood full for a while, and time spent full earns nothing.
     ///
     /// That holds as long as charges are given back the last one first, as a layer does. Giving back
     /// an earlier one pays the later ones off sooner than their receipts say, by as much as was given
     /// back, and by at most that much too much may then be given back for each of them.
-    pub(crate) fn give_back(&self, state: GcraState, now: Timestamp, cost: u32, receipt: Receipt) -> GcraState {
-        let unpaid = receipt.value().saturating_sub(self.units(now));
+    pub(crate) fn give_back(&self, state: GcraState, now: Timestamp, cost: u32, charged: u128) -> GcraState {
+        let unpaid = charged.saturating_sub(self.units(now));
         GcraState { tat: state.tat.saturating_sub(unpaid.min(self.price(cost))) }
     }
 

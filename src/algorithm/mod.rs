@@ -17,7 +17,7 @@ mod kind;
 mod sliding_window;
 
 pub use self::bucket::{LeakyBucket, TokenBucket};
-pub(crate) use self::fixed_window::receipt_of;
+pub(crate) use self::fixed_window::ChargedIn;
 pub use self::fixed_window::{FixedWindow, FixedWindowState};
 pub use self::gcra::GcraState;
 pub use self::kind::Kind;

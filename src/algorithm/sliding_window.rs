@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::fixed_window::{NO_BURST, phase, receipt_of};
+use super::fixed_window::{ChargedIn, NO_BURST, phase};
 use super::{Algorithm, Kind};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
@@ -66,6 +66,19 @@ pub struct SlidingWindowState {
     pub(crate) window: u64,
     pub(crate) previous: u32,
     pub(crate) current: u32,
+}
+
+impl SlidingWindowState {
+    /// What is left after `cost` units, charged in `window`, are given back: a charge counts until the window after its own ends.
+    pub(crate) const fn refunded(self, cost: u32, window: u64) -> Self {
+        if window == self.window {
+            Self { current: self.current.saturating_sub(cost), ..self }
+        } else if window.saturating_add(1) == self.window {
+            Self { previous: self.previous.saturating_sub(cost), ..self }
+        } else {
+            self
+        }
+    }
 }
 
 impl SlidingWindow {
@@ -185,7 +198,8 @@ impl Algorithm for SlidingWindow {
         if let Some(current) = current.filter(|current| weighted(*current) <= limit_units) {
             let next = SlidingWindowState { current, ..state };
             let left = remaining(current);
-            let decision = answer(Decision::allow(limit, left), &next).with_receipt(receipt_of(state.window));
+            let decision =
+                answer(Decision::allow(limit, left), &next).with_receipt(Receipt::of(ChargedIn(state.window)));
             let decision = if left == 0 { decision.with_next_after(self.wait(&next, now, 1)) } else { decision };
             return (decision, Some(next));
         }
@@ -199,16 +213,9 @@ impl Algorithm for SlidingWindow {
         Timestamp::from_nanos(self.start_of(state.window.saturating_add(windows)))
     }
 
-    /// A charge is owed until the window after its own ends.
     fn give_back(&self, state: SlidingWindowState, now: Timestamp, cost: u32, receipt: Receipt) -> SlidingWindowState {
         let state = self.roll(Some(state), now);
-        if receipt == receipt_of(state.window) {
-            SlidingWindowState { current: state.current.saturating_sub(cost), ..state }
-        } else if state.window.checked_sub(1).is_some_and(|previous| receipt == receipt_of(previous)) {
-            SlidingWindowState { previous: state.previous.saturating_sub(cost), ..state }
-        } else {
-            state
-        }
+        ChargedIn::read(receipt).map_or(state, |window| state.refunded(cost, window))
     }
 
     /// All keys of a window expire together, so the one that owes least is the one that used least.

@@ -451,9 +451,9 @@ impl Lines {
 
     /// Undoes a departure, as far as it is not paid for yet.
     pub(super) fn give_back(&mut self, now: Timestamp, id: LineId, cost: u32, receipt: Receipt) {
-        let receipt = self.history.read(&self.pace.gcra, receipt);
+        let departure = self.history.read(&self.pace.gcra, receipt);
         self.edit(id, |pace, line, _| {
-            line.tat = pace.give_back(GcraState { tat: line.tat }, now, cost, receipt).tat;
+            line.tat = pace.give_back(GcraState { tat: line.tat }, now, cost, departure).tat;
         });
     }
 

@@ -17,7 +17,7 @@ use crate::inheritance::{Heritage, Inheritance};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::partition::PartitionKey;
 use crate::quota::Quota;
-use crate::store::redis::{Place, Redis, RedisLine, UnfitQuota, in_background, mark, of_guard};
+use crate::store::redis::{Place, Redis, RedisLine, UnfitQuota, in_background};
 use crate::store::{Stats, WhenFull};
 use crate::terms::Terms;
 
@@ -391,7 +391,7 @@ impl Drop for Stay {
 impl RedisQueue {
     /// Lets it wait in a line of this process alone.
     fn fall_back(&self, ask: &Ask<'_>) -> Check {
-        let marked = |decision: Decision| decision.with_receipt(mark(decision.receipt()));
+        let marked = |decision: Decision| decision.with_receipt(decision.receipt().of_fallback());
         let (seat, patience) = match self.shared.seat(ask.patience()) {
             // The queue takes off a nanosecond itself.
             (Some(seat), _) => (Some(seat), ask.patience()),
@@ -440,10 +440,10 @@ impl Limiter for RedisQueue {
 
     /// In the background, once.
     fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
-        if receipt == Receipt::NONE {
+        if receipt.is_none() {
             return;
         }
-        match (of_guard(receipt), Handle::try_current()) {
+        match (receipt.fallback(), Handle::try_current()) {
             (Some(receipt), _) => self.shared.guard.refund(key, receipt, cost),
             (None, Ok(runtime)) => Arc::clone(&self.shared).give_back_soon(&runtime, key.clone(), cost, receipt),
             (None, Err(_)) => {}

@@ -3,7 +3,7 @@
 use std::task::Waker;
 
 use super::{Gcra, LineId, Lines};
-use crate::decision::Receipt;
+use crate::decision::{Issuer, Proof, Receipt};
 use crate::queue::seats::{Seat, SeatNo};
 use crate::time::Timestamp;
 
@@ -16,25 +16,37 @@ pub(super) struct History {
     before: Option<(Gcra, Timestamp)>,
 }
 
-/// A receipt is a TAT, and above it the number of changes that were before.
-const TAT_BITS: u32 = 112;
+/// The TAT of a line after a departure.
+struct Departure {
+    tat: u128,
+}
+
+impl Proof for Departure {
+    const ISSUER: Issuer = Issuer::Queue;
+
+    fn into_value(self) -> u128 {
+        self.tat
+    }
+
+    fn from_value(tat: u128) -> Self {
+        Self { tat }
+    }
+}
 
 impl History {
     pub(super) fn receipt(&self, tat: u128) -> Receipt {
-        Receipt::new(u128::from(self.changes) << TAT_BITS | tat)
+        Receipt::of(Departure { tat }).after(self.changes)
     }
 
-    /// A receipt in the units of the present quota. One that is older than two changes says that all is paid: whoever has
-    /// it loses what could have been given back, and nobody gets anything twice.
-    pub(super) fn read(&self, present: &Gcra, receipt: Receipt) -> Receipt {
-        let tat = receipt.value() & ((1 << TAT_BITS) - 1);
-        #[allow(clippy::cast_possible_truncation)] // That many bits are left.
-        let age = self.changes.wrapping_sub((receipt.value() >> TAT_BITS) as u16);
-        Receipt::new(match (age, self.before) {
+    /// The TAT of a receipt in the units of the present quota. After two changes it is zero, as if all were paid: whoever has
+    /// the receipt loses what could have been given back, and nobody gets anything twice.
+    pub(super) fn read(&self, present: &Gcra, receipt: Receipt) -> u128 {
+        let Some(Departure { tat }) = receipt.read() else { return 0 };
+        match (self.changes.wrapping_sub(receipt.changes()), self.before) {
             (0, _) => tat,
             (1, Some((before, at))) => present.carried(tat, &before, at),
             _ => 0,
-        })
+        }
     }
 }
 
@@ -62,7 +74,7 @@ impl Lines {
         for number in self.seats.numbers() {
             if let Seat::Released { receipt, .. } = self.seats.get_mut(number) {
                 let read = self.history.read(&present, *receipt);
-                *receipt = self.history.receipt(read.value());
+                *receipt = self.history.receipt(read);
             }
             let Some(waiter) = self.seats.waiter_mut(number) else { continue };
             let latest = waiter.since.as_nanos().saturating_add(self.bounds.max_wait);

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use super::ledger::Ledger;
 use super::past::{Entry, Geometry, Inherited, KeptState, MOST_LAYERS, PackedDebt, Source};
-use super::rule::{Rule, WindowRule};
+use super::rule::Rule;
 use super::ticks::{Exchange, TickBucket};
 use super::wide::{WideTable, local_of};
+use super::windows::{Counts, WindowRule};
 use super::word::Tag;
-use super::{Kept, MemoryStore, Table};
+use super::{Kept, MemoryStore, Table, any_table};
 use crate::algorithm::{Algorithm, Kind};
 use crate::inheritance::{Finish, Inheritance};
 use crate::quota::Quota;
@@ -106,46 +107,26 @@ fn make_heir<A: Algorithm, C: Clock>(
 
 impl<S: Copy + Send + 'static> Kept<S> {
     fn inherits_from(&self, predecessor: &Self) -> bool {
-        let number = match &self.table {
-            Table::Bucket(ledger) => ledger.inherited().map(|past| past.predecessor()),
-            Table::Fixed(ledger) => ledger.inherited().map(|past| past.predecessor()),
-            Table::Sliding(ledger) => ledger.inherited().map(|past| past.predecessor()),
-            Table::Wide(table) => table.inherited().map(|past| past.predecessor()),
-        };
+        let number = any_table!(&self.table, table => table.inherited().map(|past| past.predecessor()));
         number == Some(predecessor.pressure().number())
     }
 
     /// What is to be done once it is in force.
     fn finish(&self) -> Option<Finish> {
-        match &self.table {
-            Table::Bucket(ledger) => ledger.inherited().map(finish),
-            Table::Fixed(ledger) => ledger.inherited().map(finish),
-            Table::Sliding(ledger) => ledger.inherited().map(finish),
-            Table::Wide(table) => table.inherited().map(finish),
-        }
+        any_table!(&self.table, table => table.inherited().map(finish))
     }
 
     fn geometry(&self) -> Geometry {
-        match &self.table {
-            Table::Bucket(ledger) => ledger.table().geometry(),
-            Table::Fixed(ledger) => ledger.table().geometry(),
-            Table::Sliding(ledger) => ledger.table().geometry(),
-            Table::Wide(table) => table.geometry(),
-        }
+        any_table!(&self.table, table => table.geometry())
     }
 
     fn geometries(&self, now: Timestamp) -> Vec<Geometry> {
-        match &self.table {
-            Table::Bucket(ledger) => ledger.geometries(now),
-            Table::Fixed(ledger) => ledger.geometries(now),
-            Table::Sliding(ledger) => ledger.geometries(now),
-            Table::Wide(table) => table.geometries(now),
-        }
+        any_table!(&self.table, table => table.geometries(now))
     }
 
     /// The greatest count that any key of a window may have.
     fn greatest(&self, now: Timestamp) -> u32 {
-        fn of<R: WindowRule>(ledger: &Ledger<R>, now: Timestamp) -> u32 {
+        fn of<W: Counts>(ledger: &Ledger<WindowRule<W>>, now: Timestamp) -> u32 {
             if ledger.has_past(now) { ledger.rule().greatest() } else { ledger.rule().limit() }
         }
         match &self.table {
@@ -212,18 +193,15 @@ impl<A: Algorithm> States<A> {
     }
 
     /// Has a table of words begin with them, if their counts fit.
-    fn begin_in<R: WindowRule>(
+    fn begin_in<W: Counts>(
         self,
-        own: &mut Ledger<R>,
+        own: &mut Ledger<WindowRule<W>>,
         staggered: bool,
         greatest: u32,
         geometries: &[Geometry],
-    ) -> bool
-    where
-        R::Debt: 'static,
-    {
-        let Some(rule) = R::holding(&self.algorithm.quota(), staggered, greatest) else { return false };
-        if TypeId::of::<R::Debt>() != TypeId::of::<A::State>() {
+    ) -> bool {
+        let Some(rule) = WindowRule::<W>::holding(&self.algorithm.quota(), staggered, greatest) else { return false };
+        if TypeId::of::<W>() != TypeId::of::<A::State>() {
             return false;
         }
         let (number, now) = (self.predecessor.pressure().number(), self.at);
@@ -262,16 +240,13 @@ impl<A: Algorithm> Source<KeptState<A::State>> for States<A> {
 }
 
 /// The states of windows in words, as stamps counted from `base`.
-struct InWords<A: Algorithm, R> {
+struct InWords<A: Algorithm, W> {
     states: States<A>,
-    rule: R,
+    rule: WindowRule<W>,
     base: u64,
 }
 
-impl<A: Algorithm, R: WindowRule> Source<PackedDebt> for InWords<A, R>
-where
-    R::Debt: 'static,
-{
+impl<A: Algorithm, W: Counts> Source<PackedDebt> for InWords<A, W> {
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
         let Self { states, rule, base } = self;
         let now = rule.read(states.at);

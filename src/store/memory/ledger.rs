@@ -1,11 +1,11 @@
 use std::sync::Arc;
 
-use super::WhenFull;
 use super::compact::{CompactTable, Past, present};
 use super::past::{self, Entry, Geometry, Inherited, PackedDebt, Source};
 use super::rule::Rule;
-use super::ticks::{Tick, TickBucket};
+use super::ticks::{PaidAt, Tick, TickBucket};
 use super::word::Tag;
+use super::{Pressure, WhenFull};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
 use crate::time::Timestamp;
@@ -47,8 +47,16 @@ impl<R: Rule> Ledger<R> {
         &self.rule
     }
 
-    pub(super) const fn table(&self) -> &CompactTable {
-        &self.table
+    pub(super) const fn pressure(&self) -> &Pressure {
+        self.table.pressure()
+    }
+
+    pub(super) const fn geometry(&self) -> Geometry {
+        self.table.geometry()
+    }
+
+    pub(super) fn size_in_bytes(&self) -> usize {
+        self.table.size_in_bytes()
     }
 
     pub(super) fn inherited(&self) -> Option<&Arc<Inherited<PackedDebt>>> {
@@ -122,9 +130,11 @@ impl<R: Rule> Ledger<R> {
         self.table.peek(&self.rule, hash, cost, self.rule.read(now))
     }
 
-    /// Gives back what is still owed for a charge, by the value of its receipt.
-    pub(super) fn give_back(&self, hash: u64, cost: u32, receipt: u64, now: Timestamp) {
-        self.table.give_back(&self.rule, hash, cost, receipt, self.rule.read(now));
+    /// Gives back what is still owed for a charge: see [`Rule::refunded`].
+    pub(super) fn give_back(&self, hash: u64, cost: u32, charged: Option<u64>, now: Timestamp) {
+        if let Some(charged) = charged {
+            self.table.give_back(&self.rule, hash, cost, charged, self.rule.read(now));
+        }
     }
 
     pub(super) fn reset(&self, hash: u64, now: Timestamp) {
@@ -180,18 +190,17 @@ impl Ledger<TickBucket> {
         inherited.max(self.rule.capacity())
     }
 
-    /// The value of a receipt in these ticks, also of one that was written before a change; zero if nothing is left of what
-    /// the table had that wrote it.
-    pub(super) fn read_receipt(&self, receipt: Receipt) -> u64 {
-        #[allow(clippy::cast_possible_truncation)] // Numbers are counted from 1, and the marks of resets are taken off.
-        let (number, tick) = ((receipt.value() >> u64::BITS) as u64, receipt.value() as u64);
-        if number == self.rule.number() {
-            return tick;
+    /// When a charge is paid off, in these ticks, also if it was made before a change; `None` if nothing is left of what the
+    /// table had that it was made in.
+    pub(super) fn paid_at(&self, receipt: Receipt) -> Option<u64> {
+        let PaidAt { table, tick } = receipt.read()?;
+        if table == self.rule.number() {
+            return Some(tick);
         }
-        let Some(first) = self.forebears.iter().position(|before| before.rule.number() == number) else { return 0 };
+        let first = self.forebears.iter().position(|before| before.rule.number() == table)?;
         let before = &self.forebears[first..];
         let after = before[1..].iter().map(|table| &table.rule).chain([&self.rule]);
-        before.iter().zip(after).fold(tick, |tick, (from, to)| to.carried(&from.rule, from.until, tick))
+        Some(before.iter().zip(after).fold(tick, |tick, (from, to)| to.carried(&from.rule, from.until, tick)))
     }
 
     /// Has its receipts carry the number of its table.

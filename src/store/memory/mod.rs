@@ -27,7 +27,7 @@ use self::ticks::TickBucket;
 use self::wide::WideTable;
 use self::windows::{FixedRule, SlidingRule};
 use super::{Stats, Store, TableStats};
-use crate::algorithm::{Algorithm, Kind};
+use crate::algorithm::{Algorithm, ChargedIn, Kind};
 use crate::ask::{Ask, Mode};
 use crate::decision::{Check, Decision, Receipt};
 use crate::description::Description;
@@ -170,6 +170,19 @@ enum Table<S> {
     Wide(WideTable<S>),
 }
 
+/// The same question to whichever table it is.
+macro_rules! any_table {
+    ($which:expr, $table:ident => $answer:expr) => {
+        match $which {
+            Table::Bucket($table) => $answer,
+            Table::Fixed($table) => $answer,
+            Table::Sliding($table) => $answer,
+            Table::Wide($table) => $answer,
+        }
+    };
+}
+use any_table;
+
 /// The rule by which an algorithm's keys can be kept in words.
 enum Words {
     Bucket(TickBucket),
@@ -254,12 +267,7 @@ impl<S: Copy, C> MemoryStore<S, C> {
     /// The bytes of its table, all that it will ever take. Zero before it is given to a limiter.
     #[must_use]
     pub fn size_in_bytes(&self) -> usize {
-        let size = |kept: &Kept<S>| match &kept.table {
-            Table::Bucket(ledger) => ledger.table().size_in_bytes(),
-            Table::Fixed(ledger) => ledger.table().size_in_bytes(),
-            Table::Sliding(ledger) => ledger.table().size_in_bytes(),
-            Table::Wide(table) => table.size_in_bytes(),
-        };
+        let size = |kept: &Kept<S>| any_table!(&kept.table, table => table.size_in_bytes());
         let made = self.made();
         self.kept.get().map(|kept| &**kept).or(made.as_ref()).map_or(0, size)
     }
@@ -322,12 +330,7 @@ impl<S> Kept<S> {
     }
 
     fn pressure(&self) -> &Pressure {
-        match &self.table {
-            Table::Bucket(ledger) => ledger.table().pressure(),
-            Table::Fixed(ledger) => ledger.table().pressure(),
-            Table::Sliding(ledger) => ledger.table().pressure(),
-            Table::Wide(table) => table.pressure(),
-        }
+        any_table!(&self.table, table => table.pressure())
     }
 }
 
@@ -347,7 +350,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
             (Table::Wide(table), _) => table.check(algorithm, hash, ask.cost(), now, fresh),
             _ => another_kind(),
         };
-        if resets == 0 { decision } else { decision.with_receipt(resets::stamped(decision.receipt(), resets)) }
+        if resets == 0 { decision } else { resets::stamped(decision, resets) }
     }
 
     /// What [`charge`](Self::charge) would decide.
@@ -425,20 +428,15 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         let hash = kept.hash(key);
         let Some(receipt) = kept.resets.open(hash, receipt) else { return };
         match &kept.table {
-            Table::Bucket(ledger) => ledger.give_back(hash, cost, ledger.read_receipt(receipt), self.clock.now()),
-            Table::Fixed(ledger) => ledger.give_back(hash, cost, of_window(receipt), self.clock.now()),
-            Table::Sliding(ledger) => ledger.give_back(hash, cost, of_window(receipt), self.clock.now()),
+            Table::Bucket(ledger) => ledger.give_back(hash, cost, ledger.paid_at(receipt), self.clock.now()),
+            Table::Fixed(ledger) => ledger.give_back(hash, cost, ChargedIn::read(receipt), self.clock.now()),
+            Table::Sliding(ledger) => ledger.give_back(hash, cost, ChargedIn::read(receipt), self.clock.now()),
             Table::Wide(table) => table.give_back(algorithm, hash, self.clock.now(), cost, receipt),
         }
     }
 
     fn describe(&self, _: &A) -> Description {
-        Description::new()
-            .answering(Mode::Peek)
-            .answering(Mode::Shadow)
-            .answering(Mode::UpTo)
-            .answering(Mode::Fallback)
-            .answering(Mode::Reset)
+        Description::new().answering_all()
     }
 
     /// Looks at 4,096 slots at most: some 10 µs, and 50 if they are not in the processor's caches.
@@ -468,11 +466,6 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
     fn heritage(&self, algorithm: &A) -> Option<Heritage> {
         Some(Heritage::new(Arc::clone(self.kept(algorithm))))
     }
-}
-
-/// The value of a receipt for a charge in a window.
-fn of_window(receipt: Receipt) -> u64 {
-    u64::try_from(receipt.value()).unwrap_or(0)
 }
 
 impl<S: Copy, C> fmt::Debug for MemoryStore<S, C> {

@@ -10,8 +10,9 @@ use loom::thread;
 use super::WhenFull;
 use super::compact::CompactTable;
 use super::rule::Rule;
-use super::ticks::{Tick, TickBucket};
+use super::ticks::{PaidAt, Tick, TickBucket};
 use super::windows::{FixedRule, SlidingRule};
+use crate::algorithm::ChargedIn;
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
 use crate::time::Timestamp;
@@ -51,8 +52,15 @@ trait Modelled: Rule {
     /// A little after the beginning of an epoch.
     fn at(&self, epoch: u64, rest: u64) -> Self::Now;
 
-    /// Whether nothing is owed any more for a charge.
-    fn is_paid(&self, receipt: Receipt, epoch: u64, rest: u64) -> bool;
+    /// When a charge is paid off, or which window was charged: see [`Rule::refunded`].
+    fn charged(receipt: Receipt) -> u64;
+
+    /// Whether nothing is owed any more for that charge.
+    fn is_over(charged: u64, epoch: u64, rest: u64) -> bool;
+
+    fn is_paid(receipt: Receipt, epoch: u64, rest: u64) -> bool {
+        Self::is_over(Self::charged(receipt), epoch, rest)
+    }
 }
 
 /// Tokens take years to be earned, and a full bucket's debt is owed for four epochs.
@@ -68,8 +76,12 @@ impl Modelled for TickBucket {
         Tick::at((epoch << 32) + rest)
     }
 
-    fn is_paid(&self, receipt: Receipt, epoch: u64, rest: u64) -> bool {
-        receipt.value() <= u128::from((epoch << 32) + rest)
+    fn charged(receipt: Receipt) -> u64 {
+        receipt.read().map(|PaidAt { tick, .. }| tick).unwrap()
+    }
+
+    fn is_over(charged: u64, epoch: u64, rest: u64) -> bool {
+        charged <= (epoch << 32) + rest
     }
 }
 
@@ -97,8 +109,12 @@ impl Modelled for FixedRule {
         self.read(five_seconds_in(epoch, rest))
     }
 
-    fn is_paid(&self, receipt: Receipt, epoch: u64, _: u64) -> bool {
-        receipt.value() - 1 < u128::from(epoch)
+    fn charged(receipt: Receipt) -> u64 {
+        ChargedIn::read(receipt).unwrap()
+    }
+
+    fn is_over(charged: u64, epoch: u64, _: u64) -> bool {
+        charged < epoch
     }
 }
 
@@ -115,8 +131,12 @@ impl Modelled for SlidingRule {
         self.read(five_seconds_in(epoch, rest))
     }
 
-    fn is_paid(&self, receipt: Receipt, epoch: u64, _: u64) -> bool {
-        receipt.value() < u128::from(epoch)
+    fn charged(receipt: Receipt) -> u64 {
+        ChargedIn::read(receipt).unwrap()
+    }
+
+    fn is_over(charged: u64, epoch: u64, _: u64) -> bool {
+        charged + 1 < epoch
     }
 }
 
@@ -134,8 +154,7 @@ impl<R: Modelled> Judged<R> {
     }
 
     fn give_back(&self, hash: u64, receipt: Receipt, epoch: u64, rest: u64) {
-        let receipt = u64::try_from(receipt.value()).unwrap();
-        self.table.give_back(&self.rule, hash, 1, receipt, self.rule.at(epoch, rest));
+        self.table.give_back(&self.rule, hash, 1, R::charged(receipt), self.rule.at(epoch, rest));
     }
 }
 
@@ -239,7 +258,7 @@ fn a_page_is_swept_while_a_key_in_it_is_charged<R: Modelled>() {
             thread::spawn(move || admitted(&table, key(1), 4, 1))
         };
         let mine = admitted(&table, key(1), 4, 1);
-        let is_paid = table.rule.is_paid(first.receipt(), 4, 1);
+        let is_paid = R::is_paid(first.receipt(), 4, 1);
         assert_eq!(mine + other.join().unwrap(), if is_paid { 2 } else { 1 });
         assert_eq!(admitted(&table, key(1), 4, 1), 0);
         assert_eq!(table.copies(key(1)), 1);
@@ -275,7 +294,7 @@ fn a_thread_is_descheduled_while_another_charges<R: Modelled>() {
             let mine = table.check(key(1), (0, 5), (sleep, 0));
             // Both pass only if mine came first, and was paid by then.
             let both = u32::from(mine.is_allowed()) + other.join().unwrap();
-            assert!(both == 1 || (both == 2 && table.rule.is_paid(mine.receipt(), sleep, 0)), "{sleep} epochs: {both}");
+            assert!(both == 1 || (both == 2 && R::is_paid(mine.receipt(), sleep, 0)), "{sleep} epochs: {both}");
             // Whoever came last owes, and nobody else owes anything.
             assert!(table.copies(key(1)) <= 1);
             let last = admitted(&table, key(1), sleep, 1) + admitted(&table, key(1), sleep, 2);
@@ -320,7 +339,7 @@ fn a_page_is_cleared_while_a_descheduled_thread_charges<R: Modelled>() {
             assert!(!is_told || other == 1, "{sleep} epochs: one that owed nothing was rejected");
             assert!(!is_told || mine.is_allowed(), "{sleep} epochs: rejected for what was paid");
             // Charged as of then, it was paid by now; charged as of now, it is owed.
-            let mine = usize::from(mine.is_allowed() && !table.rule.is_paid(mine.receipt(), sleep, 0));
+            let mine = usize::from(mine.is_allowed() && !R::is_paid(mine.receipt(), sleep, 0));
             let taken = if same_key { other + mine } else { mine } + left(&table, key(1), sleep, 1);
             assert!(taken == 2 || (!is_told && taken < 2), "{sleep} epochs: {taken}");
             assert!(table.copies(key(1)) <= 1);
@@ -383,8 +402,8 @@ fn two_threads_charge_around_the_edge_of_a_window<R: Modelled>() {
             let other = other.join().unwrap();
             // One at most is owed, and so one more may come at once.
             let charged = [mine, other].into_iter().filter(Decision::is_allowed);
-            let taken = charged.filter(|charged| !table.rule.is_paid(charged.receipt(), 1, 1)).count();
-            let before = usize::from(is_known && !table.rule.is_paid(Receipt::new(1), 1, 1));
+            let taken = charged.filter(|charged| !R::is_paid(charged.receipt(), 1, 1)).count();
+            let before = usize::from(is_known && !R::is_over(0, 1, 1));
             assert_eq!(taken + before + left(&table, key(1), 1, 1), 2);
             assert_eq!(table.copies(key(1)), 1);
         });

@@ -1,7 +1,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::decision::Receipt;
+use crate::decision::{Decision, Receipt};
 
 /// How often keys were reset, for one in 256 keys together.
 ///
@@ -12,10 +12,6 @@ use crate::decision::Receipt;
 pub(super) struct Resets(OnceLock<Box<[AtomicU32]>>);
 
 const GROUPS: usize = 256;
-
-/// Above the receipts of all algorithms, and below the mark of guards.
-const FIRST_BIT: u32 = 104;
-const BITS: u32 = 23;
 
 impl Resets {
     /// The same counts so far, for an heir of the same keys.
@@ -42,13 +38,7 @@ impl Resets {
 
     /// The receipt as its algorithm wrote it; `None` if its key was reset since.
     pub(super) fn open(&self, hash: u64, receipt: Receipt) -> Option<Receipt> {
-        match self.count(hash) {
-            0 => Some(receipt),
-            count => {
-                let written = receipt.value() & !(mask() << FIRST_BIT);
-                (receipt.value() >> FIRST_BIT & mask() == stamp(count)).then(|| Receipt::new(written))
-            }
-        }
+        (receipt.changes() == stamp(self.count(hash))).then(|| receipt.after(0))
     }
 
     fn counts(&self) -> &[AtomicU32] {
@@ -56,19 +46,16 @@ impl Resets {
     }
 }
 
-/// A receipt with the count at the time of its charge.
+/// A decision whose receipt carries the count at the time of its charge.
 #[cold]
-pub(super) fn stamped(receipt: Receipt, count: u32) -> Receipt {
-    if receipt == Receipt::NONE { receipt } else { Receipt::new(receipt.value() | stamp(count) << FIRST_BIT) }
+pub(super) fn stamped(decision: Decision, count: u32) -> Decision {
+    decision.with_receipt(decision.receipt().after(stamp(count)))
 }
 
-const fn mask() -> u128 {
-    (1 << BITS) - 1
-}
-
-/// Never that of a charge before the first reset.
-fn stamp(count: u32) -> u128 {
-    (u128::from(count) - 1) % mask() + 1
+/// Never that of a charge before the first reset, and the same only after tens of thousands of resets.
+fn stamp(count: u32) -> u16 {
+    let most = u32::from(u16::MAX);
+    if count == 0 { 0 } else { u16::try_from((count - 1) % most + 1).expect("no more than the most") }
 }
 
 fn of(counts: &[AtomicU32], hash: u64) -> &AtomicU32 {

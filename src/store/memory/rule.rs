@@ -2,7 +2,6 @@ use std::fmt::Debug;
 
 use super::word::{Tag, Word};
 use crate::decision::Decision;
-use crate::quota::Quota;
 use crate::time::Timestamp;
 
 /// How the table reads and judges its words: a kind of bucket or window, with its quota.
@@ -61,25 +60,9 @@ pub(super) trait Rule: Copy + Send + Sync + 'static {
     /// Whether nothing of the debt with this stamp is owed any more when `epoch` begins.
     fn is_paid_by(&self, stamp: u64, epoch: u32) -> bool;
 
-    /// What is owed after `cost` units, charged as the value of their receipt says, are given back.
-    fn refunded(&self, debt: Self::Debt, cost: u32, receipt: u64, now: Self::Now) -> Self::Debt;
-}
-
-/// A rule for windows.
-pub(super) trait WindowRule: Rule + Sized {
-    /// The windows of `quota`, in words that hold counts up to `greatest` as well; `None` if they do not fit.
-    fn holding(quota: &Quota, staggered: bool, greatest: u32) -> Option<Self>;
-
-    fn limit(&self) -> u32;
-
-    /// The greatest count that its words hold.
-    fn greatest(&self) -> u32;
-
-    /// A state with counts that its words hold.
-    fn clipped(&self, state: Self::Debt) -> Self::Debt;
-
-    /// The first [stamp](Rule::stamp) of nothing at which nothing counts any more of the state with this stamp.
-    fn ends(&self, stamp: u64) -> u64;
+    /// What is owed after `cost` units are given back. `charged` is the tick at which a bucket's charge is paid off, or the
+    /// window that was charged.
+    fn refunded(&self, debt: Self::Debt, cost: u32, charged: u64, now: Self::Now) -> Self::Debt;
 }
 
 /// The answer to a request, in the units of its rule: small enough for registers.

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::rule::{Rule, Ruling};
 use super::word::{Tag, Word};
-use crate::decision::{Decision, Receipt, Span};
+use crate::decision::{Decision, Issuer, Proof, Receipt, Span};
 use crate::quota::Quota;
 use crate::time::{Timestamp, duration_from_nanos, nanos_of};
 
@@ -54,6 +54,26 @@ impl Tick {
     /// A later tick in place of this one: waits are counted from this one all the same.
     const fn moved_to(self, count: u64) -> Self {
         Self { count, rest: self.rest, behind: self.behind + (count - self.count) }
+    }
+}
+
+/// When a charge is paid off, on the receipts of the table with this number.
+pub(super) struct PaidAt {
+    pub(super) table: u64,
+    pub(super) tick: u64,
+}
+
+impl Proof for PaidAt {
+    const ISSUER: Issuer = Issuer::MemoryBucket;
+
+    #[inline(always)]
+    fn into_value(self) -> u128 {
+        u128::from(self.table) << u64::BITS | u128::from(self.tick)
+    }
+
+    #[allow(clippy::cast_possible_truncation)] // One is the upper half, and one is the lower.
+    fn from_value(value: u128) -> Self {
+        Self { table: (value >> u64::BITS) as u64, tick: value as u64 }
     }
 }
 
@@ -132,10 +152,10 @@ impl TickBucket {
         Exchange { gain, loss, whole, lead: u64::try_from(lead).unwrap_or(0) }
     }
 
-    /// The value of a receipt of a charge by another bucket, which was changed for this one at `at`.
-    pub(super) fn carried(&self, from: &Self, at: Timestamp, receipt: u64) -> u64 {
+    /// When a charge by another bucket is paid off that was changed for this one at `at`.
+    pub(super) fn carried(&self, from: &Self, at: Timestamp, paid_at: u64) -> u64 {
         let before = from.read(at);
-        match receipt.saturating_sub(before.count) {
+        match paid_at.saturating_sub(before.count) {
             0 => 0,
             debt => self.read(at).count + self.exchange(from, before).debt(debt),
         }
@@ -341,7 +361,7 @@ impl Rule for TickBucket {
     fn decision(&self, ruling: Ruling<u64>, cost: u32, now: Tick) -> Decision {
         match ruling {
             Ruling::Admit { debt } => {
-                let receipt = Receipt::new(u128::from(self.number) << u64::BITS | u128::from(now.count + debt));
+                let receipt = Receipt::of(PaidAt { table: self.number, tick: now.count + debt });
                 self.with_reset(Decision::allow(self.burst, self.remaining(debt)), now, debt).with_receipt(receipt)
             }
             Ruling::Peek { debt } => self.with_reset(Decision::allow(self.burst, self.remaining(debt)), now, debt),
@@ -378,8 +398,8 @@ impl Rule for TickBucket {
     }
 
     /// Gives back what is still owed for a charge; see [`Gcra`](crate::algorithm::gcra::Gcra).
-    fn refunded(&self, debt: u64, cost: u32, receipt: u64, now: Tick) -> u64 {
-        debt - receipt.saturating_sub(now.count).min(self.worth(cost)).min(debt)
+    fn refunded(&self, debt: u64, cost: u32, paid_at: u64, now: Tick) -> u64 {
+        debt - paid_at.saturating_sub(now.count).min(self.worth(cost)).min(debt)
     }
 }
 

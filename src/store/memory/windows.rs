@@ -29,20 +29,23 @@
 //! | 5 s and more | 4,294,967,295 | 65,535 |
 
 mod fixed;
+mod rule;
 mod sliding;
 #[cfg(all(test, not(sluice_loom)))]
 mod tests;
 
-pub(super) use self::fixed::FixedRule;
-pub(super) use self::sliding::SlidingRule;
+pub(super) use self::rule::{Counts, WindowRule};
 
 use std::num::NonZeroU64;
 
 use super::word::{PAYLOAD_BITS, Tag};
-use crate::algorithm::receipt_of;
+use crate::algorithm::{FixedWindowState, SlidingWindowState};
 use crate::decision::Span;
 use crate::quota::Quota;
 use crate::time::Timestamp;
+
+pub(super) type FixedRule = WindowRule<FixedWindowState>;
+pub(super) type SlidingRule = WindowRule<SlidingWindowState>;
 
 /// An index counts so many epochs.
 const EPOCHS_BITS: u32 = 4;
@@ -255,11 +258,6 @@ const fn count(payload: u64, first: u32, bits: u32) -> u32 {
 #[cold]
 const fn one_more(estimate: u64) -> u64 {
     estimate + 1
-}
-
-/// Whether the value of a receipt is of a charge in `window`.
-fn is_of(receipt: u64, window: u64) -> bool {
-    receipt_of(window).value() == u128::from(receipt)
 }
 
 /// The bits that counts up to `greatest` take.

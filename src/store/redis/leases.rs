@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::key::Tag;
 use super::lines::Lines;
-use crate::decision::{Decision, Receipt};
+use crate::decision::{Decision, Issuer, Proof, Receipt};
 use crate::time::Timestamp;
 
 /// The leases that this process holds, one per key.
@@ -54,18 +54,20 @@ pub(super) struct Unspent {
     pub(super) receipt: Receipt,
 }
 
-/// On the receipts of requests that were paid for in advance, beside the [`since`](Lease::since) of their lease: they are
-/// put back here and not on the server. No algorithm's own receipts are that large.
-const LEASED: u128 = 1 << 126;
-
-/// The lease that a receipt is of, if it is of one.
+/// The [`since`](Lease::since) of the lease that paid for a request in advance: it is put back there and not on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OfLease(Timestamp);
 
-impl OfLease {
-    pub(super) fn read(receipt: Receipt) -> Option<Self> {
-        let since = u64::try_from(receipt.value() & !LEASED).unwrap_or(u64::MAX);
-        (receipt.value() & LEASED != 0).then_some(Self(Timestamp::from_nanos(since)))
+impl Proof for OfLease {
+    const ISSUER: Issuer = Issuer::Lease;
+
+    fn into_value(self) -> u128 {
+        self.0.as_nanos().into()
+    }
+
+    #[allow(clippy::cast_possible_truncation)] // No more was written.
+    fn from_value(since: u128) -> Self {
+        Self(Timestamp::from_nanos(since as u64))
     }
 }
 
@@ -173,11 +175,7 @@ impl Lease {
         let limit = self.decision.limit();
         let remaining = self.decision.remaining().saturating_add(self.left.saturating_mul(self.cost)).min(limit);
         let reset = self.decision.reset_after().saturating_sub(now.saturating_since(self.since));
-        Decision::allow(limit, remaining).with_reset_after(reset).with_receipt(self.receipt())
-    }
-
-    fn receipt(&self) -> Receipt {
-        Receipt::new(LEASED | u128::from(self.since.as_nanos()))
+        Decision::allow(limit, remaining).with_reset_after(reset).with_receipt(Receipt::of(OfLease(self.since)))
     }
 }
 
@@ -239,14 +237,14 @@ mod tests {
         let decision = leases.spend(tag(), 2, at(250)).unwrap();
         assert_eq!((decision.limit(), decision.remaining()), (100, 56));
         assert_eq!(decision.reset_after(), Duration::from_millis(59_750));
-        let of = OfLease::read(decision.receipt()).unwrap();
+        let of = decision.receipt().read::<OfLease>().unwrap();
         assert!(leases.put_back(tag(), 2, of, at(500)) && !leases.put_back(tag(), 1, of, at(500)));
         // Nor more than it was granted with, nor into another lease, nor too late.
         assert!(!leases.put_back(tag(), 2, of, at(500)));
         assert_eq!((0..9).filter(|_| leases.spend(tag(), 2, at(500)).is_some()).count(), 4);
         assert!(!leases.put_back(tag(), 2, OfLease(at(1)), at(500)));
         assert!(!leases.put_back(tag(), 2, of, at(1_000)));
-        assert_eq!(OfLease::read(Receipt::new(7)), None);
+        assert_eq!(Receipt::new(7).read::<OfLease>(), None);
     }
 
     #[test]

@@ -8,7 +8,6 @@ mod leases;
 mod line;
 mod lines;
 mod link;
-mod mark;
 mod mirror;
 mod script;
 #[cfg(test)]
@@ -21,7 +20,6 @@ mod together;
 pub(crate) use self::asking::in_background;
 pub(crate) use self::line::RedisLine;
 pub use self::link::{BreakerState, Fault, NodeHealth, Reason, Redis, RedisBuilder};
-pub(crate) use self::mark::{mark, of_guard};
 pub(crate) use self::script::Place;
 pub use self::script::{Scripted, UnfitQuota};
 pub use self::store::RedisStore;

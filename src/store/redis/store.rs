@@ -7,7 +7,6 @@ use super::flights::Flights;
 use super::key::Names;
 use super::leases::{Leases, OfLease};
 use super::link::Redis;
-use super::mark::{mark, of_guard};
 use super::mirror::Mirror;
 use super::script::Scripted;
 use super::together::RedisClaim;
@@ -143,10 +142,6 @@ impl<S: Copy> RedisStore<S> {
         self.coalesces = false;
         self
     }
-
-    fn asking<A: Scripted<State = S>>(&self, algorithm: &A, key: &PartitionKey) -> Asking<A> {
-        Asking::of(&self.inner, algorithm, key)
-    }
 }
 
 impl<S: Copy + Send + 'static> RedisStore<S> {
@@ -193,39 +188,38 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
 
     fn decide(&self, algorithm: &A, ask: &Ask<'_>) -> Check {
         let (key, cost) = (ask.key(), ask.cost());
+        let asking = || Asking::of(&self.inner, algorithm, key);
         match ask.mode() {
             Mode::Fallback => {
                 let decision = self.inner.guard(algorithm, key, cost);
-                decision.with_receipt(mark(decision.receipt())).into()
+                decision.with_receipt(decision.receipt().of_fallback()).into()
             }
-            Mode::UpTo => self.asking(algorithm, key).charge_up_to(cost),
+            Mode::UpTo => asking().charge_up_to(cost),
             // One round trip. Other processes notice within half a second.
-            Mode::Reset => Check::Pending(Box::pin(self.asking(algorithm, key).reset())),
-            Mode::Peek => Self::peek(self.asking(algorithm, key), cost),
-            Mode::Charge | Mode::Shadow => self.charge(self.asking(algorithm, key), cost),
+            Mode::Reset => Check::Pending(Box::pin(asking().reset())),
+            Mode::Peek => Self::peek(asking(), cost),
+            Mode::Charge | Mode::Shadow => self.charge(asking(), cost),
         }
     }
 
     /// In the background, once: what cannot be given back then stays charged.
     fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u32) {
-        let asking = self.asking(algorithm, key);
-        match (of_guard(receipt), OfLease::read(receipt)) {
-            _ if receipt == Receipt::NONE => {}
-            (Some(receipt), _) => self.inner.guard.refund(algorithm, key, receipt, cost),
-            (None, Some(lease)) => asking.put_back(cost, lease),
-            (None, None) => asking.give_back(cost, receipt),
+        if receipt.is_none() {
+            return;
+        }
+        if let Some(receipt) = receipt.fallback() {
+            return self.inner.guard.refund(algorithm, key, receipt, cost);
+        }
+        let asking = Asking::of(&self.inner, algorithm, key);
+        match receipt.read::<OfLease>() {
+            Some(lease) => asking.put_back(cost, lease),
+            None => asking.give_back(cost, receipt),
         }
     }
 
     fn describe(&self, algorithm: &A) -> Description {
         let batcher = Batcher { inner: Arc::clone(&self.inner), algorithm: algorithm.clone() };
-        Description::new()
-            .answering(Mode::Peek)
-            .answering(Mode::Shadow)
-            .answering(Mode::UpTo)
-            .answering(Mode::Fallback)
-            .answering(Mode::Reset)
-            .batching(batcher)
+        Description::new().answering_all().batching(batcher)
     }
 
     /// From a store of this name on the same [`Redis`]: the server keeps what it has, see

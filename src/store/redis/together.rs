@@ -182,14 +182,14 @@ impl<A: Scripted> Part for Asked<A> {
     }
 
     fn uncharged(&self, decision: Decision) -> Decision {
-        if decision.receipt() == Receipt::NONE {
+        if decision.receipt().is_none() {
             return decision;
         }
         decision.recharged(self.cost, 0, Some(self.asking.algorithm.terms()))
     }
 
     fn give_back(&self, receipt: Receipt) {
-        if receipt != Receipt::NONE {
+        if !receipt.is_none() {
             self.asking.clone().give_back(self.cost, receipt);
         }
     }

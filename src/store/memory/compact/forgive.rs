@@ -12,10 +12,10 @@ impl CompactTable {
         rule: &R,
         hash: u64,
         cost: u32,
-        receipt: u64,
+        charged: u64,
         now: R::Now,
     ) {
-        self.forgive(rule, hash, now, |debt, now| rule.refunded(debt, cost, receipt, now));
+        self.forgive(rule, hash, now, |debt, now| rule.refunded(debt, cost, charged, now));
     }
 
     /// Lets a key owe nothing; also what it shares with others.

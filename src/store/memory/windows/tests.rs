@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::algorithm::{Algorithm, FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState};
+use crate::algorithm::{Algorithm, ChargedIn, FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState};
 use crate::decision::{Decision, Receipt};
 use crate::store::memory::rule::{Rule, Ruling};
 use crate::store::memory::word::Word;
@@ -109,7 +109,7 @@ fn judges_alike<P: Pair>(
     offset: i64,
     counts: [u32; 2],
     cost: u32,
-    receipt: u64,
+    back: u64,
 ) -> Result<(), TestCaseError> {
     let Some(rule) = P::rule(&quota, false) else { return Ok(()) };
     let algorithm = P::algorithm(quota, false);
@@ -148,9 +148,9 @@ fn judges_alike<P: Pair>(
         prop_assert_eq!(rule.is_paid_by(stamp, epoch), is_swept);
     }
 
-    let receipt = window.saturating_add(2).saturating_sub(receipt);
-    let refunded = rule.refunded(debt, cost, receipt, now);
-    let expected = algorithm.give_back(state, at, cost, Receipt::new(receipt.into()));
+    let charged = window.saturating_add(1).saturating_sub(back);
+    let refunded = rule.refunded(debt, cost, charged, now);
+    let expected = algorithm.give_back(state, at, cost, Receipt::of(ChargedIn(charged)));
     for cost in [0, 1, quota.limit()] {
         let (decision, _) = decided(&rule, refunded, cost, now);
         prop_assert_eq!(decision, algorithm.decide(Some(expected), at, cost).0, "{:?} after a refund", refunded);
@@ -172,13 +172,13 @@ proptest! {
         counts in [number(u32::MAX.into()), number(u32::MAX.into())],
         cost in number(u32::MAX.into()),
         small in any::<bool>(),
-        receipt in 0..4_u64,
+        back in 0..4_u64,
     ) {
         let below = u64::from(quota.limit()) + 1;
         let counts = counts.map(|count| u32::try_from(count % below).unwrap());
         let cost = u32::try_from(if small { cost % below } else { cost }).unwrap();
-        judges_alike::<Fixed>(quota, nanos, offset, counts, cost, receipt)?;
-        judges_alike::<Sliding>(quota, nanos, offset, counts, cost, receipt)?;
+        judges_alike::<Fixed>(quota, nanos, offset, counts, cost, back)?;
+        judges_alike::<Sliding>(quota, nanos, offset, counts, cost, back)?;
     }
 
     /// Of windows whose limits take many bits, and so whose indices take few.

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use super::sealed::Steps;
 use super::{EXACT, Scripted, UnfitQuota, whole};
+use crate::algorithm::gcra::Tat;
 use crate::algorithm::{Algorithm, GcraState, LeakyBucket, TokenBucket};
 use crate::decision::Receipt;
 use crate::quota::Quota;
@@ -94,7 +95,7 @@ impl Grid {
     }
 
     pub(super) fn receipt_numbers(&self, receipt: Receipt) -> [u64; 2] {
-        let Span { micros, rest } = self.span(receipt.value());
+        let Span { micros, rest } = self.span(Tat::read(receipt));
         [micros, rest]
     }
 }

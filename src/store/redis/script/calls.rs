@@ -51,7 +51,7 @@ pub(crate) fn decide_all(charges: impl IntoIterator<Item = Charge>) -> Call {
 
 /// Gives back what is still owed for a charge. `None` if nothing was charged.
 pub(crate) fn give_back<A: Scripted>(algorithm: &A, key: Key, cost: u32, receipt: Receipt) -> Option<Call> {
-    if receipt == Receipt::NONE || cost == 0 {
+    if receipt.is_none() || cost == 0 {
         return None;
     }
     let mut args = smallvec![A::NUMBER];

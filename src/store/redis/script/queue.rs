@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::bucket::{Grid, Span};
 use super::{Answer, BadReply, QUEUE, QUEUE_GIVE_BACK, UnfitQuota, whole};
-use crate::algorithm::gcra::{Gcra, GcraState};
+use crate::algorithm::gcra::{Gcra, GcraState, Tat};
 use crate::decision::{Decision, Receipt};
 use crate::quota::Quota;
 use crate::store::redis::call::Call;
@@ -222,7 +222,7 @@ impl QueueScript {
         }
         let delay = duration_from_nanos(self.gcra.nanos_ceil(wait));
         let decision = self.describe(&line, now, Decision::allow).with_delay(delay);
-        (Place::Given(decision.with_receipt(Receipt::new(first + price))), Some(line))
+        (Place::Given(decision.with_receipt(Receipt::of(Tat(first + price)))), Some(line))
     }
 
     /// The numbers of a line: how many requests of cost one would be let in at once, if it were empty, and now.
@@ -235,7 +235,7 @@ impl QueueScript {
 
     /// Gives back a place, to the next that it is wide enough for.
     pub(crate) fn give_back(&self, key: Key, cost: u32, receipt: Receipt) -> Option<Call> {
-        if receipt == Receipt::NONE || cost == 0 {
+        if receipt.is_none() || cost == 0 {
             return None;
         }
         let (numbers, beyond) = self.numbers(cost, self.longest);

@@ -1,6 +1,6 @@
 use super::sealed::Steps;
 use super::{EXACT, Scripted, UnfitQuota, whole};
-use crate::algorithm::{Algorithm, FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState};
+use crate::algorithm::{Algorithm, ChargedIn, FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState};
 use crate::decision::Receipt;
 use crate::quota::Quota;
 use crate::time::Timestamp;
@@ -35,11 +35,10 @@ fn fields<const COUNTS: usize>(quota: &Quota, stored: &[u8], now: Timestamp) -> 
     fields.next().is_none().then_some((window.min(next), counts))
 }
 
-/// The number of the window in which the charge was made. Receipts hold one more than that.
+/// The number of the window in which the charge was made.
 fn receipt_numbers(receipt: Receipt) -> [u64; 2] {
     // No window has the number that stands for "none".
-    let window = receipt.value().checked_sub(1).and_then(|window| u64::try_from(window).ok());
-    [window.unwrap_or(u64::MAX).min(EXACT - 1), 0]
+    [ChargedIn::read(receipt).unwrap_or(u64::MAX).min(EXACT - 1), 0]
 }
 
 macro_rules! window {

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use super::*;
+use crate::algorithm::ChargedIn;
+use crate::decision::Receipt;
 use crate::quota::Quota;
 use crate::store::redis::script::{Charge, Scripted, decide, decide_all, give_back};
 
@@ -114,7 +116,7 @@ fn as_many_scripts_as_there_are_files_are_kept() {
             1 => decide(&fixed, key(number), 1, 1),
             2 => decide(&sliding, key(number), 1, 1),
             3 => decide_all([Charge::new(&bucket, key(number), 1), Charge::new(&fixed, key("other"), 1)]),
-            _ => give_back(&sliding, key(number), 1, crate::decision::Receipt::new(7)).unwrap(),
+            _ => give_back(&sliding, key(number), 1, Receipt::of(ChargedIn(6))).unwrap(),
         };
         pipeline.add_command(command(&call, call.script.hash()));
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::algorithm::gcra::Tat;
 use crate::decision::Receipt;
 use crate::quota::Quota;
 use crate::store::redis::script::{Place, QueueScript};
@@ -70,7 +71,7 @@ fn places_are_those_of_a_naive_line() {
                 let index = usize::try_from(random.below(naive.taken.len() as u64)).unwrap();
                 let (begin, end) = naive.taken.remove(index);
                 let cost = u32::try_from((end - begin) / interval).unwrap();
-                let receipt = Receipt::new(u128::from(end) * u128::from(limit));
+                let receipt = Receipt::of(Tat(u128::from(end) * u128::from(limit)));
                 let answer = told.run(now, &queue.give_back(key(line), cost, receipt).unwrap());
                 assert_eq!(answer.admitted, u32::from(end > now * 1_000));
                 returned += answer.admitted;
@@ -98,7 +99,7 @@ fn places_are_those_of_a_naive_line() {
                     assert_eq!(Ok(decision.delay().as_nanos() as u64), expected);
                     if cost > 0 {
                         let (_, end) = *naive.taken.iter().find(|it| !before.contains(it)).unwrap();
-                        assert_eq!(decision.receipt().value(), u128::from(end) * u128::from(limit));
+                        assert_eq!(Tat::read(decision.receipt()), u128::from(end) * u128::from(limit));
                         into_holes += u32::from(end <= tail);
                     }
                     given += 1;
@@ -136,7 +137,7 @@ fn places_fit_where_others_were() {
         assert_eq!(give_back(&mut told, *receipt), 0, "only once");
     }
     assert_eq!((0..30).map(|_| take(&mut told)).collect::<Vec<_>>(), middle);
-    assert!(take(&mut told).value() > receipts[149].value());
+    assert!(Tat::read(take(&mut told)) > Tat::read(receipts[149]));
     // As when a queue is closed, the first first: nothing is left of the line.
     let last = take(&mut told);
     assert_eq!(give_back(&mut told, last), 1);

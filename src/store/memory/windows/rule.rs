@@ -1,0 +1,255 @@
+use std::fmt::Debug;
+use std::marker::PhantomData;
+
+use super::{Moment, Windows, bits_of, count, nanos};
+use crate::algorithm::ChargedIn;
+use crate::decision::{Decision, Receipt, Span};
+use crate::quota::Quota;
+use crate::store::memory::rule::{Rule, Ruling};
+use crate::store::memory::word::{PAYLOAD_BITS, Tag, Word};
+use crate::time::Timestamp;
+
+/// Windows over words. The same decisions as those of the algorithm that has these [`Counts`] for its state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::store::memory) struct WindowRule<W> {
+    pub(super) windows: Windows,
+    pub(super) limit: u32,
+    /// Of each count.
+    count_bits: u32,
+    counts: PhantomData<W>,
+}
+
+/// What was used in a window, and what differs between a fixed window and a sliding one. What counts here is how much was used
+/// in the window before, which is zero for a fixed one, and in this one.
+pub(in crate::store::memory) trait Counts: Copy + Debug + Send + Sync + 'static {
+    /// So many counts are kept, and for so many windows each of them counts.
+    const COUNTS: u32;
+
+    fn new(window: u64, counts: [u32; 2]) -> Self;
+
+    fn window(self) -> u64;
+
+    fn counts(self) -> [u32; 2];
+
+    /// How a word reads in the window `by`, whose own window has this index of so many bits; `None` if nothing counts any more.
+    fn read(windows: &Windows, index: u64, bits: u32, counts: [u32; 2], by: u64) -> Option<Self>;
+
+    /// How the counts read in a window that is no earlier.
+    fn rolled(self, window: u64) -> Self;
+
+    /// What they weigh together, rounded up.
+    fn weight(self, windows: &Windows, now: Moment) -> u64;
+
+    /// Until `cost` units fit, which do not now, and are no more than the limit.
+    fn wait(self, rule: &WindowRule<Self>, cost: u32, now: Moment) -> Span;
+
+    /// What is left after `cost` units, charged in `window`, are given back.
+    fn refunded(self, cost: u32, window: u64) -> Self;
+
+    #[inline(always)]
+    fn is_nothing(self) -> bool {
+        self.counts() == [0, 0]
+    }
+}
+
+impl<W: Counts> WindowRule<W> {
+    /// The windows of `quota`, in words that hold counts up to `greatest` as well; `None` if they do not fit.
+    pub(in crate::store::memory) fn holding(quota: &Quota, staggered: bool, greatest: u32) -> Option<Self> {
+        let (limit, count_bits) = (quota.limit(), bits_of(greatest.max(quota.limit())));
+        let windows = Windows::new(quota, staggered, W::COUNTS * count_bits)?;
+        Some(Self { windows, limit, count_bits, counts: PhantomData })
+    }
+
+    /// Whether it judges like another one, however many bits their counts have.
+    pub(in crate::store::memory) fn is_like(&self, other: &Self) -> bool {
+        self.limit == other.limit && self.windows.is_like(&other.windows)
+    }
+
+    pub(in crate::store::memory) const fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// The greatest count that its words hold.
+    pub(in crate::store::memory) const fn greatest(&self) -> u32 {
+        u32::MAX >> (u32::BITS - self.count_bits)
+    }
+
+    /// A state with counts that its words hold.
+    pub(in crate::store::memory) fn clipped(&self, state: W) -> W {
+        W::new(state.window(), state.counts().map(|count| count.min(self.greatest())))
+    }
+
+    /// The first [stamp](Rule::stamp) of nothing at which nothing counts any more of the state with this stamp.
+    pub(in crate::store::memory) const fn ends(&self, stamp: u64) -> u64 {
+        ((stamp >> self.bits()) + W::COUNTS as u64) << self.bits()
+    }
+
+    /// Of all counts.
+    #[inline(always)]
+    const fn bits(&self) -> u32 {
+        W::COUNTS * self.count_bits
+    }
+
+    /// The counts that are kept below the index of their window.
+    #[inline(always)]
+    const fn counts_in(&self, stamp: u64) -> [u32; 2] {
+        [count(stamp, self.count_bits, self.count_bits), count(stamp, 0, self.count_bits)]
+    }
+
+    fn unpacked(&self, stamp: u64) -> W {
+        W::new(stamp >> self.bits(), self.counts_in(stamp))
+    }
+
+    #[inline(always)]
+    fn remaining(&self, debt: W, now: Moment) -> u32 {
+        let free = u64::from(self.limit).saturating_sub(debt.weight(&self.windows, now));
+        u32::try_from(free).unwrap_or(self.limit)
+    }
+
+    /// What was used in a window counts in that one, and in a sliding window's next one.
+    #[inline(always)]
+    pub(super) fn until_reset(&self, debt: W, now: Moment) -> u64 {
+        let [_, current] = debt.counts();
+        let windows = if current > 0 { W::COUNTS.into() } else { 1 };
+        self.windows.until(debt.window().saturating_add(windows), now)
+    }
+
+    #[inline(always)]
+    fn with_reset(&self, decision: Decision, debt: W, now: Moment) -> Decision {
+        if debt.is_nothing() { decision } else { decision.with_reset_span(nanos(self.until_reset(debt, now))) }
+    }
+}
+
+impl<W: Counts> Rule for WindowRule<W> {
+    type Now = Moment;
+    type Debt = W;
+
+    #[inline(always)]
+    fn read(&self, now: Timestamp) -> Moment {
+        self.windows.read(now)
+    }
+
+    #[inline(always)]
+    fn of_key(&self, now: Moment, tag: Tag) -> Moment {
+        self.windows.of_key(now, tag)
+    }
+
+    #[inline(always)]
+    fn epoch(&self, now: Moment) -> u32 {
+        self.windows.epoch(now)
+    }
+
+    #[inline(always)]
+    fn clamp(&self, now: Moment, epoch: u32) -> Moment {
+        self.windows.clamp(now, epoch)
+    }
+
+    fn beginning(&self, epoch: u32) -> Moment {
+        self.windows.beginning(epoch)
+    }
+
+    #[inline(always)]
+    fn owed(&self, word: Word, now: Moment) -> W {
+        let none = self.nothing(now);
+        if word.is_empty() {
+            return unused(none);
+        }
+        let (payload, bits) = (word.payload(), self.bits());
+        let counts = self.counts_in(payload);
+        W::read(&self.windows, payload >> bits, PAYLOAD_BITS - bits, counts, now.by).unwrap_or(none)
+    }
+
+    #[inline(always)]
+    fn nothing(&self, now: Moment) -> W {
+        W::new(now.by, [0, 0])
+    }
+
+    #[inline(always)]
+    fn stamp(&self, debt: W, _: Moment) -> u64 {
+        let [previous, current] = debt.counts().map(u64::from);
+        // There are fewer than 2^32 epochs, so nothing is lost.
+        debt.window() << self.bits() | previous << self.count_bits | current
+    }
+
+    fn stamped(&self, stamp: u64, now: Moment) -> W {
+        let debt = self.unpacked(stamp).rolled(now.by);
+        if debt.is_nothing() {
+            return self.nothing(now);
+        }
+        W::new(debt.window().min(self.windows.latest(now)), debt.counts())
+    }
+
+    fn joined(&self, one: W, other: W) -> W {
+        let sum = |one: u32, other: u32| one.saturating_add(other).min(self.greatest());
+        let window = one.window().max(other.window());
+        let ([a, b], [c, d]) = (one.rolled(window).counts(), other.rolled(window).counts());
+        W::new(window, [sum(a, c), sum(b, d)])
+    }
+
+    #[inline(always)]
+    fn judge(&self, debt: W, cost: u32, now: Moment) -> Ruling<W> {
+        // Neither zero nor more than the limit, in one comparison.
+        if cost.wrapping_sub(1) >= self.limit {
+            return if cost == 0 { Ruling::Peek { debt } } else { Ruling::Never { debt } };
+        }
+        if debt.weight(&self.windows, now) + u64::from(cost) <= u64::from(self.limit) {
+            let [previous, current] = debt.counts();
+            // It does not overflow: it is no more than the limit.
+            Ruling::Admit { debt: W::new(debt.window(), [previous, current + cost]) }
+        } else {
+            Ruling::Reject { debt }
+        }
+    }
+
+    #[inline(always)]
+    fn decision(&self, ruling: Ruling<W>, cost: u32, now: Moment) -> Decision {
+        let (limit, remaining) = (self.limit, |debt| self.remaining(debt, now));
+        match ruling {
+            Ruling::Admit { debt } => {
+                let left = remaining(debt);
+                let decision = Decision::allow(limit, left).with_receipt(Receipt::of(ChargedIn(debt.window())));
+                // A window that starts anew says so by its reset.
+                let is_told = left == 0 && W::COUNTS > 1;
+                let decision = if is_told { decision.with_next_span(debt.wait(self, 1, now)) } else { decision };
+                self.with_reset(decision, debt, now)
+            }
+            Ruling::Peek { debt } => self.with_reset(Decision::allow(limit, remaining(debt)), debt, now),
+            Ruling::Reject { debt } => {
+                self.with_reset(Decision::refuse(limit, remaining(debt), debt.wait(self, cost, now)), debt, now)
+            }
+            Ruling::Never { debt } => self.with_reset(Decision::deny(limit, remaining(debt), None), debt, now),
+            Ruling::Full { wait } => Decision::refuse(limit, 0, nanos(wait)),
+        }
+    }
+
+    #[inline(always)]
+    fn is_late(&self, ruling: &Ruling<W>, now: Moment) -> bool {
+        match ruling {
+            Ruling::Reject { debt } => now.is_before(debt.window()),
+            Ruling::Full { .. } => now.is_before(now.by),
+            _ => false,
+        }
+    }
+
+    fn size(&self, debt: W) -> u64 {
+        debt.counts().into_iter().map(u64::from).sum()
+    }
+
+    fn left(&self, debt: W, now: Moment) -> u64 {
+        if debt.is_nothing() { 0 } else { self.until_reset(debt, now) }
+    }
+
+    fn is_paid_by(&self, stamp: u64, epoch: u32) -> bool {
+        self.unpacked(stamp).rolled(self.windows.begin(epoch)).is_nothing()
+    }
+
+    fn refunded(&self, debt: W, cost: u32, charged: u64, _: Moment) -> W {
+        debt.refunded(cost, charged)
+    }
+}
+
+/// Words that are found by their tag are never empty: that branch is predicted, and not waited for.
+#[cold]
+const fn unused<W: Copy>(none: W) -> W {
+    none
+}
