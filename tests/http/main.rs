@@ -4,7 +4,6 @@ mod bans;
 mod change;
 #[cfg(feature = "http")]
 mod client_ip;
-mod cors;
 mod disguises;
 mod ecosystem;
 mod fields;
