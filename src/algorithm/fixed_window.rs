@@ -73,7 +73,7 @@ impl FixedWindow {
 
     /// Has the windows of each key begin at an instant of the key's own, one of 512 in a period, which is drawn when the store
     /// is made. So clients that have used up their limits come back one after the other, and not all at once when the
-    /// window begins: of 10,000 with a window of a minute, at most 5 % within one second (`tests/herd.rs`), where it was
+    /// window begins: of 10,000 with a window of a minute, at most 5 % within one second (`tests/store/herd.rs`), where it was
     /// all of them.
     ///
     /// For a [`MemoryStore`](crate::store::MemoryStore) only. After a [live change](crate::Limiter::inherit) of the period, or

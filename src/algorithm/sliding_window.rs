@@ -17,7 +17,7 @@ use crate::time::Timestamp;
 /// The estimate assumes that the previous window's requests came evenly. In every interval, at most
 /// limit + rate × length is admitted: the doubling of [`FixedWindow`](super::FixedWindow) at an edge is
 /// gone. Against a limiter that keeps an exact log of the last period (100 per minute, 2,000
-/// minutes; `tests/accuracy.rs` measures it):
+/// minutes; `tests/store/accuracy.rs` measures it):
 ///
 /// | traffic | admitted, of what the log admits | admitted with the last period full | most in one period |
 /// |---|---|---|---|
@@ -96,7 +96,7 @@ impl SlidingWindow {
 
     /// Has the windows of each key begin at an instant of the key's own, one of 512 in a period, which is drawn when the store
     /// is made. So clients that have used up their limits come back one after the other, and not all at once when the
-    /// window begins: of 10,000 with a window of a minute, at most 5 % within one second (`tests/herd.rs`), where it was
+    /// window begins: of 10,000 with a window of a minute, at most 5 % within one second (`tests/store/herd.rs`), where it was
     /// all of them.
     ///
     /// For a [`MemoryStore`](crate::store::MemoryStore) only. After a [live change](crate::Limiter::inherit) of the period, or

@@ -82,7 +82,7 @@ use crate::terms::Terms;
 /// fits into it takes it, and so leaves before those who came earlier. It takes no time from them. So an arrival waits no
 /// longer than those take who are waiting when it comes, and one interval; clients that come and go cannot starve it: with
 /// 15 per second that leave after 0.3 s, at 10 per second, 9 of 9 patient clients are served, within 0.61 s
-/// (`tests/redis_queue.rs`). When a queue is closed, or a process shuts down in order, all its places are free again.
+/// (`tests/redis/queue.rs`). When a queue is closed, or a process shuts down in order, all its places are free again.
 ///
 /// What remains:
 ///

@@ -98,7 +98,7 @@ pub struct MemoryStore<S, C = Monotonic> {
 
 /// What becomes of a new key for which a [`MemoryStore`] has no room.
 ///
-/// `tests/flood.rs` measures it: keys that are worth one unit per second are abused at twenty requests per
+/// `tests/store/flood.rs` measures it: keys that are worth one unit per second are abused at twenty requests per
 /// second, while fresh keys are sprayed that spend something and are never seen again. In twenty seconds
 /// an abuser is entitled to its burst and 20.
 ///

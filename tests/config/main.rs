@@ -1,0 +1,5 @@
+//! Configuration files.
+
+mod errors;
+mod file;
+mod schema;

@@ -1,0 +1,146 @@
+//! The schema that editors check a configuration with, held to the parser.
+
+use serde_json::{Value, json};
+use tower_sluice::config::{Config, SCHEMA};
+
+fn schema() -> Value {
+    serde_json::from_str(SCHEMA).unwrap()
+}
+
+/// Whether the schema takes a configuration.
+fn takes(text: &str) -> Result<(), String> {
+    let value: Value = toml::from_str(text).unwrap();
+    let (mut schemas, mut compiler) = (boon::Schemas::new(), boon::Compiler::new());
+    compiler.add_resource("limits.json", schema()).unwrap();
+    let index = compiler.compile("limits.json", &mut schemas).unwrap();
+    schemas.validate(&value, index).map_err(|error| error.to_string())
+}
+
+/// The keys in backquotes after `expected`, or the words in quotation marks after `write`, as the parser lists what it would
+/// have taken.
+fn expected(text: &str) -> Vec<String> {
+    let error = Config::parse("f.toml", text).unwrap_err().to_string();
+    let keys = error.split_once("expected").map(|(_, list)| (list, '`'));
+    let (list, quote) = keys.or_else(|| error.split_once("write").map(|(_, list)| (list, '"'))).expect(&error);
+    let mut names: Vec<_> = list.split(quote).skip(1).step_by(2).map(str::to_owned).collect();
+    names.sort_unstable();
+    names
+}
+
+const POLICY: &str = "[[route]]\npath = \"/a\"\n[[route.policy]]\n";
+const WHOLE: &str = "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\nlimit = 10\nper = \"1s\"\n";
+
+#[test]
+fn it_names_every_key_and_every_word_that_the_parser_takes() {
+    let schema = schema();
+    let keys = |table: &Value| -> Vec<String> {
+        assert_eq!(table["additionalProperties"], json!(false), "{table}");
+        let mut keys: Vec<_> = table["properties"].as_object().unwrap().keys().cloned().collect();
+        keys.sort_unstable();
+        keys
+    };
+    let penalty = format!("{POLICY}penalty = {{ x = 1 }}");
+    for (pointer, text) in [
+        ("", "x = 1"),
+        ("/properties/client-ip", "[client-ip]\nx = 1"),
+        ("/properties/redis", "[redis]\nx = 1"),
+        ("/$defs/answer", "[answer]\nx = 1"),
+        ("/properties/route/items/properties/exempt-preflights", "[[route]]\nexempt-preflights = { x = 1 }"),
+        ("/properties/route/items", "[[route]]\nx = 1"),
+        ("/$defs/policy", &format!("{POLICY}x = 1")),
+        ("/$defs/policy/properties/penalty", &penalty),
+    ] {
+        assert_eq!(keys(schema.pointer(pointer).unwrap()), expected(text), "{pointer}");
+    }
+    for (table, before) in [("answer", "[answer]\n"), ("policy", POLICY)] {
+        for (key, property) in schema["$defs"][table]["properties"].as_object().unwrap() {
+            let Some(words) = property["enum"].as_array() else { continue };
+            let mut words: Vec<_> = words.iter().map(|word| word.as_str().unwrap().to_owned()).collect();
+            words.sort_unstable();
+            assert_eq!(words, expected(&format!("{before}{key} = \"nonsense\"")), "{key}");
+        }
+    }
+}
+
+/// A date is no field's value.
+#[test]
+fn each_field_has_a_cure_for_a_value_of_another_type() {
+    let schema = schema();
+    for (pointer, before) in [
+        ("", ""),
+        ("/properties/client-ip", "[client-ip]\n"),
+        ("/properties/redis", "[redis]\n"),
+        ("/$defs/answer", "[answer]\n"),
+        ("/properties/route/items", "[[route]]\n"),
+        ("/$defs/policy", POLICY),
+        ("/$defs/policy/properties/penalty", &format!("{POLICY}[route.policy.penalty]\n")),
+        ("/properties/route/items/properties/exempt-preflights", "[[route]]\n[route.exempt-preflights]\n"),
+    ] {
+        let line = before.lines().count() + 1;
+        for field in schema.pointer(pointer).unwrap()["properties"].as_object().unwrap().keys() {
+            let error = Config::parse("f.toml", &format!("{before}{field} = 2026-11-22\n")).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("f.toml:{line}: {field}")) && error.contains("write "), "{error}");
+        }
+    }
+}
+
+#[test]
+fn it_takes_what_the_parser_takes_and_refuses_most_of_what_it_refuses() {
+    takes(include_str!("../../examples/server.toml")).unwrap();
+    takes(include_str!("../clients/server.toml")).unwrap();
+    for (line, is_taken) in [
+        ("", true),
+        ("burst = 20", true),
+        ("burst = 0", false),
+        ("key = [\"client-ip\", \"path\"]", true),
+        ("key = 3", false),
+        ("cost = 0", false),
+        ("cost = 1", true),
+        ("cost = -1", false),
+        ("status = 418", true),
+        ("status = 200", false),
+        ("shadow = true", true),
+        ("shadow = \"yes\"", false),
+        ("store = \"disk\"", false),
+        ("charge-on = [401, 403]", true),
+        ("charge-on = []", false),
+        ("key = \"client-ip\"\npenalty = { refusals = 30, per = \"1m\", ban = \"10m\" }", true),
+        ("penalty = { refusals = 30, per = \"1m\", ban = \"10m\" }", false),
+        ("penalty = { refusals = 30, per = \"1m\" }", false),
+        ("stagger = false", true),
+        ("stagger = \"yes\"", false),
+        ("limt = 10", false),
+        ("answer = { tell = \"below-20%\" }", false),
+    ] {
+        let text = format!("{WHOLE}{line}\n");
+        let (schema, parser) = (takes(&text), Config::parse("f.toml", &text));
+        assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
+    }
+    let queue = WHOLE.replace("token-bucket", "leaky-queue");
+    for (line, is_taken) in
+        [("max-keys = 9\nwhen-full = \"overflow\"", true), ("max-keys = 0", false), ("when-full = \"forget\"", false)]
+    {
+        let text = format!("{queue}{line}\n");
+        let (schema, parser) = (takes(&text), Config::parse("f.toml", &text));
+        assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
+    }
+    assert!(takes("[[route]]\npath = \"/a\"\nanswer = { tell = \"below-20%\" }").is_ok());
+    for (budget, is_taken) in [
+        ("limit = 50, per = \"1s\"", true),
+        ("limit = 50, per = \"1s\", burst = 100", true),
+        ("limit = 0, per = \"1s\"", false),
+        ("limit = 50", false),
+    ] {
+        let text = WHOLE.replace("[[route.policy]]", &format!("exempt-preflights = {{ {budget} }}\n[[route.policy]]"));
+        assert_eq!((takes(&text).is_ok(), Config::parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{budget}");
+    }
+    assert!(takes("[[route]]").is_err());
+    for (rest, is_taken) in [("hops = 100", true), ("hops = 101", false), ("hops = 0", false), ("hops = -1", false)] {
+        let text = format!("[client-ip]\nsource = \"forwarded\"\n{rest}\n");
+        assert_eq!((takes(&text).is_ok(), Config::parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{rest}");
+    }
+    for (length, is_taken) in [(64, true), (65, false)] {
+        let text = WHOLE.replace("\"p\"", &format!("\"{}\"", "n".repeat(length)));
+        assert_eq!((takes(&text).is_ok(), Config::parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{length}");
+    }
+}

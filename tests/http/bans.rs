@@ -1,0 +1,175 @@
+//! Bans: whom a penalty shuts out, for how long, and that live changes keep what was said.
+
+use std::convert::Infallible;
+use std::future::ready;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::support::metrics::Metrics;
+use futures_util::FutureExt;
+use http::{Request, Response};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::{Algorithm, TokenBucket};
+use tower_sluice::config::Config;
+use tower_sluice::key::{HeaderKey, User, key_fn};
+use tower_sluice::store::MemoryStore;
+use tower_sluice::time::{ManualClock, Timestamp};
+use tower_sluice::{MissingKey, PartitionKey, Penalty, Policy, PolicyError, Quota, RateLimitLayer, RateLimiter};
+
+fn clock() -> ManualClock {
+    ManualClock::starting_at(Timestamp::from_nanos(1_000_000_000_000_000_000))
+}
+
+fn timed<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<RateLimiter<A, MemoryStore<A::State, ManualClock>>> {
+    Arc::new(RateLimiter::new(algorithm, MemoryStore::default().with_clock(clock.clone())))
+}
+
+/// One request per second, and a ban if one comes too early.
+fn policy(clock: &ManualClock) -> Policy {
+    Policy::new("api", timed(TokenBucket::new(Quota::per_second(1)), clock)).key(User::key())
+}
+
+fn penalty(clock: &ManualClock, ban: u64) -> Penalty {
+    Penalty::new(Quota::per_day(1), Duration::from_secs(ban)).with_clock(clock)
+}
+
+/// The whole seconds that `user` is told to wait; zero if its request passes.
+fn wait_of(layer: &RateLimitLayer, user: &str) -> u64 {
+    let mut request = Request::new(());
+    request.extensions_mut().insert(User::new(user));
+    let service = layer.layer(service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(())))));
+    let response = service.oneshot(request).now_or_never().expect("memory answers at once").unwrap();
+    response.headers().get("retry-after").map_or(0, |wait| wait.to_str().unwrap().parse().unwrap())
+}
+
+fn ban(layer: &RateLimitLayer, user: &str) {
+    assert_eq!([(); 3].map(|()| wait_of(layer, user)), [0, 1, 1]);
+}
+
+#[test]
+fn a_ban_ends_when_its_first_answer_said_whatever_comes_meanwhile() {
+    let clock = clock();
+    let layer = RateLimitLayer::new(policy(&clock).penalty(penalty(&clock, 30)));
+    ban(&layer, "a");
+    for left in (1..=30).rev() {
+        assert_eq!(wait_of(&layer, "a"), left);
+        clock.advance(Duration::from_secs(1));
+    }
+    assert_eq!(wait_of(&layer, "a"), 0);
+}
+
+#[test]
+fn a_changed_length_is_for_bans_that_begin_after_the_change() {
+    let clock = clock();
+    let layer = RateLimitLayer::new(policy(&clock).penalty(penalty(&clock, 30)));
+    ban(&layer, "a");
+    assert_eq!(wait_of(&layer, "a"), 30);
+    for length in [12 * 3_600, 5] {
+        layer.handle().replace(policy(&clock).penalty(penalty(&clock, length))).unwrap();
+        assert_eq!(wait_of(&layer, "a"), 30, "after a change to {length} s");
+    }
+    clock.advance(Duration::from_secs(30));
+    assert_eq!(wait_of(&layer, "a"), 0);
+}
+
+#[test]
+fn a_penalty_that_is_put_back_finds_the_bans_that_have_not_ended() {
+    let clock = clock();
+    let layer = RateLimitLayer::new(policy(&clock).penalty(penalty(&clock, 30)));
+    ban(&layer, "a");
+    assert_eq!(wait_of(&layer, "a"), 30);
+    for _ in 0..2 {
+        layer.handle().replace(policy(&clock)).unwrap();
+    }
+    // Without a penalty nobody is kept out by it.
+    clock.advance(Duration::from_secs(10));
+    assert_eq!(wait_of(&layer, "a"), 0);
+    layer.handle().replace(policy(&clock).penalty(penalty(&clock, 3_600))).unwrap();
+    assert_eq!(wait_of(&layer, "a"), 20);
+    clock.advance(Duration::from_secs(20));
+    assert_eq!(wait_of(&layer, "a"), 0);
+}
+
+/// An honest client that sends as fast as it is allowed to: it is rejected every second, and never for coming early.
+#[test]
+fn a_client_that_waits_as_told_is_rejected_for_ever_and_never_banned() {
+    let clock = clock();
+    let layer = RateLimitLayer::new(policy(&clock).penalty(penalty(&clock, 30)));
+    for _ in 0..1_000 {
+        assert_eq!(wait_of(&layer, "a"), 0);
+        assert_eq!(wait_of(&layer, "a"), 1);
+        clock.advance(Duration::from_secs(1));
+    }
+}
+
+#[test]
+fn a_penalty_on_a_key_that_clients_share_is_rejected_when_the_layer_is_built() {
+    let clock = clock();
+    let shared =
+        || Policy::new("api", timed(TokenBucket::new(Quota::per_second(1)), &clock)).penalty(penalty(&clock, 30));
+    let header = || shared().key(HeaderKey::from_static("x-api-key"));
+    for policy in [shared(), header().on_missing_key(MissingKey::Share), shared().shadow()] {
+        let error = RateLimitLayer::try_new(policy).unwrap_err();
+        assert_eq!(error, PolicyError::PenaltyOnSharedKey { name: "api".to_owned() });
+        assert!(error.to_string().contains("key the policy by client"), "{error}");
+    }
+    for policy in [header(), header().on_missing_key(MissingKey::Skip)] {
+        let _ = RateLimitLayer::try_new(policy).unwrap();
+    }
+    // One that an extractor shares now and then is not known before.
+    let custom = shared().key(key_fn(|_| Some(PartitionKey::SHARED)));
+    let layer = RateLimitLayer::new(custom);
+    assert_eq!(wait_of(&layer, "a"), 0);
+    for _ in 0..100 {
+        assert_eq!(wait_of(&layer, "a"), 1);
+    }
+}
+
+/// More keys misbehave than the table of bans has room for: the bans that end first are forgotten, and counted.
+#[test]
+fn bans_that_a_flood_pushes_out_are_counted() {
+    let metrics = Metrics::record();
+    let clock = clock();
+    let nothing = RateLimiter::new(
+        TokenBucket::new(Quota::per_day(1)),
+        MemoryStore::with_capacity(300_000).with_clock(clock.clone()),
+    );
+    // Of cost 1 and burst 1, so that the second request is rejected; the second rejection is one too many, mostly.
+    let policy = Policy::new("api", nothing).key(User::key());
+    let layer = RateLimitLayer::new(policy.penalty(penalty(&clock, 3_600)));
+    let evicted = || {
+        layer.observe();
+        metrics.of(r#"ban_table_evicted_live_total{policy="api"}"#).parse::<u64>().unwrap()
+    };
+    let service = layer.layer(service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(())))));
+    let misbehave = |users: std::ops::Range<u32>| {
+        for user in users {
+            let user = User::new(user.to_string());
+            for _ in 0..4 {
+                let mut request = Request::new(());
+                request.extensions_mut().insert(user.clone());
+                let _ = service.clone().oneshot(request).now_or_never().expect("memory answers at once").unwrap();
+            }
+        }
+    };
+    misbehave(0..30_000);
+    assert_eq!(evicted(), 0);
+    misbehave(30_000..200_000);
+    assert!(evicted() > 10_000, "{}", evicted());
+}
+
+#[test]
+fn a_configured_penalty_on_a_shared_key_is_rejected_with_its_line_and_the_cure() {
+    let file = |key: &str| {
+        format!(
+            "[[route]]\npath = \"/\"\n  [[route.policy]]\n  name = \"api\"\n  algorithm = \"token-bucket\"\n  limit = 1\n  \
+             per = \"1s\"\n  penalty = {{ refusals = 30, per = \"1m\", ban = \"10m\" }}\n{key}"
+        )
+    };
+    for key in ["", "key = \"global\"\n", "key = \"header:x-api-key\"\non-missing-key = \"share\"\n"] {
+        let error = Config::parse("f.toml", &file(key)).unwrap_err().to_string();
+        assert!(error.starts_with("f.toml:8: policy `api`: a penalty "), "{error}");
+        assert!(error.contains("key the policy by client"), "{error}");
+    }
+    Config::parse("f.toml", &file("key = \"header:x-api-key\"\n")).unwrap();
+}

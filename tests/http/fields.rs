@@ -1,0 +1,447 @@
+//! What responses carry besides the answer itself: fields, bodies, and what is left alone.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, Version};
+use http_body_util::{BodyExt, Empty, Full, StreamBody};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::headers::{EXPOSED_HEADERS, RateLimitFields, ResetForm, Tell, WaitFields};
+use tower_sluice::key::{HeaderKey, PathKey};
+use tower_sluice::store::MemoryStore;
+use tower_sluice::time::{ManualClock, Timestamp};
+use tower_sluice::{
+    LeakyQueue, MissingKey, Policy, Quota, RateLimitLayer, RateLimitLayerBuilder, RateLimiter, Reason, RejectionBody,
+    RejectionFormat,
+};
+
+type Answered = Response<Full<Bytes>>;
+
+/// A service whose answer is made by `answer`.
+fn answering(
+    answer: impl Fn(&Request<()>) -> Answered + Clone + Send,
+) -> impl Service<Request<()>, Response = Answered, Error = Infallible, Future: Send> + Clone + Send {
+    service_fn(move |request: Request<()>| std::future::ready(Ok(answer(&request))))
+}
+
+fn hello(_: &Request<()>) -> Answered {
+    Response::new("hello".into())
+}
+
+fn get(path: &str) -> Request<()> {
+    Request::get(path).body(()).unwrap()
+}
+
+/// By path, on a clock that stands still.
+fn per_minute(name: &'static str, limit: u32) -> Policy {
+    let store = MemoryStore::with_capacity(16).with_clock(ManualClock::new());
+    let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(limit)), store);
+    Policy::new(name, limiter).key(PathKey::raw()).status(StatusCode::TOO_MANY_REQUESTS)
+}
+
+/// The fields of a response that this crate writes, sorted.
+fn fields<B>(response: &Response<B>) -> Vec<String> {
+    let ours = |name: &str| name.contains("limit") || name.contains("retry") || name == "cache-control";
+    let mut fields: Vec<_> = response.headers().iter().filter(|(name, _)| ours(name.as_str())).collect();
+    fields.sort_by_key(|(name, _)| name.as_str());
+    fields.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect()
+}
+
+fn field<'a, B>(response: &'a Response<B>, name: &str) -> Option<&'a str> {
+    response.headers().get(name).map(|value| value.to_str().unwrap())
+}
+
+async fn ask(layer: &RateLimitLayer, request: Request<()>) -> Response<String> {
+    answered(layer.layer(answering(hello)), request).await
+}
+
+async fn answered<S, B>(service: S, request: Request<()>) -> Response<String>
+where
+    S: Service<Request<()>, Response = Response<B>, Error = Infallible>,
+    B: http_body::Body<Data = Bytes, Error: std::fmt::Debug>,
+{
+    let (parts, body) = service.oneshot(request).await.unwrap().into_parts();
+    let body = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
+    Response::from_parts(parts, body)
+}
+
+#[tokio::test]
+async fn every_answer_tells_what_is_left() {
+    let layer = RateLimitLayer::new(per_minute("p", 1));
+    let policy = "ratelimit-policy: \"p\";q=1;w=60";
+    assert_eq!(fields(&ask(&layer, get("/")).await), ["ratelimit: \"p\";r=0;t=60", policy]);
+    let refused = ask(&layer, get("/")).await;
+    let state = "ratelimit: \"p\";r=0;t=60";
+    let expected = ["cache-control: no-store", state, policy, "retry-after: 60", "x-rate-limited-for: 60.000000"];
+    assert_eq!(fields(&refused), expected);
+}
+
+/// `vectors/gcra_sequences.json`: whole conversations, worked out independently.
+#[tokio::test]
+async fn the_published_sequences_are_reproduced() {
+    let sequences: serde_json::Value = serde_json::from_str(include_str!("../vectors/gcra_sequences.json")).unwrap();
+    let nanos = |text: &str| {
+        let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+        whole.parse::<u64>().unwrap() * 1_000_000_000 + format!("{part:0<9}").parse::<u64>().unwrap()
+    };
+    let mut steps = 0;
+    for sequence in sequences.as_array().unwrap() {
+        let number = |value: &serde_json::Value| u32::try_from(value.as_u64().unwrap()).unwrap();
+        let period = Duration::from_secs(number(&sequence["rate"][1]).into());
+        let quota = Quota::new(number(&sequence["rate"][0]), period).unwrap().burst(number(&sequence["burst"]));
+        let clock = ManualClock::new();
+        let layer = || {
+            let store = MemoryStore::with_capacity(16).with_clock(clock.clone());
+            let limiter = RateLimiter::new(TokenBucket::new(quota), store);
+            RateLimitLayer::builder(Policy::new("default", limiter).status(StatusCode::TOO_MANY_REQUESTS))
+        };
+        let (http, grpc) = (layer().build(), layer().build());
+        let legacy = layer().fields(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds)).build();
+        for step in sequence["steps"].as_array().unwrap() {
+            let context = format!("{} at {}", sequence["name"], step["at"]);
+            clock.set(Timestamp::from_nanos(nanos(step["at"].as_str().unwrap())));
+            let answer = ask(&http, get("/")).await;
+            assert_eq!(u64::from(answer.status().as_u16()), step["status"].as_u64().unwrap(), "{context}");
+            assert_eq!(field(&answer, "retry-after"), step["retry_after"].as_str(), "{context}");
+            let exact = step["x_rate_limited_for_exact"].as_str().map(|exact| {
+                let (top, bottom) = exact.split_once('/').unwrap_or((exact, "1"));
+                let (top, bottom) = (top.parse::<u64>().unwrap(), bottom.parse::<u64>().unwrap());
+                let micros = (top * 1_000_000).div_ceil(bottom);
+                format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000)
+            });
+            assert_eq!(field(&answer, "x-rate-limited-for"), exact.as_deref(), "{context}");
+            assert_eq!(field(&answer, "ratelimit-policy"), sequence["ratelimit_policy"].as_str(), "{context}");
+            assert_eq!(field(&answer, "ratelimit"), step["ratelimit"].as_str(), "{context}");
+
+            let reset = ask(&legacy, get("/")).await;
+            let full = step["reset_to_full"].as_u64().unwrap().to_string();
+            assert_eq!(field(&reset, "x-ratelimit-reset"), Some(&*full), "{context}");
+            assert_eq!(field(&reset, "ratelimit"), None);
+
+            let call = Request::post("/").version(Version::HTTP_2).header("content-type", "application/grpc");
+            let called = ask(&grpc, call.body(()).unwrap()).await;
+            let pushback = step["grpc_retry_pushback_ms"].as_str();
+            assert_eq!(field(&called, "grpc-retry-pushback-ms"), pushback, "{context}");
+            assert_eq!(field(&called, "ratelimit"), step["ratelimit"].as_str(), "{context}");
+            steps += 1;
+        }
+    }
+    assert_eq!(steps, 40);
+}
+
+#[tokio::test]
+async fn several_policies_are_told_of_in_one_line_and_shadows_are_not() {
+    let layer = RateLimitLayer::new([
+        per_minute("first", 5),
+        per_minute("watched", 1).shadow(),
+        per_minute("elsewhere", 7).when(|request| request.uri().path() == "/elsewhere"),
+        per_minute("second", 1),
+    ]);
+    let policy = "ratelimit-policy: \"first\";q=5;w=60, \"elsewhere\";q=7;w=60, \"second\";q=1;w=60";
+    assert_eq!(fields(&ask(&layer, get("/")).await), ["ratelimit: \"first\";r=4;t=48, \"second\";r=0;t=60", policy]);
+    // The first was not charged this time.
+    let refused = ask(&layer, get("/")).await;
+    assert_eq!(fields(&refused)[1..3], ["ratelimit: \"first\";r=4;t=48, \"second\";r=0;t=60", policy]);
+    assert!(refused.body().contains(r#""violated-policies":["second"]"#), "{}", refused.body());
+}
+
+#[tokio::test]
+async fn layers_append_to_what_layers_further_in_have_told() {
+    let (outer, inner) = (RateLimitLayer::new(per_minute("outer", 9)), RateLimitLayer::new(per_minute("inner", 1)));
+    let service = ServiceBuilder::new().layer(outer).layer(inner).service(answering(hello));
+    let policy = "ratelimit-policy: \"inner\";q=1;w=60, \"outer\";q=9;w=60";
+    let first = answered(service.clone(), get("/")).await;
+    assert_eq!(fields(&first), ["ratelimit: \"inner\";r=0;t=60, \"outer\";r=8;t=54", policy]);
+    let refused = answered(service, get("/")).await;
+    assert_eq!(fields(&refused)[1], "ratelimit: \"inner\";r=0;t=60, \"outer\";r=7;t=47");
+    assert_eq!(fields(&refused)[2..4], [policy, "retry-after: 60"]);
+    for name in ["ratelimit", "ratelimit-policy", "retry-after"] {
+        assert_eq!(refused.headers().get_all(name).iter().count(), 1, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn stacked_policies_of_one_name_are_one_member_the_tighter_one() {
+    let policy = |limit| RateLimitLayer::new(per_minute("p", limit));
+    for (outer, inner) in [(9, 2), (2, 9)] {
+        let service = ServiceBuilder::new().layer(policy(outer)).layer(policy(inner)).service(answering(hello));
+        let answer = answered(service, get("/")).await;
+        assert_eq!(fields(&answer), ["ratelimit: \"p\";r=1;t=30", "ratelimit-policy: \"p\";q=2;w=60"]);
+    }
+    // The same budget, drawn on twice.
+    let same = policy(5);
+    let service = ServiceBuilder::new().layer(same.clone()).layer(same).service(answering(hello));
+    assert_eq!(fields(&answered(service, get("/")).await)[0], "ratelimit: \"p\";r=3;t=36");
+}
+
+#[tokio::test]
+async fn fields_of_a_handler_in_another_syntax_are_not_mixed_with_ours() {
+    let answer_to = |remaining: &'static str| async move {
+        let service = RateLimitLayer::new(per_minute("p", 9)).layer(answering(move |_: &Request<()>| {
+            let answer = Response::builder().header("ratelimit-policy", "100;w=60");
+            answer.header("ratelimit", remaining).body("".into()).unwrap()
+        }));
+        answered(service, get("/")).await
+    };
+    let stricter = answer_to("limit=100, remaining=8, reset=5").await;
+    assert_eq!(fields(&stricter), ["ratelimit: limit=100, remaining=8, reset=5", "ratelimit-policy: 100;w=60"]);
+    let wider = answer_to("limit=100, remaining=9, reset=5").await;
+    assert_eq!(fields(&wider), ["ratelimit: \"p\";r=8;t=54", "ratelimit-policy: \"p\";q=9;w=60"]);
+}
+
+#[tokio::test]
+async fn a_service_keeps_its_own_and_a_redirect_is_not_held_up() {
+    let layer = RateLimitLayer::new(per_minute("p", 2));
+    let service = layer.layer(answering(|_: &Request<()>| {
+        Response::builder()
+            .status(302)
+            .header("location", "/there")
+            .header("ratelimit", "\"upstream\";r=0;t=9")
+            .header("ratelimit", "\"other\";r=5")
+            .header("retry-after", "1")
+            .header("cache-control", "max-age=60")
+            .body("".into())
+            .unwrap()
+    }));
+    let expected = |ours: &str| {
+        vec![
+            "cache-control: max-age=60".to_owned(),
+            format!("ratelimit: \"upstream\";r=0;t=9{ours}"),
+            "ratelimit-policy: \"p\";q=2;w=60".to_owned(),
+            "retry-after: 1".to_owned(),
+        ]
+    };
+    let with_one_left = answered(service.clone(), get("/")).await;
+    assert_eq!(fields(&with_one_left), expected(", \"other\";r=5, \"p\";r=1;t=30"));
+    // With nothing left, ours is left out, and theirs is as it was.
+    let with_none = answered(service, get("/")).await;
+    let mut untouched = expected("");
+    untouched.insert(2, "ratelimit: \"other\";r=5".into());
+    assert_eq!(fields(&with_none), untouched);
+}
+
+#[tokio::test]
+async fn what_is_told_and_when_is_a_choice() {
+    let told = |choice: RateLimitFields| async move {
+        let layer = RateLimitLayer::builder(per_minute("p", 2)).fields(choice).build();
+        let mut told = Vec::new();
+        for _ in 0..3 {
+            let answer = ask(&layer, get("/")).await;
+            told.push(
+                fields(&answer).iter().filter(|field| field.contains("limit") && !field.contains("limited")).count(),
+            );
+        }
+        told
+    };
+    assert_eq!(told(RateLimitFields::default()).await, [2, 2, 2]);
+    assert_eq!(told(RateLimitFields::draft11().tell(Tell::Refused)).await, [0, 0, 2]);
+    assert_eq!(told(RateLimitFields::draft11().tell(Tell::Below { percent: 40 })).await, [0, 2, 2]);
+    assert_eq!(told(RateLimitFields::draft11().tell(Tell::Never)).await, [0, 0, 0]);
+    assert_eq!(told(RateLimitFields::none()).await, [0, 0, 0]);
+    assert_eq!(told(RateLimitFields::draft07()).await, [2, 2, 2]);
+    assert_eq!(told(RateLimitFields::draft06()).await, [4, 4, 4]);
+    assert_eq!(told(RateLimitFields::draft11().x_rate_limit(ResetForm::EpochSeconds)).await, [5, 5, 5]);
+
+    let layer = RateLimitLayer::builder(per_minute("p", 1))
+        .wait_fields(WaitFields::new().without_exact_wait().retry_after_ms())
+        .build();
+    let _admitted = ask(&layer, get("/")).await;
+    let refused = fields(&ask(&layer, get("/")).await);
+    assert!(!refused.iter().any(|field| field.starts_with("x-rate-limited-for")), "{refused:?}");
+    assert!(refused.contains(&"retry-after-ms: 60000".into()), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_key_is_told_as_a_keyed_hash_and_not_where_a_cache_might_show_it_around() {
+    let layer = RateLimitLayer::builder(
+        Policy::new("p", TokenBucket::new(Quota::per_minute(9))).key(HeaderKey::from_static("x-api-key")),
+    )
+    .fields(RateLimitFields::draft11().partition_key_by([7; 16]))
+    .build();
+    let cached =
+        layer.layer(answering(|_: &Request<()>| Response::builder().header("etag", "\"1\"").body("".into()).unwrap()));
+    let by = |key: &str| Request::get("/").header("x-api-key", key).body(()).unwrap();
+    let mark = |response: &Response<String>| {
+        let text = response.headers()["ratelimit"].to_str().unwrap().to_owned();
+        text.split_once(";pk=").map(|(_, mark)| mark.to_owned())
+    };
+    let alice = mark(&ask(&layer, by("alice")).await).unwrap();
+    assert!(alice.starts_with(':') && alice.ends_with("=:") && !alice.contains("alice"), "{alice}");
+    assert_eq!(mark(&ask(&layer, by("alice")).await).unwrap(), alice);
+    assert_ne!(mark(&ask(&layer, by("bob")).await).unwrap(), alice);
+    assert_eq!(mark(&answered(cached, by("alice")).await), None);
+}
+
+/// With nothing left, a sliding window tells when the next request fits; a client that waits so long is
+/// admitted.
+#[tokio::test]
+async fn nothing_left_comes_with_a_time_that_suffices() {
+    let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000_000_000_000_000_000));
+    let quota = Quota::new(5, Duration::from_secs(10)).unwrap();
+    let sliding = RateLimiter::new(SlidingWindow::new(quota), MemoryStore::with_capacity(8).with_clock(clock.clone()));
+    let fixed = RateLimiter::new(FixedWindow::new(quota), MemoryStore::with_capacity(8).with_clock(clock.clone()));
+    for policy in [Policy::new("p", sliding), Policy::new("p", fixed)] {
+        let layer = RateLimitLayer::new(policy);
+        let mut waits = Vec::new();
+        for _ in 0..40 {
+            let answer = ask(&layer, get("/")).await;
+            assert_eq!(answer.status(), 200);
+            let state = answer.headers()["ratelimit"].to_str().unwrap();
+            if let Some(wait) = state.strip_prefix("\"p\";r=0;t=") {
+                let wait: u64 = wait.parse().unwrap();
+                waits.push(wait);
+                clock.advance(Duration::from_secs(wait));
+            } else {
+                clock.advance(Duration::from_millis(100));
+            }
+        }
+        assert!(waits.len() > 3 && waits.iter().all(|wait| (1..=20).contains(wait)), "{waits:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_tells_of_its_places_when_the_turn_has_come() {
+    let queue = LeakyQueue::new(Quota::per_second(1)).capacity(2);
+    let layer = RateLimitLayer::new(Policy::new("q", queue).key(PathKey::raw()).status(StatusCode::TOO_MANY_REQUESTS));
+    let requests = (0..4).map(|_| ask(&layer, get("/")));
+    let answers = futures_util::future::join_all(requests).await;
+    let statuses: Vec<_> = answers.iter().map(|answer| answer.status().as_u16()).collect();
+    assert_eq!(statuses, [200, 200, 200, 429]);
+    for answer in &answers {
+        assert!(answer.headers().contains_key("ratelimit-policy"), "{:?}", fields(answer));
+        assert_eq!(answer.headers().contains_key("retry-after"), answer.status() == 429);
+    }
+    assert!(
+        answers[3].headers()["ratelimit"].to_str().unwrap().starts_with("\"q\";r=0;t="),
+        "{:?}",
+        fields(&answers[3])
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_in_a_queue_is_told_if_asked_for() {
+    let queue = || LeakyQueue::new(Quota::per_second(2)).capacity(1);
+    let times = |layer: RateLimitLayer| async move {
+        let answers = futures_util::future::join_all((0..3).map(|_| ask(&layer, get("/")))).await;
+        answers.iter().map(|answer| field(answer, "server-timing").map(str::to_owned)).collect::<Vec<_>>()
+    };
+    assert_eq!(times(RateLimitLayer::new(Policy::new("q", queue()))).await, [None, None, None]);
+    let told = times(RateLimitLayer::builder(Policy::new("q", queue())).server_timing().build()).await;
+    // The first did not wait, and the third was refused.
+    let [None, Some(second), None] = &told[..] else { panic!("{told:?}") };
+    assert!(second.starts_with("ratelimit;dur=50"), "{second}");
+}
+
+#[tokio::test]
+async fn nobody_is_told_of_policies_that_did_not_judge() {
+    let skips = Policy::new("p", TokenBucket::new(Quota::per_minute(1)))
+        .key(HeaderKey::from_static("x-api-key"))
+        .on_missing_key(MissingKey::Skip);
+    assert_eq!(fields(&ask(&RateLimitLayer::new(skips), get("/")).await), [""; 0]);
+    let rejects = Policy::new("p", TokenBucket::new(Quota::per_minute(1))).key(HeaderKey::from_static("x-api-key"));
+    let rejected = ask(&RateLimitLayer::new(rejects), get("/")).await;
+    assert_eq!(
+        (rejected.status(), fields(&rejected)),
+        (StatusCode::BAD_REQUEST, vec!["cache-control: no-store".into()])
+    );
+}
+
+#[tokio::test]
+async fn bodies_of_rejections_take_the_form_that_was_chosen() {
+    let refused = |shape: fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder| async move {
+        let layer = shape(RateLimitLayer::builder(per_minute("p", 1))).build();
+        let _admitted = ask(&layer, get("/")).await;
+        let refused = ask(&layer, get("/")).await;
+        assert_eq!(
+            (refused.status(), &refused.headers()["retry-after"]),
+            (StatusCode::TOO_MANY_REQUESTS, &"60".parse().unwrap())
+        );
+        let content_type = refused.headers().get("content-type").map(|value| value.to_str().unwrap().to_owned());
+        (content_type.unwrap_or_default(), refused.into_body())
+    };
+    let detail = r#""status":429,"detail":"The limit is used up; retry in 60 seconds.","violated-policies":["p"]}"#;
+    let problem = |kind: &str, title: &str| {
+        ("application/problem+json".to_owned(), format!(r#"{{"type":"{kind}","title":"{title}",{detail}"#))
+    };
+    let draft = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+    assert_eq!(refused(|layer| layer).await, problem(draft, "Quota Exceeded"));
+    assert_eq!(
+        refused(|layer| layer.rejection_format(&RejectionFormat::ProblemWithTypes("https://a.example/p".into()))).await,
+        problem("https://a.example/p#quota-exceeded", "Quota Exceeded")
+    );
+    assert_eq!(
+        refused(|layer| layer.rejection_format(&RejectionFormat::ProblemWithoutType)).await,
+        problem("about:blank", "Too Many Requests")
+    );
+    assert_eq!(
+        refused(|layer| layer.rejection_format(&RejectionFormat::Text)).await,
+        ("text/plain; charset=utf-8".into(), "The limit is used up; retry in 60 seconds.\n".into())
+    );
+    assert_eq!(refused(|layer| layer.rejection_format(&RejectionFormat::Empty)).await, (String::new(), String::new()));
+
+    // Any body at all.
+    fn with<B: Into<RejectionBody> + 'static>(layer: RateLimitLayerBuilder, body: fn() -> B) -> RateLimitLayerBuilder {
+        layer.rejection_response(move |rejection, _| {
+            Response::builder().status(rejection.status()).body(body()).unwrap()
+        })
+    }
+    assert_eq!(refused(|layer| with(layer, || "text")).await.1, "text");
+    assert_eq!(refused(|layer| with(layer, || vec![b'v'])).await.1, "v");
+    assert_eq!(refused(|layer| with(layer, || ())).await.1, "");
+    assert_eq!(refused(|layer| with(layer, || axum::body::Body::from("axum"))).await.1, "axum");
+    assert_eq!(refused(|layer| with(layer, || RejectionBody::new(Empty::<Bytes>::new()))).await.1, "");
+    fn streamed() -> RejectionBody {
+        let frames = ["in ", "two"].map(|piece| Ok::<_, std::io::Error>(http_body::Frame::data(Bytes::from(piece))));
+        RejectionBody::new(StreamBody::new(futures_util::stream::iter(frames)))
+    }
+    assert_eq!(refused(|layer| with(layer, streamed)).await.1, "in two");
+    fn failing() -> RejectionBody {
+        let frames = [Ok(http_body::Frame::data(Bytes::from("half"))), Err(std::io::Error::other("broken"))];
+        RejectionBody::new(StreamBody::new(futures_util::stream::iter(frames)))
+    }
+    assert_eq!(refused(|layer| with(layer, failing)).await.1, "half");
+}
+
+#[tokio::test]
+async fn a_custom_response_keeps_its_own_and_gets_what_it_must_have() {
+    let layer = RateLimitLayer::builder(per_minute("p", 1))
+        .rejection_response(|rejection, head| {
+            assert_eq!(rejection.reason(), Reason::LimitExceeded);
+            assert!(!rejection.verdict().is_allowed());
+            Response::builder()
+                .status(418)
+                .header("retry-after", "soon")
+                .header("cache-control", "public, max-age=60")
+                .header("x-brewing", head.uri().path())
+                .body(format!("{} has to wait", rejection.verdict().violated().next().unwrap().name()))
+                .unwrap()
+        })
+        .build();
+    let _first = ask(&layer, get("/")).await;
+    let refused = ask(&layer, get("/")).await;
+    assert_eq!(refused.status(), 418);
+    let told = ["retry-after", "x-rate-limited-for", "cache-control", "x-brewing"].map(|name| field(&refused, name));
+    assert_eq!(told, [Some("60"), Some("60.000000"), Some("no-store"), Some("/")]);
+    assert_eq!(refused.body(), "p has to wait");
+}
+
+#[tokio::test]
+async fn what_never_fits_is_not_told_to_come_back() {
+    let layer = RateLimitLayer::new(Policy::new("p", TokenBucket::new(Quota::per_second(5))).cost_fn(|_| 6));
+    let refused = ask(&layer, get("/")).await;
+    assert_eq!(refused.status(), 503);
+    assert!(!refused.headers().contains_key("retry-after") && !refused.headers().contains_key("x-rate-limited-for"));
+    assert!(refused.body().contains("do not retry"), "{}", refused.body());
+}
+
+/// What a browser must be told of, so that scripts may read it (Fetch: a CORS-safelisted name need not be).
+#[test]
+fn all_fields_of_a_refusal_are_on_the_list_for_cors() {
+    for name in
+        ["retry-after", "x-rate-limited-for", "ratelimit", "ratelimit-policy", "x-ratelimit-reset", "grpc-status"]
+    {
+        assert!(EXPOSED_HEADERS.iter().any(|exposed| exposed.as_str() == name), "{name}");
+    }
+}

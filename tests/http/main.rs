@@ -1,0 +1,24 @@
+//! The layer: requests, responses, keys, and gRPC.
+
+mod bans;
+mod change;
+#[cfg(feature = "http")]
+mod client_ip;
+mod disguises;
+mod ecosystem;
+mod fields;
+mod grpc;
+mod guard;
+#[cfg(feature = "axum")]
+mod identity;
+mod layer;
+mod outcome;
+mod tiers;
+mod true_waits;
+mod wire;
+
+#[path = "../../examples/server/echo.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod echo;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,233 @@
+//! The wait that a rejected client is told is true: whoever waits that long, alone on its keys, is admitted.
+
+mod stack;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::stack::{Call, Held, Stack, Told, clock, timed};
+use http::{Request, Response, StatusCode};
+use tower_sluice::algorithm::{SlidingWindow, TokenBucket};
+use tower_sluice::key::User;
+use tower_sluice::testing::Random;
+use tower_sluice::time::ManualClock;
+use tower_sluice::{Penalty, Policy, Quota, RateLimitLayer};
+
+const BAN: Duration = Duration::from_secs(10);
+
+fn ban_after_one(clock: &ManualClock) -> Penalty {
+    Penalty::new(Quota::per_minute(1), BAN).with_clock(clock)
+}
+
+/// Sends until the answer is a ban.
+fn until_banned(stack: &Stack) -> Told {
+    (0..10).map(|_| stack.call(Call::of("alice"))).find(Told::is_ban).expect("the client that goes on is banned")
+}
+
+#[test]
+fn the_wait_of_a_banned_client_covers_the_limit_that_it_used_up() {
+    let clock = clock();
+    let stack = Stack::new(
+        &clock,
+        [Policy::new("daily", timed(TokenBucket::new(Quota::per_day(2)), &clock))
+            .key(User::key())
+            .penalty(ban_after_one(&clock))],
+    );
+    let banned = until_banned(&stack);
+    assert_eq!(banned.retry_after, Some(43_200), "half a day until the next unit, not the ten seconds of the ban");
+    clock.advance(BAN);
+    clock.advance(banned.wait.unwrap() - BAN);
+    assert_eq!(stack.call(Call::of("alice")).status, 200);
+}
+
+#[test]
+fn the_ban_of_one_policy_does_not_hide_the_longer_wait_of_another() {
+    let clock = clock();
+    let stack = Stack::new(
+        &clock,
+        [
+            Policy::new("seconds", timed(TokenBucket::new(Quota::per_second(2)), &clock))
+                .key(User::key())
+                .penalty(ban_after_one(&clock)),
+            Policy::new("days", timed(SlidingWindow::new(Quota::per_day(2)), &clock)).key(User::key()),
+        ],
+    );
+    let banned = until_banned(&stack);
+    assert!(banned.wait > Some(Duration::from_secs(10_000)), "told {:?}", banned.wait);
+    clock.advance(banned.wait.unwrap());
+    assert_eq!(stack.call(Call::of("alice")).status, 200);
+}
+
+#[test]
+fn a_cost_that_never_fits_is_told_no_wait_during_a_ban_either() {
+    let clock = clock();
+    let stack = Stack::new(
+        &clock,
+        [Policy::new("units", timed(TokenBucket::new(Quota::per_second(2)), &clock))
+            .key(User::key())
+            .cost_fn(Call::cost_of)
+            .penalty(ban_after_one(&clock))],
+    );
+    until_banned(&stack);
+    let never = stack.call(Call { cost: 3, ..Call::of("alice") });
+    assert_eq!((never.status, never.retry_after, never.wait), (429, None, None));
+    assert!(never.body.contains("more than is ever admitted"), "{}", never.body);
+}
+
+/// Random stacks of policies, and in each some hundred requests of three clients: one goes on whatever it is told, one
+/// waits as told and is alone then, and one waits as told while the others go on. Some requests are held open meanwhile whose charges are refunded in the end.
+#[test]
+fn random_stacks_tell_true_waits_and_never_ban_an_obedient_client() {
+    let mut tally = Tally::default();
+    for seed in 0..1_000 {
+        let (mut random, clock) = (Random::new(seed), clock());
+        let stack = Stack::random(&mut random, &clock);
+        let (mut held, mut patient_until) = (Vec::new(), Duration::ZERO);
+        let mut passed = Duration::ZERO;
+        for _ in 0..60 {
+            for _ in 0..random.below(4) {
+                let told = stack.call(Call::random(&mut random, "insistent"));
+                tally.note(&told);
+                if random.below(6) == 0 {
+                    passed += tally.check(&stack, &told, &mut held, seed);
+                }
+            }
+            if random.below(4) == 0 {
+                held.extend(stack.hold(Call { status: 200, ..Call::random(&mut random, "insistent") }));
+            }
+            let step = Duration::from_millis(random.below(3) * random.below(2_000));
+            stack.advance(step);
+            passed += step;
+            if passed >= patient_until {
+                let told = stack.call(Call::random(&mut random, "patient"));
+                tally.note(&told);
+                tally.banned_obedient += u32::from(told.is_ban());
+                patient_until = passed + told.wait.unwrap_or_default();
+            }
+            let told = stack.call(Call::random(&mut random, "obedient"));
+            tally.note(&told);
+            tally.banned_obedient += u32::from(told.is_ban());
+            passed += tally.check(&stack, &told, &mut held, seed);
+        }
+    }
+    let Tally { rejected, checked, bans, banned_obedient, estimated, untrue } = tally;
+    println!(
+        "{rejected} rejections, {bans} of them bans; {checked} waits checked, {estimated} late, {} untrue",
+        untrue.len()
+    );
+    assert!(estimated * 100 < checked, "{estimated} of {checked}");
+    assert!(checked > 10_000 && bans > 500, "{checked} waits, {bans} bans: too few to show anything");
+    assert!(untrue.is_empty(), "{} of {checked} waits are untrue: {:#?}", untrue.len(), &untrue[..untrue.len().min(3)]);
+    assert_eq!(banned_obedient, 0);
+}
+
+#[derive(Default)]
+struct Tally {
+    rejected: u32,
+    checked: u32,
+    bans: u32,
+    banned_obedient: u32,
+    /// Waits that counted on refunds which came too late to help.
+    estimated: u32,
+    untrue: Vec<String>,
+}
+
+impl Tally {
+    fn note(&mut self, told: &Told) {
+        self.rejected += u32::from(told.is_rejected());
+        self.bans += u32::from(told.is_ban());
+    }
+
+    /// Waits as told, and sends the same again; returns the time that passed. Requests that were held open end before,
+    /// and what they were charged is refunded: a wait that counts on that is true if that comes.
+    fn check(&mut self, stack: &Stack, told: &Told, held: &mut Vec<Held>, seed: u64) -> Duration {
+        if !told.is_rejected() {
+            return Duration::ZERO;
+        }
+        self.checked += 1;
+        let is_estimate = !held.is_empty();
+        held.drain(..).for_each(Held::finish);
+        let wait = match told.wait {
+            Some(wait) => {
+                let seconds = Duration::from_secs(told.retry_after.expect("both fields or none"));
+                assert!(!wait.is_zero() && wait <= seconds, "{wait:?} and {seconds:?}");
+                wait
+            }
+            // Nothing helps, not even much time.
+            None => {
+                assert_eq!(told.retry_after, None);
+                Duration::from_secs(100 * 86_400)
+            }
+        };
+        stack.advance(wait);
+        let again = stack.call(told.call);
+        if again.is_rejected() && is_estimate && told.wait.is_some() {
+            // A charge that is refunded late may not be owed any more. But by then nothing is left to be estimated.
+            self.estimated += 1;
+            return wait + self.check(stack, &again, held, seed);
+        }
+        if again.is_rejected() == told.wait.is_some() {
+            self.untrue.push(format!("seed {seed}: told {told:?}, then {again:?}"));
+        }
+        wait
+    }
+}
+
+/// The login page of a household or an office: many at once, all of them with the right password.
+#[tokio::test]
+async fn correct_logins_at_once_behind_one_address_are_not_banned_and_wait_about_as_long_as_a_login_takes() {
+    const LIMIT: usize = 20;
+    let policy = Policy::new("failed-logins", SlidingWindow::new(Quota::per_hour(20)))
+        .key(User::key())
+        .charge_when(|response| response.status() == StatusCode::UNAUTHORIZED)
+        .penalty(Penalty::new(Quota::per_minute(10), Duration::from_secs(3_600)));
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let service = {
+        let gate = Arc::clone(&gate);
+        tower::Layer::layer(
+            &RateLimitLayer::new(policy),
+            tower::service_fn(move |_: Request<()>| {
+                let gate = Arc::clone(&gate);
+                async move {
+                    gate.acquire().await.unwrap().forget();
+                    Ok::<_, Infallible>(Response::new(http_body_util::Empty::<bytes::Bytes>::new()))
+                }
+            }),
+        )
+    };
+    let login = || {
+        let mut request = Request::new(());
+        request.extensions_mut().insert(User::new("one address"));
+        tokio::spawn(tower::ServiceExt::oneshot(service.clone(), request))
+    };
+    let (mut left, mut rounds) = (120_usize, 0);
+    while left > 0 {
+        rounds += 1;
+        assert!(rounds < 20, "{left} logins are still rejected");
+        let begun = std::time::Instant::now();
+        let logins: Vec<_> = (0..left).map(|_| login()).collect();
+        // Those that were rejected have their answers while the others are under way.
+        while logins.iter().filter(|login| login.is_finished()).count() < left.saturating_sub(LIMIT) {
+            tokio::task::yield_now().await;
+        }
+        gate.add_permits(LIMIT.min(left));
+        let mut admitted = 0;
+        for login in logins {
+            let response = login.await.unwrap().unwrap();
+            if response.status() == 200 {
+                admitted += 1;
+                continue;
+            }
+            let told = Told::of(&response.map(|_| String::new()), Call::of("one address"));
+            assert!(!told.is_ban());
+            // A second before the first login is over, since nothing is known then; later, what logins took.
+            let most =
+                if rounds == 1 { Duration::from_secs(1) } else { Duration::from_secs(1).max(begun.elapsed() * 4) };
+            assert!(told.wait.is_some_and(|wait| wait <= most), "round {rounds}: {told:?} of {most:?}");
+        }
+        assert_eq!(admitted, LIMIT.min(left));
+        left -= admitted;
+    }
+    assert_eq!(rounds, 6);
+}

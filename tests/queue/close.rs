@@ -1,0 +1,166 @@
+//! Layers, their handles and configurations that are closed: nobody waits in a queue of theirs any more.
+
+use std::convert::Infallible;
+use std::future::ready;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::support::queue::settle;
+use crate::support::redis::RedisServer;
+use http::{Request, Response};
+use tower::util::BoxCloneSyncService;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::config::Config;
+use tower_sluice::store::Redis;
+use tower_sluice::{
+    Ask, FailureMode, LeakyQueue, Limiter, LimiterError, PartitionKey, Policy, Quota, RateLimitLayer, RedisQueue,
+};
+
+type Service = BoxCloneSyncService<Request<()>, Response<String>, Infallible>;
+
+/// Answers with an empty body, so that a rejection is known by its own.
+fn service(layer: &RateLimitLayer) -> Service {
+    let inner = service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(String::new()))));
+    let answered = layer.layer(inner).map_response(|response| response.map(|_| String::new()));
+    BoxCloneSyncService::new(answered)
+}
+
+fn queue() -> LeakyQueue {
+    LeakyQueue::new(Quota::per_hour(1)).capacity(100).max_wait(Duration::from_secs(1_000_000))
+}
+
+async fn status(service: &Service) -> u16 {
+    service.clone().oneshot(Request::new(())).await.unwrap().status().as_u16()
+}
+
+/// So many that wait, each in a task.
+async fn wait(service: &Service, count: usize) -> Vec<tokio::task::JoinHandle<u16>> {
+    let tasks = (0..count).map(|_| {
+        let service = service.clone();
+        tokio::spawn(async move { status(&service).await })
+    });
+    let tasks = tasks.collect();
+    settle().await;
+    tasks
+}
+
+async fn all(tasks: Vec<tokio::task::JoinHandle<u16>>) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    for task in tasks {
+        let status = tokio::time::timeout(Duration::from_secs(10), task).await;
+        statuses.push(status.expect("it is answered at once").unwrap());
+    }
+    statuses
+}
+
+#[tokio::test]
+async fn closing_rejects_all_who_wait_or_come_whatever_the_policy_does_on_failures() {
+    for mode in [FailureMode::LocalGuard, FailureMode::Deny, FailureMode::Allow] {
+        let bucket = TokenBucket::new(Quota::per_hour(10));
+        let bucket = Arc::new(tower_sluice::RateLimiter::in_memory(bucket));
+        let layer = RateLimitLayer::new([
+            Policy::new("bucket", Arc::clone(&bucket)),
+            Policy::new("queue", queue()).on_failure(mode),
+            Policy::new("watching", queue()).shadow(),
+        ]);
+        let service = service(&layer);
+        assert_eq!(status(&service).await, 200);
+        let waiting = wait(&service, 3).await;
+        assert_eq!(layer.backlog("queue").unwrap().waiting(), 3);
+        layer.close();
+        assert_eq!(all(waiting).await, [503; 3], "{mode:?}");
+        assert_eq!(status(&service).await, 503, "{mode:?}");
+        // What was charged for them was given back, and it is no failure.
+        assert_eq!(bucket.decide(&Ask::peek(&PartitionKey::SHARED, 0)).at_once().unwrap().remaining(), 9);
+        assert_eq!([layer.limiter_failures("queue"), layer.limiter_failures("watching")], [Some(0); 2]);
+        layer.handle().close();
+        assert_eq!(status(&service).await, 503);
+    }
+}
+
+#[tokio::test]
+async fn limiters_that_answer_at_once_go_on() {
+    let layer = RateLimitLayer::new(Policy::new("bucket", TokenBucket::new(Quota::per_hour(2))));
+    let service = service(&layer);
+    layer.close();
+    assert_eq!([status(&service).await, status(&service).await, status(&service).await], [200, 200, 503]);
+}
+
+#[tokio::test]
+async fn what_is_closed_stays_closed_after_changes_of_any_kind() {
+    let layer = RateLimitLayer::new(Policy::new("q", queue()));
+    let (service, limits) = (service(&layer), layer.handle());
+    limits.close();
+    for policies in [
+        vec![Policy::new("q", queue().capacity(5))],
+        vec![Policy::new("another", queue())],
+        vec![Policy::new("q", TokenBucket::new(Quota::per_hour(100))), Policy::new("new", Arc::new(queue()))],
+    ] {
+        limits.replace(policies).unwrap();
+        assert_eq!(status(&service).await, 503);
+    }
+    limits.replace(Policy::new("q", TokenBucket::new(Quota::per_hour(100)))).unwrap();
+    assert_eq!(status(&service).await, 200, "nothing of it waits");
+}
+
+#[tokio::test]
+async fn those_who_wait_in_a_queue_that_was_replaced_are_rejected_too() {
+    let layer = RateLimitLayer::new(Policy::new("q", queue()));
+    let (service, limits) = (service(&layer), layer.handle());
+    assert_eq!(status(&service).await, 200);
+    let first = wait(&service, 2).await;
+    let replaced = limits.replace(Policy::new("b", TokenBucket::new(Quota::per_hour(1)))).unwrap();
+    assert_eq!((replaced.removed(), replaced.started_anew()), (["q".to_owned()].as_slice(), [].as_slice()));
+    limits.replace(Policy::new("q", queue())).unwrap();
+    assert_eq!(status(&service).await, 200);
+    let second = wait(&service, 2).await;
+    limits.close();
+    assert_eq!([all(first).await, all(second).await], [[503; 2]; 2]);
+}
+
+#[tokio::test]
+async fn a_configuration_closes_all_its_queues() {
+    let route = |path: &str, limit: u32| {
+        format!(
+            "[[route]]\npath = \"{path}\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = {limit}\nper = \"1h\"\n\
+             capacity = 9\nmax-wait = \"9h\"\n"
+        )
+    };
+    let mut config =
+        Config::parse("f.toml", &(route("/a", 1) + &route("/b", 1) + "[[route]]\npath = \"/c\"\n")).unwrap();
+    let services = [0, 1].map(|route| service(config.routes()[route].layer().unwrap()));
+    let mut waiting = Vec::new();
+    for service in &services {
+        assert_eq!(status(service).await, 200);
+        waiting.extend(wait(service, 2).await);
+    }
+    config.close();
+    assert_eq!(all(waiting).await, [503; 4]);
+    config.change("f.toml", &(route("/a", 2) + &route("/b", 2) + "[[route]]\npath = \"/c\"\n")).unwrap();
+    assert_eq!([status(&services[0]).await, status(&services[1]).await], [503; 2]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_on_redis_are_closed_also_after_a_change() {
+    let server = RedisServer::start();
+    let redis = Redis::open(server.url().as_str()).unwrap();
+    let queue = || RedisQueue::new(&redis, "q", Quota::per_hour(1)).capacity(10).max_wait(Duration::from_secs(100_000));
+    let layer = RateLimitLayer::new(Policy::new("q", queue()).on_failure(FailureMode::Allow));
+    let (service, limits) = (service(&layer), layer.handle());
+    assert_eq!(status(&service).await, 200);
+    let mut waiting = wait(&service, 2).await;
+    limits.replace(Policy::new("q", queue()).on_failure(FailureMode::Allow)).unwrap();
+    waiting.extend(wait(&service, 2).await);
+    layer.close();
+    assert_eq!(all(waiting).await, [503; 4]);
+    assert_eq!(status(&service).await, 503);
+    assert_eq!(layer.limiter_failures("q"), Some(0));
+}
+
+#[test]
+fn an_error_of_a_closed_limiter_is_known_as_such() {
+    let closed = LimiterError::closed("over").with_source("why");
+    assert!(closed.is_closed() && closed.to_string() == "over");
+    assert!(!LimiterError::new("broken").is_closed());
+}

@@ -1,0 +1,181 @@
+//! How many keys a queue remembers, and what becomes of those beyond.
+
+use std::time::Duration;
+
+use crate::support::log::Log;
+use tokio::time::advance;
+use tower_sluice::store::{TableStats, WhenFull};
+use tower_sluice::{Ask, Check, Decision, LeakyQueue, Limiter, PartitionKey, Pending, Quota};
+
+const MS: Duration = Duration::from_millis(1);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn ready(queue: &LeakyQueue, key: impl Into<PartitionKey>) -> Decision {
+    match queue.decide(&Ask::charge(&key.into(), 1)) {
+        Check::Ready(result) => result.unwrap(),
+        Check::Pending(_) => panic!("expected an answer at once, but have to wait"),
+    }
+}
+
+fn pending(queue: &LeakyQueue, key: impl Into<PartitionKey>) -> Pending {
+    match queue.decide(&Ask::charge(&key.into(), 1)) {
+        Check::Pending(pending) => pending,
+        Check::Ready(result) => panic!("expected to wait, but got {result:?}"),
+    }
+}
+
+fn table(queue: &LeakyQueue) -> TableStats {
+    queue.stats().table.expect("a queue has a table")
+}
+
+/// The capacity, the live keys, and how many requests forgot a key or were turned away.
+fn told(queue: &LeakyQueue) -> [u64; 4] {
+    let TableStats { capacity, live, evicted_live, turned_away, .. } = table(queue);
+    [capacity, live, evicted_live, turned_away]
+}
+
+/// How many requests pass of five rounds of 70,000 keys, all within the hour for which one of each is enough.
+async fn passing(queue: &LeakyQueue) -> usize {
+    let mut passed = 0;
+    for _ in 0..5 {
+        for key in 0..70_000_u64 {
+            passed += usize::from(ready(queue, key).is_allowed());
+            if key % 100 == 0 {
+                advance(MS).await;
+            }
+        }
+    }
+    passed
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_keys_passes_once_for_each_key_that_has_a_line() {
+    let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO);
+    assert_eq!(passing(&queue).await, 65_536);
+    assert_eq!(told(&queue), [65_536, 65_536, 0, 5 * (70_000 - 65_536)]);
+    // It is over when they have paid.
+    advance(HOUR).await;
+    assert_eq!(table(&queue).live, 0);
+    assert!(ready(&queue, 69_999_u64).is_allowed());
+    assert_eq!(table(&queue).live, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_keys_have_lines_if_there_is_room() {
+    let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).max_keys(70_000);
+    assert_eq!(passing(&queue).await, 70_000);
+    assert_eq!(told(&queue), [70_000, 70_000, 0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_beyond_share_lines_if_asked_for() {
+    let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).when_full(WhenFull::Overflow);
+    let passed = passing(&queue).await;
+    // Of 4,464 keys at least one comes to nearly each of the 512 lines.
+    assert!((65_536 + 450..=65_536 + 512).contains(&passed), "{passed}");
+    assert_eq!(told(&queue), [65_536, 65_536, 0, 5 * (70_000 - 65_536)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_are_forgotten_only_if_asked_for_and_counted_then() {
+    let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).when_full(WhenFull::ForgetLeast);
+    let passed = passing(&queue).await;
+    // First come, first forgotten, as is documented.
+    assert!(passed > 300_000, "{passed}");
+    assert_eq!(told(&queue), [65_536, 65_536, passed as u64 - 65_536, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_all_keys_the_one_that_owes_least_is_forgotten() {
+    let queue = LeakyQueue::new(Quota::per_second(1).burst(3)).max_keys(3).when_full(WhenFull::ForgetLeast);
+    for (key, requests) in [("much", 3), ("little", 1), ("more", 2)] {
+        assert!((0..requests).all(|_| ready(&queue, key).is_allowed()));
+    }
+    assert_eq!(ready(&queue, "new").remaining(), 3);
+    assert_eq!((table(&queue).evicted_live, table(&queue).live), (1, 3));
+    assert_eq!(queue.decide(&Ask::peek(&"much".into(), 0)).at_once().unwrap().remaining(), 1);
+    assert_eq!(queue.decide(&Ask::peek(&"little".into(), 0)).at_once().unwrap().remaining(), 4, "it is as good as new");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rejected_key_finds_room_exactly_when_it_was_told() {
+    let queue = LeakyQueue::new(Quota::per_second(10)).max_keys(2);
+    assert!(ready(&queue, "a").is_allowed());
+    advance(MS * 30).await;
+    assert!(ready(&queue, "b").is_allowed());
+    let peeked = queue.decide(&Ask::peek(&"c".into(), 1)).at_once().unwrap();
+    assert_eq!(table(&queue).turned_away, 0, "a peek is no request");
+    let rejected = ready(&queue, "c");
+    assert_eq!((rejected.is_allowed(), rejected.remaining()), (false, 0));
+    assert_eq!((rejected.retry_after(), peeked.retry_after()), (Some(MS * 70), Some(MS * 70)));
+    // What costs nothing takes no room.
+    assert!(matches!(queue.decide(&Ask::charge(&"c".into(), 0)), Check::Ready(Ok(free)) if free.is_allowed()));
+    assert!(!ready(&queue, "c").is_allowed());
+    advance(MS * 69).await;
+    assert_eq!(ready(&queue, "c").retry_after(), Some(MS));
+    advance(MS).await;
+    assert!(ready(&queue, "c").is_allowed());
+    assert_eq!(told(&queue), [2, 2, 0, 3]);
+}
+
+/// Whatever is to become of new keys: who waits is not forgotten, nor is what the key owes.
+#[tokio::test(start_paused = true)]
+async fn a_key_in_which_somebody_waits_is_kept() {
+    for when_full in [WhenFull::Refuse, WhenFull::ForgetLeast] {
+        let queue = LeakyQueue::new(Quota::per_second(10)).max_keys(2).when_full(when_full);
+        let mut waiters = Vec::new();
+        for key in ["a", "b"] {
+            assert!(ready(&queue, key).is_allowed());
+            waiters.push(pending(&queue, key));
+        }
+        // Both leave at 100 ms, and have paid at 200 ms.
+        let rejected = ready(&queue, "c");
+        assert_eq!(rejected.retry_after(), Some(MS * 200), "{when_full:?}");
+        for waiter in waiters {
+            assert_eq!(waiter.await.unwrap().delay(), MS * 100);
+        }
+        assert_eq!(ready(&queue, "c").is_allowed(), when_full == WhenFull::ForgetLeast);
+        advance(MS * 100).await;
+        assert!(ready(&queue, "d").is_allowed());
+    }
+}
+
+/// A key that shares a line gets back what it gave there.
+#[tokio::test(start_paused = true)]
+async fn what_is_given_back_goes_to_the_line_that_was_charged() {
+    let queue = LeakyQueue::new(Quota::per_hour(1)).max_keys(1).when_full(WhenFull::Overflow);
+    assert!(ready(&queue, "a").is_allowed());
+    let charged = ready(&queue, "b");
+    assert!(charged.is_allowed());
+    assert!(!ready(&queue, "b").is_allowed());
+    queue.refund(&"b".into(), charged.receipt(), 1);
+    assert!(ready(&queue, "b").is_allowed());
+    assert_eq!((told(&queue), queue.waiting()), ([1, 1, 0, 3], 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_number_of_keys_holds_from_the_change_on() {
+    let few = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).max_keys(2);
+    assert!((0..2_u64).all(|key| ready(&few, key).is_allowed()));
+    assert!(!ready(&few, 2_u64).is_allowed());
+    let more = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).max_keys(3);
+    assert!(more.inherit(&few).is_some());
+    assert!(ready(&more, 2_u64).is_allowed());
+    assert!(!ready(&more, 3_u64).is_allowed());
+    assert!(!ready(&more, 0_u64).is_allowed(), "what was spent is kept");
+    assert_eq!(told(&more), [3, 3, 0, 2]);
+}
+
+#[test]
+fn the_first_key_without_room_is_logged_and_no_other() {
+    let (log, _subscriber) = Log::start();
+    for when_full in [WhenFull::Refuse, WhenFull::Overflow, WhenFull::ForgetLeast] {
+        let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).max_keys(2).when_full(when_full);
+        for key in 0..9_u64 {
+            let _ = ready(&queue, key);
+        }
+    }
+    let lines = log.lines();
+    assert_eq!(lines.len(), 3, "one for each queue: {lines:?}");
+    assert!(lines.iter().all(|line| line.contains("raise its max_keys")), "{lines:?}");
+}

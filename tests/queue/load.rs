@@ -1,0 +1,198 @@
+//! The leaky queue beside greedy, absent and failing clients.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::support::queue::{KEY, join, settle};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{Request, Response};
+use http_body_util::Full;
+use tokio::time::{Instant, advance};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::key::HeaderKey;
+use tower_sluice::{Ask, Check, LeakyQueue, Limiter, PartitionKey, Pending, Policy, QueueOrder, Quota, RateLimitLayer};
+
+const MS: Duration = Duration::from_millis(1);
+const ORDERS: [QueueOrder; 2] = [QueueOrder::OldestFirst, QueueOrder::NewestFirst];
+
+/// A future is dropped before its first look, between any two, and after its turn has come unseen. Those
+/// behind it must leave in order and on time, and nothing be left.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_may_be_dropped_at_every_await() {
+    for order in ORDERS {
+        for (looks, millis) in (0..4).flat_map(|looks| (0..25).map(move |millis| (looks, millis))) {
+            let queue = LeakyQueue::new(Quota::per_second(100)).capacity(5).order(order);
+            let start = Instant::now();
+            assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
+            let mut dropped = join(&queue);
+            let others = [tokio::spawn(join(&queue)), tokio::spawn(join(&queue))];
+            for _ in 0..looks {
+                assert!((&mut dropped).now_or_never().is_none());
+            }
+            for _ in 0..millis {
+                advance(MS).await;
+                settle().await;
+            }
+            drop(dropped);
+            let mut delays = Vec::new();
+            for waiter in others {
+                delays.push(waiter.await.unwrap().unwrap().delay());
+            }
+            if order == QueueOrder::NewestFirst {
+                delays.reverse();
+                assert_eq!(delays, [MS * 10, MS * 20], "{looks} looks, dropped at {millis} ms");
+            } else {
+                // Its turn was at 10 ms; what was left of it then, the next got.
+                let first = millis.clamp(10, 20);
+                assert_eq!(delays, [MS * first, MS * (first + 10)], "{looks} looks, dropped at {millis} ms");
+            }
+            assert_eq!(queue.waiting(), 0);
+            assert!(start.elapsed() < MS * 60);
+        }
+    }
+}
+
+/// Jain's index, (Σx)² / (n Σx²), is one if all get the same.
+#[tokio::test(start_paused = true)]
+async fn equal_keys_get_equal_shares() {
+    for order in ORDERS {
+        let queue = LeakyQueue::new(Quota::per_second(10)).capacity(5).order(order);
+        let mut served = [0_u64; 100];
+        let mut waiting: Vec<(usize, Pending)> = Vec::new();
+        for milli in 0..2_000_u64 {
+            // All ask ten times as often as they may, and those with greater numbers in a row.
+            for key in 0..100_u64 {
+                if milli % 100 < key / 10 + 1 {
+                    let index = usize::try_from(key).unwrap();
+                    match queue.decide(&Ask::charge(&key.into(), 1)) {
+                        Check::Ready(decision) => served[index] += u64::from(decision.unwrap().is_allowed()),
+                        Check::Pending(pending) => waiting.push((index, pending)),
+                    }
+                }
+            }
+            advance(MS).await;
+            settle().await;
+            waiting.retain_mut(|(index, pending)| match pending.now_or_never() {
+                None => true,
+                Some(decision) => {
+                    served[*index] += u64::from(decision.unwrap().is_allowed());
+                    false
+                }
+            });
+        }
+        let (sum, squares): (u64, u64) = (served.iter().sum(), served.iter().map(|x| x * x).sum());
+        assert!(sum >= 100 * 19, "{sum} of 2,000 were served");
+        assert!(sum * sum * 100 >= 99 * 100 * squares, "{order:?}: {served:?}");
+    }
+}
+
+/// A key that is flooded ten thousand times a second, beside one that asks now and then.
+#[tokio::test(start_paused = true)]
+async fn a_cold_key_does_not_feel_a_hot_one() {
+    for order in ORDERS {
+        let queue = Arc::new(LeakyQueue::new(Quota::per_second(10)).capacity(50).order(order));
+        let (hot, cold) = (PartitionKey::from("hot"), PartitionKey::from("cold"));
+        let (mut flood, mut asked) = (Vec::new(), Vec::new());
+        for milli in 0..10_000_u64 {
+            for _ in 0..10 {
+                if let Check::Pending(pending) = queue.decide(&Ask::charge(&hot, 1)) {
+                    flood.push(pending);
+                }
+            }
+            // Six per second, two in a row: the second must wait for its interval.
+            if milli % 333 < 2 {
+                let (queue, cold) = (Arc::clone(&queue), cold.clone());
+                asked.push(tokio::spawn(async move {
+                    let start = Instant::now();
+                    assert!(queue.decide(&Ask::charge(&cold, 1)).decided().await.unwrap().is_allowed());
+                    start.elapsed()
+                }));
+            }
+            advance(MS).await;
+            settle().await;
+            if milli % 50 == 0 {
+                flood.retain_mut(|pending| pending.now_or_never().is_none());
+            }
+        }
+        let mut waits = Vec::new();
+        for asked in asked {
+            waits.push(asked.await.unwrap());
+        }
+        waits.sort();
+        let p99 = waits[waits.len() * 99 / 100];
+        assert!(p99 <= MS * 100 + MS * 5, "{order:?}: {p99:?}");
+        drop(flood);
+        assert_eq!(queue.waiting(), 0);
+    }
+}
+
+/// Tasks that wait are dropped with their runtime, in any order, and so is the one that keeps the time.
+#[test]
+fn a_runtime_goes_down_with_ten_thousand_waiting_tasks() {
+    for workers in [1, 2] {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(workers).enable_all().build().unwrap();
+        let queue = Arc::new(LeakyQueue::new(Quota::per_hour(1)).capacity(10_000).max_wait(Duration::MAX));
+        runtime.block_on(async {
+            assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
+            let tasks: Vec<_> = (0..10_000).map(|_| tokio::spawn(join(&queue))).collect();
+            settle().await;
+            assert_eq!((tasks.len(), queue.waiting()), (10_000, 10_000));
+        });
+        drop(runtime);
+        assert_eq!(queue.waiting(), 0);
+        assert_eq!(Arc::strong_count(&queue), 1);
+    }
+}
+
+/// The task that keeps the time goes down with its runtime, and one that sleeps on another must be woken, to
+/// have its own runtime go on.
+#[test]
+fn sleepers_on_another_runtime_are_woken_when_the_first_goes_down() {
+    let builder = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (first, second) = (builder(), builder());
+    let queue = LeakyQueue::new(Quota::per_second(100));
+    let leads = {
+        let _guard = first.enter();
+        assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
+        join(&queue)
+    };
+    first.block_on(settle());
+    let sleeps = second.spawn(join(&queue));
+    second.block_on(settle());
+    drop((leads, first));
+    // A bound on the test: a sleeper that is not woken would sleep for ever.
+    let woken = second.block_on(async { tokio::time::timeout(Duration::from_secs(30), sleeps).await });
+    assert!(woken.expect("nobody woke it").unwrap().unwrap().is_allowed());
+    assert_eq!(queue.waiting(), 0);
+}
+
+/// What is inside may panic. It does not take the queue along.
+#[tokio::test(start_paused = true)]
+async fn a_panic_inside_costs_its_own_request_only() {
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).capacity(5));
+    let policy = Policy::new("queue", Arc::clone(&queue)).key(HeaderKey::from_static("x-key"));
+    let inner = service_fn(|request: Request<()>| async move {
+        assert!(!request.headers().contains_key("x-panic"), "as asked for");
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("hello")))
+    });
+    let service = RateLimitLayer::new(policy).layer(inner);
+    let send = |panics: bool| {
+        let mut request = Request::builder().header("x-key", "a");
+        if panics {
+            request = request.header("x-panic", "1");
+        }
+        tokio::spawn(service.clone().oneshot(request.body(()).unwrap()))
+    };
+    let start = Instant::now();
+    let sent = [send(true), send(true), send(false), send(true), send(false)];
+    let mut ends = Vec::new();
+    for sent in sent {
+        let answer = sent.await;
+        ends.push((answer.is_ok(), start.elapsed().as_millis() / 10 * 10));
+    }
+    assert_eq!(ends, [(false, 0), (false, 10), (true, 20), (false, 30), (true, 40)]);
+    assert_eq!(queue.waiting(), 0);
+}

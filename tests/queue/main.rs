@@ -1,0 +1,14 @@
+//! Queues: order, pace, and waiters that leave.
+
+mod change;
+mod churn;
+mod close;
+mod keys;
+mod leaky_queue;
+mod load;
+mod order;
+mod runtimes;
+mod schedules;
+
+#[path = "../support/mod.rs"]
+mod support;

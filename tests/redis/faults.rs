@@ -1,0 +1,470 @@
+//! What clients of a layer see while its Redis fails: attacks (A), faults (F) and promises (P) by their codes.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::clients::{
+    RECOVERY, at_most, at_most_in_window, charged, is_decided, is_guarded, key, per_client, recovers, send, with_store,
+};
+use crate::support::log::Log;
+use crate::support::proxy::{Mode, Proxy};
+use crate::support::redis::RedisServer;
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use tokio::time::sleep;
+use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::store::redis::{BreakerState, Fault, Reason, Redis, RedisStore};
+use tower_sluice::{Ask, FailureMode, Limiter, Quota, RateLimitLayer, RateLimiter, Verdict};
+
+const PLENTY: Duration = Duration::from_secs(5);
+
+/// With a timeout that a busy machine does not miss all the time.
+fn through(proxy: &Proxy) -> Redis {
+    Redis::single(proxy.url()).timeout(Duration::from_millis(200)).open().unwrap()
+}
+
+fn patient(server: &RedisServer) -> Redis {
+    Redis::single(server.url()).timeout(PLENTY).open().unwrap()
+}
+
+/// P6: three processes, twenty clients and 2,400 requests, with a server that goes and comes back.
+async fn holds_through(begin: impl FnOnce(&mut RedisServer, &Proxy), end: impl FnOnce(&mut RedisServer, &Proxy)) {
+    const LIMIT: usize = 10;
+    const ROUNDS: usize = 40;
+    let mut server = RedisServer::start();
+    let proxy = Proxy::to(server.address());
+    let processes: Vec<_> = (0..3)
+        .map(|_| RateLimitLayer::builder(per_client(&through(&proxy), "p", at_most(10))).verdict().build())
+        .collect();
+    let clients: Vec<_> = (0..20).map(|number| format!("client {number}")).collect();
+    for layer in &processes {
+        recovers(layer, "warm").await;
+    }
+    begin(&mut server, &proxy);
+    let start = Instant::now();
+    let ask = async |layer: &RateLimitLayer, client: &str| {
+        let (mut admitted, mut guarded) = (0, 0);
+        for _ in 0..ROUNDS {
+            let response = send(layer, client).await;
+            guarded += usize::from(is_guarded(&response));
+            match response.status().as_u16() {
+                200 => admitted += 1,
+                429 => {
+                    assert_eq!(admitted, LIMIT, "the guard's quota is not used up");
+                    assert!(is_guarded(&response) && response.headers().contains_key("retry-after"));
+                }
+                other => panic!("{other}"),
+            }
+        }
+        (admitted, guarded)
+    };
+    let asked = processes.iter().flat_map(|layer| clients.iter().map(move |client| (layer, client)));
+    for (admitted, guarded) in join_all(asked.map(|(layer, client)| ask(layer, client))).await {
+        assert_eq!((admitted, guarded), (LIMIT, ROUNDS));
+    }
+    // A timeout or two, and then no waiting at all: with a timeout for each round it would take eight seconds.
+    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+    end(&mut server, &proxy);
+    for layer in &processes {
+        recovers(layer, "warm").await;
+        for client in &clients {
+            recovers(layer, client).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn f1_the_guard_decides_while_the_server_is_dead() {
+    holds_through(|server, _| server.kill(), |server, _| server.restart()).await;
+}
+
+#[tokio::test]
+async fn f2_the_guard_decides_while_the_server_is_stopped() {
+    holds_through(|server, _| server.signal("-STOP"), |server, _| server.signal("-CONT")).await;
+}
+
+#[tokio::test]
+async fn f2_the_guard_decides_while_the_network_is_a_black_hole() {
+    holds_through(|_, proxy| proxy.set(Mode::BlackHole), |_, proxy| proxy.set(Mode::Pass)).await;
+}
+
+#[tokio::test]
+async fn f2_the_guard_decides_while_connections_are_half_open() {
+    holds_through(|_, proxy| proxy.set(Mode::HalfOpen), |_, proxy| proxy.set(Mode::Pass)).await;
+}
+
+#[tokio::test]
+async fn f1_the_guard_decides_while_connections_are_reset() {
+    holds_through(|_, proxy| proxy.set(Mode::Reset), |_, proxy| proxy.set(Mode::Pass)).await;
+}
+
+/// P6: what the outage costs is bounded by the breaker, not by the requests.
+#[tokio::test]
+async fn while_the_breaker_is_open_nothing_is_sent_and_nobody_waits() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.address());
+    let redis = through(&proxy);
+    let layer = RateLimitLayer::builder(per_client(&redis, "p", at_most(10))).verdict().build();
+    recovers(&layer, "a").await;
+    // The server would hear whatever is sent.
+    proxy.set(Mode::Swallow);
+    while redis.health()[0].breaker() == BreakerState::Closed {
+        assert!(is_guarded(&send(&layer, "b").await));
+    }
+    let (bytes, connections) = (proxy.bytes(), proxy.connections());
+    let mut probes = 0;
+    for number in 0..10_000 {
+        match send(&layer, &format!("{}", number % 100)).now_or_never() {
+            Some(response) => assert!(is_guarded(&response)),
+            None => probes += 1,
+        }
+    }
+    // Ten thousand calls would have sent more than a megabyte. A connection may have been on its way before.
+    assert!(probes <= 20, "{probes} of 10,000 had to wait");
+    let sent = proxy.bytes() - bytes;
+    assert!(sent <= 1_000 * (probes + 1), "{sent} bytes for {probes} probes");
+    assert!(proxy.connections() - connections <= probes + 1);
+}
+
+/// F18, Q13: whatever happens to an answer, its charge is made once at the most, and kept.
+#[tokio::test]
+async fn f18_what_the_server_counts_is_what_it_admitted_and_what_got_lost() {
+    async fn counts(server: &RedisServer, name: &'static str, coalesces: bool, mode: FailureMode) {
+        const LIMIT: u32 = 100_000;
+        let proxy = Proxy::to(server.address());
+        let redis = through(&proxy);
+        let store = RedisStore::new(&redis, name);
+        let store = if coalesces { store } else { store.without_coalescing() };
+        let layer = RateLimitLayer::builder(with_store(name, at_most_in_window(LIMIT), store).on_failure(mode))
+            .verdict()
+            .build();
+        let (mut admitted, mut failed, mut swallowed) = (0, 0, 0);
+        for round in 0..68_u32 {
+            // A connection of which something was lost is never used again: TCP loses nothing in the middle.
+            recovers(&layer, "other").await;
+            let three = join_all((0..3).map(|_| send(&layer, "a")));
+            let responses = match round % 4 {
+                0 => {
+                    swallowed += if coalesces { 1 } else { 3 };
+                    proxy.set(Mode::Swallow);
+                    three.await
+                }
+                1 => three.await,
+                _ => {
+                    // Cut at some moment between sending and hearing.
+                    let moment = Duration::from_micros(u64::from(round) * 37 % 1_000);
+                    let cut = async {
+                        sleep(moment).await;
+                        proxy.set(Mode::Reset);
+                    };
+                    futures_util::future::join(three, cut).await.0
+                }
+            };
+            for response in &responses {
+                match (response.status().as_u16(), is_decided(response)) {
+                    (200, true) => admitted += 1,
+                    (200, false) => failed += 1,
+                    (503, _) if mode == FailureMode::Deny => failed += 1,
+                    (other, _) => panic!("{other}"),
+                }
+            }
+            if round % 4 != 1 {
+                proxy.set(Mode::Reset);
+                let give_up = Instant::now() + PLENTY;
+                while redis.health()[0].is_connected() {
+                    assert!(Instant::now() < give_up, "the connection is not gone");
+                    sleep(Duration::from_millis(1)).await;
+                }
+                proxy.set(Mode::Pass);
+            }
+        }
+        assert!(failed >= 51, "{failed}: at least all that were swallowed");
+        let direct = patient(server);
+        let give_up = Instant::now() + PLENTY;
+        while charged(&direct, name, at_most_in_window(LIMIT), "a").await < admitted + swallowed {
+            assert!(Instant::now() < give_up, "what was swallowed was not charged");
+            sleep(Duration::from_millis(10)).await;
+        }
+        // Calls on connections that were cut may still be on their way.
+        sleep(Duration::from_millis(200)).await;
+        let excess = charged(&direct, name, at_most_in_window(LIMIT), "a").await - admitted;
+        assert!(excess <= failed, "{name}: {excess} more were charged, but only {failed} failed");
+    }
+    let server = &RedisServer::start();
+    tokio::join!(
+        counts(server, "guard", true, FailureMode::LocalGuard),
+        counts(server, "guard-alone", false, FailureMode::LocalGuard),
+        counts(server, "deny", true, FailureMode::Deny),
+        counts(server, "deny-alone", false, FailureMode::Deny),
+    );
+}
+
+/// Two processes, a second up and a second down, under load.
+#[tokio::test]
+async fn f16_flapping_admits_the_shared_limit_and_the_local_ones_and_hardly_logs() {
+    const LIMIT: u32 = 1_000;
+    let (log, _guard) = Log::start();
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.address());
+    let processes = [(); 2].map(|()| {
+        RateLimitLayer::builder(per_client(&through(&proxy), "p", at_most(LIMIT)).status(http::StatusCode::CONFLICT))
+            .verdict()
+            .build()
+    });
+    for layer in &processes {
+        recovers(layer, "warm").await;
+    }
+    let start = Instant::now();
+    let is_over = || start.elapsed() > Duration::from_secs(8);
+    let flap = async {
+        while !is_over() {
+            let is_up = start.elapsed().as_millis() / 1_000 % 2 == 0;
+            proxy.set(if is_up { Mode::Pass } else { Mode::Reset });
+            sleep(Duration::from_millis(5)).await;
+        }
+        proxy.set(Mode::Pass);
+    };
+    let (admitted, guarded, decided) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    let load = async |layer: &RateLimitLayer, client: String| {
+        while !is_over() {
+            let response = send(layer, &client).await;
+            match response.status().as_u16() {
+                200 if client == "0" => drop(admitted.fetch_add(1, Ordering::Relaxed)),
+                200 | 409 => {}
+                other => panic!("{other}"),
+            }
+            let count = if is_guarded(&response) { &guarded } else { &decided };
+            count.fetch_add(1, Ordering::Relaxed);
+            sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let clients = processes.iter().flat_map(|layer| (0..20).map(move |client| (layer, client % 11)));
+    let clients = clients.map(|(layer, client)| load(layer, client.to_string()));
+    futures_util::future::join(flap, join_all(clients)).await;
+    let admitted = admitted.into_inner();
+    // What the server grants, and what each process grants on its own, of which the server never hears.
+    assert!((1..=3 * LIMIT as usize).contains(&admitted), "{admitted}");
+    assert!(guarded.into_inner() > 100 && decided.into_inner() > 100);
+    for layer in &processes {
+        recovers(layer, "warm").await;
+    }
+    let lines = log.lines();
+    let about = |words: &str| lines.iter().filter(|line| line.contains(words)).count();
+    // Each process, four times down: its node is given up and back, its policy fails once.
+    // It has recovered if the last failure was five seconds before the end.
+    assert_eq!(about("limiter failed"), 2, "{lines:#?}");
+    assert!(about("limiter recovered") <= 2, "{lines:#?}");
+    assert!((2..=2 * 4 * 2).contains(&about("redis: a node")), "{lines:#?}");
+    assert!(lines.len() <= 2 + 2 + 2 * 4 * 2, "{lines:#?}");
+}
+
+/// Whoever brings Redis down gains no more than one process's limit.
+#[tokio::test]
+async fn a26_a_flood_while_the_server_is_stopped_is_admitted_up_to_the_local_limit() {
+    let server = RedisServer::start();
+    let redis = Redis::open(server.url()).unwrap();
+    let layer = RateLimitLayer::builder(per_client(&redis, "p", at_most(100))).verdict().build();
+    recovers(&layer, "warm").await;
+    let before = layer.limiter_failures("p").unwrap();
+    server.signal("-STOP");
+    let responses = join_all((0..5_000).map(|_| send(&layer, "a"))).await;
+    server.signal("-CONT");
+    assert!(responses.iter().all(|response| matches!(response.status().as_u16(), 200 | 429) && is_guarded(response)));
+    assert_eq!(responses.iter().filter(|response| response.status() == 200).count(), 100);
+    assert_eq!(layer.limiter_failures("p"), Some(before + 5_000));
+}
+
+#[tokio::test]
+async fn a24_denials_do_not_reach_the_server_and_end_when_they_say() {
+    let server = RedisServer::start();
+    let redis = patient(&server);
+    let calls = || server.info("total_commands_processed").parse::<u64>().unwrap();
+    let day = RateLimitLayer::builder(per_client(&redis, "day", at_most(1))).verdict().build();
+    assert_eq!(send(&day, "a").await.status(), 200);
+    let before = calls();
+    for _ in 0..10_000 {
+        let response = send(&day, "a").await;
+        assert!(response.status() == 429 && is_decided(&response));
+    }
+    // A script counts as one command, and so do those in it.
+    let made = calls() - before;
+    assert!(made <= 100, "{made} commands");
+
+    let short = RateLimitLayer::builder(per_client(&redis, "short", TokenBucket::new(Quota::per_second(25).burst(1))))
+        .verdict()
+        .build();
+    for round in 0..50 {
+        assert_eq!(send(&short, "a").await.status(), 200, "round {round}: came when it was told to");
+        // Told by the server at first, and then out of what is remembered.
+        let mut told = None;
+        for _ in 0..round % 4 + 1 {
+            let response = send(&short, "a").await;
+            if response.status() == 200 {
+                // A busy machine took longer than the wait.
+                continue;
+            }
+            let wait = response.headers()["x-rate-limited-for"].to_str().unwrap().parse::<f64>().unwrap();
+            told = Some(Instant::now() + Duration::from_secs_f64(wait));
+        }
+        match told {
+            Some(told) => sleep(told.saturating_duration_since(Instant::now())).await,
+            None => sleep(Duration::from_millis(40)).await,
+        }
+    }
+}
+
+/// As if the server's clock had been an hour ahead.
+#[tokio::test]
+async fn a13_a_state_from_the_future_locks_out_for_one_refill_only() {
+    let server = RedisServer::start();
+    let bucket = TokenBucket::new(Quota::per_second(2).burst(5));
+    let layer = || RateLimitLayer::builder(per_client(&patient(&server), "p", bucket)).verdict().build();
+    assert_eq!(send(&layer(), "a").await.status(), 200);
+    let names: Vec<String> = server.run(&["KEYS", "*"]);
+    let [name] = &names[..] else { panic!("{names:?}") };
+    let due: i64 = server.run(&["GET", name]);
+    server.run::<()>(&["SET", name, &(due - 3_600_000_000).to_string()]);
+    let layer = layer();
+    let refused = send(&layer, "a").await;
+    assert_eq!(refused.status(), 429);
+    // Empty, but not emptier: the next token is there in half a second.
+    let wait = refused.headers()["x-rate-limited-for"].to_str().unwrap().parse::<f64>().unwrap();
+    assert!(wait <= 0.5, "{wait}");
+    sleep(Duration::from_secs_f64(wait)).await;
+    assert_eq!(send(&layer, "a").await.status(), 200);
+    assert!(server.run::<i64>(&["PTTL", name]) <= 2_502, "and it is forgotten as any other");
+}
+
+#[tokio::test]
+async fn a15_f13_a_server_that_evicts_is_no_error() {
+    let server = RedisServer::with(&["--maxmemory", "8mb", "--maxmemory-policy", "allkeys-lru"]);
+    let layer = RateLimitLayer::builder(per_client(&patient(&server), "p", at_most(5))).verdict().build();
+    for thousand in 0..60 {
+        let clients = (0..1_000).map(|number| format!("{}", thousand * 1_000 + number));
+        let responses = join_all(clients.map(|client| async { send(&layer, &{ client }).await })).await;
+        assert!(responses.iter().all(|response| response.status() == 200 && is_decided(response)));
+    }
+    assert_ne!(server.info("evicted_keys"), "0");
+    assert_eq!(layer.limiter_failures("p"), Some(0));
+}
+
+#[tokio::test]
+async fn f12_a_server_without_memory_is_told_from_others_and_the_guard_decides() {
+    let server = RedisServer::start();
+    let redis = patient(&server);
+    let layer = RateLimitLayer::builder(per_client(&redis, "p", at_most(3))).verdict().build();
+    assert!(is_decided(&send(&layer, "a").await));
+    server.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    let mut statuses = Vec::new();
+    for _ in 0..4 {
+        let response = send(&layer, "a").await;
+        assert!(is_guarded(&response));
+        statuses.push(response.status().as_u16());
+    }
+    assert_eq!(statuses, [200, 200, 429, 429], "the guard knows of the first");
+
+    let limiter = RateLimiter::new(at_most(3), RedisStore::new(&patient(&server), "p"));
+    let error = limiter.decide(&Ask::charge(&key("b"), 1)).decided().await.unwrap_err();
+    let fault = error.source().and_then(|source| source.downcast_ref::<Fault>()).expect("a fault");
+    assert_eq!((fault.reason(), fault.reason().label()), (Reason::OutOfMemory, "oom"));
+    server.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    recovers(&layer, "a").await;
+}
+
+/// A23 during an outage: guards are charged all or none, too.
+#[tokio::test]
+async fn several_policies_are_guarded_together() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.address());
+    let redis = through(&proxy);
+    let layer = RateLimitLayer::builder([
+        per_client(&redis, "day", at_most(100)),
+        per_client(&redis, "minute", at_most(5)),
+        per_client(&redis, "year", at_most(200)),
+    ])
+    .verdict()
+    .build();
+    recovers(&layer, "warm").await;
+    assert!(is_decided(&send(&layer, "a").await));
+    proxy.set(Mode::Reset);
+    let responses = join_all((0..50).map(|_| send(&layer, "a"))).await;
+    assert!(responses.iter().all(is_guarded));
+    assert_eq!(responses.iter().filter(|response| response.status() == 200).count(), 4);
+    // What "minute" refused the others gave back; the last may be told as it was before.
+    let refused = send(&layer, "a").await;
+    let verdict = refused.extensions().get::<Verdict>().unwrap();
+    let left = |name| verdict.policies().iter().find(|policy| policy.name() == name).unwrap().decision().remaining();
+    assert!(left("minute") == 0 && left("day") >= 94, "{verdict:?}");
+}
+
+/// What a server that lives has charged is given back if a policy on a dead one denies.
+#[tokio::test]
+async fn a_denial_for_want_of_an_answer_costs_nothing_elsewhere() {
+    let (living, dead) = (RedisServer::start(), RedisServer::start());
+    let (here, proxy) = (patient(&living), Proxy::to(dead.address()));
+    let there = through(&proxy);
+    let layer = RateLimitLayer::builder([
+        per_client(&here, "here", at_most(100)),
+        per_client(&there, "there", at_most(100)).on_failure(FailureMode::Deny),
+    ])
+    .verdict()
+    .build();
+    recovers(&layer, "a").await;
+    let before = charged(&here, "here", at_most(100), "a").await;
+    proxy.set(Mode::Reset);
+    for _ in 0..20 {
+        assert_eq!(send(&layer, "a").await.status(), 503);
+    }
+    let give_up = Instant::now() + PLENTY;
+    while charged(&here, "here", at_most(100), "a").await > before {
+        assert!(Instant::now() < give_up, "it was not given back");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// F19: layers come and go while the server does, and requests are given up in the middle.
+#[tokio::test]
+async fn f19_layers_that_are_replaced_during_faults_leave_nothing_behind() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.address());
+    let tasks = tokio::runtime::Handle::current().metrics();
+    let before = tasks.num_alive_tasks();
+    let redis = through(&proxy);
+    let modes = [Mode::Pass, Mode::Swallow, Mode::Pass, Mode::Reset, Mode::BlackHole, Mode::Pass, Mode::HalfOpen];
+    for round in 0..140_u32 {
+        proxy.set(modes[round as usize / 2 % modes.len()]);
+        // A lower limit each time: whatever was spent under the older ones counts.
+        let layer = Arc::new(RateLimitLayer::builder(per_client(&redis, "p", at_most(400 - round))).verdict().build());
+        let requests: Vec<_> = (0..20)
+            .map(|_| {
+                let layer = Arc::clone(&layer);
+                tokio::spawn(async move { send(&layer, "a").await.status().as_u16() })
+            })
+            .collect();
+        sleep(Duration::from_millis(u64::from(round % 7) * 3)).await;
+        for (index, request) in requests.into_iter().enumerate() {
+            if index % 3 == 0 {
+                request.abort();
+            } else if round % 5 == 0 {
+                assert!(matches!(request.await.unwrap(), 200 | 429));
+            }
+        }
+    }
+    proxy.set(Mode::Pass);
+    let give_up = Instant::now() + RECOVERY;
+    while redis.health().iter().any(|node| node.in_flight() > 0) {
+        assert!(Instant::now() < give_up, "{redis:?}");
+        sleep(Duration::from_millis(5)).await;
+    }
+    let layer = RateLimitLayer::builder(per_client(&redis, "p", at_most(100))).verdict().build();
+    recovers(&layer, "b").await;
+    let response = send(&layer, "a").await;
+    assert_eq!(response.status(), 429, "400 were asked for, of which far more than 100 were admitted");
+    drop((layer, redis));
+    while tasks.num_alive_tasks() > before {
+        assert!(Instant::now() < give_up, "{} tasks, {before} before", tasks.num_alive_tasks());
+        sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,650 @@
+//! Lines on Redis that several processes share.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::support::redis::RedisServer;
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use http::{Request, Response};
+use tokio::task::JoinHandle;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::store::redis::Redis;
+use tower_sluice::{
+    Ask, Decision, FailureMode, Limiter, LimiterError, Mode, PartitionKey, Policy, Quota, RateLimitLayer, RedisQueue,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// As another process would connect: with connections of its own. Patient, for machines that do other things too.
+fn redis(server: &RedisServer) -> Redis {
+    Redis::single(server.url()).timeout(Duration::from_secs(5)).open().unwrap()
+}
+
+fn queue(server: &RedisServer, quota: Quota) -> RedisQueue {
+    RedisQueue::new(&redis(server), "test", quota).max_wait(100 * HOUR)
+}
+
+fn key(name: &str) -> PartitionKey {
+    PartitionKey::from(name)
+}
+
+async fn ask(queue: &RedisQueue, name: &str) -> Decision {
+    queue.decide(&Ask::charge(&key(name), 1)).decided().await.unwrap()
+}
+
+/// Takes a place without waiting in it.
+async fn take(queue: &RedisQueue, name: &str) -> Decision {
+    queue.decide(&Ask::charge(&key(name), 1).to(Mode::Shadow)).decided().await.unwrap()
+}
+
+/// How many places are left.
+async fn left(queue: &RedisQueue, name: &str) -> u32 {
+    queue.decide(&Ask::charge(&key(name), 0)).decided().await.unwrap().remaining()
+}
+
+async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    for _ in 0..2_000 {
+        if is_so().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("not in ten seconds: {what}");
+}
+
+type Waiter = JoinHandle<Result<Decision, LimiterError>>;
+
+/// One that waits; its place is its own when this returns.
+async fn join(queue: &RedisQueue, name: &str) -> Waiter {
+    join_seen_from(queue, queue, name).await
+}
+
+/// To look takes a seat of the process that looks.
+async fn join_seen_from(process: &RedisQueue, queue: &RedisQueue, name: &str) -> Waiter {
+    let (before, waits) = (left(process, name).await, queue.decide(&Ask::charge(&key(name), 1)));
+    let waiter = tokio::spawn(waits.decided());
+    until("it has a place", async || left(process, name).await < before).await;
+    waiter
+}
+
+async fn leave(waiter: Waiter) {
+    waiter.abort();
+    assert!(waiter.await.unwrap_err().is_cancelled());
+}
+
+fn calls(server: &RedisServer) -> u64 {
+    let stats = server.info("cmdstat_evalsha");
+    let count = stats.split(&['=', ','][..]).nth(1);
+    count.map_or(0, |count| count.parse().unwrap())
+}
+
+/// How often two processes may have verified what they know of a line, on a busy machine: each half a second.
+fn verified(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis() / 500 * 2).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_order_of_arrival_over_two_processes_is_that_of_departure() {
+    let server = RedisServer::start();
+    let interval = Duration::from_millis(150);
+    let quota = Quota::new(1, interval).unwrap();
+    let queues = [0, 1].map(|_| Arc::new(queue(&server, quota).capacity(20)));
+    // Connects, and brings the scripts there.
+    for queue in &queues {
+        let _ = take(queue, "another").await;
+    }
+    let began = Instant::now();
+    let mut waiters = Vec::new();
+    for index in 0..12 {
+        let (queue, before) = (Arc::clone(&queues[index % 2]), calls(&server));
+        waiters.push(tokio::spawn(async move {
+            let decision = ask(&queue, "a").await;
+            (decision, Instant::now())
+        }));
+        until("it has arrived", async || calls(&server) > before).await;
+    }
+    let departures: Vec<_> = join_all(waiters).await.into_iter().map(Result::unwrap).collect();
+    for (index, (decision, left_at)) in departures.iter().enumerate() {
+        assert!(decision.is_allowed());
+        // Compared with before the first was asked for, so it holds on any machine.
+        let earliest = began + interval * u32::try_from(index).unwrap();
+        assert!(*left_at >= earliest, "{index} left {:?} too early", earliest - *left_at);
+    }
+    assert!(departures.is_sorted_by_key(|(_, left_at)| *left_at), "{departures:?}");
+    assert_eq!(queues.map(|queue| queue.waiting()), [0, 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_two_of_ten_processes_share_a_turn() {
+    let server = RedisServer::start();
+    async fn all<T>(queues: Vec<RedisQueue>, arrive: impl AsyncFn(&RedisQueue) -> T) -> Vec<T> {
+        let arrive = &arrive;
+        join_all(queues.iter().flat_map(move |queue| (0..20).map(move |_| arrive(queue)))).await
+    }
+    let ten = |interval| (0..10).map(|_| queue(&server, Quota::new(1, interval).unwrap()).capacity(200)).collect();
+
+    // Their turns are hours away, and are told as delays from their arrivals, which were all within this time.
+    let (apart, began) = (HOUR * 2 / 10, Instant::now());
+    let decisions = all(ten(apart), async |queue| take(queue, "far").await).await;
+    let took = began.elapsed();
+    assert!(decisions.iter().all(Decision::is_allowed));
+    let mut delays: Vec<_> = decisions.iter().map(Decision::delay).collect();
+    delays.sort_unstable();
+    for (index, delay) in (0..).zip(delays) {
+        let turn = apart * index;
+        assert!((turn.saturating_sub(took)..=turn).contains(&delay), "{index} after {delay:?}");
+    }
+
+    // These wait, and none leaves before its turn. If the machine stalls, the line may run empty.
+    let (interval, began) = (Duration::from_millis(10), Instant::now());
+    let mut left_at = all(ten(interval), async |queue| {
+        assert!(ask(queue, "near").await.is_allowed());
+        Instant::now()
+    })
+    .await;
+    left_at.sort_unstable();
+    assert_eq!(left_at.len(), 200);
+    for (index, left_at) in (0..).zip(left_at) {
+        let earliest = began + interval * index;
+        // The server's clock is that of this machine, cut off to the microsecond.
+        assert!(left_at + Duration::from_micros(1) >= earliest, "{index} left {:?} too early", earliest - left_at);
+    }
+}
+
+#[tokio::test]
+async fn a_full_line_refuses_until_a_place_is_free() {
+    let server = RedisServer::start();
+    let [here, there] = [0, 1].map(|_| queue(&server, Quota::per_second(1)).capacity(2));
+    let began = Instant::now();
+    for (queue, turn) in [(&here, 0), (&there, 1), (&here, 2)] {
+        let delay = take(queue, "a").await.delay();
+        assert!(delay <= turn * SECOND && delay + began.elapsed() >= turn * SECOND, "{turn} waits {delay:?}");
+    }
+    for queue in [&here, &there] {
+        let refused = ask(queue, "a").await;
+        let wait = refused.retry_after().expect("the line is full");
+        assert!(wait <= SECOND && wait + began.elapsed() >= SECOND, "{wait:?}");
+        assert_eq!((refused.limit(), refused.remaining()), (3, 0));
+    }
+    assert!(take(&there, "b").await.delay().is_zero(), "keys do not delay one another");
+
+    let wait = ask(&there, "a").await.retry_after().unwrap();
+    tokio::time::sleep(wait).await;
+    assert!(take(&here, "a").await.is_allowed(), "as was told");
+}
+
+#[tokio::test]
+async fn a_flood_of_what_is_refused_does_not_reach_the_server() {
+    let server = RedisServer::start();
+    let [here, there] = [0, 1].map(|_| queue(&server, Quota::per_hour(1)).capacity(1));
+    // Connects, and brings the script there.
+    for queue in [&here, &there] {
+        let _ = take(queue, "another").await;
+    }
+    assert!(take(&here, "a").await.is_allowed() && take(&here, "a").await.is_allowed());
+    let (before, began) = (calls(&server), Instant::now());
+    let refused = ask(&there, "a").await.retry_after().expect("the line is full");
+    for queue in [&here, &there] {
+        let flood = join_all((0..2_000).map(|_| ask(queue, "a"))).await;
+        assert!(flood.iter().all(|it| it.retry_after().is_some() && (it.limit(), it.remaining()) == (2, 0)));
+        let impatient =
+            queue.decide(&Ask::charge(&key("a"), 1).within(Some(SECOND))).decided().await.unwrap().retry_after();
+        assert!(impatient.unwrap() > refused + HOUR / 2, "two are before it: {impatient:?}");
+    }
+    let made = calls(&server) - before;
+    assert!((1..=1 + verified(began)).contains(&made), "one knew of it, and the other was told once: {made}");
+    assert_eq!((here.waiting(), there.waiting()), (0, 0));
+}
+
+#[tokio::test]
+async fn who_cannot_wait_is_refused_without_a_call_and_who_can_is_not_refused() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_hour(1)).capacity(9).max_waiters(0);
+    assert!(ask(&queue, "a").await.is_allowed());
+    let (before, began) = (calls(&server), Instant::now());
+    for _ in 0..100 {
+        let wait = ask(&queue, "a").await.retry_after().expect("no seat is free");
+        assert!(wait <= HOUR && wait > HOUR - 60 * SECOND, "{wait:?}");
+    }
+    assert!(calls(&server) - before <= verified(began));
+    assert!(take(&queue, "a").await.is_allowed());
+    // The one that came last decides what is known.
+    let wait = ask(&queue, "a").await.retry_after().unwrap();
+    assert!(wait > HOUR, "{wait:?}");
+    assert!(calls(&server) - before <= 1 + verified(began));
+}
+
+#[tokio::test]
+async fn a_place_that_is_given_back_here_is_free_at_once() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_hour(1)).capacity(1);
+    let _ = take(&queue, "a").await;
+    let last = take(&queue, "a").await;
+    assert!(!ask(&queue, "a").await.is_allowed());
+    queue.refund(&key("a"), last.receipt(), 1);
+    until("its place is known to be free", async || take(&queue, "a").await.is_allowed()).await;
+}
+
+#[tokio::test]
+async fn whoever_comes_when_it_was_told_without_a_call_is_let_in() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_second(40)).capacity(1);
+    let (mut rounds, mut without_a_call) = (0, 0);
+    for _ in 0..1_000 {
+        let before = calls(&server);
+        let decision = take(&queue, "a").await;
+        let answered = Instant::now();
+        let Some(wait) = decision.retry_after() else { continue };
+        without_a_call += usize::from(calls(&server) == before);
+        // Not a moment longer, as a timer would sleep.
+        while answered.elapsed() < wait {
+            std::hint::spin_loop();
+        }
+        assert!(take(&queue, "a").await.is_allowed(), "as was told: {wait:?}");
+        rounds += 1;
+        if rounds == 20 {
+            break;
+        }
+    }
+    assert_eq!(rounds, 20);
+    assert!(without_a_call > 0);
+}
+
+#[tokio::test]
+async fn nothing_is_refused_that_the_server_would_let_in() {
+    const CAPACITY: u32 = 2;
+    let server = RedisServer::start();
+    let redis = redis(&server);
+    let fresh =
+        || RedisQueue::new(&redis, "test", Quota::per_second(200).burst(2)).capacity(CAPACITY as usize).max_wait(HOUR);
+    let (here, there) = (fresh(), fresh());
+    let (mut let_in, mut without_a_call, mut knows_all) = (0, 0, true);
+    for round in 0..600 {
+        // Nobody else is here, so what is free stays free.
+        let free = left(&there, "a").await;
+        let is_patient = round / 100 % 2 == 0;
+        let before = calls(&server);
+        let (decision, is_free) = if is_patient {
+            (take(&here, "a").await, free > 0)
+        } else {
+            let at_once = here.decide(&Ask::charge(&key("a"), 1).within(Some(Duration::ZERO))).decided().await.unwrap();
+            (at_once, free > CAPACITY)
+        };
+        assert!(decision.is_allowed() || !is_free, "{free} were free in round {round}, and it was told {decision:?}");
+        let_in += usize::from(decision.is_allowed());
+        if calls(&server) > before {
+            knows_all = true;
+        } else if let Some(wait) = decision.retry_after() {
+            without_a_call += 1;
+            // One that knows nothing yet asks the server.
+            let later = if is_patient {
+                take(&fresh(), "a").await
+            } else {
+                fresh().decide(&Ask::charge(&key("a"), 1).within(Some(Duration::ZERO))).decided().await.unwrap()
+            };
+            let is_kept = later.retry_after().is_none_or(|it| it <= wait);
+            assert!(is_kept || !knows_all, "told {wait:?}, and then {later:?}");
+            knows_all &= !later.is_allowed();
+        }
+        if round % 17 == 0 {
+            knows_all &= !take(&there, "a").await.is_allowed();
+        }
+    }
+    println!("{let_in} let in, {without_a_call} refused without a call");
+    assert!(let_in > 10 && without_a_call > 10);
+}
+
+#[tokio::test]
+async fn the_bounds_and_the_terms_are_those_of_a_queue_in_memory() {
+    let server = RedisServer::start();
+    for (quota, capacity, max_wait) in [
+        (Quota::per_second(10), 5, 30 * SECOND),
+        (Quota::per_second(10).burst(4), 7, 30 * SECOND),
+        (Quota::per_minute(7), 1_000, 90 * SECOND),
+    ] {
+        let shared = RedisQueue::new(&redis(&server), "test", quota).capacity(capacity).max_wait(max_wait);
+        let local = tower_sluice::LeakyQueue::new(quota).capacity(capacity).max_wait(max_wait);
+        let (described, same) = (shared.describe(), local.describe());
+        assert_eq!((described.max_cost(), described.terms()), (same.max_cost(), same.terms()));
+        assert!(described.delays() && !described.answers(tower_sluice::Mode::Peek));
+        let name = format!("{quota:?}");
+        let (one, other) =
+            (take(&shared, &name).await, local.decide(&Ask::charge(&key(&name), 1)).decided().await.unwrap());
+        assert_eq!((one.limit(), one.remaining()), (other.limit(), other.remaining()));
+        let never =
+            shared.decide(&Ask::charge(&key(&name), described.max_cost().unwrap() + 1)).decided().await.unwrap();
+        assert!(!never.is_allowed() && never.retry_after().is_none());
+    }
+}
+
+#[tokio::test]
+async fn whoever_has_no_patience_is_refused_on_arrival_and_takes_no_place() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_hour(1));
+    let within = async |patience| {
+        let answer = queue.decide(&Ask::charge(&key("a"), 1).within(Some(patience))).decided();
+        tokio::time::timeout(20 * SECOND, answer).await.expect("it does not wait").unwrap()
+    };
+    assert!(within(Duration::ZERO).await.delay().is_zero(), "it need not wait");
+    let refused = within(HOUR / 2).await;
+    let wait = refused.retry_after().unwrap();
+    assert!(wait <= HOUR / 2 + SECOND && wait > HOUR / 2 - 60 * SECOND, "{wait:?}");
+    // A nanosecond less than the patience is the most, so the end of the interval is too late for it.
+    let again = take(&queue, "a").await.delay();
+    assert!(again <= HOUR && again > HOUR - 60 * SECOND, "{again:?}");
+}
+
+#[tokio::test]
+async fn the_last_in_line_gives_its_place_back() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    let _ = take(&queue, "a").await;
+    let waiter = join(&queue, "a").await;
+    assert_eq!((queue.waiting(), left(&queue, "a").await), (1, 8));
+    leave(waiter).await;
+    assert_eq!(queue.waiting(), 0);
+    until("its place is free", async || left(&queue, "a").await == 9).await;
+    let next = take(&queue, "a").await.delay();
+    assert!(next <= HOUR && next > HOUR - 60 * SECOND, "{next:?}");
+}
+
+#[tokio::test]
+async fn a_place_is_given_back_from_wherever_it_is_left() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    let _ = take(&queue, "a").await;
+    let mut waits = Box::pin(queue.decide(&Ask::charge(&key("a"), 1)).decided());
+    until("it has a place", async || {
+        assert!((&mut waits).now_or_never().is_none());
+        left(&queue, "a").await == 8
+    })
+    .await;
+    // Its answer came before the one that told of it.
+    assert!((&mut waits).now_or_never().is_none());
+    std::thread::spawn(|| drop(waits)).join().unwrap();
+    until("its place is free", async || left(&queue, "a").await == 9).await;
+}
+
+#[test]
+fn a_runtime_may_end_while_somebody_waits() {
+    let server = RedisServer::start();
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    first.block_on(async {
+        let _ = take(&queue, "a").await;
+        drop(join(&queue, "a").await);
+    });
+    drop(first);
+    assert_eq!(queue.waiting(), 0);
+    let next = second.block_on(take(&queue, "a")).delay();
+    assert!(next > HOUR - 60 * SECOND, "{next:?}");
+}
+
+#[tokio::test]
+async fn the_place_of_one_in_the_middle_goes_to_the_next_that_comes() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    // So that the script is there.
+    let bait = take(&queue, "another").await;
+    queue.refund(&key("another"), bait.receipt(), 1);
+    until("it is given back", async || left(&queue, "another").await == 10).await;
+
+    let _ = take(&queue, "a").await;
+    let (middle, last) = (join(&queue, "a").await, join(&queue, "a").await);
+    let before = calls(&server);
+    leave(middle).await;
+    until("it has been given back", async || calls(&server) > before && left(&queue, "a").await == 8).await;
+    let next = take(&queue, "a").await.delay();
+    assert!(next <= HOUR && next > HOUR - 60 * SECOND, "{next:?}");
+    let next = take(&queue, "a").await.delay();
+    assert!(next <= 3 * HOUR && next > 3 * HOUR - 60 * SECOND, "{next:?}");
+    leave(last).await;
+}
+
+#[tokio::test]
+async fn a_place_is_given_back_once() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    let (first, last) = (take(&queue, "a").await, take(&queue, "a").await);
+    let give_back = async |decision: Decision| {
+        let before = calls(&server);
+        queue.refund(&key("a"), decision.receipt(), 1);
+        // One that the server did not know yet counts, too.
+        until("it has tried", async || calls(&server) > before).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        left(&queue, "a").await
+    };
+    assert_eq!(left(&queue, "a").await, 8);
+    assert_eq!(give_back(first).await, 8, "some of it has passed, and what is left is too little for another");
+    assert_eq!(give_back(first).await, 8);
+    assert_eq!(give_back(last).await, 10, "together they are the end of the line");
+    assert_eq!(give_back(last).await, 10);
+    assert_eq!(give_back(first).await, 10);
+}
+
+#[tokio::test]
+async fn as_many_wait_in_a_process_as_may() {
+    let server = RedisServer::start();
+    let elsewhere = queue(&server, Quota::per_hour(1)).capacity(9);
+    let queue = queue(&server, Quota::per_hour(1)).capacity(9).max_waiters(1);
+    let _ = take(&queue, "a").await;
+    let waiter = join_seen_from(&elsewhere, &queue, "a").await;
+    let refused = ask(&queue, "a").await;
+    let wait = refused.retry_after().expect("no seat is free");
+    assert!(wait <= 2 * HOUR && wait > 2 * HOUR - 60 * SECOND, "{wait:?}");
+    assert_eq!(left(&queue, "a").await, 8);
+    assert!(ask(&queue, "b").await.is_allowed(), "it need not wait");
+    leave(waiter).await;
+    assert_eq!(queue.waiting(), 0);
+}
+
+#[tokio::test]
+async fn closing_sends_all_away() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    let _ = take(&queue, "a").await;
+    let (one, other) = (join(&queue, "a").await, join(&queue, "a").await);
+    assert_eq!(queue.waiting(), 2);
+    queue.close();
+    queue.close();
+    for waiter in [one, other] {
+        let answer = tokio::time::timeout(60 * SECOND, waiter).await.expect("at once").unwrap();
+        assert_eq!(answer.unwrap_err().to_string(), "the queue was closed");
+    }
+    assert_eq!(queue.waiting(), 0);
+    let come = [
+        queue.decide(&Ask::charge(&key("b"), 1)),
+        queue.decide(&Ask::charge(&key("b"), 1).to(Mode::Shadow)),
+        queue.decide(&Ask::charge(&key("b"), 1).to(Mode::Fallback)),
+    ];
+    for check in come {
+        assert_eq!(check.decided().await.unwrap_err().to_string(), "the queue was closed");
+    }
+    // The one that came last, at least.
+    let elsewhere = self::queue(&server, Quota::per_hour(1)).capacity(9);
+    until("a place was given back", async || left(&elsewhere, "a").await >= 8).await;
+}
+
+#[tokio::test]
+async fn the_guard_has_the_same_line() {
+    let mut server = RedisServer::start();
+    let queue = queue(&server, Quota::per_hour(1)).capacity(3);
+    for _ in 0..2 {
+        assert!(take(&queue, "a").await.is_allowed());
+    }
+    server.kill();
+    assert!(queue.decide(&Ask::charge(&key("a"), 1)).decided().await.is_err());
+    let guard = async |name, patience| {
+        queue.decide(&Ask::charge(&key(name), 1).to(Mode::Fallback).within(patience)).decided().await.unwrap()
+    };
+    let wait = guard("a", Some(HOUR)).await.retry_after().expect("two are before it");
+    assert!(wait <= HOUR + SECOND && wait > HOUR - 60 * SECOND, "{wait:?}");
+
+    // What the guard admitted is given back to the guard.
+    let first = guard("b", None).await;
+    assert!(first.is_allowed() && guard("b", Some(SECOND)).await.retry_after().is_some());
+    server.restart();
+    queue.refund(&key("b"), first.receipt(), 1);
+    assert!(guard("b", Some(SECOND)).await.is_allowed());
+
+    let mut waits = Box::pin(queue.decide(&Ask::charge(&key("a"), 1).to(Mode::Fallback)).decided());
+    assert!((&mut waits).now_or_never().is_none());
+    assert_eq!(queue.waiting(), 1);
+    drop(waits);
+    assert_eq!(queue.waiting(), 0);
+}
+
+async fn send(layer: &RateLimitLayer) -> Response<()> {
+    let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
+    layer.layer(inner).oneshot(Request::new(())).await.unwrap().map(drop)
+}
+
+#[tokio::test]
+async fn a_layer_waits_and_tells() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_second(2)).capacity(1);
+    let layer = RateLimitLayer::builder(Policy::new("partner", queue)).server_timing().build();
+    let began = Instant::now();
+    let answers = join_all((0..3).map(|_| send(&layer))).await;
+    assert!(began.elapsed() >= SECOND / 2);
+    let statuses: Vec<_> = answers.iter().map(|it| it.status().as_u16()).collect();
+    assert_eq!(statuses, [200, 200, 503]);
+    let timing = |it: &Response<()>| it.headers().get("server-timing").map(|it| it.to_str().unwrap().to_owned());
+    assert_eq!(timing(&answers[0]), None);
+    let waited = timing(&answers[1]).unwrap();
+    assert!(waited.starts_with("ratelimit;dur="), "{waited}");
+    assert_eq!(answers[1].headers()["ratelimit-policy"], "\"partner\";q=2;w=1");
+    assert!(answers[1].headers().contains_key("ratelimit"));
+    assert_eq!(answers[2].headers()["retry-after"], "1");
+}
+
+#[tokio::test]
+async fn a_policy_on_trial_delays_nobody() {
+    let server = RedisServer::start();
+    let queue = Arc::new(queue(&server, Quota::per_hour(1)).capacity(2));
+    let layer = RateLimitLayer::new(Policy::new("trial", Arc::clone(&queue)).shadow());
+    for _ in 0..5 {
+        let answer = tokio::time::timeout(60 * SECOND, send(&layer)).await.expect("nobody waits");
+        assert_eq!(answer.status(), 200);
+    }
+    // All the same, the line is as long as it would be.
+    assert!(!queue.decide(&Ask::charge(&PartitionKey::SHARED, 1)).decided().await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn a_layer_goes_on_without_redis() {
+    let mut server = RedisServer::start();
+    let queue = Arc::new(queue(&server, Quota::per_hour(2).burst(2)).capacity(0));
+    let guarded = RateLimitLayer::new(Policy::new("guarded", Arc::clone(&queue)));
+    let denying = RateLimitLayer::new([
+        Policy::new("bucket", TokenBucket::new(Quota::per_hour(10))),
+        Policy::new("denying", queue).on_failure(FailureMode::Deny),
+    ]);
+    assert_eq!(send(&guarded).await.status(), 200);
+    server.kill();
+    assert_eq!(send(&guarded).await.status(), 200);
+    let refused = send(&guarded).await;
+    assert!(refused.headers().contains_key("x-rate-limited-for"), "the guard is full: {refused:?}");
+    let failed = send(&denying).await;
+    assert!(failed.status() == 503 && !failed.headers().contains_key("x-rate-limited-for"));
+}
+
+#[test]
+fn a_quota_that_redis_cannot_keep_is_known_before() {
+    let year = HOUR * 24 * 365;
+    let quota = Quota::per_hour(1);
+    RedisQueue::check_fit(&quota, 1_000_000, 30 * year).unwrap();
+    RedisQueue::check_fit(&quota, usize::MAX, HOUR).unwrap();
+    let problem = RedisQueue::check_fit(&quota, 1_000_000, 40 * year).unwrap_err();
+    assert!(problem.to_string().contains("longest wait"), "{problem}");
+}
+
+#[test]
+#[should_panic(expected = "longest wait")]
+fn a_queue_that_redis_cannot_keep_is_refused_at_once() {
+    let redis = Redis::open("redis://127.0.0.1:1").unwrap();
+    let _queue = RedisQueue::new(&redis, "test", Quota::new(1, HOUR * 24 * 365 * 100).unwrap());
+}
+
+/// Fifteen clients per second come, and leave after 0.3 s, at a line of ten per second: more than leave it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_come_and_go_do_not_starve_one_that_waits() {
+    let server = RedisServer::start();
+    let line = || RedisQueue::new(&redis(&server), "test", Quota::per_second(10)).capacity(20).max_wait(2 * SECOND);
+    let (crowd, patient) = (Arc::new(line()), line());
+    for queue in [&*crowd, &patient] {
+        let _ = take(queue, "another").await;
+    }
+    let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let over = Arc::clone(&is_over);
+    let crowding = tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(SECOND / 15);
+        while !over.load(std::sync::atomic::Ordering::Relaxed) {
+            ticks.tick().await;
+            let queue = Arc::clone(&crowd);
+            tokio::spawn(async move {
+                let _ = tokio::time::timeout(SECOND * 3 / 10, queue.decide(&Ask::charge(&key("a"), 1)).decided()).await;
+            });
+        }
+    });
+    // Until a line without usable holes would be full: it grows by five per second.
+    tokio::time::sleep(6 * SECOND).await;
+    let (mut served, mut waits) = (0, Vec::new());
+    for _ in 0..9 {
+        let began = Instant::now();
+        served += usize::from(ask(&patient, "a").await.is_allowed());
+        waits.push(began.elapsed());
+        tokio::time::sleep(SECOND / 5).await;
+    }
+    is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    crowding.await.unwrap();
+    println!("{served} of 9 were served: {waits:?}");
+    assert_eq!(served, 9, "{waits:?}");
+}
+
+/// Clients that hang up at once, while the server is 30 ms away.
+#[tokio::test]
+async fn a_request_that_is_dropped_while_it_asks_takes_no_place() {
+    let server = RedisServer::start();
+    let proxy = crate::support::proxy::Proxy::at(server.address(), Duration::from_millis(30));
+    let far = Redis::single(proxy.url()).timeout(Duration::from_secs(5)).open().unwrap();
+    let far = RedisQueue::new(&far, "test", Quota::per_hour(1)).max_wait(100 * HOUR).capacity(50);
+    let near = queue(&server, Quota::per_hour(1)).capacity(50);
+    let _ = take(&far, "a").await;
+    let before = calls(&server);
+    for _ in 0..20 {
+        let hangs_up =
+            tokio::time::timeout(Duration::from_millis(3), far.decide(&Ask::charge(&key("a"), 1)).decided()).await;
+        assert!(hangs_up.is_err());
+    }
+    until("all have asked", async || calls(&server) >= before + 20).await;
+    until("all places are free", async || left(&near, "a").await == 50).await;
+    assert_eq!(far.waiting(), 0);
+}
+
+#[tokio::test]
+async fn a_queue_that_is_closed_gives_all_its_places_back() {
+    let server = RedisServer::start();
+    let [queue, elsewhere] = [0, 1].map(|_| queue(&server, Quota::per_hour(1)).capacity(50));
+    let _ = take(&queue, "a").await;
+    let waiters: Vec<_> = (0..39).map(|_| tokio::spawn(queue.decide(&Ask::charge(&key("a"), 1)).decided())).collect();
+    until("all have places", async || left(&elsewhere, "a").await == 11).await;
+    queue.close();
+    for waiter in waiters {
+        assert!(waiter.await.unwrap().is_err());
+    }
+    let mut returned = 0;
+    for _ in 0..100 {
+        returned = left(&elsewhere, "a").await - 11;
+        if returned == 39 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("{returned} of 39 places were given back");
+}

@@ -1,0 +1,402 @@
+//! Budgets on Redis, as a layer and other processes see them.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::support::redis::RedisServer;
+use http::{Request, Response};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::key::HeaderKey;
+use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
+use tower_sluice::{
+    Ask, Decision, FailureMode, Limiter, Mode, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, Verdict,
+};
+
+/// As another process would connect: with connections of its own. Patient, for machines that do other things too.
+fn redis(server: &RedisServer) -> Redis {
+    Redis::single(server.url()).timeout(Duration::from_secs(5)).open().unwrap()
+}
+
+fn limiter<A: Scripted>(redis: &Redis, algorithm: A) -> RateLimiter<A, RedisStore<A::State>> {
+    RateLimiter::new(algorithm, RedisStore::new(redis, "test"))
+}
+
+async fn ask(limiter: &(impl Limiter + ?Sized), key: &str, cost: u32) -> Decision {
+    limiter.decide(&Ask::charge(&PartitionKey::from(key), cost)).decided().await.unwrap()
+}
+
+/// How many scripts the server ran, of any kind.
+fn calls(server: &RedisServer) -> u64 {
+    let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut server.connection()).unwrap();
+    let of = |command: &str| {
+        let line = stats.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:")));
+        let count = line.and_then(|line| line.split(&['=', ','][..]).nth(1));
+        count.map_or(0, |count| count.parse::<u64>().unwrap())
+    };
+    of("evalsha") + of("eval")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn eight_processes_admit_exactly_the_limit_together() {
+    async fn admitted<A: Scripted + Copy>(algorithm: A) -> usize {
+        let server = RedisServer::start();
+        let asking: Vec<_> = (0..8)
+            .map(|_| {
+                let limiter = Arc::new(limiter(&redis(&server), algorithm));
+                tokio::spawn(async move {
+                    let asked = (0..1_000).map(|_| ask(&*limiter, "everybody", 1));
+                    let decisions = futures_util::future::join_all(asked).await;
+                    decisions.iter().filter(|decision| decision.is_allowed()).count()
+                })
+            })
+            .collect();
+        let mut admitted = 0;
+        for process in asking {
+            admitted += process.await.unwrap();
+        }
+        admitted
+    }
+    // Periods so long that nothing is earned meanwhile.
+    assert_eq!(admitted(TokenBucket::new(Quota::per_day(777))).await, 777);
+    assert_eq!(admitted(SlidingWindow::new(Quota::new(777, Duration::from_secs(100 * 86_400)).unwrap())).await, 777);
+    assert_eq!(admitted(FixedWindow::new(Quota::new(777, Duration::from_secs(100 * 86_400)).unwrap())).await, 777);
+}
+
+#[tokio::test]
+async fn what_one_process_spends_the_other_sees() {
+    let server = RedisServer::start();
+    let bucket = TokenBucket::new(Quota::per_hour(10));
+    let [here, there] = [limiter(&redis(&server), bucket), limiter(&redis(&server), bucket)];
+    assert_eq!(ask(&here, "a", 4).await.remaining(), 6);
+    assert_eq!(ask(&there, "a", 5).await.remaining(), 1);
+    let refused = ask(&here, "a", 2).await;
+    assert!(!refused.is_allowed() && refused.remaining() == 1);
+    let wait = refused.retry_after().unwrap();
+    assert!(wait > Duration::from_secs(300) && wait <= Duration::from_secs(360), "{wait:?}");
+    assert_eq!(ask(&here, "b", 1).await.remaining(), 9);
+}
+
+#[tokio::test]
+async fn a_flood_of_what_is_refused_does_not_reach_the_server() {
+    let server = RedisServer::start();
+    let limiter = Arc::new(limiter(&redis(&server), TokenBucket::new(Quota::per_hour(1))));
+    // The first call of all finds that the server has not got the script.
+    let _ = ask(&*limiter, "another", 1).await;
+    let before = calls(&server);
+    let flood = (0..2_000).map(|_| ask(&*limiter, "a", 1));
+    let admitted = futures_util::future::join_all(flood).await.iter().filter(|it| it.is_allowed()).count();
+    for _ in 0..1_000 {
+        assert!(
+            limiter.decide(&Ask::charge(&PartitionKey::from("a"), 1)).decided().await.unwrap().retry_after().is_some()
+        );
+    }
+    assert_eq!(admitted, 1);
+    assert_eq!(calls(&server) - before, 1, "the first call told that the rest would be refused");
+}
+
+#[tokio::test]
+async fn requests_that_come_together_share_a_call() {
+    let server = RedisServer::start();
+    let bucket = TokenBucket::new(Quota::per_hour(10_000));
+    let limiter = Arc::new(limiter(&redis(&server), bucket));
+    let before = calls(&server);
+    let decisions = futures_util::future::join_all((0..1_000).map(|_| ask(&*limiter, "a", 1))).await;
+    assert!(decisions.iter().all(Decision::is_allowed));
+    // Each is told its own numbers, in the order in which they came.
+    let mut remaining: Vec<_> = decisions.iter().map(Decision::remaining).collect();
+    remaining.dedup();
+    assert_eq!(remaining, (9_000..10_000).rev().collect::<Vec<_>>());
+    let shared = calls(&server) - before;
+    assert!(shared <= 10, "{shared} calls");
+
+    let alone = RateLimiter::new(bucket, RedisStore::new(&redis(&server), "alone").without_coalescing());
+    let before = calls(&server);
+    futures_util::future::join_all((0..100).map(|_| ask(&alone, "a", 1))).await;
+    assert_eq!(calls(&server) - before, 100);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn four_processes_with_leases_never_exceed_the_limit_and_leave_little_idle() {
+    const LIMIT: u32 = 1_000;
+    const MOST: u32 = 10;
+    let server = RedisServer::start();
+    let lifetime = Duration::from_secs(600);
+    let leasing = |lifetime| {
+        let store = RedisStore::new(&redis(&server), "test").leasing(MOST, lifetime);
+        Arc::new(RateLimiter::new(TokenBucket::new(Quota::per_day(LIMIT)), store))
+    };
+    let nodes: Vec<_> = (0..4).map(|_| leasing(lifetime)).collect();
+    let before = calls(&server);
+    let asking: Vec<_> = nodes
+        .iter()
+        .map(|node| {
+            let node = Arc::clone(node);
+            tokio::spawn(async move {
+                let mut admitted = 0;
+                for _ in 0..400 {
+                    admitted += u32::from(ask(&*node, "everybody", 1).await.is_allowed());
+                }
+                admitted
+            })
+        })
+        .collect();
+    let mut admitted = 0;
+    for node in asking {
+        admitted += node.await.unwrap();
+    }
+    // In 1,600 requests some of a thousand are earned anew: less than one every 86 seconds.
+    assert!(admitted <= LIMIT + 1, "{admitted}");
+    assert!(admitted >= LIMIT - 4 * MOST, "{admitted}: more lies idle than each may have taken");
+    let made = calls(&server) - before;
+    assert!(made < 500, "{made} calls");
+}
+
+#[tokio::test]
+async fn what_a_process_leased_and_does_not_need_returns() {
+    let server = RedisServer::start();
+    let bucket = TokenBucket::new(Quota::per_day(1_000));
+    let lifetime = Duration::from_millis(200);
+    let store = RedisStore::new(&redis(&server), "test").leasing(100, lifetime);
+    let leasing = RateLimiter::new(bucket, store);
+    let plain = RateLimiter::new(bucket, RedisStore::new(&redis(&server), "test"));
+    let mut asked = 0;
+    while ask(&plain, "a", 0).await.remaining() + asked + 50 > 1_000 {
+        // Until fifty are leased beyond what was needed. A slow machine may start anew on the way.
+        assert!(ask(&leasing, "a", 1).await.is_allowed());
+        asked += 1;
+        assert!(asked < 800, "nothing was leased");
+    }
+    tokio::time::sleep(lifetime).await;
+    assert!(ask(&leasing, "a", 1).await.is_allowed());
+    asked += 1;
+    for _ in 0..500 {
+        // The last one may have been taken with one more.
+        if ask(&plain, "a", 0).await.remaining() + asked + 1 >= 1_000 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the lease was not given back");
+}
+
+async fn send(layer: &RateLimitLayer, client: &str) -> Response<()> {
+    let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
+    let request = Request::builder().header("x-client", client).body(()).unwrap();
+    layer.clone().layer(inner).oneshot(request).await.unwrap().map(drop)
+}
+
+fn policy<A: Scripted>(redis: &Redis, name: &'static str, algorithm: A) -> Policy {
+    Policy::new(name, RateLimiter::new(algorithm, RedisStore::new(redis, name)))
+        .key(HeaderKey::new(http::HeaderName::from_static("x-client")))
+}
+
+fn numbers(response: &Response<()>) -> Vec<(String, bool, u32)> {
+    let verdict = response.extensions().get::<Verdict>().unwrap();
+    let number = |it: &tower_sluice::PolicyVerdict| {
+        (it.name().to_owned(), it.decision().is_allowed(), it.decision().remaining())
+    };
+    verdict.policies().iter().map(number).collect()
+}
+
+#[tokio::test]
+async fn policies_on_one_server_are_decided_in_one_call_all_or_none() {
+    let server = RedisServer::start();
+    let redis = redis(&server);
+    let three = FixedWindow::new(Quota::new(3, Duration::from_secs(100 * 86_400)).unwrap());
+    let layer = RateLimitLayer::builder([
+        policy(&redis, "hour", TokenBucket::new(Quota::per_hour(100))),
+        Policy::new("local", TokenBucket::new(Quota::per_hour(50))),
+        policy(&redis, "day", three),
+        policy(&redis, "year", SlidingWindow::new(Quota::new(200, Duration::from_secs(365 * 86_400)).unwrap())),
+    ])
+    .verdict()
+    .build();
+    assert_eq!(send(&layer, "another").await.status(), 200);
+    let before = calls(&server);
+    for left in [2, 1, 0] {
+        let response = send(&layer, "a").await;
+        assert_eq!(response.status(), 200);
+        assert!(numbers(&response).contains(&("day".into(), true, left)));
+    }
+    assert_eq!(calls(&server) - before, 3);
+
+    // Refused without a call, for "day" is known to be used up.
+    let refused = send(&layer, "a").await;
+    assert_eq!((refused.status().as_u16(), calls(&server) - before), (429, 3));
+    assert_eq!(numbers(&refused), [("local".into(), true, 46), ("day".into(), false, 0)]);
+
+    // Used up by another process: that is found out, nothing is charged, and all are told.
+    let elsewhere = RateLimiter::new(three, RedisStore::new(&redis, "day"));
+    assert!(ask(&elsewhere, "b", 3).await.is_allowed());
+    let refused = send(&layer, "b").await;
+    let told = [("hour", true, 100), ("local", true, 46), ("day", false, 0), ("year", true, 200)];
+    let mut numbers = numbers(&refused);
+    numbers.sort_by_key(|(name, ..)| told.iter().position(|told| told.0 == name));
+    assert_eq!(numbers, told.map(|(name, allowed, left)| (name.to_owned(), allowed, left)));
+}
+
+#[tokio::test]
+async fn two_policies_that_share_a_budget_are_both_charged() {
+    let server = RedisServer::start();
+    let shared = Arc::new(limiter(&redis(&server), TokenBucket::new(Quota::per_hour(10))));
+    let layer = RateLimitLayer::builder([Policy::new("one", Arc::clone(&shared)), Policy::new("two", shared)])
+        .verdict()
+        .build();
+    let response = send(&layer, "a").await;
+    assert_eq!(numbers(&response), [("one".to_owned(), true, 9), ("two".to_owned(), true, 8)]);
+}
+
+#[tokio::test]
+async fn a_charge_is_given_back_if_a_policy_elsewhere_refuses() {
+    let (server, other) = (RedisServer::start(), RedisServer::start());
+    let (redis, there) = (redis(&server), redis(&other));
+    let hour = TokenBucket::new(Quota::per_hour(100));
+    let layer = RateLimitLayer::builder([
+        policy(&redis, "here", hour),
+        policy(&there, "there", TokenBucket::new(Quota::per_hour(1))),
+    ])
+    .verdict()
+    .build();
+    assert_eq!(send(&layer, "a").await.status(), 200);
+    // Used up there, but not known to be, for another process has done it.
+    let elsewhere = RateLimiter::new(TokenBucket::new(Quota::per_hour(1)), RedisStore::new(&there, "there"));
+    assert!(ask(&elsewhere, "b", 1).await.is_allowed());
+    assert_eq!(send(&layer, "b").await.status(), 429);
+
+    let here = RateLimiter::new(hour, RedisStore::new(&redis, "here").without_coalescing());
+    for _ in 0..500 {
+        if ask(&here, "b", 0).await.remaining() == 100 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the charge was not given back");
+}
+
+#[tokio::test]
+async fn charges_come_later_and_support_staff_forgive() {
+    let server = RedisServer::start();
+    let (here, there, anew) = (redis(&server), redis(&server), redis(&server));
+    let quota = Quota::per_hour(10);
+    let (bucket, fixed, sliding) = (TokenBucket::new(quota), FixedWindow::new(quota), SlidingWindow::new(quota));
+    let processes: [[Arc<dyn Limiter>; 3]; 3] = [
+        [Arc::new(limiter(&here, bucket)), Arc::new(limiter(&there, bucket)), Arc::new(limiter(&anew, bucket))],
+        [Arc::new(limiter(&here, fixed)), Arc::new(limiter(&there, fixed)), Arc::new(limiter(&anew, fixed))],
+        [Arc::new(limiter(&here, sliding)), Arc::new(limiter(&there, sliding)), Arc::new(limiter(&anew, sliding))],
+    ];
+    let key = PartitionKey::from("a");
+    for [limiter, elsewhere, anew] in &processes {
+        assert_eq!(ask(&**limiter, "a", 3).await.remaining(), 7);
+        // More than there is: what there is.
+        let _ = limiter.decide(&Ask::charge(&key, 20).to(Mode::UpTo));
+        for _ in 0..100 {
+            if ask(&**elsewhere, "a", 0).await.remaining() == 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(!ask(&**limiter, "a", 1).await.is_allowed());
+        let decision = limiter.decide(&Ask::reset(&key)).decided().await.unwrap();
+        assert_eq!((decision.is_allowed(), decision.remaining()), (true, 10));
+        // What this process knew of it is forgotten, too.
+        assert_eq!(ask(&**limiter, "a", 1).await.remaining(), 9);
+        assert_eq!(ask(&**anew, "a", 1).await.remaining(), 8);
+        // What others know they go on to believe for a minute.
+        assert!(!ask(&**elsewhere, "a", 1).await.is_allowed());
+    }
+}
+
+#[tokio::test]
+async fn a_quota_may_change_under_the_same_name() {
+    let server = RedisServer::start();
+    let hour = |limit, burst| TokenBucket::new(Quota::per_hour(limit).burst(burst));
+    let anew = |bucket| limiter(&redis(&server), bucket);
+    // Raised: nobody waits for longer than a new bucket takes to fill.
+    assert!(ask(&anew(hour(10, 10)), "a", 10).await.is_allowed());
+    let raised = ask(&anew(hour(3_600, 10)), "a", 1).await;
+    assert_eq!(raised.retry_after(), Some(Duration::from_secs(1)));
+    // Lowered: the same share is used up.
+    assert!(ask(&anew(hour(100, 100)), "b", 50).await.is_allowed());
+    let lowered = anew(hour(10, 10));
+    assert_eq!(ask(&lowered, "b", 1).await.remaining(), 4);
+    assert!(!ask(&lowered, "b", 5).await.is_allowed());
+
+    let window = |limit| limiter(&redis(&server), FixedWindow::new(Quota::per_day(limit)));
+    assert!(ask(&window(10), "c", 8).await.is_allowed());
+    assert!(!ask(&window(9), "c", 2).await.is_allowed());
+    assert_eq!(ask(&window(20), "c", 2).await.remaining(), 10);
+}
+
+#[tokio::test]
+async fn a_layer_whose_budgets_are_on_the_server_changes_while_it_runs() {
+    let server = RedisServer::start();
+    let (here, there) = (redis(&server), redis(&server));
+    let hour = |limit| Quota::per_hour(limit);
+    let layer = RateLimitLayer::builder([policy(&here, "a", TokenBucket::new(hour(10)))]).verdict().build();
+    for _ in 0..10 {
+        assert_eq!(send(&layer, "a").await.status(), 200);
+    }
+    assert_eq!(send(&layer, "a").await.status(), 429);
+    let limits = layer.handle();
+    // The other of the two names of a bucket goes on from it.
+    let replaced = limits.replace(policy(&here, "a", LeakyBucket::new(hour(3_600).burst(10)))).unwrap();
+    assert_eq!(replaced.started_anew(), [""; 0]);
+    let refused = send(&layer, "a").await;
+    assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].to_str().unwrap()), (429, "1"));
+    // Another connection may be to another server, and a window is none.
+    for other in [policy(&there, "a", TokenBucket::new(hour(10))), policy(&there, "a", FixedWindow::new(hour(10)))] {
+        assert_eq!(limits.replace(other).unwrap().started_anew(), ["a"]);
+    }
+}
+
+#[tokio::test]
+async fn the_guard_is_warm_when_the_server_dies() {
+    let server = RedisServer::start();
+    let redis = Redis::open(server.url()).unwrap();
+    let bucket = TokenBucket::new(Quota::per_hour(10));
+    let guarded = RateLimitLayer::builder(policy(&redis, "p", bucket)).verdict().build();
+    let denying = RateLimitLayer::builder(policy(&redis, "q", bucket).on_failure(FailureMode::Deny)).verdict().build();
+    let admitted = async |layer: &RateLimitLayer, times| {
+        let mut admitted = 0;
+        for _ in 0..times {
+            let response = send(layer, "a").await;
+            assert_ne!(response.status(), 500);
+            admitted += usize::from(response.status() == 200);
+        }
+        admitted
+    };
+    // A busy machine may already miss the timeout of 50 ms now; then the guard decides, which counts alike.
+    assert_eq!(admitted(&guarded, 7).await, 7);
+    drop(server);
+    assert_eq!(admitted(&guarded, 20).await, 3, "what Redis admitted was counted along");
+    let refused = send(&denying, "a").await;
+    assert!(refused.status() == 503 && refused.headers()["retry-after"] == "1");
+    assert!(!refused.headers().contains_key("x-rate-limited-for"));
+}
+
+#[tokio::test]
+async fn the_server_keeps_as_many_scripts_as_there_are_algorithms() {
+    let server = RedisServer::start();
+    let redis = redis(&server);
+    let bucket = limiter(&redis, TokenBucket::new(Quota::per_hour(100)));
+    for number in 0..10_000 {
+        let _ = ask(&bucket, &format!("{number}"), 1 + number % 3).await;
+    }
+    let memory: String = redis::cmd("INFO").arg("memory").query(&mut server.connection()).unwrap();
+    assert!(memory.contains("number_of_cached_scripts:1\r"), "{memory}");
+}
+
+#[test]
+#[should_panic(expected = "microsecond")]
+fn a_quota_that_a_server_cannot_keep_is_refused_at_once() {
+    let redis = Redis::open("redis://127.0.0.1:1").unwrap();
+    let _limiter = limiter(&redis, FixedWindow::new(Quota::new(1, Duration::from_nanos(1_500)).unwrap()));
+}
+
+#[test]
+fn states_are_told_by_their_type() {
+    fn is_send_and_sync<T: Send + Sync>() {}
+    is_send_and_sync::<RedisStore<<TokenBucket as Algorithm>::State>>();
+}

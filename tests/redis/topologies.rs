@@ -1,0 +1,212 @@
+//! Several servers, and several processes: what clients of a layer see while primaries die and others take over.
+
+use std::collections::HashMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::clients::{
+    at_most, at_most_in_window, charged, is_decided, is_guarded, per_client, recovers, send,
+};
+use crate::support::http::get_with;
+use crate::support::log::Log;
+use crate::support::proxy::{Mode, Proxy};
+use crate::support::redis::{RedisCluster, RedisServer};
+use crate::support::server::Server;
+use futures_util::future::join_all;
+use tokio::time::sleep;
+use tower_sluice::key::{KeyError, KeyExtractor};
+use tower_sluice::store::redis::{Redis, RedisStore};
+use tower_sluice::{Ask, Limiter, PartitionKey, Policy, RateLimitLayer, RateLimiter, RequestHead};
+
+struct FixedKey(&'static str);
+
+impl KeyExtractor for FixedKey {
+    fn extract(&self, _: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
+        Ok(PartitionKey::from(self.0))
+    }
+}
+
+const PLENTY: Duration = Duration::from_secs(5);
+
+/// A23: the keys of one client lie in one slot, and that of all clients in another.
+#[tokio::test]
+async fn policies_in_different_slots_are_charged_all_or_none() {
+    let cluster = RedisCluster::start(3, 0);
+    let redis = Redis::cluster(cluster.urls()).timeout(PLENTY).open().unwrap();
+    let layer = RateLimitLayer::builder([
+        per_client(&redis, "minute", at_most_in_window(8)),
+        per_client(&redis, "day", at_most_in_window(100)),
+        Policy::new("all", RateLimiter::new(at_most_in_window(30), RedisStore::new(&redis, "all"))),
+    ])
+    .verdict()
+    .build();
+    let clients: Vec<_> = (0..6).map(|number| format!("client {number}")).collect();
+    let ask = async |client: &str| {
+        let mut admitted = 0;
+        for _ in 0..20 {
+            let response = send(&layer, client).await;
+            assert!(is_decided(&response), "{response:?}");
+            admitted += u32::from(response.status() == 200);
+        }
+        admitted
+    };
+    // Six times eight are more than thirty: refused by the client's own limit, or by that of all.
+    let admitted = join_all(clients.iter().map(|client| ask(client))).await;
+    assert_eq!(admitted.iter().sum::<u32>(), 30, "{admitted:?}");
+    // What was charged for nothing is given back behind their backs.
+    let give_up = Instant::now() + PLENTY;
+    for (client, admitted) in clients.iter().zip(admitted) {
+        for (name, limit) in [("minute", 8), ("day", 100)] {
+            while charged(&redis, name, at_most_in_window(limit), client).await != admitted {
+                assert!(Instant::now() < give_up, "{name}: not what {client} was admitted, {admitted}");
+                sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+    let all = RateLimiter::new(at_most_in_window(30), RedisStore::new(&redis, "all").without_coalescing());
+    assert_eq!(all.decide(&Ask::charge(&PartitionKey::SHARED, 0)).decided().await.unwrap().remaining(), 0);
+}
+
+/// P6: however many nodes a request needs, it waits for one timeout.
+#[tokio::test]
+async fn f11_a_cluster_that_is_stopped_costs_one_timeout() {
+    const TIMEOUT: Duration = Duration::from_secs(2);
+    let cluster = RedisCluster::start(3, 0);
+    let redis = Redis::cluster(cluster.urls()).timeout(TIMEOUT).open().unwrap();
+    let all = |name| Policy::new(name, RateLimiter::new(at_most(30), RedisStore::new(&redis, name)));
+    let by_client = |name| per_client(&redis, name, at_most(30));
+    // In one slot each.
+    let layer = RateLimitLayer::builder([by_client("by-client"), all("all"), by_client("b").key(FixedKey("another"))])
+        .verdict()
+        .build();
+    assert!(is_decided(&send(&layer, "a").await));
+    cluster.nodes.iter().for_each(|node| node.signal("-STOP"));
+    let start = Instant::now();
+    let response = send(&layer, "a").await;
+    let took = start.elapsed();
+    cluster.nodes.iter().for_each(|node| node.signal("-CONT"));
+    assert!(response.status() == 200 && is_guarded(&response));
+    assert!(took < TIMEOUT * 7 / 4, "{took:?}");
+    recovers(&layer, "a").await;
+}
+
+/// F10, F17: a primary dies under load. Only its keys are the guard's, until its replica has taken over.
+#[tokio::test]
+async fn f10_when_a_node_of_a_cluster_dies_the_others_go_on() {
+    let (log, _guard) = Log::start();
+    let mut cluster = RedisCluster::start(3, 1);
+    for node in &cluster.nodes {
+        node.run::<()>(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+    // The dead do not make anybody wait, they refuse.
+    let redis = Redis::cluster(cluster.urls()).timeout(Duration::from_secs(1)).open().unwrap();
+    let layer = RateLimitLayer::builder(per_client(&redis, "p", at_most(60))).verdict().build();
+    let mut homes = HashMap::new();
+    for client in (0..24).map(|number| format!("client {number}")) {
+        let sizes = || [0, 1, 2].map(|index: usize| cluster.nodes[index].run::<u64>(&["DBSIZE"]));
+        let before = sizes();
+        assert!(is_decided(&send(&layer, &client).await));
+        let after = sizes();
+        homes.insert(client, (0..3).find(|index| after[*index] > before[*index]).expect("it is somewhere"));
+    }
+    let dead = homes["client 0"];
+    assert!(homes.values().any(|home| *home != dead));
+    cluster.nodes[dead].kill();
+
+    let start = Instant::now();
+    let (mut by_guard, mut guarded, mut lines) = (HashMap::<&String, u32>::new(), 0, 0);
+    let mut is_back = false;
+    while !is_back {
+        assert!(start.elapsed() < Duration::from_secs(20), "the replica does not take over");
+        is_back = true;
+        for (client, home) in &homes {
+            let response = send(&layer, client).await;
+            assert!(matches!(response.status().as_u16(), 200 | 429), "{response:?}");
+            if is_guarded(&response) {
+                assert_eq!(*home, dead, "{client} has another server");
+                *by_guard.entry(client).or_default() += u32::from(response.status() == 200);
+                (guarded, is_back) = (guarded + 1, false);
+            }
+        }
+        lines = log.lines().iter().filter(|line| line.contains("limiter ")).count();
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert!(guarded > 50, "{guarded}");
+    // Failures and successes alternated with every request.
+    assert_eq!(lines, 1, "{:#?}", log.lines());
+    // The guard knew of the first request.
+    assert!(by_guard.values().all(|admitted| *admitted <= 59), "{by_guard:?}");
+    assert!(charged(&redis, "p", at_most(60), "client 0").await >= 1, "the replica had heard of it");
+}
+
+/// F9, A16, P7: what the replica had not heard of is admitted again, once, and nothing else.
+#[tokio::test]
+async fn f9_a_promotion_forgets_no_more_than_what_was_not_replicated() {
+    let mut primary = RedisServer::start();
+    let replication = Proxy::to(primary.address());
+    let replica = RedisServer::replica_of(replication.address(), &[]);
+    // The address that moves to whoever is the primary.
+    let address = Proxy::to(primary.address());
+    let layers = [(); 2].map(|()| {
+        let redis = Redis::single(address.url()).timeout(Duration::from_millis(500)).open().unwrap();
+        RateLimitLayer::builder(per_client(&redis, "p", at_most(50))).verdict().build()
+    });
+    let admitted = async |times: u32| {
+        let mut admitted = 0;
+        for layer in layers.iter().cycle().take(times as usize) {
+            admitted += u32::from(send(layer, "a").await.status() == 200);
+        }
+        admitted
+    };
+    for layer in &layers {
+        recovers(layer, "warm").await;
+    }
+    assert_eq!(admitted(30).await, 30);
+    let direct = |server: &RedisServer| Redis::single(server.url()).timeout(PLENTY).open().unwrap();
+    let on_replica = direct(&replica);
+    let give_up = Instant::now() + PLENTY;
+    while charged(&on_replica, "p", at_most(50), "a").await < 30 {
+        assert!(Instant::now() < give_up, "the replica does not follow");
+        sleep(Duration::from_millis(5)).await;
+    }
+    replication.set(Mode::BlackHole);
+    assert_eq!(admitted(15).await, 15);
+    primary.kill();
+    // While nobody is there, each guard knows what its own process was granted: 23 and 22 of 50.
+    let while_away = admitted(20).await;
+    assert_eq!(while_away, 20);
+    replica.run::<()>(&["REPLICAOF", "NO", "ONE"]);
+    address.redirect(replica.address());
+    for layer in &layers {
+        recovers(layer, "warm").await;
+    }
+    assert_eq!(charged(&on_replica, "p", at_most(50), "a").await, 30, "fifteen were forgotten");
+    assert_eq!(admitted(100).await, 20, "the replica's own count is what counts");
+}
+
+/// A21: processes in earnest, over HTTP.
+#[test]
+fn a21_two_servers_on_one_redis_admit_exactly_the_limit() {
+    const LIMIT: usize = 500;
+    let redis = RedisServer::start();
+    let config = format!(
+        "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"fixed-window\"\nlimit = {LIMIT}\n\
+         per = \"100days\"\nkey = \"header:x-client\"\non-store-error = \"deny\"\n"
+    );
+    let servers = [(); 2].map(|()| Server::start_on(&redis.url(), &config));
+    let outcomes = thread::scope(|scope| {
+        let asking: Vec<_> = (0..8)
+            .map(|number| {
+                let address = servers[number % 2].address;
+                let ask = move || get_with(address, "/a", &[("x-client", "a")]).status;
+                scope.spawn(move || (0..125).map(|_| ask()).collect::<Vec<_>>())
+            })
+            .collect();
+        asking.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    // Where the machine is so busy that Redis misses the timeout, the request is denied, whether it was charged or not.
+    let count = |status| outcomes.iter().filter(|it| **it == status).count();
+    let (admitted, refused, failed) = (count(200), count(429), count(503));
+    assert_eq!((admitted + refused + failed, outcomes.len()), (2 * LIMIT, 2 * LIMIT));
+    assert!(admitted <= LIMIT && admitted + failed >= LIMIT && failed < LIMIT / 10, "{admitted} {refused} {failed}");
+}

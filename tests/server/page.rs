@@ -1,0 +1,125 @@
+//! The page of the example server from outside: what it may load, and that its numbers are true.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use crate::support::http::{get, get_with};
+use crate::support::server::{Server, refused};
+use serde_json::Value;
+
+/// What `/live` tells of the route with this path.
+fn live(server: &Server, path: &str) -> Value {
+    let told = get(server.address, "/live").json();
+    let routes = told["routes"].as_array().unwrap();
+    routes.iter().find(|route| route["paths"][0] == path).unwrap_or_else(|| panic!("no {path} in {told}")).clone()
+}
+
+fn counts(route: &Value) -> [u64; 5] {
+    ["offered", "admitted", "delayed", "refused", "left"].map(|count| route[count].as_u64().unwrap())
+}
+
+/// Asks until it holds; ten seconds are enough on any machine.
+fn until(server: &Server, path: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    let begun = Instant::now();
+    loop {
+        let route = live(server, path);
+        if holds(&route) {
+            return route;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "{route}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn the_page_is_all_there_and_may_load_nothing_from_elsewhere() {
+    let server = Server::start();
+    for (path, media_type) in [("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript")] {
+        let answer = get(server.address, path);
+        assert_eq!(answer.status, 200, "{path}");
+        assert!(answer.headers["content-type"].starts_with(media_type), "{path}");
+        let policy = &answer.headers["content-security-policy"];
+        assert!(policy.starts_with("default-src 'none';") && !policy.contains("unsafe"), "{path}: {policy}");
+        // The namespace in the icon is a name, not an address.
+        let text = answer.body.replace("http://www.w3.org/2000/svg", "");
+        assert!(!text.contains("://") && !text.contains("\"//"), "{path} names another origin");
+        assert!(!text.contains("innerHTML"), "{path}");
+    }
+    assert!(get(server.address, "/page.js").body.len() < 20_000);
+
+    let own = refused("[[route]]\npath = \"/live\"\n");
+    assert!(String::from_utf8_lossy(&own.stderr).contains(".toml:2: path `/live` is the server's own"));
+}
+
+#[test]
+fn the_numbers_of_a_route_are_true() {
+    let server = Server::start_with(
+        r#"
+        [[route]]
+        path = ["/a", "/b"]
+          [[route.policy]]
+          name = "first"
+          algorithm = "token-bucket"
+          limit = 2
+          per = "1h"
+          key = "header:x-client"
+
+        [[route]]
+        path = "/sluice.example.v1.Echo/Echo"
+
+        [[route]]
+        path = "/free/{id}"
+        "#,
+    );
+    let route = live(&server, "/a");
+    assert_eq!(route["policies"][0]["words"], "token-bucket: 2 per 1h, by header:x-client");
+    assert_eq!(
+        (&route["call"], &route["waiting"], &route["next_release_ms"]),
+        (&"/a".into(), &Value::Null, &Value::Null)
+    );
+    assert_eq!(live(&server, "/sluice.example.v1.Echo/Echo")["call"], Value::Null);
+
+    let as_client = |path: &str| get_with(server.address, path, &[("x-client", "c")]).status;
+    assert_eq!(["/a", "/b", "/a"].map(as_client), [200, 200, 429]);
+    assert_eq!(get(server.address, "/a").status, 400, "without the key");
+    assert_eq!(counts(&live(&server, "/a")), [4, 2, 0, 2, 0]);
+    assert_eq!(get(server.address, "/free/7").status, 200);
+    assert_eq!(counts(&live(&server, "/free/{id}")), [1, 1, 0, 0, 0]);
+}
+
+#[test]
+fn the_queue_is_as_long_as_it_is_told_and_shrinks_when_a_client_leaves() {
+    let queue = |path: &str, per: &str| {
+        format!(
+            "[[route]]\npath = \"{path}\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 1\n\
+             per = \"{per}\"\ncapacity = 2\nmax-wait = \"3h\"\n"
+        )
+    };
+    let server = Server::start_with(&(queue("/q", "1h") + &queue("/slow", "2s")));
+    let address = server.address;
+    assert_eq!(get(address, "/q").status, 200);
+    let idle = live(&server, "/q");
+    assert_eq!((idle["waiting"].as_u64(), &idle["next_release_ms"]), (Some(0), &Value::Null));
+
+    let come = || {
+        let mut socket = TcpStream::connect(address).unwrap();
+        socket.write_all(b"GET /q HTTP/1.1\r\nhost: test\r\n\r\n").unwrap();
+        socket
+    };
+    let first = come();
+    let one = until(&server, "/q", |route| route["waiting"] == 1);
+    let next = one["next_release_ms"].as_u64().unwrap();
+    assert!(next <= 3_600_000 && next > 3_500_000, "{next}");
+    let second = come();
+    until(&server, "/q", |route| route["waiting"] == 2);
+    assert_eq!(get(address, "/q").status, 503, "the queue is full");
+    drop(first);
+    until(&server, "/q", |route| route["waiting"] == 1 && route["left"] == 1);
+    drop(second);
+    let after = until(&server, "/q", |route| route["waiting"] == 0 && route["left"] == 2);
+    assert_eq!((counts(&after), &after["next_release_ms"]), ([4, 1, 0, 1, 2], &Value::Null));
+
+    assert_eq!([get(address, "/slow").status, get(address, "/slow").status], [200, 200]);
+    assert_eq!(counts(&live(&server, "/slow")), [2, 2, 1, 0, 0]);
+}

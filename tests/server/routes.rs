@@ -1,0 +1,274 @@
+//! The example server from outside: its interface, and that its answers are true over HTTP.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::support::http::{get, get_with};
+use crate::support::server::{Server, output, refused};
+use tonic_prost::ProstCodec;
+
+const ROUTES: [&str; 5] = ["/token-bucket", "/leaky-bucket", "/leaky-queue", "/fixed-window", "/sliding-window"];
+
+#[test]
+fn without_a_configuration_there_is_a_route_for_each_algorithm() {
+    let server = Server::start();
+    for (served, route) in ROUTES.iter().chain(&["/unlimited"]).enumerate() {
+        let answer = get(server.address, route);
+        assert_eq!(answer.status, 200, "{route}");
+        let body = answer.json();
+        assert_eq!((body["route"].as_str(), body["served"].as_u64()), (Some(*route), Some(1)), "{route} {served}");
+        assert!(body["at_ms"].as_u64().unwrap() < 60_000);
+    }
+    assert_eq!(get(server.address, "/unlimited").json()["served"], 2);
+    assert_eq!(get(server.address, "/healthz").status, 200);
+    assert_eq!(get(server.address, "/nothing").status, 404);
+
+    let metrics = get(server.address, "/metrics");
+    assert!(metrics.headers["content-type"].starts_with("text/plain"));
+    let line =
+        r#"tower_sluice_rate_limiting_requests_total{route="/fixed-window",policy="fixed-window",result="allowed"} 1"#;
+    assert!(metrics.body.lines().any(|candidate| candidate == line), "{}", metrics.body);
+}
+
+/// For each algorithm: refused, wait as long as one of the two fields says, admitted.
+#[test]
+fn a_client_that_waits_as_it_is_told_is_admitted() {
+    let route = |algorithm: &str, extra: &str| {
+        format!(
+            "[[route]]\npath = [\"/{algorithm}/exact\", \"/{algorithm}/whole\"]\n[[route.policy]]\nname = \"p\"\n\
+             algorithm = \"{algorithm}\"\nlimit = 1\nper = \"700ms\"\nkey = [\"client-ip\", \"path\"]\n{extra}\n"
+        )
+    };
+    let algorithms = ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "leaky-queue"];
+    let config: String =
+        algorithms.map(|name| route(name, if name == "leaky-queue" { "capacity = 0" } else { "" })).concat();
+    let server = Server::start_with(&config);
+    let obey = |path: String, field: &str| {
+        let mut waits = 0;
+        for _ in 0..3 {
+            // Windows may end between two requests; three in a row within one are still certain.
+            let refusal = (0..4).map(|_| get(server.address, &path)).find(|answer| answer.status == 429);
+            let refusal = refusal.expect("the limit is one");
+            let told: f64 = refusal.headers[field].parse().unwrap();
+            let (exact, whole) = (&refusal.headers["x-rate-limited-for"], &refusal.headers["retry-after"]);
+            assert!(exact.parse::<f64>().unwrap() <= whole.parse::<f64>().unwrap(), "{exact} {whole}");
+            sleep(Duration::from_secs_f64(told));
+            assert_eq!(get(server.address, &path).status, 200, "{path}: refused after waiting {told} s");
+            waits += 1;
+        }
+        assert_eq!(waits, 3);
+    };
+    std::thread::scope(|scope| {
+        for algorithm in algorithms {
+            scope.spawn(move || obey(format!("/{algorithm}/exact"), "x-rate-limited-for"));
+            scope.spawn(move || obey(format!("/{algorithm}/whole"), "retry-after"));
+        }
+    });
+}
+
+#[test]
+fn the_queue_answers_in_order_at_its_pace() {
+    let server = Server::start_with(
+        "[[route]]\npath = \"/q\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 10\nper = \"1s\"\ncapacity = 3\n",
+    );
+    let (start, mut clients) = (Instant::now(), Vec::new());
+    for number in 0..5_u64 {
+        let address = server.address;
+        clients.push(std::thread::spawn(move || (number, get(address, "/q"), start.elapsed())));
+        sleep(Duration::from_millis(12));
+    }
+    let answers: Vec<_> = clients.into_iter().map(|client| client.join().unwrap()).collect();
+    for (number, answer, _) in &answers[..4] {
+        assert_eq!((answer.status, answer.json()["served"].as_u64()), (200, Some(number + 1)));
+    }
+    let at = |number: usize| answers[number].1.json()["at_ms"].as_u64().unwrap();
+    assert!(at(3) - at(0) >= 299, "left too close to each other: {} ms apart", at(3) - at(0));
+    let (_, refused, after) = &answers[4];
+    assert_eq!(refused.status, 503, "everybody shares this queue");
+    assert!(*after < Duration::from_millis(250), "refused only after {after:?}");
+    // The head leaves 100 ms after the first, and with it there is a place.
+    assert!(refused.headers["x-rate-limited-for"].parse::<f64>().unwrap() <= 0.1);
+}
+
+/// One call of `Echo` with "hello".
+fn call_echo(address: SocketAddr) -> Result<String, tonic::Status> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
+        let mut client = tonic::client::Grpc::new(endpoint.connect().await.unwrap());
+        client.ready().await.unwrap();
+        let request = tonic::Request::new(crate::echo::EchoRequest { message: "hello".to_owned() });
+        let codec = ProstCodec::<crate::echo::EchoRequest, crate::echo::EchoReply>::default();
+        let reply = client.unary(request, http::uri::PathAndQuery::from_static(crate::echo::PATH), codec).await?;
+        Ok(reply.into_inner().message)
+    })
+}
+
+#[test]
+fn the_same_port_speaks_grpc() {
+    let config = |path: &str| {
+        format!(
+            "[[route]]\npath = [\"/page\"{path}]\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\n\
+             limit = 2\nper = \"1h\"\nkey = \"client-ip\"\n"
+        )
+    };
+    let server = Server::start_with(&config(r#", "/sluice.example.v1.Echo/Echo""#));
+    assert_eq!(get(server.address, "/page").status, 200);
+    assert_eq!(call_echo(server.address).unwrap(), "hello");
+    let refused = call_echo(server.address).unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+    assert!(refused.metadata().get("grpc-retry-pushback-ms").is_some());
+    assert_eq!(get(server.address, "/page").status, 429);
+
+    // Where no route limits it, and as it comes.
+    let server = Server::start_with(&config(""));
+    assert!((0..5).all(|_| call_echo(server.address).is_ok()));
+    assert_eq!(call_echo(Server::start().address).unwrap(), "hello");
+}
+
+#[test]
+fn whoami_shows_the_client_and_its_keys() {
+    let server = Server::start_with(
+        r#"
+        [client-ip]
+        source = "x-forwarded-for"
+        trusted = ["127.0.0.0/8"]
+        ipv6-prefix = 56
+        [[route]]
+        path = "/api"
+          [[route.policy]]
+          name = "who"
+          algorithm = "token-bucket"
+          limit = 2
+          per = "1h"
+          key = ["client-ip", "header:x-api-key", "user"]
+          on-missing-key = "share"
+        "#,
+    );
+    let headers = [("x-forwarded-for", "2001:db8:1:2ff::1"), ("x-api-key", "k"), ("authorization", "Bearer alice")];
+    let told = get_with(server.address, "/whoami", &headers).json();
+    assert_eq!((told["client"].as_str(), told["peer"].as_str()), (Some("2001:db8:1:2ff::1"), Some("127.0.0.1")));
+    assert_eq!(told["keys"]["/api"]["who"], "2001:db8:1:200::/56 + k + alice");
+
+    let status = |forwarded: &str| {
+        let headers = [("x-forwarded-for", forwarded), ("x-api-key", "k"), ("authorization", "Bearer alice")];
+        get_with(server.address, "/api", &headers).status
+    };
+    // What stands left of the address that the trusted proxy wrote is the client's invention.
+    assert_eq!(status("6.6.6.6, 1.2.3.4"), 200);
+    assert_eq!(status("7.7.7.7, 1.2.3.4"), 200);
+    assert_eq!(status("8.8.8.8, 1.2.3.4"), 429);
+    assert_eq!(status("1.2.3.5"), 200);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_at_start() {
+    let bad = refused(
+        "[[route]]\npath = \"/a\"\n  [[route.policy]]\n  name = \"p\"\n  algorithm = \"token-bucket\"\n  limit = 0\n  per = \"1s\"\n",
+    );
+    let message = String::from_utf8(bad.stderr).unwrap();
+    assert_eq!((bad.status.code(), bad.stdout.as_slice()), (Some(2), b"".as_slice()));
+    assert!(message.contains(".toml:6: limit = 0 is out of range; write a number from 1"), "{message}");
+
+    let own = refused("\n[[route]]\npath = \"/metrics\"\n");
+    assert_eq!(own.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&own.stderr).contains(".toml:3: path `/metrics` is the server's own"));
+
+    let help = output(&["--help"]);
+    assert!(help.status.success() && help.stdout.starts_with(b"usage: server"));
+    for (arguments, told) in [
+        (["--config", "no-such-file.toml"].as_slice(), "no-such-file.toml"),
+        (&["--config"], "--config needs a value"),
+        (&["--liste", "x"], "unknown argument --liste"),
+        (&["--listen", "nowhere"], "write an address such as 127.0.0.1:3000"),
+        (&["--listen", "0.0.0.0:99999"], "write an address such as"),
+        (&["--redis", "127.0.0.1"], "--redis: "),
+    ] {
+        let output = output(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(told), "{arguments:?}");
+    }
+}
+
+/// The server never reads a body, so whoever asks first is never told to go on: not before its turn, not with it, and not
+/// with a refusal.
+#[test]
+fn whoever_asks_before_it_uploads_gets_a_final_answer_at_its_turn() {
+    let queue = |path: &str, rest: &str| {
+        format!(
+            "[[route]]\npath = \"{path}\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 1\n\
+             key = \"client-ip\"\n{rest}\n"
+        )
+    };
+    let waits = queue("/waits", "per = \"500ms\"\ncapacity = 5");
+    let refuses = queue("/refuses", "per = \"1h\"\ncapacity = 0");
+    let server = Server::start_with(&(waits + &refuses));
+    let announce = |path: &str| {
+        let mut socket = TcpStream::connect(server.address).unwrap();
+        let head = "HTTP/1.1\r\nhost: test\r\ncontent-length: 1000\r\nexpect: 100-continue\r\nconnection: close";
+        write!(socket, "PUT {path} {head}\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        answer.lines().next().unwrap().to_owned()
+    };
+    let begun = Instant::now();
+    assert_eq!([announce("/waits"), announce("/waits")], ["HTTP/1.1 200 OK"; 2]);
+    assert!(begun.elapsed() >= Duration::from_millis(500), "{:?}", begun.elapsed());
+    assert_eq!([announce("/refuses"), announce("/refuses")], ["HTTP/1.1 200 OK", "HTTP/1.1 429 Too Many Requests"]);
+}
+
+/// Looks until it is so, for half a minute at most.
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "never: {what}");
+        sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn an_edited_file_changes_the_limits_and_a_broken_one_changes_nothing() {
+    let config = |limit: &str, rest: &str| {
+        format!(
+            "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\n\
+             limit = {limit}\nper = \"1day\"\n{rest}[[route]]\npath = \"/b\"\n"
+        )
+    };
+    let (server, file, log) = Server::start_edited(&config("3", ""));
+    let logged = |what: &str| std::fs::read_to_string(&log).unwrap().contains(what);
+    let policy = |answer: &crate::support::http::Answer| answer.headers["ratelimit-policy"].clone();
+    for _ in 0..3 {
+        let answer = get(server.address, "/a");
+        assert_eq!((answer.status, &*policy(&answer)), (200, "\"p\";q=3;w=86400"));
+    }
+    assert_eq!(get(server.address, "/a").status, 503);
+
+    std::fs::write(&file, config("5", "")).unwrap();
+    eventually("the change is logged", || logged("the limits were changed"));
+    let statuses: Vec<_> = (0..3).map(|_| get(server.address, "/a").status).collect();
+    assert_eq!(statuses, [200, 200, 503], "three of five are used");
+
+    // What makes no sense, and what needs a restart.
+    for (text, message) in [
+        (config("0", ""), ".toml:6: limit = 0 is out of range; write a number from 1"),
+        (config("9", "burst = \n"), ".toml:8: "),
+        (
+            config("9", "").replace("/b", "/c"),
+            ".toml:9: these paths are not those of any route at the start; put it back, or restart",
+        ),
+        (config("9", "").replace("[[route]]\npath = \"/b\"\n", ""), "the route of path `/b` is missing"),
+        (config("9", "") + "[answer]\ntell = \"never\"\n", ".toml:10: [answer] is not what it was at the start"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        eventually(message, || logged(message));
+        let refused = get(server.address, "/a");
+        assert_eq!((refused.status, &*policy(&refused)), (503, "\"p\";q=5;w=86400"), "{message}");
+    }
+
+    // A key of its own for everybody, and a shadow.
+    std::fs::write(&file, config("6", "shadow = true\nkey = \"client-ip\"\n")).unwrap();
+    eventually("the key is shown", || get(server.address, "/whoami").json()["keys"]["/a"]["p"] == "127.0.0.1/32");
+    assert_eq!([get(server.address, "/a").status, get(server.address, "/b").status], [200; 2]);
+}

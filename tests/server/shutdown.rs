@@ -1,0 +1,227 @@
+//! The example server when it is told to stop, and when clients, or the file of its configuration, keep it waiting.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::thread::{JoinHandle, sleep, spawn};
+use std::time::{Duration, Instant};
+
+use crate::support::http::{Answer, get};
+use crate::support::server::{Server, output};
+
+/// The server drains for up to ten seconds; others use the machine, too.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn queue(path: &str, rest: &str) -> String {
+    format!(
+        "[[route]]\npath = \"{path}\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 1\nper = \"1s\"\n\
+         capacity = 20\n{rest}\n"
+    )
+}
+
+/// Looks until it is so, for half a minute at most.
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "never: {what}");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// So many requests that wait, of one more that does not.
+fn wait_in_line(server: &Server, path: &'static str, count: usize) -> Vec<JoinHandle<Answer>> {
+    let address = server.address;
+    assert_eq!(get(address, path).status, 200);
+    let clients = (0..count).map(|_| spawn(move || get(address, path))).collect();
+    let waiting = || {
+        let routes = get(address, "/live").json()["routes"].clone();
+        let mut routes = routes.as_array().unwrap().iter();
+        routes.find(|route| route["paths"][0] == path).unwrap()["waiting"].as_u64().unwrap()
+    };
+    eventually("all wait", || waiting() >= count as u64 - 1);
+    clients
+}
+
+fn send(server: SocketAddr, text: &str) -> TcpStream {
+    let mut socket = TcpStream::connect(server).unwrap();
+    socket.write_all(text.as_bytes()).unwrap();
+    socket
+}
+
+#[test]
+fn sigterm_rejects_all_who_wait_in_a_queue_at_once_and_the_server_exits_with_zero() {
+    // Where who cannot be counted may pass, too: nobody may leave a queue early for that.
+    let mut server = Server::start_with(&(queue("/q", "") + &queue("/open", "on-store-error = \"allow\"")));
+    let mut clients = wait_in_line(&server, "/q", 11);
+    clients.extend(wait_in_line(&server, "/open", 11));
+    let begun = Instant::now();
+    server.signal("-TERM");
+    let answers: Vec<_> = clients.into_iter().map(|client| client.join().unwrap()).collect();
+    let answered = begun.elapsed();
+    assert_eq!(server.exits_within(DEADLINE), Some(0));
+    println!("all answered {answered:?}, exited {:?} after SIGTERM", begun.elapsed());
+    // One of each line may have had its turn meanwhile.
+    let rejected = answers.iter().filter(|answer| answer.status == 503).count();
+    assert!(rejected >= 20, "{rejected} of 22 rejected with 503");
+    assert!(answers.iter().filter(|answer| answer.status == 503).all(|answer| answer.headers["retry-after"] == "1"));
+    assert!(begun.elapsed() < Duration::from_secs(5), "a queue of eleven seconds took {:?}", begun.elapsed());
+}
+
+#[test]
+fn no_connection_keeps_the_server_from_stopping() {
+    let mut server = Server::start();
+    let address = server.address;
+    let mut kept_alive = send(address, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n");
+    let mut answer = [0; 12];
+    kept_alive.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    kept_alive.write_all(b"GET /healthz HTTP/1.1\r\nhost:").unwrap();
+    let echo = "POST /sluice.example.v1.Echo/Echo HTTP/1.1\r\nhost: x\r\ncontent-type: application/grpc-web\r\n";
+    let held = [
+        send(address, ""),
+        send(address, "GET /healthz HTTP/1.1\r\nhost:"),
+        send(address, "PRI * HTTP/2.0\r\n"),
+        send(address, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"),
+        send(address, &format!("{echo}content-length: 100\r\n\r\nhalf")),
+        kept_alive,
+    ];
+    assert_eq!(get(address, "/healthz").status, 200);
+    let begun = Instant::now();
+    server.signal("-TERM");
+    assert_eq!(server.exits_within(DEADLINE), Some(0), "{:?}", begun.elapsed());
+    println!("exited {:?} after SIGTERM", begun.elapsed());
+    drop(held);
+}
+
+#[test]
+fn a_request_that_was_begun_before_sigterm_is_answered() {
+    let mut server = Server::start();
+    let head = "POST /sluice.example.v1.Echo/Echo HTTP/1.1\r\nhost: x\r\ncontent-type: application/grpc-web\r\n";
+    let mut socket = send(server.address, &format!("{head}content-length: 12\r\n\r\n\0\0\0\0\x07"));
+    assert_eq!(get(server.address, "/healthz").status, 200);
+    server.signal("-TERM");
+    eventually("nobody is accepted any more", || TcpStream::connect(server.address).is_err());
+    socket.write_all(b"\x0a\x05hello").unwrap();
+    let mut answer = Vec::new();
+    socket.read_to_end(&mut answer).unwrap();
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.contains("hello"), "{answer}");
+    assert_eq!(server.exits_within(DEADLINE), Some(0));
+}
+
+#[test]
+fn connections_that_do_not_finish_a_request_head_are_dropped() {
+    let server = Server::start();
+    let begun = Instant::now();
+    let slow = [
+        "",
+        "GET /healthz HTTP/1.1\r\nhost:",
+        "PRI * HTTP/2.0\r\n",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
+    ];
+    let slow = slow.map(|text| {
+        let mut socket = send(server.address, text);
+        spawn(move || {
+            socket.set_read_timeout(Some(Duration::from_millis(250))).unwrap();
+            // Where a head was begun, it goes on, byte by byte.
+            while begun.elapsed() < Duration::from_secs(30) {
+                let is_dropped = match socket.read(&mut [0; 1024]) {
+                    Ok(read) => read == 0,
+                    Err(error) => {
+                        !matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+                    }
+                };
+                if is_dropped || (text.starts_with("GET") && socket.write_all(b"x").is_err()) {
+                    return Some(begun.elapsed());
+                }
+            }
+            None
+        })
+    });
+    for (number, client) in slow.into_iter().enumerate() {
+        let dropped = client.join().unwrap();
+        println!("{number}: dropped after {dropped:?}");
+        assert!(dropped.is_some_and(|after| after >= Duration::from_secs(4)), "{number}: {dropped:?}");
+    }
+    assert_eq!(get(server.address, "/healthz").status, 200);
+}
+
+/// A server that is held up for a moment, here for as long as it takes, does not turn clients away.
+#[test]
+fn a_thousand_connections_may_wait_to_be_accepted() {
+    let server = Server::start();
+    server.signal("-STOP");
+    let connect = |_| TcpStream::connect_timeout(&server.address, Duration::from_millis(900));
+    let accepted: Vec<_> = (0..1_000).map_while(|number| connect(number).ok()).collect();
+    server.signal("-CONT");
+    let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").map_or(128, |text| text.trim().parse().unwrap());
+    assert!(accepted.len() >= 1_000.min(most), "{} of 1,000 could connect", accepted.len());
+    assert_eq!(get(server.address, "/healthz").status, 200);
+}
+
+#[test]
+fn a_pipe_in_place_of_the_configuration_is_rejected_and_blocks_neither_reload_nor_sigterm() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let [file, log, pipe] =
+        ["toml", "log", "pipe"].map(|ending| folder.join(format!("pipe-{}.{ending}", std::process::id())));
+    let _ = std::fs::remove_file(&pipe);
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let refused = output(&["--config", pipe.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(2));
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(message.contains(".pipe: it is no regular file; write the configuration into one"), "{message}");
+
+    let config = |capacity: u32| queue("/q", "").replace("capacity = 20", &format!("capacity = {capacity}"));
+    std::fs::write(&file, config(3)).unwrap();
+    let mut server = Server::start_with_file(&file, &log);
+    let logged = |what: &str| std::fs::read_to_string(&log).unwrap().contains(what);
+    let begun = Instant::now();
+    std::fs::rename(&pipe, &file).unwrap();
+    eventually("the pipe is rejected", || logged("it is no regular file"));
+    // The file is back.
+    let other = folder.join(format!("pipe-{}.new", std::process::id()));
+    std::fs::write(&other, config(4)).unwrap();
+    std::fs::rename(&other, &file).unwrap();
+    eventually("the change is logged", || logged("the limits were changed"));
+    std::fs::remove_file(&file).unwrap();
+    assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+    sleep(Duration::from_millis(700));
+    server.signal("-TERM");
+    assert_eq!(server.exits_within(DEADLINE), Some(0), "{:?}", begun.elapsed());
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn what_a_reload_removes_is_logged_as_a_warning_by_name() {
+    let policy = |name: &str, rest: &str| {
+        format!("[[route.policy]]\nname = \"{name}\"\nalgorithm = \"token-bucket\"\nlimit = 3\nper = \"1s\"\n{rest}")
+    };
+    let whole = format!(
+        "[[route]]\npath = \"/a\"\n{}{}",
+        policy("everybody", "burst = 9\nkey = \"client-ip\"\n"),
+        policy("per-client", "key = \"client-ip\"\n")
+    );
+    let (mut server, file, log) = Server::start_edited(&whole);
+    let warned = |what: [&str; 2]| {
+        let log = std::fs::read_to_string(&log).unwrap();
+        log.lines().any(|line| line.contains("WARN") && what.iter().all(|what| line.contains(what)))
+    };
+    // Cut off between two policies.
+    std::fs::write(&file, whole.split_at(whole.rfind("[[route.policy]]").unwrap()).0).unwrap();
+    eventually("the policy is named", || warned(["a policy removed", "\"per-client\""]));
+    // And within the other one.
+    std::fs::write(&file, whole.split_at(whole.find("key = ").unwrap()).0).unwrap();
+    eventually("the field is named", || warned(["\"everybody\"", "\"key\""]));
+    server.signal("-TERM");
+    assert_eq!(server.exits_within(DEADLINE), Some(0));
+}
+
+#[test]
+fn the_password_of_redis_is_in_no_message() {
+    for url in ["redis://u:hunter2@", "http://u:hunter2@host", "redis://u:hunter2@host:99999", "u:hunter2@host"] {
+        let refused = output(&["--redis", url]);
+        let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{message}");
+        assert!(message.contains("--redis: ") && !message.contains("hunter2"), "{message}");
+    }
+}

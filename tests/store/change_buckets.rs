@@ -1,0 +1,317 @@
+//! Buckets through live changes, against a naive model: a level of tokens per key, that drains at the rate in force.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tower_sluice::algorithm::{LeakyBucket, TokenBucket};
+use tower_sluice::store::MemoryStore;
+use tower_sluice::testing::Random;
+use tower_sluice::time::{Clock, ManualClock, Timestamp};
+use tower_sluice::{Ask, Check, Decision, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter, Receipt};
+
+use crate::heirs::inherit;
+
+/// Of a token. All periods below divide it, so that every drain is whole.
+const PARTS: u128 = 3_600_000_000_000;
+
+#[derive(Clone, Copy)]
+struct Level {
+    parts: u128,
+    at: u64,
+}
+
+impl Level {
+    fn drain(&mut self, now: u64, quota: &Quota) {
+        let rate = u128::from(quota.limit()) * (PARTS / quota.period().as_nanos());
+        self.parts = self.parts.saturating_sub(u128::from(now.saturating_sub(self.at)) * rate);
+        self.at = now;
+    }
+}
+
+/// What one limiter should do. Heirs begin with a copy.
+#[derive(Clone)]
+struct Model {
+    quota: Quota,
+    levels: HashMap<u64, Level>,
+    /// The levels that charges left behind: what is unpaid of them is less.
+    charges: HashMap<usize, Level>,
+}
+
+impl Model {
+    fn drain(&mut self, now: u64) {
+        let Self { quota, levels, charges } = self;
+        levels.values_mut().chain(charges.values_mut()).for_each(|level| level.drain(now, quota));
+    }
+
+    /// Admits, and says how much is left; or how long to wait.
+    fn take(&mut self, key: u64, cost: u32, now: u64, charge: usize) -> Result<u32, Option<Duration>> {
+        self.drain(now);
+        let level = self.levels.entry(key).or_insert(Level { parts: 0, at: now });
+        let (after, full) = (level.parts + u128::from(cost) * PARTS, u128::from(self.quota.max_burst()) * PARTS);
+        if cost > self.quota.max_burst() {
+            Err(None)
+        } else if after <= full {
+            level.parts = after;
+            self.charges.insert(charge, *level);
+            Ok(u32::try_from((full - after) / PARTS).unwrap())
+        } else {
+            let rate = u128::from(self.quota.limit()) * (PARTS / self.quota.period().as_nanos());
+            Err(Some(Duration::from_nanos(u64::try_from((after - full).div_ceil(rate)).unwrap())))
+        }
+    }
+
+    fn give_back(&mut self, key: u64, cost: u32, charge: usize, now: u64) {
+        self.drain(now);
+        let Some(unpaid) = self.charges.remove(&charge) else { return };
+        let level = self.levels.get_mut(&key).unwrap();
+        level.parts -= unpaid.parts.min(u128::from(cost) * PARTS).min(level.parts);
+    }
+
+    fn forget(&mut self, key: u64, charges: &[Charge]) {
+        self.levels.remove(&key);
+        for charge in charges.iter().filter(|charge| charge.key == key) {
+            self.charges.remove(&charge.number);
+        }
+    }
+}
+
+/// A charge that may still be given back.
+#[derive(Clone, Copy)]
+struct Charge {
+    layer: usize,
+    number: usize,
+    key: u64,
+    cost: u32,
+    receipt: Receipt,
+}
+
+fn decided(check: Check) -> Decision {
+    match check {
+        Check::Ready(Ok(decision)) => decision,
+        other => panic!("memory answers at once, and not {other:?}"),
+    }
+}
+
+fn clock() -> ManualClock {
+    ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_125_000_000))
+}
+
+const RATES: [u32; 7] = [1, 2, 5, 10, 16, 100, 50_000];
+const BURSTS: [u32; 7] = [1, 3, 20, 40, 100, 2_000, 100_000];
+const CAPACITIES: [usize; 3] = [256, 300, 1_000];
+
+/// A limiter, and what it should do.
+type Modelled = (Arc<dyn Limiter>, Rc<RefCell<Model>>);
+
+struct Layers {
+    random: Random,
+    clock: ManualClock,
+    in_force: [Modelled; 2],
+    /// Limiters that were in force.
+    kept: Vec<Modelled>,
+    charges: Vec<Charge>,
+    number: usize,
+}
+
+impl Layers {
+    fn new(seed: u64) -> Self {
+        let (mut random, clock) = (Random::new(seed), clock());
+        let quota = Self::quota(&mut random);
+        let limiter = Self::limiter(quota, 256, &clock, false);
+        let model = Model { quota, levels: HashMap::new(), charges: HashMap::new() };
+        let shared = (limiter, Rc::new(RefCell::new(model)));
+        Self { random, clock, in_force: [shared.clone(), shared], kept: Vec::new(), charges: Vec::new(), number: 0 }
+    }
+
+    fn quota(random: &mut Random) -> Quota {
+        let seconds = random.pick(&[1, 1, 1, 8]);
+        let quota = Quota::new(random.pick(&RATES), Duration::from_secs(seconds)).unwrap();
+        quota.burst(random.pick(&BURSTS))
+    }
+
+    fn limiter(quota: Quota, capacity: usize, clock: &ManualClock, leaky: bool) -> Arc<dyn Limiter> {
+        if leaky {
+            let store = MemoryStore::with_capacity(capacity).with_clock(clock.clone());
+            RateLimiter::new(LeakyBucket::new(quota), store).into_limiter()
+        } else {
+            let store = MemoryStore::with_capacity(capacity).with_clock(clock.clone());
+            RateLimiter::new(TokenBucket::new(quota), store).into_limiter()
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.now().as_nanos()
+    }
+
+    /// One layer, or both, are given a new limiter, or one that was in force before.
+    fn change(&mut self, context: &str) {
+        let now = self.now();
+        let fresh = Self::quota(&mut self.random);
+        let (capacity, is_leaky) = (self.random.pick(&CAPACITIES), self.random.below(2) == 0);
+        let (next, mut known) = if !self.kept.is_empty() && self.random.below(5) == 0 {
+            let index = usize::try_from(self.random.below(self.kept.len() as u64)).unwrap();
+            let (limiter, model) = self.kept[index].clone();
+            (limiter, Some(model))
+        } else {
+            (Self::limiter(fresh, capacity, &self.clock, is_leaky), None)
+        };
+        let quota = known.as_ref().map_or(fresh, |model| model.borrow().quota);
+        let which = match self.random.below(3) {
+            0 => vec![0],
+            1 => vec![1],
+            _ => vec![0, 1],
+        };
+        for layer in which {
+            let (before, model) = self.in_force[layer].clone();
+            if std::ptr::addr_eq(Arc::as_ptr(&before), Arc::as_ptr(&next)) {
+                continue;
+            }
+            let heir = inherit(&next, &before).unwrap_or_else(|| panic!("{context}"));
+            model.borrow_mut().drain(now);
+            let model = match &known {
+                // Another layer was first: it is shared as it is.
+                Some(known) if Arc::ptr_eq(&heir, &next) => Rc::clone(known),
+                _ => Rc::new(RefCell::new(Model { quota, ..model.borrow().clone() })),
+            };
+            if Arc::ptr_eq(&heir, &next) {
+                known = Some(Rc::clone(&model));
+            }
+            let before = std::mem::replace(&mut self.in_force[layer], (heir, model));
+            self.kept.push(before);
+        }
+        let surplus = self.kept.len().saturating_sub(4);
+        self.kept.drain(..surplus);
+    }
+
+    fn ask(&mut self, context: &str) {
+        let now = self.now();
+        let layer = usize::try_from(self.random.below(2)).unwrap();
+        let (limiter, model) = self.in_force[layer].clone();
+        let (mut model, id) = (model.borrow_mut(), self.random.below(24));
+        let (key, burst) = (PartitionKey::from(id), u64::from(model.quota.max_burst()));
+        let cost = u32::try_from(1 + self.random.below(burst)).unwrap();
+        let cost = self.random.pick(&[1, 1, 2, cost]);
+        if self.random.below(4) == 0 {
+            let peeked = limiter.decide(&Ask::peek(&key, cost)).at_once().unwrap();
+            let expected = model.clone().take(id, cost, now, usize::MAX);
+            assert_eq!(
+                (peeked.is_allowed(), peeked.retry_after()),
+                (expected.is_ok(), expected.err().flatten()),
+                "{context}: peek"
+            );
+        }
+        let decision = decided(limiter.decide(&Ask::charge(&key, cost)));
+        self.number += 1;
+        match model.take(id, cost, now, self.number) {
+            Ok(left) => {
+                assert!(decision.is_allowed() && decision.remaining() == left, "{context}: {decision:?}, {left}");
+                let receipt = decision.receipt();
+                self.charges.push(Charge { layer, number: self.number, key: id, cost, receipt });
+            }
+            Err(wait) => {
+                assert!(!decision.is_allowed(), "{context}: {decision:?} instead of {wait:?}");
+                assert_eq!(decision.retry_after(), wait, "{context}");
+            }
+        }
+    }
+
+    /// Charges are given back the last one first, or not at all.
+    fn refund(&mut self) {
+        let Some(Charge { layer, number, key, cost, receipt }) = self.charges.pop() else { return };
+        let (limiter, model) = &self.in_force[layer];
+        limiter.refund(&PartitionKey::from(key), receipt, cost);
+        model.borrow_mut().give_back(key, cost, number, self.now());
+    }
+
+    fn reset(&mut self) {
+        let (limiter, model) = &self.in_force[0];
+        let key = self.charges.last().map_or(0, |charge| charge.key);
+        let _ = limiter.decide(&Ask::reset(&PartitionKey::from(key)));
+        model.borrow_mut().forget(key, &self.charges);
+        // One in 256 of the other keys loses its refunds with it: leave those out.
+        self.charges.clear();
+    }
+}
+
+/// In eighths of a second, in which all of these rates make whole ticks: nothing is rounded.
+#[test]
+fn buckets_do_as_the_model_through_all_changes() {
+    for seed in 1..=60 {
+        let mut layers = Layers::new(seed);
+        for step in 0..3_000 {
+            let context = format!("seed {seed}, step {step}");
+            match layers.random.below(100) {
+                0 | 1 => layers.change(&context),
+                2..10 => layers.refund(),
+                10 => layers.reset(),
+                11..14 => layers.charges.clear(),
+                _ => layers.ask(&context),
+            }
+            let pause = layers.random.pick(&[0, 0, 0, 0, 125, 250, 1_000]);
+            layers.clock.advance(Duration::from_millis(pause));
+        }
+    }
+}
+
+/// Where clocks are read between two ticks, a change forgives nothing, and forgets less than a nanosecond of leak.
+#[test]
+fn a_thousand_changes_lose_less_than_a_microsecond() {
+    let quotas = [[Quota::per_second(7); 2], [Quota::per_second(7), Quota::per_second(7).burst(9)]];
+    for quotas in quotas {
+        let clock = clock();
+        let key = PartitionKey::from("key");
+        let mut limiter = Layers::limiter(quotas[0], 64, &clock, false);
+        assert!(decided(limiter.decide(&Ask::charge(&key, 7))).is_allowed());
+        for step in 0..1_000_u32 {
+            clock.advance(Duration::from_nanos(12_345 + u64::from(step)));
+            let next = Layers::limiter(quotas[step as usize % 2], 64, &clock, false);
+            limiter = inherit(&next, &limiter).unwrap();
+        }
+        limiter = inherit(&Layers::limiter(quotas[0], 64, &clock, false), &limiter).unwrap();
+        // A second after the start all would be paid.
+        let passed = clock.now().saturating_since(self::clock().now());
+        let left = limiter.decide(&Ask::peek(&key, 7)).at_once().unwrap().retry_after().unwrap();
+        let late = (passed + left).checked_sub(Duration::from_secs(1)).expect("paid too early");
+        assert!(late < Duration::from_micros(1), "{late:?}");
+    }
+}
+
+/// A hundred changes per second, for three minutes, at odd times: never early, and late by a nanosecond per change at most.
+#[test]
+fn changes_a_hundred_times_a_second_admit_what_the_rate_admits() {
+    let mut random = Random::new(7);
+    let clock = clock();
+    let quota = |random: &mut Random| Quota::per_second(random.pick(&[5, 7, 9])).burst(random.pick(&[3, 11]));
+    let mut model = Model { quota: quota(&mut random), levels: HashMap::new(), charges: HashMap::new() };
+    let mut limiter = Layers::limiter(model.quota, 64, &clock, false);
+    let key = PartitionKey::from(1);
+    let (mut changes, mut admitted) = (0, 0);
+    for _ in 0..18_000 {
+        clock.advance(Duration::from_nanos(9_000_000 + random.below(2_000_000)));
+        let now = clock.now().as_nanos();
+        model.drain(now);
+        model.quota = quota(&mut random);
+        changes += 1;
+        let capacity = random.pick(&[64, 65, 500]);
+        limiter = inherit(&Layers::limiter(model.quota, capacity, &clock, false), &limiter).unwrap();
+        let expected = model.clone().take(1, 1, now, 0);
+        let decision = decided(limiter.decide(&Ask::charge(&key, 1)));
+        match (expected, decision.retry_after()) {
+            (Err(Some(exact)), Some(wait)) => {
+                assert!(wait >= exact && wait - exact <= Duration::from_nanos(changes), "{wait:?}, {exact:?}");
+            }
+            // Admitted by the model, and a moment later by the limiter.
+            (Ok(_), Some(wait)) => assert!(wait <= Duration::from_nanos(changes), "{wait:?}"),
+            (Err(exact), None) => panic!("{exact:?} too early"),
+            (Ok(_), None) => {
+                let _ = model.take(1, 1, now, 0);
+                admitted += 1;
+            }
+            (Err(None), Some(_)) => unreachable!("a cost of 1 fits"),
+        }
+    }
+    assert!(admitted > 800, "{admitted}");
+}

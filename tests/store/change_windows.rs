@@ -1,0 +1,249 @@
+//! Windows through live changes, against a naive model; and which limiters inherit from which.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::store::{MemoryStore, WhenFull};
+use tower_sluice::testing::Random;
+use tower_sluice::time::{Clock, ManualClock, Timestamp};
+use tower_sluice::{Ask, Check, Decision, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter};
+
+use crate::heirs::inherit;
+
+fn decided(check: Check) -> Decision {
+    match check {
+        Check::Ready(Ok(decision)) => decision,
+        other => panic!("memory answers at once, and not {other:?}"),
+    }
+}
+
+fn clock() -> ManualClock {
+    ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
+}
+
+fn store<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<dyn Limiter> {
+    RateLimiter::new(algorithm, MemoryStore::with_capacity(256).with_clock(clock.clone())).into_limiter()
+}
+
+fn quota(rate: u32, burst: u32) -> Quota {
+    Quota::per_second(rate).burst(burst)
+}
+
+/// A lowered limit leaves nothing to those who have used more, and says exactly when there is something again.
+#[test]
+fn who_has_used_more_than_the_new_burst_waits_until_it_is_paid() {
+    for when_full in [WhenFull::ForgetLeast, WhenFull::Refuse, WhenFull::Overflow] {
+        let clock = clock();
+        let store = |algorithm| {
+            let store = MemoryStore::with_capacity(64).when_full(when_full).with_clock(clock.clone());
+            RateLimiter::new(algorithm, store)
+        };
+        let generous = store(TokenBucket::new(quota(10, 100)));
+        let key = PartitionKey::from("key");
+        let spent = decided(generous.decide(&Ask::charge(&key, 100)));
+        let strict = store(TokenBucket::new(quota(1, 5)));
+        assert!(strict.inherit(&generous).is_some());
+        let refused = decided(strict.decide(&Ask::charge(&key, 1)));
+        assert_eq!((refused.remaining(), refused.retry_after()), (0, Some(Duration::from_secs(96))));
+        assert_eq!(refused.reset_after(), Duration::from_secs(100));
+        assert!(decided(strict.decide(&Ask::charge(&PartitionKey::from("other"), 5))).is_allowed());
+        assert!(!decided(strict.decide(&Ask::charge(&PartitionKey::from("other"), 1))).is_allowed());
+        // What was charged before is given back after, all of it.
+        strict.refund(&key, spent.receipt(), 100);
+        assert_eq!(decided(strict.decide(&Ask::charge(&key, 0))).remaining(), 5);
+        assert_eq!(strict.store().size_in_bytes(), generous.store().size_in_bytes());
+    }
+}
+
+/// What a fixed window is said to do, and when its present window ends.
+#[derive(Clone, Copy)]
+struct Window {
+    used: u32,
+    ends: u64,
+}
+
+impl Window {
+    fn roll(&mut self, now: u64, period: u64) {
+        if now >= self.ends {
+            *self = Self { used: 0, ends: (now / period + 1) * period };
+        }
+    }
+}
+
+#[test]
+fn windows_do_as_the_model_through_all_changes() {
+    for seed in 1..=40_u64 {
+        let mut random = Random::new(seed);
+        let clock = clock();
+        let mut quota = (5, 1_000);
+        let of =
+            |(limit, millis): (u32, u64)| FixedWindow::new(Quota::new(limit, Duration::from_millis(millis)).unwrap());
+        let mut limiter = store(of(quota), &clock);
+        let mut model: HashMap<u64, Window> = HashMap::new();
+        for step in 0..3_000 {
+            let (now, period) = (clock.now().as_nanos(), quota.1 * 1_000_000);
+            let context = format!("seed {seed}, step {step}, {quota:?}");
+            if random.below(60) == 0 {
+                quota = (random.pick(&[1, 3, 5, 50]), random.pick(&[500, 1_000, 1_000, 60_000]));
+                let next = store(of(quota), &clock);
+                limiter = inherit(&next, &limiter).unwrap_or_else(|| panic!("{context}"));
+                for window in model.values_mut() {
+                    window.roll(now, period);
+                    window.ends = (now / (quota.1 * 1_000_000) + 1) * (quota.1 * 1_000_000);
+                }
+                continue;
+            }
+            let id = random.below(24);
+            let window = model.entry(id).or_insert(Window { used: 0, ends: 0 });
+            window.roll(now, period);
+            let decision = decided(limiter.decide(&Ask::charge(&PartitionKey::from(id), 1)));
+            let wait = (window.used >= quota.0).then(|| Duration::from_nanos(window.ends - now));
+            assert_eq!((decision.is_allowed(), decision.retry_after()), (wait.is_none(), wait), "{context}");
+            window.used += u32::from(wait.is_none());
+            assert_eq!(decision.remaining(), quota.0.saturating_sub(window.used), "{context}");
+            clock.advance(Duration::from_millis(random.pick(&[0, 0, 1, 130, 600])));
+        }
+    }
+}
+
+#[test]
+fn sliding_windows_go_on_with_their_estimate() {
+    let clock = ManualClock::starting_at(Timestamp::from_nanos(100_000_000_000));
+    let key = PartitionKey::from("key");
+    let of =
+        |limit, seconds| store(SlidingWindow::new(Quota::new(limit, Duration::from_secs(seconds)).unwrap()), &clock);
+    let first = of(12, 1);
+    assert!(decided(first.decide(&Ask::charge(&key, 9))).is_allowed());
+    clock.advance(Duration::from_millis(1_250));
+    assert!(decided(first.decide(&Ask::charge(&key, 5))).is_allowed());
+    // 9 × ¾ + 5 = 11.75.
+    let fewer = of(10, 1);
+    assert!(fewer.inherit(&*first).is_some());
+    assert_eq!(decided(fewer.decide(&Ask::charge(&key, 0))).remaining(), 0);
+    let longer = of(20, 60);
+    assert!(longer.inherit(&*fewer).is_some());
+    assert_eq!(decided(longer.decide(&Ask::charge(&key, 0))).remaining(), 8);
+    // Nobody came meanwhile: as it was when the quota changed, and not as it would be now.
+    let short = of(20, 1);
+    assert!(short.inherit(&*longer).is_some());
+    clock.advance(Duration::from_secs(3));
+    assert_eq!(decided(short.decide(&Ask::charge(&key, 0))).remaining(), 20);
+}
+
+#[test]
+fn limiters_of_another_kind_start_anew() {
+    let clock = clock();
+    let bucket = store(TokenBucket::new(Quota::per_minute(1)), &clock);
+    let window = store(FixedWindow::new(Quota::per_minute(1)), &clock);
+    let sliding = store(SlidingWindow::new(Quota::per_minute(1)), &clock);
+    assert!(inherit(&window, &bucket).is_none() && inherit(&bucket, &window).is_none());
+    assert!(inherit(&sliding, &window).is_none());
+}
+
+/// Debts of its own, or those of another: both together would be what nobody has spent.
+#[test]
+fn a_limiter_that_was_used_is_inherited_for_by_another_like_it() {
+    let clock = clock();
+    let per_hour = |limit| store(TokenBucket::new(Quota::per_hour(limit)), &clock);
+    let (used, old, key) = (per_hour(5), per_hour(100), PartitionKey::SHARED);
+    assert!(decided(used.decide(&Ask::charge(&key, 2))).is_allowed());
+    assert!(decided(old.decide(&Ask::charge(&key, 4))).is_allowed());
+    let heir = inherit(&used, &old).unwrap();
+    assert!(!Arc::ptr_eq(&heir, &used));
+    assert_eq!(
+        (
+            decided(heir.decide(&Ask::charge(&key, 0))).remaining(),
+            decided(used.decide(&Ask::charge(&key, 0))).remaining()
+        ),
+        (1, 3)
+    );
+    // One that was not used inherits itself; the second time, for another layer, it is found done.
+    let fresh = per_hour(8);
+    assert!(Arc::ptr_eq(&inherit(&fresh, &old).unwrap(), &fresh));
+    assert!(decided(fresh.decide(&Ask::charge(&key, 1))).is_allowed());
+    assert!(Arc::ptr_eq(&inherit(&fresh, &old).unwrap(), &fresh));
+    assert_eq!(decided(fresh.decide(&Ask::charge(&key, 0))).remaining(), 3);
+    assert!(Arc::ptr_eq(&inherit(&fresh, &fresh).unwrap(), &fresh), "from itself, there is nothing to inherit");
+}
+
+/// By a change of the limit, what a window counted before it is given back after it.
+#[test]
+fn refunds_of_windows_survive_a_change_of_the_limit() {
+    fn refund<A: Algorithm>(make: impl Fn(Quota) -> A) {
+        let (clock, key) = (clock(), PartitionKey::from("key"));
+        let limiter = |limit| store(make(Quota::per_hour(limit)), &clock);
+        let first = limiter(10);
+        let spent = decided(first.decide(&Ask::charge(&key, 7)));
+        let second = inherit(&limiter(20), &first).unwrap();
+        // Before the key is in the table, and after.
+        second.refund(&key, spent.receipt(), 3);
+        assert_eq!(decided(second.decide(&Ask::charge(&key, 0))).remaining(), 16);
+        assert!(decided(second.decide(&Ask::charge(&key, 1))).is_allowed());
+        second.refund(&key, spent.receipt(), 4);
+        assert_eq!(decided(second.decide(&Ask::charge(&key, 0))).remaining(), 19);
+        let third = inherit(&limiter(5), &second).unwrap();
+        assert_eq!(decided(third.decide(&Ask::charge(&key, 0))).remaining(), 4);
+        let _ = third.decide(&Ask::reset(&key));
+        assert_eq!(decided(third.decide(&Ask::charge(&key, 5))).remaining(), 0, "what is reset does not come back");
+    }
+    refund(FixedWindow::new);
+    refund(SlidingWindow::new);
+}
+
+/// Four pasts of tables of different sizes are kept; a change of the capacity beyond is honoured once one has ended.
+#[test]
+fn a_chain_of_changes_of_the_capacity_is_bounded() {
+    fn chain<A: Algorithm>(make: impl Fn(Quota) -> A) {
+        let (clock, key) = (clock(), PartitionKey::from("key"));
+        let limiter = |capacity| {
+            let store = MemoryStore::with_capacity(capacity).with_clock(clock.clone());
+            RateLimiter::new(make(Quota::per_hour(10)), store).into_limiter()
+        };
+        let capacity = |limiter: &Arc<dyn Limiter>| limiter.stats().table.unwrap().capacity;
+        let mut in_force = limiter(100);
+        assert!(decided(in_force.decide(&Ask::charge(&key, 1))).is_allowed());
+        let mut capacities = Vec::new();
+        for next in [200, 300, 400, 500, 600, 200] {
+            in_force = inherit(&limiter(next), &in_force).unwrap();
+            capacities.push(capacity(&in_force));
+            assert!(decided(in_force.decide(&Ask::charge(&PartitionKey::from(next as u64), 1))).is_allowed());
+        }
+        assert_eq!(capacities, [200, 300, 400, 400, 400, 200]);
+        assert_eq!(decided(in_force.decide(&Ask::charge(&key, 0))).remaining(), 9);
+        assert_eq!(decided(in_force.decide(&Ask::charge(&PartitionKey::from(300_u64), 0))).remaining(), 9);
+        clock.advance(Duration::from_secs(3 * 3_600));
+        in_force = inherit(&limiter(700), &in_force).unwrap();
+        assert_eq!(capacity(&in_force), 700);
+        assert_eq!(decided(in_force.decide(&Ask::charge(&key, 0))).remaining(), 10);
+    }
+    chain(TokenBucket::new);
+    chain(FixedWindow::new);
+    chain(SlidingWindow::new);
+}
+
+/// A window that was lowered while more was used tells a wait that is exact.
+#[test]
+fn windows_that_were_lowered_tell_exact_waits() {
+    fn check<A: Algorithm>(before: &A, after: &A, random: &mut Random, context: &str) {
+        let mut now = 1_000_000_000_000;
+        let mut state = None;
+        for _ in 0..random.below(6) {
+            now += random.below(1_500_000_000);
+            let cost = u32::try_from(1 + random.below(40)).unwrap();
+            state = before.decide(state, Timestamp::from_nanos(now), cost).1.or(state);
+        }
+        let decide = |at| after.decide(state, Timestamp::from_nanos(at), 1).0;
+        let Some(wait) = decide(now).retry_after() else { return };
+        let then = now + u64::try_from(wait.as_nanos()).unwrap();
+        assert!(decide(then).is_allowed() && !decide(then - 1).is_allowed(), "{context}: {wait:?}");
+    }
+    for seed in 1..=2_000_u64 {
+        let mut random = Random::new(seed);
+        let limit = u32::try_from(1 + random.below(50)).unwrap();
+        let (before, after) = (Quota::per_second(100), Quota::per_second(limit));
+        check(&SlidingWindow::new(before), &SlidingWindow::new(after), &mut random, &format!("sliding, seed {seed}"));
+        check(&FixedWindow::new(before), &FixedWindow::new(after), &mut random, &format!("fixed, seed {seed}"));
+    }
+}

@@ -1,0 +1,20 @@
+//! Decisions in memory: exact under threads, attack and change.
+
+mod accuracy;
+mod algorithms;
+mod change_buckets;
+mod change_findings;
+mod change_threads;
+mod change_windows;
+mod clock;
+mod edges;
+mod exactness;
+mod flood;
+mod herd;
+mod table;
+mod windows;
+
+#[path = "../support/live.rs"]
+mod heirs;
+#[path = "../support/mod.rs"]
+mod support;
