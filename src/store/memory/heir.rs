@@ -75,7 +75,7 @@ fn make_heir<A: Algorithm, C: Clock>(
         (Table::Bucket(own), Table::Bucket(ledger)) => {
             let Kind::Bucket { quota } = algorithm.kind() else { return None };
             own.succeed(ledger, &quota, now, &geometries, |rule, base| {
-                Arc::new(FromBuckets { predecessor: Arc::clone(predecessor), rule, base, at: now })
+                Box::new(FromBuckets { predecessor: Arc::clone(predecessor), rule, base, at: now })
             })?;
         }
         (Table::Bucket(_), _) | (_, Table::Bucket(_)) => return None,
@@ -96,7 +96,7 @@ fn make_heir<A: Algorithm, C: Clock>(
                 }
                 if let Table::Wide(own) = &mut heir.table {
                     let number = states.predecessor.pressure().number();
-                    own.inherit(Arc::new(Inherited::new(number, &geometries, Arc::new(states))));
+                    own.inherit(Arc::new(Inherited::new(number, &geometries, Box::new(states))));
                 }
             }
         }
@@ -227,7 +227,7 @@ impl<A: Algorithm> States<A> {
             return false;
         }
         let (number, now) = (self.predecessor.pressure().number(), self.at);
-        own.inherit(rule, number, now, geometries, |base| Arc::new(InWords { states: self, rule, base }));
+        own.inherit(rule, number, now, geometries, |base| Box::new(InWords { states: self, rule, base }));
         true
     }
 

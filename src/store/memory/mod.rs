@@ -8,6 +8,7 @@ mod line;
 mod models;
 mod past;
 mod pressure;
+mod published;
 mod resets;
 mod rule;
 mod slots;

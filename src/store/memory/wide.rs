@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::line::{Line, SLOTS, Tag};
-use super::past::{self, Entry, Geometry, Inherited, KeptState};
+use super::past::{self, Geometry, Inherited, KeptState};
 use super::slots::LINES_PER_PAGE;
 use super::word::Tag as Tag28;
 use super::{Pressure, WhenFull, census};
@@ -84,11 +84,7 @@ impl<S: Copy + Send> WideTable<S> {
     pub(super) fn each_kept(&self, (geometry, page): (Geometry, usize), mut act: impl FnMut(usize, Tag28, S)) {
         // Before the table: what is moved there meanwhile is seen twice then, and not missed.
         if let Some(past) = &self.past {
-            past.each_left(geometry, page, |line, entry| {
-                if let Some(state) = entry.debt() {
-                    act(line, entry.tag(), state);
-                }
-            });
+            past.each_left(geometry, page, &mut act);
         }
         if geometry == self.geometry() {
             let first = page * LINES_PER_PAGE;
