@@ -149,6 +149,26 @@ struct Kept<S> {
     table: Table<S>,
     resets: Resets,
     terms: Terms,
+    /// Frees a large table by a thread of its own.
+    free: fn(&mut Table<S>),
+}
+
+/// Freeing that much takes half a millisecond. What is larger a request must not free, which may hold it last: one that came
+/// before a live change, and is answered long after it.
+const LARGE: usize = 16 << 20;
+
+impl<S> Drop for Kept<S> {
+    fn drop(&mut self) {
+        if self.table.size_in_bytes() > LARGE {
+            (self.free)(&mut self.table);
+        }
+    }
+}
+
+fn free<S: Copy + Send + 'static>(table: &mut Table<S>) {
+    let table = std::mem::replace(table, Table::Wide(WideTable::new(1, WhenFull::default())));
+    // Where there are no threads, what the closure holds is dropped here.
+    let _ = std::thread::Builder::new().name("tower-sluice-free".to_owned()).spawn(move || drop(table));
 }
 
 /// By what a table is judged, for heirs.
@@ -169,6 +189,17 @@ enum Table<S> {
     Sliding(Ledger<SlidingRule>),
     /// Any state, behind locks.
     Wide(WideTable<S>),
+}
+
+impl<S> Table<S> {
+    fn size_in_bytes(&self) -> usize {
+        match self {
+            Self::Bucket(ledger) => ledger.table().size_in_bytes(),
+            Self::Fixed(ledger) => ledger.table().size_in_bytes(),
+            Self::Sliding(ledger) => ledger.table().size_in_bytes(),
+            Self::Wide(table) => table.size_in_bytes(),
+        }
+    }
 }
 
 /// The rule by which an algorithm's keys can be kept in words.
@@ -255,14 +286,8 @@ impl<S: Copy, C> MemoryStore<S, C> {
     /// The bytes of its table, all that it will ever take. Zero before it is given to a limiter.
     #[must_use]
     pub fn size_in_bytes(&self) -> usize {
-        let size = |kept: &Kept<S>| match &kept.table {
-            Table::Bucket(ledger) => ledger.table().size_in_bytes(),
-            Table::Fixed(ledger) => ledger.table().size_in_bytes(),
-            Table::Sliding(ledger) => ledger.table().size_in_bytes(),
-            Table::Wide(table) => table.size_in_bytes(),
-        };
         let made = self.made();
-        self.kept.get().map(|kept| &**kept).or(made.as_ref()).map_or(0, size)
+        self.kept.get().map(|kept| &**kept).or(made.as_ref()).map_or(0, |kept| kept.table.size_in_bytes())
     }
 
     /// How many keys were forgotten while they still owed something ([`WhenFull::ForgetLeast`]).
@@ -287,7 +312,7 @@ impl<S: Copy, C> MemoryStore<S, C> {
     }
 }
 
-impl<S: Copy + Send, C: Clock> MemoryStore<S, C> {
+impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
     #[inline]
     fn kept<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Arc<Kept<S>> {
         self.kept.get_or_init(|| {
@@ -312,7 +337,7 @@ impl<S: Copy + Send, C: Clock> MemoryStore<S, C> {
             quota: algorithm.quota(),
             staggered: !algorithm.phase(u64::MAX).is_zero(),
         };
-        Kept { secret: Secret::random(), capacity, table, resets: Resets::default(), terms }
+        Kept { secret: Secret::random(), capacity, table, resets: Resets::default(), terms, free }
     }
 }
 
