@@ -65,7 +65,7 @@ fn make_heir<A: Algorithm, C: Clock>(
     let now = store.clock.now();
     let geometries = predecessor.geometries(now);
     if geometries.len() >= MOST_LAYERS && !geometries.contains(&heir.geometry()) {
-        // The heir of this heir would inherit from one table too many.
+        // The heir of this heir would inherit from tables of one capacity too many.
         heir = store.make(&**algorithm, predecessor.capacity);
     }
     heir.secret = predecessor.secret;
@@ -81,6 +81,10 @@ fn make_heir<A: Algorithm, C: Clock>(
         (Table::Bucket(_), _) | (_, Table::Bucket(_)) => return None,
         _ => {
             let states = States::new(algorithm, predecessor, now, &heir)?;
+            if heir.terms.quota.period_nanos() != predecessor.terms.quota.period_nanos() {
+                // Receipts name windows by their numbers, which may be those of others by a later change of the period.
+                heir.resets = predecessor.resets.all_reset();
+            }
             let greatest = predecessor.greatest(now);
             let when_full = store.when_full;
             let (terms, capacity) = (heir.terms, heir.capacity);
@@ -96,7 +100,7 @@ fn make_heir<A: Algorithm, C: Clock>(
                 }
                 if let Table::Wide(own) = &mut heir.table {
                     let number = states.predecessor.pressure().number();
-                    own.inherit(Arc::new(Inherited::new(number, &geometries, Box::new(states))));
+                    own.inherit(Arc::new(Inherited::new(number, &geometries, Box::new(states))), greatest);
                 }
             }
         }
@@ -151,7 +155,8 @@ impl<S: Copy + Send + 'static> Kept<S> {
         match &self.table {
             Table::Fixed(ledger) => of(ledger, now),
             Table::Sliding(ledger) => of(ledger, now),
-            Table::Wide(_) | Table::Bucket(_) => self.terms.quota.limit(),
+            Table::Wide(table) => table.greatest(now).max(self.terms.quota.limit()),
+            Table::Bucket(_) => self.terms.quota.limit(),
         }
     }
 }

@@ -3,6 +3,8 @@ mod compact;
 mod ledger;
 
 mod heir;
+#[cfg(all(test, sluice_loom))]
+mod inheriting;
 mod line;
 #[cfg(all(test, sluice_loom))]
 mod models;

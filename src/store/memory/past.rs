@@ -31,7 +31,8 @@ pub(super) enum Geometry {
     Wide { lines: usize },
 }
 
-/// So many layers are kept. A change of the capacity beyond is not honoured until the past of one has ended.
+/// From so many layers on, a change to another capacity is not honoured until the past of one has ended. So there are tables of
+/// no more capacities, and of each capacity up to two: one of words and one of states.
 pub(super) const MOST_LAYERS: usize = 4;
 
 impl Geometry {
@@ -168,7 +169,7 @@ impl<E: Entry> Inherited<E> {
     ///
     /// If there are more geometries than layers may be, or no memory.
     pub(super) fn new(predecessor: u64, geometries: &[Geometry], source: Box<dyn Source<E>>) -> Self {
-        assert!(geometries.len() <= MOST_LAYERS, "each limiter sees to it that its heir has room");
+        assert!(geometries.len() <= 2 * MOST_LAYERS, "each limiter sees to it that its heir has room");
         let layer = |geometry: &Geometry| Layer {
             geometry: *geometry,
             pages: (0..geometry.pages()).map(|_| Published::nothing()).collect(),
