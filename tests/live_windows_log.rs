@@ -124,8 +124,7 @@ impl<A: Algorithm> Layers<A> {
         } else {
             (Self::limiter(self.make, &self.clock, limit, period, capacity), None)
         };
-        let (limit, period) =
-            known.as_ref().map_or((limit, period), |log| (log.borrow().limit, log.borrow().period));
+        let (limit, period) = known.as_ref().map_or((limit, period), |log| (log.borrow().limit, log.borrow().period));
         let layers: &[usize] = self.random.pick(&[&[0][..], &[1], &[0, 1]]);
         for layer in layers {
             let (before, log) = self.in_force[*layer].clone();
@@ -179,7 +178,12 @@ impl<A: Algorithm> Layers<A> {
         assert_eq!(wait.is_some(), cost <= log.limit, "{context}: {decision:?}");
         if let Some(wait) = wait {
             let used = |at| log.used(key, at);
-            let context = format!("{context}: {cost} of {}, {} used at {now}, {} after {wait}", log.limit, used(now), used(now + wait));
+            let context = format!(
+                "{context}: {cost} of {}, {} used at {now}, {} after {wait}",
+                log.limit,
+                used(now),
+                used(now + wait)
+            );
             assert!(log.fits(key, cost, now + wait) && !log.fits(key, cost, now + wait - 1), "{context}");
         }
     }

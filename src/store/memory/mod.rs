@@ -60,7 +60,8 @@ use crate::time::{Clock, Monotonic};
 /// For each key of capacity, two slots: **16 bytes for buckets and windows**, whatever the length of the keys. Keys are not
 /// stored, only bits of a keyed hash. The system hands the memory out as it is first touched, so an idle limiter takes
 /// next to none. It never grows, and no task, no thread
-/// and no pass cleans up: a slot whose debt is paid *is* free.
+/// and no pass cleans up: a slot whose debt is paid *is* free. A table of more than 16 MiB is freed by a thread of its own, as the
+/// last to hold it may be a request that came before a live change.
 ///
 /// Windows whose counts do not fit into a word, and algorithms of your own, take a table with locks, of 50 bytes per key
 /// for windows. These limits fit:

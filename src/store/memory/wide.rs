@@ -60,7 +60,14 @@ impl<S: Copy + Send> WideTable<S> {
         let lines = keys.saturating_mul(2).div_ceil(SLOTS).max(2);
         let overflow = if when_full == WhenFull::Overflow { GROUPS } else { 0 };
         let lines_of = |count| reserved(count, keys, || Mutex::new(Line::new()));
-        Self { lines: lines_of(lines), overflow: lines_of(overflow), when_full, pressure: Pressure::new(), past: None, greatest: 0 }
+        Self {
+            lines: lines_of(lines),
+            overflow: lines_of(overflow),
+            when_full,
+            pressure: Pressure::new(),
+            past: None,
+            greatest: 0,
+        }
     }
 
     pub(super) fn geometry(&self) -> Geometry {
