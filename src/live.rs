@@ -265,14 +265,15 @@ const fn observe_ends(_: &[Policy], _: &[Policy]) {}
 /// Debts of a bucket are kept in tokens, and a change costs a key less than a nanosecond of the new rate, or a tick where
 /// that becomes longer. Debts that are too long for the ticks of the new quota are cut: those of more than 2^18 tokens and of
 /// more than four hours. Of a window, what counts at the instant of the change goes on to count. What is given back is lost to
-/// the key after more than a second change of a queue, 256 of a bucket, or one of a window's period.
+/// the key after more than a second change of a queue, after more than 256 of a bucket, and after any change of a window's period.
 ///
 /// # Cost
 ///
 /// To requests, one look at what is in force, which writes to no memory that other threads use; and for a key that is seen
-/// for the first time after a change, a look at what it owed before, of some microseconds. No request waits for a change. Whoever
+/// for the first time after a change, a look at what it owed before, of some microseconds. No request waits for what the change does, nor for
+/// another request that copies the same. Whoever
 /// replaces copies what is owed before `replace` returns, while requests go on. Both tables are in memory until
-/// then, and the copy (8 bytes per key for words) until its last debt is paid.
+/// then, or until the last request of before is answered, and the copy (8 bytes per key for words) until its last debt is paid.
 #[derive(Clone)]
 pub struct LimitsHandle {
     limits: Arc<Limits>,

@@ -9,6 +9,7 @@
 mod against;
 mod app;
 mod cell;
+mod change;
 mod count;
 mod floor;
 mod keys;

@@ -182,6 +182,8 @@ pub enum Cell {
     Decide(Of, Work),
     /// Each decision timed by itself while fresh keys arrive.
     Tail(Of),
+    /// Each decision timed by itself while the limiter of so many keys is replaced.
+    Change(Of, u64),
     /// Keys lost in a half-full table.
     Lost,
     /// Keys admitted twice when two threads first touch them.
@@ -202,12 +204,22 @@ impl Cell {
             Work::all().into_iter().flat_map(|work| work.done_by().into_iter().map(move |of| Self::Decide(of, work))),
         );
         all.extend(Self::TAILS);
+        all.extend(Self::CHANGES);
         all.extend([Self::Lost, Self::FirstTouch]);
         all
     }
 
     pub const TAILS: [Self; 4] =
         [Self::Tail(Of::Nothing), Self::Tail(Of::Governor), Self::Tail(Of::Ours), Self::Tail(Of::AxumGcra)];
+
+    pub const CHANGES: [Self; 6] = [
+        Self::Change(Of::Ours, MILLION),
+        Self::Change(Of::Ours, 10 * MILLION),
+        Self::Change(Of::Fixed, MILLION),
+        Self::Change(Of::Fixed, 10 * MILLION),
+        Self::Change(Of::Sliding, MILLION),
+        Self::Change(Of::Sliding, 10 * MILLION),
+    ];
 
     fn exact() -> Vec<Self> {
         let limiters = Of::ALL.into_iter().filter(|of| *of != Of::Nothing);
@@ -217,7 +229,7 @@ impl Cell {
     pub fn repetitions(self) -> usize {
         match self {
             Self::Decide(_, work) => work.repetitions(),
-            Self::Tail(_) => 3,
+            Self::Tail(_) | Self::Change(..) => 3,
             Self::Layer | Self::App => 5,
             Self::Exact(..) | Self::Lost | Self::FirstTouch | Self::Instructions => 1,
         }
@@ -239,6 +251,7 @@ impl fmt::Display for Cell {
             Self::Exact(of, key) => write!(f, "exact/{}/{}", of.name(), key.name()),
             Self::Decide(of, work) => write!(f, "{}/{work}", of.name()),
             Self::Tail(of) => write!(f, "tail/{}", of.name()),
+            Self::Change(of, keys) => write!(f, "change/{}/{}", of.name(), short(*keys)),
             Self::Lost => f.write_str("lost/ours"),
             Self::FirstTouch => f.write_str("first-touch/ours"),
             Self::Layer => f.write_str("layer"),

@@ -50,6 +50,12 @@ fn time(thread: &str) -> Option<u64> {
     std::fs::read_to_string(format!("/proc/{thread}/schedstat")).ok()?.split(' ').next()?.parse().ok()
 }
 
+/// How often this thread was descheduled although it could go on, if the system tells.
+pub fn interruptions() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
+    status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:")?.trim().parse().ok())
+}
+
 /// The bytes of memory that this process has in use, if the system tells.
 pub fn resident() -> Option<u64> {
     const PAGE: u64 = 4096;

@@ -65,6 +65,7 @@ pub fn measure(cell: Cell, scale: Scale) -> Figures {
         Cell::Exact(of, key) => with_types!(of, key, exact()),
         Cell::Decide(of, work) => with_types!(of, work.key, decide(work, scale)),
         Cell::Tail(of) => with_types!(@limiter of, IpAddr, tail(4 * MILLION / scale.divisor)),
+        Cell::Change(of, keys) => crate::change::measure(of, keys.min(scale.most_keys)),
         Cell::Lost => crate::proof::lost(MILLION / scale.divisor),
         Cell::FirstTouch => crate::proof::first_touch(10 * MILLION / scale.divisor),
         Cell::Layer => crate::layer::measure(scale),

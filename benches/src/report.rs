@@ -134,6 +134,9 @@ impl fmt::Display for Report {
         if has(|cell| *cell == Cell::App) {
             self.app(f)?;
         }
+        if has(|cell| matches!(cell, Cell::Change(..))) {
+            self.changes(f)?;
+        }
         if has(|cell| matches!(cell, Cell::Exact(..) | Cell::Lost | Cell::FirstTouch)) {
             self.proofs(f)?;
         }
@@ -214,6 +217,28 @@ impl Report {
                 }
                 let all: Vec<_> = self.all(cell, "max").into_iter().map(|max| ns(Some(max))).collect();
                 writeln!(f, "| {} |", all.join(", "))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn changes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "\n## The longest decision without a live change, and with one, µs (medians of the repetitions)\n"
+        )?;
+        writeln!(
+            f,
+            "| limiter, keys | without | not descheduled | with | not descheduled | the change, ms |\n|---|---|---|---|---|---|"
+        )?;
+        for cell in Cell::CHANGES {
+            let Cell::Change(of, keys) = cell else { continue };
+            if self.figures.contains_key(&cell) {
+                write!(f, "| {}, {} ", of.name(), short(keys))?;
+                for name in ["calm: max", "calm: max on the processor", "change: max", "change: max on the processor"] {
+                    write!(f, "| {:.0} ", self.median(cell, name).unwrap_or(f64::NAN) / 1e3)?;
+                }
+                writeln!(f, "| {:.0} |", self.median(cell, "a change, ms").unwrap_or(f64::NAN))?;
             }
         }
         Ok(())

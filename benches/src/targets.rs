@@ -60,6 +60,7 @@ pub fn need(cell: Cell) -> bool {
             DECISIONS.iter().any(|row| row.2 == work && (row.1 == of || matches!(of, Of::Nothing | Of::Governor)))
         }
         Cell::Tail(of) => matches!(of, Of::Nothing | Of::Ours),
+        Cell::Change(of, _) => of == Of::Ours,
         Cell::Exact(..) => false,
         _ => true,
     }
@@ -85,6 +86,7 @@ pub fn write(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
     // The worst of each repetition; of these the median, as the machine itself may hold up any one.
     let worst = report.median(Cell::Tail(Of::Ours), "max");
+    let change = |keys| report.median(Cell::Change(Of::Ours, keys), "change: max on the processor").map(|ns| ns / 1e6);
     let bytes = |of, work| report.median(Cell::Decide(of, work), "bytes");
     let allocations = |row: Row| report.median(Cell::Layer, &format!("{}: allocations", row.name()));
     for (what, target, here, digits) in [
@@ -93,6 +95,13 @@ pub fn write(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         ("bytes per live key, 1M, IP, fixed window", 17.0, bytes(Of::Fixed, MILLION_IP), 1),
         ("bytes per live key, 1M, IP, sliding window", 17.0, bytes(Of::Sliding, MILLION_IP), 1),
         ("worst decision while 4M keys arrive, ms", 1.0, worst.map(|ns| ns / 1e6), 2),
+        ("longest decision while the limits of 1M keys change, thread not descheduled, ms", 1.0, change(MILLION), 2),
+        (
+            "longest decision while the limits of 10M keys change, thread not descheduled, ms",
+            1.0,
+            change(10 * MILLION),
+            2,
+        ),
         ("live keys lost at half load", 0.0, report.median(Cell::Lost, "lost"), 0),
         ("admitted twice on first touch", 0.0, report.median(Cell::FirstTouch, "twice"), 0),
         ("layer, admitted, no fields, allocations", 0.0, allocations(Row::Silent), 0),

@@ -126,8 +126,12 @@ fn many_keys_go_on<A: Algorithm>(keys: u64, make: impl Fn(Quota) -> A) -> Durati
         layer.handle().replace(policy(std::sync::Arc::clone(&after))).unwrap();
         println!("{keys} keys: the change took {:?}", begin.elapsed());
     });
-    // Of a million keys, two may have the same 28 bits in the same lines.
-    assert!(wrong.load(Ordering::Relaxed) <= 4, "{wrong:?}");
+    // A key that is looked for meets up to sixteen others in its lines, eight on average, and each has its 28 bits with a probability
+    // of 2^-28. Each is looked for in three places: in the table before, in its copy and in the table after. So of a million keys 0.09
+    // are expected to meet a key that they take for themselves, and with a probability of 10^-9 (six sigma) more than five. Both keys
+    // are answered wrongly then. Of fewer keys, it is less.
+    let most_met = 5;
+    assert!(wrong.load(Ordering::Relaxed) <= 2 * most_met, "{wrong:?}");
     println!("{} decisions took more than a millisecond", slow.into_inner());
     Duration::from_nanos(slowest.into_inner())
 }

@@ -6,6 +6,7 @@ mod change_buckets;
 mod change_findings;
 mod change_threads;
 mod change_windows;
+mod change_windows_log;
 mod clock;
 mod edges;
 mod exactness;

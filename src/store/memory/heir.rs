@@ -66,7 +66,7 @@ fn make_heir<A: Algorithm, C: Clock>(
     let now = store.clock.now();
     let geometries = predecessor.geometries(now);
     if geometries.len() >= MOST_LAYERS && !geometries.contains(&heir.geometry()) {
-        // The heir of this heir would inherit from one table too many.
+        // The heir of this heir would inherit from tables of one capacity too many.
         heir = store.make(&**algorithm, predecessor.capacity);
     }
     heir.secret = predecessor.secret;
@@ -76,12 +76,16 @@ fn make_heir<A: Algorithm, C: Clock>(
         (Table::Bucket(own), Table::Bucket(ledger)) => {
             let Kind::Bucket { quota } = algorithm.kind() else { return None };
             own.succeed(ledger, &quota, now, &geometries, |rule, base| {
-                Arc::new(FromBuckets { predecessor: Arc::clone(predecessor), rule, base, at: now })
+                Box::new(FromBuckets { predecessor: Arc::clone(predecessor), rule, base, at: now })
             })?;
         }
         (Table::Bucket(_), _) | (_, Table::Bucket(_)) => return None,
         _ => {
             let states = States::new(algorithm, predecessor, now, &heir)?;
+            if heir.terms.quota.period_nanos() != predecessor.terms.quota.period_nanos() {
+                // Receipts name windows by their numbers, which may be those of others by a later change of the period.
+                heir.resets = predecessor.resets.all_reset();
+            }
             let greatest = predecessor.greatest(now);
             let when_full = store.when_full;
             let (terms, capacity) = (heir.terms, heir.capacity);
@@ -97,7 +101,7 @@ fn make_heir<A: Algorithm, C: Clock>(
                 }
                 if let Table::Wide(own) = &mut heir.table {
                     let number = states.predecessor.pressure().number();
-                    own.inherit(Arc::new(Inherited::new(number, &geometries, Arc::new(states))));
+                    own.inherit(Arc::new(Inherited::new(number, &geometries, Box::new(states))), greatest);
                 }
             }
         }
@@ -132,7 +136,8 @@ impl<S: Copy + Send + 'static> Kept<S> {
         match &self.table {
             Table::Fixed(ledger) => of(ledger, now),
             Table::Sliding(ledger) => of(ledger, now),
-            Table::Wide(_) | Table::Bucket(_) => self.terms.quota.limit(),
+            Table::Wide(table) => table.greatest(now).max(self.terms.quota.limit()),
+            Table::Bucket(_) => self.terms.quota.limit(),
         }
     }
 }
@@ -205,7 +210,7 @@ impl<A: Algorithm> States<A> {
             return false;
         }
         let (number, now) = (self.predecessor.pressure().number(), self.at);
-        own.inherit(rule, number, now, geometries, |base| Arc::new(InWords { states: self, rule, base }));
+        own.inherit(rule, number, now, geometries, |base| Box::new(InWords { states: self, rule, base }));
         true
     }
 

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::compact::{CompactTable, Past, present};
-use super::past::{self, Entry, Geometry, Inherited, PackedDebt, Source};
+use super::past::{self, Geometry, Inherited, PackedDebt, Source};
 use super::rule::Rule;
 use super::ticks::{PaidAt, Tick, TickBucket};
 use super::word::Tag;
@@ -82,7 +82,7 @@ impl<R: Rule> Ledger<R> {
         predecessor: u64,
         now: Timestamp,
         geometries: &[Geometry],
-        source: impl FnOnce(u64) -> Arc<dyn Source<PackedDebt>>,
+        source: impl FnOnce(u64) -> Box<dyn Source<PackedDebt>>,
     ) {
         self.rule = rule;
         let base = present(&rule, rule.read(now));
@@ -102,11 +102,10 @@ impl<R: Rule> Ledger<R> {
         let now = self.rule.read(at);
         // Before the table: what is moved there meanwhile is seen twice then, and not missed.
         if let Some(debts) = &self.inherited {
-            debts.inherited.each_left(geometry, page, |line, entry| {
-                let own = self.rule.of_key(now, entry.tag());
-                let debt = self.rule.stamped(debts.base + entry.debt().unwrap_or(0), own);
+            debts.inherited.each_left(geometry, page, |line, tag, debt| {
+                let debt = self.rule.stamped(debts.base + debt, self.rule.of_key(now, tag));
                 if self.rule.size(debt) > 0 {
-                    act(line, entry.tag(), debt);
+                    act(line, tag, debt);
                 }
             });
         }
@@ -156,7 +155,7 @@ impl Ledger<TickBucket> {
         quota: &Quota,
         now: Timestamp,
         geometries: &[Geometry],
-        source: impl FnOnce(TickBucket, u64) -> Arc<dyn Source<PackedDebt>>,
+        source: impl FnOnce(TickBucket, u64) -> Box<dyn Source<PackedDebt>>,
     ) -> Option<()> {
         let at = from.rule.read(now);
         let most = from.most_owed(at);

@@ -3,11 +3,14 @@ mod compact;
 mod ledger;
 
 mod heir;
+#[cfg(all(test, sluice_loom))]
+mod inheriting;
 mod line;
 #[cfg(all(test, sluice_loom))]
 mod models;
 mod past;
 mod pressure;
+mod published;
 mod resets;
 mod rule;
 mod slots;
@@ -57,7 +60,8 @@ use crate::time::{Clock, Monotonic};
 /// For each key of capacity, two slots: **16 bytes for buckets and windows**, whatever the length of the keys. Keys are not
 /// stored, only bits of a keyed hash. The system hands the memory out as it is first touched, so an idle limiter takes
 /// next to none. It never grows, and no task, no thread
-/// and no pass cleans up: a slot whose debt is paid *is* free.
+/// and no pass cleans up: a slot whose debt is paid *is* free. A table of more than 16 MiB is freed by a thread of its own, as the
+/// last to hold it may be a request that came before a live change.
 ///
 /// Windows whose counts do not fit into a word, and algorithms of your own, take a table with locks, of 50 bytes per key
 /// for windows. These limits fit:
@@ -148,6 +152,26 @@ struct Kept<S> {
     table: Table<S>,
     resets: Resets,
     terms: Terms,
+    /// Frees a large table by a thread of its own.
+    free: fn(&mut Table<S>),
+}
+
+/// Freeing that much takes half a millisecond. What is larger a request must not free, which may hold it last: one that came
+/// before a live change, and is answered long after it.
+const LARGE: usize = 16 << 20;
+
+impl<S> Drop for Kept<S> {
+    fn drop(&mut self) {
+        if self.table.size_in_bytes() > LARGE {
+            (self.free)(&mut self.table);
+        }
+    }
+}
+
+fn free<S: Copy + Send + 'static>(table: &mut Table<S>) {
+    let table = std::mem::replace(table, Table::Wide(WideTable::new(1, WhenFull::default())));
+    // Where there are no threads, what the closure holds is dropped here.
+    let _ = std::thread::Builder::new().name("tower-sluice-free".to_owned()).spawn(move || drop(table));
 }
 
 /// By what a table is judged, for heirs.
@@ -182,6 +206,12 @@ macro_rules! any_table {
     };
 }
 use any_table;
+
+impl<S> Table<S> {
+    fn size_in_bytes(&self) -> usize {
+        any_table!(self, table => table.size_in_bytes())
+    }
+}
 
 /// The rule by which an algorithm's keys can be kept in words.
 enum Words {
@@ -267,9 +297,8 @@ impl<S: Copy, C> MemoryStore<S, C> {
     /// The bytes of its table, all that it will ever take. Zero before it is given to a limiter.
     #[must_use]
     pub fn size_in_bytes(&self) -> usize {
-        let size = |kept: &Kept<S>| any_table!(&kept.table, table => table.size_in_bytes());
         let made = self.made();
-        self.kept.get().map(|kept| &**kept).or(made.as_ref()).map_or(0, size)
+        self.kept.get().map(|kept| &**kept).or(made.as_ref()).map_or(0, |kept| kept.table.size_in_bytes())
     }
 
     /// How many keys were forgotten while they still owed something ([`WhenFull::ForgetLeast`]).
@@ -294,7 +323,7 @@ impl<S: Copy, C> MemoryStore<S, C> {
     }
 }
 
-impl<S: Copy + Send, C: Clock> MemoryStore<S, C> {
+impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
     #[inline]
     fn kept<A: Algorithm<State = S>>(&self, algorithm: &A) -> &Arc<Kept<S>> {
         self.kept.get_or_init(|| {
@@ -319,7 +348,7 @@ impl<S: Copy + Send, C: Clock> MemoryStore<S, C> {
             quota: algorithm.quota(),
             staggered: !algorithm.phase(u64::MAX).is_zero(),
         };
-        Kept { secret: Secret::random(), capacity, table, resets: Resets::default(), terms }
+        Kept { secret: Secret::random(), capacity, table, resets: Resets::default(), terms, free }
     }
 }
 

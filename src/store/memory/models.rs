@@ -33,14 +33,14 @@ pub(super) fn in_order() {
     fence(Ordering::SeqCst);
 }
 
-fn model(run: impl Fn() + Sync + Send + 'static) {
+pub(super) fn model(run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.max_branches = 100_000;
     builder.check(run);
 }
 
 /// A rule for limits that are used up for long.
-trait Modelled: Rule {
+pub(super) trait Modelled: Rule {
     /// After so many epochs, what is written late may look like a debt until its writer takes it back.
     const TOLD_FOR: u64;
 
@@ -172,7 +172,7 @@ fn table<R: Modelled>(limit: u32) -> Arc<Judged<R>> {
 }
 
 /// The hash of the `n`-th key: tags differ, and no arrival is sampled.
-const fn key(n: u64) -> u64 {
+pub(super) const fn key(n: u64) -> u64 {
     (n << 40) | (n + 1) << 12 | 1 << 5
 }
 
@@ -426,6 +426,7 @@ macro_rules! models {
         )*
     };
 }
+pub(super) use models;
 
 models! {
     buckets: TickBucket {

@@ -21,6 +21,15 @@ impl Resets {
         Self(OnceLock::from(copies.collect::<Box<_>>()))
     }
 
+    /// The same, after a reset of all: nothing is given back any more for what was charged so far.
+    pub(super) fn all_reset(&self) -> Self {
+        let counts = self.inherited();
+        counts.counts().iter().for_each(|count| {
+            count.fetch_add(2, Ordering::Relaxed);
+        });
+        counts
+    }
+
     /// To be read before a charge: then a reset that comes in between is taken for one that came after it.
     #[inline(always)]
     pub(super) fn count(&self, hash: u64) -> u32 {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::line::{Line, SLOTS, Tag};
-use super::past::{self, Entry, Geometry, Inherited, KeptState};
+use super::past::{self, Geometry, Inherited, KeptState};
 use super::slots::LINES_PER_PAGE;
 use super::word::Tag as Tag28;
 use super::{Pressure, WhenFull, census};
@@ -19,6 +19,8 @@ pub(super) struct WideTable<S> {
     when_full: WhenFull,
     pressure: Pressure,
     past: Option<Arc<Inherited<KeptState<S>>>>,
+    /// The greatest count of a window among that.
+    greatest: u32,
 }
 
 /// Keys are drawn into as many groups, by their hashes. Those of one group share a slot when the table is full, and have
@@ -58,7 +60,14 @@ impl<S: Copy + Send> WideTable<S> {
         let lines = keys.saturating_mul(2).div_ceil(SLOTS).max(2);
         let overflow = if when_full == WhenFull::Overflow { GROUPS } else { 0 };
         let lines_of = |count| reserved(count, keys, || Mutex::new(Line::new()));
-        Self { lines: lines_of(lines), overflow: lines_of(overflow), when_full, pressure: Pressure::new(), past: None }
+        Self {
+            lines: lines_of(lines),
+            overflow: lines_of(overflow),
+            when_full,
+            pressure: Pressure::new(),
+            past: None,
+            greatest: 0,
+        }
     }
 
     pub(super) fn geometry(&self) -> Geometry {
@@ -75,20 +84,22 @@ impl<S: Copy + Send> WideTable<S> {
         past::geometries(self.geometry(), past)
     }
 
-    /// Begins with these states. For a table that was not asked for anything yet.
-    pub(super) fn inherit(&mut self, past: Arc<Inherited<KeptState<S>>>) {
-        self.past = Some(past);
+    /// The greatest count of a window that may still count at `now` of what was inherited.
+    pub(super) fn greatest(&self, now: Timestamp) -> u32 {
+        let past = self.past.as_ref().filter(|past| !past.has_ended(now.as_nanos()));
+        past.map_or(0, |_| self.greatest)
+    }
+
+    /// Begins with these states, of windows with counts up to `greatest`. For a table that was not asked for anything yet.
+    pub(super) fn inherit(&mut self, past: Arc<Inherited<KeptState<S>>>, greatest: u32) {
+        (self.past, self.greatest) = (Some(past), greatest);
     }
 
     /// Calls `act` with the line, the tag and the state of all that is kept in a page of a layer, for an heir.
     pub(super) fn each_kept(&self, (geometry, page): (Geometry, usize), mut act: impl FnMut(usize, Tag28, S)) {
         // Before the table: what is moved there meanwhile is seen twice then, and not missed.
         if let Some(past) = &self.past {
-            past.each_left(geometry, page, |line, entry| {
-                if let Some(state) = entry.debt() {
-                    act(line, entry.tag(), state);
-                }
-            });
+            past.each_left(geometry, page, &mut act);
         }
         if geometry == self.geometry() {
             let first = page * LINES_PER_PAGE;

@@ -1,0 +1,194 @@
+//! What threads can do to one another while a limiter inherits, in every order; run as the other [models](super::models).
+//!
+//! The clock stands still: what is owed at the instant of the change is owed throughout.
+
+use loom::sync::Arc;
+use loom::thread;
+
+use super::WhenFull;
+use super::ledger::Ledger;
+use super::models::{Modelled, key, model};
+use super::past::{Entry, Geometry, PackedDebt, Source};
+use super::rule::Rule;
+use super::ticks::TickBucket;
+use super::windows::{FixedRule, SlidingRule};
+use crate::decision::Decision;
+use crate::time::Timestamp;
+
+const NOW: Timestamp = Timestamp::from_nanos(5);
+const LIMIT: u32 = 2;
+const KEY: u64 = key(1);
+
+/// Copies what is owed in a ledger with the same rule.
+struct Debts<R> {
+    from: Arc<Ledger<R>>,
+    base: u64,
+}
+
+impl<R: Rule> Source<PackedDebt> for Debts<R> {
+    fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
+        let rule = self.from.rule();
+        self.from.each_owed((geometry, page), NOW, |line, tag, debt| {
+            put(line, PackedDebt::new(tag, rule.stamp(debt, rule.read(NOW)) - self.base), u64::MAX);
+        });
+    }
+}
+
+/// A ledger of four slots.
+fn ledger<R: Modelled>() -> Ledger<R> {
+    Ledger::new(R::of(LIMIT), 2, WhenFull::ForgetLeast)
+}
+
+fn heir_of<R: Modelled>(from: &Arc<Ledger<R>>) -> Arc<Ledger<R>> {
+    let mut heir = ledger();
+    let from = Arc::clone(from);
+    heir.inherit(R::of(LIMIT), 0, NOW, &[from.table().geometry()], |base| Box::new(Debts { from, base }));
+    Arc::new(heir)
+}
+
+fn copy_all<R: Modelled>(heir: &Ledger<R>) {
+    heir.inherited().expect("it inherits").copy_all();
+}
+
+fn ask<R: Modelled>(ledger: &Ledger<R>) -> Decision {
+    ledger.check(KEY, 1, || NOW, || NOW)
+}
+
+fn admitted<R: Modelled>(ledger: &Ledger<R>) -> u32 {
+    u32::from(ask(ledger).is_allowed())
+}
+
+/// How much the key can still take.
+fn left<R: Modelled>(ledger: &Ledger<R>) -> u32 {
+    let left = std::iter::repeat_with(|| admitted(ledger)).take_while(|admitted| *admitted == 1).count();
+    assert!(ledger.table().copies(KEY) <= 1);
+    u32::try_from(left).unwrap()
+}
+
+fn spawn(run: impl FnOnce() -> u32 + 'static) -> thread::JoinHandle<u32> {
+    thread::spawn(run)
+}
+
+/// A ledger in which the key has one unit of two left, and an heir of that.
+fn changed<R: Modelled>() -> (Arc<Ledger<R>>, Arc<Ledger<R>>, u64) {
+    let before = Arc::new(ledger());
+    let first = ask(&before);
+    assert!(first.is_allowed());
+    let heir = heir_of(&before);
+    (before, heir, u64::try_from(first.receipt().value()).unwrap())
+}
+
+/// One request inserts the key, and the thread that changes copies its page: one copy counts, once.
+fn a_key_is_inserted_while_its_page_is_copied<R: Modelled>() {
+    model(|| {
+        let (_, heir, _) = changed::<R>();
+        let other = {
+            let heir = Arc::clone(&heir);
+            spawn(move || admitted(&heir))
+        };
+        copy_all(&heir);
+        assert_eq!(other.join().unwrap() + left(&heir), 1);
+    });
+}
+
+/// Two requests insert the key, and both copy its page.
+fn two_threads_insert_an_inherited_key<R: Modelled>() {
+    model(|| {
+        let (_, heir, _) = changed::<R>();
+        let other = {
+            let heir = Arc::clone(&heir);
+            spawn(move || admitted(&heir))
+        };
+        let mine = admitted(&heir);
+        copy_all(&heir);
+        assert_eq!(mine + other.join().unwrap() + left(&heir), 1);
+    });
+}
+
+/// A request of before the change charges in the old table, while one of after it inserts the key: that charge may go
+/// uncounted, and nothing else.
+fn a_request_charges_the_old_table_while_the_key_is_inserted<R: Modelled>() {
+    model(|| {
+        let (before, heir, _) = changed::<R>();
+        let old = spawn(move || admitted(&before));
+        let new = admitted(&heir);
+        let uncounted = old.join().unwrap();
+        copy_all(&heir);
+        let taken = uncounted + new + left(&heir);
+        assert!((1..=1 + uncounted).contains(&taken), "{taken}");
+    });
+}
+
+/// The same, while the thread that changes copies the page.
+fn a_request_charges_the_old_table_while_another_inserts_and_all_is_copied<R: Modelled>() {
+    model(|| {
+        let (before, heir, _) = changed::<R>();
+        let old = spawn(move || admitted(&before));
+        let new = {
+            let heir = Arc::clone(&heir);
+            spawn(move || admitted(&heir))
+        };
+        copy_all(&heir);
+        let (uncounted, new) = (old.join().unwrap(), new.join().unwrap());
+        let taken = uncounted + new + left(&heir);
+        assert!((1..=1 + uncounted).contains(&taken), "{taken}");
+    });
+}
+
+/// What was charged before the change is given back while the key is inserted: once, be it from the copy or from the table.
+fn a_refund_meets_the_insertion_of_its_key<R: Modelled>() {
+    model(|| {
+        let (_, heir, receipt) = changed::<R>();
+        let other = {
+            let heir = Arc::clone(&heir);
+            spawn(move || {
+                heir.give_back(KEY, 1, receipt, NOW);
+                0
+            })
+        };
+        let mine = admitted(&heir);
+        other.join().unwrap();
+        copy_all(&heir);
+        assert_eq!(mine + left(&heir), 2);
+    });
+}
+
+/// The heir is changed in its turn while a key is inserted into it: the heir of the heir finds the debt in its past, or in
+/// its table, or in both, and then counts it once.
+fn a_key_is_inserted_while_an_heir_of_the_heir_copies<R: Modelled>() {
+    model(|| {
+        let (_, heir, _) = changed::<R>();
+        copy_all(&heir);
+        let next = heir_of(&heir);
+        let other = spawn(move || admitted(&heir));
+        copy_all(&next);
+        let uncounted = other.join().unwrap();
+        let taken = uncounted + left(&next);
+        assert!((1..=1 + uncounted).contains(&taken), "{taken}");
+    });
+}
+
+super::models::models! {
+    buckets: TickBucket {
+        a_key_is_inserted_while_its_page_is_copied,
+        two_threads_insert_an_inherited_key,
+        a_request_charges_the_old_table_while_the_key_is_inserted,
+        a_request_charges_the_old_table_while_another_inserts_and_all_is_copied,
+        a_refund_meets_the_insertion_of_its_key,
+        a_key_is_inserted_while_an_heir_of_the_heir_copies,
+    }
+    fixed_windows: FixedRule {
+        a_key_is_inserted_while_its_page_is_copied,
+        two_threads_insert_an_inherited_key,
+        a_request_charges_the_old_table_while_the_key_is_inserted,
+        a_refund_meets_the_insertion_of_its_key,
+        a_key_is_inserted_while_an_heir_of_the_heir_copies,
+    }
+    sliding_windows: SlidingRule {
+        a_key_is_inserted_while_its_page_is_copied,
+        two_threads_insert_an_inherited_key,
+        a_request_charges_the_old_table_while_the_key_is_inserted,
+        a_refund_meets_the_insertion_of_its_key,
+        a_key_is_inserted_while_an_heir_of_the_heir_copies,
+    }
+}
