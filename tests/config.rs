@@ -174,7 +174,7 @@ fn every_mistake_around_policies_is_told_with_its_line() {
 fn every_mistake_in_an_answer_is_told_with_its_line() {
     for (line, expected) in [
         ("field = \"none\"", "unknown field `field`, expected one of `fields`, `x-ratelimit`, `tell`, `rejection`"),
-        ("fields = \"draft-12\"", "fields = \"draft-12\": write \"draft-11\", \"draft-07\", \"draft-06\" or \"none\""),
+        ("fields = \"draft-12\"", "fields = \"draft-12\": write \"draft-11\", \"draft-07\" or \"none\""),
         (
             "fields = [\"draft-11\", \"draft-07\"]",
             "fields = [\"draft-11\", \"draft-07\"]: write a word in quotation marks, such as \"draft-11\"",
@@ -377,13 +377,11 @@ fn limits(answer: &Response<Bytes>) -> String {
 #[tokio::test]
 async fn the_file_says_what_is_told_and_when() {
     const DRAFT_11: &str = "ratelimit ratelimit-policy";
-    const DRAFT_06: &str = "ratelimit-limit ratelimit-policy ratelimit-remaining ratelimit-reset";
     const LEGACY: &str = "x-ratelimit-limit x-ratelimit-remaining x-ratelimit-reset";
     for (answer, fresh, used_up, refused) in [
         ("", DRAFT_11, DRAFT_11, DRAFT_11),
         ("fields = \"draft-11\"", DRAFT_11, DRAFT_11, DRAFT_11),
         ("fields = \"draft-07\"", DRAFT_11, DRAFT_11, DRAFT_11),
-        ("fields = \"draft-06\"", DRAFT_06, DRAFT_06, DRAFT_06),
         ("fields = \"none\"", "", "", ""),
         ("fields = \"none\"\nx-ratelimit = \"none\"", "", "", ""),
         ("fields = \"none\"\nx-ratelimit = \"epoch\"", LEGACY, LEGACY, LEGACY),

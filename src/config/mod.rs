@@ -37,7 +37,7 @@
 //! # secret = "..."               # enters the hashes that stand for clients there
 //!
 //! [answer]                       # optional; what clients are told
-//! fields = "draft-11"            # draft-11 | draft-07 | draft-06 | none: the syntax of the `RateLimit` fields
+//! fields = "draft-11"            # draft-11 | draft-07 | none: the syntax of the `RateLimit` fields
 //! x-ratelimit = "none"           # epoch | delta | none: how `X-RateLimit-Reset` tells time, if it is sent
 //! tell = "always"                # always | refused | below-20% | never: when these fields are sent
 //! rejection = "problem"          # problem | text | empty: the body of a refusal

@@ -103,8 +103,6 @@ pub(super) enum FieldsName {
     Draft11,
     #[serde(rename = "draft-07")]
     Draft07,
-    #[serde(rename = "draft-06")]
-    Draft06,
     #[serde(rename = "none")]
     None,
 }

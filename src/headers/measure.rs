@@ -22,7 +22,6 @@ pub(super) struct Measure {
     capacity: u128,
     /// How far a state may be off its own time: stores round the clock down to ticks of up to this.
     tick: u128,
-    burst: u32,
     advertised: Advertised,
 }
 
@@ -65,17 +64,12 @@ impl Measure {
             second: u128::from(limit) * u128::from(SECOND),
             capacity,
             tick: capacity >> 32,
-            burst,
             advertised,
         }
     }
 
     pub(super) const fn advertised(&self) -> Advertised {
         self.advertised
-    }
-
-    pub(super) const fn burst(&self) -> u32 {
-        self.burst
     }
 
     /// What a client is told after `decision`. `next_after` is the time until one unit can be had, if
