@@ -297,12 +297,11 @@ impl LeakyQueue {
     ///
     /// A `timerfd` of the system then stands beside tokio's timer: one for each [runtime](Self#several-runtimes) with waiters,
     /// and open only while it has some.
-    /// It takes a wake-up of the runtime for every departure instead of one per millisecond. A busy runtime is
+    /// It takes a wake-up of that thread and of the runtime for every departure, instead of one per millisecond. A busy runtime is
     /// late with this timer as with any other.
     ///
-    /// There is one on Linux and Android, on a runtime with its I/O driver enabled (`enable_io` or `enable_all`).
-    /// Elsewhere the queue keeps to tokio's timer. Tokio reports a missing driver by a panic; it is caught, once for the
-    /// queue, after its message went to the panic hook (a program that is built to abort on panics aborts).
+    /// There is one on Linux and Android; elsewhere the queue keeps to tokio's timer. A thread of the process, which the first
+    /// precise queue starts, watches the timers of all, so that the runtime needs no I/O driver.
     ///
     /// It is a choice for one queue, and not the feature alone, since Cargo turns features on for all who use the crate.
     #[cfg(feature = "precise-timer")]
