@@ -245,28 +245,6 @@ fn what_makes_sense_is_taken() {
     assert!(unlimited.routes()[0].layer().is_none());
 }
 
-#[test]
-fn policies_are_told_in_words() {
-    let words = |lines: &[&str]| {
-        let text =
-            lines.iter().fold(with("name = \"p\"").replace("key = \"global\"\n", ""), |text, line| text + line + "\n");
-        let config = Config::parse("f.toml", &text).unwrap();
-        let told: Vec<_> = config.routes()[0].explain_policies().collect();
-        assert_eq!((told.len(), told[0].0), (1, "p"));
-        told[0].1.to_owned()
-    };
-    assert_eq!(words(&[]), "token-bucket: 10 per 1s, for all together");
-    assert_eq!(words(&["key = \"global\"", "burst = 20"]), "token-bucket: 10 per 1s, burst 20, for all together");
-    let more = ["key = [\"client-ip\", \"header:x-a\"]", "cost = 3", "shadow = true"];
-    assert_eq!(words(&more), "token-bucket: 10 per 1s, cost 3, by client-ip and header:x-a, only watching");
-
-    let queue = "[[route]]\npath = \"/q\"\npolicy = [{ name = \"q\", algorithm = \"leaky-queue\", limit = 1, \
-                 per = \"250ms\", capacity = 5, max-wait = \"2s\", order = \"newest-first\", key = \"user\" }]";
-    let config = Config::parse("f.toml", queue).unwrap();
-    let told = "leaky-queue: 1 per 250ms, up to 5 waiting, for up to 2s, newest first, by user";
-    assert_eq!(config.routes()[0].explain_policies().collect::<Vec<_>>(), [("q", told)]);
-}
-
 #[tokio::test]
 async fn a_layer_tells_who_waits_for_which_policy() {
     let text = "[[route]]\npath = \"/q\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 1\nper = \"1h\"\n\
@@ -348,8 +326,7 @@ fn staggered_windows_are_for_memory() {
     let message = told(&format!("{redis}{}", window.replace("fixed-window", "sliding-window")));
     assert!(message.starts_with("f.toml:11: a staggered window is kept in memory only"), "{message}");
     Config::parse("f.toml", &format!("{redis}{window}store = \"memory\"\n")).unwrap();
-    let config = Config::parse("f.toml", &window).unwrap();
-    assert!(config.routes()[0].explain_policies().all(|(_, words)| words.contains(", staggered")));
+    Config::parse("f.toml", &window).unwrap();
 }
 
 /// The answers to so many POSTs of this media type to a route of this configuration.

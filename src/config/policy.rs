@@ -27,7 +27,7 @@ pub(super) fn build(
     raw: RawPolicy,
     client_ip: &ClientIp,
     place: Place,
-) -> Result<(Policy, KeySpec), ConfigError> {
+) -> Result<Policy, ConfigError> {
     let name_at = raw.name.span();
     let limiter = limiter(source, &raw, place)?;
 
@@ -86,7 +86,7 @@ pub(super) fn build(
             _ => source.error(&name_at, error),
         }
     })?;
-    Ok((policy, key))
+    Ok(policy)
 }
 
 fn limiter(source: &Source<'_>, raw: &RawPolicy, place: Place) -> Result<Arc<dyn Limiter>, ConfigError> {
