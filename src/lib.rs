@@ -178,7 +178,7 @@ pub mod time;
 mod verdict;
 
 #[cfg(feature = "queue")]
-pub use self::queue::{LeakyQueue, QueueOrder};
+pub use self::queue::LeakyQueue;
 #[cfg(feature = "redis")]
 pub use self::queue::RedisQueue;
 pub use self::{

@@ -55,7 +55,7 @@ fn every_mistake_in_a_policy_is_told_with_its_line() {
         ("cost = -1", "f.toml:9: cost = -1 is out of range; write a number from 1"),
         ("capacity = 3", "f.toml:9: capacity is for leaky-queue; remove it or choose that algorithm"),
         ("max-wait = \"3s\"", "f.toml:9: max-wait is for leaky-queue; remove it or choose that algorithm"),
-        ("order = \"newest-first\"", "f.toml:9: order is for leaky-queue; remove it or choose that algorithm"),
+        ("order = \"newest-first\"", "f.toml:9: unknown field `order`"),
         (
             "stagger = true",
             "f.toml:9: stagger is for fixed-window and sliding-window; remove it or choose that algorithm",
@@ -65,7 +65,6 @@ fn every_mistake_in_a_policy_is_told_with_its_line() {
             "when-full = \"reject\"",
             "f.toml:9: when-full is for leaky-queue in memory; remove it or choose that algorithm",
         ),
-        ("order = \"random\"", "f.toml:9: order = \"random\": write \"oldest-first\" or \"newest-first\""),
         ("algorithm = \"tocken-bucket\"", "f.toml:5: algorithm = \"tocken-bucket\": write \"token-bucket\", "),
         ("name = \"two words\"", "f.toml:4: `two words` cannot be a policy's name; begin with a letter and write"),
         ("key = \"ip\"", "f.toml:8: unknown key `ip`; write global, client-ip, header:NAME"),
@@ -229,8 +228,7 @@ fn what_makes_sense_is_taken() {
         Config::parse("f.toml", &with(line)).unwrap_or_else(|error| panic!("{line}: {error}"));
     }
     let queue = with("algorithm = \"leaky-queue\"");
-    for line in ["burst = 9\ncapacity = 4", "order = \"newest-first\"", "order = \"oldest-first\"", "max-wait = \"3s\""]
-    {
+    for line in ["burst = 9\ncapacity = 4", "max-wait = \"3s\""] {
         Config::parse("f.toml", &format!("{queue}\n{line}")).unwrap_or_else(|error| panic!("{line}: {error}"));
     }
     for when_full in ["reject", "overflow", "forget-least"] {
@@ -470,10 +468,6 @@ fn mistakes_about_redis_are_told_with_their_lines() {
             "f.toml:3: prefix = \"{x}\": a cluster takes braces for the part to hash; leave them out",
         ),
         (policy("algorithm = \"fixed-window\"\nper = \"1500ns\""), "f.toml:9: "),
-        (
-            policy("algorithm = \"leaky-queue\"\nper = \"1s\"\norder = \"newest-first\""),
-            "f.toml:9: on Redis, a queue serves the oldest first; remove order, or write store = \"memory\"",
-        ),
     ] {
         let message = told(&text);
         assert!(message.starts_with(expected), "{text}\n  told:     {message}\n  expected: {expected}");

@@ -94,7 +94,6 @@ fn mistakes() -> Vec<(String, usize, &'static str)> {
             2,
             "path = 3: write a text in quotation marks or a list of such, such as \"/api\"",
         ),
-        (in_policy("order = \"random\""), 8, "order = \"random\": write \"oldest-first\" or \"newest-first\""),
         (in_policy("store = \"disk\""), 8, "store = \"disk\": write \"memory\" or \"redis\""),
         (
             in_policy("on-missing-key = \"ignore\""),
@@ -106,8 +105,8 @@ fn mistakes() -> Vec<(String, usize, &'static str)> {
             5,
             "algorithm = \"leaky\": write \"token-bucket\", \"leaky-bucket\", \"leaky-queue\", \"fixed-window\" or \"sliding-window\"",
         ),
-        (in_policy("order = { newest-first = 1 }"), 8, "order"),
-        (in_policy("order = { oldest = 1 }"), 8, "order: write \"oldest-first\" or \"newest-first\""),
+        (in_policy("store = { redis = 1 }"), 8, "store"),
+        (in_policy("store = { disk = 1 }"), 8, "store: write \"memory\" or \"redis\""),
         (in_policy("shadow = { x = 1 }"), 8, "shadow = { x = 1 }: write true or false"),
         (in_policy("shadow = 1"), 8, "shadow = 1: write true or false"),
         ("[answer]\nfields = \"draft-12\"".into(), 2, "fields = \"draft-12\": write \"draft-11\", \"draft-07\", "),

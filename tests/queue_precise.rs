@@ -11,7 +11,7 @@ use support::queue::{KEY, join, settle};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{advance, timeout};
 use tower_sluice::testing::Random;
-use tower_sluice::{Ask, Check, LeakyQueue, Limiter, QueueOrder, Quota};
+use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Quota};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -68,8 +68,7 @@ async fn told(queue: LeakyQueue, seed: u64) -> Vec<String> {
 fn it_decides_the_same_at_the_same_times() {
     let _alone = alone();
     for seed in 0..300 {
-        let order = [QueueOrder::OldestFirst, QueueOrder::NewestFirst][usize::from(seed % 2 == 1)];
-        let queue = || LeakyQueue::new(Quota::per_second(130).burst(2)).capacity(5).order(order).max_wait(MS * 30);
+        let queue = || LeakyQueue::new(Quota::per_second(130).burst(2)).capacity(5).max_wait(MS * 30);
         let plain = paused().block_on(told(queue(), seed));
         let precise = paused().block_on(told(queue().precise(), seed));
         assert!(!plain.is_empty());

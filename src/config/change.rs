@@ -193,7 +193,6 @@ pub(super) fn optional_fields(raw: &RawPolicy) -> Vec<&'static str> {
         ("burst", raw.burst.is_some()),
         ("capacity", raw.capacity.is_some()),
         ("max-wait", raw.max_wait.is_some()),
-        ("order", raw.order.is_some()),
         ("key", raw.key.is_some()),
         ("cost", raw.cost.is_some()),
         ("store", raw.store.is_some()),

@@ -56,7 +56,6 @@
 //!   burst = 20                   # not for windows; default: the limit, or 1 for leaky-queue
 //!   # capacity = 50              # leaky-queue: waiting requests; default: the limit
 //!   # max-wait = "5s"            # leaky-queue; default: 30s
-//!   # order = "newest-first"     # leaky-queue; default: oldest-first
 //!   # max-keys = 65536           # leaky-queue in memory: keys with lines of their own at a time
 //!   # when-full = "overflow"     # what becomes of further keys: reject | overflow | forget-least; default: reject
 //!   # stagger = true             # windows in memory: those of each key begin at an instant of its own; default: false
