@@ -109,7 +109,7 @@ fn mistakes() -> Vec<(String, usize, &'static str)> {
         (in_policy("store = { disk = 1 }"), 8, "store: write \"memory\" or \"redis\""),
         (in_policy("shadow = { x = 1 }"), 8, "shadow = { x = 1 }: write true or false"),
         (in_policy("shadow = 1"), 8, "shadow = 1: write true or false"),
-        ("[answer]\nfields = \"draft-12\"".into(), 2, "fields = \"draft-12\": write \"draft-11\", \"draft-07\", "),
+        ("[answer]\nfields = \"draft-12\"".into(), 2, "fields = \"draft-12\": write \"draft-11\", \"draft-07\" or \"none\""),
         (client_ip("ipv6-prefix = 16"), 2, "ipv6-prefix = 16 is out of range; write a number from 32 to 128"),
         (client_ip("ipv6-prefix = 300"), 2, "ipv6-prefix = 300 is out of range; write a number from 32 to 128"),
         (in_policy("status = 70000"), 8, "status = 70000 is out of range; write a number from 400 to 599"),
