@@ -73,7 +73,7 @@ mod fine {
     use tokio::runtime::{Builder, Handle};
     use tokio::time::Instant;
 
-    /// A `timerfd` that the [reactor](reactor) watches.
+    /// A `timerfd` that the [`reactor`] watches.
     ///
     /// It is read as a pipe is, because that is how tokio watches any descriptor without `unsafe` on our side and
     /// without what is deprecated.
