@@ -103,6 +103,8 @@
 pub mod algorithm;
 mod ask;
 mod backlog;
+#[cfg(any(feature = "http", feature = "redis"))]
+mod base64;
 #[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
 mod batch;
 #[cfg(feature = "http")]
@@ -175,10 +177,10 @@ pub mod time;
 #[cfg(feature = "http")]
 mod verdict;
 
+#[cfg(feature = "queue")]
+pub use self::queue::LeakyQueue;
 #[cfg(feature = "redis")]
 pub use self::queue::RedisQueue;
-#[cfg(feature = "queue")]
-pub use self::queue::{LeakyQueue, QueueOrder};
 pub use self::{
     ask::{Ask, Mode, Now},
     backlog::Backlog,

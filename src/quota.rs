@@ -172,6 +172,11 @@ impl fmt::Debug for Quota {
     }
 }
 
+/// The greatest common divisor, by which a limit and a period come to lowest terms.
+pub(crate) const fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
 /// Why numbers do not make a [`Quota`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

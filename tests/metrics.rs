@@ -21,7 +21,7 @@ use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
     Ask, Check, Decision, Description, FailureMode, LeakyQueue, Limiter, LimiterError, MissingKey, Mode, PartitionKey,
-    Policy, QueueOrder, Quota, RateLimitLayer, RateLimiter,
+    Policy, Quota, RateLimitLayer, RateLimiter,
 };
 
 use crate::support::metrics::Metrics;
@@ -268,15 +268,6 @@ async fn waiters_who_leave() {
 #[tokio::test(start_paused = true)]
 async fn waiters_who_are_sent_away() {
     let metrics = Metrics::record();
-    let queue = LeakyQueue::new(Quota::per_second(1)).capacity(1).order(QueueOrder::NewestFirst);
-    let layer = RateLimitLayer::new(policy("queue", queue));
-    assert_eq!(send(&layer, "a").await, 200);
-    let mut oldest = begin(&layer, by("a"));
-    assert_eq!((&mut oldest).now_or_never(), None);
-    let newest = begin(&layer, by("a"));
-    assert_eq!([newest.await, oldest.await], [200, 429]);
-    metrics.assert_results(&[("queue allowed", 1), ("queue delayed", 1), ("queue denied", 1)]);
-
     let closing = Arc::new(LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX));
     let layer = RateLimitLayer::new(policy("closing", Arc::clone(&closing)));
     assert_eq!(send(&layer, "a").await, 200);

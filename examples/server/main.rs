@@ -14,6 +14,7 @@
 
 mod connections;
 mod echo;
+mod limits;
 mod metrics;
 mod page;
 mod watch;
@@ -38,13 +39,15 @@ use tower_sluice::config::{Config, ConfigError};
 use tower_sluice::key::{User, peer_addr};
 use tower_sluice::store::Redis;
 
+use self::limits::Limits;
+
 const DEFAULT_CONFIG: &str = include_str!("../server.toml");
 const OWN_PATHS: [&str; 7] = ["/", "/page.css", "/page.js", "/live", "/whoami", "/healthz", "/metrics"];
 const USAGE: &str = "usage: server [--listen ADDR:PORT] [--config FILE.toml] [--redis URL]";
 
 fn main() -> ExitCode {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
-    let SetUp { listen, config, file } = match set_up() {
+    let SetUp { listen, limits, file } = match set_up() {
         Ok(Some(set_up)) => set_up,
         Ok(None) => {
             println!("{USAGE}");
@@ -55,7 +58,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let config = Arc::new(RwLock::new(config));
+    let limits = Arc::new(RwLock::new(limits));
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -65,9 +68,9 @@ fn main() -> ExitCode {
     };
     let served = runtime.block_on(async {
         if let Some((file, text)) = file {
-            tokio::spawn(watch::apply_edits(file, text, Arc::clone(&config)));
+            tokio::spawn(watch::apply_edits(file, text, Arc::clone(&limits)));
         }
-        serve(listen, config).await
+        serve(listen, limits).await
     });
     // Neither connections that did not end in time nor a read of the file that hangs keep the process alive.
     runtime.shutdown_background();
@@ -82,7 +85,7 @@ fn main() -> ExitCode {
 
 struct SetUp {
     listen: SocketAddr,
-    config: Config,
+    limits: Limits,
     /// The file and its text, if there is one.
     file: Option<(String, String)>,
 }
@@ -120,17 +123,17 @@ fn set_up() -> Result<Option<SetUp>, String> {
             reader.redis(&redis)
         }
     };
-    let config = reader.parse(name, text).map_err(|error| error.to_string())?;
-    for route in config.routes() {
+    let limits = Limits::parse(reader, name, text).map_err(|error| error.to_string())?;
+    for route in limits.routes() {
         if let Some(path) = route.paths().iter().find(|path| OWN_PATHS.contains(&path.as_str())) {
             let problem = format!("path `{path}` is the server's own; choose another");
             return Err(ConfigError::new(name, route.line(), problem).to_string());
         }
     }
-    Ok(Some(SetUp { listen, config, file }))
+    Ok(Some(SetUp { listen, limits, file }))
 }
 
-async fn serve(listen: SocketAddr, config: Arc<RwLock<Config>>) -> std::io::Result<()> {
+async fn serve(listen: SocketAddr, limits: Arc<RwLock<Limits>>) -> std::io::Result<()> {
     let listener = connections::listen(listen)?;
     let mut terminate = signal(SignalKind::terminate())?;
     let stop = async move {
@@ -141,21 +144,21 @@ async fn serve(listen: SocketAddr, config: Arc<RwLock<Config>>) -> std::io::Resu
     };
     // Whoever waits in a queue is answered at once, instead of being waited for.
     let close = {
-        let config = Arc::clone(&config);
-        move || config.read().unwrap_or_else(PoisonError::into_inner).close()
+        let limits = Arc::clone(&limits);
+        move || limits.read().unwrap_or_else(PoisonError::into_inner).close()
     };
     println!("listening on http://{}", listener.local_addr()?);
-    connections::serve(listener, app(config), stop, close).await;
+    connections::serve(listener, app(limits), stop, close).await;
     Ok(())
 }
 
-fn app(shared: Arc<RwLock<Config>>) -> Router {
-    let config = shared.read().unwrap_or_else(PoisonError::into_inner);
+fn app(shared: Arc<RwLock<Limits>>) -> Router {
+    let limits = shared.read().unwrap_or_else(PoisonError::into_inner);
     let started = Instant::now();
     let metrics = metrics::install();
     let mut tallies = Vec::new();
     let mut app = Router::new();
-    for route in config.routes() {
+    for route in limits.routes() {
         let name: Arc<str> = route.paths()[0].as_str().into();
         let served = Arc::new(AtomicU64::new(0));
         let tally = Arc::new(page::Tally::default());
@@ -177,8 +180,8 @@ fn app(shared: Arc<RwLock<Config>>) -> Router {
             app = app.route(path, endpoint.layer(counting));
         }
     }
-    let has_echo = config.routes().iter().any(|route| route.paths().iter().any(|path| path == echo::PATH));
-    drop(config);
+    let has_echo = limits.routes().iter().any(|route| route.paths().iter().any(|path| path == echo::PATH));
+    drop(limits);
     if !has_echo {
         app = app.route(echo::PATH, any(echo::echo));
     }
@@ -201,14 +204,18 @@ async fn authenticate(mut request: Request, next: Next) -> Response {
 }
 
 /// Tells a client its address and the keys under which each route would count it.
-async fn whoami(State(config): State<Arc<RwLock<Config>>>, request: Request) -> Response {
-    let config = config.read().unwrap_or_else(PoisonError::into_inner);
+async fn whoami(State(limits): State<Arc<RwLock<Limits>>>, request: Request) -> Response {
+    let limits = limits.read().unwrap_or_else(PoisonError::into_inner);
     let head = RequestHead::from(&request);
-    let client = config.client_ip();
-    let routes: BTreeMap<_, BTreeMap<_, _>> = config
+    let client = limits.client_ip();
+    let routes: BTreeMap<_, BTreeMap<_, _>> = limits
         .routes()
         .iter()
-        .map(|route| (route.paths()[0].as_str(), route.explain_keys(client, &head).into_iter().collect()))
+        .map(|route| {
+            let path = route.paths()[0].as_str();
+            let policies = limits.policies(route);
+            (path, policies.map(|policy| (policy.name(), policy.key_of(&head, client, path))).collect())
+        })
         .collect();
     let address = client.address(&head).map_or_else(|error| error.to_string(), |address| address.to_string());
     Json(json!({

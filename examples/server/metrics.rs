@@ -8,7 +8,8 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::time::interval;
-use tower_sluice::config::Config;
+
+use crate::limits::Limits;
 
 /// In seconds: from what a timer cannot tell to the longest wait there is by default.
 const WAITS: [f64; 11] = [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
@@ -40,9 +41,9 @@ pub(crate) fn install() -> PrometheusHandle {
 }
 
 pub(crate) async fn scrape(
-    State((metrics, config)): State<(PrometheusHandle, Arc<RwLock<Config>>)>,
+    State((metrics, limits)): State<(PrometheusHandle, Arc<RwLock<Limits>>)>,
 ) -> impl IntoResponse {
-    let config = config.read().unwrap_or_else(PoisonError::into_inner);
-    config.routes().iter().filter_map(|route| route.layer()).for_each(|layer| layer.observe());
+    let limits = limits.read().unwrap_or_else(PoisonError::into_inner);
+    limits.routes().iter().filter_map(|route| route.layer()).for_each(|layer| layer.observe());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render())
 }

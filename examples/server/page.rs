@@ -14,9 +14,10 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use tower_sluice::Verdict;
-use tower_sluice::config::{Config, Route};
+use tower_sluice::config::Route;
 
 use crate::echo;
+use crate::limits::Limits;
 
 /// Nothing from elsewhere, and nothing that is written into the page: a name from the configuration cannot
 /// become a script. The icon is in the page.
@@ -75,15 +76,15 @@ fn is_well(response: &Response) -> bool {
 }
 
 struct Page {
-    config: Arc<RwLock<Config>>,
+    limits: Arc<RwLock<Limits>>,
     /// In the order of the routes.
     tallies: Vec<Arc<Tally>>,
     started: SystemTime,
 }
 
 /// The paths of the page. `tallies` are those of the configuration's routes, in their order.
-pub(crate) fn router(config: Arc<RwLock<Config>>, tallies: Vec<Arc<Tally>>) -> Router {
-    let page = Page { config, tallies, started: SystemTime::now() };
+pub(crate) fn router(limits: Arc<RwLock<Limits>>, tallies: Vec<Arc<Tally>>) -> Router {
+    let page = Page { limits, tallies, started: SystemTime::now() };
     Router::new()
         .route("/", get(file("text/html; charset=utf-8", include_str!("page.html"))))
         .route("/page.css", get(file("text/css; charset=utf-8", include_str!("page.css"))))
@@ -106,18 +107,19 @@ fn file(media_type: &'static str, text: &'static str) -> impl Fn() -> std::futur
 /// What the charts show. The start tells one server from the next at the same address.
 async fn live(State(page): State<Arc<Page>>) -> impl IntoResponse {
     let started_at = page.started.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |age| age.as_millis());
-    let config = page.config.read().unwrap_or_else(PoisonError::into_inner);
-    let routes: Vec<_> = config.routes().iter().zip(&page.tallies).map(|(route, tally)| told(route, tally)).collect();
+    let limits = page.limits.read().unwrap_or_else(PoisonError::into_inner);
+    let routes = limits.routes().iter().zip(&page.tallies);
+    let routes: Vec<_> = routes.map(|(route, tally)| told(&limits, route, tally)).collect();
     ([(header::CACHE_CONTROL, "no-store")], Json(json!({ "started_at": started_at, "routes": routes })))
 }
 
-fn told(route: &Route, tally: &Tally) -> Value {
+fn told(limits: &Limits, route: &Route, tally: &Tally) -> Value {
     let policies: Vec<_> =
-        route.explain_policies().map(|(name, words)| json!({ "name": name, "words": words })).collect();
-    let backlogs = route.layer().into_iter().flat_map(|layer| {
-        let names = route.explain_policies().map(|(name, _)| name);
-        names.filter_map(|name| layer.backlog(name)).collect::<Vec<_>>()
-    });
+        limits.policies(route).map(|policy| json!({ "name": policy.name(), "words": policy.words() })).collect();
+    let backlogs = route
+        .layer()
+        .into_iter()
+        .flat_map(|layer| limits.policies(route).filter_map(|policy| layer.backlog(policy.name())).collect::<Vec<_>>());
     let (mut waiting, mut next_release) = (None, None);
     for backlog in backlogs {
         waiting = Some(waiting.unwrap_or(0) + backlog.waiting());

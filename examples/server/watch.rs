@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
-use tower_sluice::config::{Config, ConfigError};
+use tower_sluice::config::ConfigError;
+
+use crate::limits::Limits;
 
 /// How often the file is read. It is small, and its text tells more surely than its time whether it was edited: also if
 /// it is a link that was set to another file, or was copied with its time kept.
@@ -14,7 +16,7 @@ const PERIOD: Duration = Duration::from_millis(500);
 
 /// For as long as the server runs: applies each text of `file` after `text` once it has stood for a period, so that no
 /// half of one is, and logs what came of it. One that is refused changes nothing.
-pub(crate) async fn apply_edits(file: String, text: String, config: Arc<RwLock<Config>>) {
+pub(crate) async fn apply_edits(file: String, text: String, limits: Arc<RwLock<Limits>>) {
     let (mut applied, mut last) = (Ok(text.clone()), Ok(text));
     loop {
         sleep(PERIOD).await;
@@ -27,7 +29,7 @@ pub(crate) async fn apply_edits(file: String, text: String, config: Arc<RwLock<C
         }
         applied.clone_from(&found);
         match found {
-            Ok(text) => report(&file, change(&file, &text, &config)),
+            Ok(text) => report(&file, change(&file, &text, &limits)),
             Err(error) => tracing::error!("{file}: {error}; the limits stay as they were"),
         }
     }
@@ -41,10 +43,10 @@ pub(crate) fn read(file: &str) -> Result<String, String> {
     fs::read_to_string(file).map_err(|error| error.to_string())
 }
 
-fn change(file: &str, text: &str, config: &RwLock<Config>) -> Result<Vec<(String, String)>, ConfigError> {
+fn change(file: &str, text: &str, limits: &RwLock<Limits>) -> Result<Vec<(String, String)>, ConfigError> {
     // A panic would have left it between two routes, of which each is whole.
-    let mut config = config.write().unwrap_or_else(PoisonError::into_inner);
-    config.change(file, text).map(|changed| changed.started_anew().to_vec())
+    let mut limits = limits.write().unwrap_or_else(PoisonError::into_inner);
+    limits.change(file, text).map(|changed| changed.started_anew().to_vec())
 }
 
 fn report(file: &str, changed: Result<Vec<(String, String)>, ConfigError>) {

@@ -50,7 +50,6 @@ impl Answer {
             None => RateLimitFields::default(),
             Some(FieldsName::Draft11) => RateLimitFields::draft11(),
             Some(FieldsName::Draft07) => RateLimitFields::draft07(),
-            Some(FieldsName::Draft06) => RateLimitFields::draft06(),
             Some(FieldsName::None) => RateLimitFields::none(),
         };
         let fields = match self.x_ratelimit {

@@ -8,7 +8,7 @@ use toml::Spanned;
 
 use super::answer::Answer;
 use super::error::{ConfigError, Source};
-use super::raw::{RawAnswer, RawClientIp, RawConfig, RawRedis};
+use super::raw::{RawAnswer, RawClientIp, RawConfig, RawPolicy, RawRedis};
 use super::{Common, Config, Draft, Route};
 use crate::telemetry;
 
@@ -134,8 +134,7 @@ impl Config {
             let route = &mut self.routes[place];
             let path = route.paths[0].clone();
             log_removed_fields(route, &draft);
-            (route.line, route.keys, route.words) = (source.line(&draft.at), draft.keys, draft.words);
-            route.optional = draft.optional;
+            (route.line, route.optional) = (source.line(&draft.at), draft.optional);
             if let (Some(layer), Some(policies)) = (&route.layer, draft.policies) {
                 let replaced = layer.handle().enforce(policies);
                 let after_path = |policy: &String| (path.clone(), policy.clone());
@@ -187,10 +186,29 @@ impl Config {
     }
 }
 
+/// The fields of a policy that the file sets although it need not. Without `shadow`: to enforce a policy that only watched, one
+/// removes it.
+pub(super) fn optional_fields(raw: &RawPolicy) -> Vec<&'static str> {
+    let fields = [
+        ("burst", raw.burst.is_some()),
+        ("capacity", raw.capacity.is_some()),
+        ("max-wait", raw.max_wait.is_some()),
+        ("key", raw.key.is_some()),
+        ("cost", raw.cost.is_some()),
+        ("store", raw.store.is_some()),
+        ("on-store-error", raw.on_store_error.is_some()),
+        ("on-missing-key", raw.on_missing_key.is_some()),
+        ("status", raw.status.is_some()),
+        ("charge-on", raw.charge_on.is_some()),
+        ("penalty", raw.penalty.is_some()),
+    ];
+    fields.into_iter().filter(|(_, is_set)| *is_set).map(|(field, _)| field).collect()
+}
+
 /// Of policies that are still there.
 fn log_removed_fields(route: &Route, draft: &Draft) {
-    let after: HashMap<_, _> = draft.keys.iter().map(|(name, _)| name).zip(&draft.optional).collect();
-    for ((name, _), before) in route.keys.iter().zip(&route.optional) {
+    let after: HashMap<_, _> = draft.optional.iter().map(|(name, fields)| (name, fields)).collect();
+    for (name, before) in &route.optional {
         let Some(after) = after.get(name) else { continue };
         let gone: Vec<_> = before.iter().copied().filter(|field| !after.contains(field)).collect();
         if !gone.is_empty() {

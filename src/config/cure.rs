@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 const LONGEST_SHOWN: usize = 60;
 
 /// Each field after its table, with the kind of value that it takes, and an example.
-const FIELDS: [(&str, &str, &str); 40] = [
+const FIELDS: [(&str, &str, &str); 39] = [
     ("client-ip.source", TEXT, "\"x-forwarded-for\""),
     ("client-ip.trusted", LIST, "[\"10.0.0.0/8\"]"),
     ("client-ip.hops", NUMBER, "1"),
@@ -35,7 +35,6 @@ const FIELDS: [(&str, &str, &str); 40] = [
     ("policy.burst", NUMBER, "10"),
     ("policy.capacity", NUMBER, "50"),
     ("policy.max-wait", TIME, "\"5s\""),
-    ("policy.order", WORD, "\"newest-first\""),
     ("policy.max-keys", NUMBER, "65536"),
     ("policy.when-full", WORD, "\"reject\""),
     ("policy.key", TEXTS, "\"client-ip\""),

@@ -1,11 +1,8 @@
 use http::HeaderName;
 
-use crate::head::RequestHead;
 use crate::key::{ClientIp, Global, HeaderKey, KeyExtractor, PathKey, User};
-use crate::partition::PartitionKey;
 
 /// A key as a configuration names it.
-#[derive(Clone, Debug)]
 pub(super) enum KeySpec {
     Global,
     ClientIp,
@@ -53,27 +50,6 @@ impl KeySpec {
             #[cfg(not(feature = "axum"))]
             Self::Path => Box::new(PathKey::raw()),
             Self::Combined(parts) => Box::new(parts.iter().map(|part| part.extractor(client_ip)).collect::<Vec<_>>()),
-        }
-    }
-
-    /// The key that a request like this one would have on `path`, for people to read.
-    pub(super) fn explain(&self, client_ip: &ClientIp, head: &RequestHead<'_>, path: &str) -> String {
-        let text = |key: PartitionKey| String::from_utf8_lossy(key.as_bytes()).into_owned();
-        match self {
-            Self::Global => "everybody".to_owned(),
-            Self::ClientIp => match client_ip.network(head) {
-                Ok(network) => network.to_string(),
-                Err(error) => error.to_string(),
-            },
-            Self::Combined(parts) => {
-                let parts: Vec<_> = parts.iter().map(|part| part.explain(client_ip, head, path)).collect();
-                parts.join(" + ")
-            }
-            Self::Path => path.to_owned(),
-            Self::Header(_) | Self::User => match self.extractor(client_ip).extract(head) {
-                Ok(key) => text(key),
-                Err(error) => error.to_string(),
-            },
         }
     }
 }

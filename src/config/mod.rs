@@ -37,7 +37,7 @@
 //! # secret = "..."               # enters the hashes that stand for clients there
 //!
 //! [answer]                       # optional; what clients are told
-//! fields = "draft-11"            # draft-11 | draft-07 | draft-06 | none: the syntax of the `RateLimit` fields
+//! fields = "draft-11"            # draft-11 | draft-07 | none: the syntax of the `RateLimit` fields
 //! x-ratelimit = "none"           # epoch | delta | none: how `X-RateLimit-Reset` tells time, if it is sent
 //! tell = "always"                # always | refused | below-20% | never: when these fields are sent
 //! rejection = "problem"          # problem | text | empty: the body of a refusal
@@ -56,7 +56,6 @@
 //!   burst = 20                   # not for windows; default: the limit, or 1 for leaky-queue
 //!   # capacity = 50              # leaky-queue: waiting requests; default: the limit
 //!   # max-wait = "5s"            # leaky-queue; default: 30s
-//!   # order = "newest-first"     # leaky-queue; default: oldest-first
 //!   # max-keys = 65536           # leaky-queue in memory: keys with lines of their own at a time
 //!   # when-full = "overflow"     # what becomes of further keys: reject | overflow | forget-least; default: reject
 //!   # stagger = true             # windows in memory: those of each key begin at an instant of its own; default: false
@@ -97,7 +96,6 @@ mod policy;
 mod raw;
 mod reader;
 mod store;
-mod words;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -107,13 +105,11 @@ pub use self::error::ConfigError;
 pub use self::reader::ConfigReader;
 
 use self::answer::Answer;
-use self::change::Fixed;
+use self::change::{Fixed, optional_fields};
 use self::error::Source;
-use self::key::KeySpec;
 use self::policy::number;
 use self::raw::{RawAnswer, RawBudget, RawClientIp, RawConfig, RawRoute};
 use self::store::{Place, Redis};
-use crate::head::RequestHead;
 use crate::key::{ClientIp, IpSource, TrustedProxies};
 use crate::layer::RateLimitLayer;
 use crate::live::Enforceable;
@@ -142,9 +138,8 @@ pub struct Route {
     answer: Option<RawAnswer>,
     exempt_preflights: Option<RawBudget>,
     layer: Option<RateLimitLayer>,
-    keys: Vec<(String, KeySpec)>,
-    words: Vec<String>,
-    optional: Vec<Vec<&'static str>>,
+    /// The name of each policy, with its optional fields that are set.
+    optional: Vec<(String, Vec<&'static str>)>,
 }
 
 /// A `[[route]]` that was read, and is in order, but not in force.
@@ -157,10 +152,8 @@ struct Draft {
     preflights: Option<Quota>,
     /// `None` if it has none.
     policies: Option<Enforceable>,
-    keys: Vec<(String, KeySpec)>,
-    words: Vec<String>,
-    /// The optional fields of each policy that are set.
-    optional: Vec<Vec<&'static str>>,
+    /// As in [`Route`].
+    optional: Vec<(String, Vec<&'static str>)>,
 }
 
 /// What the routes of a file have in common.
@@ -243,23 +236,8 @@ impl Route {
         self.layer.as_ref()
     }
 
-    /// The name of each policy, with the key that it would use for a request, made readable. For
-    /// showing; keys may be personal data.
-    #[must_use]
-    pub fn explain_keys(&self, client_ip: &ClientIp, head: &RequestHead<'_>) -> Vec<(&str, String)> {
-        let explain = |key: &KeySpec| key.explain(client_ip, head, &self.paths[0]);
-        self.keys.iter().map(|(policy, key)| (policy.as_str(), explain(key))).collect()
-    }
-
-    /// The name of each policy, with what it enforces in words, such as `token-bucket: 10 per 1s, burst 20, by
-    /// client-ip`. For showing: the words may change.
-    pub fn explain_policies(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.keys.iter().zip(&self.words).map(|((name, _), words)| (name.as_str(), words.as_str()))
-    }
-
     fn of(source: &Source<'_>, draft: Draft, set_up: &reader::SetUp) -> Self {
-        let Draft { paths, at, answer, answers, exempt_preflights, preflights, policies, keys, words, optional } =
-            draft;
+        let Draft { paths, at, answer, answers, exempt_preflights, preflights, policies, optional } = draft;
         let enforce = |policies| {
             let builder = answers.apply_to(RateLimitLayer::builder(policies)).route(paths[0].as_str());
             let builder = match preflights {
@@ -269,7 +247,7 @@ impl Route {
             set_up(builder).build()
         };
         let layer = policies.map(enforce);
-        Self { paths, line: source.line(&at), answer, exempt_preflights, layer, keys, words, optional }
+        Self { paths, line: source.line(&at), answer, exempt_preflights, layer, optional }
     }
 }
 
@@ -317,17 +295,17 @@ impl Common<'_> {
             budget => budget.as_ref().map(|raw| policy::budget(source, raw.get_ref())).transpose()?,
         };
         let exempt_preflights = raw.exempt_preflights.map(toml::Spanned::into_inner);
-        let (mut policies, mut keys, mut names) = (Vec::new(), Vec::new(), HashSet::new());
-        let (words, optional) = raw.policy.iter().map(|raw| (words::of(raw), words::optional_fields(raw))).unzip();
+        let (mut policies, mut optional, mut names) = (Vec::new(), Vec::new(), HashSet::new());
         for raw in raw.policy {
             let (name, name_at) = (raw.name.get_ref().clone(), raw.name.span());
             let place = Place::of(source, &raw, &paths[0], self.redis)?;
-            let (policy, key) = policy::build(source, raw, self.client_ip, place)?;
+            let fields = optional_fields(&raw);
+            let policy = policy::build(source, raw, self.client_ip, place)?;
             if !names.insert(name.clone()) {
                 return Err(source.error(&name_at, PolicyError::DuplicateName { name }));
             }
             policies.push(policy);
-            keys.push((name, key));
+            optional.push((name, fields));
         }
         let policies = if policies.is_empty() {
             None
@@ -336,7 +314,7 @@ impl Common<'_> {
             Some(Enforceable::new(policies).map_err(|error| source.error(&at, error))?)
         };
         let answer = raw.answer.map(toml::Spanned::into_inner);
-        Ok(Draft { paths, at, answer, answers, exempt_preflights, preflights, policies, keys, words, optional })
+        Ok(Draft { paths, at, answer, answers, exempt_preflights, preflights, policies, optional })
     }
 }
 

@@ -8,9 +8,7 @@ use toml::Spanned;
 
 use super::error::{ConfigError, Source};
 use super::key::KeySpec;
-use super::raw::{
-    AlgorithmName, OnMissingKey, OnStoreError, OrderName, RawBudget, RawPenalty, RawPolicy, TimeText, WhenFullName,
-};
+use super::raw::{AlgorithmName, OnMissingKey, OnStoreError, RawBudget, RawPenalty, RawPolicy, TimeText, WhenFullName};
 use super::store::{Line, Place};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::head::ResponseHead;
@@ -18,7 +16,6 @@ use crate::key::ClientIp;
 use crate::limiter::Limiter;
 use crate::penalty::Penalty;
 use crate::policy::{FailureMode, MissingKey, Policy, PolicyError};
-use crate::queue::QueueOrder;
 use crate::quota::Quota;
 use crate::store::WhenFull;
 
@@ -27,7 +24,7 @@ pub(super) fn build(
     raw: RawPolicy,
     client_ip: &ClientIp,
     place: Place,
-) -> Result<(Policy, KeySpec), ConfigError> {
+) -> Result<Policy, ConfigError> {
     let name_at = raw.name.span();
     let limiter = limiter(source, &raw, place)?;
 
@@ -86,42 +83,32 @@ pub(super) fn build(
             _ => source.error(&name_at, error),
         }
     })?;
-    Ok((policy, key))
+    Ok(policy)
 }
 
 fn limiter(source: &Source<'_>, raw: &RawPolicy, place: Place) -> Result<Arc<dyn Limiter>, ConfigError> {
     let limit = count(source, "limit", 1, &raw.limit)?;
     let mut quota = quota(source, limit, "per", &raw.per)?;
 
-    let only_for = |field: &str, what: &str| format!("{field} is for {what}; remove it or choose that algorithm");
     let is_queue = raw.algorithm == AlgorithmName::LeakyQueue;
-    if let Some(burst) = &raw.burst {
-        if matches!(raw.algorithm, AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow) {
-            return Err(source.error(&burst.span(), only_for("burst", "token-bucket, leaky-bucket and leaky-queue")));
-        }
-        quota = quota.burst(count(source, "burst", 1, burst)?);
-    }
-    if let Some(capacity) = raw.capacity.as_ref().filter(|_| !is_queue) {
-        return Err(source.error(&capacity.span(), only_for("capacity", "leaky-queue")));
-    }
-    if let Some(max_wait) = raw.max_wait.as_ref().filter(|_| !is_queue) {
-        return Err(source.error(&max_wait.span(), only_for("max-wait", "leaky-queue")));
-    }
-    if let Some(order) = raw.order.as_ref().filter(|_| !is_queue) {
-        return Err(source.error(&order.span(), only_for("order", "leaky-queue")));
-    }
-    let memory = "leaky-queue in memory";
-    let is_in_memory = is_queue && place.is_memory();
-    if let Some(max_keys) = raw.max_keys.as_ref().filter(|_| !is_in_memory) {
-        return Err(source.error(&max_keys.span(), only_for("max-keys", memory)));
-    }
-    if let Some(when_full) = raw.when_full.as_ref().filter(|_| !is_in_memory) {
-        return Err(source.error(&when_full.span(), only_for("when-full", memory)));
-    }
-    let staggered = raw.stagger.as_ref().filter(|stagger| *stagger.get_ref());
     let is_window = matches!(raw.algorithm, AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow);
-    if let Some(stagger) = staggered.filter(|_| !is_window) {
-        return Err(source.error(&stagger.span(), only_for("stagger", "fixed-window and sliding-window")));
+    let is_in_memory = is_queue && place.is_memory();
+    let staggered = raw.stagger.as_ref().filter(|stagger| *stagger.get_ref());
+    for (field, at, is_fit, what) in [
+        ("burst", raw.burst.as_ref().map(Spanned::span), !is_window, "token-bucket, leaky-bucket and leaky-queue"),
+        ("capacity", raw.capacity.as_ref().map(Spanned::span), is_queue, "leaky-queue"),
+        ("max-wait", raw.max_wait.as_ref().map(Spanned::span), is_queue, "leaky-queue"),
+        ("max-keys", raw.max_keys.as_ref().map(Spanned::span), is_in_memory, "leaky-queue in memory"),
+        ("when-full", raw.when_full.as_ref().map(Spanned::span), is_in_memory, "leaky-queue in memory"),
+        ("stagger", staggered.map(Spanned::span), is_window, "fixed-window and sliding-window"),
+    ] {
+        if let Some(at) = at.filter(|_| !is_fit) {
+            let problem = format_args!("{field} is for {what}; remove it or choose that algorithm");
+            return Err(source.error(&at, problem));
+        }
+    }
+    if let Some(burst) = &raw.burst {
+        quota = quota.burst(count(source, "burst", 1, burst)?);
     }
 
     let kept = match raw.algorithm {
@@ -138,10 +125,6 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, place: Place) -> Result<Arc<dyn
                 quota,
                 capacity: capacity.map(|capacity| usize::try_from(capacity).unwrap_or(usize::MAX)),
                 max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
-                order: raw.order.as_ref().map_or(QueueOrder::OldestFirst, |order| match order.get_ref() {
-                    OrderName::OldestFirst => QueueOrder::OldestFirst,
-                    OrderName::NewestFirst => QueueOrder::NewestFirst,
-                }),
                 max_keys: max_keys.map(|keys| usize::try_from(keys).unwrap_or(usize::MAX)),
                 when_full: raw.when_full.as_ref().map(|when_full| match when_full.get_ref() {
                     WhenFullName::Reject => WhenFull::Refuse,

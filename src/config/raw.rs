@@ -64,7 +64,6 @@ pub(super) struct RawPolicy {
     pub(super) burst: Option<Spanned<i64>>,
     pub(super) capacity: Option<Spanned<i64>>,
     pub(super) max_wait: Option<Spanned<TimeText>>,
-    pub(super) order: Option<Spanned<OrderName>>,
     pub(super) max_keys: Option<Spanned<i64>>,
     pub(super) when_full: Option<Spanned<WhenFullName>>,
     pub(super) stagger: Option<Spanned<bool>>,
@@ -103,8 +102,6 @@ pub(super) enum FieldsName {
     Draft11,
     #[serde(rename = "draft-07")]
     Draft07,
-    #[serde(rename = "draft-06")]
-    Draft06,
     #[serde(rename = "none")]
     None,
 }
@@ -130,13 +127,6 @@ pub(super) enum RejectionName {
 pub(super) enum GrpcStatusName {
     ResourceExhausted,
     Unavailable,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum OrderName {
-    OldestFirst,
-    NewestFirst,
 }
 
 #[derive(Clone, Copy, Deserialize)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::error::{ConfigError, Source};
 use super::raw::{RawPolicy, RawRedis, StoreName};
 use crate::limiter::{IntoLimiter, Limiter};
-use crate::queue::{LeakyQueue, QueueOrder};
+use crate::queue::LeakyQueue;
 use crate::quota::Quota;
 use crate::store::WhenFull;
 
@@ -77,7 +77,6 @@ pub(super) struct Line {
     pub(super) quota: Quota,
     pub(super) capacity: Option<usize>,
     pub(super) max_wait: Option<Duration>,
-    pub(super) order: QueueOrder,
     pub(super) max_keys: Option<usize>,
     pub(super) when_full: Option<WhenFull>,
 }
@@ -130,10 +129,10 @@ impl Place {
 
     /// The same for a queue.
     pub(super) fn keep_line(self, line: Line) -> Result<Arc<dyn Limiter>, String> {
-        let Line { quota, capacity, max_wait, order, max_keys, when_full } = line;
+        let Line { quota, capacity, max_wait, max_keys, when_full } = line;
         match self {
             Self::Memory => {
-                let mut queue = LeakyQueue::new(quota).order(order);
+                let mut queue = LeakyQueue::new(quota);
                 if let Some(capacity) = capacity {
                     queue = queue.capacity(capacity);
                 }
@@ -147,10 +146,6 @@ impl Place {
                     queue = queue.when_full(when_full);
                 }
                 Ok(queue.into_limiter())
-            }
-            #[cfg(feature = "redis")]
-            Self::Redis(..) if order != QueueOrder::OldestFirst => {
-                Err("on Redis, a queue serves the oldest first; remove order, or write store = \"memory\"".to_owned())
             }
             #[cfg(feature = "redis")]
             Self::Redis(redis, name) => {

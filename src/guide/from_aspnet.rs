@@ -31,7 +31,7 @@
 //! | `TokenBucketRateLimiterOptions { TokensPerPeriod, ReplenishmentPeriod, TokenLimit }` | [`TokenBucket`](crate::algorithm::TokenBucket)`::new(Quota::new(tokens_per_period, replenishment_period)?.burst(token_limit))` |
 //! | `ConcurrencyLimiterOptions` | not a rate: tower's [`ConcurrencyLimit`](https://docs.rs/tower/latest/tower/limit/struct.ConcurrencyLimit.html), inside of this layer |
 //! | `QueueLimit = n` | [`LeakyQueue`](crate::LeakyQueue)`::new(quota).capacity(n)` in place of the limiter |
-//! | `QueueProcessingOrder.OldestFirst`, `NewestFirst` | [`QueueOrder`](crate::QueueOrder) by the same names |
+//! | `QueueProcessingOrder.OldestFirst` | always so; there is no `NewestFirst` |
 //! | `AutoReplenishment`, `TryReplenish()` | nothing: no timer refills, time does |
 //! | `RateLimitPartition.Get…Limiter(key, …)` | [`.key(…)`](crate::Policy::key): see [keys](super::keys) |
 //! | `RateLimitPartition.GetNoLimiter(key)` | [`.when(…)`](crate::Policy::when) that is false for it |

@@ -99,13 +99,6 @@
 //! A gRPC request whose `grpc-timeout` ends before its turn is refused on arrival ([gRPC](super::grpc)). Other callers
 //! of a limiter pass what they know to [`Ask::within`](crate::Ask::within).
 //!
-//! # In order, or the newest first
-//!
-//! Under lasting overload, a line that is first come, first served gives each request the longest wait, and when its
-//! turn comes its client may be gone. [`QueueOrder::NewestFirst`](crate::QueueOrder::NewestFirst) serves those who came
-//! last and refuses those who waited longest: those who are served are served fast. It is not fair, and no wait is
-//! known in advance.
-//!
 //! # A queue for what you send
 //!
 //! The same in front of a client: a partner allows five calls per second, so they leave every 200 ms.

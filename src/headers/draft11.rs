@@ -24,18 +24,14 @@ pub(super) fn quoted(name: &str) -> Vec<u8> {
     out
 }
 
-/// `"name";q=10;w=1`, and the burst where that is told and is not q.
-pub(super) fn push_policy(out: &mut Scratch, quoted: &[u8], advertised: Advertised, burst: Option<u32>) {
+/// `"name";q=10;w=1`.
+pub(super) fn push_policy(out: &mut Scratch, quoted: &[u8], advertised: Advertised) {
     separate(out);
     out.push(quoted);
     out.push(b";q=");
     out.push_number(advertised.quota);
     out.push(b";w=");
     out.push_number(advertised.window);
-    if let Some(burst) = burst.map(u64::from).filter(|burst| *burst != advertised.quota) {
-        out.push(b";sluice-burst=");
-        out.push_number(burst);
-    }
 }
 
 /// What a member of `RateLimit` begins with, whatever is left.

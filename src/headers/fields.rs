@@ -19,30 +19,17 @@ use crate::sip::Secret;
 #[must_use]
 pub struct RateLimitFields {
     pub(super) generation: Generation,
-    pub(super) legacy: Option<LegacyFields>,
+    /// Of `X-RateLimit-*`, if they are sent.
+    pub(super) legacy: Option<ResetForm>,
     pub(super) tell: Tell,
     pub(super) partition: Partition,
-    pub(super) burst: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Generation {
     Draft11,
     Draft07,
-    Draft06,
     None,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LegacyFields {
-    pub(super) spelling: Spelling,
-    pub(super) reset: ResetForm,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spelling {
-    XRateLimit,
-    XRateHyphenLimit,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +71,7 @@ pub enum Tell {
 
 impl RateLimitFields {
     const fn of(generation: Generation) -> Self {
-        Self { generation, legacy: None, tell: Tell::Always, partition: Partition::Untold, burst: false }
+        Self { generation, legacy: None, tell: Tell::Always, partition: Partition::Untold }
     }
 
     /// `RateLimit-Policy` and `RateLimit` in the syntax of draft-ietf-httpapi-ratelimit-headers-11 (the
@@ -114,13 +101,6 @@ impl RateLimitFields {
         Self::of(Generation::Draft07)
     }
 
-    /// `RateLimit-Policy`, `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` (in seconds
-    /// from now), in the syntax of draft-ietf-httpapi-ratelimit-headers-06. Otherwise as
-    /// [`draft07`](Self::draft07).
-    pub const fn draft06() -> Self {
-        Self::of(Generation::Draft06)
-    }
-
     /// None of the fields named `RateLimit`.
     pub const fn none() -> Self {
         Self::of(Generation::None)
@@ -130,13 +110,7 @@ impl RateLimitFields {
     /// closest to exhaustion: what a fresh key can take at once, what is left of it, and when the key is
     /// as good as new.
     pub const fn x_rate_limit(mut self, reset: ResetForm) -> Self {
-        self.legacy = Some(LegacyFields { spelling: Spelling::XRateLimit, reset });
-        self
-    }
-
-    /// [`x_rate_limit`](Self::x_rate_limit), spelled `X-Rate-Limit-*`.
-    pub const fn x_rate_hyphen_limit(mut self, reset: ResetForm) -> Self {
-        self.legacy = Some(LegacyFields { spelling: Spelling::XRateHyphenLimit, reset });
+        self.legacy = Some(reset);
         self
     }
 
@@ -160,13 +134,6 @@ impl RateLimitFields {
     /// clients.
     pub const fn partition_key_by(mut self, secret: [u8; 16]) -> Self {
         self.partition = Partition::Keyed(Secret::from_bytes(secret));
-        self
-    }
-
-    /// Adds `sluice-burst` to draft-11's `RateLimit-Policy`, where the burst of a policy differs from
-    /// its `q`: an extension of ours, which other clients read over.
-    pub const fn sluice_burst(mut self) -> Self {
-        self.burst = true;
         self
     }
 }

@@ -5,27 +5,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use http::{HeaderMap, HeaderName};
 
 use super::decimal::{self, seconds_ceil};
-use super::fields::{LegacyFields, ResetForm, Spelling};
+use super::fields::ResetForm;
 use super::merge::is_stricter;
 use crate::decision::Decision;
 
-struct Names {
-    limit: HeaderName,
-    remaining: HeaderName,
-    reset: HeaderName,
-}
-
-const X_RATE_LIMIT: Names = Names {
-    limit: HeaderName::from_static("x-ratelimit-limit"),
-    remaining: HeaderName::from_static("x-ratelimit-remaining"),
-    reset: HeaderName::from_static("x-ratelimit-reset"),
-};
-
-const X_RATE_HYPHEN_LIMIT: Names = Names {
-    limit: HeaderName::from_static("x-rate-limit-limit"),
-    remaining: HeaderName::from_static("x-rate-limit-remaining"),
-    reset: HeaderName::from_static("x-rate-limit-reset"),
-};
+pub(super) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+pub(super) const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+pub(super) const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 /// Clients take greater numbers for a time since 1970.
 const MAX_DELTA: Duration = Duration::from_secs(1_000_000_000);
@@ -33,22 +19,18 @@ const MAX_DELTA: Duration = Duration::from_secs(1_000_000_000);
 /// Sets the fields of one policy, unless stricter ones are there.
 pub(super) fn write(
     fields: &mut HeaderMap,
-    choice: LegacyFields,
+    form: ResetForm,
     decision: &Decision,
     remaining: u32,
     now: impl FnOnce() -> SystemTime,
 ) {
-    let names = match choice.spelling {
-        Spelling::XRateLimit => X_RATE_LIMIT,
-        Spelling::XRateHyphenLimit => X_RATE_HYPHEN_LIMIT,
-    };
-    if is_stricter(fields, &names.remaining, remaining) {
+    if is_stricter(fields, &REMAINING, remaining) {
         return;
     }
-    let reset = reset(choice.reset, decision.reset_after(), now);
-    fields.insert(names.limit, decimal::value(decision.limit().into()));
-    fields.insert(names.remaining, decimal::value(remaining.into()));
-    fields.insert(names.reset, decimal::value(reset));
+    let reset = reset(form, decision.reset_after(), now);
+    fields.insert(LIMIT, decimal::value(decision.limit().into()));
+    fields.insert(REMAINING, decimal::value(remaining.into()));
+    fields.insert(RESET, decimal::value(reset));
 }
 
 /// When a key is as good as new that is so after `span`, in whole seconds, rounded up.

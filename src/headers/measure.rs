@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::decimal::{MAX_INTEGER, seconds_ceil};
 use super::retry::retry_after_seconds;
 use crate::decision::{Decision, Outcome};
+use crate::quota::gcd;
 use crate::terms::{Shape, Terms};
 
 /// The terms of one policy, with all that can be computed ahead.
@@ -22,7 +23,6 @@ pub(super) struct Measure {
     capacity: u128,
     /// How far a state may be off its own time: stores round the clock down to ticks of up to this.
     tick: u128,
-    burst: u32,
     advertised: Advertised,
 }
 
@@ -65,17 +65,12 @@ impl Measure {
             second: u128::from(limit) * u128::from(SECOND),
             capacity,
             tick: capacity >> 32,
-            burst,
             advertised,
         }
     }
 
     pub(super) const fn advertised(&self) -> Advertised {
         self.advertised
-    }
-
-    pub(super) const fn burst(&self) -> u32 {
-        self.burst
     }
 
     /// What a client is told after `decision`. `next_after` is the time until one unit can be had, if
@@ -151,7 +146,7 @@ impl Advertised {
     fn of_bucket(limit: u64, period: u64, burst: u32) -> Self {
         // `units` per `step` seconds, in lowest terms: whole windows are multiples of `step`.
         let per_second = u128::from(limit) * u128::from(SECOND);
-        let common = gcd_wide(per_second, period.into());
+        let common = u128::from(gcd(period, narrow(per_second % u128::from(period))));
         let (units, step) = (per_second / common, u128::from(period) / common);
 
         let least = (u128::from(burst) * step).div_ceil(units).max(1);
@@ -177,12 +172,4 @@ impl Advertised {
 
 fn narrow(number: u128) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
-}
-
-const fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
-const fn gcd_wide(a: u128, b: u128) -> u128 {
-    if b == 0 { a } else { gcd_wide(b, a % b) }
 }

@@ -6,6 +6,7 @@ use http::header::{CACHE_CONTROL, ETAG, EXPIRES, LAST_MODIFIED};
 use http::{HeaderMap, HeaderValue};
 
 use super::decimal::Scratch;
+use crate::base64;
 use crate::partition::PartitionKey;
 use crate::sip::Secret;
 
@@ -26,14 +27,11 @@ impl Mark {
 
     /// Appends a Byte Sequence (RFC 9651, section 3.3.5).
     pub(super) fn push(self, out: &mut Scratch) {
-        const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
         out.push(b":");
-        // 64 bits are ten letters of six, and four bits more, which get two zeros and one sign of padding.
-        let bits = u128::from(u64::from_be_bytes(self.0)) << 2;
-        for letter in (0..11).rev() {
-            let index = usize::try_from(bits >> (6 * letter) & 63).unwrap_or(0);
-            out.push(&ALPHABET[index..=index]);
+        for index in 0..base64::length(self.0.len()) {
+            out.push(&[base64::character(base64::STANDARD, &self.0, index)]);
         }
+        // Eleven characters, and one of padding.
         out.push(b"=:");
     }
 }

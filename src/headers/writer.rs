@@ -10,7 +10,7 @@ use super::constant::{Member, constant};
 use super::decimal::{Scratch, seconds_ceil, value_of};
 use super::draft07::{self, Standing};
 use super::draft11;
-use super::fields::{Generation, LegacyFields, Partition, RateLimitFields, Tell};
+use super::fields::{Generation, Partition, RateLimitFields, ResetForm, Tell};
 use super::legacy;
 use super::measure::{Level, Measure};
 use super::merge::append_draft11;
@@ -28,7 +28,7 @@ use crate::terms::Terms;
 #[derive(Debug)]
 pub(crate) struct Writer {
     generation: Generation,
-    legacy: Option<LegacyFields>,
+    legacy: Option<ResetForm>,
     tell: Tell,
     secret: Option<Secret>,
     /// In the layer's order; `None` for those that are not advertised.
@@ -165,7 +165,7 @@ impl Writer {
         let policies = policies.into_iter().map(|(name, terms)| {
             let measure = Measure::new(&terms?);
             let quoted = draft11::quoted(name);
-            draft11::push_policy(&mut all, &quoted, measure.advertised(), fields.burst.then(|| measure.burst()));
+            draft11::push_policy(&mut all, &quoted, measure.advertised());
             let policy = constant(draft07::policy(measure.advertised()).as_bytes());
             Some(Announced { measure, prefix: draft11::prefix(&quoted), member: None, policy })
         });
@@ -268,7 +268,7 @@ impl Writer {
                 add_draft11(status, fields, policy.clone(), state);
             }
         }
-        if self.legacy.is_none() && !matches!(self.generation, Generation::Draft07 | Generation::Draft06) {
+        if self.legacy.is_none() && self.generation != Generation::Draft07 {
             return;
         }
         let Some((announced, decision, level)) = self.closest(readings) else { return };
@@ -278,12 +278,11 @@ impl Writer {
         match self.generation {
             // A client might wait before it follows to `Location`.
             Generation::Draft07 if status.is_redirection() && level.left == 0 => {}
-            Generation::Draft07 => draft07::write_07(fields, &standing),
-            Generation::Draft06 => draft07::write_06(fields, &standing),
+            Generation::Draft07 => draft07::write(fields, &standing),
             Generation::Draft11 | Generation::None => {}
         }
-        if let Some(choice) = self.legacy {
-            legacy::write(fields, choice, decision, level.left, now);
+        if let Some(form) = self.legacy {
+            legacy::write(fields, form, decision, level.left, now);
         }
     }
 

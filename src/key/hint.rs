@@ -2,7 +2,8 @@
 //! after so many requests without it, looking costs one relaxed load.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName};
@@ -79,12 +80,11 @@ pub(super) fn peer_is_the_key(peer: impl FnOnce() -> IpAddr, headers: &HeaderMap
 #[inline]
 pub(super) fn peer_is_not_trusted(peer: IpAddr, headers: &HeaderMap, source: &IpSource) {
     static PRIVATE_OR_PUBLIC: Hint = Hint::new();
-    static TOLD: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+    static LOGGED: [Once; 2] = [const { Once::new() }; 2];
     PRIVATE_OR_PUBLIC.look(|| {
         let class = class(peer);
-        let told = &TOLD[usize::from(class == PUBLIC)];
-        if source.name().is_some_and(|name| headers.contains_key(name)) && !told.swap(true, Ordering::Relaxed) {
-            telemetry::untrusted_forwarding(class, source);
+        if source.name().is_some_and(|name| headers.contains_key(name)) {
+            LOGGED[usize::from(class == PUBLIC)].call_once(|| telemetry::untrusted_forwarding(class, source));
         }
         // Goes on looking for the other one.
         None::<()>

@@ -1,5 +1,3 @@
-use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
@@ -9,7 +7,7 @@ use self::fine::FineTimer;
 /// What a driver sleeps on: tokio's timer, and a finer one beside it where that is
 /// asked for and to be had.
 ///
-/// Tokio's clock is the clock of the queue in any case, so that tests can have it stand still. Whoever wakes up
+/// Tokio's clock is the clock of the queue in any case, so that tests can have it stand still. A driver that wakes up
 /// looks at that clock, and believes no timer.
 pub(super) struct Alarm {
     fine: Option<FineTimer>,
@@ -19,13 +17,10 @@ pub(super) struct Alarm {
 const TICK: Duration = Duration::from_millis(1);
 
 impl Alarm {
-    /// With a finer timer if `is_precise`, which is unset where there can be none.
-    pub(super) fn new(is_precise: &AtomicBool) -> Self {
-        let fine = is_precise.load(Ordering::Relaxed).then(FineTimer::new);
-        if matches!(&fine, Some(Err(error)) if error.kind() == io::ErrorKind::Unsupported) {
-            is_precise.store(false, Ordering::Relaxed);
-        }
-        Self { fine: fine.and_then(Result::ok), woke_early: false }
+    /// With a finer timer if `is_precise` and the system has one left.
+    pub(super) fn new(is_precise: bool) -> Self {
+        let fine = if is_precise { FineTimer::new().ok() } else { None };
+        Self { fine, woke_early: false }
     }
 
     /// Sleeps until then; rarely it wakes up to a millisecond early. Cancel safe.
@@ -63,10 +58,11 @@ fn in_whole_ticks(now: Instant, due: Instant) -> Instant {
 
 #[cfg(all(feature = "precise-timer", any(target_os = "linux", target_os = "android")))]
 mod fine {
-    use std::future::poll_fn;
+    use std::future::{pending, poll_fn};
     use std::io;
-    use std::panic::catch_unwind;
     use std::pin::Pin;
+    use std::sync::{Mutex, PoisonError};
+    use std::thread;
     use std::time::Duration;
 
     use rustix::time::{
@@ -74,21 +70,37 @@ mod fine {
     };
     use tokio::io::{AsyncRead, ReadBuf};
     use tokio::net::unix::pipe::Receiver;
+    use tokio::runtime::{Builder, Handle};
     use tokio::time::Instant;
 
-    /// A `timerfd` that the runtime's reactor watches.
+    /// A `timerfd` that the [`reactor`] watches.
     ///
     /// It is read as a pipe is, because that is how tokio watches any descriptor without `unsafe` on our side and
     /// without what is deprecated.
     pub(super) struct FineTimer(Receiver);
 
+    /// The runtime that watches all timers of the process, from a thread of its own that does nothing else. The caller's
+    /// runtime may have no I/O driver, and tokio reports that by a panic only; this one has one. Started by the
+    /// first timer, and never stopped: an idle one costs a parked thread and a few descriptors.
+    fn reactor() -> io::Result<Handle> {
+        static REACTOR: Mutex<Option<Handle>> = Mutex::new(None);
+        let mut reactor = REACTOR.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(started) = &*reactor {
+            return Ok(started.clone());
+        }
+        let runtime = Builder::new_current_thread().enable_io().build()?;
+        let handle = runtime.handle().clone();
+        thread::Builder::new().name("sluice-timer".into()).spawn(move || runtime.block_on(pending::<()>()))?;
+        Ok(reactor.insert(handle).clone())
+    }
+
     impl FineTimer {
-        /// Fails if no descriptors are left, or, as unsupported, if the runtime has no I/O driver. Tokio tells the
-        /// latter only by a panic, and a queue that is a millisecond late is better than none.
+        /// Fails if no descriptors or threads are left.
         pub(super) fn new() -> io::Result<Self> {
+            let reactor = reactor()?;
             let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-            let watched = catch_unwind(|| Receiver::from_owned_fd_unchecked(timer));
-            watched.map_err(|_| io::ErrorKind::Unsupported)?.map(Self)
+            let _registers_there = reactor.enter();
+            Receiver::from_owned_fd_unchecked(timer).map(Self)
         }
 
         /// Sleeps until then, or a little longer. Whatever it was set to before does not count any more.
@@ -146,7 +158,7 @@ mod tests {
     /// Where time stands still it always wakes up early, so that each sleep takes two.
     #[tokio::test(start_paused = true)]
     async fn after_at_most_two_sleeps_it_is_time() {
-        let mut alarm = Alarm::new(&AtomicBool::new(false));
+        let mut alarm = Alarm::new(false);
         for nanos in [1, 999_999, 1_000_000, 1_500_000, 10_000_000, 3_600_000_000_000] {
             let due = Instant::now() + Duration::from_nanos(nanos);
             alarm.sleep_until(due).await;

@@ -31,7 +31,7 @@ pub(super) struct Shared {
     pub(super) room: Room<Handle>,
     /// What tokio's clock showed when the queue was first used: the queue's time zero.
     zero: OnceLock<Instant>,
-    /// Whether tokio's timer is not enough, and a better one may be had.
+    /// Whether tokio's timer is not enough.
     is_precise: AtomicBool,
     hashers: [RandomState; 2],
 }
@@ -177,7 +177,7 @@ impl Home for Handle {
 /// is left, and whoever joins sees that under the same lock and starts the next. `models.rs` has that part, and
 /// this is why it may take the signal and the timer for granted.
 async fn drive(mut driving: Driving) {
-    let mut alarm = Alarm::new(&driving.shared.is_precise);
+    let mut alarm = Alarm::new(driving.shared.is_precise.load(Ordering::Relaxed));
     loop {
         match driving.shared.tick(driving.number) {
             Next::Yield => let_others_run().await,

@@ -106,7 +106,7 @@ impl<H: Home> Drivers<H> {
     pub(super) fn watch(&mut self, number: DriverNo, home: Option<&H>, lines: &Lines, errand: &mut Errand<H>) {
         let driver = &mut self.0[number.index()];
         if driver.is_alive {
-            if lines.next_due().is_some_and(|due| due < driver.alarm) {
+            if lines.next_release().is_some_and(|due| due < driver.alarm) {
                 errand.signals.push(driver.signal.clone());
             }
         } else if let Some(home) = home {
@@ -117,7 +117,7 @@ impl<H: Home> Drivers<H> {
 
     /// Signals the drivers that sleep for too long, and those that have no waiters left and are to end.
     pub(super) fn signal(&self, lines: &Lines, errand: &mut Errand<H>) {
-        let next = lines.next_due().unwrap_or(Timestamp::MAX);
+        let next = lines.next_release().unwrap_or(Timestamp::MAX);
         for (number, driver) in (0..=u16::MAX).map(DriverNo).zip(&self.0) {
             let is_asleep = driver.is_alive && driver.alarm > Timestamp::ZERO;
             if is_asleep && (next < driver.alarm || lines.waiting_at(number) == 0) {

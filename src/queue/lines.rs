@@ -8,7 +8,6 @@ use std::time::Duration;
 use self::change::History;
 pub(super) use self::keys::Found;
 use self::keys::Keys;
-use super::QueueOrder;
 use super::drivers::DriverNo;
 use super::seats::{Chain, Seat, SeatNo, Seats, Waiter};
 use crate::algorithm::gcra::{Gcra, GcraState};
@@ -17,7 +16,7 @@ use crate::quota::Quota;
 use crate::store::WhenFull;
 use crate::time::{Timestamp, duration_from_nanos, nanos_of};
 
-/// What a queue refuses to exceed, and whom it serves first.
+/// What a queue refuses to exceed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) capacity: usize,
@@ -27,7 +26,6 @@ pub(super) struct Bounds {
     /// How many keys have lines of their own.
     pub(super) max_keys: usize,
     pub(super) when_full: WhenFull,
-    pub(super) order: QueueOrder,
 }
 
 /// Stands for a key: 128 bits of a keyed hash, so that keys of any length take the same room. Among a
@@ -44,15 +42,13 @@ pub(super) struct LineId(pub(super) u128);
 /// will be paid for, in the units of [`Gcra`]; the next may leave at `tat − (burst − 1) × interval`,
 /// whoever it is, and moves `tat` up by its cost. Those in line leave as soon as they may, so the
 /// turn of the last one is known on arrival: it is that of the head with `tat` moved up by the cost
-/// of all who wait. If the newest is served first, an arrival has the head's turn, unless another
-/// arrives after it; so how long it waits is not known, and the time at which it gives up is kept.
+/// of all who wait.
 ///
 /// # Cost
 ///
 /// Joining and leaving are two or three steps in a list, whatever its length, and a look-up of the
 /// key. Only if the turn of the *head* changes (the first to wait, the last to leave, a release) is the
-/// line moved in an index, whose cost is the logarithm of the number of keys. If the newest is served
-/// first, there is a second index, of the logarithm of the number of waiters.
+/// line moved in an index, whose cost is the logarithm of the number of keys.
 ///
 /// # Invariants
 ///
@@ -60,7 +56,6 @@ pub(super) struct LineId(pub(super) u128);
 /// 2. `waiting` is the number of waiters in all lines, and a line's `backlog` the cost of its own. `waiting_at` is the
 ///    number by their drivers.
 /// 3. A chain goes from the oldest to the newest waiter.
-/// 4. `ends` has exactly those who wait, if the newest is served first, and nobody otherwise.
 pub(super) struct Lines {
     pace: Pace,
     /// The greatest cost that is admitted: what leaks while one waits as long as one may, and the
@@ -73,8 +68,6 @@ pub(super) struct Lines {
     due: BTreeSet<(Timestamp, LineId)>,
     /// Lines without, by the time from which they are as good as new.
     idle: BTreeSet<(Timestamp, LineId)>,
-    /// Waiters, by the time at which they give up.
-    ends: BTreeSet<(Timestamp, SeatNo)>,
     waiting: usize,
     waiting_at: Vec<usize>,
     history: History,
@@ -143,7 +136,6 @@ impl Lines {
             seats: Seats::new(),
             due: BTreeSet::new(),
             idle: BTreeSet::new(),
-            ends: BTreeSet::new(),
             waiting: 0,
             waiting_at: Vec::new(),
             history: History::default(),
@@ -186,12 +178,6 @@ impl Lines {
         self.waiting >= self.bounds.max_waiters || self.seats.is_full()
     }
 
-    /// When something is to be done next: a head may leave, or a waiter gives up.
-    pub(super) fn next_due(&self) -> Option<Timestamp> {
-        let end = self.ends.first().map(|(end, _)| *end);
-        self.next_release().into_iter().chain(end).min()
-    }
-
     /// When the first of all heads may leave.
     pub(super) fn next_release(&self) -> Option<Timestamp> {
         self.due.first().map(|(due, _)| *due)
@@ -211,10 +197,6 @@ impl Lines {
         self.seats.taken()
     }
 
-    fn is_newest_first(&self) -> bool {
-        self.bounds.order == QueueOrder::NewestFirst
-    }
-
     /// Judges an arrival that waits for at most `max_wait` nanoseconds, without letting it in. `Ok`
     /// says when it would leave, if nobody came after it.
     pub(super) fn judge(&self, now: Timestamp, id: LineId, cost: u32, max_wait: u64) -> Result<Timestamp, Decision> {
@@ -229,18 +211,15 @@ impl Lines {
             return Ok(now);
         }
 
-        let ahead = if self.is_newest_first() { 0 } else { line.backlog };
-        let leaves = self.pace.leaves(line.tat + ahead);
+        let leaves = self.pace.leaves(line.tat + line.backlog);
         let mut accepted_at = Timestamp::from_nanos(leaves.as_nanos().saturating_sub(max_wait));
-        // Where the newest is served first, the oldest of the line makes room.
-        let makes_room = self.is_newest_first() && line.waiters.len > 0;
-        if line.waiters.len >= self.bounds.capacity && !makes_room {
+        if line.waiters.len >= self.bounds.capacity {
             accepted_at = accepted_at.max(head_leaves);
         }
-        if (self.is_full() && !makes_room) || self.seats.is_full() {
+        if self.is_full() {
             // Not before somebody has left, however late that is.
             let soonest = Timestamp::from_nanos(now.as_nanos().saturating_add(1));
-            accepted_at = accepted_at.max(self.next_due().unwrap_or(head_leaves)).max(soonest);
+            accepted_at = accepted_at.max(self.next_release().unwrap_or(head_leaves)).max(soonest);
         }
         if accepted_at > now {
             let wait = accepted_at.saturating_since(now);
@@ -261,8 +240,7 @@ impl Lines {
         self.admitted(now, id, Duration::ZERO, self.history.receipt(tat))
     }
 
-    /// Puts a request at the end of its line, to wait for at most `max_wait` nanoseconds. If there is no
-    /// place, the oldest of the line is refused, and its waker returned.
+    /// Puts a request at the end of its line, to wait for at most `max_wait` nanoseconds.
     pub(super) fn join(
         &mut self,
         now: Timestamp,
@@ -271,13 +249,7 @@ impl Lines {
         max_wait: u64,
         is_owned: bool,
         driver: DriverNo,
-    ) -> (SeatNo, Option<Waker>) {
-        let in_line = self.lines.get(&id).map_or(0, |line| line.waiters.len);
-        let must_make_room = self.is_newest_first() && (in_line >= self.bounds.capacity || self.is_full());
-        let evicted = self.lines.get(&id).filter(|_| must_make_room).map(|line| line.waiters.oldest);
-        // First out, then in, or there could be one too many.
-        let evicted = evicted.and_then(|oldest| Some((oldest, self.unlink(oldest, Seat::Closed)?)));
-
+    ) -> SeatNo {
         self.waiting += 1;
         *self.waiting_at_mut(driver) += 1;
         self.open(id);
@@ -289,11 +261,7 @@ impl Lines {
             line.backlog += pace.price(cost);
             seats.push(&mut line.waiters, waiter)
         });
-        let seat = seat.expect("opened above");
-        if self.is_newest_first() {
-            self.ends.insert((until, seat));
-        }
-        (seat, evicted.and_then(|(oldest, waiter)| self.refuse(oldest, waiter)))
+        seat.expect("opened above")
     }
 
     /// The decision on what [`judge`](Self::judge) let in to leave at `leaves`, if it were let in.
@@ -363,40 +331,24 @@ impl Lines {
         for index in [&mut self.due, &mut self.idle] {
             index.clear();
         }
-        self.ends.clear();
         wakers
     }
 
     /// Releases every head of one line whose time has come.
     pub(super) fn release(&mut self, now: Timestamp, id: LineId, woken: &mut Vec<Waker>) {
         let mut left = usize::MAX;
-        self.release_until(now, now, id, woken, &mut left);
+        self.release_up_to(now, id, woken, &mut left);
     }
 
-    /// Releases the heads of one line whose time had come at `until`, up to as many as are `left`.
-    fn release_until(
-        &mut self,
-        now: Timestamp,
-        until: Timestamp,
-        id: LineId,
-        woken: &mut Vec<Waker>,
-        left: &mut usize,
-    ) {
-        let is_newest_first = self.is_newest_first();
+    /// Releases the heads of one line whose time has come, up to as many as are `left`.
+    fn release_up_to(&mut self, now: Timestamp, id: LineId, woken: &mut Vec<Waker>, left: &mut usize) {
         while let Some(line) = self.lines.get(&id) {
-            let Chain { oldest, newest, len } = line.waiters;
-            let leaves = self.pace.leaves(line.tat);
-            if len == 0 || leaves > until || *left == 0 {
+            let Chain { oldest: head, len, .. } = line.waiters;
+            if len == 0 || self.pace.leaves(line.tat) > now || *left == 0 {
                 break;
             }
             *left -= 1;
-            let head = if is_newest_first { newest } else { oldest };
-            let is_gone = self.seats.waiter(head).is_some_and(|waiter| waiter.until < leaves);
             let Some(mut waiter) = self.unlink(head, Seat::Closed) else { break };
-            if is_newest_first && is_gone {
-                woken.extend(self.refuse(head, waiter));
-                continue;
-            }
             // On time as of its deadline, so that late timers do not add up, unless that is too
             // long ago.
             let earliest = Timestamp::from_nanos(now.as_nanos().saturating_sub(nanos_of(CATCH_UP)));
@@ -411,27 +363,13 @@ impl Lines {
         }
     }
 
-    /// Releases heads whose time has come and refuses those who waited too long, of any line and in the
-    /// order of time, up to a batch; `true` if that was all.
+    /// Releases heads whose time has come, of any line and in the order of time, up to a batch; `true` if that was all.
     pub(super) fn release_some(&mut self, now: Timestamp, woken: &mut Vec<Waker>) -> bool {
         let mut left = BATCH;
         while left > 0 {
-            let due = self.due.first().filter(|(due, _)| *due <= now).copied();
-            let end = self.ends.first().filter(|(end, _)| *end <= now).copied();
-            match (due, end) {
-                // A turn that comes at the last moment comes in time.
-                (Some((due, id)), end) if end.is_none_or(|(end, _)| due <= end) => {
-                    let until = end.map_or(now, |(end, _)| end);
-                    self.release_until(now, until, id, woken, &mut left);
-                    self.forget_paid(now);
-                }
-                (_, Some((_, number))) => {
-                    left -= 1;
-                    let waiter = self.unlink(number, Seat::Closed);
-                    woken.extend(waiter.and_then(|waiter| self.refuse(number, waiter)));
-                }
-                _ => return true,
-            }
+            let Some((_, id)) = self.due.first().filter(|(due, _)| *due <= now).copied() else { return true };
+            self.release_up_to(now, id, woken, &mut left);
+            self.forget_paid(now);
         }
         false
     }
@@ -439,10 +377,6 @@ impl Lines {
     /// Does, before an arrival, what is due: what is told to one that is refused ("a place is free at that
     /// time") must not depend on a timer's being on time.
     pub(super) fn catch_up(&mut self, now: Timestamp, id: LineId, woken: &mut Vec<Waker>) {
-        // Whose turn it is may depend on who has given up before.
-        if self.is_newest_first() {
-            self.release_some(now, woken);
-        }
         self.release(now, id, woken);
         if self.is_full() {
             self.release_some(now, woken);
@@ -467,9 +401,6 @@ impl Lines {
         })??;
         self.waiting -= 1;
         *self.waiting_at_mut(waiter.driver) -= 1;
-        if self.is_newest_first() {
-            self.ends.remove(&(waiter.until, number));
-        }
         Some(waiter)
     }
 
@@ -481,22 +412,13 @@ impl Lines {
         waker
     }
 
-    /// What is told to one that was taken out of its line: what an arrival would be told. If the newest is served first,
-    /// the moment at which another leaves, and not one at which it could push out another in turn.
+    /// What a waiter is answered that was taken out of its line: what an arrival would be answered.
     fn refused(&self, now: Timestamp, id: LineId, cost: u32, patience: u64) -> Decision {
-        let nobody = Line::default();
-        let line = self.lines.get(&id).unwrap_or(&nobody);
-        if !self.is_newest_first() {
-            let now_accepted =
-                |_| self.describe(now, line, |limit, _| Decision::deny(limit, 0, Some(Duration::from_nanos(1))));
-            return self.judge(now, id, cost, patience).map_or_else(|refusal| refusal, now_accepted);
-        }
-        let next = self.seats.waiter(line.waiters.newest).map_or(0, |newest| newest.cost);
-        let own_turn = self.pace.leaves(line.tat + self.pace.gcra.price(next));
-        let in_time = Timestamp::from_nanos(own_turn.as_nanos().saturating_sub(patience));
-        let retry_at = self.pace.leaves(line.tat).max(in_time);
-        let wait = retry_at.saturating_since(now).max(Duration::from_nanos(1));
-        self.describe(now, line, |limit, _| Decision::deny(limit, 0, Some(wait)))
+        self.judge(now, id, cost, patience).err().unwrap_or_else(|| {
+            let nobody = Line::default();
+            let line = self.lines.get(&id).unwrap_or(&nobody);
+            self.describe(now, line, |limit, _| Decision::deny(limit, 0, Some(Duration::from_nanos(1))))
+        })
     }
 
     /// Leaves word for the future of one that was taken out of its line, if there is one.

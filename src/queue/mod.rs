@@ -36,7 +36,7 @@ use crate::time::nanos_of;
 /// A request that finds the key idle leaves at once; one that does not waits in line. It is refused
 /// only **on arrival**: if [`capacity`](Self::capacity) requests of its key wait already, or if its turn
 /// would come later than [`max_wait`](Self::max_wait). The refusal says exactly when a retry would be
-/// accepted. (That is so unless the [newest](QueueOrder::NewestFirst) is to be served first.)
+/// accepted.
 ///
 /// - Arrival order is departure order. Nobody passes a waiter, and keys do not delay one another.
 /// - Departures keep the interval `period / limit`, on absolute deadlines that do not drift.
@@ -92,8 +92,7 @@ use crate::time::nanos_of;
 ///
 /// Whoever leaves before its turn gives its place back, takes nothing from the rate, and delays nobody. So the queue
 /// does not meter attempts: most who leave have a bad connection, and would be refused for it. But coming and going
-/// is free, then, and with [`QueueOrder::NewestFirst`] each who comes to a full line pushes another out. Where that
-/// can be abused, put a [bucket](crate::algorithm::TokenBucket) per client into the same layer. It is asked before the
+/// is free, then. Where that can be abused, put a [bucket](crate::algorithm::TokenBucket) per client into the same layer. It is asked before the
 /// queue, what it charged stays charged when the client goes, and whoever comes too often is refused at once:
 ///
 #[cfg_attr(feature = "http", doc = "```")]
@@ -134,21 +133,20 @@ use crate::time::nanos_of;
 /// one goes by its quota and bounds from then on. Those who are due by then leave. What was spent is kept, and
 /// is paid at the new rate. The others keep their order and get their turns by the new rate. They are refused at once
 /// if they would have to wait longer than the new `max_wait`, or than they are ready to, or if their line
-/// is longer than the new capacity (those who came last; the first, if the newest is served first). A refusal says exactly
+/// is longer than the new capacity (those who came last). A refusal says exactly
 /// when a retry would be accepted. If [`max_keys`](Self::max_keys) is lowered, the keys beyond are kept until they have paid. Nobody is ready to wait longer than when he came, also if `max_wait` was raised. A queue
 /// that was [closed](Self::close) stays closed.
 ///
 /// # Memory and cost
 ///
 /// Bounded, whatever the length of the keys (a hash stands for each): at most
-/// [`max_waiters`](Self::max_waiters) requests wait, each in some 110 bytes at ten per key (150 if the newest
-/// is served first; 290, with those of its key, if it is alone). At most [`max_keys`](Self::max_keys) keys are
+/// [`max_waiters`](Self::max_waiters) requests wait, each in some 110 bytes at ten per key
+/// (290, with those of its key, if it is alone). At most [`max_keys`](Self::max_keys) keys are
 /// remembered, each until its last departure is an interval ago, in up to 200 bytes. Requests of keys beyond are
 /// rejected, unless [`when_full`](Self::when_full) says otherwise.
 ///
 /// To join a line and to leave it takes the same time, however long it is. The first in line, and the
-/// last to leave it, also enter and leave the list of all keys by time: the logarithm of their number. If the
-/// newest is served first, everybody enters one by time.
+/// last to leave it, also enter and leave the list of all keys by time: the logarithm of their number.
 ///
 /// # Cancel safety
 ///
@@ -203,7 +201,6 @@ impl LeakyQueue {
             max_waiters: DEFAULT_MAX_WAITERS,
             max_keys: DEFAULT_MAX_KEYS,
             when_full: WhenFull::Refuse,
-            order: QueueOrder::OldestFirst,
         };
         Self::build(quota, bounds, false)
     }
@@ -285,24 +282,17 @@ impl LeakyQueue {
         self.with(Bounds { when_full, ..self.bounds })
     }
 
-    /// Whom to serve first; those who have waited longest, unless set.
-    #[must_use]
-    pub fn order(self, order: QueueOrder) -> Self {
-        self.with(Bounds { order, ..self.bounds })
-    }
-
     /// Releases requests some tens of microseconds after they are due instead of up to a millisecond, and one by one
     /// also above 1,000 per second: for calls to a partner that counts by the millisecond, not for fairness or the mean
     /// rate, which are as good without.
     ///
     /// A `timerfd` of the system then stands beside tokio's timer: one for each [runtime](Self#several-runtimes) with waiters,
     /// and open only while it has some.
-    /// It takes a wake-up of the runtime for every departure instead of one per millisecond. A busy runtime is
+    /// It takes a wake-up of that thread and of the runtime for every departure, instead of one per millisecond. A busy runtime is
     /// late with this timer as with any other.
     ///
-    /// There is one on Linux and Android, on a runtime with its I/O driver enabled (`enable_io` or `enable_all`).
-    /// Elsewhere the queue keeps to tokio's timer. Tokio reports a missing driver by a panic; it is caught, once for the
-    /// queue, after its message went to the panic hook (a program that is built to abort on panics aborts).
+    /// There is one on Linux and Android; elsewhere the queue keeps to tokio's timer. A thread of the process, which the first
+    /// precise queue starts, watches the timers of all, so that the runtime needs no I/O driver.
     ///
     /// It is a choice for one queue, and not the feature alone, since Cargo turns features on for all who use the crate.
     #[cfg(feature = "precise-timer")]
@@ -454,30 +444,9 @@ impl fmt::Debug for LeakyQueue {
             .field("capacity", &self.bounds.capacity)
             .field("max_wait", &Duration::from_nanos(self.bounds.max_wait))
             .field("max_keys", &self.bounds.max_keys)
-            .field("order", &self.bounds.order)
             .field("waiting", &self.waiting())
             .finish()
     }
-}
-
-/// Whom a [`LeakyQueue`] serves first, and whom it turns away when a key has no place left. The choices
-/// are those of .NET's `QueueProcessingOrder`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum QueueOrder {
-    /// First come, first served. When all places of a key are taken, newcomers are refused. Every wait is
-    /// known on arrival.
-    #[default]
-    OldestFirst,
-    /// Last come, first served. When all places are taken, the one that has waited longest is refused, and
-    /// the newcomer takes its place. Under overload, those who are served are served fast, instead of all
-    /// waiting until their clients have given up; for the price of fairness within a key.
-    ///
-    /// How long one waits depends on who comes after it, so a waiter whose
-    /// [`max_wait`](LeakyQueue::max_wait) or patience ends is refused at that moment, and not on arrival. A
-    /// waiter that is refused is told when the next of its key leaves, which is when a retry pushes nobody
-    /// out. When all places of all keys are taken, a newcomer takes one from its own key or is refused.
-    NewestFirst,
 }
 
 fn closed() -> LimiterError {

@@ -11,7 +11,6 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-use super::QueueOrder;
 use super::drivers::{DriverNo, Home};
 use super::lines::{Bounds, LineId, Lines};
 use super::room::{Arrival, Errand, Next, Progress, Request, Room as AnyRoom};
@@ -40,15 +39,15 @@ const CORES: [Core; 2] = [Core(0), Core(1)];
 /// One leaves per second.
 const SECOND: u64 = 1_000_000_000;
 
-fn room(order: QueueOrder, capacity: usize) -> Arc<Room> {
+fn room(capacity: usize) -> Arc<Room> {
     let bounds =
-        Bounds { capacity, max_wait: 100 * SECOND, max_waiters: 10, max_keys: 10, when_full: WhenFull::Refuse, order };
+        Bounds { capacity, max_wait: 100 * SECOND, max_waiters: 10, max_keys: 10, when_full: WhenFull::Refuse };
     Arc::new(Room::new(Lines::new(&Quota::per_second(1), bounds)))
 }
 
 /// A room whose first request has left at zero, so that all others wait.
-fn busy_room(order: QueueOrder, capacity: usize) -> Arc<Room> {
-    let room = room(order, capacity);
+fn busy_room(capacity: usize) -> Arc<Room> {
+    let room = room(capacity);
     assert!(arrive(&room, 0).is_ok_and(|seat| seat.is_none()));
     room
 }
@@ -193,7 +192,7 @@ fn assert_empty(room: &Room) {
 #[test]
 fn two_arrive_while_the_task_releases() {
     loom::model(|| {
-        let room = busy_room(QueueOrder::OldestFirst, 5);
+        let room = busy_room(5);
         let first = place(&room);
         let other = {
             let room = Arc::clone(&room);
@@ -216,7 +215,7 @@ fn two_arrive_while_the_task_releases() {
 fn one_leaves_while_the_head_is_released() {
     for leaver in 0..3 {
         loom::model(move || {
-            let room = busy_room(QueueOrder::OldestFirst, 5);
+            let room = busy_room(5);
             let mut seats = [place(&room), place(&room), place(&room)].to_vec();
             let leaving = seats.remove(leaver);
             let other = {
@@ -241,7 +240,7 @@ fn one_leaves_while_the_head_is_released() {
 #[test]
 fn a_turn_comes_between_the_look_and_the_sleep() {
     loom::model(|| {
-        let room = busy_room(QueueOrder::OldestFirst, 5);
+        let room = busy_room(5);
         let seat = place(&room);
         let flag = Plain::new(Flag::default());
         let other = {
@@ -263,7 +262,7 @@ fn a_turn_comes_between_the_look_and_the_sleep() {
 #[test]
 fn one_arrives_while_the_driver_ends() {
     loom::model(|| {
-        let room = busy_room(QueueOrder::OldestFirst, 5);
+        let room = busy_room(5);
         let (first, driver) = place_on(&room, CORES[0]);
         let driver = driver.expect("none was there");
         let other = {
@@ -290,7 +289,7 @@ fn one_arrives_while_the_driver_ends() {
 #[test]
 fn an_earlier_turn_comes_up_while_the_driver_goes_to_sleep() {
     loom::model(|| {
-        let room = room(QueueOrder::OldestFirst, 5);
+        let room = room(5);
         // The turn of the first line is at nine seconds, and those of the second from one second on.
         let arrive = |core, line| arrive_on(&room, core, line, 0).expect("open");
         assert!(arrive(CORES[1], (1, 9)).0.is_none());
@@ -325,7 +324,7 @@ fn an_earlier_turn_comes_up_while_the_driver_goes_to_sleep() {
 #[test]
 fn an_earlier_turn_comes_up_while_the_driver_sleeps() {
     loom::model(|| {
-        let room = room(QueueOrder::OldestFirst, 5);
+        let room = room(5);
         let arrive = |line| arrive_on(&room, CORES[1], line, 0).expect("open");
         assert!(arrive((1, 9)).0.is_none());
         let (_late, driver) = arrive((1, 1));
@@ -347,7 +346,7 @@ fn an_earlier_turn_comes_up_while_the_driver_sleeps() {
 #[test]
 fn a_turn_is_given_back_while_another_driver_goes_to_sleep() {
     loom::model(|| {
-        let room = busy_room(QueueOrder::OldestFirst, 5);
+        let room = busy_room(5);
         let (first, idle) = arrive_on(&room, CORES[0], (1, 9), 0).expect("open");
         tick_of(&room, idle.expect("none was there").number, 1);
         let (second, driver) = place_on(&room, CORES[1]);
@@ -377,7 +376,7 @@ fn a_turn_is_given_back_while_another_driver_goes_to_sleep() {
 #[test]
 fn a_driver_is_lost_while_its_waiter_moves() {
     loom::model(|| {
-        let room = busy_room(QueueOrder::OldestFirst, 5);
+        let room = busy_room(5);
         let (seat, driver) = place_on(&room, CORES[0]);
         let lost = driver.expect("none was there").number;
         let other = {
@@ -400,7 +399,7 @@ fn a_driver_is_lost_while_its_waiter_moves() {
 #[test]
 fn a_driver_is_lost_while_its_waiter_goes_to_sleep() {
     loom::model(|| {
-        let room = busy_room(QueueOrder::OldestFirst, 5);
+        let room = busy_room(5);
         let (seat, driver) = place_on(&room, CORES[0]);
         let lost = driver.expect("none was there").number;
         let flag = Plain::new(Flag::default());
@@ -421,7 +420,7 @@ fn a_driver_is_lost_while_its_waiter_goes_to_sleep() {
 #[test]
 fn two_drivers_release_at_once() {
     loom::model(|| {
-        let room = busy_room(QueueOrder::OldestFirst, 5);
+        let room = busy_room(5);
         let (first, driver) = place_on(&room, CORES[0]);
         let number = driver.expect("none was there").number;
         let (second, driver) = place_on(&room, CORES[1]);
@@ -445,7 +444,7 @@ fn two_drivers_release_at_once() {
 #[test]
 fn one_arrives_while_the_queue_is_closed() {
     loom::model(|| {
-        let room = busy_room(QueueOrder::OldestFirst, 5);
+        let room = busy_room(5);
         let flag = Plain::new(Flag::default());
         let first = place(&room);
         assert!(matches!(poll_with(&room, first, 0, &Waker::from(Plain::clone(&flag))), Found::Nothing));
@@ -469,7 +468,7 @@ fn one_arrives_while_the_queue_is_closed() {
 #[test]
 fn one_leaves_while_the_queue_is_closed() {
     loom::model(|| {
-        let room = busy_room(QueueOrder::OldestFirst, 5);
+        let room = busy_room(5);
         let (first, second) = (place(&room), place(&room));
         let other = {
             let room = Arc::clone(&room);
@@ -483,40 +482,11 @@ fn one_leaves_while_the_queue_is_closed() {
     });
 }
 
-/// The oldest is pushed out and leaves at the same time. The place that is free then must not be counted
-/// twice, and the newcomer always gets one.
-#[test]
-fn the_oldest_leaves_while_it_is_pushed_out() {
-    loom::model(|| {
-        let room = busy_room(QueueOrder::NewestFirst, 2);
-        let (oldest, middle) = (place(&room), place(&room));
-        let other = {
-            let room = Arc::clone(&room);
-            thread::spawn(move || leave(&room, oldest, 0))
-        };
-        let newest = place(&room);
-        other.join().unwrap();
-        let waiting = room.waiting();
-        let middle_waits = match poll(&room, middle, 0) {
-            Found::Nothing => true,
-            Found::Refusal => false,
-            _ => panic!("not its turn"),
-        };
-        assert!(middle_waits, "the oldest was there to be pushed out, or had left");
-        assert_eq!(waiting, 2);
-        tick(&room, 1);
-        assert!(turn(&room, newest, 1));
-        tick(&room, 2);
-        assert!(turn(&room, middle, 2));
-        assert_empty(&room);
-    });
-}
-
 /// Two give up at once, both with a turn in hand that they have not seen.
 #[test]
 fn two_turns_are_given_back_at_once() {
     loom::model(|| {
-        let room = busy_room(QueueOrder::OldestFirst, 5);
+        let room = busy_room(5);
         let (first, second, third) = (place(&room), place(&room), place(&room));
         tick(&room, 1);
         tick(&room, 2);

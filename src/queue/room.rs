@@ -266,7 +266,7 @@ impl<H: Home> Room<H> {
             state.drivers.set_alarm(driver, Timestamp::ZERO);
             return Next::Yield;
         }
-        let alarm = state.lines.next_due().unwrap_or(Timestamp::MAX);
+        let alarm = state.lines.next_release().unwrap_or(Timestamp::MAX);
         state.drivers.set_alarm(driver, alarm);
         Next::SleepUntil(alarm)
     }
@@ -310,12 +310,8 @@ impl<H: Home> State<H> {
             // Until it is polled on a runtime.
             None => self.drivers.any().ok_or_else(no_runtime)?,
         };
-        let (seat, evicted) = self.lines.join(now, request.id, request.cost, request.max_wait, is_owned, driver);
+        let seat = self.lines.join(now, request.id, request.cost, request.max_wait, is_owned, driver);
         self.drivers.watch(driver, home.as_ref(), &self.lines, errand);
-        if let Some(evicted) = evicted {
-            errand.wake.push(evicted);
-            self.signal(errand);
-        }
         Ok(seat)
     }
 

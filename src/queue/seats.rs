@@ -19,7 +19,7 @@ pub(super) struct Seats {
 }
 
 /// The number of a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SeatNo(u32);
 
 impl SeatNo {
@@ -39,7 +39,7 @@ pub(super) enum Seat {
         delay: u64,
         receipt: Receipt,
     },
-    /// Had to make room, or waited as long as it would, or would have to after a change of the quota.
+    /// Had to make room, or would have waited longer than it would, after a change of the quota.
     Refused {
         line: LineId,
         cost: u32,

@@ -37,7 +37,7 @@ use crate::terms::Terms;
 /// |---|---|---|
 /// | the rate holds for | a process | all processes with this name on this Redis |
 /// | one leaves before its turn | all behind it move up | its place goes to the next that comes |
-/// | order | [as you choose](crate::QueueOrder) | the oldest first, but for such places |
+/// | order | the oldest first | the oldest first, but for such places |
 /// | [peek](crate::Mode::Peek) | yes | no |
 ///
 /// ```no_run

@@ -241,7 +241,6 @@ async fn what_is_told_and_when_is_a_choice() {
     assert_eq!(told(RateLimitFields::draft11().tell(Tell::Never)).await, [0, 0, 0]);
     assert_eq!(told(RateLimitFields::none()).await, [0, 0, 0]);
     assert_eq!(told(RateLimitFields::draft07()).await, [2, 2, 2]);
-    assert_eq!(told(RateLimitFields::draft06()).await, [4, 4, 4]);
     assert_eq!(told(RateLimitFields::draft11().x_rate_limit(ResetForm::EpochSeconds)).await, [5, 5, 5]);
 
     let layer = RateLimitLayer::builder(per_minute("p", 1))

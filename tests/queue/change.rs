@@ -240,22 +240,3 @@ async fn a_raised_rate_helps_those_who_wait_at_once() {
     }
     assert_eq!((fast.waiting(), slow.waiting()), (0, 0));
 }
-
-#[tokio::test(start_paused = true)]
-async fn if_the_newest_is_served_first_the_oldest_make_room() {
-    use tower_sluice::QueueOrder::NewestFirst;
-    let key = PartitionKey::from("key");
-    let old = LeakyQueue::new(Quota::per_second(1)).capacity(5);
-    assert!(old.decide(&Ask::charge(&key, 1)).decided().await.unwrap().is_allowed());
-    let waits: Vec<_> = (0..4).map(|_| tokio::spawn(old.decide(&Ask::charge(&key, 1)).decided())).collect();
-    let new = LeakyQueue::new(Quota::per_second(2)).capacity(2).order(NewestFirst);
-    assert!(new.inherit(&old).is_some());
-    let mut answers = Vec::new();
-    for wait in waits {
-        answers.push(wait.await.unwrap().unwrap());
-    }
-    let delays: Vec<_> =
-        answers.iter().map(|decision| decision.is_allowed().then(|| decision.delay().as_millis())).collect();
-    assert_eq!(delays, [None, None, Some(1_000), Some(500)]);
-    assert!(new.decide(&Ask::charge(&key, 0)).decided().await.unwrap().is_allowed());
-}

@@ -16,7 +16,7 @@ use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::HeaderKey;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;
-use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Policy, QueueOrder, Quota, RateLimitLayer, RateLimiter};
+use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Policy, Quota, RateLimitLayer, RateLimiter};
 
 const MS: Duration = Duration::from_millis(1);
 const CHURNS: u32 = 1_000_000;
@@ -28,27 +28,25 @@ fn report(what: &str, begun: std::time::Instant) {
 
 #[tokio::test(start_paused = true)]
 async fn coming_and_going_delays_neither_who_waits_nor_who_comes() {
-    for order in [QueueOrder::OldestFirst, QueueOrder::NewestFirst] {
-        let queue = LeakyQueue::new(Quota::per_second(100)).capacity(5).order(order);
-        let start = Instant::now();
-        assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
-        let waits = tokio::spawn(join(&queue));
-        settle().await;
-        let begun = std::time::Instant::now();
-        for round in 0..CHURNS {
-            let mut goes = join(&queue);
-            if round % 2 == 0 {
-                assert!((&mut goes).now_or_never().is_none());
-            }
+    let queue = LeakyQueue::new(Quota::per_second(100)).capacity(5);
+    let start = Instant::now();
+    assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
+    let waits = tokio::spawn(join(&queue));
+    settle().await;
+    let begun = std::time::Instant::now();
+    for round in 0..CHURNS {
+        let mut goes = join(&queue);
+        if round % 2 == 0 {
+            assert!((&mut goes).now_or_never().is_none());
         }
-        report(&format!("{order:?}, behind another"), begun);
-        assert_eq!(queue.waiting(), 1);
-        assert_eq!(waits.await.unwrap().unwrap().delay(), MS * 10);
-        assert!(start.elapsed() <= MS * 11);
-        // And whoever comes now has the next turn.
-        assert_eq!(join(&queue).await.unwrap().delay(), MS * 10);
-        assert_eq!(queue.waiting(), 0);
     }
+    report("behind another", begun);
+    assert_eq!(queue.waiting(), 1);
+    assert_eq!(waits.await.unwrap().unwrap().delay(), MS * 10);
+    assert!(start.elapsed() <= MS * 11);
+    // And whoever comes now has the next turn.
+    assert_eq!(join(&queue).await.unwrap().delay(), MS * 10);
+    assert_eq!(queue.waiting(), 0);
 }
 
 /// Each is the only one who waits, so that the task that keeps the time, and its timer, begin and end every time; and
@@ -88,36 +86,34 @@ async fn coming_and_going_alone_uses_no_turn_up() {
 /// lets it, and nobody else is refused or delayed for it.
 #[tokio::test(start_paused = true)]
 async fn a_bucket_in_the_same_layer_meters_the_attempts() {
-    for order in [QueueOrder::OldestFirst, QueueOrder::NewestFirst] {
-        let store = MemoryStore::with_capacity(16).with_clock(ManualClock::new());
-        let bucket = RateLimiter::new(TokenBucket::new(Quota::per_second(10).burst(100)), store);
-        let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).capacity(200).order(order));
-        let layer = RateLimitLayer::new([
-            // The queue comes last, whatever their order.
-            Policy::new("everybody", Arc::clone(&queue)),
-            Policy::new("attempts", bucket).key(HeaderKey::from_static("x-client")),
-        ]);
-        let mut service = layer
-            .layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) }));
-        let mut call = |client: &str| service.call(Request::builder().header("x-client", client).body(()).unwrap());
-        assert_eq!(call("first").await.unwrap().status(), StatusCode::OK);
-        let waits = tokio::spawn(call("waits"));
-        settle().await;
+    let store = MemoryStore::with_capacity(16).with_clock(ManualClock::new());
+    let bucket = RateLimiter::new(TokenBucket::new(Quota::per_second(10).burst(100)), store);
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).capacity(200));
+    let layer = RateLimitLayer::new([
+        // The queue comes last, whatever their order.
+        Policy::new("everybody", Arc::clone(&queue)),
+        Policy::new("attempts", bucket).key(HeaderKey::from_static("x-client")),
+    ]);
+    let mut service = layer
+        .layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) }));
+    let mut call = |client: &str| service.call(Request::builder().header("x-client", client).body(()).unwrap());
+    assert_eq!(call("first").await.unwrap().status(), StatusCode::OK);
+    let waits = tokio::spawn(call("waits"));
+    settle().await;
 
-        let (begun, mut waited) = (std::time::Instant::now(), 0);
-        for _ in 0..CHURNS {
-            match call("churns").now_or_never() {
-                None => waited += 1,
-                Some(answer) => assert_eq!(answer.unwrap().status(), StatusCode::TOO_MANY_REQUESTS),
-            }
+    let (begun, mut waited) = (std::time::Instant::now(), 0);
+    for _ in 0..CHURNS {
+        match call("churns").now_or_never() {
+            None => waited += 1,
+            Some(answer) => assert_eq!(answer.unwrap().status(), StatusCode::TOO_MANY_REQUESTS),
         }
-        report(&format!("{order:?}, at a layer"), begun);
-        assert_eq!((waited, queue.waiting()), (100, 1));
-
-        let (start, comes) = (Instant::now(), tokio::spawn(call("comes")));
-        assert_eq!(waits.await.unwrap().unwrap().status(), StatusCode::OK);
-        assert_eq!(comes.await.unwrap().unwrap().status(), StatusCode::OK);
-        // The turn after the one that was taken already.
-        assert!(start.elapsed() <= MS * 21, "{:?}", start.elapsed());
     }
+    report("at a layer", begun);
+    assert_eq!((waited, queue.waiting()), (100, 1));
+
+    let (start, comes) = (Instant::now(), tokio::spawn(call("comes")));
+    assert_eq!(waits.await.unwrap().unwrap().status(), StatusCode::OK);
+    assert_eq!(comes.await.unwrap().unwrap().status(), StatusCode::OK);
+    // The turn after the one that was taken already.
+    assert!(start.elapsed() <= MS * 21, "{:?}", start.elapsed());
 }

@@ -6,9 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::{Instant, advance};
 use tower_sluice::testing::Random;
-use tower_sluice::{
-    Ask, Backlog, Check, Decision, LeakyQueue, Limiter, Mode, PartitionKey, Pending, QueueOrder, Quota, Shape,
-};
+use tower_sluice::{Ask, Backlog, Check, Decision, LeakyQueue, Limiter, Mode, PartitionKey, Pending, Quota, Shape};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -349,46 +347,27 @@ fn when_the_runtime_goes_down_those_on_another_keep_their_places() {
     assert_eq!(queue.waiting(), 0);
 }
 
-/// Also where the newest leaves first, and whoever comes first is the last to leave.
 #[tokio::test(start_paused = true)]
 async fn the_next_release_is_that_of_the_first_head_of_all_lines() {
-    for order in [QueueOrder::OldestFirst, QueueOrder::NewestFirst] {
-        let queue = LeakyQueue::new(Quota::per_second(100)).max_wait(MS * 900).order(order);
-        let told = || (queue.waiting(), queue.next_release());
-        assert_eq!(told(), (0, None));
-        let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
-        assert_eq!(told(), (0, None), "it has left");
-        let late =
-            [pending(queue.decide(&Ask::charge(&key("a"), 50))), pending(queue.decide(&Ask::charge(&key("a"), 1)))];
-        assert_eq!(told(), (2, Some(MS * 10)));
-        advance(MS * 4).await;
-        let _now = ready(queue.decide(&Ask::charge(&key("b"), 1)));
-        let other = pending(queue.decide(&Ask::charge(&key("b"), 1)));
-        assert_eq!(told(), (3, Some(MS * 6)));
-        assert_eq!(queue.stats().backlog, Some(Backlog::new(3, Some(MS * 6))));
-        drop(late);
-        assert_eq!(told(), (1, Some(MS * 10)));
-        // Due, and the task has not run.
-        advance(MS * 30).await;
-        assert_eq!(told(), (1, Some(Duration::ZERO)));
-        assert!(other.await.unwrap().is_allowed());
-        assert_eq!(told(), (0, None));
-    }
-}
-
-/// Who gives up before its turn is no release.
-#[tokio::test(start_paused = true)]
-async fn the_next_release_is_not_the_next_to_give_up() {
-    let queue = LeakyQueue::new(Quota::per_second(100)).max_wait(MS * 900).order(QueueOrder::NewestFirst);
+    let queue = LeakyQueue::new(Quota::per_second(100)).max_wait(MS * 900);
+    let told = || (queue.waiting(), queue.next_release());
+    assert_eq!(told(), (0, None));
     let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
-    let mut impatient = pending(queue.decide(&Ask::charge(&key("a"), 1).within(Some(MS * 15))));
-    let heavy = pending(queue.decide(&Ask::charge(&key("a"), 50)));
-    assert!(heavy.await.unwrap().is_allowed());
-    // It paid for fifty intervals at 10 ms.
-    assert_eq!((queue.waiting(), queue.next_release()), (1, Some(MS * 500)));
-    advance_in_steps(MS * 6).await;
-    assert!(!(&mut impatient).now_or_never().unwrap().unwrap().is_allowed());
-    assert_eq!((queue.waiting(), queue.next_release()), (0, None));
+    assert_eq!(told(), (0, None), "it has left");
+    let late = [pending(queue.decide(&Ask::charge(&key("a"), 50))), pending(queue.decide(&Ask::charge(&key("a"), 1)))];
+    assert_eq!(told(), (2, Some(MS * 10)));
+    advance(MS * 4).await;
+    let _now = ready(queue.decide(&Ask::charge(&key("b"), 1)));
+    let other = pending(queue.decide(&Ask::charge(&key("b"), 1)));
+    assert_eq!(told(), (3, Some(MS * 6)));
+    assert_eq!(queue.stats().backlog, Some(Backlog::new(3, Some(MS * 6))));
+    drop(late);
+    assert_eq!(told(), (1, Some(MS * 10)));
+    // Due, and the task has not run.
+    advance(MS * 30).await;
+    assert_eq!(told(), (1, Some(Duration::ZERO)));
+    assert!(other.await.unwrap().is_allowed());
+    assert_eq!(told(), (0, None));
 }
 
 #[test]

@@ -12,120 +12,108 @@ use http_body_util::Full;
 use tokio::time::{Instant, advance};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::key::HeaderKey;
-use tower_sluice::{Ask, Check, LeakyQueue, Limiter, PartitionKey, Pending, Policy, QueueOrder, Quota, RateLimitLayer};
+use tower_sluice::{Ask, Check, LeakyQueue, Limiter, PartitionKey, Pending, Policy, Quota, RateLimitLayer};
 
 const MS: Duration = Duration::from_millis(1);
-const ORDERS: [QueueOrder; 2] = [QueueOrder::OldestFirst, QueueOrder::NewestFirst];
 
 /// A future is dropped before its first look, between any two, and after its turn has come unseen. Those
 /// behind it must leave in order and on time, and nothing be left.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_may_be_dropped_at_every_await() {
-    for order in ORDERS {
-        for (looks, millis) in (0..4).flat_map(|looks| (0..25).map(move |millis| (looks, millis))) {
-            let queue = LeakyQueue::new(Quota::per_second(100)).capacity(5).order(order);
-            let start = Instant::now();
-            assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
-            let mut dropped = join(&queue);
-            let others = [tokio::spawn(join(&queue)), tokio::spawn(join(&queue))];
-            for _ in 0..looks {
-                assert!((&mut dropped).now_or_never().is_none());
-            }
-            for _ in 0..millis {
-                advance(MS).await;
-                settle().await;
-            }
-            drop(dropped);
-            let mut delays = Vec::new();
-            for waiter in others {
-                delays.push(waiter.await.unwrap().unwrap().delay());
-            }
-            if order == QueueOrder::NewestFirst {
-                delays.reverse();
-                assert_eq!(delays, [MS * 10, MS * 20], "{looks} looks, dropped at {millis} ms");
-            } else {
-                // Its turn was at 10 ms; what was left of it then, the next got.
-                let first = millis.clamp(10, 20);
-                assert_eq!(delays, [MS * first, MS * (first + 10)], "{looks} looks, dropped at {millis} ms");
-            }
-            assert_eq!(queue.waiting(), 0);
-            assert!(start.elapsed() < MS * 60);
+    for (looks, millis) in (0..4).flat_map(|looks| (0..25).map(move |millis| (looks, millis))) {
+        let queue = LeakyQueue::new(Quota::per_second(100)).capacity(5);
+        let start = Instant::now();
+        assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
+        let mut dropped = join(&queue);
+        let others = [tokio::spawn(join(&queue)), tokio::spawn(join(&queue))];
+        for _ in 0..looks {
+            assert!((&mut dropped).now_or_never().is_none());
         }
+        for _ in 0..millis {
+            advance(MS).await;
+            settle().await;
+        }
+        drop(dropped);
+        let mut delays = Vec::new();
+        for waiter in others {
+            delays.push(waiter.await.unwrap().unwrap().delay());
+        }
+        // Its turn was at 10 ms; what was left of it then, the next got.
+        let first = millis.clamp(10, 20);
+        assert_eq!(delays, [MS * first, MS * (first + 10)], "{looks} looks, dropped at {millis} ms");
+        assert_eq!(queue.waiting(), 0);
+        assert!(start.elapsed() < MS * 60);
     }
 }
 
 /// Jain's index, (Σx)² / (n Σx²), is one if all get the same.
 #[tokio::test(start_paused = true)]
 async fn equal_keys_get_equal_shares() {
-    for order in ORDERS {
-        let queue = LeakyQueue::new(Quota::per_second(10)).capacity(5).order(order);
-        let mut served = [0_u64; 100];
-        let mut waiting: Vec<(usize, Pending)> = Vec::new();
-        for milli in 0..2_000_u64 {
-            // All ask ten times as often as they may, and those with greater numbers in a row.
-            for key in 0..100_u64 {
-                if milli % 100 < key / 10 + 1 {
-                    let index = usize::try_from(key).unwrap();
-                    match queue.decide(&Ask::charge(&key.into(), 1)) {
-                        Check::Ready(decision) => served[index] += u64::from(decision.unwrap().is_allowed()),
-                        Check::Pending(pending) => waiting.push((index, pending)),
-                    }
+    let queue = LeakyQueue::new(Quota::per_second(10)).capacity(5);
+    let mut served = [0_u64; 100];
+    let mut waiting: Vec<(usize, Pending)> = Vec::new();
+    for milli in 0..2_000_u64 {
+        // All ask ten times as often as they may, and those with greater numbers in a row.
+        for key in 0..100_u64 {
+            if milli % 100 < key / 10 + 1 {
+                let index = usize::try_from(key).unwrap();
+                match queue.decide(&Ask::charge(&key.into(), 1)) {
+                    Check::Ready(decision) => served[index] += u64::from(decision.unwrap().is_allowed()),
+                    Check::Pending(pending) => waiting.push((index, pending)),
                 }
             }
-            advance(MS).await;
-            settle().await;
-            waiting.retain_mut(|(index, pending)| match pending.now_or_never() {
-                None => true,
-                Some(decision) => {
-                    served[*index] += u64::from(decision.unwrap().is_allowed());
-                    false
-                }
-            });
         }
-        let (sum, squares): (u64, u64) = (served.iter().sum(), served.iter().map(|x| x * x).sum());
-        assert!(sum >= 100 * 19, "{sum} of 2,000 were served");
-        assert!(sum * sum * 100 >= 99 * 100 * squares, "{order:?}: {served:?}");
+        advance(MS).await;
+        settle().await;
+        waiting.retain_mut(|(index, pending)| match pending.now_or_never() {
+            None => true,
+            Some(decision) => {
+                served[*index] += u64::from(decision.unwrap().is_allowed());
+                false
+            }
+        });
     }
+    let (sum, squares): (u64, u64) = (served.iter().sum(), served.iter().map(|x| x * x).sum());
+    assert!(sum >= 100 * 19, "{sum} of 2,000 were served");
+    assert!(sum * sum * 100 >= 99 * 100 * squares, "{served:?}");
 }
 
 /// A key that is flooded ten thousand times a second, beside one that asks now and then.
 #[tokio::test(start_paused = true)]
 async fn a_cold_key_does_not_feel_a_hot_one() {
-    for order in ORDERS {
-        let queue = Arc::new(LeakyQueue::new(Quota::per_second(10)).capacity(50).order(order));
-        let (hot, cold) = (PartitionKey::from("hot"), PartitionKey::from("cold"));
-        let (mut flood, mut asked) = (Vec::new(), Vec::new());
-        for milli in 0..10_000_u64 {
-            for _ in 0..10 {
-                if let Check::Pending(pending) = queue.decide(&Ask::charge(&hot, 1)) {
-                    flood.push(pending);
-                }
-            }
-            // Six per second, two in a row: the second must wait for its interval.
-            if milli % 333 < 2 {
-                let (queue, cold) = (Arc::clone(&queue), cold.clone());
-                asked.push(tokio::spawn(async move {
-                    let start = Instant::now();
-                    assert!(queue.decide(&Ask::charge(&cold, 1)).decided().await.unwrap().is_allowed());
-                    start.elapsed()
-                }));
-            }
-            advance(MS).await;
-            settle().await;
-            if milli % 50 == 0 {
-                flood.retain_mut(|pending| pending.now_or_never().is_none());
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(10)).capacity(50));
+    let (hot, cold) = (PartitionKey::from("hot"), PartitionKey::from("cold"));
+    let (mut flood, mut asked) = (Vec::new(), Vec::new());
+    for milli in 0..10_000_u64 {
+        for _ in 0..10 {
+            if let Check::Pending(pending) = queue.decide(&Ask::charge(&hot, 1)) {
+                flood.push(pending);
             }
         }
-        let mut waits = Vec::new();
-        for asked in asked {
-            waits.push(asked.await.unwrap());
+        // Six per second, two in a row: the second must wait for its interval.
+        if milli % 333 < 2 {
+            let (queue, cold) = (Arc::clone(&queue), cold.clone());
+            asked.push(tokio::spawn(async move {
+                let start = Instant::now();
+                assert!(queue.decide(&Ask::charge(&cold, 1)).decided().await.unwrap().is_allowed());
+                start.elapsed()
+            }));
         }
-        waits.sort();
-        let p99 = waits[waits.len() * 99 / 100];
-        assert!(p99 <= MS * 100 + MS * 5, "{order:?}: {p99:?}");
-        drop(flood);
-        assert_eq!(queue.waiting(), 0);
+        advance(MS).await;
+        settle().await;
+        if milli % 50 == 0 {
+            flood.retain_mut(|pending| pending.now_or_never().is_none());
+        }
     }
+    let mut waits = Vec::new();
+    for asked in asked {
+        waits.push(asked.await.unwrap());
+    }
+    waits.sort();
+    let p99 = waits[waits.len() * 99 / 100];
+    assert!(p99 <= MS * 100 + MS * 5, "{p99:?}");
+    drop(flood);
+    assert_eq!(queue.waiting(), 0);
 }
 
 /// Tasks that wait are dropped with their runtime, in any order, and so is the one that keeps the time.

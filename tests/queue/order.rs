@@ -1,4 +1,4 @@
-//! The choices of a leaky queue: a burst at once, the newest first, and closing it; and what clients see of
+//! The choices of a leaky queue: a burst at once, and closing it; and what clients see of
 //! them through the layer.
 
 use std::convert::Infallible;
@@ -12,18 +12,12 @@ use http_body_util::Full;
 use tokio::time::advance;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::testing::Random;
-use tower_sluice::{
-    Ask, Check, LeakyQueue, Limiter, Mode, PartitionKey, Pending, Policy, QueueOrder, Quota, RateLimitLayer,
-};
+use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Mode, PartitionKey, Pending, Policy, Quota, RateLimitLayer};
 
 const MS: Duration = Duration::from_millis(1);
 type Body = Full<Bytes>;
 
 const KEY: PartitionKey = PartitionKey::SHARED;
-
-fn newest_first() -> LeakyQueue {
-    LeakyQueue::new(Quota::per_second(100)).capacity(3).order(QueueOrder::NewestFirst)
-}
 
 fn join(queue: &LeakyQueue) -> Pending {
     match queue.decide(&Ask::charge(&KEY, 1)) {
@@ -103,80 +97,14 @@ async fn a_burst_and_a_capacity_are_what_nginx_calls_delay_and_burst() {
 /// The bucket may look free at the moment at which a waiter is due. It is the waiter's.
 #[tokio::test(start_paused = true)]
 async fn nobody_passes_a_waiter_even_when_the_bucket_looks_free() {
-    for order in [QueueOrder::OldestFirst, QueueOrder::NewestFirst] {
-        let queue = LeakyQueue::new(Quota::per_second(100).burst(3)).capacity(5).order(order);
-        assert!((0..3).all(|_| is_admitted_now(&queue)));
-        let mut waiter = join(&queue);
-        // The clock goes on, and no task runs: the waiter is due, and its timer has not fired.
-        assert!(advance(10 * MS).now_or_never().is_none());
-        let late = queue.decide(&Ask::charge(&KEY, 1));
-        assert!(matches!(late, Check::Pending(_)), "{order:?}: {late:?}");
-        assert_eq!((&mut waiter).now_or_never().unwrap().unwrap().delay(), 10 * MS);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_newest_is_served_first_and_the_oldest_makes_room() {
-    let queue = newest_first();
-    assert!(is_admitted_now(&queue));
-    let mut waiters: Vec<_> = (0..4).map(|_| Some(join(&queue))).collect();
-    assert_eq!(queue.waiting(), 3);
-    // The first was pushed out by the fourth, and is told so at once, and when the next of its key leaves.
-    let refused = waiters[0].take().unwrap().now_or_never().expect("told at once").unwrap();
-    assert_eq!((refused.is_allowed(), refused.remaining()), (false, 0));
-    assert_eq!(refused.retry_after(), Some(10 * MS));
-    // Who comes back then has a place, and nobody is pushed out for it.
-    pass(10 * MS).await;
-    assert_eq!(queue.waiting(), 2);
-    let back = join(&queue);
-    assert_eq!(queue.waiting(), 3);
-    let mut delays = Vec::new();
-    for waiter in [waiters[3].take().unwrap(), back, waiters[2].take().unwrap(), waiters[1].take().unwrap()] {
-        delays.push(waiter.await.unwrap().delay().as_millis());
-    }
-    assert_eq!(delays, [10, 10, 30, 40]);
-    assert_eq!(queue.waiting(), 0);
-}
-
-/// Those who are passed again and again are not kept for ever, nor beyond what they asked for.
-#[tokio::test(start_paused = true)]
-async fn who_is_passed_for_too_long_is_refused_in_time() {
-    let queue = newest_first().max_wait(25 * MS);
-    assert!(is_admitted_now(&queue));
-    let passed = tokio::spawn(join(&queue));
-    let Check::Pending(hasty) = queue.decide(&Ask::charge(&KEY, 1).within(Some(15 * MS))) else {
-        panic!("its turn is in 10 ms")
-    };
-    let hasty = tokio::spawn(hasty);
-    let start = tokio::time::Instant::now();
-    let mut told = [None, None];
-    for _ in 0..40 {
-        let _newer = (start.elapsed().as_millis() % 10 == 5).then(|| tokio::spawn(join(&queue)));
-        pass(MS).await;
-        for (told, waiter) in told.iter_mut().zip([&hasty, &passed]) {
-            if told.is_none() && waiter.is_finished() {
-                *told = Some(start.elapsed().as_millis());
-            }
-        }
-    }
-    // At 5 ms another comes, which leaves at 10; at 15 another, which leaves at 20.
-    assert_eq!(told, [Some(15), Some(25)]);
-    assert!(!hasty.await.unwrap().unwrap().is_allowed());
-    let refused = passed.await.unwrap().unwrap();
-    assert!(!refused.is_allowed() && refused.retry_after().is_some());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_key_takes_its_places_from_nobody_else() {
-    let queue = LeakyQueue::new(Quota::per_second(100)).max_waiters(2).order(QueueOrder::NewestFirst);
-    for key in 0..3_u64 {
-        assert!(matches!(queue.decide(&Ask::charge(&key.into(), 1)), Check::Ready(Ok(_))));
-    }
-    let (zero, _one) = (queue.decide(&Ask::charge(&0_u64.into(), 1)), queue.decide(&Ask::charge(&1_u64.into(), 1)));
-    // No place is left for a third key.
-    assert!(matches!(queue.decide(&Ask::charge(&2_u64.into(), 1)), Check::Ready(Ok(refused)) if !refused.is_allowed()));
-    assert!(matches!(queue.decide(&Ask::charge(&0_u64.into(), 1)), Check::Pending(_)));
-    assert!(!zero.decided().await.unwrap().is_allowed());
+    let queue = LeakyQueue::new(Quota::per_second(100).burst(3)).capacity(5);
+    assert!((0..3).all(|_| is_admitted_now(&queue)));
+    let mut waiter = join(&queue);
+    // The clock goes on, and no task runs: the waiter is due, and its timer has not fired.
+    assert!(advance(10 * MS).now_or_never().is_none());
+    let late = queue.decide(&Ask::charge(&KEY, 1));
+    assert!(matches!(late, Check::Pending(_)), "{late:?}");
+    assert_eq!((&mut waiter).now_or_never().unwrap().unwrap().delay(), 10 * MS);
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,19 +145,19 @@ fn hello() -> impl Service<Request<()>, Response = Response<Body>, Error = Infal
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_see_503_after_a_close_and_429_when_pushed_out() {
-    let queue = Arc::new(newest_first().capacity(1));
+async fn clients_see_429_at_a_full_queue_and_503_after_a_close() {
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).capacity(1));
     let policy = Policy::new("queue", Arc::clone(&queue)).status(http::StatusCode::TOO_MANY_REQUESTS);
     let service = RateLimitLayer::new(policy).layer(hello());
     let send = || tokio::spawn(service.clone().oneshot(Request::new(())));
     assert_eq!(send().await.unwrap().unwrap().status(), 200);
-    let (oldest, newest) = (send(), send());
+    let (waits, late) = (send(), send());
     settle().await;
-    assert!(oldest.is_finished() && !newest.is_finished());
-    let refused = oldest.await.unwrap().unwrap();
+    assert!(!waits.is_finished() && late.is_finished());
+    let refused = late.await.unwrap().unwrap();
     assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].to_str().unwrap()), (429, "1"));
     queue.close();
-    for closed in [newest, send()] {
+    for closed in [waits, send()] {
         assert_eq!(closed.await.unwrap().unwrap().status(), 503);
     }
     assert_eq!(queue.waiting(), 0);

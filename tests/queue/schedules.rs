@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::{Instant, advance};
 use tower_sluice::testing::Random;
-use tower_sluice::{Ask, Check, Decision, LeakyQueue, Limiter, LimiterError, PartitionKey, Pending, QueueOrder, Quota};
+use tower_sluice::{Ask, Check, Decision, LeakyQueue, Limiter, LimiterError, PartitionKey, Pending, Quota};
 
 const MS: u64 = 1_000_000;
 const INTERVAL: u64 = 7 * MS;
@@ -17,7 +17,6 @@ struct Settings {
     burst: u64,
     capacity: usize,
     max_wait: u64,
-    newest_first: bool,
 }
 
 /// One key's line, in nanoseconds.
@@ -33,19 +32,11 @@ struct Line {
 struct Waiter {
     number: usize,
     since: u64,
-    patience: u64,
-}
-
-impl Waiter {
-    const fn until(&self) -> u64 {
-        self.since + self.patience
-    }
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Told {
     Turn { delay: u64, paid_until: u64 },
-    Refusal { patience: u64 },
     Closed,
 }
 
@@ -66,10 +57,9 @@ impl Line {
         if self.waiters.is_empty() && head <= now {
             return Answer::Passes;
         }
-        let ahead = if settings.newest_first { 0 } else { self.waiters.len() as u64 };
-        let turn = self.leaves(settings, ahead);
+        let turn = self.leaves(settings, self.waiters.len() as u64);
         let too_long = (turn - now).saturating_sub(patience);
-        let has_place = self.waiters.len() < settings.capacity || (settings.newest_first && !self.waiters.is_empty());
+        let has_place = self.waiters.len() < settings.capacity;
         let wait = if has_place { too_long } else { too_long.max(head - now) };
         if wait == 0 { Answer::Waits { delay: turn - now } } else { Answer::Refused { wait } }
     }
@@ -78,48 +68,19 @@ impl Line {
         let answer = self.judge(settings, now, patience);
         match answer {
             Answer::Passes => self.paid_until = self.paid_until.max(now) + INTERVAL,
-            Answer::Waits { .. } => {
-                let evicted = (self.waiters.len() >= settings.capacity).then(|| self.waiters.remove(0));
-                self.waiters.push(Waiter { number, since: now, patience });
-                if let Some(evicted) = evicted {
-                    self.refuse(evicted);
-                }
-            }
+            Answer::Waits { .. } => self.waiters.push(Waiter { number, since: now }),
             Answer::Refused { .. } => {}
         }
         answer
     }
 
-    fn refuse(&mut self, waiter: Waiter) {
-        self.told.insert(waiter.number, Told::Refusal { patience: waiter.patience });
-    }
-
-    /// It would be let in again when the next one has left, if it waits long enough for its turn then.
-    fn retry_at(&self, settings: Settings, patience: u64) -> u64 {
-        let others = u64::from(!self.waiters.is_empty());
-        self.leaves(settings, 0).max(self.leaves(settings, others).saturating_sub(patience))
-    }
-
     fn tick(&mut self, settings: Settings, now: u64) {
-        loop {
-            let turn = self.leaves(settings, 0);
-            let gives_up = (0..self.waiters.len()).min_by_key(|index| self.waiters[*index].until());
-            let gives_up = gives_up.filter(|_| settings.newest_first);
-            match gives_up {
-                Some(index) if self.waiters[index].until() < turn && self.waiters[index].until() <= now => {
-                    let waiter = self.waiters.remove(index);
-                    self.refuse(waiter);
-                }
-                _ if turn <= now && !self.waiters.is_empty() => {
-                    let head = if settings.newest_first { self.waiters.len() - 1 } else { 0 };
-                    let waiter = self.waiters.remove(head);
-                    // Only fifty milliseconds are caught up on.
-                    self.paid_until = self.paid_until.max(now.saturating_sub(50 * MS)) + INTERVAL;
-                    let told = Told::Turn { delay: now - waiter.since, paid_until: self.paid_until };
-                    self.told.insert(waiter.number, told);
-                }
-                _ => break,
-            }
+        while self.leaves(settings, 0) <= now && !self.waiters.is_empty() {
+            let waiter = self.waiters.remove(0);
+            // Only fifty milliseconds are caught up on.
+            self.paid_until = self.paid_until.max(now.saturating_sub(50 * MS)) + INTERVAL;
+            let told = Told::Turn { delay: now - waiter.since, paid_until: self.paid_until };
+            self.told.insert(waiter.number, told);
         }
     }
 
@@ -133,9 +94,6 @@ impl Line {
     }
 
     fn close(&mut self) {
-        for told in self.told.values_mut().filter(|told| matches!(told, Told::Refusal { .. })) {
-            *told = Told::Closed;
-        }
         let waiters = self.waiters.drain(..);
         self.told.extend(waiters.map(|waiter| (waiter.number, Told::Closed)));
     }
@@ -170,14 +128,11 @@ impl Trial {
             burst: random.pick(&[1, 1, 2, 4]),
             capacity: random.pick(&[0, 1, 3, 3, 5]),
             max_wait: random.pick(&[5, 14, 25, 25, 60]) * MS,
-            newest_first: random.below(2) == 0,
         };
-        let order = if settings.newest_first { QueueOrder::NewestFirst } else { QueueOrder::OldestFirst };
         let quota = Quota::new(1, Duration::from_nanos(INTERVAL)).unwrap();
         let queue = LeakyQueue::new(quota.burst(u32::try_from(settings.burst).unwrap()))
             .capacity(settings.capacity)
-            .max_wait(Duration::from_nanos(settings.max_wait))
-            .order(order);
+            .max_wait(Duration::from_nanos(settings.max_wait));
         Self { seed, settings, queue, lines: Default::default(), tickets: Vec::new(), start: Instant::now() }
     }
 
@@ -211,7 +166,6 @@ impl Trial {
 
     /// Looks at all who are awake; each must have been told what the model says, and no other.
     fn look(&mut self) {
-        let now = self.now();
         for mut ticket in std::mem::take(&mut self.tickets) {
             if ticket.sleeps {
                 self.tickets.push(ticket);
@@ -220,7 +174,7 @@ impl Trial {
             let told = self.lines[ticket.line].told.remove(&ticket.number);
             match ((&mut ticket.pending).now_or_never(), told) {
                 (None, None) => self.tickets.push(ticket),
-                (Some(answer), Some(told)) => self.compare(now, &ticket, &answer, told),
+                (Some(answer), Some(told)) => self.compare(&ticket, &answer, told),
                 (answer, told) => panic!("{self:?}: {} got {answer:?}, expected {told:?}", ticket.number),
             }
         }
@@ -228,15 +182,10 @@ impl Trial {
         assert_eq!(self.queue.waiting(), waiting, "{self:?}");
     }
 
-    fn compare(&self, now: u64, ticket: &Ticket, answer: &Result<Decision, LimiterError>, told: Told) {
+    fn compare(&self, ticket: &Ticket, answer: &Result<Decision, LimiterError>, told: Told) {
         let is_same = match (answer.as_ref(), told) {
             (Ok(decision), Told::Turn { delay, .. }) => {
                 decision.is_allowed() && decision.delay() == Duration::from_nanos(delay)
-            }
-            (Ok(decision), Told::Refusal { patience }) => {
-                let retry_at = self.lines[ticket.line].retry_at(self.settings, patience);
-                let wait = retry_at.saturating_sub(now).max(1);
-                decision.retry_after() == Some(Duration::from_nanos(wait))
             }
             (Err(error), Told::Closed) => error.to_string() == "the queue was closed",
             _ => false,

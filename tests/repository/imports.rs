@@ -13,6 +13,7 @@ const PICTURE: &[(&str, &[&str])] = &[
     ("terms", &["quota"]),
     ("decision", &["terms"]),
     ("backlog", &[]),
+    ("base64", &[]),
     ("partition", &[]),
     ("sip", &["partition"]),
     ("inheritance", &[]),
@@ -30,6 +31,7 @@ const PICTURE: &[(&str, &[&str])] = &[
             "algorithm",
             "ask",
             "backlog",
+            "base64",
             "batch",
             "decision",
             "description",
@@ -68,8 +70,8 @@ const PICTURE: &[(&str, &[&str])] = &[
     // From here on, HTTP.
     ("head", &[]),
     ("text", &[]),
-    ("headers", &["decision", "partition", "quota", "sip", "terms", "text"]),
-    ("grpc", &["head"]),
+    ("headers", &["base64", "decision", "partition", "quota", "sip", "terms", "text"]),
+    ("grpc", &["base64", "head"]),
     ("body", &["telemetry"]),
     ("key", &["head", "partition", "telemetry"]),
     ("health", &["time"]),
@@ -192,6 +194,7 @@ const PICTURE: &[(&str, &[&str])] = &[
 
 /// Modules that must compile without any HTTP type, for workers and clients of other protocols.
 const BELOW_HTTP: &[&str] = &[
+    "base64",
     "time",
     "decision",
     "claim",

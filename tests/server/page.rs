@@ -66,6 +66,15 @@ fn the_numbers_of_a_route_are_true() {
           key = "header:x-client"
 
         [[route]]
+        path = "/words"
+        policy = [
+            { name = "w", algorithm = "fixed-window", limit = 10, per = "1s", cost = 3, stagger = true, shadow = true,
+              key = ["client-ip", "header:x-a"], charge-on = [401, 403],
+              penalty = { refusals = 5, per = "1m", ban = "10m" } },
+            { name = "q", algorithm = "leaky-queue", limit = 1, per = "250ms", burst = 2, capacity = 5, max-wait = "2s" },
+        ]
+
+        [[route]]
         path = "/sluice.example.v1.Echo/Echo"
 
         [[route]]
@@ -74,6 +83,14 @@ fn the_numbers_of_a_route_are_true() {
     );
     let route = live(&server, "/a");
     assert_eq!(route["policies"][0]["words"], "token-bucket: 2 per 1h, by header:x-client");
+    let words = &live(&server, "/words")["policies"];
+    assert_eq!(
+        words[0]["words"],
+        "fixed-window: 10 per 1s, staggered, cost 3, by client-ip and header:x-a, for answers 401 and 403 only, \
+         banned for 10m after more than 5 rejections per 1m that came too early, only watching"
+    );
+    let queue = "leaky-queue: 1 per 250ms, burst 2, up to 5 waiting, for up to 2s, for all together";
+    assert_eq!((&words[1]["name"], &words[1]["words"]), (&"q".into(), &queue.into()));
     assert_eq!(
         (&route["call"], &route["waiting"], &route["next_release_ms"]),
         (&"/a".into(), &Value::Null, &Value::Null)

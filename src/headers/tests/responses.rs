@@ -54,9 +54,8 @@ fn the_older_fields_tell_of_the_policy_that_is_closest_to_exhaustion() {
         ("hour", Terms::fixed_window(Quota::per_hour(1_000))),
     ];
     let draft07 = writer(&RateLimitFields::draft07(), &policies);
-    let draft06 = writer(&RateLimitFields::draft06(), &policies);
     let legacy = writer(&RateLimitFields::none().x_rate_limit(ResetForm::EpochSeconds), &policies);
-    let hyphen = writer(&RateLimitFields::none().x_rate_hyphen_limit(ResetForm::DeltaSeconds), &policies);
+    let delta = writer(&RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds), &policies);
     let second = Decision::allow(10, 5).with_reset_after(Duration::from_millis(500));
     let minute = Decision::allow(100, 49).with_reset_after(Duration::from_millis(30_500));
     let hour = Decision::allow(1_000, 600).with_reset_after(Duration::from_secs(1_800));
@@ -67,16 +66,12 @@ fn the_older_fields_tell_of_the_policy_that_is_closest_to_exhaustion() {
         "ratelimit: limit=100, remaining=49, reset=31; ratelimit-policy: 100;w=60"
     );
     assert_eq!(
-        written(&draft06, 200, &[], &all),
-        "ratelimit-limit: 100; ratelimit-policy: 100;w=60; ratelimit-remaining: 49; ratelimit-reset: 31"
-    );
-    assert_eq!(
         written(&legacy, 200, &[], &all),
         "x-ratelimit-limit: 100; x-ratelimit-remaining: 49; x-ratelimit-reset: 1790000031"
     );
     assert_eq!(
-        written(&hyphen, 200, &[], &all[..1]),
-        "x-rate-limit-limit: 10; x-rate-limit-remaining: 5; x-rate-limit-reset: 1"
+        written(&delta, 200, &[], &all[..1]),
+        "x-ratelimit-limit: 10; x-ratelimit-remaining: 5; x-ratelimit-reset: 1"
     );
 
     // One that refuses comes before one that has less left; of those that refuse, the longest wait.

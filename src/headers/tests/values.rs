@@ -72,7 +72,7 @@ fn the_examples_of_the_draft_are_written_canonically() {
             let quoted = draft11::quoted(&name);
             if is_policy {
                 let advertised = Advertised { quota: numbers[0], window: numbers[1] };
-                draft11::push_policy(&mut out, &quoted, advertised, None);
+                draft11::push_policy(&mut out, &quoted, advertised);
             } else {
                 let level = Level {
                     left: u32::try_from(numbers[0]).unwrap(),
@@ -99,8 +99,8 @@ fn what_is_no_value_of_these_fields_is_recognised() {
     }
 }
 
-fn policy_of(terms: Terms, fields: RateLimitFields) -> String {
-    let writer = writer(&fields, &[("p", terms)]);
+fn policy_of(terms: Terms) -> String {
+    let writer = writer(&RateLimitFields::draft11(), &[("p", terms)]);
     let decision = Decision::allow(1, 1);
     let all = written(&writer, 200, &[], &[reading(0, &decision)]);
     all.split("; ").find_map(|line| line.strip_prefix("ratelimit-policy: \"p\";")).unwrap().to_owned()
@@ -135,11 +135,8 @@ fn a_policy_is_advertised_at_its_very_rate() {
         (Terms::sliding_window(nanos(100, 3_000_000_003)), "q=100;w=4"),
         (Terms::sliding_window(nanos(7, 1)), "q=7000000000;w=1"),
     ] {
-        assert_eq!(policy_of(terms, RateLimitFields::draft11()), expected, "{terms:?}");
+        assert_eq!(policy_of(terms), expected, "{terms:?}");
     }
-    let with_burst = |terms| policy_of(terms, RateLimitFields::draft11().sluice_burst());
-    assert_eq!(with_burst(Terms::bucket(quota(100, 1).burst(10))), "q=100;w=1;sluice-burst=10");
-    assert_eq!(with_burst(Terms::bucket(quota(1, 1).burst(5))), "q=5;w=5");
 }
 
 #[test]

@@ -63,7 +63,7 @@ impl Lines {
         let present = self.pace.gcra;
         self.history = History { changes: self.history.changes.wrapping_add(1), before: Some((before, now)) };
 
-        (self.due, self.idle, self.ends) = Default::default();
+        (self.due, self.idle) = Default::default();
         for (id, line) in &mut self.lines {
             line.tat = present.carried(line.tat, &before, now);
             // A whole number of tokens.
@@ -79,10 +79,6 @@ impl Lines {
             let Some(waiter) = self.seats.waiter_mut(number) else { continue };
             let latest = waiter.since.as_nanos().saturating_add(self.bounds.max_wait);
             waiter.until = waiter.until.min(Timestamp::from_nanos(latest));
-            let end = (waiter.until, number);
-            if self.is_newest_first() {
-                self.ends.insert(end);
-            }
         }
         let waited_in: Vec<LineId> = self.due.iter().map(|(_, id)| *id).collect();
         for id in waited_in {
@@ -98,18 +94,12 @@ impl Lines {
     fn without_place(&self, now: Timestamp, id: LineId) -> Vec<SeatNo> {
         let mut refused = Vec::new();
         let Some(line) = self.lines.get(&id) else { return refused };
-        let too_many = line.waiters.len.saturating_sub(self.bounds.capacity);
         let (mut number, mut ahead, mut kept) = (line.waiters.oldest, 0, 0);
         while let Some(waiter) = self.seats.waiter(number) {
-            let stays = if self.is_newest_first() {
-                // How long one waits is not known, and who has waited longest makes room.
-                refused.len() >= too_many
-            } else {
-                kept < self.bounds.capacity
-                    && waiter.cost <= self.max_cost
-                    // Who may leave at once has not waited in vain, however long it was.
-                    && self.pace.leaves(line.tat + ahead) <= waiter.until.max(now)
-            };
+            let stays = kept < self.bounds.capacity
+                && waiter.cost <= self.max_cost
+                // Who may leave at once has not waited in vain, however long it was.
+                && self.pace.leaves(line.tat + ahead) <= waiter.until.max(now);
             if stays {
                 kept += 1;
                 ahead += self.pace.gcra.price(waiter.cost);

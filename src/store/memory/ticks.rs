@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::rule::{Rule, Ruling};
 use super::word::{Tag, Word};
 use crate::decision::{Decision, Issuer, Proof, Receipt, Span};
-use crate::quota::Quota;
+use crate::quota::{Quota, gcd};
 use crate::time::{Timestamp, duration_from_nanos, nanos_of};
 
 /// A token bucket whose time runs in ticks: a token takes a whole power of two of them, so that no
@@ -412,10 +412,6 @@ const fn before_the_beginning() -> Timestamp {
 #[cold]
 const fn nothing() -> u64 {
     0
-}
-
-const fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 #[cfg(test)]

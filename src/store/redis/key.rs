@@ -2,6 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
+use crate::base64;
 use crate::partition::PartitionKey;
 
 /// The name of a budget on the server, `PREFIX:{TAG}:NAME:KIND`.
@@ -72,15 +73,9 @@ impl Key {
 pub(super) struct Tag([u8; 16]);
 
 impl Tag {
-    /// In the digits of base64url (RFC 4648, section 5), six bits each.
+    /// In base64url.
     fn text(self) -> [u8; 22] {
-        const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-        let bits = u128::from_be_bytes(self.0);
-        // The last digit has two bits only, and is filled up with zeros.
-        std::array::from_fn(|i| {
-            let digit = if i < 21 { bits >> (122 - 6 * i) } else { bits << 4 };
-            DIGITS[(digit & 63) as usize]
-        })
+        std::array::from_fn(|index| base64::character(base64::URL_SAFE, &self.0, index))
     }
 
     /// Sixty-four of its bits, for a table.

@@ -1,0 +1,126 @@
+//! The configuration that is in force, and its text: what the server shows of a policy is what the file says.
+
+use std::ops::Deref;
+
+use toml::{Table, Value};
+use tower_sluice::config::{Changed, Config, ConfigError, ConfigReader, Route};
+use tower_sluice::key::{ClientIp, HeaderKey, KeyExtractor, User};
+use tower_sluice::{PartitionKey, RequestHead};
+
+pub(crate) struct Limits {
+    config: Config,
+    file: Table,
+}
+
+impl Limits {
+    pub(crate) fn parse(reader: ConfigReader, name: &str, text: &str) -> Result<Self, ConfigError> {
+        Ok(Self { config: reader.parse(name, text)?, file: table(text) })
+    }
+
+    pub(crate) fn change(&mut self, name: &str, text: &str) -> Result<Changed, ConfigError> {
+        let changed = self.config.change(name, text)?;
+        self.file = table(text);
+        Ok(changed)
+    }
+
+    /// The policies of a route, in the order of the file, which may have its routes in another order since it was edited.
+    pub(crate) fn policies(&self, route: &Route) -> impl Iterator<Item = Policy<'_>> {
+        let routes = self.file.get("route").and_then(Value::as_array).into_iter().flatten();
+        let mut routes = routes.filter_map(Value::as_table);
+        let written = routes.find(|written| written.get("path").is_some_and(|paths| texts(paths) == route.paths()));
+        let policies = written.and_then(|written| written.get("policy")?.as_array()).into_iter().flatten();
+        policies.filter_map(Value::as_table).map(Policy)
+    }
+}
+
+impl Deref for Limits {
+    type Target = Config;
+
+    fn deref(&self) -> &Config {
+        &self.config
+    }
+}
+
+fn table(text: &str) -> Table {
+    text.parse().expect("the configuration was read from it")
+}
+
+/// A text, or a list of them.
+fn texts(value: &Value) -> Vec<&str> {
+    match value {
+        Value::Array(texts) => texts.iter().filter_map(Value::as_str).collect(),
+        one => one.as_str().into_iter().collect(),
+    }
+}
+
+/// A value without quotation marks.
+fn written(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// A policy as it is written.
+pub(crate) struct Policy<'a>(&'a Table);
+
+impl<'a> Policy<'a> {
+    pub(crate) fn name(&self) -> &'a str {
+        self.0.get("name").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// What clients are told apart by.
+    fn key(&self) -> Vec<&'a str> {
+        self.0.get("key").map_or_else(|| vec!["global"], texts)
+    }
+
+    /// In one line: the algorithm with its numbers, and whom they are for.
+    pub(crate) fn words(&self) -> String {
+        let word = |field: &str| self.0.get(field).map(written);
+        let is_set = |field: &str| self.0.get(field) == Some(&Value::Boolean(true));
+        let fields = ["algorithm", "limit", "per"].map(|field| word(field).unwrap_or_default());
+        let mut parts = vec![format!("{}: {} per {}", fields[0], fields[1], fields[2])];
+        for (field, before, after) in
+            [("burst", "burst ", ""), ("capacity", "up to ", " waiting"), ("max-wait", "for up to ", "")]
+        {
+            parts.extend(word(field).map(|value| format!("{before}{value}{after}")));
+        }
+        if is_set("stagger") {
+            parts.push("staggered".to_owned());
+        }
+        parts.extend(word("cost").map(|cost| format!("cost {cost}")));
+        parts.push(match self.key().as_slice() {
+            ["global"] => "for all together".to_owned(),
+            parts => format!("by {}", parts.join(" and ")),
+        });
+        if let Some(statuses) = self.0.get("charge-on").and_then(Value::as_array) {
+            let statuses: Vec<_> = statuses.iter().map(written).collect();
+            parts.push(format!("for answers {} only", statuses.join(" and ")));
+        }
+        if let Some(penalty) = self.0.get("penalty").and_then(Value::as_table) {
+            let [ban, refusals, per] =
+                ["ban", "refusals", "per"].map(|field| penalty.get(field).map(written).unwrap_or_default());
+            parts.push(format!("banned for {ban} after more than {refusals} rejections per {per} that came too early"));
+        }
+        if is_set("shadow") {
+            parts.push("only watching".to_owned());
+        }
+        parts.join(", ")
+    }
+
+    /// The key that a request like this one would have on `path`; keys may be personal data.
+    pub(crate) fn key_of(&self, head: &RequestHead<'_>, client_ip: &ClientIp, path: &str) -> String {
+        let read = |key: Result<PartitionKey, _>| key.map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
+        let parts = self.key().into_iter().map(|part| {
+            let key = match part.split_once(':') {
+                Some((_, header)) => match header.trim().to_ascii_lowercase().parse() {
+                    Ok(name) => read(HeaderKey::new(name).extract(head)),
+                    Err(_) => Ok(part.to_owned()),
+                },
+                None if part == "client-ip" => client_ip.network(head).map(|network| network.to_string()),
+                None if part == "user" => read(User::key().extract(head)),
+                None if part == "path" => Ok(path.to_owned()),
+                None => Ok("everybody".to_owned()),
+            };
+            key.unwrap_or_else(|error| error.to_string())
+        });
+        parts.collect::<Vec<_>>().join(" + ")
+    }
+}
