@@ -101,112 +101,38 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod algorithm;
-mod ask;
-mod backlog;
-#[cfg(any(feature = "http", feature = "redis"))]
-mod base64;
-#[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
-mod batch;
-#[cfg(feature = "http")]
-mod body;
 #[cfg(feature = "config")]
 pub mod config;
-mod decision;
-#[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
-mod description;
-#[cfg(feature = "http")]
-mod evaluate;
-#[cfg(feature = "http")]
-mod future;
-#[cfg(feature = "http")]
-pub mod grpc;
 // Text, for the documentation and its tests.
 #[cfg(any(doc, doctest))]
 pub mod guide;
 #[cfg(feature = "http")]
-mod head;
-#[cfg(feature = "http")]
-pub mod headers;
-#[cfg(feature = "http")]
-mod health;
-mod inheritance;
-#[cfg(feature = "http")]
-pub mod key;
-#[cfg(feature = "http")]
-mod layer;
+mod http;
 mod limiter;
-#[cfg(feature = "http")]
-mod live;
-#[cfg(feature = "http")]
-mod meter;
-#[cfg(feature = "http")]
-mod mounting;
-#[cfg(feature = "http")]
-mod open_charges;
-mod partition;
-#[cfg(feature = "http")]
-mod penalty;
-#[cfg(feature = "http")]
-mod policy;
-#[cfg(feature = "http")]
-mod preflight;
-#[cfg(feature = "http")]
-mod problem;
 #[cfg(feature = "queue")]
 mod queue;
-mod quota;
-#[cfg(feature = "http")]
-mod rejection;
-#[cfg(feature = "http")]
-mod responder;
-#[cfg(feature = "http")]
-mod service;
-mod sip;
 pub mod store;
-mod sync;
-mod telemetry;
-mod terms;
 #[cfg(feature = "test-util")]
 pub mod testing;
-#[cfg(feature = "http")]
-mod text;
-mod throttle;
-#[cfg(feature = "http")]
-mod tiers;
-pub mod time;
-#[cfg(feature = "http")]
-mod verdict;
+mod util;
+mod values;
 
+#[cfg(feature = "http")]
+pub use self::http::{
+    FailureMode, IntoPolicies, LimitsHandle, MissingKey, Penalty, Policy, PolicyError, PolicyVerdict, RateLimit,
+    RateLimitLayer, RateLimitLayerBuilder, Reason, Rejection, RejectionBody, RejectionFormat, Replaced, RequestHead,
+    ResponseBody, ResponseFuture, ResponseHead, Tiers, Verdict, grpc, headers, key,
+};
+pub use self::limiter::{
+    IntoLimiter, Limiter, LimiterExt, RateLimiter, Throttle, ThrottleError, ThrottleFuture, ThrottleLayer,
+};
 #[cfg(feature = "queue")]
 pub use self::queue::LeakyQueue;
 #[cfg(feature = "redis")]
 pub use self::queue::RedisQueue;
-pub use self::{
-    ask::{Ask, Mode, Now},
-    backlog::Backlog,
-    decision::{Check, Decision, LimiterError, Outcome, Pending, Receipt},
-    description::Description,
-    inheritance::{Heritage, Inheritance},
-    limiter::{IntoLimiter, Limiter, LimiterExt, RateLimiter},
-    partition::PartitionKey,
-    quota::{Quota, QuotaError},
-    terms::{Shape, Terms},
-    throttle::{Throttle, ThrottleError, ThrottleFuture, ThrottleLayer},
-};
-#[cfg(feature = "http")]
-pub use self::{
-    body::{RejectionBody, ResponseBody},
-    future::ResponseFuture,
-    head::{RequestHead, ResponseHead},
-    layer::{RateLimitLayer, RateLimitLayerBuilder},
-    live::{LimitsHandle, Replaced},
-    penalty::Penalty,
-    policy::{FailureMode, IntoPolicies, MissingKey, Policy, PolicyError},
-    rejection::{Reason, Rejection},
-    responder::RejectionFormat,
-    service::RateLimit,
-    tiers::Tiers,
-    verdict::{PolicyVerdict, Verdict},
+pub use self::values::{
+    Ask, Backlog, Check, Decision, Description, Heritage, Inheritance, LimiterError, Mode, Now, Outcome, PartitionKey,
+    Pending, Quota, QuotaError, Receipt, Shape, Terms, time,
 };
 
 /// Holds the README's examples to what compiles.

@@ -1,8 +1,7 @@
 use super::gcra::{Gcra, GcraState, Tat};
 use super::{Algorithm, Kind};
-use crate::decision::{Decision, Receipt};
-use crate::quota::Quota;
-use crate::time::Timestamp;
+use crate::values::time::Timestamp;
+use crate::values::{Decision, Quota, Receipt};
 
 macro_rules! bucket {
     ($(#[$doc:meta])* $name:ident) => {

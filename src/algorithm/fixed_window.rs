@@ -1,9 +1,8 @@
 use std::time::Duration;
 
 use super::{Algorithm, Kind};
-use crate::decision::{Decision, Issuer, Proof, Receipt};
-use crate::quota::Quota;
-use crate::time::Timestamp;
+use crate::values::time::Timestamp;
+use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 
 /// Counts requests in windows that begin at multiples of the period, and starts again at zero in
 /// each.

@@ -11,9 +11,8 @@
 //! `now` and `period` below 2^64 and `limit`, `burst` and `cost` below 2^32, every product is below
 //! 2^96 and every sum below 2^98, and a `u128` has thirty bits to spare.
 
-use crate::decision::{Decision, Issuer, Proof, Receipt};
-use crate::quota::Quota;
-use crate::time::{Timestamp, duration_from_nanos};
+use crate::values::time::{Timestamp, duration_from_nanos};
+use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 
 /// What a bucket remembers of a key: when its debt will be paid, in units of 1/`limit` nanosecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-use crate::quota::Quota;
+use crate::values::Quota;
 
 /// Which of the algorithms of this crate an [`Algorithm`](super::Algorithm) is, with all that its decisions depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

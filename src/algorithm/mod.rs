@@ -25,10 +25,8 @@ pub use self::sliding_window::{SlidingWindow, SlidingWindowState};
 
 use std::time::Duration;
 
-use crate::decision::{Decision, Receipt};
-use crate::quota::Quota;
-use crate::terms::Terms;
-use crate::time::Timestamp;
+use crate::values::time::Timestamp;
+use crate::values::{Decision, Quota, Receipt, Terms};
 
 /// A pure transition over a small state.
 ///

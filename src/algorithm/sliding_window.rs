@@ -2,9 +2,8 @@ use std::time::Duration;
 
 use super::fixed_window::{ChargedIn, NO_BURST, phase};
 use super::{Algorithm, Kind};
-use crate::decision::{Decision, Receipt};
-use crate::quota::Quota;
-use crate::time::Timestamp;
+use crate::values::time::Timestamp;
+use crate::values::{Decision, Quota, Receipt};
 
 /// Estimates the count of the last period from two counters: that of the current window, plus that
 /// of the previous one weighted by the share of it that the last period still covers.

@@ -5,10 +5,9 @@ use toml::Spanned;
 use super::error::{ConfigError, Source};
 use super::policy::duration;
 use super::raw::{FieldsName, GrpcStatusName, RawAnswer, RejectionName, ResetName};
-use crate::grpc::GrpcStatus;
-use crate::headers::{RateLimitFields, ResetForm, Tell};
-use crate::layer::RateLimitLayerBuilder;
-use crate::responder::RejectionFormat;
+use crate::http::grpc::GrpcStatus;
+use crate::http::headers::{RateLimitFields, ResetForm, Tell};
+use crate::http::{RateLimitLayerBuilder, RejectionFormat};
 
 /// What clients are told; whatever is left out, the layer's defaults decide.
 #[derive(Clone, Copy, Default)]

@@ -10,7 +10,7 @@ use super::answer::Answer;
 use super::error::{ConfigError, Source};
 use super::raw::{RawAnswer, RawClientIp, RawConfig, RawPolicy, RawRedis};
 use super::{Common, Config, Draft, Route};
-use crate::telemetry;
+use crate::util::log;
 
 /// What a file says that only a restart changes, but for its paths.
 pub(super) struct Fixed {
@@ -143,7 +143,7 @@ impl Config {
             }
         }
         for (path, policy) in &changed.removed {
-            telemetry::policy_removed(path, policy);
+            log::policy_removed(path, policy);
         }
         Ok(changed)
     }
@@ -212,7 +212,7 @@ fn log_removed_fields(route: &Route, draft: &Draft) {
         let Some(after) = after.get(name) else { continue };
         let gone: Vec<_> = before.iter().copied().filter(|field| !after.contains(field)).collect();
         if !gone.is_empty() {
-            telemetry::fields_removed(&route.paths[0], name, &gone.join(", "));
+            log::fields_removed(&route.paths[0], name, &gone.join(", "));
         }
     }
 }

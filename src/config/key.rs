@@ -1,6 +1,6 @@
 use http::HeaderName;
 
-use crate::key::{ClientIp, Global, HeaderKey, KeyExtractor, PathKey, User};
+use crate::http::key::{ClientIp, Global, HeaderKey, KeyExtractor, PathKey, User};
 
 /// A key as a configuration names it.
 pub(super) enum KeySpec {

@@ -110,11 +110,9 @@ use self::error::Source;
 use self::policy::number;
 use self::raw::{RawAnswer, RawBudget, RawClientIp, RawConfig, RawRoute};
 use self::store::{Place, Redis};
-use crate::key::{ClientIp, IpSource, TrustedProxies};
-use crate::layer::RateLimitLayer;
-use crate::live::Enforceable;
-use crate::policy::PolicyError;
-use crate::quota::Quota;
+use crate::http::key::{ClientIp, IpSource, TrustedProxies};
+use crate::http::{Enforceable, PolicyError, RateLimitLayer};
+use crate::values::Quota;
 
 /// The format as a JSON Schema (draft 2020-12), for editors that check TOML while it is typed: write it to a file, and
 /// `#:schema ./limits.schema.json` into the first line of yours. It has what the tables and their keys are called and what

@@ -11,13 +11,11 @@ use super::key::KeySpec;
 use super::raw::{AlgorithmName, OnMissingKey, OnStoreError, RawBudget, RawPenalty, RawPolicy, TimeText, WhenFullName};
 use super::store::{Line, Place};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
-use crate::head::ResponseHead;
-use crate::key::ClientIp;
+use crate::http::key::ClientIp;
+use crate::http::{FailureMode, MissingKey, Penalty, Policy, PolicyError, ResponseHead};
 use crate::limiter::Limiter;
-use crate::penalty::Penalty;
-use crate::policy::{FailureMode, MissingKey, Policy, PolicyError};
-use crate::quota::Quota;
 use crate::store::WhenFull;
+use crate::values::Quota;
 
 pub(super) fn build(
     source: &Source<'_>,

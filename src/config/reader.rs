@@ -1,7 +1,7 @@
 use std::fmt;
 
 use super::{Config, ConfigError, Redis};
-use crate::layer::RateLimitLayerBuilder;
+use crate::http::RateLimitLayerBuilder;
 
 /// Reads a configuration, with what a file cannot say.
 ///

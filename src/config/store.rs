@@ -7,8 +7,8 @@ use super::error::{ConfigError, Source};
 use super::raw::{RawPolicy, RawRedis, StoreName};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::queue::LeakyQueue;
-use crate::quota::Quota;
 use crate::store::WhenFull;
+use crate::values::Quota;
 
 #[cfg(feature = "redis")]
 pub(super) use crate::store::redis::{Redis, Scripted as Kept};

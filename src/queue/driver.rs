@@ -11,17 +11,15 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::alarm::Alarm;
 use super::drivers::{DriverNo, Home, Start};
-use super::lines::{LineId, Lines};
-use super::room::{Arrival, Errand, Next, Progress, Request, Room};
-use super::seats::SeatNo;
-use crate::backlog::Backlog;
-use crate::decision::{Decision, LimiterError, Receipt};
-use crate::partition::PartitionKey;
+use super::monitor::{Arrival, Errand, Next, Progress, Request, Room};
+use super::schedule::waiter_slab::SeatNo;
+use super::schedule::{LineId, Lines};
+use super::timer::Alarm;
 use crate::store::TableStats;
-use crate::telemetry;
-use crate::time::{Timestamp, nanos_of};
+use crate::util::log;
+use crate::values::time::{Timestamp, nanos_of};
+use crate::values::{Backlog, Decision, LimiterError, PartitionKey, Receipt};
 
 /// The lines, and the drivers that release them in time.
 ///
@@ -138,7 +136,7 @@ impl Shared {
         }
         wake_all(errand.wake);
         if errand.warn {
-            telemetry::queue_full();
+            log::queue_full();
         }
     }
 

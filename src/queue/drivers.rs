@@ -1,8 +1,8 @@
-use super::lines::Lines;
+use super::monitor::Errand;
 use super::no_time;
-use super::room::Errand;
-use crate::decision::LimiterError;
-use crate::time::Timestamp;
+use super::schedule::Lines;
+use crate::values::LimiterError;
+use crate::values::time::Timestamp;
 
 /// A runtime, as far as a room has to know it.
 pub(super) trait Home: Clone {

@@ -1,35 +1,30 @@
 //! The leaky bucket as a queue: requests wait their turn instead of being refused.
 
-mod alarm;
 mod driver;
 mod drivers;
-mod lines;
 #[cfg(all(test, sluice_loom))]
 mod models;
-mod room;
-mod seats;
+mod monitor;
 #[cfg(feature = "redis")]
-mod shared;
+mod redis_queue;
+mod schedule;
+mod timer;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 #[cfg(feature = "redis")]
-pub use self::shared::RedisQueue;
+pub use self::redis_queue::RedisQueue;
 
 use self::driver::Shared;
-use self::lines::{Bounds, Lines};
-use crate::ask::{Ask, Mode};
-use crate::decision::{Check, LimiterError, Receipt};
-use crate::description::Description;
-use crate::inheritance::{Heritage, Inheritance};
+use self::schedule::{Bounds, Lines};
 use crate::limiter::{IntoLimiter, Limiter};
-use crate::partition::PartitionKey;
-use crate::quota::Quota;
 use crate::store::{Stats, WhenFull};
-use crate::terms::Terms;
-use crate::time::nanos_of;
+use crate::values::time::nanos_of;
+use crate::values::{
+    Ask, Check, Description, Heritage, Inheritance, LimiterError, Mode, PartitionKey, Quota, Receipt, Terms,
+};
 
 /// Lets requests of a key leave one by one at the quota's rate, in the order in which they came.
 ///

@@ -12,12 +12,12 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
 use super::drivers::{DriverNo, Home};
-use super::lines::{Bounds, LineId, Lines};
-use super::room::{Arrival, Errand, Next, Progress, Request, Room as AnyRoom};
-use super::seats::SeatNo;
-use crate::quota::Quota;
+use super::monitor::{Arrival, Errand, Next, Progress, Request, Room as AnyRoom};
+use super::schedule::waiter_slab::SeatNo;
+use super::schedule::{Bounds, LineId, Lines};
 use crate::store::WhenFull;
-use crate::time::Timestamp;
+use crate::values::Quota;
+use crate::values::time::Timestamp;
 
 type Room = AnyRoom<Core>;
 

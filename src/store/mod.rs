@@ -16,11 +16,7 @@ pub use self::stats::{Stats, TableStats};
 use std::sync::Arc;
 
 use crate::algorithm::Algorithm;
-use crate::ask::Ask;
-use crate::decision::{Check, Receipt};
-use crate::description::Description;
-use crate::inheritance::{Heritage, Inheritance};
-use crate::partition::PartitionKey;
+use crate::values::{Ask, Check, Description, Heritage, Inheritance, PartitionKey, Receipt};
 
 /// Runs an algorithm over the states that it keeps.
 ///

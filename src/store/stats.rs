@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(feature = "redis")]
 use super::redis::NodeHealth;
-use crate::backlog::Backlog;
+use crate::values::Backlog;
 
 /// How full a limiter is, and how the servers are that it asks; for gauges.
 ///

@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use super::{IntervalChecker, Random};
 use crate::algorithm::Algorithm;
-use crate::decision::Decision;
-use crate::time::Timestamp;
+use crate::values::Decision;
+use crate::values::time::Timestamp;
 
 /// Checks the six points of the [`Algorithm`] contract on random traces and on edge values, and
 /// that the numbers in decisions are true.

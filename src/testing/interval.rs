@@ -1,5 +1,5 @@
-use crate::quota::Quota;
-use crate::time::Timestamp;
+use crate::values::Quota;
+use crate::values::time::Timestamp;
 
 /// Checks that no interval of a history saw more than `burst + rate × length`.
 ///

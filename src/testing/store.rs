@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use super::Random;
 use crate::algorithm::Algorithm;
-use crate::ask::{Ask, Mode};
-use crate::decision::{Check, Decision};
-use crate::partition::PartitionKey;
 use crate::store::Store;
-use crate::time::{Clock, ManualClock, Timestamp};
+use crate::values::time::{Clock, ManualClock, Timestamp};
+use crate::values::{Ask, Check, Decision, Mode, PartitionKey};
 
 /// Checks a store in memory: it decides as the algorithm would over a plain map, forgets nothing
 /// that is owed, and admits exactly as much as the algorithm when many threads ask at once.

@@ -57,7 +57,7 @@ fn a_queue_keeps_its_order_and_its_distance() {
 #[test]
 fn what_is_logged_is_quoted_as_it_is() {
     let source = |path: &str| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
-    let logged = source("src/telemetry.rs");
+    let logged = source("src/util/log.rs");
     // A string that goes on in the next line.
     let logged: String = logged.split("\\\n").map(str::trim_start).collect();
     let page = source("src/guide/operating.rs");

@@ -1,279 +1,130 @@
-//! Imports point down. This is the picture; the code is held to it.
+//! Imports point down. These are the pictures; the code is held to them.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each module, with what it may import. Whatever is not named here fails the test, so that a new
-/// module gets a place in the picture first.
-const PICTURE: &[(&str, &[&str])] = &[
-    // Facts.
-    ("time", &[]),
-    ("quota", &["time"]),
-    ("terms", &["quota"]),
-    ("decision", &["terms"]),
-    ("backlog", &[]),
-    ("base64", &[]),
-    ("partition", &[]),
-    ("sip", &["partition"]),
-    ("inheritance", &[]),
-    ("ask", &["partition", "time"]),
-    ("batch", &["decision", "partition"]),
-    ("description", &["ask", "batch", "terms"]),
-    // Pure mathematics.
-    ("algorithm", &["decision", "quota", "terms", "time"]),
-    ("sync", &[]),
-    ("telemetry", &["decision", "partition", "sip"]),
-    // State and time.
-    (
-        "store",
-        &[
-            "algorithm",
-            "ask",
-            "backlog",
-            "base64",
-            "batch",
-            "decision",
-            "description",
-            "inheritance",
-            "partition",
-            "quota",
-            "sip",
-            "sync",
-            "telemetry",
-            "time",
-        ],
-    ),
-    // One decision.
-    ("limiter", &["algorithm", "ask", "decision", "description", "inheritance", "partition", "store", "time"]),
-    (
-        "queue",
-        &[
-            "algorithm",
-            "ask",
-            "backlog",
-            "decision",
-            "description",
-            "inheritance",
-            "limiter",
-            "partition",
-            "quota",
-            "store",
-            "sync",
-            "telemetry",
-            "terms",
-            "time",
-        ],
-    ),
-    ("throttle", &["ask", "decision", "limiter", "partition"]),
-    ("testing", &["algorithm", "ask", "decision", "partition", "quota", "store", "time"]),
-    // From here on, HTTP.
-    ("head", &[]),
-    ("text", &[]),
-    ("headers", &["base64", "decision", "partition", "quota", "sip", "terms", "text"]),
-    ("grpc", &["base64", "head"]),
-    ("body", &["telemetry"]),
-    ("key", &["head", "partition", "telemetry"]),
-    ("health", &["time"]),
-    ("mounting", &[]),
-    ("meter", &["store"]),
-    ("penalty", &["algorithm", "ask", "decision", "inheritance", "limiter", "partition", "quota", "store", "time"]),
-    ("open_charges", &["partition", "time"]),
-    (
-        "policy",
-        &[
-            "ask",
-            "decision",
-            "description",
-            "head",
-            "health",
-            "inheritance",
-            "key",
-            "limiter",
-            "meter",
-            "open_charges",
-            "partition",
-            "penalty",
-            "store",
-            "telemetry",
-            "time",
-        ],
-    ),
-    ("tiers", &["head", "policy"]),
-    ("preflight", &["algorithm", "head", "limiter", "partition", "policy", "quota", "store"]),
-    ("verdict", &["decision", "policy"]),
-    ("rejection", &["headers", "key", "policy", "verdict"]),
-    ("problem", &["headers", "rejection", "text"]),
-    (
-        "responder",
-        &[
-            "algorithm",
-            "body",
-            "decision",
-            "grpc",
-            "head",
-            "headers",
-            "policy",
-            "problem",
-            "quota",
-            "rejection",
-            "verdict",
-        ],
-    ),
-    ("live", &["headers", "limiter", "mounting", "policy", "preflight", "responder", "telemetry"]),
-    (
-        "evaluate",
-        &[
-            "ask",
-            "batch",
-            "body",
-            "decision",
-            "description",
-            "grpc",
-            "head",
-            "headers",
-            "inheritance",
-            "key",
-            "limiter",
-            "live",
-            "meter",
-            "partition",
-            "policy",
-            "quota",
-            "rejection",
-            "terms",
-            "time",
-            "verdict",
-        ],
-    ),
-    ("future", &["body", "evaluate", "head", "live", "telemetry"]),
-    ("service", &["body", "evaluate", "future", "head", "live", "preflight"]),
-    (
-        "layer",
-        &[
-            "backlog",
-            "body",
-            "decision",
-            "grpc",
-            "head",
-            "headers",
-            "live",
-            "partition",
-            "policy",
-            "preflight",
-            "quota",
-            "rejection",
-            "responder",
-            "service",
-        ],
-    ),
-    (
-        "config",
-        &[
-            "algorithm",
-            "grpc",
-            "head",
-            "headers",
-            "key",
-            "layer",
-            "limiter",
-            "live",
-            "partition",
-            "penalty",
-            "policy",
-            "queue",
-            "quota",
-            "responder",
-            "store",
-            "telemetry",
-        ],
-    ),
+/// A room, and the rooms that it may import.
+type Picture = &'static [(&'static str, &'static [&'static str])];
+
+/// The rooms of the crate. What is not named here fails the test, so a new room gets its place in the picture first.
+const ROOMS: Picture = &[
+    ("values", &[]),
+    ("util", &["values"]),
+    ("algorithm", &["values"]),
+    ("store", &["algorithm", "util", "values"]),
+    ("limiter", &["algorithm", "store", "values"]),
+    ("queue", &["algorithm", "limiter", "store", "util", "values"]),
+    ("testing", &["algorithm", "store", "values"]),
+    ("http", &["algorithm", "limiter", "store", "util", "values"]),
+    ("config", &["algorithm", "http", "limiter", "queue", "store", "util", "values"]),
     // Text.
     ("guide", &[]),
 ];
 
-/// Modules that must compile without any HTTP type, for workers and clients of other protocols.
-const BELOW_HTTP: &[&str] = &[
-    "base64",
-    "time",
-    "decision",
-    "claim",
-    "partition",
-    "sip",
-    "quota",
-    "terms",
-    "algorithm",
-    "sync",
-    "telemetry",
-    "store",
-    "limiter",
-    "queue",
-    "throttle",
-    "testing",
+/// What compiles without any HTTP type, for workers and for clients of other protocols.
+const BELOW_HTTP: &[&str] = &["values", "util", "algorithm", "store", "limiter", "queue", "testing"];
+
+/// The rooms within `http`.
+const HTTP: Picture = &[
+    ("head", &[]),
+    ("text", &[]),
+    ("body", &[]),
+    ("mounting", &[]),
+    ("grpc", &["head"]),
+    ("headers", &["text"]),
+    ("key", &["head"]),
+    ("policy", &["head", "key"]),
+    ("verdict", &["policy"]),
+    ("preflight", &["head", "policy"]),
+    ("reject", &["body", "grpc", "head", "headers", "key", "policy", "text", "verdict"]),
+    ("reload", &["headers", "mounting", "policy", "preflight", "reject"]),
+    ("evaluate", &["body", "grpc", "head", "headers", "key", "policy", "reject", "reload", "verdict"]),
+    ("future", &["body", "evaluate", "head", "reload"]),
+    ("service", &["body", "evaluate", "future", "head", "preflight", "reload"]),
+    ("layer", &["body", "grpc", "head", "headers", "policy", "preflight", "reject", "reload", "service"]),
 ];
 
 #[test]
-fn imports_point_down() {
-    for (module, path) in modules() {
-        let Some((_, allowed)) = PICTURE.iter().find(|(name, _)| *name == module) else {
-            panic!("{} belongs to no module of the picture: give `{module}` a place in it", path.display());
-        };
-        let text = fs::read_to_string(&path).unwrap();
-        for import in crate_paths(&text) {
-            assert!(
-                import == module || allowed.contains(&import.as_str()),
-                "{}: `{module}` must not import `{import}`",
-                path.display()
-            );
-        }
-        // `super` leads out of a module, too: not from a file at the top, and not two steps up.
-        let is_top = path.parent().is_some_and(|folder| folder.ends_with("src"));
-        for line in text.lines().filter(|line| line.contains("super::") && line.trim() != "use super::*;") {
-            let steps_out = is_top || line.contains("super::super::");
-            assert!(!steps_out || line.trim_start().starts_with("//"), "{}: {line}", path.display());
-        }
-        if BELOW_HTTP.contains(&module.as_str()) {
-            let mentions = ["http::", "http_body", "bytes::"]
+fn rooms_import_what_lies_below_them() {
+    hold("src", "crate::", ROOMS);
+}
+
+#[test]
+fn rooms_of_http_import_what_lies_below_them() {
+    hold("src/http", "crate::http::", HTTP);
+}
+
+#[test]
+fn what_lies_below_http_names_no_http_type() {
+    for (room, path) in files("src") {
+        if BELOW_HTTP.contains(&room.as_str()) {
+            let text = fs::read_to_string(&path).unwrap();
+            let code = |line: &&str| !line.trim_start().starts_with("//");
+            let mention = ["http::", "http_body", "bytes::"]
                 .into_iter()
-                .find(|name| text.lines().any(|line| !line.trim_start().starts_with("//") && line.contains(name)));
-            assert_eq!(mentions, None, "{}: `{module}` lies below HTTP", path.display());
+                .find(|name| text.lines().filter(code).any(|line| line.contains(name)));
+            assert_eq!(mention, None, "{}: `{room}` lies below HTTP", path.display());
         }
     }
 }
 
 #[test]
-fn the_picture_has_no_cycle() {
-    let mut below = BTreeSet::new();
-    for (module, imports) in PICTURE {
-        assert!(imports.iter().all(|import| below.contains(import)), "`{module}` imports what stands after it");
-        below.insert(module);
+fn the_pictures_have_no_cycle() {
+    for picture in [ROOMS, HTTP] {
+        let mut below = BTreeSet::new();
+        for (room, imports) in picture {
+            assert!(imports.iter().all(|import| below.contains(import)), "`{room}` imports what stands after it");
+            below.insert(room);
+        }
     }
 }
 
-/// Every source file but the crate root, with its module.
-fn modules() -> Vec<(String, PathBuf)> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let (mut files, mut folders) = (Vec::new(), vec![source.clone()]);
+fn hold(folder: &str, prefix: &str, picture: Picture) {
+    for (room, path) in files(folder) {
+        let Some((_, allowed)) = picture.iter().find(|(name, _)| *name == room) else {
+            panic!("{} belongs to no room of the picture: give `{room}` a place in it", path.display());
+        };
+        let text = fs::read_to_string(&path).unwrap();
+        for import in imports(&text, prefix) {
+            let is_allowed = import == room || allowed.contains(&import.as_str());
+            assert!(is_allowed, "{}: `{room}` must not import `{import}`", path.display());
+        }
+        // `super` leads out of a room, too: not from a file that is a room, and not two steps up.
+        let is_room = path.parent().is_some_and(|parent| parent.ends_with(folder));
+        for line in text.lines().filter(|line| line.contains("super::") && line.trim() != "use super::*;") {
+            let leads_out = is_room || line.contains("super::super::");
+            assert!(!leads_out || line.trim_start().starts_with("//"), "{}: {line}", path.display());
+        }
+    }
+}
+
+/// Every source file below a folder but its root, with its room.
+fn files(folder: &str) -> Vec<(String, PathBuf)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let (mut found, mut folders) = (Vec::new(), vec![root.clone()]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") && path != source.join("lib.rs") {
-                let module = path.strip_prefix(&source).unwrap().iter().next().unwrap().to_str().unwrap();
-                files.push((module.trim_end_matches(".rs").to_owned(), path));
+            } else if path.extension().is_some_and(|extension| extension == "rs")
+                && !["lib.rs", "mod.rs"].iter().any(|name| path == root.join(name))
+            {
+                let room = path.strip_prefix(&root).unwrap().iter().next().unwrap().to_str().unwrap();
+                found.push((room.trim_end_matches(".rs").to_owned(), path));
             }
         }
     }
-    assert!(files.len() > 20, "the sources were not found");
-    files
+    assert!(found.len() > 20, "the sources were not found");
+    found
 }
 
-/// The modules named by `crate::…` outside of comments; a list in braces counts each.
-fn crate_paths(text: &str) -> Vec<String> {
+/// The rooms that are named after `prefix` outside of comments; a list in braces counts each.
+fn imports(text: &str, prefix: &str) -> Vec<String> {
     let code: String = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
     let word = |text: &str| text.chars().take_while(|char| char.is_alphanumeric() || *char == '_').collect::<String>();
-    let after = code.split("crate::").skip(1).filter(|after| !after.starts_with('$'));
+    let after = code.split(prefix).skip(1).filter(|after| !after.starts_with('$'));
     after
         .flat_map(|after| match after.strip_prefix('{') {
             Some(list) => list.split('}').next().unwrap().split(',').map(|item| word(item.trim())).collect(),

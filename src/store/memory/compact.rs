@@ -80,8 +80,8 @@ use super::rule::{Rule, Ruling};
 use super::slots::{LINES_PER_PAGE, PAGE, SLOTS, Slot, Slots, in_order};
 use super::word::{Tag, Word};
 use super::{Pressure, WhenFull, census};
-use crate::decision::Decision;
-use crate::sync::Mutex;
+use crate::util::sync::Mutex;
+use crate::values::Decision;
 
 /// Locks for insertions: more than a machine has threads, so that two rarely meet; fewer in a table with fewer lines.
 const STRIPES: usize = if cfg!(sluice_loom) { 2 } else { 256 };

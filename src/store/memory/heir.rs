@@ -12,9 +12,8 @@ use super::windows::{Counts, WindowRule};
 use super::word::Tag;
 use super::{Kept, MemoryStore, Table, any_table};
 use crate::algorithm::{Algorithm, Kind};
-use crate::inheritance::{Finish, Inheritance};
-use crate::quota::Quota;
-use crate::time::{Clock, Timestamp};
+use crate::values::time::{Clock, Timestamp};
+use crate::values::{Finish, Inheritance, Quota};
 
 /// In place, if `store` was not asked for anything yet; else by another one that is like it.
 pub(super) fn inherit<A: Algorithm, C: Clock>(

@@ -12,8 +12,8 @@ use super::past::{Entry, Geometry, PackedDebt, Source};
 use super::rule::Rule;
 use super::ticks::TickBucket;
 use super::windows::{FixedRule, SlidingRule};
-use crate::decision::Decision;
-use crate::time::Timestamp;
+use crate::values::Decision;
+use crate::values::time::Timestamp;
 
 const NOW: Timestamp = Timestamp::from_nanos(5);
 const LIMIT: u32 = 2;

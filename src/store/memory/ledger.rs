@@ -6,9 +6,8 @@ use super::rule::Rule;
 use super::ticks::{PaidAt, Tick, TickBucket};
 use super::word::Tag;
 use super::{Pressure, WhenFull};
-use crate::decision::{Decision, Receipt};
-use crate::quota::Quota;
-use crate::time::Timestamp;
+use crate::values::time::Timestamp;
+use crate::values::{Decision, Quota, Receipt};
 
 /// A table of words, with the rule by which they are judged, and what its keys inherit.
 pub(super) struct Ledger<R> {

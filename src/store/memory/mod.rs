@@ -31,14 +31,9 @@ use self::wide::WideTable;
 use self::windows::{FixedRule, SlidingRule};
 use super::{Stats, Store, TableStats};
 use crate::algorithm::{Algorithm, ChargedIn, Kind};
-use crate::ask::{Ask, Mode};
-use crate::decision::{Check, Decision, Receipt};
-use crate::description::Description;
-use crate::inheritance::{Heritage, Inheritance};
-use crate::partition::PartitionKey;
-use crate::quota::Quota;
-use crate::sip::Secret;
-use crate::time::{Clock, Monotonic};
+use crate::util::keyed_hash::Secret;
+use crate::values::time::{Clock, Monotonic};
+use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mode, PartitionKey, Quota, Receipt};
 
 /// A table of fixed size in this process's memory. The default store. It serves the one limiter that it is
 /// given to: what it keeps of a key means something for that limiter's quota alone. To change a quota, make

@@ -13,9 +13,8 @@ use super::rule::Rule;
 use super::ticks::{PaidAt, Tick, TickBucket};
 use super::windows::{FixedRule, SlidingRule};
 use crate::algorithm::ChargedIn;
-use crate::decision::{Decision, Receipt};
-use crate::quota::Quota;
-use crate::time::Timestamp;
+use crate::values::time::Timestamp;
+use crate::values::{Decision, Quota, Receipt};
 
 loom::lazy_static! {
     static ref STEPS: AtomicU64 = AtomicU64::new(0);

@@ -22,7 +22,7 @@ use super::published::Published;
 use super::slots::{LINES_PER_PAGE, before_a_step};
 use super::wide;
 use super::word::Tag;
-use crate::sync::{AtomicU64, Mutex, Ordering, yield_now};
+use crate::util::sync::{AtomicU64, Mutex, Ordering, yield_now};
 
 /// How the keys of a table are spread over its lines. The secret of their hashes is handed on with them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,6 +1,6 @@
 use crate::store::stats::next_table_number;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::telemetry;
+use crate::util::log;
+use crate::util::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// How full a table is, as far as arrivals of new keys show it.
 ///
@@ -58,18 +58,18 @@ impl Pressure {
         let load = load - load / WEIGHT + met / WEIGHT;
         self.load.store(load, Ordering::Relaxed);
         if load > WORRYING {
-            self.warn_once(telemetry::table_filling_up);
+            self.warn_once(log::table_filling_up);
         }
     }
 
     pub(super) fn note_evicted(&self) {
         self.evicted.fetch_add(1, Ordering::Relaxed);
-        self.warn_once(telemetry::table_filling_up);
+        self.warn_once(log::table_filling_up);
     }
 
     pub(super) fn note_turned_away(&self) {
         self.turned_away.fetch_add(1, Ordering::Relaxed);
-        self.warn_once(telemetry::table_filling_up);
+        self.warn_once(log::table_filling_up);
     }
 
     pub(super) const fn number(&self) -> u64 {

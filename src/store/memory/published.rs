@@ -11,7 +11,7 @@ use arc_swap::ArcSwapOption;
 /// is held for one step.)
 pub(super) struct Published<T>(
     #[cfg(not(sluice_loom))] ArcSwapOption<T>,
-    #[cfg(sluice_loom)] crate::sync::Mutex<Option<Arc<T>>>,
+    #[cfg(sluice_loom)] crate::util::sync::Mutex<Option<Arc<T>>>,
 );
 
 #[cfg(not(sluice_loom))]
@@ -46,11 +46,11 @@ impl<T> Published<T> {
 #[cfg(sluice_loom)]
 impl<T> Published<T> {
     pub(super) fn nothing() -> Self {
-        Self(crate::sync::Mutex::new(None))
+        Self(crate::util::sync::Mutex::new(None))
     }
 
     pub(super) fn new(value: Arc<T>) -> Self {
-        Self(crate::sync::Mutex::new(Some(value)))
+        Self(crate::util::sync::Mutex::new(Some(value)))
     }
 
     pub(super) fn get(&self) -> Option<Arc<T>> {

@@ -1,7 +1,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::decision::{Decision, Receipt};
+use crate::values::{Decision, Receipt};
 
 /// How often keys were reset, for one in 256 keys together.
 ///

@@ -1,8 +1,8 @@
 use std::fmt::Debug;
 
 use super::word::{Tag, Word};
-use crate::decision::Decision;
-use crate::time::Timestamp;
+use crate::values::Decision;
+use crate::values::time::Timestamp;
 
 /// How the table reads and judges its words: a kind of bucket or window, with its quota.
 ///

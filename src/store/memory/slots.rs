@@ -1,7 +1,7 @@
 //! The memory of a [`CompactTable`](super::compact::CompactTable): words in lines of eight.
 
 use super::word::Word;
-use crate::sync::{AtomicU64, Ordering};
+use crate::util::sync::{AtomicU64, Ordering};
 
 /// Slots per line: with a choice of two, a half-full table then loses no key. A study of layouts lost
 /// 0 of 10⁶ keys at half load, where lines of four lost 0.2 % of arrivals.

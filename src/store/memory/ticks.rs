@@ -3,9 +3,8 @@ use std::time::Duration;
 
 use super::rule::{Rule, Ruling};
 use super::word::{Tag, Word};
-use crate::decision::{Decision, Issuer, Proof, Receipt, Span};
-use crate::quota::{Quota, gcd};
-use crate::time::{Timestamp, duration_from_nanos, nanos_of};
+use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
+use crate::values::{Decision, Issuer, Proof, Quota, Receipt, Span, gcd};
 
 /// A token bucket whose time runs in ticks: a token takes a whole power of two of them, so that no
 /// rate is rounded, and a debt fits into 36 bits with room to spare.

@@ -9,8 +9,8 @@ use super::slots::LINES_PER_PAGE;
 use super::word::Tag as Tag28;
 use super::{Pressure, WhenFull, census};
 use crate::algorithm::Algorithm;
-use crate::decision::{Decision, Receipt};
-use crate::time::{self, Timestamp};
+use crate::values::time::{self, Timestamp};
+use crate::values::{Decision, Receipt};
 
 pub(super) struct WideTable<S> {
     lines: Box<[Mutex<Line<S>>]>,

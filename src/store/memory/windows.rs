@@ -40,9 +40,8 @@ use std::num::NonZeroU64;
 
 use super::word::{PAYLOAD_BITS, Tag};
 use crate::algorithm::{FixedWindowState, SlidingWindowState};
-use crate::decision::Span;
-use crate::quota::Quota;
-use crate::time::Timestamp;
+use crate::values::time::Timestamp;
+use crate::values::{Quota, Span};
 
 pub(super) type FixedRule = WindowRule<FixedWindowState>;
 pub(super) type SlidingRule = WindowRule<SlidingWindowState>;

@@ -10,11 +10,9 @@ use super::leases::{Lease, Leases, OfLease, Unspent, Want};
 use super::link::{Fault, Reason, Redis};
 use super::mirror::{Mirror, Seen};
 use super::script::{self, Answer, BadReply, Decisions, Scripted};
-use crate::ask::Ask;
-use crate::decision::{Check, Decision, LimiterError, Receipt};
-use crate::partition::PartitionKey;
 use crate::store::MemoryStore;
-use crate::time::{Clock, Monotonic, Timestamp};
+use crate::values::time::{Clock, Monotonic, Timestamp};
+use crate::values::{Ask, Check, Decision, LimiterError, PartitionKey, Receipt};
 
 /// What the requests of one limiter have in common.
 pub(super) struct Inner<S> {

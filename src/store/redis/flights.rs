@@ -261,8 +261,8 @@ fn own<'a, T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::partition::PartitionKey;
     use crate::store::redis::key::Names;
+    use crate::values::PartitionKey;
 
     fn route() -> Route {
         Route::of(Names::new("", "", b"").tag(&PartitionKey::from("a")))

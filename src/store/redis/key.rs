@@ -2,8 +2,8 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::base64;
-use crate::partition::PartitionKey;
+use crate::util::base64;
+use crate::values::PartitionKey;
 
 /// The name of a budget on the server, `PREFIX:{TAG}:NAME:KIND`.
 ///

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::key::Tag;
 use super::lines::Lines;
-use crate::decision::{Decision, Issuer, Proof, Receipt};
-use crate::time::Timestamp;
+use crate::values::time::Timestamp;
+use crate::values::{Decision, Issuer, Proof, Receipt};
 
 /// The leases that this process holds, one per key.
 ///
@@ -182,8 +182,8 @@ impl Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::partition::PartitionKey;
     use crate::store::redis::key::Names;
+    use crate::values::PartitionKey;
 
     fn tag() -> Tag {
         Names::new("", "", b"").tag(&PartitionKey::from("a"))

@@ -6,10 +6,8 @@ use super::link::Redis;
 use super::mirror::{Mirror, Seen};
 use super::script::{Answer, Place, QueueScript, UnfitQuota};
 use crate::algorithm::GcraState;
-use crate::decision::{LimiterError, Receipt};
-use crate::partition::PartitionKey;
-use crate::quota::Quota;
-use crate::time::{Clock, Monotonic};
+use crate::values::time::{Clock, Monotonic};
+use crate::values::{LimiterError, PartitionKey, Quota, Receipt};
 
 /// The lines of one queue, as the server keeps them: when each may leave. Nobody waits here.
 pub(crate) struct RedisLine {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::key::Tag;
 use super::lines::Lines;
-use crate::decision::Decision;
-use crate::time::Timestamp;
+use crate::values::Decision;
+use crate::values::time::Timestamp;
 
 /// The states of keys from which nothing could be taken.
 ///
@@ -140,9 +140,8 @@ impl<S: Copy> Mirror<S> {
 mod tests {
     use super::*;
     use crate::algorithm::{Algorithm, GcraState, TokenBucket};
-    use crate::partition::PartitionKey;
-    use crate::quota::Quota;
     use crate::store::redis::key::Names;
+    use crate::values::{PartitionKey, Quota};
 
     const SECOND: u64 = 1_000_000_000;
 

@@ -10,13 +10,8 @@ use super::link::Redis;
 use super::mirror::Mirror;
 use super::script::Scripted;
 use super::together::RedisClaim;
-use crate::ask::{Ask, Mode};
-use crate::batch::{Batching, Claim};
-use crate::decision::{Check, Receipt};
-use crate::description::Description;
-use crate::inheritance::{Heritage, Inheritance};
-use crate::partition::PartitionKey;
 use crate::store::{MemoryStore, Stats, Store};
+use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inheritance, Mode, PartitionKey, Receipt};
 
 /// Keeps the budgets of one limiter on Redis (6.2 or later) or Valkey, where all processes that name it alike share them.
 ///

@@ -12,9 +12,8 @@ use super::key::Key;
 use super::link::{Fault, Redis};
 use super::mirror::Seen;
 use super::script::{self, Answer, BadReply, Charge, Scripted};
-use crate::batch::{Answers, Claim};
-use crate::decision::{Decision, LimiterError, Receipt};
-use crate::time::{Clock, Monotonic};
+use crate::values::time::{Clock, Monotonic};
+use crate::values::{Answers, Claim, Decision, LimiterError, Receipt};
 
 /// What one request asks of one of several limiters on the same Redis.
 pub(super) struct RedisClaim {

@@ -1,5 +1,5 @@
 use crate::store::memory::slots::before_a_step;
-use crate::sync::{AtomicU64, Ordering};
+use crate::util::sync::{AtomicU64, Ordering};
 
 /// What is known of 64 lines together.
 #[derive(Default)]

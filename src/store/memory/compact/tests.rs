@@ -1,6 +1,6 @@
 use super::*;
-use crate::quota::Quota;
 use crate::store::memory::ticks::{EPOCH_BITS, PaidAt, Tick, TickBucket};
+use crate::values::Quota;
 
 const EPOCH: u64 = 1 << EPOCH_BITS;
 

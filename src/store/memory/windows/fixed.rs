@@ -1,6 +1,6 @@
 use super::{Counts, Moment, WindowRule, Windows, nanos};
 use crate::algorithm::FixedWindowState;
-use crate::decision::Span;
+use crate::values::Span;
 
 /// Those of a [`FixedWindow`](crate::algorithm::FixedWindow): what was used in one window.
 impl Counts for FixedWindowState {

@@ -3,11 +3,10 @@ use std::marker::PhantomData;
 
 use super::{Moment, Windows, bits_of, count, nanos};
 use crate::algorithm::ChargedIn;
-use crate::decision::{Decision, Receipt, Span};
-use crate::quota::Quota;
 use crate::store::memory::rule::{Rule, Ruling};
 use crate::store::memory::word::{PAYLOAD_BITS, Tag, Word};
-use crate::time::Timestamp;
+use crate::values::time::Timestamp;
+use crate::values::{Decision, Quota, Receipt, Span};
 
 /// Windows over words. The same decisions as those of the algorithm that has these [`Counts`] for its state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

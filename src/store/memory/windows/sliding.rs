@@ -1,6 +1,6 @@
 use super::{Counts, Moment, WindowRule, Windows};
 use crate::algorithm::SlidingWindowState;
-use crate::decision::Span;
+use crate::values::Span;
 
 /// Those of a [`SlidingWindow`](crate::algorithm::SlidingWindow): what was used in this window, and in the one before, which
 /// weighs less and less.

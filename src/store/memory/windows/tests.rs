@@ -7,9 +7,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::algorithm::{Algorithm, ChargedIn, FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState};
-use crate::decision::{Decision, Receipt};
 use crate::store::memory::rule::{Rule, Ruling};
 use crate::store::memory::word::Word;
+use crate::values::{Decision, Receipt};
 
 /// A rule, and the algorithm whose decisions it makes.
 trait Pair: Copy + Debug {

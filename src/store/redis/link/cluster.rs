@@ -8,7 +8,7 @@ use super::address;
 use super::fault::{Fault, Reason};
 use super::node::{Node, Terms};
 use super::refresh::Refresh;
-use crate::telemetry;
+use crate::util::log;
 
 /// Many primaries, each with some of the slots.
 pub(super) struct Cluster {
@@ -169,7 +169,7 @@ impl Cluster {
         drop(map);
         *self.lock() = nodes;
         if !before.is_empty() && before != after {
-            telemetry::redis_topology_changed(&after);
+            log::redis_topology_changed(&after);
         }
     }
 

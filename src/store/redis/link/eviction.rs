@@ -5,7 +5,7 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::{Cmd, FromRedisValue};
 use tokio::time::timeout;
 
-use crate::telemetry;
+use crate::util::log;
 
 /// Warns if the server may throw our keys away when its memory is full: whoever can fill it could reset a limit. Many
 /// do not let clients see settings, and then nothing is said.
@@ -20,7 +20,7 @@ pub(super) async fn look(mut connection: MultiplexedConnection, patience: Durati
     };
     let is_limited = settings.get("maxmemory").is_some_and(|limit| limit != "0");
     match settings.get("maxmemory-policy") {
-        Some(policy) if is_limited && policy != "noeviction" => telemetry::redis_may_evict(policy),
+        Some(policy) if is_limited && policy != "noeviction" => log::redis_may_evict(policy),
         _ => {}
     }
 }

@@ -16,7 +16,7 @@ use super::eviction;
 use super::fault::{Fault, Reason};
 use super::turn::{Judged, Turn};
 use crate::store::redis::call::Call;
-use crate::telemetry;
+use crate::util::log;
 
 /// What holds for all nodes.
 #[derive(Debug)]
@@ -249,10 +249,10 @@ impl Node {
         drop(state);
         drop((left_over, spoilt));
         if let Some(fault) = opened {
-            telemetry::redis_node_given_up(&self.address, fault);
+            log::redis_node_given_up(&self.address, fault);
         }
         if closed {
-            telemetry::redis_node_back(&self.address);
+            log::redis_node_back(&self.address);
         }
     }
 

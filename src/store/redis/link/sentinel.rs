@@ -8,7 +8,7 @@ use super::address;
 use super::fault::{Fault, Reason};
 use super::node::{Node, Terms};
 use super::refresh::Refresh;
-use crate::telemetry;
+use crate::util::log;
 
 /// A primary with replicas, and sentinels who know which of them it is.
 pub(super) struct Sentinel {
@@ -96,7 +96,7 @@ impl Sentinel {
         let before = primary.replace(Node::new(server, self.terms.clone())?);
         drop(primary);
         if before.is_some() {
-            telemetry::redis_topology_changed(&address);
+            log::redis_topology_changed(&address);
         }
         Ok(())
     }

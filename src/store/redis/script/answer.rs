@@ -5,8 +5,8 @@ use ::redis::Value;
 use smallvec::{SmallVec, smallvec};
 
 use super::{Scripted, whole};
-use crate::decision::{Decision, Outcome};
-use crate::time::Timestamp;
+use crate::values::time::Timestamp;
+use crate::values::{Decision, Outcome};
 
 /// What a script replied.
 #[derive(Clone, Debug, PartialEq, Eq)]

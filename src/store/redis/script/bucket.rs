@@ -4,9 +4,8 @@ use super::sealed::Steps;
 use super::{EXACT, Scripted, UnfitQuota, whole};
 use crate::algorithm::gcra::Tat;
 use crate::algorithm::{Algorithm, GcraState, LeakyBucket, TokenBucket};
-use crate::decision::Receipt;
-use crate::quota::Quota;
-use crate::time::Timestamp;
+use crate::values::time::Timestamp;
+use crate::values::{Quota, Receipt};
 
 /// Times and prices of a quota, as whole microseconds and a rest, exactly.
 ///

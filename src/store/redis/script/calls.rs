@@ -1,9 +1,9 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::{GIVE_BACK, RESET, SEVERAL, Scripted, script_of};
-use crate::decision::Receipt;
 use crate::store::redis::call::Call;
 use crate::store::redis::key::Key;
+use crate::values::Receipt;
 
 /// Decides on `count` requests of `cost` each, in the order in which they came. The first that does not fit is the
 /// last that is looked at, for none after it would.

@@ -21,7 +21,7 @@
 //! A server of 32 bits is not supported: it would write nonsense, which is then refused when it is read.
 //!
 //! [`Algorithm::decide`]: crate::algorithm::Algorithm::decide
-//! [`Decision`]: crate::decision::Decision
+//! [`Decision`]: crate::values::Decision
 
 mod answer;
 mod bucket;
@@ -66,8 +66,8 @@ pub trait Scripted: Algorithm + Clone + sealed::Steps {
 pub(super) mod sealed {
     use super::UnfitQuota;
     use crate::algorithm::Algorithm;
-    use crate::decision::Receipt;
-    use crate::time::Timestamp;
+    use crate::values::Receipt;
+    use crate::values::time::Timestamp;
 
     /// What the two sides of an algorithm tell one another. All numbers are below 2^53.
     pub trait Steps: Algorithm {

@@ -5,11 +5,10 @@ use smallvec::{SmallVec, smallvec};
 use super::bucket::{Grid, Span};
 use super::{Answer, BadReply, QUEUE, QUEUE_GIVE_BACK, UnfitQuota, whole};
 use crate::algorithm::gcra::{Gcra, GcraState, Tat};
-use crate::decision::{Decision, Receipt};
-use crate::quota::Quota;
 use crate::store::redis::call::Call;
 use crate::store::redis::key::Key;
-use crate::time::{Timestamp, duration_from_nanos, nanos_of};
+use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
+use crate::values::{Decision, Quota, Receipt};
 
 /// A line that many processes share: a bucket that is paid after the fact.
 ///

@@ -1,9 +1,8 @@
 use super::sealed::Steps;
 use super::{EXACT, Scripted, UnfitQuota, whole};
 use crate::algorithm::{Algorithm, ChargedIn, FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState};
-use crate::decision::Receipt;
-use crate::quota::Quota;
-use crate::time::Timestamp;
+use crate::values::time::Timestamp;
+use crate::values::{Quota, Receipt};
 
 /// With times below 2^52, the end of the window after the next stays below 2^53.
 const MAX_PERIOD_MICROS: u64 = 1 << 50;

@@ -19,10 +19,10 @@ use smallvec::smallvec;
 use tokio::time::Instant;
 
 use super::*;
-use crate::partition::PartitionKey;
 use crate::store::redis::call::Script;
 use crate::store::redis::key::{Key, Names};
 use crate::store::redis::servers::{self, RedisServer};
+use crate::values::PartitionKey;
 
 /// Charges, as the real scripts do, and tells how much was charged in all.
 static ADD: Script = Script::new("return redis.call('INCRBY', KEYS[1], ARGV[1])");

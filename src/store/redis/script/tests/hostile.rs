@@ -4,8 +4,8 @@ use ::redis::ErrorKind;
 use proptest::prelude::*;
 
 use super::*;
-use crate::quota::Quota;
 use crate::store::redis::script::{BadReply, Scripted, UnfitQuota, decide, give_back};
+use crate::values::Quota;
 
 const FOREIGN: [&str; 32] = [
     "",
@@ -47,7 +47,7 @@ fn check_foreign<A: Scripted>(connection: &mut Connection, algorithm: &A) {
     for value in FOREIGN {
         let name = key("foreign");
         cmd("SET").arg(name.as_str()).arg(value).exec(connection).unwrap();
-        let receipt = crate::decision::Receipt::new(1 << 62);
+        let receipt = crate::values::Receipt::new(1 << 62);
         for call in [decide(algorithm, name.clone(), 1, 1), give_back(algorithm, name, 1, receipt).unwrap()] {
             match command(&call, call.script.hash()).query::<Value>(connection) {
                 Ok(reply) => {

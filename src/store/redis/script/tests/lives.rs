@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::algorithm::ChargedIn;
-use crate::decision::Receipt;
-use crate::quota::Quota;
 use crate::store::redis::script::{Charge, Scripted, decide, decide_all, give_back};
+use crate::values::{Quota, Receipt};
 
 fn expires_at(connection: &mut Connection, key: &Key) -> i64 {
     cmd("PEXPIRETIME").arg(key.as_str()).query(connection).unwrap()

@@ -12,11 +12,11 @@ use ::redis::{Cmd, Connection, Pipeline, Value, cmd};
 use super::sealed::Steps;
 use super::{Answer, BUCKET, FIXED_WINDOW, GIVE_BACK, QUEUE, QUEUE_GIVE_BACK, RESET, SEVERAL, SLIDING_WINDOW};
 use crate::algorithm::{Algorithm, FixedWindow, GcraState, LeakyBucket, SlidingWindow, TokenBucket};
-use crate::partition::PartitionKey;
 use crate::store::redis::call::{Call, Script};
 use crate::store::redis::key::{Key, Names};
 use crate::store::redis::servers::RedisServer;
-use crate::time::Timestamp;
+use crate::values::PartitionKey;
+use crate::values::time::Timestamp;
 
 const ALL: [&Script; 8] =
     [&BUCKET, &FIXED_WINDOW, &SLIDING_WINDOW, &SEVERAL, &GIVE_BACK, &RESET, &QUEUE, &QUEUE_GIVE_BACK];

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::algorithm::gcra::Tat;
-use crate::decision::Receipt;
-use crate::quota::Quota;
 use crate::store::redis::script::{Place, QueueScript};
+use crate::values::{Quota, Receipt};
 
 /// A request takes the first stretch that is free and wide enough, and leaves when the `burst − 1` intervals before its
 /// beginning have come. In nanoseconds, with intervals that are whole.

@@ -5,9 +5,8 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use super::*;
-use crate::decision::{Decision, Receipt};
-use crate::quota::Quota;
 use crate::store::redis::script::{Charge, Scripted, decide, decide_all, give_back};
+use crate::values::{Decision, Quota, Receipt};
 
 const STEPS: u64 = 100_000;
 /// Steps with one quota, sent together.

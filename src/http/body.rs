@@ -1,0 +1,227 @@
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use crate::util::log;
+
+pin_project! {
+    /// The body of a response: that of the inner service, or the short one of a rejection.
+    ///
+    /// It is a [`Body`] if the inner one is, and if its data can be made of [`Bytes`], as `Bytes` themselves and `Vec<u8>`
+    /// can. It is `Send` and `Sync` if the inner one is.
+    pub struct ResponseBody<B> {
+        #[pin]
+        kind: Kind<B>,
+    }
+}
+
+pin_project! {
+    #[project = KindProj]
+    enum Kind<B> {
+        Inner { #[pin] body: B },
+        Rejection { body: RejectionBody },
+    }
+}
+
+impl<B> ResponseBody<B> {
+    pub(crate) const fn inner(body: B) -> Self {
+        Self { kind: Kind::Inner { body } }
+    }
+
+    pub(crate) const fn rejection(body: RejectionBody) -> Self {
+        Self { kind: Kind::Rejection { body } }
+    }
+}
+
+impl<B: Body<Data: From<Bytes>>> Body for ResponseBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        match self.project().kind.project() {
+            KindProj::Inner { body } => body.poll_frame(cx),
+            KindProj::Rejection { body } => {
+                body.poll_frame(cx).map(|frame| frame.map(|frame| Ok(frame.map_data(B::Data::from))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Inner { body } => body.is_end_stream(),
+            Kind::Rejection { body } => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Inner { body } => body.size_hint(),
+            Kind::Rejection { body } => body.size_hint(),
+        }
+    }
+}
+
+/// The body of a rejection that is not written by this crate: whatever converts to bytes, or any
+/// [`Body`] at all.
+pub struct RejectionBody(Content);
+
+/// Three words: it goes where the inner service's body goes, which is often two.
+enum Content {
+    Whole(Box<[u8]>),
+    Static(&'static [u8]),
+    Shared(Box<Bytes>),
+    /// Some bodies, such as axum's, are not `Sync`. The lock makes them so: it is never contended, and not taken to poll.
+    Streamed(Box<Mutex<Pin<Box<dyn Streamed>>>>),
+}
+
+const _: () = assert!(size_of::<RejectionBody>() <= 3 * size_of::<usize>());
+const _: () = assert!(size_of::<ResponseBody<[usize; 2]>>() <= 3 * size_of::<usize>());
+const _: () = assert!(size_of::<ResponseBody<[usize; 8]>>() <= 9 * size_of::<usize>());
+
+/// A body whose errors are dealt with.
+trait Streamed: Send {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>>;
+    fn is_end_stream(&self) -> bool;
+    fn size_hint(&self) -> SizeHint;
+}
+
+impl RejectionBody {
+    /// Sends `body`. If it fails, it ends there, and the failure is logged.
+    pub fn new<B>(body: B) -> Self
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: fmt::Display,
+    {
+        Self(Content::Streamed(Box::new(Mutex::new(Box::pin(body)))))
+    }
+
+    /// How long it is, if that is known and it is not empty.
+    pub(crate) fn content_length(&self) -> Option<u64> {
+        if self.is_end_stream() { None } else { self.size_hint().exact() }
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
+        let whole = match &mut self.0 {
+            Content::Whole(body) => std::mem::take(body).into(),
+            Content::Static(body) => Bytes::from_static(std::mem::take(body)),
+            Content::Shared(body) => std::mem::take(&mut **body),
+            Content::Streamed(body) => {
+                return body.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().poll_frame(cx);
+            }
+        };
+        Poll::Ready((!whole.is_empty()).then(|| Frame::data(whole)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Content::Streamed(body) => locked(body).is_end_stream(),
+            content => content.bytes().is_empty(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Content::Streamed(body) => locked(body).size_hint(),
+            // That it has ended says it all. An exact zero would have some servers add a `content-length`,
+            // which a gRPC answer should not have.
+            content if content.bytes().is_empty() => SizeHint::default(),
+            content => SizeHint::with_exact(content.bytes().len() as u64),
+        }
+    }
+}
+
+fn locked<B>(body: &Mutex<B>) -> MutexGuard<'_, B> {
+    body.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Content {
+    /// Of one that is not streamed.
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Whole(body) => body,
+            Self::Static(body) => body,
+            Self::Shared(body) => body,
+            Self::Streamed(_) => &[],
+        }
+    }
+}
+
+impl<B> Streamed for B
+where
+    B: Body<Data = Bytes> + Send,
+    B::Error: fmt::Display,
+{
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
+        Body::poll_frame(self, cx).map(|frame| match frame? {
+            Ok(frame) => Some(frame),
+            Err(error) => {
+                log::rejection_body_failed(&error);
+                None
+            }
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        Body::is_end_stream(self)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        Body::size_hint(self)
+    }
+}
+
+macro_rules! from_bytes {
+    ($($bytes:ty => $content:expr),+ $(,)?) => {$(
+        impl From<$bytes> for RejectionBody {
+            fn from(body: $bytes) -> Self {
+                let content: fn($bytes) -> Content = $content;
+                Self(content(body))
+            }
+        }
+    )+};
+}
+
+from_bytes! {
+    Bytes => |body| Content::Shared(body.into()),
+    String => |body| Content::Whole(body.into_bytes().into()),
+    Vec<u8> => |body| Content::Whole(body.into()),
+    Box<[u8]> => Content::Whole,
+    &'static str => |body| Content::Static(body.as_bytes()),
+    &'static [u8] => Content::Static,
+    // No body.
+    () => |()| Content::Static(&[]),
+}
+
+#[cfg(feature = "axum")]
+impl From<axum::body::Body> for RejectionBody {
+    fn from(body: axum::body::Body) -> Self {
+        Self::new(body)
+    }
+}
+
+impl fmt::Debug for RejectionBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RejectionBody")
+    }
+}
+
+/// Empty, as some layers further out need it.
+impl<B: Default> Default for ResponseBody<B> {
+    fn default() -> Self {
+        Self::inner(B::default())
+    }
+}
+
+impl<B> fmt::Debug for ResponseBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.kind {
+            Kind::Inner { .. } => "ResponseBody::Inner",
+            Kind::Rejection { .. } => "ResponseBody::Rejection",
+        })
+    }
+}

@@ -1,0 +1,120 @@
+//! What the response to a request carries of the decisions on it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Response;
+
+use super::Scope;
+use super::entry::Entry;
+use super::settlement::Settlement;
+use crate::http::headers::{self, Fields, Reading, Writer};
+use crate::http::policy::Policy;
+use crate::http::verdict::Verdict;
+use crate::values::{Decision, PartitionKey};
+
+/// Worked out when the policies have decided, and written into the response once there is one. It lives in the future of
+/// every response, so most of it is elsewhere.
+#[derive(Default)]
+pub(crate) struct Annotations {
+    fields: Option<Fields>,
+    rare: Option<Box<Rare>>,
+}
+
+const _: () = assert!(size_of::<Annotations>() <= 32, "every response future holds them");
+
+/// What few layers ask for.
+#[allow(clippy::large_enum_variant, reason = "it is behind a pointer, and short-lived")]
+enum Rare {
+    Known {
+        /// How long the request waited for its turn.
+        waited: Option<Duration>,
+        verdict: Option<Verdict>,
+    },
+    /// It is not known yet what the request costs.
+    Unsettled(Settlement),
+}
+
+impl Annotations {
+    pub(super) fn unsettled(settlement: Settlement) -> Self {
+        Self { fields: None, rare: Some(Box::new(Rare::Unsettled(settlement))) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn write<B>(self, response: &mut Response<B>) {
+        if let Some(fields) = self.fields {
+            fields.write(response.status(), response.headers_mut());
+        }
+        if let Some(rare) = self.rare {
+            rare.write(response);
+        }
+    }
+}
+
+impl Rare {
+    #[cold]
+    fn write<B>(self: Box<Self>, response: &mut Response<B>) {
+        match *self {
+            Self::Unsettled(settlement) => {
+                let annotations = settlement.settle(&(&*response).into());
+                annotations.write(response);
+            }
+            Self::Known { waited, verdict } => {
+                if let Some(waited) = waited {
+                    headers::append_server_timing(response.headers_mut(), waited);
+                }
+                if let Some(verdict) = verdict {
+                    verdict.insert_into(response.extensions_mut());
+                }
+            }
+        }
+    }
+}
+
+impl Scope<'_> {
+    /// What the response to a request carries that the policy of a [plain](crate::http::reload::InForce::is_plain) layer has admitted at once.
+    #[inline]
+    pub(super) fn annotate_plain(self, key: &PartitionKey, decision: &Decision) -> Annotations {
+        let write = |writer: &Arc<Writer>| writer.fields_of_one(reading(writer, 0, key, decision));
+        Annotations { fields: self.in_force.writer.as_ref().and_then(write), rare: None }
+    }
+
+    /// What the response to a request carries on which these entries were decided.
+    pub(super) fn annotate(self, entries: &[Entry]) -> Annotations {
+        let write = |writer: &Arc<Writer>| {
+            let of = |entry| reading_of(writer, entry);
+            match entries {
+                [entry] => writer.fields_of_one(of(entry)?),
+                _ => writer.fields(entries.iter().filter_map(of)),
+            }
+        };
+        let fields = self.in_force.writer.as_ref().and_then(write);
+        let (settings, policies) = (&self.limits.settings, &*self.in_force.policies);
+        let waited = if settings.adds_timing { waited(policies, entries) } else { None };
+        let verdict = settings.adds_verdict.then(|| verdict(policies, entries));
+        let is_rare = waited.is_some() || verdict.is_some();
+        Annotations { fields, rare: is_rare.then(|| Box::new(Rare::Known { waited, verdict })) }
+    }
+}
+
+fn reading_of<'a>(writer: &Writer, entry: &'a Entry) -> Option<Reading<'a>> {
+    Some(reading(writer, entry.policy as usize, &entry.key, entry.decision.as_ref()?))
+}
+
+#[inline]
+fn reading<'a>(writer: &Writer, policy: usize, key: &PartitionKey, decision: &'a Decision) -> Reading<'a> {
+    Reading { policy, decision, next_after: decision.next_after(), mark: writer.mark(key) }
+}
+
+/// In one queue after the other; `None` for a request that did not wait at all.
+fn waited(policies: &[Policy], entries: &[Entry]) -> Option<Duration> {
+    // Shadows delay nobody, and the rejected have not waited.
+    let charged = entries.iter().filter(|entry| !entry.policy_of(policies).is_shadow()).filter_map(Entry::charged);
+    let waited = charged.fold(Duration::ZERO, |sum, decision| sum.saturating_add(decision.delay()));
+    Some(waited).filter(|waited| !waited.is_zero())
+}
+
+pub(super) fn verdict(policies: &[Policy], entries: &[Entry]) -> Verdict {
+    let decided = |entry: &Entry| Some((entry.policy_of(policies), entry.decision?, entry.fell_back));
+    entries.iter().filter_map(decided).collect()
+}

@@ -1,0 +1,40 @@
+//! Counts what was decided.
+
+use super::entry::Entry;
+use crate::http::policy::Fate;
+use crate::http::policy::Policy;
+use crate::values::{Decision, PartitionKey};
+
+/// A request that a policy, which is enforced, has admitted.
+#[inline]
+pub(super) fn admitted(policy: &Policy, key: &PartitionKey, decision: &Decision) {
+    let fate = if decision.delay().is_zero() { Fate::Allowed } else { Fate::Delayed };
+    policy.note(fate, Some(key), Some(decision));
+}
+
+/// A request that passes.
+pub(super) fn committed(policies: &[Policy], entries: &[Entry]) {
+    for (policy, key, decision) in decided(policies, entries) {
+        match (decision.is_allowed(), policy.is_shadow()) {
+            (true, _) => admitted(policy, key, decision),
+            (false, true) => policy.note(Fate::ShadowDenied, Some(key), Some(decision)),
+            (false, false) => policy.note(Fate::Denied, Some(key), Some(decision)),
+        }
+    }
+}
+
+/// A request that is rejected. What would have admitted it was not charged, and is not counted.
+pub(super) fn rejected(policies: &[Policy], entries: &[Entry]) {
+    for (policy, key, decision) in decided(policies, entries) {
+        if !decision.is_allowed() && !policy.is_shadow() {
+            policy.note(Fate::Denied, Some(key), Some(decision));
+        }
+    }
+}
+
+fn decided<'a>(
+    policies: &'a [Policy],
+    entries: &'a [Entry],
+) -> impl Iterator<Item = (&'a Policy, &'a PartitionKey, &'a Decision)> {
+    entries.iter().filter_map(|entry| Some((entry.policy_of(policies), &entry.key, entry.decision.as_ref()?)))
+}

@@ -1,0 +1,113 @@
+//! Transactions that wait for a turn in a queue, or for a server.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::entry::Entry;
+use super::transaction::{Progress, Transaction};
+use super::{Evaluated, Scope, observe};
+use crate::http::policy::Fate;
+use crate::http::policy::Policy;
+use crate::http::reload::{InForce, Limits};
+use crate::values::{Check, Decision, Now};
+
+/// The end of a transaction that is still to come.
+pub(super) type Waiting = Pin<Box<dyn Future<Output = Evaluated> + Send>>;
+
+pub(super) fn wait(transaction: Transaction, scope: Scope<'_>, mut progress: Progress) -> Waiting {
+    // Made now, and not when it is first polled: some clients leave before that.
+    let mut waiter = Waiter::new(transaction, scope);
+    Box::pin(async move {
+        loop {
+            match progress {
+                Progress::Done(evaluated) => return evaluated,
+                Progress::One(pending) => {
+                    let answer = pending.await;
+                    waiter.is_answered(answer.as_ref().ok());
+                    progress = waiter.go_on(Some(Check::Ready(answer)));
+                }
+                Progress::Several(pending) => {
+                    let answers = pending.await;
+                    waiter.is_answered(None);
+                    waiter.transaction.take_answers(answers);
+                    progress = waiter.go_on(None);
+                }
+            }
+        }
+    })
+}
+
+/// A request that waits for the answer to the entry whose turn it is. Dropped meanwhile, its client has left.
+struct Waiter {
+    transaction: Transaction,
+    limits: Arc<Limits>,
+    in_force: Arc<InForce>,
+    /// `None` while it does not wait.
+    since: Option<Instant>,
+}
+
+impl Waiter {
+    fn new(transaction: Transaction, scope: Scope<'_>) -> Self {
+        let (limits, in_force) = (Arc::clone(scope.limits), Arc::clone(scope.in_force));
+        let mut waiter = Self { transaction, limits, in_force, since: None };
+        waiter.begin();
+        waiter
+    }
+
+    fn begin(&mut self) {
+        self.since = Some(Instant::now());
+        if let Some(policy) = self.queueing() {
+            policy.meter().enter_queue();
+        }
+    }
+
+    /// With the decision, if it was one.
+    fn is_answered(&mut self, decision: Option<&Decision>) {
+        self.since = None;
+        if let Some(policy) = self.queueing() {
+            policy.meter().leave_queue();
+            let delay = decision.filter(|decision| decision.is_allowed()).map_or(Duration::ZERO, Decision::delay);
+            if !delay.is_zero() {
+                policy.meter().waited(Fate::Delayed, delay);
+            }
+        }
+    }
+
+    fn go_on(&mut self, answer: Option<Check>) -> Progress {
+        let scope = Scope { limits: &self.limits, in_force: &self.in_force };
+        self.transaction.moment.now = Now::new();
+        let progress = self.transaction.reserve(scope, answer);
+        if !matches!(progress, Progress::Done(_)) {
+            self.begin();
+        }
+        progress
+    }
+
+    fn entry(&self) -> &Entry {
+        &self.transaction.entries[self.transaction.next]
+    }
+
+    fn policy(&self) -> &Policy {
+        self.entry().policy_of(&self.in_force.policies)
+    }
+
+    /// The policy that makes it wait for a turn. Shadows do not.
+    fn queueing(&self) -> Option<&Policy> {
+        Some(self.policy()).filter(|policy| policy.delays() && !policy.is_shadow())
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        let Some(since) = self.since else { return };
+        if let Some(policy) = self.queueing() {
+            policy.meter().leave_queue();
+            policy.meter().waited(Fate::Cancelled, since.elapsed());
+        }
+        // What was charged stays so.
+        observe::committed(&self.in_force.policies, &self.transaction.entries[..self.transaction.next]);
+        self.policy().note(Fate::Cancelled, Some(&self.entry().key), None);
+    }
+}

@@ -1,0 +1,124 @@
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use http::header::ACCESS_CONTROL_ALLOW_ORIGIN;
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use crate::http::body::{RejectionBody, ResponseBody};
+use crate::http::evaluate::{Annotations, Evaluated};
+use crate::http::head::RequestHead;
+use crate::http::reload::Limits;
+use crate::util::log;
+
+pin_project! {
+    /// The future of [`RateLimit`](crate::RateLimit).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped while it waits for its turn, it leaves the queue. Whatever was charged stays charged,
+    /// or opening and cancelling requests would be free.
+    pub struct ResponseFuture<S, B>
+    where
+        S: Service<Request<B>>,
+    {
+        #[pin]
+        state: State<S::Future, S, B>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<F, S, B> {
+        Passing { #[pin] response: F, annotations: Option<Annotations> },
+        Rejected { response: Option<Response<RejectionBody>> },
+        // Boxed, so that the future of a service that never waits is not as large as a request.
+        Waiting { evaluated: Pin<Box<dyn Future<Output = Evaluated> + Send>>, rest: Option<Box<Rest<S, B>>> },
+    }
+}
+
+/// What a request needs once its turn has come.
+struct Rest<S, B> {
+    service: S,
+    request: Request<B>,
+    limits: Arc<Limits>,
+}
+
+impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
+    pub(crate) const fn passing(response: S::Future, annotations: Annotations) -> Self {
+        Self { state: State::Passing { response, annotations: Some(annotations) } }
+    }
+
+    pub(crate) const fn rejected(response: Response<RejectionBody>) -> Self {
+        Self { state: State::Rejected { response: Some(response) } }
+    }
+
+    pub(crate) fn waiting(
+        evaluated: Pin<Box<dyn Future<Output = Evaluated> + Send>>,
+        service: S,
+        request: Request<B>,
+        limits: Arc<Limits>,
+    ) -> Self {
+        Self { state: State::Waiting { evaluated, rest: Some(Box::new(Rest { service, request, limits })) } }
+    }
+}
+
+impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+{
+    type Output = Result<Response<ResponseBody<ResBody>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            match state.as_mut().project() {
+                // -> the inner service's response
+                StateProj::Passing { response, annotations } => {
+                    let mut response = ready!(response.poll(cx))?;
+                    log::note_response(|| response.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
+                    if let Some(annotations) = annotations.take() {
+                        annotations.write(&mut response);
+                    }
+                    return Poll::Ready(Ok(response.map(ResponseBody::inner)));
+                }
+                // -> our own
+                StateProj::Rejected { response } => {
+                    let response = response.take().expect("polled after it was ready");
+                    return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
+                }
+                // -> Passing, or Rejected
+                StateProj::Waiting { evaluated, rest } => {
+                    let evaluated = ready!(evaluated.as_mut().poll(cx));
+                    let rest = rest.take().expect("taken only once, when the policies have decided");
+                    let Rest { mut service, request, limits } = *rest;
+                    let next = match evaluated {
+                        Ok(annotations) => {
+                            State::Passing { response: service.call(request), annotations: Some(annotations) }
+                        }
+                        Err(rejected) => {
+                            let response = rejected.respond(&limits, &RequestHead::from(&request));
+                            State::Rejected { response: Some(response) }
+                        }
+                    };
+                    state.set(next);
+                }
+            }
+        }
+    }
+}
+
+impl<S: Service<Request<B>>, B> fmt::Debug for ResponseFuture<S, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.state {
+            State::Passing { .. } => "passing",
+            State::Rejected { .. } => "rejected",
+            State::Waiting { .. } => "waiting",
+        };
+        f.debug_tuple("ResponseFuture").field(&state).finish()
+    }
+}

@@ -1,0 +1,71 @@
+//! Numbers as header fields have them.
+
+use std::time::Duration;
+
+use http::HeaderValue;
+
+use crate::http::text::Text;
+
+/// Where a value is put together. Room for two policies.
+pub(super) type Scratch = Text<128>;
+
+/// A value of what was put together, which is printable ASCII.
+pub(super) fn value_of(text: &[u8]) -> HeaderValue {
+    HeaderValue::from_bytes(text).expect("printable ASCII")
+}
+
+/// The greatest Integer of a structured field (RFC 9651, section 3.3.1).
+pub(super) const MAX_INTEGER: u64 = 999_999_999_999_999;
+
+/// Whole seconds that cover `span`.
+pub(super) fn seconds_ceil(span: Duration) -> u64 {
+    span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
+}
+
+/// 00 to 99.
+const PAIRS: &str = "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849\
+                     5051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899";
+
+/// `number` on its own. Below 100, nothing is allocated.
+pub(super) fn value(number: u64) -> HeaderValue {
+    match usize::try_from(number) {
+        Ok(small @ 0..=9) => HeaderValue::from_static(&PAIRS[small * 2 + 1..small * 2 + 2]),
+        Ok(small @ 10..=99) => HeaderValue::from_static(&PAIRS[small * 2..small * 2 + 2]),
+        _ => {
+            let mut out = Scratch::new();
+            out.push_number(number);
+            value_of(&out)
+        }
+    }
+}
+
+/// The number in `text`, which is nothing but digits; [`u64::MAX`] if it is greater than that.
+pub(super) fn parse(text: &[u8]) -> Option<u64> {
+    if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    Some(text.iter().fold(0, |number: u64, digit| number.saturating_mul(10).saturating_add(u64::from(digit - b'0'))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_small_number_and_every_length_is_written() {
+        let lengths = (0..20).map(|zeros| 10_u64.pow(zeros));
+        for number in (0..12_000).chain(lengths.clone()).chain(lengths.map(|power| power - 1)).chain([u64::MAX]) {
+            assert_eq!(value(number), number.to_string());
+            assert_eq!(parse(number.to_string().as_bytes()), Some(number));
+        }
+    }
+
+    #[test]
+    fn only_digits_are_numbers() {
+        for text in ["", "-1", "+1", " 1", "1 ", "1.5", "0x1", "soon"] {
+            assert_eq!(parse(text.as_bytes()), None, "{text:?}");
+        }
+        assert_eq!(parse(b"007"), Some(7));
+        assert_eq!(parse(b"99999999999999999999"), Some(u64::MAX));
+    }
+}

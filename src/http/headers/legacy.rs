@@ -1,0 +1,71 @@
+//! `X-RateLimit-*`: no standard, and older than all drafts.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::{HeaderMap, HeaderName};
+
+use super::decimal::{self, seconds_ceil};
+use super::fields::ResetForm;
+use super::merge::is_stricter;
+use crate::values::Decision;
+
+pub(super) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+pub(super) const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+pub(super) const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+
+/// Clients take greater numbers for a time since 1970.
+const MAX_DELTA: Duration = Duration::from_secs(1_000_000_000);
+
+/// Sets the fields of one policy, unless stricter ones are there.
+pub(super) fn write(
+    fields: &mut HeaderMap,
+    form: ResetForm,
+    decision: &Decision,
+    remaining: u32,
+    now: impl FnOnce() -> SystemTime,
+) {
+    if is_stricter(fields, &REMAINING, remaining) {
+        return;
+    }
+    let reset = reset(form, decision.reset_after(), now);
+    fields.insert(LIMIT, decimal::value(decision.limit().into()));
+    fields.insert(REMAINING, decimal::value(remaining.into()));
+    fields.insert(RESET, decimal::value(reset));
+}
+
+/// When a key is as good as new that is so after `span`, in whole seconds, rounded up.
+pub(super) fn reset(form: ResetForm, span: Duration, now: impl FnOnce() -> SystemTime) -> u64 {
+    let delta = span.min(MAX_DELTA);
+    match form {
+        ResetForm::DeltaSeconds => seconds_ceil(delta),
+        // A clock that stands before 1970 is set wrong in any case.
+        ResetForm::EpochSeconds => {
+            let now = now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+            seconds_ceil(now.saturating_add(delta))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reset_is_rounded_up_and_stays_a_delta() {
+        let now = || UNIX_EPOCH + Duration::from_millis(1_790_000_000_250);
+        let cases = [
+            (Duration::ZERO, 0, 1_790_000_001),
+            (Duration::from_millis(700), 1, 1_790_000_001),
+            (Duration::from_millis(750), 1, 1_790_000_001),
+            (Duration::from_millis(751), 1, 1_790_000_002),
+            (Duration::from_millis(1_001), 2, 1_790_000_002),
+            (Duration::MAX, 1_000_000_000, 2_790_000_001),
+        ];
+        for (span, delta, epoch) in cases {
+            assert_eq!(reset(ResetForm::DeltaSeconds, span, now), delta, "{span:?}");
+            assert_eq!(reset(ResetForm::EpochSeconds, span, now), epoch, "{span:?}");
+        }
+        let before_1970 = || UNIX_EPOCH - Duration::from_secs(5);
+        assert_eq!(reset(ResetForm::EpochSeconds, Duration::from_secs(9), before_1970), 9);
+    }
+}

@@ -1,0 +1,173 @@
+//! Decisions in the terms that clients are told: so much is left, within so many seconds.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use super::decimal::{MAX_INTEGER, seconds_ceil};
+use super::retry::retry_after_seconds;
+use crate::values::{Decision, Outcome, Shape, Terms, gcd};
+
+/// The terms of one policy, with all that can be computed ahead.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Measure {
+    shape: Shape,
+    /// `limit` units per `period` nanoseconds, in lowest terms: a quota of a million per day then
+    /// computes in 64 bits.
+    limit: u64,
+    period: u64,
+    /// Times are counted in units of 1/`limit` nanosecond, as in `algorithm::gcra`; so many are a second.
+    second: u128,
+    /// The time in which a full bucket empties.
+    capacity: u128,
+    /// How far a state may be off its own time: stores round the clock down to ticks of up to this.
+    tick: u128,
+    advertised: Advertised,
+}
+
+/// `RateLimit-Policy`: `quota` units in each `window` seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Advertised {
+    pub(super) quota: u64,
+    pub(super) window: u64,
+}
+
+/// `RateLimit`: no more than `left` units within the next `within` seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Level {
+    pub(super) left: u32,
+    /// `None` if no time will help: the request costs more than ever fits.
+    pub(super) within: Option<NonZeroU64>,
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+/// How far to look for a window of whole seconds in which a whole number of units fits.
+const LONGEST_SEARCH: u64 = 3_600;
+
+impl Measure {
+    pub(super) fn new(terms: &Terms) -> Self {
+        let quota = terms.quota();
+        let (limit, period) = (u64::from(quota.limit()), quota.period_nanos());
+        let burst = quota.max_burst();
+        let common = gcd(limit, period);
+        let advertised = match terms.shape() {
+            Shape::Bucket => Advertised::of_bucket(limit, period, burst),
+            _ => Advertised::of_window(limit, period),
+        };
+        let (limit, period) = (limit / common, period / common);
+        let capacity = u128::from(burst) * u128::from(period);
+        Self {
+            shape: terms.shape(),
+            limit,
+            period,
+            second: u128::from(limit) * u128::from(SECOND),
+            capacity,
+            tick: capacity >> 32,
+            advertised,
+        }
+    }
+
+    pub(super) const fn advertised(&self) -> Advertised {
+        self.advertised
+    }
+
+    /// What a client is told after `decision`. `next_after` is the time until one unit can be had, if
+    /// the decision says it.
+    ///
+    /// In these numbers, left / within never exceeds quota / window: whoever spreads what is left
+    /// evenly is never refused. (Except with fixed windows, which tell when they end; and where the
+    /// advertised quota had to be rounded down.)
+    pub(super) fn level(&self, decision: &Decision, next_after: Option<Duration>) -> Level {
+        let (left, within) = match decision.outcome() {
+            Outcome::Deny { retry_after } => (0, retry_after.map(retry_after_seconds)),
+            Outcome::Allow => {
+                let left = decision.remaining();
+                (left, Some(self.within(decision, left, next_after).min(MAX_INTEGER)))
+            }
+        };
+        // Each of these is a second at least.
+        Level { left, within: within.map(|within| NonZeroU64::new(within).unwrap_or(NonZeroU64::MIN)) }
+    }
+
+    fn within(&self, decision: &Decision, left: u32, next_after: Option<Duration>) -> u64 {
+        match (self.shape, left) {
+            // Nothing used, so that no window has begun that could end.
+            (Shape::FixedWindow, _) if decision.reset_after().is_zero() => self.seconds_of(self.capacity),
+            (Shape::FixedWindow, _) => seconds_ceil(decision.reset_after()),
+            (_, 0) => seconds_ceil(next_after.unwrap_or_else(|| self.next_after(decision))).max(1),
+            (Shape::Bucket, _) => {
+                // What is left in time. A tick too much would make a second of it, and what is left in
+                // whole units takes its time in any case.
+                let free = self.capacity.saturating_sub(self.units_of(decision.reset_after()) + self.tick);
+                self.seconds_of(free.max(self.price(left)))
+            }
+            (_, _) => self.seconds_of(self.price(left)),
+        }
+    }
+
+    /// The time until one unit can be had, as far as the decision tells.
+    fn next_after(&self, decision: &Decision) -> Duration {
+        match self.shape {
+            Shape::Bucket => {
+                let needed = self.capacity - u128::from(self.period);
+                let wait = self.units_of(decision.reset_after()).saturating_sub(needed);
+                Duration::from_secs(self.seconds_of(wait))
+            }
+            // Not known any better.
+            _ => decision.reset_after(),
+        }
+    }
+
+    fn price(&self, units: u32) -> u128 {
+        u128::from(units) * u128::from(self.period)
+    }
+
+    /// Below 2^126, for a `Duration` has fewer than 2^94 nanoseconds.
+    fn units_of(&self, span: Duration) -> u128 {
+        span.as_nanos() * u128::from(self.limit)
+    }
+
+    /// Whole seconds that cover `units`. With the processor's 64-bit division where the numbers allow it;
+    /// the 128-bit one is a library call.
+    fn seconds_of(&self, units: u128) -> u64 {
+        let seconds = match (u64::try_from(units), u64::try_from(self.second)) {
+            (Ok(units), Ok(second)) => units.div_ceil(second).into(),
+            _ => units.div_ceil(self.second),
+        };
+        u64::try_from(seconds).unwrap_or(u64::MAX)
+    }
+}
+
+impl Advertised {
+    /// The smallest window that holds the burst and a whole number of units, at the bucket's very
+    /// rate; failing that, the smallest that holds the burst, and the units in it rounded down.
+    fn of_bucket(limit: u64, period: u64, burst: u32) -> Self {
+        // `units` per `step` seconds, in lowest terms: whole windows are multiples of `step`.
+        let per_second = u128::from(limit) * u128::from(SECOND);
+        let common = u128::from(gcd(period, narrow(per_second % u128::from(period))));
+        let (units, step) = (per_second / common, u128::from(period) / common);
+
+        let least = (u128::from(burst) * step).div_ceil(units).max(1);
+        let window = least.next_multiple_of(step);
+        let window = if window <= u128::from(LONGEST_SEARCH).max(least) { window } else { least };
+        let window = window.min(MAX_INTEGER.into());
+        let quota = (units * window / step).min(MAX_INTEGER.into());
+        Self { quota: narrow(quota), window: narrow(window) }
+    }
+
+    /// As many periods as make a whole number of seconds, or one, rounded up.
+    fn of_window(limit: u64, period: u64) -> Self {
+        let periods = SECOND / gcd(period, SECOND);
+        // Below 2^92, as periods are below 2^62.
+        let window = u128::from(periods) * u128::from(period) / u128::from(SECOND);
+        if periods == 1 || window <= u128::from(LONGEST_SEARCH) {
+            Self { quota: limit.saturating_mul(periods).min(MAX_INTEGER), window: narrow(window) }
+        } else {
+            Self { quota: limit, window: period.div_ceil(SECOND) }
+        }
+    }
+}
+
+fn narrow(number: u128) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}

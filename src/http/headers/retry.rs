@@ -1,0 +1,314 @@
+//! How long a refused client has to wait.
+
+use std::time::{Duration, SystemTime};
+
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::decimal::{self, Scratch, seconds_ceil, value_of};
+
+/// The field that tells the exact wait, in decimal seconds to the microsecond, rounded up.
+pub const X_RATE_LIMITED_FOR: HeaderName = HeaderName::from_static("x-rate-limited-for");
+
+/// The wait in whole milliseconds, as some vendors' clients read it.
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+
+/// The greatest `Retry-After` that is sent. Clients keep the wait in milliseconds in a signed 32-bit
+/// timer; beyond 2^31 − 1 of them, several retry at once.
+const MAX_RETRY_AFTER: u64 = 2_147_483;
+
+const MAX_RETRY_AFTER_MS: u64 = 2_147_483_647;
+
+/// The fields of a refusal that tell how long to wait. `Retry-After` is always among them; by default,
+/// so is `X-Rate-Limited-For`, which says the same to the microsecond.
+///
+/// ```
+/// use http::HeaderName;
+/// use tower_sluice::headers::WaitFields;
+///
+/// let fields = WaitFields::new().exact_wait_named(HeaderName::from_static("x-retry-in")).retry_after_ms();
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct WaitFields {
+    exact: Option<HeaderName>,
+    precision: Precision,
+    millis: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Precision {
+    Micros,
+    Millis,
+}
+
+impl WaitFields {
+    /// `Retry-After`, and `X-Rate-Limited-For` with six decimals.
+    pub const fn new() -> Self {
+        Self { exact: Some(X_RATE_LIMITED_FOR), precision: Precision::Micros, millis: false }
+    }
+
+    /// Tells the exact wait under this name instead.
+    pub fn exact_wait_named(mut self, name: HeaderName) -> Self {
+        self.exact = Some(name);
+        self
+    }
+
+    /// Tells the exact wait with three decimals instead of six, still rounded up: a Decimal of a
+    /// structured field (RFC 9651, section 3.3.2).
+    pub fn exact_wait_in_millis(mut self) -> Self {
+        self.precision = Precision::Millis;
+        self
+    }
+
+    /// Leaves the exact wait out.
+    pub fn without_exact_wait(mut self) -> Self {
+        self.exact = None;
+        self
+    }
+
+    /// Adds `retry-after-ms`, the wait in whole milliseconds, rounded up. No standard; the clients of
+    /// several AI services prefer it to `Retry-After`.
+    pub fn retry_after_ms(mut self) -> Self {
+        self.millis = true;
+        self
+    }
+
+    /// Sets the fields of a refusal that is over after `wait`, if that is exact; otherwise `Retry-After`
+    /// alone. `now` is asked for only if there is a `Retry-After` already, with a date.
+    pub(crate) fn write(
+        &self,
+        fields: &mut HeaderMap,
+        wait: Duration,
+        is_exact: bool,
+        now: impl FnOnce() -> SystemTime,
+    ) {
+        merge_retry_after(fields, wait, now);
+        if !is_exact {
+            return;
+        }
+        if let Some(name) = &self.exact {
+            let value = match self.precision {
+                Precision::Micros => rate_limited_for(wait),
+                Precision::Millis => rate_limited_for_millis(wait),
+            };
+            fields.insert(name, value);
+        }
+        if self.millis {
+            let millis = wait.as_nanos().div_ceil(1_000_000);
+            let millis = u64::try_from(millis).unwrap_or(MAX_RETRY_AFTER_MS).clamp(1, MAX_RETRY_AFTER_MS);
+            fields.insert(RETRY_AFTER_MS, decimal::value(millis));
+        }
+    }
+}
+
+impl Default for WaitFields {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Whole seconds that cover `wait`, at least 1 (zero means "at once" to many clients) and at most
+/// 2,147,483.
+pub(crate) fn retry_after_seconds(wait: Duration) -> u64 {
+    seconds_ceil(wait).clamp(1, MAX_RETRY_AFTER)
+}
+
+/// `Retry-After`.
+fn retry_after(wait: Duration) -> HeaderValue {
+    decimal::value(retry_after_seconds(wait))
+}
+
+/// Sets `Retry-After` (RFC 9110, section 10.2.3) to one integer that covers `wait` and whatever is there
+/// already, be it seconds or a date in any of the three forms; what is neither is replaced.
+///
+/// It is no list: a second line would make most clients ignore both.
+fn merge_retry_after(fields: &mut HeaderMap, wait: Duration, now: impl FnOnce() -> SystemTime) {
+    // Looked up once: nearly always nothing is there. A map that is full takes no more.
+    if fields.try_append(RETRY_AFTER, retry_after(wait)).unwrap_or(false) {
+        unite_retry_after(fields, now);
+    }
+}
+
+#[cold]
+fn unite_retry_after(fields: &mut HeaderMap, now: impl FnOnce() -> SystemTime) {
+    let mut now = LazyNow { at: None, read: Some(now) };
+    let longest = fields.get_all(RETRY_AFTER).iter().filter_map(|line| seconds_in(line, &mut now)).max();
+    let _ = fields.try_insert(RETRY_AFTER, decimal::value(longest.unwrap_or(1).clamp(1, MAX_RETRY_AFTER)));
+}
+
+/// Reads the clock once, and only if it is wanted.
+struct LazyNow<F> {
+    at: Option<SystemTime>,
+    read: Option<F>,
+}
+
+impl<F: FnOnce() -> SystemTime> LazyNow<F> {
+    fn get(&mut self) -> Option<SystemTime> {
+        if let Some(read) = self.read.take() {
+            self.at = Some(read());
+        }
+        self.at
+    }
+}
+
+/// The wait that a `Retry-After` asks for, in whole seconds, rounded up: `delay-seconds` or an HTTP date.
+fn seconds_in(value: &HeaderValue, now: &mut LazyNow<impl FnOnce() -> SystemTime>) -> Option<u64> {
+    if let Some(seconds) = decimal::parse(value.as_bytes()) {
+        return Some(seconds);
+    }
+    let date = httpdate::parse_http_date(value.to_str().ok()?).ok()?;
+    Some(seconds_ceil(date.duration_since(now.get()?).unwrap_or(Duration::ZERO)))
+}
+
+/// `X-Rate-Limited-For`: decimal seconds to the microsecond, rounded up and above zero, so that
+/// waiting just that long is enough. Never more than `Retry-After`.
+///
+/// After the field of M. Perham, "The Leaky Bucket rate limiter", 2020.
+fn rate_limited_for(wait: Duration) -> HeaderValue {
+    fraction(wait, 1_000, 6)
+}
+
+/// The same to the millisecond.
+fn rate_limited_for_millis(wait: Duration) -> HeaderValue {
+    fraction(wait, 1_000_000, 3)
+}
+
+/// Decimal seconds with so many decimals, the last of which is `grain` nanoseconds.
+fn fraction(wait: Duration, grain: u32, decimals: u32) -> HeaderValue {
+    let mut seconds = wait.as_secs();
+    let mut grains = wait.subsec_nanos().div_ceil(grain);
+    if grains == 1_000_000_000 / grain {
+        (seconds, grains) = (seconds.saturating_add(1), 0);
+    }
+    if seconds >= MAX_RETRY_AFTER {
+        (seconds, grains) = (MAX_RETRY_AFTER, 0);
+    } else if seconds == 0 {
+        grains = grains.max(1);
+    }
+    let mut out = Scratch::new();
+    out.push_number(seconds);
+    out.push(b".");
+    out.push_padded(grains.into(), decimals);
+    value_of(&out)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::http::headers::tests::listed;
+
+    #[test]
+    fn waits_are_rounded_up_and_never_zero() {
+        for (wait, seconds, exact, millis) in [
+            (Duration::ZERO, 1, "0.000001", "0.001"),
+            (Duration::from_nanos(1), 1, "0.000001", "0.001"),
+            (Duration::from_nanos(1_001), 1, "0.000002", "0.001"),
+            (Duration::from_micros(779_124), 1, "0.779124", "0.780"),
+            (Duration::from_nanos(999_999_001), 1, "1.000000", "1.000"),
+            (Duration::from_secs(1), 1, "1.000000", "1.000"),
+            (Duration::from_nanos(1_000_000_001), 2, "1.000001", "1.001"),
+            (Duration::from_secs(7), 7, "7.000000", "7.000"),
+            (Duration::new(2_147_482, 999_999_999), 2_147_483, "2147483.000000", "2147483.000"),
+            (Duration::MAX, 2_147_483, "2147483.000000", "2147483.000"),
+        ] {
+            assert_eq!(retry_after_seconds(wait), seconds, "{wait:?}");
+            assert_eq!(rate_limited_for(wait), exact, "{wait:?}");
+            assert_eq!(rate_limited_for_millis(wait), millis, "{wait:?}");
+        }
+    }
+
+    /// What is there after a wait of five seconds was added to these lines, at 09:27:00.
+    fn after(lines: &[&'static str]) -> String {
+        let mut fields = HeaderMap::new();
+        for line in lines {
+            fields.append(RETRY_AFTER, HeaderValue::from_static(line));
+        }
+        let now = httpdate::parse_http_date("Mon, 05 Aug 2019 09:27:00 GMT").unwrap();
+        merge_retry_after(&mut fields, Duration::from_secs(5), || now);
+        let lines: Vec<_> = fields.get_all(RETRY_AFTER).iter().map(|line| line.to_str().unwrap()).collect();
+        lines.join("|")
+    }
+
+    #[test]
+    fn there_is_one_retry_after_and_it_covers_what_was_there() {
+        assert_eq!(after(&[]), "5");
+        assert_eq!(after(&["3"]), "5");
+        assert_eq!(after(&["60"]), "60");
+        assert_eq!(after(&["60", "70"]), "70");
+        assert_eq!(after(&["70", "soon"]), "70");
+        assert_eq!(after(&["0060"]), "60");
+        assert_eq!(after(&["4294967"]), "2147483");
+        assert_eq!(after(&["99999999999999999999999"]), "2147483");
+        for unreadable in ["1.5", "-60", "+60", "1, 60", "", "soon", "60s", "Mon, 05 Aug 2019 09:28:00"] {
+            assert_eq!(after(&[unreadable]), "5", "{unreadable:?}");
+        }
+    }
+
+    #[test]
+    fn dates_of_all_three_forms_count() {
+        assert_eq!(after(&["Mon, 05 Aug 2019 09:28:00 GMT"]), "60");
+        assert_eq!(after(&["Monday, 05-Aug-19 09:28:00 GMT"]), "60");
+        assert_eq!(after(&["Mon Aug  5 09:28:00 2019"]), "60");
+        // Over, or sooner than ours.
+        assert_eq!(after(&["Mon, 05 Aug 2019 09:26:00 GMT"]), "5");
+        assert_eq!(after(&["Mon, 05 Aug 2019 09:27:04 GMT"]), "5");
+        assert_eq!(after(&["Fri, 05 Aug 2033 09:27:04 GMT"]), "2147483");
+    }
+
+    #[test]
+    fn parts_of_a_second_until_a_date_are_rounded_up() {
+        let mut fields = HeaderMap::new();
+        fields.insert(RETRY_AFTER, HeaderValue::from_static("Thu, 01 Jan 1970 00:01:00 GMT"));
+        merge_retry_after(&mut fields, Duration::ZERO, || UNIX_EPOCH + Duration::from_millis(500));
+        assert_eq!(fields[RETRY_AFTER], "60");
+    }
+
+    #[test]
+    fn the_clock_is_not_read_for_nothing() {
+        let mut fields = HeaderMap::new();
+        fields.insert(RETRY_AFTER, HeaderValue::from_static("7"));
+        merge_retry_after(&mut fields, Duration::ZERO, || unreachable!("nobody asked for the date"));
+        assert_eq!(fields[RETRY_AFTER], "7");
+    }
+
+    #[test]
+    fn a_refusal_has_the_fields_that_were_chosen() {
+        let written = |choice: &WaitFields| {
+            let mut fields = HeaderMap::new();
+            choice.write(&mut fields, Duration::from_micros(1_200_001), true, || UNIX_EPOCH);
+            listed(&fields)
+        };
+        assert_eq!(written(&WaitFields::default()), "retry-after: 2; x-rate-limited-for: 1.200001");
+        let renamed = WaitFields::new().exact_wait_named(HeaderName::from_static("x-retry-in")).exact_wait_in_millis();
+        assert_eq!(written(&renamed), "retry-after: 2; x-retry-in: 1.201");
+        let plain = WaitFields::new().without_exact_wait();
+        assert_eq!(written(&plain), "retry-after: 2");
+        assert_eq!(written(&plain.retry_after_ms()), "retry-after: 2; retry-after-ms: 1201");
+    }
+
+    proptest! {
+        /// 0 < X-Rate-Limited-For ≤ Retry-After < X-Rate-Limited-For + 1, and neither is less than the wait.
+        #[test]
+        fn the_exact_wait_and_the_rounded_one_agree(wait in prop_oneof![
+            1..3_000_000_000_u64,
+            1..MAX_RETRY_AFTER * 1_000_000_000,
+        ]) {
+            let span = Duration::from_nanos(wait);
+            let seconds = retry_after_seconds(span);
+            prop_assert!(seconds * 1_000_000_000 >= wait);
+            for (value, grain) in [(rate_limited_for(span), 1_000), (rate_limited_for_millis(span), 1_000_000)] {
+                let text = value.to_str().unwrap();
+                let exact = text.replace('.', "").parse::<u64>().unwrap() * grain;
+                prop_assert!(exact >= wait && exact - wait < grain, "{text} for {wait} ns");
+                prop_assert!(exact > 0 && exact <= seconds * 1_000_000_000);
+                // A wait just below the last grain is told as the whole second.
+                prop_assert!(seconds * 1_000_000_000 < exact + 1_000_000_000);
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The fields as clients see them, read back by a parser that is not ours.
+
+mod bucket;
+mod properties;
+mod responses;
+mod values;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use sfv::{BareItem, FieldType, GenericBareItem, List, ListEntry, Parser};
+
+use super::*;
+use crate::values::{Decision, Terms};
+
+fn writer(fields: &RateLimitFields, policies: &[(&str, Terms)]) -> Arc<Writer> {
+    Arc::new(Writer::new(fields, policies.iter().map(|(name, terms)| (*name, Some(*terms)))))
+}
+
+fn reading(policy: usize, decision: &Decision) -> Reading<'_> {
+    Reading { policy, decision, next_after: None, mark: None }
+}
+
+fn at_2026() -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_790_000_000)
+}
+
+/// All fields that a response of this status and with these lines has in the end. The same if their numbers are kept until the
+/// response is there.
+fn written(
+    writer: &Arc<Writer>,
+    status: u16,
+    lines: &[(&'static str, &'static str)],
+    readings: &[Reading<'_>],
+) -> String {
+    let mut fields = HeaderMap::new();
+    for (name, value) in lines {
+        fields.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    let (status, mut at_last) = (StatusCode::from_u16(status).unwrap(), fields.clone());
+    writer.write(status, &mut fields, readings.iter().copied(), at_2026);
+    let kept = match readings {
+        [reading] => writer.fields_of_one(*reading),
+        _ => writer.fields(readings.iter().copied()),
+    };
+    if let Some(kept) = kept {
+        // What depends on the time of the day is left to the system's clock.
+        let is_timeless = !matches!(kept, Fields::Later(_));
+        kept.write(status, &mut at_last);
+        assert!(!is_timeless || listed(&at_last) == listed(&fields), "{at_last:?} for {fields:?}");
+    } else {
+        assert_eq!(listed(&at_last), listed(&fields));
+    }
+    listed(&fields)
+}
+
+/// `name: value; name: value`, by name.
+pub(super) fn listed(fields: &HeaderMap) -> String {
+    let mut lines: Vec<_> = fields.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+    lines.sort_unstable();
+    lines.into_iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>().join("; ")
+}
+
+type Parameters = Vec<(String, BareItem)>;
+
+/// The members of a list of Strings with parameters, if that is what `value` is, written as it should be.
+fn members(value: &str) -> Option<Vec<(String, Parameters)>> {
+    let list: List = Parser::new(value).parse().ok()?;
+    if list.serialize()? != value {
+        return None;
+    }
+    list.into_iter()
+        .map(|entry| match entry {
+            ListEntry::Item(item) => {
+                let parameters = item.params.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
+                Some((item.bare_item.as_string()?.as_str().to_owned(), parameters))
+            }
+            ListEntry::InnerList(_) => None,
+        })
+        .collect()
+}
+
+/// A member of numbers: its name, and its parameters by these keys in this order; of the last ones, any
+/// number may be missing.
+fn numbers(value: &str, keys: &[&str], required: usize) -> Option<Vec<(String, Vec<u64>)>> {
+    let number = |value: &BareItem| match value {
+        GenericBareItem::Integer(number) => u64::try_from(i64::from(*number)).ok(),
+        _ => None,
+    };
+    members(value)?
+        .into_iter()
+        .map(|(name, parameters)| {
+            let in_order = parameters.iter().zip(keys).all(|((key, _), expected)| key == expected);
+            let fits = in_order && (required..=keys.len()).contains(&parameters.len());
+            let numbers = parameters.iter().map(|(_, value)| number(value)).collect::<Option<Vec<_>>>()?;
+            fits.then_some((name, numbers))
+        })
+        .collect()
+}
+
+const POLICY: &[&str] = &["q", "w"];
+const STATE: &[&str] = &["r", "t"];

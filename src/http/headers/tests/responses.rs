@@ -1,0 +1,161 @@
+//! Which response gets which fields, and of which policies.
+
+use super::*;
+use crate::values::{PartitionKey, Quota};
+
+#[test]
+fn all_policies_that_judged_are_listed_in_order() {
+    let day = Terms::fixed_window(Quota::per_day(5_000));
+    let second = Terms::bucket(Quota::per_second(10));
+    let policies = [("per-second", Some(second)), ("hidden", None), ("day", Some(day))];
+    let writer = Arc::new(Writer::new(&RateLimitFields::default(), policies));
+    let (a, b) = (Decision::allow(10, 9), Decision::allow(5_000, 77).with_reset_after(Duration::from_secs(60)));
+    let policy = r#"ratelimit-policy: "per-second";q=10;w=1, "day";q=5000;w=86400"#;
+    assert_eq!(
+        written(&writer, 200, &[], &[reading(0, &a), reading(1, &a), reading(2, &b)]),
+        format!(r#"ratelimit: "per-second";r=9;t=1, "day";r=77;t=60; {policy}"#)
+    );
+    assert_eq!(written(&writer, 200, &[], &[reading(2, &b)]), format!(r#"ratelimit: "day";r=77;t=60; {policy}"#));
+    // Judged by none that is advertised, or not at all.
+    assert_eq!(written(&writer, 200, &[], &[reading(1, &a)]), "");
+    assert_eq!(written(&writer, 200, &[], &[]), "");
+    assert_eq!(written(&writer, 103, &[], &[reading(0, &a)]), "");
+    // What a layer further in wrote stays in front.
+    assert_eq!(
+        written(
+            &writer,
+            200,
+            &[("ratelimit", r#""in";r=0;t=9"#), ("ratelimit-policy", r#""in";q=1;w=9"#)],
+            &[reading(2, &b)]
+        ),
+        r#"ratelimit: "in";r=0;t=9, "day";r=77;t=60; ratelimit-policy: "in";q=1;w=9, "per-second";q=10;w=1, "day";q=5000;w=86400"#
+    );
+}
+
+#[test]
+fn a_redirect_is_not_held_up() {
+    let terms = Terms::fixed_window(Quota::per_minute(10));
+    let left = |left| Decision::allow(10, left).with_reset_after(Duration::from_secs(9));
+    let draft11 = writer(&RateLimitFields::draft11(), &[("p", terms)]);
+    let policy = r#"ratelimit-policy: "p";q=10;w=60"#;
+    assert_eq!(written(&draft11, 301, &[], &[reading(0, &left(0))]), policy);
+    assert_eq!(written(&draft11, 301, &[], &[reading(0, &left(1))]), format!(r#"ratelimit: "p";r=1;t=9; {policy}"#));
+    assert_eq!(written(&draft11, 200, &[], &[reading(0, &left(0))]), format!(r#"ratelimit: "p";r=0;t=9; {policy}"#));
+    let draft07 = writer(&RateLimitFields::draft07(), &[("p", terms)]);
+    assert_eq!(written(&draft07, 301, &[], &[reading(0, &left(0))]), "");
+}
+
+#[test]
+fn the_older_fields_tell_of_the_policy_that_is_closest_to_exhaustion() {
+    let policies = [
+        ("second", Terms::bucket(Quota::per_second(10))),
+        ("minute", Terms::fixed_window(Quota::per_minute(100))),
+        ("hour", Terms::fixed_window(Quota::per_hour(1_000))),
+    ];
+    let draft07 = writer(&RateLimitFields::draft07(), &policies);
+    let legacy = writer(&RateLimitFields::none().x_rate_limit(ResetForm::EpochSeconds), &policies);
+    let delta = writer(&RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds), &policies);
+    let second = Decision::allow(10, 5).with_reset_after(Duration::from_millis(500));
+    let minute = Decision::allow(100, 49).with_reset_after(Duration::from_millis(30_500));
+    let hour = Decision::allow(1_000, 600).with_reset_after(Duration::from_secs(1_800));
+
+    let all = [reading(0, &second), reading(1, &minute), reading(2, &hour)];
+    assert_eq!(
+        written(&draft07, 200, &[], &all),
+        "ratelimit: limit=100, remaining=49, reset=31; ratelimit-policy: 100;w=60"
+    );
+    assert_eq!(
+        written(&legacy, 200, &[], &all),
+        "x-ratelimit-limit: 100; x-ratelimit-remaining: 49; x-ratelimit-reset: 1790000031"
+    );
+    assert_eq!(
+        written(&delta, 200, &[], &all[..1]),
+        "x-ratelimit-limit: 10; x-ratelimit-remaining: 5; x-ratelimit-reset: 1"
+    );
+
+    // One that refuses comes before one that has less left; of those that refuse, the longest wait.
+    let refused = |left, wait| Decision::deny(1_000, left, wait).with_reset_after(Duration::from_secs(1_800));
+    let empty = Decision::allow(100, 0).with_reset_after(Duration::from_secs(30));
+    let (short, long) = (refused(3, Some(Duration::from_secs(5))), refused(3, Some(Duration::from_secs(6))));
+    let never = refused(3, None);
+    let state = |readings: &[Reading<'_>]| written(&draft07, 429, &[], readings);
+    assert_eq!(
+        state(&[reading(1, &empty), reading(2, &short)]),
+        "ratelimit: limit=1000, remaining=0, reset=5; ratelimit-policy: 1000;w=3600"
+    );
+    assert!(state(&[reading(1, &short), reading(2, &long)]).contains("limit=1000, remaining=0, reset=6"));
+    assert!(state(&[reading(1, &never), reading(2, &long)]).contains("limit=100, remaining=0, reset=1800"));
+
+    // What is there and tells of less stays; what tells of more does not.
+    let inner = |remaining| [("x-ratelimit-limit", "9"), ("x-ratelimit-remaining", remaining)];
+    assert_eq!(written(&legacy, 200, &inner("2"), &all), "x-ratelimit-limit: 9; x-ratelimit-remaining: 2");
+    assert!(written(&legacy, 200, &inner("50"), &all).contains("remaining: 49; x-ratelimit-reset"));
+}
+
+#[test]
+fn the_fields_are_told_when_that_was_asked_for() {
+    let terms = Terms::bucket(Quota::per_minute(10));
+    let other = Terms::bucket(Quota::per_minute(1_000));
+    let told = |tell: Tell, decision: Decision| {
+        let fields = RateLimitFields::draft11().x_rate_limit(ResetForm::DeltaSeconds).tell(tell);
+        let writer = writer(&fields, &[("p", terms), ("q", other)]);
+        let plenty = Decision::allow(1_000, 999);
+        let all = written(&writer, 200, &[], &[reading(0, &decision), reading(1, &plenty)]);
+        assert!(all.is_empty() || !writer.is_silent());
+        !all.is_empty()
+    };
+    let denied = Decision::deny(10, 0, Some(Duration::from_secs(6)));
+    for tell in [Tell::Always, Tell::Refused, Tell::Below { percent: 20 }] {
+        assert!(told(tell, denied), "{tell:?}");
+    }
+    assert!(told(Tell::Always, Decision::allow(10, 10)));
+    assert!(!told(Tell::Refused, Decision::allow(10, 0)));
+    assert!(!told(Tell::Below { percent: 20 }, Decision::allow(10, 2)));
+    assert!(told(Tell::Below { percent: 20 }, Decision::allow(10, 1)));
+    assert!(!told(Tell::Never, denied));
+
+    // A policy that is not advertised, such as a shadow, has no say in it.
+    let refused = RateLimitFields::draft11().tell(Tell::Refused);
+    let beside_a_shadow = Arc::new(Writer::new(&refused, [("p", Some(terms)), ("shadow", None)]));
+    let fine = Decision::allow(10, 10);
+    assert_eq!(written(&beside_a_shadow, 200, &[], &[reading(0, &fine), reading(1, &denied)]), "");
+
+    let is_silent = |fields: RateLimitFields| writer(&fields, &[("p", terms)]).is_silent();
+    assert!(is_silent(RateLimitFields::none()) && is_silent(RateLimitFields::default().tell(Tell::Never)));
+    assert!(!is_silent(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds)));
+    assert!(Writer::new(&RateLimitFields::default(), [("p", None)]).is_silent());
+}
+
+#[test]
+fn partition_keys_are_hashed_and_kept_from_caches() {
+    let terms = Terms::bucket(Quota::per_minute(10));
+    let keyed = writer(&RateLimitFields::draft11().partition_key_by([7; 16]), &[("p", terms)]);
+    let decision = Decision::allow(10, 9).with_reset_after(Duration::from_secs(6));
+    let mark = keyed.mark(&PartitionKey::from("alice"));
+    assert!(mark.is_some());
+    let readings = [Reading { mark, ..reading(0, &decision) }];
+    let state = |lines: &[(&'static str, &'static str)]| {
+        let all = written(&keyed, 200, lines, &readings);
+        all.split("; ").find_map(|line| line.strip_prefix("ratelimit: ")).unwrap().to_owned()
+    };
+    let told = state(&[("cache-control", "private, max-age=60")]);
+    let parameters = &members(&told).unwrap()[0].1;
+    assert!(matches!(&parameters[..], [_, _, (key, GenericBareItem::ByteSequence(mark))]
+        if key == "pk" && mark.len() == 8));
+    assert_eq!(state(&[("cache-control", "public")]), r#""p";r=9;t=54"#);
+
+    assert!(writer(&RateLimitFields::draft11(), &[("p", terms)]).mark(&PartitionKey::SHARED).is_none());
+    let random = writer(&RateLimitFields::draft11().partition_key(), &[("p", terms)]);
+    assert_ne!(random.mark(&PartitionKey::from("alice")), mark);
+    assert!(!format!("{:?}", RateLimitFields::draft11().partition_key_by([77; 16])).contains("77"));
+}
+
+#[test]
+fn what_scripts_may_read_has_all_names() {
+    let names = EXPOSED_HEADERS.map(|name| name.to_string());
+    assert_eq!(
+        names.join(", "),
+        "retry-after, ratelimit, ratelimit-policy, x-ratelimit-limit, x-ratelimit-remaining, x-ratelimit-reset, \
+         x-rate-limited-for, grpc-status, grpc-message, grpc-status-details-bin, grpc-retry-pushback-ms"
+    );
+}

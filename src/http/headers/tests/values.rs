@@ -1,0 +1,180 @@
+//! What is written, value by value.
+
+use serde_json::Value;
+use std::num::NonZeroU64;
+
+use super::bucket::Bucket;
+use super::*;
+use crate::http::headers::decimal::{Scratch, value_of};
+use crate::http::headers::measure::{Advertised, Level};
+use crate::values::Quota;
+
+fn vectors(text: &str) -> Vec<Value> {
+    serde_json::from_str::<Value>(text).unwrap().as_array().unwrap().clone()
+}
+
+/// `vectors/gcra_sequences.json`: whole conversations, worked out independently.
+#[test]
+fn the_published_sequences_are_told_to_the_letter() {
+    let nanos = |text: &str| {
+        let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+        whole.parse::<u64>().unwrap() * 1_000_000_000 + format!("{part:0<9}").parse::<u64>().unwrap()
+    };
+    let small = |value: &Value| u32::try_from(value.as_u64().unwrap()).unwrap();
+    let mut steps = 0;
+    for sequence in vectors(include_str!("../../../../tests/vectors/gcra_sequences.json")) {
+        let period = Duration::from_secs(small(&sequence["rate"][1]).into());
+        let quota = Quota::new(small(&sequence["rate"][0]), period).unwrap().burst(small(&sequence["burst"]));
+        let fields = RateLimitFields::draft11().x_rate_limit(ResetForm::DeltaSeconds);
+        let writer = writer(&fields, &[("default", Terms::bucket(quota))]);
+        let mut bucket = Bucket::new(quota);
+        for step in sequence["steps"].as_array().unwrap() {
+            let context = format!("{} at {}", sequence["name"], step["at"]);
+            let decision = bucket.decide(nanos(step["at"].as_str().unwrap()), 1);
+            let mut fields = HeaderMap::new();
+            let status = if decision.is_allowed() { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
+            writer.write(status, &mut fields, [reading(0, &decision)].into_iter(), at_2026);
+            if let Some(wait) = decision.retry_after() {
+                WaitFields::new().write(&mut fields, wait, true, at_2026);
+            }
+
+            assert_eq!(u64::from(status.as_u16()), step["status"].as_u64().unwrap(), "{context}");
+            let told = |name: &str| fields.get(name).map(|value| value.to_str().unwrap());
+            assert_eq!(told("ratelimit-policy"), sequence["ratelimit_policy"].as_str(), "{context}");
+            assert_eq!(told("ratelimit"), step["ratelimit"].as_str(), "{context}");
+            assert_eq!(told("x-ratelimit-reset").unwrap(), step["reset_to_full"].to_string(), "{context}");
+            assert_eq!(told("retry-after"), step["retry_after"].as_str(), "{context}");
+            let exact = step["x_rate_limited_for_exact"].as_str().map(|exact| {
+                let (top, bottom) = exact.split_once('/').unwrap_or((exact, "1"));
+                let micros = (top.parse::<u64>().unwrap() * 1_000_000).div_ceil(bottom.parse().unwrap());
+                format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000)
+            });
+            assert_eq!(told("x-rate-limited-for"), exact.as_deref(), "{context}");
+            steps += 1;
+        }
+    }
+    assert_eq!(steps, 40);
+}
+
+/// `vectors/draft11.json`: what the draft prints, we write in its canonical form.
+#[test]
+fn the_examples_of_the_draft_are_written_canonically() {
+    let mut compared = 0;
+    for example in vectors(include_str!("../../../../tests/vectors/draft11.json")) {
+        let is_policy = example["field"] == "RateLimit-Policy";
+        let canonical = example["canonical"].as_str().unwrap();
+        assert!(members(canonical).is_some() || example["valid"] == false, "{canonical}");
+        let keys = if is_policy { POLICY } else { STATE };
+        // Those with other parameters than ours are left out.
+        let Some(members) = numbers(canonical, keys, 1) else { continue };
+        let mut out = Scratch::new();
+        for (name, numbers) in members {
+            let quoted = draft11::quoted(&name);
+            if is_policy {
+                let advertised = Advertised { quota: numbers[0], window: numbers[1] };
+                draft11::push_policy(&mut out, &quoted, advertised);
+            } else {
+                let level = Level {
+                    left: u32::try_from(numbers[0]).unwrap(),
+                    within: numbers.get(1).copied().and_then(NonZeroU64::new),
+                };
+                draft11::push_state(&mut out, &draft11::prefix(&quoted), level, None);
+            }
+        }
+        assert_eq!(value_of(&out), canonical);
+        compared += 1;
+    }
+    assert_eq!(compared, 17);
+}
+
+/// `vectors/negative.json`: what our own output is held to below tells these apart from it.
+#[test]
+fn what_is_no_value_of_these_fields_is_recognised() {
+    for example in vectors(include_str!("../../../../tests/vectors/negative.json")) {
+        let value = example["value"].as_str().unwrap();
+        let keys = if example["field"] == "RateLimit-Policy" { POLICY } else { STATE };
+        let is_value = numbers(value, keys, 1).is_some_and(|members| !members.is_empty());
+        assert!(!is_value, "{value}: {}", example["why"]);
+        assert_eq!(List::parse(Parser::new(value)).is_ok(), example["sf_parses"] == true, "{value}");
+    }
+}
+
+fn policy_of(terms: Terms) -> String {
+    let writer = writer(&RateLimitFields::draft11(), &[("p", terms)]);
+    let decision = Decision::allow(1, 1);
+    let all = written(&writer, 200, &[], &[reading(0, &decision)]);
+    all.split("; ").find_map(|line| line.strip_prefix("ratelimit-policy: \"p\";")).unwrap().to_owned()
+}
+
+/// The table of REQ-15, windows that are no whole seconds, and what does not fit anywhere.
+#[test]
+fn a_policy_is_advertised_at_its_very_rate() {
+    let quota = |limit, seconds| Quota::new(limit, Duration::from_secs(seconds)).unwrap();
+    let millis = |limit, millis| Quota::new(limit, Duration::from_millis(millis)).unwrap();
+    let nanos = |limit, nanos| Quota::new(limit, Duration::from_nanos(nanos)).unwrap();
+    for (terms, expected) in [
+        (Terms::bucket(quota(10, 10).burst(10)), "q=10;w=10"),
+        (Terms::bucket(quota(1, 1).burst(5)), "q=5;w=5"),
+        (Terms::bucket(quota(100, 1).burst(10)), "q=100;w=1"),
+        (Terms::bucket(quota(5, 60).burst(5)), "q=5;w=60"),
+        (Terms::bucket(quota(1, 3).burst(1)), "q=1;w=3"),
+        (Terms::bucket(quota(5, 2).burst(1)), "q=5;w=2"),
+        (Terms::bucket(quota(7, 3).burst(2)), "q=7;w=3"),
+        (Terms::bucket(quota(1, 86_400).burst(1)), "q=1;w=86400"),
+        (Terms::bucket(quota(10, 1).burst(20)), "q=20;w=2"),
+        (Terms::bucket(millis(3, 250)), "q=12;w=1"),
+        (Terms::bucket(millis(1, 1_500)), "q=2;w=3"),
+        // 3.000000003 s: no whole window within an hour.
+        (Terms::bucket(nanos(1, 3_000_000_003)), "q=1;w=4"),
+        (Terms::bucket(nanos(u32::MAX, 1)), "q=999999999999999;w=1"),
+        (Terms::bucket(quota(1, 86_400 * 36_500).burst(u32::MAX)), "q=317097;w=999999999999999"),
+        (Terms::fixed_window(quota(100, 60)), "q=100;w=60"),
+        (Terms::fixed_window(quota(5_000, 86_400)), "q=5000;w=86400"),
+        (Terms::sliding_window(millis(100, 250)), "q=400;w=1"),
+        (Terms::sliding_window(millis(100, 1_500)), "q=200;w=3"),
+        (Terms::sliding_window(nanos(100, 3_000_000_003)), "q=100;w=4"),
+        (Terms::sliding_window(nanos(7, 1)), "q=7000000000;w=1"),
+    ] {
+        assert_eq!(policy_of(terms), expected, "{terms:?}");
+    }
+}
+
+#[test]
+fn windows_tell_when_they_end_or_how_long_what_is_left_has_to_last() {
+    let state = |terms: Terms, decision: Decision, next_after: Option<u64>| {
+        let writer = writer(&RateLimitFields::draft11(), &[("p", terms)]);
+        let next_after = next_after.map(Duration::from_millis);
+        let state = writer.state([Reading { next_after, ..reading(0, &decision) }].into_iter()).unwrap();
+        state.value.to_str().unwrap().to_owned()
+    };
+    let allow = |left, reset| Decision::allow(100, left).with_reset_after(Duration::from_millis(reset));
+    let fixed = Terms::fixed_window(Quota::per_minute(100));
+    assert_eq!(state(fixed, allow(99, 49_001), None), r#""p";r=99;t=50"#);
+    assert_eq!(state(fixed, allow(0, 1), None), r#""p";r=0;t=1"#);
+    // Nobody asked yet: no window runs.
+    assert_eq!(state(fixed, allow(100, 0), None), r#""p";r=100;t=60"#);
+    let sliding = Terms::sliding_window(Quota::per_minute(100));
+    assert_eq!(state(sliding, allow(100, 0), None), r#""p";r=100;t=60"#);
+    assert_eq!(state(sliding, allow(99, 119_000), None), r#""p";r=99;t=60"#);
+    assert_eq!(state(sliding, allow(50, 119_000), None), r#""p";r=50;t=30"#);
+    assert_eq!(state(sliding, allow(1, 119_000), None), r#""p";r=1;t=1"#);
+    assert_eq!(state(sliding, allow(0, 119_000), Some(7_001)), r#""p";r=0;t=8"#);
+    assert_eq!(state(sliding, allow(0, 119_000), Some(0)), r#""p";r=0;t=1"#);
+    assert_eq!(state(sliding, allow(0, 119_001), None), r#""p";r=0;t=120"#);
+    for terms in [fixed, sliding, Terms::bucket(Quota::per_minute(100))] {
+        let deny = |wait| Decision::deny(100, 3, wait).with_reset_after(Duration::from_secs(50));
+        assert_eq!(state(terms, deny(Some(Duration::from_millis(6_001))), None), r#""p";r=0;t=7"#);
+        assert_eq!(state(terms, deny(Some(Duration::MAX)), None), r#""p";r=0;t=2147483"#);
+        assert_eq!(state(terms, deny(None), None), r#""p";r=0"#);
+    }
+}
+
+/// A store whose clock goes in ticks hands out a tick too much: 5 per minute, 4 left, and 48 seconds that
+/// would have been rounded up to 49.
+#[test]
+fn a_tick_does_not_make_a_second() {
+    let writer = writer(&RateLimitFields::draft11(), &[("p", Terms::bucket(Quota::per_minute(5)))]);
+    let decision = Decision::allow(5, 4).with_reset_after(Duration::from_nanos(11_999_999_993));
+    let state = writer.state([reading(0, &decision)].into_iter()).unwrap();
+    assert_eq!(state.value, r#""p";r=4;t=48"#);
+}

@@ -1,0 +1,257 @@
+use std::net::IpAddr;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::forwarded::{self, Node};
+use super::hint;
+use super::ip::{DEFAULT_IPV6_PREFIX, IpNetwork, checked_prefix, peer_addr, peer_unknown};
+use super::list::Elements;
+use super::source::{FORWARDED, IpSource, X_FORWARDED_FOR};
+use super::trusted::TrustedProxies;
+use super::{KeyError, KeyExtractor};
+use crate::http::head::RequestHead;
+use crate::util::log;
+use crate::values::PartitionKey;
+
+/// The address of the client as trusted proxies tell it; IPv6 grouped by network.
+///
+/// Anybody can send a header that names any address. It means something only if a proxy of yours
+/// wrote it, so you say which **one** header that is ([`IpSource`]) and which proxies are yours
+/// ([`TrustedProxies`]). No other header is looked at, also when that one is absent.
+///
+/// ```
+/// use tower_sluice::key::{ClientIp, IpSource, TrustedProxies};
+///
+/// let key = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::ranges(["10.0.0.0/8", "192.0.2.7"])?);
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+///
+/// The server must say who is connected, as for [`PeerIp`](super::PeerIp). If that is not a trusted
+/// proxy, it is the client, whatever it has sent. (For a proxy that connects through a Unix socket,
+/// insert a [`SocketAddr`](std::net::SocketAddr) of your choice, and trust that.)
+///
+/// A list is read from its end, where your proxies have added to it, and all its lines count:
+///
+/// - With ranges, addresses within them are passed over and the first other one is the client. If
+///   there is no other, the leftmost one is.
+/// - With a count of `n`, the `n`-th element from the right is the client, whatever the others are.
+///
+/// What cannot be read (`unknown`, names, `0.0.0.0`, a list of more than 64 elements or 8 KiB before
+/// the answer) ends the search: the client is [`Unidentified`]. What is left of the answer is not
+/// looked at.
+///
+/// # What to be careful about
+///
+/// - A trusted range is believed with all that live in it. If it is a CDN's, any other customer of
+///   that CDN can have it send you whatever header they like; if it is a private network, everybody
+///   in there can. Trust single addresses where you can.
+/// - A header of one value ([`IpSource::Header`]) is the client's own word unless the proxy replaces
+///   it in every request. Many pass on what they got.
+/// - A proxy must append to the list, not pass it on as it is.
+/// - A count that is too large lets clients choose their address; one that is too small makes one
+///   client of everybody behind a proxy. A count without ranges believes whoever can connect.
+///
+/// # What is logged
+///
+/// Once for the process, as a warning that names the cure and no address (crate feature `tracing`): that a trusted
+/// proxy sends another forwarding header than the one asked for; that the one asked for comes from somebody who is
+/// not trusted; that its list is shorter than the count.
+///
+/// # Accuracy
+///
+/// As for [`PeerIp`](super::PeerIp): IPv4 addresses count one by one in whichever notation, IPv6
+/// addresses by their /64 unless [set otherwise](Self::with_ipv6_prefix).
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct ClientIp {
+    source: IpSource,
+    trusted: TrustedProxies,
+    unidentified: Unidentified,
+    ipv6_prefix: u8,
+    lenient: bool,
+    obfuscated: bool,
+}
+
+/// What becomes of a request whose client a trusted proxy did not tell, or not legibly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Unidentified {
+    /// It counts as the proxy's own, and draws on one budget with all others from there. The
+    /// default.
+    #[default]
+    UsePeer,
+    /// It has [no key](KeyError::Missing), so that
+    /// [`Policy::on_missing_key`](crate::Policy::on_missing_key) decides.
+    Missing,
+}
+
+impl ClientIp {
+    /// Whoever is connected, for servers without a proxy. No header is looked at.
+    pub const fn peer() -> Self {
+        Self::of(IpSource::Peer, TrustedProxies::count(0))
+    }
+
+    /// The address in `source`, if one of the `trusted` proxies is connected.
+    pub fn new(source: IpSource, trusted: TrustedProxies) -> Self {
+        match source {
+            IpSource::Header(name) => Self::of(name.into(), trusted),
+            other => Self::of(other, trusted),
+        }
+    }
+
+    const fn of(source: IpSource, trusted: TrustedProxies) -> Self {
+        let (unidentified, ipv6_prefix) = (Unidentified::UsePeer, DEFAULT_IPV6_PREFIX);
+        Self { source, trusted, unidentified, ipv6_prefix, lenient: false, obfuscated: false }
+    }
+
+    /// One budget per IPv6 network of this prefix length; 64 unless set.
+    ///
+    /// # Panics
+    ///
+    /// If `prefix` is not within 32 and 128.
+    pub fn with_ipv6_prefix(self, prefix: u8) -> Self {
+        Self { ipv6_prefix: checked_prefix(prefix), ..self }
+    }
+
+    /// What becomes of requests whose client is not told.
+    pub fn on_unidentified(self, unidentified: Unidentified) -> Self {
+        Self { unidentified, ..self }
+    }
+
+    /// Reads `Forwarded` also if ports and IPv6 addresses in it are not quoted, or IPv6 addresses
+    /// are not in brackets. RFC 7239 asks for both; some proxies do neither.
+    pub fn with_lenient_forwarded(self) -> Self {
+        Self { lenient: true, ..self }
+    }
+
+    /// Gives each client that a trusted proxy names instead of telling its address (`Forwarded: for=_abc`, RFC 7239,
+    /// section 6.3) a budget of its own. Without this, they are unidentified.
+    ///
+    /// Only for proxies that give a client the same name each time. Names are not told apart by the proxy that
+    /// gave them.
+    pub fn with_obfuscated_nodes(self) -> Self {
+        Self { obfuscated: true, ..self }
+    }
+
+    /// The client's address; `None` if a trusted proxy did not tell it. IPv4 is never in its IPv6
+    /// notation.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyError::Misconfigured`] if the server does not say who is connected.
+    pub fn resolve(&self, head: &RequestHead<'_>) -> Result<Option<IpAddr>, KeyError> {
+        Ok(self.find(peer_ip(head)?, head.headers()).and_then(|node| node.address()))
+    }
+
+    /// The client's address, or what [stands in for it](Self::on_unidentified).
+    ///
+    /// # Errors
+    ///
+    /// [`KeyError::Misconfigured`] if the server does not say who is connected, and
+    /// [`KeyError::Missing`] if the client is not told and nothing stands in.
+    pub fn address(&self, head: &RequestHead<'_>) -> Result<IpAddr, KeyError> {
+        match self.resolve(head)? {
+            Some(client) => Ok(client),
+            None => self.stand_in(peer_ip(head)?),
+        }
+    }
+
+    fn stand_in(&self, peer: IpAddr) -> Result<IpAddr, KeyError> {
+        match self.unidentified {
+            Unidentified::UsePeer => Ok(peer),
+            Unidentified::Missing => {
+                Err(KeyError::Missing { what: format!("client address in {}", self.source).into() })
+            }
+        }
+    }
+
+    /// What the key stands for: the [address](Self::address), or the IPv6 network that it is in.
+    ///
+    /// # Errors
+    ///
+    /// As for [`address`](Self::address).
+    pub fn network(&self, head: &RequestHead<'_>) -> Result<IpNetwork, KeyError> {
+        Ok(IpNetwork::of(self.address(head)?, self.ipv6_prefix))
+    }
+
+    fn find<'a>(&self, peer: IpAddr, headers: &'a HeaderMap) -> Option<Node<'a>> {
+        if self.source == IpSource::Peer {
+            hint::peer_is_the_key(|| peer, headers);
+            return Some(Node::Address(peer));
+        }
+        if !self.trusted.believe(peer) {
+            hint::peer_is_not_trusted(peer, headers, &self.source);
+            return Some(Node::Address(peer));
+        }
+        let told = self.told(peer, headers);
+        if told.is_none() {
+            hint::source_is_absent(headers, &self.source);
+        }
+        told
+    }
+
+    fn told<'a>(&self, peer: IpAddr, headers: &'a HeaderMap) -> Option<Node<'a>> {
+        let lines = |name| headers.get_all(name).iter().map(HeaderValue::as_bytes);
+        match &self.source {
+            IpSource::Peer => Some(Node::Address(peer)),
+            IpSource::XForwardedFor => self.search(Elements::of_x_forwarded_for(lines(&X_FORWARDED_FOR)), |element| {
+                forwarded::address(element).map(Node::Address)
+            }),
+            IpSource::Forwarded => self.search(Elements::of_forwarded(lines(&FORWARDED)), |element| {
+                let node = forwarded::forwarded_for(element, self.lenient);
+                node.filter(|node| self.obfuscated || node.address().is_some())
+            }),
+            IpSource::Header(name) => {
+                // REQ-109: of two values, one is likely the client's.
+                let mut values = lines(name).map(<[u8]>::trim_ascii);
+                let address = match (values.next()?, values.next()) {
+                    (value, None) if *name == CLOUDFRONT_VIEWER_ADDRESS => forwarded::viewer_address(value),
+                    (value, None) => forwarded::address(value),
+                    _ => None,
+                };
+                address.map(Node::Address)
+            }
+        }
+    }
+
+    fn search<'a, L>(&self, elements: Elements<'a, L>, read: impl Fn(&'a [u8]) -> Option<Node<'a>>) -> Option<Node<'a>>
+    where
+        L: DoubleEndedIterator<Item = &'a [u8]>,
+    {
+        if let Some(count) = self.trusted.count {
+            let nth = elements.reaching(count).nth(count.checked_sub(1)?);
+            if nth.is_none() {
+                log::short_forwarding_list(&self.source, count);
+            }
+            return nth?.ok().and_then(read);
+        }
+        let mut leftmost = None;
+        for element in elements {
+            let Ok(Some(node)) = element.map(&read) else { return None };
+            if !node.address().is_some_and(|ip| self.trusted.contains(ip)) {
+                return Some(node);
+            }
+            leftmost = Some(node);
+        }
+        leftmost
+    }
+}
+
+impl KeyExtractor for ClientIp {
+    fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
+        let peer = peer_ip(head)?;
+        let ip = match self.find(peer, head.headers()) {
+            // Longer than any address.
+            Some(Node::Obfuscated(name)) => return Ok(PartitionKey::from_parts([b"for".as_slice(), &name])),
+            Some(Node::Address(ip)) => ip,
+            None => self.stand_in(peer)?,
+        };
+        Ok(IpNetwork::of(ip, self.ipv6_prefix).into())
+    }
+}
+
+static CLOUDFRONT_VIEWER_ADDRESS: HeaderName = HeaderName::from_static("cloudfront-viewer-address");
+
+fn peer_ip(head: &RequestHead<'_>) -> Result<IpAddr, KeyError> {
+    peer_addr(head).map(|peer| peer.ip().to_canonical()).ok_or_else(peer_unknown)
+}

@@ -1,0 +1,56 @@
+use std::any::type_name;
+use std::fmt;
+
+use super::{KeyError, KeyExtractor};
+use crate::http::head::RequestHead;
+use crate::values::PartitionKey;
+
+/// Keys by whatever a closure returns; `None` means that the key is missing.
+///
+/// Key on what identifies the client once and for all, such as the number of the account that its credentials
+/// resolve to. What the client typed has many spellings (`Alice@example.com`, `alice@example.com `), and each would
+/// have a budget of its own.
+///
+/// ```
+/// use http::header;
+/// use tower_sluice::PartitionKey;
+/// use tower_sluice::key::key_fn;
+///
+/// // One budget per host name. The closure returns a key, not a part of the request.
+/// let key = key_fn(|head| {
+///     let host = head.headers().get(header::HOST)?.to_str().ok()?;
+///     Some(PartitionKey::from(host))
+/// });
+/// ```
+pub const fn key_fn<F, K>(read: F) -> FnKey<F>
+where
+    F: Fn(&RequestHead<'_>) -> Option<K> + Send + Sync + 'static,
+    K: Into<PartitionKey>,
+{
+    FnKey { read }
+}
+
+/// The extractor made by [`key_fn`].
+#[derive(Clone)]
+pub struct FnKey<F> {
+    read: F,
+}
+
+impl<F, K> KeyExtractor for FnKey<F>
+where
+    F: Fn(&RequestHead<'_>) -> Option<K> + Send + Sync + 'static,
+    K: Into<PartitionKey>,
+{
+    fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
+        match (self.read)(head) {
+            Some(key) => Ok(key.into()),
+            None => Err(KeyError::Missing { what: "what the key function looks for".into() }),
+        }
+    }
+}
+
+impl<F> fmt::Debug for FnKey<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "key_fn({})", type_name::<F>())
+    }
+}

@@ -1,0 +1,68 @@
+use http::HeaderName;
+
+use super::{KeyError, KeyExtractor};
+use crate::http::head::{RequestHead, trimmed};
+use crate::values::PartitionKey;
+
+/// The value of a header field: an API key, a tenant. White space around the value is no part of it (RFC 9110, section
+/// 5.5); otherwise values are compared byte for byte.
+///
+/// Whoever can choose the value can choose the budget. Use it for values that were checked
+/// (authenticate first), or beside a policy by address.
+///
+/// Values of any length serve: of those above 256 bytes, a hash is the key (see [`PartitionKey`]).
+///
+/// A field that is absent or blank is missing; one that comes in several lines is
+/// [ambiguous](KeyError::Ambiguous), and refused.
+///
+/// ```
+/// use http::HeaderName;
+/// use tower_sluice::key::HeaderKey;
+///
+/// let key = HeaderKey::new(HeaderName::from_static("x-api-key"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct HeaderKey {
+    name: HeaderName,
+}
+
+impl HeaderKey {
+    /// Keys by the value of the field `name`.
+    #[must_use]
+    pub const fn new(name: HeaderName) -> Self {
+        Self { name }
+    }
+
+    /// [`new`](Self::new) for a name in a string constant.
+    ///
+    /// # Panics
+    ///
+    /// If `name` is not a lower-case field name.
+    #[must_use]
+    #[track_caller]
+    pub const fn from_static(name: &'static str) -> Self {
+        let (bytes, mut i) = (name.as_bytes(), 0);
+        while i < bytes.len() {
+            assert!(!bytes[i].is_ascii_uppercase(), "write a header's name in lower case");
+            i += 1;
+        }
+        Self::new(HeaderName::from_static(name))
+    }
+
+    fn what(&self) -> std::borrow::Cow<'static, str> {
+        format!("header {}", self.name).into()
+    }
+}
+
+impl KeyExtractor for HeaderKey {
+    fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
+        let mut lines = head.headers().get_all(&self.name).iter();
+        match (lines.next(), lines.next()) {
+            (Some(_), Some(_)) => Err(KeyError::Ambiguous { what: self.what() }),
+            (value, _) => match value.map(trimmed) {
+                None | Some([]) => Err(KeyError::Missing { what: self.what() }),
+                Some(value) => Ok(value.into()),
+            },
+        }
+    }
+}

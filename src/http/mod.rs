@@ -1,0 +1,30 @@
+//! The layer for HTTP and gRPC: keys, policies, the transaction that charges all of them or none, and responses.
+
+mod body;
+mod evaluate;
+mod future;
+pub mod grpc;
+mod head;
+pub mod headers;
+pub mod key;
+mod layer;
+mod mounting;
+pub(crate) mod policy;
+mod preflight;
+pub(crate) mod reject;
+mod reload;
+mod service;
+mod text;
+mod verdict;
+
+pub use self::body::{RejectionBody, ResponseBody};
+pub use self::future::ResponseFuture;
+pub use self::head::{RequestHead, ResponseHead};
+pub use self::layer::{RateLimitLayer, RateLimitLayerBuilder};
+pub use self::policy::{FailureMode, IntoPolicies, MissingKey, Penalty, Policy, PolicyError, Tiers};
+pub use self::reject::{Reason, Rejection, RejectionFormat};
+#[cfg(feature = "config")]
+pub(crate) use self::reload::Enforceable;
+pub use self::reload::{LimitsHandle, Replaced};
+pub use self::service::RateLimit;
+pub use self::verdict::{PolicyVerdict, Verdict};

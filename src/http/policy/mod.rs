@@ -1,0 +1,524 @@
+//! What is enforced on whom: a limiter under a name, with the conditions under which it counts.
+
+mod error;
+mod inherit;
+mod metrics;
+mod open_charges;
+mod outage;
+mod penalty;
+mod record;
+mod tiers;
+mod validate;
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::StatusCode;
+use smallvec::SmallVec;
+
+pub(crate) use self::metrics::Fate;
+pub use self::penalty::Penalty;
+pub use self::tiers::Tiers;
+
+pub use self::error::PolicyError;
+use self::metrics::Meter;
+use self::penalty::PenaltyRecord;
+use self::record::Record;
+use crate::http::head::{RequestHead, ResponseHead};
+use crate::http::key::{Global, KeyExtractor, Sameness};
+use crate::limiter::{IntoLimiter, Limiter};
+use crate::values::{Ask, Check, Decision, Description, LimiterError, Mode, PartitionKey};
+
+/// A quota policy: a name, a limiter, and whom it counts, how much and when.
+///
+/// ```
+/// use tower_sluice::algorithm::{SlidingWindow, TokenBucket};
+/// use tower_sluice::key::{HeaderKey, PeerIp};
+/// use tower_sluice::{MissingKey, Policy, Quota};
+///
+/// let per_client = Policy::new("per-client", TokenBucket::new(Quota::per_second(10).burst(20))).key(PeerIp::new());
+///
+/// let writes = Policy::new("writes", SlidingWindow::new(Quota::per_hour(1_000)))
+///     .key(HeaderKey::from_static("x-api-key"))
+///     .on_missing_key(MissingKey::Skip)
+///     .when(|request| request.method() == http::Method::POST)
+///     .cost_fn(|request| if request.uri().path() == "/import" { 50 } else { 1 });
+/// ```
+///
+/// Without a [`key`](Self::key) everybody shares one budget.
+#[must_use]
+pub struct Policy {
+    name: Arc<str>,
+    limiter: Arc<dyn Limiter>,
+    description: Description,
+    /// Those of one policy, and of all that have inherited from it, are the same.
+    lineage: Arc<()>,
+    key: Box<dyn KeyExtractor>,
+    cost: Cost,
+    bill: Option<Bill>,
+    penalty: Option<Penalty>,
+    /// Bans of a penalty that this policy had before a live change took it away, for one that may come back.
+    former_bans: Option<Arc<PenaltyRecord>>,
+    when: Option<Condition>,
+    tier: Option<Tier>,
+    shadow: bool,
+    on_missing_key: MissingKey,
+    on_failure: FailureMode,
+    status: Option<StatusCode>,
+    record: Arc<Record>,
+    sameness: Sameness,
+    meter: Meter,
+}
+
+type Condition = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
+
+/// The place of a policy among several of which exactly one applies to each request.
+struct Tier {
+    choose: Choose,
+    index: usize,
+}
+
+/// Returns the index of the policy that applies.
+pub(crate) type Choose = Arc<dyn Fn(&RequestHead<'_>) -> usize + Send + Sync>;
+
+/// What was chosen for one request, by the address of the [`Choose`] that was asked. Each is asked once per request: two
+/// answers could differ, and no policy would apply.
+#[derive(Default)]
+pub(crate) struct Choices(SmallVec<[(usize, usize); 1]>);
+
+impl Choices {
+    fn of(&mut self, choose: &Choose, head: &RequestHead<'_>) -> usize {
+        let address = Arc::as_ptr(choose).cast::<()>().addr();
+        if let Some((_, chosen)) = self.0.iter().find(|(known, _)| *known == address) {
+            return *chosen;
+        }
+        let chosen = choose(head);
+        self.0.push((address, chosen));
+        chosen
+    }
+}
+
+enum Cost {
+    Fixed(u32),
+    PerRequest(Box<dyn Fn(&RequestHead<'_>) -> u32 + Send + Sync>),
+}
+
+/// What a request costs in the end.
+enum Bill {
+    /// What was charged, or nothing.
+    When(Box<dyn Fn(&ResponseHead<'_>) -> bool + Send + Sync>),
+    Cost(Box<dyn Fn(&ResponseHead<'_>) -> u32 + Send + Sync>),
+}
+
+/// What becomes of a request without a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum MissingKey {
+    /// It is refused with 400. The default: whoever leaves the key out gains nothing by it.
+    #[default]
+    Reject,
+    /// The policy does not apply to it. Only sensible beside another policy that does.
+    Skip,
+    /// It draws on one budget with all others without a key.
+    Share,
+}
+
+/// What becomes of a request whose limiter fails. Limiters in memory do not.
+///
+/// Whatever is chosen, a failure is never told as a refusal: the client did nothing wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum FailureMode {
+    /// It is decided by what this process knows alone: the same quota, in this process's memory, where everything
+    /// that the store admits is counted along. So *n* processes admit at most *n* times the quota while the store is
+    /// out, and *n* + 1 times over the outage and the recovery, since the store grants its own quota beside: measured, 2, 3
+    /// and 5 times the quota for 1, 2 and 4 processes. A client that was limited before stays so. The default. A limiter that
+    /// knows nothing of its own (one that is no store's) denies instead.
+    #[default]
+    LocalGuard,
+    /// It is answered 503.
+    Deny,
+    /// It passes, uncounted.
+    Allow,
+}
+
+impl Policy {
+    /// A policy that enforces `limiter`: an [`Algorithm`](crate::algorithm::Algorithm) in memory, a
+    /// [`RateLimiter`](crate::RateLimiter), a [`LeakyQueue`](crate::LeakyQueue), or an `Arc` of any
+    /// [`Limiter`].
+    ///
+    /// The name is what clients and dashboards see: letters, digits and ``!#$%&'*+-.^_`|~:/``, a
+    /// letter or `*` first, and 64 bytes at most. [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) checks it.
+    pub fn new(name: impl Into<Arc<str>>, limiter: impl IntoLimiter) -> Self {
+        let (name, limiter) = (name.into(), limiter.into_limiter());
+        let description = limiter.describe();
+        Self {
+            meter: Meter::new(Arc::clone(&name), description.delays()),
+            name,
+            description,
+            lineage: Arc::default(),
+            limiter,
+            key: Box::new(Global),
+            cost: Cost::Fixed(1),
+            bill: None,
+            penalty: None,
+            former_bans: None,
+            when: None,
+            tier: None,
+            shadow: false,
+            on_missing_key: MissingKey::default(),
+            on_failure: FailureMode::default(),
+            status: None,
+            record: Arc::default(),
+            sameness: Sameness::new(Global.is_shared()),
+        }
+    }
+
+    /// Gives each key a budget of its own. If the first thousand requests all have the same one, although it
+    /// [tells clients apart](KeyExtractor::is_shared), that is logged once.
+    pub fn key(mut self, key: impl KeyExtractor) -> Self {
+        self.sameness = Sameness::new(key.is_shared());
+        self.key = Box::new(key);
+        self
+    }
+
+    /// What a request costs, in the quota's units; 1 unless set.
+    ///
+    /// A constant cost of 0 would limit nothing, also with [`cost_after`](Self::cost_after): it is always admitted, and what
+    /// the response adds is only taken from what is left. [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new)
+    /// rejects it. To exempt some requests, use [`when`](Self::when) or [`cost_fn`](Self::cost_fn).
+    pub fn cost(mut self, cost: u32) -> Self {
+        self.cost = Cost::Fixed(cost);
+        self
+    }
+
+    /// What a request costs, by its head. A cost above the burst is refused, with no retry time. A request of cost 0 is
+    /// admitted and not counted.
+    pub fn cost_fn(mut self, cost: impl Fn(&RequestHead<'_>) -> u32 + Send + Sync + 'static) -> Self {
+        self.cost = Cost::PerRequest(Box::new(cost));
+        self
+    }
+
+    /// Charges only requests whose responses meet `condition`: failed logins, say, or answers that were not
+    /// cached.
+    ///
+    /// A request is charged when it comes, and the charge is refunded if its response does not meet the condition. What
+    /// has no response, since the client went away or the service failed, stays charged. Replaces
+    /// [`cost_after`](Self::cost_after).
+    ///
+    /// # Waits
+    ///
+    /// A request that is rejected while such charges of its key are under way, and that would fit if they were refunded, is
+    /// told to wait as long as responses have taken lately (a second while none is known), not until the limit allows it: by then the
+    /// charges are settled. If they turn out to count, the next rejection tells the rest of the wait. Such rejections are no
+    /// reason for a [ban](Self::penalty).
+    ///
+    /// # Accuracy
+    ///
+    /// Exact with windows: at most `limit` requests of a key are under way at once, and at most `limit` are charged, in
+    /// each window in which they came. With a bucket, which refills while responses are awaited, `burst` + rate × duration
+    /// may be under way at once. It refunds what is not refilled yet; when responses come in another order than their
+    /// requests that may be too much, by less than `burst` in all: see [`Receipt`](crate::Receipt). A queue takes back
+    /// the place of the last one in line only.
+    ///
+    /// ```
+    /// use tower_sluice::algorithm::SlidingWindow;
+    /// use tower_sluice::key::PeerIp;
+    /// use tower_sluice::{Policy, Quota};
+    ///
+    /// let guesses = Policy::new("failed-logins", SlidingWindow::new(Quota::per_hour(10)))
+    ///     .key(PeerIp::new())
+    ///     .charge_when(|response| response.status() == http::StatusCode::UNAUTHORIZED);
+    /// ```
+    pub fn charge_when(mut self, condition: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.bill = Some(Bill::When(Box::new(condition)));
+        self
+    }
+
+    /// What a request has cost, by the head of its response: the handler may have put it into the extensions.
+    ///
+    /// The [`cost`](Self::cost) is charged when the request comes. What is too much of it is given back; what is
+    /// missing is charged as far as there is something left, and the rest is forgiven, so nobody begins the next
+    /// period with a debt. A request without a response stays charged as it is. Replaces
+    /// [`charge_when`](Self::charge_when).
+    ///
+    /// ```
+    /// use tower_sluice::algorithm::TokenBucket;
+    /// use tower_sluice::{Policy, Quota};
+    ///
+    /// #[derive(Clone)]
+    /// struct RowsRead(u32);
+    ///
+    /// let rows = Policy::new("rows", TokenBucket::new(Quota::per_minute(10_000)))
+    ///     .cost(100)
+    ///     .cost_after(|response| response.extensions().get::<RowsRead>().map_or(100, |rows| rows.0));
+    /// ```
+    pub fn cost_after(mut self, cost: impl Fn(&ResponseHead<'_>) -> u32 + Send + Sync + 'static) -> Self {
+        self.bill = Some(Bill::Cost(Box::new(cost)));
+        self
+    }
+
+    /// Bans a key that keeps sending although it was told to wait. While it is banned, every request is rejected, whatever
+    /// is left of its budget: with 429 unless a [`status`](Self::status) is set, and the problem type
+    /// `#abnormal-usage-detected`. The advertised wait covers the ban and the limits of all policies.
+    ///
+    /// A [shadow](Self::shadow) bans nobody. A key that clients share is never banned, since one of them could lock all
+    /// others out: [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects a penalty on a policy without a
+    /// [`key`](Self::key) or with [`MissingKey::Share`].
+    pub fn penalty(mut self, penalty: Penalty) -> Self {
+        self.penalty = Some(penalty);
+        self
+    }
+
+    /// Applies the policy only to requests for which `condition` holds.
+    pub fn when(mut self, condition: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.when = Some(Box::new(condition));
+        self
+    }
+
+    /// Applies the policy only to requests for which `choose` returns `index`, in addition to its [condition](Self::when).
+    pub(crate) fn chosen_by(mut self, choose: &Choose, index: usize) -> Self {
+        self.tier = Some(Tier { choose: Arc::clone(choose), index });
+        self
+    }
+
+    /// Counts and reports, but never rejects and makes nobody wait for a turn: what would happen if it were enforced. A
+    /// limiter on a server elsewhere is asked all the same, which takes its time.
+    ///
+    /// It is charged for what all enforced policies admit. See
+    /// [`RateLimitLayer::shadow_denied`](crate::RateLimitLayer::shadow_denied).
+    pub const fn shadow(mut self) -> Self {
+        self.shadow = true;
+        self
+    }
+
+    /// What becomes of a request without a key; refused with 400 unless set.
+    pub const fn on_missing_key(mut self, choice: MissingKey) -> Self {
+        self.on_missing_key = choice;
+        self
+    }
+
+    /// What becomes of a request whose limiter fails; the [local guard](FailureMode::LocalGuard) decides unless set.
+    pub const fn on_failure(mut self, choice: FailureMode) -> Self {
+        self.on_failure = choice;
+        self
+    }
+
+    /// The status of a refusal, any 4xx or 5xx.
+    ///
+    /// Unless set it is 429 Too Many Requests (also for the [banned](Self::penalty)), or 503 Service Unavailable where everybody shares
+    /// the budget and the client may have done nothing wrong.
+    pub const fn status(mut self, status: StatusCode) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) const fn shared_name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    pub(crate) const fn shared_limiter(&self) -> &Arc<dyn Limiter> {
+        &self.limiter
+    }
+
+    pub(crate) fn limiter(&self) -> &dyn Limiter {
+        &*self.limiter
+    }
+
+    pub(crate) fn extractor(&self) -> &dyn KeyExtractor {
+        &*self.key
+    }
+
+    /// Whether all clients share the key that is extracted.
+    pub(crate) fn has_shared_key(&self) -> bool {
+        self.key.is_shared()
+    }
+
+    /// What its limiter says of itself.
+    pub(crate) const fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// What the limiter would decide, if it says that at once.
+    pub(crate) fn peek(&self, ask: &Ask<'_>) -> Option<Decision> {
+        if self.description.answers(Mode::Peek) { self.limiter.decide(&ask.to(Mode::Peek)).at_once() } else { None }
+    }
+
+    /// Whether the limiter says at once that it would reject.
+    pub(crate) fn would_reject(&self, ask: &Ask<'_>) -> bool {
+        self.peek(ask).is_some_and(|decision| !decision.is_allowed())
+    }
+
+    /// Charges a request that passes whatever the answer is.
+    pub(crate) fn charge_as_shadow(&self, ask: &Ask<'_>) -> Check {
+        let mode = if self.description.answers(Mode::Shadow) { Mode::Shadow } else { Mode::Charge };
+        self.limiter.decide(&ask.to(mode))
+    }
+
+    /// Decides by what this process knows alone, if it knows anything.
+    pub(crate) fn fall_back(&self, ask: &Ask<'_>) -> Option<Check> {
+        self.description.answers(Mode::Fallback).then(|| self.limiter.decide(&ask.to(Mode::Fallback)))
+    }
+
+    /// Charges as much as is left.
+    pub(crate) fn charge_up_to(&self, ask: &Ask<'_>) {
+        if self.description.answers(Mode::UpTo) {
+            let _ = self.limiter.decide(&ask.to(Mode::UpTo));
+        } else if let Check::Ready(Ok(decision)) = self.charge_as_shadow(ask)
+            && let Some(left) = decision.left_of(ask.cost())
+        {
+            let _ = self.charge_as_shadow(&ask.costing(left));
+        }
+    }
+
+    /// Whether its limiter may make a request wait.
+    pub(crate) const fn delays(&self) -> bool {
+        self.description.delays()
+    }
+
+    /// `choices` is kept from one policy to the next, for one request.
+    #[inline]
+    pub(crate) fn applies_to(&self, head: &RequestHead<'_>, choices: &mut Choices) -> bool {
+        self.tier.as_ref().is_none_or(|tier| choices.of(&tier.choose, head) == tier.index)
+            && self.when.as_ref().is_none_or(|condition| condition(head))
+    }
+
+    pub(crate) fn cost_of(&self, head: &RequestHead<'_>) -> u32 {
+        match &self.cost {
+            Cost::Fixed(cost) => *cost,
+            Cost::PerRequest(cost) => cost(head),
+        }
+    }
+
+    /// Whether the response has a say in what its request costs.
+    pub(crate) const fn settles_later(&self) -> bool {
+        self.bill.is_some()
+    }
+
+    /// What a request costs in the end that was charged so much.
+    pub(crate) fn final_cost(&self, charged: u32, response: &ResponseHead<'_>) -> u32 {
+        match &self.bill {
+            Some(Bill::When(condition)) if !condition(response) => 0,
+            Some(Bill::Cost(cost)) => cost(response),
+            _ => charged,
+        }
+    }
+
+    /// Whether a charge is refunded entirely or not at all, once the response is there.
+    pub(crate) const fn is_all_or_nothing(&self) -> bool {
+        matches!(self.bill, Some(Bill::When(_)))
+    }
+
+    /// The penalty that applies to a key. A shadow bans nobody, and a key that clients share is never banned: a custom
+    /// extractor may return it, too.
+    pub(crate) fn penalty_for(&self, key: &PartitionKey) -> Option<&Penalty> {
+        self.penalty.as_ref().filter(|_| !self.shadow && *key != PartitionKey::SHARED)
+    }
+
+    pub(crate) const fn has_penalty(&self) -> bool {
+        self.penalty.is_some()
+    }
+
+    /// Whether its limiter decides on each request, and nobody and nothing else has a say.
+    pub(crate) const fn is_plain(&self) -> bool {
+        !self.shadow && self.penalty.is_none() && self.bill.is_none()
+    }
+
+    pub(crate) const fn is_shadow(&self) -> bool {
+        self.shadow
+    }
+
+    pub(crate) const fn missing_key(&self) -> MissingKey {
+        self.on_missing_key
+    }
+
+    pub(crate) const fn failure_mode(&self) -> FailureMode {
+        self.on_failure
+    }
+
+    /// The status of a refusal, for a key that everybody draws on, or not.
+    pub(crate) fn rejection_status(&self, shared: bool) -> StatusCode {
+        match self.status {
+            Some(status) => status,
+            None if shared => StatusCode::SERVICE_UNAVAILABLE,
+            None => StatusCode::TOO_MANY_REQUESTS,
+        }
+    }
+
+    /// The order in which policies are asked: those that answer at once, then those that must ask a server, or cannot be asked
+    /// ahead (little has to be refunded then), then those that make a request wait (nobody should wait in vain), and those
+    /// that only watch.
+    pub(crate) fn rank(&self) -> u8 {
+        match (self.shadow, self.delays()) {
+            (false, false) => u8::from(!self.answers_at_once()),
+            (false, true) => 2,
+            (true, _) => 3,
+        }
+    }
+
+    /// Whether it is enforced, and decided by what this process knows, also ahead.
+    #[inline]
+    pub(crate) const fn answers_at_once(&self) -> bool {
+        !self.shadow && self.description.answers_at_once()
+    }
+
+    /// How a key stands.
+    pub(crate) async fn standing(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
+        let decision = self.limiter.decide(&Ask::charge(key, 0)).decided().await?;
+        Ok(match self.penalty_for(key).and_then(|penalty| penalty.banned_for(key)) {
+            Some(left) => decision.banned_for(left),
+            None => decision,
+        })
+    }
+
+    /// Lets a key owe nothing. Its ban is lifted in any case: that can be done here.
+    pub(crate) async fn reset(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
+        if let Some(penalty) = &self.penalty {
+            penalty.lift(key);
+        }
+        if !self.description.answers(Mode::Reset) {
+            return Err(LimiterError::new(format!(
+                "the limiter of policy `{}` cannot forget what a key owes",
+                self.name
+            )));
+        }
+        let check = self.limiter.decide(&Ask::reset(key));
+        check.decided().await
+    }
+}
+
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Policy").field("name", &self.name).field("shadow", &self.shadow).finish_non_exhaustive()
+    }
+}
+
+/// One policy, or several.
+pub trait IntoPolicies {
+    /// The policies, in the order in which they are reported.
+    fn into_policies(self) -> Vec<Policy>;
+}
+
+impl IntoPolicies for Policy {
+    fn into_policies(self) -> Vec<Policy> {
+        vec![self]
+    }
+}
+
+impl<const N: usize> IntoPolicies for [Policy; N] {
+    fn into_policies(self) -> Vec<Policy> {
+        self.into()
+    }
+}
+
+impl IntoPolicies for Vec<Policy> {
+    fn into_policies(self) -> Vec<Policy> {
+        self
+    }
+}

@@ -1,0 +1,121 @@
+//! Charges that are refunded if the response says so, while the response is awaited.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::values::PartitionKey;
+use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
+
+/// The refundable charges of a policy that are not settled, by key.
+///
+/// A rejection that such charges cause is neither misconduct nor to last: they may be refunded within the time that a
+/// response takes. Bounded by the requests under way.
+pub(crate) struct OpenCharges {
+    /// By hash, so that requests of different keys seldom take the same lock.
+    shards: [Mutex<HashMap<PartitionKey, Open>>; SHARDS],
+    hasher: RandomState,
+    /// How long responses took lately, in nanoseconds; zero while none is known.
+    mean: AtomicU64,
+}
+
+const SHARDS: usize = 16;
+
+/// What a response is expected to take while none is known.
+const UNKNOWN: Duration = Duration::from_secs(1);
+
+/// Waits that are told: less would be a busy loop, and more no estimate.
+const SHORTEST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy)]
+struct Open {
+    requests: u64,
+    units: u64,
+    /// When the last one was made.
+    newest: Timestamp,
+}
+
+impl OpenCharges {
+    fn shard(&self, key: &PartitionKey) -> MutexGuard<'_, HashMap<PartitionKey, Open>> {
+        let hash = self.hasher.hash_one(key.as_bytes());
+        let index = usize::try_from(hash % SHARDS as u64).expect("below a usize");
+        // Each entry is replaced as a whole.
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A charge whose response is awaited from `now` on.
+    pub(crate) fn open(&self, key: &PartitionKey, cost: u32, now: Timestamp) {
+        let mut shard = self.shard(key);
+        let open = shard.entry(key.clone()).or_insert(Open { requests: 0, units: 0, newest: now });
+        open.requests += 1;
+        open.units += u64::from(cost);
+        open.newest = now;
+    }
+
+    /// A charge that was [opened](Self::open) is settled, or never will be.
+    pub(crate) fn close(&self, key: &PartitionKey, cost: u32) {
+        let mut shard = self.shard(key);
+        let Some(open) = shard.get_mut(key) else { return };
+        open.requests -= 1;
+        open.units = open.units.saturating_sub(cost.into());
+        if open.requests == 0 {
+            shard.remove(key);
+        }
+    }
+
+    /// Learns what a response took.
+    pub(crate) fn note_duration(&self, took: Duration) {
+        let took = nanos_of(took).max(1);
+        // Relaxed, and a race loses one of two samples: it is an estimate. The weight of a sample is one eighth.
+        let mean = match self.mean.load(Ordering::Relaxed) {
+            0 => took,
+            mean => mean - mean / 8 + took / 8,
+        };
+        self.mean.store(mean, Ordering::Relaxed);
+    }
+
+    /// The units of a key that may be refunded, and when that is expected; `None` if there are none.
+    ///
+    /// Charges whose responses take four times as long as usual do not count: a client that holds a response open must not
+    /// keep itself from being banned by it.
+    pub(crate) fn expected(&self, key: &PartitionKey, now: Timestamp) -> Option<(u64, Duration)> {
+        let open = *self.shard(key).get(key)?;
+        let usual = match self.mean.load(Ordering::Relaxed) {
+            0 => UNKNOWN,
+            mean => duration_from_nanos(mean.into()).clamp(SHORTEST, LONGEST),
+        };
+        let is_late = now.saturating_since(open.newest) > usual.saturating_mul(4).max(UNKNOWN);
+        (!is_late).then_some((open.units, usual))
+    }
+}
+
+impl Default for OpenCharges {
+    fn default() -> Self {
+        let shards = std::array::from_fn(|_| Mutex::default());
+        Self { shards, hasher: RandomState::new(), mean: AtomicU64::new(0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn charges_are_expected_until_they_are_settled_or_late() {
+        let (charges, key) = (OpenCharges::default(), PartitionKey::from("key"));
+        let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
+        assert_eq!(charges.expected(&key, at(0)), None);
+        charges.open(&key, 2, at(0));
+        charges.open(&key, 3, at(10));
+        assert_eq!(charges.expected(&key, at(20)), Some((5, UNKNOWN)));
+        charges.close(&key, 2);
+        charges.note_duration(Duration::from_millis(20));
+        assert_eq!(charges.expected(&key, at(1_010)), Some((3, Duration::from_millis(20))));
+        assert_eq!(charges.expected(&key, at(1_011)), None);
+        charges.close(&key, 3);
+        assert_eq!(charges.expected(&key, at(20)), None);
+    }
+}

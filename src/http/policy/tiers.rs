@@ -1,0 +1,90 @@
+//! Another limit for each plan that users are on.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::http::head::RequestHead;
+use crate::http::policy::{Choose, IntoPolicies, Policy};
+
+/// Policies of which one applies to each request, by the plan of its user.
+///
+/// Each has a name. All are told in `RateLimit-Policy`, and the one that judged in `RateLimit`. Budgets are the policies' own: who
+/// moves to another plan begins anew there.
+///
+/// ```
+/// use tower_sluice::algorithm::TokenBucket;
+/// use tower_sluice::key::{PeerIp, User};
+/// use tower_sluice::{Policy, Quota, RateLimitLayer, Tiers};
+///
+/// /// What the layer that authenticates puts into the extensions.
+/// #[derive(Clone, PartialEq)]
+/// enum Plan {
+///     Free,
+///     Paid,
+/// }
+///
+/// let per_minute = |requests| TokenBucket::new(Quota::per_minute(requests));
+/// let layer = RateLimitLayer::new(
+///     Tiers::new(
+///         |request| request.extensions().get::<Plan>().cloned(),
+///         // Whoever has no plan.
+///         Policy::new("anonymous", per_minute(10)).key(PeerIp::new()),
+///     )
+///     .tier(Some(Plan::Free), Policy::new("free", per_minute(60)).key(User::key()))
+///     .tier(Some(Plan::Paid), Policy::new("paid", per_minute(6_000)).key(User::key())),
+/// );
+/// ```
+///
+/// # Cost
+///
+/// The plan is looked up once per request. Exactly one policy is chosen, also if the plan changes meanwhile.
+#[must_use]
+pub struct Tiers<T> {
+    plan_of: PlanOf<T>,
+    plans: Vec<T>,
+    policies: Vec<Policy>,
+    otherwise: Policy,
+}
+
+type PlanOf<T> = Box<dyn Fn(&RequestHead<'_>) -> T + Send + Sync>;
+
+impl<T: PartialEq + Send + Sync + 'static> Tiers<T> {
+    /// Requests are judged by the policy of the [tier](Self::tier) that `plan_of` returns, and by `otherwise` if there is no
+    /// such tier.
+    pub fn new(plan_of: impl Fn(&RequestHead<'_>) -> T + Send + Sync + 'static, otherwise: Policy) -> Self {
+        Self { plan_of: Box::new(plan_of), plans: Vec::new(), policies: Vec::new(), otherwise }
+    }
+
+    /// The policy of a plan. If it has a [condition](Policy::when) that a request of this plan does not meet, no policy applies
+    /// to that request.
+    ///
+    /// # Panics
+    ///
+    /// If the plan has a policy already.
+    #[track_caller]
+    pub fn tier(mut self, plan: T, policy: Policy) -> Self {
+        assert!(self.plans.iter().all(|other| *other != plan), "policy `{}` is for a plan that has one", policy.name());
+        self.plans.push(plan);
+        self.policies.push(policy);
+        self
+    }
+}
+
+impl<T: PartialEq + Send + Sync + 'static> IntoPolicies for Tiers<T> {
+    fn into_policies(self) -> Vec<Policy> {
+        let Self { plan_of, plans, mut policies, otherwise } = self;
+        policies.push(otherwise);
+        let choose: Choose = Arc::new(move |head| {
+            let plan = plan_of(head);
+            // `otherwise` stands behind the last plan.
+            plans.iter().position(|other| *other == plan).unwrap_or(plans.len())
+        });
+        policies.into_iter().enumerate().map(|(index, policy)| policy.chosen_by(&choose, index)).collect()
+    }
+}
+
+impl<T> fmt::Debug for Tiers<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tiers").field("policies", &self.policies).field("otherwise", &self.otherwise).finish()
+    }
+}

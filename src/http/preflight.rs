@@ -1,0 +1,161 @@
+//! Preflights of CORS, where a layer is set up to exempt them.
+
+use std::any::Any;
+
+use http::header::{
+    ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT,
+    ORIGIN, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+use http::uri::Authority;
+use http::{HeaderMap, HeaderName, Method, Request, Version};
+
+use crate::algorithm::{GcraState, TokenBucket};
+use crate::http::head::RequestHead;
+use crate::http::policy::{Choices, Policy};
+use crate::limiter::RateLimiter;
+use crate::store::MemoryStore;
+use crate::values::{PartitionKey, Quota};
+
+/// Exempts requests that can be nothing but preflights, as many as its budget allows. All others count, and so do preflights
+/// beyond the budget and those of banned keys.
+pub(crate) struct Exemption {
+    /// One for the layer. A budget per client would need a key that no client can choose, and preflights carry no
+    /// credentials; this way, whoever uses the budget up only has other preflights counted.
+    budget: RateLimiter<TokenBucket, MemoryStore<GcraState>>,
+}
+
+impl Exemption {
+    pub(crate) fn new(budget: Quota) -> Self {
+        Self { budget: RateLimiter::new(TokenBucket::new(budget), MemoryStore::with_capacity(1)) }
+    }
+
+    /// Whether a request passes uncounted. Draws on the budget if so.
+    #[cold]
+    pub(crate) fn exempts(
+        &self,
+        policies: &[Policy],
+        head: &RequestHead<'_>,
+        has_no_body: impl FnOnce() -> bool,
+    ) -> bool {
+        is_preflight(head)
+            && has_no_body()
+            && !policies.iter().any(|policy| is_banned(policy, head))
+            && self.budget.check(&PartitionKey::SHARED).is_allowed()
+    }
+}
+
+/// Whether a policy bans the key of a request. Without a key, it bans nobody.
+fn is_banned(policy: &Policy, head: &RequestHead<'_>) -> bool {
+    if !policy.has_penalty() || !policy.applies_to(head, &mut Choices::default()) {
+        return false;
+    }
+    let key = policy.extractor().extract(head);
+    key.is_ok_and(|key| policy.penalty_for(&key).is_some_and(|penalty| penalty.banned_for(&key).is_some()))
+}
+
+/// Fields that no browser sends in a preflight: it has no credentials and no body, and asks for nothing but permission. Some
+/// frameworks take the last three for the method.
+static FOREIGN: [HeaderName; 13] = [
+    AUTHORIZATION,
+    PROXY_AUTHORIZATION,
+    COOKIE,
+    CONTENT_TYPE,
+    CONTENT_ENCODING,
+    TRANSFER_ENCODING,
+    TE,
+    TRAILER,
+    EXPECT,
+    UPGRADE,
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-method-override"),
+];
+
+/// By the Fetch standard, "CORS-preflight request". That there is no `content-type` also tells it from gRPC.
+fn is_preflight(head: &RequestHead<'_>) -> bool {
+    let fields = head.headers();
+    *head.method() == Method::OPTIONS
+        && only(fields, &ORIGIN).is_some_and(is_origin)
+        && only(fields, &ACCESS_CONTROL_REQUEST_METHOD).is_some_and(|method| Method::from_bytes(method).is_ok())
+        && !FOREIGN.iter().any(|name| fields.contains_key(name))
+        && fields.get_all(CONTENT_LENGTH).iter().all(|length| length == "0")
+}
+
+/// The value of a field that comes in one line.
+fn only<'a>(fields: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {
+    let mut lines = fields.get_all(name).iter();
+    lines.next().filter(|_| lines.next().is_none()).map(|line| line.as_bytes())
+}
+
+/// `null`, or a scheme, a host and perhaps a port (RFC 6454, section 7.1).
+fn is_origin(value: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(value) else { return false };
+    let Some((scheme, host)) = text.split_once("://") else { return text == "null" };
+    scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+        && host.parse::<Authority>().is_ok_and(|authority| authority.as_str() == host && !host.contains('@'))
+}
+
+/// Whether it is certain that a request has no body. In HTTP/1, its fields say so. In later versions, only the body itself
+/// knows, so that it must be of a type that can be asked: that of axum, that of tonic, or `()`.
+pub(crate) fn has_no_body<B: 'static>(request: &Request<B>) -> bool {
+    let is_at_end = is_at_end(request.body());
+    is_at_end.unwrap_or(request.version() <= Version::HTTP_11)
+}
+
+fn is_at_end(body: &dyn Any) -> Option<bool> {
+    if body.is::<()>() {
+        return Some(true);
+    }
+    #[cfg(feature = "axum")]
+    if let Some(body) = body.downcast_ref::<axum::body::Body>() {
+        return Some(http_body::Body::is_end_stream(body));
+    }
+    #[cfg(feature = "tonic")]
+    if let Some(body) = body.downcast_ref::<tonic::body::Body>() {
+        return Some(http_body::Body::is_end_stream(body));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origins_are_serialised_as_browsers_do() {
+        for origin in [
+            "null",
+            "https://page.example",
+            "http://127.0.0.1:3000",
+            "http://[::1]:80",
+            "https://xn--bcher-kva.example",
+            "moz-extension://0f5a8e9c-0000-4000-8000-000000000000",
+            "capacitor://localhost",
+        ] {
+            assert!(is_origin(origin.as_bytes()), "{origin}");
+        }
+        for other in [
+            "",
+            " ",
+            "*",
+            "NULL",
+            "null ",
+            "page.example",
+            "https://",
+            "://page.example",
+            "1https://page.example",
+            "https:/page.example",
+            "https://page.example/",
+            "https://page.example/path",
+            "https://page.example?x",
+            "https://user@page.example",
+            "https://page.example https://other.example",
+            "https://page.example, https://other.example",
+            " https://page.example",
+            "https://p\u{e4}ge.example",
+        ] {
+            assert!(!is_origin(other.as_bytes()), "{other}");
+        }
+    }
+}

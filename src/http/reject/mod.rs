@@ -1,0 +1,9 @@
+//! Rejections, and the responses that they become.
+
+mod problem;
+mod rejection;
+mod responder;
+
+pub use self::rejection::{Reason, Rejection};
+pub use self::responder::RejectionFormat;
+pub(crate) use self::responder::Responder;

@@ -1,0 +1,180 @@
+//! Problem details in JSON (RFC 9457).
+
+use super::rejection::{Reason, Rejection};
+use crate::http::headers::retry_after_seconds;
+use crate::http::text::Text;
+
+/// Where draft-ietf-httpapi-ratelimit-headers-11, section 5, has its types: requested, not registered yet.
+pub(crate) const DRAFT: &str = "https://iana.org/assignments/http-problem-types";
+
+const QUOTA: (&str, &str) = ("#quota-exceeded", "Quota Exceeded");
+const ABUSE: (&str, &str) = ("#abnormal-usage-detected", "Abnormal Usage Detected");
+const CAPACITY: (&str, &str) = ("#temporary-reduced-capacity", "Temporary Reduced Capacity");
+
+/// Writes the bodies of rejections.
+#[derive(Clone, Debug)]
+pub(crate) struct Problem {
+    /// What a body begins with that is of a type, up to the status.
+    quota: Box<[u8]>,
+    capacity: Box<[u8]>,
+    abuse: Box<[u8]>,
+    has_types: bool,
+}
+
+impl Problem {
+    /// With types under this address; or with `about:blank`, which stands for nothing but the status.
+    pub(crate) fn new(types: Option<&str>) -> Self {
+        let begin = |(fragment, title): (&str, &str)| {
+            let mut out = Vec::new();
+            push_type(&mut out, types.unwrap_or_default(), fragment, title);
+            out.into()
+        };
+        Self { quota: begin(QUOTA), capacity: begin(CAPACITY), abuse: begin(ABUSE), has_types: types.is_some() }
+    }
+
+    /// The body of a rejection.
+    pub(crate) fn json(&self, rejection: &Rejection) -> Vec<u8> {
+        let (status, detail) = (rejection.status(), Detail::of(rejection));
+        let (mut blank, mut escaped) = (Vec::new(), Vec::new());
+        let begin: &[u8] = match rejection.reason() {
+            Reason::LimitExceeded if self.has_types && !status.is_server_error() => &self.quota,
+            Reason::Banned if self.has_types => &self.abuse,
+            Reason::LimitExceeded | Reason::LimiterFailed if self.has_types => &self.capacity,
+            _ => {
+                push_type(&mut blank, "about:blank", "", status.canonical_reason().unwrap_or("Rejected"));
+                &blank
+            }
+        };
+        // In a sentence with a wait, nothing need be escaped.
+        let [before, digits, after] = detail.pieces();
+        let before = if detail.digits.is_empty() {
+            push_escaped(&mut escaped, rejection.plain_detail());
+            &escaped
+        } else {
+            before
+        };
+        assemble(|out| {
+            out.put(begin);
+            out.put(status.as_str().as_bytes());
+            out.put(br#","detail":""#);
+            for piece in [before, digits, after] {
+                out.put(piece);
+            }
+            let (mut separator, mut end): (&[u8], &[u8]) = (br#"","violated-policies":[""#, br#""}"#);
+            for violated in rejection.verdict().violated() {
+                out.put(separator);
+                // A token: nothing to escape.
+                out.put(violated.name().as_bytes());
+                (separator, end) = (br#"",""#, br#""]}"#);
+            }
+            out.put(end);
+        })
+    }
+}
+
+/// The sentence for people as the body, on a line of its own.
+pub(crate) fn sentence(rejection: &Rejection) -> Vec<u8> {
+    let detail = Detail::of(rejection);
+    assemble(|out| {
+        for piece in detail.pieces() {
+            out.put(piece);
+        }
+        out.put(b"\n");
+    })
+}
+
+/// The sentence for people, in pieces.
+struct Detail<'a> {
+    before: &'a str,
+    /// Of the whole seconds to wait; empty if they are not in it.
+    digits: Text<24>,
+    after: &'static str,
+}
+
+impl<'a> Detail<'a> {
+    #[inline]
+    fn of(rejection: &'a Rejection) -> Self {
+        let mut digits = Text::new();
+        match (rejection.detail_of_wait(), rejection.retry_after()) {
+            (Some(before), Some(wait)) => {
+                let seconds = retry_after_seconds(wait);
+                digits.push_number(seconds);
+                Self { before, digits, after: Rejection::after_seconds(seconds) }
+            }
+            _ => Self { before: rejection.plain_detail(), digits, after: "" },
+        }
+    }
+
+    #[inline]
+    fn pieces(&self) -> [&[u8]; 3] {
+        [self.before.as_bytes(), &self.digits, self.after.as_bytes()]
+    }
+}
+
+/// What `write` puts down, in one allocation that is as long as it is: it is called twice, first to measure.
+#[inline]
+fn assemble(write: impl Fn(&mut Sink)) -> Vec<u8> {
+    let mut sink = Sink { text: Vec::new(), len: 0, is_measured: false };
+    write(&mut sink);
+    sink = Sink { text: Vec::with_capacity(sink.len), len: 0, is_measured: true };
+    write(&mut sink);
+    sink.text
+}
+
+struct Sink {
+    text: Vec<u8>,
+    len: usize,
+    is_measured: bool,
+}
+
+impl Sink {
+    #[inline(always)]
+    fn put(&mut self, piece: &[u8]) {
+        if self.is_measured {
+            self.text.extend_from_slice(piece);
+        } else {
+            self.len += piece.len();
+        }
+    }
+}
+
+fn push_type(out: &mut Vec<u8>, base: &str, fragment: &str, title: &str) {
+    out.extend_from_slice(br#"{"type":""#);
+    push_escaped(out, base);
+    out.extend_from_slice(fragment.as_bytes());
+    out.extend_from_slice(br#"","title":""#);
+    out.extend_from_slice(title.as_bytes());
+    out.extend_from_slice(br#"","status":"#);
+}
+
+/// Writes the inside of a JSON string (RFC 8259, section 7).
+fn push_escaped(out: &mut Vec<u8>, text: &str) {
+    // All at once, as nearly all texts can be: that check is made on many bytes at a time.
+    if !text.bytes().fold(false, |found, byte| found | is_escaped(byte)) {
+        return out.extend_from_slice(text.as_bytes());
+    }
+    for char in text.chars() {
+        match char {
+            '"' => out.extend_from_slice(br#"\""#),
+            '\\' => out.extend_from_slice(br"\\"),
+            '\0'..='\x1f' => out.extend_from_slice(format!("\\u{:04x}", u32::from(char)).as_bytes()),
+            _ => out.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+}
+
+const fn is_escaped(byte: u8) -> bool {
+    matches!(byte, b'"' | b'\\' | 0..=0x1f)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_in_a_string_stays_in_it() {
+        let mut out = Vec::new();
+        push_escaped(&mut out, "a\"b\\c\n\u{1}é\"");
+        assert_eq!(std::str::from_utf8(&out).unwrap(), r#"a\"b\\c\u000a\u0001é\""#);
+    }
+}

@@ -1,0 +1,186 @@
+//! How a rejection looks.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use http::{HeaderValue, Method, Response, header};
+
+use super::problem::{self, Problem};
+use super::rejection::{Reason, Rejection};
+use crate::http::body::RejectionBody;
+use crate::http::grpc::{self, GrpcStatus, Protocol};
+use crate::http::head::RequestHead;
+use crate::http::headers::{Jitter, WaitFields};
+use crate::http::verdict::PolicyVerdict;
+
+/// What plain HTTP clients find in the body of a rejection.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum RejectionFormat {
+    /// Problem details in JSON (RFC 9457), with the types that draft-ietf-httpapi-ratelimit-headers-11 asks
+    /// to have registered. The default.
+    #[default]
+    Problem,
+    /// The same, with types of your own: this, followed by `#quota-exceeded`, `#temporary-reduced-capacity` or
+    /// `#abnormal-usage-detected`.
+    ProblemWithTypes(String),
+    /// The same, with the type `about:blank`.
+    ProblemWithoutType,
+    /// One sentence, as plain text.
+    Text,
+    /// Nothing.
+    Empty,
+}
+
+/// Makes a response of a rejection.
+#[derive(Clone)]
+pub(crate) struct Responder {
+    content: Content,
+    /// What gRPC requests are answered with if a limit is exceeded.
+    pub(crate) grpc_status: GrpcStatus,
+    pub(crate) wait: WaitFields,
+    /// By how much the waits of rejections are lengthened.
+    pub(crate) jitter: Jitter,
+}
+
+/// What plain HTTP requests are answered with.
+#[derive(Clone)]
+enum Content {
+    Problem(Problem),
+    Text,
+    Empty,
+    Custom(Arc<Respond>),
+}
+
+pub(crate) type Respond = dyn Fn(&Rejection, &RequestHead<'_>) -> Response<RejectionBody> + Send + Sync;
+
+impl Default for Responder {
+    fn default() -> Self {
+        let content = Content::Problem(Problem::new(Some(problem::DRAFT)));
+        Self { content, grpc_status: GrpcStatus::default(), wait: WaitFields::default(), jitter: Jitter::default() }
+    }
+}
+
+impl Responder {
+    pub(crate) fn set_format(&mut self, format: &RejectionFormat) {
+        self.content = match format {
+            RejectionFormat::Problem => Content::Problem(Problem::new(Some(problem::DRAFT))),
+            RejectionFormat::ProblemWithTypes(base) => Content::Problem(Problem::new(Some(base))),
+            RejectionFormat::ProblemWithoutType => Content::Problem(Problem::new(None)),
+            RejectionFormat::Text => Content::Text,
+            RejectionFormat::Empty => Content::Empty,
+        };
+    }
+
+    pub(crate) fn set_custom(&mut self, respond: Arc<Respond>) {
+        self.content = Content::Custom(respond);
+    }
+
+    /// The response, with the fields that no custom response may leave out.
+    #[inline]
+    pub(crate) fn respond(&self, rejection: &mut Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
+        // Once, so that all that tells the wait tells the same.
+        rejection.lengthen(self.jitter);
+        let mut response = match Protocol::of(head) {
+            Protocol::Http => self.in_http(rejection, head),
+            protocol => in_grpc(rejection, self.grpc_status, protocol).map(RejectionBody::from),
+        };
+        if *head.method() == Method::HEAD {
+            response = without_content(response);
+        }
+        let fields = response.headers_mut();
+        if let Some(wait) = rejection.retry_after() {
+            // A failed limiter knows no exact wait.
+            self.wait.write(fields, wait, rejection.reason() != Reason::LimiterFailed, SystemTime::now);
+        }
+        // RFC 6585, section 4: a 429 must not be stored, whatever a layer further out adds.
+        fields.insert(header::CACHE_CONTROL, NO_STORE);
+        response
+    }
+
+    #[inline(always)]
+    fn in_http(&self, rejection: &Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
+        let (body, content_type) = match &self.content {
+            Content::Problem(problem) => (problem.json(rejection), Some(PROBLEM_JSON)),
+            Content::Text => (problem::sentence(rejection), Some(PLAIN_TEXT)),
+            Content::Empty => (Vec::new(), None),
+            Content::Custom(respond) => return respond(rejection, head),
+        };
+        let mut response = Response::new(body.into());
+        *response.status_mut() = rejection.status();
+        // For all that is put in by default, at once.
+        response.headers_mut().reserve(6);
+        if let Some(content_type) = content_type {
+            response.headers_mut().append(header::CONTENT_TYPE, content_type);
+        }
+        response
+    }
+}
+
+const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+
+/// What GET is answered, for HEAD (RFC 9110, section 9.3.2). hyper leaves the content out by itself in HTTP/1.1, and
+/// sends it in HTTP/2, where clients take it for a violation of the protocol.
+fn without_content(response: Response<RejectionBody>) -> Response<RejectionBody> {
+    let (mut parts, body) = response.into_parts();
+    if let Some(length) = body.content_length() {
+        parts.headers.entry(header::CONTENT_LENGTH).or_insert_with(|| length.into());
+    }
+    Response::from_parts(parts, RejectionBody::from(()))
+}
+
+/// The answer to gRPC and gRPC-Web clients.
+fn in_grpc(rejection: &Rejection, exceeded: GrpcStatus, protocol: Protocol) -> Response<()> {
+    let wait = rejection.retry_after();
+    let code = match rejection.reason() {
+        // UNAVAILABLE would say that a retry may help.
+        Reason::Banned => grpc::Code::ResourceExhausted,
+        Reason::LimitExceeded if wait.is_none() => grpc::Code::ResourceExhausted,
+        Reason::LimitExceeded => exceeded.into(),
+        Reason::LimiterFailed => grpc::Code::Unavailable,
+        Reason::MissingKey | Reason::AmbiguousKey => grpc::Code::InvalidArgument,
+        Reason::Misconfigured => grpc::Code::Internal,
+    };
+    let violation = |violated: &PolicyVerdict| {
+        let (left, limit) = (violated.decision().remaining(), violated.decision().limit());
+        format!("{left} of {limit} left")
+    };
+    let violations: Vec<_> = rejection
+        .verdict()
+        .violated()
+        .map(|violated| grpc::Violation { subject: violated.name(), description: violation(violated) })
+        .collect();
+    grpc::Refusal { code, message: &rejection.detail(), wait, violations: &violations }.response(protocol)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::{Request, StatusCode, Version};
+
+    use super::*;
+    use crate::algorithm::TokenBucket;
+    use crate::http::policy::Policy;
+    use crate::values::{Decision, Quota};
+
+    /// What a gRPC client is told, and whether it may retry, if the layer was told to say UNAVAILABLE.
+    fn told(wait: Option<Duration>) -> [String; 2] {
+        let responder = Responder { grpc_status: GrpcStatus::Unavailable, ..Responder::default() };
+        let policy = Policy::new("policy", TokenBucket::new(Quota::per_second(1)));
+        let verdict = [(&policy, Decision::deny(1, 0, wait), false)].into_iter().collect();
+        let mut rejection = Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, verdict);
+        let request = Request::post("/").version(Version::HTTP_2).header("content-type", "application/grpc");
+        let request = request.body(()).unwrap();
+        let response = responder.respond(&mut rejection, &RequestHead::from(&request));
+        ["grpc-status", "grpc-retry-pushback-ms"].map(|name| response.headers()[name].to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn unavailable_by_choice_but_not_where_no_wait_helps() {
+        assert_eq!(told(Some(Duration::from_millis(5))), ["14", "5"]);
+        assert_eq!(told(None), ["8", "-1"]);
+    }
+}

@@ -1,0 +1,84 @@
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use tower_service::Service;
+
+use crate::http::body::ResponseBody;
+use crate::http::evaluate::{Evaluation, evaluate};
+use crate::http::future::ResponseFuture;
+use crate::http::head::RequestHead;
+use crate::http::preflight::has_no_body;
+use crate::http::reload::Limits;
+
+/// A service whose requests are limited; made by [`RateLimitLayer`](crate::RateLimitLayer).
+///
+/// Clones share their budgets.
+#[derive(Clone)]
+pub struct RateLimit<S> {
+    inner: S,
+    limits: Arc<Limits>,
+}
+
+const _: () = assert!(size_of::<RateLimit<()>>() == size_of::<usize>(), "servers clone services for each connection");
+
+impl<S> RateLimit<S> {
+    pub(crate) const fn new(inner: S, limits: Arc<Limits>) -> Self {
+        Self { inner, limits }
+    }
+
+    /// The inner service.
+    pub const fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The inner service.
+    pub const fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The inner service.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<S>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
+    // For a look at the bodies of axum and tonic, where preflights are exempt.
+    ReqBody: 'static,
+{
+    type Response = Response<ResponseBody<ResBody>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S, ReqBody>;
+
+    /// Asks the inner service only. Whose limit it is about is not known before the request is, and
+    /// waiting here for one key would hold up all others.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
+        self.limits.note_mounting(request.extensions_mut());
+        let in_force = self.limits.load();
+        match evaluate(&self.limits, &in_force, &RequestHead::from(&request), || has_no_body(&request)) {
+            Evaluation::Admitted(annotations) => ResponseFuture::passing(self.inner.call(request), annotations),
+            Evaluation::Rejected(response) => ResponseFuture::rejected(response),
+            Evaluation::Pending(evaluated) => {
+                // The service that was polled ready goes along, and its clone stays to be polled
+                // anew: <https://docs.rs/tower/latest/tower/trait.Service.html#be-careful-when-cloning-inner-services>
+                let clone = self.inner.clone();
+                let ready = std::mem::replace(&mut self.inner, clone);
+                ResponseFuture::waiting(evaluated, ready, request, Arc::clone(&self.limits))
+            }
+        }
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for RateLimit<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimit").field("inner", &self.inner).field("policies", &self.limits.load().policies).finish()
+    }
+}

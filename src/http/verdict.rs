@@ -1,0 +1,103 @@
+//! What the policies decided about one request.
+
+use std::sync::Arc;
+
+use http::Extensions;
+use smallvec::SmallVec;
+
+use crate::http::policy::Policy;
+use crate::values::Decision;
+
+/// The decisions of all policies that judged a request. A layer that is made [to tell](crate::RateLimitLayerBuilder::verdict)
+/// puts it into the extensions of the response, admitted or refused; every [`Rejection`](crate::Rejection) has it.
+///
+/// ```
+/// # fn show<B>(response: &http::Response<B>) {
+/// if let Some(verdict) = response.extensions().get::<tower_sluice::Verdict>() {
+///     for policy in verdict.policies() {
+///         println!("{}: {} left", policy.name(), policy.decision().remaining());
+///     }
+/// }
+/// # }
+/// ```
+///
+/// Policies appear in the order in which they were asked: as declared, but those in memory first, those that only
+/// delay after those that refuse, and shadows last. Skipped policies do not appear.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    policies: SmallVec<[PolicyVerdict; 1]>,
+}
+
+/// The decision of one policy.
+#[derive(Clone, Debug)]
+pub struct PolicyVerdict {
+    name: Arc<str>,
+    decision: Decision,
+    shadow: bool,
+    guarded: bool,
+}
+
+impl Verdict {
+    /// The decision of each policy.
+    #[must_use]
+    pub fn policies(&self) -> &[PolicyVerdict] {
+        &self.policies
+    }
+
+    /// The enforced policies that refused.
+    pub fn violated(&self) -> impl Iterator<Item = &PolicyVerdict> {
+        self.policies.iter().filter(|policy| !policy.shadow && !policy.decision.is_allowed())
+    }
+
+    /// Whether the request passed.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.violated().next().is_none()
+    }
+
+    /// Attaches it to a response, before what a layer further in decided.
+    pub(crate) fn insert_into(mut self, extensions: &mut Extensions) {
+        if let Some(inner) = extensions.remove::<Self>() {
+            self.policies.extend(inner.policies);
+        }
+        extensions.insert(self);
+    }
+}
+
+/// With whether a local guard decided.
+impl<'a> FromIterator<(&'a Policy, Decision, bool)> for Verdict {
+    fn from_iter<I: IntoIterator<Item = (&'a Policy, Decision, bool)>>(decided: I) -> Self {
+        let of = |(policy, decision, guarded): (&Policy, _, _)| PolicyVerdict {
+            name: Arc::clone(policy.shared_name()),
+            decision,
+            shadow: policy.is_shadow(),
+            guarded,
+        };
+        Self { policies: decided.into_iter().map(of).collect() }
+    }
+}
+
+impl PolicyVerdict {
+    /// The policy's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it decided.
+    pub const fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// Whether its limiter failed, so that its [local guard](crate::FailureMode::LocalGuard) decided.
+    #[must_use]
+    pub const fn is_guarded(&self) -> bool {
+        self.guarded
+    }
+
+    /// Whether it only watches.
+    #[must_use]
+    pub const fn is_shadow(&self) -> bool {
+        self.shadow
+    }
+}

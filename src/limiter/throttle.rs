@@ -1,0 +1,249 @@
+//! The same limits for services that do not speak HTTP, or are clients of those that do.
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use pin_project_lite::pin_project;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::limiter::{IntoLimiter, Limiter};
+use crate::values::{Ask, Check, Decision, LimiterError, Outcome, PartitionKey, Pending};
+
+/// Limits a service of any request type. A request that does not pass is an error:
+/// [`ThrottleError::Denied`].
+///
+/// With a [`LeakyQueue`](crate::LeakyQueue), paces what goes out: requests wait for their turn, and
+/// only those that would wait too long are denied.
+///
+/// ```
+/// use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+/// use tower_sluice::{LeakyQueue, Quota, ThrottleLayer};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// // A partner allows five calls per second: leave every 200 ms, whoever asks.
+/// let mut client = ServiceBuilder::new()
+///     .layer(ThrottleLayer::new(LeakyQueue::new(Quota::per_second(5)).capacity(100)))
+///     .service(service_fn(|city: &'static str| async move { Ok::<_, std::io::Error>(format!("sunny in {city}")) }));
+///
+/// assert_eq!(client.ready().await.unwrap().call("Oslo").await.unwrap(), "sunny in Oslo");
+/// # }
+/// ```
+pub struct ThrottleLayer<Req> {
+    gate: Arc<Gate<Req>>,
+}
+
+/// What decides.
+struct Gate<Req> {
+    limiter: Arc<dyn Limiter>,
+    key: KeyFn<Req>,
+    cost: CostFn<Req>,
+}
+
+type KeyFn<Req> = Box<dyn Fn(&Req) -> PartitionKey + Send + Sync>;
+type CostFn<Req> = Box<dyn Fn(&Req) -> u32 + Send + Sync>;
+
+impl<Req> ThrottleLayer<Req> {
+    /// One budget for all requests.
+    pub fn new(limiter: impl IntoLimiter) -> Self {
+        Self::keyed(limiter, |_| PartitionKey::SHARED)
+    }
+
+    /// One budget per key.
+    pub fn keyed<K: Into<PartitionKey>>(
+        limiter: impl IntoLimiter,
+        key: impl Fn(&Req) -> K + Send + Sync + 'static,
+    ) -> Self {
+        let key = move |request: &Req| key(request).into();
+        Self { gate: Arc::new(Gate { limiter: limiter.into_limiter(), key: Box::new(key), cost: Box::new(|_| 1) }) }
+    }
+
+    /// What a request costs; 1 unless set.
+    ///
+    /// # Panics
+    ///
+    /// If the layer was cloned, or services were made by it.
+    #[must_use]
+    #[track_caller]
+    pub fn cost(mut self, cost: impl Fn(&Req) -> u32 + Send + Sync + 'static) -> Self {
+        let gate = Arc::get_mut(&mut self.gate).expect("the cost is set before the layer is used");
+        gate.cost = Box::new(cost);
+        self
+    }
+}
+
+impl<Req, S> Layer<S> for ThrottleLayer<Req> {
+    type Service = Throttle<S, Req>;
+
+    fn layer(&self, inner: S) -> Throttle<S, Req> {
+        Throttle { inner, gate: Arc::clone(&self.gate) }
+    }
+}
+
+impl<Req> Clone for ThrottleLayer<Req> {
+    fn clone(&self) -> Self {
+        Self { gate: Arc::clone(&self.gate) }
+    }
+}
+
+impl<Req> fmt::Debug for ThrottleLayer<Req> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ThrottleLayer").finish_non_exhaustive()
+    }
+}
+
+/// A service whose requests are limited; made by [`ThrottleLayer`]. Clones share their budgets.
+pub struct Throttle<S, Req> {
+    inner: S,
+    gate: Arc<Gate<Req>>,
+}
+
+impl<S: Clone, Req> Clone for Throttle<S, Req> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), gate: Arc::clone(&self.gate) }
+    }
+}
+
+impl<S, Req> Service<Req> for Throttle<S, Req>
+where
+    S: Service<Req> + Clone,
+{
+    type Response = S::Response;
+    type Error = ThrottleError<S::Error>;
+    type Future = ThrottleFuture<S, Req>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx).map_err(ThrottleError::Service)
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        let (key, cost) = ((self.gate.key)(&request), (self.gate.cost)(&request));
+        let check = self.gate.limiter.decide(&Ask::charge(&key, cost));
+        let state = match check {
+            Check::Ready(result) => match admit(result) {
+                Ok(()) => State::Passing { response: self.inner.call(request) },
+                Err(error) => State::Denied { error: Some(error) },
+            },
+            Check::Pending(pending) => {
+                // The service that was polled ready goes along, and its clone stays.
+                let clone = self.inner.clone();
+                let ready = std::mem::replace(&mut self.inner, clone);
+                State::Waiting { pending, rest: Some((ready, request)) }
+            }
+        };
+        ThrottleFuture { state, service: PhantomData }
+    }
+}
+
+fn admit<E>(result: Result<Decision, LimiterError>) -> Result<(), ThrottleError<E>> {
+    let decision = result.map_err(ThrottleError::Limiter)?;
+    match decision.outcome() {
+        Outcome::Allow => Ok(()),
+        Outcome::Deny { retry_after } => Err(ThrottleError::Denied { retry_after }),
+    }
+}
+
+impl<S: fmt::Debug, Req> fmt::Debug for Throttle<S, Req> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Throttle").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+pin_project! {
+    /// The future of [`Throttle`]. Dropped while it waits for its turn, it leaves the queue.
+    pub struct ThrottleFuture<S, Req>
+    where
+        S: Service<Req>,
+    {
+        #[pin]
+        state: State<S::Future, S, Req, S::Error>,
+        service: PhantomData<fn() -> S>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<F, S, Req, E> {
+        Passing { #[pin] response: F },
+        Denied { error: Option<ThrottleError<E>> },
+        Waiting { pending: Pending, rest: Option<(S, Req)> },
+    }
+}
+
+impl<S: Service<Req>, Req> Future for ThrottleFuture<S, Req> {
+    type Output = Result<S::Response, ThrottleError<S::Error>>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            match state.as_mut().project() {
+                // -> the inner service's response
+                StateProj::Passing { response } => return response.poll(cx).map_err(ThrottleError::Service),
+                // -> an error
+                StateProj::Denied { error } => {
+                    return Poll::Ready(Err(error.take().expect("polled after it was ready")));
+                }
+                // -> Passing, or Denied
+                StateProj::Waiting { pending, rest } => {
+                    let result = ready!(pending.as_mut().poll(cx));
+                    let (mut service, request) = rest.take().expect("taken only once, when the turn has come");
+                    let next = match admit(result) {
+                        Ok(()) => State::Passing { response: service.call(request) },
+                        Err(error) => State::Denied { error: Some(error) },
+                    };
+                    state.set(next);
+                }
+            }
+        }
+    }
+}
+
+impl<S: Service<Req>, Req> fmt::Debug for ThrottleFuture<S, Req> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ThrottleFuture").finish_non_exhaustive()
+    }
+}
+
+/// Why a [`Throttle`]d request has no response.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ThrottleError<E> {
+    /// The limit is used up, or the queue too long.
+    Denied {
+        /// The exact time after which the same request would pass, alone on its key; `None` if it
+        /// never would.
+        retry_after: Option<Duration>,
+    },
+    /// The limiter could not decide.
+    Limiter(LimiterError),
+    /// The inner service failed.
+    Service(E),
+}
+
+impl<E: fmt::Display> fmt::Display for ThrottleError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Denied { retry_after: Some(wait) } => write!(f, "rate limit exceeded, retry after {wait:?}"),
+            Self::Denied { retry_after: None } => f.write_str("the request costs more than is ever admitted at once"),
+            Self::Limiter(error) => error.fmt(f),
+            Self::Service(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: Error + 'static> Error for ThrottleError<E> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Denied { .. } => None,
+            Self::Limiter(error) => error.source(),
+            Self::Service(error) => error.source(),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Another quota, and other bounds, for lines in which somebody waits.
+
+use std::task::Waker;
+
+use super::waiter_slab::{Seat, SeatNo};
+use super::{Gcra, LineId, Lines};
+use crate::values::time::Timestamp;
+use crate::values::{Issuer, Proof, Receipt};
+
+/// What receipts that are out mean.
+#[derive(Default)]
+pub(super) struct History {
+    /// How often the quota was changed, modulo 2^16.
+    changes: u16,
+    /// The quota before, and until when.
+    before: Option<(Gcra, Timestamp)>,
+}
+
+/// The TAT of a line after a departure.
+struct Departure {
+    tat: u128,
+}
+
+impl Proof for Departure {
+    const ISSUER: Issuer = Issuer::Queue;
+
+    fn into_value(self) -> u128 {
+        self.tat
+    }
+
+    fn from_value(tat: u128) -> Self {
+        Self { tat }
+    }
+}
+
+impl History {
+    pub(super) fn receipt(&self, tat: u128) -> Receipt {
+        Receipt::of(Departure { tat }).after(self.changes)
+    }
+
+    /// The TAT of a receipt in the units of the present quota. After two changes it is zero, as if all were paid: whoever has
+    /// the receipt loses what could have been given back, and nobody gets anything twice.
+    pub(super) fn read(&self, present: &Gcra, receipt: Receipt) -> u128 {
+        let Some(Departure { tat }) = receipt.read() else { return 0 };
+        match (self.changes.wrapping_sub(receipt.changes()), self.before) {
+            (0, _) => tat,
+            (1, Some((before, at))) => present.carried(tat, &before, at),
+            _ => 0,
+        }
+    }
+}
+
+impl Lines {
+    /// Goes on under the quota and the bounds of `rules`, lines without anybody in them.
+    ///
+    /// Who is due by now leaves by the old quota. What then is owed is owed in tokens, so that turns follow the new rate.
+    /// All who still wait are judged as if they came anew, in their order, but for how long they have waited: who could
+    /// not be let in is refused.
+    pub(in crate::queue) fn change(&mut self, now: Timestamp, rules: &Self, woken: &mut Vec<Waker>) {
+        while !self.release_some(now, woken) {}
+        let before = self.pace.gcra;
+        (self.pace, self.max_cost, self.bounds) = (rules.pace, rules.max_cost, rules.bounds);
+        let present = self.pace.gcra;
+        self.history = History { changes: self.history.changes.wrapping_add(1), before: Some((before, now)) };
+
+        (self.due, self.idle) = Default::default();
+        for (id, line) in &mut self.lines {
+            line.tat = present.carried(line.tat, &before, now);
+            // A whole number of tokens.
+            line.backlog = line.backlog / before.price(1) * present.price(1);
+            let (waits, entry) = self.pace.index_entry(*id, line);
+            if waits { &mut self.due } else { &mut self.idle }.insert(entry);
+        }
+        for number in self.seats.numbers() {
+            if let Seat::Released { receipt, .. } = self.seats.get_mut(number) {
+                let read = self.history.read(&present, *receipt);
+                *receipt = self.history.receipt(read);
+            }
+            let Some(waiter) = self.seats.waiter_mut(number) else { continue };
+            let latest = waiter.since.as_nanos().saturating_add(self.bounds.max_wait);
+            waiter.until = waiter.until.min(Timestamp::from_nanos(latest));
+        }
+        let waited_in: Vec<LineId> = self.due.iter().map(|(_, id)| *id).collect();
+        for id in waited_in {
+            for number in self.without_place(now, id) {
+                let waiter = self.unlink(number, Seat::Closed);
+                woken.extend(waiter.and_then(|waiter| self.refuse(number, waiter)));
+            }
+        }
+        while !self.release_some(now, woken) {}
+    }
+
+    /// Those of a line who have no place in it any more.
+    fn without_place(&self, now: Timestamp, id: LineId) -> Vec<SeatNo> {
+        let mut refused = Vec::new();
+        let Some(line) = self.lines.get(&id) else { return refused };
+        let (mut number, mut ahead, mut kept) = (line.waiters.oldest, 0, 0);
+        while let Some(waiter) = self.seats.waiter(number) {
+            let stays = kept < self.bounds.capacity
+                && waiter.cost <= self.max_cost
+                // Who may leave at once has not waited in vain, however long it was.
+                && self.pace.leaves(line.tat + ahead) <= waiter.until.max(now);
+            if stays {
+                kept += 1;
+                ahead += self.pace.gcra.price(waiter.cost);
+            } else {
+                refused.push(number);
+            }
+            number = waiter.newer;
+        }
+        refused
+    }
+}

@@ -1,0 +1,132 @@
+//! SipHash (J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF", 2012) of a whole key at
+//! once: a library's hasher, made for keys that come in pieces, takes half as long again.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+
+use crate::values::little_endian;
+
+/// A keyed hash: who does not know the secret can neither choose keys that meet in a slot, nor find a key
+/// by its hash. Not shown in debug output.
+#[derive(Clone, Copy)]
+pub(crate) struct Secret([u64; 2]);
+
+impl Secret {
+    /// The standard library draws it from the system.
+    pub(crate) fn random() -> Self {
+        let seed = RandomState::new();
+        Self([seed.hash_one(0), seed.hash_one(1)])
+    }
+
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
+    pub(crate) const fn from_bytes(bytes: [u8; 16]) -> Self {
+        let both = u128::from_le_bytes(bytes);
+        #[allow(clippy::cast_possible_truncation)]
+        Self([both as u64, (both >> 64) as u64])
+    }
+
+    /// SipHash-1-3, for tables: nobody sees the hashes.
+    #[inline(always)]
+    pub(crate) fn hash(self, key: &[u8]) -> u64 {
+        self.sip::<1, 3>(key)
+    }
+
+    /// SipHash-2-4, for hashes that are shown.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
+    pub(crate) fn mark(self, key: &[u8]) -> u64 {
+        self.sip::<2, 4>(key)
+    }
+
+    #[inline(always)]
+    fn sip<const C: usize, const D: usize>(self, key: &[u8]) -> u64 {
+        let Self([k0, k1]) = self;
+        let mut state = State([
+            k0 ^ 0x736f_6d65_7073_6575,
+            k1 ^ 0x646f_7261_6e64_6f6d,
+            k0 ^ 0x6c79_6765_6e65_7261,
+            k1 ^ 0x7465_6462_7974_6573,
+        ]);
+        let words = key.chunks_exact(8);
+        let rest = words.remainder();
+        for word in words {
+            state.absorb::<C>(u64::from_le_bytes(word.try_into().expect("eight bytes")));
+        }
+        state.absorb::<C>((key.len() as u64) << 56 | little_endian(rest));
+        state.finish::<D>()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+struct State([u64; 4]);
+
+impl State {
+    #[inline(always)]
+    fn absorb<const C: usize>(&mut self, word: u64) {
+        self.0[3] ^= word;
+        for _ in 0..C {
+            self.round();
+        }
+        self.0[0] ^= word;
+    }
+
+    #[inline(always)]
+    fn finish<const D: usize>(mut self) -> u64 {
+        self.0[2] ^= 0xff;
+        for _ in 0..D {
+            self.round();
+        }
+        let [a, b, c, d] = self.0;
+        a ^ b ^ c ^ d
+    }
+
+    #[inline(always)]
+    fn round(&mut self) {
+        let [mut a, mut b, mut c, mut d] = self.0;
+        a = a.wrapping_add(b);
+        c = c.wrapping_add(d);
+        b = b.rotate_left(13) ^ a;
+        d = d.rotate_left(16) ^ c;
+        a = a.rotate_left(32).wrapping_add(d);
+        c = c.wrapping_add(b);
+        d = d.rotate_left(21) ^ a;
+        b = b.rotate_left(17) ^ c;
+        self.0 = [a, b, c.rotate_left(32), d];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hash::Hasher as _;
+
+    use siphasher::sip::{SipHasher13, SipHasher24};
+
+    use super::*;
+
+    #[test]
+    fn is_what_others_compute() {
+        let key: Vec<u8> = (0..=255_u8).map(|i| i.wrapping_mul(167).wrapping_add(13)).collect();
+        for k in [0, 1, 0x0706_0504_0302_0100, u64::MAX] {
+            let secret = Secret([k, k.rotate_left(11) ^ 0x5555]);
+            for len in 0..=key.len() {
+                let key = &key[..len];
+                let [k0, k1] = secret.0;
+                assert_eq!(secret.hash(key), SipHasher13::new_with_keys(k0, k1).hash(key), "{len} bytes");
+                assert_eq!(secret.mark(key), SipHasher24::new_with_keys(k0, k1).hash(key), "{len} bytes");
+            }
+        }
+        // The vectors of SipHash-2-4's authors: key 00 01 … 0f, input 00 01 ….
+        let bytes: Vec<u8> = (0..16).collect();
+        let secret = Secret::from_bytes(bytes.as_slice().try_into().unwrap());
+        assert_eq!(secret.mark(&bytes[..15]), 0xa129_ca61_49be_45e5);
+        // The standard library's, whose secret is zero.
+        #[allow(clippy::default_constructed_unit_structs)]
+        let mut hasher = std::hash::DefaultHasher::new();
+        hasher.write(&key[..21]);
+        assert_eq!(Secret([0, 0]).hash(&key[..21]), hasher.finish());
+    }
+}

@@ -1,0 +1,33 @@
+//! Values that all rooms exchange: the question, its answer, and what both are made of. No lock and no I/O.
+
+mod ask;
+mod backlog;
+#[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
+mod batch;
+mod decision;
+#[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
+mod description;
+mod inheritance;
+mod partition_key;
+mod quota;
+mod receipt;
+mod terms;
+pub mod time;
+
+pub use self::ask::{Ask, Mode, Now};
+pub use self::backlog::Backlog;
+pub(crate) use self::batch::Batching;
+#[cfg(any(feature = "http", feature = "redis"))]
+pub(crate) use self::batch::{Answers, Claim};
+pub(crate) use self::decision::Span;
+pub use self::decision::{Check, Decision, LimiterError, Outcome, Pending};
+pub use self::description::Description;
+pub(crate) use self::inheritance::Finish;
+pub use self::inheritance::{Heritage, Inheritance};
+pub use self::partition_key::PartitionKey;
+pub(crate) use self::partition_key::little_endian;
+pub(crate) use self::quota::gcd;
+pub use self::quota::{Quota, QuotaError};
+pub use self::receipt::Receipt;
+pub(crate) use self::receipt::{Issuer, Proof};
+pub use self::terms::{Shape, Terms};

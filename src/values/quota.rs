@@ -1,0 +1,233 @@
+//! How much: a limit per period, with a burst.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use crate::values::time::{duration_from_nanos, nanos_of};
+
+/// `limit` units per `period`, of which up to `burst` may be taken at once.
+///
+/// ```
+/// use tower_sluice::Quota;
+///
+/// // Ten per second in the long run; a client that was idle may send twenty at one instant.
+/// const API: Quota = Quota::per_second(10).burst(20);
+/// assert_eq!(API.limit(), 10);
+/// assert_eq!(API.max_burst(), 20);
+/// ```
+///
+/// A unit is whatever the [cost](crate::Policy::cost) of a request says; one request, if nothing is
+/// said.
+///
+/// **The burst counts the first request**: `burst(1)` admits one request and then one per
+/// `period / limit`. Unless set, it is `limit` for the buckets and 1 for a
+/// [`LeakyQueue`](crate::LeakyQueue), which is there to space requests out. Windows have no burst:
+/// their whole limit may come at once, and they refuse a quota that asks for another.
+///
+/// The constructors named after a period are `const` and panic on zero, so that a zero in a
+/// constant does not compile; [`Quota::new`] and [`Quota::try_burst`] are for numbers that are read
+/// from somewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Quota {
+    limit: u32,
+    period_nanos: u64,
+    burst: Option<u32>,
+}
+
+/// Longer periods than a hundred years are taken for a mistake in the unit.
+const MAX_PERIOD_NANOS: u64 = 100 * 366 * 86_400 * 1_000_000_000;
+
+impl Quota {
+    /// `limit` units per second.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is zero.
+    #[must_use]
+    #[track_caller]
+    pub const fn per_second(limit: u32) -> Self {
+        Self::of(limit, 1)
+    }
+
+    /// `limit` units per minute.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is zero.
+    #[must_use]
+    #[track_caller]
+    pub const fn per_minute(limit: u32) -> Self {
+        Self::of(limit, 60)
+    }
+
+    /// `limit` units per hour.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is zero.
+    #[must_use]
+    #[track_caller]
+    pub const fn per_hour(limit: u32) -> Self {
+        Self::of(limit, 3_600)
+    }
+
+    /// `limit` units per 24 hours.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is zero.
+    #[must_use]
+    #[track_caller]
+    pub const fn per_day(limit: u32) -> Self {
+        Self::of(limit, 86_400)
+    }
+
+    #[track_caller]
+    const fn of(limit: u32, seconds: u64) -> Self {
+        assert!(limit > 0, "a quota's limit must be at least 1");
+        Self { limit, period_nanos: seconds * 1_000_000_000, burst: None }
+    }
+
+    /// `limit` units per `period`.
+    ///
+    /// # Errors
+    ///
+    /// If `limit` or `period` is zero, or the period exceeds a hundred years.
+    pub fn new(limit: u32, period: Duration) -> Result<Self, QuotaError> {
+        let period_nanos = nanos_of(period);
+        if limit == 0 {
+            Err(QuotaError::ZeroLimit)
+        } else if period_nanos == 0 {
+            Err(QuotaError::ZeroPeriod)
+        } else if period_nanos > MAX_PERIOD_NANOS {
+            Err(QuotaError::PeriodTooLong { period })
+        } else {
+            Ok(Self { limit, period_nanos, burst: None })
+        }
+    }
+
+    /// Lets up to `burst` units pass at once, the first included.
+    ///
+    /// # Panics
+    ///
+    /// If `burst` is zero: nothing would ever pass.
+    #[must_use]
+    #[track_caller]
+    pub const fn burst(mut self, burst: u32) -> Self {
+        assert!(burst > 0, "a burst counts the first request, so it must be at least 1");
+        self.burst = Some(burst);
+        self
+    }
+
+    /// [`burst`](Self::burst) for a number that is read from somewhere.
+    ///
+    /// # Errors
+    ///
+    /// If `burst` is zero.
+    pub const fn try_burst(self, burst: u32) -> Result<Self, QuotaError> {
+        if burst == 0 { Err(QuotaError::ZeroBurst) } else { Ok(self.burst(burst)) }
+    }
+
+    /// Units per period.
+    #[must_use]
+    pub const fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// The period.
+    #[must_use]
+    pub const fn period(&self) -> Duration {
+        Duration::from_nanos(self.period_nanos)
+    }
+
+    /// The most units that may be taken at once: the burst if one was set, else the limit.
+    #[must_use]
+    pub const fn max_burst(&self) -> u32 {
+        self.explicit_burst_or(self.limit)
+    }
+
+    pub(crate) const fn explicit_burst_or(&self, default: u32) -> u32 {
+        match self.burst {
+            Some(burst) => burst,
+            None => default,
+        }
+    }
+
+    /// The time in which so many units come in, rounded down to the nanosecond.
+    #[cfg_attr(not(any(feature = "http", feature = "redis")), allow(dead_code))]
+    pub(crate) fn time_of(&self, units: u32) -> Duration {
+        duration_from_nanos(u128::from(units) * u128::from(self.period_nanos) / u128::from(self.limit))
+    }
+
+    pub(crate) const fn period_nanos(&self) -> u64 {
+        self.period_nanos
+    }
+}
+
+impl fmt::Debug for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} per {:?}", self.limit, self.period())?;
+        self.burst.map_or(Ok(()), |burst| write!(f, ", burst {burst}"))
+    }
+}
+
+/// The greatest common divisor, by which a limit and a period come to lowest terms.
+pub(crate) const fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Why numbers do not make a [`Quota`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QuotaError {
+    /// A limit of zero would never admit anything.
+    ZeroLimit,
+    /// A period of zero has no rate.
+    ZeroPeriod,
+    /// The period is longer than a hundred years.
+    PeriodTooLong {
+        /// The period that was asked for.
+        period: Duration,
+    },
+    /// A burst of zero would never admit anything.
+    ZeroBurst,
+}
+
+impl fmt::Display for QuotaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ZeroLimit => f.write_str("the limit is 0 and would refuse everything; write at least 1"),
+            Self::ZeroPeriod => f.write_str("the period is 0; write a time such as 1s"),
+            Self::PeriodTooLong { period } => {
+                write!(f, "the period of {} s exceeds a hundred years; check its unit", period.as_secs())
+            }
+            Self::ZeroBurst => f.write_str(
+                "the burst is 0 and would refuse everything; it counts the first request, so write at least 1",
+            ),
+        }
+    }
+}
+
+impl Error for QuotaError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_burst_defaults_to_the_limit() {
+        assert_eq!(Quota::per_minute(7).max_burst(), 7);
+        assert_eq!(Quota::per_minute(7).burst(3).max_burst(), 3);
+    }
+
+    #[test]
+    fn impossible_numbers_are_refused_by_name() {
+        let second = Duration::from_secs(1);
+        assert_eq!(Quota::new(0, second), Err(QuotaError::ZeroLimit));
+        assert_eq!(Quota::new(1, Duration::ZERO), Err(QuotaError::ZeroPeriod));
+        assert!(matches!(Quota::new(1, Duration::MAX), Err(QuotaError::PeriodTooLong { .. })));
+        assert_eq!(Quota::per_second(1).try_burst(0), Err(QuotaError::ZeroBurst));
+        assert_eq!(Quota::new(5, second), Ok(Quota::per_second(5)));
+    }
+}
