@@ -39,8 +39,8 @@ macro_rules! bucket {
                 self.gcra.expires_at(state)
             }
 
-            fn give_back(&self, state: GcraState, now: Timestamp, cost: u32, receipt: Receipt) -> GcraState {
-                self.gcra.give_back(state, now, cost, Tat::read(receipt))
+            fn refund(&self, state: GcraState, now: Timestamp, cost: u32, receipt: Receipt) -> GcraState {
+                self.gcra.refund(state, now, cost, Tat::read(receipt))
             }
         }
     };

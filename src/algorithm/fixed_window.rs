@@ -165,7 +165,7 @@ impl Algorithm for FixedWindow {
         Timestamp::from_nanos(self.start_of(state.window.saturating_add(1)))
     }
 
-    fn give_back(&self, state: FixedWindowState, _: Timestamp, cost: u32, receipt: Receipt) -> FixedWindowState {
+    fn refund(&self, state: FixedWindowState, _: Timestamp, cost: u32, receipt: Receipt) -> FixedWindowState {
         ChargedIn::read(receipt).map_or(state, |window| state.refunded(cost, window))
     }
 

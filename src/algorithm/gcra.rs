@@ -100,7 +100,7 @@ impl Gcra {
     /// That holds as long as charges are given back the last one first, as a layer does. Giving back
     /// an earlier one pays the later ones off sooner than their receipts say, by as much as was given
     /// back, and by at most that much too much may then be given back for each of them.
-    pub(crate) fn give_back(&self, state: GcraState, now: Timestamp, cost: u32, charged: u128) -> GcraState {
+    pub(crate) fn refund(&self, state: GcraState, now: Timestamp, cost: u32, charged: u128) -> GcraState {
         let unpaid = charged.saturating_sub(self.units(now));
         GcraState { tat: state.tat.saturating_sub(unpaid.min(self.price(cost))) }
     }

@@ -98,7 +98,7 @@ pub trait Algorithm: Send + Sync + 'static {
     ///
     /// Gives back at most what is still owed for that charge: time may already have paid for it. By
     /// default nothing is given back.
-    fn give_back(&self, state: Self::State, now: Timestamp, cost: u32, receipt: Receipt) -> Self::State {
+    fn refund(&self, state: Self::State, now: Timestamp, cost: u32, receipt: Receipt) -> Self::State {
         let _ = (now, cost, receipt);
         state
     }

@@ -212,7 +212,7 @@ impl Algorithm for SlidingWindow {
         Timestamp::from_nanos(self.start_of(state.window.saturating_add(windows)))
     }
 
-    fn give_back(&self, state: SlidingWindowState, now: Timestamp, cost: u32, receipt: Receipt) -> SlidingWindowState {
+    fn refund(&self, state: SlidingWindowState, now: Timestamp, cost: u32, receipt: Receipt) -> SlidingWindowState {
         let state = self.roll(Some(state), now);
         ChargedIn::read(receipt).map_or(state, |window| state.refunded(cost, window))
     }

@@ -195,7 +195,7 @@ impl LeakyQueue {
             max_wait: nanos_of(DEFAULT_MAX_WAIT),
             max_waiters: DEFAULT_MAX_WAITERS,
             max_keys: DEFAULT_MAX_KEYS,
-            when_full: WhenFull::Refuse,
+            when_full: WhenFull::Reject,
         };
         Self::build(quota, bounds, false)
     }
@@ -262,7 +262,7 @@ impl LeakyQueue {
     ///
     /// | | the request | over all keys, at most |
     /// |---|---|---|
-    /// | [`WhenFull::Refuse`], unless set | is rejected, with the time after which the first of the other keys has paid | `max_keys` × quota |
+    /// | [`WhenFull::Reject`], unless set | is rejected, with the time after which the first of the other keys has paid | `max_keys` × quota |
     /// | [`WhenFull::Overflow`] | goes to one of 512 lines that such keys share, and waits there with strangers | (`max_keys` + 512) × quota |
     /// | [`WhenFull::ForgetLeast`] | is admitted, and the key that owes least is forgotten, if there is one in which nobody waits; else it is rejected | no bound |
     ///

@@ -182,7 +182,7 @@ proptest! {
         for ((pass, cost), refund) in trace.into_iter().zip(refunds) {
             now += pass;
             if let (true, Some((taken, receipt))) = (refund, last.take()) {
-                state = state.map(|state| bucket.give_back(state, at(now), taken, receipt));
+                state = state.map(|state| bucket.refund(state, at(now), taken, receipt));
                 history.pop();
             }
             let (decision, next) = bucket.decide(state, at(now), cost);

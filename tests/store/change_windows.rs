@@ -34,7 +34,7 @@ fn quota(rate: u32, burst: u32) -> Quota {
 /// A lowered limit leaves nothing to those who have used more, and says exactly when there is something again.
 #[test]
 fn who_has_used_more_than_the_new_burst_waits_until_it_is_paid() {
-    for when_full in [WhenFull::ForgetLeast, WhenFull::Refuse, WhenFull::Overflow] {
+    for when_full in [WhenFull::ForgetLeast, WhenFull::Reject, WhenFull::Overflow] {
         let clock = clock();
         let store = |algorithm| {
             let store = MemoryStore::with_capacity(64).when_full(when_full).with_clock(clock.clone());

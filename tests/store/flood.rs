@@ -111,7 +111,7 @@ fn those_who_owe_more_than_the_flood_stay_limited() {
 fn the_strict_choices_keep_every_limit_and_cost_the_newcomers() {
     println!("| when full | live keys per slot | an abuser passes | of | newcomers locked out |");
     println!("|---|---|---|---|---|");
-    for when_full in [WhenFull::ForgetLeast, WhenFull::Refuse, WhenFull::Overflow] {
+    for when_full in [WhenFull::ForgetLeast, WhenFull::Reject, WhenFull::Overflow] {
         for tenths in [5, 20, 50] {
             let outcome = Flood { burst: 1, spends: 1, tenths, when_full }.run();
             println!(
@@ -137,7 +137,7 @@ fn windows_are_kept_by_the_strict_choices_and_lock_nobody_out_by_the_other() {
         let quota = Quota::new(burst, Duration::from_secs(burst.into())).unwrap();
         // A window's worth in each that is touched.
         let entitled = u64::from(burst) * (SECONDS / u64::from(burst) + 1);
-        for when_full in [WhenFull::ForgetLeast, WhenFull::Refuse, WhenFull::Overflow] {
+        for when_full in [WhenFull::ForgetLeast, WhenFull::Reject, WhenFull::Overflow] {
             for tenths in [1, 50] {
                 let flood = Flood { burst, spends, tenths, when_full };
                 let outcomes = [

@@ -269,7 +269,7 @@ fn a_full_table_may_refuse_newcomers_instead() {
 
 fn refuses_newcomers<A: Algorithm>(algorithm: A) {
     let clock = frozen();
-    let store = MemoryStore::with_capacity(1_000).when_full(WhenFull::Refuse).with_clock(clock.clone());
+    let store = MemoryStore::with_capacity(1_000).when_full(WhenFull::Reject).with_clock(clock.clone());
     let limiter = RateLimiter::new(algorithm, store);
     let admitted = (0..20_000).filter(|key| admits(&limiter, *key)).count();
     assert!((1_900..=2_048).contains(&admitted), "{admitted} of 2,000 slots");

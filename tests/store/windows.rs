@@ -84,7 +84,7 @@ fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
             0 => {
                 if let Some((index, cost, receipt, expected)) = charges.pop() {
                     limiter.refund(&PartitionKey::from(index as u64), receipt, cost);
-                    states[index] = states[index].map(|state| algorithm.give_back(state, now, cost, expected));
+                    states[index] = states[index].map(|state| algorithm.refund(state, now, cost, expected));
                 }
             }
             1 => {

@@ -1,17 +1,15 @@
-//! What threads can do to one another while a limiter inherits, in every order; run as the other [models](super::models).
+//! What threads can do to one another while a limiter inherits, in every order.
 //!
 //! The clock stands still: what is owed at the instant of the change is owed throughout.
 
 use loom::sync::Arc;
 use loom::thread;
 
-use super::WhenFull;
-use super::ledger::Ledger;
-use super::models::{Modelled, key, model};
-use super::past::{Entry, Geometry, PackedDebt, Source};
-use super::rule::Rule;
-use super::ticks::TickBucket;
-use super::windows::{FixedRule, SlidingRule};
+use super::{Modelled, key, model, models};
+use crate::store::memory::WhenFull;
+use crate::store::memory::inherited::{CopiedDebt, Geometry, PackedDebt, Source};
+use crate::store::memory::ledger::Ledger;
+use crate::store::memory::table::{FixedRule, Rule, SlidingRule, TickBucket};
 use crate::values::Decision;
 use crate::values::time::Timestamp;
 
@@ -28,8 +26,8 @@ struct Debts<R> {
 impl<R: Rule> Source<PackedDebt> for Debts<R> {
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
         let rule = self.from.rule();
-        self.from.each_owed((geometry, page), NOW, |line, tag, debt| {
-            put(line, PackedDebt::new(tag, rule.stamp(debt, rule.read(NOW)) - self.base), u64::MAX);
+        self.from.each_owed((geometry, page), NOW, |set, tag, debt| {
+            put(set, PackedDebt::new(tag, rule.stamp(debt, rule.read(NOW)) - self.base), u64::MAX);
         });
     }
 }
@@ -58,7 +56,7 @@ fn admitted<R: Modelled>(ledger: &Ledger<R>) -> u32 {
     u32::from(ask(ledger).is_allowed())
 }
 
-/// How much the key can still take.
+/// Returns how much the key can still take.
 fn left<R: Modelled>(ledger: &Ledger<R>) -> u32 {
     let left = std::iter::repeat_with(|| admitted(ledger)).take_while(|admitted| *admitted == 1).count();
     assert!(ledger.table().copies(KEY) <= 1);
@@ -69,7 +67,7 @@ fn spawn(run: impl FnOnce() -> u32 + 'static) -> thread::JoinHandle<u32> {
     thread::spawn(run)
 }
 
-/// A ledger in which the key has one unit of two left, and an heir of that.
+/// Makes a ledger in which the key has one unit of two left, and an heir of it.
 fn changed<R: Modelled>() -> (Arc<Ledger<R>>, Arc<Ledger<R>>, u64) {
     let before = Arc::new(ledger());
     let first = ask(&before);
@@ -78,7 +76,7 @@ fn changed<R: Modelled>() -> (Arc<Ledger<R>>, Arc<Ledger<R>>, u64) {
     (before, heir, u64::try_from(first.receipt().value()).unwrap())
 }
 
-/// One request inserts the key, and the thread that changes copies its page: one copy counts, once.
+/// A request inserts the key, and the thread that calls `replace` copies its page: one copy counts, once.
 fn a_key_is_inserted_while_its_page_is_copied<R: Modelled>() {
     model(|| {
         let (_, heir, _) = changed::<R>();
@@ -105,7 +103,7 @@ fn two_threads_insert_an_inherited_key<R: Modelled>() {
     });
 }
 
-/// A request of before the change charges in the old table, while one of after it inserts the key: that charge may go
+/// A request from before the change charges in the old table, while one from after it inserts the key: that charge may go
 /// uncounted, and nothing else.
 fn a_request_charges_the_old_table_while_the_key_is_inserted<R: Modelled>() {
     model(|| {
@@ -135,14 +133,14 @@ fn a_request_charges_the_old_table_while_another_inserts_and_all_is_copied<R: Mo
     });
 }
 
-/// What was charged before the change is given back while the key is inserted: once, be it from the copy or from the table.
-fn a_refund_meets_the_insertion_of_its_key<R: Modelled>() {
+/// What was charged before the change is refunded while the key is inserted: once, be it from the copy or from the table.
+fn a_refund_meets_the_insert_of_its_key<R: Modelled>() {
     model(|| {
         let (_, heir, receipt) = changed::<R>();
         let other = {
             let heir = Arc::clone(&heir);
             spawn(move || {
-                heir.give_back(KEY, 1, receipt, NOW);
+                heir.refund(KEY, 1, receipt, NOW);
                 0
             })
         };
@@ -168,27 +166,27 @@ fn a_key_is_inserted_while_an_heir_of_the_heir_copies<R: Modelled>() {
     });
 }
 
-super::models::models! {
+models! {
     buckets: TickBucket {
         a_key_is_inserted_while_its_page_is_copied,
         two_threads_insert_an_inherited_key,
         a_request_charges_the_old_table_while_the_key_is_inserted,
         a_request_charges_the_old_table_while_another_inserts_and_all_is_copied,
-        a_refund_meets_the_insertion_of_its_key,
+        a_refund_meets_the_insert_of_its_key,
         a_key_is_inserted_while_an_heir_of_the_heir_copies,
     }
     fixed_windows: FixedRule {
         a_key_is_inserted_while_its_page_is_copied,
         two_threads_insert_an_inherited_key,
         a_request_charges_the_old_table_while_the_key_is_inserted,
-        a_refund_meets_the_insertion_of_its_key,
+        a_refund_meets_the_insert_of_its_key,
         a_key_is_inserted_while_an_heir_of_the_heir_copies,
     }
     sliding_windows: SlidingRule {
         a_key_is_inserted_while_its_page_is_copied,
         two_threads_insert_an_inherited_key,
         a_request_charges_the_old_table_while_the_key_is_inserted,
-        a_refund_meets_the_insertion_of_its_key,
+        a_refund_meets_the_insert_of_its_key,
         a_key_is_inserted_while_an_heir_of_the_heir_copies,
     }
 }
