@@ -33,7 +33,7 @@ impl Algorithm for ThreeStrikes {
             Some(_) if cost == 0 => (Decision::allow(3, 3 - count), None),
             Some(count) => {
                 let forgotten_at = now.saturating_add(CLOSED_FOR);
-                // The receipt is the proof of payment that `refund` gets to see again.
+                // The receipt of the charge, which `refund` receives again.
                 let decision = Decision::allow(3, 3 - count).with_receipt(Receipt::new(forgotten_at.as_nanos().into()));
                 (decision.with_reset_after(CLOSED_FOR), Some(Strikes { count, forgotten_at }))
             }

@@ -268,7 +268,7 @@ impl LeakyQueue {
     ///
     /// **With `ForgetLeast`, a flood of keys is not limited.** Among keys that have each sent one request, the one that owes
     /// least is the one that came first. So if 70,000 keys take turns at a quota of 1 per hour, all of their requests pass.
-    /// With `Refuse`, it is one of each of 65,536 keys. But then a flood of fresh keys locks new clients out for as long as
+    /// With `Reject`, it is one of each of 65,536 keys. But then a flood of fresh keys locks new clients out for as long as
     /// it lasts; put a policy with a wider key before the queue where strangers choose their keys.
     ///
     /// No choice forgets a key in which somebody waits.

@@ -20,8 +20,8 @@ const PERIODS: u64 = 2_000;
 const DOCUMENTED: [(&str, Measured); 5] = [
     ("at random, 0.9 × the limit", Measured { admitted: 1008, beyond: 54, most: 114 }),
     ("at random, 2 × the limit", Measured { admitted: 997, beyond: 76, most: 106 }),
-    ("swelling and ebbing, 0 to 4 × the limit", Measured { admitted: 998, beyond: 80, most: 121 }),
-    ("clumps of 40 within a second", Measured { admitted: 1028, beyond: 201, most: 175 }),
+    ("rising and falling, 0 to 4 × the limit", Measured { admitted: 998, beyond: 80, most: 121 }),
+    ("bursts of 40 within a second", Measured { admitted: 1028, beyond: 201, most: 175 }),
     ("the limit just before each edge, and just after", Measured { admitted: 990, beyond: 0, most: 100 }),
 ];
 
