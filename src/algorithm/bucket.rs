@@ -51,12 +51,13 @@ macro_rules! bucket {
 bucket! {
     /// A bucket of tokens that refills at the quota's rate; a request takes its cost or is rejected.
     ///
-    /// Makes exactly the same decisions as [`LeakyBucket`], with the other sign: tokens left = capacity − level. A key that has
-    /// been idle may spend the whole burst at once, then the rate; `remaining` counts the tokens left.
+    /// Makes exactly the same decisions as [`LeakyBucket`], with the other sign: tokens left = capacity − level. A key
+    /// that has been idle may spend the whole burst at once, then the rate; `remaining` counts the tokens left.
     ///
     /// # Accuracy
     ///
-    /// Exact, for every rate: only the advertised wait is rounded, up, to the nanosecond. In every interval, at most burst + rate × length is admitted.
+    /// Exact, for every rate: only the advertised wait is rounded, up, to the nanosecond. In every interval, at most
+    /// burst + rate × length is admitted.
     ///
     /// # Examples
     ///
@@ -80,11 +81,11 @@ bucket! {
 }
 
 bucket! {
-    /// A bucket that every request fills by its cost and that leaks at the quota's rate; a request that would make it overflow
-    /// is rejected (the leaky bucket *as a meter*).
+    /// A bucket that every request fills by its cost and that leaks at the quota's rate; a request that would make it
+    /// overflow is rejected (the leaky bucket *as a meter*).
     ///
-    /// Makes exactly the same decisions as [`TokenBucket`], with the other sign: level = capacity − tokens left. To make
-    /// requests wait instead of rejecting them, see [`LeakyQueue`](crate::LeakyQueue).
+    /// Makes exactly the same decisions as [`TokenBucket`], with the other sign: level = capacity − tokens left. To
+    /// make requests wait instead of rejecting them, see [`LeakyQueue`](crate::LeakyQueue).
     ///
     /// # Accuracy
     ///

@@ -12,9 +12,9 @@ use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 ///
 /// # Accuracy
 ///
-/// Exact within a window. Around the edge of two windows **twice the limit** may pass in an arbitrarily short time: all of one
-/// window at its end, all of the next at its start. Where that matters, take [`SlidingWindow`](super::SlidingWindow) or a
-/// bucket.
+/// Exact within a window. Around the edge of two windows **twice the limit** may pass in an arbitrarily short time: all
+/// of one window at its end, all of the next at its start. Where that matters, take
+/// [`SlidingWindow`](super::SlidingWindow) or a bucket.
 ///
 /// All clients are readmitted at the same instant, too, and may all come back then, unless windows are
 /// [staggered](Self::staggered), or waits are lengthened at random
@@ -22,8 +22,8 @@ use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 ///
 /// # Live changes
 ///
-/// If the limit changes, the count of the present window stays. If the period changes, what was used in the present window counts
-/// in the present window of the new period.
+/// If the limit changes, the count of the present window stays. If the period changes, what was used in the present
+/// window counts in the present window of the new period.
 ///
 /// # Examples
 ///
@@ -54,7 +54,8 @@ pub struct FixedWindowState {
 }
 
 impl FixedWindowState {
-    /// Returns the state after a refund of `cost` units that were charged in `window`: a charge counts until its window ends.
+    /// Returns the state after a refund of `cost` units that were charged in `window`: a charge counts until its window
+    /// ends.
     pub(crate) const fn refunded(self, cost: u32, window: u64) -> Self {
         if window == self.window { Self { used: self.used.saturating_sub(cost), ..self } } else { self }
     }
@@ -73,14 +74,15 @@ impl FixedWindow {
         Self { quota, staggered: false }
     }
 
-    /// Lets the windows of each key begin at an instant of the key's own, one of 512 in a period, which is drawn when the store
-    /// is made.
+    /// Lets the windows of each key begin at an instant of the key's own, one of 512 in a period, which is drawn when
+    /// the store is made.
     ///
-    /// So clients that have used up their limits come back one after the other, and not all at once when the window begins: of
-    /// 10,000 with a window of a minute, at most 5 % within one second (`tests/store/herd.rs`), instead of all of them.
+    /// So clients that have used up their limits come back one after the other, and not all at once when the window
+    /// begins: of 10,000 with a window of a minute, at most 5 % within one second (`tests/store/herd.rs`), instead of
+    /// all of them.
     ///
-    /// For a [`MemoryStore`](crate::store::MemoryStore) only. After a [live change](crate::Limiter::inherit) of the period, or
-    /// of whether windows are staggered, all keys start without a count.
+    /// For a [`MemoryStore`](crate::store::MemoryStore) only. After a [live change](crate::Limiter::inherit) of the
+    /// period, or of whether windows are staggered, all keys start without a count.
     #[must_use]
     pub const fn staggered(mut self) -> Self {
         self.staggered = true;

@@ -95,16 +95,16 @@ impl Gcra {
     /// *r* − `now` of it is left. Giving back more would be a gift: had the charge never been made,
     /// the bucket might have stood full for a while, and time spent full earns nothing.
     ///
-    /// That is exact as long as charges are refunded the last one first, as a layer does. To refund an earlier one pays the later ones
-    /// off sooner than their receipts say, by the amount of the refund; at most that much too much may then be refunded for each of
-    /// them.
+    /// That is exact as long as charges are refunded the last one first, as a layer does. To refund an earlier one pays
+    /// the later ones off sooner than their receipts say, by the amount of the refund; at most that much too much may
+    /// then be refunded for each of them.
     pub(crate) fn refund(&self, state: GcraState, now: Timestamp, cost: u32, charged: u128) -> GcraState {
         let unpaid = charged.saturating_sub(self.units(now));
         GcraState { tat: state.tat.saturating_sub(unpaid.min(self.price(cost))) }
     }
 
-    /// Converts a TAT from the units of `from` to those of this quota, which replaces the other at `now`: as many tokens are owed
-    /// then, rounded up by less than a unit. Debts of more than 2^110 units are cut.
+    /// Converts a TAT from the units of `from` to those of this quota, which replaces the other at `now`: as many
+    /// tokens are owed then, rounded up by less than a unit. Debts of more than 2^110 units are cut.
     #[cfg_attr(not(feature = "queue"), allow(dead_code))]
     pub(crate) fn carried(&self, tat: u128, from: &Self, now: Timestamp) -> u128 {
         let debt = tat.saturating_sub(from.units(now));
@@ -128,8 +128,8 @@ impl Gcra {
     }
 }
 
-/// Divides by the processor's 64-bit instruction when the numbers allow it; a 128-bit division is a library call that takes several
-/// times as long.
+/// Divides by the processor's 64-bit instruction when the numbers allow it; a 128-bit division is a library call that
+/// takes several times as long.
 fn div(dividend: u128, divisor: u64) -> u128 {
     match u64::try_from(dividend) {
         Ok(dividend) => u128::from(dividend / divisor),

@@ -39,8 +39,8 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 /// 3. Time running backwards never admits more.
 /// 4. From [`expires_at`](Self::expires_at) on, forgetting the state cannot be observed.
 /// 5. In every interval, the admitted cost is at most [`worst_burst`](Self::worst_burst) + rate × length.
-/// 6. After exactly `retry_after`, if no other request charges the key, the same cost is admitted; one nanosecond earlier it is
-///    not. A rejection without `retry_after` is for ever.
+/// 6. After exactly `retry_after`, if no other request charges the key, the same cost is admitted; one nanosecond
+///    earlier it is not. A rejection without `retry_after` is for ever.
 ///
 /// A cost of zero is always admitted and changes nothing.
 ///
@@ -95,14 +95,15 @@ pub trait Algorithm: Send + Sync + 'static {
 
     /// Returns the state after a refund, at `now`, of `cost` units of the charge that `receipt` is for.
     ///
-    /// Refunds at most what is still owed for that charge: time may already have paid for it. By default, nothing is refunded.
+    /// Refunds at most what is still owed for that charge: time may already have paid for it. By default, nothing is
+    /// refunded.
     fn refund(&self, state: Self::State, now: Timestamp, cost: u32, receipt: Receipt) -> Self::State {
         let _ = (now, cost, receipt);
         state
     }
 
-    /// Returns how much would be forgiven if `state` were forgotten. By it, a full store chooses the key that it forgets; it is
-    /// only compared among keys of one limiter. By default the time to expiry.
+    /// Returns how much would be forgiven if `state` were forgotten. By it, a full store chooses the key that it
+    /// forgets; it is only compared among keys of one limiter. By default the time to expiry.
     fn owed(&self, state: &Self::State, now: Timestamp) -> u64 {
         self.expires_at(state).as_nanos().saturating_sub(now.as_nanos())
     }
@@ -112,8 +113,8 @@ pub trait Algorithm: Send + Sync + 'static {
         self.quota().max_burst()
     }
 
-    /// Returns whether this algorithm can inherit states that one of the same type has written under the quota `from`, after a
-    /// [live change](crate::Limiter::inherit). By default it cannot, and all keys start without a state.
+    /// Returns whether this algorithm can inherit states that one of the same type has written under the quota `from`,
+    /// after a [live change](crate::Limiter::inherit). By default it cannot, and all keys start without a state.
     ///
     /// Not called for buckets that the store keeps in a form of its own: they always inherit.
     fn can_adopt(&self, from: &Quota) -> bool {
@@ -123,31 +124,32 @@ pub trait Algorithm: Send + Sync + 'static {
 
     /// Converts `state` from the quota `from` to the quota of this algorithm, for a change at `now`.
     ///
-    /// Whatever counts against the key at `now` should continue to count, also if the clock was set back since. By default the
-    /// state stays as it is.
+    /// Whatever counts against the key at `now` should continue to count, also if the clock was set back since. By
+    /// default the state stays as it is.
     fn adopt(&self, state: Self::State, from: &Quota, now: Timestamp) -> Self::State {
         let _ = (from, now);
         state
     }
 
-    /// Returns which algorithm of this crate makes the same decisions, if any. A store may then keep its keys in a form of its own,
-    /// such as one word each. A wrapper that changes no decision returns the kind of what it wraps. By default [`Kind::Other`].
+    /// Returns which algorithm of this crate makes the same decisions, if any. A store may then keep its keys in a form
+    /// of its own, such as one word each. A wrapper that changes no decision returns the kind of what it wraps. By
+    /// default [`Kind::Other`].
     fn kind(&self) -> Kind {
         Kind::Other
     }
 
-    /// Returns what a store adds to the clock's time in all calls for a key for which it drew `draw` at random. So each key may have
-    /// windows that begin at an instant of its own. By default nothing.
+    /// Returns what a store adds to the clock's time in all calls for a key for which it drew `draw` at random. So each
+    /// key may have windows that begin at an instant of its own. By default nothing.
     ///
-    /// The same for the same `draw`, and growing with it from zero to less than a period. A store that draws nothing for its keys
-    /// adds nothing.
+    /// The same for the same `draw`, and growing with it from zero to less than a period. A store that draws nothing
+    /// for its keys adds nothing.
     fn phase(&self, draw: u64) -> Duration {
         let _ = draw;
         Duration::ZERO
     }
 
-    /// Returns what is advertised to clients. By default that of its [kind](Self::kind), and for [`Kind::Other`] a sliding window,
-    /// which promises the least.
+    /// Returns what is advertised to clients. By default that of its [kind](Self::kind), and for [`Kind::Other`] a
+    /// sliding window, which promises the least.
     fn terms(&self) -> Terms {
         match self.kind() {
             Kind::Bucket { quota } => Terms::bucket(quota),

@@ -7,8 +7,8 @@ use super::{Algorithm, Kind};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt};
 
-/// Estimates the count of the last period from two counters: that of the current window, plus that of the previous one, weighted
-/// by the share of it that the last period still covers.
+/// Estimates the count of the last period from two counters: that of the current window, plus that of the previous one,
+/// weighted by the share of it that the last period still covers.
 ///
 /// A quarter into a window, with 9 before and 5 so far, the estimate is 9 × ¾ + 5 = 11.75. A request
 /// passes if the estimate, itself included, does not exceed the limit.
@@ -30,8 +30,8 @@ use crate::values::{Decision, Quota, Receipt};
 ///
 /// The log would need eight bytes per request; this needs sixteen per key.
 ///
-/// When a client is readmitted depends on the window in which it used up its limit, and not on the instant. So all clients that
-/// did so in one window come back together, unless windows are [staggered](Self::staggered).
+/// When a client is readmitted depends on the window in which it used up its limit, and not on the instant. So all
+/// clients that did so in one window come back together, unless windows are [staggered](Self::staggered).
 ///
 /// # Live changes
 ///
@@ -70,8 +70,8 @@ pub struct SlidingWindowState {
 }
 
 impl SlidingWindowState {
-    /// Returns the state after a refund of `cost` units that were charged in `window`: a charge counts until the window after its own
-    /// ends.
+    /// Returns the state after a refund of `cost` units that were charged in `window`: a charge counts until the window
+    /// after its own ends.
     pub(crate) const fn refunded(self, cost: u32, window: u64) -> Self {
         if window == self.window {
             Self { current: self.current.saturating_sub(cost), ..self }
@@ -96,22 +96,23 @@ impl SlidingWindow {
         Self { quota, staggered: false }
     }
 
-    /// Lets the windows of each key begin at an instant of the key's own, one of 512 in a period, which is drawn when the store
-    /// is made.
+    /// Lets the windows of each key begin at an instant of the key's own, one of 512 in a period, which is drawn when
+    /// the store is made.
     ///
-    /// So clients that have used up their limits come back one after the other, and not all at once when the window begins: of
-    /// 10,000 with a window of a minute, at most 5 % within one second (`tests/store/herd.rs`), instead of all of them.
+    /// So clients that have used up their limits come back one after the other, and not all at once when the window
+    /// begins: of 10,000 with a window of a minute, at most 5 % within one second (`tests/store/herd.rs`), instead of
+    /// all of them.
     ///
-    /// For a [`MemoryStore`](crate::store::MemoryStore) only. After a [live change](crate::Limiter::inherit) of the period, or
-    /// of whether windows are staggered, all keys start without a count.
+    /// For a [`MemoryStore`](crate::store::MemoryStore) only. After a [live change](crate::Limiter::inherit) of the
+    /// period, or of whether windows are staggered, all keys start without a count.
     #[must_use]
     pub const fn staggered(mut self) -> Self {
         self.staggered = true;
         self
     }
 
-    /// Returns `state` as it reads in the window that holds `now`. After a clock was set back, that is the start of the window that it
-    /// had reached.
+    /// Returns `state` as it reads in the window that holds `now`. After a clock was set back, that is the start of the
+    /// window that it had reached.
     fn roll(&self, state: Option<SlidingWindowState>, now: Timestamp) -> SlidingWindowState {
         let window = now.as_nanos() / self.quota.period_nanos();
         match state {
@@ -127,7 +128,8 @@ impl SlidingWindow {
         window.saturating_mul(self.quota.period_nanos())
     }
 
-    /// Returns the time until `cost` units fit, which do not now, and are no more than the limit. `state` is as of the window of `now`.
+    /// Returns the time until `cost` units fit, which do not now, and are no more than the limit. `state` is as of the
+    /// window of `now`.
     fn wait(&self, state: &SlidingWindowState, now: Timestamp, cost: u32) -> Duration {
         let limit = self.quota.limit();
         let current = state.current.checked_add(cost).filter(|current| *current <= limit);
@@ -145,7 +147,8 @@ impl SlidingWindow {
         Timestamp::from_nanos(admitted_at).saturating_since(now)
     }
 
-    /// Returns the nanoseconds into a window after which `count`, taken in the window before, weighs at most `room`: the least `e` with `count × (period − e) ≤ room × period`.
+    /// Returns the nanoseconds into a window after which `count`, taken in the window before, weighs at most `room`:
+    /// the least `e` with `count × (period − e) ≤ room × period`.
     fn decayed_after(&self, count: u32, room: u32) -> u64 {
         let period = self.quota.period_nanos();
         if count <= room {

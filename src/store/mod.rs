@@ -51,8 +51,8 @@ pub trait Store<A: Algorithm>: Send + Sync + 'static {
         Description::new()
     }
 
-    /// Inherits what another limiter's store [hands on](Self::heritage), for `algorithm`; `None` if it cannot, which is the default.
-    /// See [`Limiter::inherit`](crate::Limiter::inherit).
+    /// Inherits what another limiter's store [hands on](Self::heritage), for `algorithm`; `None` if it cannot, which is
+    /// the default. See [`Limiter::inherit`](crate::Limiter::inherit).
     fn inherit(&self, algorithm: &Arc<A>, heritage: &Heritage) -> Option<Inheritance<Self>>
     where
         Self: Sized,

@@ -36,11 +36,13 @@ pub struct TableStats {
     pub evicted_live: u64,
     /// How many requests of new keys were rejected, or had to share a budget, because the table was full.
     pub turned_away: u64,
-    /// Distinguishes the table from others of this process, so that counts of several are added up. Zero if that is not known.
+    /// Distinguishes the table from others of this process, so that counts of several are added up. Zero if that is not
+    /// known.
     pub(crate) number: u64,
 }
 
-/// Returns a number for a table that no other one of this process has. Not zero: that is for tables of other implementations.
+/// Returns a number for a table that no other one of this process has. Not zero: that is for tables of other
+/// implementations.
 pub(crate) fn next_table_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

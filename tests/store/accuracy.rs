@@ -1,5 +1,5 @@
-//! How far the sliding window's estimate is from an exact log, on shapes of traffic. Prints the table in the documentation of
-//! `SlidingWindow`:
+//! How far the sliding window's estimate is from an exact log, on shapes of traffic. Prints the table in the
+//! documentation of `SlidingWindow`:
 //!
 //!     cargo test --test store accuracy -- --nocapture
 
@@ -14,8 +14,8 @@ const LIMIT: u32 = 100;
 const PERIOD: u64 = 60_000_000_000;
 const PERIODS: u64 = 2_000;
 
-/// The documented figures: admitted, in parts per thousand of what the log admits; admitted though the log of the last period was
-/// full, in parts per thousand of all admitted; and the most that was ever admitted in one period.
+/// The documented figures: admitted, in parts per thousand of what the log admits; admitted though the log of the last
+/// period was full, in parts per thousand of all admitted; and the most that was ever admitted in one period.
 const DOCUMENTED: [(&str, Measured); 5] = [
     ("at random, 0.9 × the limit", Measured { admitted: 1008, beyond: 54, most: 114 }),
     ("at random, 2 × the limit", Measured { admitted: 997, beyond: 76, most: 106 }),

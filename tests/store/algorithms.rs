@@ -169,8 +169,8 @@ proptest! {
         }
     }
 
-    /// Whatever is refunded, no interval ever sees more than the bucket allows, where a refunded charge counts as never made from the
-    /// refund on.
+    /// Whatever is refunded, no interval ever sees more than the bucket allows, where a refunded charge counts as never
+    /// made from the refund on.
     #[test]
     fn refunds_never_admit_more_than_a_bucket_without_the_charges(
         (quota, trace) in bucket_case(), refunds in prop::collection::vec(any::<bool>(), 120)
@@ -203,8 +203,8 @@ proptest! {
 
 #[test]
 fn the_sliding_estimate_is_that_of_the_documented_example() {
-    // 9 before and 5 now, a quarter into the window, are 11.75. With a limit of 12 there is a quarter of a unit left, so a request waits
-    // until the 9 weigh 6: a third into the window.
+    // 9 before and 5 now, a quarter into the window, are 11.75. With a limit of 12 there is a quarter of a unit left,
+    // so a request waits until the 9 weigh 6: a third into the window.
     let window = SlidingWindow::new(Quota::new(12, Duration::from_secs(12)).unwrap());
     let (_, state) = window.decide(None, at(6 * NANOS), 9);
     let (_, state) = window.decide(state, at(12 * NANOS), 3);

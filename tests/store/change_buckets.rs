@@ -273,7 +273,8 @@ fn a_thousand_changes_lose_less_than_a_microsecond() {
     }
 }
 
-/// A hundred changes per second, for three minutes, at odd times: never early, and late by a nanosecond per change at most.
+/// A hundred changes per second, for three minutes, at odd times: never early, and late by a nanosecond per change at
+/// most.
 #[test]
 fn changes_a_hundred_times_a_second_admit_what_the_rate_admits() {
     let mut random = Random::new(7);

@@ -47,8 +47,8 @@ fn hours(limit: u32, hours: u64) -> Quota {
     Quota::new(limit, Duration::from_secs(hours * 3_600)).unwrap()
 }
 
-/// A login is charged if it fails. 200 logins are in flight when the period changes, and succeed hours after it: that must not clear
-/// what was counted since.
+/// A login is charged if it fails. 200 logins are in flight when the period changes, and succeed hours after it: that
+/// must not clear what was counted since.
 #[tokio::test]
 async fn responses_from_before_a_change_of_the_period_clear_no_counts() {
     let clock = clock();

@@ -29,8 +29,8 @@ fn passes(layer: &RateLimitLayer, key: &str) -> bool {
     answer(layer, key).status() == StatusCode::OK
 }
 
-/// On a clock that stands still, through changes of the limit up and down, and of the capacity: as much passes as the greatest limit
-/// admits, and at most one request more per thread and change, which was being judged at that instant.
+/// On a clock that stands still, through changes of the limit up and down, and of the capacity: as much passes as the
+/// greatest limit admits, and at most one request more per thread and change, which was being judged at that instant.
 fn at_most_one_more_per_thread_and_change<A: Algorithm>(make: impl Fn(Quota) -> A) {
     const THREADS: u32 = 4;
     const CHANGES: u32 = 40;
@@ -85,8 +85,8 @@ fn at_most_one_request_per_thread_and_change_goes_uncounted_in_windows() {
     at_most_one_more_per_thread_and_change(SlidingWindow::new);
 }
 
-/// Changes the limit of so many keys that have spent one of two units, while a thread charges each once more: each is admitted with its debt.
-/// Returns how long the slowest decision took.
+/// Changes the limit of so many keys that have spent one of two units, while a thread charges each once more: each is
+/// admitted with its debt. Returns how long the slowest decision took.
 fn keys_are_inherited<A: Algorithm>(keys: u64, make: impl Fn(Quota) -> A) -> Duration {
     let clock = clock();
     let limiter = |limit| {
@@ -123,10 +123,10 @@ fn keys_are_inherited<A: Algorithm>(keys: u64, make: impl Fn(Quota) -> A) -> Dur
         layer.handle().replace(policy(std::sync::Arc::clone(&after))).unwrap();
         println!("{keys} keys: the change took {:?}", begin.elapsed());
     });
-    // A search compares a key with up to sixteen others in its candidate sets, eight on average, and each has the same 28 bits with a
-    // probability of 2^-28. Each key is searched in three places: in the table before, in its copy and in the table after. So of a
-    // million keys 0.09 are expected to share a slot with another, and with a probability of 10^-9 (six sigma) more than five. Then
-    // both keys are answered wrongly. Of fewer keys, it is less.
+    // A search compares a key with up to sixteen others in its candidate sets, eight on average, and each has the same
+    // 28 bits with a probability of 2^-28. Each key is searched in three places: in the table before, in its copy and
+    // in the table after. So of a million keys 0.09 are expected to share a slot with another, and with a probability
+    // of 10^-9 (six sigma) more than five. Then both keys are answered wrongly. Of fewer keys, it is less.
     let most_met = 5;
     assert!(wrong.load(Ordering::Relaxed) <= 2 * most_met, "{wrong:?}");
     println!("{} decisions took more than a millisecond", slow.into_inner());

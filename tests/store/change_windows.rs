@@ -182,7 +182,8 @@ fn refunds_of_windows_survive_a_change_of_the_limit() {
     refund(SlidingWindow::new);
 }
 
-/// Copies of tables of four sizes are kept; a further change of the capacity is honoured once the debts of one are paid.
+/// Copies of tables of four sizes are kept; a further change of the capacity is honoured once the debts of one are
+/// paid.
 #[test]
 fn a_chain_of_changes_of_the_capacity_is_bounded() {
     fn chain<A: Algorithm>(make: impl Fn(Quota) -> A) {

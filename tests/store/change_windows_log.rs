@@ -1,5 +1,5 @@
-//! Windows through random live changes, against a log of all that was charged: refunds, limiters that two layers share, limits
-//! that need other tables, and changes of the period.
+//! Windows through random live changes, against a log of all that was charged: refunds, limiters that two layers share,
+//! limits that need other tables, and changes of the period.
 
 use std::cell::RefCell;
 use std::rc::Rc;

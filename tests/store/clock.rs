@@ -1,5 +1,5 @@
-//! Clocks that are set back, and forward again, under a bucket in memory: no more is admitted than by a clock that keeps running,
-//! and advertised waits are true by the clock as it stands.
+//! Clocks that are set back, and forward again, under a bucket in memory: no more is admitted than by a clock that
+//! keeps running, and advertised waits are true by the clock as it stands.
 
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
@@ -62,8 +62,8 @@ impl Random {
     }
 }
 
-/// Whatever the clock does, a key gets its burst, and what it earns while the clock goes forward. Time that the clock passes twice
-/// counts twice: a key whose debt was paid owes nothing.
+/// Whatever the clock does, a key gets its burst, and what it earns while the clock goes forward. Time that the clock
+/// passes twice counts twice: a key whose debt was paid owes nothing.
 #[test]
 fn no_sequence_of_readings_admits_more_than_its_steps_forward() {
     const KEYS: u64 = 5;
@@ -97,8 +97,8 @@ fn no_sequence_of_readings_admits_more_than_its_steps_forward() {
     }
 }
 
-/// A key that waits as advertised is admitted, also if the clock was set back before, by however much, and to before the store was
-/// made.
+/// A key that waits as advertised is admitted, also if the clock was set back before, by however much, and to before
+/// the store was made.
 #[test]
 fn waits_are_true_by_a_clock_that_was_set_back() {
     for back in [1, 5, 12, 13, 20, 26, 40, 200, 900, 999] {

@@ -1,5 +1,5 @@
-//! Edges of the memory store: keys that share a budget because the table is full, refunds after a reset, and capacities that no
-//! memory holds.
+//! Edges of the memory store: keys that share a budget because the table is full, refunds after a reset, and capacities
+//! that no memory holds.
 
 use std::time::Duration;
 
@@ -29,7 +29,8 @@ fn bucket() -> TokenBucket {
     TokenBucket::new(Quota::per_hour(1).burst(10))
 }
 
-/// Fills a table. Returns it with its clock, the keys in it, and a new key that has an overflow slot to itself and has used it up.
+/// Fills a table. Returns it with its clock, the keys in it, and a new key that has an overflow slot to itself and has
+/// used it up.
 fn full<A: Algorithm>(algorithm: A) -> (Limited<A>, ManualClock, Vec<u64>, u64) {
     let clock = noon();
     let store = MemoryStore::with_capacity(8).when_full(WhenFull::Overflow).with_clock(clock.clone());

@@ -1,5 +1,5 @@
-//! What a flood of fresh keys does to a memory store that is too small for it. Prints the tables from which that of `WhenFull` is
-//! taken:
+//! What a flood of fresh keys does to a memory store that is too small for it. Prints the tables from which that of
+//! `WhenFull` is taken:
 //!
 //!     cargo test --test store flood -- --nocapture
 

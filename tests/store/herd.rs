@@ -1,5 +1,5 @@
-//! Clients that were rejected together need not come back together: windows can begin at an instant of each key's own, and waits
-//! can be lengthened at random. A client that waits as advertised is never rejected for coming early.
+//! Clients that were rejected together need not come back together: windows can begin at an instant of each key's own,
+//! and waits can be lengthened at random. A client that waits as advertised is never rejected for coming early.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -37,7 +37,8 @@ fn nanos(span: Duration) -> u64 {
     span.as_nanos().try_into().unwrap()
 }
 
-/// Every client uses its limit up within the first half minute, and is rejected; then it comes back after the advertised wait.
+/// Every client uses its limit up within the first half minute, and is rejected; then it comes back after the
+/// advertised wait.
 fn herd<A: Algorithm>(algorithm: A) -> Herd {
     let start = 1_000 * 60 * SECOND;
     let clock = ManualClock::starting_at(Timestamp::from_nanos(start));

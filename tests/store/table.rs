@@ -27,8 +27,8 @@ fn limited<A: Algorithm>(algorithm: A, keys: usize) -> Limited<A> {
     RateLimiter::new(algorithm, MemoryStore::with_capacity(keys).with_clock(clock()))
 }
 
-/// How many of the keys may share the slot of another, and so be rejected: the documented probability is at most 16 / 2^28 per new
-/// key, which is 0.6 for ten million. More than ten are as good as never met by chance.
+/// How many of the keys may share the slot of another, and so be rejected: the documented probability is at most 16 /
+/// 2^28 per new key, which is 0.6 for ten million. More than ten are as good as never met by chance.
 const SHARING: u64 = 10;
 
 #[test]
@@ -76,8 +76,8 @@ fn are_charged_once<A: Algorithm + Copy>(algorithm: A, rounds: u64) {
     }
 }
 
-/// Ten million decisions by four threads on a few keys, while the clock advances a thousand times: at every step each key is admitted
-/// exactly what the algorithm alone would admit, and no interval sees too much.
+/// Ten million decisions by four threads on a few keys, while the clock advances a thousand times: at every step each
+/// key is admitted exactly what the algorithm alone would admit, and no interval sees too much.
 #[test]
 fn no_interval_admits_more_than_burst_and_rate() {
     admits_what_the_algorithm_does(TokenBucket::new(Quota::per_second(1_000).burst(64)), 1_000);
@@ -130,8 +130,8 @@ fn admits_what_the_algorithm_does<A: Algorithm + Copy>(algorithm: A, rounds: u64
     });
 }
 
-/// The same against the running clock. The store reads it somewhere between the two readings here, so the test asserts: of all that was
-/// asked for after *a* and answered before *b*, no more is admitted than burst + rate × (b − a).
+/// The same against the running clock. The store reads it somewhere between the two readings here, so the test asserts:
+/// of all that was asked for after *a* and answered before *b*, no more is admitted than burst + rate × (b − a).
 #[test]
 fn no_interval_of_real_time_admits_more_either() {
     let quota = Quota::per_second(200_000).burst(100);
@@ -163,7 +163,8 @@ fn no_interval_of_real_time_admits_more_either() {
     }
 }
 
-/// Keys that owe nothing any more make room, however long ago they paid: the stored times repeat, and must not look like debts then.
+/// Keys that owe nothing any more make room, however long ago they paid: the stored times repeat, and must not look
+/// like debts then.
 #[test]
 fn stored_times_that_repeat_are_no_debts() {
     let quota = Quota::per_second(10).burst(20);

@@ -46,8 +46,8 @@ fn step(random: &mut Random, period: u64) -> u64 {
     }
 }
 
-/// Charges, peeks, refunds and resets. The clock only goes forward: what the table clears when an epoch begins, and what was refunded
-/// in whole, does not come back with a clock that is set back, as it does with the algorithm.
+/// Charges, peeks, refunds and resets. The clock only goes forward: what the table clears when an epoch begins, and
+/// what was refunded in whole, does not come back with a clock that is set back, as it does with the algorithm.
 fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
     const KEYS: usize = 4;
     let (limiter, clock) = limiter(algorithm, 64);
@@ -141,8 +141,8 @@ fn decisions_are_those_of_the_algorithm() {
     }
 }
 
-/// The windows of a key begin at one of 512 instants, and all decisions on it are those of the algorithm on a clock that is ahead by
-/// that much.
+/// The windows of a key begin at one of 512 instants, and all decisions on it are those of the algorithm on a clock
+/// that is ahead by that much.
 fn decides_like_one_of_512<A: Algorithm + Copy>(algorithm: A, seed: u64) {
     let (limiter, clock) = limiter(algorithm, 64);
     let (quota, mut random) = (algorithm.quota(), Random(seed));
@@ -176,8 +176,8 @@ fn staggered_windows_decide_as_the_algorithm_on_a_shifted_clock() {
     }
 }
 
-/// Counts of windows that have ended make room, however long ago they ended: the stored indices repeat, and must not look like
-/// present windows then.
+/// Counts of windows that have ended make room, however long ago they ended: the stored indices repeat, and must not
+/// look like present windows then.
 fn ended_windows_make_room<A: Algorithm>(algorithm: A) {
     let limit = algorithm.quota().limit();
     let (limiter, clock) = limiter(algorithm, 1_000);

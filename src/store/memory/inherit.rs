@@ -79,7 +79,8 @@ fn make_heir<A: Algorithm, C: Clock>(
         _ => {
             let states = States::new(algorithm, predecessor, now, &heir)?;
             if heir.terms.quota.period_nanos() != predecessor.terms.quota.period_nanos() {
-                // Receipts name windows by number. After another change of the period, that may be the number of another window.
+                // Receipts name windows by number. After another change of the period, that may be the number of
+                // another window.
                 heir.resets = predecessor.resets.all_reset();
             }
             let greatest = predecessor.greatest(now);
@@ -210,8 +211,8 @@ impl<A: Algorithm> States<A> {
         true
     }
 
-    /// Calls `act` with each key of a page that something counts against: its set and tag, its state, and the time by which it is
-    /// judged.
+    /// Calls `act` with each key of a page that something counts against: its set and tag, its state, and the time by
+    /// which it is judged.
     fn each(&self, page: (Geometry, usize), mut act: impl FnMut(usize, Tag, A::State, Timestamp)) {
         let mut adopt = |set, tag: Tag, state: A::State| {
             let now = local_of(&*self.algorithm, tag, self.at);

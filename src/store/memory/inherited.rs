@@ -1,18 +1,20 @@
 //! What the keys of a limiter owe from before a live change.
 //!
-//! An heir has a table of its own. What its keys owed in its predecessor's table at the instant of the change is copied page by
-//! page, and converted into the heir's units once: by the first request that needs a page, or else by the thread that calls
-//! `replace`, right after the change is in force. So no request copies more than two pages of each geometry. The predecessor's
-//! table is only read, and the thread that calls `replace` drops it as soon as all is copied.
+//! An heir has a table of its own. What its keys owed in its predecessor's table at the instant of the change is copied
+//! page by page, and converted into the heir's units once: by the first request that needs a page, or else by the
+//! thread that calls `replace`, right after the change is in force. So no request copies more than two pages of each
+//! geometry. The predecessor's table is only read, and the thread that calls `replace` drops it as soon as all is
+//! copied.
 //!
-//! No thread waits for a page that another one copies: that thread may be descheduled, for milliseconds. Both copy it then, and
-//! the copy that is published first counts ([`Published`]).
+//! No thread waits for a page that another one copies: that thread may be descheduled, for milliseconds. Both copy it
+//! then, and the copy that is published first counts ([`Published`]).
 //!
-//! A **table copy** is what was copied from tables of one geometry, by which its keys are found. A predecessor that has inherited
-//! itself hands on what is left of its own copies: that of its own geometry is merged with its table, the others stay apart.
+//! A **table copy** is what was copied from tables of one geometry, by which its keys are found. A predecessor that has
+//! inherited itself hands on what is left of its own copies: that of its own geometry is merged with its table, the
+//! others stay apart.
 //!
-//! A debt that is inserted into the heir's table is cleared here. So it is not inherited twice, and does not come back after
-//! a refund, a reset or an eviction; and each heir of a limiter has its own copy.
+//! A debt that is inserted into the heir's table is cleared here. So it is not inherited twice, and does not come back
+//! after a refund, a reset or an eviction; and each heir of a limiter has its own copy.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, PoisonError};
@@ -29,8 +31,8 @@ pub(super) enum Geometry {
     Locked { sets: usize },
 }
 
-/// From so many geometries on, a change to another capacity is not honoured until the debts of one are paid. So there are copies
-/// of tables of no more capacities, and of each capacity up to two: one of words and one of states.
+/// From so many geometries on, a change to another capacity is not honoured until the debts of one are paid. So there
+/// are copies of tables of no more capacities, and of each capacity up to two: one of words and one of states.
 pub(super) const MOST_COPIES: usize = 4;
 
 impl Geometry {
@@ -48,8 +50,8 @@ impl Geometry {
     }
 }
 
-/// A key and what it owes, until that is cleared. One thread at a time writes, under a lock of the key in the heir's table, while
-/// an heir of that heir may read.
+/// A key and what it owes, until that is cleared. One thread at a time writes, under a lock of the key in the heir's
+/// table, while an heir of that heir may read.
 pub(super) trait CopiedDebt: Send + Sync {
     type Debt: Copy;
 
@@ -93,8 +95,8 @@ impl CopiedDebt for PackedDebt {
     fn set(&self, debt: Option<u64>) {
         let packed = self.tag().value() << 36 | debt.unwrap_or(0).min(DEBT_MASK);
         before_a_step();
-        // Release: the key was inserted before, and a thread that reads this must find it. One store, and no compare-and-swap: the
-        // key's lock excludes other writers.
+        // Release: the key was inserted before, and a thread that reads this must find it. One store, and no
+        // compare-and-swap: the key's lock excludes other writers.
         self.0.store(packed, Ordering::Release);
     }
 }
@@ -128,7 +130,8 @@ impl<S: Copy + Send> CopiedDebt for KeptState<S> {
 
 /// Copies debts from a predecessor.
 pub(super) trait Source<E>: Send + Sync {
-    /// Passes each key of a page that owes something to `put`, with its set in the page, and until when it owes by the heir's clock.
+    /// Passes each key of a page that owes something to `put`, with its set in the page, and until when it owes by the
+    /// heir's clock.
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, E, u64));
 }
 
@@ -204,7 +207,8 @@ impl<E: CopiedDebt> Inherited<E> {
             return None;
         }
         let mut found = None;
-        // A key that was inserted into its table while that was copied may be there twice; the last one is from the table.
+        // A key that was inserted into its table while that was copied may be there twice; the last one is from the
+        // table.
         self.visit(hash, |inherited| found = inherited.debt().or(found));
         found
     }
@@ -229,7 +233,8 @@ impl<E: CopiedDebt> Inherited<E> {
         }
     }
 
-    /// Calls `act` with the set in the page, the tag and the debt of all that is left in a page, for an heir of this heir.
+    /// Calls `act` with the set in the page, the tag and the debt of all that is left in a page, for an heir of this
+    /// heir.
     pub(super) fn each_left(&self, geometry: Geometry, page: usize, mut act: impl FnMut(usize, Tag, E::Debt)) {
         let Some(copy) = self.copies.iter().find(|copy| copy.geometry == geometry) else { return };
         let page = self.page(copy, page);
@@ -250,8 +255,8 @@ impl<E: CopiedDebt> Inherited<E> {
         // After the last page: were it stored earlier, debts of pages that are not copied yet would count as paid.
         self.ends.store(self.latest.load(Ordering::Relaxed), Ordering::Relaxed);
         let Some(mut source) = self.source.take() else { return };
-        // Freeing a large table takes milliseconds. A request that is still copying a page, which another thread has published
-        // meanwhile, holds the source too: it must not be the last one to drop it.
+        // Freeing a large table takes milliseconds. A request that is still copying a page, which another thread has
+        // published meanwhile, holds the source too: it must not be the last one to drop it.
         while Arc::get_mut(&mut source).is_none() {
             yield_now();
         }
@@ -264,11 +269,11 @@ impl<E: CopiedDebt> Inherited<E> {
             if let Some(copied) = page.get() {
                 return copied;
             }
-            // The source is taken away after the last page was published. So if it is gone, this page has been published since it
-            // was looked for: look again.
+            // The source is taken away after the last page was published. So if it is gone, this page has been
+            // published since it was looked for: look again.
             let Some(source) = self.source.get() else { continue };
-            // Another thread may have published its copy meanwhile. Then that one counts, since a debt may have been cleared in it
-            // already; this thread's copy is dropped.
+            // Another thread may have published its copy meanwhile. Then that one counts, since a debt may have been
+            // cleared in it already; this thread's copy is dropped.
             return page.publish(self.copy_page(&**source, copy.geometry, index));
         }
     }

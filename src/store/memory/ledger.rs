@@ -72,8 +72,8 @@ impl<R: Rule> Ledger<R> {
         inherited::geometries(self.table.geometry(), self.inherited().filter(|_| self.has_past(now)))
     }
 
-    /// Lets the ledger begin with debts that `source` copies as stamps of `rule`, counted from that of nothing at `now`. For a
-    /// ledger that was not used yet.
+    /// Lets the ledger begin with debts that `source` copies as stamps of `rule`, counted from that of nothing at
+    /// `now`. For a ledger that was not used yet.
     pub(super) fn inherit(
         &mut self,
         rule: R,
@@ -90,7 +90,8 @@ impl<R: Rule> Ledger<R> {
         self.inherited = Some(debts);
     }
 
-    /// Calls `act` with the set in the page, the tag and the debt of all that is owed at `at` in a page of a geometry, for an heir.
+    /// Calls `act` with the set in the page, the tag and the debt of all that is owed at `at` in a page of a geometry,
+    /// for an heir.
     pub(super) fn each_owed(
         &self,
         (geometry, page): (Geometry, usize),
@@ -98,7 +99,8 @@ impl<R: Rule> Ledger<R> {
         mut act: impl FnMut(usize, Tag, R::Debt),
     ) {
         let now = self.rule.read(at);
-        // Before the table: a debt that is inserted there meanwhile is then seen twice. In the other order it could be missed.
+        // Before the table: a debt that is inserted there meanwhile is then seen twice. In the other order it could be
+        // missed.
         if let Some(debts) = &self.inherited {
             debts.inherited.each_left(geometry, page, |set, tag, debt| {
                 let debt = self.rule.stamped(debts.base + debt, self.rule.local(now, tag));
@@ -145,8 +147,8 @@ impl<R: Rule> Ledger<R> {
 }
 
 impl Ledger<TickBucket> {
-    /// Lets the ledger begin with what keys owe at `now` in another one, under `quota`; `source` makes what copies that. `None` if
-    /// there is no such bucket.
+    /// Lets the ledger begin with what keys owe at `now` in another one, under `quota`; `source` makes what copies
+    /// that. `None` if there is no such bucket.
     pub(super) fn inherit_from(
         &mut self,
         from: &Self,
@@ -187,8 +189,8 @@ impl Ledger<TickBucket> {
         inherited.max(self.rule.capacity())
     }
 
-    /// Returns when a charge is paid off, in the ticks of this ledger, also if it was made before a change; `None` if the table in which
-    /// it was made is forgotten.
+    /// Returns when a charge is paid off, in the ticks of this ledger, also if it was made before a change; `None` if
+    /// the table in which it was made is forgotten.
     pub(super) fn paid_at(&self, receipt: Receipt) -> Option<u64> {
         let PaidAt { table, tick } = receipt.read()?;
         if table == self.rule.number() {

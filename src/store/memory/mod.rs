@@ -1,8 +1,8 @@
 //! The memory store: tables of a fixed size in this process.
 //!
-//! Buckets, and windows whose counts fit, are kept in a set-associative table of words, without a lock (`table`); everything else in
-//! a table behind locks (`locked`). `ledger` joins a table of words with its rule and with what it has inherited; `inherit` and
-//! `inherited` are live changes.
+//! Buckets, and windows whose counts fit, are kept in a set-associative table of words, without a lock (`table`);
+//! everything else in a table behind locks (`locked`). `ledger` joins a table of words with its rule and with what it
+//! has inherited; `inherit` and `inherited` are live changes.
 
 mod inherit;
 mod inherited;
@@ -32,8 +32,8 @@ use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mo
 
 /// A table of fixed size in this process's memory. The default store.
 ///
-/// A store serves one limiter: what it keeps of a key is meaningful for that limiter's quota only. To change a quota, make another
-/// limiter with another store, and let it [inherit](crate::Limiter::inherit).
+/// A store serves one limiter: what it keeps of a key is meaningful for that limiter's quota only. To change a quota,
+/// make another limiter with another store, and let it [inherit](crate::Limiter::inherit).
 ///
 /// `S` is the state of the algorithm; it is inferred.
 ///
@@ -48,13 +48,14 @@ use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mo
 ///
 /// # Memory
 ///
-/// For each key of capacity, two slots: **16 bytes for buckets and windows**, whatever the length of the keys. Keys are not
-/// stored, only bits of a keyed hash. The system hands the memory out when it is first touched, so an idle limiter takes next to
-/// none. The table never grows, and no task, no thread and no pass cleans up: a slot whose debt is paid *is* free. A table of
-/// more than 16 MiB is freed by a thread of its own, since the last to hold it may be a request from before a live change.
+/// For each key of capacity, two slots: **16 bytes for buckets and windows**, whatever the length of the keys. Keys are
+/// not stored, only bits of a keyed hash. The system hands the memory out when it is first touched, so an idle limiter
+/// takes next to none. The table never grows, and no task, no thread and no pass cleans up: a slot whose debt is paid
+/// *is* free. A table of more than 16 MiB is freed by a thread of its own, since the last to hold it may be a request
+/// from before a live change.
 ///
-/// Windows whose counts do not fit into a word, and algorithms of your own, take a table with locks, of 50 bytes per key for
-/// windows. These limits fit:
+/// Windows whose counts do not fit into a word, and algorithms of your own, take a table with locks, of 50 bytes per
+/// key for windows. These limits fit:
 ///
 /// | window of | [`FixedWindow`](crate::algorithm::FixedWindow) | [`SlidingWindow`](crate::algorithm::SlidingWindow) |
 /// |---|---|---|
@@ -64,21 +65,22 @@ use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mo
 ///
 /// # When it is full
 ///
-/// Up to `capacity` live keys (keys that still owe something) are held without losing one. Beyond that, both candidate sets of a new key
-/// may be full of live keys; [`WhenFull`] chooses what happens then. [`evicted_live`](Self::evicted_live) and
-/// [`turned_away`](Self::turned_away) count how often. A warning is logged once, when some three fifths of the slots are taken
-/// (more keys than its capacity), or the first key is lost.
+/// Up to `capacity` live keys (keys that still owe something) are held without losing one. Beyond that, both candidate
+/// sets of a new key may be full of live keys; [`WhenFull`] chooses what happens then.
+/// [`evicted_live`](Self::evicted_live) and [`turned_away`](Self::turned_away) count how often. A warning is logged
+/// once, when some three fifths of the slots are taken (more keys than its capacity), or the first key is lost.
 ///
 /// # Accuracy
 ///
-/// Two keys share a slot, and so a budget, if 28 bits of their hashes and one of their candidate sets are equal: for a new key in a
-/// half-full table, with a probability of 3 × 10⁻⁸ (64 bits, and 5 × 10⁻¹⁴ at a million keys, in the table with locks). The hash
-/// is SipHash-1-3 with a secret drawn for each store, so an attacker cannot choose keys that share.
+/// Two keys share a slot, and so a budget, if 28 bits of their hashes and one of their candidate sets are equal: for a
+/// new key in a half-full table, with a probability of 3 × 10⁻⁸ (64 bits, and 5 × 10⁻¹⁴ at a million keys, in the table
+/// with locks). The hash is SipHash-1-3 with a secret drawn for each store, so an attacker cannot choose keys that
+/// share.
 ///
 /// # Cost
 ///
-/// One compare-and-swap on a word in one or two cache lines; a rejection only reads. A new key takes a lock that it shares with
-/// one in 256 others. The table with locks takes one or two at each decision, for eight slots each.
+/// One compare-and-swap on a word in one or two cache lines; a rejection only reads. A new key takes a lock that it
+/// shares with one in 256 others. The table with locks takes one or two at each decision, for eight slots each.
 pub struct MemoryStore<S, C = Monotonic> {
     capacity: usize,
     when_full: WhenFull,
@@ -91,9 +93,9 @@ pub struct MemoryStore<S, C = Monotonic> {
 
 /// What happens to a new key for which a [`MemoryStore`] has no room.
 ///
-/// `tests/store/flood.rs` measures it. Keys with a quota of one unit per second are abused at twenty requests per second, while an
-/// attacker sprays fresh keys that spend something and never come again. In twenty seconds an abusive key is entitled to its
-/// burst and 20.
+/// `tests/store/flood.rs` measures it. Keys with a quota of one unit per second are abused at twenty requests per
+/// second, while an attacker sprays fresh keys that spend something and never come again. In twenty seconds an abusive
+/// key is entitled to its burst and 20.
 ///
 /// | live keys per slot | burst | a sprayed key spends | live keys evicted, of arrivals | an abusive key passes | entitled to |
 /// |---|---|---|---|---|---|
@@ -109,25 +111,27 @@ pub struct MemoryStore<S, C = Monotonic> {
 /// | 2 | 1 | 1 | 98 % | **38** | 21 |
 /// | 5 | 1 | 1 | 99 % | **89** | 21 |
 ///
-/// With [`Reject`](Self::Reject) or [`Overflow`](Self::Overflow) the last line reads 19 of 21; but then four of five new keys are
-/// rejected at their first request.
+/// With [`Reject`](Self::Reject) or [`Overflow`](Self::Overflow) the last line reads 19 of 21; but then four of five
+/// new keys are rejected at their first request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum WhenFull {
-    /// Forgets the key that owes least, of the up to sixteen in the new key's candidate sets, and forgives its small debt. The
-    /// default: keys that have used most stay limited however many keys are sprayed, and no new key is locked out.
+    /// Forgets the key that owes least, of the up to sixteen in the new key's candidate sets, and forgives its small
+    /// debt. The default: keys that have used most stay limited however many keys are sprayed, and no new key is locked
+    /// out.
     ///
-    /// It protects a key only from those that owe less than it does. **With a burst of 1 all keys owe the same**, and under a
-    /// flood of *m* live keys per slot a limited key passes about *m* times as often; where a flood's keys spend the same whole
-    /// burst of 2 or more, up to ten times as often was measured. Where that matters (logins, password resets), choose one of
-    /// the others, or add a policy with a wider key.
+    /// It protects a key only from those that owe less than it does. **With a burst of 1 all keys owe the same**, and
+    /// under a flood of *m* live keys per slot a limited key passes about *m* times as often; where a flood's keys
+    /// spend the same whole burst of 2 or more, up to ten times as often was measured. Where that matters (logins,
+    /// password resets), choose one of the others, or add a policy with a wider key.
     #[default]
     ForgetLeast,
     /// Rejects the new key until a slot is free. Exact for the keys that are held, but a flood locks out new keys.
     Reject,
-    /// Lets new keys share 512 further budgets, chosen by their hashes, until there is room. Exact for the keys that are held; new
-    /// keys share what the flood leaves. Once there is room, a new key begins with what its shared budget owes then, so that no
-    /// key has its burst twice. To [reset](crate::Mode::Reset) a key that shares a budget resets it for all of them.
+    /// Lets new keys share 512 further budgets, chosen by their hashes, until there is room. Exact for the keys that
+    /// are held; new keys share what the flood leaves. Once there is room, a new key begins with what its shared budget
+    /// owes then, so that no key has its burst twice. To [reset](crate::Mode::Reset) a key that shares a budget resets
+    /// it for all of them.
     Overflow,
 }
 
@@ -142,8 +146,8 @@ struct Kept<S> {
     free: fn(&mut Table<S>),
 }
 
-/// Freeing that much takes half a millisecond. A request must not free more than that. It may be the last to hold a table, if it came
-/// before a live change and is answered long after it.
+/// Freeing that much takes half a millisecond. A request must not free more than that. It may be the last to hold a
+/// table, if it came before a live change and is answered long after it.
 const LARGE: usize = 16 << 20;
 
 impl<S> Drop for Kept<S> {
@@ -381,7 +385,8 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
         }
     }
 
-    /// Clears what a key owes. After it, nothing is refunded that was charged before, also for one in 256 of the other keys.
+    /// Clears what a key owes. After it, nothing is refunded that was charged before, also for one in 256 of the other
+    /// keys.
     #[cold]
     pub(crate) fn reset<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
         let kept = self.kept(algorithm);

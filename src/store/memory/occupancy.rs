@@ -6,8 +6,8 @@ use crate::util::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// How full a table is, as far as arrivals of new keys show it.
 ///
-/// On a cache line of its own: writes to it must not slow down decisions, which read the table's fields beside it. All accesses
-/// are relaxed: nothing else depends on these counts.
+/// On a cache line of its own: writes to it must not slow down decisions, which read the table's fields beside it. All
+/// accesses are relaxed: nothing else depends on these counts.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Occupancy {
@@ -22,8 +22,8 @@ pub(super) struct Occupancy {
 
 const ONE: u32 = 1 << 16;
 
-/// What arrivals meet when three fifths of all slots are taken: less than that, since they choose the emptier of two candidate
-/// sets. From two thirds on, large tables begin to lose keys.
+/// What arrivals meet when three fifths of all slots are taken: less than that, since they choose the emptier of two
+/// candidate sets. From two thirds on, large tables begin to lose keys.
 const WORRYING: u32 = ONE / 20 * 11;
 
 /// One arrival in so many is sampled.
@@ -103,8 +103,8 @@ impl Occupancy {
 /// Live keys are counted in so many sets of a table that has more: keys are spread evenly over them.
 pub(super) const SAMPLED_SETS: usize = 512;
 
-/// Estimates how many keys are live in `total` sets, if so many are in the `seen` ones. Rounded up, so that it is zero only if
-/// none was seen.
+/// Estimates how many keys are live in `total` sets, if so many are in the `seen` ones. Rounded up, so that it is zero
+/// only if none was seen.
 pub(super) fn extrapolate(live: usize, seen: usize, total: usize) -> u64 {
     let live = (live as u128 * total as u128).div_ceil(seen.max(1) as u128);
     u64::try_from(live).unwrap_or(u64::MAX)

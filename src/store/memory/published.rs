@@ -7,8 +7,8 @@ use arc_swap::ArcSwapOption;
 
 /// A shared value, or none: the first thread that publishes one wins.
 ///
-/// No thread waits for another one, wherever that was descheduled. (In models, a lock takes the place of this: it is held for one
-/// step.)
+/// No thread waits for another one, wherever that was descheduled. (In models, a lock takes the place of this: it is
+/// held for one step.)
 pub(super) struct Published<T>(
     #[cfg(not(sluice_loom))] ArcSwapOption<T>,
     #[cfg(sluice_loom)] crate::util::sync::Mutex<Option<Arc<T>>>,

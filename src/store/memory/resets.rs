@@ -7,9 +7,9 @@ use crate::values::{Decision, Receipt};
 
 /// How often keys were reset, with one count for each 256th of all keys.
 ///
-/// A reset clears all that a key owes, so a refund of an earlier charge would be paid twice. Therefore receipts carry the count
-/// at the time of their charge, and a refund under another count is dropped. Until the first reset nothing is kept, and
-/// receipts are as the algorithm wrote them.
+/// A reset clears all that a key owes, so a refund of an earlier charge would be paid twice. Therefore receipts carry
+/// the count at the time of their charge, and a refund under another count is dropped. Until the first reset nothing is
+/// kept, and receipts are as the algorithm wrote them.
 #[derive(Default)]
 pub(super) struct Resets(OnceLock<Box<[AtomicU32]>>);
 
@@ -32,15 +32,16 @@ impl Resets {
         counts
     }
 
-    /// Returns a key's count. To be read before a charge: then a reset in between counts as one after the charge, and its refund is
-    /// dropped. Read after the charge, it could let a charge be refunded that the reset has cleared.
+    /// Returns a key's count. To be read before a charge: then a reset in between counts as one after the charge, and
+    /// its refund is dropped. Read after the charge, it could let a charge be refunded that the reset has cleared.
     #[inline(always)]
     pub(super) fn count(&self, hash: u64) -> u32 {
         self.0.get().map_or(0, |counts| of(counts, hash).load(Ordering::Acquire))
     }
 
-    /// Runs what resets a key. Counts once before it, so that nothing is refunded from then on that was charged earlier; and once
-    /// after it, so that nothing is refunded that is charged meanwhile, since the reset may clear that as well.
+    /// Runs what resets a key. Counts once before it, so that nothing is refunded from then on that was charged
+    /// earlier; and once after it, so that nothing is refunded that is charged meanwhile, since the reset may clear
+    /// that as well.
     pub(super) fn run(&self, hash: u64, reset: impl FnOnce()) {
         let count = of(self.counts(), hash);
         count.fetch_add(1, Ordering::AcqRel);
@@ -64,8 +65,8 @@ pub(super) fn with_count(decision: Decision, count: u32) -> Decision {
     decision.with_receipt(decision.receipt().after(stamp(count)))
 }
 
-/// Returns a count in 16 bits: never that of a charge before the first reset, and the same again only after tens of thousands
-/// of resets.
+/// Returns a count in 16 bits: never that of a charge before the first reset, and the same again only after tens of
+/// thousands of resets.
 fn stamp(count: u32) -> u16 {
     let most = u32::from(u16::MAX);
     if count == 0 { 0 } else { u16::try_from((count - 1) % most + 1).expect("no more than the most") }

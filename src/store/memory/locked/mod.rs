@@ -1,7 +1,7 @@
 //! The locked table, for any algorithm: sets of eight slots, each behind a lock.
 //!
-//! A key has two candidate sets. The locks are always taken in one order (the lower candidate set, the higher one, the overflow set), so
-//! that no two threads wait for each other.
+//! A key has two candidate sets. The locks are always taken in one order (the lower candidate set, the higher one, the
+//! overflow set), so that no two threads wait for each other.
 
 mod set;
 
@@ -18,8 +18,8 @@ use crate::values::{Decision, Receipt};
 
 pub(super) struct LockedTable<S> {
     sets: Box<[Mutex<StateSet<S>>]>,
-    /// What new keys share when the table is full and must not forget: a set for each [group](GROUPS), of which only one slot
-    /// is used.
+    /// What new keys share when the table is full and must not forget: a set for each [group](GROUPS), of which only
+    /// one slot is used.
     overflow: Box<[Mutex<StateSet<S>>]>,
     when_full: WhenFull,
     occupancy: Occupancy,
@@ -85,14 +85,16 @@ impl<S: Copy + Send> LockedTable<S> {
         past.map_or(0, |_| self.greatest)
     }
 
-    /// Lets the table begin with these states, of windows with counts up to `greatest`. For a table that was not used yet.
+    /// Lets the table begin with these states, of windows with counts up to `greatest`. For a table that was not used
+    /// yet.
     pub(super) fn inherit(&mut self, past: Arc<Inherited<KeptState<S>>>, greatest: u32) {
         (self.inherited, self.greatest) = (Some(past), greatest);
     }
 
     /// Calls `act` with the set in the page, the tag and the state of each key in a page of a geometry, for an heir.
     pub(super) fn each_kept(&self, (geometry, page): (Geometry, usize), mut act: impl FnMut(usize, Tag, S)) {
-        // Before the table: a state that is inserted there meanwhile is then seen twice. In the other order it could be missed.
+        // Before the table: a state that is inserted there meanwhile is then seen twice. In the other order it could be
+        // missed.
         if let Some(past) = &self.inherited {
             past.each_left(geometry, page, &mut act);
         }
@@ -115,8 +117,8 @@ impl<S: Copy + Send> LockedTable<S> {
 
     /// Decides, and keeps what is charged.
     ///
-    /// A key is in at most one of its candidate sets, because it is only inserted while both are locked and neither has it. So the
-    /// lower set may be searched, and a key found there judged, under that set's lock alone.
+    /// A key is in at most one of its candidate sets, because it is only inserted while both are locked and neither has
+    /// it. So the lower set may be searched, and a key found there judged, under that set's lock alone.
     pub(super) fn check<A: Algorithm<State = S>>(
         &self,
         algorithm: &A,
@@ -131,8 +133,8 @@ impl<S: Copy + Send> LockedTable<S> {
             return charge(algorithm, state, local(algorithm, tag, clock()), cost);
         }
         let mut high = self.lock(high);
-        // Read under both locks: a key that is not found owes nothing by now, but may have owed something while this thread
-        // waited for a lock.
+        // Read under both locks: a key that is not found owes nothing by now, but may have owed something while this
+        // thread waited for a lock.
         let now = fresh();
         if let Some(state) = high.find(tag) {
             return charge(algorithm, state, local(algorithm, tag, now), cost);
@@ -231,8 +233,8 @@ impl<S: Copy + Send> LockedTable<S> {
         let (tag, (low, high)) = (tag_of(hash), self.candidates(hash));
         let mut low = self.lock(low);
         low.remove(tag);
-        // The lower set stays locked: else another thread could insert the key there, with its inherited state, before that is
-        // cleared.
+        // The lower set stays locked: else another thread could insert the key there, with its inherited state, before
+        // that is cleared.
         let mut high = self.lock(high);
         high.remove(tag);
         if let Some(past) = &self.inherited {
@@ -252,15 +254,15 @@ impl<S: Copy + Send> LockedTable<S> {
         occupancy::extrapolate(live, seen, sets)
     }
 
-    /// Locks the set whose one slot a new key shares with others when the table is full, if there is one. To be locked after the
-    /// key's candidate sets.
+    /// Locks the set whose one slot a new key shares with others when the table is full, if there is one. To be locked
+    /// after the key's candidate sets.
     fn overflow_set(&self, hash: u64) -> Option<MutexGuard<'_, StateSet<S>>> {
         let group = usize::try_from(Tag::from_hash(hash).group()).expect("some hundreds");
         self.overflow.get(group).map(open)
     }
 
-    /// Calls `act` with the state of a key and the time by which it is judged; with the state that it shares with others if it
-    /// has none of its own.
+    /// Calls `act` with the state of a key and the time by which it is judged; with the state that it shares with
+    /// others if it has none of its own.
     fn with_found<A: Algorithm<State = S>, R>(
         &self,
         algorithm: &A,
@@ -311,8 +313,8 @@ fn reserved<T>(count: usize, keys: usize, make: impl FnMut() -> T) -> Box<[T]> {
 /// Two threads with the same two sets both lock the lower one first, so neither waits for the other.
 pub(super) fn candidate_sets(sets: usize, hash: u64) -> (usize, usize) {
     let count = sets as u64;
-    // The high and the low half of the hash each choose a set by multiplying: a division would be slower, and a mask needs a
-    // power of two.
+    // The high and the low half of the hash each choose a set by multiplying: a division would be slower, and a mask
+    // needs a power of two.
     #[allow(clippy::cast_possible_truncation)]
     let (a, b) = ((((hash >> 32) * count) >> 32) as usize, (((hash & 0xffff_ffff) * count) >> 32) as usize);
     let b = if a == b { (b + 1) % sets } else { b };

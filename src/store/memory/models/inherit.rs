@@ -103,8 +103,8 @@ fn two_threads_insert_an_inherited_key<R: Modelled>() {
     });
 }
 
-/// A request from before the change charges in the old table, while one from after it inserts the key: that charge may go
-/// uncounted, and nothing else.
+/// A request from before the change charges in the old table, while one from after it inserts the key: that charge may
+/// go uncounted, and nothing else.
 fn a_request_charges_the_old_table_while_the_key_is_inserted<R: Modelled>() {
     model(|| {
         let (before, heir, _) = changed::<R>();
@@ -133,7 +133,8 @@ fn a_request_charges_the_old_table_while_another_inserts_and_all_is_copied<R: Mo
     });
 }
 
-/// What was charged before the change is refunded while the key is inserted: once, be it from the copy or from the table.
+/// What was charged before the change is refunded while the key is inserted: once, be it from the copy or from the
+/// table.
 fn a_refund_meets_the_insert_of_its_key<R: Modelled>() {
     model(|| {
         let (_, heir, receipt) = changed::<R>();
@@ -151,8 +152,8 @@ fn a_refund_meets_the_insert_of_its_key<R: Modelled>() {
     });
 }
 
-/// The heir is changed in its turn while a key is inserted into it: the heir of the heir finds the debt in its past, or in
-/// its table, or in both, and then counts it once.
+/// The heir is changed in its turn while a key is inserted into it: the heir of the heir finds the debt in its past, or
+/// in its table, or in both, and then counts it once.
 fn a_key_is_inserted_while_an_heir_of_the_heir_copies<R: Modelled>() {
     model(|| {
         let (_, heir, _) = changed::<R>();

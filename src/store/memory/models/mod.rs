@@ -19,14 +19,15 @@ loom::lazy_static! {
     static ref STEPS: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Makes every step of every thread an access to one counter, too. Loom remembers only the last access to an atomic: a thread that
-/// reads and then swaps hides its race with another thread's reading, and whole orders of events are never tried. Relaxed, it
-/// orders nothing.
+/// Makes every step of every thread an access to one counter, too. Loom remembers only the last access to an atomic: a
+/// thread that reads and then swaps hides its race with another thread's reading, and whole orders of events are never
+/// tried. Relaxed, it orders nothing.
 pub(super) fn before_a_step() {
     STEPS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Orders a load after earlier steps of all threads. Loom treats `SeqCst` accesses as acquire and release; it honours a fence.
+/// Orders a load after earlier steps of all threads. Loom treats `SeqCst` accesses as acquire and release; it honours a
+/// fence.
 pub(super) fn in_order() {
     fence(Ordering::SeqCst);
 }
@@ -263,7 +264,8 @@ fn a_page_is_swept_while_a_key_in_it_is_charged<R: Modelled>() {
     });
 }
 
-/// After a long time everything in a page is cleared. A late sweeper must not clear what the other thread has charged since.
+/// After a long time everything in a page is cleared. A late sweeper must not clear what the other thread has charged
+/// since.
 fn a_page_is_cleared_while_a_key_is_inserted_into_it<R: Modelled>() {
     model(|| {
         let table = table::<R>(1);
@@ -344,8 +346,8 @@ fn a_page_is_cleared_while_a_descheduled_thread_charges<R: Modelled>() {
     }
 }
 
-/// One refunds what was paid long ago, and is descheduled in whatever step of it: what the other charges meanwhile must not be
-/// refunded in its place, nor be taken for the old debt and cleared.
+/// One refunds what was paid long ago, and is descheduled in whatever step of it: what the other charges meanwhile must
+/// not be refunded in its place, nor be taken for the old debt and cleared.
 fn a_refund_is_descheduled_while_another_charges<R: Modelled>() {
     for sleep in [5, 12, 16, 17] {
         model(move || {

@@ -56,8 +56,8 @@ impl SetAssociativeTable {
         rule.decision(ruling, cost, at)
     }
 
-    /// Judges by a new reading of the clock, since the first one was too old. Either this thread was descheduled since, and what
-    /// it took for debts is paid by now; or the clock was set back, and shows the same again.
+    /// Judges by a new reading of the clock, since the first one was too old. Either this thread was descheduled since,
+    /// and what it took for debts is paid by now; or the clock was set back, and shows the same again.
     #[cold]
     #[inline(never)]
     fn judge_again<R: Rule>(&self, rule: &R, hash: u64, cost: u32, clock: &impl Fn() -> R::Now) -> Judged<R> {
@@ -76,11 +76,13 @@ impl SetAssociativeTable {
         if let Some(judged) = self.charge(rule, owner, cost, second, now, || self.find_in(second, tag)) {
             return judged;
         }
-        // Another thread may have inserted the key meanwhile, also into the first set: `insert` searches again, under the lock.
+        // Another thread may have inserted the key meanwhile, also into the first set: `insert` searches again, under
+        // the lock.
         self.insert(rule, hash, &CandidateSets { tag, sets: [first, second] }, cost, clock)
     }
 
-    /// Decides on a key in the slot of a set that `find` returns, and returns as of when; `None` if `find` returns `None`.
+    /// Decides on a key in the slot of a set that `find` returns, and returns as of when; `None` if `find` returns
+    /// `None`.
     #[inline(always)]
     pub(super) fn charge<'a, R: Rule>(
         &'a self,
@@ -97,8 +99,8 @@ impl SetAssociativeTable {
             let ruling = rule.judge(rule.owed(word, at), cost, at);
             let Ruling::Admit { debt } = ruling else { return Some((ruling, at)) };
             let stamp = rule.stamp(debt, at);
-            // From the very word that was judged. Else two threads that judge one word could both write, and one charge be
-            // lost; or another thread could have given the slot to another key meanwhile.
+            // From the very word that was judged. Else two threads that judge one word could both write, and one charge
+            // be lost; or another thread could have given the slot to another key meanwhile.
             if slot.replace(word, Word::new(owner.tag, stamp)).is_ok() {
                 // A sweep may have begun since the page's epoch was read, and have passed this slot before the write.
                 validate(rule, slot, self.page(set), owner.tag, stamp, epochs);
@@ -123,8 +125,8 @@ impl SetAssociativeTable {
         }
         loop {
             let (slot, word) = find()?;
-            // Unequal if a sweep began meanwhile: the word may be from an epoch by whose time it must not be read, or may
-            // not have been cleared yet, and look like a debt.
+            // Unequal if a sweep began meanwhile: the word may be from an epoch by whose time it must not be read, or
+            // may not have been cleared yet, and look like a debt.
             if page.load() == epochs {
                 return Some(Found { slot, word, epochs, at });
             }
@@ -151,12 +153,12 @@ impl SetAssociativeTable {
     }
 }
 
-/// Takes back a word that was written too late. If a sweep of the page has begun since `read`, by which the word was judged, and
-/// the debt was paid before the new epoch, the sweeper may have passed the slot before the write.
+/// Takes back a word that was written too late. If a sweep of the page has begun since `read`, by which the word was
+/// judged, and the debt was paid before the new epoch, the sweeper may have passed the slot before the write.
 #[inline(always)]
 pub(super) fn validate<R: Rule>(rule: &R, slot: Slot<'_>, page: &Page, tag: Tag, stamp: u64, read: Epochs) {
-    // After the write, and in one order with it (both are `SeqCst`; the fence is for loom). Were the epoch read before the write, a
-    // sweep could begin and pass the slot in between: then neither thread would see the other.
+    // After the write, and in one order with it (both are `SeqCst`; the fence is for loom). Were the epoch read before
+    // the write, a sweep could begin and pass the slot in between: then neither thread would see the other.
     in_order();
     let epochs = page.load();
     if epochs != read && rule.is_paid_by(stamp, epochs.latest()) {

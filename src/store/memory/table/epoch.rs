@@ -3,8 +3,8 @@
 use super::slots::before_a_step;
 use crate::util::sync::{AtomicU64, Ordering};
 
-/// The epochs of 64 sets, in one atomic. All accesses are sequentially consistent: sweepers and writers rely on one order of
-/// these and of the compare-and-swaps of words.
+/// The epochs of 64 sets, in one atomic. All accesses are sequentially consistent: sweepers and writers rely on one
+/// order of these and of the compare-and-swaps of words.
 #[derive(Default)]
 pub(super) struct Page(AtomicU64);
 
@@ -50,9 +50,9 @@ impl Epochs {
         self.before() == self.latest()
     }
 
-    /// Returns the epoch at whose beginning words of this page are judged at the earliest: the one before the latest. From an
-    /// earlier instant, debts could not be distinguished from what is paid. What is in the page is paid less than seven epochs
-    /// after that beginning.
+    /// Returns the epoch at whose beginning words of this page are judged at the earliest: the one before the latest.
+    /// From an earlier instant, debts could not be distinguished from what is paid. What is in the page is paid less
+    /// than seven epochs after that beginning.
     #[inline(always)]
     pub(super) const fn earliest(self) -> u32 {
         self.latest().saturating_sub(1)

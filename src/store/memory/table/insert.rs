@@ -1,4 +1,5 @@
-//! Inserts: a key that is not found gets a slot, under its striped lock. And what happens to a new key when the table is full.
+//! Inserts: a key that is not found gets a slot, under its striped lock. And what happens to a new key when the table
+//! is full.
 
 use super::SetAssociativeTable;
 use super::charge::{Judged, Owner, validate};
@@ -20,14 +21,14 @@ impl SetAssociativeTable {
         clock: &impl Fn() -> R::Now,
     ) -> Judged<R> {
         let tag = candidates.tag;
-        // Held to the end. Else another thread could insert the key into another slot after this one has searched, and both
-        // would be charged from nothing.
+        // Held to the end. Else another thread could insert the key into another slot after this one has searched, and
+        // both would be charged from nothing.
         let _stripe = self.stripes.lock(tag);
         loop {
             // Another thread may have inserted the key before the lock was taken.
             let found = self.find(candidates);
-            // Read after the search: a key that is not there then owes nothing by this time. By an earlier reading it may have
-            // owed something that was paid and cleared meanwhile.
+            // Read after the search: a key that is not there then owes nothing by this time. By an earlier reading it
+            // may have owed something that was paid and cleared meanwhile.
             let now = clock();
             self.ensure_candidates_swept(rule, candidates, now);
             if let Some((set, _)) = found {
@@ -46,8 +47,8 @@ impl SetAssociativeTable {
                 if rule.size(inherited) > 0 {
                     owed = rule.sum(owed, inherited);
                     if self.insert_debt(rule, candidates, now, owed) {
-                        // Inserted before it is cleared. An heir reads the inherited debts first and then the table, so it
-                        // finds the debt in at least one of them; in the other order it could find it in neither.
+                        // Inserted before it is cleared. An heir reads the inherited debts first and then the table, so
+                        // it finds the debt in at least one of them; in the other order it could find it in neither.
                         past.set_stamp_of(hash, 0);
                         continue;
                     }
@@ -92,8 +93,8 @@ impl SetAssociativeTable {
     /// Writes a new key to the slot that was chosen; returns `false` if the slot's word has changed since.
     #[inline(always)]
     fn write_to<R: Rule>(&self, rule: &R, target: &Target<'_, R::Now>, tag: Tag, stamp: u64) -> bool {
-        // From the very word that was chosen. A thread that holds another stripe may have taken the slot meanwhile, and one
-        // that holds none may have charged its key, which then no longer owes least.
+        // From the very word that was chosen. A thread that holds another stripe may have taken the slot meanwhile, and
+        // one that holds none may have charged its key, which then no longer owes least.
         let is_written = target.slot.replace(target.word, Word::new(tag, stamp)).is_ok();
         if is_written {
             if target.free == 0 {
@@ -123,8 +124,8 @@ impl SetAssociativeTable {
         let (set, slot) = self.overflow_slot(tag).expect("it is made with the table");
         loop {
             let epochs = self.ensure_swept(rule, set, now);
-            // If the slot is empty, its last debt may have been cleared since `now` was read: then it was paid by the beginning
-            // of the page's epoch, and not before.
+            // If the slot is empty, its last debt may have been cleared since `now` was read: then it was paid by the
+            // beginning of the page's epoch, and not before.
             let now = rule.clamp(now, epochs.latest());
             // Not found if a sweep began after `now` was clamped: then it must be clamped again.
             let find = || (self.page(set).load() == epochs).then(|| (slot, slot.load()));

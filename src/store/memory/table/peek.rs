@@ -36,8 +36,8 @@ impl SetAssociativeTable {
     fn debt_beside<R: Rule>(&self, rule: &R, hash: u64, candidates: &CandidateSets, now: R::Now) -> (R::Debt, R::Now) {
         let at = rule.local(now, candidates.tag);
         let Some(past) = &self.inherited else { return (self.overflow_debt(rule, candidates.tag, now), at) };
-        // Without the lock, another thread could insert the key, and clear its inherited debt, between the search of the table
-        // and the look at that debt; the key would seem to owe nothing.
+        // Without the lock, another thread could insert the key, and clear its inherited debt, between the search of
+        // the table and the look at that debt; the key would seem to owe nothing.
         let _stripe = self.stripes.lock(candidates.tag);
         self.debt_of(rule, candidates, now).unwrap_or_else(|| {
             let inherited = rule.stamped(past.stamp_of(hash, stamp_of_nothing(rule, now)), at);
@@ -70,8 +70,8 @@ impl SetAssociativeTable {
         })
     }
 
-    /// Calls `act` with the set in the page, the tag and the debt of each key of a page that owes something at `now`. Writes
-    /// nothing, but for finishing a sweep that has begun.
+    /// Calls `act` with the set in the page, the tag and the debt of each key of a page that owes something at `now`.
+    /// Writes nothing, but for finishing a sweep that has begun.
     pub(in crate::store::memory) fn each_owed<R: Rule>(
         &self,
         rule: &R,
@@ -96,9 +96,9 @@ impl SetAssociativeTable {
         }
     }
 
-    /// Reads a word as [`read`](Self::read) does, without sweeping its page up to the present epoch. What is in the page was owed
-    /// when it was last swept. That was less than [`ALL_PAID`] epochs ago, or the word reads as empty: so debts can be
-    /// distinguished from what is paid.
+    /// Reads a word as [`read`](Self::read) does, without sweeping its page up to the present epoch. What is in the
+    /// page was owed when it was last swept. That was less than [`ALL_PAID`] epochs ago, or the word reads as empty: so
+    /// debts can be distinguished from what is paid.
     fn read_unswept<R: Rule>(&self, rule: &R, page: usize, slot: Slot<'_>, now: R::Now) -> (Word, R::Now) {
         loop {
             let epochs = self.pages[page].load();

@@ -34,8 +34,9 @@ pub(super) struct Target<'a, N> {
 
 /// Returns the sets in which a key may be, in a table of so many.
 ///
-/// The first is drawn from the upper half of the hash, the tag from the lower 28 bits, and the second from the first and the
-/// tag. So no bit is used twice, and two keys have the same tag and a set in common with a probability of 2^-28 per slot.
+/// The first is drawn from the upper half of the hash, the tag from the lower 28 bits, and the second from the first
+/// and the tag. So no bit is used twice, and two keys have the same tag and a set in common with a probability of 2^-28
+/// per slot.
 pub(in crate::store::memory) const fn candidate_sets(sets: usize, hash: u64) -> [usize; 2] {
     let first = first_candidate(sets, hash);
     [first, second_candidate(sets, first, Tag::from_hash(hash))]
@@ -75,7 +76,8 @@ impl SetAssociativeTable {
         self.slots.set(set).map(|slot| (slot, slot.load())).find(|(_, word)| word.is(tag))
     }
 
-    /// Chooses the slot for a new key: a free one of the emptier candidate set, or else that of the key that owes least.
+    /// Chooses the slot for a new key: a free one of the emptier candidate set, or else that of the key that owes
+    /// least.
     pub(super) fn choose_slot<R: Rule>(&self, rule: &R, candidates: &CandidateSets, now: R::Now) -> Target<'_, R::Now> {
         let [a, b] = candidates.sets.map(|set| {
             let slots = self.slots.set(set).map(|slot| {
@@ -96,8 +98,8 @@ impl SetAssociativeTable {
         (self.when_full == WhenFull::Overflow).then(|| self.pages.len() - 1)
     }
 
-    /// Returns the set and the slot that a new key shares with others when the table is full, if there is one: with keys whose
-    /// windows begin when its own do.
+    /// Returns the set and the slot that a new key shares with others when the table is full, if there is one: with
+    /// keys whose windows begin when its own do.
     pub(super) fn overflow_slot(&self, tag: Tag) -> Option<(usize, Slot<'_>)> {
         if self.when_full != WhenFull::Overflow {
             return None;

@@ -20,8 +20,8 @@ impl SetAssociativeTable {
         self.lower_in(rule, self.overflow_slot(tag), Owner::overflow(tag), now, |_, now| rule.nothing(now));
     }
 
-    /// Replaces what a key owes by what `lessen` returns; if the key is not in the table, the debt that it inherits, or that of its
-    /// overflow slot.
+    /// Replaces what a key owes by what `lessen` returns; if the key is not in the table, the debt that it inherits, or
+    /// that of its overflow slot.
     fn lower<R: Rule>(&self, rule: &R, hash: u64, now: R::Now, lessen: impl Fn(R::Debt, R::Now) -> R::Debt) {
         let candidates = self.candidates(hash);
         let tag = candidates.tag;
@@ -44,8 +44,8 @@ impl SetAssociativeTable {
         lessen: impl Fn(R::Debt, R::Now) -> R::Debt,
     ) {
         let tag = candidates.tag;
-        // Without the lock, another thread could insert the key with its inherited debt after the search. The refund would then be
-        // lost, or bring the debt back that the insert has cleared.
+        // Without the lock, another thread could insert the key with its inherited debt after the search. The refund
+        // would then be lost, or bring the debt back that the insert has cleared.
         let _stripe = self.stripes.lock(tag);
         let found = self.find(candidates);
         if found.is_some() {

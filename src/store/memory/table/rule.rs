@@ -8,8 +8,8 @@ use crate::values::time::Timestamp;
 
 /// How the table reads and judges its words: a kind of bucket or window, with its quota.
 ///
-/// A word keeps 36 bits of the [stamp](Self::stamp) of its key's debt, which is as much as sixteen epochs. A debt is owed for
-/// four epochs at most, so it can be distinguished from what was paid; the head of `table/mod.rs` says how.
+/// A word keeps 36 bits of the [stamp](Self::stamp) of its key's debt, which is as much as sixteen epochs. A debt is
+/// owed for four epochs at most, so it can be distinguished from what was paid; the head of `table/mod.rs` says how.
 pub(in crate::store::memory) trait Rule: Copy + Send + Sync + 'static {
     /// A reading of the clock.
     type Now: Copy;
@@ -24,8 +24,8 @@ pub(in crate::store::memory) trait Rule: Copy + Send + Sync + 'static {
 
     fn epoch(&self, now: Self::Now) -> u32;
 
-    /// Returns `now`, moved so that keys are judged no earlier than when `epoch` began. Waits are still counted from the clock's own
-    /// time.
+    /// Returns `now`, moved so that keys are judged no earlier than when `epoch` began. Waits are still counted from
+    /// the clock's own time.
     fn clamp(&self, now: Self::Now, epoch: u32) -> Self::Now;
 
     /// Returns the instant at which an epoch begins.
@@ -51,12 +51,12 @@ pub(in crate::store::memory) trait Rule: Copy + Send + Sync + 'static {
     /// Returns a ruling on `cost` in the numbers that clients get.
     fn decision(&self, ruling: Ruling<Self::Debt>, cost: u32, now: Self::Now) -> Decision;
 
-    /// Returns whether a request was rejected for what was charged, or read, at a later time than its own reading of the
-    /// clock.
+    /// Returns whether a request was rejected for what was charged, or read, at a later time than its own reading of
+    /// the clock.
     fn is_late(&self, ruling: &Ruling<Self::Debt>, now: Self::Now) -> bool;
 
-    /// Returns how much would be forgiven if the debt were forgotten, and zero if nothing is owed. Compared among keys of one
-    /// table.
+    /// Returns how much would be forgiven if the debt were forgotten, and zero if nothing is owed. Compared among keys
+    /// of one table.
     fn size(&self, debt: Self::Debt) -> u64;
 
     /// Returns the nanoseconds until nothing is owed.
@@ -65,8 +65,8 @@ pub(in crate::store::memory) trait Rule: Copy + Send + Sync + 'static {
     /// Returns whether the debt with this stamp is paid when `epoch` begins.
     fn is_paid_by(&self, stamp: u64, epoch: u32) -> bool;
 
-    /// Returns what is owed after a refund of `cost` units. `charged` is the tick at which a bucket's charge is paid off, or the
-    /// window that was charged.
+    /// Returns what is owed after a refund of `cost` units. `charged` is the tick at which a bucket's charge is paid
+    /// off, or the window that was charged.
     fn refunded(&self, debt: Self::Debt, cost: u32, charged: u64, now: Self::Now) -> Self::Debt;
 }
 

@@ -3,8 +3,8 @@
 use super::word::Word;
 use crate::util::sync::{AtomicU64, Ordering};
 
-/// Slots per set: with a choice of two sets, a half-full table then loses no key. A study of layouts lost 0 of 10⁶ keys at half
-/// load, where sets of four lost 0.2 % of arrivals.
+/// Slots per set: with a choice of two sets, a half-full table then loses no key. A study of layouts lost 0 of 10⁶ keys
+/// at half load, where sets of four lost 0.2 % of arrivals.
 pub(super) const SLOTS_PER_SET: usize = if cfg!(sluice_loom) { 2 } else { 8 };
 
 /// Sets per page: as much memory as the system hands out at a time.
@@ -23,8 +23,8 @@ impl Slot<'_> {
         Word::from_bits(self.0.load(Ordering::Acquire))
     }
 
-    /// Loads the word in one order with the epochs of its page: if the word's writer does not see that the page is being swept,
-    /// this load sees what it wrote.
+    /// Loads the word in one order with the epochs of its page: if the word's writer does not see that the page is
+    /// being swept, this load sees what it wrote.
     pub(super) fn load_in_order(self) -> Word {
         before_a_step();
         in_order();
@@ -64,8 +64,8 @@ impl Slots {
     pub(super) fn new(pages: usize) -> Self {
         const SYSTEM_PAGE: usize = 4096;
         let word = size_of::<AtomicU64>();
-        // Zeroed by the system when they are first touched: an idle table takes no memory. With a page to spare, so that the
-        // table's pages begin where the system's do.
+        // Zeroed by the system when they are first touched: an idle table takes no memory. With a page to spare, so
+        // that the table's pages begin where the system's do.
         let count = pages * SLOTS_PER_PAGE + SYSTEM_PAGE / word;
         let words = bytemuck::allocation::try_zeroed_slice_box::<AtomicU64>(count)
             .unwrap_or_else(|()| crate::store::memory::no_memory(pages * SLOTS_PER_PAGE / 2, count * word));

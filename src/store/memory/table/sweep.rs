@@ -7,8 +7,8 @@ use super::rule::Rule;
 use super::slots::SETS_PER_PAGE;
 use super::word::Word;
 
-/// After this many epochs without a touch, nothing in a page can be owed: what is in it was written in the page's epoch at the
-/// latest, and a debt is at most four epochs long.
+/// After this many epochs without a touch, nothing in a page can be owed: what is in it was written in the page's epoch
+/// at the latest, and a debt is at most four epochs long.
 pub(super) const ALL_PAID: u32 = 5;
 
 impl SetAssociativeTable {
@@ -20,8 +20,8 @@ impl SetAssociativeTable {
 
     /// Makes sure that the page of a set has been swept in the epoch of `now`, or in a later one, which is returned.
     ///
-    /// Nothing in a page may be judged or charged during a sweep: what the sweeper has not cleared yet may look like a debt,
-    /// and it may clear what is charged meanwhile.
+    /// Nothing in a page may be judged or charged during a sweep: what the sweeper has not cleared yet may look like a
+    /// debt, and it may clear what is charged meanwhile.
     #[inline]
     pub(super) fn ensure_swept<R: Rule>(&self, rule: &R, set: usize, now: R::Now) -> Epochs {
         let (epochs, present) = (self.page(set).load(), rule.epoch(now));
@@ -43,8 +43,8 @@ impl SetAssociativeTable {
                 return epochs;
             }
             if epochs.is_swept() {
-                // Marks the page before the scan. Else a thread could write a word behind the scan, and find the page's epoch
-                // unchanged when it validates.
+                // Marks the page before the scan. Else a thread could write a word behind the scan, and find the page's
+                // epoch unchanged when it validates.
                 let begun = Epochs::sweeping(epochs.latest(), present);
                 // If it fails, another thread has begun a sweep: the next turn reads and helps it.
                 let _ = page.replace(epochs, begun);
@@ -59,15 +59,15 @@ impl SetAssociativeTable {
                 if word.is_empty() || (!all_paid && rule.size(rule.owed(word, begins)) > 0) {
                     continue;
                 }
-                // Checked after the word is read. A thread writes a new debt only once it has seen the page swept; so a word
-                // that was read before this check is an old one. Else a sweeper that was descheduled could clear what was
-                // charged after the others had finished.
+                // Checked after the word is read. A thread writes a new debt only once it has seen the page swept; so a
+                // word that was read before this check is an old one. Else a sweeper that was descheduled could clear
+                // what was charged after the others had finished.
                 if page.load() != epochs {
                     is_overtaken = true;
                     break;
                 }
-                // Only that very word. If it fails, a late writer or another sweeper has replaced it: the writer validates,
-                // and the sweeper has cleared it.
+                // Only that very word. If it fails, a late writer or another sweeper has replaced it: the writer
+                // validates, and the sweeper has cleared it.
                 let _ = slot.replace(word, Word::EMPTY);
             }
             if !is_overtaken {

@@ -41,8 +41,8 @@ fn ask(table: &Buckets, read: u64, really: u64) -> bool {
     table.check(7, 1, Tick::at(read), || Tick::at(really)).is_allowed()
 }
 
-/// A thread reads the clock, sleeps for some epochs, and then finds a debt that was made meanwhile. By its own time that debt is so
-/// far ahead that it looks long paid.
+/// A thread reads the clock, sleeps for some epochs, and then finds a debt that was made meanwhile. By its own time
+/// that debt is so far ahead that it looks long paid.
 #[test]
 fn a_thread_that_comes_late_judges_by_the_time_that_others_have_read() {
     for sleep in [1, 2, 4, 8, 9, 12, 15, 16, 17, 40] {
@@ -91,8 +91,8 @@ fn debts_are_owed_from_epoch_to_epoch() {
     }
 }
 
-/// A thread finds a page during its sweep, after a long time: what is not cleared yet may look like a debt, and what is charged
-/// before the sweep ends would be cleared, too.
+/// A thread finds a page during its sweep, after a long time: what is not cleared yet may look like a debt, and what is
+/// charged before the sweep ends would be cleared, too.
 #[test]
 fn a_sweep_that_has_begun_is_finished_first() {
     for sleep in [2, 4, 5, 9, 10, 12, 15, 16, 40] {
@@ -116,8 +116,8 @@ fn a_sweep_that_has_begun_is_finished_first() {
     }
 }
 
-/// A thread reads the clock, and sleeps before it searches its key. That the key is not there says nothing about the time that it
-/// read.
+/// A thread reads the clock, and sleeps before it searches its key. That the key is not there says nothing about the
+/// time that it read.
 #[test]
 fn a_key_that_is_not_found_is_charged_as_of_now() {
     let table = table();
@@ -156,8 +156,8 @@ fn warns_beyond_its_capacity_and_before_a_key_is_lost() {
     assert_eq!(table.occupancy().evicted(), 0);
 }
 
-/// A thread sleeps between search and write: the page has been swept, and the word that it writes then must not look like a debt
-/// sixteen epochs later.
+/// A thread sleeps between search and write: the page has been swept, and the word that it writes then must not look
+/// like a debt sixteen epochs later.
 #[test]
 fn a_word_that_is_written_late_is_taken_back() {
     let table = table();

@@ -21,8 +21,9 @@ pub(in crate::store::memory) struct Tag(u64);
 pub(super) const PAYLOAD_BITS: u32 = 36;
 const PAYLOAD_MASK: u64 = (1 << PAYLOAD_BITS) - 1;
 
-/// Keys are drawn into as many groups, by their tags. Those of one group share an overflow slot when a table is full, and have
-/// the same [phase](crate::algorithm::Algorithm::phase), so that the state in that slot means the same to all of them.
+/// Keys are drawn into as many groups, by their tags. Those of one group share an overflow slot when a table is full,
+/// and have the same [phase](crate::algorithm::Algorithm::phase), so that the state in that slot means the same to all
+/// of them.
 pub(in crate::store::memory) const GROUPS: u64 = 512;
 
 impl Tag {

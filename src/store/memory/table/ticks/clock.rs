@@ -10,8 +10,8 @@ const RECIPROCAL_BITS: u32 = 62;
 /// Ticks as fine as a quarter nanosecond gain nothing: no clock is that fine. And the reciprocal fits.
 const MAX_TICKS_PER_NANO: u64 = 4;
 
-/// A clock that runs for longer than this, 73 years, stands still: counts of ticks stay below 2^63. (So of a quota of one in a
-/// hundred years, one process sees one.)
+/// A clock that runs for longer than this, 73 years, stands still: counts of ticks stay below 2^63. (So of a quota of
+/// one in a hundred years, one process sees one.)
 pub(super) const MAX_NANOS: u64 = 1 << 61;
 
 /// A clock that counts `ticks` ticks in `period` nanoseconds, in lowest terms.
@@ -65,8 +65,8 @@ impl TickClock {
         Some(Self { ticks: NonZeroU64::new(ticks)?, period, reciprocal, started: Timestamp::ZERO })
     }
 
-    /// Returns this clock, started half of the time before `now` for which it runs, 36 years, so that it may be set back. In whole
-    /// ticks, so that a tick begins at `now`.
+    /// Returns this clock, started half of the time before `now` for which it runs, 36 years, so that it may be set
+    /// back. In whole ticks, so that a tick begins at `now`.
     pub(super) fn started_before(self, now: Timestamp) -> Self {
         let head_start = now.as_nanos().min(MAX_NANOS / 2);
         let started = now.as_nanos() - (head_start - head_start % self.period);
@@ -83,7 +83,8 @@ impl TickClock {
         Self { started: Timestamp::from_nanos(self.started.as_nanos().saturating_sub(lead)), ..self }
     }
 
-    /// Counts from when the clock began, so that counts are small. A clock that is set back beyond that stands still there.
+    /// Counts from when the clock began, so that counts are small. A clock that is set back beyond that stands still
+    /// there.
     #[inline(always)]
     pub(super) fn read(&self, now: Timestamp) -> Tick {
         // Not saturating: a branch that is predicted is not waited for.
@@ -113,8 +114,9 @@ impl TickClock {
         self.tick(Timestamp::from_nanos(MAX_NANOS))
     }
 
-    /// Corrects an estimate that is low by one. The reciprocal is rounded down, by less than one, and `nanos` of it over 2^62 are
-    /// less than a half: so an estimate is never lower than that. It rarely is, so the branch is predicted, and not waited for.
+    /// Corrects an estimate that is low by one. The reciprocal is rounded down, by less than one, and `nanos` of it
+    /// over 2^62 are less than a half: so an estimate is never lower than that. It rarely is, so the branch is
+    /// predicted, and not waited for.
     #[cold]
     const fn next(&self, low: Tick) -> Tick {
         Tick { count: low.count + 1, rest: low.rest - self.period, behind: 0 }

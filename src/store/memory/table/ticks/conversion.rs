@@ -25,8 +25,8 @@ impl Conversion {
 }
 
 impl TickBucket {
-    /// Makes the bucket of `quota`, in longer ticks if a debt of so many tokens needs them: ticks of up to a 2^16th of a token,
-    /// or a microsecond. The rest of a greater debt is forgiven.
+    /// Makes the bucket of `quota`, in longer ticks if a debt of so many tokens needs them: ticks of up to a 2^16th of
+    /// a token, or a microsecond. The rest of a greater debt is forgiven.
     pub(in crate::store::memory) fn holding(quota: &Quota, tokens: u64) -> Option<Self> {
         let own = Self::new(quota)?;
         let is_fine = |shift: &u32| u64::from(quota.limit()) << shift >= quota.period_nanos() / 1_000;
@@ -35,8 +35,8 @@ impl TickBucket {
         Self::with_shift(quota, DEBT_BITS.saturating_sub(bits).max(least).min(own.shift))
     }
 
-    /// Returns this bucket with a clock that continues that of another at `now`: a fraction of a tick that has passed has passed
-    /// by this clock, too, but for less than a nanosecond. Else each change would cost a tick.
+    /// Returns this bucket with a clock that continues that of another at `now`: a fraction of a tick that has passed
+    /// has passed by this clock, too, but for less than a nanosecond. Else each change would cost a tick.
     pub(in crate::store::memory) fn continuing(self, from: &Self, now: Timestamp) -> Self {
         let begun = self.started_before(now);
         let lead = self.conversion(from, from.read(now)).lead;

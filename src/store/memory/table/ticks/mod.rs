@@ -16,13 +16,13 @@ use super::word::{Tag, Word};
 use crate::values::time::{Timestamp, nanos_of};
 use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 
-/// A token bucket whose time runs in ticks: a token takes a whole power of two of them, so that no rate is rounded, and a debt
-/// fits into 36 bits with room to spare.
+/// A token bucket whose time runs in ticks: a token takes a whole power of two of them, so that no rate is rounded, and
+/// a debt fits into 36 bits with room to spare.
 ///
-/// Clock readings are rounded down to ticks, so an admission after silence may count as up to a tick earlier than it was. A
-/// tick is the time in which a full bucket empties, divided by at least 2^30, or at most four nanoseconds: three for 20 at ten
-/// per second, three microseconds for 10,000 per hour. Advertised waits are exact all the same: they are the least after
-/// which the rounded clock admits.
+/// Clock readings are rounded down to ticks, so an admission after silence may count as up to a tick earlier than it
+/// was. A tick is the time in which a full bucket empties, divided by at least 2^30, or at most four nanoseconds: three
+/// for 20 at ten per second, three microseconds for 10,000 per hour. Advertised waits are exact all the same: they are
+/// the least after which the rounded clock admits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::memory) struct TickBucket {
     /// The number of the table whose charges it writes receipts for.
@@ -55,8 +55,8 @@ impl Proof for PaidAt {
     }
 }
 
-/// The greatest debt, in bits. A quarter of what 36 bits hold, which leaves three quarters for distinguishing debts from what
-/// was paid long ago (see `table/mod.rs`).
+/// The greatest debt, in bits. A quarter of what 36 bits hold, which leaves three quarters for distinguishing debts
+/// from what was paid long ago (see `table/mod.rs`).
 const DEBT_BITS: u32 = 34;
 
 /// The ticks of an epoch, in bits: times repeat every sixteen epochs in a word.
@@ -169,9 +169,9 @@ impl Rule for TickBucket {
 
     /// Returns the ticks from `now` until the debt is paid, zero if it is.
     ///
-    /// The word's time is modulo 2^36. A debt is at most four epochs of 2^32 ticks ahead, and seen from up to two epochs before its
-    /// page's: a time that is farther ahead than seven is taken to be behind. The table clears every word before it is nine
-    /// epochs old.
+    /// The word's time is modulo 2^36. A debt is at most four epochs of 2^32 ticks ahead, and seen from up to two
+    /// epochs before its page's: a time that is farther ahead than seven is taken to be behind. The table clears every
+    /// word before it is nine epochs old.
     #[inline(always)]
     fn owed(&self, word: Word, now: Tick) -> u64 {
         if word.is_empty() {

@@ -12,14 +12,14 @@
 //!
 //! # How many bits an index needs
 //!
-//! An epoch of the table is a power of two of windows, a sixteenth of what the index can count. A state counts against its key
-//! for two windows, so for two epochs at most; a debt of a bucket is owed for four. So what `table/mod.rs` says of epochs
-//! holds for windows as well: a page that is touched in a new epoch is swept first, and a word is read as of the epoch before
-//! its page's at the earliest. From there, a state is at most five epochs ahead, and up to six are read as "ahead". The other
-//! nine are read as "behind", and no word becomes as old as that.
+//! An epoch of the table is a power of two of windows, a sixteenth of what the index can count. A state counts against
+//! its key for two windows, so for two epochs at most; a debt of a bucket is owed for four. So what `table/mod.rs` says
+//! of epochs holds for windows as well: a page that is touched in a new epoch is swept first, and a word is read as of
+//! the epoch before its page's at the earliest. From there, a state is at most five epochs ahead, and up to six are
+//! read as "ahead". The other nine are read as "behind", and no word becomes as old as that.
 //!
-//! So four bits are enough to be right. Short windows need more, or pages would be swept all the time: [`EPOCH_NANOS`] is the
-//! shortest epoch. [`Windows::new`] computes the limits that fit; greater ones take the locked table:
+//! So four bits are enough to be right. Short windows need more, or pages would be swept all the time: [`EPOCH_NANOS`]
+//! is the shortest epoch. [`Windows::new`] computes the limits that fit; greater ones take the locked table:
 //!
 //! | window | fixed, up to | sliding, up to |
 //! |---|---|---|
@@ -48,8 +48,8 @@ pub(in crate::store::memory) type SlidingRule = WindowRule<SlidingWindowState>;
 /// An index counts sixteen epochs.
 const EPOCHS_BITS: u32 = 4;
 
-/// The shortest epoch, 4.3 seconds: each page that is in use is swept once in an epoch, which takes about a microsecond. It is
-/// also as long as it must be for the epochs of all time, 584 years, to be counted in 32 bits.
+/// The shortest epoch, 4.3 seconds: each page that is in use is swept once in an epoch, which takes about a
+/// microsecond. It is also as long as it must be for the epochs of all time, 584 years, to be counted in 32 bits.
 const EPOCH_NANOS: u128 = 1 << 32;
 
 /// Where windows begin, and how words and epochs number them.
@@ -103,8 +103,8 @@ impl Windows {
 
     /// Returns `nanos / period`, without dividing.
     ///
-    /// The reciprocal is too small by at most one, and so is the estimate, which it makes smaller by less than `nanos / 2^64` and
-    /// then rounds down. For windows of a second and more, that is so rare that the branch is predicted.
+    /// The reciprocal is too small by at most one, and so is the estimate, which it makes smaller by less than `nanos /
+    /// 2^64` and then rounds down. For windows of a second and more, that is so rare that the branch is predicted.
     #[inline(always)]
     fn window_of(&self, nanos: u64) -> u64 {
         let estimate = multiply_high(nanos, self.reciprocal) >> self.shift;
@@ -120,7 +120,8 @@ impl Windows {
         Moment { nanos, window, by: window }
     }
 
-    /// Returns the instant by which a key is judged: later than the clock's if windows are staggered, by less than a period.
+    /// Returns the instant by which a key is judged: later than the clock's if windows are staggered, by less than a
+    /// period.
     ///
     /// Epochs are counted by the clock, so no key's time is earlier than that by which its page is swept.
     #[inline(always)]
@@ -156,7 +157,8 @@ impl Windows {
         Moment { nanos: self.start_of(window), window, by: window }
     }
 
-    /// Returns how many windows after `earliest` the one is whose index, modulo 2^`bits`, is `index`; `None` if it is before.
+    /// Returns how many windows after `earliest` the one is whose index, modulo 2^`bits`, is `index`; `None` if it is
+    /// before.
     #[inline(always)]
     const fn ahead(&self, index: u64, bits: u32, earliest: u64) -> Option<u64> {
         let ahead = index.wrapping_sub(earliest) & (u64::MAX >> (u64::BITS - bits));
@@ -179,12 +181,13 @@ impl Windows {
         window.saturating_mul(self.period)
     }
 
-    /// Returns what `count`, taken in the window before `window`, still weighs: its share of the period that is left, rounded
-    /// up.
+    /// Returns what `count`, taken in the window before `window`, still weighs: its share of the period that is left,
+    /// rounded up.
     ///
-    /// Let ρ be the reciprocal and `e` its error, which is less than one. Then the share, in units of 2^-64, is too small by less
-    /// than `left × e / 2^shift + 2`, which is less than four; and `count` of it by less than 2^-30. So the estimate is the
-    /// quotient rounded down, or one less; and what it leaves is less than two periods, which may be computed modulo 2^64.
+    /// Let ρ be the reciprocal and `e` its error, which is less than one. Then the share, in units of 2^-64, is too
+    /// small by less than `left × e / 2^shift + 2`, which is less than four; and `count` of it by less than 2^-30. So
+    /// the estimate is the quotient rounded down, or one less; and what it leaves is less than two periods, which may
+    /// be computed modulo 2^64.
     #[inline(always)]
     fn carried(&self, count: u32, window: u64, now: Moment) -> u32 {
         if count == 0 {

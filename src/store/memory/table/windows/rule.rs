@@ -20,8 +20,8 @@ pub(in crate::store::memory) struct WindowRule<W> {
     counts: PhantomData<W>,
 }
 
-/// What was used in a window, and what differs between a fixed window and a sliding one. The two counts are what was used in
-/// the window before, which is zero for a fixed one, and in this one.
+/// What was used in a window, and what differs between a fixed window and a sliding one. The two counts are what was
+/// used in the window before, which is zero for a fixed one, and in this one.
 pub(in crate::store::memory) trait Counts: Copy + Debug + Send + Sync + 'static {
     /// How many counts are kept, which is also for how many windows each of them counts.
     const COUNTS: u32;
@@ -32,7 +32,8 @@ pub(in crate::store::memory) trait Counts: Copy + Debug + Send + Sync + 'static 
 
     fn counts(self) -> [u32; 2];
 
-    /// Reads a word in the window `by`; the word's own window has this index of so many bits. `None` if nothing counts any more.
+    /// Reads a word in the window `by`; the word's own window has this index of so many bits. `None` if nothing counts
+    /// any more.
     fn read(windows: &Windows, index: u64, bits: u32, counts: [u32; 2], by: u64) -> Option<Self>;
 
     /// Returns the counts as they read in a window that is no earlier.
@@ -107,8 +108,8 @@ impl<W: Counts> WindowRule<W> {
         u32::try_from(free).unwrap_or(self.limit)
     }
 
-    /// Returns the nanoseconds until nothing counts: what was used in a window counts in it, and in a sliding window also in the
-    /// next one.
+    /// Returns the nanoseconds until nothing counts: what was used in a window counts in it, and in a sliding window
+    /// also in the next one.
     #[inline(always)]
     pub(super) fn until_reset(&self, debt: W, now: Moment) -> u64 {
         let [_, current] = debt.counts();

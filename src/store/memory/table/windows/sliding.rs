@@ -4,11 +4,11 @@ use super::{Counts, Moment, WindowRule, Windows};
 use crate::algorithm::SlidingWindowState;
 use crate::values::Span;
 
-/// What was used in the current window of a [`SlidingWindow`](crate::algorithm::SlidingWindow), and in the one before, which weighs
-/// less and less.
+/// What was used in the current window of a [`SlidingWindow`](crate::algorithm::SlidingWindow), and in the one before,
+/// which weighs less and less.
 ///
-/// All numbers follow from what the previous count weighs, rounded up: the weighted estimate of a request exceeds the limit if
-/// and only if the whole counts and that exceed it, and what they leave is what remains.
+/// All numbers follow from what the previous count weighs, rounded up: the weighted estimate of a request exceeds the
+/// limit if and only if the whole counts and that exceed it, and what they leave is what remains.
 impl Counts for SlidingWindowState {
     const COUNTS: u32 = 2;
 

@@ -101,8 +101,8 @@ fn decided<R: Rule<Now = Moment>>(rule: &R, debt: R::Debt, cost: u32, now: Momen
     (rule.decision(ruling, cost, now), next)
 }
 
-/// A word that holds `state` is judged as the algorithm judges that, is charged and refunded like it, and paid when that has
-/// expired.
+/// A word that holds `state` is judged as the algorithm judges that, is charged and refunded like it, and paid when
+/// that has expired.
 fn judges_alike<P: Pair>(
     quota: Quota,
     nanos: u64,
