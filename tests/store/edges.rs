@@ -156,7 +156,7 @@ fn memory_that_cannot_be_had_is_named_with_the_cure() {
     for (table, keys) in [("bucket", 1_u64 << 30), ("window", 1 << 28)] {
         let this = std::env::current_exe().unwrap();
         let output = std::process::Command::new("sh")
-            .args(["-c", "ulimit -v 4000000 && exec \"$0\" --exact take_much_memory --ignored"])
+            .args(["-c", "ulimit -v 4000000 && exec \"$0\" --exact edges::take_much_memory --ignored"])
             .arg(this)
             .env("TABLE", table)
             .output()
