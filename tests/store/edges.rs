@@ -156,7 +156,7 @@ fn a_failed_allocation_panics_with_its_size_and_the_remedy() {
     for (table, keys) in [("bucket", 1_u64 << 30), ("window", 1 << 28)] {
         let this = std::env::current_exe().unwrap();
         let output = std::process::Command::new("sh")
-            .args(["-c", "ulimit -v 4000000 && exec \"$0\" --exact take_much_memory --ignored"])
+            .args(["-c", "ulimit -v 4000000 && exec \"$0\" --exact edges::take_much_memory --ignored"])
             .arg(this)
             .env("TABLE", table)
             .output()

@@ -57,6 +57,12 @@ impl<R: Rule> Ledger<R> {
         self.table.size_in_bytes()
     }
 
+    /// Returns in how many slots a key is.
+    #[cfg(all(test, sluice_loom))]
+    pub(super) fn copies(&self, hash: u64) -> usize {
+        self.table.copies(hash)
+    }
+
     pub(super) fn inherited(&self) -> Option<&Arc<Inherited<PackedDebt>>> {
         self.inherited.as_ref().map(|debts| &debts.inherited)
     }
