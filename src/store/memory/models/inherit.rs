@@ -117,7 +117,7 @@ fn a_request_charges_the_old_table_while_the_key_is_inserted<R: Modelled>() {
     });
 }
 
-/// The same, while the thread that changes copies the page.
+/// The same, while the thread that calls `replace` copies the page.
 fn a_request_charges_the_old_table_while_another_inserts_and_all_is_copied<R: Modelled>() {
     model(|| {
         let (before, heir, _) = changed::<R>();
@@ -152,8 +152,8 @@ fn a_refund_meets_the_insert_of_its_key<R: Modelled>() {
     });
 }
 
-/// The heir is changed in its turn while a key is inserted into it: the heir of the heir finds the debt in its past, or
-/// in its table, or in both, and then counts it once.
+/// The heir is changed in its turn while a key is inserted into it: the heir of the heir finds the debt in what that
+/// has inherited, or in its table, or in both, and then counts it once.
 fn a_key_is_inserted_while_an_heir_of_the_heir_copies<R: Modelled>() {
     model(|| {
         let (_, heir, _) = changed::<R>();

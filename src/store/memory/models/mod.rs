@@ -193,7 +193,7 @@ const fn key_of_other_stripe(n: u64) -> u64 {
     key(n) | 1
 }
 
-/// Both search, neither finds it, and both insert it: then it could be charged twice over.
+/// Both threads search, neither finds it, and both insert it: then it could be charged twice over.
 fn two_threads_insert_a_key_at_once<R: Modelled>() {
     model(|| {
         let table = table::<R>(1);
@@ -207,7 +207,7 @@ fn two_threads_insert_a_key_at_once<R: Modelled>() {
     });
 }
 
-/// Both judge the same word, and both write what follows from it: then one charge would be lost.
+/// Both threads judge the same word, and both write what follows from it: then one charge would be lost.
 fn two_threads_charge_the_same_word<R: Modelled>() {
     model(|| {
         let table = table::<R>(2);
@@ -221,7 +221,7 @@ fn two_threads_charge_the_same_word<R: Modelled>() {
     });
 }
 
-/// One finds its key, and before it writes, the other evicts the key.
+/// One thread finds its key, and before it writes, the other evicts the key.
 fn a_key_is_evicted_while_it_is_charged<R: Modelled>() {
     model(|| {
         let table = table::<R>(3);
@@ -242,7 +242,7 @@ fn a_key_is_evicted_while_it_is_charged<R: Modelled>() {
         // it was charged, so it is not gone for nothing.
         assert!((0..10).all(|n| table.copies(key(n)) <= 1));
         assert_eq!((0..10).map(|n| table.copies(key(n))).sum::<usize>(), 4);
-        assert!(table.copies(key(9)) == 1 || table.pressure().evicted() == 2);
+        assert!(table.copies(key(9)) == 1 || table.occupancy().evicted() == 2);
     });
 }
 
@@ -280,7 +280,7 @@ fn a_page_is_cleared_while_a_key_is_inserted_into_it<R: Modelled>() {
     });
 }
 
-/// One reads the clock and comes late, in whatever step of its decision: by its own time, what the other
+/// One thread reads the clock and comes late, in whatever step of its decision: by its own time, what the other
 /// charges meanwhile was paid long ago.
 fn a_thread_is_descheduled_while_another_charges<R: Modelled>() {
     for sleep in [1, 2, 9, 12, 16] {
@@ -302,7 +302,7 @@ fn a_thread_is_descheduled_while_another_charges<R: Modelled>() {
     }
 }
 
-/// One refunds while the other charges.
+/// One thread refunds while the other charges.
 fn a_refund_meets_a_charge<R: Modelled>() {
     model(|| {
         let table = table::<R>(2);
@@ -319,9 +319,9 @@ fn a_refund_meets_a_charge<R: Modelled>() {
     });
 }
 
-/// One reads the clock, and is descheduled in whatever step of charging a key that is there, while the other comes
-/// back to a page that was idle so long that all in it is cleared. What is charged as of the new time must
-/// not be cleared with the rest, and what was paid long ago must not look like a debt.
+/// One thread reads the clock, and is descheduled in whatever step of charging a key that is there, while the other
+/// comes back to a page that was idle so long that all in it is cleared. What is charged as of the new time must not be
+/// cleared with the rest, and what was paid long ago must not look like a debt.
 fn a_page_is_cleared_while_a_descheduled_thread_charges<R: Modelled>() {
     for (sleep, same_key) in [(5, true), (9, true), (10, true), (12, true), (9, false), (12, false), (14, false)] {
         model(move || {
@@ -346,8 +346,8 @@ fn a_page_is_cleared_while_a_descheduled_thread_charges<R: Modelled>() {
     }
 }
 
-/// One refunds what was paid long ago, and is descheduled in whatever step of it: what the other charges meanwhile must
-/// not be refunded in its place, nor be taken for the old debt and cleared.
+/// One thread refunds what was paid long ago, and is descheduled in whatever step of it: what the other charges
+/// meanwhile must not be refunded in its place, nor be taken for the old debt and cleared.
 fn a_refund_is_descheduled_while_another_charges<R: Modelled>() {
     for sleep in [5, 12, 16, 17] {
         model(move || {
@@ -381,11 +381,11 @@ fn two_keys_of_different_stripes_want_the_same_slot<R: Modelled>() {
             assert_eq!(table.copies(hash), 1);
             assert_eq!(admitted(&table, hash, 0, 6), 0);
         }
-        assert_eq!(table.pressure().evicted(), 0);
+        assert_eq!(table.occupancy().evicted(), 0);
     });
 }
 
-/// One charges in the last instant of a window, the other in the first one of the next.
+/// One thread charges in the last instant of a window, the other in the first one of the next.
 fn two_threads_charge_around_the_edge_of_a_window<R: Modelled>() {
     for is_known in [false, true] {
         model(move || {
