@@ -180,11 +180,11 @@ impl Algorithm for FixedWindow {
         if self.expires_at(state) <= now { 0 } else { state.used.into() }
     }
 
-    fn can_adopt(&self, _: &Quota) -> bool {
+    fn can_inherit(&self, _: &Quota) -> bool {
         true
     }
 
-    fn adopt(&self, state: FixedWindowState, from: &Quota, now: Timestamp) -> FixedWindowState {
+    fn inherit(&self, state: FixedWindowState, from: &Quota, now: Timestamp) -> FixedWindowState {
         if from.period_nanos() == self.quota.period_nanos() {
             return state;
         }

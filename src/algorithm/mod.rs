@@ -117,7 +117,7 @@ pub trait Algorithm: Send + Sync + 'static {
     /// after a [live change](crate::Limiter::inherit). By default it cannot, and all keys start without a state.
     ///
     /// Not called for buckets that the store keeps in a form of its own: they always inherit.
-    fn can_adopt(&self, from: &Quota) -> bool {
+    fn can_inherit(&self, from: &Quota) -> bool {
         let _ = from;
         false
     }
@@ -126,7 +126,7 @@ pub trait Algorithm: Send + Sync + 'static {
     ///
     /// Whatever counts against the key at `now` should continue to count, also if the clock was set back since. By
     /// default the state stays as it is.
-    fn adopt(&self, state: Self::State, from: &Quota, now: Timestamp) -> Self::State {
+    fn inherit(&self, state: Self::State, from: &Quota, now: Timestamp) -> Self::State {
         let _ = (from, now);
         state
     }

@@ -229,11 +229,11 @@ impl Algorithm for SlidingWindow {
         u64::from(state.previous) + u64::from(state.current)
     }
 
-    fn can_adopt(&self, _: &Quota) -> bool {
+    fn can_inherit(&self, _: &Quota) -> bool {
         true
     }
 
-    fn adopt(&self, state: SlidingWindowState, from: &Quota, now: Timestamp) -> SlidingWindowState {
+    fn inherit(&self, state: SlidingWindowState, from: &Quota, now: Timestamp) -> SlidingWindowState {
         if from.period_nanos() == self.quota.period_nanos() {
             return state;
         }

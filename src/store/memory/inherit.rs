@@ -189,9 +189,9 @@ impl<A: Algorithm> States<A> {
         // Else the windows begin at other instants, for each key by as much as its phase changes.
         let same_windows =
             from.staggered == to.staggered && (!to.staggered || from.quota.period_nanos() == to.quota.period_nanos());
-        let can_adopt = from.algorithm == to.algorithm && same_windows && algorithm.can_adopt(&from.quota);
+        let can_inherit = from.algorithm == to.algorithm && same_windows && algorithm.can_inherit(&from.quota);
         let (algorithm, predecessor) = (Arc::clone(algorithm), Arc::clone(predecessor));
-        can_adopt.then_some(Self { algorithm, predecessor, from: from.quota, at })
+        can_inherit.then_some(Self { algorithm, predecessor, from: from.quota, at })
     }
 
     /// Lets a table of words begin with these states, if their counts fit.
@@ -214,21 +214,21 @@ impl<A: Algorithm> States<A> {
     /// Calls `act` with each key of a page that something counts against: its set and tag, its state, and the time by
     /// which it is judged.
     fn each(&self, page: (Geometry, usize), mut act: impl FnMut(usize, Tag, A::State, Timestamp)) {
-        let mut adopt = |set, tag: Tag, state: A::State| {
+        let mut convert = |set, tag: Tag, state: A::State| {
             let now = local_of(&*self.algorithm, tag, self.at);
-            let state = self.algorithm.adopt(state, &self.from, now);
+            let state = self.algorithm.inherit(state, &self.from, now);
             if self.algorithm.owed(&state, now) > 0 {
                 act(set, tag, state, now);
             }
         };
         match &self.predecessor.table {
             Table::Fixed(ledger) => ledger.each_owed(page, self.at, |set, tag, state| {
-                cast(state).into_iter().for_each(|state| adopt(set, tag, state));
+                cast(state).into_iter().for_each(|state| convert(set, tag, state));
             }),
             Table::Sliding(ledger) => ledger.each_owed(page, self.at, |set, tag, state| {
-                cast(state).into_iter().for_each(|state| adopt(set, tag, state));
+                cast(state).into_iter().for_each(|state| convert(set, tag, state));
             }),
-            Table::Locked(table) => table.each_kept(page, adopt),
+            Table::Locked(table) => table.each_kept(page, convert),
             Table::Bucket(_) => {}
         }
     }

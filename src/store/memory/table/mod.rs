@@ -76,7 +76,7 @@
 //! them is admitted and charges on top of that in these instants, the false debt stays until it is paid, four epochs at
 //! most.
 //!
-//! *A charge or a refund may be counted in the wrong window.* This takes a coincidence: a multiple of sixteen epochs
+//! *A charge or a refund may be counted at the wrong time.* This takes a coincidence: a multiple of sixteen epochs
 //! (69 seconds at least) after a word was judged, the slot holds the same word again when the thread compares it. For a
 //! bucket, that is one word of 2^36. For a window, its counts must be the same again, which small ones easily are, and
 //! its index, one of 16 at worst (limits of 16 bits) and one of 2^22 for 100 per minute. Then the thread's charge or
