@@ -5,7 +5,7 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use super::{Modelled, key, model, models};
+use super::{Modelled, key, model, model_of_three, models};
 use crate::store::memory::WhenFull;
 use crate::store::memory::inherited::{CopiedDebt, Geometry, PackedDebt, Source};
 use crate::store::memory::ledger::Ledger;
@@ -119,7 +119,7 @@ fn a_request_charges_the_old_table_while_the_key_is_inserted<R: Modelled>() {
 
 /// The same, while the thread that calls `replace` copies the page.
 fn a_request_charges_the_old_table_while_another_inserts_and_all_is_copied<R: Modelled>() {
-    model(|| {
+    model_of_three(|| {
         let (before, heir, _) = changed::<R>();
         let old = spawn(move || admitted(&before));
         let new = {

@@ -33,7 +33,17 @@ pub(super) fn in_order() {
 }
 
 pub(super) fn model(run: impl Fn() + Sync + Send + 'static) {
+    check(loom::model::Builder::new(), run);
+}
+
+/// Of three threads, with two preemptions at most: a third one takes minutes.
+pub(super) fn model_of_three(run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(builder.preemption_bound.map_or(2, |bound| bound.min(2)));
+    check(builder, run);
+}
+
+fn check(mut builder: loom::model::Builder, run: impl Fn() + Sync + Send + 'static) {
     builder.max_branches = 100_000;
     builder.check(run);
 }
