@@ -6,7 +6,7 @@ mod drivers;
 mod models;
 mod monitor;
 #[cfg(feature = "redis")]
-mod redis_queue;
+mod redis;
 mod schedule;
 mod timer;
 
@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 #[cfg(feature = "redis")]
-pub use self::redis_queue::RedisQueue;
+pub use self::redis::RedisQueue;
 
 use self::driver::Shared;
 use self::schedule::{Bounds, Lines};

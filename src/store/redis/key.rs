@@ -12,17 +12,17 @@ use crate::values::PartitionKey;
 /// choose the slot of a cluster. Everything that is kept of one
 /// client carries the same tag, and so lies in one slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(crate) struct Key {
     text: Box<str>,
     slot: u16,
 }
 
 /// How many slots a cluster's keys are spread over.
-pub(super) const SLOTS: u16 = 16_384;
+pub(crate) const SLOTS: u16 = 16_384;
 
 /// Makes the names for the budgets of one limiter.
 #[derive(Clone)]
-pub(super) struct Names {
+pub(crate) struct Names {
     prefix: Box<str>,
     name: Box<str>,
     /// A hash that has read the secret.
@@ -31,7 +31,7 @@ pub(super) struct Names {
 
 impl Names {
     /// All processes that share a budget must agree on the prefix, the name and the secret.
-    pub(super) fn new(prefix: &str, name: &str, secret: &[u8]) -> Self {
+    pub(crate) fn new(prefix: &str, name: &str, secret: &[u8]) -> Self {
         // A whole block, so that what follows is hashed from a state that nobody knows without the secret.
         let mut block = [0; 64];
         block[..32].copy_from_slice(&Sha256::digest(secret));
@@ -39,13 +39,13 @@ impl Names {
     }
 
     /// What tells the keys of a limiter apart, also in this process.
-    pub(super) fn tag(&self, key: &PartitionKey) -> Tag {
+    pub(crate) fn tag(&self, key: &PartitionKey) -> Tag {
         let hash = self.hash.clone().chain_update(key.as_bytes()).finalize();
         Tag(hash[..16].try_into().expect("half of 32 bytes"))
     }
 
     /// The key of what one kind of algorithm keeps.
-    pub(super) fn key(&self, tag: Tag, kind: char) -> Key {
+    pub(crate) fn key(&self, tag: Tag, kind: char) -> Key {
         let digits = tag.text();
         let slot = crc16(&digits) % SLOTS;
         let digits = std::str::from_utf8(&digits).expect("base64 is ASCII");
@@ -59,18 +59,18 @@ impl Names {
 }
 
 impl Key {
-    pub(super) fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
 
-    pub(super) const fn slot(&self) -> u16 {
+    pub(crate) const fn slot(&self) -> u16 {
         self.slot
     }
 }
 
 /// What stands for a partition key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Tag([u8; 16]);
+pub(crate) struct Tag([u8; 16]);
 
 impl Tag {
     /// In base64url.
@@ -79,7 +79,7 @@ impl Tag {
     }
 
     /// Sixty-four of its bits, for a table.
-    pub(super) fn short(self) -> u64 {
+    pub(crate) fn short(self) -> u64 {
         u64::from_le_bytes(self.0[..8].try_into().expect("eight bytes"))
     }
 }

@@ -1,9 +1,9 @@
-//! Units that were taken from a budget in advance, to be spent without asking.
+//! Units that were taken from a budget in advance, to be spent without query.
 
 use std::time::Duration;
 
 use super::key::Tag;
-use super::lines::Lines;
+use super::key_cache::KeyCache;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Issuer, Proof, Receipt};
 
@@ -12,7 +12,7 @@ use crate::values::{Decision, Issuer, Proof, Receipt};
 /// How many units one is for follows the demand: none for a key of which there is one request now and then; twice as
 /// many as before when they were spent in time; and never more than half of what was left, so that others find some.
 pub(super) struct Leases {
-    held: Lines<Lease>,
+    held: KeyCache<Lease>,
     most: u32,
     lifetime: Duration,
 }
@@ -38,7 +38,7 @@ pub(super) struct Lease {
 
 /// What a call is to do beside its own.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Want {
+pub(super) enum LeaseAction {
     /// To ask for so many requests more.
     More(u32),
     /// To give back what was not spent in time.
@@ -56,9 +56,9 @@ pub(super) struct Unspent {
 
 /// The [`since`](Lease::since) of the lease that paid for a request in advance: it is put back there and not on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct OfLease(Timestamp);
+pub(super) struct LeaseReceipt(Timestamp);
 
-impl Proof for OfLease {
+impl Proof for LeaseReceipt {
     const ISSUER: Issuer = Issuer::Lease;
 
     fn into_value(self) -> u128 {
@@ -77,7 +77,7 @@ impl Leases {
 
     /// Of up to `most` requests each, to be spent within `lifetime`.
     pub(super) fn new(most: u32, lifetime: Duration) -> Self {
-        Self { held: Lines::new(), most, lifetime }
+        Self { held: KeyCache::new(), most, lifetime }
     }
 
     /// Admits a request, if it is paid for.
@@ -102,24 +102,24 @@ impl Leases {
     }
 
     /// What a call that is about to be made should do as well.
-    pub(super) fn want(&self, tag: Tag, cost: u32, now: Timestamp) -> Want {
-        let want = |lease: &mut Lease| {
+    pub(super) fn next_action(&self, tag: Tag, cost: u32, now: Timestamp) -> LeaseAction {
+        let next_action = |lease: &mut Lease| {
             if now >= self.end_of(lease) {
                 let Lease { cost, decision, .. } = *lease;
                 let requests = std::mem::take(&mut lease.left);
                 let unspent = Unspent { requests, cost, receipt: decision.receipt() };
-                return if requests > 0 { Want::GiveBack(unspent) } else { Want::More(0) };
+                return if requests > 0 { LeaseAction::GiveBack(unspent) } else { LeaseAction::More(0) };
             }
             if lease.cost != cost || lease.is_asked_for {
-                return Want::More(0);
+                return LeaseAction::More(0);
             }
             let affordable = lease.decision.remaining() / 2 / cost;
             let more = lease.size.saturating_mul(2).clamp(1, self.most).min(affordable);
             // If that call fails, nothing more is asked for until this lease ends.
             lease.is_asked_for = more > 0;
-            Want::More(more)
+            LeaseAction::More(more)
         };
-        self.held.change(tag, want).unwrap_or(Want::More(0))
+        self.held.change(tag, next_action).unwrap_or(LeaseAction::More(0))
     }
 
     /// Takes over what was granted beyond what was needed. Nothing is a lease, too: it shows that there is a demand.
@@ -148,7 +148,7 @@ impl Leases {
     }
 
     /// Puts a request back into the lease that paid for it; whether that could be done.
-    pub(super) fn put_back(&self, tag: Tag, cost: u32, lease: OfLease, now: Timestamp) -> bool {
+    pub(super) fn put_back(&self, tag: Tag, cost: u32, lease: LeaseReceipt, now: Timestamp) -> bool {
         let back = |held: &mut Lease| {
             let is_it = held.since == lease.0 && held.cost == cost;
             let fits = is_it && held.left < held.granted && now < self.end_of(held);
@@ -175,7 +175,7 @@ impl Lease {
         let limit = self.decision.limit();
         let remaining = self.decision.remaining().saturating_add(self.left.saturating_mul(self.cost)).min(limit);
         let reset = self.decision.reset_after().saturating_sub(now.saturating_since(self.since));
-        Decision::allow(limit, remaining).with_reset_after(reset).with_receipt(Receipt::of(OfLease(self.since)))
+        Decision::allow(limit, remaining).with_reset_after(reset).with_receipt(Receipt::of(LeaseReceipt(self.since)))
     }
 }
 
@@ -205,7 +205,9 @@ mod tests {
     fn sizes_follow_the_demand() {
         let (leases, mut sizes, mut now) = (leases(), Vec::new(), 0);
         for _ in 0..7 {
-            let Want::More(extra) = leases.want(tag(), 1, at(now)) else { panic!("nothing is left unspent") };
+            let LeaseAction::More(extra) = leases.next_action(tag(), 1, at(now)) else {
+                panic!("nothing is left unspent")
+            };
             sizes.push(extra);
             leases.hold(tag(), Lease::new(1, extra, extra, granted(90), at(now)));
             now += 100;
@@ -213,10 +215,10 @@ mod tests {
         }
         assert_eq!(sizes, [0, 1, 2, 4, 8, 10, 10]);
         // A pause, and it begins anew; nor is more taken than half of what there is.
-        assert_eq!(leases.want(tag(), 1, at(now + 1_000)), Want::More(0));
+        assert_eq!(leases.next_action(tag(), 1, at(now + 1_000)), LeaseAction::More(0));
         leases.hold(tag(), Lease::new(1, 0, 8, granted(6), at(now)));
-        assert_eq!(leases.want(tag(), 1, at(now)), Want::More(3));
-        assert_eq!(leases.want(tag(), 2, at(now)), Want::More(0));
+        assert_eq!(leases.next_action(tag(), 1, at(now)), LeaseAction::More(3));
+        assert_eq!(leases.next_action(tag(), 2, at(now)), LeaseAction::More(0));
     }
 
     #[test]
@@ -226,8 +228,8 @@ mod tests {
         assert!(leases.spend(tag(), 1, at(1)).is_none() && leases.spend(tag(), 3, at(999)).is_some());
         assert!(leases.spend(tag(), 3, at(1_000)).is_none());
         let unspent = Unspent { requests: 4, cost: 3, receipt: Receipt::new(7) };
-        assert_eq!(leases.want(tag(), 3, at(1_000)), Want::GiveBack(unspent));
-        assert_eq!(leases.want(tag(), 3, at(1_000)), Want::More(0));
+        assert_eq!(leases.next_action(tag(), 3, at(1_000)), LeaseAction::GiveBack(unspent));
+        assert_eq!(leases.next_action(tag(), 3, at(1_000)), LeaseAction::More(0));
     }
 
     #[test]
@@ -237,14 +239,14 @@ mod tests {
         let decision = leases.spend(tag(), 2, at(250)).unwrap();
         assert_eq!((decision.limit(), decision.remaining()), (100, 56));
         assert_eq!(decision.reset_after(), Duration::from_millis(59_750));
-        let of = decision.receipt().read::<OfLease>().unwrap();
+        let of = decision.receipt().read::<LeaseReceipt>().unwrap();
         assert!(leases.put_back(tag(), 2, of, at(500)) && !leases.put_back(tag(), 1, of, at(500)));
         // Nor more than it was granted with, nor into another lease, nor too late.
         assert!(!leases.put_back(tag(), 2, of, at(500)));
         assert_eq!((0..9).filter(|_| leases.spend(tag(), 2, at(500)).is_some()).count(), 4);
-        assert!(!leases.put_back(tag(), 2, OfLease(at(1)), at(500)));
+        assert!(!leases.put_back(tag(), 2, LeaseReceipt(at(1)), at(500)));
         assert!(!leases.put_back(tag(), 2, of, at(1_000)));
-        assert_eq!(Receipt::new(7).read::<OfLease>(), None);
+        assert_eq!(Receipt::new(7).read::<LeaseReceipt>(), None);
     }
 
     #[test]
@@ -265,12 +267,12 @@ mod tests {
     fn of_calls_at_the_same_time_one_asks_for_more() {
         let leases = leases();
         leases.hold(tag(), Lease::new(1, 0, 2, granted(90), at(0)));
-        assert_eq!(leases.want(tag(), 1, at(1)), Want::More(4));
-        assert_eq!(leases.want(tag(), 1, at(1)), Want::More(0));
+        assert_eq!(leases.next_action(tag(), 1, at(1)), LeaseAction::More(4));
+        assert_eq!(leases.next_action(tag(), 1, at(1)), LeaseAction::More(0));
         // The other one has come back, and then the one that asked for more, and was granted nothing.
         leases.hold(tag(), Lease::new(1, 0, 0, granted(90), at(1)));
-        assert_eq!(leases.want(tag(), 1, at(2)), Want::More(0));
+        assert_eq!(leases.next_action(tag(), 1, at(2)), LeaseAction::More(0));
         leases.hold(tag(), Lease::new(1, 0, 4, granted(90), at(1)));
-        assert_eq!(leases.want(tag(), 1, at(3)), Want::More(4));
+        assert_eq!(leases.next_action(tag(), 1, at(3)), LeaseAction::More(4));
     }
 }

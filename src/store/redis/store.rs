@@ -2,14 +2,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::asking::{Asking, Inner};
-use super::flights::Flights;
+use super::batch::RedisClaim;
+use super::connection::Redis;
 use super::key::Names;
-use super::leases::{Leases, OfLease};
-use super::link::Redis;
-use super::mirror::Mirror;
+use super::leases::{LeaseReceipt, Leases};
+use super::negative_cache::NegativeCache;
+use super::query::{KeyQuery, StoreInner};
 use super::script::Scripted;
-use super::together::RedisClaim;
+use super::single_flight::SingleFlight;
 use crate::store::{MemoryStore, Stats, Store};
 use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inheritance, Mode, PartitionKey, Receipt};
 
@@ -57,8 +57,8 @@ use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inherita
 /// A [decision](crate::Limiter::decide) fails within the [timeout](super::RedisBuilder::timeout), also if it shares a call,
 /// gives back a lease first, or needs several nodes: one deadline holds for all that a decision does. While the breaker of the
 /// node is open it fails at once. What then becomes of requests is for the policy to [say](crate::FailureMode). For the
-/// [local guard](crate::FailureMode::LocalGuard) this store counts what Redis admits along in a
-/// [`MemoryStore`] for 65,536 keys. The guard only counts up: what is given back on Redis stays charged there, until time
+/// [local fallback](crate::FailureMode::LocalGuard) this store counts what Redis admits along in a
+/// [`MemoryStore`] for 65,536 keys. The fallback only counts up: what is given back on Redis stays charged there, until time
 /// has paid it off. Redis does not hear of what guards admit: over an outage and the recovery, *n* processes admit up to
 /// *n* + 1 times the quota.
 ///
@@ -75,13 +75,13 @@ use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inherita
 pub struct RedisStore<S> {
     name: Box<str>,
     coalesces: bool,
-    inner: Arc<Inner<S>>,
+    inner: Arc<StoreInner<S>>,
 }
 
 /// What a store of the same name goes on from.
 struct Namesake<S> {
     name: Box<str>,
-    inner: Arc<Inner<S>>,
+    inner: Arc<StoreInner<S>>,
 }
 
 impl<S: Copy> RedisStore<S> {
@@ -92,18 +92,18 @@ impl<S: Copy> RedisStore<S> {
         Self { name: name.into(), coalesces: true, inner: Self::build(redis, name, None) }
     }
 
-    fn build(redis: &Redis, name: &str, leases: Option<Leases>) -> Arc<Inner<S>> {
-        Arc::new(Inner {
+    fn build(redis: &Redis, name: &str, leases: Option<Leases>) -> Arc<StoreInner<S>> {
+        Arc::new(StoreInner {
             redis: redis.clone(),
             names: Names::new(redis.prefix(), name, redis.secret()),
-            guard: MemoryStore::default(),
-            mirror: Mirror::new(),
-            flights: Arc::new(Flights::new()),
+            fallback: MemoryStore::default(),
+            negative_cache: NegativeCache::new(),
+            single_flight: Arc::new(SingleFlight::new()),
             leases,
         })
     }
 
-    /// Takes units in advance from keys that are much asked for, and spends them without asking: for up to `most`
+    /// Takes units in advance from keys that are much asked for, and spends them without query: for up to `most`
     /// requests at a time, within `lifetime`. A second is a good one.
     ///
     /// How many are taken follows the demand of this process: none from a key that is asked for less than once per
@@ -140,32 +140,32 @@ impl<S: Copy> RedisStore<S> {
 }
 
 impl<S: Copy + Send + 'static> RedisStore<S> {
-    fn charge<A: Scripted<State = S>>(&self, asking: Asking<A>, cost: u32) -> Check {
-        match asking.out_of_lease(cost).or_else(|| asking.certain_refusal(cost)) {
+    fn charge<A: Scripted<State = S>>(&self, query: KeyQuery<A>, cost: u32) -> Check {
+        match query.spend_lease(cost).or_else(|| query.cached_rejection(cost)) {
             Some(decision) => decision.into(),
-            None if self.coalesces => Check::Pending(Box::pin(asking.in_company(cost))),
-            None => Check::Pending(Box::pin(async move { asking.alone(cost).await })),
+            None if self.coalesces => Check::Pending(Box::pin(query.coalesced(cost))),
+            None => Check::Pending(Box::pin(async move { query.single(cost).await })),
         }
     }
 
     /// Only a rejection may be known without a call.
-    fn peek<A: Scripted<State = S>>(asking: Asking<A>, cost: u32) -> Check {
-        let known = if asking.is_leased(cost) { None } else { asking.known_refusal(cost) };
-        known.map_or_else(|| Check::Pending(Box::pin(asking.peek(cost))), Check::from)
+    fn peek<A: Scripted<State = S>>(query: KeyQuery<A>, cost: u32) -> Check {
+        let known = if query.is_leased(cost) { None } else { query.peek_rejection(cost) };
+        known.map_or_else(|| Check::Pending(Box::pin(query.peek(cost))), Check::from)
     }
 }
 
 /// Has charges made together with those of other limiters.
 struct Batcher<A: Scripted> {
-    inner: Arc<Inner<A::State>>,
+    inner: Arc<StoreInner<A::State>>,
     algorithm: A,
 }
 
 impl<A: Scripted> Batching for Batcher<A> {
     /// What is leased needs no call.
     fn claim(&self, key: &PartitionKey, cost: u32) -> Option<Box<dyn Claim>> {
-        let asking = Asking::of(&self.inner, &self.algorithm, key);
-        if asking.is_leased(cost) { None } else { Some(Box::new(RedisClaim::new(asking, cost))) }
+        let query = KeyQuery::of(&self.inner, &self.algorithm, key);
+        if query.is_leased(cost) { None } else { Some(Box::new(RedisClaim::new(query, cost))) }
     }
 }
 
@@ -178,22 +178,22 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
         if let Err(problem) = algorithm.check_fit() {
             panic!("{problem}");
         }
-        self.inner.guard.prepare(algorithm);
+        self.inner.fallback.prepare(algorithm);
     }
 
     fn decide(&self, algorithm: &A, ask: &Ask<'_>) -> Check {
         let (key, cost) = (ask.key(), ask.cost());
-        let asking = || Asking::of(&self.inner, algorithm, key);
+        let query = || KeyQuery::of(&self.inner, algorithm, key);
         match ask.mode() {
             Mode::Fallback => {
-                let decision = self.inner.guard(algorithm, key, cost);
+                let decision = self.inner.fallback(algorithm, key, cost);
                 decision.with_receipt(decision.receipt().of_fallback()).into()
             }
-            Mode::UpTo => asking().charge_up_to(cost),
+            Mode::UpTo => query().charge_up_to(cost),
             // One round trip. Other processes notice within half a second.
-            Mode::Reset => Check::Pending(Box::pin(asking().reset())),
-            Mode::Peek => Self::peek(asking(), cost),
-            Mode::Charge | Mode::Shadow => self.charge(asking(), cost),
+            Mode::Reset => Check::Pending(Box::pin(query().reset())),
+            Mode::Peek => Self::peek(query(), cost),
+            Mode::Charge | Mode::Shadow => self.charge(query(), cost),
         }
     }
 
@@ -203,12 +203,12 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
             return;
         }
         if let Some(receipt) = receipt.fallback() {
-            return self.inner.guard.refund(algorithm, key, receipt, cost);
+            return self.inner.fallback.refund(algorithm, key, receipt, cost);
         }
-        let asking = Asking::of(&self.inner, algorithm, key);
-        match receipt.read::<OfLease>() {
-            Some(lease) => asking.put_back(cost, lease),
-            None => asking.give_back(cost, receipt),
+        let query = KeyQuery::of(&self.inner, algorithm, key);
+        match receipt.read::<LeaseReceipt>() {
+            Some(lease) => query.put_back(cost, lease),
+            None => query.give_back(cost, receipt),
         }
     }
 
@@ -224,10 +224,10 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
         if self.inner.redis.id() != predecessor.inner.redis.id() || self.name != predecessor.name {
             return None;
         }
-        // A guard that cannot inherit in place fills up by what is admitted from now on.
-        let guard = Store::heritage(&predecessor.inner.guard, &**algorithm);
-        let guard = guard.and_then(|heritage| self.inner.guard.inherit(algorithm, &heritage));
-        Some(Inheritance::in_place().and_then(guard.and_then(|guard| guard.finish)))
+        // A fallback that cannot inherit in place fills up by what is admitted from now on.
+        let fallback = Store::heritage(&predecessor.inner.fallback, &**algorithm);
+        let fallback = fallback.and_then(|heritage| self.inner.fallback.inherit(algorithm, &heritage));
+        Some(Inheritance::in_place().and_then(fallback.and_then(|fallback| fallback.finish)))
     }
 
     fn heritage(&self, _: &A) -> Option<Heritage> {

@@ -23,21 +23,22 @@
 //! [`Algorithm::decide`]: crate::algorithm::Algorithm::decide
 //! [`Decision`]: crate::values::Decision
 
-mod answer;
 mod bucket;
 mod calls;
-mod queue;
+#[cfg(test)]
+#[allow(clippy::cast_possible_truncation, clippy::needless_pass_by_value, reason = "small numbers, short tests")]
+pub(crate) mod manual_server;
+mod reply;
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, clippy::needless_pass_by_value, reason = "small numbers, short tests")]
 mod tests;
-mod unfit;
+mod unfit_quota;
 mod window;
 
-pub(super) use self::answer::{Answer, BadReply, Decisions};
+pub(crate) use self::bucket::{Grid, Span};
 pub(super) use self::calls::{Charge, decide, decide_all, give_back, reset};
-pub(crate) use self::queue::Place;
-pub(super) use self::queue::QueueScript;
-pub use self::unfit::UnfitQuota;
+pub(crate) use self::reply::{BadReply, Decisions, ScriptReply};
+pub use self::unfit_quota::UnfitQuota;
 
 use super::call::Script;
 use crate::algorithm::Algorithm;
@@ -103,11 +104,6 @@ static FIXED_WINDOW: Script = Script::new(lua!("open", "fixed_window_read", "fix
 
 static SLIDING_WINDOW: Script = Script::new(lua!("open", "sliding_window_read", "sliding_window_take", "close"));
 
-static QUEUE: Script = Script::new(lua!("open", "queue_open", "bucket_read", "queue_take", "queue_close"));
-
-static QUEUE_GIVE_BACK: Script =
-    Script::new(lua!("open", "queue_open", "bucket_read", "queue_give_back", "queue_close"));
-
 /// The script of one algorithm.
 fn script_of<A: Scripted>() -> &'static Script {
     match A::NUMBER {
@@ -145,7 +141,7 @@ static RESET: Script = Script::new(include_str!("lua/reset.lua"));
 const EXACT: u64 = 1 << 53;
 
 /// The digits of a whole number that a double holds.
-fn whole(digits: &[u8]) -> Option<u64> {
+pub(crate) fn whole(digits: &[u8]) -> Option<u64> {
     let are_digits = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(digits).ok().filter(|_| are_digits)?;
     text.parse().ok().filter(|number| *number < EXACT)

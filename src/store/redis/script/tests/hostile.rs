@@ -51,7 +51,7 @@ fn check_foreign<A: Scripted>(connection: &mut Connection, algorithm: &A) {
         for call in [decide(algorithm, name.clone(), 1, 1), give_back(algorithm, name, 1, receipt).unwrap()] {
             match command(&call, call.script.hash()).query::<Value>(connection) {
                 Ok(reply) => {
-                    let answer = Answer::read(reply).unwrap();
+                    let answer = ScriptReply::read(reply).unwrap();
                     let result = answer.replay(algorithm, 1, 1);
                     assert_eq!(result.err(), Some(BadReply::State), "{value:?} is a state: {answer:?}");
                 }
@@ -132,7 +132,7 @@ proptest! {
 
     #[test]
     fn no_reply_makes_rust_panic(reply in prop_oneof![values(), items(), text()], cost in any::<u32>(), count in 0..4_u32) {
-        if let Ok(answer) = Answer::read(reply) {
+        if let Ok(answer) = ScriptReply::read(reply) {
             let quota = Quota::per_second(7);
             let _ = answer.replay(&TokenBucket::new(quota), cost, count);
             let _ = answer.replay(&FixedWindow::new(quota), cost, count);

@@ -14,7 +14,7 @@ fn expires_at(connection: &mut Connection, key: &Key) -> i64 {
 /// Every key lives until nothing is owed, and less than two milliseconds longer.
 fn check_life<A: Scripted>(connection: &mut Connection, algorithm: &A, name: &str, cost: u32) {
     let key = key(name);
-    let check = |answer: &Answer, expires: Timestamp, connection: &mut Connection| {
+    let check = |answer: &ScriptReply, expires: Timestamp, connection: &mut Connection| {
         let found = expires_at(connection, &key) * 1_000_000;
         let over = u64::try_from(found).unwrap().checked_sub(expires.as_nanos());
         assert!(over.is_some_and(|over| over < 2_000_000), "{name}: {over:?} {answer:?}");
@@ -76,7 +76,7 @@ fn what_owes_nothing_any_more_is_deleted() {
 
 #[test]
 fn a_state_from_the_future_locks_nobody_out() {
-    let mut told = Told::new();
+    let mut server = ManualServer::new(&ALL);
     let bucket = TokenBucket::new(Quota::per_second(1).burst(5));
     let fixed = FixedWindow::new(Quota::per_minute(5));
     let sliding = SlidingWindow::new(Quota::per_minute(5));
@@ -85,9 +85,9 @@ fn a_state_from_the_future_locks_nobody_out() {
 
     let mut run = |micros, cost| {
         let [a, b, c] = keys.clone();
-        let bucket = told.run(micros, &decide(&bucket, a, cost, 1)).replay(&bucket, cost, 1).unwrap().0[0];
-        let fixed = told.run(micros, &decide(&fixed, b, cost, 1)).replay(&fixed, cost, 1).unwrap().0[0];
-        let sliding = told.run(micros, &decide(&sliding, c, cost, 1)).replay(&sliding, cost, 1).unwrap().0[0];
+        let bucket = server.run(micros, &decide(&bucket, a, cost, 1)).replay(&bucket, cost, 1).unwrap().0[0];
+        let fixed = server.run(micros, &decide(&fixed, b, cost, 1)).replay(&fixed, cost, 1).unwrap().0[0];
+        let sliding = server.run(micros, &decide(&sliding, c, cost, 1)).replay(&sliding, cost, 1).unwrap().0[0];
         [bucket, fixed, sliding]
     };
     assert!(run(START + hour, 5).iter().all(|it| it.is_allowed()));
@@ -120,7 +120,7 @@ fn as_many_scripts_as_there_are_files_are_kept() {
         pipeline.add_command(command(&call, call.script.hash()));
     }
     let replies: Vec<Value> = pipeline.query(&mut connection).unwrap();
-    assert!(replies.into_iter().all(|reply| Answer::read(reply).is_ok()));
+    assert!(replies.into_iter().all(|reply| ScriptReply::read(reply).is_ok()));
     let memory: String = cmd("INFO").arg("memory").query(&mut connection).unwrap();
     assert!(memory.contains(&format!("number_of_cached_scripts:{}\r\n", ALL.len())), "{memory}");
 }

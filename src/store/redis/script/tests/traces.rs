@@ -77,7 +77,7 @@ enum Expected {
 }
 
 fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, has_burst: bool) {
-    let (mut random, mut told) = (Random::seeded(), Told::new());
+    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
     let (mut steps, mut batch, mut refusals, mut admitted, mut refunds) = (0, 0, 0_u64, 0_u64, 0_u64);
     while steps < STEPS {
         let algorithm = make(quota(&mut random, has_burst));
@@ -98,7 +98,7 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, has_burs
                     if random.below(2) == 0 { charges.len() - 1 } else { random.below(charges.len() as u64) as usize };
                 let (id, cost, receipt) = charges.swap_remove(index);
                 let call = give_back(&algorithm, key(batch * KEYS + id), cost, receipt).unwrap();
-                told.add(now, &call);
+                server.add(now, &call);
                 if let Some(state) = states.get_mut(&id) {
                     *state = algorithm.clamped(*state, at(now));
                     let before = algorithm.give_back(*state, at(now), 0, receipt);
@@ -116,7 +116,7 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, has_burs
             }
             let cost = cost(&mut random, max);
             let count = if random.below(4) == 0 { 1 + random.below(5) as u32 } else { 1 };
-            told.add(now, &decide(&algorithm, name, cost, count));
+            server.add(now, &decide(&algorithm, name, cost, count));
             let mut state = states.get(&id).map(|state| algorithm.clamped(*state, at(now)));
             if let Some(state) = state.filter(|_| (1..=max).contains(&cost)) {
                 states.insert(id, state);
@@ -136,7 +136,7 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, has_burs
             }
             expected.push((now, Expected::Decisions(decisions), cost));
         }
-        for (step, (answer, (now, expected, cost))) in told.answers().iter().zip(expected).enumerate() {
+        for (step, (answer, (now, expected, cost))) in server.answers().iter().zip(expected).enumerate() {
             assert_eq!(answer.now, at(now));
             if let Expected::Decisions(decisions) = expected {
                 let count = u32::try_from(decisions.len()).unwrap();
@@ -178,7 +178,7 @@ fn sliding_windows_agree() {
 /// Three keys of different algorithms are charged together or not at all, and asked with a cost of 0.
 #[test]
 fn several_are_charged_all_or_none() {
-    let (mut random, mut told) = (Random::seeded(), Told::new());
+    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
     let (mut batch, mut all, mut none) = (0, 0, 0);
     while batch < 50 {
         let quotas = [0; 3].map(|_| quota(&mut random, false));
@@ -196,7 +196,7 @@ fn several_are_charged_all_or_none() {
             let costs = [bucket.max_cost(), fixed.max_cost(), sliding.max_cost()].map(|max| cost(&mut random, max));
             let keys = ["bucket", "fixed", "sliding"].map(|name| key(format!("{name} {batch}")));
             let [a, b, c] = keys;
-            told.add(
+            server.add(
                 now,
                 &decide_all([
                     Charge::new(&bucket, a, costs[0]),
@@ -216,7 +216,7 @@ fn several_are_charged_all_or_none() {
             }
             expected.push((costs, [one, two, three], are_allowed));
         }
-        for (answer, (costs, decisions, are_allowed)) in told.answers().iter().zip(expected) {
+        for (answer, (costs, decisions, are_allowed)) in server.answers().iter().zip(expected) {
             let found = [
                 answer.decision(&bucket, 0, costs[0]).unwrap(),
                 answer.decision(&fixed, 1, costs[1]).unwrap(),

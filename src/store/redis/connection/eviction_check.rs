@@ -9,7 +9,7 @@ use crate::util::log;
 
 /// Warns if the server may throw our keys away when its memory is full: whoever can fill it could reset a limit. Many
 /// do not let clients see settings, and then nothing is said.
-pub(super) async fn look(mut connection: MultiplexedConnection, patience: Duration) {
+pub(super) async fn warn_if_keys_may_be_evicted(mut connection: MultiplexedConnection, patience: Duration) {
     let mut question = Cmd::new();
     question.arg("CONFIG").arg("GET").arg("maxmemory*");
     let Ok(Ok(answer)) = timeout(patience, connection.send_packed_command(&question)).await else {

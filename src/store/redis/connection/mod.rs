@@ -4,22 +4,22 @@
 //! and when not to ask at all is decided here: a client that repeats a call whose answer it missed would charge twice.
 
 mod address;
-mod alone;
-mod breaker;
+mod backoff;
 mod builder;
-mod calls;
+mod call_metrics;
+mod circuit_breaker;
 mod cluster;
 mod command;
-mod eviction;
+mod eviction_check;
 mod fault;
-mod jitter;
 mod node;
+mod node_call;
 mod refresh;
 mod sentinel;
+mod shared_task;
 #[cfg(test)]
 mod tests;
 mod topology;
-mod turn;
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,14 +30,14 @@ use ::redis::Value;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
-pub use self::breaker::BreakerState;
 pub use self::builder::RedisBuilder;
+pub use self::circuit_breaker::BreakerState;
 pub use self::fault::{Fault, Reason};
 pub use self::node::NodeHealth;
 
 use self::builder::Servers;
-use self::calls::Calls;
-use self::node::{Answer, Terms, Times};
+use self::call_metrics::CallMetrics;
+use self::node::{CallLimits, NodeReply, Settings};
 use self::topology::Topology;
 use super::call::Call;
 
@@ -51,7 +51,7 @@ use super::call::Call;
 ///
 /// - A decision takes no longer than the [`timeout`](RedisBuilder::timeout). One that may have been carried out is never
 ///   repeated.
-/// - A node that failed five times in a row, or in half of at least twenty calls of the last ten seconds, is left alone:
+/// - A node that failed five limits in a row, or in half of at least twenty calls of the last ten seconds, is left alone:
 ///   calls fail at once. But all calls that had begun before the first of them failed count as one wave, and two waves are
 ///   needed: so a pause of the server of up to two timeouts fails the calls that it hits, and opens nothing, and a node that
 ///   is dead is left alone after two timeouts. After a pause, which grows from 100 ms to 5 s while it stays away, one call
@@ -87,10 +87,10 @@ pub struct Redis(Arc<Inner>);
 
 struct Inner {
     topology: Topology,
-    terms: Arc<Terms>,
+    settings: Arc<Settings>,
     prefix: String,
     secret: Vec<u8>,
-    calls: Calls,
+    calls: CallMetrics,
     /// A server that is no cluster for us wants the keys of a call in one slot: it is the one node of a cluster.
     is_split: AtomicBool,
 }
@@ -138,13 +138,13 @@ impl Redis {
     }
 
     /// When a decision that begins now must have ended.
-    pub(in crate::store::redis) fn deadline(&self) -> Instant {
-        Instant::now() + self.0.terms.timeout
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.0.settings.timeout
     }
 
     /// How long a decision may take.
-    pub(in crate::store::redis) fn timeout(&self) -> Duration {
-        self.0.terms.timeout
+    pub(crate) fn timeout(&self) -> Duration {
+        self.0.settings.timeout
     }
 
     /// Equal for clones only.
@@ -153,43 +153,38 @@ impl Redis {
     }
 
     /// Whether keys of these slots may be in one call.
-    pub(in crate::store::redis) fn share_a_node(&self, one: u16, other: u16) -> bool {
+    pub(crate) fn share_a_node(&self, one: u16, other: u16) -> bool {
         one == other || !(self.0.topology.is_cluster() || self.0.is_split.load(Ordering::Relaxed))
     }
 
-    pub(in crate::store::redis) fn prefix(&self) -> &str {
+    pub(crate) fn prefix(&self) -> &str {
         &self.0.prefix
     }
 
-    pub(in crate::store::redis) fn secret(&self) -> &[u8] {
+    pub(crate) fn secret(&self) -> &[u8] {
         &self.0.secret
     }
 
     /// Runs the script for one request, once at the most, within the timeout. If this is dropped, or if no answer came,
     /// it may have run nevertheless.
-    pub(in crate::store::redis) async fn call(&self, call: &Call) -> Result<Value, Fault> {
+    pub(crate) async fn call(&self, call: &Call) -> Result<Value, Fault> {
         self.call_by(call, self.deadline(), 1).await
     }
 
     /// The same, within the time that the decision has left, and for so many requests: if it fails, that many have.
-    pub(in crate::store::redis) async fn call_by(
-        &self,
-        call: &Call,
-        deadline: Instant,
-        requests: u32,
-    ) -> Result<Value, Fault> {
+    pub(crate) async fn call_by(&self, call: &Call, deadline: Instant, requests: u32) -> Result<Value, Fault> {
         // Most calls are made within a task, which is quicker to tell.
         if tokio::task::try_id().is_none() && Handle::try_current().is_err() {
             return Err(Reason::NoRuntime.into());
         }
         let start = Instant::now();
         let answer = if start < deadline {
-            self.run(call, Times { deadline, requests }).await
+            self.run(call, CallLimits { deadline, requests }).await
         } else {
             Err(Reason::TimedOut.into())
         };
-        if answer.as_ref().is_err_and(Fault::doubts_topology) {
-            self.0.topology.doubt();
+        if answer.as_ref().is_err_and(Fault::questions_topology) {
+            self.0.topology.refresh_soon();
         }
         if answer.as_ref().is_err_and(|fault| fault.reason() == Reason::CrossSlot) {
             self.0.is_split.store(true, Ordering::Relaxed);
@@ -199,34 +194,34 @@ impl Redis {
     }
 
     /// Whether the node that has this slot is left alone at the moment, as far as is known here.
-    pub(in crate::store::redis) fn is_barred(&self, slot: impl FnOnce() -> u16) -> bool {
+    pub(crate) fn is_failing(&self, slot: impl FnOnce() -> u16) -> bool {
         let slot = if self.0.topology.is_cluster() { slot() } else { 0 };
         self.0.topology.known_node(slot).is_some_and(|node| node.lock().breaker.is_failing())
     }
 
-    async fn run(&self, call: &Call, times: Times) -> Result<Value, Fault> {
-        let (topology, deadline) = (&self.0.topology, times.deadline);
+    async fn run(&self, call: &Call, limits: CallLimits) -> Result<Value, Fault> {
+        let (topology, deadline) = (&self.0.topology, limits.deadline);
         let slot = call.keys.first().map_or(0, super::key::Key::slot);
         let mut node = topology.node(slot, deadline).await?;
         let (mut asking, mut may_retry) = (false, true);
         let mut refusal = None;
         for _ in 0..=MAX_HOPS {
             // All but the first two were refused before they ran, and so may be sent again.
-            match node.run(call, asking, times).await {
-                Ok(Answer::Value(value)) => return Ok(value),
-                Ok(Answer::Moved(to)) => {
-                    topology.doubt();
+            match node.run(call, asking, limits).await {
+                Ok(NodeReply::Value(value)) => return Ok(value),
+                Ok(NodeReply::Moved(to)) => {
+                    topology.refresh_soon();
                     (node, asking) = (topology.node_at(&to, &node)?, false);
                 }
-                Ok(Answer::Ask(to)) => (node, asking) = (topology.node_at(&to, &node)?, true),
-                Ok(Answer::TryAgain) if may_retry && Instant::now() + ON_THE_WAY < deadline => {
+                Ok(NodeReply::Ask(to)) => (node, asking) = (topology.node_at(&to, &node)?, true),
+                Ok(NodeReply::TryAgain) if may_retry && Instant::now() + ON_THE_WAY < deadline => {
                     may_retry = false;
                     sleep(ON_THE_WAY).await;
                 }
-                Ok(Answer::TryAgain) => break,
+                Ok(NodeReply::TryAgain) => break,
                 Err(fault) if may_retry && fault.reason() == Reason::ReadOnly => {
                     may_retry = false;
-                    if topology.renew(&node, deadline).await.is_err() {
+                    if topology.refresh_now(&node, deadline).await.is_err() {
                         return Err(fault);
                     }
                     node = topology.node(slot, deadline).await?;

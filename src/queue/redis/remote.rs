@@ -1,24 +1,21 @@
 use std::time::Duration;
 
-use super::asking::failed;
-use super::key::{Key, Names, Tag};
-use super::link::Redis;
-use super::mirror::{Mirror, Seen};
-use super::script::{Answer, Place, QueueScript, UnfitQuota};
+use super::script::{Place, QueueScript};
 use crate::algorithm::GcraState;
+use crate::store::redis::{Key, Names, NegativeCache, Observation, Redis, ScriptReply, Tag, UnfitQuota, failed};
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{LimiterError, PartitionKey, Quota, Receipt};
 
 /// The lines of one queue, as the server keeps them: when each may leave. Nobody waits here.
-pub(crate) struct RedisLine {
+pub(crate) struct RemoteQueue {
     redis: Redis,
     names: Names,
     script: QueueScript,
     /// Of keys with a line. Some of those who come may wait in it and others may not: each is judged for itself.
-    mirror: Mirror<GcraState>,
+    negative_cache: NegativeCache<GcraState>,
 }
 
-impl RedisLine {
+impl RemoteQueue {
     pub(crate) fn new(
         redis: &Redis,
         name: &str,
@@ -30,7 +27,7 @@ impl RedisLine {
             redis: redis.clone(),
             names: Names::new(redis.prefix(), name, redis.secret()),
             script: QueueScript::new(quota, capacity, max_wait)?,
-            mirror: Mirror::new(),
+            negative_cache: NegativeCache::new(),
         })
     }
 
@@ -47,7 +44,7 @@ impl RedisLine {
         self.script.limit()
     }
 
-    /// Takes a place for a request that waits for `patience` at most; without a call, if it is known to be refused.
+    /// Takes a place for a request that waits for `patience` at most; without a call, if it is known to be rejected.
     /// Dropped before the answer came, it may have taken one, and nobody knows which.
     pub(crate) async fn join(
         &self,
@@ -56,16 +53,16 @@ impl RedisLine {
         patience: Option<Duration>,
     ) -> Result<Place, LimiterError> {
         let (tag, sent) = (self.names.tag(key), Monotonic.now());
-        let refused = |state, at| self.script.refused(state, at, cost, patience);
-        if let Some(refusal) = self.mirror.refusal(tag, sent, refused) {
-            return Ok(Place::Refused(refusal));
+        let rejected = |state, at| self.script.rejection(state, at, cost, patience);
+        if let Some(rejection) = self.negative_cache.rejection(tag, sent, rejected) {
+            return Ok(Place::Rejected(rejection));
         }
         let value = self.redis.call(&self.script.call(self.name(tag), cost, patience)).await.map_err(failed)?;
         let answered = Monotonic.now();
-        let answer = Answer::read(value).map_err(failed)?;
+        let answer = ScriptReply::read(value).map_err(failed)?;
         let (place, state) = self.script.place(&answer, cost, patience).map_err(failed)?;
         let line = state.filter(|state| self.script.has_line(*state, answer.now));
-        self.mirror.note(tag, line, Seen { server: answer.now, sent, answered });
+        self.negative_cache.note(tag, line, Observation { server: answer.now, sent, answered });
         Ok(place)
     }
 
@@ -75,7 +72,7 @@ impl RedisLine {
         if let Some(call) = self.script.give_back(self.name(tag), cost, receipt) {
             // What cannot be given back stays taken: fewer leave then, and never too many.
             let _ = self.redis.call(&call).await;
-            self.mirror.forget(tag, Monotonic.now());
+            self.negative_cache.forget(tag, Monotonic.now());
         }
     }
 

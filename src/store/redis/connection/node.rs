@@ -9,26 +9,26 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::alone::{Alone, Work};
-use super::breaker::{Breaker, BreakerState, Leave};
+use super::circuit_breaker::{BreakerState, CallPermit, CircuitBreaker};
 use super::command;
-use super::eviction;
+use super::eviction_check;
 use super::fault::{Fault, Reason};
-use super::turn::{Judged, Turn};
+use super::node_call::{NodeCall, Verdict};
+use super::shared_task::{SharedTask, Work};
 use crate::store::redis::call::Call;
 use crate::util::log;
 
 /// What holds for all nodes.
 #[derive(Debug)]
-pub(super) struct Terms {
+pub(super) struct Settings {
     /// For a call, all in all.
     pub(super) timeout: Duration,
     /// For a connection, which may be made in the background.
     pub(super) connect_timeout: Duration,
     /// Calls of one runtime to one node.
     pub(super) max_in_flight: usize,
-    /// Whether somebody has looked for what may evict our keys.
-    pub(super) looked: AtomicBool,
+    /// Whether the eviction settings of a server were checked.
+    pub(super) eviction_checked: AtomicBool,
 }
 
 /// One server, with a connection for each runtime that asks it.
@@ -39,31 +39,31 @@ pub(super) struct Node {
     address: Arc<str>,
     server: ConnectionInfo,
     client: Client,
-    pub(super) terms: Arc<Terms>,
+    pub(super) settings: Arc<Settings>,
     state: Mutex<State>,
 }
 
 pub(super) struct State {
-    pub(super) breaker: Breaker,
+    pub(super) breaker: CircuitBreaker,
     pub(super) in_flight: usize,
-    locals: Vec<Local>,
+    runtimes: Vec<RuntimeState>,
     /// How many connections there have been.
     connections: u64,
 }
 
 /// What a runtime has of a node. Nothing that a call holds is shared between runtimes, or one that is blocked could hold all
 /// of it.
-pub(super) struct Local {
+pub(super) struct RuntimeState {
     runtime: Id,
-    live: Option<Live>,
-    connecting: Arc<Alone>,
+    live: Option<OpenConnection>,
+    connecting: Arc<SharedTask>,
     /// One for each call that may be under way.
     pub(super) slots: Arc<Semaphore>,
     /// One for each call that was given up, whose answer is awaited for the breaker's sake.
     pub(super) watches: Arc<Semaphore>,
 }
 
-struct Live {
+struct OpenConnection {
     connection: MultiplexedConnection,
     alive: Arc<AtomicBool>,
     /// Handles to it that nobody uses at the moment. To make one, and to drop it, takes turns at several counters
@@ -73,7 +73,7 @@ struct Live {
 }
 
 /// A handle to a connection, and which connection that is.
-pub(super) struct Borrowed {
+pub(super) struct ConnectionHandle {
     connection: MultiplexedConnection,
     number: u64,
     runtime: Id,
@@ -81,7 +81,7 @@ pub(super) struct Borrowed {
 
 /// What a node made of a call.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum NodeReply {
     Value(Value),
     /// The slot is another's: that of `HOST:PORT`.
     Moved(String),
@@ -95,17 +95,17 @@ pub(super) enum Answer {
 const WATCHED: usize = 64;
 
 impl Node {
-    pub(super) fn new(server: ConnectionInfo, terms: Arc<Terms>) -> Result<Arc<Self>, Fault> {
+    pub(super) fn new(server: ConnectionInfo, settings: Arc<Settings>) -> Result<Arc<Self>, Fault> {
         let address = server.addr().to_string().into();
         let client =
             Client::open(server.clone()).map_err(|error| Fault::new(Reason::Misconfigured, error.to_string()))?;
         let state = State {
-            breaker: Breaker::new(Instant::now(), terms.timeout),
+            breaker: CircuitBreaker::new(Instant::now(), settings.timeout),
             in_flight: 0,
-            locals: Vec::new(),
+            runtimes: Vec::new(),
             connections: 0,
         };
-        Ok(Arc::new(Self { address, server, client, terms, state: Mutex::new(state) }))
+        Ok(Arc::new(Self { address, server, client, settings, state: Mutex::new(state) }))
     }
 
     pub(super) fn address(&self) -> &Arc<str> {
@@ -117,48 +117,53 @@ impl Node {
     }
 
     /// Runs the script, once at the most.
-    pub(super) async fn run(self: &Arc<Self>, call: &Call, asking: bool, times: Times) -> Result<Answer, Fault> {
-        let mut turn = Turn::enter(self, times).await?;
-        let answer = self.run_in_turn(&mut turn, call, asking, times.deadline).await;
-        turn.end(answer.as_ref().err());
+    pub(super) async fn run(
+        self: &Arc<Self>,
+        call: &Call,
+        asking: bool,
+        limits: CallLimits,
+    ) -> Result<NodeReply, Fault> {
+        let mut node_call = NodeCall::enter(self, limits).await?;
+        let answer = self.run_on(&mut node_call, call, asking, limits.deadline).await;
+        node_call.end(answer.as_ref().err());
         answer
     }
 
-    async fn run_in_turn(
+    async fn run_on(
         self: &Arc<Self>,
-        turn: &mut Turn<'_>,
+        node_call: &mut NodeCall<'_>,
         call: &Call,
         asking: bool,
         deadline: Instant,
-    ) -> Result<Answer, Fault> {
-        if turn.borrowed.is_none() {
-            turn.borrowed = Some(self.connect(deadline).await?);
+    ) -> Result<NodeReply, Fault> {
+        if node_call.handle.is_none() {
+            node_call.handle = Some(self.connect(deadline).await?);
         }
-        let mut value = turn.send(command::by_hash(call), asking, deadline).await?;
+        let mut value = node_call.send(command::by_hash(call), asking, deadline).await?;
         if matches!(&value, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript)) {
-            value = turn.send(command::in_full(call), asking, deadline).await?;
+            value = node_call.send(command::in_full(call), asking, deadline).await?;
         }
         let Value::ServerError(error) = value else {
-            return Ok(Answer::Value(value));
+            return Ok(NodeReply::Value(value));
         };
         // `SLOT HOST:PORT`
         let elsewhere = || error.details().and_then(|rest| rest.split(' ').nth(1)).map(str::to_owned);
         match (error.kind(), elsewhere()) {
-            (Some(ServerErrorKind::Moved), Some(address)) => Ok(Answer::Moved(address)),
-            (Some(ServerErrorKind::Ask), Some(address)) => Ok(Answer::Ask(address)),
-            (Some(ServerErrorKind::TryAgain), _) => Ok(Answer::TryAgain),
+            (Some(ServerErrorKind::Moved), Some(address)) => Ok(NodeReply::Moved(address)),
+            (Some(ServerErrorKind::Ask), Some(address)) => Ok(NodeReply::Ask(address)),
+            (Some(ServerErrorKind::TryAgain), _) => Ok(NodeReply::TryAgain),
             _ => Err(Fault::answered(&error)),
         }
     }
 
     /// Asks for something that has nothing to do with any call. The breaker has no say in it.
     pub(super) async fn ask(self: &Arc<Self>, question: Cmd, deadline: Instant) -> Result<Value, Fault> {
-        let live = self.lock().borrow();
-        let borrowed = match live {
-            Some(borrowed) => borrowed,
+        let live = self.lock().take_handle();
+        let handle = match live {
+            Some(handle) => handle,
             None => self.connect(deadline).await?,
         };
-        match timeout_at(deadline, send(borrowed, question, false)).await.map_err(|_| Reason::TimedOut)?.1? {
+        match timeout_at(deadline, send(handle, question, false)).await.map_err(|_| Reason::TimedOut)?.1? {
             Value::ServerError(error) => Err(Fault::answered(&error)),
             value => Ok(value),
         }
@@ -186,15 +191,15 @@ impl Node {
         state.breaker.state() == BreakerState::Closed && state.is_alive()
     }
 
-    pub(super) async fn connect(self: &Arc<Self>, deadline: Instant) -> Result<Borrowed, Fault> {
+    pub(super) async fn connect(self: &Arc<Self>, deadline: Instant) -> Result<ConnectionHandle, Fault> {
         let runtime = Handle::try_current().map_err(|_| Reason::NoRuntime)?.id();
-        let connecting = Arc::clone(&self.lock().local(runtime, &self.terms).connecting);
+        let connecting = Arc::clone(&self.lock().runtime_state(runtime, &self.settings).connecting);
         let work = || {
             let node = self.clone();
             Ok(Box::pin(node.make_connection(runtime)) as Work)
         };
-        connecting.done(deadline, work).await?;
-        self.lock().borrow().ok_or_else(|| Reason::Disconnected.into())
+        connecting.run(deadline, work).await?;
+        self.lock().take_handle().ok_or_else(|| Reason::Disconnected.into())
     }
 
     async fn make_connection(self: Arc<Self>, runtime: Id) -> Result<(), Fault> {
@@ -205,7 +210,7 @@ impl Node {
             .set_response_timeout(None)
             .set_push_sender(EndOfConnection(alive.clone()));
         let made =
-            timeout(self.terms.connect_timeout, self.client.get_multiplexed_async_connection_with_config(&config));
+            timeout(self.settings.connect_timeout, self.client.get_multiplexed_async_connection_with_config(&config));
         let connection = match made.await {
             Err(_) => return Err(Fault::new(Reason::TimedOut, format!("connecting to {}", self.address))),
             Ok(Err(error)) => return Err(Fault::connecting(&error)),
@@ -216,36 +221,37 @@ impl Node {
             let mut state = self.lock();
             state.connections += 1;
             let number = state.connections;
-            state.local(runtime, &self.terms).live = Some(Live { connection, alive, idle: Vec::new(), number });
+            state.runtime_state(runtime, &self.settings).live =
+                Some(OpenConnection { connection, alive, idle: Vec::new(), number });
             state.breaker.connected(now);
         }
-        if !self.terms.looked.swap(true, Ordering::Relaxed) {
-            tokio::spawn(eviction::look(connection, self.terms.connect_timeout));
+        if !self.settings.eviction_checked.swap(true, Ordering::Relaxed) {
+            tokio::spawn(eviction_check::warn_if_keys_may_be_evicted(connection, self.settings.connect_timeout));
         }
         Ok(())
     }
 
     /// Enters what came of a call.
-    pub(super) fn judge(
+    pub(super) fn record(
         &self,
         mut state: MutexGuard<'_, State>,
-        leave: &Leave,
-        judged: Judged<'_>,
-        borrowed: Option<Borrowed>,
+        permit: &CallPermit,
+        verdict: Verdict<'_>,
+        handle: Option<ConnectionHandle>,
     ) {
         let (mut opened, mut closed, mut spoilt) = (None, false, Vec::new());
-        match judged {
-            Judged::Failed(fault) => {
-                opened = state.breaker.failed(leave, Instant::now()).then_some(fault);
-                let is_barred = state.breaker.state() != BreakerState::Closed;
-                if is_barred && fault.spoils_connection() {
+        match verdict {
+            Verdict::Failed(fault) => {
+                opened = state.breaker.failed(permit, Instant::now()).then_some(fault);
+                let rejects_calls = state.breaker.state() != BreakerState::Closed;
+                if rejects_calls && fault.spoils_connection() {
                     spoilt = state.take_connections();
                 }
             }
-            Judged::Answered => closed = state.breaker.succeeded(leave),
-            Judged::Unknown => state.breaker.abandoned(leave, Instant::now()),
+            Verdict::Answered => closed = state.breaker.succeeded(permit),
+            Verdict::Unknown => state.breaker.abandoned(permit, Instant::now()),
         }
-        let left_over = borrowed.and_then(|borrowed| state.give_back(borrowed));
+        let left_over = handle.and_then(|handle| state.give_back(handle));
         drop(state);
         drop((left_over, spoilt));
         if let Some(fault) = opened {
@@ -270,51 +276,52 @@ impl fmt::Debug for Node {
 impl State {
     /// Whether any runtime is connected.
     fn is_alive(&mut self) -> bool {
-        self.locals.iter_mut().any(Local::is_alive)
+        self.runtimes.iter_mut().any(RuntimeState::is_alive)
     }
 
-    pub(super) fn local(&mut self, runtime: Id, terms: &Terms) -> &mut Local {
-        let index = self.locals.iter().position(|local| local.runtime == runtime).unwrap_or_else(|| {
-            // Of runtimes that are gone, nothing is left that is alive or under way.
-            self.locals.retain_mut(|local| local.is_alive() || local.is_busy());
-            let slots = Arc::new(Semaphore::new(terms.max_in_flight.min(Semaphore::MAX_PERMITS)));
-            let (connecting, watches) = (Arc::default(), Arc::new(Semaphore::new(WATCHED)));
-            self.locals.push(Local { runtime, live: None, connecting, slots, watches });
-            self.locals.len() - 1
-        });
-        &mut self.locals[index]
+    pub(super) fn runtime_state(&mut self, runtime: Id, settings: &Settings) -> &mut RuntimeState {
+        let index =
+            self.runtimes.iter().position(|runtime_state| runtime_state.runtime == runtime).unwrap_or_else(|| {
+                // Of runtimes that are gone, nothing is left that is alive or under way.
+                self.runtimes.retain_mut(|runtime_state| runtime_state.is_alive() || runtime_state.is_busy());
+                let slots = Arc::new(Semaphore::new(settings.max_in_flight.min(Semaphore::MAX_PERMITS)));
+                let (connecting, watches) = (Arc::default(), Arc::new(Semaphore::new(WATCHED)));
+                self.runtimes.push(RuntimeState { runtime, live: None, connecting, slots, watches });
+                self.runtimes.len() - 1
+            });
+        &mut self.runtimes[index]
     }
 
     /// A connection of this runtime, if there is one.
-    pub(super) fn borrow(&mut self) -> Option<Borrowed> {
+    pub(super) fn take_handle(&mut self) -> Option<ConnectionHandle> {
         let runtime = Handle::try_current().ok()?.id();
-        let local = self.locals.iter_mut().find(|local| local.runtime == runtime)?;
-        if !local.is_alive() {
+        let runtime_state = self.runtimes.iter_mut().find(|runtime_state| runtime_state.runtime == runtime)?;
+        if !runtime_state.is_alive() {
             return None;
         }
-        let live = local.live.as_mut()?;
+        let live = runtime_state.live.as_mut()?;
         let connection = live.idle.pop().unwrap_or_else(|| live.connection.clone());
-        Some(Borrowed { connection, number: live.number, runtime })
+        Some(ConnectionHandle { connection, number: live.number, runtime })
     }
 
     /// Returns what is left over: it is better dropped without the lock.
-    fn give_back(&mut self, borrowed: Borrowed) -> Option<Borrowed> {
-        let local = self.locals.iter_mut().find(|local| local.runtime == borrowed.runtime);
-        match local.and_then(|local| local.live.as_mut()) {
-            Some(live) if live.number == borrowed.number => {
-                live.idle.push(borrowed.connection);
+    fn give_back(&mut self, handle: ConnectionHandle) -> Option<ConnectionHandle> {
+        let runtime_state = self.runtimes.iter_mut().find(|runtime_state| runtime_state.runtime == handle.runtime);
+        match runtime_state.and_then(|runtime_state| runtime_state.live.as_mut()) {
+            Some(live) if live.number == handle.number => {
+                live.idle.push(handle.connection);
                 None
             }
-            _ => Some(borrowed),
+            _ => Some(handle),
         }
     }
 
-    fn take_connections(&mut self) -> Vec<Live> {
-        self.locals.iter_mut().filter_map(|local| local.live.take()).collect()
+    fn take_connections(&mut self) -> Vec<OpenConnection> {
+        self.runtimes.iter_mut().filter_map(|runtime_state| runtime_state.live.take()).collect()
     }
 }
 
-impl Local {
+impl RuntimeState {
     fn is_busy(&self) -> bool {
         Arc::strong_count(&self.connecting) + Arc::strong_count(&self.slots) + Arc::strong_count(&self.watches) > 3
     }
@@ -329,7 +336,7 @@ impl Local {
 
 /// When a call must have ended, and of how many requests it is.
 #[derive(Clone, Copy)]
-pub(super) struct Times {
+pub(super) struct CallLimits {
     pub(super) deadline: Instant,
     pub(super) requests: u32,
 }
@@ -353,8 +360,12 @@ impl Drop for EndOfConnection {
 }
 
 /// Sends a command, and returns the connection with the answer.
-pub(super) async fn send(mut borrowed: Borrowed, command: Cmd, asking: bool) -> (Borrowed, Result<Value, Fault>) {
-    let connection = &mut borrowed.connection;
+pub(super) async fn send(
+    mut handle: ConnectionHandle,
+    command: Cmd,
+    asking: bool,
+) -> (ConnectionHandle, Result<Value, Fault>) {
+    let connection = &mut handle.connection;
     let answer = if asking {
         let mut both = Pipeline::with_capacity(2);
         both.cmd("ASKING").add_command(command);
@@ -363,7 +374,7 @@ pub(super) async fn send(mut borrowed: Borrowed, command: Cmd, asking: bool) -> 
     } else {
         connection.send_packed_command(&command).await
     };
-    (borrowed, answer.map_err(|error| Fault::underway(&error)))
+    (handle, answer.map_err(|error| Fault::underway(&error)))
 }
 
 /// How a node is doing.

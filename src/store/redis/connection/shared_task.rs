@@ -11,12 +11,12 @@ use super::fault::{Fault, Reason};
 
 /// Work that all wait for together. It is a task of its own, so that it goes on when those who wait give up.
 #[derive(Debug, Default)]
-pub(super) struct Alone {
-    under_way: Mutex<Option<UnderWay>>,
+pub(super) struct SharedTask {
+    running: Mutex<Option<Running>>,
 }
 
 #[derive(Clone, Debug)]
-struct UnderWay {
+struct Running {
     outcome: watch::Receiver<Outcome>,
     runtime: Id,
     began: Instant,
@@ -24,23 +24,23 @@ struct UnderWay {
 
 /// Work on another runtime is waited for so long. If it takes longer, that runtime may be blocked, and the work is done
 /// on one's own.
-pub(super) const PATIENCE: Duration = Duration::from_millis(250);
+pub(super) const TAKE_OVER_AFTER: Duration = Duration::from_millis(250);
 
 /// What is to be done.
 pub(super) type Work = Pin<Box<dyn Future<Output = Result<(), Fault>> + Send>>;
 
 type Outcome = Option<Result<(), Fault>>;
 
-impl Alone {
+impl SharedTask {
     /// Has `work` done on this runtime, unless it is under way, or `begin` says that it is not the time.
     ///
     /// # Errors
     ///
     /// Those of `begin` and of the work, or that it takes too long.
-    pub(super) async fn done(&self, deadline: Instant, begin: impl Fn() -> Result<Work, Fault>) -> Result<(), Fault> {
+    pub(super) async fn run(&self, deadline: Instant, begin: impl Fn() -> Result<Work, Fault>) -> Result<(), Fault> {
         loop {
-            let (mut work, is_own) = self.join(&begin)?;
-            let until = if is_own { deadline } else { deadline.min(work.began + PATIENCE) };
+            let (mut work, is_here) = self.join(&begin)?;
+            let until = if is_here { deadline } else { deadline.min(work.began + TAKE_OVER_AFTER) };
             let waited = timeout_at(until, work.outcome.wait_for(Option::is_some)).await;
             match waited {
                 Ok(Ok(done)) => return done.clone().unwrap_or(Ok(())),
@@ -51,23 +51,23 @@ impl Alone {
         }
     }
 
-    /// As [`done`](Self::done), for who does not wait for it.
-    pub(super) fn soon(&self, begin: impl Fn() -> Result<Work, Fault>) {
+    /// As [`run`](Self::run), for who does not wait for it.
+    pub(super) fn start(&self, begin: impl Fn() -> Result<Work, Fault>) {
         // If it is not the time, another will ask.
         let _ = self.join(&begin);
     }
 
     /// The work that is under way, and whether it is on this runtime.
-    fn join(&self, begin: &impl Fn() -> Result<Work, Fault>) -> Result<(UnderWay, bool), Fault> {
+    fn join(&self, begin: &impl Fn() -> Result<Work, Fault>) -> Result<(Running, bool), Fault> {
         let handle = Handle::try_current().map_err(|_| Fault::from(Reason::NoRuntime))?;
         let (runtime, now) = (handle.id(), Instant::now());
-        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(work) = &*under_way {
-            let is_own = work.runtime == runtime;
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(work) = &*running {
+            let is_here = work.runtime == runtime;
             // The sender dies with its runtime; when the work is done, it may live on for a moment.
             let is_running = work.outcome.has_changed().is_ok() && work.outcome.borrow().is_none();
-            if is_running && (is_own || now < work.began + PATIENCE) {
-                return Ok((work.clone(), is_own));
+            if is_running && (is_here || now < work.began + TAKE_OVER_AFTER) {
+                return Ok((work.clone(), is_here));
             }
         }
         let work = begin()?;
@@ -76,7 +76,7 @@ impl Alone {
             let outcome = work.await;
             sender.send_replace(Some(outcome));
         });
-        Ok((under_way.insert(UnderWay { outcome, runtime, began: now }).clone(), true))
+        Ok((running.insert(Running { outcome, runtime, began: now }).clone(), true))
     }
 }
 
@@ -100,10 +100,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn many_wait_for_one() {
-        let (alone, runs) = (Arc::new(Alone::default()), Arc::new(AtomicU32::new(0)));
+        let (shared, runs) = (Arc::new(SharedTask::default()), Arc::new(AtomicU32::new(0)));
         let waiting: Vec<_> = (0..100)
             .map(|_| {
-                let (alone, runs) = (alone.clone(), runs.clone());
+                let (shared, runs) = (shared.clone(), runs.clone());
                 tokio::spawn(async move {
                     let begin = || {
                         let runs = runs.clone();
@@ -113,7 +113,7 @@ mod tests {
                             Err(Reason::Unreachable.into())
                         })
                     };
-                    alone.done(soon(), begin).await
+                    shared.run(soon(), begin).await
                 })
             })
             .collect();
@@ -125,7 +125,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_goes_on_when_nobody_waits() {
-        let (alone, done) = (Alone::default(), Arc::new(AtomicU32::new(0)));
+        let (shared, done) = (SharedTask::default(), Arc::new(AtomicU32::new(0)));
         let begin = || {
             let done = done.clone();
             work(async move {
@@ -134,36 +134,38 @@ mod tests {
                 Ok(())
             })
         };
-        assert_eq!(alone.done(soon(), begin).await, Err(Reason::TimedOut.into()));
-        assert_eq!(alone.done(soon() + Duration::from_secs(5), begin).await, Ok(()));
+        assert_eq!(shared.run(soon(), begin).await, Err(Reason::TimedOut.into()));
+        assert_eq!(shared.run(soon() + Duration::from_secs(5), begin).await, Ok(()));
         assert_eq!(done.load(Ordering::Relaxed), 1);
     }
 
     #[test]
     fn when_its_runtime_is_gone_another_does_it() {
-        let alone = Alone::default();
+        let shared = SharedTask::default();
         let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
         let first = runtime();
-        first.block_on(async { alone.soon(|| work(std::future::pending())) });
+        first.block_on(async { shared.start(|| work(std::future::pending())) });
         drop(first);
-        assert_eq!(runtime().block_on(alone.done(soon(), || work(async { Ok(()) }))), Ok(()));
+        assert_eq!(runtime().block_on(shared.run(soon(), || work(async { Ok(()) }))), Ok(()));
     }
 
     #[test]
     fn when_its_runtime_is_blocked_another_does_it_before_long() {
-        let alone = Alone::default();
+        let shared = SharedTask::default();
         let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
         let blocked = runtime();
-        blocked.block_on(async { alone.soon(|| work(std::future::pending())) });
+        blocked.block_on(async { shared.start(|| work(std::future::pending())) });
         let began = Instant::now();
-        assert_eq!(runtime().block_on(alone.done(soon(), || work(async { Ok(()) }))), Ok(()));
-        assert!(began.elapsed() >= PATIENCE && began.elapsed() < Duration::from_secs(4));
+        assert_eq!(runtime().block_on(shared.run(soon(), || work(async { Ok(()) }))), Ok(()));
+        assert!(began.elapsed() >= TAKE_OVER_AFTER && began.elapsed() < Duration::from_secs(4));
     }
 
     #[test]
     fn outside_of_a_runtime_it_is_a_fault() {
         assert!(
-            Alone::default().join(&|| work(async { Ok(()) })).is_err_and(|fault| fault.reason() == Reason::NoRuntime)
+            SharedTask::default()
+                .join(&|| work(async { Ok(()) }))
+                .is_err_and(|fault| fault.reason() == Reason::NoRuntime)
         );
     }
 }

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::address;
 use super::fault::{Fault, Reason};
-use super::node::{Node, Terms};
+use super::node::{Node, Settings};
 use super::refresh::Refresh;
 use crate::util::log;
 
@@ -15,7 +15,7 @@ pub(super) struct Cluster {
     seeds: Vec<Arc<Node>>,
     /// How to log in to all of them.
     like: ConnectionInfo,
-    terms: Arc<Terms>,
+    settings: Arc<Settings>,
     map: RwLock<Arc<[Range]>>,
     /// Replicas too: when a primary is gone, they know who follows it.
     nodes: Mutex<HashMap<String, Arc<Node>>>,
@@ -31,43 +31,43 @@ struct Range {
 }
 
 /// Slots, and all who have them: the primary first.
-type Line = (Range, Vec<Arc<Node>>);
+type Assignment = (Range, Vec<Arc<Node>>);
 
 impl Cluster {
-    pub(super) fn new(seeds: Vec<ConnectionInfo>, terms: Arc<Terms>) -> Result<Arc<Self>, Fault> {
+    pub(super) fn new(seeds: Vec<ConnectionInfo>, settings: Arc<Settings>) -> Result<Arc<Self>, Fault> {
         let like = seeds.first().cloned().ok_or_else(|| Fault::new(Reason::Misconfigured, "no address is given"))?;
-        let seeds: Vec<_> = seeds.into_iter().map(|it| Node::new(it, terms.clone())).collect::<Result<_, _>>()?;
+        let seeds: Vec<_> = seeds.into_iter().map(|it| Node::new(it, settings.clone())).collect::<Result<_, _>>()?;
         let nodes = Mutex::new(by_address(seeds.iter().cloned()));
         let (map, refresh) = (RwLock::new(Arc::from([])), Refresh::default());
-        Ok(Arc::new(Self { seeds, like, terms, map, nodes, refresh }))
+        Ok(Arc::new(Self { seeds, like, settings, map, nodes, refresh }))
     }
 
     pub(super) async fn node(self: &Arc<Self>, slot: u16, deadline: Instant) -> Result<Arc<Node>, Fault> {
         if let Some(node) = self.owner(slot) {
             return Ok(node);
         }
-        self.renew(deadline).await?;
+        self.refresh_now(deadline).await?;
         self.owner(slot).ok_or_else(|| Fault::new(Reason::ClusterDown, format!("nobody has slot {slot}")))
     }
 
-    /// The node of that `HOST:PORT`, of which `told_by` told us.
-    pub(super) fn node_at(&self, text: &str, told_by: &Node) -> Result<Arc<Node>, Fault> {
+    /// The node of that `HOST:PORT`, of which `source` told us.
+    pub(super) fn node_at(&self, text: &str, source: &Node) -> Result<Arc<Node>, Fault> {
         let Some((host, port)) = address::host_and_port(text) else {
             return Err(Fault::new(Reason::Unintelligible, format!("redirected to `{text}`")));
         };
-        self.node_of(host, port, told_by.server())
+        self.node_of(host, port, source.server())
     }
 
     pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
         self.lock().values().cloned().collect()
     }
 
-    pub(super) async fn renew(self: &Arc<Self>, deadline: Instant) -> Result<(), Fault> {
-        self.refresh.done(deadline, || self.clone().ask_anyone()).await
+    pub(super) async fn refresh_now(self: &Arc<Self>, deadline: Instant) -> Result<(), Fault> {
+        self.refresh.run(deadline, || self.clone().ask_any_node()).await
     }
 
-    pub(super) fn doubt(self: &Arc<Self>) {
-        self.refresh.soon(|| self.clone().ask_anyone());
+    pub(super) fn refresh_soon(self: &Arc<Self>) {
+        self.refresh.start(|| self.clone().ask_any_node());
     }
 
     pub(super) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
@@ -77,13 +77,13 @@ impl Cluster {
     }
 
     /// One after the other, until one answers: first those who are likely to.
-    async fn ask_anyone(self: Arc<Self>) -> Result<(), Fault> {
+    async fn ask_any_node(self: Arc<Self>) -> Result<(), Fault> {
         let mut nodes = self.nodes();
         nodes.sort_by_key(|node| !node.is_healthy());
         let mut fault = Fault::from(Reason::Unreachable);
         for node in nodes {
             // A healthy node that does not answer has become a hole.
-            let patience = if node.is_healthy() { self.terms.timeout * 2 } else { self.terms.connect_timeout };
+            let patience = if node.is_healthy() { self.settings.timeout * 2 } else { self.settings.connect_timeout };
             let mut question = Cmd::new();
             question.arg("CLUSTER").arg("SLOTS");
             match node.ask(question, Instant::now() + patience).await.and_then(|answer| self.read(answer, &node)) {
@@ -98,28 +98,28 @@ impl Cluster {
     }
 
     /// `[[first, last, [host, port, …], replica…]…]`
-    fn read(&self, answer: Value, told_by: &Node) -> Result<Vec<Line>, Fault> {
+    fn read(&self, answer: Value, source: &Node) -> Result<Vec<Assignment>, Fault> {
         let unclear = || Fault::new(Reason::Unintelligible, "the answer to CLUSTER SLOTS");
-        let lines = Vec::<Vec<Value>>::from_redis_value(answer).map_err(|_| unclear())?;
-        let mut map = Vec::with_capacity(lines.len());
-        for line in lines {
-            let [Value::Int(first), Value::Int(last), nodes @ ..] = line.as_slice() else {
+        let rows = Vec::<Vec<Value>>::from_redis_value(answer).map_err(|_| unclear())?;
+        let mut map = Vec::with_capacity(rows.len());
+        for row in rows {
+            let [Value::Int(first), Value::Int(last), nodes @ ..] = row.as_slice() else {
                 return Err(unclear());
             };
-            let nodes: Vec<_> = nodes.iter().map(|node| self.read_node(node, told_by)).collect::<Result<_, _>>()?;
+            let nodes: Vec<_> = nodes.iter().map(|node| self.read_node(node, source)).collect::<Result<_, _>>()?;
             let (Ok(first), Ok(last), Some(node)) = (u16::try_from(*first), u16::try_from(*last), nodes.first()) else {
                 return Err(unclear());
             };
             map.push((Range { first, last, node: node.clone() }, nodes));
         }
         if map.is_empty() {
-            return Err(Fault::new(Reason::ClusterDown, format!("{} knows of no slots", told_by.address())));
+            return Err(Fault::new(Reason::ClusterDown, format!("{} knows of no slots", source.address())));
         }
         map.sort_by_key(|(range, _)| range.first);
         Ok(map)
     }
 
-    fn read_node(&self, node: &Value, told_by: &Node) -> Result<Arc<Node>, Fault> {
+    fn read_node(&self, node: &Value, source: &Node) -> Result<Arc<Node>, Fault> {
         let unclear = || Fault::new(Reason::Unintelligible, "a node in the answer to CLUSTER SLOTS");
         let Value::Array(fields) = node else {
             return Err(unclear());
@@ -128,24 +128,24 @@ impl Cluster {
             return Err(unclear());
         };
         let host = Option::<String>::from_redis_value(host.clone()).map_err(|_| unclear())?.unwrap_or_default();
-        self.node_of(&host, u16::try_from(*port).map_err(|_| unclear())?, told_by.server())
+        self.node_of(&host, u16::try_from(*port).map_err(|_| unclear())?, source.server())
     }
 
     /// A host that is missing, or unknown, is the one that we were told by.
-    fn node_of(&self, host: &str, port: u16, told_by: &ConnectionInfo) -> Result<Arc<Node>, Fault> {
-        let host = if matches!(host, "" | "?") { address::host(told_by).unwrap_or_default() } else { host };
+    fn node_of(&self, host: &str, port: u16, source: &ConnectionInfo) -> Result<Arc<Node>, Fault> {
+        let host = if matches!(host, "" | "?") { address::host(source).unwrap_or_default() } else { host };
         let server = address::moved_to(&self.like, host.to_owned(), port);
         let address = server.addr().to_string();
         let mut nodes = self.lock();
         if let Some(node) = nodes.get(&address) {
             return Ok(node.clone());
         }
-        let node = Node::new(server, self.terms.clone())?;
+        let node = Node::new(server, self.settings.clone())?;
         nodes.insert(address, node.clone());
         Ok(node)
     }
 
-    fn adopt(&self, map: Vec<Line>) {
+    fn adopt(&self, map: Vec<Assignment>) {
         let mut nodes = by_address(self.seeds.iter().cloned());
         nodes.extend(by_address(map.iter().flat_map(|(_, nodes)| nodes.iter().cloned())));
         let mut ranges: Vec<Range> = Vec::with_capacity(map.len());

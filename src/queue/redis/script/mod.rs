@@ -1,14 +1,33 @@
+//! The queue's scripts, as the server runs them, and what their replies mean.
+
+#[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "small numbers, short tests")]
+mod tests;
+
 use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::bucket::{Grid, Span};
-use super::{Answer, BadReply, QUEUE, QUEUE_GIVE_BACK, UnfitQuota, whole};
 use crate::algorithm::gcra::{Gcra, GcraState, Tat};
-use crate::store::redis::call::Call;
-use crate::store::redis::key::Key;
+use crate::store::redis::{BadReply, Call, Grid, Key, Script, ScriptReply, Span, UnfitQuota, whole};
 use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
 use crate::values::{Decision, Quota, Receipt};
+
+macro_rules! queue_script {
+    ($block:literal) => {
+        Script::new(concat!(
+            include_str!("../../../store/redis/script/lua/open.lua"),
+            include_str!("lua/open.lua"),
+            include_str!("../../../store/redis/script/lua/bucket_read.lua"),
+            include_str!(concat!("lua/", $block, ".lua")),
+            include_str!("lua/close.lua"),
+        ))
+    };
+}
+
+static QUEUE: Script = queue_script!("take");
+
+static QUEUE_GIVE_BACK: Script = queue_script!("give_back");
 
 /// A line that many processes share: a bucket that is paid after the fact.
 ///
@@ -49,8 +68,8 @@ struct Hole {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// It leaves after the decision's delay, on the server's clock.
-    Given(Decision),
-    Refused(Decision),
+    Granted(Decision),
+    Rejected(Decision),
 }
 
 impl QueueScript {
@@ -121,7 +140,7 @@ impl QueueScript {
     /// if it has none, or has a hole, of which the end of the line says nothing.
     pub(crate) fn place(
         &self,
-        answer: &Answer,
+        answer: &ScriptReply,
         cost: u32,
         patience: Option<Duration>,
     ) -> Result<(Place, Option<GcraState>), BadReply> {
@@ -170,7 +189,7 @@ impl QueueScript {
     }
 
     /// The refusal of a request that comes `at` that time to a key in that state, if it is refused.
-    pub(crate) fn refused(
+    pub(crate) fn rejection(
         &self,
         state: GcraState,
         at: Timestamp,
@@ -179,8 +198,8 @@ impl QueueScript {
     ) -> Option<Decision> {
         let line = Line { tat: state.tat, holes: SmallVec::new() };
         match self.arrive(Some(&line), at, cost, patience).0 {
-            Place::Refused(decision) => Some(decision),
-            Place::Given(_) => None,
+            Place::Rejected(decision) => Some(decision),
+            Place::Granted(_) => None,
         }
     }
 
@@ -201,10 +220,10 @@ impl QueueScript {
         let mut line = line.cloned().unwrap_or_default();
         line.tat = line.tat.max(now);
         if cost > self.max_cost {
-            return (Place::Refused(self.describe(&line, now, |limit, left| Decision::deny(limit, left, None))), None);
+            return (Place::Rejected(self.describe(&line, now, |limit, left| Decision::deny(limit, left, None))), None);
         }
         if cost == 0 {
-            return (Place::Given(self.describe(&line, now, Decision::allow)), None);
+            return (Place::Granted(self.describe(&line, now, Decision::allow)), None);
         }
         let price = self.gcra.price(cost);
         let hole = line.holes.iter().position(|hole| hole.first + price <= hole.last);
@@ -213,7 +232,7 @@ impl QueueScript {
         if wait > longest {
             let wait = duration_from_nanos(self.gcra.nanos_ceil(wait - longest));
             // Others may wait for longer than this one, so there may be room; there is none for it.
-            return (Place::Refused(self.describe(&line, now, |limit, _| Decision::deny(limit, 0, Some(wait)))), None);
+            return (Place::Rejected(self.describe(&line, now, |limit, _| Decision::deny(limit, 0, Some(wait)))), None);
         }
         match hole {
             Some(index) => line.holes[index].first += price,
@@ -221,7 +240,7 @@ impl QueueScript {
         }
         let delay = duration_from_nanos(self.gcra.nanos_ceil(wait));
         let decision = self.describe(&line, now, Decision::allow).with_delay(delay);
-        (Place::Given(decision.with_receipt(Receipt::of(Tat(first + price)))), Some(line))
+        (Place::Granted(decision.with_receipt(Receipt::of(Tat(first + price)))), Some(line))
     }
 
     /// The numbers of a line: how many requests of cost one would be let in at once, if it were empty, and now.

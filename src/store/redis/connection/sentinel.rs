@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::address;
 use super::fault::{Fault, Reason};
-use super::node::{Node, Terms};
+use super::node::{Node, Settings};
 use super::refresh::Refresh;
 use crate::util::log;
 
@@ -16,7 +16,7 @@ pub(super) struct Sentinel {
     sentinels: Vec<Client>,
     /// How to log in to whoever is the primary.
     like: ConnectionInfo,
-    terms: Arc<Terms>,
+    settings: Arc<Settings>,
     primary: RwLock<Option<Arc<Node>>>,
     refresh: Refresh,
 }
@@ -26,19 +26,19 @@ impl Sentinel {
         master: String,
         sentinels: Vec<ConnectionInfo>,
         like: ConnectionInfo,
-        terms: Arc<Terms>,
+        settings: Arc<Settings>,
     ) -> Result<Arc<Self>, Fault> {
         let sentinels = sentinels.into_iter().map(Client::open).collect::<Result<_, _>>();
         let sentinels = sentinels.map_err(|error| Fault::new(Reason::Misconfigured, error.to_string()))?;
         let (primary, refresh) = (RwLock::new(None), Refresh::default());
-        Ok(Arc::new(Self { master, sentinels, like, terms, primary, refresh }))
+        Ok(Arc::new(Self { master, sentinels, like, settings, primary, refresh }))
     }
 
     pub(super) async fn node(self: &Arc<Self>, deadline: Instant) -> Result<Arc<Node>, Fault> {
         if let Some(node) = self.primary() {
             return Ok(node);
         }
-        self.renew(deadline).await?;
+        self.refresh_now(deadline).await?;
         self.primary().ok_or_else(|| Reason::Unreachable.into())
     }
 
@@ -46,17 +46,17 @@ impl Sentinel {
         self.primary.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) async fn renew(self: &Arc<Self>, deadline: Instant) -> Result<(), Fault> {
-        self.refresh.done(deadline, || self.clone().ask_all()).await
+    pub(super) async fn refresh_now(self: &Arc<Self>, deadline: Instant) -> Result<(), Fault> {
+        self.refresh.run(deadline, || self.clone().ask_sentinels()).await
     }
 
-    pub(super) fn doubt(self: &Arc<Self>) {
-        self.refresh.soon(|| self.clone().ask_all());
+    pub(super) fn refresh_soon(self: &Arc<Self>) {
+        self.refresh.start(|| self.clone().ask_sentinels());
     }
 
     /// All at once, and the first who knows is believed: if it is behind the others, the old primary will say that it
     /// is a replica now, and we ask again.
-    async fn ask_all(self: Arc<Self>) -> Result<(), Fault> {
+    async fn ask_sentinels(self: Arc<Self>) -> Result<(), Fault> {
         let mut answers = JoinSet::new();
         for index in 0..self.sentinels.len() {
             let this = self.clone();
@@ -65,7 +65,7 @@ impl Sentinel {
         let mut fault = Fault::from(Reason::Unreachable);
         while let Some(answer) = answers.join_next().await {
             match answer {
-                Ok(Ok((host, port))) => return self.appoint(host, port),
+                Ok(Ok((host, port))) => return self.set_primary(host, port),
                 Ok(Err(other)) => fault = other,
                 Err(_) => {}
             }
@@ -74,7 +74,7 @@ impl Sentinel {
     }
 
     async fn ask(&self, sentinel: &Client) -> Result<(String, u16), Fault> {
-        let patience = Some(self.terms.connect_timeout);
+        let patience = Some(self.settings.connect_timeout);
         let config = AsyncConnectionConfig::new().set_connection_timeout(patience).set_response_timeout(patience);
         let connection = sentinel.get_multiplexed_async_connection_with_config(&config).await;
         let mut connection = connection.map_err(|error| Fault::connecting(&error))?;
@@ -86,14 +86,14 @@ impl Sentinel {
         answer.ok_or_else(|| Fault::new(Reason::Misconfigured, format!("no sentinel watches `{}`", self.master)))
     }
 
-    fn appoint(&self, host: String, port: u16) -> Result<(), Fault> {
+    fn set_primary(&self, host: String, port: u16) -> Result<(), Fault> {
         let server = address::moved_to(&self.like, host, port);
         let mut primary = self.primary.write().unwrap_or_else(PoisonError::into_inner);
         let address = server.addr().to_string();
         if primary.as_ref().is_some_and(|node| **node.address() == address) {
             return Ok(());
         }
-        let before = primary.replace(Node::new(server, self.terms.clone())?);
+        let before = primary.replace(Node::new(server, self.settings.clone())?);
         drop(primary);
         if before.is_some() {
             log::redis_topology_changed(&address);

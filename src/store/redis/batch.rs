@@ -7,11 +7,11 @@ use std::pin::Pin;
 
 use tokio::time::Instant;
 
-use super::asking::{Asking, failed};
+use super::connection::{Fault, Redis};
 use super::key::Key;
-use super::link::{Fault, Redis};
-use super::mirror::Seen;
-use super::script::{self, Answer, BadReply, Charge, Scripted};
+use super::negative_cache::Observation;
+use super::query::{KeyQuery, failed};
+use super::script::{self, BadReply, Charge, ScriptReply, Scripted};
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Answers, Claim, Decision, LimiterError, Receipt};
 
@@ -19,13 +19,13 @@ use crate::values::{Answers, Claim, Decision, LimiterError, Receipt};
 pub(super) struct RedisClaim {
     redis: Redis,
     key: Key,
-    part: Box<dyn Part>,
+    part: Box<dyn ClaimPart>,
 }
 
 impl RedisClaim {
-    pub(super) fn new<A: Scripted>(asking: Asking<A>, cost: u32) -> Self {
-        let key = asking.name();
-        Self { redis: asking.inner.redis.clone(), key, part: Box::new(Asked { asking, cost }) }
+    pub(super) fn new<A: Scripted>(query: KeyQuery<A>, cost: u32) -> Self {
+        let key = query.name();
+        Self { redis: query.inner.redis.clone(), key, part: Box::new(KeyClaim { query, cost }) }
     }
 }
 
@@ -45,20 +45,20 @@ impl Claim for RedisClaim {
     }
 }
 
-/// All in one call if one server has all keys. If not, one call after the other; when one refuses, those before it
+/// All in one call if one server has all keys. If not, one call after the other; when one rejects, those before it
 /// give back, and those after it only tell what is left. All of them together have one deadline.
 async fn decide_all(claims: Vec<RedisClaim>) -> Answers {
     let deadline = claims[0].redis.deadline();
     let mut answers: Vec<Option<Result<Decision, LimiterError>>> = claims.iter().map(|_| None).collect();
-    let mut is_refused = false;
+    let mut is_rejected = false;
     let mut groups: VecDeque<Vec<usize>> = groups(&claims).into();
     while let Some(group) = groups.pop_front() {
         let parts: Vec<&RedisClaim> = group.iter().map(|index| &claims[*index]).collect();
-        match call(&parts, !is_refused, deadline).await {
+        match call(&parts, !is_rejected, deadline).await {
             Ok(decisions) => {
-                let refuses = decisions.iter().any(|decision| !decision.is_allowed());
-                if refuses && !is_refused {
-                    is_refused = true;
+                let rejects = decisions.iter().any(|decision| !decision.is_allowed());
+                if rejects && !is_rejected {
+                    is_rejected = true;
                     undo(&claims, &mut answers);
                 }
                 group.iter().zip(decisions).for_each(|(index, decision)| answers[*index] = Some(Ok(decision)));
@@ -109,8 +109,8 @@ async fn call(claims: &[&RedisClaim], is_charge: bool, deadline: Instant) -> Res
     let value = claims[0].redis.call_by(&call, deadline, 1).await?;
     let answered = Monotonic.now();
     let read = || -> Result<Vec<Decision>, BadReply> {
-        let answer = Answer::read(value)?;
-        let seen = Seen { server: answer.now, sent, answered };
+        let answer = ScriptReply::read(value)?;
+        let seen = Observation { server: answer.now, sent, answered };
         let indexed = || claims.iter().enumerate();
         let asked: Result<Vec<_>, _> = indexed().map(|(index, claim)| claim.part.decision(&answer, index)).collect();
         let asked = asked?;
@@ -124,18 +124,18 @@ async fn call(claims: &[&RedisClaim], is_charge: bool, deadline: Instant) -> Res
 }
 
 /// One limiter's part of a call.
-trait Part: Send + Sync {
+trait ClaimPart: Send + Sync {
     fn charge(&self, key: Key, is_charge: bool) -> Charge;
 
     /// What would be decided if there were no others.
-    fn decision(&self, answer: &Answer, index: usize) -> Result<Decision, BadReply>;
+    fn decision(&self, answer: &ScriptReply, index: usize) -> Result<Decision, BadReply>;
 
     /// What was decided, with the others taken into account; to be noted.
     fn settle(
         &self,
-        answer: &Answer,
+        answer: &ScriptReply,
         index: usize,
-        seen: Seen,
+        seen: Observation,
         decision: Decision,
         are_charged: bool,
     ) -> Result<Decision, BadReply>;
@@ -146,36 +146,36 @@ trait Part: Send + Sync {
     fn give_back(&self, receipt: Receipt);
 }
 
-struct Asked<A: Scripted> {
-    asking: Asking<A>,
+struct KeyClaim<A: Scripted> {
+    query: KeyQuery<A>,
     cost: u32,
 }
 
-impl<A: Scripted> Part for Asked<A> {
+impl<A: Scripted> ClaimPart for KeyClaim<A> {
     fn charge(&self, key: Key, is_charge: bool) -> Charge {
-        Charge::new(&self.asking.algorithm, key, if is_charge { self.cost } else { 0 })
+        Charge::new(&self.query.algorithm, key, if is_charge { self.cost } else { 0 })
     }
 
-    fn decision(&self, answer: &Answer, index: usize) -> Result<Decision, BadReply> {
-        answer.decision(&self.asking.algorithm, index, self.cost)
+    fn decision(&self, answer: &ScriptReply, index: usize) -> Result<Decision, BadReply> {
+        answer.decision(&self.query.algorithm, index, self.cost)
     }
 
     fn settle(
         &self,
-        answer: &Answer,
+        answer: &ScriptReply,
         index: usize,
-        seen: Seen,
+        seen: Observation,
         decision: Decision,
         are_charged: bool,
     ) -> Result<Decision, BadReply> {
-        let Asking { algorithm, .. } = &self.asking;
+        let KeyQuery { algorithm, .. } = &self.query;
         let old = answer.state(algorithm, index)?;
         if are_charged {
             let state = algorithm.decide(old, answer.now, self.cost).1.or(old);
-            self.asking.learn(&[decision], state, seen, self.cost);
+            self.query.learn(&[decision], state, seen, self.cost);
             Ok(decision)
         } else {
-            self.asking.learn(&[], old, seen, self.cost);
+            self.query.learn(&[], old, seen, self.cost);
             if decision.is_allowed() { answer.decision(algorithm, index, 0) } else { Ok(decision) }
         }
     }
@@ -184,12 +184,12 @@ impl<A: Scripted> Part for Asked<A> {
         if decision.receipt().is_none() {
             return decision;
         }
-        decision.recharged(self.cost, 0, Some(self.asking.algorithm.terms()))
+        decision.recharged(self.cost, 0, Some(self.query.algorithm.terms()))
     }
 
     fn give_back(&self, receipt: Receipt) {
         if !receipt.is_none() {
-            self.asking.clone().give_back(self.cost, receipt);
+            self.query.clone().give_back(self.cost, receipt);
         }
     }
 }

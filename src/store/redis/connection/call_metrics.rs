@@ -5,9 +5,9 @@ use tokio::time::Instant;
 use super::fault::Fault;
 
 #[cfg(feature = "metrics")]
-pub(super) use self::with_metrics::Calls;
+pub(super) use self::with_metrics::CallMetrics;
 #[cfg(not(feature = "metrics"))]
-pub(super) use self::without_metrics::Calls;
+pub(super) use self::without_metrics::CallMetrics;
 
 #[cfg(feature = "metrics")]
 mod with_metrics {
@@ -16,12 +16,12 @@ mod with_metrics {
     use metrics::{Histogram, Unit, describe_histogram, histogram};
 
     use super::{Fault, Instant};
-    use crate::store::redis::link::Reason;
+    use crate::store::redis::connection::Reason;
 
     const DURATION: &str = "tower_sluice.rate_limiting.store.call.duration";
 
     /// One histogram of those that were answered, and one for each reason why others were not.
-    pub(in crate::store::redis::link) struct Calls {
+    pub(in crate::store::redis::connection) struct CallMetrics {
         answered: OnceLock<Histogram>,
         failed: [OnceLock<Histogram>; REASONS],
     }
@@ -29,12 +29,12 @@ mod with_metrics {
     /// The last one is the last that is declared.
     const REASONS: usize = Reason::Misconfigured as usize + 1;
 
-    impl Calls {
-        pub(in crate::store::redis::link) const fn new() -> Self {
+    impl CallMetrics {
+        pub(in crate::store::redis::connection) const fn new() -> Self {
             Self { answered: OnceLock::new(), failed: [const { OnceLock::new() }; REASONS] }
         }
 
-        pub(in crate::store::redis::link) fn note(&self, start: Instant, fault: Option<&Fault>) {
+        pub(in crate::store::redis::connection) fn note(&self, start: Instant, fault: Option<&Fault>) {
             let (histogram, result) = match fault.map(Fault::reason) {
                 None => (&self.answered, "ok"),
                 Some(reason) => (&self.failed[reason as usize], reason.label()),
@@ -54,14 +54,14 @@ mod with_metrics {
 mod without_metrics {
     use super::{Fault, Instant};
 
-    pub(in crate::store::redis::link) struct Calls;
+    pub(in crate::store::redis::connection) struct CallMetrics;
 
-    impl Calls {
-        pub(in crate::store::redis::link) const fn new() -> Self {
+    impl CallMetrics {
+        pub(in crate::store::redis::connection) const fn new() -> Self {
             Self
         }
 
         #[allow(clippy::unused_self, reason = "as with it")]
-        pub(in crate::store::redis::link) const fn note(&self, _start: Instant, _fault: Option<&Fault>) {}
+        pub(in crate::store::redis::connection) const fn note(&self, _start: Instant, _fault: Option<&Fault>) {}
     }
 }

@@ -171,7 +171,7 @@ impl Fault {
     }
 
     /// Whether another node may have become responsible.
-    pub(super) const fn doubts_topology(&self) -> bool {
+    pub(super) const fn questions_topology(&self) -> bool {
         self.spoils_connection() || matches!(self.reason, Reason::BreakerOpen | Reason::ClusterDown | Reason::Loading)
     }
 }

@@ -1,3 +1,8 @@
+//! A leaky queue whose waiters are spread over many processes, with its schedule on Redis.
+
+mod remote;
+mod script;
+
 use std::fmt;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -8,9 +13,11 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use self::remote::RemoteQueue;
+use self::script::Place;
 use super::{DEFAULT_MAX_WAIT, DEFAULT_MAX_WAITERS, LeakyQueue, closed, no_runtime};
 use crate::limiter::{IntoLimiter, Limiter};
-use crate::store::redis::{Place, Redis, RedisLine, UnfitQuota, in_background};
+use crate::store::redis::{Redis, UnfitQuota, in_background};
 use crate::store::{Stats, WhenFull};
 use crate::values::{
     Ask, Backlog, Check, Decision, Description, Heritage, Inheritance, LimiterError, Mode, PartitionKey, Pending,
@@ -169,7 +176,7 @@ impl RedisQueue {
     #[track_caller]
     fn build(redis: &Redis, name: &str, quota: Quota, bounds: Bounds) -> Self {
         let Bounds { capacity, max_wait, max_waiters } = bounds;
-        let line = match RedisLine::new(redis, name, &quota, capacity, max_wait) {
+        let line = match RemoteQueue::new(redis, name, &quota, capacity, max_wait) {
             Ok(line) => line,
             Err(problem) => panic!("{problem}"),
         };
@@ -235,8 +242,8 @@ impl RedisQueue {
     /// [cost](crate::Description::max_cost): bursts and waits of up to 35 years are fine.
     pub fn check_fit(quota: &Quota, capacity: usize, max_wait: Duration) -> Result<(), UnfitQuota> {
         // Before its wait is set, a queue has the usual one.
-        RedisLine::check_fit(quota, capacity, DEFAULT_MAX_WAIT)?;
-        RedisLine::check_fit(quota, capacity, max_wait)
+        RemoteQueue::check_fit(quota, capacity, DEFAULT_MAX_WAIT)?;
+        RemoteQueue::check_fit(quota, capacity, max_wait)
     }
 
     /// Sends all who wait in this process away at once, with a [`LimiterError`], and whoever comes from now on, too. To
@@ -254,7 +261,7 @@ impl RedisQueue {
 }
 
 struct Shared {
-    line: RedisLine,
+    line: RemoteQueue,
     guard: LeakyQueue,
     waiting: AtomicUsize,
     max_waiters: usize,
@@ -275,7 +282,7 @@ impl Shared {
     /// Asks for a place, and takes the same in the guard's line.
     async fn join(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Result<Place, LimiterError> {
         let place = self.line.join(key, cost, patience).await;
-        if let Ok(Place::Given(_)) = place {
+        if let Ok(Place::Granted(_)) = place {
             // Whatever it thinks of it: its line is shorter, unless Redis has forgotten a longer one.
             drop(self.guard.decide(&Ask::charge(key, cost).to(Mode::Shadow)));
         }
@@ -291,9 +298,9 @@ impl Shared {
         let mut arrival = Arrival { shared: self, key, cost, runtime, answer: Some(answer) };
         let place = arrival.place().await?;
         let decision = match place {
-            Place::Refused(decision) => return Ok(decision),
-            Place::Given(decision) if decision.delay().is_zero() => return Ok(decision),
-            Place::Given(decision) => decision,
+            Place::Rejected(decision) => return Ok(decision),
+            Place::Granted(decision) if decision.delay().is_zero() => return Ok(decision),
+            Place::Granted(decision) => decision,
         };
         let answered = Instant::now();
         let mut stay = Stay { arrival, receipt: decision.receipt(), is_over: false };
@@ -361,7 +368,7 @@ impl Drop for Arrival {
         let Some(answer) = self.answer.take() else { return };
         let (shared, key, cost) = (Arc::clone(&self.shared), self.key.clone(), self.cost);
         self.runtime.spawn(async move {
-            if let Ok(Place::Given(decision)) = answer.await {
+            if let Ok(Place::Granted(decision)) = answer.await {
                 shared.line.give_back(&key, cost, decision.receipt()).await;
             }
         });
@@ -406,7 +413,7 @@ impl RedisQueue {
     fn place_of_nobody(&self, ask: &Ask<'_>) -> Pending {
         let (shared, key, cost) = (Arc::clone(&self.shared), ask.key().clone(), ask.cost());
         Box::pin(async move {
-            let (Place::Given(decision) | Place::Refused(decision)) =
+            let (Place::Granted(decision) | Place::Rejected(decision)) =
                 shared.unless_closed(pin!(shared.join(&key, cost, None))).await?;
             Ok(decision)
         })

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::alone::{Alone, PATIENCE, Work};
+use super::backoff;
 use super::fault::{Fault, Reason};
-use super::jitter;
+use super::shared_task::{SharedTask, TAKE_OVER_AFTER, Work};
 
 /// Not more often than this, however many doubts there are.
-const GAP: Duration = PATIENCE;
+const GAP: Duration = TAKE_OVER_AFTER;
 
 /// When to find out anew who is responsible for what: one at a time, not too often, and less often while it fails.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +17,7 @@ pub(super) struct Refresh(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    alone: Alone,
+    task: SharedTask,
     pace: Mutex<Pace>,
 }
 
@@ -32,19 +32,19 @@ impl Refresh {
     /// # Errors
     ///
     /// Those of the work; and if it is too early for it, those of the last time.
-    pub(super) async fn done<W>(&self, deadline: Instant, work: impl Fn() -> W) -> Result<(), Fault>
+    pub(super) async fn run<W>(&self, deadline: Instant, work: impl Fn() -> W) -> Result<(), Fault>
     where
         W: Future<Output = Result<(), Fault>> + Send + 'static,
     {
-        self.0.alone.done(deadline, || self.begin(&work)).await
+        self.0.task.run(deadline, || self.begin(&work)).await
     }
 
     /// Without waiting for it.
-    pub(super) fn soon<W>(&self, work: impl Fn() -> W)
+    pub(super) fn start<W>(&self, work: impl Fn() -> W)
     where
         W: Future<Output = Result<(), Fault>> + Send + 'static,
     {
-        self.0.alone.soon(|| self.begin(&work));
+        self.0.task.start(|| self.begin(&work));
     }
 
     fn begin<W>(&self, work: &impl Fn() -> W) -> Result<Work, Fault>
@@ -71,7 +71,7 @@ impl Refresh {
             Ok(()) => *pace = Pace { not_before: pace.not_before, ..Pace::default() },
             Err(fault) => {
                 pace.failures = pace.failures.saturating_add(1);
-                pace.not_before = Some(Instant::now() + GAP.max(jitter::pause(pace.failures)));
+                pace.not_before = Some(Instant::now() + GAP.max(backoff::pause(pace.failures)));
                 pace.last = Some(fault.clone());
             }
         }
@@ -99,7 +99,7 @@ mod tests {
             }
         };
         for _ in 0..1_000 {
-            refresh.soon(work);
+            refresh.start(work);
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert_eq!(runs.load(Ordering::Relaxed), 4);
@@ -110,9 +110,9 @@ mod tests {
         let refresh = Refresh::default();
         let fails = || async { Err(Fault::new(Reason::Unreachable, "nobody there")) };
         let soon = Instant::now() + Duration::from_secs(1);
-        let first = refresh.done(soon, fails).await;
+        let first = refresh.run(soon, fails).await;
         let asked_again = || async { unreachable!("it is too early") };
-        assert_eq!(refresh.done(soon, asked_again).await, first);
+        assert_eq!(refresh.run(soon, asked_again).await, first);
         assert!(first.unwrap_err().to_string().contains("nobody there"));
     }
 }

@@ -9,20 +9,20 @@ use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
-use super::breaker::Leave;
+use super::circuit_breaker::CallPermit;
 use super::fault::{Fault, Reason};
-use super::node::{Borrowed, Node, State, Times, send};
+use super::node::{CallLimits, ConnectionHandle, Node, State, send};
 
 /// What is known of a call at its end.
 #[derive(Clone, Copy)]
-pub(super) enum Judged<'a> {
+pub(super) enum Verdict<'a> {
     Answered,
     Failed(&'a Fault),
     /// Neither.
     Unknown,
 }
 
-impl<'a> Judged<'a> {
+impl<'a> Verdict<'a> {
     /// `is_connected`: whether the call came as far as a connection.
     fn of(fault: Option<&'a Fault>, is_connected: bool) -> Self {
         match fault {
@@ -34,44 +34,44 @@ impl<'a> Judged<'a> {
     }
 }
 
-type Answer = Pin<Box<dyn Future<Output = (Borrowed, Result<Value, Fault>)> + Send>>;
+type ReplyFuture = Pin<Box<dyn Future<Output = (ConnectionHandle, Result<Value, Fault>)> + Send>>;
 
 /// A call under way. It ends in one of three ways: with its outcome; at the deadline of its decision; or dropped, since
 /// its caller has gone. In the last two, the node may not have had the whole timeout to answer. Then the answer is awaited
 /// in the background, so that the breaker hears of a node that does not answer, however impatient its callers are, and
 /// nothing ill of one that does.
-pub(super) struct Turn<'a> {
+pub(super) struct NodeCall<'a> {
     node: &'a Arc<Node>,
     _slot: OwnedSemaphorePermit,
-    leave: Option<Leave>,
+    permit: Option<CallPermit>,
     /// When the node has had its time.
     due: Instant,
     deadline: Instant,
-    pub(super) borrowed: Option<Borrowed>,
-    answer: Option<Answer>,
+    pub(super) handle: Option<ConnectionHandle>,
+    answer: Option<ReplyFuture>,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> NodeCall<'a> {
     /// Waits for a slot for half of the time that is left, if all are taken: the other half is for the call.
-    pub(super) async fn enter(node: &'a Arc<Node>, times: Times) -> Result<Self, Fault> {
+    pub(super) async fn enter(node: &'a Arc<Node>, limits: CallLimits) -> Result<Self, Fault> {
         let runtime = Handle::try_current().map_err(|_| Reason::NoRuntime)?.id();
         let now = Instant::now();
         let slots = {
             let mut state = node.lock();
-            let slots = Arc::clone(&state.local(runtime, &node.terms).slots);
-            if slots.available_permits() == 0 && state.breaker.is_barred(now) {
+            let slots = Arc::clone(&state.runtime_state(runtime, &node.settings).slots);
+            if slots.available_permits() == 0 && state.breaker.rejects_calls(now) {
                 return Err(Fault::new(Reason::BreakerOpen, node.address().clone()));
             }
             match slots.try_acquire_owned() {
                 // As a rule, this is the first node that is asked, and at once.
-                Ok(slot) => return Self::begin(node, state, slot, now, times),
-                Err(_) => Arc::clone(&state.local(runtime, &node.terms).slots),
+                Ok(slot) => return Self::begin(node, state, slot, now, limits),
+                Err(_) => Arc::clone(&state.runtime_state(runtime, &node.settings).slots),
             }
         };
-        let patience = times.deadline.saturating_duration_since(now) / 2;
+        let patience = limits.deadline.saturating_duration_since(now) / 2;
         let slot = timeout_at(now + patience, slots.acquire_owned()).await;
         let slot = slot.ok().and_then(Result::ok).ok_or(Reason::TooManyInFlight)?;
-        Self::begin(node, node.lock(), slot, Instant::now(), times)
+        Self::begin(node, node.lock(), slot, Instant::now(), limits)
     }
 
     fn begin(
@@ -79,21 +79,21 @@ impl<'a> Turn<'a> {
         mut state: MutexGuard<'_, State>,
         slot: OwnedSemaphorePermit,
         now: Instant,
-        times: Times,
+        limits: CallLimits,
     ) -> Result<Self, Fault> {
-        let leave = state.breaker.enter(now, times.requests);
-        let leave = leave.ok_or_else(|| Fault::new(Reason::BreakerOpen, node.address().clone()))?;
+        let permit = state.breaker.try_enter(now, limits.requests);
+        let permit = permit.ok_or_else(|| Fault::new(Reason::BreakerOpen, node.address().clone()))?;
         state.in_flight += 1;
-        let (due, deadline) = (now + node.terms.timeout, times.deadline);
-        Ok(Self { node, _slot: slot, leave: Some(leave), due, deadline, borrowed: state.borrow(), answer: None })
+        let (due, deadline) = (now + node.settings.timeout, limits.deadline);
+        Ok(Self { node, _slot: slot, permit: Some(permit), due, deadline, handle: state.take_handle(), answer: None })
     }
 
-    /// On the connection that was borrowed.
+    /// On the connection that was handle.
     pub(super) async fn send(&mut self, command: Cmd, asking: bool, deadline: Instant) -> Result<Value, Fault> {
-        let borrowed = self.borrowed.take().ok_or(Reason::Disconnected)?;
-        let answer = self.answer.insert(Box::pin(send(borrowed, command, asking)));
-        let (borrowed, value) = timeout_at(deadline, answer).await.map_err(|_| Reason::TimedOut)?;
-        (self.borrowed, self.answer) = (Some(borrowed), None);
+        let handle = self.handle.take().ok_or(Reason::Disconnected)?;
+        let answer = self.answer.insert(Box::pin(send(handle, command, asking)));
+        let (handle, value) = timeout_at(deadline, answer).await.map_err(|_| Reason::TimedOut)?;
+        (self.handle, self.answer) = (Some(handle), None);
         value
     }
 
@@ -103,35 +103,35 @@ impl<'a> Turn<'a> {
             // Is watched from here on.
             return;
         }
-        if let Some(leave) = self.leave.take() {
+        if let Some(permit) = self.permit.take() {
             let mut state = self.node.lock();
             state.in_flight -= 1;
-            let is_connected = self.borrowed.is_some() || self.answer.is_some();
-            self.node.judge(state, &leave, Judged::of(fault, is_connected), self.borrowed.take());
+            let is_connected = self.handle.is_some() || self.answer.is_some();
+            self.node.record(state, &permit, Verdict::of(fault, is_connected), self.handle.take());
         }
     }
 
     /// Whether the node has had its time to answer, and we have not been too busy to hear it.
     fn is_fair(&self, now: Instant) -> bool {
-        let tolerance = self.node.terms.timeout / 16;
-        now + tolerance >= self.due && now <= self.deadline + self.node.terms.timeout / 4
+        let tolerance = self.node.settings.timeout / 16;
+        now + tolerance >= self.due && now <= self.deadline + self.node.settings.timeout / 4
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for NodeCall<'_> {
     fn drop(&mut self) {
-        let Some(leave) = self.leave.take() else { return };
+        let Some(permit) = self.permit.take() else { return };
         let mut state = self.node.lock();
         state.in_flight -= 1;
         // Of the runtime that it is dropped on.
         let place = Handle::try_current().ok().and_then(|runtime| {
-            let watches = Arc::clone(&state.local(runtime.id(), &self.node.terms).watches);
+            let watches = Arc::clone(&state.runtime_state(runtime.id(), &self.node.settings).watches);
             Some((watches.try_acquire_owned().ok()?, runtime))
         });
         drop(state);
-        let watch = Watch { node: Arc::clone(self.node), leave: Some(leave) };
+        let watch = AbandonedCall { node: Arc::clone(self.node), permit: Some(permit) };
         let Some((place, runtime)) = place else { return };
-        let (until, answer) = (self.due.max(Instant::now() + self.node.terms.timeout / 8), self.answer.take());
+        let (until, answer) = (self.due.max(Instant::now() + self.node.settings.timeout / 8), self.answer.take());
         runtime.spawn(async move {
             watch.await_answer(until, answer).await;
             drop(place);
@@ -140,38 +140,38 @@ impl Drop for Turn<'_> {
 }
 
 /// A call whose caller has gone.
-struct Watch {
+struct AbandonedCall {
     node: Arc<Node>,
-    leave: Option<Leave>,
+    permit: Option<CallPermit>,
 }
 
-impl Watch {
-    async fn await_answer(mut self, until: Instant, answer: Option<Answer>) {
-        let (borrowed, outcome) = match answer {
+impl AbandonedCall {
+    async fn await_answer(mut self, until: Instant, answer: Option<ReplyFuture>) {
+        let (handle, outcome) = match answer {
             Some(answer) => match timeout_at(until, answer).await {
-                Ok((borrowed, Ok(Value::ServerError(error)))) => (Some(borrowed), Err(Fault::answered(&error))),
-                Ok((borrowed, outcome)) => (Some(borrowed), outcome.map(drop)),
+                Ok((handle, Ok(Value::ServerError(error)))) => (Some(handle), Err(Fault::answered(&error))),
+                Ok((handle, outcome)) => (Some(handle), outcome.map(drop)),
                 Err(_) => (None, Err(Reason::TimedOut.into())),
             },
             // It was still connecting, which goes on without it. That this works says little.
             None => match self.node.connect(until).await {
                 Ok(_) => return,
-                Err(fault) => return self.judge(Judged::Failed(&fault), None),
+                Err(fault) => return self.record(Verdict::Failed(&fault), None),
             },
         };
-        self.judge(Judged::of(outcome.as_ref().err(), true), borrowed);
+        self.record(Verdict::of(outcome.as_ref().err(), true), handle);
     }
 
-    fn judge(&mut self, judged: Judged<'_>, borrowed: Option<Borrowed>) {
-        if let Some(leave) = self.leave.take() {
-            self.node.judge(self.node.lock(), &leave, judged, borrowed);
+    fn record(&mut self, verdict: Verdict<'_>, handle: Option<ConnectionHandle>) {
+        if let Some(permit) = self.permit.take() {
+            self.node.record(self.node.lock(), &permit, verdict, handle);
         }
     }
 }
 
-impl Drop for Watch {
+impl Drop for AbandonedCall {
     fn drop(&mut self) {
         // Its runtime was shut down, or there was no room for it.
-        self.judge(Judged::Unknown, None);
+        self.record(Verdict::Unknown, None);
     }
 }

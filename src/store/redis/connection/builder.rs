@@ -4,15 +4,15 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::address;
-use super::calls::Calls;
+use super::call_metrics::CallMetrics;
 use super::cluster::Cluster;
 use super::fault::{Fault, Reason};
-use super::node::{Node, Terms};
+use super::node::{Node, Settings};
 use super::sentinel::Sentinel;
 use super::topology::Topology;
 use super::{Inner, Redis};
 
-/// Which servers, and on which terms. Made by [`Redis::single`], [`Redis::sentinel`] and [`Redis::cluster`].
+/// Which servers, and on which settings. Made by [`Redis::single`], [`Redis::sentinel`] and [`Redis::cluster`].
 #[derive(Clone)]
 #[must_use = "nothing is set up before `open`"]
 pub struct RedisBuilder {
@@ -85,22 +85,22 @@ impl RedisBuilder {
     ///
     /// [`Reason::Misconfigured`] if an address cannot be read, or needs a feature that is off, or if there is none.
     pub fn open(self) -> Result<Redis, Fault> {
-        let terms = Arc::new(Terms {
+        let settings = Arc::new(Settings {
             timeout: self.timeout,
             connect_timeout: self.connect_timeout,
             max_in_flight: self.max_in_flight,
-            looked: AtomicBool::new(false),
+            eviction_checked: AtomicBool::new(false),
         });
         if self.prefix.contains(['{', '}']) {
             return Err(Fault::new(
                 Reason::Misconfigured,
-                "the prefix has a brace, by which a cluster would take it for a key; leave it out",
+                "the prefix has a brace, by which a cluster would take it for a key; permit it out",
             ));
         }
         let parse = |urls: &[String]| urls.iter().map(|url| address::parse(url)).collect::<Result<Vec<_>, _>>();
         let topology = match &self.servers {
             Servers::Single(url) => {
-                Topology::Single(Node::new(address::for_calls(address::parse(url)?), terms.clone())?)
+                Topology::Single(Node::new(address::for_calls(address::parse(url)?), settings.clone())?)
             }
             Servers::Sentinel(master, urls) => {
                 let sentinels = parse(urls)?;
@@ -110,16 +110,16 @@ impl RedisBuilder {
                 let url = if master.contains("://") { master.clone() } else { format!("redis://{master}") };
                 let like = address::for_calls(address::parse(&url)?);
                 let master = address::host(&like).unwrap_or_default().to_owned();
-                Topology::Sentinel(Sentinel::new(master, sentinels, like, terms.clone())?)
+                Topology::Sentinel(Sentinel::new(master, sentinels, like, settings.clone())?)
             }
             Servers::Cluster(urls) => {
                 let seeds = parse(urls)?.into_iter().map(address::for_calls).collect();
-                Topology::Cluster(Cluster::new(seeds, terms.clone())?)
+                Topology::Cluster(Cluster::new(seeds, settings.clone())?)
             }
         };
         let Self { prefix, secret, .. } = self;
         let is_split = AtomicBool::new(false);
-        Ok(Redis(Arc::new(Inner { topology, terms, prefix, secret, calls: Calls::new(), is_split })))
+        Ok(Redis(Arc::new(Inner { topology, settings, prefix, secret, calls: CallMetrics::new(), is_split })))
     }
 }
 

@@ -34,32 +34,32 @@ impl Topology {
     }
 
     /// Where a node sent us.
-    pub(super) fn node_at(&self, address: &str, told_by: &Node) -> Result<Cow<'_, Arc<Node>>, Fault> {
+    pub(super) fn node_at(&self, address: &str, source: &Node) -> Result<Cow<'_, Arc<Node>>, Fault> {
         match self {
-            Self::Cluster(cluster) => cluster.node_at(address, told_by).map(Cow::Owned),
+            Self::Cluster(cluster) => cluster.node_at(address, source).map(Cow::Owned),
             _ => Err(Fault::new(Reason::Misconfigured, "this is a node of a cluster: use Redis::cluster")),
         }
     }
 
     /// Finds out anew, and waits for it, since `node` is not what it was.
-    pub(super) async fn renew(&self, node: &Node, deadline: Instant) -> Result<(), Fault> {
+    pub(super) async fn refresh_now(&self, node: &Node, deadline: Instant) -> Result<(), Fault> {
         match self {
             Self::Single(_) => {
                 // The name may stand for another server by now.
                 node.forget_connection();
                 Ok(())
             }
-            Self::Sentinel(sentinel) => sentinel.renew(deadline).await,
-            Self::Cluster(cluster) => cluster.renew(deadline).await,
+            Self::Sentinel(sentinel) => sentinel.refresh_now(deadline).await,
+            Self::Cluster(cluster) => cluster.refresh_now(deadline).await,
         }
     }
 
     /// Finds out anew before long. Cheap enough to be told of each failure.
-    pub(super) fn doubt(&self) {
+    pub(super) fn refresh_soon(&self) {
         match self {
             Self::Single(_) => {}
-            Self::Sentinel(sentinel) => sentinel.doubt(),
-            Self::Cluster(cluster) => cluster.doubt(),
+            Self::Sentinel(sentinel) => sentinel.refresh_soon(),
+            Self::Cluster(cluster) => cluster.refresh_soon(),
         }
     }
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::*;
+use super::{Place, QUEUE, QUEUE_GIVE_BACK, QueueScript};
 use crate::algorithm::gcra::Tat;
-use crate::store::redis::script::{Place, QueueScript};
+use crate::store::redis::manual_server::{ManualServer, Random, START, key};
 use crate::values::{Quota, Receipt};
 
 /// A request takes the first stretch that is free and wide enough, and leaves when the `burst − 1` intervals before its
@@ -48,8 +48,8 @@ impl Naive {
 
 #[test]
 fn places_are_those_of_a_naive_line() {
-    let (mut random, mut told) = (Random::seeded(), Told::new());
-    let (mut given, mut refused, mut returned, mut foretold_refusals, mut into_holes) = (0, 0, 0, 0, 0);
+    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&[&QUEUE, &QUEUE_GIVE_BACK]));
+    let (mut granted, mut rejected, mut returned, mut predicted_rejections, mut into_holes) = (0, 0, 0, 0, 0);
     for line in 0..200 {
         let limit = random.pick(&[1, 2, 5, 8, 1_000]);
         let (burst, capacity) = (1 + random.below(4), random.below(8));
@@ -71,7 +71,7 @@ fn places_are_those_of_a_naive_line() {
                 let (begin, end) = naive.taken.remove(index);
                 let cost = u32::try_from((end - begin) / interval).unwrap();
                 let receipt = Receipt::of(Tat(u128::from(end) * u128::from(limit)));
-                let answer = told.run(now, &queue.give_back(key(line), cost, receipt).unwrap());
+                let answer = server.run(now, &queue.give_back(key(line), cost, receipt).unwrap());
                 assert_eq!(answer.admitted, u32::from(end > now * 1_000));
                 returned += answer.admitted;
                 // What was known of the line may be too much now.
@@ -81,88 +81,89 @@ fn places_are_those_of_a_naive_line() {
             let cost = u32::try_from(random.below(4)).unwrap();
             let patience =
                 if random.below(3) == 0 { Some(Duration::from_nanos(random.below(max_wait + 1))) } else { None };
-            let answer = told.run(now, &queue.call(key(line), cost, patience));
-            let foretold = known.map(|state| queue.refused(state, answer.now, cost, patience));
+            let answer = server.run(now, &queue.call(key(line), cost, patience));
+            let predicted = known.map(|state| queue.rejection(state, answer.now, cost, patience));
             naive.longest = patience.map_or(longest, |it| longest.min(it.as_nanos() as u64));
             let tail = naive.taken.last().map_or(0, |(_, end)| *end);
             let before = naive.taken.clone();
             let expected = naive.arrive(now * 1_000, cost.into());
             let (place, state) = queue.place(&answer, cost, patience).unwrap();
-            // Whatever was asked then and is asked now, the state tells of the refusal what the server does.
-            let refusal = if let Place::Refused(decision) = place { Some(decision) } else { None };
-            assert_eq!(foretold.unwrap_or(refusal), refusal);
-            foretold_refusals += u32::from(foretold.flatten().is_some());
+            // Whatever was asked then and is asked now, the state tells of the rejection what the server does.
+            let rejection = if let Place::Rejected(decision) = place { Some(decision) } else { None };
+            assert_eq!(predicted.unwrap_or(rejection), rejection);
+            predicted_rejections += u32::from(predicted.flatten().is_some());
             known = state;
             match place {
-                Place::Given(decision) => {
+                Place::Granted(decision) => {
                     assert_eq!(Ok(decision.delay().as_nanos() as u64), expected);
                     if cost > 0 {
                         let (_, end) = *naive.taken.iter().find(|it| !before.contains(it)).unwrap();
                         assert_eq!(Tat::read(decision.receipt()), u128::from(end) * u128::from(limit));
                         into_holes += u32::from(end <= tail);
                     }
-                    given += 1;
+                    granted += 1;
                 }
-                Place::Refused(decision) => {
+                Place::Rejected(decision) => {
                     assert_eq!(Err(decision.retry_after().map(|it| it.as_nanos() as u64)), expected);
-                    refused += 1;
+                    rejected += 1;
                 }
             }
         }
     }
     println!(
-        "{given} places ({into_holes} in holes), {refused} refusals, {returned} returned, {foretold_refusals} foretold"
+        "{granted} places ({into_holes} in holes), {rejected} refusals, {returned} returned, {predicted_rejections} predicted"
     );
-    assert!(given > 1_000 && refused > 1_000 && returned > 1_000 && foretold_refusals > 200 && into_holes > 100);
+    assert!(granted > 1_000 && rejected > 1_000 && returned > 1_000 && predicted_rejections > 200 && into_holes > 100);
 }
 
 /// Three per second is no whole number of microseconds: places fit into the holes of others to the last part.
 #[test]
 fn places_fit_where_others_were() {
-    let mut told = Told::new();
+    let mut server = ManualServer::new(&[&QUEUE, &QUEUE_GIVE_BACK]);
     let queue = QueueScript::new(&Quota::per_second(3), 200, Duration::from_secs(300)).unwrap();
-    let take = |told: &mut Told| match queue.place(&told.run(START, &queue.call(key("line"), 1, None)), 1, None) {
-        Ok((Place::Given(decision), _)) => decision.receipt(),
-        other => panic!("{other:?}"),
-    };
-    let receipts: Vec<_> = (0..150).map(|_| take(&mut told)).collect();
-    let give_back = |told: &mut Told, receipt| {
+    let take =
+        |server: &mut ManualServer| match queue.place(&server.run(START, &queue.call(key("line"), 1, None)), 1, None) {
+            Ok((Place::Granted(decision), _)) => decision.receipt(),
+            other => panic!("{other:?}"),
+        };
+    let receipts: Vec<_> = (0..150).map(|_| take(&mut server)).collect();
+    let give_back = |server: &mut ManualServer, receipt| {
         let call = queue.give_back(key("line"), 1, receipt).unwrap();
-        told.run(START, &call).admitted
+        server.run(START, &call).admitted
     };
     let middle: Vec<_> = receipts[10..40].to_vec();
     for receipt in middle.iter().step_by(2).chain(middle.iter().skip(1).step_by(2)) {
-        assert_eq!(give_back(&mut told, *receipt), 1);
-        assert_eq!(give_back(&mut told, *receipt), 0, "only once");
+        assert_eq!(give_back(&mut server, *receipt), 1);
+        assert_eq!(give_back(&mut server, *receipt), 0, "only once");
     }
-    assert_eq!((0..30).map(|_| take(&mut told)).collect::<Vec<_>>(), middle);
-    assert!(Tat::read(take(&mut told)) > Tat::read(receipts[149]));
+    assert_eq!((0..30).map(|_| take(&mut server)).collect::<Vec<_>>(), middle);
+    assert!(Tat::read(take(&mut server)) > Tat::read(receipts[149]));
     // As when a queue is closed, the first first: nothing is left of the line.
-    let last = take(&mut told);
-    assert_eq!(give_back(&mut told, last), 1);
+    let last = take(&mut server);
+    assert_eq!(give_back(&mut server, last), 1);
     // Every second one leaves more holes than are remembered; those that pass first are forgotten.
     for receipt in receipts.iter().step_by(2) {
-        assert_eq!(give_back(&mut told, *receipt), 1);
+        assert_eq!(give_back(&mut server, *receipt), 1);
     }
-    assert_eq!(take(&mut told), receipts[(75 - 64) * 2]);
+    assert_eq!(take(&mut server), receipts[(75 - 64) * 2]);
 }
 
 #[test]
 fn a_full_line_says_exactly_when_to_come_again() {
-    let mut told = Told::new();
+    let mut server = ManualServer::new(&[&QUEUE, &QUEUE_GIVE_BACK]);
     // Three per second is no whole number of microseconds.
     let queue = QueueScript::new(&Quota::per_second(3), 2, Duration::from_secs(30)).unwrap();
     let mut arrive = |micros| {
-        let answer = told.run(micros, &queue.call(key("line"), 1, None));
+        let answer = server.run(micros, &queue.call(key("line"), 1, None));
         queue.place(&answer, 1, None).unwrap().0
     };
     let waits = [0, 333_333_334, 666_666_667];
     for wait in waits {
-        let Place::Given(decision) = arrive(START) else { panic!("there was a place") };
+        let Place::Granted(decision) = arrive(START) else { panic!("there was a place") };
         assert_eq!((decision.delay(), decision.limit()), (Duration::from_nanos(wait), 3));
     }
-    let Place::Refused(decision) = arrive(START) else { panic!("the line was full") };
+    let Place::Rejected(decision) = arrive(START) else { panic!("the line was full") };
     assert_eq!(decision.retry_after(), Some(Duration::from_nanos(333_333_334)));
-    assert!(matches!(arrive(START + 333_333), Place::Refused(_)));
-    assert!(matches!(arrive(START + 333_334), Place::Given(_)));
+    assert!(matches!(arrive(START + 333_333), Place::Rejected(_)));
+    assert!(matches!(arrive(START + 333_334), Place::Granted(_)));
 }

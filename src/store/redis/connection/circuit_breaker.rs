@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::jitter;
+use super::backoff;
 
-/// That many failures in a row open it,
-const CONSECUTIVE: u32 = 5;
+/// That many failures in a streak open it,
+const STREAK: u32 = 5;
 /// or half of so many calls or more
-const ENOUGH: u32 = 20;
+const MIN_CALLS: u32 = 20;
 /// in so many seconds;
 const SECONDS: usize = 10;
 /// if they came in so many waves. A wave is the failures of calls that had all begun before the first of them was noticed: however
@@ -23,12 +23,12 @@ const SECONDS: usize = 10;
 const WAVES: u32 = 2;
 
 #[derive(Debug)]
-pub(super) struct Breaker {
+pub(super) struct CircuitBreaker {
     state: State,
     /// Grows with each change of the state, so that who set out before a change says nothing after it.
     epoch: u64,
     /// Failures since the last success, and in how many waves.
-    row: Failures,
+    streak: Failures,
     /// When the first failure of the last wave was noticed.
     wave: Option<Instant>,
     /// For a probe. One that takes longer is on a runtime that stands still, and another call may try.
@@ -69,30 +69,30 @@ pub enum BreakerState {
     HalfOpen,
 }
 
-/// The leave to make one call.
+/// The permit to make one call.
 #[derive(Debug)]
-pub(super) struct Leave {
+pub(super) struct CallPermit {
     epoch: u64,
     began: Instant,
     /// How many requests share the call.
     requests: u32,
 }
 
-impl Breaker {
+impl CircuitBreaker {
     /// For calls that take no longer than `timeout`.
     pub(super) fn new(now: Instant, timeout: Duration) -> Self {
         Self {
             state: State::Closed,
             epoch: 0,
-            row: Failures::default(),
+            streak: Failures::default(),
             wave: None,
             patience: timeout.saturating_mul(2),
             window: Window::new(now),
         }
     }
 
-    /// Asks for leave to make a call. It is counted now: calls that hang must not look like calls that were not made.
-    pub(super) fn enter(&mut self, now: Instant, requests: u32) -> Option<Leave> {
+    /// Asks for permit to make a call. It is counted now: calls that hang must not look like calls that were not made.
+    pub(super) fn try_enter(&mut self, now: Instant, requests: u32) -> Option<CallPermit> {
         match self.state {
             State::Closed => {
                 let calls = &mut self.window.at(now).calls;
@@ -103,11 +103,11 @@ impl Breaker {
             }
             State::Open { .. } | State::HalfOpen { .. } => return None,
         }
-        Some(Leave { epoch: self.epoch, began: now, requests })
+        Some(CallPermit { epoch: self.epoch, began: now, requests })
     }
 
-    /// Whether [`enter`](Self::enter) would say no.
-    pub(super) fn is_barred(&self, now: Instant) -> bool {
+    /// Whether [`try_enter`](Self::try_enter) would say no.
+    pub(super) fn rejects_calls(&self, now: Instant) -> bool {
         match self.state {
             State::Closed => false,
             State::Open { retry_at: at, .. } | State::HalfOpen { until: at, .. } => now < at,
@@ -120,11 +120,11 @@ impl Breaker {
     }
 
     /// Whether this closed it.
-    pub(super) fn succeeded(&mut self, leave: &Leave) -> bool {
-        if leave.epoch != self.epoch {
+    pub(super) fn succeeded(&mut self, permit: &CallPermit) -> bool {
+        if permit.epoch != self.epoch {
             return false;
         }
-        self.row = Failures::default();
+        self.streak = Failures::default();
         let closes = matches!(self.state, State::HalfOpen { .. });
         if closes {
             self.window.counts = Default::default();
@@ -134,28 +134,28 @@ impl Breaker {
     }
 
     /// Whether this opened it. A probe that fails does not: it was open before.
-    pub(super) fn failed(&mut self, leave: &Leave, now: Instant) -> bool {
-        if leave.epoch != self.epoch {
+    pub(super) fn failed(&mut self, permit: &CallPermit, now: Instant) -> bool {
+        if permit.epoch != self.epoch {
             return false;
         }
         match self.state {
             State::HalfOpen { probes, .. } => {
                 let probes = probes.saturating_add(1);
-                self.change(State::Open { probes, retry_at: now + jitter::pause(probes) });
+                self.change(State::Open { probes, retry_at: now + backoff::pause(probes) });
                 false
             }
             _ => {
-                let begins_wave = self.wave.is_none_or(|noticed| leave.began >= noticed);
+                let begins_wave = self.wave.is_none_or(|noticed| permit.began >= noticed);
                 if begins_wave {
                     self.wave = Some(now);
                 }
-                let failed = Failures { count: leave.requests, waves: begins_wave.into() };
-                self.row.add(failed);
+                let failed = Failures { count: permit.requests, waves: begins_wave.into() };
+                self.streak.add(failed);
                 self.window.at(now).failures.add(failed);
-                let is_row = self.row.count >= CONSECUTIVE && self.row.waves >= WAVES;
-                let opens = is_row || self.window.is_bad();
+                let is_streak = self.streak.count >= STREAK && self.streak.waves >= WAVES;
+                let opens = is_streak || self.window.is_bad();
                 if opens {
-                    self.change(State::Open { probes: 0, retry_at: now + jitter::pause(0) });
+                    self.change(State::Open { probes: 0, retry_at: now + backoff::pause(0) });
                 }
                 opens
             }
@@ -163,10 +163,10 @@ impl Breaker {
     }
 
     /// Nothing is known of what came of the call, which says nothing of the node; but the next one may try.
-    pub(super) fn abandoned(&mut self, leave: &Leave, now: Instant) {
+    pub(super) fn abandoned(&mut self, permit: &CallPermit, now: Instant) {
         if let State::HalfOpen { probes, .. } = self.state {
-            if leave.epoch == self.epoch {
-                self.change(State::Open { probes, retry_at: now + jitter::pause(probes) });
+            if permit.epoch == self.epoch {
+                self.change(State::Open { probes, retry_at: now + backoff::pause(probes) });
             }
         }
     }
@@ -188,7 +188,7 @@ impl Breaker {
 
     fn change(&mut self, state: State) {
         self.state = state;
-        (self.row, self.wave) = (Failures::default(), None);
+        (self.streak, self.wave) = (Failures::default(), None);
         self.epoch += 1;
     }
 }
@@ -223,14 +223,14 @@ impl Window {
     fn at(&mut self, now: Instant) -> &mut Second {
         let second = now.saturating_duration_since(self.start).as_secs();
         for passed in (self.second..second).take(SECONDS) {
-            self.counts[Self::place(passed + 1)] = Second::default();
+            self.counts[Self::index(passed + 1)] = Second::default();
         }
         // The places are cleared in order, so all of them are when more seconds have passed than there are places.
         self.second = self.second.max(second);
-        &mut self.counts[Self::place(self.second)]
+        &mut self.counts[Self::index(self.second)]
     }
 
-    fn place(second: u64) -> usize {
+    fn index(second: u64) -> usize {
         usize::try_from(second % SECONDS as u64).expect("less than ten")
     }
 
@@ -240,7 +240,7 @@ impl Window {
             calls = calls.saturating_add(second.calls);
             failures.add(second.failures);
         }
-        calls >= ENOUGH && failures.count >= calls.div_ceil(2) && failures.waves >= WAVES
+        calls >= MIN_CALLS && failures.count >= calls.div_ceil(2) && failures.waves >= WAVES
     }
 }
 
@@ -251,21 +251,21 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_millis(50);
 
     /// How long a node that has recovered may go unasked: the longest pause.
-    const SLOWEST: Duration = Duration::from_secs(5);
+    const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-    fn fails(breaker: &mut Breaker, now: Instant) -> bool {
-        let leave = breaker.enter(now, 1).expect("lets pass");
-        breaker.failed(&leave, now)
+    fn fails(breaker: &mut CircuitBreaker, now: Instant) -> bool {
+        let permit = breaker.try_enter(now, 1).expect("lets pass");
+        breaker.failed(&permit, now)
     }
 
-    fn succeeds(breaker: &mut Breaker, now: Instant) -> bool {
-        let leave = breaker.enter(now, 1).expect("lets pass");
-        breaker.succeeded(&leave)
+    fn succeeds(breaker: &mut CircuitBreaker, now: Instant) -> bool {
+        let permit = breaker.try_enter(now, 1).expect("lets pass");
+        breaker.succeeded(&permit)
     }
 
-    fn opened(now: Instant) -> Breaker {
-        let mut breaker = Breaker::new(now, TIMEOUT);
-        let opens = [(); CONSECUTIVE as usize].map(|()| fails(&mut breaker, now));
+    fn opened(now: Instant) -> CircuitBreaker {
+        let mut breaker = CircuitBreaker::new(now, TIMEOUT);
+        let opens = [(); STREAK as usize].map(|()| fails(&mut breaker, now));
         assert_eq!(opens, [false, false, false, false, true]);
         breaker
     }
@@ -276,18 +276,18 @@ mod tests {
         let mut breaker = opened(now);
         assert_eq!(breaker.state(), BreakerState::Open);
         // The pause is random, but never that short: a draw of zero has a chance of one in 10^8.
-        assert!(breaker.enter(now, 1).is_none());
+        assert!(breaker.try_enter(now, 1).is_none());
     }
 
     #[test]
     fn a_success_between_failures_keeps_it_closed() {
         let now = Instant::now();
-        let mut breaker = Breaker::new(now, TIMEOUT);
+        let mut breaker = CircuitBreaker::new(now, TIMEOUT);
         // One in three fails, four of them in a row at most: never half of them.
         for round in 0..1_000_u64 {
             let now = now + Duration::from_millis(round * 10);
-            let fine = round % 12 >= 4;
-            assert!(!if fine { succeeds(&mut breaker, now) } else { fails(&mut breaker, now) });
+            let answers = round % 12 >= 4;
+            assert!(!if answers { succeeds(&mut breaker, now) } else { fails(&mut breaker, now) });
         }
         assert_eq!(breaker.state(), BreakerState::Closed);
     }
@@ -296,7 +296,7 @@ mod tests {
     fn half_of_twenty_in_ten_seconds_open_it() {
         let start = Instant::now();
         for (gap, opens_at) in [(Duration::from_millis(100), Some(19)), (Duration::from_millis(600), None)] {
-            let mut breaker = Breaker::new(start, TIMEOUT);
+            let mut breaker = CircuitBreaker::new(start, TIMEOUT);
             let opened = (0..60).find(|round| {
                 let now = start + gap * *round;
                 if round % 2 == 0 { succeeds(&mut breaker, now) } else { fails(&mut breaker, now) }
@@ -308,8 +308,8 @@ mod tests {
     #[test]
     fn calls_that_hang_count_from_their_start() {
         let now = Instant::now();
-        let mut breaker = Breaker::new(now, TIMEOUT);
-        let hanging: Vec<_> = (0..16).map(|_| breaker.enter(now, 1).unwrap()).collect();
+        let mut breaker = CircuitBreaker::new(now, TIMEOUT);
+        let hanging: Vec<_> = (0..16).map(|_| breaker.try_enter(now, 1).unwrap()).collect();
         for _ in 0..4 {
             assert!(!fails(&mut breaker, now));
         }
@@ -318,7 +318,7 @@ mod tests {
         succeeds(&mut breaker, now);
         // These are one wave, which is not enough.
         let end = now + Duration::from_millis(1);
-        assert!(!hanging.iter().take(5).any(|leave| breaker.failed(leave, end)));
+        assert!(!hanging.iter().take(5).any(|permit| breaker.failed(permit, end)));
         assert!(fails(&mut breaker, end));
     }
 
@@ -326,21 +326,21 @@ mod tests {
     fn one_wave_of_failures_does_not_open_it_and_a_second_does() {
         let now = Instant::now();
         let timeout = Duration::from_millis(50);
-        let mut breaker = Breaker::new(now, TIMEOUT);
-        let late: Vec<_> = (0..100).map(|number| breaker.enter(now + timeout * number / 120, 1).unwrap()).collect();
-        for (leave, number) in late.iter().zip(0..) {
-            assert!(!breaker.failed(leave, now + timeout * number / 120 + timeout), "all had begun before one failed");
+        let mut breaker = CircuitBreaker::new(now, TIMEOUT);
+        let late: Vec<_> = (0..100).map(|number| breaker.try_enter(now + timeout * number / 120, 1).unwrap()).collect();
+        for (permit, number) in late.iter().zip(0..) {
+            assert!(!breaker.failed(permit, now + timeout * number / 120 + timeout), "all had begun before one failed");
         }
-        let next = breaker.enter(now + timeout * 2, 1).unwrap();
+        let next = breaker.try_enter(now + timeout * 2, 1).unwrap();
         assert!(breaker.failed(&next, now + timeout * 3));
     }
 
     #[test]
     fn a_call_that_many_share_fails_for_all_of_them() {
         let now = Instant::now();
-        let mut breaker = Breaker::new(now, TIMEOUT);
+        let mut breaker = CircuitBreaker::new(now, TIMEOUT);
         assert!(!fails(&mut breaker, now));
-        let shared = breaker.enter(now, 4).unwrap();
+        let shared = breaker.try_enter(now, 4).unwrap();
         assert!(breaker.failed(&shared, now));
     }
 
@@ -348,10 +348,10 @@ mod tests {
     fn exactly_one_probe_at_a_time() {
         let now = Instant::now();
         let mut breaker = opened(now);
-        let later = now + SLOWEST;
-        let probe = breaker.enter(later, 1).expect("a probe");
+        let later = now + LONGEST_PAUSE;
+        let probe = breaker.try_enter(later, 1).expect("a probe");
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
-        assert!(breaker.enter(later, 1).is_none() && breaker.enter(later + TIMEOUT, 1).is_none());
+        assert!(breaker.try_enter(later, 1).is_none() && breaker.try_enter(later + TIMEOUT, 1).is_none());
         assert!(breaker.succeeded(&probe));
         assert_eq!(breaker.state(), BreakerState::Closed);
         assert!(!breaker.succeeded(&probe), "only once");
@@ -362,44 +362,44 @@ mod tests {
         let mut now = Instant::now();
         let mut breaker = opened(now);
         for _ in 0..20 {
-            now += SLOWEST;
+            now += LONGEST_PAUSE;
             assert!(!fails(&mut breaker, now));
         }
-        now += SLOWEST;
+        now += LONGEST_PAUSE;
         assert!(succeeds(&mut breaker, now));
     }
 
     #[test]
     fn the_past_says_nothing_after_a_change() {
         let now = Instant::now();
-        let mut breaker = Breaker::new(now, TIMEOUT);
-        let old: Vec<_> = (0..20).map(|_| breaker.enter(now, 1).unwrap()).collect();
-        let opens: Vec<_> = old.iter().take(5).map(|leave| breaker.failed(leave, now)).collect();
+        let mut breaker = CircuitBreaker::new(now, TIMEOUT);
+        let old: Vec<_> = (0..20).map(|_| breaker.try_enter(now, 1).unwrap()).collect();
+        let opens: Vec<_> = old.iter().take(5).map(|permit| breaker.failed(permit, now)).collect();
         assert_eq!(opens.last(), Some(&true));
         assert!(!breaker.succeeded(&old[5]), "an old success does not close it");
-        let later = now + SLOWEST;
+        let later = now + LONGEST_PAUSE;
         assert!(succeeds(&mut breaker, later));
-        assert!(old[6..].iter().all(|leave| !breaker.failed(leave, later)), "old failures do not open it again");
+        assert!(old[6..].iter().all(|permit| !breaker.failed(permit, later)), "old failures do not open it again");
     }
 
     #[test]
     fn a_probe_that_is_given_up_makes_room_for_another() {
         let now = Instant::now();
         let mut breaker = opened(now);
-        let probe = breaker.enter(now + SLOWEST, 1).unwrap();
-        breaker.abandoned(&probe, now + SLOWEST);
-        assert!(succeeds(&mut breaker, now + SLOWEST * 2));
+        let probe = breaker.try_enter(now + LONGEST_PAUSE, 1).unwrap();
+        breaker.abandoned(&probe, now + LONGEST_PAUSE);
+        assert!(succeeds(&mut breaker, now + LONGEST_PAUSE * 2));
     }
 
     #[test]
     fn a_probe_that_is_never_heard_of_makes_room_for_another() {
         let now = Instant::now();
         let mut breaker = opened(now);
-        let probe = breaker.enter(now + SLOWEST, 1).unwrap();
-        assert!(breaker.is_barred(now + SLOWEST + TIMEOUT));
-        let later = now + SLOWEST + TIMEOUT * 2;
-        assert!(!breaker.is_barred(later));
-        let next = breaker.enter(later, 1).unwrap();
+        let probe = breaker.try_enter(now + LONGEST_PAUSE, 1).unwrap();
+        assert!(breaker.rejects_calls(now + LONGEST_PAUSE + TIMEOUT));
+        let later = now + LONGEST_PAUSE + TIMEOUT * 2;
+        assert!(!breaker.rejects_calls(later));
+        let next = breaker.try_enter(later, 1).unwrap();
         assert!(!breaker.failed(&probe, later), "it says nothing any more");
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
         assert!(breaker.succeeded(&next));

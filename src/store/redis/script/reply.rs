@@ -10,7 +10,7 @@ use crate::values::{Decision, Outcome};
 
 /// What a script replied.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct ScriptReply {
     pub(crate) now: Timestamp,
     /// Of one key: how many requests. Of several: 1 if all were charged. Of giving back: 1 if something was.
     pub(crate) admitted: u32,
@@ -49,7 +49,7 @@ impl Error for BadReply {}
 
 const MAX_MICROS: u64 = 1 << 52;
 
-impl Answer {
+impl ScriptReply {
     pub(crate) fn read(reply: Value) -> Result<Self, BadReply> {
         match reply {
             Value::BulkString(text) => Self::of_one(&text),
@@ -97,7 +97,7 @@ impl Answer {
     }
 
     /// What the key at `index` held.
-    pub(super) fn old(&self, index: usize) -> Result<Option<&[u8]>, BadReply> {
+    pub(crate) fn old(&self, index: usize) -> Result<Option<&[u8]>, BadReply> {
         self.old.get(index).map(Option::as_deref).ok_or(BadReply::Shape)
     }
 
