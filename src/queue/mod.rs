@@ -17,8 +17,8 @@ use std::time::Duration;
 #[cfg(feature = "redis")]
 pub use self::redis::RedisQueue;
 
-use self::driver::Shared;
-use self::schedule::{Bounds, Lines};
+use self::driver::SharedQueue;
+use self::schedule::{Bounds, Schedule};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::store::{Stats, WhenFull};
 use crate::values::time::nanos_of;
@@ -30,7 +30,7 @@ use crate::values::{
 ///
 /// A request that finds the key idle leaves at once; one that does not waits in line. It is refused
 /// only **on arrival**: if [`capacity`](Self::capacity) requests of its key wait already, or if its turn
-/// would come later than [`max_wait`](Self::max_wait). The refusal says exactly when a retry would be
+/// would come later than [`max_wait`](Self::max_wait). The rejection says exactly when a retry would be
 /// accepted.
 ///
 /// - Arrival order is departure order. Nobody passes a waiter, and keys do not delay one another.
@@ -45,10 +45,10 @@ use crate::values::{
 /// A request of cost *c* holds up those behind it for *c* intervals, so a cost whose intervals exceed
 /// [`max_wait`](Self::max_wait) is refused; a cost of zero neither waits nor counts.
 ///
-/// # Whether to shape or to refuse
+/// # Whether to shape or to reject
 ///
 /// Shape (this queue) what will be served anyhow and only comes too close together: calls to a partner
-/// who counts them, jobs, webhooks, a client's own bursts. A wait of a second is cheaper than a refusal, a
+/// who counts them, jobs, webhooks, a client's own bursts. A wait of a second is cheaper than a rejection, a
 /// retry and its guesswork. Refuse (a [bucket](crate::algorithm::TokenBucket)) where whoever asks would
 /// rather know at once: a person at a screen, a caller with a deadline or with another server to ask.
 /// A queue evens out bursts. It does not help when more comes than can be served for longer than
@@ -103,7 +103,7 @@ use crate::values::{
 /// # Uploads
 ///
 /// The body of a request is not touched before its turn. A client that sends `Expect: 100-continue` is told 100 when
-/// the service reads the body, or a refusal instead; hyper's servers say nothing before, although RFC 9110 (section
+/// the service reads the body, or a rejection instead; hyper's servers say nothing before, although RFC 9110 (section
 /// 10.1.1) would have it told at once. Most clients send the body unasked after a second or so. What the
 /// connection's buffers do not take, the client keeps until the turn has come.
 ///
@@ -115,7 +115,7 @@ use crate::values::{
 /// runtime each, a runtime that shuts down.
 ///
 /// A waiter belongs to the runtime on which it was last polled; before, to the one in whose context it was made.
-/// If that is shut down, the waiter goes on where it is polled next. Each task looks at the lines whenever it knows of
+/// If that is shut down, the waiter goes on where it is polled next. Each task looks at the schedule whenever it knows of
 /// a turn, so a departure may wake as many tasks as there are runtimes with waiters. Arrivals wake only the task of their own.
 ///
 /// If many turns come at once, a task releases 256 of them, and lets other tasks run before it goes on.
@@ -124,11 +124,11 @@ use crate::values::{
 ///
 /// # Another quota
 ///
-/// A queue that [inherits](Limiter::inherit) from another has the same lines, with all who wait in them, and the other
+/// A queue that [inherits](Limiter::inherit) from another has the same schedule, with all who wait in them, and the other
 /// one goes by its quota and bounds from then on. Those who are due by then leave. What was spent is kept, and
 /// is paid at the new rate. The others keep their order and get their turns by the new rate. They are refused at once
 /// if they would have to wait longer than the new `max_wait`, or than they are ready to, or if their line
-/// is longer than the new capacity (those who came last). A refusal says exactly
+/// is longer than the new capacity (those who came last). A rejection says exactly
 /// when a retry would be accepted. If [`max_keys`](Self::max_keys) is lowered, the keys beyond are kept until they have paid. Nobody is ready to wait longer than when he came, also if `max_wait` was raised. A queue
 /// that was [closed](Self::close) stays closed.
 ///
@@ -177,7 +177,7 @@ pub struct LeakyQueue {
     bounds: Bounds,
     is_precise: bool,
     /// Made when it is first used: another's may be taken over instead.
-    shared: OnceLock<Arc<Shared>>,
+    shared: OnceLock<Arc<SharedQueue>>,
 }
 
 const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(30);
@@ -186,7 +186,7 @@ const DEFAULT_MAX_KEYS: usize = 65_536;
 
 impl LeakyQueue {
     /// A queue that leaks at the quota's rate. Up to `limit` requests of a key wait, for at most 30
-    /// seconds each, and 65,536 over all keys; 65,536 keys have lines.
+    /// seconds each, and 65,536 over all keys; 65,536 keys have schedule.
     #[must_use]
     pub fn new(quota: Quota) -> Self {
         let capacity = usize::try_from(quota.limit()).unwrap_or(usize::MAX);
@@ -204,13 +204,13 @@ impl LeakyQueue {
         Self { quota, bounds, is_precise, shared: OnceLock::new() }
     }
 
-    fn shared(&self) -> &Arc<Shared> {
-        self.shared.get_or_init(|| Arc::new(Shared::new(self.lines(), self.is_precise)))
+    fn shared(&self) -> &Arc<SharedQueue> {
+        self.shared.get_or_init(|| Arc::new(SharedQueue::new(self.schedule(), self.is_precise)))
     }
 
     /// Nobody's yet.
-    fn lines(&self) -> Lines {
-        Lines::new(&self.quota, self.bounds)
+    fn schedule(&self) -> Schedule {
+        Schedule::new(&self.quota, self.bounds)
     }
 
     fn with(&self, bounds: Bounds) -> Self {
@@ -238,11 +238,11 @@ impl LeakyQueue {
         self.with(Bounds { max_waiters: waiters, ..self.bounds })
     }
 
-    /// How many keys have lines of their own at a time: the bound on memory for keys in which nobody waits. 65,536, unless
+    /// How many keys have schedule of their own at a time: the bound on memory for keys in which nobody waits. 65,536, unless
     /// set.
     ///
     /// A key needs a line from its first departure on until all of its departures are paid for: for one interval after
-    /// the last. So a quota of 10 per second needs room for the keys of a tenth of a second, and one of 1 per hour for those
+    /// the last. So a quota of 10 per second needs monitor for the keys of a tenth of a second, and one of 1 per hour for those
     /// of an hour. Each takes up to 200 bytes. What becomes of keys beyond is for [`when_full`](Self::when_full) to say.
     /// [`Limiter::stats`] has the number of keys, and how many were turned away; the first of those is also logged, once.
     ///
@@ -258,12 +258,12 @@ impl LeakyQueue {
         self.with(Bounds { max_keys: keys, ..self.bounds })
     }
 
-    /// What becomes of a request whose key has no line while there is no [room](Self::max_keys) for another.
+    /// What becomes of a request whose key has no line while there is no [monitor](Self::max_keys) for another.
     ///
     /// | | the request | over all keys, at most |
     /// |---|---|---|
     /// | [`WhenFull::Refuse`], unless set | is rejected, with the time after which the first of the other keys has paid | `max_keys` × quota |
-    /// | [`WhenFull::Overflow`] | goes to one of 512 lines that such keys share, and waits there with strangers | (`max_keys` + 512) × quota |
+    /// | [`WhenFull::Overflow`] | goes to one of 512 schedule that such keys share, and waits there with strangers | (`max_keys` + 512) × quota |
     /// | [`WhenFull::ForgetLeast`] | is admitted, and the key that owes least is forgotten, if there is one in which nobody waits; else it is rejected | no bound |
     ///
     /// **With `ForgetLeast`, a flood of keys is not limited.** Among keys that have each sent one request, the one that owes
@@ -328,7 +328,7 @@ impl LeakyQueue {
     /// How many requests are waiting, over all keys.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.shared.get().map_or(0, |shared| shared.room.waiting())
+        self.shared.get().map_or(0, |shared| shared.monitor.waiting())
     }
 
     /// The time from now until the next of those who wait may leave, over all keys; zero if that one is just leaving,
@@ -365,12 +365,12 @@ impl Limiter for LeakyQueue {
     /// A [shadow](Mode::Shadow) takes a place in line that nobody waits in, so that the line is as long as it would be.
     fn decide(&self, ask: &Ask<'_>) -> Check {
         let (shared, key, cost, longest) = (self.shared(), ask.key(), ask.cost(), longest_wait(ask.patience()));
-        let in_nobodys_name = |cost| shared.enqueue_nobody(key, cost, u64::MAX);
+        let detached = |cost| shared.enqueue_detached(key, cost, u64::MAX);
         match ask.mode() {
             Mode::Peek => shared.peek(key, cost, longest).map_or_else(|| Check::Ready(Err(closed())), Check::from),
-            Mode::Shadow => Check::Ready(in_nobodys_name(cost)),
-            Mode::UpTo => Check::Ready(match in_nobodys_name(cost) {
-                Ok(decision) => decision.left_of(cost).map_or(Ok(decision), in_nobodys_name),
+            Mode::Shadow => Check::Ready(detached(cost)),
+            Mode::UpTo => Check::Ready(match detached(cost) {
+                Ok(decision) => decision.left_of(cost).map_or(Ok(decision), detached),
                 Err(error) => Err(error),
             }),
             Mode::Charge | Mode::Fallback | Mode::Reset => match shared.enqueue(key, cost, longest) {
@@ -382,15 +382,15 @@ impl Limiter for LeakyQueue {
     }
 
     fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
-        self.shared().give_back(key, cost, receipt);
+        self.shared().refund(key, cost, receipt);
     }
 
     /// Clients are told of a bucket that holds all who may leave or wait at once, which is what its decisions count, too.
     fn describe(&self) -> Description {
-        let lines = self.lines();
+        let schedule = self.schedule();
         Description::new()
-            .advertising(Terms::bucket(self.quota.burst(lines.limit().max(1))))
-            .admitting_at_most(lines.max_cost())
+            .advertising(Terms::bucket(self.quota.burst(schedule.limit().max(1))))
+            .admitting_at_most(schedule.max_cost())
             .delaying()
             .answering(Mode::Peek)
             .answering(Mode::Shadow)
@@ -404,12 +404,12 @@ impl Limiter for LeakyQueue {
 
     /// See [another quota](Self#another-quota).
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
-        let lines: Arc<Shared> = predecessor.heritage()?.downcast()?;
-        // Whoever was asked has lines of its own; unless they are the same, for it was in force before.
-        if !Arc::ptr_eq(self.shared.get_or_init(|| Arc::clone(&lines)), &lines) {
+        let schedule: Arc<SharedQueue> = predecessor.heritage()?.downcast()?;
+        // Whoever was asked has schedule of its own; unless they are the same, for it was in force before.
+        if !Arc::ptr_eq(self.shared.get_or_init(|| Arc::clone(&schedule)), &schedule) {
             return None;
         }
-        self.shared().change(&self.lines(), self.is_precise);
+        self.shared().change(&self.schedule(), self.is_precise);
         Some(Inheritance::in_place())
     }
 

@@ -112,7 +112,7 @@ mod fine {
             let it_value = Timespec { tv_sec: seconds, tv_nsec: left.subsec_nanos().into() };
             let once = Itimerspec { it_interval: ZERO, it_value };
             timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &once)?;
-            // It gives eight bytes. With room for more, tokio sees that it is empty without another system call.
+            // It gives eight bytes. With monitor for more, tokio sees that it is empty without another system call.
             let mut bytes = [0; 16];
             poll_fn(|context| Pin::new(&mut self.0).poll_read(context, &mut ReadBuf::new(&mut bytes))).await
         }

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use self::remote::RemoteQueue;
-use self::script::Place;
+use self::script::Admission;
 use super::{DEFAULT_MAX_WAIT, DEFAULT_MAX_WAITERS, LeakyQueue, closed, no_runtime};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::store::redis::{Redis, UnfitQuota, in_background};
@@ -68,19 +68,19 @@ use crate::values::{
 /// The numbers of a decision (what is left, and when all is as new) are those of the arrival. Its
 /// [`delay`](Decision::delay) is the wait since the answer came.
 ///
-/// This process remembers how long a key's line was when it last heard of it, and refuses by itself whom the server
-/// would certainly refuse: each by its own cost and patience, for others can only make the line longer. The wait that is
-/// told then is that of the line as it is known here. It may be too long by the way of the answer that is remembered, and is
+/// This process remembers how long a key's remote was when it last heard of it, and refuses by itself whom the server
+/// would certainly refuse: each by its own cost and patience, for others can only make the remote longer. The wait that is
+/// told then is that of the remote as it is known here. It may be too long by the way of the answer that is remembered, and is
 /// never too short, unless others have come elsewhere meanwhile: whoever comes then asks.
 ///
-/// What makes a line shorter elsewhere is noticed late: while a line is known to be full, one request asks in half a
+/// What makes a remote shorter elsewhere is noticed late: while a remote is known to be full, one request asks in half a
 /// second, and the others are refused without. That holds for a place that another process gives back, and for a key that
 /// is removed on the server. A place that this process gives back is noticed with the answer to that call, except by a
 /// request whose own answer is just on its way.
 ///
 /// # Leaving before the turn
 ///
-/// A waiter that is dropped gives its place back, in the background and by one more call. If nobody came after it, the line
+/// A waiter that is dropped gives its place back, in the background and by one more call. If nobody came after it, the remote
 /// is shorter. Otherwise there is a hole in it, for the others have been told already when to leave: the next arrival that
 /// fits into it takes it, and so leaves before those who came earlier. It takes no time from them. So an arrival waits no
 /// longer than those take who are waiting when it comes, and one interval; clients that come and go cannot starve it: with
@@ -98,7 +98,7 @@ use crate::values::{
 /// - Those who wait already do not move up, as they do in a `LeakyQueue`.
 ///
 /// If strangers share a key, put a [bucket](crate::algorithm::TokenBucket) per client [before
-/// it](LeakyQueue#clients-that-come-and-go): they can keep a line full, as they can that of a `LeakyQueue`.
+/// it](LeakyQueue#clients-that-come-and-go): they can keep a remote full, as they can that of a `LeakyQueue`.
 ///
 /// # Several runtimes
 ///
@@ -109,9 +109,9 @@ use crate::values::{
 /// # When Redis is out of reach
 ///
 /// An arrival that must ask fails within the [timeout](crate::store::redis::RedisBuilder::timeout), and at once while the
-/// breaker is open. Those who wait already are not affected. For the [local guard](crate::FailureMode::LocalGuard) there is a
+/// breaker is open. Those who wait already are not affected. For the [local fallback](crate::FailureMode::LocalGuard) there is a
 /// `LeakyQueue` of this process alone, of the same quota and bounds. With each place that Redis gives, one is taken
-/// there, too; so who comes then gets in line behind those who wait here. The guard knows nothing of other processes,
+/// there, too; so who comes then gets in remote behind those who wait here. The fallback knows nothing of other processes,
 /// and it keeps the places of those who left. Redis is not told later whom it let in.
 ///
 /// When a primary fails and a replica takes over, places that were not replicated are given a second time: those of one
@@ -121,9 +121,9 @@ use crate::values::{
 ///
 /// One round trip per arrival that is given a place. A flood of refused requests costs about two per key and second
 /// and else a look at a table in this process, of 0.7 MiB for the last 8,192 keys
-/// with lines. Requests do not share their calls: all who come for a full line before the first answer make one each.
+/// with lines. Requests do not share their calls: all who come for a full remote before the first answer make one each.
 ///
-/// Until its line is empty, a key takes some 150 bytes on the server, however many wait, and up to 40 for each hole. Here, at most
+/// Until its remote is empty, a key takes some 150 bytes on the server, however many wait, and up to 40 for each hole. Here, at most
 /// [`max_waiters`](Self::max_waiters) wait at a time, each in about 1 kB, on a timer of its own. There is no task for
 /// it, and no lock is held.
 ///
@@ -140,14 +140,14 @@ pub struct RedisQueue {
     name: Box<str>,
     quota: Quota,
     bounds: Bounds,
-    shared: Arc<Shared>,
+    shared: Arc<ProcessQueue>,
 }
 
 /// What a queue of the same name goes on from.
 struct Namesake {
     redis: Redis,
     name: Box<str>,
-    shared: Arc<Shared>,
+    shared: Arc<ProcessQueue>,
 }
 
 #[derive(Clone, Copy)]
@@ -176,14 +176,14 @@ impl RedisQueue {
     #[track_caller]
     fn build(redis: &Redis, name: &str, quota: Quota, bounds: Bounds) -> Self {
         let Bounds { capacity, max_wait, max_waiters } = bounds;
-        let line = match RemoteQueue::new(redis, name, &quota, capacity, max_wait) {
-            Ok(line) => line,
+        let remote = match RemoteQueue::new(redis, name, &quota, capacity, max_wait) {
+            Ok(remote) => remote,
             Err(problem) => panic!("{problem}"),
         };
-        let shared = Shared {
-            line,
-            // A line that is shared with strangers is better than none, for the time of an outage.
-            guard: LeakyQueue::new(quota)
+        let shared = ProcessQueue {
+            remote,
+            // A remote that is shared with strangers is better than none, for the time of an outage.
+            fallback: LeakyQueue::new(quota)
                 .capacity(capacity)
                 .max_wait(max_wait)
                 .max_waiters(max_waiters)
@@ -205,7 +205,7 @@ impl RedisQueue {
     ///
     /// # Panics
     ///
-    /// If Redis cannot [keep](Self::check_fit) a line as long as that.
+    /// If Redis cannot [keep](Self::check_fit) a remote as long as that.
     #[must_use]
     #[track_caller]
     pub fn capacity(self, waiters: usize) -> Self {
@@ -219,7 +219,7 @@ impl RedisQueue {
     ///
     /// # Panics
     ///
-    /// If Redis cannot [keep](Self::check_fit) a line as long as that.
+    /// If Redis cannot [keep](Self::check_fit) a remote as long as that.
     #[must_use]
     #[track_caller]
     pub fn max_wait(self, max_wait: Duration) -> Self {
@@ -238,7 +238,7 @@ impl RedisQueue {
     ///
     /// # Errors
     ///
-    /// If it would take 2^51 microseconds, about 71 years, to pay for a full line and one more request of the greatest
+    /// If it would take 2^51 microseconds, about 71 years, to pay for a full remote and one more request of the greatest
     /// [cost](crate::Description::max_cost): bursts and waits of up to 35 years are fine.
     pub fn check_fit(quota: &Quota, capacity: usize, max_wait: Duration) -> Result<(), UnfitQuota> {
         // Before its wait is set, a queue has the usual one.
@@ -250,7 +250,7 @@ impl RedisQueue {
     /// be called when a server shuts down. Their places are [given back](#leaving-before-the-turn). A second call does nothing.
     pub fn close(&self) {
         self.shared.is_closed.send_replace(true);
-        self.shared.guard.close();
+        self.shared.fallback.close();
     }
 
     /// How many requests are waiting in this process, for their turns or for Redis, over all keys.
@@ -260,50 +260,52 @@ impl RedisQueue {
     }
 }
 
-struct Shared {
-    line: RemoteQueue,
-    guard: LeakyQueue,
+struct ProcessQueue {
+    remote: RemoteQueue,
+    fallback: LeakyQueue,
     waiting: AtomicUsize,
     max_waiters: usize,
     is_closed: watch::Sender<bool>,
 }
 
-impl Shared {
-    /// A seat for one that waits for less than `patience`, and the longest that it may wait: not at all, if no seat is
+impl ProcessQueue {
+    /// A slot for one that waits for less than `patience`, and the longest that it may wait: not at all, if no slot is
     /// free.
-    fn seat(self: &Arc<Self>, patience: Option<Duration>) -> (Option<Seat>, Option<Duration>) {
+    fn slot(self: &Arc<Self>, patience: Option<Duration>) -> (Option<WaiterSlot>, Option<Duration>) {
         let take = |taken: usize| (taken < self.max_waiters).then_some(taken + 1);
         match self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
-            Ok(_) => (Some(Seat(Arc::clone(self))), patience.map(|it| it.saturating_sub(Duration::from_nanos(1)))),
+            Ok(_) => {
+                (Some(WaiterSlot(Arc::clone(self))), patience.map(|it| it.saturating_sub(Duration::from_nanos(1))))
+            }
             Err(_) => (None, Some(Duration::ZERO)),
         }
     }
 
-    /// Asks for a place, and takes the same in the guard's line.
-    async fn join(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Result<Place, LimiterError> {
-        let place = self.line.join(key, cost, patience).await;
-        if let Ok(Place::Granted(_)) = place {
-            // Whatever it thinks of it: its line is shorter, unless Redis has forgotten a longer one.
-            drop(self.guard.decide(&Ask::charge(key, cost).to(Mode::Shadow)));
+    /// Asks for a place, and takes the same in the fallback's remote.
+    async fn join(&self, key: &PartitionKey, cost: u32, patience: Option<Duration>) -> Result<Admission, LimiterError> {
+        let place = self.remote.join(key, cost, patience).await;
+        if let Ok(Admission::Granted(_)) = place {
+            // Whatever it thinks of it: its remote is shorter, unless Redis has forgotten a longer one.
+            drop(self.fallback.decide(&Ask::charge(key, cost).to(Mode::Shadow)));
         }
         place
     }
 
-    async fn wait_turn(self: Arc<Self>, key: PartitionKey, cost: u32, patience: Option<Duration>) -> Answered {
-        let (_seat, patience) = self.seat(patience);
+    async fn wait_turn(self: Arc<Self>, key: PartitionKey, cost: u32, patience: Option<Duration>) -> DecisionResult {
+        let (_slot, patience) = self.slot(patience);
         let runtime = Handle::try_current().map_err(|_| no_runtime())?;
         let (shared, of) = (Arc::clone(&self), key.clone());
         // In a box of its own, since it takes thirty times as much room as the wait.
-        let answer: Asked = Box::pin(async move { shared.join(&of, cost, patience).await });
-        let mut arrival = Arrival { shared: self, key, cost, runtime, answer: Some(answer) };
+        let answer: JoinFuture = Box::pin(async move { shared.join(&of, cost, patience).await });
+        let mut arrival = PendingJoin { shared: self, key, cost, runtime, answer: Some(answer) };
         let place = arrival.place().await?;
         let decision = match place {
-            Place::Rejected(decision) => return Ok(decision),
-            Place::Granted(decision) if decision.delay().is_zero() => return Ok(decision),
-            Place::Granted(decision) => decision,
+            Admission::Rejected(decision) => return Ok(decision),
+            Admission::Granted(decision) if decision.delay().is_zero() => return Ok(decision),
+            Admission::Granted(decision) => decision,
         };
         let answered = Instant::now();
-        let mut stay = Stay { arrival, receipt: decision.receipt(), is_over: false };
+        let mut stay = GrantedWait { arrival, receipt: decision.receipt(), is_over: false };
         sleep_until(answered + decision.delay()).await;
         stay.is_over = true;
         Ok(decision.with_delay(answered.elapsed()))
@@ -327,35 +329,35 @@ impl Shared {
         }
     }
 
-    fn give_back_soon(self: Arc<Self>, runtime: &Handle, key: PartitionKey, cost: u32, receipt: Receipt) {
-        runtime.spawn(async move { self.line.give_back(&key, cost, receipt).await });
+    fn refund_in_background(self: Arc<Self>, runtime: &Handle, key: PartitionKey, cost: u32, receipt: Receipt) {
+        runtime.spawn(async move { self.remote.refund(&key, cost, receipt).await });
     }
 }
 
-type Answered = Result<Decision, LimiterError>;
+type DecisionResult = Result<Decision, LimiterError>;
 
 /// Counts one that waits.
-struct Seat(Arc<Shared>);
+struct WaiterSlot(Arc<ProcessQueue>);
 
-impl Drop for Seat {
+impl Drop for WaiterSlot {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-type Asked = Pin<Box<dyn Future<Output = Result<Place, LimiterError>> + Send>>;
+type JoinFuture = Pin<Box<dyn Future<Output = Result<Admission, LimiterError>> + Send>>;
 
 /// A request that asks for a place. Dropped before the answer came, it is answered all the same, and gives the place back.
-struct Arrival {
-    shared: Arc<Shared>,
+struct PendingJoin {
+    shared: Arc<ProcessQueue>,
     key: PartitionKey,
     cost: u32,
     runtime: Handle,
-    answer: Option<Asked>,
+    answer: Option<JoinFuture>,
 }
 
-impl Arrival {
-    async fn place(&mut self) -> Result<Place, LimiterError> {
+impl PendingJoin {
+    async fn place(&mut self) -> Result<Admission, LimiterError> {
         let Some(answer) = &mut self.answer else { return Err(closed()) };
         let place = answer.await;
         self.answer = None;
@@ -363,57 +365,57 @@ impl Arrival {
     }
 }
 
-impl Drop for Arrival {
+impl Drop for PendingJoin {
     fn drop(&mut self) {
         let Some(answer) = self.answer.take() else { return };
         let (shared, key, cost) = (Arc::clone(&self.shared), self.key.clone(), self.cost);
         self.runtime.spawn(async move {
-            if let Ok(Place::Granted(decision)) = answer.await {
-                shared.line.give_back(&key, cost, decision.receipt()).await;
+            if let Ok(Admission::Granted(decision)) = answer.await {
+                shared.remote.refund(&key, cost, decision.receipt()).await;
             }
         });
     }
 }
 
 /// A place whose turn has not come. Dropped before, it is given back.
-struct Stay {
-    arrival: Arrival,
+struct GrantedWait {
+    arrival: PendingJoin,
     receipt: Receipt,
     is_over: bool,
 }
 
-impl Drop for Stay {
+impl Drop for GrantedWait {
     fn drop(&mut self) {
         if !self.is_over {
-            let Arrival { shared, key, cost, runtime, .. } = &self.arrival;
-            Arc::clone(shared).give_back_soon(runtime, key.clone(), *cost, self.receipt);
+            let PendingJoin { shared, key, cost, runtime, .. } = &self.arrival;
+            Arc::clone(shared).refund_in_background(runtime, key.clone(), *cost, self.receipt);
         }
     }
 }
 
 impl RedisQueue {
-    /// Lets it wait in a line of this process alone.
-    fn fall_back(&self, ask: &Ask<'_>) -> Check {
+    /// Lets it wait in a remote of this process alone.
+    fn decide_fallback(&self, ask: &Ask<'_>) -> Check {
         let marked = |decision: Decision| decision.with_receipt(decision.receipt().of_fallback());
-        let (seat, patience) = match self.shared.seat(ask.patience()) {
+        let (slot, patience) = match self.shared.slot(ask.patience()) {
             // The queue takes off a nanosecond itself.
-            (Some(seat), _) => (Some(seat), ask.patience()),
+            (Some(slot), _) => (Some(slot), ask.patience()),
             (None, at_once) => (None, at_once),
         };
-        match self.shared.guard.decide(&ask.to(Mode::Charge).within(patience)) {
+        match self.shared.fallback.decide(&ask.to(Mode::Charge).within(patience)) {
             Check::Ready(answer) => Check::Ready(answer.map(marked)),
             Check::Pending(turn) => Check::Pending(Box::pin(async move {
-                let _seat = seat;
+                let _slot = slot;
                 turn.await.map(marked)
             })),
         }
     }
 
-    /// Takes a place in line that nobody waits in.
-    fn place_of_nobody(&self, ask: &Ask<'_>) -> Pending {
+    /// Takes a place in remote that nobody waits in.
+    fn join_detached(&self, ask: &Ask<'_>) -> Pending {
         let (shared, key, cost) = (Arc::clone(&self.shared), ask.key().clone(), ask.cost());
         Box::pin(async move {
-            let (Place::Granted(decision) | Place::Rejected(decision)) =
+            let (Admission::Granted(decision) | Admission::Rejected(decision)) =
                 shared.unless_closed(pin!(shared.join(&key, cost, None))).await?;
             Ok(decision)
         })
@@ -424,12 +426,12 @@ impl Limiter for RedisQueue {
     /// For this one request, its [patience](Ask::within) bounds the wait as [`max_wait`](Self::max_wait) does, from its
     /// arrival at Redis on; a turn that comes when the patience ends comes too late.
     ///
-    /// As a [fallback](Mode::Fallback), it waits in a line of this process alone.
+    /// As a [fallback](Mode::Fallback), it waits in a remote of this process alone.
     fn decide(&self, ask: &Ask<'_>) -> Check {
         match ask.mode() {
-            Mode::Fallback => self.fall_back(ask),
-            Mode::Shadow => Check::Pending(self.place_of_nobody(ask)),
-            Mode::UpTo => in_background(self.place_of_nobody(ask)),
+            Mode::Fallback => self.decide_fallback(ask),
+            Mode::Shadow => Check::Pending(self.join_detached(ask)),
+            Mode::UpTo => in_background(self.join_detached(ask)),
             Mode::Charge | Mode::Peek | Mode::Reset => {
                 let (shared, key, cost) = (Arc::clone(&self.shared), ask.key().clone(), ask.cost());
                 let patience = ask.patience();
@@ -447,8 +449,8 @@ impl Limiter for RedisQueue {
             return;
         }
         match (receipt.fallback(), Handle::try_current()) {
-            (Some(receipt), _) => self.shared.guard.refund(key, receipt, cost),
-            (None, Ok(runtime)) => Arc::clone(&self.shared).give_back_soon(&runtime, key.clone(), cost, receipt),
+            (Some(receipt), _) => self.shared.fallback.refund(key, receipt, cost),
+            (None, Ok(runtime)) => Arc::clone(&self.shared).refund_in_background(&runtime, key.clone(), cost, receipt),
             (None, Err(_)) => {}
         }
     }
@@ -456,8 +458,8 @@ impl Limiter for RedisQueue {
     /// Clients are told of a bucket that holds all who may leave or wait at once, as by a [`LeakyQueue`].
     fn describe(&self) -> Description {
         Description::new()
-            .advertising(Terms::bucket(self.quota.burst(self.shared.line.limit())))
-            .admitting_at_most(self.shared.line.max_cost())
+            .advertising(Terms::bucket(self.quota.burst(self.shared.remote.limit())))
+            .admitting_at_most(self.shared.remote.max_cost())
             .delaying()
             .answering(Mode::Shadow)
             .answering(Mode::UpTo)
@@ -471,7 +473,7 @@ impl Limiter for RedisQueue {
         if self.redis.id() != predecessor.redis.id() || self.name != predecessor.name {
             return None;
         }
-        let _ = self.shared.guard.inherit(&predecessor.shared.guard);
+        let _ = self.shared.fallback.inherit(&predecessor.shared.fallback);
         Some(Inheritance::in_place())
     }
 

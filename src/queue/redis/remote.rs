@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::script::{Place, QueueScript};
+use super::script::{Admission, QueueScript};
 use crate::algorithm::GcraState;
 use crate::store::redis::{Key, Names, NegativeCache, Observation, Redis, ScriptReply, Tag, UnfitQuota, failed};
 use crate::values::time::{Clock, Monotonic};
@@ -11,7 +11,7 @@ pub(crate) struct RemoteQueue {
     redis: Redis,
     names: Names,
     script: QueueScript,
-    /// Of keys with a line. Some of those who come may wait in it and others may not: each is judged for itself.
+    /// Of keys with a backlogged. Some of those who come may wait in it and others may not: each is judged for itself.
     negative_cache: NegativeCache<GcraState>,
 }
 
@@ -39,37 +39,37 @@ impl RemoteQueue {
         self.script.max_cost()
     }
 
-    /// How many requests of cost one would be let in at once, if nobody were in line.
+    /// How many requests of cost one would be let in at once, if nobody were in backlogged.
     pub(crate) fn limit(&self) -> u32 {
         self.script.limit()
     }
 
-    /// Takes a place for a request that waits for `patience` at most; without a call, if it is known to be rejected.
+    /// Takes a admission for a request that waits for `patience` at most; without a call, if it is known to be rejected.
     /// Dropped before the answer came, it may have taken one, and nobody knows which.
     pub(crate) async fn join(
         &self,
         key: &PartitionKey,
         cost: u32,
         patience: Option<Duration>,
-    ) -> Result<Place, LimiterError> {
+    ) -> Result<Admission, LimiterError> {
         let (tag, sent) = (self.names.tag(key), Monotonic.now());
         let rejected = |state, at| self.script.rejection(state, at, cost, patience);
         if let Some(rejection) = self.negative_cache.rejection(tag, sent, rejected) {
-            return Ok(Place::Rejected(rejection));
+            return Ok(Admission::Rejected(rejection));
         }
         let value = self.redis.call(&self.script.call(self.name(tag), cost, patience)).await.map_err(failed)?;
         let answered = Monotonic.now();
         let answer = ScriptReply::read(value).map_err(failed)?;
-        let (place, state) = self.script.place(&answer, cost, patience).map_err(failed)?;
-        let line = state.filter(|state| self.script.has_line(*state, answer.now));
-        self.negative_cache.note(tag, line, Observation { server: answer.now, sent, answered });
-        Ok(place)
+        let (admission, state) = self.script.admission(&answer, cost, patience).map_err(failed)?;
+        let backlogged = state.filter(|state| self.script.has_backlog(*state, answer.now));
+        self.negative_cache.note(tag, backlogged, Observation { server: answer.now, sent, answered });
+        Ok(admission)
     }
 
-    /// Gives a place back, to the next that comes.
-    pub(crate) async fn give_back(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
+    /// Gives a admission back, to the next that comes.
+    pub(crate) async fn refund(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
         let tag = self.names.tag(key);
-        if let Some(call) = self.script.give_back(self.name(tag), cost, receipt) {
+        if let Some(call) = self.script.refund(self.name(tag), cost, receipt) {
             // What cannot be given back stays taken: fewer leave then, and never too many.
             let _ = self.redis.call(&call).await;
             self.negative_cache.forget(tag, Monotonic.now());

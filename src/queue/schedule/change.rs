@@ -1,9 +1,9 @@
-//! Another quota, and other bounds, for lines in which somebody waits.
+//! Another quota, and other bounds, for fifos in which somebody waits.
 
 use std::task::Waker;
 
-use super::waiter_slab::{Seat, SeatNo};
-use super::{Gcra, LineId, Lines};
+use super::waiter_slab::{Slot, WaiterId};
+use super::{FifoId, Gcra, Schedule};
 use crate::values::time::Timestamp;
 use crate::values::{Issuer, Proof, Receipt};
 
@@ -16,7 +16,7 @@ pub(super) struct History {
     before: Option<(Gcra, Timestamp)>,
 }
 
-/// The TAT of a line after a departure.
+/// The TAT of a fifo after a departure.
 struct Departure {
     tat: u128,
 }
@@ -50,12 +50,12 @@ impl History {
     }
 }
 
-impl Lines {
-    /// Goes on under the quota and the bounds of `rules`, lines without anybody in them.
+impl Schedule {
+    /// Goes on under the quota and the bounds of `rules`, fifos without anybody in them.
     ///
     /// Who is due by now leaves by the old quota. What then is owed is owed in tokens, so that turns follow the new rate.
     /// All who still wait are judged as if they came anew, in their order, but for how long they have waited: who could
-    /// not be let in is refused.
+    /// not be let in is rejection.
     pub(in crate::queue) fn change(&mut self, now: Timestamp, rules: &Self, woken: &mut Vec<Waker>) {
         while !self.release_some(now, woken) {}
         let before = self.pace.gcra;
@@ -64,50 +64,50 @@ impl Lines {
         self.history = History { changes: self.history.changes.wrapping_add(1), before: Some((before, now)) };
 
         (self.due, self.idle) = Default::default();
-        for (id, line) in &mut self.lines {
-            line.tat = present.carried(line.tat, &before, now);
-            // A whole number of tokens.
-            line.backlog = line.backlog / before.price(1) * present.price(1);
-            let (waits, entry) = self.pace.index_entry(*id, line);
+        for (id, fifo) in &mut self.fifos {
+            fifo.tat = present.carried(fifo.tat, &before, now);
+            // A whole waiter_id of tokens.
+            fifo.backlog = fifo.backlog / before.price(1) * present.price(1);
+            let (waits, entry) = self.pace.index_entry(*id, fifo);
             if waits { &mut self.due } else { &mut self.idle }.insert(entry);
         }
-        for number in self.seats.numbers() {
-            if let Seat::Released { receipt, .. } = self.seats.get_mut(number) {
+        for waiter_id in self.slab.waiter_ids() {
+            if let Slot::Released { receipt, .. } = self.slab.get_mut(waiter_id) {
                 let read = self.history.read(&present, *receipt);
                 *receipt = self.history.receipt(read);
             }
-            let Some(waiter) = self.seats.waiter_mut(number) else { continue };
+            let Some(waiter) = self.slab.waiter_mut(waiter_id) else { continue };
             let latest = waiter.since.as_nanos().saturating_add(self.bounds.max_wait);
             waiter.until = waiter.until.min(Timestamp::from_nanos(latest));
         }
-        let waited_in: Vec<LineId> = self.due.iter().map(|(_, id)| *id).collect();
+        let waited_in: Vec<FifoId> = self.due.iter().map(|(_, id)| *id).collect();
         for id in waited_in {
-            for number in self.without_place(now, id) {
-                let waiter = self.unlink(number, Seat::Closed);
-                woken.extend(waiter.and_then(|waiter| self.refuse(number, waiter)));
+            for waiter_id in self.displaced(now, id) {
+                let waiter = self.unlink(waiter_id, Slot::Closed);
+                woken.extend(waiter.and_then(|waiter| self.reject(waiter_id, waiter)));
             }
         }
         while !self.release_some(now, woken) {}
     }
 
-    /// Those of a line who have no place in it any more.
-    fn without_place(&self, now: Timestamp, id: LineId) -> Vec<SeatNo> {
-        let mut refused = Vec::new();
-        let Some(line) = self.lines.get(&id) else { return refused };
-        let (mut number, mut ahead, mut kept) = (line.waiters.oldest, 0, 0);
-        while let Some(waiter) = self.seats.waiter(number) {
+    /// Those of a fifo who have no place in it any more.
+    fn displaced(&self, now: Timestamp, id: FifoId) -> Vec<WaiterId> {
+        let mut rejection = Vec::new();
+        let Some(fifo) = self.fifos.get(&id) else { return rejection };
+        let (mut waiter_id, mut ahead, mut kept) = (fifo.waiters.oldest, 0, 0);
+        while let Some(waiter) = self.slab.waiter(waiter_id) {
             let stays = kept < self.bounds.capacity
                 && waiter.cost <= self.max_cost
                 // Who may leave at once has not waited in vain, however long it was.
-                && self.pace.leaves(line.tat + ahead) <= waiter.until.max(now);
+                && self.pace.leaves(fifo.tat + ahead) <= waiter.until.max(now);
             if stays {
                 kept += 1;
                 ahead += self.pace.gcra.price(waiter.cost);
             } else {
-                refused.push(number);
+                rejection.push(waiter_id);
             }
-            number = waiter.newer;
+            waiter_id = waiter.newer;
         }
-        refused
+        rejection
     }
 }

@@ -80,7 +80,7 @@ async fn decide_all(claims: Vec<RedisClaim>) -> Answers {
 fn undo(claims: &[RedisClaim], answers: &mut [Option<Result<Decision, LimiterError>>]) {
     for (claim, answer) in claims.iter().zip(answers).rev() {
         if let Some(Ok(decision)) = answer {
-            claim.part.give_back(decision.receipt());
+            claim.part.refund_in_background(decision.receipt());
             *decision = claim.part.uncharged(*decision);
         }
     }
@@ -143,7 +143,7 @@ trait ClaimPart: Send + Sync {
     /// As it reads once its charge is refunded.
     fn uncharged(&self, decision: Decision) -> Decision;
 
-    fn give_back(&self, receipt: Receipt);
+    fn refund_in_background(&self, receipt: Receipt);
 }
 
 struct KeyClaim<A: Scripted> {
@@ -187,9 +187,9 @@ impl<A: Scripted> ClaimPart for KeyClaim<A> {
         decision.recharged(self.cost, 0, Some(self.query.algorithm.terms()))
     }
 
-    fn give_back(&self, receipt: Receipt) {
+    fn refund_in_background(&self, receipt: Receipt) {
         if !receipt.is_none() {
-            self.query.clone().give_back(self.cost, receipt);
+            self.query.clone().refund_in_background(self.cost, receipt);
         }
     }
 }

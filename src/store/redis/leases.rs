@@ -42,7 +42,7 @@ pub(super) enum LeaseAction {
     /// To ask for so many requests more.
     More(u32),
     /// To give back what was not spent in time.
-    GiveBack(Unspent),
+    Refund(Unspent),
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ impl Leases {
                 let Lease { cost, decision, .. } = *lease;
                 let requests = std::mem::take(&mut lease.left);
                 let unspent = Unspent { requests, cost, receipt: decision.receipt() };
-                return if requests > 0 { LeaseAction::GiveBack(unspent) } else { LeaseAction::More(0) };
+                return if requests > 0 { LeaseAction::Refund(unspent) } else { LeaseAction::More(0) };
             }
             if lease.cost != cost || lease.is_asked_for {
                 return LeaseAction::More(0);
@@ -148,7 +148,7 @@ impl Leases {
     }
 
     /// Puts a request back into the lease that paid for it; whether that could be done.
-    pub(super) fn put_back(&self, tag: Tag, cost: u32, lease: LeaseReceipt, now: Timestamp) -> bool {
+    pub(super) fn return_to_lease(&self, tag: Tag, cost: u32, lease: LeaseReceipt, now: Timestamp) -> bool {
         let back = |held: &mut Lease| {
             let is_it = held.since == lease.0 && held.cost == cost;
             let fits = is_it && held.left < held.granted && now < self.end_of(held);
@@ -228,7 +228,7 @@ mod tests {
         assert!(leases.spend(tag(), 1, at(1)).is_none() && leases.spend(tag(), 3, at(999)).is_some());
         assert!(leases.spend(tag(), 3, at(1_000)).is_none());
         let unspent = Unspent { requests: 4, cost: 3, receipt: Receipt::new(7) };
-        assert_eq!(leases.next_action(tag(), 3, at(1_000)), LeaseAction::GiveBack(unspent));
+        assert_eq!(leases.next_action(tag(), 3, at(1_000)), LeaseAction::Refund(unspent));
         assert_eq!(leases.next_action(tag(), 3, at(1_000)), LeaseAction::More(0));
     }
 
@@ -240,12 +240,12 @@ mod tests {
         assert_eq!((decision.limit(), decision.remaining()), (100, 56));
         assert_eq!(decision.reset_after(), Duration::from_millis(59_750));
         let of = decision.receipt().read::<LeaseReceipt>().unwrap();
-        assert!(leases.put_back(tag(), 2, of, at(500)) && !leases.put_back(tag(), 1, of, at(500)));
+        assert!(leases.return_to_lease(tag(), 2, of, at(500)) && !leases.return_to_lease(tag(), 1, of, at(500)));
         // Nor more than it was granted with, nor into another lease, nor too late.
-        assert!(!leases.put_back(tag(), 2, of, at(500)));
+        assert!(!leases.return_to_lease(tag(), 2, of, at(500)));
         assert_eq!((0..9).filter(|_| leases.spend(tag(), 2, at(500)).is_some()).count(), 4);
-        assert!(!leases.put_back(tag(), 2, LeaseReceipt(at(1)), at(500)));
-        assert!(!leases.put_back(tag(), 2, of, at(1_000)));
+        assert!(!leases.return_to_lease(tag(), 2, LeaseReceipt(at(1)), at(500)));
+        assert!(!leases.return_to_lease(tag(), 2, of, at(1_000)));
         assert_eq!(Receipt::new(7).read::<LeaseReceipt>(), None);
     }
 

@@ -199,7 +199,7 @@ impl<A: Scripted> KeyQuery<A> {
         let call = self.call_for(cost, count + extra, count, deadline);
         let mut decisions = match next_action {
             LeaseAction::More(_) => call.await?,
-            LeaseAction::GiveBack(Unspent { requests, cost, receipt }) => {
+            LeaseAction::Refund(Unspent { requests, cost, receipt }) => {
                 // Sent first, on the same connection: or they would be missing when the server decides.
                 tokio::join!(self.refund(cost.saturating_mul(requests), receipt, deadline), call).1?
             }
@@ -245,12 +245,12 @@ impl<A: Scripted> KeyQuery<A> {
     }
 
     /// What was paid in advance, and is forfeited if that has ended.
-    pub(super) fn put_back(&self, cost: u32, lease: LeaseReceipt) {
-        let _ = self.inner.leases.as_ref().map(|leases| leases.put_back(self.tag, cost, lease, Monotonic.now()));
+    pub(super) fn return_to_lease(&self, cost: u32, lease: LeaseReceipt) {
+        let _ = self.inner.leases.as_ref().map(|leases| leases.return_to_lease(self.tag, cost, lease, Monotonic.now()));
     }
 
     /// In the background.
-    pub(super) fn give_back(self, cost: u32, receipt: Receipt) {
+    pub(super) fn refund_in_background(self, cost: u32, receipt: Receipt) {
         self.inner.negative_cache.forget(self.tag, Monotonic.now());
         if let Ok(handle) = Handle::try_current() {
             handle.spawn(async move { self.refund(cost, receipt, self.inner.redis.deadline()).await });
@@ -290,7 +290,7 @@ impl<A: Scripted> KeyQuery<A> {
     }
 
     async fn refund(&self, cost: u32, receipt: Receipt, deadline: Instant) {
-        if let Some(call) = script::give_back(&self.algorithm, self.name(), cost, receipt) {
+        if let Some(call) = script::refund(&self.algorithm, self.name(), cost, receipt) {
             // What cannot be given back stays charged: too little is admitted then, and never too much.
             let _ = self.inner.redis.call_by(&call, deadline, 1).await;
         }

@@ -207,8 +207,8 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
         }
         let query = KeyQuery::of(&self.inner, algorithm, key);
         match receipt.read::<LeaseReceipt>() {
-            Some(lease) => query.put_back(cost, lease),
-            None => query.give_back(cost, receipt),
+            Some(lease) => query.return_to_lease(cost, lease),
+            None => query.refund_in_background(cost, receipt),
         }
     }
 

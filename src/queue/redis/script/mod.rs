@@ -27,16 +27,16 @@ macro_rules! queue_script {
 
 static QUEUE: Script = queue_script!("take");
 
-static QUEUE_GIVE_BACK: Script = queue_script!("give_back");
+static QUEUE_REFUND: Script = queue_script!("refund");
 
-/// A line that many processes share: a bucket that is paid after the fact.
+/// A timeline that many processes share: a bucket that is paid after the fact.
 ///
 /// The server keeps the time at which all who have been let in will be paid for. An arrival may leave when the
 /// debt before it is down to `burst − 1` intervals, and is let in if that is soon enough. So the order of arrival
 /// at the server is the order of departure; the waiting itself is up to each process.
 ///
 /// A place is a stretch of that time, as long as its price, and no two overlap. One that is given back by one of the last
-/// shortens the line. Another becomes a *hole*: those behind it have been told when to leave, and so it is for the next
+/// shortens the timeline. Another becomes a *hole*: those behind it have been told when to leave, and so it is for the next
 /// arrival that it is wide enough for. What has passed of it is trimmed, so a place begins no earlier than its arrival,
 /// which is what keeps the rate: of those who leave within *t*, all places begin within *t* and the burst.
 #[derive(Clone, Copy, Debug)]
@@ -45,19 +45,19 @@ pub(crate) struct QueueScript {
     grid: Grid,
     /// How far ahead of its payment one may leave, `burst − 1` intervals; in units of 1/`limit` ns, as the others.
     ahead: u128,
-    /// The longest that anybody may wait: as it is set, or as long as a full line takes.
+    /// The longest that anybody may wait: as it is set, or as long as a full timeline takes.
     longest: u128,
     max_cost: u32,
 }
 
 /// What a key holds.
 #[derive(Clone, Debug, Default)]
-struct Line {
+struct Timeline {
     tat: u128,
     holes: SmallVec<[Hole; 2]>,
 }
 
-/// A free stretch before the end of the line.
+/// A free stretch before the end of the timeline.
 #[derive(Clone, Copy, Debug)]
 struct Hole {
     first: u128,
@@ -66,7 +66,7 @@ struct Hole {
 
 /// What an arrival is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Admission {
     /// It leaves after the decision's delay, on the server's clock.
     Granted(Decision),
     Rejected(Decision),
@@ -80,7 +80,7 @@ impl QueueScript {
         let (ahead, interval) = (gcra.price(burst - 1), gcra.price(1));
         let wait = u128::from(nanos_of(max_wait)) * u128::from(quota.limit());
         let full = interval.saturating_mul(capacity as u128);
-        // As in a queue in memory: what takes longer than the longest wait to pay for would bar its line.
+        // As in a queue in memory: what takes longer than the longest wait to pay for would bar its timeline.
         let max_cost = u32::try_from((wait + ahead) / interval + 1).unwrap_or(u32::MAX);
         let queue = Self { gcra, grid, ahead, longest: wait.min(full), max_cost };
         grid.check_fit(queue.most())?;
@@ -110,7 +110,7 @@ impl QueueScript {
     }
 
     /// The longest that one may wait that gives up after `patience`.
-    fn patient(&self, patience: Option<Duration>) -> u128 {
+    fn longest_wait(&self, patience: Option<Duration>) -> u128 {
         let patience = patience.map_or(u64::MAX, nanos_of);
         self.longest.min(u128::from(patience) * u128::from(self.grid.limit))
     }
@@ -128,7 +128,7 @@ impl QueueScript {
     /// Asks for a place for a request of `cost` that waits for `patience` at most. A place is asked for once: what
     /// is lost on the way back stays taken.
     pub(crate) fn call(&self, key: Key, cost: u32, patience: Option<Duration>) -> Call {
-        let (numbers, beyond) = self.numbers(cost, self.patient(patience));
+        let (numbers, beyond) = self.numbers(cost, self.longest_wait(patience));
         let is_charge = (1..=self.max_cost).contains(&cost);
         let mut args = smallvec::smallvec![u64::from(is_charge)];
         args.extend_from_slice(&numbers);
@@ -137,24 +137,24 @@ impl QueueScript {
     }
 
     /// What the answer to a [`call`](Self::call) with the same arguments means, and the state that the key has now: none
-    /// if it has none, or has a hole, of which the end of the line says nothing.
-    pub(crate) fn place(
+    /// if it has none, or has a hole, of which the end of the timeline says nothing.
+    pub(crate) fn admission(
         &self,
         answer: &ScriptReply,
         cost: u32,
         patience: Option<Duration>,
-    ) -> Result<(Place, Option<GcraState>), BadReply> {
+    ) -> Result<(Admission, Option<GcraState>), BadReply> {
         let old = answer.old(0)?.map(|old| self.read(old, answer.now).ok_or(BadReply::State)).transpose()?;
         let (place, new) = self.arrive(old.as_ref(), answer.now, cost, patience);
         if answer.admitted != u32::from(new.is_some()) {
             return Err(BadReply::Disagreement);
         }
-        let known = new.or(old).filter(|line| line.holes.iter().all(|hole| self.places(*hole) == 0));
-        Ok((place, known.map(|line| GcraState { tat: line.tat })))
+        let known = new.or(old).filter(|timeline| timeline.holes.iter().all(|hole| self.places(*hole) == 0));
+        Ok((place, known.map(|timeline| GcraState { tat: timeline.tat })))
     }
 
-    /// Without what has passed of the holes, and without those that a shorter line has no room for.
-    fn read(&self, stored: &[u8], now: Timestamp) -> Option<Line> {
+    /// Without what has passed of the holes, and without those that a shorter timeline has no room for.
+    fn read(&self, stored: &[u8], now: Timestamp) -> Option<Timeline> {
         let (bucket, holes) = match stored.iter().position(|byte| *byte == b' ') {
             Some(space) => (&stored[..space], &stored[space + 1..]),
             None => (stored, &[][..]),
@@ -165,7 +165,7 @@ impl QueueScript {
         let holes = holes.split(|byte| *byte == b' ').filter(|hole| !hole.is_empty()).map(|hole| self.read_hole(hole));
         let holes: Option<SmallVec<[Hole; 2]>> = holes.collect();
         let trimmed = holes?.into_iter().map(|hole| Hole { first: hole.first.max(now), ..hole });
-        Some(Line { tat, holes: trimmed.filter(|hole| hole.first < hole.last && hole.last <= tat).collect() })
+        Some(Timeline { tat, holes: trimmed.filter(|hole| hole.first < hole.last && hole.last <= tat).collect() })
     }
 
     /// `<first>+<rest>:<last>+<rest>`
@@ -173,7 +173,7 @@ impl QueueScript {
         let ends = stored.splitn(2, |byte| *byte == b':').map(|end| {
             let plus = end.iter().position(|byte| *byte == b'+')?;
             let (micros, rest) = (whole(&end[..plus])?, whole(&end[plus + 1..])?);
-            // As of the end of the line: another quota may have had finer parts.
+            // As of the end of the timeline: another quota may have had finer parts.
             Some(self.grid.units(Span { micros, rest: rest.min(self.grid.parts() - 1) }))
         });
         let ends: Option<SmallVec<[u128; 2]>> = ends.collect();
@@ -196,63 +196,69 @@ impl QueueScript {
         cost: u32,
         patience: Option<Duration>,
     ) -> Option<Decision> {
-        let line = Line { tat: state.tat, holes: SmallVec::new() };
-        match self.arrive(Some(&line), at, cost, patience).0 {
-            Place::Rejected(decision) => Some(decision),
-            Place::Granted(_) => None,
+        let timeline = Timeline { tat: state.tat, holes: SmallVec::new() };
+        match self.arrive(Some(&timeline), at, cost, patience).0 {
+            Admission::Rejected(decision) => Some(decision),
+            Admission::Granted(_) => None,
         }
     }
 
-    /// Whether one that cannot wait at all would be refused: there is a line.
-    pub(crate) fn has_line(&self, state: GcraState, at: Timestamp) -> bool {
+    /// Whether one that cannot wait at all would be refused: there is a timeline.
+    pub(crate) fn has_backlog(&self, state: GcraState, at: Timestamp) -> bool {
         state.tat > self.grid.now(at) + self.ahead
     }
 
-    /// What a request is told that comes `at` that time, and the line after it if it takes a place.
+    /// What a request is told that comes `at` that time, and the timeline after it if it takes a place.
     fn arrive(
         &self,
-        line: Option<&Line>,
+        timeline: Option<&Timeline>,
         at: Timestamp,
         cost: u32,
         patience: Option<Duration>,
-    ) -> (Place, Option<Line>) {
-        let (now, longest) = (self.grid.now(at), self.patient(patience));
-        let mut line = line.cloned().unwrap_or_default();
-        line.tat = line.tat.max(now);
+    ) -> (Admission, Option<Timeline>) {
+        let (now, longest) = (self.grid.now(at), self.longest_wait(patience));
+        let mut timeline = timeline.cloned().unwrap_or_default();
+        timeline.tat = timeline.tat.max(now);
         if cost > self.max_cost {
-            return (Place::Rejected(self.describe(&line, now, |limit, left| Decision::deny(limit, left, None))), None);
+            return (
+                Admission::Rejected(self.decision(&timeline, now, |limit, left| Decision::deny(limit, left, None))),
+                None,
+            );
         }
         if cost == 0 {
-            return (Place::Granted(self.describe(&line, now, Decision::allow)), None);
+            return (Admission::Granted(self.decision(&timeline, now, Decision::allow)), None);
         }
         let price = self.gcra.price(cost);
-        let hole = line.holes.iter().position(|hole| hole.first + price <= hole.last);
-        let first = hole.map_or(line.tat, |index| line.holes[index].first);
+        let hole = timeline.holes.iter().position(|hole| hole.first + price <= hole.last);
+        let first = hole.map_or(timeline.tat, |index| timeline.holes[index].first);
         let wait = (first - now).saturating_sub(self.ahead);
         if wait > longest {
             let wait = duration_from_nanos(self.gcra.nanos_ceil(wait - longest));
             // Others may wait for longer than this one, so there may be room; there is none for it.
-            return (Place::Rejected(self.describe(&line, now, |limit, _| Decision::deny(limit, 0, Some(wait)))), None);
+            return (
+                Admission::Rejected(self.decision(&timeline, now, |limit, _| Decision::deny(limit, 0, Some(wait)))),
+                None,
+            );
         }
         match hole {
-            Some(index) => line.holes[index].first += price,
-            None => line.tat += price,
+            Some(index) => timeline.holes[index].first += price,
+            None => timeline.tat += price,
         }
         let delay = duration_from_nanos(self.gcra.nanos_ceil(wait));
-        let decision = self.describe(&line, now, Decision::allow).with_delay(delay);
-        (Place::Granted(decision.with_receipt(Receipt::of(Tat(first + price)))), Some(line))
+        let decision = self.decision(&timeline, now, Decision::allow).with_delay(delay);
+        (Admission::Granted(decision.with_receipt(Receipt::of(Tat(first + price)))), Some(timeline))
     }
 
-    /// The numbers of a line: how many requests of cost one would be let in at once, if it were empty, and now.
-    fn describe(&self, line: &Line, now: u128, outcome: impl FnOnce(u32, u32) -> Decision) -> Decision {
-        let (limit, debt) = (self.limit(), line.tat - now);
-        let holes = line.holes.iter().fold(0_u32, |sum, hole| sum.saturating_add(self.places(*hole)));
+    /// The numbers of a timeline: how many requests of cost one would be let in at once, if it were empty, and now.
+    fn decision(&self, timeline: &Timeline, now: u128, outcome: impl FnOnce(u32, u32) -> Decision) -> Decision {
+        let (limit, debt) = (self.limit(), timeline.tat - now);
+        let holes = timeline.holes.iter().fold(0_u32, |sum, hole| sum.saturating_add(self.places(*hole)));
         let left = self.fitting(debt).saturating_add(holes).min(limit);
         outcome(limit, left).with_reset_after(duration_from_nanos(self.gcra.nanos_ceil(debt)))
     }
 
     /// Gives back a place, to the next that it is wide enough for.
-    pub(crate) fn give_back(&self, key: Key, cost: u32, receipt: Receipt) -> Option<Call> {
+    pub(crate) fn refund(&self, key: Key, cost: u32, receipt: Receipt) -> Option<Call> {
         if receipt.is_none() || cost == 0 {
             return None;
         }
@@ -261,6 +267,6 @@ impl QueueScript {
         args.extend_from_slice(&numbers);
         args.push(beyond);
         args.extend_from_slice(&self.grid.receipt_numbers(receipt));
-        Some(Call { script: &QUEUE_GIVE_BACK, keys: smallvec![key], args })
+        Some(Call { script: &QUEUE_REFUND, keys: smallvec![key], args })
     }
 }

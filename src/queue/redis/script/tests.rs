@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Place, QUEUE, QUEUE_GIVE_BACK, QueueScript};
+use super::{Admission, QUEUE, QUEUE_REFUND, QueueScript};
 use crate::algorithm::gcra::Tat;
 use crate::store::redis::manual_server::{ManualServer, Random, START, key};
 use crate::values::{Quota, Receipt};
@@ -48,7 +48,7 @@ impl Naive {
 
 #[test]
 fn places_are_those_of_a_naive_line() {
-    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&[&QUEUE, &QUEUE_GIVE_BACK]));
+    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&[&QUEUE, &QUEUE_REFUND]));
     let (mut granted, mut rejected, mut returned, mut predicted_rejections, mut into_holes) = (0, 0, 0, 0, 0);
     for line in 0..200 {
         let limit = random.pick(&[1, 2, 5, 8, 1_000]);
@@ -71,7 +71,7 @@ fn places_are_those_of_a_naive_line() {
                 let (begin, end) = naive.taken.remove(index);
                 let cost = u32::try_from((end - begin) / interval).unwrap();
                 let receipt = Receipt::of(Tat(u128::from(end) * u128::from(limit)));
-                let answer = server.run(now, &queue.give_back(key(line), cost, receipt).unwrap());
+                let answer = server.run(now, &queue.refund(key(line), cost, receipt).unwrap());
                 assert_eq!(answer.admitted, u32::from(end > now * 1_000));
                 returned += answer.admitted;
                 // What was known of the line may be too much now.
@@ -87,14 +87,14 @@ fn places_are_those_of_a_naive_line() {
             let tail = naive.taken.last().map_or(0, |(_, end)| *end);
             let before = naive.taken.clone();
             let expected = naive.arrive(now * 1_000, cost.into());
-            let (place, state) = queue.place(&answer, cost, patience).unwrap();
+            let (admission, state) = queue.admission(&answer, cost, patience).unwrap();
             // Whatever was asked then and is asked now, the state tells of the rejection what the server does.
-            let rejection = if let Place::Rejected(decision) = place { Some(decision) } else { None };
+            let rejection = if let Admission::Rejected(decision) = admission { Some(decision) } else { None };
             assert_eq!(predicted.unwrap_or(rejection), rejection);
             predicted_rejections += u32::from(predicted.flatten().is_some());
             known = state;
-            match place {
-                Place::Granted(decision) => {
+            match admission {
+                Admission::Granted(decision) => {
                     assert_eq!(Ok(decision.delay().as_nanos() as u64), expected);
                     if cost > 0 {
                         let (_, end) = *naive.taken.iter().find(|it| !before.contains(it)).unwrap();
@@ -103,7 +103,7 @@ fn places_are_those_of_a_naive_line() {
                     }
                     granted += 1;
                 }
-                Place::Rejected(decision) => {
+                Admission::Rejected(decision) => {
                     assert_eq!(Err(decision.retry_after().map(|it| it.as_nanos() as u64)), expected);
                     rejected += 1;
                 }
@@ -119,51 +119,54 @@ fn places_are_those_of_a_naive_line() {
 /// Three per second is no whole number of microseconds: places fit into the holes of others to the last part.
 #[test]
 fn places_fit_where_others_were() {
-    let mut server = ManualServer::new(&[&QUEUE, &QUEUE_GIVE_BACK]);
+    let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     let queue = QueueScript::new(&Quota::per_second(3), 200, Duration::from_secs(300)).unwrap();
-    let take =
-        |server: &mut ManualServer| match queue.place(&server.run(START, &queue.call(key("line"), 1, None)), 1, None) {
-            Ok((Place::Granted(decision), _)) => decision.receipt(),
-            other => panic!("{other:?}"),
-        };
+    let take = |server: &mut ManualServer| match queue.admission(
+        &server.run(START, &queue.call(key("line"), 1, None)),
+        1,
+        None,
+    ) {
+        Ok((Admission::Granted(decision), _)) => decision.receipt(),
+        other => panic!("{other:?}"),
+    };
     let receipts: Vec<_> = (0..150).map(|_| take(&mut server)).collect();
-    let give_back = |server: &mut ManualServer, receipt| {
-        let call = queue.give_back(key("line"), 1, receipt).unwrap();
+    let refund = |server: &mut ManualServer, receipt| {
+        let call = queue.refund(key("line"), 1, receipt).unwrap();
         server.run(START, &call).admitted
     };
     let middle: Vec<_> = receipts[10..40].to_vec();
     for receipt in middle.iter().step_by(2).chain(middle.iter().skip(1).step_by(2)) {
-        assert_eq!(give_back(&mut server, *receipt), 1);
-        assert_eq!(give_back(&mut server, *receipt), 0, "only once");
+        assert_eq!(refund(&mut server, *receipt), 1);
+        assert_eq!(refund(&mut server, *receipt), 0, "only once");
     }
     assert_eq!((0..30).map(|_| take(&mut server)).collect::<Vec<_>>(), middle);
     assert!(Tat::read(take(&mut server)) > Tat::read(receipts[149]));
     // As when a queue is closed, the first first: nothing is left of the line.
     let last = take(&mut server);
-    assert_eq!(give_back(&mut server, last), 1);
+    assert_eq!(refund(&mut server, last), 1);
     // Every second one leaves more holes than are remembered; those that pass first are forgotten.
     for receipt in receipts.iter().step_by(2) {
-        assert_eq!(give_back(&mut server, *receipt), 1);
+        assert_eq!(refund(&mut server, *receipt), 1);
     }
     assert_eq!(take(&mut server), receipts[(75 - 64) * 2]);
 }
 
 #[test]
 fn a_full_line_says_exactly_when_to_come_again() {
-    let mut server = ManualServer::new(&[&QUEUE, &QUEUE_GIVE_BACK]);
+    let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     // Three per second is no whole number of microseconds.
     let queue = QueueScript::new(&Quota::per_second(3), 2, Duration::from_secs(30)).unwrap();
     let mut arrive = |micros| {
         let answer = server.run(micros, &queue.call(key("line"), 1, None));
-        queue.place(&answer, 1, None).unwrap().0
+        queue.admission(&answer, 1, None).unwrap().0
     };
     let waits = [0, 333_333_334, 666_666_667];
     for wait in waits {
-        let Place::Granted(decision) = arrive(START) else { panic!("there was a place") };
+        let Admission::Granted(decision) = arrive(START) else { panic!("there was a admission") };
         assert_eq!((decision.delay(), decision.limit()), (Duration::from_nanos(wait), 3));
     }
-    let Place::Rejected(decision) = arrive(START) else { panic!("the line was full") };
+    let Admission::Rejected(decision) = arrive(START) else { panic!("the line was full") };
     assert_eq!(decision.retry_after(), Some(Duration::from_nanos(333_333_334)));
-    assert!(matches!(arrive(START + 333_333), Place::Rejected(_)));
-    assert!(matches!(arrive(START + 333_334), Place::Granted(_)));
+    assert!(matches!(arrive(START + 333_333), Admission::Rejected(_)));
+    assert!(matches!(arrive(START + 333_334), Admission::Granted(_)));
 }

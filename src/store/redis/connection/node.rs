@@ -193,7 +193,7 @@ impl Node {
 
     pub(super) async fn connect(self: &Arc<Self>, deadline: Instant) -> Result<ConnectionHandle, Fault> {
         let runtime = Handle::try_current().map_err(|_| Reason::NoRuntime)?.id();
-        let connecting = Arc::clone(&self.lock().runtime_state(runtime, &self.settings).connecting);
+        let connecting = Arc::clone(&self.lock().state_of(runtime, &self.settings).connecting);
         let work = || {
             let node = self.clone();
             Ok(Box::pin(node.make_connection(runtime)) as Work)
@@ -221,7 +221,7 @@ impl Node {
             let mut state = self.lock();
             state.connections += 1;
             let number = state.connections;
-            state.runtime_state(runtime, &self.settings).live =
+            state.state_of(runtime, &self.settings).live =
                 Some(OpenConnection { connection, alive, idle: Vec::new(), number });
             state.breaker.connected(now);
         }
@@ -251,7 +251,7 @@ impl Node {
             Verdict::Answered => closed = state.breaker.succeeded(permit),
             Verdict::Unknown => state.breaker.abandoned(permit, Instant::now()),
         }
-        let left_over = handle.and_then(|handle| state.give_back(handle));
+        let left_over = handle.and_then(|handle| state.put_handle(handle));
         drop(state);
         drop((left_over, spoilt));
         if let Some(fault) = opened {
@@ -279,23 +279,22 @@ impl State {
         self.runtimes.iter_mut().any(RuntimeState::is_alive)
     }
 
-    pub(super) fn runtime_state(&mut self, runtime: Id, settings: &Settings) -> &mut RuntimeState {
-        let index =
-            self.runtimes.iter().position(|runtime_state| runtime_state.runtime == runtime).unwrap_or_else(|| {
-                // Of runtimes that are gone, nothing is left that is alive or under way.
-                self.runtimes.retain_mut(|runtime_state| runtime_state.is_alive() || runtime_state.is_busy());
-                let slots = Arc::new(Semaphore::new(settings.max_in_flight.min(Semaphore::MAX_PERMITS)));
-                let (connecting, watches) = (Arc::default(), Arc::new(Semaphore::new(WATCHED)));
-                self.runtimes.push(RuntimeState { runtime, live: None, connecting, slots, watches });
-                self.runtimes.len() - 1
-            });
+    pub(super) fn state_of(&mut self, runtime: Id, settings: &Settings) -> &mut RuntimeState {
+        let index = self.runtimes.iter().position(|it| it.runtime == runtime).unwrap_or_else(|| {
+            // Of runtimes that are gone, nothing is left that is alive or under way.
+            self.runtimes.retain_mut(|it| it.is_alive() || it.is_busy());
+            let slots = Arc::new(Semaphore::new(settings.max_in_flight.min(Semaphore::MAX_PERMITS)));
+            let (connecting, watches) = (Arc::default(), Arc::new(Semaphore::new(WATCHED)));
+            self.runtimes.push(RuntimeState { runtime, live: None, connecting, slots, watches });
+            self.runtimes.len() - 1
+        });
         &mut self.runtimes[index]
     }
 
     /// A connection of this runtime, if there is one.
     pub(super) fn take_handle(&mut self) -> Option<ConnectionHandle> {
         let runtime = Handle::try_current().ok()?.id();
-        let runtime_state = self.runtimes.iter_mut().find(|runtime_state| runtime_state.runtime == runtime)?;
+        let runtime_state = self.runtimes.iter_mut().find(|it| it.runtime == runtime)?;
         if !runtime_state.is_alive() {
             return None;
         }
@@ -305,9 +304,9 @@ impl State {
     }
 
     /// Returns what is left over: it is better dropped without the lock.
-    fn give_back(&mut self, handle: ConnectionHandle) -> Option<ConnectionHandle> {
-        let runtime_state = self.runtimes.iter_mut().find(|runtime_state| runtime_state.runtime == handle.runtime);
-        match runtime_state.and_then(|runtime_state| runtime_state.live.as_mut()) {
+    fn put_handle(&mut self, handle: ConnectionHandle) -> Option<ConnectionHandle> {
+        let runtime_state = self.runtimes.iter_mut().find(|it| it.runtime == handle.runtime);
+        match runtime_state.and_then(|it| it.live.as_mut()) {
             Some(live) if live.number == handle.number => {
                 live.idle.push(handle.connection);
                 None
@@ -317,7 +316,7 @@ impl State {
     }
 
     fn take_connections(&mut self) -> Vec<OpenConnection> {
-        self.runtimes.iter_mut().filter_map(|runtime_state| runtime_state.live.take()).collect()
+        self.runtimes.iter_mut().filter_map(|it| it.live.take()).collect()
     }
 }
 

@@ -58,14 +58,14 @@ impl<'a> NodeCall<'a> {
         let now = Instant::now();
         let slots = {
             let mut state = node.lock();
-            let slots = Arc::clone(&state.runtime_state(runtime, &node.settings).slots);
+            let slots = Arc::clone(&state.state_of(runtime, &node.settings).slots);
             if slots.available_permits() == 0 && state.breaker.rejects_calls(now) {
                 return Err(Fault::new(Reason::BreakerOpen, node.address().clone()));
             }
             match slots.try_acquire_owned() {
                 // As a rule, this is the first node that is asked, and at once.
                 Ok(slot) => return Self::begin(node, state, slot, now, limits),
-                Err(_) => Arc::clone(&state.runtime_state(runtime, &node.settings).slots),
+                Err(_) => Arc::clone(&state.state_of(runtime, &node.settings).slots),
             }
         };
         let patience = limits.deadline.saturating_duration_since(now) / 2;
@@ -125,7 +125,7 @@ impl Drop for NodeCall<'_> {
         state.in_flight -= 1;
         // Of the runtime that it is dropped on.
         let place = Handle::try_current().ok().and_then(|runtime| {
-            let watches = Arc::clone(&state.runtime_state(runtime.id(), &self.node.settings).watches);
+            let watches = Arc::clone(&state.state_of(runtime.id(), &self.node.settings).watches);
             Some((watches.try_acquire_owned().ok()?, runtime))
         });
         drop(state);

@@ -1,6 +1,6 @@
 use smallvec::{SmallVec, smallvec};
 
-use super::{GIVE_BACK, RESET, SEVERAL, Scripted, script_of};
+use super::{REFUND, RESET, SEVERAL, Scripted, script_of};
 use crate::store::redis::call::Call;
 use crate::store::redis::key::Key;
 use crate::values::Receipt;
@@ -50,14 +50,14 @@ pub(crate) fn decide_all(charges: impl IntoIterator<Item = Charge>) -> Call {
 }
 
 /// Gives back what is still owed for a charge. `None` if nothing was charged.
-pub(crate) fn give_back<A: Scripted>(algorithm: &A, key: Key, cost: u32, receipt: Receipt) -> Option<Call> {
+pub(crate) fn refund<A: Scripted>(algorithm: &A, key: Key, cost: u32, receipt: Receipt) -> Option<Call> {
     if receipt.is_none() || cost == 0 {
         return None;
     }
     let mut args = smallvec![A::NUMBER];
     args.extend_from_slice(&algorithm.numbers(cost));
     args.extend_from_slice(&algorithm.receipt_numbers(receipt));
-    Some(Call { script: &GIVE_BACK, keys: smallvec![key], args })
+    Some(Call { script: &REFUND, keys: smallvec![key], args })
 }
 
 /// Forgets what a key owes; answered as a [`decide`] on nothing.

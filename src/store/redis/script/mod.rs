@@ -36,7 +36,7 @@ mod unfit_quota;
 mod window;
 
 pub(crate) use self::bucket::{Grid, Span};
-pub(super) use self::calls::{Charge, decide, decide_all, give_back, reset};
+pub(super) use self::calls::{Charge, decide, decide_all, refund, reset};
 pub(crate) use self::reply::{BadReply, Decisions, ScriptReply};
 pub use self::unfit_quota::UnfitQuota;
 
@@ -124,15 +124,15 @@ static SEVERAL: Script = Script::new(concat!(
     lua!("several_close"),
 ));
 
-static GIVE_BACK: Script = Script::new(concat!(
-    lua!("give_back_open"),
+static REFUND: Script = Script::new(concat!(
+    lua!("refund_open"),
     "elseif algorithm == '1' then\n",
-    lua!("bucket_read", "bucket_give_back"),
+    lua!("bucket_read", "bucket_refund"),
     "elseif algorithm == '2' then\n",
-    lua!("fixed_window_read", "fixed_window_give_back"),
+    lua!("fixed_window_read", "fixed_window_refund"),
     "else\n",
-    lua!("sliding_window_read", "sliding_window_give_back"),
-    lua!("give_back_close"),
+    lua!("sliding_window_read", "sliding_window_refund"),
+    lua!("refund_close"),
 ));
 
 static RESET: Script = Script::new(include_str!("lua/reset.lua"));

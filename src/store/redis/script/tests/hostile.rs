@@ -4,7 +4,7 @@ use ::redis::ErrorKind;
 use proptest::prelude::*;
 
 use super::*;
-use crate::store::redis::script::{BadReply, Scripted, UnfitQuota, decide, give_back};
+use crate::store::redis::script::{BadReply, Scripted, UnfitQuota, decide, refund};
 use crate::values::Quota;
 
 const FOREIGN: [&str; 32] = [
@@ -48,7 +48,7 @@ fn check_foreign<A: Scripted>(connection: &mut Connection, algorithm: &A) {
         let name = key("foreign");
         cmd("SET").arg(name.as_str()).arg(value).exec(connection).unwrap();
         let receipt = crate::values::Receipt::new(1 << 62);
-        for call in [decide(algorithm, name.clone(), 1, 1), give_back(algorithm, name, 1, receipt).unwrap()] {
+        for call in [decide(algorithm, name.clone(), 1, 1), refund(algorithm, name, 1, receipt).unwrap()] {
             match command(&call, call.script.hash()).query::<Value>(connection) {
                 Ok(reply) => {
                     let answer = ScriptReply::read(reply).unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::algorithm::ChargedIn;
-use crate::store::redis::script::{Charge, Scripted, decide, decide_all, give_back};
+use crate::store::redis::script::{Charge, Scripted, decide, decide_all, refund};
 use crate::values::{Quota, Receipt};
 
 fn expires_at(connection: &mut Connection, key: &Key) -> i64 {
@@ -56,7 +56,7 @@ fn check_returned<A: Scripted>(connection: &mut Connection, algorithm: &A) {
     let key = key("returned");
     let answer = run(connection, &decide(algorithm, key.clone(), 3, 1));
     let receipt = answer.replay(algorithm, 3, 1).unwrap().0[0].receipt();
-    let refund = give_back(algorithm, key.clone(), 3, receipt).unwrap();
+    let refund = refund(algorithm, key.clone(), 3, receipt).unwrap();
     assert_eq!(run(connection, &refund).admitted, 1);
     assert!(!cmd("EXISTS").arg(key.as_str()).query::<bool>(connection).unwrap());
     assert_eq!(run(connection, &refund).admitted, 0);
@@ -115,7 +115,7 @@ fn as_many_scripts_as_there_are_files_are_kept() {
             1 => decide(&fixed, key(number), 1, 1),
             2 => decide(&sliding, key(number), 1, 1),
             3 => decide_all([Charge::new(&bucket, key(number), 1), Charge::new(&fixed, key("other"), 1)]),
-            _ => give_back(&sliding, key(number), 1, Receipt::of(ChargedIn(6))).unwrap(),
+            _ => refund(&sliding, key(number), 1, Receipt::of(ChargedIn(6))).unwrap(),
         };
         pipeline.add_command(command(&call, call.script.hash()));
     }

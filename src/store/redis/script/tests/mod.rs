@@ -8,14 +8,14 @@ use ::redis::{Connection, Pipeline, Value, cmd};
 
 use super::manual_server::{ManualServer, Random, START, at, command, key};
 use super::sealed::Steps;
-use super::{BUCKET, FIXED_WINDOW, GIVE_BACK, RESET, SEVERAL, SLIDING_WINDOW, ScriptReply};
+use super::{BUCKET, FIXED_WINDOW, REFUND, RESET, SEVERAL, SLIDING_WINDOW, ScriptReply};
 use crate::algorithm::{Algorithm, FixedWindow, GcraState, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::store::redis::call::{Call, Script};
 use crate::store::redis::key::Key;
 use crate::store::redis::servers::RedisServer;
 use crate::values::time::Timestamp;
 
-const ALL: [&Script; 6] = [&BUCKET, &FIXED_WINDOW, &SLIDING_WINDOW, &SEVERAL, &GIVE_BACK, &RESET];
+const ALL: [&Script; 6] = [&BUCKET, &FIXED_WINDOW, &SLIDING_WINDOW, &SEVERAL, &REFUND, &RESET];
 
 fn load(connection: &mut Connection) {
     for script in ALL {

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use super::*;
-use crate::store::redis::script::{Charge, Scripted, decide, decide_all, give_back};
+use crate::store::redis::script::{Charge, Scripted, decide, decide_all, refund};
 use crate::values::{Decision, Quota, Receipt};
 
 const STEPS: u64 = 100_000;
@@ -97,7 +97,7 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, has_burs
                 let index =
                     if random.below(2) == 0 { charges.len() - 1 } else { random.below(charges.len() as u64) as usize };
                 let (id, cost, receipt) = charges.swap_remove(index);
-                let call = give_back(&algorithm, key(batch * KEYS + id), cost, receipt).unwrap();
+                let call = refund(&algorithm, key(batch * KEYS + id), cost, receipt).unwrap();
                 server.add(now, &call);
                 if let Some(state) = states.get_mut(&id) {
                     *state = algorithm.clamped(*state, at(now));
