@@ -193,8 +193,8 @@ async fn failures_by_mode() {
             for (mode, has_guard, status, expected) in [
                 (FailureMode::Allow, true, 200, "broken store-error"),
                 (FailureMode::Deny, true, 503, "broken store-error"),
-                (FailureMode::LocalGuard, true, 200, "broken allowed"),
-                (FailureMode::LocalGuard, false, 503, "broken store-error"),
+                (FailureMode::LocalFallback, true, 200, "broken allowed"),
+                (FailureMode::LocalFallback, false, 503, "broken store-error"),
             ] {
                 let metrics = Metrics::record();
                 let broken = policy("broken", Arc::new(Broken { at_once, has_guard })).on_failure(mode);

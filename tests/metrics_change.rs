@@ -153,7 +153,7 @@ async fn evictions_add_up_over_tables() {
     // Another algorithm begins with another table, which loses fewer.
     let second = Arc::new(small(SlidingWindow::new(Quota::per_hour(1))));
     let replaced = layer.handle().replace(policy("p", Arc::clone(&second))).unwrap();
-    assert_eq!(replaced.started_anew(), ["p"]);
+    assert_eq!(replaced.not_inherited(), ["p"]);
     send(&layer, 0..80).await;
     layer.observe();
     layer.observe();

@@ -68,7 +68,7 @@ pub struct Changed {
 
 impl Changed {
     /// The policies whose keys all start anew, each after the first path of its route: see
-    /// [`Replaced::started_anew`](crate::Replaced::started_anew).
+    /// [`Replaced::not_inherited`](crate::Replaced::not_inherited).
     #[must_use]
     pub fn started_anew(&self) -> &[(String, String)] {
         &self.fresh
@@ -138,7 +138,7 @@ impl Config {
             if let (Some(layer), Some(policies)) = (&route.layer, draft.policies) {
                 let replaced = layer.handle().enforce(policies);
                 let after_path = |policy: &String| (path.clone(), policy.clone());
-                changed.fresh.extend(replaced.started_anew().iter().map(after_path));
+                changed.fresh.extend(replaced.not_inherited().iter().map(after_path));
                 changed.removed.extend(replaced.removed().iter().map(after_path));
             }
         }

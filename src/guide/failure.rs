@@ -8,7 +8,7 @@
 //!
 //! | the policy's [`FailureMode`](crate::FailureMode) | a request that cannot be decided | together, *n* processes admit |
 //! |---|---|---|
-//! | `LocalGuard`, the default | is decided by this process, by the same quota, in memory | up to *n* × the quota, and (*n* + 1) × over the outage and the recovery |
+//! | `LocalFallback`, the default | is decided by this process, by the same quota, in memory | up to *n* × the quota, and (*n* + 1) × over the outage and the recovery |
 //! | `Deny` | is answered 503 | nothing |
 //! | `Allow` | passes, uncounted | everything |
 //!
@@ -39,7 +39,7 @@
 //!
 //! That a limiter begins to fail, and that it works again, is one line each in the log. How many requests were
 //! affected: [`limiter_failures`](crate::RateLimitLayer::limiter_failures). Which requests:
-//! [`PolicyVerdict::is_guarded`](crate::PolicyVerdict::is_guarded).
+//! [`PolicyVerdict::fell_back`](crate::PolicyVerdict::fell_back).
 //!
 //! # A process dies
 //!

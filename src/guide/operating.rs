@@ -18,7 +18,7 @@
 //!     Policy::new("stricter", TokenBucket::new(Quota::per_second(10))).key(PeerIp::new()).shadow(),
 //! ]);
 //! // After a day:
-//! let would_have_refused = layer.shadow_denied("stricter");
+//! let would_have_refused = layer.shadow_rejected("stricter");
 //! assert_eq!(would_have_refused, Some(0));
 //! ```
 //!
@@ -30,7 +30,7 @@
 //!
 //! | what | is | act when |
 //! |---|---|---|
-//! | [`RateLimitLayer::shadow_denied`](crate::RateLimitLayer::shadow_denied) | requests that a shadow would have refused | more than you want to refuse |
+//! | [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected) | requests that a shadow would have refused | more than you want to refuse |
 //! | [`RateLimitLayer::limiter_failures`](crate::RateLimitLayer::limiter_failures) | requests on which a limiter could not decide | it grows: the store is out of reach, and the [failure mode](super::failure) decides |
 //! | [`Redis::health`](crate::store::Redis::health) | each node: connected, its breaker, calls under way | a breaker is open |
 //! | [`MemoryStore::evicted_live`](crate::store::MemoryStore::evicted_live) | keys that were forgotten with debts | it grows: raise the capacity, or a flood is on |
@@ -99,7 +99,7 @@
 //! | `tower_sluice_rate_limiting_…` | is | labels | tells |
 //! |---|---|---|---|
 //! | `requests_total` | a counter | `route`, `policy`, `result` | `allowed`, `delayed`, `denied`, `shadow-denied`, `skipped`, `no-key`, `store-error`, `cancelled` |
-//! | `limiter_failures_total` | a counter | `route`, `policy` | requests whose limiter failed, also those that the local guard decided |
+//! | `limiter_failures_total` | a counter | `route`, `policy` | requests whose limiter failed, also those that the local fallback decided |
 //! | `queued_requests` | a gauge | `route`, `policy` | who waits now |
 //! | `request_time_in_queue_seconds` | a histogram | `route`, `policy`, `result` | how long they waited |
 //! | `table_live_keys`, `table_capacity` | gauges | `route`, `policy` | how full the table is (an estimate, mostly to within 2 %) |
@@ -199,7 +199,7 @@
 //! | rate, capacity or `max_wait` of a queue | who waits keeps the order; who could not be let in now is refused, with the exact time to come again |
 //! | cost, condition, key, shadow, status | for requests that come from now on |
 //! | penalty | a ban ends when it was said to, whatever the new length is; while there is no penalty, none is enforced |
-//! | the algorithm (bucket to window, say), or the store | all keys start anew: [`Replaced::started_anew`](crate::Replaced::started_anew) names the policy, and a warning is logged |
+//! | the algorithm (bucket to window, say), or the store | all keys start anew: [`Replaced::not_inherited`](crate::Replaced::not_inherited) names the policy, and a warning is logged |
 //! | the name | a new policy; all keys start anew |
 //!
 //! On Redis, debts are kept [in time](crate::store::RedisStore#another-quota), and who waits in a queue leaves as it was told. Try a stricter

@@ -127,8 +127,8 @@ impl RateLimitLayer {
     /// How many requests the [shadow](Policy::shadow) policy of this name would have refused;
     /// `None` if there is no policy of this name.
     #[must_use]
-    pub fn shadow_denied(&self, policy: &str) -> Option<u64> {
-        self.limits.load().policy(policy).map(Policy::shadow_denied)
+    pub fn shadow_rejected(&self, policy: &str) -> Option<u64> {
+        self.limits.load().policy(policy).map(Policy::shadow_rejected)
     }
 
     /// How many requests the limiter of the policy of this name could not decide on, so that they were treated as

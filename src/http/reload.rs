@@ -162,13 +162,13 @@ impl Limits {
                     policy.meter().set_route(route);
                 }
                 let Some(old) = before.policy(policy.name()) else { continue };
-                let succession = policy.go_on_from(old);
-                finish.extend(succession.finish);
-                if !succession.inherits {
-                    log::started_anew(policy.name());
+                let inherited = policy.inherit(old);
+                finish.extend(inherited.finish);
+                if !inherited.inherits {
+                    log::not_inherited(policy.name());
                     replaced.fresh.push(policy.name().to_owned());
                 }
-                if succession.keeps_capacity {
+                if inherited.keeps_capacity {
                     replaced.keeping_capacity.push(policy.name().to_owned());
                 }
             }
@@ -334,7 +334,7 @@ impl Replaced {
     /// The policies that were there before, and whose keys all start anew: their limiters are of another kind than they
     /// were, or keep nothing that they could hand on.
     #[must_use]
-    pub fn started_anew(&self) -> &[String] {
+    pub fn not_inherited(&self) -> &[String] {
         &self.fresh
     }
 

@@ -34,7 +34,7 @@ pub struct PolicyVerdict {
     name: Arc<str>,
     decision: Decision,
     shadow: bool,
-    guarded: bool,
+    fell_back: bool,
 }
 
 impl Verdict {
@@ -64,14 +64,14 @@ impl Verdict {
     }
 }
 
-/// With whether a local guard decided.
+/// With whether the local fallback decided.
 impl<'a> FromIterator<(&'a Policy, Decision, bool)> for Verdict {
     fn from_iter<I: IntoIterator<Item = (&'a Policy, Decision, bool)>>(decided: I) -> Self {
-        let of = |(policy, decision, guarded): (&Policy, _, _)| PolicyVerdict {
+        let of = |(policy, decision, fell_back): (&Policy, _, _)| PolicyVerdict {
             name: Arc::clone(policy.shared_name()),
             decision,
             shadow: policy.is_shadow(),
-            guarded,
+            fell_back,
         };
         Self { policies: decided.into_iter().map(of).collect() }
     }
@@ -89,10 +89,10 @@ impl PolicyVerdict {
         &self.decision
     }
 
-    /// Whether its limiter failed, so that its [local guard](crate::FailureMode::LocalGuard) decided.
+    /// Whether its limiter failed, so that its [local fallback](crate::FailureMode::LocalFallback) decided.
     #[must_use]
-    pub const fn is_guarded(&self) -> bool {
-        self.guarded
+    pub const fn fell_back(&self) -> bool {
+        self.fell_back
     }
 
     /// Whether it only watches.

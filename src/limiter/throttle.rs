@@ -17,7 +17,7 @@ use crate::limiter::{IntoLimiter, Limiter};
 use crate::values::{Ask, Check, Decision, LimiterError, Outcome, PartitionKey, Pending};
 
 /// Limits a service of any request type. A request that does not pass is an error:
-/// [`ThrottleError::Denied`].
+/// [`ThrottleError::Rejected`].
 ///
 /// With a [`LeakyQueue`](crate::LeakyQueue), paces what goes out: requests wait for their turn, and
 /// only those that would wait too long are denied.
@@ -129,7 +129,7 @@ where
         let state = match check {
             Check::Ready(result) => match admit(result) {
                 Ok(()) => State::Passing { response: self.inner.call(request) },
-                Err(error) => State::Denied { error: Some(error) },
+                Err(error) => State::Rejected { error: Some(error) },
             },
             Check::Pending(pending) => {
                 // The service that was polled ready goes along, and its clone stays.
@@ -146,7 +146,7 @@ fn admit<E>(result: Result<Decision, LimiterError>) -> Result<(), ThrottleError<
     let decision = result.map_err(ThrottleError::Limiter)?;
     match decision.outcome() {
         Outcome::Allow => Ok(()),
-        Outcome::Deny { retry_after } => Err(ThrottleError::Denied { retry_after }),
+        Outcome::Deny { retry_after } => Err(ThrottleError::Rejected { retry_after }),
     }
 }
 
@@ -172,7 +172,7 @@ pin_project! {
     #[project = StateProj]
     enum State<F, S, Req, E> {
         Passing { #[pin] response: F },
-        Denied { error: Option<ThrottleError<E>> },
+        Rejected { error: Option<ThrottleError<E>> },
         Waiting { pending: Pending, rest: Option<(S, Req)> },
     }
 }
@@ -187,16 +187,16 @@ impl<S: Service<Req>, Req> Future for ThrottleFuture<S, Req> {
                 // -> the inner service's response
                 StateProj::Passing { response } => return response.poll(cx).map_err(ThrottleError::Service),
                 // -> an error
-                StateProj::Denied { error } => {
+                StateProj::Rejected { error } => {
                     return Poll::Ready(Err(error.take().expect("polled after it was ready")));
                 }
-                // -> Passing, or Denied
+                // -> Passing, or Rejected
                 StateProj::Waiting { pending, rest } => {
                     let result = ready!(pending.as_mut().poll(cx));
                     let (mut service, request) = rest.take().expect("taken only once, when the turn has come");
                     let next = match admit(result) {
                         Ok(()) => State::Passing { response: service.call(request) },
-                        Err(error) => State::Denied { error: Some(error) },
+                        Err(error) => State::Rejected { error: Some(error) },
                     };
                     state.set(next);
                 }
@@ -216,7 +216,7 @@ impl<S: Service<Req>, Req> fmt::Debug for ThrottleFuture<S, Req> {
 #[non_exhaustive]
 pub enum ThrottleError<E> {
     /// The limit is used up, or the queue too long.
-    Denied {
+    Rejected {
         /// The exact time after which the same request would pass, alone on its key; `None` if it
         /// never would.
         retry_after: Option<Duration>,
@@ -230,8 +230,8 @@ pub enum ThrottleError<E> {
 impl<E: fmt::Display> fmt::Display for ThrottleError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Denied { retry_after: Some(wait) } => write!(f, "rate limit exceeded, retry after {wait:?}"),
-            Self::Denied { retry_after: None } => f.write_str("the request costs more than is ever admitted at once"),
+            Self::Rejected { retry_after: Some(wait) } => write!(f, "rate limit exceeded, retry after {wait:?}"),
+            Self::Rejected { retry_after: None } => f.write_str("the request costs more than is ever admitted at once"),
             Self::Limiter(error) => error.fmt(f),
             Self::Service(error) => error.fmt(f),
         }
@@ -241,7 +241,7 @@ impl<E: fmt::Display> fmt::Display for ThrottleError<E> {
 impl<E: Error + 'static> Error for ThrottleError<E> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Denied { .. } => None,
+            Self::Rejected { .. } => None,
             Self::Limiter(error) => error.source(),
             Self::Service(error) => error.source(),
         }

@@ -22,7 +22,7 @@ mod with_tracing {
         tracing::warn!(target: TARGET, policy, %error, requests, "limiter failed");
     }
 
-    pub(crate) fn started_anew(policy: &str) {
+    pub(crate) fn not_inherited(policy: &str) {
         tracing::warn!(target: TARGET, policy, "policies replaced: this one cannot go on from what its keys have used, and they start anew");
     }
 
@@ -184,7 +184,7 @@ mod without_tracing {
     }
     pub(crate) fn misconfigured(_policy: &str, _problem: &str) {}
     pub(crate) fn limiter_failed(_policy: &str, _error: &LimiterError, _requests: &str) {}
-    pub(crate) fn started_anew(_policy: &str) {}
+    pub(crate) fn not_inherited(_policy: &str) {}
     #[cfg(feature = "config")]
     pub(crate) fn policy_removed(_route: &str, _policy: &str) {}
     #[cfg(feature = "config")]

@@ -107,7 +107,7 @@ pub enum Outcome {
 
 impl Decision {
     /// Of a refusal of `cost`: what could be had in its place, if anything.
-    pub(crate) fn left_of(&self, cost: u32) -> Option<u32> {
+    pub(crate) fn partial_cost(&self, cost: u32) -> Option<u32> {
         Some(self.remaining.min(cost)).filter(|left| *left > 0 && !self.is_allowed())
     }
 
@@ -161,14 +161,14 @@ impl Decision {
     /// Rejects, with `remaining` of `limit` units left (fewer than were asked for).
     pub const fn deny(limit: u32, remaining: u32, retry_after: Option<Duration>) -> Self {
         match retry_after {
-            Some(wait) => Self::refuse(limit, remaining, Span::Whole(wait)),
+            Some(wait) => Self::reject(limit, remaining, Span::Whole(wait)),
             None => Self::new(Answer::Never, limit, remaining),
         }
     }
 
     /// Rejects for a time that may still have to be worked out.
     #[inline(always)]
-    pub(crate) const fn refuse(limit: u32, remaining: u32, wait: Span) -> Self {
+    pub(crate) const fn reject(limit: u32, remaining: u32, wait: Span) -> Self {
         Self::new(Answer::Reject, limit, remaining).waiting(wait)
     }
 

@@ -51,7 +51,7 @@ async fn a_layer_changes_its_services_at_once_and_keeps_what_was_used() {
     assert_eq!(call(&mut before, "/").await.status(), 503);
 
     let limits = layer.handle();
-    assert_eq!(limits.replace(policy(10)).unwrap().started_anew(), [""; 0]);
+    assert_eq!(limits.replace(policy(10)).unwrap().not_inherited(), [""; 0]);
     let answer = call(&mut before, "/").await;
     assert_eq!(answer.status(), 200);
     assert_eq!(answer.headers()["ratelimit-policy"], "\"p\";q=10;w=3600");
@@ -81,11 +81,11 @@ async fn costs_conditions_and_shadow_change_and_counts_go_on() {
     for _ in 0..6 {
         assert_eq!(call(&mut service, "/").await.status(), 200);
     }
-    assert_eq!(layer.shadow_denied("p"), Some(2));
+    assert_eq!(layer.shadow_rejected("p"), Some(2));
     let limits = layer.handle();
     limits.replace(policy()).unwrap();
     assert_eq!(call(&mut service, "/").await.status(), 503);
-    assert_eq!(layer.shadow_denied("p"), Some(2));
+    assert_eq!(layer.shadow_rejected("p"), Some(2));
     limits.replace(policy().when(|head| head.uri().path() == "/api")).unwrap();
     assert_eq!(call(&mut service, "/").await.status(), 200);
     assert_eq!(call(&mut service, "/api").await.status(), 503);
@@ -93,16 +93,16 @@ async fn costs_conditions_and_shadow_change_and_counts_go_on() {
     limits.replace(policy().cost(3)).unwrap();
     assert_eq!(call(&mut service, "/").await.headers()["retry-after"], "900");
     limits.replace([policy(), Policy::new("q", store(FixedWindow::new(Quota::per_day(1)), &clock))]).unwrap();
-    assert_eq!(layer.shadow_denied("q"), Some(0));
+    assert_eq!(layer.shadow_rejected("q"), Some(0));
     assert_eq!(call(&mut service, "/").await.status(), 200);
 
     // Of another kind, and the very same limiter.
     let window = store(FixedWindow::new(Quota::per_hour(4)), &clock);
     let replaced = limits.replace(Policy::new("p", Arc::clone(&window))).unwrap();
-    assert_eq!(replaced.started_anew(), ["p"]);
+    assert_eq!(replaced.not_inherited(), ["p"]);
     assert_eq!(call(&mut service, "/").await.status(), 200);
     let replaced = limits.replace(Policy::new("p", window).cost(3)).unwrap();
-    assert_eq!(replaced.started_anew(), [""; 0]);
+    assert_eq!(replaced.not_inherited(), [""; 0]);
     assert_eq!(call(&mut service, "/").await.status(), 200);
     assert_eq!(call(&mut service, "/").await.status(), 503);
 }
@@ -125,7 +125,7 @@ async fn a_limiter_that_was_in_force_before_is_in_force_again() {
         // Also by two policies that share it.
         let replaced = limits
             .replace([Policy::new("p", Arc::clone(limiter)), Policy::new("q", Arc::clone(limiter)).cost_fn(|_| 0)]);
-        assert_eq!(replaced.unwrap().started_anew(), [""; 0]);
+        assert_eq!(replaced.unwrap().not_inherited(), [""; 0]);
         for _ in 0..admitted {
             assert_eq!(call(&mut service, "/").await.status(), 200);
         }
@@ -174,7 +174,7 @@ async fn who_waits_finishes_under_the_policies_that_it_came_under() {
     });
     tokio::time::sleep(Duration::from_secs(1)).await;
     let changed = tokio::time::Instant::now();
-    assert_eq!(limits.replace(Policy::new("p", queue(3_600))).unwrap().started_anew(), [""; 0]);
+    assert_eq!(limits.replace(Policy::new("p", queue(3_600))).unwrap().not_inherited(), [""; 0]);
     let (answer, left) = waits.await.unwrap();
     assert_eq!(answer.status(), 200);
     assert!(left - changed <= Duration::from_millis(1_001), "{:?}", left - changed);

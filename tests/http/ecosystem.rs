@@ -189,7 +189,7 @@ async fn a_client_paces_its_outgoing_calls() {
     for call in calls {
         told.push((call.await.unwrap(), start.elapsed().as_millis()));
     }
-    let Err(ThrottleError::Denied { retry_after }) = told.pop().unwrap().0 else { panic!("the fifth fits nowhere") };
+    let Err(ThrottleError::Rejected { retry_after }) = told.pop().unwrap().0 else { panic!("the fifth fits nowhere") };
     assert_eq!(retry_after, Some(Duration::from_millis(200)));
     let told: Vec<_> = told.into_iter().map(|(answer, at)| (answer.unwrap(), at)).collect();
     assert_eq!(told, [(0, 0), (2, 200), (4, 400), (6, 600)]);
@@ -212,7 +212,7 @@ async fn requests_of_any_type_have_keys_and_costs() {
     assert_eq!(print("a", 15).await.unwrap(), 15);
     let denied = print("a", 15).await.unwrap_err();
     assert!(denied.to_string().starts_with("rate limit exceeded, retry after 17"), "{denied}");
-    assert!(matches!(print("a", 21).await, Err(ThrottleError::Denied { retry_after: None })));
+    assert!(matches!(print("a", 21).await, Err(ThrottleError::Rejected { retry_after: None })));
     assert_eq!(print("b", 15).await.unwrap(), 15);
     let jammed = print("c", 13).await.unwrap_err();
     assert!(matches!(jammed, ThrottleError::Service(_)) && jammed.to_string() == "jammed");

@@ -479,9 +479,9 @@ async fn a_shadow_counts_and_reports_and_never_rejects() {
     let ask = || request(&[("x-api-key", "a")]);
     assert_eq!(statuses(&layer, std::iter::repeat_with(ask).take(6)).await, [200, 200, 200, 200, 429, 429]);
     // What was refused by others is not held against a shadow.
-    assert_eq!(layer.shadow_denied("shadow"), Some(3));
-    assert_eq!(layer.shadow_denied("enforced"), Some(0));
-    assert_eq!(layer.shadow_denied("unknown"), None);
+    assert_eq!(layer.shadow_rejected("shadow"), Some(3));
+    assert_eq!(layer.shadow_rejected("enforced"), Some(0));
+    assert_eq!(layer.shadow_rejected("unknown"), None);
 }
 
 #[tokio::test]
@@ -499,7 +499,7 @@ async fn a_shadow_queue_delays_nobody_and_fills_up_all_the_same() {
         delays.push((decision.is_allowed(), decision.delay().as_secs().div_ceil(3_600)));
     }
     assert_eq!(delays, [(true, 0), (true, 1), (true, 2), (false, 0)]);
-    assert_eq!(layer.shadow_denied("queue"), Some(1));
+    assert_eq!(layer.shadow_rejected("queue"), Some(1));
 }
 
 #[tokio::test]

@@ -223,7 +223,7 @@ async fn a_shadow_bans_nobody() {
     for _ in 0..10 {
         assert_eq!(send(&layer, "a", 200, 0).await.status, 200);
     }
-    assert_eq!(layer.shadow_denied("watch"), Some(9));
+    assert_eq!(layer.shadow_rejected("watch"), Some(9));
 }
 
 #[tokio::test]

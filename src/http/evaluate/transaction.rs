@@ -171,7 +171,7 @@ impl Transaction {
             policy.note(Fate::StoreError, Some(&entry.key), None);
             return Taken::Passes;
         }
-        if policy.failure_mode() == FailureMode::LocalGuard && !entry.fell_back && !is_closed {
+        if policy.failure_mode() == FailureMode::LocalFallback && !entry.fell_back && !is_closed {
             entry.fell_back = true;
             let guard = scope.heir_of(policy).fall_back(&entry.ask(&self.moment));
             return Taken::FallsBack(guard.unwrap_or(Check::Ready(Err(error))));

@@ -218,7 +218,7 @@ impl RateLimitLayerBuilder {
     /// | `tower_sluice_rate_limiting_…` | labels, with `route` and `policy` | |
     /// |---|---|---|
     /// | `requests_total` | `result` | `allowed`, `delayed` (after it waited), `denied`, `shadow-denied` (passed), `skipped` (the policy did not apply), `no-key` (refused for want of one), `store-error` (passed uncounted, or answered 503, as its [`FailureMode`](crate::FailureMode) says; or its queue was [closed](RateLimitLayer::close)), `cancelled` (the client left before a decision, or its turn) |
-    /// | `limiter_failures_total` | | requests whose limiter failed, also those that the local guard decided |
+    /// | `limiter_failures_total` | | requests whose limiter failed, also those that the local fallback decided |
     /// | `queued_requests` | | requests that wait now |
     /// | `request_time_in_queue_seconds` | `result`: `delayed`, `cancelled` | histogram of waits |
     /// | `table_capacity`, `table_live_keys` | | see [`TableStats`](crate::store::TableStats) |

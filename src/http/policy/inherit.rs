@@ -7,7 +7,7 @@ use super::penalty::Penalty;
 use crate::values::{Finish, Inheritance};
 
 /// What comes of a policy's inheriting from the one of its name.
-pub(crate) struct Succession {
+pub(crate) struct Inherited {
     /// Whether what was used stays used.
     pub(crate) inherits: bool,
     /// Whether the limiter keeps the capacity of its predecessor in place of its own.
@@ -18,9 +18,9 @@ pub(crate) struct Succession {
 
 impl Policy {
     /// Takes the place of the policy that had this name before. What can fail does so here, before it is in force.
-    pub(crate) fn go_on_from(&mut self, old: &Self) -> Succession {
+    pub(crate) fn inherit(&mut self, old: &Self) -> Inherited {
         self.record = Arc::clone(&old.record);
-        self.meter.go_on_from(&old.meter);
+        self.meter.inherit(&old.meter);
         let bans = old.penalty.as_ref().map(Penalty::record).or(old.former_bans.as_ref());
         let finish = match (&mut self.penalty, bans) {
             (Some(penalty), Some(bans)) => penalty.inherit(bans, old.penalty.as_ref()),
@@ -34,14 +34,14 @@ impl Policy {
         let is_same = std::ptr::addr_eq(Arc::as_ptr(&self.limiter), Arc::as_ptr(&old.limiter));
         let inheritance = if is_same { Some(Inheritance::in_place()) } else { self.limiter.inherit(&*old.limiter) };
         let Some(inheritance) = inheritance else {
-            return Succession { inherits: false, keeps_capacity: false, finish };
+            return Inherited { inherits: false, keeps_capacity: false, finish };
         };
         if let Some(heir) = inheritance.heir {
             self.limiter = heir;
         }
         self.lineage = Arc::clone(&old.lineage);
         finish.extend(inheritance.finish);
-        Succession { inherits: true, keeps_capacity: inheritance.keeps_capacity, finish }
+        Inherited { inherits: true, keeps_capacity: inheritance.keeps_capacity, finish }
     }
 
     /// Whether this policy goes on with what the limiter of `old` knew.

@@ -135,7 +135,7 @@ pub enum FailureMode {
     /// and 5 times the quota for 1, 2 and 4 processes. A client that was limited before stays so. The default. A limiter that
     /// knows nothing of its own (one that is no store's) denies instead.
     #[default]
-    LocalGuard,
+    LocalFallback,
     /// It is answered 503.
     Deny,
     /// It passes, uncounted.
@@ -286,7 +286,7 @@ impl Policy {
     /// limiter on a server elsewhere is asked all the same, which takes its time.
     ///
     /// It is charged for what all enforced policies admit. See
-    /// [`RateLimitLayer::shadow_denied`](crate::RateLimitLayer::shadow_denied).
+    /// [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected).
     pub const fn shadow(mut self) -> Self {
         self.shadow = true;
         self
@@ -298,7 +298,7 @@ impl Policy {
         self
     }
 
-    /// What becomes of a request whose limiter fails; the [local guard](FailureMode::LocalGuard) decides unless set.
+    /// What becomes of a request whose limiter fails; the [local fallback](FailureMode::LocalFallback) decides unless set.
     pub const fn on_failure(mut self, choice: FailureMode) -> Self {
         self.on_failure = choice;
         self
@@ -371,7 +371,7 @@ impl Policy {
         if self.description.answers(Mode::UpTo) {
             let _ = self.limiter.decide(&ask.to(Mode::UpTo));
         } else if let Check::Ready(Ok(decision)) = self.charge_as_shadow(ask)
-            && let Some(left) = decision.left_of(ask.cost())
+            && let Some(left) = decision.partial_cost(ask.cost())
         {
             let _ = self.charge_as_shadow(&ask.costing(left));
         }

@@ -16,7 +16,7 @@ use crate::values::{Decision, LimiterError, PartitionKey};
 /// What is counted, and what was logged. Goes on when the policy is replaced by another of its name.
 #[derive(Default)]
 pub(super) struct Record {
-    shadow_denied: AtomicU64,
+    shadow_rejected: AtomicU64,
     failures: AtomicU64,
     reported: AtomicBool,
     health: Health,
@@ -31,11 +31,11 @@ impl Policy {
     }
 
     pub(crate) fn count_shadow_denial(&self) {
-        self.record.shadow_denied.fetch_add(1, Ordering::Relaxed);
+        self.record.shadow_rejected.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn shadow_denied(&self) -> u64 {
-        self.record.shadow_denied.load(Ordering::Relaxed)
+    pub(crate) fn shadow_rejected(&self) -> u64 {
+        self.record.shadow_rejected.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count_failure(&self) {
@@ -106,7 +106,7 @@ impl Policy {
         match (turn, failure) {
             (Some(Turn::Failed), Some(error)) => {
                 let requests = match self.on_failure {
-                    FailureMode::LocalGuard => "are decided by this process alone, or answered 503 where it cannot",
+                    FailureMode::LocalFallback => "are decided by this process alone, or answered 503 where it cannot",
                     FailureMode::Allow => "pass uncounted",
                     FailureMode::Deny => "are answered 503",
                 };

@@ -262,7 +262,7 @@ impl<A: Scripted> KeyQuery<A> {
         in_background(async move {
             let decision = self.single(cost).await?;
             // What cannot be charged is forgiven.
-            match decision.left_of(cost) {
+            match decision.partial_cost(cost) {
                 Some(left) => self.single(left).await,
                 None => Ok(decision),
             }

@@ -85,7 +85,7 @@ impl Meter {
     }
 
     /// Goes on with the series of the policy of this name that was in force before.
-    pub(crate) fn go_on_from(&mut self, old: &Self) {
+    pub(crate) fn inherit(&mut self, old: &Self) {
         self.series = old.series.clone();
     }
 
