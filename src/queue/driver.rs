@@ -1,3 +1,5 @@
+//! Tokio's part of a queue: the tasks that release waiters in time, and the future of a waiter.
+
 use std::future::{Future, poll_fn};
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,15 +23,15 @@ use crate::util::log;
 use crate::values::time::{Timestamp, nanos_of};
 use crate::values::{Backlog, Decision, LimiterError, PartitionKey, Receipt};
 
-/// The schedule, and the drivers that release them in time.
+/// A queue in this process: its schedule behind a monitor, its clock, and the drivers that release waiters in time.
 ///
-/// A driver is a task that serves all schedule. Each runtime that has waiters has one. It is spawned by the first to wait
-/// there, and ends when no waiter is left on that runtime.
+/// A driver is a task that serves all keys. Each runtime that has waiters has one. The first waiter on a runtime spawns
+/// it, and it ends when no waiter is left there.
 pub(super) struct SharedQueue {
     pub(super) monitor: Monitor<Handle>,
-    /// What tokio's clock showed when the queue was first used: the queue's time zero.
+    /// The time zero of the queue: what tokio's clock showed when the queue was first used.
     zero: OnceLock<Instant>,
-    /// Whether tokio's timer is not enough.
+    /// Whether new drivers use a finer timer than tokio's.
     is_precise: AtomicBool,
     hashers: [RandomState; 2],
 }
@@ -44,6 +46,7 @@ impl SharedQueue {
         }
     }
 
+    /// Returns the FIFO of a key: 128 bits of two keyed hashes.
     fn id(&self, key: &PartitionKey) -> FifoId {
         let [high, low] = self.hashers.each_ref().map(|hasher| u128::from(hasher.hash_one(key.as_bytes())));
         FifoId(high << 64 | low)
@@ -56,7 +59,7 @@ impl SharedQueue {
 
     fn instant(&self, at: Timestamp) -> Instant {
         let zero = *self.zero.get_or_init(Instant::now);
-        // What lies beyond the range of `Instant` is not waited for in this life.
+        // An instant beyond the range of `Instant` is never waited for.
         let far = Duration::from_secs(86_400 * 365 * 30);
         zero.checked_add(Duration::from_nanos(at.as_nanos())).unwrap_or_else(|| Instant::now() + far)
     }
@@ -73,7 +76,7 @@ impl SharedQueue {
     ) -> Result<Result<Decision, WaiterFuture>, LimiterError> {
         let request = self.request(key, cost, max_wait);
         let (arrival, deferred) = self.monitor.enqueue(|| self.now(), &request, here);
-        // Made before anything foreign runs, so that the place is given up whatever happens there.
+        // Made before foreign code runs, so that the waiter leaves the queue even if that code panics.
         let arrival = arrival.map(|arrival| match arrival {
             Arrival::Decided(decision) => Ok(decision),
             Arrival::Joined(waiter) => Err(WaiterFuture { shared: Arc::clone(self), waiter }),
@@ -82,7 +85,7 @@ impl SharedQueue {
         arrival
     }
 
-    /// Takes a place in line that nobody waits in.
+    /// Joins without a future, so that those behind wait as long as they would behind a request.
     pub(super) fn enqueue_detached(
         self: &Arc<Self>,
         key: &PartitionKey,
@@ -94,7 +97,7 @@ impl SharedQueue {
         self.run(deferred);
         arrival.map(|arrival| match arrival {
             Arrival::Decided(decision) => decision,
-            Arrival::Joined(_) => unreachable!("nobody has joined"),
+            Arrival::Joined(_) => unreachable!("a detached waiter has no future"),
         })
     }
 
@@ -116,7 +119,7 @@ impl SharedQueue {
         self.monitor.table(|| self.now())
     }
 
-    /// From the next driver on, with a better timer, or without.
+    /// Applies another quota and other bounds. The choice of a timer holds from the next driver on.
     pub(super) fn change(self: &Arc<Self>, rules: &Schedule, is_precise: bool) {
         self.is_precise.store(is_precise, Ordering::Relaxed);
         self.run(self.monitor.change(|| self.now(), rules));
@@ -126,8 +129,8 @@ impl SharedQueue {
         self.run(self.monitor.close());
     }
 
-    /// Never under the lock: waking a task runs foreign code, and a runtime that is going down drops a
-    /// new one on the spot.
+    /// Does what was deferred, never under the lock: waking a task runs foreign code, and a runtime that shuts down
+    /// drops a new task on the spot, which locks the queue again.
     fn run(self: &Arc<Self>, deferred: Deferred<Handle>) {
         deferred.signals.iter().for_each(|signal| signal.notify_one());
         if let Some(Start { runtime, id: driver, signal }) = deferred.start {
@@ -140,7 +143,7 @@ impl SharedQueue {
         }
     }
 
-    /// Does some of what is due, for a driver.
+    /// Releases waiters that are due, for a driver.
     fn tick(&self, driver: DriverId) -> Next {
         let mut wake = Vec::new();
         let next = self.monitor.tick(driver, || self.now(), &mut wake);
@@ -149,7 +152,7 @@ impl SharedQueue {
     }
 }
 
-/// The runtime that the caller is in.
+/// Returns the runtime that the caller is in.
 fn here() -> Option<Handle> {
     Handle::try_current().ok()
 }
@@ -163,17 +166,17 @@ impl Runtime for Handle {
     }
 }
 
-/// Releases who is due, until no waiter is left on its runtime.
+/// Releases waiters that are due, until no waiter is left on its runtime.
 ///
-/// No change is slept through. Whatever makes a turn come sooner, or the driver end, is changed under the lock of the monitor,
-/// and signalled after it. `tick` reads under that lock. So either it has seen the change; or the change
-/// comes after it, and is signalled while the driver waits or before. A `Notify` keeps one signal that nobody waits for,
-/// and the next `notified` is done at once. A signal too many costs one look, and no branch
-/// of the `select` loses anything when another wins, for all is read anew.
+/// No change is slept through. Whatever makes a turn come sooner, or the driver end, is changed under the lock of the
+/// monitor, and signalled after the lock is released. `tick` reads under that lock. So either it has seen the change,
+/// or the change comes after it, and the signal arrives while the driver sleeps or before. A `Notify` stores one signal
+/// that no task awaits yet, and the next `notified` completes at once. A spurious signal costs one look, and no branch
+/// of the `select` loses anything when another wins, because everything is read again.
 ///
-/// Nor does it end beside a waiter of its runtime: `tick` notes under the lock that the driver has ended, only when none
-/// is left, and whoever joins sees that under the same lock and starts the next. `models.rs` has that part, and
-/// this is why it may take the signal and the timer for granted.
+/// A driver does not end beside a waiter of its runtime either: `tick` marks the driver as ended under the lock, and
+/// only when no waiter is left. A request that joins sees that under the same lock, and starts the next driver.
+/// `models.rs` checks this in every order of threads, and takes the signal and the timer for granted for this reason.
 async fn drive(mut guard: DriverGuard) {
     let mut alarm = Alarm::new(guard.shared.is_precise.load(Ordering::Relaxed));
     loop {
@@ -192,8 +195,9 @@ async fn drive(mut guard: DriverGuard) {
     guard.is_cut_short = false;
 }
 
-/// Goes to the end of the runtime's queue of tasks. Tokio's own `yield_now` waits until the runtime next looks at its
-/// timers; meanwhile batches of released waiters would pile up in that queue, and others wait behind them all.
+/// Moves this task to the end of the runtime's run queue. Tokio's own `yield_now` waits until the runtime next looks at
+/// its timers; meanwhile batches of released waiters would pile up in that queue, and other tasks would wait behind
+/// them all.
 async fn let_others_run() {
     let mut has_yielded = false;
     poll_fn(|context| {
@@ -206,16 +210,16 @@ async fn let_others_run() {
     .await;
 }
 
-/// Wakes all of them. A waker that panics costs no other its wake-up, and the caller, who is not to blame, does not
-/// panic: the message has gone to the panic hook.
+/// Wakes all of them. A waker that panics costs no other waiter its wake-up, and does not panic in the caller, which is
+/// not at fault: the message has gone to the panic hook.
 fn wake_all(wakers: Vec<Waker>) {
     for waker in wakers {
         let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
     }
 }
 
-/// Held by a driver from before it is spawned. If it is dropped early, with its runtime, the waiters there are woken, and
-/// go on where they are polled: see [`WaiterFuture::poll`].
+/// Held by a driver from before it is spawned. If it is dropped early, with its runtime, it wakes the waiters of that
+/// runtime, which continue where they are polled next: see [`WaiterFuture::poll`].
 struct DriverGuard {
     shared: Arc<SharedQueue>,
     driver: DriverId,
@@ -225,19 +229,20 @@ struct DriverGuard {
 
 impl Drop for DriverGuard {
     fn drop(&mut self) {
-        // A driver that ended by itself said so under the lock, and its driver may be another's by now.
+        // A driver that ended by itself was marked under the lock, and its id may be that of a newer driver by now.
         if self.is_cut_short {
             wake_all(self.shared.monitor.lose(self.driver));
         }
     }
 }
 
-/// A place in line, and the promise of a turn. Dropped, it leaves the line; if the turn has come by
-/// then, it goes back. What becomes of a place is decided under the one lock, so that a turn is
-/// neither lost nor used twice.
+/// A waiter: resolves when its turn comes.
+///
+/// Dropped, it leaves the queue; if its turn has come by then, the turn goes back. What happens to a waiter is decided
+/// under the one lock, so a turn is neither lost nor used twice.
 pub(super) struct WaiterFuture {
     shared: Arc<SharedQueue>,
-    /// None once the answer is out.
+    /// `NONE` once the result was returned.
     waiter: WaiterId,
 }
 
@@ -258,7 +263,7 @@ impl Future for WaiterFuture {
                     self.waiter = WaiterId::NONE;
                     return Poll::Ready(answer);
                 }
-                // A runtime that is going down drops a new driver on the spot.
+                // A runtime that shuts down drops a new driver on the spot. So look again at once whether it lives.
                 Progress::Waiting if is_started => {}
                 Progress::Waiting => return Poll::Pending,
                 Progress::Stranded(error) => {

@@ -1,7 +1,7 @@
-//! What threads can do to one another in a [`Monitor`], in every order: run with
-//! `RUSTFLAGS="--cfg sluice_loom" cargo test --release --lib models`.
+//! What threads can do to one another in a [`Monitor`], in every order: run with `RUSTFLAGS="--cfg sluice_loom" cargo
+//! test --release --lib models`.
 //!
-//! All that a queue shares is in the monitor; tokio's part is to ask [`Monitor::tick`] again in time, and to wake.
+//! All shared state of a queue is in the monitor; tokio's part is to call [`Monitor::tick`] again in time, and to wake.
 //! Here, the models do both. Each is named after its hazard.
 
 use std::sync::Arc as Plain;
@@ -36,7 +36,7 @@ impl Runtime for Core {
 
 const CORES: [Core; 2] = [Core(0), Core(1)];
 
-/// One leaves per second.
+/// The interval between departures, in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
 fn monitor(capacity: usize) -> Arc<Monitor> {
@@ -45,14 +45,14 @@ fn monitor(capacity: usize) -> Arc<Monitor> {
     Arc::new(Monitor::new(Schedule::new(&Quota::per_second(1), bounds)))
 }
 
-/// A monitor whose first request has left at zero, so that all others wait.
+/// A monitor whose first request departed at zero, so that all others wait.
 fn busy_monitor(capacity: usize) -> Arc<Monitor> {
     let monitor = monitor(capacity);
     assert!(arrive(&monitor, 0).is_ok_and(|waiter| waiter.is_none()));
     monitor
 }
 
-/// A waker, or a signal, that remembers.
+/// A waker, or a signal, that stores whether it was used.
 struct Flag(AtomicBool);
 
 impl Default for Flag {
@@ -85,14 +85,14 @@ fn run(deferred: Deferred<Core>) -> Option<Driver> {
     deferred.start.map(|start| Driver { number: start.number, signal: start.signal })
 }
 
-/// The join, if it is one; an error if the monitor is closed.
+/// Returns the waiter, if the request waits; an error if the queue is closed.
 fn arrive_on(
     monitor: &Monitor,
     core: Core,
-    (line, cost): (u128, u32),
+    (fifo, cost): (u128, u32),
     second: u64,
 ) -> Result<(Option<WaiterId>, Option<Driver>), ()> {
-    let request = Request { id: FifoId(line), cost, max_wait: 100 * SECOND };
+    let request = Request { id: FifoId(fifo), cost, max_wait: 100 * SECOND };
     let (arrival, deferred) = monitor.enqueue(|| Timestamp::from_nanos(second * SECOND), &request, || Some(core));
     let driver = run(deferred);
     match arrival {
@@ -125,12 +125,12 @@ fn tick_of(monitor: &Monitor, driver: DriverId, second: u64) -> Next {
     next
 }
 
-/// By the driver of the first runtime.
+/// Ticks for the driver of the first runtime.
 fn tick(monitor: &Monitor, second: u64) {
     tick_of(monitor, DriverId::FIRST, second);
 }
 
-/// The second at which a driver looks at the schedule again.
+/// Returns the second at which a driver looks at the schedule again.
 fn wakes_up(next: &Next, signal: &Flag) -> u64 {
     match next {
         Next::Yield => 0,
@@ -180,7 +180,7 @@ fn turn(monitor: &Monitor, waiter: WaiterId, second: u64) -> bool {
             leave(monitor, waiter, second);
             false
         }
-        Polled::Rejection | Polled::Closed => panic!("neither refused nor closed"),
+        Polled::Rejection | Polled::Closed => panic!("neither rejected nor closed"),
     }
 }
 
@@ -188,9 +188,9 @@ fn assert_empty(monitor: &Monitor) {
     assert_eq!((monitor.waiting(), monitor.taken()), (0, 0));
 }
 
-/// Two arrive at once, and the task runs: the one with the earlier join must leave first.
+/// Two arrive at once, and the driver releases: the older one must depart first.
 #[test]
-fn two_arrive_while_the_task_releases() {
+fn two_arrive_while_the_driver_releases() {
     loom::model(|| {
         let monitor = busy_monitor(5);
         let first = join(&monitor);
@@ -208,9 +208,8 @@ fn two_arrive_while_the_task_releases() {
     });
 }
 
-/// The head, one in the middle, or the last one leaves while the head is released. If the head left in
-/// time, its turn is the next one's; if it came and was not used, it goes back, and to the next. Never does it go
-/// to both, or to nobody.
+/// The head, the middle one, or the last one leaves while the head is released. If the head left in time, its turn is
+/// the next one's; if the turn came and was not used, it goes back, and to the next. It never goes to both, or to none.
 #[test]
 fn one_leaves_while_the_head_is_released() {
     for leaver in 0..3 {
@@ -235,8 +234,8 @@ fn one_leaves_while_the_head_is_released() {
     }
 }
 
-/// The head finds its turn, or is dropped, while another thread releases it: a wake-up between the look and the
-/// sleep must not be lost.
+/// The head finds its turn, or is dropped, while another thread releases it: a wake-up between the look and the sleep
+/// must not be lost.
 #[test]
 fn a_turn_comes_between_the_look_and_the_sleep() {
     loom::model(|| {
@@ -250,15 +249,15 @@ fn a_turn_comes_between_the_look_and_the_sleep() {
         let found = poll_with(&monitor, waiter, 1, &Waker::from(Plain::clone(&flag)));
         other.join().unwrap();
         if matches!(found, Polled::Waiting) {
-            assert!(flag.is_set(), "nobody woke it");
+            assert!(flag.is_set(), "its wake-up was lost");
             assert!(turn(&monitor, waiter, 1));
         }
         assert_empty(&monitor);
     });
 }
 
-/// The last waiter is released, and its driver is about to end; one that arrives on that runtime at that moment must have
-/// a driver, and only one.
+/// The last waiter is released, and its driver is about to end. One that arrives on that runtime at that moment must
+/// have a driver, and only one.
 #[test]
 fn one_arrives_while_the_driver_ends() {
     loom::model(|| {
@@ -276,7 +275,7 @@ fn one_arrives_while_the_driver_ends() {
         let (second, started) = other.join().unwrap();
         match started {
             Some(_) => assert!(matches!(next, Next::End), "two drivers"),
-            None => assert!(wakes_up(&next, &driver.signal) <= 2, "{next:?}: nobody drives the second"),
+            None => assert!(wakes_up(&next, &driver.signal) <= 2, "{next:?}: the second has no driver"),
         }
         assert!(turn(&monitor, first, 1));
         leave(&monitor, second, 1);
@@ -284,14 +283,14 @@ fn one_arrives_while_the_driver_ends() {
     });
 }
 
-/// A driver is about to sleep until a late turn when one arrives on its runtime whose turn comes sooner. The other
-/// runtime, whose waiter is before that one, never looks.
+/// A driver is about to sleep until a late turn when a request arrives on its runtime whose turn comes sooner. The
+/// other runtime, whose waiter is ahead of it, never runs.
 #[test]
 fn an_earlier_turn_comes_up_while_the_driver_goes_to_sleep() {
     loom::model(|| {
         let monitor = monitor(5);
-        // The turn of the first line is at nine seconds, and those of the second from one second on.
-        let arrive = |core, line| arrive_on(&monitor, core, line, 0).expect("open");
+        // The turn of the first FIFO is at nine seconds, and those of the second from one second on.
+        let arrive = |core, fifo| arrive_on(&monitor, core, fifo, 0).expect("open");
         assert!(arrive(CORES[1], (1, 9)).0.is_none());
         let (late, driver) = arrive(CORES[1], (1, 1));
         let driver = driver.expect("each runtime has one");
@@ -303,7 +302,7 @@ fn an_earlier_turn_comes_up_while_the_driver_goes_to_sleep() {
             thread::spawn(move || {
                 let (waiter, started) = arrive_on(&monitor, CORES[1], (2, 1), 0).expect("open");
                 assert!(started.is_none(), "it has one");
-                waiter.expect("the second of its line")
+                waiter.expect("the second of its FIFO")
             })
         };
         let next = tick_of(&monitor, driver.number, 0);
@@ -324,12 +323,12 @@ fn an_earlier_turn_comes_up_while_the_driver_goes_to_sleep() {
     });
 }
 
-/// One arrives on a runtime whose driver sleeps until a late turn.
+/// A request arrives on a runtime whose driver sleeps until a late turn.
 #[test]
 fn an_earlier_turn_comes_up_while_the_driver_sleeps() {
     loom::model(|| {
         let monitor = monitor(5);
-        let arrive = |line| arrive_on(&monitor, CORES[1], line, 0).expect("open");
+        let arrive = |fifo| arrive_on(&monitor, CORES[1], fifo, 0).expect("open");
         assert!(arrive((1, 9)).0.is_none());
         let (_late, driver) = arrive((1, 1));
         let driver = driver.expect("none was there");
@@ -345,10 +344,10 @@ fn an_earlier_turn_comes_up_while_the_driver_sleeps() {
     });
 }
 
-/// A turn of cost nine is given back on one runtime while the driver of another goes to sleep: those behind leave
-/// eight seconds sooner, and must not wait for a runtime that does nothing any more.
+/// A turn of cost nine is refunded on one runtime while the driver of another goes to sleep. Those behind depart eight
+/// seconds sooner, and must not depend on a runtime that does nothing any more.
 #[test]
-fn a_turn_is_given_back_while_another_driver_goes_to_sleep() {
+fn a_turn_is_refunded_while_another_driver_goes_to_sleep() {
     loom::model(|| {
         let monitor = busy_monitor(5);
         let (first, idle) = arrive_on(&monitor, CORES[0], (1, 9), 0).expect("open");
@@ -375,8 +374,8 @@ fn a_turn_is_given_back_while_another_driver_goes_to_sleep() {
     });
 }
 
-/// A runtime goes down, and its driver with it, while a waiter from there is polled on another. Whichever is first, the
-/// waiter ends up with a driver that lives.
+/// A runtime shuts down, and its driver with it, while a waiter from there is polled on another. Whichever is first,
+/// the waiter ends up with a driver that lives.
 #[test]
 fn a_driver_is_lost_while_its_waiter_moves() {
     loom::model(|| {
@@ -390,7 +389,7 @@ fn a_driver_is_lost_while_its_waiter_moves() {
         let (found, driver) = poll_on(&monitor, CORES[1], waiter, 0, Waker::noop());
         other.join().unwrap();
         assert!(matches!(found, Polled::Waiting));
-        let driver = driver.expect("nobody drives the waiter");
+        let driver = driver.expect("the waiter has no driver");
         assert!(matches!(tick_of(&monitor, driver.number, 0), Next::SleepUntil(alarm) if alarm.as_nanos() == SECOND));
         assert!(matches!(tick_of(&monitor, driver.number, 1), Next::End));
         assert!(turn(&monitor, waiter, 1));
@@ -398,8 +397,8 @@ fn a_driver_is_lost_while_its_waiter_moves() {
     });
 }
 
-/// A runtime goes down while a waiter there goes to sleep: either it finds that its driver is gone and has another, or it
-/// is woken to find it.
+/// A runtime shuts down while a waiter there goes to sleep: either the waiter finds that its driver is lost and gets
+/// another, or it is woken to find it.
 #[test]
 fn a_driver_is_lost_while_its_waiter_goes_to_sleep() {
     loom::model(|| {
@@ -414,13 +413,13 @@ fn a_driver_is_lost_while_its_waiter_goes_to_sleep() {
         let (found, driver) = poll_on(&monitor, CORES[0], waiter, 0, &Waker::from(Plain::clone(&flag)));
         other.join().unwrap();
         assert!(matches!(found, Polled::Waiting));
-        assert!(driver.is_some() || flag.is_set(), "it sleeps, and nobody drives it");
+        assert!(driver.is_some() || flag.is_set(), "it sleeps without a driver");
         leave(&monitor, waiter, 0);
         assert_empty(&monitor);
     });
 }
 
-/// Drivers of two runtimes look at once: each head leaves once, and each waiter is woken.
+/// Drivers of two runtimes tick at once: each head departs once, and each waiter is woken.
 #[test]
 fn two_drivers_release_at_once() {
     loom::model(|| {
@@ -434,7 +433,7 @@ fn two_drivers_release_at_once() {
             thread::spawn(move || tick_of(&monitor, number, 1))
         };
         let next = tick_of(&monitor, driver.number, 1);
-        assert!(matches!(other.join().unwrap(), Next::End), "nobody is left there");
+        assert!(matches!(other.join().unwrap(), Next::End), "no waiter is left there");
         assert_eq!(wakes_up(&next, &driver.signal), 2);
         assert!(turn(&monitor, first, 1));
         assert!(matches!(poll_on(&monitor, CORES[1], second, 1, Waker::noop()).0, Polled::Waiting));
@@ -444,7 +443,7 @@ fn two_drivers_release_at_once() {
     });
 }
 
-/// Nobody may get in behind the back of a close, and wait for ever.
+/// A request that joins during a close must not wait for ever.
 #[test]
 fn one_arrives_while_the_queue_is_closed() {
     loom::model(|| {
@@ -461,14 +460,14 @@ fn one_arrives_while_the_queue_is_closed() {
         if let Ok(late) = late {
             assert!(matches!(poll(&monitor, late.expect("busy"), 0), Polled::Closed));
         }
-        assert!(flag.is_set(), "nobody told the first");
+        assert!(flag.is_set(), "the first was not woken");
         assert!(matches!(poll(&monitor, first, 0), Polled::Closed));
         assert!(arrive(&monitor, 5).is_err());
         assert_empty(&monitor);
     });
 }
 
-/// A waiter leaves while all are sent away: its join must be given up once.
+/// A waiter leaves during a close: its slot must be freed once.
 #[test]
 fn one_leaves_while_the_queue_is_closed() {
     loom::model(|| {
@@ -486,9 +485,9 @@ fn one_leaves_while_the_queue_is_closed() {
     });
 }
 
-/// Two give up at once, both with a turn in hand that they have not seen.
+/// Two waiters leave at once, both with a turn that they have not seen.
 #[test]
-fn two_turns_are_given_back_at_once() {
+fn two_turns_are_returned_at_once() {
     loom::model(|| {
         let monitor = busy_monitor(5);
         let (first, second, third) = (join(&monitor), join(&monitor), join(&monitor));

@@ -1,3 +1,5 @@
+//! The monitor of a queue: its schedule and drivers behind one lock.
+
 use std::ops::DerefMut;
 use std::sync::PoisonError;
 use std::task::Waker;
@@ -11,11 +13,13 @@ use crate::util::sync::Mutex;
 use crate::values::time::Timestamp;
 use crate::values::{Backlog, Decision, LimiterError, Receipt};
 
-/// The schedule under their lock: what threads can do to one another happens here, without any timer or
-/// task. Drivers are returned to be started or signalled, and wakers to be woken: both run foreign code, which
-/// must not meet the lock.
+/// The schedule and the drivers under their lock (a monitor, as Hoare's).
 ///
-/// Times are asked for under the lock, so that arrivals are ordered as their times are.
+/// All interaction between threads happens here, without any timer or task, so that loom can check it. Drivers to
+/// start, drivers to signal and wakers are returned as [`Deferred`] work: they run foreign code, which must not run
+/// under the lock.
+///
+/// The clock is read under the lock, so that arrivals are ordered as their times are.
 pub(super) struct Monitor<R: Runtime> {
     state: Mutex<State<R>>,
 }
@@ -28,6 +32,7 @@ struct State<R: Runtime> {
     is_closed: bool,
 }
 
+/// What an arrival asks for.
 pub(super) struct Request {
     pub(super) id: FifoId,
     pub(super) cost: u32,
@@ -35,36 +40,36 @@ pub(super) struct Request {
     pub(super) max_wait: u64,
 }
 
-/// What became of an arrival: an answer at once, or a place in fifo.
+/// The result of an arrival: a decision at once, or a waiter.
 pub(super) enum Arrival {
     Decided(Decision),
     Joined(WaiterId),
 }
 
-/// What became of a waiter.
+/// The state of a waiter when it is polled.
 pub(super) enum Progress {
     Done(Result<Decision, LimiterError>),
     Waiting,
-    /// It waits where no driver can live, and is to leave.
+    /// It waits where no driver can live, and must leave.
     Stranded(LimiterError),
 }
 
-/// What a driver is to do next.
+/// What a driver does next.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Let other tasks run, and come back at once.
+    /// Let other tasks run, and tick again at once.
     Yield,
     SleepUntil(Timestamp),
     End,
 }
 
-/// What is to be done once the lock is released, in this order.
+/// Work for after the lock is released, in this order.
 #[must_use]
 pub(super) struct Deferred<R: Runtime> {
     pub(super) signals: Vec<R::Signal>,
     pub(super) start: Option<Start<R>>,
     pub(super) wake: Vec<Waker>,
-    /// Whether to warn that keys are being lost.
+    /// Whether to warn that keys find no room.
     pub(super) warn: bool,
 }
 
@@ -93,7 +98,7 @@ impl<R: Runtime> Monitor<R> {
         Backlog::new(state.schedule.waiting(), state.schedule.next_release().map(|due| due.saturating_since(now)))
     }
 
-    /// Decides, or gives a place. `here` is asked for the runtime if the request has to wait.
+    /// Decides, or adds a waiter. `here` returns the current runtime, and is called if the request has to wait.
     pub(super) fn enqueue(
         &self,
         now: impl FnOnce() -> Timestamp,
@@ -105,7 +110,7 @@ impl<R: Runtime> Monitor<R> {
         })
     }
 
-    /// Takes a place in fifo that nobody waits in.
+    /// Adds a waiter without a future, which takes its turn all the same.
     pub(super) fn enqueue_detached(
         &self,
         now: impl FnOnce() -> Timestamp,
@@ -147,7 +152,7 @@ impl<R: Runtime> Monitor<R> {
         (arrival, deferred)
     }
 
-    /// What [`enqueue`](Self::enqueue) would decide; `None` if it is closed.
+    /// Returns what [`enqueue`](Self::enqueue) would decide; `None` if the queue is closed.
     pub(super) fn peek(&self, now: impl FnOnce() -> Timestamp, request: &Request) -> (Option<Decision>, Deferred<R>) {
         let &Request { id, cost, max_wait } = request;
         let mut deferred = Deferred::none();
@@ -169,8 +174,8 @@ impl<R: Runtime> Monitor<R> {
         (Some(decision), deferred)
     }
 
-    /// What has become of a waiter that is polled `here`. When it is done, the place is not its own any more. If a
-    /// driver is to be started for it, it is to be polled again afterwards.
+    /// Returns the state of a waiter that is polled `here`. When it is done, its id is free. If a driver is to be
+    /// started for it, it must be polled again afterwards.
     pub(super) fn poll(
         &self,
         now: impl FnOnce() -> Timestamp,
@@ -179,7 +184,7 @@ impl<R: Runtime> Monitor<R> {
         here: Option<&R>,
     ) -> (Progress, Deferred<R>) {
         let mut deferred = Deferred::none();
-        // Wakers are cloned and dropped without the lock: that is foreign code.
+        // Wakers are cloned and dropped outside of the lock: both run foreign code, which may call the queue again.
         let mut waker = Some(waker.clone());
         let mut state = self.lock();
         let now = now();
@@ -196,13 +201,13 @@ impl<R: Runtime> Monitor<R> {
         (progress, deferred)
     }
 
-    /// Gives up a place, and with it the turn, if it has come.
+    /// Removes a waiter, and returns its turn if that has come.
     pub(super) fn leave(&self, now: impl FnOnce() -> Timestamp, waiter: WaiterId) -> Deferred<R> {
         let mut deferred = Deferred::none();
         let mut state = self.lock();
         let now = now();
-        let (given_back, waker) = state.schedule.leave(now, waiter);
-        if let Some(fifo) = given_back {
+        let (returned_to, waker) = state.schedule.leave(now, waiter);
+        if let Some(fifo) = returned_to {
             state.schedule.release(now, fifo, &mut deferred.wake);
         }
         state.signal(&mut deferred);
@@ -211,6 +216,7 @@ impl<R: Runtime> Monitor<R> {
         deferred
     }
 
+    /// Undoes a departure, so that those behind it depart sooner.
     pub(super) fn refund(
         &self,
         now: impl FnOnce() -> Timestamp,
@@ -228,7 +234,7 @@ impl<R: Runtime> Monitor<R> {
         deferred
     }
 
-    /// How many keys are remembered. Other threads get the lock between any few thousand keys that are counted.
+    /// Counts the keys. Other threads get the lock after every few thousand keys that are counted.
     pub(super) fn table(&self, now: impl Fn() -> Timestamp) -> TableStats {
         let (mut paid, mut from) = (0, None);
         loop {
@@ -242,7 +248,7 @@ impl<R: Runtime> Monitor<R> {
         }
     }
 
-    /// Another quota and other bounds, for all who wait.
+    /// Applies another quota and other bounds to all waiters.
     pub(super) fn change(&self, now: impl FnOnce() -> Timestamp, rules: &Schedule) -> Deferred<R> {
         let mut deferred = Deferred::none();
         let mut state = self.lock();
@@ -252,12 +258,14 @@ impl<R: Runtime> Monitor<R> {
         deferred
     }
 
-    /// For a driver: does some of what is due, and says what to do next.
+    /// For a driver: releases some of the waiters that are due, and returns what to do next.
     pub(super) fn tick(&self, driver: DriverId, now: impl FnOnce() -> Timestamp, wake: &mut Vec<Waker>) -> Next {
         let mut state = self.lock();
         let now = now();
         let is_all = state.schedule.release_some(now, wake);
         if state.schedule.waiting_at(driver) == 0 {
+            // Under the same lock as the count: a request that joins on this runtime either was counted, or finds the
+            // driver ended and starts another.
             state.drivers.end(driver);
             return Next::End;
         }
@@ -265,23 +273,26 @@ impl<R: Runtime> Monitor<R> {
             state.drivers.set_alarm(driver, Timestamp::ZERO);
             return Next::Yield;
         }
+        // Stored under the lock: a turn that comes sooner than the alarm was either seen here, or is compared with the
+        // alarm by the thread that makes it come sooner, which then signals this driver.
         let alarm = state.schedule.next_release().unwrap_or(Timestamp::MAX);
         state.drivers.set_alarm(driver, alarm);
         Next::SleepUntil(alarm)
     }
 
-    /// For a driver that was lost before it ended. The waiters of its runtime are to be woken, and go on where they are
-    /// polled.
+    /// For a driver that was lost before it ended: returns the wakers of the waiters on its runtime, which continue
+    /// where they are polled next.
     pub(super) fn lose(&self, driver: DriverId) -> Vec<Waker> {
         let mut state = self.lock();
         state.drivers.lose(driver);
         state.schedule.take_wakers_at(driver)
     }
 
-    /// Sends everybody away, for ever.
+    /// Ends all waits, for good.
     pub(super) fn close(&self) -> Deferred<R> {
         let mut deferred = Deferred::none();
         let mut state = self.lock();
+        // Checked by arrivals under the same lock, so none joins after the waiters were taken.
         state.is_closed = true;
         deferred.wake = state.schedule.close();
         state.signal(&mut deferred);
@@ -314,7 +325,7 @@ impl<R: Runtime> State<R> {
         Ok(waiter)
     }
 
-    /// Sees to it that a driver lives where a waiter is polled.
+    /// Ensures that a driver lives where a waiter is polled.
     fn keep_driven(
         &mut self,
         waiter: WaiterId,
@@ -330,11 +341,11 @@ impl<R: Runtime> State<R> {
             Ok(driver) => {
                 self.schedule.move_to(waiter, driver);
                 self.drivers.watch(driver, Some(runtime), &self.schedule, deferred);
-                // The driver that it had may have no waiters left.
+                // The driver that it had may have no waiters left, and must be woken to end.
                 self.signal(deferred);
                 Ok(())
             }
-            // Here none can live, but the one that it has does.
+            // No driver can live here, but the one that the waiter has does.
             Err(_) if self.drivers.is_alive(present, None) => Ok(()),
             Err(error) => Err(error),
         }

@@ -1,3 +1,5 @@
+//! The calls of one queue to Redis, and its negative cache.
+
 use std::time::Duration;
 
 use super::script::{Admission, QueueScript};
@@ -6,12 +8,13 @@ use crate::store::redis::{Key, Names, NegativeCache, Observation, Redis, ScriptR
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{LimiterError, PartitionKey, Quota, Receipt};
 
-/// The lines of one queue, as the server keeps them: when each may leave. Nobody waits here.
+/// The schedules of one queue, as the server keeps them. Waits happen elsewhere.
 pub(crate) struct RemoteQueue {
     redis: Redis,
     names: Names,
     script: QueueScript,
-    /// Of keys with a backlogged. Some of those who come may wait in it and others may not: each is judged for itself.
+    /// Keys with a backlog. Some arrivals may wait behind it and others may not: each is checked by its own cost and
+    /// patience.
     negative_cache: NegativeCache<GcraState>,
 }
 
@@ -39,13 +42,13 @@ impl RemoteQueue {
         self.script.max_cost()
     }
 
-    /// How many requests of cost one would be let in at once, if nobody were in backlogged.
+    /// Returns how many requests of cost one would be let in at once without a backlog.
     pub(crate) fn limit(&self) -> u32 {
         self.script.limit()
     }
 
-    /// Takes a admission for a request that waits for `patience` at most; without a call, if it is known to be rejected.
-    /// Dropped before the answer came, it may have taken one, and nobody knows which.
+    /// Makes a reservation for a request that waits for `patience` at most. Makes no call if the negative cache knows
+    /// that it would be rejected. If this future is dropped before the answer came, the reservation may have been made.
     pub(crate) async fn join(
         &self,
         key: &PartitionKey,
@@ -66,11 +69,11 @@ impl RemoteQueue {
         Ok(admission)
     }
 
-    /// Gives a admission back, to the next that comes.
+    /// Returns a reservation, for the next arrival.
     pub(crate) async fn refund(&self, key: &PartitionKey, cost: u32, receipt: Receipt) {
         let tag = self.names.tag(key);
         if let Some(call) = self.script.refund(self.name(tag), cost, receipt) {
-            // What cannot be given back stays taken: fewer leave then, and never too many.
+            // If the call fails, the reservation stays: fewer requests depart then, and never too many.
             let _ = self.redis.call(&call).await;
             self.negative_cache.forget(tag, Monotonic.now());
         }

@@ -1,4 +1,4 @@
-//! Another quota, and other bounds, for fifos in which somebody waits.
+//! Another quota and other bounds, while requests wait.
 
 use std::task::Waker;
 
@@ -7,16 +7,16 @@ use super::{FifoId, Gcra, Schedule};
 use crate::values::time::Timestamp;
 use crate::values::{Issuer, Proof, Receipt};
 
-/// What receipts that are out mean.
+/// What receipts mean that were issued before a change.
 #[derive(Default)]
 pub(super) struct History {
     /// How often the quota was changed, modulo 2^16.
     changes: u16,
-    /// The quota before, and until when.
+    /// The quota before the last change, and when it was changed.
     before: Option<(Gcra, Timestamp)>,
 }
 
-/// The TAT of a fifo after a departure.
+/// The TAT of a FIFO after a departure.
 struct Departure {
     tat: u128,
 }
@@ -38,8 +38,8 @@ impl History {
         Receipt::of(Departure { tat }).after(self.changes)
     }
 
-    /// The TAT of a receipt in the units of the present quota. After two changes it is zero, as if all were paid: whoever has
-    /// the receipt loses what could have been given back, and nobody gets anything twice.
+    /// Returns the TAT of a receipt in the units of the present quota. After two changes it is zero, as if all were
+    /// paid: the refund is lost, and nothing is refunded twice.
     pub(super) fn read(&self, present: &Gcra, receipt: Receipt) -> u128 {
         let Some(Departure { tat }) = receipt.read() else { return 0 };
         match (self.changes.wrapping_sub(receipt.changes()), self.before) {
@@ -51,11 +51,11 @@ impl History {
 }
 
 impl Schedule {
-    /// Goes on under the quota and the bounds of `rules`, fifos without anybody in them.
+    /// Continues under the quota and the bounds of `rules`, an empty schedule.
     ///
-    /// Who is due by now leaves by the old quota. What then is owed is owed in tokens, so that turns follow the new rate.
-    /// All who still wait are judged as if they came anew, in their order, but for how long they have waited: who could
-    /// not be let in is rejection.
+    /// Waiters that are due by now depart by the old quota. The debt is then carried over in tokens, so that turns
+    /// follow the new rate. All others are checked as if they arrived now, in their order, but for how long they have
+    /// waited already: those that could not join are rejected.
     pub(in crate::queue) fn change(&mut self, now: Timestamp, rules: &Self, woken: &mut Vec<Waker>) {
         while !self.release_some(now, woken) {}
         let before = self.pace.gcra;
@@ -90,7 +90,7 @@ impl Schedule {
         while !self.release_some(now, woken) {}
     }
 
-    /// Those of a fifo who have no place in it any more.
+    /// Returns the waiters of a FIFO that the present quota and bounds would not let in.
     fn displaced(&self, now: Timestamp, id: FifoId) -> Vec<WaiterId> {
         let mut rejection = Vec::new();
         let Some(fifo) = self.fifos.get(&id) else { return rejection };
@@ -98,7 +98,7 @@ impl Schedule {
         while let Some(waiter) = self.slab.waiter(waiter_id) {
             let stays = kept < self.bounds.capacity
                 && waiter.cost <= self.max_cost
-                // Who may leave at once has not waited in vain, however long it was.
+                // A waiter that may depart at once has not waited in vain, however long it was.
                 && self.pace.leaves(fifo.tat + ahead) <= waiter.until.max(now);
             if stays {
                 kept += 1;

@@ -1,3 +1,5 @@
+//! The waiters of a queue in one slab, linked into the wait lists of their keys, without pointers.
+
 use std::task::Waker;
 
 use super::FifoId;
@@ -5,20 +7,20 @@ use crate::queue::drivers::DriverId;
 use crate::values::Receipt;
 use crate::values::time::Timestamp;
 
-/// All places of a queue, taken or free, each known by its waiter_id.
+/// Slots for waiters, each known by its number.
 ///
-/// A place that somebody waits in belongs to that future alone, and nobody else frees it: whatever
-/// becomes of the waiter is left here, for its future to find. So a waiter_id never means two waiters.
+/// The slot of a waiter that has a future belongs to that future alone, and only the future frees it: the outcome of
+/// the wait is left in the slot for it to find. So an id never stands for two waiters.
 ///
-/// Grows by chunks, so that nothing is moved, and forgets them when nobody is left.
+/// The slab grows by chunks, so that no waiter is moved, and drops them when the last slot is freed.
 pub(in crate::queue) struct WaiterSlab {
     chunks: Vec<Vec<Slot>>,
-    /// The first of the free ones, each of which knows the next.
+    /// The first free slot; each links to the next.
     free: WaiterId,
     taken: u32,
 }
 
-/// The waiter_id of a place.
+/// The number of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::queue) struct WaiterId(u32);
 
@@ -26,46 +28,48 @@ impl WaiterId {
     pub(in crate::queue) const NONE: Self = Self(u32::MAX);
 }
 
+/// A slot: free, or the state of a waiter.
 pub(in crate::queue) enum Slot {
     Free {
         next: WaiterId,
     },
     Waiting(Waiter),
-    /// The turn has come, and is paid for with `receipt`. It is used once its future has seen it.
+    /// The turn has come, and is paid for with `receipt`. It is used once the future has seen it.
     Released {
         fifo: FifoId,
         cost: u32,
-        /// Nanoseconds.
+        /// In nanoseconds.
         delay: u64,
         receipt: Receipt,
     },
-    /// Had to make room, or would have waited longer than it would, after a change of the quota.
+    /// After a change of the quota, it would have waited for too long, or found no room.
     Rejected {
         fifo: FifoId,
         cost: u32,
-        /// How long it was ready to wait, in nanoseconds.
+        /// How long it accepted to wait, in nanoseconds.
         patience: u64,
     },
     Closed,
 }
 
+/// A request that waits, and its neighbours in the FIFO of its key.
 pub(in crate::queue) struct Waiter {
     pub(in crate::queue) fifo: FifoId,
-    /// The one that came before, and the one that came after.
+    /// The neighbours in arrival order.
     pub(in crate::queue) older: WaiterId,
     pub(in crate::queue) newer: WaiterId,
     pub(in crate::queue) cost: u32,
-    /// That of the runtime on which it waits.
+    /// The driver of the runtime on which it waits.
     pub(in crate::queue) driver: DriverId,
-    /// Whether a future waits. It does not in a place that was taken to rehearse.
+    /// Whether a future owns the slot. A detached waiter (a shadow, or a charge of what is left) has none.
     pub(in crate::queue) has_future: bool,
     pub(in crate::queue) since: Timestamp,
-    /// The last moment at which its turn may come.
+    /// The last instant at which its turn may come.
     pub(in crate::queue) until: Timestamp,
     pub(in crate::queue) waker: Option<Waker>,
 }
 
-/// Both ends of a fifo, and its length.
+/// Both ends of a doubly linked list, and its length.
 #[derive(Clone, Copy)]
 pub(in crate::queue) struct WaitList {
     pub(in crate::queue) oldest: WaiterId,
@@ -125,7 +129,7 @@ impl WaiterSlab {
         }
     }
 
-    /// Takes a place at the new end of a list. There must be room for it.
+    /// Appends a waiter to a list. The slab must not be full.
     pub(in crate::queue) fn push(&mut self, list: &mut WaitList, mut waiter: Waiter) -> WaiterId {
         waiter.older = list.newest;
         waiter.newer = WaiterId::NONE;
@@ -139,7 +143,7 @@ impl WaiterSlab {
         waiter_id
     }
 
-    /// Takes a waiter out of its list, and leaves `slot` in its place.
+    /// Removes a waiter from its list, and leaves `slot` in its place.
     pub(in crate::queue) fn unlink(&mut self, list: &mut WaitList, waiter_id: WaiterId, slot: Slot) -> Option<Waiter> {
         let Slot::Waiting(waiter) = self.replace(waiter_id, slot) else { return None };
         match self.waiter_mut(waiter.older) {
@@ -171,12 +175,12 @@ impl WaiterSlab {
             self.chunks.push(Vec::new());
         }
         let before = (self.chunks.len() - 1) * CHUNK;
-        let chunk = self.chunks.last_mut().expect("just seen to");
+        let chunk = self.chunks.last_mut().expect("pushed above");
         chunk.push(slot);
-        WaiterId(u32::try_from(before + chunk.len() - 1).expect("fewer are taken, or one would be free"))
+        WaiterId(u32::try_from(before + chunk.len() - 1).expect("the caller checked that the slab is not full"))
     }
 
-    /// Gives a place back; returns what was in it.
+    /// Frees a slot, and returns its content.
     pub(in crate::queue) fn free(&mut self, waiter_id: WaiterId) -> Slot {
         let slot = self.replace(waiter_id, Slot::Free { next: self.free });
         self.free = waiter_id;
@@ -189,13 +193,13 @@ impl WaiterSlab {
         slot
     }
 
-    /// All places, in the order of their waiter_ids.
+    /// Returns the ids of all slots, in order.
     pub(in crate::queue) fn waiter_ids(&self) -> impl Iterator<Item = WaiterId> + use<> {
         let last = self.chunks.last().map_or(0, |last| (self.chunks.len() - 1) * CHUNK + last.len());
         (0..u32::try_from(last).unwrap_or(u32::MAX)).map(WaiterId)
     }
 
-    /// The wakers of all waiters for which this holds. They keep their places.
+    /// Takes the wakers of all waiters that match. They keep waiting.
     pub(in crate::queue) fn take_wakers(&mut self, is_meant: impl Fn(&Waiter) -> bool) -> Vec<Waker> {
         let slab = self.chunks.iter_mut().flatten();
         slab.filter_map(|slot| match slot {
