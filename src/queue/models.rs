@@ -82,7 +82,7 @@ struct Driver {
 fn run(deferred: Deferred<Core>) -> Option<Driver> {
     deferred.signals.iter().for_each(|signal| signal.0.store(true, Ordering::SeqCst));
     deferred.wake.into_iter().for_each(Waker::wake);
-    deferred.start.map(|start| Driver { number: start.number, signal: start.signal })
+    deferred.start.map(|start| Driver { number: start.id, signal: start.signal })
 }
 
 /// Returns the waiter, if the request waits; an error if the queue is closed.

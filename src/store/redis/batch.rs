@@ -1,4 +1,4 @@
-//! Several limiters' keys in one call.
+//! The charges of several limiters in one call.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use super::script::{self, BadReply, Charge, ScriptReply, Scripted};
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Answers, Claim, Decision, LimiterError, Receipt};
 
-/// What one request asks of one of several limiters on the same Redis.
+/// The part of one request that concerns one of several limiters on the same Redis.
 pub(super) struct RedisClaim {
     redis: Redis,
     key: Key,
@@ -45,8 +45,9 @@ impl Claim for RedisClaim {
     }
 }
 
-/// All in one call if one server has all keys. If not, one call after the other; when one rejects, those before it
-/// give back, and those after it only tell what is left. All of them together have one deadline.
+/// Decides on all claims in one call if one server has all keys. If not, makes one call after the other: when one is
+/// rejected, those before it are refunded, and those after it only report what is left. All calls together have one
+/// deadline.
 async fn decide_all(claims: Vec<RedisClaim>) -> Answers {
     let deadline = claims[0].redis.deadline();
     let mut answers: Vec<Option<Result<Decision, LimiterError>>> = claims.iter().map(|_| None).collect();
@@ -63,7 +64,7 @@ async fn decide_all(claims: Vec<RedisClaim>) -> Answers {
                 }
                 group.iter().zip(decisions).for_each(|(index, decision)| answers[*index] = Some(Ok(decision)));
             }
-            // It was not run. While keys move between nodes, those of one call may be on both.
+            // The script was not run. While keys move between nodes, those of one call may be on both.
             Err(fault) if group.len() > 1 && fault.wants_single_keys() => {
                 group.iter().rev().for_each(|index| groups.push_front(vec![*index]));
             }
@@ -76,17 +77,17 @@ async fn decide_all(claims: Vec<RedisClaim>) -> Answers {
     answers.into_iter().map(|answer| answer.expect("each claim is in a group")).collect()
 }
 
-/// The last charge first, see [`Receipt`].
+/// Refunds what was charged, the last charge first, see [`Receipt`].
 fn undo(claims: &[RedisClaim], answers: &mut [Option<Result<Decision, LimiterError>>]) {
     for (claim, answer) in claims.iter().zip(answers).rev() {
         if let Some(Ok(decision)) = answer {
-            claim.part.refund_in_background(decision.receipt());
+            claim.part.refund(decision.receipt());
             *decision = claim.part.uncharged(*decision);
         }
     }
 }
 
-/// Which claims can share a call: their keys lie on one node, and no two are the same.
+/// Returns which claims can share a call: their keys are on one node, and no two are the same.
 fn groups(claims: &[RedisClaim]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (index, claim) in claims.iter().enumerate() {
@@ -123,14 +124,14 @@ async fn call(claims: &[&RedisClaim], is_charge: bool, deadline: Instant) -> Res
     Ok(read()?)
 }
 
-/// One limiter's part of a call.
+/// A [`RedisClaim`] without its algorithm in the type.
 trait ClaimPart: Send + Sync {
     fn charge(&self, key: Key, is_charge: bool) -> Charge;
 
-    /// What would be decided if there were no others.
+    /// Returns the decision of this limiter alone.
     fn decision(&self, answer: &ScriptReply, index: usize) -> Result<Decision, BadReply>;
 
-    /// What was decided, with the others taken into account; to be noted.
+    /// Returns the decision with the other limiters taken into account, and records the state.
     fn settle(
         &self,
         answer: &ScriptReply,
@@ -140,12 +141,13 @@ trait ClaimPart: Send + Sync {
         are_charged: bool,
     ) -> Result<Decision, BadReply>;
 
-    /// As it reads once its charge is refunded.
+    /// Returns the decision as it reads after a refund of its charge.
     fn uncharged(&self, decision: Decision) -> Decision;
 
-    fn refund_in_background(&self, receipt: Receipt);
+    fn refund(&self, receipt: Receipt);
 }
 
+/// The claim of a limiter with this algorithm.
 struct KeyClaim<A: Scripted> {
     query: KeyQuery<A>,
     cost: u32,
@@ -187,7 +189,7 @@ impl<A: Scripted> ClaimPart for KeyClaim<A> {
         decision.recharged(self.cost, 0, Some(self.query.algorithm.terms()))
     }
 
-    fn refund_in_background(&self, receipt: Receipt) {
+    fn refund(&self, receipt: Receipt) {
         if !receipt.is_none() {
             self.query.clone().refund_in_background(self.cost, receipt);
         }

@@ -1,10 +1,12 @@
+//! A call of a script: what is sent to a server in one round trip.
+
 use std::sync::OnceLock;
 
 use smallvec::SmallVec;
 
 use super::key::Key;
 
-/// A script that the server keeps under its hash.
+/// A script that the server caches under its hash.
 pub(crate) struct Script {
     pub(crate) source: &'static str,
     hash: OnceLock<String>,
@@ -15,16 +17,16 @@ impl Script {
         Self { source, hash: OnceLock::new() }
     }
 
-    /// The SHA-1 of the source, in hexadecimal, as `EVALSHA` takes it.
+    /// Returns the SHA-1 of the source, in hexadecimal, as `EVALSHA` takes it.
     pub(crate) fn hash(&self) -> &str {
         self.hash.get_or_init(|| ::redis::Script::new(self.source).get_hash().to_owned())
     }
 }
 
-/// One run of a script: what is sent in one round trip. Its keys all lie in one slot, unless there is no cluster.
+/// One run of a script. In a cluster, all of its keys are in one slot.
 pub(crate) struct Call {
     pub(crate) script: &'static Script,
     pub(crate) keys: SmallVec<[Key; 1]>,
-    /// Numbers only, all below 2^53, so that a script reads them exactly.
+    /// Whole numbers below 2^53, which a script reads exactly.
     pub(crate) args: SmallVec<[u64; 8]>,
 }

@@ -1,12 +1,13 @@
-//! A small table of fixed size, for what is worth remembering of a key.
+//! A small set-associative cache of fixed size, for values that are worth keeping of a key.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::key::Tag;
 
-/// Up to 8,192 keys, each at home in a set of four. Where a set is full, the one with the least value goes.
+/// Up to 8,192 keys in sets of four. In a full set, the value with the least worth is replaced.
 pub(super) struct KeyCache<V>(Box<[Mutex<Set<V>>]>);
 
+/// The entries of one set.
 type Set<V> = [Option<(Tag, V)>; WAYS];
 
 const SETS: usize = 2_048;
@@ -24,13 +25,13 @@ impl<V: Copy> KeyCache<V> {
         self.with(tag, |set| find(set, tag).and_then(|slot| slot.map(|(_, value)| value)))
     }
 
-    /// What `change` makes of what is kept of a key, if anything is.
+    /// Applies `change` to the value of a key, if there is one.
     pub(super) fn change<R>(&self, tag: Tag, change: impl FnOnce(&mut V) -> R) -> Option<R> {
         self.with(tag, |set| find(set, tag).and_then(Option::as_mut).map(|(_, value)| change(value)))
     }
 
-    /// Keeps a value in place of the key's former one, or else of the one in its set of the least `worth`; unless that
-    /// is worth more.
+    /// Stores a value, in place of the former value of the key, or else of the one in its set with the least `worth`;
+    /// unless that is worth more.
     pub(super) fn put(&self, tag: Tag, value: V, worth: impl Fn(&V) -> u64) {
         self.with(tag, |set| {
             let worth_of = |slot: &Option<(Tag, V)>| slot.map_or(0, |(_, value)| worth(&value));
@@ -52,7 +53,7 @@ impl<V: Copy> KeyCache<V> {
     fn with<R>(&self, tag: Tag, look: impl FnOnce(&mut Set<V>) -> R) -> R {
         #[allow(clippy::cast_possible_truncation)]
         let set = &self.0[tag.short() as usize % SETS];
-        // Values are replaced whole.
+        // A poisoned lock is no harm: values are replaced whole.
         look(&mut set.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -1,4 +1,8 @@
 //! Budgets that many processes share, on Redis.
+//!
+//! The path of a request: `store` answers from a lease or the negative cache, or makes a `query`, which `single_flight`
+//! lets share a call with others; `batch` puts the charges of several limiters into one call. `script` has the Lua
+//! scripts and computes decisions from their replies; `connection` finds the node and gets the call to it.
 
 mod batch;
 mod call;

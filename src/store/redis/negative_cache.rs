@@ -1,4 +1,4 @@
-//! What this process remembers of keys that were used up when it last asked.
+//! The negative cache: which keys were used up when this process last asked, and until when.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,34 +10,34 @@ use crate::values::time::Timestamp;
 
 /// The states of keys from which nothing could be taken.
 ///
-/// A key's debt grows by what others take and shrinks with time single, so a state that was observed tells for how long,
-/// at least, the server would refuse. Until then it need not be asked. What another process gives back, or resets, makes
-/// that untrue: so an entry that is older than [`VERIFY_EVERY`] is verified by one request, while the others are rejected by it.
-/// Too much is rejected for that long, and never too little.
+/// A key's debt grows by what others take and shrinks with time alone. So a known state implies for how long, at least,
+/// the server would reject, and until then it need not be asked. A refund or a reset by another process makes that
+/// untrue: so an entry that is older than [`VERIFY_EVERY`] is verified by one request, while the others are rejected by
+/// it. Too much is rejected for that long, and never too little.
 pub(crate) struct NegativeCache<S> {
     entries: KeyCache<Entry<S>>,
-    /// The least time after a key was last forgotten, for some keys together: what a call saw that was sent earlier is
-    /// not believed.
+    /// For each group of keys, the least time after one was last forgotten: the result of a call that was sent earlier
+    /// is not stored.
     forgotten: Box<[AtomicU64; GROUPS]>,
 }
 
 const GROUPS: usize = 256;
 
-/// How often an entry is verified: what another process gives back is rejected here for no longer.
+/// How often an entry is verified, and so the longest time for which a refund of another process goes unnoticed.
 const VERIFY_EVERY: Duration = Duration::from_millis(500);
 
-/// Beyond this age an entry is not believed, whatever became of those who should have verified it.
+/// An entry beyond this age is ignored, in case the requests that should have verified it failed.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy)]
 struct Entry<S> {
     state: S,
     observed: Observation,
-    /// When it was, or began to be, verified.
+    /// When it was verified, or a request set out to verify it.
     verified: Timestamp,
 }
 
-/// What the server's clock showed at some moment between the two that ours showed.
+/// A reading of the server's clock, made between two readings of ours.
 #[derive(Clone, Copy)]
 pub(crate) struct Observation {
     pub(crate) server: Timestamp,
@@ -46,14 +46,14 @@ pub(crate) struct Observation {
 }
 
 impl Observation {
-    /// No later than what the server's clock shows when ours shows `now`. Clocks are steered by up to half a thousandth
-    /// each (as by `adjtimex`).
+    /// Returns a time no later than the server's clock shows when ours shows `now`. Clocks are steered by up to half a
+    /// thousandth each (as by `adjtimex`).
     fn earliest(self, now: Timestamp) -> Timestamp {
         let passed = now.saturating_since(self.answered);
         self.server.saturating_add(passed.saturating_sub(passed / 1_000))
     }
 
-    /// No earlier.
+    /// Returns a time no earlier than the server's clock shows when ours shows `now`.
     fn latest(self, now: Timestamp) -> Timestamp {
         let passed = now.saturating_since(self.sent);
         self.server.saturating_add(passed.saturating_add(passed / 1_000))
@@ -65,11 +65,11 @@ impl<S: Copy> NegativeCache<S> {
         Self { entries: KeyCache::new(), forgotten: Box::new(std::array::from_fn(|_| AtomicU64::new(0))) }
     }
 
-    /// The rejection that the server would answer, if that is certain. `rejected` tells it for a state and a time, if the
-    /// request is rejected then. None as well for a request that is to find out whether it still holds.
+    /// Returns the rejection that the server would answer, if that is certain; `rejected` computes it for a state and a
+    /// time, if the request is rejected then. Returns `None` as well for a request that is to verify the entry.
     ///
-    /// It is certain if even the latest that the server's clock may show is too early. The wait that is told is counted
-    /// from the earliest, so that whoever keeps to it does not come too early.
+    /// A rejection is certain if even the latest time that the server's clock may show is too early. The advertised
+    /// wait is counted from the earliest, so that a client that waits for it does not come too early.
     pub(crate) fn rejection(
         &self,
         tag: Tag,
@@ -87,7 +87,7 @@ impl<S: Copy> NegativeCache<S> {
         if is_due { None } else { Self::rejection_by(entry, now, rejected) }
     }
 
-    /// The same for those who do not ask the server themselves, and so verify nothing.
+    /// Returns the rejection for a caller that makes no call, and so verifies nothing.
     pub(crate) fn peek(
         &self,
         tag: Tag,
@@ -108,10 +108,10 @@ impl<S: Copy> NegativeCache<S> {
         rejected(state, observed.latest(now)).and_then(|_| rejected(state, observed.earliest(now)))
     }
 
-    /// Remembers the state of a key that is used up, and drops a key that is not.
+    /// Stores the state of a key that is used up, and removes a key that is not.
     pub(crate) fn note(&self, tag: Tag, used_up: Option<S>, observed: Observation) {
         match used_up {
-            // Where there is no room, the oldest is the likeliest to be over.
+            // In a full set, the oldest entry is the likeliest to have ended.
             Some(state) if observed.sent.as_nanos() >= self.forgotten(tag).load(Ordering::SeqCst) => {
                 let entry = Entry { state, observed, verified: observed.answered };
                 self.entries.put(tag, entry, |entry| entry.observed.answered.as_nanos());
@@ -128,9 +128,11 @@ impl<S: Copy> NegativeCache<S> {
         &self.forgotten[group]
     }
 
-    /// To be told, at this time of ours, that a key's debt has shrunk faster than by time.
+    /// Removes a key whose debt has shrunk faster than by time, at this time of our clock.
     pub(crate) fn forget(&self, tag: Tag, now: Timestamp) {
-        // Before the entry goes, or a call that was sent earlier could put it there once more.
+        // Before the entry is removed: in the other order, the answer of an earlier call could be stored between the
+        // two. An answer that has passed the check in `note` already may still be stored after the removal; one request
+        // verifies it within `VERIFY_EVERY`.
         self.forgotten(tag).fetch_max(now.as_nanos().saturating_add(1), Ordering::SeqCst);
         self.entries.remove(tag);
     }
@@ -171,14 +173,14 @@ mod tests {
     }
 
     #[test]
-    fn refuses_for_as_long_as_the_server_certainly_would_and_tells_no_wait_that_is_too_short() {
+    fn rejects_for_as_long_as_the_server_certainly_would_and_advertises_no_wait_that_is_too_short() {
         let bucket = TokenBucket::new(Quota::per_second(1).burst(5));
         let negative_cache = NegativeCache::new();
         let (_, state) = bucket.decide(None, observed().server, 5);
         negative_cache.note(tag("a"), state, observed());
 
-        // One token is there when the server's clock shows 1,001: at our second 1 at the latest, and at 1.1 by what is
-        // told, since the answer may have been under way for as long.
+        // One token is there when the server's clock shows 1,001: at our second 1 at the latest, and at 1.1 by the
+        // advertised wait, since the answer may have been under way for as long.
         let rejected = |key, cost, now| rejected(&negative_cache, bucket, key, cost, now);
         assert_eq!(rejected("a", 1, SECOND / 2).unwrap().retry_after(), Some(Duration::from_micros(600_400)));
         assert!(rejected("a", 1, SECOND * 998 / 1_000).is_some());
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_longer_used_up_is_forgotten() {
+    fn a_key_that_is_no_longer_used_up_is_removed() {
         let bucket = TokenBucket::new(Quota::per_second(1).burst(5));
         let negative_cache = NegativeCache::new();
         let is_refused = || rejected(&negative_cache, bucket, "a", 5, 0).is_some();
@@ -201,7 +203,7 @@ mod tests {
         negative_cache.note(tag("a"), all, observed());
         negative_cache.forget(tag("a"), at(0));
         assert!(!is_refused());
-        // The answer to a call that was sent before that tells nothing any more.
+        // The answer to a call that was sent before is ignored.
         negative_cache.note(tag("a"), all, observed());
         assert!(!is_refused());
         negative_cache.note(tag("a"), all, Observation { sent: at(1), ..observed() });
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn one_request_verifies_what_is_not_fresh_and_the_others_are_refused() {
+    fn one_request_verifies_a_stale_entry_and_the_others_are_rejected() {
         let bucket = TokenBucket::new(Quota::per_day(1));
         let negative_cache = NegativeCache::new();
         negative_cache.note(tag("a"), bucket.decide(None, observed().server, 1).1, observed());
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_believed_for_longer_than_a_minute() {
+    fn entries_end_after_a_minute() {
         let bucket = TokenBucket::new(Quota::per_day(1));
         let negative_cache = NegativeCache::new();
         negative_cache.note(tag("a"), bucket.decide(None, observed().server, 1).1, observed());

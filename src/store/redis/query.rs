@@ -1,3 +1,5 @@
+//! The requests of one limiter to Redis: what is decided without a call, in a shared call, and in a call of one's own.
+
 use std::future::Future;
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use crate::store::MemoryStore;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Ask, Check, Decision, LimiterError, PartitionKey, Receipt};
 
-/// What the requests of one limiter have in common.
+/// What the requests of one limiter share.
 pub(super) struct StoreInner<S> {
     pub(super) redis: Redis,
     pub(super) names: Names,
@@ -24,19 +26,24 @@ pub(super) struct StoreInner<S> {
     pub(super) leases: Option<Leases>,
 }
 
-/// As many requests as one call decides on.
+/// The most requests that one call decides on.
 const BATCH: usize = 256;
 
 pub(super) type Answered = Result<Decision, LimiterError>;
 
 impl<S: Copy + Send + 'static> StoreInner<S> {
-    /// What this process single decides.
-    pub(super) fn fallback<A: Scripted<State = S>>(&self, algorithm: &A, key: &PartitionKey, cost: u32) -> Decision {
+    /// Decides in this process alone.
+    pub(super) fn charge_fallback<A: Scripted<State = S>>(
+        &self,
+        algorithm: &A,
+        key: &PartitionKey,
+        cost: u32,
+    ) -> Decision {
         self.fallback.charge(algorithm, &Ask::charge(key, cost))
     }
 }
 
-/// A question about one key, and all that is needed to put it to the server from anywhere.
+/// A request to Redis about one key, with all that is needed to make it from any task.
 pub(super) struct KeyQuery<A: Scripted> {
     pub(super) inner: Arc<StoreInner<A::State>>,
     pub(super) algorithm: A,
@@ -56,13 +63,13 @@ impl<A: Scripted> KeyQuery<A> {
         Self { inner: Arc::clone(inner), algorithm: algorithm.clone(), key: key.clone(), tag: inner.names.tag(key) }
     }
 
-    /// The refusal that the server would answer, if that is certain, and none that this request is to verify.
+    /// Returns the rejection that the server would answer, if that is certain, and unless this request is to verify it.
     pub(super) fn cached_rejection(&self, cost: u32) -> Option<Decision> {
         let rejection = |state, at| self.rejection(state, at, cost);
         (cost > 0).then(|| self.inner.negative_cache.rejection(self.tag, Monotonic.now(), rejection)).flatten()
     }
 
-    /// The same, for who does not ask.
+    /// Returns the rejection for a caller that makes no call, and so verifies nothing.
     pub(super) fn peek_rejection(&self, cost: u32) -> Option<Decision> {
         let rejection = |state, at| self.rejection(state, at, cost);
         (cost > 0).then(|| self.inner.negative_cache.peek(self.tag, Monotonic.now(), rejection)).flatten()
@@ -72,37 +79,38 @@ impl<A: Scripted> KeyQuery<A> {
         Some(self.algorithm.decide(Some(state), at, cost).0).filter(|decision| !decision.is_allowed())
     }
 
-    /// Out of what this process has taken in advance.
+    /// Admits a request from a lease, if one pays for it.
     pub(super) fn spend_lease(&self, cost: u32) -> Option<Decision> {
         self.inner.leases.as_ref()?.spend(self.tag, cost, Monotonic.now())
     }
 
-    /// Whether that would admit a request.
+    /// Whether a lease would admit a request.
     pub(super) fn is_leased(&self, cost: u32) -> bool {
         self.inner.leases.as_ref().is_some_and(|leases| leases.can_spend(self.tag, cost, Monotonic.now()))
     }
 
-    /// In a call of its own.
-    pub(super) async fn single(&self, cost: u32) -> Answered {
-        self.single_by(cost, self.inner.redis.deadline()).await
+    /// Decides in a call of its own.
+    pub(super) async fn decide_alone(&self, cost: u32) -> Answered {
+        self.decide_alone_by(cost, self.inner.redis.deadline()).await
     }
 
-    async fn single_by(&self, cost: u32, deadline: Instant) -> Answered {
+    async fn decide_alone_by(&self, cost: u32, deadline: Instant) -> Answered {
         Ok(self.call(cost, 1, deadline).await?[0])
     }
 
-    /// In a call of its own, if none for this key is under way; else in the next, with all who come meanwhile.
-    pub(super) async fn coalesced(self, cost: u32) -> Answered {
+    /// Decides in a call of its own, if none for this key is in flight; else in the next, with all requests that come
+    /// meanwhile.
+    pub(super) async fn decide_coalesced(self, cost: u32) -> Answered {
         let deadline = self.inner.redis.deadline();
         if self.inner.redis.is_failing(|| self.name().slot()) {
-            // One of them may try, and makes nobody wait; the others need no call.
-            return self.single_by(cost, deadline).await;
+            // One of them may probe the node, without making others wait; the others need no call.
+            return self.decide_alone_by(cost, deadline).await;
         }
         let single_flight = Arc::clone(&self.inner.single_flight);
         match single_flight.join(FlightKey::of(self.tag), cost, deadline) {
             Join::Leader(leader) => {
-                let answer = self.single_by(cost, deadline).await;
-                // Whoever is followers finds in the negative_cache what this one has learnt.
+                let answer = self.decide_alone_by(cost, deadline).await;
+                // Dropped after the answer is in the negative cache, where the followers find it.
                 drop(leader);
                 answer
             }
@@ -113,7 +121,7 @@ impl<A: Scripted> KeyQuery<A> {
                 }
                 match follower.answer().await {
                     FollowerOutcome::Answered(answer) => answer,
-                    FollowerOutcome::Lost => Err(failed(Fault::new(Reason::Disconnected, "the call was given up"))),
+                    FollowerOutcome::Lost => Err(failed(Fault::new(Reason::Disconnected, "the call was cancelled"))),
                     FollowerOutcome::Late(collector) => {
                         if let Some(collector) = collector {
                             handle.spawn(self.collect(collector));
@@ -127,16 +135,16 @@ impl<A: Scripted> KeyQuery<A> {
     }
 
     async fn collect(self, mut collector: Collector<Answered>) {
-        // So that there is time left for a call, if the first one's future is not polled.
-        collector.leader_done(self.inner.redis.timeout() / 2).await;
+        // Half of the timeout is left for a call, in case the leader's future is not polled.
+        collector.await_leader(self.inner.redis.timeout() / 2).await;
         loop {
             let mut groups = collector.groups();
             let Some(last) = groups.pop() else { return };
-            // Side by side: who chooses what a request costs would else make the others wait.
+            // Concurrently: otherwise a client that chooses unusual costs would delay the others.
             let others: Vec<_> = groups.into_iter().map(|group| tokio::spawn(self.clone().answer(group))).collect();
             self.clone().answer(last).await;
             for other in others {
-                // One that panicked has left its followers without an answer.
+                // One that panicked has dropped its followers without an answer.
                 let _ = other.await;
             }
         }
@@ -146,13 +154,13 @@ impl<A: Scripted> KeyQuery<A> {
         let mut followers = followers.into_iter().peekable();
         while followers.peek().is_some() {
             if let Some(decision) = self.spend_lease(cost).or_else(|| self.peek_rejection(cost)) {
-                // Whoever has gone needs no answer.
+                // A follower that was cancelled needs no answer.
                 followers.next().into_iter().for_each(|(_, follower)| drop(follower.send(Ok(decision))));
                 continue;
             }
-            // Nobody is charged for who has given up.
+            // Cancelled requests are not charged.
             let batch: Vec<_> = followers.by_ref().filter(|(_, follower)| !follower.is_closed()).take(BATCH).collect();
-            // Those who cannot wait as long give up by themselves.
+            // Followers with an earlier deadline give up by themselves.
             let Some(deadline) = batch.iter().map(|(deadline, _)| *deadline).max() else { return };
             match self.call(cost, u32::try_from(batch.len()).expect("a batch is small"), deadline).await {
                 Ok(decisions) => {
@@ -166,41 +174,42 @@ impl<A: Scripted> KeyQuery<A> {
         }
     }
 
-    /// What the key is called on the server.
+    /// Returns the name of the key on the server.
     pub(super) fn name(&self) -> Key {
         self.inner.names.key(self.tag, A::KIND)
     }
 
-    /// Asks for `count` requests of the same cost, one after the other, in one round trip; and for some more in
-    /// advance, if there is a demand.
+    /// Decides on `count` requests of the same cost, one after the other, in one round trip; and takes a lease with it
+    /// if the key is in demand.
     async fn call(&self, cost: u32, count: u32, deadline: Instant) -> Result<Decisions, LimiterError> {
         let Some(leases) = self.inner.leases.as_ref().filter(|_| cost > 0) else {
             return self.call_for(cost, count, count, deadline).await;
         };
-        let next_action = leases.next_action(self.tag, cost, Monotonic.now());
-        if next_action == LeaseAction::More(0) {
-            return self.clone().call_with_lease(cost, count, next_action, deadline).await;
+        let action = leases.next_action(self.tag, cost, Monotonic.now());
+        if action == LeaseAction::More(0) {
+            return self.clone().call_with_lease(cost, count, action, deadline).await;
         }
-        // What others are to spend, or have not spent, must not be lost with this request.
-        let task = tokio::spawn(self.clone().call_with_lease(cost, count, next_action, deadline));
-        task.await.unwrap_or_else(|_| Err(failed(Fault::new(Reason::Disconnected, "the call was given up"))))
+        // In a task, so that a lease, or the refund of one, is not lost if this request is cancelled.
+        let task = tokio::spawn(self.clone().call_with_lease(cost, count, action, deadline));
+        task.await.unwrap_or_else(|_| Err(failed(Fault::new(Reason::Disconnected, "the call was cancelled"))))
     }
 
     async fn call_with_lease(
         self,
         cost: u32,
         count: u32,
-        next_action: LeaseAction,
+        action: LeaseAction,
         deadline: Instant,
     ) -> Result<Decisions, LimiterError> {
-        // As of before the call: a lease must not outlive the window that it was taken from.
+        // Read before the call: a lease must not outlive the window that it was taken from.
         let since = Monotonic.now();
-        let extra = if let LeaseAction::More(extra) = next_action { extra } else { 0 };
+        let extra = if let LeaseAction::More(extra) = action { extra } else { 0 };
         let call = self.call_for(cost, count + extra, count, deadline);
-        let mut decisions = match next_action {
+        let mut decisions = match action {
             LeaseAction::More(_) => call.await?,
             LeaseAction::Refund(Unspent { requests, cost, receipt }) => {
-                // Sent first, on the same connection: or they would be missing when the server decides.
+                // Polled first, so that it is sent first on the same connection: otherwise the units would be missing
+                // when the server decides.
                 tokio::join!(self.refund(cost.saturating_mul(requests), receipt, deadline), call).1?
             }
         };
@@ -213,7 +222,7 @@ impl<A: Scripted> KeyQuery<A> {
         Ok(decisions)
     }
 
-    /// For `count` requests, of which `requests` wait.
+    /// Decides on `count` requests, of which `requests` are waiting for the answer.
     async fn call_for(
         &self,
         cost: u32,
@@ -233,23 +242,23 @@ impl<A: Scripted> KeyQuery<A> {
         Ok(decisions)
     }
 
-    /// Notes what the server has just said.
+    /// Records an answer of the server.
     pub(super) fn learn(&self, decisions: &[Decision], state: Option<A::State>, seen: Observation, cost: u32) {
-        // Used up for requests such as this one: greater ones than others ask for may be rejection for longer.
+        // Used up for requests of this cost: greater ones may be rejected for longer.
         let used_up = state.filter(|state| self.rejection(*state, seen.server, cost.max(1)).is_some());
         self.inner.negative_cache.note(self.tag, used_up, seen);
-        // The fallback counts along, whatever it thinks of it: so it is warm when it is needed.
+        // The fallback counts admitted requests, whatever it decides itself: so it is warm when it is needed.
         for _ in decisions.iter().filter(|decision| decision.is_allowed()) {
-            let _ = self.inner.fallback(&self.algorithm, &self.key, cost);
+            let _ = self.inner.charge_fallback(&self.algorithm, &self.key, cost);
         }
     }
 
-    /// What was paid in advance, and is forfeited if that has ended.
+    /// Returns what a lease paid. It is forfeited if that lease has ended.
     pub(super) fn return_to_lease(&self, cost: u32, lease: LeaseReceipt) {
         let _ = self.inner.leases.as_ref().map(|leases| leases.return_to_lease(self.tag, cost, lease, Monotonic.now()));
     }
 
-    /// In the background.
+    /// Refunds in the background, by one call.
     pub(super) fn refund_in_background(self, cost: u32, receipt: Receipt) {
         self.inner.negative_cache.forget(self.tag, Monotonic.now());
         if let Ok(handle) = Handle::try_current() {
@@ -257,19 +266,19 @@ impl<A: Scripted> KeyQuery<A> {
         }
     }
 
-    /// As much as is left, in the background: in a call of its own, or two if not all could be had.
+    /// Charges as much as is left, in the background: in one call, or two if not all could be had.
     pub(super) fn charge_up_to(self, cost: u32) -> Check {
         in_background(async move {
-            let decision = self.single(cost).await?;
+            let decision = self.decide_alone(cost).await?;
             // What cannot be charged is forgiven.
             match decision.partial_cost(cost) {
-                Some(left) => self.single(left).await,
+                Some(left) => self.decide_alone(left).await,
                 None => Ok(decision),
             }
         })
     }
 
-    /// What would be decided. In a call of its own, which charges nothing.
+    /// Decides in a call of its own, which charges nothing.
     pub(super) async fn peek(self, cost: u32) -> Answered {
         let call = script::decide(&self.algorithm, self.name(), 0, 1);
         let value = self.inner.redis.call(&call).await.map_err(failed)?;
@@ -291,30 +300,31 @@ impl<A: Scripted> KeyQuery<A> {
 
     async fn refund(&self, cost: u32, receipt: Receipt, deadline: Instant) {
         if let Some(call) = script::refund(&self.algorithm, self.name(), cost, receipt) {
-            // What cannot be given back stays charged: too little is admitted then, and never too much.
+            // If the call fails, the charge stays: too little is admitted then, and never too much.
             let _ = self.inner.redis.call_by(&call, deadline, 1).await;
         }
-        // A refusal may have been noted meanwhile, of before.
+        // A rejection from before the refund may have been recorded meanwhile.
         self.inner.negative_cache.forget(self.tag, Monotonic.now());
     }
 }
 
-/// Nothing may be concluded from such an answer.
+/// A reply from which nothing can be concluded.
 impl From<BadReply> for Fault {
     fn from(reply: BadReply) -> Self {
         Self::new(Reason::Unintelligible, reply.to_string())
     }
 }
 
-/// Goes on also if nobody waits for it.
+/// Runs a charge in a task, so that it completes even if the caller is cancelled.
 pub(crate) fn in_background(charge: impl Future<Output = Answered> + Send + 'static) -> Check {
     let Ok(runtime) = Handle::try_current() else { return Check::Ready(Err(failed(Reason::NoRuntime))) };
     let task = runtime.spawn(charge);
     Check::Pending(Box::pin(async move {
-        task.await.unwrap_or_else(|_| Err(failed(Fault::new(Reason::Disconnected, "the call was given up"))))
+        task.await.unwrap_or_else(|_| Err(failed(Fault::new(Reason::Disconnected, "the call was cancelled"))))
     }))
 }
 
+/// Wraps a fault into the error of a limiter, with the fault as its source.
 pub(crate) fn failed(fault: impl Into<Fault>) -> LimiterError {
     let fault = fault.into();
     LimiterError::new(fault.to_string()).with_source(fault)

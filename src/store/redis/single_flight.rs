@@ -1,4 +1,5 @@
-//! Requests for one key that come while a call for it is under way: they wait for it, and then share the next.
+//! Single flight: requests for one key that come while a call for it is in flight wait for it, and then share the next
+//! call.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::{Entry, HashMap, OccupiedEntry};
@@ -11,18 +12,22 @@ use tokio::time::{Instant, timeout_at};
 
 use super::key::Tag;
 
-/// The keys for which calls are under way. `T` is what each request is answered.
+/// The keys for which calls are in flight. `T` is the answer to a request.
 ///
-/// The first request of a key makes its call itself. Whoever comes before that has leader_done takes a follower, and the first to
-/// do so starts a task, the collector, which answers all who are followers. So a call that another's future makes, and that
-/// is not polled, holds up nobody for long; and while a key is used up, one call finds that out for all.
+/// The first request of a key, the leader, makes its call itself. A request that comes before that call is done becomes
+/// a follower. The first follower starts a task, the collector, which answers all of them by further calls. So a leader
+/// whose future is not polled does not delay the others for long; and while a key is used up, one call finds that out
+/// for all.
 ///
-/// Each runtime has its own single_flight: one that is blocked holds up only itself.
+/// Unlike Go's `singleflight`, followers share a call but not a result: each is charged and decided on its own (group
+/// commit).
+///
+/// Each runtime has flights of its own, so a runtime that is blocked delays only itself.
 pub(super) struct SingleFlight<T> {
     shards: [Mutex<HashMap<FlightKey, Flight<T>>>; SHARDS],
 }
 
-/// A key, as a runtime asks for it.
+/// A key, on one runtime.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct FlightKey {
     tag: Tag,
@@ -37,32 +42,34 @@ impl FlightKey {
 
 const SHARDS: usize = 16;
 
-/// As many as may be followers for one key.
+/// The most followers of one key.
 const MAX_FOLLOWERS: usize = 4_096;
 
+/// The flight of one key. Its `leader_done` is its identity, too: see [`own`].
 struct Flight<T> {
-    /// Whether the first request's call is under way.
+    /// Whether the leader's call is in flight.
     leader_in_flight: bool,
-    /// Since when.
+    /// When the leader's call began.
     since: Instant,
     leader_done: Arc<Notify>,
     has_collector: bool,
     followers: Vec<PendingFollower<T>>,
 }
 
-/// One that waits for its answer, of that cost, until then.
+/// A follower without an answer.
 struct PendingFollower<T> {
     cost: u32,
     deadline: Instant,
     answer: oneshot::Sender<T>,
 }
 
+/// The role of a request in the flight of its key.
 pub(super) enum Join<T> {
-    /// Nobody is under way: go, and drop this when the answer has been noted.
+    /// No call is in flight for this key: make it, and drop the guard once its answer is recorded.
     Leader(LeaderGuard<T>),
-    /// The answer will come. If there is a collector, it must be started.
+    /// The answer will come. If there is a collector, the caller must start it.
     Follower(Follower<T>, Option<Collector<T>>),
-    /// All followers are taken.
+    /// There are as many followers as may be.
     Full,
 }
 
@@ -71,7 +78,7 @@ impl<T> SingleFlight<T> {
         Self { shards: std::array::from_fn(|_| Mutex::default()) }
     }
 
-    /// For a request that waits until `deadline`.
+    /// Joins the flight of a key, for a request that waits until `deadline`.
     pub(super) fn join(self: &Arc<Self>, key: FlightKey, cost: u32, deadline: Instant) -> Join<T> {
         let mut shard = self.shard(key);
         match shard.entry(key) {
@@ -124,7 +131,7 @@ impl<T> SingleFlight<T> {
     }
 }
 
-/// The first request's call. Dropped when its answer has been noted, or when it is given up.
+/// The leader's call. Dropped when its answer is recorded, or when the leader is cancelled.
 pub(super) struct LeaderGuard<T> {
     single_flight: Arc<SingleFlight<T>>,
     key: FlightKey,
@@ -145,7 +152,7 @@ impl<T> Drop for LeaderGuard<T> {
     }
 }
 
-/// A place among those who share the next call.
+/// A request that shares the next call.
 pub(super) struct Follower<T> {
     single_flight: Arc<SingleFlight<T>>,
     key: FlightKey,
@@ -154,13 +161,13 @@ pub(super) struct Follower<T> {
     answer: oneshot::Receiver<T>,
 }
 
-/// What became of a [`Follower`].
+/// The result of a [`Follower`].
 pub(super) enum FollowerOutcome<T> {
     Answered(T),
-    /// Whoever was to bring the answer is gone.
+    /// The collector is gone.
     Lost,
-    /// There was no answer by the deadline. If not even a call was made for it, the collector is stuck, on a thread that is
-    /// blocked, say: then this one is to be started in its place, for the others who are followers.
+    /// There was no answer by the deadline. If not even a call was made for it, the collector is stuck, for example on
+    /// a thread that is blocked: then the caller must start this one in its place, for the other followers.
     Late(Option<Collector<T>>),
 }
 
@@ -170,24 +177,24 @@ impl<T> Follower<T> {
         match timeout_at(deadline, answer).await {
             Ok(Ok(answer)) => return FollowerOutcome::Answered(answer),
             Ok(Err(_)) => return FollowerOutcome::Lost,
-            // The receiver is dropped, which shows below whether the collector has seen its follower.
+            // The receiver is dropped now, which shows below whether the collector has taken this follower into a call.
             Err(_) => {}
         }
         let now = Instant::now();
         let mut shard = single_flight.shard(key);
         let Some(mut entry) = own(&mut shard, key, &leader_done) else { return FollowerOutcome::Late(None) };
         let flight = entry.get_mut();
-        let is_stuck =
-            flight.followers.iter().any(|followers| followers.answer.is_closed() && followers.deadline <= now);
+        let is_stuck = flight.followers.iter().any(|follower| follower.answer.is_closed() && follower.deadline <= now);
         if !is_stuck {
             return FollowerOutcome::Late(None);
         }
-        flight.followers.retain(|followers| !followers.answer.is_closed());
+        flight.followers.retain(|follower| !follower.answer.is_closed());
         if flight.followers.is_empty() {
             entry.remove();
             return FollowerOutcome::Late(None);
         }
-        // From now on, the flight is no longer that of the other collector.
+        // A new identity under the lock: the stuck collector, when it continues, no longer owns the flight, so it neither
+        // answers followers a second time nor removes the flight from under its successor.
         let leader_done = Arc::new(Notify::new());
         leader_done.notify_one();
         (flight.leader_done, flight.leader_in_flight) = (Arc::clone(&leader_done), false);
@@ -197,8 +204,8 @@ impl<T> Follower<T> {
     }
 }
 
-/// Answers those who are followers. Dropped before it has (with its runtime, say), it leaves them without an answer at
-/// once.
+/// Answers the followers of a key. Dropped before it is done (with its runtime, for example), it leaves them without an
+/// answer at once.
 pub(super) struct Collector<T> {
     single_flight: Arc<SingleFlight<T>>,
     key: FlightKey,
@@ -208,14 +215,16 @@ pub(super) struct Collector<T> {
 }
 
 impl<T> Collector<T> {
-    /// Until the first request's call has leader_done, but only until `patience` after it began: its future may not be polled.
-    pub(super) async fn leader_done(&self, patience: Duration) {
-        // Whether it has leader_done or not, those who wait are served.
+    /// Waits until the leader's call is done, but only until `patience` after it began: the leader's future may not be
+    /// polled.
+    pub(super) async fn await_leader(&self, patience: Duration) {
+        // Whether it is done or not, the followers are served.
         let _ = timeout_at(self.since + patience, self.leader_done.notified()).await;
     }
 
-    /// All who are to be answered, in groups of an equal cost, each in the order in which they came. Nobody needs an
-    /// answer any more if there is none, and then this is done: whoever comes now starts another.
+    /// Takes all followers that are to be answered, in groups of an equal cost, each in the order of arrival. If there
+    /// is none, the collector is done: under the same lock, so a request that joins later finds no collector and starts
+    /// another.
     pub(super) fn groups(&mut self) -> Vec<Group<T>> {
         let mut shard = self.single_flight.shard(self.key);
         let Some(mut entry) = own(&mut shard, self.key, &self.leader_done) else {
@@ -223,7 +232,7 @@ impl<T> Collector<T> {
             return Vec::new();
         };
         let flight = entry.get_mut();
-        flight.followers.retain(|followers| !followers.answer.is_closed());
+        flight.followers.retain(|follower| !follower.answer.is_closed());
         if flight.followers.is_empty() {
             self.is_done = true;
             flight.has_collector = false;
@@ -253,13 +262,14 @@ impl<T> Drop for Collector<T> {
     }
 }
 
-/// Requests of one cost, each with its deadline.
+/// Followers of one cost, each with its deadline.
 pub(super) struct Group<T> {
     pub(super) cost: u32,
     pub(super) followers: Vec<(Instant, oneshot::Sender<T>)>,
 }
 
-/// The flight of a key, unless that has ended and the key has a new one.
+/// Returns the flight of a key if it is still the one with this `leader_done`: it may have ended, and the key have a
+/// new one.
 fn own<'a, T>(
     shard: &'a mut HashMap<FlightKey, Flight<T>>,
     key: FlightKey,
@@ -288,18 +298,18 @@ mod tests {
     fn first(single_flight: &Arc<SingleFlight<u32>>) -> LeaderGuard<u32> {
         match single_flight.join(key(), 1, later()) {
             Join::Leader(leader) => leader,
-            _ => panic!("nobody was under way"),
+            _ => panic!("a call was in flight"),
         }
     }
 
     fn follower(single_flight: &Arc<SingleFlight<u32>>, cost: u32) -> (oneshot::Receiver<u32>, Option<Collector<u32>>) {
         match single_flight.join(key(), cost, later()) {
             Join::Follower(follower, collector) => (follower.answer, collector),
-            _ => panic!("somebody was under way"),
+            _ => panic!("no call was in flight"),
         }
     }
 
-    /// Of all groups, until there are none.
+    /// Takes groups until there are none.
     fn costs_and_sizes(collector: &mut Collector<u32>) -> Vec<(u32, usize)> {
         let mut sizes = Vec::new();
         loop {
@@ -312,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_alone_leaves_nothing_behind() {
+    fn a_leader_without_followers_leaves_nothing_behind() {
         let single_flight = Arc::new(SingleFlight::new());
         drop(first(&single_flight));
         assert_eq!(single_flight.len(), 0);
@@ -320,11 +330,11 @@ mod tests {
     }
 
     #[test]
-    fn followers_are_answered_in_groups_of_equal_cost_without_those_who_left() {
+    fn followers_are_answered_in_groups_of_equal_cost_without_cancelled_ones() {
         let single_flight = Arc::new(SingleFlight::new());
         let leader = first(&single_flight);
         let (gone, collector) = follower(&single_flight, 9);
-        let mut collector = collector.expect("the first to be followers starts it");
+        let mut collector = collector.expect("the first follower starts it");
         let followers: Vec<_> = [1, 1, 2, 1].map(|cost| follower(&single_flight, cost)).into();
         assert!(followers.iter().all(|(_, collector)| collector.is_none()));
         drop(gone);
@@ -334,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn seats_are_bounded() {
+    fn followers_are_bounded() {
         let single_flight = Arc::new(SingleFlight::new());
         let _landing = first(&single_flight);
         let mut followers: Vec<_> = (0..MAX_FOLLOWERS).map(|_| follower(&single_flight, 1)).collect();
@@ -344,13 +354,13 @@ mod tests {
     }
 
     #[test]
-    fn a_collector_that_is_given_up_leaves_nobody_waiting() {
+    fn a_dropped_collector_leaves_no_follower_waiting() {
         let single_flight = Arc::new(SingleFlight::new());
         let leader = first(&single_flight);
         let (mut receiver, collector) = follower(&single_flight, 1);
         drop(collector);
         assert!(receiver.try_recv().is_err_and(|error| error == oneshot::error::TryRecvError::Closed));
-        // The key has a new flight by now, which the old one's end does not disturb.
+        // The key has a new flight by now, which the end of the old leader does not remove.
         let second = first(&single_flight);
         let (_receiver, collector) = follower(&single_flight, 1);
         drop(leader);
@@ -361,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_ended_does_not_end_its_successor() {
+    fn a_collector_that_is_done_does_not_end_its_successor() {
         let single_flight = Arc::new(SingleFlight::new());
         let leader = first(&single_flight);
         let (receiver, collector) = follower(&single_flight, 1);
@@ -375,40 +385,40 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_collector_waits_for_the_landing_but_not_for_ever() {
+    async fn a_collector_waits_for_the_leader_but_not_for_ever() {
         let single_flight = Arc::new(SingleFlight::new());
         let leader = first(&single_flight);
         let (_receiver, collector) = follower(&single_flight, 1);
         let collector = collector.unwrap();
         let patience = Duration::from_millis(50);
         let begun = tokio::time::Instant::now();
-        collector.leader_done(patience).await;
+        collector.await_leader(patience).await;
         assert!(begun.elapsed() >= patience);
-        // Nor once more, by whoever comes later.
+        // Nor a second time.
         let begun = tokio::time::Instant::now();
-        collector.leader_done(patience).await;
+        collector.await_leader(patience).await;
         assert_eq!(begun.elapsed(), Duration::ZERO);
         drop(leader);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_waits_in_vain_has_the_others_answered() {
+    async fn a_late_follower_replaces_a_stuck_collector() {
         let single_flight = Arc::new(SingleFlight::<u32>::new());
         let leader = first(&single_flight);
         let Join::Follower(follower, stuck) = single_flight.join(key(), 1, later()) else {
-            panic!("somebody is under way")
+            panic!("no call is in flight")
         };
         let (followers, others): (Vec<_>, Vec<_>) = (0..3)
             .map(|_| match single_flight.join(key(), 1, later() + Duration::from_millis(1)) {
                 Join::Follower(follower, other) => (follower, other),
-                _ => panic!("somebody is under way"),
+                _ => panic!("no call is in flight"),
             })
             .unzip();
         assert!(others.iter().all(Option::is_none));
-        let FollowerOutcome::Late(Some(mut collector)) = follower.answer().await else { panic!("nobody answers") };
-        // What the one that was stuck does when it goes on disturbs nobody.
+        let FollowerOutcome::Late(Some(mut collector)) = follower.answer().await else { panic!("it was answered") };
+        // The stuck collector continues, and has no effect.
         drop((leader, stuck));
-        collector.leader_done(Duration::from_secs(1)).await;
+        collector.await_leader(Duration::from_secs(1)).await;
         let mut groups = collector.groups();
         assert_eq!((groups.len(), groups[0].followers.len()), (1, 3));
         for (number, (_, answer)) in (0..).zip(groups.remove(0).followers) {
@@ -422,11 +432,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_whose_call_takes_too_long_disturbs_nobody() {
+    async fn a_late_follower_of_a_call_in_flight_replaces_no_collector() {
         let single_flight = Arc::new(SingleFlight::<u32>::new());
         let leader = first(&single_flight);
         let Join::Follower(follower, collector) = single_flight.join(key(), 1, later()) else {
-            panic!("somebody is under way")
+            panic!("no call is in flight")
         };
         let mut collector = collector.unwrap();
         drop(leader);

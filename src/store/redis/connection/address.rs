@@ -1,4 +1,4 @@
-//! Addresses, as users write them and as servers tell them.
+//! Addresses, as users write them and as servers report them.
 
 use std::time::Duration;
 
@@ -7,11 +7,10 @@ use ::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersio
 
 use super::fault::{Fault, Reason};
 
-/// Firewalls forget connections that are silent for minutes.
+/// Firewalls drop connections that are silent for minutes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// Of `redis://`, `rediss://`, or `unix://`. What it says in case of an error holds nothing of the URL, which may
-/// have a password in it.
+/// Parses `redis://`, `rediss://`, or `unix://`. An error holds nothing of the URL, which may have a password in it.
 pub(super) fn parse(url: &str) -> Result<ConnectionInfo, Fault> {
     let server = url.into_connection_info().map_err(|error| {
         Fault::new(Reason::Misconfigured, format!("{error}; write an address such as redis://HOST:6379"))
@@ -23,13 +22,13 @@ pub(super) fn parse(url: &str) -> Result<ConnectionInfo, Fault> {
     Ok(server.set_tcp_settings(tcp))
 }
 
-/// As a client of the newer protocol, which alone tells us when a connection ends.
+/// Speaks RESP3, the only protocol that reports the end of a connection.
 pub(super) fn for_calls(server: ConnectionInfo) -> ConnectionInfo {
     let login = server.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
     server.set_redis_settings(login)
 }
 
-/// The same but for host and port.
+/// Replaces host and port.
 pub(super) fn moved_to(like: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
     let addr = match like.addr().clone() {
         ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
@@ -53,7 +52,7 @@ pub(super) fn host_and_port(text: &str) -> Option<(&str, u16)> {
     Some((host, port.parse().ok()?))
 }
 
-/// Without a provider of its cryptography, rustls panics when it connects.
+/// Checks for a provider of cryptography. Without one, rustls panics when it connects.
 #[cfg(feature = "redis-tls")]
 fn tls_is_possible() -> Result<(), Fault> {
     if rustls::crypto::CryptoProvider::get_default().is_some() {
@@ -74,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_name_others_in_several_ways() {
+    fn addresses_in_replies_are_split() {
         assert_eq!(host_and_port("10.0.0.1:6379"), Some(("10.0.0.1", 6379)));
         assert_eq!(host_and_port("fd00::1:6379"), Some(("fd00::1", 6379)));
         assert_eq!(host_and_port(":6379"), Some(("", 6379)));
@@ -84,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_url_does_not_tell_its_password() {
+    fn an_error_about_a_url_does_not_hold_its_password() {
         for url in [
             "redis://u:hunter2@",
             "http://u:hunter2@host",

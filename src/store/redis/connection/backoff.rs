@@ -1,21 +1,23 @@
+//! Pauses between attempts: exponential backoff with full jitter.
+
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Anything from nothing to `longest`, all equally likely ("full jitter"), so that those who failed together do not
-/// come back together.
+/// Draws a duration from zero to `longest`, all equally likely ("full jitter"), so that clients that failed together do
+/// not come back together.
 pub(super) fn up_to(longest: Duration) -> Duration {
-    // A new state has new keys, so its hash of anything is a new number; it is only drawn when something has failed.
+    // A new state has new keys, so its hash of anything is a new number. Drawn only after a failure.
     let random = u128::from(RandomState::new().hash_one(0));
     let nanos = u64::try_from((longest.as_nanos() * random) >> 64).unwrap_or(u64::MAX);
     Duration::from_nanos(nanos)
 }
 
-/// 100 ms, 200 ms, 400 ms, and so on up to five seconds.
+/// Returns 100 ms, 200 ms, 400 ms, and so on up to five seconds.
 pub(super) fn longest(failures: u32) -> Duration {
     Duration::from_millis(100).saturating_mul(1 << failures.min(10)).min(Duration::from_secs(5))
 }
 
-/// How long to wait after that many failures in a row.
+/// Draws the pause after that many failures in a row.
 pub(super) fn pause(failures: u32) -> Duration {
     up_to(longest(failures))
 }

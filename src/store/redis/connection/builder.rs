@@ -1,3 +1,5 @@
+//! [`RedisBuilder`]: which servers, and with which settings.
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -12,9 +14,9 @@ use super::sentinel::Sentinel;
 use super::topology::Topology;
 use super::{Inner, Redis};
 
-/// Which servers, and on which settings. Made by [`Redis::single`], [`Redis::sentinel`] and [`Redis::cluster`].
+/// The servers and their settings. Made by [`Redis::single`], [`Redis::sentinel`] and [`Redis::cluster`].
 #[derive(Clone)]
-#[must_use = "nothing is set up before `open`"]
+#[must_use = "a builder does nothing before `open`"]
 pub struct RedisBuilder {
     servers: Servers,
     timeout: Duration,
@@ -43,37 +45,39 @@ impl RedisBuilder {
         }
     }
 
-    /// How long a decision may take, all in all, however many calls it needs; 50 ms by default. If Redis has not answered by
-    /// then, the policy for failures decides, and what Redis may have charged stays charged.
+    /// Sets how long a decision may take, all in all, however many calls it needs; 50 ms by default. If Redis has not
+    /// answered by then, the [policy](crate::FailureMode) decides what happens, and what Redis may have charged stays
+    /// charged.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// How long it may take to connect; 1 s by default. A decision does not wait that long: connecting goes on behind
-    /// it, for those that follow.
+    /// Sets how long it may take to connect; 1 s by default. A decision does not wait that long: connecting continues
+    /// in the background, for later decisions.
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// How many calls of one Tokio runtime to one server may be under way at a time, 1 at the least; 4,096 by default: about
-    /// as many as a server answers within the timeout. More wait for one of them to end, for half of the time that their
-    /// decision has left, and fail then.
+    /// Sets how many calls of one Tokio runtime to one server may be in flight at a time, at least 1; 4,096 by default:
+    /// about as many as a server answers within the timeout. Further calls wait for one of them to end, for half of the
+    /// time that their decision has left, and fail then.
     pub const fn max_in_flight(mut self, calls: usize) -> Self {
         self.max_in_flight = if calls == 0 { 1 } else { calls };
         self
     }
 
-    /// What the names of all keys begin with; `sluice` by default. Limiters with the same name share their budgets if
-    /// their prefix is the same, too.
+    /// Sets what the names of all keys begin with; `sluice` by default. Limiters with the same name share their budgets
+    /// if their prefix is the same, too.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Enters the hashes that stand for clients in the names of keys, so that who can read the server cannot tell by
-    /// trying whom they stand for. All who share budgets need the same. Empty by default.
+    /// Sets a secret for the hashes that stand for clients in the names of keys, so that a reader of the server cannot
+    /// find out by trying which clients they are. All processes that share budgets need the same secret. Empty by
+    /// default.
     pub fn secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
         self.secret = secret.into();
         self
@@ -83,7 +87,7 @@ impl RedisBuilder {
     ///
     /// # Errors
     ///
-    /// [`Reason::Misconfigured`] if an address cannot be read, or needs a feature that is off, or if there is none.
+    /// [`Reason::Misconfigured`] if an address cannot be parsed, or needs a feature that is off, or if there is none.
     pub fn open(self) -> Result<Redis, Fault> {
         let settings = Arc::new(Settings {
             timeout: self.timeout,

@@ -1,4 +1,4 @@
-//! How long calls take, for dashboards.
+//! The duration of calls, as a metric.
 
 use tokio::time::Instant;
 
@@ -20,13 +20,13 @@ mod with_metrics {
 
     const DURATION: &str = "tower_sluice.rate_limiting.store.call.duration";
 
-    /// One histogram of those that were answered, and one for each reason why others were not.
+    /// One histogram of answered calls, and one for each reason why others failed.
     pub(in crate::store::redis::connection) struct CallMetrics {
         answered: OnceLock<Histogram>,
         failed: [OnceLock<Histogram>; REASONS],
     }
 
-    /// The last one is the last that is declared.
+    /// As many as there are variants: `Misconfigured` is declared last.
     const REASONS: usize = Reason::Misconfigured as usize + 1;
 
     impl CallMetrics {

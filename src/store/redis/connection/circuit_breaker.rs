@@ -1,10 +1,10 @@
-//! Whether to ask a node at all.
+//! The circuit breaker of a node: whether to call it at all.
 //!
-//! While a node fails, its clients fall back at once instead of waiting for a timeout each. The way back is found by
-//! the calls themselves: when the pause is over, one call goes ahead as the probe, and the others keep failing fast
-//! until it is back. No task does this in the background, since only a real call shows that the server can do what is
-//! asked of it (a full one, or a replica, answers every `PING`); where calls are rare, each of them is a probe, and the
-//! first after the recovery succeeds; and nobody asks a server for whom there is no work.
+//! While a node fails, its clients fall back at once instead of waiting for a timeout each. The calls themselves find
+//! out when it has recovered: after a pause, one call passes as the half-open probe, and the others keep failing fast
+//! until it succeeds. No background task does this, for three reasons: only a real call shows that the server can do
+//! what it must (one that is out of memory, or a replica, answers every `PING`); where calls are rare, each of them is
+//! a probe, and the first after the recovery succeeds; and a server that no request needs is not called.
 
 use std::time::Duration;
 
@@ -12,26 +12,26 @@ use tokio::time::Instant;
 
 use super::backoff;
 
-/// That many failures in a streak open it,
+/// The breaker opens after that many failures in a row,
 const STREAK: u32 = 5;
-/// or half of so many calls or more
+/// or when half of so many calls or more
 const MIN_CALLS: u32 = 20;
-/// in so many seconds;
+/// failed in so many seconds;
 const SECONDS: usize = 10;
-/// if they came in so many waves. A wave is the failures of calls that had all begun before the first of them was noticed: however
-/// many they are, they may have one cause, such as a pause of the server, that is over by then.
+/// if the failures came in so many waves. A wave is the failures of calls that had all begun before the first of them
+/// was noticed: however many they are, they may have one cause, such as a pause of the server, that is over by then.
 const WAVES: u32 = 2;
 
 #[derive(Debug)]
 pub(super) struct CircuitBreaker {
     state: State,
-    /// Grows with each change of the state, so that who set out before a change says nothing after it.
+    /// Grows with each change of the state, so that the outcome of a call that began before a change is ignored.
     epoch: u64,
-    /// Failures since the last success, and in how many waves.
+    /// Failures since the last success, and in how many waves they came.
     streak: Failures,
     /// When the first failure of the last wave was noticed.
     wave: Option<Instant>,
-    /// For a probe. One that takes longer is on a runtime that stands still, and another call may try.
+    /// How long a probe may take. One that takes longer is on a runtime that is blocked, and another call may probe.
     patience: Duration,
     window: Window,
 }
@@ -45,19 +45,19 @@ struct Failures {
 #[derive(Debug)]
 enum State {
     Closed,
-    /// That many probes have failed.
+    /// So many probes have failed.
     Open {
         probes: u32,
         retry_at: Instant,
     },
-    /// One probe is under way.
+    /// One probe is in flight.
     HalfOpen {
         probes: u32,
         until: Instant,
     },
 }
 
-/// The state of a node's breaker, for looking at.
+/// The state of the circuit breaker of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BreakerState {
@@ -65,11 +65,11 @@ pub enum BreakerState {
     Closed,
     /// Calls fail at once.
     Open,
-    /// One call is finding out whether the node is back; the others fail at once.
+    /// One call probes whether the node has recovered; the others fail at once.
     HalfOpen,
 }
 
-/// The permit to make one call.
+/// The permission to make one call.
 #[derive(Debug)]
 pub(super) struct CallPermit {
     epoch: u64,
@@ -91,7 +91,8 @@ impl CircuitBreaker {
         }
     }
 
-    /// Asks for permit to make a call. It is counted now: calls that hang must not look like calls that were not made.
+    /// Returns a permit to make a call, unless the breaker is open. The call is counted now: calls that hang must not
+    /// look like calls that were not made.
     pub(super) fn try_enter(&mut self, now: Instant, requests: u32) -> Option<CallPermit> {
         match self.state {
             State::Closed => {
@@ -106,7 +107,7 @@ impl CircuitBreaker {
         Some(CallPermit { epoch: self.epoch, began: now, requests })
     }
 
-    /// Whether [`try_enter`](Self::try_enter) would say no.
+    /// Whether [`try_enter`](Self::try_enter) would return `None`.
     pub(super) fn rejects_calls(&self, now: Instant) -> bool {
         match self.state {
             State::Closed => false,
@@ -119,7 +120,7 @@ impl CircuitBreaker {
         !matches!(self.state, State::Closed)
     }
 
-    /// Whether this closed it.
+    /// Records a success; whether this closed the breaker.
     pub(super) fn succeeded(&mut self, permit: &CallPermit) -> bool {
         if permit.epoch != self.epoch {
             return false;
@@ -133,7 +134,7 @@ impl CircuitBreaker {
         closes
     }
 
-    /// Whether this opened it. A probe that fails does not: it was open before.
+    /// Records a failure; whether this opened the breaker. A failed probe does not: the breaker was open before.
     pub(super) fn failed(&mut self, permit: &CallPermit, now: Instant) -> bool {
         if permit.epoch != self.epoch {
             return false;
@@ -162,7 +163,8 @@ impl CircuitBreaker {
         }
     }
 
-    /// Nothing is known of what came of the call, which says nothing of the node; but the next one may try.
+    /// Records a call whose outcome is unknown, which is no evidence about the node. If it was the probe, another one
+    /// may follow.
     pub(super) fn abandoned(&mut self, permit: &CallPermit, now: Instant) {
         if let State::HalfOpen { probes, .. } = self.state {
             if permit.epoch == self.epoch {
@@ -171,7 +173,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// There is a new connection: worth a probe at once.
+    /// Records a new connection, which is worth a probe at once.
     pub(super) fn connected(&mut self, now: Instant) {
         if let State::Open { retry_at, .. } = &mut self.state {
             *retry_at = now;
@@ -210,7 +212,7 @@ struct Second {
 #[derive(Debug)]
 struct Window {
     start: Instant,
-    /// Which second the newest count is of.
+    /// The second of the newest count.
     second: u64,
     counts: [Second; SECONDS],
 }
@@ -225,7 +227,7 @@ impl Window {
         for passed in (self.second..second).take(SECONDS) {
             self.counts[Self::index(passed + 1)] = Second::default();
         }
-        // The places are cleared in order, so all of them are when more seconds have passed than there are places.
+        // Cleared in order, so all counts are when more seconds have passed than there are counts.
         self.second = self.second.max(second);
         &mut self.counts[Self::index(self.second)]
     }
@@ -250,16 +252,16 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_millis(50);
 
-    /// How long a node that has recovered may go unasked: the longest pause.
+    /// The longest pause: a node that has recovered is probed after it at the latest.
     const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
     fn fails(breaker: &mut CircuitBreaker, now: Instant) -> bool {
-        let permit = breaker.try_enter(now, 1).expect("lets pass");
+        let permit = breaker.try_enter(now, 1).expect("it is closed");
         breaker.failed(&permit, now)
     }
 
     fn succeeds(breaker: &mut CircuitBreaker, now: Instant) -> bool {
-        let permit = breaker.try_enter(now, 1).expect("lets pass");
+        let permit = breaker.try_enter(now, 1).expect("it is closed");
         breaker.succeeded(&permit)
     }
 
@@ -336,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_many_share_fails_for_all_of_them() {
+    fn a_shared_call_fails_for_all_its_requests() {
         let now = Instant::now();
         let mut breaker = CircuitBreaker::new(now, TIMEOUT);
         assert!(!fails(&mut breaker, now));
@@ -370,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn the_past_says_nothing_after_a_change() {
+    fn outcomes_of_calls_before_a_change_are_ignored() {
         let now = Instant::now();
         let mut breaker = CircuitBreaker::new(now, TIMEOUT);
         let old: Vec<_> = (0..20).map(|_| breaker.try_enter(now, 1).unwrap()).collect();
@@ -383,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_is_given_up_makes_room_for_another() {
+    fn an_abandoned_probe_makes_way_for_another() {
         let now = Instant::now();
         let mut breaker = opened(now);
         let probe = breaker.try_enter(now + LONGEST_PAUSE, 1).unwrap();
@@ -392,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_is_never_heard_of_makes_room_for_another() {
+    fn a_probe_that_never_ends_makes_way_for_another() {
         let now = Instant::now();
         let mut breaker = opened(now);
         let probe = breaker.try_enter(now + LONGEST_PAUSE, 1).unwrap();
@@ -400,7 +402,7 @@ mod tests {
         let later = now + LONGEST_PAUSE + TIMEOUT * 2;
         assert!(!breaker.rejects_calls(later));
         let next = breaker.try_enter(later, 1).unwrap();
-        assert!(!breaker.failed(&probe, later), "it says nothing any more");
+        assert!(!breaker.failed(&probe, later), "it is ignored");
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
         assert!(breaker.succeeded(&next));
     }

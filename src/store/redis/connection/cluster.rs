@@ -1,3 +1,5 @@
+//! A Redis cluster: which node has which slots.
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -13,16 +15,16 @@ use crate::util::log;
 /// Many primaries, each with some of the slots.
 pub(super) struct Cluster {
     seeds: Vec<Arc<Node>>,
-    /// How to log in to all of them.
+    /// User, password and TLS for all nodes.
     like: ConnectionInfo,
     settings: Arc<Settings>,
     map: RwLock<Arc<[Range]>>,
-    /// Replicas too: when a primary is gone, they know who follows it.
+    /// Replicas as well: when a primary is gone, they know its successor.
     nodes: Mutex<HashMap<String, Arc<Node>>>,
     refresh: Refresh,
 }
 
-/// Slots that lie at one node. Ordered, and they do not overlap.
+/// Adjacent slots of one node. Sorted, and they do not overlap.
 #[derive(Clone)]
 struct Range {
     first: u16,
@@ -30,7 +32,7 @@ struct Range {
     node: Arc<Node>,
 }
 
-/// Slots, and all who have them: the primary first.
+/// A range of slots, and all nodes that have it: the primary first.
 type Assignment = (Range, Vec<Arc<Node>>);
 
 impl Cluster {
@@ -47,10 +49,10 @@ impl Cluster {
             return Ok(node);
         }
         self.refresh_now(deadline).await?;
-        self.owner(slot).ok_or_else(|| Fault::new(Reason::ClusterDown, format!("nobody has slot {slot}")))
+        self.owner(slot).ok_or_else(|| Fault::new(Reason::ClusterDown, format!("no node has slot {slot}")))
     }
 
-    /// The node of that `HOST:PORT`, of which `source` told us.
+    /// Returns the node at `HOST:PORT`, as reported by `source`.
     pub(super) fn node_at(&self, text: &str, source: &Node) -> Result<Arc<Node>, Fault> {
         let Some((host, port)) = address::host_and_port(text) else {
             return Err(Fault::new(Reason::Unintelligible, format!("redirected to `{text}`")));
@@ -76,13 +78,13 @@ impl Cluster {
         (range.first <= slot).then(|| range.node.clone())
     }
 
-    /// One after the other, until one answers: first those who are likely to.
+    /// Asks one node after the other until one answers, healthy nodes first.
     async fn ask_any_node(self: Arc<Self>) -> Result<(), Fault> {
         let mut nodes = self.nodes();
         nodes.sort_by_key(|node| !node.is_healthy());
         let mut fault = Fault::from(Reason::Unreachable);
         for node in nodes {
-            // A healthy node that does not answer has become a hole.
+            // A healthy node that does not answer swallows packets, so there is no point in a longer wait.
             let patience = if node.is_healthy() { self.settings.timeout * 2 } else { self.settings.connect_timeout };
             let mut question = Cmd::new();
             question.arg("CLUSTER").arg("SLOTS");
@@ -97,7 +99,7 @@ impl Cluster {
         Err(fault)
     }
 
-    /// `[[first, last, [host, port, …], replica…]…]`
+    /// Reads `[[first, last, [host, port, …], replica…]…]`.
     fn read(&self, answer: Value, source: &Node) -> Result<Vec<Assignment>, Fault> {
         let unclear = || Fault::new(Reason::Unintelligible, "the answer to CLUSTER SLOTS");
         let rows = Vec::<Vec<Value>>::from_redis_value(answer).map_err(|_| unclear())?;
@@ -131,7 +133,7 @@ impl Cluster {
         self.node_of(&host, u16::try_from(*port).map_err(|_| unclear())?, source.server())
     }
 
-    /// A host that is missing, or unknown, is the one that we were told by.
+    /// A host that is missing or unknown is that of `source`.
     fn node_of(&self, host: &str, port: u16, source: &ConnectionInfo) -> Result<Arc<Node>, Fault> {
         let host = if matches!(host, "" | "?") { address::host(source).unwrap_or_default() } else { host };
         let server = address::moved_to(&self.like, host.to_owned(), port);
@@ -151,7 +153,7 @@ impl Cluster {
         let mut ranges: Vec<Range> = Vec::with_capacity(map.len());
         for (range, _) in map {
             match ranges.last_mut() {
-                // Neighbours of one node are one range.
+                // Adjacent ranges of one node are merged.
                 Some(last) if last.last + 1 == range.first && Arc::ptr_eq(&last.node, &range.node) => {
                     last.last = range.last
                 }

@@ -1,13 +1,15 @@
+//! The commands that run a script.
+
 use ::redis::Cmd;
 
 use crate::store::redis::call::Call;
 
-/// For a server that knows the script.
+/// For a server that has cached the script.
 pub(super) fn by_hash(call: &Call) -> Cmd {
     command("EVALSHA", call.script.hash(), call)
 }
 
-/// For a server that does not, and will from then on.
+/// For a server that has not, and caches it by this.
 pub(super) fn in_full(call: &Call) -> Cmd {
     command("EVAL", call.script.source, call)
 }

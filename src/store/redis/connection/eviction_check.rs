@@ -1,3 +1,5 @@
+//! A warning about servers that may evict our keys.
+
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -7,8 +9,8 @@ use tokio::time::timeout;
 
 use crate::util::log;
 
-/// Warns if the server may throw our keys away when its memory is full: whoever can fill it could reset a limit. Many
-/// do not let clients see settings, and then nothing is said.
+/// Warns if the server may evict keys when its memory is full: a client that can fill it could reset a limit. Many
+/// servers do not let clients read their settings; then there is no warning.
 pub(super) async fn warn_if_keys_may_be_evicted(mut connection: MultiplexedConnection, patience: Duration) {
     let mut question = Cmd::new();
     question.arg("CONFIG").arg("GET").arg("maxmemory*");

@@ -1,17 +1,19 @@
+//! Why Redis gave no decision.
+
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
 use ::redis::{ErrorKind, RedisError, ServerError};
 
-/// Why Redis gave no decision. Never a refusal.
+/// Why Redis gave no decision. Never a rejection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     reason: Reason,
     detail: Option<Arc<str>>,
 }
 
-/// What kind of trouble a [`Fault`] is.
+/// The kind of a [`Fault`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
@@ -21,9 +23,9 @@ pub enum Reason {
     TimedOut,
     /// The connection ended before the answer came. The call may have been carried out.
     Disconnected,
-    /// Not asked, since the node failed again and again a moment ago.
+    /// No call was made, because the node kept failing a moment ago.
     BreakerOpen,
-    /// Not asked, since too many calls were under way.
+    /// No call was made, because too many were in flight.
     TooManyInFlight,
     /// A script runs for too long on the server (`BUSY`).
     Busy,
@@ -37,23 +39,23 @@ pub enum Reason {
     MasterDown,
     /// The server is still reading its data from disk (`LOADING`).
     Loading,
-    /// The server cannot save to disk, and so refuses writes (`MISCONF`).
+    /// The server cannot save to disk, and so rejects writes (`MISCONF`).
     CannotPersist,
     /// The server has as many clients as it may have.
     MaxClients,
     /// The cluster does not serve the key (`CLUSTERDOWN`, or a slot without a node).
     ClusterDown,
-    /// Sent from node to node, and none would answer (`MOVED`, `ASK`, `TRYAGAIN`).
+    /// Redirected from node to node, without an answer (`MOVED`, `ASK`, `TRYAGAIN`).
     Redirected,
-    /// A server that is a node of a cluster was asked about keys of several slots at once (`CROSSSLOT`).
+    /// A server that is a node of a cluster was called with keys of several slots at once (`CROSSSLOT`).
     CrossSlot,
     /// User or password are wrong or missing (`WRONGPASS`, `NOAUTH`).
     Unauthenticated,
-    /// The user may not do this (`NOPERM`).
+    /// The ACL of the user forbids this (`NOPERM`).
     NoPermission,
-    /// The script failed, or the server did not understand us.
+    /// The script failed, or the server did not understand the call.
     Script,
-    /// The answer makes no sense.
+    /// The answer cannot be read.
     Unintelligible,
     /// Called from outside of a Tokio runtime.
     NoRuntime,
@@ -73,25 +75,27 @@ impl Reason {
             Self::Unreachable => ("unreachable", "Redis cannot be reached"),
             Self::TimedOut => ("timeout", "Redis did not answer in time"),
             Self::Disconnected => ("disconnected", "Redis closed the connection before it answered"),
-            Self::BreakerOpen => ("breaker_open", "Redis was not asked, since it kept failing"),
-            Self::TooManyInFlight => ("too_many_in_flight", "Redis was not asked, since too many calls were under way"),
+            Self::BreakerOpen => ("breaker_open", "Redis was not called, because it kept failing"),
+            Self::TooManyInFlight => {
+                ("too_many_in_flight", "Redis was not called, because too many calls were in flight")
+            }
             Self::Busy => ("busy", "Redis is busy with a script"),
             Self::ReadOnly => ("readonly", "Redis is a replica here and cannot write"),
             Self::OutOfMemory => ("oom", "Redis is out of memory"),
             Self::NoReplicas => ("noreplicas", "Redis has too few replicas to write"),
             Self::MasterDown => ("masterdown", "Redis is a replica here and lost its primary"),
             Self::Loading => ("loading", "Redis is still loading its data"),
-            Self::CannotPersist => ("misconf", "Redis cannot save to disk and refuses to write"),
+            Self::CannotPersist => ("misconf", "Redis cannot save to disk and rejects writes"),
             Self::MaxClients => ("maxclients", "Redis has too many clients"),
             Self::ClusterDown => ("clusterdown", "the Redis cluster does not serve this key"),
-            Self::Redirected => ("redirected", "Redis sent us from node to node"),
+            Self::Redirected => ("redirected", "Redis redirected the call from node to node"),
             Self::CrossSlot => ("crossslot", "Redis wants all keys of a call in one slot"),
             Self::Unauthenticated => ("unauthenticated", "Redis does not accept user and password"),
             Self::NoPermission => ("noperm", "the Redis user lacks a permission"),
             Self::Script => ("script", "Redis could not run the script"),
-            Self::Unintelligible => ("unintelligible", "Redis gave an answer that makes no sense"),
-            Self::NoRuntime => ("no_runtime", "Redis can only be asked from within a Tokio runtime"),
-            Self::Misconfigured => ("misconfigured", "the way to Redis is misconfigured"),
+            Self::Unintelligible => ("unintelligible", "Redis gave an answer that cannot be read"),
+            Self::NoRuntime => ("no_runtime", "Redis can only be called from within a Tokio runtime"),
+            Self::Misconfigured => ("misconfigured", "the connection to Redis is misconfigured"),
         }
     }
 }
@@ -113,7 +117,7 @@ impl Fault {
         self.reason
     }
 
-    /// What came of an attempt to connect.
+    /// The fault of an attempt to connect.
     pub(super) fn connecting(error: &RedisError) -> Self {
         let reason = match (error.kind(), error.code()) {
             (ErrorKind::AuthenticationFailed, _) => Reason::Unauthenticated,
@@ -125,19 +129,20 @@ impl Fault {
         Self::new(reason, error.to_string())
     }
 
-    /// What became of a call that was handed to a connection.
+    /// The fault of a call that was handed to a connection.
     pub(super) fn underway(error: &RedisError) -> Self {
         let reason = if error.kind() == ErrorKind::Parse { Reason::Unintelligible } else { Reason::Disconnected };
         Self::new(reason, error.to_string())
     }
 
-    /// What the server said.
+    /// The fault that the server answered.
     pub(super) fn answered(error: &ServerError) -> Self {
         let reason = classify(error.code(), error.details());
         Self::new(reason, format!("{} {}", error.code(), error.details().unwrap_or_default()))
     }
 
-    /// Whether the node is to blame. What is wrong with the question says nothing of it, nor does what was not asked.
+    /// Whether the node is to blame. An error in the call is no evidence about the node, nor is a call that was not
+    /// made.
     pub(super) const fn counts(&self) -> bool {
         !matches!(
             self.reason,
@@ -151,7 +156,7 @@ impl Fault {
         )
     }
 
-    /// Whether the connection is better made anew: it may be a hole that swallows all, or end at the wrong server.
+    /// Whether to make a new connection: this one may lead nowhere, or to the wrong server.
     pub(super) const fn spoils_connection(&self) -> bool {
         matches!(
             self.reason,
@@ -164,8 +169,8 @@ impl Fault {
         )
     }
 
-    /// Whether the keys of the call are to be asked for one by one: some of them are on their way to another node, or they
-    /// lie in several slots. The call was not run then.
+    /// Whether to call for each key alone: some of them are on their way to another node, or they are in several slots.
+    /// The script was not run then.
     pub(in crate::store::redis) const fn wants_single_keys(&self) -> bool {
         matches!(self.reason, Reason::Redirected | Reason::CrossSlot)
     }
@@ -193,7 +198,7 @@ impl fmt::Display for Fault {
 
 impl Error for Fault {}
 
-/// By the first word alone: the rest differs between versions, and between a command and a script.
+/// Classifies by the first word alone: the rest differs between versions, and between a command and a script.
 fn classify(code: &str, rest: Option<&str>) -> Reason {
     match code {
         "BUSY" => Reason::Busy,
@@ -208,7 +213,7 @@ fn classify(code: &str, rest: Option<&str>) -> Reason {
         "CROSSSLOT" => Reason::CrossSlot,
         "NOAUTH" | "WRONGPASS" => Reason::Unauthenticated,
         "NOPERM" => Reason::NoPermission,
-        // The one that has no word of its own.
+        // The only one without a word of its own.
         "ERR" if rest.is_some_and(|rest| rest.starts_with("max number of clients")) => Reason::MaxClients,
         _ => Reason::Script,
     }
@@ -219,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_first_word_counts() {
+    fn errors_are_classified_by_their_first_word() {
         for (code, rest, reason) in [
             ("OOM", "command not allowed when used memory > 'maxmemory'. script: 9b3f, on @user_script:1.", "oom"),
             ("READONLY", "You can't write against a read only replica.", "readonly"),

@@ -1,7 +1,8 @@
-//! The way to the servers, and what to do when it is barred.
+//! Connections to Redis: routing, timeouts, circuit breaking.
 //!
-//! The `redis` crate speaks the protocol, over one connection per node. When to connect, how long to wait, whom to ask
-//! and when not to ask at all is decided here: a client that repeats a call whose answer it missed would charge twice.
+//! The `redis` crate speaks the protocol, over one connection per node. When to connect, how long to wait, which node
+//! to call, and when to call none at all is decided here: a client that repeats a call whose answer it missed would
+//! charge twice.
 
 mod address;
 mod backoff;
@@ -41,42 +42,44 @@ use self::node::{CallLimits, NodeReply, Settings};
 use self::topology::Topology;
 use super::call::Call;
 
-/// A Redis server, or several that act as one: what budgets are shared through. Redis 6.2 or newer (tested with 7.0), or Valkey.
+/// A Redis server, or several that act as one, through which budgets are shared. Redis 6.2 or newer (tested with 7.0),
+/// or Valkey.
 ///
-/// Clones are the same Redis, with the same connections. There is one connection per node and Tokio runtime, made when it is
-/// needed, by the runtime that needs it and that drives it from then on. So a runtime that is blocked, or that is not
-/// driven, holds up its own calls and no others. A server that runs a runtime per core has as many connections to each node.
+/// Clones share their connections. There is one connection per node and Tokio runtime. The runtime that needs a
+/// connection makes it, and drives it from then on. So a runtime that is blocked, or that is not driven, delays its own
+/// calls and no others. A server that runs a runtime per core has as many connections to each node.
 ///
 /// # When Redis fails
 ///
-/// - A decision takes no longer than the [`timeout`](RedisBuilder::timeout). One that may have been carried out is never
-///   repeated.
-/// - A node that failed five limits in a row, or in half of at least twenty calls of the last ten seconds, is left alone:
-///   calls fail at once. But all calls that had begun before the first of them failed count as one wave, and two waves are
-///   needed: so a pause of the server of up to two timeouts fails the calls that it hits, and opens nothing, and a node that
-///   is dead is left alone after two timeouts. After a pause, which grows from 100 ms to 5 s while it stays away, one call
-///   tries again, for which nobody else waits; when that succeeds, all is as before.
-/// - A call that its caller gives up, or that has less than the timeout left when its node is asked, is watched in the
-///   background until the node has had the whole timeout, and counts by what comes of it then.
-/// - Whatever goes wrong while connecting counts, also a login that the server does not accept.
+/// - A decision takes no longer than the [`timeout`](RedisBuilder::timeout). A call that may have been carried out is
+///   never repeated.
+/// - Each node has a circuit breaker. It opens after five failures in a row, or when half of at least twenty calls of
+///   the last ten seconds failed: then calls fail at once. But all calls that had begun before the first of them failed
+///   count as one wave, and two waves are needed: so a pause of the server of up to two timeouts fails the calls that
+///   it hits, and opens nothing; and the breaker of a dead node is open after two timeouts. After a pause, which grows
+///   from 100 ms to 5 s while the node keeps failing, one call probes it, and no other request waits for that; when it
+///   succeeds, the breaker closes.
+/// - A call that is cancelled, or that has less than the timeout left when its node is called, is watched in the
+///   background until the node has had the whole timeout, and its outcome then counts.
+/// - All failures to connect count, including a login that the server does not accept.
 /// - Only [`max_in_flight`](RedisBuilder::max_in_flight) calls may wait for a node.
 ///
 /// # Permissions
 ///
 /// An ACL user needs `+eval +evalsha +get +set +del +time` and the keys `~sluice:*` (or of your
-/// [`prefix`](RedisBuilder::prefix)); in a cluster, `+cluster|slots +asking` as well; for a database other than 0, `+select`.
-/// With `+config|get`, a warning is logged if the server may evict keys.
+/// [`prefix`](RedisBuilder::prefix)); in a cluster, `+cluster|slots +asking` as well; for a database other than 0,
+/// `+select`. With `+config|get`, a warning is logged if the server may evict keys.
 ///
 /// # One node of a cluster
 ///
-/// A cluster of one node may be named as a [`single`](Self::single) server: once it has said that it wants the keys of a call
-/// in one slot, policies whose keys lie in different slots are decided in a call each. Of a cluster of several nodes, the
-/// other nodes' keys are an error that says so.
+/// A cluster of one node may be named as a [`single`](Self::single) server: once it has answered that it wants the keys
+/// of a call in one slot, policies whose keys are in different slots are decided in a call each. Of a cluster of
+/// several nodes, keys of the other nodes fail with an error that says so.
 ///
 /// # TLS
 ///
-/// `rediss://` verifies the server against the certificates of Mozilla. A private authority and certificates of clients cannot
-/// be set yet; let a TLS proxy on the same machine speak for you where they are required.
+/// `rediss://` verifies the server against the certificates of Mozilla. A private authority and client certificates
+/// cannot be set yet; where they are required, connect through a TLS proxy on the same machine.
 ///
 /// # Addresses
 ///
@@ -91,18 +94,19 @@ struct Inner {
     prefix: String,
     secret: Vec<u8>,
     calls: CallMetrics,
-    /// A server that is no cluster for us wants the keys of a call in one slot: it is the one node of a cluster.
+    /// Whether a server that was not opened as a cluster wants the keys of a call in one slot: it is the one node of a
+    /// cluster.
     is_split: AtomicBool,
 }
 
-/// A call is not passed on more often than this.
+/// How often a call is redirected at most.
 const MAX_HOPS: u32 = 5;
 
-/// Keys that are on their way are there after this time, or it takes longer than a decision may.
+/// Keys that are being moved have arrived after this time, or it takes longer than a decision may.
 const ON_THE_WAY: Duration = Duration::from_millis(5);
 
 impl Redis {
-    /// One server, with the usual settings. Does not connect yet.
+    /// Uses one server, with the default settings. Does not connect yet.
     ///
     /// # Errors
     ///
@@ -111,12 +115,12 @@ impl Redis {
         Self::single(url).open()
     }
 
-    /// One server.
+    /// Uses one server.
     pub fn single(url: impl Into<String>) -> RedisBuilder {
         RedisBuilder::new(Servers::Single(url.into()))
     }
 
-    /// A primary and its replicas, and the sentinels that watch over them.
+    /// Uses a primary with replicas, and the sentinels that watch over them.
     ///
     /// `master` is the name that the sentinels know it by; or a URL with this name as its host, if a password, a
     /// database or TLS is needed: `redis://USER:PASSWORD@NAME/DATABASE`. The URLs are those of the sentinels.
@@ -124,12 +128,12 @@ impl Redis {
         RedisBuilder::new(Servers::Sentinel(master.into(), urls.into_iter().map(Into::into).collect()))
     }
 
-    /// A cluster, some of whose nodes are at these URLs. User, password and TLS of the first hold for all nodes.
+    /// Uses a cluster, some of whose nodes are at these URLs. User, password and TLS of the first hold for all nodes.
     pub fn cluster<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> RedisBuilder {
         RedisBuilder::new(Servers::Cluster(urls.into_iter().map(Into::into).collect()))
     }
 
-    /// How the nodes are doing that were heard of so far.
+    /// Returns the state of all nodes that are known so far.
     #[must_use]
     pub fn health(&self) -> Vec<NodeHealth> {
         let mut health: Vec<_> = self.0.topology.nodes().iter().map(|node| node.health()).collect();
@@ -137,17 +141,17 @@ impl Redis {
         health
     }
 
-    /// When a decision that begins now must have ended.
+    /// Returns the deadline of a decision that begins now.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.0.settings.timeout
     }
 
-    /// How long a decision may take.
+    /// Returns how long a decision may take.
     pub(crate) fn timeout(&self) -> Duration {
         self.0.settings.timeout
     }
 
-    /// Equal for clones only.
+    /// Returns a number that is equal for clones only.
     pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
@@ -171,9 +175,10 @@ impl Redis {
         self.call_by(call, self.deadline(), 1).await
     }
 
-    /// The same, within the time that the decision has left, and for so many requests: if it fails, that many have.
+    /// Runs the script once at the most, within the time that the decision has left, and for so many requests: a
+    /// failure counts for each.
     pub(crate) async fn call_by(&self, call: &Call, deadline: Instant, requests: u32) -> Result<Value, Fault> {
-        // Most calls are made within a task, which is quicker to tell.
+        // Most calls are made within a task, which is quicker to check.
         if tokio::task::try_id().is_none() && Handle::try_current().is_err() {
             return Err(Reason::NoRuntime.into());
         }
@@ -193,7 +198,7 @@ impl Redis {
         answer
     }
 
-    /// Whether the node that has this slot is left alone at the moment, as far as is known here.
+    /// Whether the circuit breaker of the node with this slot is not closed, as far as the node is known.
     pub(crate) fn is_failing(&self, slot: impl FnOnce() -> u16) -> bool {
         let slot = if self.0.topology.is_cluster() { slot() } else { 0 };
         self.0.topology.known_node(slot).is_some_and(|node| node.lock().breaker.is_failing())
@@ -204,9 +209,9 @@ impl Redis {
         let slot = call.keys.first().map_or(0, super::key::Key::slot);
         let mut node = topology.node(slot, deadline).await?;
         let (mut asking, mut may_retry) = (false, true);
-        let mut refusal = None;
+        let mut first_fault = None;
         for _ in 0..=MAX_HOPS {
-            // All but the first two were refused before they ran, and so may be sent again.
+            // All but the first two attempts were rejected before they ran, so sending the call again charges once.
             match node.run(call, asking, limits).await {
                 Ok(NodeReply::Value(value)) => return Ok(value),
                 Ok(NodeReply::Moved(to)) => {
@@ -225,10 +230,10 @@ impl Redis {
                         return Err(fault);
                     }
                     node = topology.node(slot, deadline).await?;
-                    refusal = Some(fault);
+                    first_fault = Some(fault);
                 }
-                // Rather why it was not asked again than that.
-                Err(fault) if fault.reason() == Reason::BreakerOpen => return Err(refusal.unwrap_or(fault)),
+                // The first fault says more than the breaker of the second node.
+                Err(fault) if fault.reason() == Reason::BreakerOpen => return Err(first_fault.unwrap_or(fault)),
                 Err(fault) => return Err(fault),
             }
         }

@@ -1,3 +1,5 @@
+//! One Redis server: its connections, its circuit breaker, and the calls to it.
+
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,23 +20,23 @@ use super::shared_task::{SharedTask, Work};
 use crate::store::redis::call::Call;
 use crate::util::log;
 
-/// What holds for all nodes.
+/// The settings of all nodes.
 #[derive(Debug)]
 pub(super) struct Settings {
     /// For a call, all in all.
     pub(super) timeout: Duration,
     /// For a connection, which may be made in the background.
     pub(super) connect_timeout: Duration,
-    /// Calls of one runtime to one node.
+    /// The most calls of one runtime to one node.
     pub(super) max_in_flight: usize,
-    /// Whether the eviction settings of a server were checked.
+    /// Whether the eviction settings of some server were checked.
     pub(super) eviction_checked: AtomicBool,
 }
 
-/// One server, with a connection for each runtime that asks it.
+/// One server, with a connection for each runtime that calls it.
 ///
-/// A connection is driven by a task of the runtime that made it. If runtimes shared one, a runtime that is blocked, or that
-/// nobody drives, would hold up the calls of all the others.
+/// A connection is driven by a task of the runtime that made it. If runtimes shared one, a runtime that is blocked, or
+/// that is not driven, would delay the calls of all the others.
 pub(super) struct Node {
     address: Arc<str>,
     server: ConnectionInfo,
@@ -47,51 +49,52 @@ pub(super) struct State {
     pub(super) breaker: CircuitBreaker,
     pub(super) in_flight: usize,
     runtimes: Vec<RuntimeState>,
-    /// How many connections there have been.
+    /// How many connections were made.
     connections: u64,
 }
 
-/// What a runtime has of a node. Nothing that a call holds is shared between runtimes, or one that is blocked could hold all
-/// of it.
+/// What a runtime has of a node. Nothing that a call holds is shared between runtimes, since a blocked runtime could
+/// hold all of it.
 pub(super) struct RuntimeState {
     runtime: Id,
     live: Option<OpenConnection>,
     connecting: Arc<SharedTask>,
-    /// One for each call that may be under way.
+    /// One permit for each call that may be in flight.
     pub(super) slots: Arc<Semaphore>,
-    /// One for each call that was given up, whose answer is awaited for the breaker's sake.
+    /// One permit for each abandoned call that is watched for the circuit breaker.
     pub(super) watches: Arc<Semaphore>,
 }
 
+/// A connection of one runtime.
 struct OpenConnection {
     connection: MultiplexedConnection,
     alive: Arc<AtomicBool>,
-    /// Handles to it that nobody uses at the moment. To make one, and to drop it, takes turns at several counters
-    /// that all calls share; this lock is taken anyway.
+    /// Handles that are not in use. To make one, and to drop it, contends for several counters that all calls share;
+    /// the lock of the node is taken anyway.
     idle: Vec<MultiplexedConnection>,
     number: u64,
 }
 
-/// A handle to a connection, and which connection that is.
+/// A handle to a connection, and the number of that connection.
 pub(super) struct ConnectionHandle {
     connection: MultiplexedConnection,
     number: u64,
     runtime: Id,
 }
 
-/// What a node made of a call.
+/// The reply of a node to a call.
 #[derive(Debug)]
 pub(super) enum NodeReply {
     Value(Value),
-    /// The slot is another's: that of `HOST:PORT`.
+    /// The slot is at another node, at `HOST:PORT`.
     Moved(String),
-    /// This once, another is to be asked.
+    /// Another node, at `HOST:PORT`, must be asked for this one call.
     Ask(String),
-    /// The keys are on their way to another node.
+    /// The keys are being moved to another node.
     TryAgain,
 }
 
-/// As many abandoned calls of a node are watched at a time. More of them say nothing new.
+/// The most abandoned calls of a node that are watched at a time. More of them would add no evidence.
 const WATCHED: usize = 64;
 
 impl Node {
@@ -156,7 +159,7 @@ impl Node {
         }
     }
 
-    /// Asks for something that has nothing to do with any call. The breaker has no say in it.
+    /// Sends a command that belongs to no call. The circuit breaker neither prevents nor counts it.
     pub(super) async fn ask(self: &Arc<Self>, question: Cmd, deadline: Instant) -> Result<Value, Fault> {
         let live = self.lock().take_handle();
         let handle = match live {
@@ -169,7 +172,7 @@ impl Node {
         }
     }
 
-    /// Makes the next call connect anew.
+    /// Makes the next call open a new connection.
     pub(super) fn forget_connection(&self) {
         let forgotten = self.lock().take_connections();
         drop(forgotten);
@@ -204,7 +207,7 @@ impl Node {
 
     async fn make_connection(self: Arc<Self>, runtime: Id) -> Result<(), Fault> {
         let alive = Arc::new(AtomicBool::new(true));
-        // Deadlines are ours.
+        // No timeouts of the `redis` crate: deadlines are ours.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
@@ -231,7 +234,7 @@ impl Node {
         Ok(())
     }
 
-    /// Enters what came of a call.
+    /// Records the outcome of a call.
     pub(super) fn record(
         &self,
         mut state: MutexGuard<'_, State>,
@@ -243,8 +246,8 @@ impl Node {
         match verdict {
             Verdict::Failed(fault) => {
                 opened = state.breaker.failed(permit, Instant::now()).then_some(fault);
-                let rejects_calls = state.breaker.state() != BreakerState::Closed;
-                if rejects_calls && fault.spoils_connection() {
+                let is_failing = state.breaker.is_failing();
+                if is_failing && fault.spoils_connection() {
                     spoilt = state.take_connections();
                 }
             }
@@ -281,7 +284,7 @@ impl State {
 
     pub(super) fn state_of(&mut self, runtime: Id, settings: &Settings) -> &mut RuntimeState {
         let index = self.runtimes.iter().position(|it| it.runtime == runtime).unwrap_or_else(|| {
-            // Of runtimes that are gone, nothing is left that is alive or under way.
+            // Runtimes that are gone have no connection that is alive and no call in flight.
             self.runtimes.retain_mut(|it| it.is_alive() || it.is_busy());
             let slots = Arc::new(Semaphore::new(settings.max_in_flight.min(Semaphore::MAX_PERMITS)));
             let (connecting, watches) = (Arc::default(), Arc::new(Semaphore::new(WATCHED)));
@@ -291,7 +294,7 @@ impl State {
         &mut self.runtimes[index]
     }
 
-    /// A connection of this runtime, if there is one.
+    /// Returns a handle to the connection of this runtime, if there is one.
     pub(super) fn take_handle(&mut self) -> Option<ConnectionHandle> {
         let runtime = Handle::try_current().ok()?.id();
         let runtime_state = self.runtimes.iter_mut().find(|it| it.runtime == runtime)?;
@@ -303,7 +306,7 @@ impl State {
         Some(ConnectionHandle { connection, number: live.number, runtime })
     }
 
-    /// Returns what is left over: it is better dropped without the lock.
+    /// Keeps a handle for the next call. Returns it if its connection was replaced, to be dropped outside of the lock.
     fn put_handle(&mut self, handle: ConnectionHandle) -> Option<ConnectionHandle> {
         let runtime_state = self.runtimes.iter_mut().find(|it| it.runtime == handle.runtime);
         match runtime_state.and_then(|it| it.live.as_mut()) {
@@ -333,14 +336,15 @@ impl RuntimeState {
     }
 }
 
-/// When a call must have ended, and of how many requests it is.
+/// The deadline of a call, and how many requests it is for.
 #[derive(Clone, Copy)]
 pub(super) struct CallLimits {
     pub(super) deadline: Instant,
     pub(super) requests: u32,
 }
 
-/// Is told, or dropped, when the connection ends, in whichever way; also when the runtime that drives it ends.
+/// Notices the end of a connection: it gets a message, or is dropped, also when the runtime that drives the connection
+/// ends.
 struct EndOfConnection(Arc<AtomicBool>);
 
 impl AsyncPushSender for EndOfConnection {
@@ -358,7 +362,7 @@ impl Drop for EndOfConnection {
     }
 }
 
-/// Sends a command, and returns the connection with the answer.
+/// Sends a command, and returns the handle with the answer.
 pub(super) async fn send(
     mut handle: ConnectionHandle,
     command: Cmd,
@@ -376,7 +380,7 @@ pub(super) async fn send(
     (handle, answer.map_err(|error| Fault::underway(&error)))
 }
 
-/// How a node is doing.
+/// The state of a node.
 #[derive(Clone, Debug)]
 pub struct NodeHealth {
     address: Arc<str>,
@@ -386,25 +390,25 @@ pub struct NodeHealth {
 }
 
 impl NodeHealth {
-    /// `HOST:PORT`, or a path.
+    /// Returns `HOST:PORT`, or a path.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Whether it is asked at all.
+    /// Returns the state of its circuit breaker.
     #[must_use]
     pub const fn breaker(&self) -> BreakerState {
         self.breaker
     }
 
-    /// How many calls are under way.
+    /// Returns how many calls are in flight.
     #[must_use]
     pub const fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Whether there is a connection, as far as we know.
+    /// Whether there is a connection, as far as is known here.
     #[must_use]
     pub const fn is_connected(&self) -> bool {
         self.connected

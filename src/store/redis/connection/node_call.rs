@@ -1,4 +1,4 @@
-//! One call to one node, and what its outcome says of the node.
+//! One call to one node, and what its outcome says about the node.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use super::circuit_breaker::CallPermit;
 use super::fault::{Fault, Reason};
 use super::node::{CallLimits, ConnectionHandle, Node, State, send};
 
-/// What is known of a call at its end.
+/// What the circuit breaker learns from a call.
 #[derive(Clone, Copy)]
 pub(super) enum Verdict<'a> {
     Answered,
@@ -23,11 +23,11 @@ pub(super) enum Verdict<'a> {
 }
 
 impl<'a> Verdict<'a> {
-    /// `is_connected`: whether the call came as far as a connection.
+    /// `is_connected`: whether the call got as far as a connection.
     fn of(fault: Option<&'a Fault>, is_connected: bool) -> Self {
         match fault {
-            // Without a connection nothing was asked: then whatever is wrong is wrong with the node, such as a login
-            // that it does not understand.
+            // Without a connection the script was not sent, so whatever is wrong is wrong with the node, such as a
+            // login that it does not accept.
             Some(fault) if fault.counts() || !is_connected => Self::Failed(fault),
             _ => Self::Answered,
         }
@@ -36,15 +36,15 @@ impl<'a> Verdict<'a> {
 
 type ReplyFuture = Pin<Box<dyn Future<Output = (ConnectionHandle, Result<Value, Fault>)> + Send>>;
 
-/// A call under way. It ends in one of three ways: with its outcome; at the deadline of its decision; or dropped, since
-/// its caller has gone. In the last two, the node may not have had the whole timeout to answer. Then the answer is awaited
-/// in the background, so that the breaker hears of a node that does not answer, however impatient its callers are, and
-/// nothing ill of one that does.
+/// A call in flight. It ends in one of three ways: with its outcome; at the deadline of its decision; or dropped,
+/// because its caller was cancelled. In the last two, the node may not have had the whole timeout to answer. Then the
+/// answer is awaited in the background, so that the circuit breaker counts a node that does not answer, however short
+/// the deadlines of its callers are, and does not count one that does.
 pub(super) struct NodeCall<'a> {
     node: &'a Arc<Node>,
     _slot: OwnedSemaphorePermit,
     permit: Option<CallPermit>,
-    /// When the node has had its time.
+    /// When the node has had the whole timeout.
     due: Instant,
     deadline: Instant,
     pub(super) handle: Option<ConnectionHandle>,
@@ -52,7 +52,7 @@ pub(super) struct NodeCall<'a> {
 }
 
 impl<'a> NodeCall<'a> {
-    /// Waits for a slot for half of the time that is left, if all are taken: the other half is for the call.
+    /// If all slots are taken, waits for one for half of the time that is left: the other half is for the call.
     pub(super) async fn enter(node: &'a Arc<Node>, limits: CallLimits) -> Result<Self, Fault> {
         let runtime = Handle::try_current().map_err(|_| Reason::NoRuntime)?.id();
         let now = Instant::now();
@@ -63,7 +63,7 @@ impl<'a> NodeCall<'a> {
                 return Err(Fault::new(Reason::BreakerOpen, node.address().clone()));
             }
             match slots.try_acquire_owned() {
-                // As a rule, this is the first node that is asked, and at once.
+                // The usual case: the first node, without waiting.
                 Ok(slot) => return Self::begin(node, state, slot, now, limits),
                 Err(_) => Arc::clone(&state.state_of(runtime, &node.settings).slots),
             }
@@ -88,7 +88,7 @@ impl<'a> NodeCall<'a> {
         Ok(Self { node, _slot: slot, permit: Some(permit), due, deadline, handle: state.take_handle(), answer: None })
     }
 
-    /// On the connection that was handle.
+    /// Sends a command on the connection of the handle.
     pub(super) async fn send(&mut self, command: Cmd, asking: bool, deadline: Instant) -> Result<Value, Fault> {
         let handle = self.handle.take().ok_or(Reason::Disconnected)?;
         let answer = self.answer.insert(Box::pin(send(handle, command, asking)));
@@ -100,7 +100,7 @@ impl<'a> NodeCall<'a> {
     pub(super) fn end(mut self, fault: Option<&Fault>) {
         let is_timeout = fault.is_some_and(|fault| fault.reason() == Reason::TimedOut);
         if is_timeout && !self.is_fair(Instant::now()) {
-            // Is watched from here on.
+            // Dropped without a verdict: it is watched from here on.
             return;
         }
         if let Some(permit) = self.permit.take() {
@@ -111,7 +111,7 @@ impl<'a> NodeCall<'a> {
         }
     }
 
-    /// Whether the node has had its time to answer, and we have not been too busy to hear it.
+    /// Whether the node has had its time to answer, and this process was not too busy to read the answer.
     fn is_fair(&self, now: Instant) -> bool {
         let tolerance = self.node.settings.timeout / 16;
         now + tolerance >= self.due && now <= self.deadline + self.node.settings.timeout / 4
@@ -123,23 +123,23 @@ impl Drop for NodeCall<'_> {
         let Some(permit) = self.permit.take() else { return };
         let mut state = self.node.lock();
         state.in_flight -= 1;
-        // Of the runtime that it is dropped on.
-        let place = Handle::try_current().ok().and_then(|runtime| {
+        // On the runtime that it is dropped on.
+        let watch_slot = Handle::try_current().ok().and_then(|runtime| {
             let watches = Arc::clone(&state.state_of(runtime.id(), &self.node.settings).watches);
             Some((watches.try_acquire_owned().ok()?, runtime))
         });
         drop(state);
         let watch = AbandonedCall { node: Arc::clone(self.node), permit: Some(permit) };
-        let Some((place, runtime)) = place else { return };
+        let Some((watch_slot, runtime)) = watch_slot else { return };
         let (until, answer) = (self.due.max(Instant::now() + self.node.settings.timeout / 8), self.answer.take());
         runtime.spawn(async move {
             watch.await_answer(until, answer).await;
-            drop(place);
+            drop(watch_slot);
         });
     }
 }
 
-/// A call whose caller has gone.
+/// A call whose caller was cancelled.
 struct AbandonedCall {
     node: Arc<Node>,
     permit: Option<CallPermit>,
@@ -153,7 +153,7 @@ impl AbandonedCall {
                 Ok((handle, outcome)) => (Some(handle), outcome.map(drop)),
                 Err(_) => (None, Err(Reason::TimedOut.into())),
             },
-            // It was still connecting, which goes on without it. That this works says little.
+            // It was still connecting, which continues without it. A success is weak evidence about the node.
             None => match self.node.connect(until).await {
                 Ok(_) => return,
                 Err(fault) => return self.record(Verdict::Failed(&fault), None),
@@ -171,7 +171,7 @@ impl AbandonedCall {
 
 impl Drop for AbandonedCall {
     fn drop(&mut self) {
-        // Its runtime was shut down, or there was no room for it.
+        // The runtime was shut down, or too many calls are watched.
         self.record(Verdict::Unknown, None);
     }
 }

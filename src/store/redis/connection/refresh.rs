@@ -1,3 +1,5 @@
+//! When to ask again which node is responsible: one at a time, not too often, and less often while it fails.
+
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,10 +10,10 @@ use super::backoff;
 use super::fault::{Fault, Reason};
 use super::shared_task::{SharedTask, TAKE_OVER_AFTER, Work};
 
-/// Not more often than this, however many doubts there are.
+/// The shortest time between two refreshes, however many failures ask for one.
 const GAP: Duration = TAKE_OVER_AFTER;
 
-/// When to find out anew who is responsible for what: one at a time, not too often, and less often while it fails.
+/// Runs refreshes of the topology, at most one at a time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Refresh(Arc<Inner>);
 
@@ -21,6 +23,7 @@ struct Inner {
     pace: Mutex<Pace>,
 }
 
+/// When the next refresh may begin.
 #[derive(Debug, Default)]
 struct Pace {
     not_before: Option<Instant>,
@@ -29,6 +32,8 @@ struct Pace {
 }
 
 impl Refresh {
+    /// Runs a refresh, and waits for it.
+    ///
     /// # Errors
     ///
     /// Those of the work; and if it is too early for it, those of the last time.
@@ -39,7 +44,7 @@ impl Refresh {
         self.0.task.run(deadline, || self.begin(&work)).await
     }
 
-    /// Without waiting for it.
+    /// Runs a refresh without waiting for it.
     pub(super) fn start<W>(&self, work: impl Fn() -> W)
     where
         W: Future<Output = Result<(), Fault>> + Send + 'static,
@@ -89,7 +94,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn many_doubts_are_one_refresh_per_gap() {
+    async fn many_failures_cause_one_refresh_per_gap() {
         let (refresh, runs) = (Refresh::default(), Arc::new(AtomicU32::new(0)));
         let work = || {
             let runs = runs.clone();
@@ -106,13 +111,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn while_it_fails_the_last_fault_is_told_at_once() {
+    async fn while_it_fails_the_last_fault_is_returned_at_once() {
         let refresh = Refresh::default();
-        let fails = || async { Err(Fault::new(Reason::Unreachable, "nobody there")) };
+        let fails = || async { Err(Fault::new(Reason::Unreachable, "no server")) };
         let soon = Instant::now() + Duration::from_secs(1);
         let first = refresh.run(soon, fails).await;
         let asked_again = || async { unreachable!("it is too early") };
         assert_eq!(refresh.run(soon, asked_again).await, first);
-        assert!(first.unwrap_err().to_string().contains("nobody there"));
+        assert!(first.unwrap_err().to_string().contains("no server"));
     }
 }

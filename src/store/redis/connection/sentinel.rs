@@ -1,3 +1,5 @@
+//! A primary that sentinels watch over.
+
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ::redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, FromRedisValue};
@@ -10,11 +12,11 @@ use super::node::{Node, Settings};
 use super::refresh::Refresh;
 use crate::util::log;
 
-/// A primary with replicas, and sentinels who know which of them it is.
+/// A primary with replicas, and sentinels that know which of them it is.
 pub(super) struct Sentinel {
     master: String,
     sentinels: Vec<Client>,
-    /// How to log in to whoever is the primary.
+    /// User, password, database and TLS for the primary, whichever server that is.
     like: ConnectionInfo,
     settings: Arc<Settings>,
     primary: RwLock<Option<Arc<Node>>>,
@@ -54,8 +56,8 @@ impl Sentinel {
         self.refresh.start(|| self.clone().ask_sentinels());
     }
 
-    /// All at once, and the first who knows is believed: if it is behind the others, the old primary will say that it
-    /// is a replica now, and we ask again.
+    /// Asks all sentinels at once, and trusts the first that knows. If it is behind the others, the old primary will
+    /// answer that it is a replica now, and the sentinels are asked again.
     async fn ask_sentinels(self: Arc<Self>) -> Result<(), Fault> {
         let mut answers = JoinSet::new();
         for index in 0..self.sentinels.len() {

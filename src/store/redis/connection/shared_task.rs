@@ -1,3 +1,5 @@
+//! Work that all callers wait for together.
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
@@ -9,12 +11,14 @@ use tokio::time::{Instant, timeout_at};
 
 use super::fault::{Fault, Reason};
 
-/// Work that all wait for together. It is a task of its own, so that it goes on when those who wait give up.
+/// Runs work at most once at a time, in a task of its own, so that it continues when its callers give up. All callers
+/// get its result.
 #[derive(Debug, Default)]
 pub(super) struct SharedTask {
     running: Mutex<Option<Running>>,
 }
 
+/// Work that was started, and may have ended.
 #[derive(Clone, Debug)]
 struct Running {
     outcome: watch::Receiver<Outcome>,
@@ -22,21 +26,21 @@ struct Running {
     began: Instant,
 }
 
-/// Work on another runtime is waited for so long. If it takes longer, that runtime may be blocked, and the work is done
-/// on one's own.
+/// How long to wait for work on another runtime. If it takes longer, that runtime may be blocked, and the caller does
+/// the work itself.
 pub(super) const TAKE_OVER_AFTER: Duration = Duration::from_millis(250);
 
-/// What is to be done.
+/// The work to be done.
 pub(super) type Work = Pin<Box<dyn Future<Output = Result<(), Fault>> + Send>>;
 
 type Outcome = Option<Result<(), Fault>>;
 
 impl SharedTask {
-    /// Has `work` done on this runtime, unless it is under way, or `begin` says that it is not the time.
+    /// Runs the work on this runtime, unless it is running already, or `begin` fails because it is too early.
     ///
     /// # Errors
     ///
-    /// Those of `begin` and of the work, or that it takes too long.
+    /// Those of `begin` and of the work, or a timeout at the deadline.
     pub(super) async fn run(&self, deadline: Instant, begin: impl Fn() -> Result<Work, Fault>) -> Result<(), Fault> {
         loop {
             let (mut work, is_here) = self.join(&begin)?;
@@ -44,27 +48,28 @@ impl SharedTask {
             let waited = timeout_at(until, work.outcome.wait_for(Option::is_some)).await;
             match waited {
                 Ok(Ok(done)) => return done.clone().unwrap_or(Ok(())),
-                // Its runtime was shut down in the middle of it, or stands still: then it is done on ours.
+                // Its runtime was shut down in the middle of it, or is blocked: then run it on this runtime.
                 _ if Instant::now() < deadline => {}
                 _ => return Err(Reason::TimedOut.into()),
             }
         }
     }
 
-    /// As [`run`](Self::run), for who does not wait for it.
+    /// Runs the work as [`run`](Self::run) does, but does not wait for it.
     pub(super) fn start(&self, begin: impl Fn() -> Result<Work, Fault>) {
-        // If it is not the time, another will ask.
+        // If it is too early, a later caller starts it.
         let _ = self.join(&begin);
     }
 
-    /// The work that is under way, and whether it is on this runtime.
+    /// Returns the work that is running, and whether it is on this runtime.
     fn join(&self, begin: &impl Fn() -> Result<Work, Fault>) -> Result<(Running, bool), Fault> {
         let handle = Handle::try_current().map_err(|_| Fault::from(Reason::NoRuntime))?;
         let (runtime, now) = (handle.id(), Instant::now());
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(work) = &*running {
             let is_here = work.runtime == runtime;
-            // The sender dies with its runtime; when the work is done, it may live on for a moment.
+            // The sender is dropped with its runtime. After the work is done, the sender may live on for a moment, so
+            // look at the outcome as well.
             let is_running = work.outcome.has_changed().is_ok() && work.outcome.borrow().is_none();
             if is_running && (is_here || now < work.began + TAKE_OVER_AFTER) {
                 return Ok((work.clone(), is_here));
@@ -99,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_wait_for_one() {
+    async fn many_callers_share_one_run() {
         let (shared, runs) = (Arc::new(SharedTask::default()), Arc::new(AtomicU32::new(0)));
         let waiting: Vec<_> = (0..100)
             .map(|_| {
@@ -124,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_goes_on_when_nobody_waits() {
+    async fn it_continues_when_its_caller_gives_up() {
         let (shared, done) = (SharedTask::default(), Arc::new(AtomicU32::new(0)));
         let begin = || {
             let done = done.clone();
@@ -140,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn when_its_runtime_is_gone_another_does_it() {
+    fn another_runtime_takes_over_from_one_that_is_gone() {
         let shared = SharedTask::default();
         let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
         let first = runtime();
@@ -150,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn when_its_runtime_is_blocked_another_does_it_before_long() {
+    fn another_runtime_takes_over_from_one_that_is_blocked() {
         let shared = SharedTask::default();
         let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
         let blocked = runtime();

@@ -1,3 +1,5 @@
+//! Which node is responsible for a key.
+
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -8,7 +10,7 @@ use super::fault::{Fault, Reason};
 use super::node::Node;
 use super::sentinel::Sentinel;
 
-/// Who is responsible for a key.
+/// The nodes, and how to find the one that is responsible for a key.
 pub(super) enum Topology {
     Single(Arc<Node>),
     Sentinel(Arc<Sentinel>),
@@ -16,6 +18,7 @@ pub(super) enum Topology {
 }
 
 impl Topology {
+    /// Returns the node that has a slot; finds out first if that is unknown.
     pub(super) async fn node(&self, slot: u16, deadline: Instant) -> Result<Cow<'_, Arc<Node>>, Fault> {
         match self {
             Self::Single(node) => Ok(Cow::Borrowed(node)),
@@ -24,7 +27,7 @@ impl Topology {
         }
     }
 
-    /// The same, if it is known without asking.
+    /// Returns the node that has a slot, if that is known without a call.
     pub(super) fn known_node(&self, slot: u16) -> Option<Cow<'_, Arc<Node>>> {
         match self {
             Self::Single(node) => Some(Cow::Borrowed(node)),
@@ -33,7 +36,7 @@ impl Topology {
         }
     }
 
-    /// Where a node sent us.
+    /// Returns the node to which `source` redirected.
     pub(super) fn node_at(&self, address: &str, source: &Node) -> Result<Cow<'_, Arc<Node>>, Fault> {
         match self {
             Self::Cluster(cluster) => cluster.node_at(address, source).map(Cow::Owned),
@@ -41,11 +44,11 @@ impl Topology {
         }
     }
 
-    /// Finds out anew, and waits for it, since `node` is not what it was.
+    /// Finds out again which nodes there are, and waits for it, because `node` is not what it was.
     pub(super) async fn refresh_now(&self, node: &Node, deadline: Instant) -> Result<(), Fault> {
         match self {
             Self::Single(_) => {
-                // The name may stand for another server by now.
+                // The name may resolve to another server by now.
                 node.forget_connection();
                 Ok(())
             }
@@ -54,7 +57,7 @@ impl Topology {
         }
     }
 
-    /// Finds out anew before long. Cheap enough to be told of each failure.
+    /// Finds out again in the background. Cheap enough to be called on each failure.
     pub(super) fn refresh_soon(&self) {
         match self {
             Self::Single(_) => {}
