@@ -1,3 +1,5 @@
+//! Buckets in whole microseconds, exactly.
+
 use std::time::Duration;
 
 use super::sealed::Steps;
@@ -9,10 +11,10 @@ use crate::values::{Quota, Receipt};
 
 /// Times and prices of a quota, as whole microseconds and a rest, exactly.
 ///
-/// In units of 1/`limit` nanosecond, where nothing is rounded (see [`Gcra`](crate::algorithm::gcra)), a microsecond
-/// is 1000 × `limit` units and a token `period` units. All that a bucket ever adds up are microseconds and tokens,
-/// so all sums are multiples of the greatest common divisor of these two, the *grain*, of which a microsecond has
-/// `parts`. For most quotas `parts` is 1, and the rest always zero. It is below 2^42.
+/// In units of 1/`limit` nanosecond, where nothing is rounded (see [`Gcra`](crate::algorithm::gcra)), a microsecond is
+/// 1000 × `limit` units and a token `period` units. A bucket adds up microseconds and tokens only, so all sums are
+/// multiples of the greatest common divisor of these two, the *grain*, of which a microsecond has `parts`. For most
+/// quotas `parts` is 1, and the rest always zero. It is below 2^42.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
     pub(crate) limit: u32,
@@ -28,7 +30,7 @@ pub(crate) struct Span {
     pub(crate) rest: u64,
 }
 
-/// A bucket may take so many microseconds to fill. With times below 2^52, its TAT and one more price stay below
+/// The most microseconds that a bucket may take to fill. With times below 2^52, its TAT and one more price stay below
 /// 2^53.
 pub(crate) const MAX_FILL_MICROS: u64 = 1 << 51;
 
@@ -42,7 +44,7 @@ impl Grid {
         self.micro / self.grain
     }
 
-    /// Rounded down to the grain, of which all that a bucket adds up is a multiple.
+    /// Rounds down to the grain, of which all sums of a bucket are multiples.
     pub(crate) fn span(&self, units: u128) -> Span {
         let (micros, rest) = (units / u128::from(self.micro), units % u128::from(self.micro));
         match u64::try_from(micros) {
@@ -65,7 +67,7 @@ impl Grid {
         u128::from(cost) * u128::from(self.period)
     }
 
-    /// What the script calls price, capacity, their rests and parts.
+    /// Returns what the script calls price, capacity, their rests and parts.
     pub(crate) fn numbers(&self, price: Span, capacity: Span) -> [u64; 5] {
         match self.parts() {
             1 => [price.micros, capacity.micros, 0, 0, 0],
@@ -81,14 +83,14 @@ impl Grid {
         Err(UnfitQuota::FillTooLong { fill: Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX)) })
     }
 
-    /// A stored TAT, at most `most` units. Written as `-<micros>` or `-<micros>+<rest>`.
+    /// Reads a stored TAT, at most `most` units. Written as `-<micros>` or `-<micros>+<rest>`.
     pub(crate) fn read(&self, stored: &[u8], most: u128) -> Option<GcraState> {
         let text = stored.strip_prefix(b"-")?;
         let (micros, rest) = match text.iter().position(|byte| *byte == b'+') {
             Some(plus) => (whole(&text[..plus])?, whole(&text[plus + 1..])?),
             None => (whole(text)?, 0),
         };
-        // Where another quota had finer parts.
+        // Another quota may have had finer parts.
         let rest = rest.min(self.parts() - 1);
         Some(GcraState { tat: self.units(Span { micros, rest }).min(most) })
     }

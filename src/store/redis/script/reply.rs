@@ -1,3 +1,5 @@
+//! What scripts reply.
+
 use std::error::Error;
 use std::fmt;
 
@@ -8,11 +10,11 @@ use super::{Scripted, whole};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Outcome};
 
-/// What a script replied.
+/// The reply of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ScriptReply {
     pub(crate) now: Timestamp,
-    /// Of one key: how many requests. Of several: 1 if all were charged. Of giving back: 1 if something was.
+    /// With one key: how many requests. With several: 1 if all were charged. Of a refund: 1 if something was refunded.
     pub(crate) admitted: u32,
     /// What each key held before.
     old: SmallVec<[Option<Vec<u8>>; 1]>,
@@ -21,16 +23,16 @@ pub(crate) struct ScriptReply {
 /// One for each request of a call.
 pub(crate) type Decisions = SmallVec<[Decision; 1]>;
 
-/// A reply that is none, or that Rust does not agree with. Nothing may be concluded from it.
+/// A reply that cannot be read, or that Rust disagrees with. Nothing may be concluded from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadReply {
-    /// Not what a script of ours replies.
+    /// Not the reply of one of our scripts.
     Shape,
-    /// A time from the year 2112 on, which these scripts do not know how to add to.
+    /// A time from the year 2112 on, for which sums would not be exact.
     Time,
     /// A key held something that is no state of the algorithm.
     State,
-    /// Rust admits what the script refused, or the other way round.
+    /// Rust admits what the script rejected, or the other way round.
     Disagreement,
 }
 
@@ -40,7 +42,7 @@ impl fmt::Display for BadReply {
             Self::Shape => "the server's reply is not that of a script of ours",
             Self::Time => "the server's clock is beyond the year 2112",
             Self::State => "a key of ours holds something else on the server",
-            Self::Disagreement => "the server's decision contradicts the state that it told with it",
+            Self::Disagreement => "the server's decision contradicts the state in its reply",
         })
     }
 }
@@ -58,7 +60,7 @@ impl ScriptReply {
         }
     }
 
-    /// `<seconds> <microseconds> <admitted> <old>`, the last of which is empty if the key held nothing.
+    /// Reads `<seconds> <microseconds> <admitted> <old>`, the last of which is empty if the key held nothing.
     fn of_one(text: &[u8]) -> Result<Self, BadReply> {
         let mut parts = text.splitn(4, |byte| *byte == b' ');
         let mut part = || parts.next().ok_or(BadReply::Shape);
@@ -68,7 +70,7 @@ impl ScriptReply {
         Self::new(numbers, smallvec![(!old.is_empty()).then(|| old.to_vec())])
     }
 
-    /// The same as an array, with what each of the keys held.
+    /// Reads the same as an array, with what each of the keys held.
     fn of_several(items: Vec<Value>) -> Result<Self, BadReply> {
         let mut items = items.into_iter();
         let mut number = || items.next().as_ref().and_then(number).ok_or(BadReply::Shape);
@@ -96,18 +98,18 @@ impl ScriptReply {
         })
     }
 
-    /// What the key at `index` held.
+    /// Returns what the key at `index` held.
     pub(crate) fn old(&self, index: usize) -> Result<Option<&[u8]>, BadReply> {
         self.old.get(index).map(Option::as_deref).ok_or(BadReply::Shape)
     }
 
-    /// The state that the key at `index` had.
+    /// Returns the state that the key at `index` had.
     pub(crate) fn state<A: Scripted>(&self, algorithm: &A, index: usize) -> Result<Option<A::State>, BadReply> {
         self.old(index)?.map(|old| algorithm.read(old, self.now).ok_or(BadReply::State)).transpose()
     }
 
-    /// The decisions on the requests of a [`decide`](super::decide) with the same arguments, and the state that they
-    /// left behind.
+    /// Returns the decisions on the requests of a [`decide`](super::decide) with the same arguments, and the state
+    /// after them.
     pub(crate) fn replay<A: Scripted>(
         &self,
         algorithm: &A,
@@ -126,8 +128,8 @@ impl ScriptReply {
         if admitted == self.admitted { Ok((decisions, state)) } else { Err(BadReply::Disagreement) }
     }
 
-    /// What was, or would be, decided on the key at `index` of a [`decide_all`](super::decide_all), by itself. A cost
-    /// of 0 tells the numbers as they are if nothing was charged.
+    /// Returns the decision on the key at `index` of a [`decide_all`](super::decide_all), by itself. With a cost of 0,
+    /// its numbers are those without a charge.
     pub(crate) fn decision<A: Scripted>(&self, algorithm: &A, index: usize, cost: u32) -> Result<Decision, BadReply> {
         Ok(algorithm.decide(self.state(algorithm, index)?, self.now, cost).0)
     }
@@ -136,7 +138,7 @@ impl ScriptReply {
     pub(crate) fn were_charged(&self, decisions: &[Decision]) -> Result<bool, BadReply> {
         let never = |it: &Decision| matches!(it.outcome(), Outcome::Deny { retry_after: None });
         if decisions.iter().any(never) {
-            // Was not even asked for.
+            // A cost that can never be admitted: the script was only asked to read.
             return Ok(false);
         }
         let expected = decisions.iter().all(Decision::is_allowed);

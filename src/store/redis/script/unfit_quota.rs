@@ -1,10 +1,12 @@
+//! [`UnfitQuota`]: why Redis cannot keep a quota.
+
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
 /// Why a Redis server cannot keep a quota.
 ///
-/// Its scripts know the time in microseconds, and count in whole numbers below 2^53.
+/// Its scripts read the time in microseconds, and count in whole numbers below 2^53.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnfitQuota {
@@ -18,13 +20,13 @@ pub enum UnfitQuota {
         /// The period that was asked for.
         period: Duration,
     },
-    /// An empty bucket takes 2^51 microseconds, about 71 years, or longer to fill; or a queue, with the longest
-    /// wait, to empty.
+    /// An empty bucket takes 2^51 microseconds, about 71 years, or longer to fill; or a queue, with the longest wait,
+    /// to empty.
     FillTooLong {
         /// How long it takes.
         fill: Duration,
     },
-    /// A window that is staggered: the scripts have all windows begin at the same instants.
+    /// The window is staggered: in the scripts, all windows begin at the same instants.
     Staggered,
 }
 
@@ -33,7 +35,7 @@ impl fmt::Display for UnfitQuota {
         match self {
             Self::PeriodNotWhole { period } => write!(
                 f,
-                "Redis tells the time in microseconds, and a window of {period:?} is not a whole number of them; \
+                "Redis has the time in microseconds, and a window of {period:?} is not a whole number of them; \
                  round the period, or use a bucket"
             ),
             Self::PeriodTooLong { period } => {

@@ -3,5 +3,5 @@ if state then
 elseif admitted > 0 then
   call('DEL', key)
 end
--- As of one key.
+-- The reply of a script on one key.
 return reply[1] .. ' ' .. reply[2] .. ' ' .. admitted .. ' ' .. (text or '')

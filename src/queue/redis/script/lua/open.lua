@@ -1,7 +1,7 @@
--- A queue is a bucket, and the holes in its line: places that were given back before their turn and with others behind
--- them, ' <first>+<rest>:<last>+<rest>' each, in their order, with a space before it, and none beyond `due`.
+-- A queue is a bucket with holes: reservations that were returned before their turn, with others behind them.
+-- Each is stored as ' <first>+<rest>:<last>+<rest>', in order, with a space before it, and none is beyond `due`.
 --
--- `old` is from here on what the key holds of the bucket alone.
+-- From here on, `old` is the state of the bucket alone.
 local text, holes = old
 local space = old and string.find(old, ' ', 1, true)
 if space then old, holes = string.sub(old, 1, space - 1), string.sub(old, space) end

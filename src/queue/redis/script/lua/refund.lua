@@ -1,6 +1,6 @@
--- Makes a hole of a place, or shortens the line if nobody is behind it.
+-- Makes a hole of a reservation, or lowers `due` if it is the last one.
 --
--- ARGV: as for a place, and the receipt: when the place is paid for, in two numbers.
+-- ARGV: as for a reservation, and the receipt: when the reservation is paid for, in two numbers.
 if old then
   local last, last_rest = ARGV[8] + 0, ARGV[9] + 0
   local first, first_rest = last - price, last_rest - price_rest
@@ -26,7 +26,7 @@ if old then
         if not is_in then list[#list + 1], is_in = {first, first_rest, last, last_rest}, true end
         list[#list + 1] = {a, a_rest, b, b_rest}
       else
-        -- It is free already.
+        -- It was returned already.
         is_sound = false
       end
     end
@@ -38,7 +38,7 @@ if old then
       due, rest = final[1], final[2]
       list[#list] = nil
     end
-    -- So many are remembered, and those that pass first are forgotten.
+    -- At most 64 are stored; those that pass first are dropped.
     if #list > 64 then table.remove(list, 1) end
     admitted = 1
     if due > now or due == now and rest > 0 then

@@ -1,4 +1,4 @@
--- The first hole that is wide enough, or else the end of the line. What has passed of a hole is nobody's any more.
+-- Reserves in the first hole that is wide enough, or else after `due`. What has passed of a hole is lost.
 local left = ''
 price = price + 0
 for first, first_rest, last, last_rest in string.gmatch(holes or '', ' (%d+)%+(%d+):(%d+)%+(%d+)') do

@@ -1,4 +1,4 @@
--- A charge that was to be paid off at `receipt` is owed from now until then, and is at most the price.
+-- Of a charge that is paid off at `receipt`, the time from now until then is still owed: at most the price.
 local owed, owed_rest = receipt - now, receipt_rest
 if owed > 0 or owed == 0 and owed_rest > 0 then
   price = price + 0

@@ -1,4 +1,4 @@
-//! Keys that hold something else, and replies that are none.
+//! Keys that hold something else, and replies that cannot be read.
 
 use ::redis::ErrorKind;
 use proptest::prelude::*;
@@ -42,7 +42,7 @@ const FOREIGN: [&str; 32] = [
     "\0",
 ];
 
-/// What a script reads, Rust reads; what a script does not read is an error. Never an error without a reason.
+/// What a script can read, Rust can read; anything else is an error with a reason.
 fn check_foreign<A: Scripted>(connection: &mut Connection, algorithm: &A) {
     for value in FOREIGN {
         let name = key("foreign");
@@ -75,7 +75,7 @@ fn check_foreign<A: Scripted>(connection: &mut Connection, algorithm: &A) {
 }
 
 #[test]
-fn what_is_no_state_is_an_error() {
+fn a_foreign_value_is_an_error() {
     let server = RedisServer::start();
     let mut connection = server.connection();
     load(&mut connection);
@@ -86,7 +86,7 @@ fn what_is_no_state_is_an_error() {
 }
 
 #[test]
-fn quotas_that_do_not_fit_say_what_to_do() {
+fn errors_of_unfit_quotas_say_what_to_do() {
     let odd = Quota::new(1, std::time::Duration::from_nanos(1_500)).unwrap();
     let long = Quota::new(1, std::time::Duration::from_secs(1 << 31)).unwrap();
     let text = |error: Option<UnfitQuota>| error.unwrap().to_string();

@@ -1,4 +1,4 @@
-//! On the server's own clock: what scripts write, for how long, and that they are few.
+//! On the server's own clock: what scripts write, when it expires, and that they are few.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn check_life<A: Scripted>(connection: &mut Connection, algorithm: &A, name: &st
         state = algorithm.decide(state, answer.now, cost).1.or(state);
         check(&answer, algorithm.expires_at(&state.unwrap()), connection);
     }
-    // A refusal, a question, and what is too much, leave everything as it is.
+    // A rejection, a cost of zero, and a cost that is too great leave everything as it is.
     let value = |connection: &mut Connection| -> (Vec<u8>, i64) {
         (cmd("GET").arg(key.as_str()).query(connection).unwrap(), expires_at(connection, &key))
     };
@@ -63,11 +63,11 @@ fn check_returned<A: Scripted>(connection: &mut Connection, algorithm: &A) {
 }
 
 #[test]
-fn what_owes_nothing_any_more_is_deleted() {
+fn a_key_that_owes_nothing_after_a_refund_is_deleted() {
     let server = RedisServer::start();
     let mut connection = server.connection();
     load(&mut connection);
-    // A bucket has earned a little since, so that less than the price is owed: all of it is given back.
+    // A bucket has been paid a little since, so that less than the price is owed: all of that is refunded.
     let quota = Quota::new(10, Duration::from_secs(10_000_000)).unwrap();
     check_returned(&mut connection, &FixedWindow::new(quota));
     check_returned(&mut connection, &SlidingWindow::new(quota));
@@ -75,7 +75,7 @@ fn what_owes_nothing_any_more_is_deleted() {
 }
 
 #[test]
-fn a_state_from_the_future_locks_nobody_out() {
+fn a_state_from_the_future_locks_no_client_out() {
     let mut server = ManualServer::new(&ALL);
     let bucket = TokenBucket::new(Quota::per_second(1).burst(5));
     let fixed = FixedWindow::new(Quota::per_minute(5));
@@ -91,18 +91,18 @@ fn a_state_from_the_future_locks_nobody_out() {
         [bucket, fixed, sliding]
     };
     assert!(run(START + hour, 5).iter().all(|it| it.is_allowed()));
-    // The clock is set back by an hour: all are refused once ...
-    let refused = run(START, 5);
-    assert!(refused.iter().all(|it| !it.is_allowed()));
-    assert_eq!(refused[0].retry_after(), Some(Duration::from_secs(5)));
-    assert!(refused.iter().all(|it| it.retry_after().unwrap() <= Duration::from_secs(180)));
+    // The clock is set back by an hour: all are rejected once ...
+    let rejected = run(START, 5);
+    assert!(rejected.iter().all(|it| !it.is_allowed()));
+    assert_eq!(rejected[0].retry_after(), Some(Duration::from_secs(5)));
+    assert!(rejected.iter().all(|it| it.retry_after().unwrap() <= Duration::from_secs(180)));
     // ... and it was as if they owed that much and no more.
     assert!(run(later, 5)[0].is_allowed());
     assert!(run(START + 180_000_000, 5).iter().all(|it| it.is_allowed()));
 }
 
 #[test]
-fn as_many_scripts_as_there_are_files_are_kept() {
+fn the_server_caches_one_script_per_source() {
     let server = RedisServer::start();
     let mut connection = server.connection();
     load(&mut connection);

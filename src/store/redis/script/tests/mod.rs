@@ -1,4 +1,4 @@
-//! Rust and Lua against the pure algorithms, on a server.
+//! The scripts against the algorithms in Rust, on a server.
 
 mod hostile;
 mod lives;
@@ -30,14 +30,15 @@ fn run(connection: &mut Connection, call: &Call) -> ScriptReply {
 
 /// What a model over a plain map must do as the scripts do, and the algorithms in memory do not.
 trait Model: Steps {
-    /// A state from the future counts for less.
+    /// Corrects a state from the future.
     fn clamped(&self, state: Self::State, now: Timestamp) -> Self::State;
 
     fn is_same(a: &Self::State, b: &Self::State) -> bool;
 
     fn is_nothing(state: &Self::State, now: Timestamp, limit: u32) -> bool;
 
-    /// After its window nothing is owed for a charge, and a clock set back does not revive it.
+    /// Whether the window has ended: then nothing is owed for a charge, and a clock that is set back does not revive
+    /// it.
     fn is_over(&self, state: &Self::State, now: Timestamp) -> bool;
 }
 

@@ -55,7 +55,7 @@ fn cost(random: &mut Random, max: u32) -> u32 {
     }
 }
 
-/// Time goes on by nothing, a little, what some tokens take, or several periods; sometimes it goes back.
+/// Advances time by nothing, a little, what some tokens take, or several periods; sometimes it goes back.
 fn later(random: &mut Random, now: u64, quota: &Quota) -> u64 {
     let period = quota.period_nanos() / 1_000 + 1;
     let token = period / u64::from(quota.limit()) + 1;
@@ -78,7 +78,7 @@ enum Expected {
 
 fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, has_burst: bool) {
     let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
-    let (mut steps, mut batch, mut refusals, mut admitted, mut refunds) = (0, 0, 0_u64, 0_u64, 0_u64);
+    let (mut steps, mut batch, mut rejections, mut admitted, mut refunds) = (0, 0, 0_u64, 0_u64, 0_u64);
     while steps < STEPS {
         let algorithm = make(quota(&mut random, has_burst));
         if algorithm.check_fit().is_err() {
@@ -130,7 +130,7 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, has_burs
                     charges.push((id, cost, decision.receipt()));
                     admitted += 1;
                 } else {
-                    refusals += 1;
+                    rejections += 1;
                 }
                 decisions.push(decision);
             }
@@ -151,8 +151,8 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, has_burs
         steps += BATCH;
         batch += 1;
     }
-    println!("{admitted} admitted, {refusals} not, {refunds} given back");
-    assert!(admitted > STEPS / 10 && refusals > STEPS / 10 && refunds > STEPS / 100);
+    println!("{admitted} admitted, {rejections} not, {refunds} refunded");
+    assert!(admitted > STEPS / 10 && rejections > STEPS / 10 && refunds > STEPS / 100);
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn sliding_windows_agree() {
     check_traces(SlidingWindow::new, false);
 }
 
-/// Three keys of different algorithms are charged together or not at all, and asked with a cost of 0.
+/// Three keys of different algorithms are charged together or not at all; a cost of 0 reads.
 #[test]
 fn several_are_charged_all_or_none() {
     let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
@@ -191,7 +191,7 @@ fn several_are_charged_all_or_none() {
         let mut now = START + random.below(1 << 50);
         let mut expected = Vec::new();
         for _ in 0..BATCH {
-            // Not back: putting states right is for traces of one key.
+            // Never back: the traces of one key cover the correction of states.
             now = now.max(later(&mut random, now, &random_quota(&quotas, batch)));
             let costs = [bucket.max_cost(), fixed.max_cost(), sliding.max_cost()].map(|max| cost(&mut random, max));
             let keys = ["bucket", "fixed", "sliding"].map(|name| key(format!("{name} {batch}")));
