@@ -132,7 +132,7 @@ impl Rules {
 const KEYS: usize = 3;
 
 #[tokio::test(start_paused = true)]
-async fn waiters_do_as_the_model_through_all_changes() {
+async fn waiters_follow_the_model_through_all_changes() {
     for seed in 1..=60_u64 {
         let mut random = Random::new(seed);
         let start = Instant::now();
@@ -194,7 +194,7 @@ fn outcome(decision: &Decision) -> Outcome {
 
 /// What was charged before is given back after, in tokens, and no more than is still owed.
 #[tokio::test(start_paused = true)]
-async fn what_was_charged_before_is_given_back_after() {
+async fn charges_from_before_a_change_are_refunded_after_it() {
     let key = PartitionKey::from("key");
     let slow = LeakyQueue::new(Quota::per_second(1).burst(4)).capacity(0);
     let spent = slow.decide(&Ask::charge(&key, 3)).decided().await.unwrap();
@@ -222,7 +222,7 @@ async fn what_was_charged_before_is_given_back_after() {
 
 /// Nobody sleeps on towards a turn that comes sooner now, and nobody waits for one that is too late.
 #[tokio::test(start_paused = true)]
-async fn a_raised_rate_helps_those_who_wait_at_once() {
+async fn a_raised_rate_helps_present_waiters_at_once() {
     let key = PartitionKey::from("key");
     let slow = LeakyQueue::new(Quota::per_hour(1)).capacity(5).max_wait(Duration::from_secs(86_400));
     let start = Instant::now();

@@ -27,7 +27,7 @@ fn report(what: &str, begun: std::time::Instant) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn coming_and_going_delays_neither_who_waits_nor_who_comes() {
+async fn joining_and_leaving_delays_neither_waiters_nor_arrivals() {
     let queue = LeakyQueue::new(Quota::per_second(100)).capacity(5);
     let start = Instant::now();
     assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
@@ -52,7 +52,7 @@ async fn coming_and_going_delays_neither_who_waits_nor_who_comes() {
 /// Each is the only one who waits, so that the task that keeps the time, and its timer, begin and end every time; and
 /// some stay until their turn has come, and leave without a look at it.
 #[tokio::test(start_paused = true)]
-async fn coming_and_going_alone_uses_no_turn_up() {
+async fn joining_and_leaving_an_idle_queue_uses_no_turn() {
     for is_precise in [false, true] {
         let queue = LeakyQueue::new(Quota::per_second(100)).capacity(5);
         let queue = if is_precise { queue.precise() } else { queue };

@@ -55,7 +55,7 @@ async fn all(tasks: Vec<tokio::task::JoinHandle<u16>>) -> Vec<u16> {
 }
 
 #[tokio::test]
-async fn closing_rejects_all_who_wait_or_come_whatever_the_policy_does_on_failures() {
+async fn closing_rejects_waiters_and_arrivals_whatever_the_failure_mode() {
     for mode in [FailureMode::LocalFallback, FailureMode::Deny, FailureMode::Allow] {
         let bucket = TokenBucket::new(Quota::per_hour(10));
         let bucket = Arc::new(tower_sluice::RateLimiter::in_memory(bucket));
@@ -80,7 +80,7 @@ async fn closing_rejects_all_who_wait_or_come_whatever_the_policy_does_on_failur
 }
 
 #[tokio::test]
-async fn limiters_that_answer_at_once_go_on() {
+async fn limiters_without_a_queue_ignore_a_close() {
     let layer = RateLimitLayer::new(Policy::new("bucket", TokenBucket::new(Quota::per_hour(2))));
     let service = service(&layer);
     layer.close();
@@ -105,7 +105,7 @@ async fn what_is_closed_stays_closed_after_changes_of_any_kind() {
 }
 
 #[tokio::test]
-async fn those_who_wait_in_a_queue_that_was_replaced_are_rejected_too() {
+async fn waiters_of_a_replaced_queue_are_rejected_too() {
     let layer = RateLimitLayer::new(Policy::new("q", queue()));
     let (service, limits) = (service(&layer), layer.handle());
     assert_eq!(status(&service).await, 200);
@@ -159,7 +159,7 @@ async fn queues_on_redis_are_closed_also_after_a_change() {
 }
 
 #[test]
-fn an_error_of_a_closed_limiter_is_known_as_such() {
+fn an_error_of_a_closed_limiter_is_recognisable() {
     let closed = LimiterError::closed("over").with_source("why");
     assert!(closed.is_closed() && closed.to_string() == "over");
     assert!(!LimiterError::new("broken").is_closed());

@@ -49,7 +49,7 @@ async fn passing(queue: &LeakyQueue) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_of_keys_passes_once_for_each_key_that_has_a_line() {
+async fn a_flood_of_keys_passes_once_for_each_remembered_key() {
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO);
     assert_eq!(passing(&queue).await, 65_536);
     assert_eq!(told(&queue), [65_536, 65_536, 0, 5 * (70_000 - 65_536)]);
@@ -61,14 +61,14 @@ async fn a_flood_of_keys_passes_once_for_each_key_that_has_a_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_keys_have_lines_if_there_is_room() {
+async fn all_keys_are_remembered_if_there_is_room() {
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).max_keys(70_000);
     assert_eq!(passing(&queue).await, 70_000);
     assert_eq!(told(&queue), [70_000, 70_000, 0, 0]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_beyond_share_lines_if_asked_for() {
+async fn keys_beyond_max_keys_overflow_if_set() {
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).when_full(WhenFull::Overflow);
     let passed = passing(&queue).await;
     // Of 4,464 keys at least one comes to nearly each of the 512 lines.
@@ -77,7 +77,7 @@ async fn keys_beyond_share_lines_if_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_are_forgotten_only_if_asked_for_and_counted_then() {
+async fn keys_are_forgotten_only_if_set_and_counted_then() {
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).when_full(WhenFull::ForgetLeast);
     let passed = passing(&queue).await;
     // First come, first forgotten, as is documented.
@@ -98,7 +98,7 @@ async fn of_all_keys_the_one_that_owes_least_is_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rejected_key_finds_room_exactly_when_it_was_told() {
+async fn a_rejected_key_finds_room_exactly_at_the_advertised_time() {
     let queue = LeakyQueue::new(Quota::per_second(10)).max_keys(2);
     assert!(ready(&queue, "a").is_allowed());
     advance(MS * 30).await;
@@ -120,7 +120,7 @@ async fn a_rejected_key_finds_room_exactly_when_it_was_told() {
 
 /// Whatever is to become of new keys: who waits is not forgotten, nor is what the key owes.
 #[tokio::test(start_paused = true)]
-async fn a_key_in_which_somebody_waits_is_kept() {
+async fn a_key_with_waiters_is_kept() {
     for when_full in [WhenFull::Refuse, WhenFull::ForgetLeast] {
         let queue = LeakyQueue::new(Quota::per_second(10)).max_keys(2).when_full(when_full);
         let mut waiters = Vec::new();
@@ -142,7 +142,7 @@ async fn a_key_in_which_somebody_waits_is_kept() {
 
 /// A key that shares a line gets back what it gave there.
 #[tokio::test(start_paused = true)]
-async fn what_is_given_back_goes_to_the_line_that_was_charged() {
+async fn a_refund_goes_to_the_fifo_that_was_charged() {
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_keys(1).when_full(WhenFull::Overflow);
     assert!(ready(&queue, "a").is_allowed());
     let charged = ready(&queue, "b");

@@ -49,7 +49,7 @@ async fn advance_in_steps(span: Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_leave_one_by_one_in_the_order_in_which_they_came() {
+async fn requests_depart_one_by_one_in_the_order_of_arrival() {
     let queue = Arc::new(every_10_ms());
     let start = Instant::now();
     let departures = Arc::new(Mutex::new(Vec::new()));
@@ -74,7 +74,7 @@ async fn requests_leave_one_by_one_in_the_order_in_which_they_came() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_refuses_at_once_and_says_exactly_when_there_will_be_a_place() {
+async fn a_full_queue_rejects_at_once_with_the_exact_time_to_retry() {
     let queue = every_10_ms();
     advance(MS * 3).await;
     let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
@@ -96,7 +96,7 @@ async fn a_full_queue_refuses_at_once_and_says_exactly_when_there_will_be_a_plac
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_would_wait_too_long_is_refused_on_arrival_with_the_time_at_which_it_would_not() {
+async fn a_request_beyond_max_wait_is_rejected_on_arrival_with_the_time_to_retry() {
     let queue = LeakyQueue::new(Quota::per_second(100)).capacity(1_000).max_wait(MS * 25);
     let first = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     assert_eq!((first.limit(), first.remaining()), (3, 2));
@@ -112,7 +112,7 @@ async fn what_would_wait_too_long_is_refused_on_arrival_with_the_time_at_which_i
 
 /// A request that gives up after a while is not kept until then, only to be told nothing.
 #[tokio::test(start_paused = true)]
-async fn what_would_wait_longer_than_its_patience_is_refused_on_arrival() {
+async fn a_request_beyond_its_patience_is_rejected_on_arrival() {
     const TICK: Duration = Duration::from_nanos(1);
     let queue = every_10_ms();
     let check = |patience| queue.decide(&Ask::charge(&key("a"), 1).within(Some(patience)));
@@ -137,7 +137,7 @@ async fn what_would_wait_longer_than_its_patience_is_refused_on_arrival() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn patience_lets_nobody_wait_longer_than_the_queue_does() {
+async fn patience_does_not_extend_max_wait() {
     let queue = LeakyQueue::new(Quota::per_second(100)).max_wait(MS * 5);
     let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     let patient = ready(queue.decide(&Ask::charge(&key("a"), 1).within(Some(Duration::MAX))));
@@ -197,7 +197,7 @@ async fn a_head_that_leaves_does_not_make_the_next_key_late() {
 /// A fair semaphore would hand the turn to a future that nobody polls, and all others would wait
 /// for ever (RFD 609 of Oxide, "futurelock").
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_nobody_polls_loses_its_own_turn_only() {
+async fn a_waiter_that_is_not_polled_loses_only_its_own_turn() {
     let queue = every_10_ms();
     let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     let unpolled = pending(queue.decide(&Ask::charge(&key("a"), 1)));
@@ -211,7 +211,7 @@ async fn a_waiter_that_nobody_polls_loses_its_own_turn_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_has_come_and_is_not_taken_goes_to_the_next() {
+async fn an_unused_turn_goes_to_the_next_waiter() {
     let queue = every_10_ms();
     let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     let released = pending(queue.decide(&Ask::charge(&key("a"), 1)));
@@ -235,7 +235,7 @@ async fn keys_do_not_delay_one_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_passes_at_once_and_a_cost_holds_up_those_behind() {
+async fn a_burst_departs_at_once_and_a_cost_delays_those_behind() {
     let queue = LeakyQueue::new(Quota::per_second(100).burst(3)).capacity(5);
     for _ in 0..3 {
         assert_eq!(ready(queue.decide(&Ask::charge(&key("a"), 1))).delay(), Duration::ZERO);
@@ -253,7 +253,7 @@ async fn a_burst_passes_at_once_and_a_cost_holds_up_those_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stall_is_not_caught_up_on_in_one_lump() {
+async fn a_stall_is_not_caught_up_on_in_one_burst() {
     let queue = LeakyQueue::new(Quota::per_second(1_000)).capacity(500);
     let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     let _waiting: Vec<_> = (0..500).map(|_| pending(queue.decide(&Ask::charge(&key("a"), 1)))).collect();
@@ -266,7 +266,7 @@ async fn a_stall_is_not_caught_up_on_in_one_lump() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn peeking_takes_no_place_and_rehearsing_waits_for_nobody() {
+async fn a_peek_does_not_join_and_a_shadow_does_not_wait() {
     let queue = every_10_ms();
     assert_eq!(queue.decide(&Ask::peek(&key("a"), 1)).at_once().unwrap().delay(), Duration::ZERO);
     assert_eq!(queue.decide(&Ask::peek(&key("a"), 0)).at_once().unwrap().remaining(), 6);
@@ -284,7 +284,7 @@ async fn peeking_takes_no_place_and_rehearsing_waits_for_nobody() {
 }
 
 #[test]
-fn outside_of_a_runtime_waiting_is_an_error_and_passing_is_not() {
+fn outside_of_a_runtime_only_waiting_is_an_error() {
     let queue = every_10_ms();
     assert!(ready(queue.decide(&Ask::charge(&key("a"), 1))).is_allowed());
     let Check::Ready(Err(error)) = queue.decide(&Ask::charge(&key("a"), 1)) else {
@@ -295,7 +295,7 @@ fn outside_of_a_runtime_waiting_is_an_error_and_passing_is_not() {
 }
 
 #[test]
-fn when_the_runtime_goes_down_nobody_waits_for_ever() {
+fn no_waiter_outlives_its_runtime_for_ever() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(10_000).max_wait(Duration::MAX);
     let elsewhere: Vec<_> = {
@@ -329,7 +329,7 @@ fn when_the_runtime_goes_down_nobody_waits_for_ever() {
 
 /// One task keeps the time for all, and it lives on the runtime of whoever waited first.
 #[test]
-fn when_the_runtime_goes_down_those_on_another_keep_their_places() {
+fn waiters_on_another_runtime_keep_their_order_when_one_shuts_down() {
     let first = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let queue = LeakyQueue::new(Quota::per_second(100)).capacity(10);
     let join_on = |runtime: &tokio::runtime::Runtime| {
@@ -348,7 +348,7 @@ fn when_the_runtime_goes_down_those_on_another_keep_their_places() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_release_is_that_of_the_first_head_of_all_lines() {
+async fn the_next_release_is_that_of_the_first_head_of_all_keys() {
     let queue = LeakyQueue::new(Quota::per_second(100)).max_wait(MS * 900);
     let told = || (queue.waiting(), queue.next_release());
     assert_eq!(told(), (0, None));
@@ -371,7 +371,7 @@ async fn the_next_release_is_that_of_the_first_head_of_all_lines() {
 }
 
 #[test]
-fn a_runtime_without_a_timer_is_told_so() {
+fn a_runtime_without_a_timer_is_an_error() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX);
     runtime.block_on(async {
@@ -384,7 +384,7 @@ fn a_runtime_without_a_timer_is_told_so() {
 
 /// The bound over all keys once gave way whenever the task was late, which is when it is needed.
 #[tokio::test(start_paused = true)]
-async fn the_bound_over_all_keys_holds_although_nobody_releases() {
+async fn the_bound_over_all_keys_holds_although_no_driver_runs() {
     let queue = LeakyQueue::new(Quota::per_second(100)).max_waiters(3);
     let crowd = || {
         (0..1_000_u64)
@@ -408,7 +408,7 @@ async fn the_bound_over_all_keys_holds_although_nobody_releases() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cost_that_would_close_the_line_for_longer_than_one_may_wait_is_refused() {
+async fn a_cost_that_would_block_its_key_for_longer_than_max_wait_is_rejected() {
     let queue = LeakyQueue::new(Quota::per_second(100)).max_wait(MS * 50);
     assert_eq!(queue.describe().max_cost(), Some(6));
     assert_eq!(ready(queue.decide(&Ask::charge(&key("a"), 7))).retry_after(), None);
@@ -420,7 +420,7 @@ async fn a_cost_that_would_close_the_line_for_longer_than_one_may_wait_is_refuse
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_threads_get_exactly_as_many_places_as_there_are() {
+async fn many_threads_get_exactly_as_many_turns_as_there_are() {
     for _ in 0..50 {
         // At one per hour, the clock may as well stand still.
         let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(100).max_wait(Duration::MAX);
@@ -486,7 +486,7 @@ impl Model {
 }
 
 #[tokio::test(start_paused = true)]
-async fn random_schedules_go_as_the_model_says() {
+async fn random_schedules_follow_the_model() {
     for seed in 0..3_000 {
         follow_the_model(seed).await;
     }
@@ -551,7 +551,7 @@ async fn follow_the_model(seed: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queue_announces_a_bucket_of_all_that_it_can_take() {
+async fn a_queue_advertises_a_bucket_of_all_that_it_can_hold() {
     let terms = |queue: LeakyQueue| {
         let terms = Arc::new(queue).describe().terms().unwrap();
         assert_eq!(terms.shape(), Shape::Bucket);

@@ -118,7 +118,7 @@ async fn a_cold_key_does_not_feel_a_hot_one() {
 
 /// Tasks that wait are dropped with their runtime, in any order, and so is the one that keeps the time.
 #[test]
-fn a_runtime_goes_down_with_ten_thousand_waiting_tasks() {
+fn a_runtime_shuts_down_with_ten_thousand_waiting_tasks() {
     for workers in [1, 2] {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(workers).enable_all().build().unwrap();
@@ -138,7 +138,7 @@ fn a_runtime_goes_down_with_ten_thousand_waiting_tasks() {
 /// The task that keeps the time goes down with its runtime, and one that sleeps on another must be woken, to
 /// have its own runtime go on.
 #[test]
-fn sleepers_on_another_runtime_are_woken_when_the_first_goes_down() {
+fn waiters_on_another_runtime_are_woken_when_the_first_shuts_down() {
     let builder = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (first, second) = (builder(), builder());
     let queue = LeakyQueue::new(Quota::per_second(100));

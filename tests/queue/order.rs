@@ -96,7 +96,7 @@ async fn a_burst_and_a_capacity_are_what_nginx_calls_delay_and_burst() {
 
 /// The bucket may look free at the moment at which a waiter is due. It is the waiter's.
 #[tokio::test(start_paused = true)]
-async fn nobody_passes_a_waiter_even_when_the_bucket_looks_free() {
+async fn no_request_overtakes_a_waiter_even_when_the_bucket_looks_free() {
     let queue = LeakyQueue::new(Quota::per_second(100).burst(3)).capacity(5);
     assert!((0..3).all(|_| is_admitted_now(&queue)));
     let mut waiter = join(&queue);
@@ -108,7 +108,7 @@ async fn nobody_passes_a_waiter_even_when_the_bucket_looks_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closed_queue_sends_everybody_away_and_keeps_nothing() {
+async fn a_closed_queue_ends_all_waits_and_keeps_nothing() {
     let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).capacity(5));
     let handle = Arc::clone(&queue);
     assert!(is_admitted_now(&queue));

@@ -353,7 +353,7 @@ fn a_waiter_is_driven_where_it_is_polled() {
 
 /// Each runtime has one task for a queue, and only while somebody waits on it.
 #[test]
-fn a_runtime_on_which_nobody_waits_has_no_task() {
+fn a_runtime_without_waiters_has_no_driver() {
     let _alone = alone();
     let tasks = |runtime: &Runtime| {
         runtime.block_on(settle());
@@ -440,7 +440,7 @@ fn paused() -> Runtime {
 }
 
 #[test]
-fn a_waker_that_panics_costs_nobody_else_the_wake_up() {
+fn a_waker_that_panics_costs_no_other_waiter_its_wake_up() {
     let _alone = alone();
     let counts = |counters: &[Arc<Counter>]| -> Vec<usize> {
         counters.iter().map(|counter| counter.woken.load(Ordering::SeqCst)).collect()

@@ -259,7 +259,7 @@ async fn try_out(seed: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hundred_thousand_schedules_go_as_the_model_says() {
+async fn a_hundred_thousand_schedules_follow_the_model() {
     for seed in 0..100_000 {
         try_out(seed).await;
     }

@@ -76,33 +76,33 @@ async fn holds_through(begin: impl FnOnce(&mut RedisServer, &Proxy), end: impl F
 }
 
 #[tokio::test]
-async fn f1_the_guard_decides_while_the_server_is_dead() {
+async fn the_fallback_decides_while_the_server_is_dead() {
     holds_through(|server, _| server.kill(), |server, _| server.restart()).await;
 }
 
 #[tokio::test]
-async fn f2_the_guard_decides_while_the_server_is_stopped() {
+async fn the_fallback_decides_while_the_server_is_stopped() {
     holds_through(|server, _| server.signal("-STOP"), |server, _| server.signal("-CONT")).await;
 }
 
 #[tokio::test]
-async fn f2_the_guard_decides_while_the_network_is_a_black_hole() {
+async fn the_fallback_decides_while_the_network_is_a_black_hole() {
     holds_through(|_, proxy| proxy.set(Mode::BlackHole), |_, proxy| proxy.set(Mode::Pass)).await;
 }
 
 #[tokio::test]
-async fn f2_the_guard_decides_while_connections_are_half_open() {
+async fn the_fallback_decides_while_connections_are_half_open() {
     holds_through(|_, proxy| proxy.set(Mode::HalfOpen), |_, proxy| proxy.set(Mode::Pass)).await;
 }
 
 #[tokio::test]
-async fn f1_the_guard_decides_while_connections_are_reset() {
+async fn the_fallback_decides_while_connections_are_reset() {
     holds_through(|_, proxy| proxy.set(Mode::Reset), |_, proxy| proxy.set(Mode::Pass)).await;
 }
 
 /// P6: what the outage costs is bounded by the breaker, not by the requests.
 #[tokio::test]
-async fn while_the_breaker_is_open_nothing_is_sent_and_nobody_waits() {
+async fn an_open_breaker_sends_nothing_and_makes_no_request_wait() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = through(&proxy);
@@ -130,7 +130,7 @@ async fn while_the_breaker_is_open_nothing_is_sent_and_nobody_waits() {
 
 /// F18, Q13: whatever happens to an answer, its charge is made once at the most, and kept.
 #[tokio::test]
-async fn f18_what_the_server_counts_is_what_it_admitted_and_what_got_lost() {
+async fn the_server_counts_what_was_admitted_and_lost_answers() {
     async fn counts(server: &RedisServer, name: &'static str, coalesces: bool, mode: FailureMode) {
         const LIMIT: u32 = 100_000;
         let proxy = Proxy::to(server.address());
@@ -203,7 +203,7 @@ async fn f18_what_the_server_counts_is_what_it_admitted_and_what_got_lost() {
 
 /// Two processes, a second up and a second down, under load.
 #[tokio::test]
-async fn f16_flapping_admits_the_shared_limit_and_the_local_ones_and_hardly_logs() {
+async fn flapping_admits_the_shared_and_the_local_limits_and_hardly_logs() {
     const LIMIT: u32 = 1_000;
     let (log, _guard) = Log::start();
     let server = RedisServer::start();
@@ -262,7 +262,7 @@ async fn f16_flapping_admits_the_shared_limit_and_the_local_ones_and_hardly_logs
 
 /// Whoever brings Redis down gains no more than one process's limit.
 #[tokio::test]
-async fn a26_a_flood_while_the_server_is_stopped_is_admitted_up_to_the_local_limit() {
+async fn a_flood_while_the_server_is_stopped_is_admitted_up_to_the_local_limit() {
     let server = RedisServer::start();
     let redis = Redis::open(server.url()).unwrap();
     let layer = RateLimitLayer::builder(per_client(&redis, "p", at_most(100))).verdict().build();
@@ -277,7 +277,7 @@ async fn a26_a_flood_while_the_server_is_stopped_is_admitted_up_to_the_local_lim
 }
 
 #[tokio::test]
-async fn a24_denials_do_not_reach_the_server_and_end_when_they_say() {
+async fn rejections_do_not_reach_the_server_and_end_when_advertised() {
     let server = RedisServer::start();
     let redis = patient(&server);
     let calls = || server.info("total_commands_processed").parse::<u64>().unwrap();
@@ -317,7 +317,7 @@ async fn a24_denials_do_not_reach_the_server_and_end_when_they_say() {
 
 /// As if the server's clock had been an hour ahead.
 #[tokio::test]
-async fn a13_a_state_from_the_future_locks_out_for_one_refill_only() {
+async fn a_state_from_the_future_locks_out_for_one_refill_only() {
     let server = RedisServer::start();
     let bucket = TokenBucket::new(Quota::per_second(2).burst(5));
     let layer = || RateLimitLayer::builder(per_client(&patient(&server), "p", bucket)).verdict().build();
@@ -338,7 +338,7 @@ async fn a13_a_state_from_the_future_locks_out_for_one_refill_only() {
 }
 
 #[tokio::test]
-async fn a15_f13_a_server_that_evicts_is_no_error() {
+async fn a_server_that_evicts_is_no_error() {
     let server = RedisServer::with(&["--maxmemory", "8mb", "--maxmemory-policy", "allkeys-lru"]);
     let layer = RateLimitLayer::builder(per_client(&patient(&server), "p", at_most(5))).verdict().build();
     for thousand in 0..60 {
@@ -351,7 +351,7 @@ async fn a15_f13_a_server_that_evicts_is_no_error() {
 }
 
 #[tokio::test]
-async fn f12_a_server_without_memory_is_told_from_others_and_the_guard_decides() {
+async fn a_server_without_memory_has_a_reason_of_its_own_and_the_fallback_decides() {
     let server = RedisServer::start();
     let redis = patient(&server);
     let layer = RateLimitLayer::builder(per_client(&redis, "p", at_most(3))).verdict().build();
@@ -375,7 +375,7 @@ async fn f12_a_server_without_memory_is_told_from_others_and_the_guard_decides()
 
 /// A23 during an outage: guards are charged all or none, too.
 #[tokio::test]
-async fn several_policies_are_guarded_together() {
+async fn several_policies_fall_back_together() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = through(&proxy);
@@ -401,7 +401,7 @@ async fn several_policies_are_guarded_together() {
 
 /// What a server that lives has charged is given back if a policy on a dead one denies.
 #[tokio::test]
-async fn a_denial_for_want_of_an_answer_costs_nothing_elsewhere() {
+async fn a_rejection_because_of_a_failure_is_refunded_elsewhere() {
     let (living, dead) = (RedisServer::start(), RedisServer::start());
     let (here, proxy) = (patient(&living), Proxy::to(dead.address()));
     let there = through(&proxy);
@@ -426,7 +426,7 @@ async fn a_denial_for_want_of_an_answer_costs_nothing_elsewhere() {
 
 /// F19: layers come and go while the server does, and requests are given up in the middle.
 #[tokio::test]
-async fn f19_layers_that_are_replaced_during_faults_leave_nothing_behind() {
+async fn layers_that_are_replaced_during_faults_leave_nothing_behind() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let tasks = tokio::runtime::Handle::current().metrics();
@@ -466,5 +466,46 @@ async fn f19_layers_that_are_replaced_during_faults_leave_nothing_behind() {
     while tasks.num_alive_tasks() > before {
         assert!(Instant::now() < give_up, "{} tasks, {before} before", tasks.num_alive_tasks());
         sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The server's limit, and that of each process while it is away.
+#[tokio::test]
+async fn an_outage_admits_one_limit_per_process_and_that_of_the_server() {
+    const LIMIT: u32 = 20;
+    for processes in [1_u32, 2, 4] {
+        let server = RedisServer::start();
+        let proxy = Proxy::to(server.address());
+        let layers: Vec<_> = (0..processes)
+            .map(|_| {
+                let redis = Redis::single(proxy.url()).timeout(Duration::from_millis(500)).open().unwrap();
+                RateLimitLayer::builder(per_client(&redis, "p", at_most(LIMIT))).verdict().build()
+            })
+            .collect();
+        let mut admitted = 0;
+        for layer in &layers {
+            recovers(layer, "warm").await;
+        }
+        proxy.set(Mode::Reset);
+        for layer in &layers {
+            for _ in 0..LIMIT * 2 {
+                admitted += u32::from(send(layer, "a").await.status() == 200);
+            }
+        }
+        proxy.set(Mode::Pass);
+        for layer in &layers {
+            recovers(layer, "warm").await;
+        }
+        for layer in &layers {
+            for _ in 0..LIMIT * 2 {
+                let response = send(layer, "a").await;
+                assert!(is_decided(&response));
+                admitted += u32::from(response.status() == 200);
+            }
+        }
+        println!("{processes} processes: {admitted} of {LIMIT}");
+        // An answer may have been lost when it began.
+        let most = (processes + 1) * LIMIT;
+        assert!((most - processes..=most).contains(&admitted), "{processes} processes: {admitted}");
     }
 }

@@ -79,7 +79,7 @@ async fn what_one_process_spends_the_other_sees() {
 }
 
 #[tokio::test]
-async fn a_flood_of_what_is_refused_does_not_reach_the_server() {
+async fn a_flood_of_rejections_does_not_reach_the_server() {
     let server = RedisServer::start();
     let limiter = Arc::new(limiter(&redis(&server), TokenBucket::new(Quota::per_hour(1))));
     // The first call of all finds that the server has not got the script.
@@ -97,7 +97,7 @@ async fn a_flood_of_what_is_refused_does_not_reach_the_server() {
 }
 
 #[tokio::test]
-async fn requests_that_come_together_share_a_call() {
+async fn concurrent_requests_share_a_call() {
     let server = RedisServer::start();
     let bucket = TokenBucket::new(Quota::per_hour(10_000));
     let limiter = Arc::new(limiter(&redis(&server), bucket));
@@ -154,7 +154,7 @@ async fn four_processes_with_leases_never_exceed_the_limit_and_leave_little_idle
 }
 
 #[tokio::test]
-async fn what_a_process_leased_and_does_not_need_returns() {
+async fn what_is_left_of_a_lease_is_refunded() {
     let server = RedisServer::start();
     let bucket = TokenBucket::new(Quota::per_day(1_000));
     let lifetime = Duration::from_millis(200);
@@ -249,7 +249,7 @@ async fn two_policies_that_share_a_budget_are_both_charged() {
 }
 
 #[tokio::test]
-async fn a_charge_is_given_back_if_a_policy_elsewhere_refuses() {
+async fn a_charge_is_refunded_if_a_policy_on_another_server_rejects() {
     let (server, other) = (RedisServer::start(), RedisServer::start());
     let (redis, there) = (redis(&server), redis(&other));
     let hour = TokenBucket::new(Quota::per_hour(100));
@@ -276,7 +276,7 @@ async fn a_charge_is_given_back_if_a_policy_elsewhere_refuses() {
 }
 
 #[tokio::test]
-async fn charges_come_later_and_support_staff_forgive() {
+async fn charges_up_to_what_is_left_and_resets_reach_the_server() {
     let server = RedisServer::start();
     let (here, there, anew) = (redis(&server), redis(&server), redis(&server));
     let quota = Quota::per_hour(10);
@@ -352,7 +352,7 @@ async fn a_layer_whose_budgets_are_on_the_server_changes_while_it_runs() {
 }
 
 #[tokio::test]
-async fn the_guard_is_warm_when_the_server_dies() {
+async fn the_fallback_is_warm_when_the_server_dies() {
     let server = RedisServer::start();
     let redis = Redis::open(server.url()).unwrap();
     let bucket = TokenBucket::new(Quota::per_hour(10));
@@ -390,13 +390,13 @@ async fn the_server_keeps_as_many_scripts_as_there_are_algorithms() {
 
 #[test]
 #[should_panic(expected = "microsecond")]
-fn a_quota_that_a_server_cannot_keep_is_refused_at_once() {
+fn a_quota_that_a_server_cannot_keep_panics_at_once() {
     let redis = Redis::open("redis://127.0.0.1:1").unwrap();
     let _limiter = limiter(&redis, FixedWindow::new(Quota::new(1, Duration::from_nanos(1_500)).unwrap()));
 }
 
 #[test]
-fn states_are_told_by_their_type() {
+fn stores_and_limiters_are_send_and_sync() {
     fn is_send_and_sync<T: Send + Sync>() {}
     is_send_and_sync::<RedisStore<<TokenBucket as Algorithm>::State>>();
 }

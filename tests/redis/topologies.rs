@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::clients::{
-    at_most, at_most_in_window, charged, is_decided, is_guarded, per_client, recovers, send,
+    at_most, at_most_in_window, charged, is_decided, is_guarded, key, per_client, recovers, send,
 };
 use crate::support::http::get_with;
 use crate::support::log::Log;
@@ -69,7 +69,7 @@ async fn policies_in_different_slots_are_charged_all_or_none() {
 
 /// P6: however many nodes a request needs, it waits for one timeout.
 #[tokio::test]
-async fn f11_a_cluster_that_is_stopped_costs_one_timeout() {
+async fn a_cluster_that_is_stopped_costs_one_timeout() {
     const TIMEOUT: Duration = Duration::from_secs(2);
     let cluster = RedisCluster::start(3, 0);
     let redis = Redis::cluster(cluster.urls()).timeout(TIMEOUT).open().unwrap();
@@ -92,7 +92,7 @@ async fn f11_a_cluster_that_is_stopped_costs_one_timeout() {
 
 /// F10, F17: a primary dies under load. Only its keys are the guard's, until its replica has taken over.
 #[tokio::test]
-async fn f10_when_a_node_of_a_cluster_dies_the_others_go_on() {
+async fn when_a_node_of_a_cluster_dies_the_others_continue() {
     let (log, _guard) = Log::start();
     let mut cluster = RedisCluster::start(3, 1);
     for node in &cluster.nodes {
@@ -141,7 +141,7 @@ async fn f10_when_a_node_of_a_cluster_dies_the_others_go_on() {
 
 /// F9, A16, P7: what the replica had not heard of is admitted again, once, and nothing else.
 #[tokio::test]
-async fn f9_a_promotion_forgets_no_more_than_what_was_not_replicated() {
+async fn a_promotion_forgets_no_more_than_what_was_not_replicated() {
     let mut primary = RedisServer::start();
     let replication = Proxy::to(primary.address());
     let replica = RedisServer::replica_of(replication.address(), &[]);
@@ -186,7 +186,7 @@ async fn f9_a_promotion_forgets_no_more_than_what_was_not_replicated() {
 
 /// A21: processes in earnest, over HTTP.
 #[test]
-fn a21_two_servers_on_one_redis_admit_exactly_the_limit() {
+fn two_servers_on_one_redis_admit_exactly_the_limit() {
     const LIMIT: usize = 500;
     let redis = RedisServer::start();
     let config = format!(
@@ -209,4 +209,71 @@ fn a21_two_servers_on_one_redis_admit_exactly_the_limit() {
     let (admitted, refused, failed) = (count(200), count(429), count(503));
     assert_eq!((admitted + refused + failed, outcomes.len()), (2 * LIMIT, 2 * LIMIT));
     assert!(admitted <= LIMIT && admitted + failed >= LIMIT && failed < LIMIT / 10, "{admitted} {refused} {failed}");
+}
+
+/// Policies whose keys lie in different slots, on a cluster of one node that is named as a single server.
+#[tokio::test]
+async fn one_node_of_a_cluster_may_be_named_as_a_single_server() {
+    let cluster = RedisCluster::start(1, 0);
+    let redis = Redis::single(cluster.nodes[0].url()).timeout(Duration::from_secs(5)).open().unwrap();
+    let all = Policy::new("all", RateLimiter::new(at_most(3), RedisStore::new(&redis, "all")));
+    let layer = RateLimitLayer::builder([per_client(&redis, "p", at_most(100)), all]).verdict().build();
+    // What is shared by all is rejected with 503.
+    for status in [200, 200, 200, 503] {
+        let response = send(&layer, "a").await;
+        assert!(response.status() == status && is_decided(&response), "{response:?}");
+    }
+    let start = Instant::now();
+    while charged(&redis, "p", at_most(100), "a").await != 3 {
+        assert!(start.elapsed() < Duration::from_secs(5), "it is not given back");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A request of two policies while the slot of its keys moves: one key exists already, the other does not.
+#[tokio::test]
+async fn two_policies_are_decided_while_their_slot_moves() {
+    let cluster = RedisCluster::start(2, 0);
+    let redis = Redis::cluster(cluster.urls()).timeout(Duration::from_secs(2)).open().unwrap();
+    let first = RateLimitLayer::builder(per_client(&redis, "p", at_most(100))).verdict().build();
+    assert!(is_decided(&send(&first, "a").await));
+    let sizes: Vec<u64> = cluster.nodes.iter().map(|node| node.run(&["DBSIZE"])).collect();
+    let (from, to) = if sizes[0] > 0 { (0, 1) } else { (1, 0) };
+    let names: Vec<String> = cluster.nodes[from].run(&["KEYS", "*"]);
+    let slot: u64 = cluster.nodes[from].run(&["CLUSTER", "KEYSLOT", &names[0]]);
+    let ids = [from, to].map(|index| cluster.nodes[index].run::<String>(&["CLUSTER", "MYID"]));
+    cluster.nodes[to].run::<()>(&["CLUSTER", "SETSLOT", &slot.to_string(), "IMPORTING", &ids[0]]);
+    cluster.nodes[from].run::<()>(&["CLUSTER", "SETSLOT", &slot.to_string(), "MIGRATING", &ids[1]]);
+    let both = RateLimitLayer::builder([per_client(&redis, "p", at_most(100)), per_client(&redis, "new", at_most(3))])
+        .verdict()
+        .build();
+    for status in [200, 200, 200, 429] {
+        let response = send(&both, "a").await;
+        assert!(response.status() == status && is_decided(&response), "{response:?}");
+    }
+}
+
+/// A unit that one process gave back is not refused by another for long.
+#[tokio::test]
+async fn a_refund_of_another_process_is_noticed_within_seconds() {
+    let server = RedisServer::start();
+    let process = || {
+        let redis = Redis::single(server.url()).timeout(Duration::from_secs(2)).open().unwrap();
+        RateLimiter::new(at_most(5), RedisStore::new(&redis, "p"))
+    };
+    let (here, there) = (process(), process());
+    let mut last = None;
+    for _ in 0..5 {
+        last = Some(there.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap());
+    }
+    assert!(!here.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap().is_allowed());
+    there.refund(&key("a"), last.unwrap().receipt(), 1);
+    let (start, mut rejected) = (Instant::now(), 0);
+    while !here.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap().is_allowed() {
+        rejected += 1;
+        assert!(start.elapsed() < Duration::from_secs(5), "{rejected} were rejected, with one unit free");
+        sleep(Duration::from_millis(10)).await;
+    }
+    println!("{rejected} rejections in {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
 }

@@ -81,7 +81,7 @@ use crate::values::{
 /// arrival that fits into the hole takes it, and so departs before requests that came earlier; it takes no time from
 /// them. So an arrival waits no longer than those take that are waiting when it comes, and one interval; clients that
 /// come and go cannot starve it: with 15 per second that leave after 0.3 s, at 10 per second, 9 of 9 patient clients are
-/// served, within 0.61 s (`tests/redis/queue.rs`). When a queue is closed, or a process shuts down in order, all its
+/// served, within 0.61 s (`tests/redis/queue/leaving.rs`). When a queue is closed, or a process shuts down in order, all its
 /// reservations are returned.
 ///
 /// What remains:

@@ -6,7 +6,7 @@ use super::servers::await_until;
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f4_busy_and_nobody_kills_the_script() {
+async fn a_busy_server_is_a_fault_and_its_script_is_not_killed() {
     let server = RedisServer::with(&["--busy-reply-threshold", "50"]);
     let redis = patient(&server);
     assert_eq!(charge(&redis, "a").await, Ok(1));
@@ -26,7 +26,7 @@ async fn f4_busy_and_nobody_kills_the_script() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f5_a_server_that_does_not_know_the_script() {
+async fn a_script_that_the_server_lost_is_sent_in_full_once() {
     let mut server = RedisServer::start();
     let redis = patient(&server);
     for sum in 1..=5 {
@@ -55,7 +55,7 @@ async fn f5_a_server_that_does_not_know_the_script() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f6_a_replica() {
+async fn a_replica_is_a_fault_after_a_new_connection() {
     let primary = RedisServer::start();
     let replica = RedisServer::replica_of(primary.address(), &[]);
     let redis = patient(&replica);
@@ -69,7 +69,7 @@ async fn f6_a_replica() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f6_a_replica_that_is_promoted_meanwhile() {
+async fn a_replica_that_is_promoted_is_used() {
     let primary = RedisServer::start();
     let replica = RedisServer::replica_of(primary.address(), &[]);
     let redis = patient(&replica);
@@ -79,7 +79,7 @@ async fn f6_a_replica_that_is_promoted_meanwhile() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f12_servers_that_cannot_write() {
+async fn servers_without_memory_or_replicas_have_faults_of_their_own() {
     let server = RedisServer::start();
     // What is set, and what is set back.
     for (setting, bad, good, reason) in
@@ -95,7 +95,7 @@ async fn f12_servers_that_cannot_write() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f12_a_server_that_cannot_save() {
+async fn a_server_that_cannot_save_has_a_fault_of_its_own() {
     let server = RedisServer::with(&["--save", "3600 1", "--dbfilename", "taken"]);
     let redis = patient(&server);
     assert!(charge(&redis, "a").await.is_ok());
@@ -108,7 +108,7 @@ async fn f12_a_server_that_cannot_save() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f12_a_replica_without_its_primary() {
+async fn a_replica_without_its_primary_has_a_fault_of_its_own() {
     let mut primary = RedisServer::start();
     let replica = RedisServer::replica_of(primary.address(), &["--replica-serve-stale-data", "no"]);
     primary.kill();
@@ -117,7 +117,7 @@ async fn f12_a_replica_without_its_primary() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f12_too_many_clients() {
+async fn a_server_with_too_many_clients_has_a_fault_of_its_own() {
     let server = RedisServer::start();
     let mut first = server.connection();
     ::redis::cmd("CONFIG").arg(&["SET", "maxclients", "1"]).query::<()>(&mut first).unwrap();
@@ -128,7 +128,7 @@ async fn f12_too_many_clients() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_wrong_with_a_call_is_not_held_against_the_server() {
+async fn errors_of_a_call_do_not_count_against_the_node() {
     static WRONG: Script = Script::new("return redis.call('LPUSH', KEYS[1], 'x')");
     let server = RedisServer::start();
     server.run::<()>(&["ACL", "SETUSER", "narrow", "on", ">geheim", "~nothing", "+@all"]);
@@ -167,7 +167,7 @@ async fn a_url_chooses_the_database_and_the_socket() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_of_all_kinds_arrive_as_they_are() {
+async fn all_types_of_replies_are_returned_unchanged() {
     static KINDS: Script = Script::new("return {1, 'two', false, {ok = 'OK'}}");
     let server = RedisServer::start();
     let call = Call { script: &KINDS, ..add("a") };

@@ -26,7 +26,7 @@ fn commands(server: &RedisServer, name: &str) -> u32 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f7_f8_f17_keys_find_their_nodes() {
+async fn calls_go_to_the_nodes_of_their_keys() {
     let cluster = RedisCluster::start(3, 0);
     every_slot_has_its_node(&cluster).await;
     one_url_is_enough(&cluster).await;

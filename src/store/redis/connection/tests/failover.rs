@@ -6,7 +6,7 @@ use super::*;
 
 /// The bound of P7: what the replica had not heard of is lost, and nothing else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f9_a_failover_loses_what_was_not_replicated() {
+async fn a_failover_loses_what_was_not_replicated_and_nothing_else() {
     let mut primary = RedisServer::start();
     let link = Proxy::to(primary.address());
     let replica = RedisServer::replica_of(link.address(), &[]);
@@ -26,7 +26,7 @@ async fn f9_a_failover_loses_what_was_not_replicated() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sentinels_say_who_took_over() {
+async fn a_failover_is_followed_through_sentinels() {
     let mut primary = RedisServer::with(&["--requirepass", ""]);
     let replica = RedisServer::replica_of(primary.address(), &[]);
     let sentinels = [(); 2].map(|()| RedisServer::sentinel("main", primary.address()));
@@ -75,7 +75,7 @@ async fn sentinels_are_asked_when_the_primary_became_a_replica() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f14_no_storm_when_a_server_comes_back() {
+async fn a_recovered_server_gets_one_connection_per_client() {
     let mut server = RedisServer::start();
     // As many as processes would be: they share nothing.
     let all: Vec<_> = (0..8).map(|_| patient(&server)).collect();
@@ -112,7 +112,7 @@ async fn f14_no_storm_when_a_server_comes_back() {
 
 /// Six nodes take a while to start, so that what they show is shown in one go.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f10_f11_nodes_of_a_cluster_die() {
+async fn keys_move_to_replicas_when_nodes_of_a_cluster_die() {
     let mut cluster = RedisCluster::start(3, 1);
     let redis = Redis::cluster(cluster.urls()).timeout(Duration::from_millis(500)).open().unwrap();
     let name_at = |node: usize| {

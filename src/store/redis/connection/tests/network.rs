@@ -13,7 +13,7 @@ async fn warm(redis: &Redis) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f1_refused() {
+async fn a_refused_connection_opens_the_breaker() {
     let mut server = RedisServer::start();
     let redis = Redis::single(server.url()).open().unwrap();
     server.kill();
@@ -39,7 +39,7 @@ async fn f1_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f2_black_hole() {
+async fn a_black_hole_costs_one_timeout_per_call_until_the_breaker_opens() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = through(&proxy);
@@ -64,7 +64,7 @@ async fn f2_black_hole() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f2_half_open() {
+async fn a_half_open_connection_is_replaced() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = through(&proxy);
@@ -79,7 +79,7 @@ async fn f2_half_open() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f3_f15_a_slow_server_and_ten_thousand_calls() {
+async fn ten_thousand_calls_to_a_slow_server_are_bounded() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = Redis::single(proxy.url()).timeout(Duration::from_millis(100)).max_in_flight(256).open().unwrap();
@@ -113,7 +113,7 @@ async fn f3_f15_a_slow_server_and_ten_thousand_calls() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f16_flapping() {
+async fn flapping_opens_the_breaker_once_per_outage_at_most() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = through(&proxy);
@@ -140,7 +140,7 @@ async fn f16_flapping() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f18_an_answer_that_is_lost_is_a_charge_that_is_kept() {
+async fn a_lost_answer_is_a_charge_that_is_kept() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = through(&proxy);
@@ -188,7 +188,7 @@ async fn a_reset_is_never_followed_by_a_second_charge() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_in_slices() {
+async fn answers_may_arrive_byte_by_byte() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     proxy.set(Mode::Slices);
@@ -199,7 +199,7 @@ async fn answers_in_slices() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stale_connection_does_not_surface() {
+async fn a_stale_connection_is_replaced_without_a_failure() {
     let server = RedisServer::start();
     let redis = patient(&server);
     for sum in 1..=20 {

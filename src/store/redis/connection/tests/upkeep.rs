@@ -42,7 +42,7 @@ fn outside_of_a_runtime_a_call_is_a_fault() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_that_are_given_up_leave_nothing_behind() {
+async fn cancelled_calls_leave_nothing_behind() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = Redis::single(proxy.url()).timeout(PLENTY).max_in_flight(4).open().unwrap();
@@ -59,7 +59,7 @@ async fn calls_that_are_given_up_leave_nothing_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connecting_goes_on_for_those_who_follow() {
+async fn connecting_continues_for_later_calls() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     // To connect takes longer than a call may.

@@ -1,4 +1,7 @@
-//! Lines on Redis that several processes share.
+//! A queue on Redis that several processes share.
+
+mod layer;
+mod leaving;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -156,7 +159,7 @@ async fn no_two_of_ten_processes_share_a_turn() {
 }
 
 #[tokio::test]
-async fn a_full_line_refuses_until_a_place_is_free() {
+async fn a_full_queue_rejects_until_the_advertised_time() {
     let server = RedisServer::start();
     let [here, there] = [0, 1].map(|_| queue(&server, Quota::per_second(1)).capacity(2));
     let began = Instant::now();
@@ -178,7 +181,7 @@ async fn a_full_line_refuses_until_a_place_is_free() {
 }
 
 #[tokio::test]
-async fn a_flood_of_what_is_refused_does_not_reach_the_server() {
+async fn a_flood_of_rejections_does_not_reach_the_server() {
     let server = RedisServer::start();
     let [here, there] = [0, 1].map(|_| queue(&server, Quota::per_hour(1)).capacity(1));
     // Connects, and brings the script there.
@@ -201,7 +204,7 @@ async fn a_flood_of_what_is_refused_does_not_reach_the_server() {
 }
 
 #[tokio::test]
-async fn who_cannot_wait_is_refused_without_a_call_and_who_can_is_not_refused() {
+async fn the_negative_cache_rejects_only_requests_that_cannot_wait() {
     let server = RedisServer::start();
     let queue = queue(&server, Quota::per_hour(1)).capacity(9).max_waiters(0);
     assert!(ask(&queue, "a").await.is_allowed());
@@ -219,18 +222,7 @@ async fn who_cannot_wait_is_refused_without_a_call_and_who_can_is_not_refused() 
 }
 
 #[tokio::test]
-async fn a_place_that_is_given_back_here_is_free_at_once() {
-    let server = RedisServer::start();
-    let queue = queue(&server, Quota::per_hour(1)).capacity(1);
-    let _ = take(&queue, "a").await;
-    let last = take(&queue, "a").await;
-    assert!(!ask(&queue, "a").await.is_allowed());
-    queue.refund(&key("a"), last.receipt(), 1);
-    until("its place is known to be free", async || take(&queue, "a").await.is_allowed()).await;
-}
-
-#[tokio::test]
-async fn whoever_comes_when_it_was_told_without_a_call_is_let_in() {
+async fn a_retry_at_the_time_of_a_cached_rejection_is_admitted() {
     let server = RedisServer::start();
     let queue = queue(&server, Quota::per_second(40)).capacity(1);
     let (mut rounds, mut without_a_call) = (0, 0);
@@ -255,7 +247,7 @@ async fn whoever_comes_when_it_was_told_without_a_call_is_let_in() {
 }
 
 #[tokio::test]
-async fn nothing_is_refused_that_the_server_would_let_in() {
+async fn the_negative_cache_rejects_nothing_that_the_server_would_admit() {
     const CAPACITY: u32 = 2;
     let server = RedisServer::start();
     let redis = redis(&server);
@@ -322,7 +314,7 @@ async fn the_bounds_and_the_terms_are_those_of_a_queue_in_memory() {
 }
 
 #[tokio::test]
-async fn whoever_has_no_patience_is_refused_on_arrival_and_takes_no_place() {
+async fn a_request_without_patience_is_rejected_on_arrival_and_reserves_nothing() {
     let server = RedisServer::start();
     let queue = queue(&server, Quota::per_hour(1));
     let within = async |patience| {
@@ -339,96 +331,7 @@ async fn whoever_has_no_patience_is_refused_on_arrival_and_takes_no_place() {
 }
 
 #[tokio::test]
-async fn the_last_in_line_gives_its_place_back() {
-    let server = RedisServer::start();
-    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
-    let _ = take(&queue, "a").await;
-    let waiter = join(&queue, "a").await;
-    assert_eq!((queue.waiting(), left(&queue, "a").await), (1, 8));
-    leave(waiter).await;
-    assert_eq!(queue.waiting(), 0);
-    until("its place is free", async || left(&queue, "a").await == 9).await;
-    let next = take(&queue, "a").await.delay();
-    assert!(next <= HOUR && next > HOUR - 60 * SECOND, "{next:?}");
-}
-
-#[tokio::test]
-async fn a_place_is_given_back_from_wherever_it_is_left() {
-    let server = RedisServer::start();
-    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
-    let _ = take(&queue, "a").await;
-    let mut waits = Box::pin(queue.decide(&Ask::charge(&key("a"), 1)).decided());
-    until("it has a place", async || {
-        assert!((&mut waits).now_or_never().is_none());
-        left(&queue, "a").await == 8
-    })
-    .await;
-    // Its answer came before the one that told of it.
-    assert!((&mut waits).now_or_never().is_none());
-    std::thread::spawn(|| drop(waits)).join().unwrap();
-    until("its place is free", async || left(&queue, "a").await == 9).await;
-}
-
-#[test]
-fn a_runtime_may_end_while_somebody_waits() {
-    let server = RedisServer::start();
-    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let (first, second) = (runtime(), runtime());
-    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
-    first.block_on(async {
-        let _ = take(&queue, "a").await;
-        drop(join(&queue, "a").await);
-    });
-    drop(first);
-    assert_eq!(queue.waiting(), 0);
-    let next = second.block_on(take(&queue, "a")).delay();
-    assert!(next > HOUR - 60 * SECOND, "{next:?}");
-}
-
-#[tokio::test]
-async fn the_place_of_one_in_the_middle_goes_to_the_next_that_comes() {
-    let server = RedisServer::start();
-    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
-    // So that the script is there.
-    let bait = take(&queue, "another").await;
-    queue.refund(&key("another"), bait.receipt(), 1);
-    until("it is given back", async || left(&queue, "another").await == 10).await;
-
-    let _ = take(&queue, "a").await;
-    let (middle, last) = (join(&queue, "a").await, join(&queue, "a").await);
-    let before = calls(&server);
-    leave(middle).await;
-    until("it has been given back", async || calls(&server) > before && left(&queue, "a").await == 8).await;
-    let next = take(&queue, "a").await.delay();
-    assert!(next <= HOUR && next > HOUR - 60 * SECOND, "{next:?}");
-    let next = take(&queue, "a").await.delay();
-    assert!(next <= 3 * HOUR && next > 3 * HOUR - 60 * SECOND, "{next:?}");
-    leave(last).await;
-}
-
-#[tokio::test]
-async fn a_place_is_given_back_once() {
-    let server = RedisServer::start();
-    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
-    let (first, last) = (take(&queue, "a").await, take(&queue, "a").await);
-    let give_back = async |decision: Decision| {
-        let before = calls(&server);
-        queue.refund(&key("a"), decision.receipt(), 1);
-        // One that the server did not know yet counts, too.
-        until("it has tried", async || calls(&server) > before).await;
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        left(&queue, "a").await
-    };
-    assert_eq!(left(&queue, "a").await, 8);
-    assert_eq!(give_back(first).await, 8, "some of it has passed, and what is left is too little for another");
-    assert_eq!(give_back(first).await, 8);
-    assert_eq!(give_back(last).await, 10, "together they are the end of the line");
-    assert_eq!(give_back(last).await, 10);
-    assert_eq!(give_back(first).await, 10);
-}
-
-#[tokio::test]
-async fn as_many_wait_in_a_process_as_may() {
+async fn max_waiters_bounds_the_waiters_of_a_process() {
     let server = RedisServer::start();
     let elsewhere = queue(&server, Quota::per_hour(1)).capacity(9);
     let queue = queue(&server, Quota::per_hour(1)).capacity(9).max_waiters(1);
@@ -443,119 +346,8 @@ async fn as_many_wait_in_a_process_as_may() {
     assert_eq!(queue.waiting(), 0);
 }
 
-#[tokio::test]
-async fn closing_sends_all_away() {
-    let server = RedisServer::start();
-    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
-    let _ = take(&queue, "a").await;
-    let (one, other) = (join(&queue, "a").await, join(&queue, "a").await);
-    assert_eq!(queue.waiting(), 2);
-    queue.close();
-    queue.close();
-    for waiter in [one, other] {
-        let answer = tokio::time::timeout(60 * SECOND, waiter).await.expect("at once").unwrap();
-        assert_eq!(answer.unwrap_err().to_string(), "the queue was closed");
-    }
-    assert_eq!(queue.waiting(), 0);
-    let come = [
-        queue.decide(&Ask::charge(&key("b"), 1)),
-        queue.decide(&Ask::charge(&key("b"), 1).to(Mode::Shadow)),
-        queue.decide(&Ask::charge(&key("b"), 1).to(Mode::Fallback)),
-    ];
-    for check in come {
-        assert_eq!(check.decided().await.unwrap_err().to_string(), "the queue was closed");
-    }
-    // The one that came last, at least.
-    let elsewhere = self::queue(&server, Quota::per_hour(1)).capacity(9);
-    until("a place was given back", async || left(&elsewhere, "a").await >= 8).await;
-}
-
-#[tokio::test]
-async fn the_guard_has_the_same_line() {
-    let mut server = RedisServer::start();
-    let queue = queue(&server, Quota::per_hour(1)).capacity(3);
-    for _ in 0..2 {
-        assert!(take(&queue, "a").await.is_allowed());
-    }
-    server.kill();
-    assert!(queue.decide(&Ask::charge(&key("a"), 1)).decided().await.is_err());
-    let guard = async |name, patience| {
-        queue.decide(&Ask::charge(&key(name), 1).to(Mode::Fallback).within(patience)).decided().await.unwrap()
-    };
-    let wait = guard("a", Some(HOUR)).await.retry_after().expect("two are before it");
-    assert!(wait <= HOUR + SECOND && wait > HOUR - 60 * SECOND, "{wait:?}");
-
-    // What the guard admitted is given back to the guard.
-    let first = guard("b", None).await;
-    assert!(first.is_allowed() && guard("b", Some(SECOND)).await.retry_after().is_some());
-    server.restart();
-    queue.refund(&key("b"), first.receipt(), 1);
-    assert!(guard("b", Some(SECOND)).await.is_allowed());
-
-    let mut waits = Box::pin(queue.decide(&Ask::charge(&key("a"), 1).to(Mode::Fallback)).decided());
-    assert!((&mut waits).now_or_never().is_none());
-    assert_eq!(queue.waiting(), 1);
-    drop(waits);
-    assert_eq!(queue.waiting(), 0);
-}
-
-async fn send(layer: &RateLimitLayer) -> Response<()> {
-    let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
-    layer.layer(inner).oneshot(Request::new(())).await.unwrap().map(drop)
-}
-
-#[tokio::test]
-async fn a_layer_waits_and_tells() {
-    let server = RedisServer::start();
-    let queue = queue(&server, Quota::per_second(2)).capacity(1);
-    let layer = RateLimitLayer::builder(Policy::new("partner", queue)).server_timing().build();
-    let began = Instant::now();
-    let answers = join_all((0..3).map(|_| send(&layer))).await;
-    assert!(began.elapsed() >= SECOND / 2);
-    let statuses: Vec<_> = answers.iter().map(|it| it.status().as_u16()).collect();
-    assert_eq!(statuses, [200, 200, 503]);
-    let timing = |it: &Response<()>| it.headers().get("server-timing").map(|it| it.to_str().unwrap().to_owned());
-    assert_eq!(timing(&answers[0]), None);
-    let waited = timing(&answers[1]).unwrap();
-    assert!(waited.starts_with("ratelimit;dur="), "{waited}");
-    assert_eq!(answers[1].headers()["ratelimit-policy"], "\"partner\";q=2;w=1");
-    assert!(answers[1].headers().contains_key("ratelimit"));
-    assert_eq!(answers[2].headers()["retry-after"], "1");
-}
-
-#[tokio::test]
-async fn a_policy_on_trial_delays_nobody() {
-    let server = RedisServer::start();
-    let queue = Arc::new(queue(&server, Quota::per_hour(1)).capacity(2));
-    let layer = RateLimitLayer::new(Policy::new("trial", Arc::clone(&queue)).shadow());
-    for _ in 0..5 {
-        let answer = tokio::time::timeout(60 * SECOND, send(&layer)).await.expect("nobody waits");
-        assert_eq!(answer.status(), 200);
-    }
-    // All the same, the line is as long as it would be.
-    assert!(!queue.decide(&Ask::charge(&PartitionKey::SHARED, 1)).decided().await.unwrap().is_allowed());
-}
-
-#[tokio::test]
-async fn a_layer_goes_on_without_redis() {
-    let mut server = RedisServer::start();
-    let queue = Arc::new(queue(&server, Quota::per_hour(2).burst(2)).capacity(0));
-    let guarded = RateLimitLayer::new(Policy::new("guarded", Arc::clone(&queue)));
-    let denying = RateLimitLayer::new([
-        Policy::new("bucket", TokenBucket::new(Quota::per_hour(10))),
-        Policy::new("denying", queue).on_failure(FailureMode::Deny),
-    ]);
-    assert_eq!(send(&guarded).await.status(), 200);
-    server.kill();
-    assert_eq!(send(&guarded).await.status(), 200);
-    let refused = send(&guarded).await;
-    assert!(refused.headers().contains_key("x-rate-limited-for"), "the guard is full: {refused:?}");
-    let failed = send(&denying).await;
-    assert!(failed.status() == 503 && !failed.headers().contains_key("x-rate-limited-for"));
-}
-
 #[test]
-fn a_quota_that_redis_cannot_keep_is_known_before() {
+fn check_fit_reports_a_quota_that_redis_cannot_keep() {
     let year = HOUR * 24 * 365;
     let quota = Quota::per_hour(1);
     RedisQueue::check_fit(&quota, 1_000_000, 30 * year).unwrap();
@@ -566,85 +358,7 @@ fn a_quota_that_redis_cannot_keep_is_known_before() {
 
 #[test]
 #[should_panic(expected = "longest wait")]
-fn a_queue_that_redis_cannot_keep_is_refused_at_once() {
+fn a_queue_that_redis_cannot_keep_panics_at_once() {
     let redis = Redis::open("redis://127.0.0.1:1").unwrap();
     let _queue = RedisQueue::new(&redis, "test", Quota::new(1, HOUR * 24 * 365 * 100).unwrap());
-}
-
-/// Fifteen clients per second come, and leave after 0.3 s, at a line of ten per second: more than leave it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_come_and_go_do_not_starve_one_that_waits() {
-    let server = RedisServer::start();
-    let line = || RedisQueue::new(&redis(&server), "test", Quota::per_second(10)).capacity(20).max_wait(2 * SECOND);
-    let (crowd, patient) = (Arc::new(line()), line());
-    for queue in [&*crowd, &patient] {
-        let _ = take(queue, "another").await;
-    }
-    let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let over = Arc::clone(&is_over);
-    let crowding = tokio::spawn(async move {
-        let mut ticks = tokio::time::interval(SECOND / 15);
-        while !over.load(std::sync::atomic::Ordering::Relaxed) {
-            ticks.tick().await;
-            let queue = Arc::clone(&crowd);
-            tokio::spawn(async move {
-                let _ = tokio::time::timeout(SECOND * 3 / 10, queue.decide(&Ask::charge(&key("a"), 1)).decided()).await;
-            });
-        }
-    });
-    // Until a line without usable holes would be full: it grows by five per second.
-    tokio::time::sleep(6 * SECOND).await;
-    let (mut served, mut waits) = (0, Vec::new());
-    for _ in 0..9 {
-        let began = Instant::now();
-        served += usize::from(ask(&patient, "a").await.is_allowed());
-        waits.push(began.elapsed());
-        tokio::time::sleep(SECOND / 5).await;
-    }
-    is_over.store(true, std::sync::atomic::Ordering::Relaxed);
-    crowding.await.unwrap();
-    println!("{served} of 9 were served: {waits:?}");
-    assert_eq!(served, 9, "{waits:?}");
-}
-
-/// Clients that hang up at once, while the server is 30 ms away.
-#[tokio::test]
-async fn a_request_that_is_dropped_while_it_asks_takes_no_place() {
-    let server = RedisServer::start();
-    let proxy = crate::support::proxy::Proxy::at(server.address(), Duration::from_millis(30));
-    let far = Redis::single(proxy.url()).timeout(Duration::from_secs(5)).open().unwrap();
-    let far = RedisQueue::new(&far, "test", Quota::per_hour(1)).max_wait(100 * HOUR).capacity(50);
-    let near = queue(&server, Quota::per_hour(1)).capacity(50);
-    let _ = take(&far, "a").await;
-    let before = calls(&server);
-    for _ in 0..20 {
-        let hangs_up =
-            tokio::time::timeout(Duration::from_millis(3), far.decide(&Ask::charge(&key("a"), 1)).decided()).await;
-        assert!(hangs_up.is_err());
-    }
-    until("all have asked", async || calls(&server) >= before + 20).await;
-    until("all places are free", async || left(&near, "a").await == 50).await;
-    assert_eq!(far.waiting(), 0);
-}
-
-#[tokio::test]
-async fn a_queue_that_is_closed_gives_all_its_places_back() {
-    let server = RedisServer::start();
-    let [queue, elsewhere] = [0, 1].map(|_| queue(&server, Quota::per_hour(1)).capacity(50));
-    let _ = take(&queue, "a").await;
-    let waiters: Vec<_> = (0..39).map(|_| tokio::spawn(queue.decide(&Ask::charge(&key("a"), 1)).decided())).collect();
-    until("all have places", async || left(&elsewhere, "a").await == 11).await;
-    queue.close();
-    for waiter in waiters {
-        assert!(waiter.await.unwrap().is_err());
-    }
-    let mut returned = 0;
-    for _ in 0..100 {
-        returned = left(&elsewhere, "a").await - 11;
-        if returned == 39 {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("{returned} of 39 places were given back");
 }
