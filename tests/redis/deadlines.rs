@@ -1,4 +1,4 @@
-//! One decision, one timeout: what callers wait for while servers are slow, stopped, or far away.
+//! One decision, one timeout: how long callers wait while servers are slow, stopped, or far away.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,7 +77,7 @@ async fn the_node_asked_second_opens_its_breaker() {
     }
 }
 
-/// Ten callers at a time, each of another key, none of whom waits for the timeout.
+/// Ten callers at a time, each with another key, none of which waits for the timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancelled_calls_open_the_breaker() {
     for (round_trip, patience) in DISTANCES {
@@ -227,7 +227,8 @@ async fn a_burst_beyond_max_in_flight_waits_for_a_moment() {
     }
 }
 
-/// A database that the server does not have, and a user that may not choose one: errors that blame nobody after the login.
+/// A database that the server does not have, and a user that may not choose one: errors that would not count after the
+/// login.
 #[tokio::test]
 async fn a_login_that_fails_opens_the_breaker() {
     let server = RedisServer::start();
@@ -249,7 +250,7 @@ async fn a_login_that_fails_opens_the_breaker() {
     }
 }
 
-/// What was leased and not spent in time is given back within the one timeout of the next decision.
+/// What was leased and not spent in time is refunded within the one timeout of the next decision.
 #[tokio::test]
 async fn an_expired_lease_takes_no_second_timeout() {
     for (round_trip, patience) in DISTANCES {
@@ -274,7 +275,7 @@ async fn an_expired_lease_takes_no_second_timeout() {
     }
 }
 
-/// A caller that leaves while its call takes units in advance leaves them to those who follow.
+/// A caller that is cancelled while its call takes a lease leaves the lease to later requests.
 #[tokio::test]
 async fn a_cancelled_request_does_not_forfeit_the_lease() {
     for (round_trip, _) in DISTANCES {
@@ -286,7 +287,7 @@ async fn a_cancelled_request_does_not_forfeit_the_lease() {
         // Shows that there is a demand.
         assert!(limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap().is_allowed());
         let (mut asked, mut spent_at_once) = (0, 0);
-        // Every caller that has to ask leaves at once; so what they asked for is there, or lost.
+        // Every caller that needs a call is cancelled at once; so what its call took is there, or lost.
         for _ in 0..400 {
             asked += 1;
             match limiter.decide(&Ask::charge(&key("a"), 1)).decided().now_or_never() {

@@ -27,17 +27,17 @@ async fn the_documented_permissions_are_enough() {
     limiter.refund(&key("a"), receipt, 1);
     let start = Instant::now();
     while charged(&redis, "c", at_most(5), "a").await > 0 {
-        assert!(start.elapsed() < Duration::from_secs(5), "it is not given back");
+        assert!(start.elapsed() < Duration::from_secs(5), "it is not refunded");
         sleep(Duration::from_millis(5)).await;
     }
     assert!(limiter.decide(&Ask::reset(&key("a"))).decided().await.is_ok());
     let queue = RedisQueue::new(&redis, "q", Quota::per_hour(1)).capacity(5).max_wait(Duration::from_secs(100_000));
-    let place =
+    let reserve =
         async || queue.decide(&Ask::charge(&key("a"), 1).to(tower_sluice::Mode::Shadow)).decided().await.unwrap();
-    let (_, middle, _) = (place().await, place().await, place().await);
+    let (_, middle, _) = (reserve().await, reserve().await, reserve().await);
     queue.refund(&key("a"), middle.receipt(), 1);
     while queue.decide(&Ask::charge(&key("a"), 0)).decided().await.unwrap().remaining() != 4 {
-        assert!(start.elapsed() < Duration::from_secs(5), "it is not given back");
+        assert!(start.elapsed() < Duration::from_secs(5), "it is not refunded");
         sleep(Duration::from_millis(5)).await;
     }
 }

@@ -91,7 +91,7 @@ async fn a_blocked_runtime_delays_no_other() {
     }
 }
 
-/// What may become of the runtime that connected first, and of one that waits in line on it.
+/// The runtime that connected first, and has the first waiter, may be blocked, idle, or gone.
 #[tokio::test]
 async fn turns_in_a_queue_come_on_time_whatever_another_runtime_does() {
     for case in ["blocked", "idle", "gone", "none"] {
@@ -103,7 +103,7 @@ async fn turns_in_a_queue_come_on_time_whatever_another_runtime_does() {
         let begin = || async move {
             assert!(first.decide(&Ask::charge(&PartitionKey::SHARED, 1)).decided().await.unwrap().is_allowed());
             let mut waits = Box::pin(first.decide(&Ask::charge(&PartitionKey::SHARED, 1)).decided());
-            // Until it has its place.
+            // Until it has its reservation.
             let _ = timeout(ms(20), &mut waits).await;
             Some(waits)
         };

@@ -11,18 +11,18 @@ async fn the_fallback_has_the_same_backlog() {
     }
     server.kill();
     assert!(queue.decide(&Ask::charge(&key("a"), 1)).decided().await.is_err());
-    let guard = async |name, patience| {
+    let fallback = async |name, patience| {
         queue.decide(&Ask::charge(&key(name), 1).to(Mode::Fallback).within(patience)).decided().await.unwrap()
     };
-    let wait = guard("a", Some(HOUR)).await.retry_after().expect("two are before it");
+    let wait = fallback("a", Some(HOUR)).await.retry_after().expect("two are before it");
     assert!(wait <= HOUR + SECOND && wait > HOUR - 60 * SECOND, "{wait:?}");
 
-    // What the guard admitted is given back to the guard.
-    let first = guard("b", None).await;
-    assert!(first.is_allowed() && guard("b", Some(SECOND)).await.retry_after().is_some());
+    // What the fallback admitted is refunded to the fallback.
+    let first = fallback("b", None).await;
+    assert!(first.is_allowed() && fallback("b", Some(SECOND)).await.retry_after().is_some());
     server.restart();
     queue.refund(&key("b"), first.receipt(), 1);
-    assert!(guard("b", Some(SECOND)).await.is_allowed());
+    assert!(fallback("b", Some(SECOND)).await.is_allowed());
 
     let mut waits = Box::pin(queue.decide(&Ask::charge(&key("a"), 1).to(Mode::Fallback)).decided());
     assert!((&mut waits).now_or_never().is_none());
@@ -61,10 +61,10 @@ async fn a_shadow_policy_delays_no_request() {
     let queue = Arc::new(queue(&server, Quota::per_hour(1)).capacity(2));
     let layer = RateLimitLayer::new(Policy::new("trial", Arc::clone(&queue)).shadow());
     for _ in 0..5 {
-        let answer = tokio::time::timeout(60 * SECOND, send(&layer)).await.expect("nobody waits");
+        let answer = tokio::time::timeout(60 * SECOND, send(&layer)).await.expect("it does not wait");
         assert_eq!(answer.status(), 200);
     }
-    // All the same, the line is as long as it would be.
+    // All the same, those behind wait as long as they would.
     assert!(!queue.decide(&Ask::charge(&PartitionKey::SHARED, 1)).decided().await.unwrap().is_allowed());
 }
 
@@ -72,16 +72,16 @@ async fn a_shadow_policy_delays_no_request() {
 async fn a_layer_falls_back_without_redis() {
     let mut server = RedisServer::start();
     let queue = Arc::new(queue(&server, Quota::per_hour(2).burst(2)).capacity(0));
-    let guarded = RateLimitLayer::new(Policy::new("guarded", Arc::clone(&queue)));
-    let denying = RateLimitLayer::new([
+    let falling_back = RateLimitLayer::new(Policy::new("falling_back", Arc::clone(&queue)));
+    let rejecting = RateLimitLayer::new([
         Policy::new("bucket", TokenBucket::new(Quota::per_hour(10))),
         Policy::new("denying", queue).on_failure(FailureMode::Deny),
     ]);
-    assert_eq!(send(&guarded).await.status(), 200);
+    assert_eq!(send(&falling_back).await.status(), 200);
     server.kill();
-    assert_eq!(send(&guarded).await.status(), 200);
-    let refused = send(&guarded).await;
-    assert!(refused.headers().contains_key("x-rate-limited-for"), "the guard is full: {refused:?}");
-    let failed = send(&denying).await;
+    assert_eq!(send(&falling_back).await.status(), 200);
+    let rejected = send(&falling_back).await;
+    assert!(rejected.headers().contains_key("x-rate-limited-for"), "the fallback is full: {rejected:?}");
+    let failed = send(&rejecting).await;
     assert!(failed.status() == 503 && !failed.headers().contains_key("x-rate-limited-for"));
 }

@@ -10,7 +10,7 @@ async fn a_reservation_returned_by_this_process_is_free_at_once() {
     let last = take(&queue, "a").await;
     assert!(!ask(&queue, "a").await.is_allowed());
     queue.refund(&key("a"), last.receipt(), 1);
-    until("its place is known to be free", async || take(&queue, "a").await.is_allowed()).await;
+    until("the reservation is known to be free", async || take(&queue, "a").await.is_allowed()).await;
 }
 
 #[tokio::test]
@@ -22,7 +22,7 @@ async fn the_last_waiter_returns_its_reservation() {
     assert_eq!((queue.waiting(), left(&queue, "a").await), (1, 8));
     leave(waiter).await;
     assert_eq!(queue.waiting(), 0);
-    until("its place is free", async || left(&queue, "a").await == 9).await;
+    until("its reservation is free", async || left(&queue, "a").await == 9).await;
     let next = take(&queue, "a").await.delay();
     assert!(next <= HOUR && next > HOUR - 60 * SECOND, "{next:?}");
 }
@@ -33,15 +33,15 @@ async fn a_reservation_is_returned_from_any_thread() {
     let queue = queue(&server, Quota::per_hour(1)).capacity(9);
     let _ = take(&queue, "a").await;
     let mut waits = Box::pin(queue.decide(&Ask::charge(&key("a"), 1)).decided());
-    until("it has a place", async || {
+    until("it has a reservation", async || {
         assert!((&mut waits).now_or_never().is_none());
         left(&queue, "a").await == 8
     })
     .await;
-    // Its answer came before the one that told of it.
+    // Its answer came before the one that counted it.
     assert!((&mut waits).now_or_never().is_none());
     std::thread::spawn(|| drop(waits)).join().unwrap();
-    until("its place is free", async || left(&queue, "a").await == 9).await;
+    until("its reservation is free", async || left(&queue, "a").await == 9).await;
 }
 
 #[test]
@@ -67,13 +67,13 @@ async fn the_reservation_of_a_waiter_in_the_middle_goes_to_the_next_arrival() {
     // So that the script is there.
     let bait = take(&queue, "another").await;
     queue.refund(&key("another"), bait.receipt(), 1);
-    until("it is given back", async || left(&queue, "another").await == 10).await;
+    until("it is returned", async || left(&queue, "another").await == 10).await;
 
     let _ = take(&queue, "a").await;
     let (middle, last) = (join(&queue, "a").await, join(&queue, "a").await);
     let before = calls(&server);
     leave(middle).await;
-    until("it has been given back", async || calls(&server) > before && left(&queue, "a").await == 8).await;
+    until("it has been returned", async || calls(&server) > before && left(&queue, "a").await == 8).await;
     let next = take(&queue, "a").await.delay();
     assert!(next <= HOUR && next > HOUR - 60 * SECOND, "{next:?}");
     let next = take(&queue, "a").await.delay();
@@ -86,7 +86,7 @@ async fn a_reservation_is_returned_once() {
     let server = RedisServer::start();
     let queue = queue(&server, Quota::per_hour(1)).capacity(9);
     let (first, last) = (take(&queue, "a").await, take(&queue, "a").await);
-    let give_back = async |decision: Decision| {
+    let return_it = async |decision: Decision| {
         let before = calls(&server);
         queue.refund(&key("a"), decision.receipt(), 1);
         // One that the server did not know yet counts, too.
@@ -95,19 +95,19 @@ async fn a_reservation_is_returned_once() {
         left(&queue, "a").await
     };
     assert_eq!(left(&queue, "a").await, 8);
-    assert_eq!(give_back(first).await, 8, "some of it has passed, and what is left is too little for another");
-    assert_eq!(give_back(first).await, 8);
-    assert_eq!(give_back(last).await, 10, "together they are the end of the line");
-    assert_eq!(give_back(last).await, 10);
-    assert_eq!(give_back(first).await, 10);
+    assert_eq!(return_it(first).await, 8, "some of it has passed, and what is left is too little for another");
+    assert_eq!(return_it(first).await, 8);
+    assert_eq!(return_it(last).await, 10, "together they are the end of the timeline");
+    assert_eq!(return_it(last).await, 10);
+    assert_eq!(return_it(first).await, 10);
 }
 
-/// Fifteen clients per second come, and leave after 0.3 s, at a line of ten per second: more than leave it.
+/// Fifteen clients per second come, and leave after 0.3 s, at a queue of ten per second: more than depart from it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_come_and_go_do_not_starve_one_that_waits() {
     let server = RedisServer::start();
-    let line = || RedisQueue::new(&redis(&server), "test", Quota::per_second(10)).capacity(20).max_wait(2 * SECOND);
-    let (crowd, patient) = (Arc::new(line()), line());
+    let process = || RedisQueue::new(&redis(&server), "test", Quota::per_second(10)).capacity(20).max_wait(2 * SECOND);
+    let (crowd, patient) = (Arc::new(process()), process());
     for queue in [&*crowd, &patient] {
         let _ = take(queue, "another").await;
     }
@@ -123,7 +123,7 @@ async fn clients_that_come_and_go_do_not_starve_one_that_waits() {
             });
         }
     });
-    // Until a line without usable holes would be full: it grows by five per second.
+    // Until a queue without usable holes would be full: it grows by five per second.
     tokio::time::sleep(6 * SECOND).await;
     let (mut served, mut waits) = (0, Vec::new());
     for _ in 0..9 {
@@ -153,8 +153,8 @@ async fn a_request_that_is_dropped_during_its_call_keeps_no_reservation() {
             tokio::time::timeout(Duration::from_millis(3), far.decide(&Ask::charge(&key("a"), 1)).decided()).await;
         assert!(hangs_up.is_err());
     }
-    until("all have asked", async || calls(&server) >= before + 20).await;
-    until("all places are free", async || left(&near, "a").await == 50).await;
+    until("all have called", async || calls(&server) >= before + 20).await;
+    until("all reservations are free", async || left(&near, "a").await == 50).await;
     assert_eq!(far.waiting(), 0);
 }
 
@@ -164,7 +164,7 @@ async fn a_closed_queue_returns_all_its_reservations() {
     let [queue, elsewhere] = [0, 1].map(|_| queue(&server, Quota::per_hour(1)).capacity(50));
     let _ = take(&queue, "a").await;
     let waiters: Vec<_> = (0..39).map(|_| tokio::spawn(queue.decide(&Ask::charge(&key("a"), 1)).decided())).collect();
-    until("all have places", async || left(&elsewhere, "a").await == 11).await;
+    until("all have reservations", async || left(&elsewhere, "a").await == 11).await;
     queue.close();
     for waiter in waiters {
         assert!(waiter.await.unwrap().is_err());
@@ -177,7 +177,7 @@ async fn a_closed_queue_returns_all_its_reservations() {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("{returned} of 39 places were given back");
+    panic!("{returned} of 39 reservations were returned");
 }
 
 #[tokio::test]
@@ -204,5 +204,5 @@ async fn closing_ends_all_waits() {
     }
     // The one that came last, at least.
     let elsewhere = self::queue(&server, Quota::per_hour(1)).capacity(9);
-    until("a place was given back", async || left(&elsewhere, "a").await >= 8).await;
+    until("a reservation was returned", async || left(&elsewhere, "a").await >= 8).await;
 }

@@ -39,12 +39,12 @@ async fn ask(queue: &RedisQueue, name: &str) -> Decision {
     queue.decide(&Ask::charge(&key(name), 1)).decided().await.unwrap()
 }
 
-/// Takes a place without waiting in it.
+/// Makes a reservation without waiting for its turn.
 async fn take(queue: &RedisQueue, name: &str) -> Decision {
     queue.decide(&Ask::charge(&key(name), 1).to(Mode::Shadow)).decided().await.unwrap()
 }
 
-/// How many places are left.
+/// Returns how many reservations are left.
 async fn left(queue: &RedisQueue, name: &str) -> u32 {
     queue.decide(&Ask::charge(&key(name), 0)).decided().await.unwrap().remaining()
 }
@@ -61,16 +61,16 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 
 type Waiter = JoinHandle<Result<Decision, LimiterError>>;
 
-/// One that waits; its place is its own when this returns.
+/// Returns a waiter whose reservation is made.
 async fn join(queue: &RedisQueue, name: &str) -> Waiter {
     join_seen_from(queue, queue, name).await
 }
 
-/// To look takes a seat of the process that looks.
+/// Asks for what is left from another process, since asking takes a waiter slot there.
 async fn join_seen_from(process: &RedisQueue, queue: &RedisQueue, name: &str) -> Waiter {
     let (before, waits) = (left(process, name).await, queue.decide(&Ask::charge(&key(name), 1)));
     let waiter = tokio::spawn(waits.decided());
-    until("it has a place", async || left(process, name).await < before).await;
+    until("it has a reservation", async || left(process, name).await < before).await;
     waiter
 }
 
@@ -85,7 +85,7 @@ fn calls(server: &RedisServer) -> u64 {
     count.map_or(0, |count| count.parse().unwrap())
 }
 
-/// How often two processes may have verified what they know of a line, on a busy machine: each half a second.
+/// How often two processes may have verified a cached rejection, on a busy machine: each half a second.
 fn verified(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_millis() / 500 * 2).unwrap()
 }
@@ -130,7 +130,7 @@ async fn no_two_of_ten_processes_share_a_turn() {
     }
     let ten = |interval| (0..10).map(|_| queue(&server, Quota::new(1, interval).unwrap()).capacity(200)).collect();
 
-    // Their turns are hours away, and are told as delays from their arrivals, which were all within this time.
+    // Their turns are hours away, and are given as delays from their arrivals, which were all within this time.
     let (apart, began) = (HOUR * 2 / 10, Instant::now());
     let decisions = all(ten(apart), async |queue| take(queue, "far").await).await;
     let took = began.elapsed();
@@ -142,7 +142,7 @@ async fn no_two_of_ten_processes_share_a_turn() {
         assert!((turn.saturating_sub(took)..=turn).contains(&delay), "{index} after {delay:?}");
     }
 
-    // These wait, and none leaves before its turn. If the machine stalls, the line may run empty.
+    // These wait, and none leaves before its turn. If the machine stalls, the queue may run empty.
     let (interval, began) = (Duration::from_millis(10), Instant::now());
     let mut left_at = all(ten(interval), async |queue| {
         assert!(ask(queue, "near").await.is_allowed());
@@ -168,16 +168,16 @@ async fn a_full_queue_rejects_until_the_advertised_time() {
         assert!(delay <= turn * SECOND && delay + began.elapsed() >= turn * SECOND, "{turn} waits {delay:?}");
     }
     for queue in [&here, &there] {
-        let refused = ask(queue, "a").await;
-        let wait = refused.retry_after().expect("the line is full");
+        let rejected = ask(queue, "a").await;
+        let wait = rejected.retry_after().expect("the queue is full");
         assert!(wait <= SECOND && wait + began.elapsed() >= SECOND, "{wait:?}");
-        assert_eq!((refused.limit(), refused.remaining()), (3, 0));
+        assert_eq!((rejected.limit(), rejected.remaining()), (3, 0));
     }
     assert!(take(&there, "b").await.delay().is_zero(), "keys do not delay one another");
 
     let wait = ask(&there, "a").await.retry_after().unwrap();
     tokio::time::sleep(wait).await;
-    assert!(take(&here, "a").await.is_allowed(), "as was told");
+    assert!(take(&here, "a").await.is_allowed(), "as advertised");
 }
 
 #[tokio::test]
@@ -190,16 +190,16 @@ async fn a_flood_of_rejections_does_not_reach_the_server() {
     }
     assert!(take(&here, "a").await.is_allowed() && take(&here, "a").await.is_allowed());
     let (before, began) = (calls(&server), Instant::now());
-    let refused = ask(&there, "a").await.retry_after().expect("the line is full");
+    let rejected = ask(&there, "a").await.retry_after().expect("the queue is full");
     for queue in [&here, &there] {
         let flood = join_all((0..2_000).map(|_| ask(queue, "a"))).await;
         assert!(flood.iter().all(|it| it.retry_after().is_some() && (it.limit(), it.remaining()) == (2, 0)));
         let impatient =
             queue.decide(&Ask::charge(&key("a"), 1).within(Some(SECOND))).decided().await.unwrap().retry_after();
-        assert!(impatient.unwrap() > refused + HOUR / 2, "two are before it: {impatient:?}");
+        assert!(impatient.unwrap() > rejected + HOUR / 2, "two are before it: {impatient:?}");
     }
     let made = calls(&server) - before;
-    assert!((1..=1 + verified(began)).contains(&made), "one knew of it, and the other was told once: {made}");
+    assert!((1..=1 + verified(began)).contains(&made), "one knew of it, and the other called once: {made}");
     assert_eq!((here.waiting(), there.waiting()), (0, 0));
 }
 
@@ -210,12 +210,12 @@ async fn the_negative_cache_rejects_only_requests_that_cannot_wait() {
     assert!(ask(&queue, "a").await.is_allowed());
     let (before, began) = (calls(&server), Instant::now());
     for _ in 0..100 {
-        let wait = ask(&queue, "a").await.retry_after().expect("no seat is free");
+        let wait = ask(&queue, "a").await.retry_after().expect("no waiter slot is free");
         assert!(wait <= HOUR && wait > HOUR - 60 * SECOND, "{wait:?}");
     }
     assert!(calls(&server) - before <= verified(began));
     assert!(take(&queue, "a").await.is_allowed());
-    // The one that came last decides what is known.
+    // The last arrival decides what is cached.
     let wait = ask(&queue, "a").await.retry_after().unwrap();
     assert!(wait > HOUR, "{wait:?}");
     assert!(calls(&server) - before <= 1 + verified(began));
@@ -236,7 +236,7 @@ async fn a_retry_at_the_time_of_a_cached_rejection_is_admitted() {
         while answered.elapsed() < wait {
             std::hint::spin_loop();
         }
-        assert!(take(&queue, "a").await.is_allowed(), "as was told: {wait:?}");
+        assert!(take(&queue, "a").await.is_allowed(), "as advertised: {wait:?}");
         rounds += 1;
         if rounds == 20 {
             break;
@@ -256,7 +256,7 @@ async fn the_negative_cache_rejects_nothing_that_the_server_would_admit() {
     let (here, there) = (fresh(), fresh());
     let (mut let_in, mut without_a_call, mut knows_all) = (0, 0, true);
     for round in 0..600 {
-        // Nobody else is here, so what is free stays free.
+        // There are no other clients, so what is free stays free.
         let free = left(&there, "a").await;
         let is_patient = round / 100 % 2 == 0;
         let before = calls(&server);
@@ -266,27 +266,30 @@ async fn the_negative_cache_rejects_nothing_that_the_server_would_admit() {
             let at_once = here.decide(&Ask::charge(&key("a"), 1).within(Some(Duration::ZERO))).decided().await.unwrap();
             (at_once, free > CAPACITY)
         };
-        assert!(decision.is_allowed() || !is_free, "{free} were free in round {round}, and it was told {decision:?}");
+        assert!(
+            decision.is_allowed() || !is_free,
+            "{free} were free in round {round}, and the answer was {decision:?}"
+        );
         let_in += usize::from(decision.is_allowed());
         if calls(&server) > before {
             knows_all = true;
         } else if let Some(wait) = decision.retry_after() {
             without_a_call += 1;
-            // One that knows nothing yet asks the server.
+            // A process with an empty cache calls the server.
             let later = if is_patient {
                 take(&fresh(), "a").await
             } else {
                 fresh().decide(&Ask::charge(&key("a"), 1).within(Some(Duration::ZERO))).decided().await.unwrap()
             };
             let is_kept = later.retry_after().is_none_or(|it| it <= wait);
-            assert!(is_kept || !knows_all, "told {wait:?}, and then {later:?}");
+            assert!(is_kept || !knows_all, "advertised {wait:?}, and then {later:?}");
             knows_all &= !later.is_allowed();
         }
         if round % 17 == 0 {
             knows_all &= !take(&there, "a").await.is_allowed();
         }
     }
-    println!("{let_in} let in, {without_a_call} refused without a call");
+    println!("{let_in} let in, {without_a_call} rejected without a call");
     assert!(let_in > 10 && without_a_call > 10);
 }
 
@@ -322,8 +325,8 @@ async fn a_request_without_patience_is_rejected_on_arrival_and_reserves_nothing(
         tokio::time::timeout(20 * SECOND, answer).await.expect("it does not wait").unwrap()
     };
     assert!(within(Duration::ZERO).await.delay().is_zero(), "it need not wait");
-    let refused = within(HOUR / 2).await;
-    let wait = refused.retry_after().unwrap();
+    let rejected = within(HOUR / 2).await;
+    let wait = rejected.retry_after().unwrap();
     assert!(wait <= HOUR / 2 + SECOND && wait > HOUR / 2 - 60 * SECOND, "{wait:?}");
     // A nanosecond less than the patience is the most, so the end of the interval is too late for it.
     let again = take(&queue, "a").await.delay();
@@ -337,8 +340,8 @@ async fn max_waiters_bounds_the_waiters_of_a_process() {
     let queue = queue(&server, Quota::per_hour(1)).capacity(9).max_waiters(1);
     let _ = take(&queue, "a").await;
     let waiter = join_seen_from(&elsewhere, &queue, "a").await;
-    let refused = ask(&queue, "a").await;
-    let wait = refused.retry_after().expect("no seat is free");
+    let rejected = ask(&queue, "a").await;
+    let wait = rejected.retry_after().expect("no waiter slot is free");
     assert!(wait <= 2 * HOUR && wait > 2 * HOUR - 60 * SECOND, "{wait:?}");
     assert_eq!(left(&queue, "a").await, 8);
     assert!(ask(&queue, "b").await.is_allowed(), "it need not wait");

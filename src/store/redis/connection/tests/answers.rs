@@ -1,4 +1,4 @@
-//! What servers answer.
+//! Errors that servers answer.
 
 use std::thread;
 

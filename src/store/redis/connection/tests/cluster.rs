@@ -43,7 +43,7 @@ async fn every_slot_has_its_node(cluster: &RedisCluster) {
     for (index, node) in cluster.nodes.iter().enumerate() {
         let keys: u32 = node.run(&["DBSIZE"]);
         assert!(keys > 50, "{keys} keys at node {index}");
-        // F5: each has its own scripts, and was asked for the first key by hash and in full. And none was asked for
+        // Each has scripts of its own, and got the first call by hash and in full. And none was called for
         // what is another's.
         assert_eq!(commands(node, "eval"), 1);
         assert_eq!(commands(node, "evalsha"), keys);
@@ -56,7 +56,7 @@ async fn one_url_is_enough(cluster: &RedisCluster) {
     for node in 0..3 {
         assert_eq!(charge(&redis, &name_at(cluster, node)).await, Ok(1));
     }
-    // Who takes it for a single server is told so.
+    // As a single server, it fails with an error that says so.
     let single = Redis::single(cluster.nodes[0].url()).timeout(PLENTY).open().unwrap();
     assert_eq!(charge(&single, &name_at(cluster, 1)).await, Err(Reason::Misconfigured));
 }
@@ -88,7 +88,7 @@ async fn a_slot_on_its_way(cluster: &RedisCluster) {
     assert_eq!(charge(&redis, &name).await, Ok(2), "it is still there");
     let port = to.address().port().to_string();
     from.run::<()>(&["MIGRATE", "127.0.0.1", &port, key(&name).as_str(), "0", "5000"]);
-    // The next are told to ask the other; and the first of them brings the script along.
+    // The next calls are redirected; the first of them sends the script in full.
     to.run::<()>(&["SCRIPT", "FLUSH"]);
     assert_eq!(charge(&redis, &name).await, Ok(3));
     assert_eq!(charge(&redis, &name).await, Ok(4));
@@ -109,10 +109,10 @@ async fn a_slot_on_its_way(cluster: &RedisCluster) {
         }
         assert!(sum < 2_000, "still the wrong node is asked");
     }
-    assert!(redis.health().iter().all(|node| node.breaker() == BreakerState::Closed), "no failure of anybody");
+    assert!(redis.health().iter().all(|node| node.breaker() == BreakerState::Closed), "no node has failed");
 }
 
-/// F17: what happens to one node is nothing to the others.
+/// A node that hangs does not affect the others.
 async fn one_node_hangs(cluster: &RedisCluster) {
     let redis = Redis::cluster(cluster.urls()).timeout(Duration::from_millis(300)).open().unwrap();
     let names = [0, 1, 2].map(|node| name_at(cluster, node));

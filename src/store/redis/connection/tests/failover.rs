@@ -1,10 +1,10 @@
-//! Servers that take over from others, or come back.
+//! Failovers, and servers that recover.
 
 use super::proxy::{Mode, Proxy};
 use super::servers::{RedisCluster, await_until};
 use super::*;
 
-/// The bound of P7: what the replica had not heard of is lost, and nothing else.
+/// A failover loses what was not replicated, and nothing else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_loses_what_was_not_replicated_and_nothing_else() {
     let mut primary = RedisServer::start();
@@ -36,7 +36,7 @@ async fn a_failover_is_followed_through_sentinels() {
             info.contains("slaves=1,sentinels=2")
         });
     }
-    // One that is not there does no harm.
+    // A sentinel that is not there does no harm.
     let urls = [format!("redis://127.0.0.1:{}", servers::free_port()), sentinels[0].url(), sentinels[1].url()];
     let redis = Redis::sentinel("main", urls.clone()).timeout(Duration::from_millis(500)).open().unwrap();
     recovers(&redis, "a").await;
@@ -77,7 +77,7 @@ async fn sentinels_are_asked_when_the_primary_became_a_replica() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_recovered_server_gets_one_connection_per_client() {
     let mut server = RedisServer::start();
-    // As many as processes would be: they share nothing.
+    // As eight processes would: they share nothing.
     let all: Vec<_> = (0..8).map(|_| patient(&server)).collect();
     for redis in &all {
         assert!(charge(redis, "a").await.is_ok());
@@ -137,7 +137,7 @@ async fn keys_move_to_replicas_when_nodes_of_a_cluster_die() {
         recovers(&redis, name).await;
     }
     assert!(charged(&cluster.nodes[3], &names[0]) >= 2, "the replica took over what there was");
-    // F11: most of the others go as well.
+    // Most of the others die as well.
     for index in [1, 4, 5] {
         cluster.nodes[index].kill();
     }
@@ -151,7 +151,7 @@ async fn keys_move_to_replicas_when_nodes_of_a_cluster_die() {
         }
         sleep(Duration::from_millis(5)).await;
     }
-    // Nobody is asked in vain for long.
+    // The breaker opens before long.
     fails_until_open_at(&redis, &names[2], cluster.nodes[2].address().to_string()).await;
 }
 

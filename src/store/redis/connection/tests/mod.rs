@@ -1,4 +1,4 @@
-//! Against real servers, through a proxy that breaks the network where that is the point.
+//! Connections to real servers, through a proxy that breaks the network where that is the point.
 //!
 //! Where a call must succeed, it is given plenty of time, since the machine may be busy with something else.
 
@@ -24,7 +24,7 @@ use crate::store::redis::key::{Key, Names};
 use crate::store::redis::servers::{self, RedisServer};
 use crate::values::PartitionKey;
 
-/// Charges, as the real scripts do, and tells how much was charged in all.
+/// Charges, as the real scripts do, and returns how much was charged in all.
 static ADD: Script = Script::new("return redis.call('INCRBY', KEYS[1], ARGV[1])");
 
 const PLENTY: Duration = Duration::from_secs(5);
@@ -63,7 +63,7 @@ fn state(redis: &Redis) -> BreakerState {
     redis.health()[0].breaker()
 }
 
-/// Calls until it works again, and tells how long that took.
+/// Calls until it works again, and returns how long that took.
 async fn recovers(redis: &Redis, name: &str) -> Duration {
     let start = Instant::now();
     while charge(redis, name).await.is_err() {
@@ -73,7 +73,7 @@ async fn recovers(redis: &Redis, name: &str) -> Duration {
     start.elapsed()
 }
 
-/// Makes calls that fail until the breaker is open, and tells what they failed with.
+/// Makes calls that fail until the breaker is open, and returns their reasons.
 async fn fails_until_open(redis: &Redis, name: &str) -> Vec<Reason> {
     let mut reasons = Vec::new();
     while state(redis) == BreakerState::Closed {

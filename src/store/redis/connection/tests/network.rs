@@ -1,4 +1,4 @@
-//! What the network does.
+//! Faults of the network.
 
 use super::proxy::{Mode, Proxy};
 use super::*;
@@ -21,7 +21,7 @@ async fn a_refused_connection_opens_the_breaker() {
     let start = Instant::now();
     let mut asked = 0;
     for _ in 0..20_000 {
-        match charge(&redis, "a").await.expect_err("nobody is there") {
+        match charge(&redis, "a").await.expect_err("no server is there") {
             Reason::BreakerOpen => {}
             reason => {
                 assert_eq!(reason, Reason::Unreachable);
@@ -69,7 +69,7 @@ async fn a_half_open_connection_is_replaced() {
     let proxy = Proxy::to(server.address());
     let redis = through(&proxy);
     warm(&redis).await;
-    // The connection is dead for good, and nobody says so: it must be given up.
+    // The connection is dead for good, without a sign of it: it must be replaced.
     proxy.set(Mode::HalfOpen);
     fails_until_open(&redis, "a").await;
     proxy.set(Mode::Pass);
@@ -104,7 +104,7 @@ async fn ten_thousand_calls_to_a_slow_server_are_bounded() {
             other => panic!("{other:?}"),
         }
     }
-    // Two waves of those who are let in at a time, and a probe or two.
+    // Two waves of as many calls as may be in flight, and a probe or two.
     assert!(waited <= 2 * 256 + 10, "{waited} waited");
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     assert_eq!(redis.health()[0].in_flight(), 0);
@@ -163,7 +163,7 @@ async fn a_reset_is_never_followed_by_a_second_charge() {
     let redis = Redis::single(proxy.url()).timeout(PLENTY).open().unwrap();
     let (mut charges, mut unknown) = (0, 0);
     for round in 0..20 {
-        // While calls are under way.
+        // While calls are in flight.
         let calls: Vec<_> = (0..20)
             .map(|_| {
                 let redis = redis.clone();

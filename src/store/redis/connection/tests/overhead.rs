@@ -1,5 +1,5 @@
 //! What our part of a call costs, against the connection alone: in time, and in the processor time of this process,
-//! which depends less on who else is running.
+//! which depends less on what else is running.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Runtimes that go, calls that are given up, and what is logged.
+//! Runtimes that end, calls that are cancelled, and what is logged.
 
 use std::io;
 use std::sync::Mutex;
@@ -18,7 +18,7 @@ fn runtimes_come_and_go() {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         assert_eq!(runtime.block_on(charge(&redis, "a")), Ok(sum));
     }
-    // One that still exists, but does not run, holds up no other.
+    // A runtime that exists but does not run delays no other.
     let idle = Builder::new_current_thread().enable_all().build().unwrap();
     let redis = patient(&server);
     assert_eq!(idle.block_on(charge(&redis, "b")), Ok(1));
@@ -100,7 +100,7 @@ fn transitions_are_logged_once_each_and_without_passwords() {
         text.lines().map(str::to_owned).collect::<Vec<_>>()
     };
     let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
-    // With one alone, a line that another test comes across first is off for good, since that test has none.
+    // With one subscriber alone, a log line that another test reaches first is off for good, since that test has none.
     let _second = tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish());
     let _guard = tracing::subscriber::set_default(subscriber);
     let mut server = RedisServer::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
@@ -116,7 +116,7 @@ fn transitions_are_logged_once_each_and_without_passwords() {
         let [evicts] = &lines()[..] else { panic!("{:?}", lines()) };
         assert!(evicts.contains("WARN") && evicts.contains("allkeys-lru"), "{evicts}");
         server.kill();
-        // Probes that fail are no news.
+        // Probes that fail are not logged.
         for _ in 0..300 {
             assert!(charge(&redis, "a").await.is_err());
             sleep(Duration::from_millis(2)).await;
