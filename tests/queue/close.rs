@@ -1,4 +1,4 @@
-//! Layers, their handles and configurations that are closed: nobody waits in a queue of theirs any more.
+//! Layers, their handles and configurations that are closed: no request waits in their queues any more.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -34,7 +34,7 @@ async fn status(service: &Service) -> u16 {
     service.clone().oneshot(Request::new(())).await.unwrap().status().as_u16()
 }
 
-/// So many that wait, each in a task.
+/// Spawns so many requests that wait.
 async fn wait(service: &Service, count: usize) -> Vec<tokio::task::JoinHandle<u16>> {
     let tasks = (0..count).map(|_| {
         let service = service.clone();
@@ -71,7 +71,7 @@ async fn closing_rejects_waiters_and_arrivals_whatever_the_failure_mode() {
         layer.close();
         assert_eq!(all(waiting).await, [503; 3], "{mode:?}");
         assert_eq!(status(&service).await, 503, "{mode:?}");
-        // What was charged for them was given back, and it is no failure.
+        // Their charges were refunded, and this counts as no failure.
         assert_eq!(bucket.decide(&Ask::peek(&PartitionKey::SHARED, 0)).at_once().unwrap().remaining(), 9);
         assert_eq!([layer.limiter_failures("queue"), layer.limiter_failures("watching")], [Some(0); 2]);
         layer.handle().close();
