@@ -43,7 +43,7 @@ pub(super) fn build(
         .on_failure(match raw.on_store_error.unwrap_or_default() {
             OnStoreError::Allow => FailureMode::Allow,
             OnStoreError::Deny => FailureMode::Deny,
-            OnStoreError::LocalGuard => FailureMode::LocalFallback,
+            OnStoreError::LocalFallback => FailureMode::LocalFallback,
         });
     if let Some(cost) = &raw.cost {
         if *cost.get_ref() == 0 {
@@ -125,7 +125,7 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, place: Place) -> Result<Arc<dyn
                 max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
                 max_keys: max_keys.map(|keys| usize::try_from(keys).unwrap_or(usize::MAX)),
                 when_full: raw.when_full.as_ref().map(|when_full| match when_full.get_ref() {
-                    WhenFullName::Reject => WhenFull::Refuse,
+                    WhenFullName::Reject => WhenFull::Reject,
                     WhenFullName::Overflow => WhenFull::Overflow,
                     WhenFullName::ForgetLeast => WhenFull::ForgetLeast,
                 }),

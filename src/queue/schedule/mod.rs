@@ -402,7 +402,7 @@ impl Schedule {
     pub(super) fn refund(&mut self, now: Timestamp, id: FifoId, cost: u32, receipt: Receipt) {
         let departure = self.history.read(&self.pace.gcra, receipt);
         self.edit(id, |pace, fifo, _| {
-            fifo.tat = pace.give_back(GcraState { tat: fifo.tat }, now, cost, departure).tat;
+            fifo.tat = pace.refund(GcraState { tat: fifo.tat }, now, cost, departure).tat;
         });
     }
 
