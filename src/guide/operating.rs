@@ -122,21 +122,21 @@
 //!
 //! | it says | do |
 //! |---|---|
-//! | rate limiter misconfigured: it cannot tell whom to count | as it says; requests are answered 500. With axum, serve by `into_make_service_with_connect_info` |
-//! | a proxy is connected, and everybody behind it shares one budget | use [`ClientIp`](crate::key::ClientIp) instead of `PeerIp` |
-//! | a forwarding header was seen but not trusted | if your proxy sent it, trust its network; else nothing, it was forged |
-//! | a trusted proxy does not send the configured header, but another one | name that one in [`IpSource`](crate::key::IpSource) |
+//! | rate limiter misconfigured: requests have no key | as it says; requests are answered 500. With axum, serve by `into_make_service_with_connect_info` |
+//! | the peer is a proxy, and every client behind it shares one budget | use [`ClientIp`](crate::key::ClientIp) instead of `PeerIp` |
+//! | a forwarding header was not trusted and was ignored | if your proxy sent it, trust its network; else nothing, it was forged |
+//! | a trusted proxy sends another forwarding header than the configured one | name that one in [`IpSource`](crate::key::IpSource) |
 //! | fewer elements than proxies | lower the count, or close the way past the proxies |
 //! | a rate limit layer is mounted around itself | mount it once: it charges each request twice, and only the first 1,000 requests of a layer are looked at |
 //! | the first 1,000 requests all had the same key | look at the key: it does not tell clients apart |
 //! | none of the first 1,000 requests had a matched route | put the layer inside of the router |
 //! | the CORS layer is inside of the rate limit | put it outside, or pages of other origins cannot read refusals |
 //! | a memory store is filling up and may lose keys | raise its [capacity](#how-much-memory) |
-//! | policies replaced: this one cannot go on | nothing, if it was meant: its new limiter is of another kind |
-//! | the configuration was changed, and a policy removed; the configuration was changed, and fields of a policy removed | nothing, if it was meant: a file that was cut off may still make sense |
+//! | policies replaced: this one could not inherit | nothing, if it was meant: its new limiter is of another kind |
+//! | configuration changed: a policy was removed; configuration changed: fields of a policy were removed | nothing, if it was meant: a file that was cut off may still make sense |
 //! | limiter failed; limiter recovered | see [failure](super::failure) |
 //! | redis: a node keeps failing; a node is back | the same |
-//! | redis: other nodes are responsible now | nothing: a failover, or slots have moved |
+//! | redis: topology changed | nothing: a failover, or slots have moved |
 //! | redis: when its memory is full, the server may evict budgets | `maxmemory-policy noeviction` |
 //! | the body of a custom rejection failed | look at what [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) returns |
 //!

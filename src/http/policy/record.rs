@@ -77,7 +77,7 @@ impl Policy {
     pub(crate) fn note(&self, fate: Fate, key: Option<&PartitionKey>, decision: Option<&Decision>) {
         self.meter.count(fate);
         let route = self.meter.route().map(AsRef::as_ref);
-        log::judged(route, &self.name, fate.as_str(), key, decision);
+        log::decided(route, &self.name, fate.as_str(), key, decision);
     }
 
     /// Logs a mistake in the set-up the first time that it shows.
