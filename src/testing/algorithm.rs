@@ -111,7 +111,11 @@ impl<A: Algorithm> Trial<'_, A> {
         }
         if cost > max {
             assert!(!decision.is_allowed(), "at {now:?} a cost of {cost} was admitted, above the maximum of {max}");
-            assert_eq!(decision.retry_after(), None, "at {now:?} a cost of {cost}, above the maximum, has a retry_after");
+            assert_eq!(
+                decision.retry_after(),
+                None,
+                "at {now:?} a cost of {cost}, above the maximum, has a retry_after"
+            );
         } else if !decision.is_allowed() && decision.retry_after().is_none() {
             let (last, _) = self.algorithm.decide(self.state, Timestamp::MAX, cost);
             assert!(!last.is_allowed(), "at {now:?} a cost of {cost} has no retry_after, but is admitted later");

@@ -65,7 +65,7 @@ fn names_are_the_policies_own() {
 }
 
 #[test]
-#[should_panic = "policy `again` is for a plan that has one"]
+#[should_panic = "policy `again` is for a plan that has a policy already"]
 fn a_plan_has_one_policy() {
     let _ = tiers().tier(Some(Plan::Free), policy("again", 3));
 }
