@@ -42,7 +42,7 @@ where
 }
 
 #[test]
-fn outside_a_refusal_can_be_read_and_inside_the_mistake_is_told_once() {
+fn a_cors_layer_inside_of_the_limit_is_logged_once() {
     let hello = service_fn(|_: Request<Full<Bytes>>| {
         std::future::ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())))
     });
@@ -58,12 +58,12 @@ fn outside_a_refusal_can_be_read_and_inside_the_mistake_is_told_once() {
         assert_eq!(ask(outside.clone(), &Method::OPTIONS).status(), 200);
     }
     assert_eq!(ask(outside.clone(), &Method::PUT).status(), 200);
-    let refused = ask(outside, &Method::PUT);
-    assert_eq!(refused.status(), 503);
-    assert!(refused.headers().contains_key("access-control-allow-origin"));
-    let exposed = refused.headers()["access-control-expose-headers"].to_str().unwrap();
+    let rejected = ask(outside, &Method::PUT);
+    assert_eq!(rejected.status(), 503);
+    assert!(rejected.headers().contains_key("access-control-allow-origin"));
+    let exposed = rejected.headers()["access-control-expose-headers"].to_str().unwrap();
     for name in ["retry-after", "x-rate-limited-for", "ratelimit", "ratelimit-policy"] {
-        assert!(refused.headers().contains_key(name) && exposed.contains(name), "{name}: {exposed}");
+        assert!(rejected.headers().contains_key(name) && exposed.contains(name), "{name}: {exposed}");
     }
     assert!(log.0.lock().unwrap().is_empty());
 

@@ -103,7 +103,7 @@ impl Limiter for Broken {
 }
 
 #[test]
-fn a_flood_of_denials_is_told_at_debug_only_and_names_nobody() {
+fn a_flood_of_rejections_is_logged_at_debug_only_and_without_keys() {
     // Once a callsite is known to interest nobody, the subscriber is not even asked.
     for most in [Level::ERROR, Level::WARN, Level::INFO] {
         let heard = heard(most, &layer(1), 10_000);

@@ -19,7 +19,7 @@ fn frozen() -> ManualClock {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn memory_is_taken_when_it_is_needed_and_never_more() {
+fn memory_is_allocated_on_demand_and_bounded() {
     an_idle_table_takes_none();
     ten_million_fresh_keys_take_no_more();
 }

@@ -155,7 +155,7 @@ impl Limiter for Fickle {
 }
 
 #[tokio::test]
-async fn what_is_given_back_does_not_count() {
+async fn refunded_charges_do_not_count() {
     let metrics = Metrics::record();
     let layer = RateLimitLayer::new([policy("bucket", bucket(1)), policy("fickle", Arc::new(Fickle))]);
     assert_eq!([send(&layer, "a").await, send(&layer, "a").await], [429, 429]);
@@ -243,7 +243,7 @@ async fn a_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_who_leave() {
+async fn waiters_that_disconnect() {
     let metrics = Metrics::record();
     let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(1_000).max_wait(Duration::MAX);
     let layer = RateLimitLayer::new([policy("queue", queue), policy("bucket", bucket(10))]);
@@ -266,7 +266,7 @@ async fn waiters_who_leave() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_who_are_sent_away() {
+async fn waiters_that_are_rejected_by_close() {
     let metrics = Metrics::record();
     let closing = Arc::new(LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX));
     let layer = RateLimitLayer::new(policy("closing", Arc::clone(&closing)));
@@ -308,7 +308,7 @@ async fn a_store_that_is_away() {
 }
 
 #[tokio::test]
-async fn clients_who_leave_while_a_store_is_asked() {
+async fn clients_that_disconnect_while_a_store_is_called() {
     let metrics = Metrics::record();
     let redis = nowhere();
     let alone = RateLimitLayer::new([policy("memory", bucket(4)), on(&redis, "alone", bucket(4))]);
@@ -322,7 +322,7 @@ async fn clients_who_leave_while_a_store_is_asked() {
 }
 
 #[tokio::test]
-async fn tables_are_looked_at_when_they_are_observed() {
+async fn tables_are_read_when_they_are_observed() {
     let clock = ManualClock::new();
     async fn fill<A>(algorithm: A, clock: &ManualClock, when_full: WhenFull) -> Metrics
     where
@@ -331,30 +331,30 @@ async fn tables_are_looked_at_when_they_are_observed() {
         let metrics = Metrics::record();
         let store = MemoryStore::with_capacity(64).with_clock(clock.clone()).when_full(when_full);
         let layer = RateLimitLayer::new(policy("p", RateLimiter::new(algorithm, store)));
-        let told = |name: &str| metrics.of(&format!(r#"table_{name}{{policy="p"}}"#));
+        let value = |name: &str| metrics.of(&format!(r#"table_{name}{{policy="p"}}"#));
         layer.observe();
-        assert_eq!([told("capacity"), told("live_keys")], ["64", "0"]);
+        assert_eq!([value("capacity"), value("live_keys")], ["64", "0"]);
         for number in 0..50 {
             send(&layer, &number.to_string()).await;
         }
-        assert_eq!(told("live_keys"), "0", "not before it is looked at");
+        assert_eq!(value("live_keys"), "0", "not before it is looked at");
         layer.observe();
-        assert_eq!([told("live_keys"), told("evicted_live_total"), told("turned_away_total")], ["50", "0", "0"]);
+        assert_eq!([value("live_keys"), value("evicted_live_total"), value("turned_away_total")], ["50", "0", "0"]);
         for number in 50..300 {
             send(&layer, &number.to_string()).await;
         }
         layer.observe();
-        assert!(told("live_keys").parse::<u32>().unwrap() > 100, "{}", told("live_keys"));
-        let lost: u32 = told("evicted_live_total").parse().unwrap();
-        let turned_away: u32 = told("turned_away_total").parse().unwrap();
+        assert!(value("live_keys").parse::<u32>().unwrap() > 100, "{}", value("live_keys"));
+        let lost: u32 = value("evicted_live_total").parse().unwrap();
+        let turned_away: u32 = value("turned_away_total").parse().unwrap();
         match when_full {
             WhenFull::ForgetLeast => assert!(lost > 150 && turned_away == 0, "{lost}"),
             _ => assert!(lost == 0 && turned_away > 150, "{turned_away}"),
         }
         clock.advance(Duration::from_secs(7_200));
         layer.observe();
-        assert_eq!(told("live_keys"), "0");
-        assert_eq!(told("evicted_live_total"), lost.to_string());
+        assert_eq!(value("live_keys"), "0");
+        assert_eq!(value("evicted_live_total"), lost.to_string());
         metrics
     }
     for when_full in [WhenFull::ForgetLeast, WhenFull::Refuse] {
@@ -368,19 +368,19 @@ async fn a_queue_reports_how_many_keys_it_remembers() {
     let metrics = Metrics::record();
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).max_keys(64);
     let layer = RateLimitLayer::new(policy("q", queue));
-    let told = || {
+    let value = || {
         layer.observe();
         ["capacity", "live_keys", "evicted_live_total", "turned_away_total"]
             .map(|name| metrics.of(&format!(r#"table_{name}{{policy="q"}}"#)))
     };
-    assert_eq!(told(), ["64", "0", "0", "0"]);
+    assert_eq!(value(), ["64", "0", "0", "0"]);
     for number in 0..100 {
         let status = send(&layer, &number.to_string()).await;
         assert_eq!(status, if number < 64 { 200 } else { 429 });
     }
-    assert_eq!(told(), ["64", "64", "0", "36"]);
+    assert_eq!(value(), ["64", "64", "0", "36"]);
     tokio::time::advance(Duration::from_secs(3_600)).await;
-    assert_eq!(told(), ["64", "0", "0", "36"]);
+    assert_eq!(value(), ["64", "0", "0", "36"]);
 }
 
 #[tokio::test]
@@ -435,7 +435,7 @@ async fn two_layers_of_the_same_names_are_counted_as_one() {
 }
 
 #[tokio::test]
-async fn nothing_is_needed_to_record() {
+async fn metrics_work_without_a_recorder() {
     let layer = RateLimitLayer::new(policy("p", LeakyQueue::new(Quota::per_hour(1)).capacity(0)));
     assert_eq!([send(&layer, "a").await, send(&layer, "a").await], [200, 429]);
     layer.observe();

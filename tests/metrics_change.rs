@@ -114,7 +114,7 @@ async fn gauges_of_a_layer_that_is_dropped_are_zero() {
 
 /// Requests hold the policies that they were judged by for as long as they run.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_outlives_its_policies_changes_no_gauge_of_their_successors() {
+async fn a_request_that_outlives_its_policies_changes_no_gauge_of_their_heirs() {
     let metrics = Metrics::record();
     let queue = || policy("queue", LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX));
     let layer = RateLimitLayer::new([policy("table", small(bucket())), queue(), policy("gone", small(bucket()))]);
@@ -172,7 +172,7 @@ async fn evictions_add_up_over_tables() {
 
 /// The same table under another quota.
 #[tokio::test]
-async fn evictions_of_a_table_that_is_taken_over_are_counted_once() {
+async fn evictions_of_an_inherited_table_are_counted_once() {
     let metrics = Metrics::record();
     let layer = RateLimitLayer::new(policy("p", small(bucket())));
     send(&layer, 0..200).await;
@@ -203,7 +203,7 @@ impl Limiter for Own {
 }
 
 #[tokio::test]
-async fn counters_of_a_limiter_that_begins_anew_do_not_fall() {
+async fn counters_of_a_limiter_that_restarts_do_not_fall() {
     let metrics = Metrics::record();
     let own = Arc::new(Own(0.into()));
     let layer = RateLimitLayer::new(policy("p", Arc::clone(&own)));

@@ -52,7 +52,7 @@ async fn until(holds: impl Fn() -> bool, otherwise: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_ghosts_are_gone_when_the_longest_wait_is_over() {
+async fn a_thousand_dead_clients_are_gone_when_the_longest_wait_is_over() {
     let queue = Arc::new(LeakyQueue::new(Quota::per_second(1_000)).max_wait(Duration::from_secs(1)));
     let policy = Policy::new("queue", Arc::clone(&queue)).key(HeaderKey::from_static("x-key"));
     let app = Router::new().route("/", any(|| async { "hello" })).layer(RateLimitLayer::new(policy));

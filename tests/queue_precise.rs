@@ -32,13 +32,13 @@ fn paused() -> Runtime {
     Builder::new_current_thread().enable_all().start_paused(true).build().unwrap()
 }
 
-/// Who was told what, and when, in a schedule that follows from the seed.
-async fn told(queue: LeakyQueue, seed: u64) -> Vec<String> {
-    let (mut random, mut waiting, mut told) = (Random::new(seed), Vec::new(), Vec::new());
+/// Who was decisions what, and when, in a schedule that follows from the seed.
+async fn decisions(queue: LeakyQueue, seed: u64) -> Vec<String> {
+    let (mut random, mut waiting, mut decisions) = (Random::new(seed), Vec::new(), Vec::new());
     for step in 0..100 {
         match random.below(4) {
             0 | 1 => match queue.decide(&Ask::charge(&random.below(2).into(), 1)) {
-                Check::Ready(decision) => told.push(format!("{step}: {decision:?}")),
+                Check::Ready(decision) => decisions.push(format!("{step}: {decision:?}")),
                 Check::Pending(pending) => waiting.push((step, pending)),
             },
             2 if !waiting.is_empty() => {
@@ -55,29 +55,29 @@ async fn told(queue: LeakyQueue, seed: u64) -> Vec<String> {
         waiting.retain_mut(|(number, pending)| match pending.now_or_never() {
             None => true,
             Some(decision) => {
-                told.push(format!("{number} at {step}: {decision:?}"));
+                decisions.push(format!("{number} at {step}: {decision:?}"));
                 false
             }
         });
     }
-    told
+    decisions
 }
 
 /// Tokio's clock is the queue's, whatever wakes it.
 #[test]
-fn it_decides_the_same_at_the_same_times() {
+fn the_precise_timer_decides_like_tokios() {
     let _alone = alone();
     for seed in 0..300 {
         let queue = || LeakyQueue::new(Quota::per_second(130).burst(2)).capacity(5).max_wait(MS * 30);
-        let plain = paused().block_on(told(queue(), seed));
-        let precise = paused().block_on(told(queue().precise(), seed));
+        let plain = paused().block_on(decisions(queue(), seed));
+        let precise = paused().block_on(decisions(queue().precise(), seed));
         assert!(!plain.is_empty());
         assert_eq!(plain, precise, "seed {seed}");
     }
 }
 
 #[test]
-fn nothing_leaves_while_a_test_has_time_stand_still() {
+fn nothing_departs_while_tokios_time_is_paused() {
     let _alone = alone();
     paused().block_on(async {
         let queue = busy(Quota::per_second(1_000));
@@ -137,7 +137,7 @@ mod on_linux {
     }
 
     #[test]
-    fn there_is_one_timer_and_only_while_somebody_waits() {
+    fn there_is_one_timer_and_only_while_a_request_waits() {
         let _alone = alone();
         assert_eq!(timers(), 0);
         // None of the turns comes.
@@ -171,7 +171,7 @@ mod on_linux {
     }
 
     #[test]
-    fn nothing_is_left_of_it_when_the_queue_or_the_runtime_is_gone() {
+    fn the_timer_is_closed_when_the_queue_or_the_runtime_is_dropped() {
         let _alone = alone();
         let (first, queue) = (runtime(), busy(Quota::per_hour(1)));
         let waits = {
@@ -196,7 +196,7 @@ mod on_linux {
 
     /// Tokio's timer wakes up once in a millisecond.
     #[test]
-    fn it_is_finer_than_tokios_timer() {
+    fn the_precise_timer_is_finer_than_tokios() {
         let _alone = alone();
         let median_lateness = |runtime: Runtime| {
             runtime.block_on(async {

@@ -85,7 +85,7 @@ const XFF: (&str, &str) = ("x-forwarded-for", "203.0.113.7");
 const NOTHING: [&str; 0] = [];
 
 #[test]
-fn mistakes_are_told_once_and_nobody_is_named() {
+fn mistakes_are_logged_once_and_without_addresses() {
     // The peer's address as the key.
     assert_eq!(said(&PeerIp::new(), &["203.0.113.9", "2001:db8::9"], &[XFF]), NOTHING);
     assert_eq!(said(&PeerIp::new(), &["10.1.2.3", "::1"], &[("x-api-key", "secret")]), NOTHING);
@@ -140,7 +140,7 @@ fn send(layer: &RateLimitLayer, keys: impl IntoIterator<Item = &'static str>) ->
 }
 
 #[test]
-fn one_bucket_for_all_is_told_once_per_policy() {
+fn one_key_for_all_requests_is_logged_once_per_policy() {
     let bucket = || TokenBucket::new(Quota::per_second(10));
     let by_key = || RateLimitLayer::new(Policy::new("by-key", bucket()).key(HeaderKey::from_static("x-api-key")));
     let same = by_key();

@@ -1,6 +1,6 @@
 //! `Expect: 100-continue`, where the request must wait its turn. hyper says 100 when the body is first asked for, which
 //! is not before the service inside is called; so a client that waits for it uploads nothing before its turn, and
-//! nothing at all if it is refused. (RFC 9110, section 10.1.1, would have it told at once.)
+//! nothing at all if it is rejected. (RFC 9110, section 10.1.1, would have it told at once.)
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +48,7 @@ impl Busy {
 }
 
 #[tokio::test]
-async fn continue_comes_with_the_turn_and_not_before() {
+async fn continue_is_sent_at_the_turn_and_not_before() {
     let mut busy = Busy::new(1).await;
     busy.announce().await;
     busy.let_in();
@@ -61,7 +61,7 @@ async fn continue_comes_with_the_turn_and_not_before() {
 
 /// Most clients send their content after a second or so all the same. It stays with the system until the turn comes.
 #[tokio::test]
-async fn whoever_does_not_wait_for_it_is_not_read_before_the_turn() {
+async fn a_body_that_is_sent_without_continue_is_not_read_before_the_turn() {
     let mut busy = Busy::new(1).await;
     busy.announce().await;
     busy.client.send(vec![b'x'; 10_000]).await;
@@ -79,7 +79,7 @@ async fn whoever_does_not_wait_for_it_is_not_read_before_the_turn() {
 }
 
 #[tokio::test]
-async fn a_refusal_comes_instead_of_continue_also_after_a_wait() {
+async fn a_rejection_replaces_continue_even_after_a_wait() {
     for case in ["no place", "closed"] {
         let capacity = usize::from(case != "no place");
         let mut busy = Busy::new(capacity).await;

@@ -8,19 +8,19 @@ use super::raw::Connection;
 use super::{Server, only};
 
 #[tokio::test]
-async fn a_refused_head_is_a_refused_get_without_its_content() {
+async fn a_rejected_head_is_a_rejected_get_without_its_content() {
     for format in [RejectionFormat::Problem, RejectionFormat::Text] {
         let server = Server::http1(RateLimitLayer::builder(only(1)).rejection_format(&format).build()).await;
         let mut connection = Connection::open(server.address).await;
         assert_eq!(connection.ask("GET", "/").await.status, 200);
-        let refused = connection.ask("GET", "/").await.at_any_time();
-        assert_eq!((refused.status, refused.field("retry-after")), (429, Some("60")));
-        assert!(!refused.content.is_empty());
+        let rejected = connection.ask("GET", "/").await.at_any_time();
+        assert_eq!((rejected.status, rejected.field("retry-after")), (429, Some("60")));
+        assert!(!rejected.content.is_empty());
 
         let head = connection.ask("HEAD", "/").await.at_any_time();
-        assert_eq!((head.status, &head.fields), (429, &refused.fields));
+        assert_eq!((head.status, &head.fields), (429, &rejected.fields));
         // Whatever came after its head would be taken for the next answer.
-        assert_eq!(connection.ask("GET", "/").await.at_any_time(), refused);
+        assert_eq!(connection.ask("GET", "/").await.at_any_time(), rejected);
         assert_eq!(server.called(), 1);
     }
 
@@ -29,12 +29,12 @@ async fn a_refused_head_is_a_refused_get_without_its_content() {
     assert_eq!(connection.ask("HEAD", "/").await.status, 200);
     let head = connection.ask("HEAD", "/").await;
     assert_eq!((head.status, head.field("content-type")), (429, None));
-    let refused = connection.ask("GET", "/").await;
-    assert_eq!((refused.status, refused.field("content-length")), (429, Some("0")));
+    let rejected = connection.ask("GET", "/").await;
+    assert_eq!((rejected.status, rejected.field("content-length")), (429, Some("0")));
 }
 
 #[tokio::test]
-async fn each_answer_has_a_date_and_only_refusals_must_not_be_stored() {
+async fn every_response_has_a_date_and_only_rejections_are_no_store() {
     let server = Server::http1(RateLimitLayer::builder(only(1)).fields(RateLimitFields::none()).build()).await;
     let mut connection = Connection::open(server.address).await;
     let mut names = async || {
@@ -51,7 +51,7 @@ async fn each_answer_has_a_date_and_only_refusals_must_not_be_stored() {
 /// A client that is told to look elsewhere, or into its cache, need not wait for that (REQ-12), and caches
 /// pass nobody's key on (REQ-43).
 #[tokio::test]
-async fn redirects_and_what_is_unchanged_are_left_alone() {
+async fn redirects_and_304_get_no_retry_after_and_no_key() {
     let fields = RateLimitFields::draft11().partition_key();
     for (path, status, content) in [("/unchanged", 304, ""), ("/moved", 307, "over there")] {
         let server = Server::http1(RateLimitLayer::builder(only(2)).fields(fields).build()).await;
@@ -72,9 +72,9 @@ async fn redirects_and_what_is_unchanged_are_left_alone() {
     }
 }
 
-/// A client that asks before it uploads is refused before it uploads.
+/// A client that asks before it uploads is rejected before it uploads.
 #[tokio::test]
-async fn a_refusal_comes_instead_of_continue() {
+async fn a_rejection_replaces_continue() {
     let server = Server::http1(RateLimitLayer::new(only(1))).await;
     let upload = "PUT /upload HTTP/1.1\r\nhost: test\r\ncontent-length: 2000000\r\nexpect: 100-continue\r\n\r\n";
 
@@ -89,7 +89,7 @@ async fn a_refusal_comes_instead_of_continue() {
 
     connection.send(upload).await;
     assert_eq!(connection.answer("PUT").await.status, 429);
-    assert_eq!(server.polled(), polled, "the body of a refused request was polled");
+    assert_eq!(server.polled(), polled, "the body of a rejected request was polled");
     // The client may send it all the same, or not: hyper cannot tell, and so closes the connection.
     connection.ends().await;
     assert_eq!((server.arrived(), server.called()), (2, 1));
@@ -97,7 +97,7 @@ async fn a_refusal_comes_instead_of_continue() {
 
 /// What is left of a body on a connection that is kept would be taken for a request.
 #[tokio::test]
-async fn a_body_that_was_not_read_is_never_taken_for_a_request() {
+async fn an_unread_body_is_never_parsed_as_a_request() {
     let smuggled = "GET /smuggled HTTP/1.1\r\nhost: test\r\n\r\n";
     let length = smuggled.len();
     let framings = [
@@ -110,8 +110,8 @@ async fn a_body_that_was_not_read_is_never_taken_for_a_request() {
         assert_eq!(connection.ask("GET", "/").await.status, 200);
         // A body that is there already is skipped, and the connection kept.
         connection.send(format!("POST /upload HTTP/1.1\r\nhost: test\r\n{framed}")).await;
-        let refused = connection.answer("POST").await;
-        assert_eq!(refused.status, 429);
+        let rejected = connection.answer("POST").await;
+        assert_eq!(rejected.status, 429);
         assert_eq!(connection.ask("GET", "/").await.status, 429);
         assert_eq!((server.arrived(), server.called(), server.polled()), (3, 1, 0));
 
@@ -130,8 +130,8 @@ async fn a_body_that_was_not_read_is_never_taken_for_a_request() {
         let mut connection = Connection::open(server.address).await;
         assert_eq!(connection.ask("GET", "/").await.status, 200);
         connection.send(format!("POST /upload HTTP/1.1\r\nhost: test\r\n{framing}\r\n\r\n")).await;
-        let refused = connection.answer("POST").await;
-        assert_eq!(refused.status, 429);
+        let rejected = connection.answer("POST").await;
+        assert_eq!(rejected.status, 429);
         // It may be gone by now.
         let _ = connection.try_send(&format!("{:x}\r\n{long}", 10 * long.len())).await;
         connection.ends().await;
@@ -141,7 +141,7 @@ async fn a_body_that_was_not_read_is_never_taken_for_a_request() {
 
 /// With CORS outside of the limit, as the documentation says, and the other way round.
 #[tokio::test]
-async fn scripts_of_other_origins_can_read_a_refusal_if_cors_is_outside() {
+async fn scripts_of_other_origins_can_read_a_rejection_if_cors_is_outside() {
     let cors = || CorsLayer::new().allow_origin(Any).expose_headers(EXPOSED_HEADERS);
     let hello = || axum::Router::new().route("/", axum::routing::get(|| async { "hello" }));
     for (app, is_outside) in [
@@ -157,12 +157,12 @@ async fn scripts_of_other_origins_can_read_a_refusal_if_cors_is_outside() {
         };
         let admitted = ask().await;
         assert_eq!((admitted.status, admitted.field("access-control-allow-origin")), (200, Some("*")));
-        let refused = ask().await;
-        assert_eq!(refused.status, 429);
-        assert_eq!(refused.field("access-control-allow-origin"), is_outside.then_some("*"));
-        if let Some(exposed) = refused.field("access-control-expose-headers") {
+        let rejected = ask().await;
+        assert_eq!(rejected.status, 429);
+        assert_eq!(rejected.field("access-control-allow-origin"), is_outside.then_some("*"));
+        if let Some(exposed) = rejected.field("access-control-expose-headers") {
             for ours in ["retry-after", "x-rate-limited-for", "ratelimit", "ratelimit-policy"] {
-                assert!(refused.field(ours).is_some());
+                assert!(rejected.field(ours).is_some());
                 assert!(exposed.split(',').any(|name| name.trim() == ours), "{exposed}");
             }
         } else {

@@ -74,7 +74,7 @@ async fn ten_thousand_resets_in_one_flight_get_no_more_than_the_limit() {
     assert_eq!(server.called(), server.arrived().min(LIMIT));
 }
 
-/// Not one more than the burst, and none refused in a way that makes clients send it again by themselves.
+/// Not one more than the burst, and none rejected in a way that makes clients send it again by themselves.
 #[tokio::test]
 async fn of_five_hundred_streams_in_one_flight_the_burst_is_served() {
     let server = Server::http2(RateLimitLayer::new(only(100)), |builder| {
@@ -109,7 +109,7 @@ async fn of_five_hundred_streams_in_one_flight_the_burst_is_served() {
 }
 
 #[tokio::test]
-async fn those_who_reset_leave_the_queue() {
+async fn reset_streams_leave_the_queue() {
     let queue = Arc::new(LeakyQueue::new(Quota::per_hour(1)).capacity(50).max_wait(Duration::MAX));
     let server = Server::http2(RateLimitLayer::new(Policy::new("queue", Arc::clone(&queue))), |_| ()).await;
     let mut connection = Connection::open(server.address, "/").await;

@@ -108,7 +108,7 @@ fn request(method: &str, fields: &[(&str, &str)]) -> Request<()> {
 /// First the whole answer, and then the word that the rest of the request is not wanted: no error, and not
 /// REFUSED_STREAM, upon which clients would send it again by themselves.
 #[tokio::test]
-async fn an_upload_is_refused_while_it_is_under_way() {
+async fn an_upload_is_rejected_while_it_is_in_progress() {
     for (media_type, frames) in
         [("text/plain", [HEADERS, DATA, RST_STREAM].as_slice()), ("application/grpc", &[HEADERS, RST_STREAM])]
     {
@@ -129,11 +129,11 @@ async fn an_upload_is_refused_while_it_is_under_way() {
         let (response, mut sender) = requests.send_request(upload(), false).unwrap();
         sender.send_data("the first of many pieces".into(), false).unwrap();
         let stream = sender.stream_id().as_u32();
-        let refused = whole(soon(response).await.unwrap()).await;
+        let rejected = whole(soon(response).await.unwrap()).await;
         let is_grpc = media_type == "application/grpc";
-        assert_eq!(refused.status(), if is_grpc { 200 } else { 429 });
-        assert_eq!(refused.headers()["retry-after"], "60");
-        assert_eq!(refused.body().is_empty(), is_grpc);
+        assert_eq!(rejected.status(), if is_grpc { 200 } else { 429 });
+        assert_eq!(rejected.headers()["retry-after"], "60");
+        assert_eq!(rejected.body().is_empty(), is_grpc);
         assert_eq!(soon(poll_fn(|cx| sender.poll_reset(cx))).await.unwrap(), Reason::NO_ERROR);
 
         let heard = client.heard_of(stream);
@@ -147,7 +147,7 @@ async fn an_upload_is_refused_while_it_is_under_way() {
 }
 
 #[tokio::test]
-async fn a_refused_head_is_a_refused_get_without_its_content() {
+async fn a_rejected_head_is_a_rejected_get_without_its_content() {
     let custom = |length: Option<usize>| {
         RateLimitLayer::builder(only(1))
             .rejection_response(move |rejection, _| {
@@ -170,7 +170,7 @@ async fn a_refused_head_is_a_refused_get_without_its_content() {
     ] {
         let client = Client::of(&Server::http2(layer, |_| ()).await).await;
         assert_eq!(client.ask(request("GET", &[])).await.status(), 200);
-        let refused = client.ask(request("GET", &[])).await;
+        let rejected = client.ask(request("GET", &[])).await;
         let (head, sender) = client.begin(request("HEAD", &[]), true).await;
         let fields = |response: &Response<String>| {
             let mut fields = response.headers().clone();
@@ -178,7 +178,7 @@ async fn a_refused_head_is_a_refused_get_without_its_content() {
             fields
         };
         let head = whole(head).await;
-        assert_eq!((head.status(), fields(&head)), (refused.status(), fields(&refused)));
+        assert_eq!((head.status(), fields(&head)), (rejected.status(), fields(&rejected)));
         assert_eq!(head.body(), "");
         let heard = client.heard_of(sender.stream_id().as_u32());
         assert!(matches!(heard.as_slice(), [frame] if frame.kind == HEADERS && frame.ends_stream()), "{heard:?}");
@@ -196,7 +196,7 @@ impl Limiter for Broken {
 /// Names in lower case, values in ASCII, and nothing about the connection (RFC 9113, section 8.2): on everything
 /// that the layer can answer.
 #[tokio::test]
-async fn all_answers_are_well_formed() {
+async fn all_responses_are_well_formed() {
     let key = || HeaderKey::from_static("x-key");
     let (missing, exhausted) = (request("GET", &[]), request("GET", &[("x-key", "a")]));
     let grpc = |media_type| request("POST", &[("x-key", "a"), ("content-type", media_type)]);
@@ -236,13 +236,13 @@ async fn all_answers_are_well_formed() {
             seen.push((answer.status().as_u16(), retries));
         }
     }
-    let (served, refused) = ((200, false), (429, true));
+    let (served, rejected) = ((200, false), (429, true));
     let expected = [
-        vec![(400, false), served, refused, (200, true)],
+        vec![(400, false), served, rejected, (200, true)],
         vec![served, (200, true)],
-        vec![served, refused],
-        vec![served, refused],
-        vec![served, refused],
+        vec![served, rejected],
+        vec![served, rejected],
+        vec![served, rejected],
         vec![(500, false)],
         vec![(503, true)],
     ];
