@@ -1,5 +1,4 @@
-//! What is counted: each request once with each policy that it concerns, whatever becomes of it; and gauges that tell
-//! the truth.
+//! Metrics: each request is counted once with each policy that applies to it, whatever the result; and gauges are correct.
 
 #![cfg(feature = "metrics")]
 
@@ -54,10 +53,10 @@ fn policy(name: &str, limiter: impl tower_sluice::IntoLimiter) -> Policy {
     Policy::new(name, limiter).key(HeaderKey::from_static("x-api-key"))
 }
 
-/// Fails, at once or later, and knows nothing, or admits on its own.
+/// Fails, at once or later, with or without a local fallback.
 struct Broken {
     at_once: bool,
-    has_guard: bool,
+    has_fallback: bool,
 }
 
 impl Limiter for Broken {
@@ -70,7 +69,7 @@ impl Limiter for Broken {
     }
 
     fn describe(&self) -> Description {
-        if self.has_guard { Description::new().answering(Mode::Fallback) } else { Description::new() }
+        if self.has_fallback { Description::new().answering(Mode::Fallback) } else { Description::new() }
     }
 }
 
@@ -131,7 +130,7 @@ async fn several_policies() {
     let layer =
         RateLimitLayer::new([policy("small", bucket(1)), policy("great", bucket(3)), policy("tiny", bucket(1))]);
     assert_eq!([send(&layer, "a").await, send(&layer, "a").await, send(&layer, "b").await], [200, 429, 200]);
-    // Who would have admitted what another refuses is not charged, and counts nothing.
+    // A policy that would have admitted what another rejects is not charged, and counts nothing.
     metrics.assert_results(&[
         ("small allowed", 2),
         ("great allowed", 2),
@@ -141,7 +140,7 @@ async fn several_policies() {
     ]);
 }
 
-/// Admits when it is peeked at, and refuses then: another request came in between.
+/// Admits a peek and rejects the charge, as if a concurrent request came in between.
 struct Fickle;
 
 impl Limiter for Fickle {
@@ -170,7 +169,7 @@ async fn shadows() {
         policy("enforced", bucket(3)),
         policy("shadow", bucket(1)).shadow(),
         policy("queue", queue).shadow(),
-        policy("broken", Arc::new(Broken { at_once: false, has_guard: true })).shadow(),
+        policy("broken", Arc::new(Broken { at_once: false, has_fallback: true })).shadow(),
     ]);
     for status in [200, 200, 200, 429] {
         assert_eq!(send(&layer, "a").await, status);
@@ -190,21 +189,21 @@ async fn shadows() {
 async fn failures_by_mode() {
     for at_once in [true, false] {
         for several in [true, false] {
-            for (mode, has_guard, status, expected) in [
+            for (mode, has_fallback, status, expected) in [
                 (FailureMode::Allow, true, 200, "broken store-error"),
                 (FailureMode::Deny, true, 503, "broken store-error"),
                 (FailureMode::LocalFallback, true, 200, "broken allowed"),
                 (FailureMode::LocalFallback, false, 503, "broken store-error"),
             ] {
                 let metrics = Metrics::record();
-                let broken = policy("broken", Arc::new(Broken { at_once, has_guard })).on_failure(mode);
+                let broken = policy("broken", Arc::new(Broken { at_once, has_fallback })).on_failure(mode);
                 let layer = if several {
                     RateLimitLayer::new([policy("bucket", bucket(3)), broken])
                 } else {
                     RateLimitLayer::new(broken)
                 };
                 assert_eq!(send(&layer, "a").await, status);
-                // Given back if it is refused.
+                // Refunded if the request is rejected.
                 let bucket = if several && status == 200 { vec![("bucket allowed", 1)] } else { vec![] };
                 metrics.assert_results(&[vec![(expected, 1)], bucket].concat());
                 assert_eq!(metrics.of(r#"limiter_failures_total{policy="broken"}"#), "1", "{mode:?}");
@@ -254,13 +253,13 @@ async fn waiters_that_disconnect() {
     }
     drop(waiting);
     assert_eq!(metrics.of(QUEUED), "0");
-    // One who leaves before the future is polled.
+    // A future that is dropped before it is polled.
     let mut service = layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) }));
     let unpolled = tower::Service::call(&mut service, by("a"));
     assert_eq!(metrics.of(QUEUED), "1");
     drop(unpolled);
     assert_eq!(metrics.of(QUEUED), "0");
-    // What the bucket charged stays charged.
+    // Charges of the bucket stay.
     metrics.assert_results(&[("queue allowed", 1), ("queue cancelled", 6), ("bucket allowed", 7)]);
     assert_eq!(metrics.of(r#"request_time_in_queue_seconds_count{policy="queue",result="cancelled"}"#), "6");
 }
@@ -280,7 +279,7 @@ async fn waiters_that_are_rejected_by_close() {
     assert_eq!([metrics.of(QUEUED), metrics.of(r#"queued_requests{policy="closing"}"#)], ["0", "0"]);
 }
 
-/// Where nobody listens.
+/// A Redis address without a server.
 fn nowhere() -> Redis {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     Redis::open(format!("redis://127.0.0.1:{port}")).unwrap()
@@ -337,7 +336,7 @@ async fn tables_are_read_when_they_are_observed() {
         for number in 0..50 {
             send(&layer, &number.to_string()).await;
         }
-        assert_eq!(value("live_keys"), "0", "not before it is looked at");
+        assert_eq!(value("live_keys"), "0", "not updated before an observation");
         layer.observe();
         assert_eq!([value("live_keys"), value("evicted_live_total"), value("turned_away_total")], ["50", "0", "0"]);
         for number in 50..300 {
@@ -419,7 +418,7 @@ async fn a_route_is_a_label_and_a_key_is_none() {
     assert_eq!(metrics.of(r#"requests_total{route="/one",policy="p",result="allowed"}"#), "2");
     assert_eq!(metrics.of(r#"requests_total{route="/other",policy="p",result="denied"}"#), "2");
     assert!(secrets.iter().all(|secret| !all.contains(secret)), "{all}");
-    // A clone has the same.
+    // A clone has the same route.
     send(&one.clone(), "c").await;
     assert_eq!(metrics.of(r#"requests_total{route="/one",policy="p",result="allowed"}"#), "3");
 }

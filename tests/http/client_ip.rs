@@ -286,8 +286,8 @@ fn ranges_and_a_count_together() {
     }
     let many = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::count(200));
     assert_eq!(client(&many, &["3.3.3.3", &["10.0.0.2"; 199].join(",")]), ip("3.3.3.3"));
-    let nobody = ClientIp::new(IpSource::XForwardedFor, proxies().and_count(0));
-    assert_eq!(client(&nobody, &["3.3.3.3"]), ip("10.0.0.1"));
+    let none = ClientIp::new(IpSource::XForwardedFor, proxies().and_count(0));
+    assert_eq!(client(&none, &["3.3.3.3"]), ip("10.0.0.1"));
 }
 
 #[test]

@@ -211,8 +211,7 @@ async fn a_stream_is_rejected_before_its_body_is_polled() {
             panic!("polled before the decision");
         }
     }
-    let layer =
-        RateLimitLayer::builder(Policy::new("everybody", TokenBucket::new(Quota::per_hour(1)))).verdict().build();
+    let layer = RateLimitLayer::builder(Policy::new("shared", TokenBucket::new(Quota::per_hour(1)))).verdict().build();
     let service = layer
         .layer(service_fn(|_: Request<Unread>| async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) }));
     let ask = || service.clone().oneshot(call(Unread));

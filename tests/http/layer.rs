@@ -367,7 +367,7 @@ fn by_key(name: &'static str, limiter: impl tower_sluice::IntoLimiter) -> Policy
 #[tokio::test]
 async fn several_policies_charge_all_or_none() {
     let layer = RateLimitLayer::builder([
-        Policy::new("everybody", LeakyBucket::new(Quota::per_hour(5))),
+        Policy::new("shared", LeakyBucket::new(Quota::per_hour(5))),
         by_key("each", one()),
         by_key("each-day", FixedWindow::new(Quota::per_day(2))),
     ])
@@ -384,7 +384,7 @@ async fn several_policies_charge_all_or_none() {
     let rejected = send(&layer, ask("a")).await;
     let verdict = rejected.verdict.unwrap();
     let violated: Vec<_> = verdict.violated().map(|policy| policy.name()).collect();
-    assert_eq!(violated, ["everybody", "each"]);
+    assert_eq!(violated, ["shared", "each"]);
     // The third would have admitted it: it reports what is left, and has nothing to refund.
     let each_day = verdict.policies()[2].decision();
     assert!(each_day.is_allowed() && each_day.remaining() == 1 && each_day.receipt() == Receipt::NONE);

@@ -203,12 +203,11 @@ async fn occasional_rejections_ban_no_key_and_a_ban_charges_no_other_policy() {
         assert_eq!(send(&layer, "a", 200, 0).await.field("retry-after"), "1");
         clock.advance(Duration::from_secs(20));
     }
-    let everybody = timed(TokenBucket::new(Quota::per_hour(10)), &clock);
+    let shared = timed(TokenBucket::new(Quota::per_hour(10)), &clock);
     let penalty = Penalty::new(Quota::per_minute(1), Duration::from_secs(600)).with_clock(&clock);
     let own = Policy::new("own", timed(TokenBucket::new(Quota::per_hour(1)), &clock));
-    let layer = RateLimitLayer::builder([Policy::new("all", everybody), own.key(User::key()).penalty(penalty)])
-        .verdict()
-        .build();
+    let layer =
+        RateLimitLayer::builder([Policy::new("all", shared), own.key(User::key()).penalty(penalty)]).verdict().build();
     for status in [200, 429, 429, 429, 429, 429] {
         assert_eq!(send(&layer, "a", 200, 0).await.status, status);
     }

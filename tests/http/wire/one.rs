@@ -1,4 +1,4 @@
-//! HTTP/1.1.
+//! Responses in HTTP/1.1.
 
 use tower_http::cors::{Any, CorsLayer};
 use tower_sluice::headers::{EXPOSED_HEADERS, RateLimitFields};
@@ -19,7 +19,7 @@ async fn a_rejected_head_is_a_rejected_get_without_its_content() {
 
         let head = connection.ask("HEAD", "/").await.at_any_time();
         assert_eq!((head.status, &head.fields), (429, &rejected.fields));
-        // Whatever came after its head would be taken for the next answer.
+        // Any byte after the head would be parsed as the next response.
         assert_eq!(connection.ask("GET", "/").await.at_any_time(), rejected);
         assert_eq!(server.called(), 1);
     }
@@ -48,8 +48,8 @@ async fn every_response_has_a_date_and_only_rejections_are_no_store() {
     assert_eq!(names, "content-type retry-after x-rate-limited-for cache-control content-length date");
 }
 
-/// A client that is told to look elsewhere, or into its cache, need not wait for that (REQ-12), and caches
-/// pass nobody's key on (REQ-43).
+/// A redirect or a 304 needs no `Retry-After`, since the client need not wait for either. And a cacheable response never
+/// has a partition key, which a cache would pass on to other clients.
 #[tokio::test]
 async fn redirects_and_304_get_no_retry_after_and_no_key() {
     let fields = RateLimitFields::draft11().partition_key();
@@ -72,7 +72,7 @@ async fn redirects_and_304_get_no_retry_after_and_no_key() {
     }
 }
 
-/// A client that asks before it uploads is rejected before it uploads.
+/// A client that sends `Expect: 100-continue` is rejected before it uploads.
 #[tokio::test]
 async fn a_rejection_replaces_continue() {
     let server = Server::http1(RateLimitLayer::new(only(1))).await;
@@ -90,12 +90,12 @@ async fn a_rejection_replaces_continue() {
     connection.send(upload).await;
     assert_eq!(connection.answer("PUT").await.status, 429);
     assert_eq!(server.polled(), polled, "the body of a rejected request was polled");
-    // The client may send it all the same, or not: hyper cannot tell, and so closes the connection.
+    // The client may or may not send the body: hyper cannot know, and so closes the connection.
     connection.ends().await;
     assert_eq!((server.arrived(), server.called()), (2, 1));
 }
 
-/// What is left of a body on a connection that is kept would be taken for a request.
+/// The rest of a body on a connection that is kept alive would be parsed as a request.
 #[tokio::test]
 async fn an_unread_body_is_never_parsed_as_a_request() {
     let smuggled = "GET /smuggled HTTP/1.1\r\nhost: test\r\n\r\n";
@@ -108,14 +108,14 @@ async fn an_unread_body_is_never_parsed_as_a_request() {
         let server = Server::http1(RateLimitLayer::new(only(1))).await;
         let mut connection = Connection::open(server.address).await;
         assert_eq!(connection.ask("GET", "/").await.status, 200);
-        // A body that is there already is skipped, and the connection kept.
+        // A body that has arrived is skipped, and the connection is kept alive.
         connection.send(format!("POST /upload HTTP/1.1\r\nhost: test\r\n{framed}")).await;
         let rejected = connection.answer("POST").await;
         assert_eq!(rejected.status, 429);
         assert_eq!(connection.ask("GET", "/").await.status, 429);
         assert_eq!((server.arrived(), server.called(), server.polled()), (3, 1, 0));
 
-        // So it is if the next request comes right behind it.
+        // Likewise if the next request is pipelined.
         let next = "HEAD / HTTP/1.1\r\nhost: test\r\n\r\n";
         connection.send(format!("POST /upload HTTP/1.1\r\nhost: test\r\n{framed}{next}")).await;
         assert_eq!(connection.answer("POST").await.status, 429);
@@ -123,7 +123,7 @@ async fn an_unread_body_is_never_parsed_as_a_request() {
         assert_eq!((server.arrived(), server.called(), server.polled()), (5, 1, 0));
     }
 
-    // What is still to come is not waited for.
+    // hyper does not wait for the rest of a body.
     let long = smuggled.repeat(2_000);
     for framing in [format!("content-length: {}", 10 * long.len()), "transfer-encoding: chunked".to_owned()] {
         let server = Server::http1(RateLimitLayer::new(only(1))).await;
@@ -132,14 +132,14 @@ async fn an_unread_body_is_never_parsed_as_a_request() {
         connection.send(format!("POST /upload HTTP/1.1\r\nhost: test\r\n{framing}\r\n\r\n")).await;
         let rejected = connection.answer("POST").await;
         assert_eq!(rejected.status, 429);
-        // It may be gone by now.
+        // The connection may be closed by now.
         let _ = connection.try_send(&format!("{:x}\r\n{long}", 10 * long.len())).await;
         connection.ends().await;
         assert_eq!((server.arrived(), server.called(), server.polled()), (2, 1, 0));
     }
 }
 
-/// With CORS outside of the limit, as the documentation says, and the other way round.
+/// CORS outside of the limit, as documented, and inside.
 #[tokio::test]
 async fn scripts_of_other_origins_can_read_a_rejection_if_cors_is_outside() {
     let cors = || CorsLayer::new().allow_origin(Any).expose_headers(EXPOSED_HEADERS);

@@ -1,4 +1,4 @@
-//! HTTP/2.
+//! Responses in HTTP/2.
 
 use std::future::poll_fn;
 use std::io;
@@ -21,7 +21,7 @@ use tower_sluice::{
 use super::frames::{DATA, END_STREAM, Frame, HEADERS, NO_ERROR, RST_STREAM};
 use super::{Server, only, soon};
 
-/// A socket that keeps a copy of what it hears.
+/// A socket that keeps a copy of the bytes that it reads.
 struct Tap {
     socket: TcpStream,
     heard: Arc<Mutex<Vec<u8>>>,
@@ -64,14 +64,14 @@ impl Client {
         Self { requests, heard }
     }
 
-    /// Sends the head of a request; the response, and what else could be sent.
+    /// Sends the head of a request. Returns the response, and the stream for the body.
     async fn begin(&self, request: Request<()>, is_all: bool) -> (Response<RecvStream>, SendStream<Bytes>) {
         let mut requests = soon(self.requests.clone().ready()).await.unwrap();
         let (response, sender) = requests.send_request(request, is_all).unwrap();
         (soon(response).await.unwrap(), sender)
     }
 
-    /// A request of a head alone, and its whole answer. (h2 takes content in an answer to HEAD for a violation of the protocol.)
+    /// Sends a request without a body. Returns the whole response. (h2 treats content in a response to HEAD as a protocol error.)
     async fn ask(&self, request: Request<()>) -> Response<String> {
         let (response, _) = self.begin(request, true).await;
         whole(response).await
@@ -105,8 +105,8 @@ fn request(method: &str, fields: &[(&str, &str)]) -> Request<()> {
     fields.iter().fold(request, |request, (name, value)| request.header(*name, *value)).body(()).unwrap()
 }
 
-/// First the whole answer, and then the word that the rest of the request is not wanted: no error, and not
-/// REFUSED_STREAM, upon which clients would send it again by themselves.
+/// The whole response comes first, and then a reset with NO_ERROR, since the rest of the body is not needed. Not with
+/// REFUSED_STREAM, upon which clients retry automatically.
 #[tokio::test]
 async fn an_upload_is_rejected_while_it_is_in_progress() {
     for (media_type, frames) in
@@ -116,7 +116,7 @@ async fn an_upload_is_rejected_while_it_is_in_progress() {
         let client = Client::of(&server).await;
         let upload = || request("POST", &[("content-type", media_type), ("content-length", "1000000")]);
 
-        // One that is served, so that it is known what an upload is.
+        // A served upload, for comparison.
         let mut requests = soon(client.requests.clone().ready()).await.unwrap();
         let whole_upload = request("POST", &[("content-type", media_type), ("content-length", "4")]);
         let (served, mut sender) = requests.send_request(whole_upload, false).unwrap();
@@ -141,7 +141,7 @@ async fn an_upload_is_rejected_while_it_is_in_progress() {
         let [.., last, reset] = heard.as_slice() else { unreachable!() };
         assert_eq!((last.flags & END_STREAM, reset.code()), (END_STREAM, Some(NO_ERROR)));
         assert_eq!((server.polled(), server.called()), (polled, 1));
-        // The connection is as good as before.
+        // The connection is still usable.
         assert_eq!(client.ask(request("GET", &[])).await.status(), 429);
     }
 }
@@ -193,8 +193,8 @@ impl Limiter for Broken {
     }
 }
 
-/// Names in lower case, values in ASCII, and nothing about the connection (RFC 9113, section 8.2): on everything
-/// that the layer can answer.
+/// Names in lower case, values in ASCII, and no connection-specific fields (RFC 9113, section 8.2), in every response
+/// of the layer.
 #[tokio::test]
 async fn all_responses_are_well_formed() {
     let key = || HeaderKey::from_static("x-key");
@@ -224,7 +224,7 @@ async fn all_responses_are_well_formed() {
     ] {
         let client = Client::of(&Server::http2(layer, |_| ()).await).await;
         for request in requests {
-            // h2 itself takes an upper-case letter in a name for a malformed message.
+            // h2 itself rejects upper-case letters in names as malformed.
             let answer = client.ask(request).await;
             for (name, value) in answer.headers() {
                 assert!(value.as_bytes().iter().all(|byte| (b' '..=b'~').contains(byte)), "{name}: {value:?}");
