@@ -33,7 +33,7 @@ impl Algorithm for ThreeStrikes {
             Some(_) if cost == 0 => (Decision::allow(3, 3 - count), None),
             Some(count) => {
                 let forgotten_at = now.saturating_add(CLOSED_FOR);
-                // The receipt is the proof of payment that `give_back` gets to see again.
+                // The receipt of the charge, which `refund` receives again.
                 let decision = Decision::allow(3, 3 - count).with_receipt(Receipt::new(forgotten_at.as_nanos().into()));
                 (decision.with_reset_after(CLOSED_FOR), Some(Strikes { count, forgotten_at }))
             }
@@ -49,7 +49,7 @@ impl Algorithm for ThreeStrikes {
     }
 
     /// Takes the strike back, unless it has been forgotten meanwhile.
-    fn give_back(&self, state: Strikes, now: Timestamp, cost: u32, receipt: Receipt) -> Strikes {
+    fn refund(&self, state: Strikes, now: Timestamp, cost: u32, receipt: Receipt) -> Strikes {
         let is_owed = receipt.value().is_some_and(|forgotten_at| forgotten_at > now.as_nanos().into());
         Strikes { count: state.count.saturating_sub(if is_owed { cost } else { 0 }), ..state }
     }

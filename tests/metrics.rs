@@ -356,7 +356,7 @@ async fn tables_are_read_when_they_are_observed() {
         assert_eq!(value("evicted_live_total"), lost.to_string());
         metrics
     }
-    for when_full in [WhenFull::ForgetLeast, WhenFull::Refuse] {
+    for when_full in [WhenFull::ForgetLeast, WhenFull::Reject] {
         fill(bucket(1), &clock, when_full).await;
         fill(FixedWindow::new(Quota::per_hour(1)), &clock, when_full).await;
     }

@@ -1,3 +1,5 @@
+//! The two buckets: two public names for one engine.
+
 use super::gcra::{Gcra, GcraState, Tat};
 use super::{Algorithm, Kind};
 use crate::values::time::Timestamp;
@@ -13,7 +15,7 @@ macro_rules! bucket {
         }
 
         impl $name {
-            /// A bucket that holds the quota's [burst](Quota::max_burst).
+            /// Makes a bucket that holds the quota's [burst](Quota::max_burst).
             #[must_use]
             pub const fn new(quota: Quota) -> Self {
                 Self { quota, gcra: Gcra::new(&quota, quota.max_burst()) }
@@ -39,25 +41,23 @@ macro_rules! bucket {
                 self.gcra.expires_at(state)
             }
 
-            fn give_back(&self, state: GcraState, now: Timestamp, cost: u32, receipt: Receipt) -> GcraState {
-                self.gcra.give_back(state, now, cost, Tat::read(receipt))
+            fn refund(&self, state: GcraState, now: Timestamp, cost: u32, receipt: Receipt) -> GcraState {
+                self.gcra.refund(state, now, cost, Tat::read(receipt))
             }
         }
     };
 }
 
 bucket! {
-    /// A bucket of tokens that refills at the quota's rate; a request takes its cost or is refused.
-    /// Exactly the same decisions as [`LeakyBucket`], seen from the other side: tokens left =
-    /// capacity − level.
+    /// A bucket of tokens that refills at the quota's rate; a request takes its cost or is rejected.
     ///
-    /// A key that has been idle may spend the whole burst at once, then the rate; `remaining` counts
-    /// the tokens left.
+    /// Makes exactly the same decisions as [`LeakyBucket`], with the other sign: tokens left = capacity − level. A key
+    /// that has been idle may spend the whole burst at once, then the rate; `remaining` counts the tokens left.
     ///
     /// # Accuracy
     ///
-    /// Exact, for every rate: nothing is rounded but the wait that is told, up, to the nanosecond.
-    /// In every interval, at most burst + rate × length is admitted.
+    /// Exact, for every rate: only the advertised wait is rounded, up, to the nanosecond. In every interval, at most
+    /// burst + rate × length is admitted.
     ///
     /// # Examples
     ///
@@ -81,15 +81,15 @@ bucket! {
 }
 
 bucket! {
-    /// A bucket that every request fills by its cost and that leaks at the quota's rate; a request
-    /// that would make it overflow is refused (the leaky bucket *as a meter*). Exactly the same
-    /// decisions as [`TokenBucket`], seen from the other side: level = capacity − tokens left.
+    /// A bucket that every request fills by its cost and that leaks at the quota's rate; a request that would make it
+    /// overflow is rejected (the leaky bucket *as a meter*).
     ///
-    /// To make requests wait instead of refusing them, see [`LeakyQueue`](crate::LeakyQueue).
+    /// Makes exactly the same decisions as [`TokenBucket`], with the other sign: level = capacity − tokens left. To
+    /// make requests wait instead of rejecting them, see [`LeakyQueue`](crate::LeakyQueue).
     ///
     /// # Accuracy
     ///
-    /// That of [`TokenBucket`].
+    /// The same as that of [`TokenBucket`].
     ///
     /// # Examples
     ///

@@ -1,26 +1,29 @@
+//! The fixed window counter.
+
 use std::time::Duration;
 
 use super::{Algorithm, Kind};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 
-/// Counts requests in windows that begin at multiples of the period, and starts again at zero in
-/// each.
+/// Counts requests in windows that begin at multiples of the period; each window starts at zero.
 ///
 /// With the default clock a window of an hour begins on the hour, one of a day at midnight UTC.
 ///
 /// # Accuracy
 ///
-/// Exact within a window. Around the edge of two windows **twice the limit** may pass in an
-/// arbitrarily short time: all of one window at its end, all of the next at its start. Where that
-/// matters, take [`SlidingWindow`](super::SlidingWindow) or a bucket. All clients are readmitted at the same
-/// instant, too, and may all come back then, unless windows are [staggered](Self::staggered), or waits are lengthened at
-/// random ([`RateLimitLayerBuilder::retry_jitter`](crate::RateLimitLayerBuilder::retry_jitter)).
+/// Exact within a window. Around the edge of two windows **twice the limit** may pass in an arbitrarily short time: all
+/// of one window at its end, all of the next at its start. Where that matters, take
+/// [`SlidingWindow`](super::SlidingWindow) or a bucket.
 ///
-/// # Another quota
+/// All clients are readmitted at the same instant, too, and may all come back then, unless windows are
+/// [staggered](Self::staggered), or waits are lengthened at random
+/// ([`RateLimitLayerBuilder::retry_jitter`](crate::RateLimitLayerBuilder::retry_jitter)).
 ///
-/// If the limit changes, the count of the present window stays. If the period changes, what was used in the
-/// present window counts in the present window of the new period.
+/// # Live changes
+///
+/// If the limit changes, the count of the present window stays. If the period changes, what was used in the present
+/// window counts in the present window of the new period.
 ///
 /// # Examples
 ///
@@ -33,8 +36,8 @@ use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 /// let window = FixedWindow::new(Quota::per_minute(2));
 /// let late = Timestamp::from_nanos(59_000_000_000);
 /// let (_, state) = window.decide(None, late, 2);
-/// let (refused, _) = window.decide(state, late, 1);
-/// assert_eq!(refused.retry_after(), Some(Duration::from_secs(1)));
+/// let (rejected, _) = window.decide(state, late, 1);
+/// assert_eq!(rejected.retry_after(), Some(Duration::from_secs(1)));
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct FixedWindow {
@@ -42,27 +45,28 @@ pub struct FixedWindow {
     staggered: bool,
 }
 
-/// What a [`FixedWindow`] remembers of a key.
+/// What a [`FixedWindow`] keeps of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedWindowState {
-    /// Which window: its start, divided by the period.
+    /// The window's number: its start, divided by the period.
     pub(crate) window: u64,
     pub(crate) used: u32,
 }
 
 impl FixedWindowState {
-    /// What is left after `cost` units, charged in `window`, are given back: a charge counts until its window ends.
+    /// Returns the state after a refund of `cost` units that were charged in `window`: a charge counts until its window
+    /// ends.
     pub(crate) const fn refunded(self, cost: u32, window: u64) -> Self {
         if window == self.window { Self { used: self.used.saturating_sub(cost), ..self } } else { self }
     }
 }
 
 impl FixedWindow {
-    /// A window as long as the quota's period.
+    /// Makes windows as long as the quota's period.
     ///
     /// # Panics
     ///
-    /// If the quota has a burst other than its limit: a window has none to honour it with.
+    /// If the quota has a burst other than its limit, which a window cannot enforce.
     #[must_use]
     #[track_caller]
     pub const fn new(quota: Quota) -> Self {
@@ -70,13 +74,15 @@ impl FixedWindow {
         Self { quota, staggered: false }
     }
 
-    /// Has the windows of each key begin at an instant of the key's own, one of 512 in a period, which is drawn when the store
-    /// is made. So clients that have used up their limits come back one after the other, and not all at once when the
-    /// window begins: of 10,000 with a window of a minute, at most 5 % within one second (`tests/store/herd.rs`), where it was
+    /// Lets the windows of each key begin at an instant of the key's own, one of 512 in a period, which is drawn when
+    /// the store is made.
+    ///
+    /// So clients that have used up their limits come back one after the other, and not all at once when the window
+    /// begins: of 10,000 with a window of a minute, at most 5 % within one second (`tests/store/herd.rs`), instead of
     /// all of them.
     ///
-    /// For a [`MemoryStore`](crate::store::MemoryStore) only. After a [live change](crate::Limiter::inherit) of the period, or
-    /// of whether windows are staggered, all keys start anew.
+    /// For a [`MemoryStore`](crate::store::MemoryStore) only. After a [live change](crate::Limiter::inherit) of the
+    /// period, or of whether windows are staggered, all keys start without a count.
     #[must_use]
     pub const fn staggered(mut self) -> Self {
         self.staggered = true;
@@ -92,7 +98,7 @@ impl FixedWindow {
 pub(crate) struct ChargedIn(pub(crate) u64);
 
 impl ChargedIn {
-    /// The one on a receipt, if one is.
+    /// Reads the window from a receipt, if it names one.
     pub(crate) fn read(receipt: Receipt) -> Option<u64> {
         receipt.read().map(|Self(window)| window)
     }
@@ -112,7 +118,7 @@ impl Proof for ChargedIn {
     }
 }
 
-/// A share of the period, which is as great as that of `draw` in 2^64.
+/// Returns the share of the period that `draw` is of 2^64.
 pub(super) fn phase(quota: &Quota, draw: u64) -> Duration {
     let nanos = (u128::from(draw) * u128::from(quota.period_nanos())) >> u64::BITS;
     Duration::from_nanos(u64::try_from(nanos).expect("less than the period"))
@@ -136,7 +142,7 @@ impl Algorithm for FixedWindow {
     ) -> (Decision, Option<FixedWindowState>) {
         let limit = self.quota.limit();
         let current = now.as_nanos() / self.quota.period_nanos();
-        // A clock that was set back stays in the window that it had reached.
+        // After a clock was set back, the window that it had reached still counts.
         let (window, used) = match state {
             Some(state) if state.window >= current => (state.window, state.used),
             _ => (current, 0),
@@ -165,7 +171,7 @@ impl Algorithm for FixedWindow {
         Timestamp::from_nanos(self.start_of(state.window.saturating_add(1)))
     }
 
-    fn give_back(&self, state: FixedWindowState, _: Timestamp, cost: u32, receipt: Receipt) -> FixedWindowState {
+    fn refund(&self, state: FixedWindowState, _: Timestamp, cost: u32, receipt: Receipt) -> FixedWindowState {
         ChargedIn::read(receipt).map_or(state, |window| state.refunded(cost, window))
     }
 
@@ -174,11 +180,11 @@ impl Algorithm for FixedWindow {
         if self.expires_at(state) <= now { 0 } else { state.used.into() }
     }
 
-    fn can_adopt(&self, _: &Quota) -> bool {
+    fn can_inherit(&self, _: &Quota) -> bool {
         true
     }
 
-    fn adopt(&self, state: FixedWindowState, from: &Quota, now: Timestamp) -> FixedWindowState {
+    fn inherit(&self, state: FixedWindowState, from: &Quota, now: Timestamp) -> FixedWindowState {
         if from.period_nanos() == self.quota.period_nanos() {
             return state;
         }

@@ -1,5 +1,4 @@
-//! The engine behind both buckets: the generic cell rate algorithm (ITU-T I.371, "virtual
-//! scheduling").
+//! The engine of both buckets: the generic cell rate algorithm (ITU-T I.371, "virtual scheduling").
 //!
 //! A key is one number, its *theoretical arrival time* (TAT): the moment at which it owes nothing.
 //! A request of cost *c* moves the TAT up by *c* × `period / limit`, and passes if the debt that
@@ -14,7 +13,7 @@
 use crate::values::time::{Timestamp, duration_from_nanos};
 use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 
-/// What a bucket remembers of a key: when its debt will be paid, in units of 1/`limit` nanosecond.
+/// What a bucket keeps of a key: when its debt will be paid, in units of 1/`limit` nanosecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GcraState {
     pub(crate) tat: u128,
@@ -35,7 +34,7 @@ pub(crate) struct Gcra {
 pub(crate) struct Tat(pub(crate) u128);
 
 impl Tat {
-    /// The one on a receipt; zero, which is paid, if none is.
+    /// Reads the TAT from a receipt; zero, which is paid, if it has none.
     pub(crate) fn read(receipt: Receipt) -> u128 {
         receipt.read().map_or(0, |Self(tat)| tat)
     }
@@ -78,7 +77,7 @@ impl Gcra {
         }
     }
 
-    /// The numbers that go with either outcome, for a key that now owes `debt`.
+    /// Returns a decision with the numbers of a key that now owes `debt`.
     fn answer(&self, outcome: impl FnOnce(u32, u32) -> Decision, debt: u128) -> Decision {
         let free = self.price(self.burst).saturating_sub(debt);
         // At most `burst`, since `free` is at most `burst * period`.
@@ -90,23 +89,22 @@ impl Gcra {
         u64::try_from(self.nanos_ceil(state.tat)).map_or(Timestamp::MAX, Timestamp::from_nanos)
     }
 
-    /// Gives back what is still owed for a charge, counting debts as paid in the order in which they
-    /// were made.
+    /// Refunds what is still owed for a charge, counting debts as paid in the order in which they were made.
     ///
     /// A charge after which the TAT was *r* (`charged`) is paid off at *r*, so at `now` at most
     /// *r* − `now` of it is left. Giving back more would be a gift: had the charge never been made,
     /// the bucket might have stood full for a while, and time spent full earns nothing.
     ///
-    /// That holds as long as charges are given back the last one first, as a layer does. Giving back
-    /// an earlier one pays the later ones off sooner than their receipts say, by as much as was given
-    /// back, and by at most that much too much may then be given back for each of them.
-    pub(crate) fn give_back(&self, state: GcraState, now: Timestamp, cost: u32, charged: u128) -> GcraState {
+    /// That is exact as long as charges are refunded the last one first, as a layer does. To refund an earlier one pays
+    /// the later ones off sooner than their receipts say, by the amount of the refund; at most that much too much may
+    /// then be refunded for each of them.
+    pub(crate) fn refund(&self, state: GcraState, now: Timestamp, cost: u32, charged: u128) -> GcraState {
         let unpaid = charged.saturating_sub(self.units(now));
         GcraState { tat: state.tat.saturating_sub(unpaid.min(self.price(cost))) }
     }
 
-    /// What a TAT in the units of `from` is in those of this quota, if it takes the other's place at `now`: as many tokens are
-    /// owed then, rounded up by less than a unit. Debts of more than 2^110 units are cut.
+    /// Converts a TAT from the units of `from` to those of this quota, which replaces the other at `now`: as many
+    /// tokens are owed then, rounded up by less than a unit. Debts of more than 2^110 units are cut.
     #[cfg_attr(not(feature = "queue"), allow(dead_code))]
     pub(crate) fn carried(&self, tat: u128, from: &Self, now: Timestamp) -> u128 {
         let debt = tat.saturating_sub(from.units(now));
@@ -124,14 +122,14 @@ impl Gcra {
         u128::from(cost) * u128::from(self.period)
     }
 
-    /// Whole nanoseconds that cover `units`.
+    /// Returns the whole nanoseconds that cover `units`.
     pub(crate) fn nanos_ceil(&self, units: u128) -> u128 {
         div(units + u128::from(self.limit - 1), u64::from(self.limit))
     }
 }
 
-/// Division that takes the processor's 64-bit instruction when the numbers allow it; the 128-bit
-/// one is a library call several times as long.
+/// Divides by the processor's 64-bit instruction when the numbers allow it; a 128-bit division is a library call that
+/// takes several times as long.
 fn div(dividend: u128, divisor: u64) -> u128 {
     match u64::try_from(dividend) {
         Ok(dividend) => u128::from(dividend / divisor),

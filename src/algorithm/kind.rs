@@ -1,12 +1,14 @@
+//! Which algorithm of this crate an implementation is.
+
 use crate::values::Quota;
 
-/// Which of the algorithms of this crate an [`Algorithm`](super::Algorithm) is, with all that its decisions depend on.
+/// Names the algorithm of this crate that an [`Algorithm`](super::Algorithm) is, with all that its decisions depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
     /// A [`TokenBucket`](super::TokenBucket) or [`LeakyBucket`](super::LeakyBucket).
     Bucket {
-        /// What fits at once, and how fast it is earned.
+        /// The burst, and the rate at which it is earned.
         quota: Quota,
     },
     /// A [`FixedWindow`](super::FixedWindow).

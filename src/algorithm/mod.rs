@@ -3,12 +3,12 @@
 //! | algorithm | state | worst case in an interval of length *t* | use it when |
 //! |---|---|---|---|
 //! | [`TokenBucket`] | 16 bytes | `burst + rate × t` | a client may save up and spend at once: the default choice |
-//! | [`LeakyBucket`] | 16 bytes | the same: it is the same machine, told from the other side | you think in levels, not tokens |
+//! | [`LeakyBucket`] | 16 bytes | the same: it makes the same decisions | you think in levels, not tokens |
 //! | [`SlidingWindow`] | 16 bytes | `limit + rate × t` | about *n* in any minute is wanted, without a jump at the full minute |
 //! | [`FixedWindow`] | 16 bytes | `2 × limit + rate × t` | quotas that begin on the hour or at midnight |
 //!
-//! The leaky bucket *as a queue* makes requests wait instead of refusing them and is a limiter of its
-//! own: [`LeakyQueue`](crate::LeakyQueue).
+//! The leaky bucket *as a queue* makes requests wait instead of rejecting them and is a limiter of its own:
+//! [`LeakyQueue`](crate::LeakyQueue).
 
 mod bucket;
 mod fixed_window;
@@ -32,18 +32,17 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 ///
 /// # Contract
 ///
-/// `testing::algorithm` (feature `test-util`) checks these for any implementation:
+/// `testing::check_algorithm` (feature `test-util`) checks these for any implementation:
 ///
-/// 1. Total: no panic and no wrap-around, for any `now`, `cost` and state it returned itself.
-/// 2. A refusal leaves the state as it was: [`decide`](Self::decide) returns no new state with one.
+/// 1. Total: no panic and no wrap-around, for any `now`, any `cost` and any state that it has returned.
+/// 2. A rejection leaves the state as it was: [`decide`](Self::decide) returns no new state with one.
 /// 3. Time running backwards never admits more.
 /// 4. From [`expires_at`](Self::expires_at) on, forgetting the state cannot be observed.
-/// 5. In every interval, the admitted cost is at most [`worst_burst`](Self::worst_burst) + rate ×
-///    length.
-/// 6. After waiting exactly `retry_after`, alone, the same cost is admitted; one nanosecond earlier
-///    it is not. A refusal without one is for ever.
+/// 5. In every interval, the admitted cost is at most [`worst_burst`](Self::worst_burst) + rate × length.
+/// 6. After exactly `retry_after`, if no other request charges the key, the same cost is admitted; one nanosecond
+///    earlier it is not. A rejection without `retry_after` is for ever.
 ///
-/// A cost of zero asks without taking: it is always admitted and changes nothing.
+/// A cost of zero is always admitted and changes nothing.
 ///
 /// # Examples
 ///
@@ -80,77 +79,77 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 /// tower_sluice::testing::check_algorithm(&Once, 1);
 /// ```
 pub trait Algorithm: Send + Sync + 'static {
-    /// What is remembered of a key. Small, and without a destructor.
+    /// What is kept of a key. Small, and without a destructor.
     type State: Copy + Send + 'static;
 
-    /// The quota that is enforced, as announced to clients.
+    /// Returns the quota that is enforced, as advertised to clients.
     fn quota(&self) -> Quota;
 
-    /// Decides on `cost` units at `now`, given what is remembered (`None`: a key never seen).
+    /// Decides on `cost` units at `now`, given what is kept of the key (`None`: nothing).
     ///
-    /// Returns the decision and the state to remember from now on, `None` for "as before".
+    /// Returns the decision and the state to keep from now on, `None` for "as before".
     fn decide(&self, state: Option<Self::State>, now: Timestamp, cost: u32) -> (Decision, Option<Self::State>);
 
-    /// The moment from which `state` equals "never seen"; [`Timestamp::MAX`] if none comes.
+    /// Returns the moment from which `state` decides as no state does; [`Timestamp::MAX`] if none comes.
     fn expires_at(&self, state: &Self::State) -> Timestamp;
 
-    /// The state after `cost` units, charged as `receipt` says, are given back at `now`.
+    /// Returns the state after a refund, at `now`, of `cost` units of the charge that `receipt` is for.
     ///
-    /// Gives back at most what is still owed for that charge: time may already have paid for it. By
-    /// default nothing is given back.
-    fn give_back(&self, state: Self::State, now: Timestamp, cost: u32, receipt: Receipt) -> Self::State {
+    /// Refunds at most what is still owed for that charge: time may already have paid for it. By default, nothing is
+    /// refunded.
+    fn refund(&self, state: Self::State, now: Timestamp, cost: u32, receipt: Receipt) -> Self::State {
         let _ = (now, cost, receipt);
         state
     }
 
-    /// How much would be forgiven if `state` were forgotten, for choosing which of several keys a
-    /// full store forgets. Only compared among keys of one limiter. By default the time to expiry.
+    /// Returns how much would be forgiven if `state` were forgotten. By it, a full store chooses the key that it
+    /// forgets; it is only compared among keys of one limiter. By default the time to expiry.
     fn owed(&self, state: &Self::State, now: Timestamp) -> u64 {
         self.expires_at(state).as_nanos().saturating_sub(now.as_nanos())
     }
 
-    /// The most that one request can ever be granted; a greater cost is refused with no retry time.
+    /// Returns the most that one request can ever be granted; a greater cost is rejected with no retry time.
     fn max_cost(&self) -> u32 {
         self.quota().max_burst()
     }
 
-    /// Whether this algorithm can go on with states that one of the same type has written under the quota `from`: after a
-    /// [live change](crate::Limiter::inherit). By default it cannot, and all keys start anew.
+    /// Returns whether this algorithm can inherit states that one of the same type has written under the quota `from`,
+    /// after a [live change](crate::Limiter::inherit). By default it cannot, and all keys start without a state.
     ///
-    /// Buckets go on in any case and are not asked, as long as the store keeps them in a form of its own.
-    fn can_adopt(&self, from: &Quota) -> bool {
+    /// Not called for buckets that the store keeps in a form of its own: they always inherit.
+    fn can_inherit(&self, from: &Quota) -> bool {
         let _ = from;
         false
     }
 
-    /// What `state`, written under the quota `from`, reads under the quota of this algorithm, if the change was at `now`.
+    /// Converts `state` from the quota `from` to the quota of this algorithm, for a change at `now`.
     ///
-    /// Whatever counts against the key at `now` should go on to count, also if the clock was set back since. By default it
-    /// stays as it is.
-    fn adopt(&self, state: Self::State, from: &Quota, now: Timestamp) -> Self::State {
+    /// Whatever counts against the key at `now` should continue to count, also if the clock was set back since. By
+    /// default the state stays as it is.
+    fn inherit(&self, state: Self::State, from: &Quota, now: Timestamp) -> Self::State {
         let _ = (from, now);
         state
     }
 
-    /// Which of the algorithms of this crate decides as this one does, if any: a store may then keep its keys in a form of its
-    /// own, such as one word each. A wrapper that changes no decision returns that of what it wraps. By default
-    /// [`Kind::Other`].
+    /// Returns which algorithm of this crate makes the same decisions, if any. A store may then keep its keys in a form
+    /// of its own, such as one word each. A wrapper that changes no decision returns the kind of what it wraps. By
+    /// default [`Kind::Other`].
     fn kind(&self) -> Kind {
         Kind::Other
     }
 
-    /// What a store adds to the clock's time, in all that it asks about a key for which it drew `draw` at random: so each key
-    /// may have windows that begin at an instant of its own. By default nothing.
+    /// Returns what a store adds to the clock's time in all calls for a key for which it drew `draw` at random. So each
+    /// key may have windows that begin at an instant of its own. By default nothing.
     ///
-    /// The same for the same `draw`, and growing with it from zero to less than a period. A store that keeps no draw of its
-    /// keys adds nothing.
+    /// The same for the same `draw`, and growing with it from zero to less than a period. A store that draws nothing
+    /// for its keys adds nothing.
     fn phase(&self, draw: u64) -> Duration {
         let _ = draw;
         Duration::ZERO
     }
 
-    /// What is advertised to clients: by default, that of its [kind](Self::kind), and for others a sliding window, which
-    /// promises the least.
+    /// Returns what is advertised to clients. By default that of its [kind](Self::kind), and for [`Kind::Other`] a
+    /// sliding window, which promises the least.
     fn terms(&self) -> Terms {
         match self.kind() {
             Kind::Bucket { quota } => Terms::bucket(quota),
@@ -160,7 +159,7 @@ pub trait Algorithm: Send + Sync + 'static {
         }
     }
 
-    /// The *B* of contract 5: the most admitted in an interval of length zero, in the worst case.
+    /// Returns the most that is admitted in an interval of length zero, in the worst case (contract 5).
     fn worst_burst(&self) -> u64 {
         u64::from(self.quota().max_burst())
     }

@@ -1,3 +1,5 @@
+//! The sliding window counter.
+
 use std::time::Duration;
 
 use super::fixed_window::{ChargedIn, NO_BURST, phase};
@@ -5,8 +7,8 @@ use super::{Algorithm, Kind};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt};
 
-/// Estimates the count of the last period from two counters: that of the current window, plus that
-/// of the previous one weighted by the share of it that the last period still covers.
+/// Estimates the count of the last period from two counters: that of the current window, plus that of the previous one,
+/// weighted by the share of it that the last period still covers.
 ///
 /// A quarter into a window, with 9 before and 5 so far, the estimate is 9 × ¾ + 5 = 11.75. A request
 /// passes if the estimate, itself included, does not exceed the limit.
@@ -22,16 +24,16 @@ use crate::values::{Decision, Quota, Receipt};
 /// |---|---|---|---|
 /// | at random, 0.9 × the limit | 100.8 % | 5.4 % | 114 |
 /// | at random, 2 × the limit | 99.7 % | 7.6 % | 106 |
-/// | swelling and ebbing, 0 to 4 × the limit | 99.8 % | 8.0 % | 121 |
-/// | clumps of 40 within a second | 102.8 % | 20.1 % | 175 |
+/// | rising and falling, 0 to 4 × the limit | 99.8 % | 8.0 % | 121 |
+/// | bursts of 40 within a second | 102.8 % | 20.1 % | 175 |
 /// | the limit just before each edge, and just after | 99.0 % | 0.0 % | 100 |
 ///
 /// The log would need eight bytes per request; this needs sixteen per key.
 ///
-/// When a client is readmitted depends on the window in which it used up its limit, and not on the instant: so all that did
-/// in one window come back together, unless windows are [staggered](Self::staggered).
+/// When a client is readmitted depends on the window in which it used up its limit, and not on the instant. So all
+/// clients that did so in one window come back together, unless windows are [staggered](Self::staggered).
 ///
-/// # Another quota
+/// # Live changes
 ///
 /// If the limit changes, both counts stay. If the period changes, the estimate as it is then, rounded up, becomes the
 /// count of the present window of the new period.
@@ -58,17 +60,18 @@ pub struct SlidingWindow {
     staggered: bool,
 }
 
-/// What a [`SlidingWindow`] remembers of a key.
+/// What a [`SlidingWindow`] keeps of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindowState {
-    /// Which window is current: its start, divided by the period.
+    /// The current window's number: its start, divided by the period.
     pub(crate) window: u64,
     pub(crate) previous: u32,
     pub(crate) current: u32,
 }
 
 impl SlidingWindowState {
-    /// What is left after `cost` units, charged in `window`, are given back: a charge counts until the window after its own ends.
+    /// Returns the state after a refund of `cost` units that were charged in `window`: a charge counts until the window
+    /// after its own ends.
     pub(crate) const fn refunded(self, cost: u32, window: u64) -> Self {
         if window == self.window {
             Self { current: self.current.saturating_sub(cost), ..self }
@@ -81,11 +84,11 @@ impl SlidingWindowState {
 }
 
 impl SlidingWindow {
-    /// A window as long as the quota's period.
+    /// Makes windows as long as the quota's period.
     ///
     /// # Panics
     ///
-    /// If the quota has a burst other than its limit: a window has none to honour it with.
+    /// If the quota has a burst other than its limit, which a window cannot enforce.
     #[must_use]
     #[track_caller]
     pub const fn new(quota: Quota) -> Self {
@@ -93,21 +96,23 @@ impl SlidingWindow {
         Self { quota, staggered: false }
     }
 
-    /// Has the windows of each key begin at an instant of the key's own, one of 512 in a period, which is drawn when the store
-    /// is made. So clients that have used up their limits come back one after the other, and not all at once when the
-    /// window begins: of 10,000 with a window of a minute, at most 5 % within one second (`tests/store/herd.rs`), where it was
+    /// Lets the windows of each key begin at an instant of the key's own, one of 512 in a period, which is drawn when
+    /// the store is made.
+    ///
+    /// So clients that have used up their limits come back one after the other, and not all at once when the window
+    /// begins: of 10,000 with a window of a minute, at most 5 % within one second (`tests/store/herd.rs`), instead of
     /// all of them.
     ///
-    /// For a [`MemoryStore`](crate::store::MemoryStore) only. After a [live change](crate::Limiter::inherit) of the period, or
-    /// of whether windows are staggered, all keys start anew.
+    /// For a [`MemoryStore`](crate::store::MemoryStore) only. After a [live change](crate::Limiter::inherit) of the
+    /// period, or of whether windows are staggered, all keys start without a count.
     #[must_use]
     pub const fn staggered(mut self) -> Self {
         self.staggered = true;
         self
     }
 
-    /// `state` as it reads in the window that holds `now`. A clock that was set back stays at the
-    /// start of the window that it had reached.
+    /// Returns `state` as it reads in the window that holds `now`. After a clock was set back, that is the start of the
+    /// window that it had reached.
     fn roll(&self, state: Option<SlidingWindowState>, now: Timestamp) -> SlidingWindowState {
         let window = now.as_nanos() / self.quota.period_nanos();
         match state {
@@ -123,7 +128,8 @@ impl SlidingWindow {
         window.saturating_mul(self.quota.period_nanos())
     }
 
-    /// The time until `cost` units fit, which do not now, and are no more than the limit. `state` is as of the window of `now`.
+    /// Returns the time until `cost` units fit, which do not now, and are no more than the limit. `state` is as of the
+    /// window of `now`.
     fn wait(&self, state: &SlidingWindowState, now: Timestamp, cost: u32) -> Duration {
         let limit = self.quota.limit();
         let current = state.current.checked_add(cost).filter(|current| *current <= limit);
@@ -133,7 +139,7 @@ impl SlidingWindow {
                 let decayed = self.decayed_after(state.previous, limit - current);
                 self.start_of(state.window).saturating_add(decayed)
             }
-            // This one must become the previous, and decay in its turn.
+            // This window must become the previous one, and decay then.
             None => self
                 .start_of(state.window.saturating_add(1))
                 .saturating_add(self.decayed_after(state.current, limit - cost)),
@@ -141,8 +147,8 @@ impl SlidingWindow {
         Timestamp::from_nanos(admitted_at).saturating_since(now)
     }
 
-    /// Nanoseconds into a window after which `count`, taken in the window before, weighs at most
-    /// `room`: the least `e` with `count × (period − e) ≤ room × period`.
+    /// Returns the nanoseconds into a window after which `count`, taken in the window before, weighs at most `room`:
+    /// the least `e` with `count × (period − e) ≤ room × period`.
     fn decayed_after(&self, count: u32, room: u32) -> u64 {
         let period = self.quota.period_nanos();
         if count <= room {
@@ -212,7 +218,7 @@ impl Algorithm for SlidingWindow {
         Timestamp::from_nanos(self.start_of(state.window.saturating_add(windows)))
     }
 
-    fn give_back(&self, state: SlidingWindowState, now: Timestamp, cost: u32, receipt: Receipt) -> SlidingWindowState {
+    fn refund(&self, state: SlidingWindowState, now: Timestamp, cost: u32, receipt: Receipt) -> SlidingWindowState {
         let state = self.roll(Some(state), now);
         ChargedIn::read(receipt).map_or(state, |window| state.refunded(cost, window))
     }
@@ -223,11 +229,11 @@ impl Algorithm for SlidingWindow {
         u64::from(state.previous) + u64::from(state.current)
     }
 
-    fn can_adopt(&self, _: &Quota) -> bool {
+    fn can_inherit(&self, _: &Quota) -> bool {
         true
     }
 
-    fn adopt(&self, state: SlidingWindowState, from: &Quota, now: Timestamp) -> SlidingWindowState {
+    fn inherit(&self, state: SlidingWindowState, from: &Quota, now: Timestamp) -> SlidingWindowState {
         if from.period_nanos() == self.quota.period_nanos() {
             return state;
         }

@@ -125,7 +125,7 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, place: Place) -> Result<Arc<dyn
                 max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
                 max_keys: max_keys.map(|keys| usize::try_from(keys).unwrap_or(usize::MAX)),
                 when_full: raw.when_full.as_ref().map(|when_full| match when_full.get_ref() {
-                    WhenFullName::Reject => WhenFull::Refuse,
+                    WhenFullName::Reject => WhenFull::Reject,
                     WhenFullName::Overflow => WhenFull::Overflow,
                     WhenFullName::ForgetLeast => WhenFull::ForgetLeast,
                 }),

@@ -195,7 +195,7 @@ impl LeakyQueue {
             max_wait: nanos_of(DEFAULT_MAX_WAIT),
             max_waiters: DEFAULT_MAX_WAITERS,
             max_keys: DEFAULT_MAX_KEYS,
-            when_full: WhenFull::Refuse,
+            when_full: WhenFull::Reject,
         };
         Self::build(quota, bounds, false)
     }
@@ -262,13 +262,13 @@ impl LeakyQueue {
     ///
     /// | | the request | over all keys, at most |
     /// |---|---|---|
-    /// | [`WhenFull::Refuse`], unless set | is rejected, with the time after which the first of the other keys has paid | `max_keys` × quota |
+    /// | [`WhenFull::Reject`], unless set | is rejected, with the time after which the first of the other keys has paid | `max_keys` × quota |
     /// | [`WhenFull::Overflow`] | goes to one of 512 lines that such keys share, and waits there with strangers | (`max_keys` + 512) × quota |
     /// | [`WhenFull::ForgetLeast`] | is admitted, and the key that owes least is forgotten, if there is one in which nobody waits; else it is rejected | no bound |
     ///
     /// **With `ForgetLeast`, a flood of keys is not limited.** Among keys that have each sent one request, the one that owes
     /// least is the one that came first. So if 70,000 keys take turns at a quota of 1 per hour, all of their requests pass.
-    /// With `Refuse`, it is one of each of 65,536 keys. But then a flood of fresh keys locks new clients out for as long as
+    /// With `Reject`, it is one of each of 65,536 keys. But then a flood of fresh keys locks new clients out for as long as
     /// it lasts; put a policy with a wider key before the queue where strangers choose their keys.
     ///
     /// No choice forgets a key in which somebody waits.

@@ -41,7 +41,7 @@ const SECOND: u64 = 1_000_000_000;
 
 fn room(capacity: usize) -> Arc<Room> {
     let bounds =
-        Bounds { capacity, max_wait: 100 * SECOND, max_waiters: 10, max_keys: 10, when_full: WhenFull::Refuse };
+        Bounds { capacity, max_wait: 100 * SECOND, max_waiters: 10, max_keys: 10, when_full: WhenFull::Reject };
     Arc::new(Room::new(Lines::new(&Quota::per_second(1), bounds)))
 }
 

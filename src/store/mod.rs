@@ -1,4 +1,4 @@
-//! Where state lives, and time with it.
+//! Stores own the state of keys, and time with it.
 
 mod memory;
 #[cfg(feature = "redis")]
@@ -20,39 +20,39 @@ use crate::values::{Ask, Check, Description, Heritage, Inheritance, PartitionKey
 
 /// Runs an algorithm over the states that it keeps.
 ///
-/// A store owns time as well as state, so that all who share the state agree on the time.
+/// A store owns time as well as state, so that all threads and processes that share the state agree on the time.
 ///
 /// # Contract
 ///
-/// `testing::store` (feature `test-util`) checks these for any store in memory:
+/// `testing::check_store` (feature `test-util`) checks these for any store in memory:
 ///
 /// - A decision is one atomic step: with a frozen clock and any number of threads, exactly as much
 ///   is admitted as the algorithm admits.
 /// - A rejection changes nothing.
-/// - A key's state survives for as long as it owes anything, unless the store is full and says so.
-/// - What goes wrong is an error, never a rejection.
+/// - A key's state survives for as long as it owes anything, unless the store is full and reports so.
+/// - A failure is an error, never a rejection.
 pub trait Store<A: Algorithm>: Send + Sync + 'static {
-    /// Told once, before anything else, which algorithm will be run. By default nothing is prepared.
+    /// Prepares the store for its algorithm. Called once, before anything else. By default does nothing.
     fn prepare(&self, algorithm: &A) {
         let _ = algorithm;
     }
 
-    /// Decides as the [mode](Ask::mode) of the question says, by the time on this store's own clock: see [`Ask::now`].
+    /// Decides, in the [mode](Ask::mode) of the question and by the time on this store's own clock: see [`Ask::now`].
     fn decide(&self, algorithm: &A, ask: &Ask<'_>) -> Check;
 
-    /// Refunds what is still owed for a charge of `cost` that was answered with `receipt`.
+    /// Refunds what is still owed for the charge of `cost` that `receipt` is for.
     fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u32) {
         let _ = (algorithm, key, receipt, cost);
     }
 
-    /// In which modes it can be asked. The limiter adds what its algorithm says.
+    /// Returns in which modes it decides. The limiter adds what its algorithm advertises.
     fn describe(&self, algorithm: &A) -> Description {
         let _ = algorithm;
         Description::new()
     }
 
-    /// Goes on from what another limiter's store [hands on](Self::heritage), judging by `algorithm`; `None` if it does not, by
-    /// default. See [`Limiter::inherit`](crate::Limiter::inherit).
+    /// Inherits what another limiter's store [hands on](Self::heritage), for `algorithm`; `None` if it cannot, which is
+    /// the default. See [`Limiter::inherit`](crate::Limiter::inherit).
     fn inherit(&self, algorithm: &Arc<A>, heritage: &Heritage) -> Option<Inheritance<Self>>
     where
         Self: Sized,
@@ -61,13 +61,13 @@ pub trait Store<A: Algorithm>: Send + Sync + 'static {
         None
     }
 
-    /// What stores of its kind inherit from it; by default nothing.
+    /// Returns what stores of its kind inherit from it; by default nothing.
     fn heritage(&self, algorithm: &A) -> Option<Heritage> {
         let _ = algorithm;
         None
     }
 
-    /// How it is doing; by default, nothing is told. Asked now and then, by whoever fills gauges.
+    /// Returns figures for gauges; by default none. Called when metrics are collected.
     fn stats(&self, algorithm: &A) -> Stats {
         let _ = algorithm;
         Stats::default()

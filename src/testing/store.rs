@@ -101,7 +101,7 @@ where
         if decision.is_allowed() && random.below(8) == 0 {
             store.refund(algorithm, &key, decision.receipt(), cost);
             if let Some(state) = model.get_mut(&id) {
-                *state = algorithm.give_back(*state, now, cost, expected.receipt());
+                *state = algorithm.refund(*state, now, cost, expected.receipt());
             }
         }
         let some = random.below(period / 8 + 1);

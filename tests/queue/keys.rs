@@ -121,7 +121,7 @@ async fn a_rejected_key_finds_room_exactly_when_it_was_told() {
 /// Whatever is to become of new keys: who waits is not forgotten, nor is what the key owes.
 #[tokio::test(start_paused = true)]
 async fn a_key_in_which_somebody_waits_is_kept() {
-    for when_full in [WhenFull::Refuse, WhenFull::ForgetLeast] {
+    for when_full in [WhenFull::Reject, WhenFull::ForgetLeast] {
         let queue = LeakyQueue::new(Quota::per_second(10)).max_keys(2).when_full(when_full);
         let mut waiters = Vec::new();
         for key in ["a", "b"] {
@@ -169,7 +169,7 @@ async fn another_number_of_keys_holds_from_the_change_on() {
 #[test]
 fn the_first_key_without_room_is_logged_and_no_other() {
     let (log, _subscriber) = Log::start();
-    for when_full in [WhenFull::Refuse, WhenFull::Overflow, WhenFull::ForgetLeast] {
+    for when_full in [WhenFull::Reject, WhenFull::Overflow, WhenFull::ForgetLeast] {
         let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).max_keys(2).when_full(when_full);
         for key in 0..9_u64 {
             let _ = ready(&queue, key);

@@ -1,7 +1,7 @@
-//! How far the sliding window's estimate is from an exact log, on shapes of traffic. The table in the
-//! documentation of `SlidingWindow` is what this prints:
+//! How far the sliding window's estimate is from an exact log, on shapes of traffic. Prints the table in the
+//! documentation of `SlidingWindow`:
 //!
-//!     cargo test --features test-util --test accuracy -- --nocapture
+//!     cargo test --test store accuracy -- --nocapture
 
 use std::collections::VecDeque;
 
@@ -14,14 +14,13 @@ const LIMIT: u32 = 100;
 const PERIOD: u64 = 60_000_000_000;
 const PERIODS: u64 = 2_000;
 
-/// What the documentation says: admitted, in parts per thousand of what the log admits; admitted
-/// though the log of the last period was full, in parts per thousand of all admitted; and the most
-/// that was ever admitted in one period.
+/// The documented figures: admitted, in parts per thousand of what the log admits; admitted though the log of the last
+/// period was full, in parts per thousand of all admitted; and the most that was ever admitted in one period.
 const DOCUMENTED: [(&str, Measured); 5] = [
     ("at random, 0.9 × the limit", Measured { admitted: 1008, beyond: 54, most: 114 }),
     ("at random, 2 × the limit", Measured { admitted: 997, beyond: 76, most: 106 }),
-    ("swelling and ebbing, 0 to 4 × the limit", Measured { admitted: 998, beyond: 80, most: 121 }),
-    ("clumps of 40 within a second", Measured { admitted: 1028, beyond: 201, most: 175 }),
+    ("rising and falling, 0 to 4 × the limit", Measured { admitted: 998, beyond: 80, most: 121 }),
+    ("bursts of 40 within a second", Measured { admitted: 1028, beyond: 201, most: 175 }),
     ("the limit just before each edge, and just after", Measured { admitted: 990, beyond: 0, most: 100 }),
 ];
 

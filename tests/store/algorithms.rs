@@ -1,4 +1,4 @@
-//! Every algorithm against the published contract, and against naive models of itself.
+//! Every algorithm against the published contract, and against a naive model.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,7 +137,7 @@ proptest! {
     }
 
     #[test]
-    fn the_two_buckets_are_one((quota, trace) in bucket_case()) {
+    fn token_and_leaky_buckets_make_the_same_decisions((quota, trace) in bucket_case()) {
         prop_assert_eq!(run(&TokenBucket::new(quota), 0, &trace), run(&LeakyBucket::new(quota), 0, &trace));
     }
 
@@ -152,7 +152,7 @@ proptest! {
     }
 
     #[test]
-    fn three_units_at_once_are_one_and_one_and_one((quota, trace) in bucket_case()) {
+    fn a_charge_of_three_equals_three_charges_of_one((quota, trace) in bucket_case()) {
         let bucket = TokenBucket::new(quota.burst(quota.max_burst().max(3)));
         let (mut whole, mut parts, mut now) = (None, None, 0);
         for (pass, _) in trace {
@@ -169,10 +169,10 @@ proptest! {
         }
     }
 
-    /// Whatever is given back, no interval ever sees more than the bucket allows, counting what was
-    /// given back as never taken from the moment at which it was given back.
+    /// Whatever is refunded, no interval ever sees more than the bucket allows, where a refunded charge counts as never
+    /// made from the refund on.
     #[test]
-    fn giving_back_never_admits_more_than_an_untouched_bucket(
+    fn refunds_never_admit_more_than_a_bucket_without_the_charges(
         (quota, trace) in bucket_case(), refunds in prop::collection::vec(any::<bool>(), 120)
     ) {
         let bucket = TokenBucket::new(quota);
@@ -182,7 +182,7 @@ proptest! {
         for ((pass, cost), refund) in trace.into_iter().zip(refunds) {
             now += pass;
             if let (true, Some((taken, receipt))) = (refund, last.take()) {
-                state = state.map(|state| bucket.give_back(state, at(now), taken, receipt));
+                state = state.map(|state| bucket.refund(state, at(now), taken, receipt));
                 history.pop();
             }
             let (decision, next) = bucket.decide(state, at(now), cost);
@@ -195,24 +195,24 @@ proptest! {
         let mut without = None;
         for (now, cost) in history {
             let (decision, next) = bucket.decide(without, at(now), cost);
-            prop_assert!(decision.is_allowed(), "{cost} at {now} passed only because too much was given back");
+            prop_assert!(decision.is_allowed(), "{cost} at {now} passed only because too much was refunded");
             without = next;
         }
     }
 }
 
 #[test]
-fn nine_before_and_five_now_a_quarter_in_are_eleven_and_three_quarters() {
-    // With a limit of 12 there is a quarter of a unit left, so it takes until the 9 weigh 6: a third
-    // of the way in.
+fn the_sliding_estimate_is_that_of_the_documented_example() {
+    // 9 before and 5 now, a quarter into the window, are 11.75. With a limit of 12 there is a quarter of a unit left,
+    // so a request waits until the 9 weigh 6: a third into the window.
     let window = SlidingWindow::new(Quota::new(12, Duration::from_secs(12)).unwrap());
     let (_, state) = window.decide(None, at(6 * NANOS), 9);
     let (_, state) = window.decide(state, at(12 * NANOS), 3);
     let (_, state) = window.decide(state, at(15 * NANOS), 2);
     let (peek, _) = window.decide(state, at(15 * NANOS), 0);
     assert_eq!(peek.remaining(), 0);
-    let (refused, _) = window.decide(state, at(15 * NANOS), 1);
-    assert_eq!(refused.retry_after(), Some(Duration::from_secs(1)));
+    let (rejected, _) = window.decide(state, at(15 * NANOS), 1);
+    assert_eq!(rejected.retry_after(), Some(Duration::from_secs(1)));
     let (admitted, _) = window.decide(state, at(16 * NANOS), 1);
     assert!(admitted.is_allowed());
 }
@@ -234,7 +234,7 @@ fn three_per_second_is_exactly_three_million_in_a_million_seconds() {
 }
 
 #[test]
-fn years_of_silence_earn_one_burst_and_no_more() {
+fn years_without_requests_earn_one_burst_and_no_more() {
     let year = 365 * 86_400 * NANOS;
     for idle in [1, 60 * NANOS, year, 30 * year] {
         let bucket = TokenBucket::new(Quota::per_minute(7).burst(4));
@@ -245,20 +245,20 @@ fn years_of_silence_earn_one_burst_and_no_more() {
 }
 
 #[test]
-fn a_client_that_is_refused_all_the_time_recovers_like_any_other() {
+fn rejected_requests_do_not_delay_the_next_admission() {
     for step in [1_000_000, 3_333_333] {
         let bucket = TokenBucket::new(Quota::per_second(10).burst(1));
         let trace: Vec<_> = std::iter::repeat_n((step, 1), 3_000).collect();
         let admitted = run(&bucket, 0, &trace).iter().filter(|decision| decision.is_allowed()).count() as u64;
-        // One at once, and then ten for each second, whatever the stride.
+        // One at once, and then ten for each second, whatever the step.
         let earned = 1 + (3_000 - 1) * step / (NANOS / 10);
         assert!(admitted <= earned && admitted + 3_000 * step / NANOS >= earned * 9 / 10, "{admitted} of {earned}");
     }
 }
 
 #[test]
-fn algorithms_announce_what_they_are() {
-    /// An algorithm that does not say what it is promises the least.
+fn algorithms_advertise_their_terms() {
+    /// An algorithm without a kind: it promises the least.
     struct Plain;
     impl Algorithm for Plain {
         type State = ();

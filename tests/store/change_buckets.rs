@@ -1,4 +1,4 @@
-//! Buckets through live changes, against a naive model: a level of tokens per key, that drains at the rate in force.
+//! Buckets through live changes, against a naive model: a level of tokens per key, which drains at the rate in force.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,11 +10,12 @@ use tower_sluice::algorithm::{LeakyBucket, TokenBucket};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::testing::Random;
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
-use tower_sluice::{Ask, Check, Decision, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter, Receipt};
+use tower_sluice::{Ask, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter, Receipt};
 
+use crate::common::decided;
 use crate::heirs::inherit;
 
-/// Of a token. All periods below divide it, so that every drain is whole.
+/// Parts of a token. All periods below divide it, so that every drain is whole.
 const PARTS: u128 = 3_600_000_000_000;
 
 #[derive(Clone, Copy)]
@@ -46,7 +47,7 @@ impl Model {
         levels.values_mut().chain(charges.values_mut()).for_each(|level| level.drain(now, quota));
     }
 
-    /// Admits, and says how much is left; or how long to wait.
+    /// Admits, and returns how much is left; or returns how long to wait.
     fn take(&mut self, key: u64, cost: u32, now: u64, charge: usize) -> Result<u32, Option<Duration>> {
         self.drain(now);
         let level = self.levels.entry(key).or_insert(Level { parts: 0, at: now });
@@ -63,7 +64,7 @@ impl Model {
         }
     }
 
-    fn give_back(&mut self, key: u64, cost: u32, charge: usize, now: u64) {
+    fn refund(&mut self, key: u64, cost: u32, charge: usize, now: u64) {
         self.drain(now);
         let Some(unpaid) = self.charges.remove(&charge) else { return };
         let level = self.levels.get_mut(&key).unwrap();
@@ -78,7 +79,7 @@ impl Model {
     }
 }
 
-/// A charge that may still be given back.
+/// A charge that may still be refunded.
 #[derive(Clone, Copy)]
 struct Charge {
     layer: usize,
@@ -86,13 +87,6 @@ struct Charge {
     key: u64,
     cost: u32,
     receipt: Receipt,
-}
-
-fn decided(check: Check) -> Decision {
-    match check {
-        Check::Ready(Ok(decision)) => decision,
-        other => panic!("memory answers at once, and not {other:?}"),
-    }
 }
 
 fn clock() -> ManualClock {
@@ -146,7 +140,7 @@ impl Layers {
         self.clock.now().as_nanos()
     }
 
-    /// One layer, or both, are given a new limiter, or one that was in force before.
+    /// Gives one layer, or both, a new limiter, or one that was in force before.
     fn change(&mut self, context: &str) {
         let now = self.now();
         let fresh = Self::quota(&mut self.random);
@@ -218,12 +212,12 @@ impl Layers {
         }
     }
 
-    /// Charges are given back the last one first, or not at all.
+    /// Charges are refunded the last one first, or not at all.
     fn refund(&mut self) {
         let Some(Charge { layer, number, key, cost, receipt }) = self.charges.pop() else { return };
         let (limiter, model) = &self.in_force[layer];
         limiter.refund(&PartitionKey::from(key), receipt, cost);
-        model.borrow_mut().give_back(key, cost, number, self.now());
+        model.borrow_mut().refund(key, cost, number, self.now());
     }
 
     fn reset(&mut self) {
@@ -231,14 +225,14 @@ impl Layers {
         let key = self.charges.last().map_or(0, |charge| charge.key);
         let _ = limiter.decide(&Ask::reset(&PartitionKey::from(key)));
         model.borrow_mut().forget(key, &self.charges);
-        // One in 256 of the other keys loses its refunds with it: leave those out.
+        // One in 256 of the other keys loses its refunds, too: leave those out.
         self.charges.clear();
     }
 }
 
 /// In eighths of a second, in which all of these rates make whole ticks: nothing is rounded.
 #[test]
-fn buckets_do_as_the_model_through_all_changes() {
+fn buckets_agree_with_the_model_through_live_changes() {
     for seed in 1..=60 {
         let mut layers = Layers::new(seed);
         for step in 0..3_000 {
@@ -279,7 +273,8 @@ fn a_thousand_changes_lose_less_than_a_microsecond() {
     }
 }
 
-/// A hundred changes per second, for three minutes, at odd times: never early, and late by a nanosecond per change at most.
+/// A hundred changes per second, for three minutes, at odd times: never early, and late by a nanosecond per change at
+/// most.
 #[test]
 fn changes_a_hundred_times_a_second_admit_what_the_rate_admits() {
     let mut random = Random::new(7);

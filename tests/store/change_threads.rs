@@ -11,12 +11,9 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::HeaderKey;
 use tower_sluice::store::MemoryStore;
-use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{Ask, IntoLimiter, Policy, Quota, RateLimitLayer, RateLimiter};
 
-fn clock() -> ManualClock {
-    ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
-}
+use crate::common::clock;
 
 fn policy(limiter: impl IntoLimiter) -> Policy {
     Policy::new("p", limiter).key(HeaderKey::from_static("x-api-key"))
@@ -32,8 +29,8 @@ fn passes(layer: &RateLimitLayer, key: &str) -> bool {
     answer(layer, key).status() == StatusCode::OK
 }
 
-/// On a clock that stands still, through changes of the limit up and down, and of the capacity: as much passes as the greatest
-/// limit lets pass, and one request more per thread and change at most, which was being judged then.
+/// On a clock that stands still, through changes of the limit up and down, and of the capacity: as much passes as the
+/// greatest limit admits, and at most one request more per thread and change, which was being judged at that instant.
 fn at_most_one_more_per_thread_and_change<A: Algorithm>(make: impl Fn(Quota) -> A) {
     const THREADS: u32 = 4;
     const CHANGES: u32 = 40;
@@ -88,9 +85,9 @@ fn at_most_one_request_per_thread_and_change_goes_uncounted_in_windows() {
     at_most_one_more_per_thread_and_change(SlidingWindow::new);
 }
 
-/// So many keys that have spent one of two, changed while a thread asks for them: each passes once more. Returns how long the
-/// slowest decision took.
-fn many_keys_go_on<A: Algorithm>(keys: u64, make: impl Fn(Quota) -> A) -> Duration {
+/// Changes the limit of so many keys that have spent one of two units, while a thread charges each once more: each is
+/// admitted with its debt. Returns how long the slowest decision took.
+fn keys_are_inherited<A: Algorithm>(keys: u64, make: impl Fn(Quota) -> A) -> Duration {
     let clock = clock();
     let limiter = |limit| {
         let store = MemoryStore::with_capacity(usize::try_from(keys).unwrap()).with_clock(clock.clone());
@@ -126,10 +123,10 @@ fn many_keys_go_on<A: Algorithm>(keys: u64, make: impl Fn(Quota) -> A) -> Durati
         layer.handle().replace(policy(std::sync::Arc::clone(&after))).unwrap();
         println!("{keys} keys: the change took {:?}", begin.elapsed());
     });
-    // A key that is looked for meets up to sixteen others in its lines, eight on average, and each has its 28 bits with a probability
-    // of 2^-28. Each is looked for in three places: in the table before, in its copy and in the table after. So of a million keys 0.09
-    // are expected to meet a key that they take for themselves, and with a probability of 10^-9 (six sigma) more than five. Both keys
-    // are answered wrongly then. Of fewer keys, it is less.
+    // A search compares a key with up to sixteen others in its candidate sets, eight on average, and each has the same
+    // 28 bits with a probability of 2^-28. Each key is searched in three places: in the table before, in its copy and
+    // in the table after. So of a million keys 0.09 are expected to share a slot with another, and with a probability
+    // of 10^-9 (six sigma) more than five. Then both keys are answered wrongly. Of fewer keys, it is less.
     let most_met = 5;
     assert!(wrong.load(Ordering::Relaxed) <= 2 * most_met, "{wrong:?}");
     println!("{} decisions took more than a millisecond", slow.into_inner());
@@ -137,13 +134,13 @@ fn many_keys_go_on<A: Algorithm>(keys: u64, make: impl Fn(Quota) -> A) -> Durati
 }
 
 #[test]
-fn a_million_keys_go_on() {
-    println!("slowest decision on a bucket: {:?}", many_keys_go_on(1_000_000, TokenBucket::new));
-    println!("slowest decision on a window: {:?}", many_keys_go_on(100_000, SlidingWindow::new));
+fn a_million_keys_are_inherited_while_they_are_charged() {
+    println!("slowest decision on a bucket: {:?}", keys_are_inherited(1_000_000, TokenBucket::new));
+    println!("slowest decision on a window: {:?}", keys_are_inherited(100_000, SlidingWindow::new));
 }
 
 #[test]
 #[ignore = "takes a gigabyte; for the figure"]
-fn ten_million_keys_go_on() {
-    println!("slowest decision on a bucket: {:?}", many_keys_go_on(10_000_000, TokenBucket::new));
+fn ten_million_keys_are_inherited_while_they_are_charged() {
+    println!("slowest decision on a bucket: {:?}", keys_are_inherited(10_000_000, TokenBucket::new));
 }

@@ -8,20 +8,10 @@ use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket
 use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::testing::Random;
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
-use tower_sluice::{Ask, Check, Decision, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Ask, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter};
 
+use crate::common::{clock, decided};
 use crate::heirs::inherit;
-
-fn decided(check: Check) -> Decision {
-    match check {
-        Check::Ready(Ok(decision)) => decision,
-        other => panic!("memory answers at once, and not {other:?}"),
-    }
-}
-
-fn clock() -> ManualClock {
-    ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
-}
 
 fn store<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<dyn Limiter> {
     RateLimiter::new(algorithm, MemoryStore::with_capacity(256).with_clock(clock.clone())).into_limiter()
@@ -31,10 +21,10 @@ fn quota(rate: u32, burst: u32) -> Quota {
     Quota::per_second(rate).burst(burst)
 }
 
-/// A lowered limit leaves nothing to those who have used more, and says exactly when there is something again.
+/// A key that has used more than a lowered limit has nothing left, and its wait is exact.
 #[test]
-fn who_has_used_more_than_the_new_burst_waits_until_it_is_paid() {
-    for when_full in [WhenFull::ForgetLeast, WhenFull::Refuse, WhenFull::Overflow] {
+fn usage_beyond_the_new_burst_must_be_paid_first() {
+    for when_full in [WhenFull::ForgetLeast, WhenFull::Reject, WhenFull::Overflow] {
         let clock = clock();
         let store = |algorithm| {
             let store = MemoryStore::with_capacity(64).when_full(when_full).with_clock(clock.clone());
@@ -45,19 +35,19 @@ fn who_has_used_more_than_the_new_burst_waits_until_it_is_paid() {
         let spent = decided(generous.decide(&Ask::charge(&key, 100)));
         let strict = store(TokenBucket::new(quota(1, 5)));
         assert!(strict.inherit(&generous).is_some());
-        let refused = decided(strict.decide(&Ask::charge(&key, 1)));
-        assert_eq!((refused.remaining(), refused.retry_after()), (0, Some(Duration::from_secs(96))));
-        assert_eq!(refused.reset_after(), Duration::from_secs(100));
+        let rejected = decided(strict.decide(&Ask::charge(&key, 1)));
+        assert_eq!((rejected.remaining(), rejected.retry_after()), (0, Some(Duration::from_secs(96))));
+        assert_eq!(rejected.reset_after(), Duration::from_secs(100));
         assert!(decided(strict.decide(&Ask::charge(&PartitionKey::from("other"), 5))).is_allowed());
         assert!(!decided(strict.decide(&Ask::charge(&PartitionKey::from("other"), 1))).is_allowed());
-        // What was charged before is given back after, all of it.
+        // What was charged before the change is refunded after it, all of it.
         strict.refund(&key, spent.receipt(), 100);
         assert_eq!(decided(strict.decide(&Ask::charge(&key, 0))).remaining(), 5);
         assert_eq!(strict.store().size_in_bytes(), generous.store().size_in_bytes());
     }
 }
 
-/// What a fixed window is said to do, and when its present window ends.
+/// What a fixed window counts, and when its present window ends.
 #[derive(Clone, Copy)]
 struct Window {
     used: u32,
@@ -73,7 +63,7 @@ impl Window {
 }
 
 #[test]
-fn windows_do_as_the_model_through_all_changes() {
+fn windows_agree_with_the_model_through_live_changes() {
     for seed in 1..=40_u64 {
         let mut random = Random::new(seed);
         let clock = clock();
@@ -109,7 +99,7 @@ fn windows_do_as_the_model_through_all_changes() {
 }
 
 #[test]
-fn sliding_windows_go_on_with_their_estimate() {
+fn sliding_windows_inherit_their_estimate() {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(100_000_000_000));
     let key = PartitionKey::from("key");
     let of =
@@ -125,7 +115,7 @@ fn sliding_windows_go_on_with_their_estimate() {
     let longer = of(20, 60);
     assert!(longer.inherit(&*fewer).is_some());
     assert_eq!(decided(longer.decide(&Ask::charge(&key, 0))).remaining(), 8);
-    // Nobody came meanwhile: as it was when the quota changed, and not as it would be now.
+    // No request came meanwhile: the estimate is that of the change, and not that of now.
     let short = of(20, 1);
     assert!(short.inherit(&*longer).is_some());
     clock.advance(Duration::from_secs(3));
@@ -133,7 +123,7 @@ fn sliding_windows_go_on_with_their_estimate() {
 }
 
 #[test]
-fn limiters_of_another_kind_start_anew() {
+fn limiters_of_another_kind_do_not_inherit() {
     let clock = clock();
     let bucket = store(TokenBucket::new(Quota::per_minute(1)), &clock);
     let window = store(FixedWindow::new(Quota::per_minute(1)), &clock);
@@ -142,9 +132,9 @@ fn limiters_of_another_kind_start_anew() {
     assert!(inherit(&sliding, &window).is_none());
 }
 
-/// Debts of its own, or those of another: both together would be what nobody has spent.
+/// A limiter with debts of its own cannot take those of another as well: no client has spent both.
 #[test]
-fn a_limiter_that_was_used_is_inherited_for_by_another_like_it() {
+fn instead_of_a_used_limiter_another_like_it_inherits() {
     let clock = clock();
     let per_hour = |limit| store(TokenBucket::new(Quota::per_hour(limit)), &clock);
     let (used, old, key) = (per_hour(5), per_hour(100), PartitionKey::SHARED);
@@ -168,7 +158,7 @@ fn a_limiter_that_was_used_is_inherited_for_by_another_like_it() {
     assert!(Arc::ptr_eq(&inherit(&fresh, &fresh).unwrap(), &fresh), "from itself, there is nothing to inherit");
 }
 
-/// By a change of the limit, what a window counted before it is given back after it.
+/// What a window counted before a change of the limit is refunded after it.
 #[test]
 fn refunds_of_windows_survive_a_change_of_the_limit() {
     fn refund<A: Algorithm>(make: impl Fn(Quota) -> A) {
@@ -192,7 +182,8 @@ fn refunds_of_windows_survive_a_change_of_the_limit() {
     refund(SlidingWindow::new);
 }
 
-/// Four pasts of tables of different sizes are kept; a change of the capacity beyond is honoured once one has ended.
+/// Copies of tables of four sizes are kept; a further change of the capacity is honoured once the debts of one are
+/// paid.
 #[test]
 fn a_chain_of_changes_of_the_capacity_is_bounded() {
     fn chain<A: Algorithm>(make: impl Fn(Quota) -> A) {
@@ -223,9 +214,9 @@ fn a_chain_of_changes_of_the_capacity_is_bounded() {
     chain(SlidingWindow::new);
 }
 
-/// A window that was lowered while more was used tells a wait that is exact.
+/// More is used than the lowered limit allows.
 #[test]
-fn windows_that_were_lowered_tell_exact_waits() {
+fn waits_are_exact_after_a_limit_was_lowered() {
     fn check<A: Algorithm>(before: &A, after: &A, random: &mut Random, context: &str) {
         let mut now = 1_000_000_000_000;
         let mut state = None;

@@ -1,5 +1,5 @@
-//! Windows through random live changes, against a log of all that was charged: refunds, limiters that two layers share, limits
-//! that need other tables, and changes of the period.
+//! Windows through random live changes, against a log of all that was charged: refunds, limiters that two layers share,
+//! limits that need other tables, and changes of the period.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,9 +9,10 @@ use std::time::Duration;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::testing::Random;
-use tower_sluice::time::{Clock, ManualClock, Timestamp};
+use tower_sluice::time::{Clock, ManualClock};
 use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter, Receipt};
 
+use crate::common::clock;
 use crate::heirs::inherit;
 
 /// What was charged to a key, and counts in a window.
@@ -20,11 +21,11 @@ struct Event {
     key: u64,
     window: u64,
     cost: u64,
-    /// The charge; none after a change of the period, of which nothing can be given back any more.
+    /// The charge; none after a change of the period, after which it can no longer be refunded.
     number: Option<usize>,
 }
 
-/// What a limiter should do, by all that it counts.
+/// What a limiter should decide, from all that it counts.
 #[derive(Clone)]
 struct Log {
     limit: u64,
@@ -48,7 +49,7 @@ impl Log {
         self.used(key, now) + cost <= self.limit
     }
 
-    /// What counts goes on to count; by another period, from the instant of the change.
+    /// Keeps what counts; under another period, it counts in the window of the change.
     fn changed(&self, limit: u64, period: u64, now: u64) -> Self {
         let changed = Self { limit, period, ..self.clone() };
         if period == self.period {
@@ -58,14 +59,14 @@ impl Log {
         Self { events: (0..KEYS).map(event).collect(), ..changed }
     }
 
-    fn give_back(&mut self, number: usize) {
+    fn refund(&mut self, number: usize) {
         self.events.retain(|event| event.number != Some(number));
     }
 }
 
 const KEYS: u64 = 12;
 
-/// A charge that may still be given back.
+/// A charge that may still be refunded.
 #[derive(Clone, Copy)]
 struct Charge {
     layer: usize,
@@ -90,7 +91,7 @@ struct Layers<A> {
 
 impl<A: Algorithm> Layers<A> {
     fn new(make: fn(Quota) -> A, is_sliding: bool, seed: u64) -> Self {
-        let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789));
+        let clock = clock();
         let log = Log { limit: 5, period: 1_000_000_000, is_sliding, events: Vec::new() };
         let limiter = Self::limiter(make, &clock, log.limit, log.period, 256);
         let shared = (limiter, Rc::new(RefCell::new(log)));
@@ -107,7 +108,7 @@ impl<A: Algorithm> Layers<A> {
         self.clock.now().as_nanos()
     }
 
-    /// One layer, or both, get a new limiter, or one that was in force before.
+    /// Gives one layer, or both, a new limiter, or one that was in force before.
     fn change(&mut self, changes_period: bool, context: &str) {
         // The greatest is counted behind locks, in sliding windows.
         let limit = self.random.pick(&[1, 3, 5, 5, 50, 70_000]);
@@ -193,7 +194,7 @@ impl<A: Algorithm> Layers<A> {
         let Charge { layer, number, key, cost, receipt } = self.charges.swap_remove(index);
         let (limiter, log) = &self.in_force[layer];
         limiter.refund(&PartitionKey::from(key), receipt, cost);
-        log.borrow_mut().give_back(number);
+        log.borrow_mut().refund(number);
     }
 
     fn run(mut self, steps: u64, changes_period: bool, seed: u64) {
@@ -218,7 +219,7 @@ impl<A: Algorithm> Layers<A> {
 }
 
 #[test]
-fn windows_of_one_period_do_as_their_log_through_all_changes() {
+fn windows_agree_with_a_log_through_changes_of_the_limit() {
     for seed in 1..=40 {
         Layers::new(FixedWindow::new, false, seed).run(2_000, false, seed);
         Layers::new(SlidingWindow::new, true, seed).run(2_000, false, seed);
@@ -226,7 +227,7 @@ fn windows_of_one_period_do_as_their_log_through_all_changes() {
 }
 
 #[test]
-fn windows_do_as_their_log_through_changes_of_the_period() {
+fn windows_agree_with_a_log_through_changes_of_the_period() {
     for seed in 1..=40 {
         Layers::new(FixedWindow::new, false, seed).run(2_000, true, seed);
         Layers::new(SlidingWindow::new, true, seed).run(2_000, true, seed);

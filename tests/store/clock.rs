@@ -1,5 +1,5 @@
-//! Clocks that are set back, and forward again, under a bucket in memory: no more is admitted than by a clock that goes
-//! on, and the waits that are advertised are true by the clock that there is.
+//! Clocks that are set back, and forward again, under a bucket in memory: no more is admitted than by a clock that
+//! keeps running, and advertised waits are true by the clock as it stands.
 
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
@@ -8,23 +8,22 @@ use std::time::Duration;
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
-use tower_sluice::{Ask, Check, Decision, Limiter, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Ask, Decision, Limiter, PartitionKey, Quota, RateLimiter};
+
+use crate::common::charge;
 
 type Bucket = RateLimiter<TokenBucket, MemoryStore<tower_sluice::algorithm::GcraState, ManualClock>>;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Ten per second and a burst of 20. Its table looks through a page once in 12.8 seconds.
+/// Ten per second and a burst of 20. Its table sweeps a page once in 12.8 seconds.
 fn bucket(keys: usize, clock: &ManualClock) -> Bucket {
     let store = MemoryStore::with_capacity(keys).with_clock(clock.clone());
     RateLimiter::new(TokenBucket::new(Quota::per_second(10).burst(20)), store)
 }
 
 fn ask(bucket: &Bucket, key: u64, cost: u32) -> Decision {
-    match bucket.decide(&Ask::charge(&PartitionKey::from(key), cost)) {
-        Check::Ready(Ok(decision)) => decision,
-        other => panic!("memory decides at once, but answered {other:?}"),
-    }
+    charge(bucket, key, cost)
 }
 
 fn admitted(bucket: &Bucket, key: u64) -> usize {
@@ -63,8 +62,8 @@ impl Random {
     }
 }
 
-/// Whatever the clock does, a key gets its burst, and what comes in while the clock goes forward. Time that it passes twice
-/// counts twice: a key whose debt was paid is as good as new.
+/// Whatever the clock does, a key gets its burst, and what it earns while the clock goes forward. Time that the clock
+/// passes twice counts twice: a key whose debt was paid owes nothing.
 #[test]
 fn no_sequence_of_readings_admits_more_than_its_steps_forward() {
     const KEYS: u64 = 5;
@@ -98,8 +97,8 @@ fn no_sequence_of_readings_admits_more_than_its_steps_forward() {
     }
 }
 
-/// A key that waits for as long as it was told is admitted, also if the clock was set back before: by however much, and
-/// to before the store was made.
+/// A key that waits as advertised is admitted, also if the clock was set back before, by however much, and to before
+/// the store was made.
 #[test]
 fn waits_are_true_by_a_clock_that_was_set_back() {
     for back in [1, 5, 12, 13, 20, 26, 40, 200, 900, 999] {

@@ -3,23 +3,21 @@
 use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::testing::{admitted_by_threads, check_store};
-use tower_sluice::time::{ManualClock, Timestamp};
+use tower_sluice::time::Timestamp;
 use tower_sluice::{Ask, Check, LeakyQueue, Limiter, PartitionKey, Quota, RateLimiter};
 
 use std::time::Duration;
+
+use crate::common::{clock, decided};
 
 const THREADS: usize = 32;
 const ATTEMPTS: u64 = 10_000;
 const LIMIT: u32 = 1_000;
 const RUNS: usize = 200;
 
-fn frozen() -> ManualClock {
-    ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
-}
-
 fn admits_exactly_the_limit(algorithm: &impl Algorithm) {
     for run in 0..RUNS {
-        let store = MemoryStore::with_capacity(64).with_clock(frozen());
+        let store = MemoryStore::with_capacity(64).with_clock(clock());
         let admitted = admitted_by_threads(algorithm, &store, THREADS, ATTEMPTS);
         assert_eq!(admitted, u64::from(LIMIT), "run {run}");
     }
@@ -59,7 +57,7 @@ fn sliding_window_is_exact() {
     admits_exactly_the_limit(&SlidingWindow::new(Quota::per_minute(LIMIT)));
 }
 
-/// At one per hour the clock may as well stand still: one leaves at once, and the rest has places.
+/// At one per hour the clock as good as stands still: one request departs at once, and the rest wait.
 #[test]
 fn leaky_queue_is_exact() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -88,35 +86,32 @@ fn the_memory_store_keeps_the_contract() {
     check_store(&SlidingWindow::new(quota), 4, |clock| MemoryStore::with_capacity(256).with_clock(clock));
 }
 
-/// When two threads touch a key for the first time at once, it must not be put into two slots.
+/// When two threads insert a key at once, it must not get two slots.
 #[test]
-fn a_first_touch_by_two_threads_is_charged_once() {
+fn a_key_that_two_threads_insert_is_charged_once() {
     const KEYS: u64 = 200_000;
     let bucket = TokenBucket::new(Quota::per_hour(1).burst(1));
-    let limiter = RateLimiter::new(bucket, MemoryStore::with_capacity(400_000).with_clock(frozen()));
+    let limiter = RateLimiter::new(bucket, MemoryStore::with_capacity(400_000).with_clock(clock()));
     let ask_for_all = || (0..KEYS).filter(|key| admits(&limiter, &PartitionKey::from(*key))).count() as u64;
     let admitted = std::thread::scope(|scope| {
         let threads = [scope.spawn(ask_for_all), scope.spawn(ask_for_all)];
         threads.into_iter().map(|thread| thread.join().unwrap()).sum::<u64>()
     });
-    // Two keys share a slot with a probability of 10^-8 each; `tests/table.rs` looks key by key.
+    // Two keys share a slot with a probability of 10^-8 each; `table.rs` compares key by key.
     assert!((KEYS - 3..=KEYS).contains(&admitted), "{admitted} of {KEYS}");
     assert_eq!(limiter.store().evicted_live(), 0);
 }
 
 fn admits(limiter: &impl Limiter, key: &PartitionKey) -> bool {
-    match limiter.decide(&Ask::charge(key, 1)) {
-        Check::Ready(Ok(decision)) => decision.is_allowed(),
-        other => panic!("memory decides at once, but answered {other:?}"),
-    }
+    decided(limiter.decide(&Ask::charge(key, 1))).is_allowed()
 }
 
-/// The cap is hard, and under a flood those who owe most stay limited.
+/// The size is fixed, and under a flood the keys that owe most stay limited.
 #[test]
 fn a_flood_of_fresh_keys_costs_no_memory_and_frees_no_heavy_key() {
     const CAPACITY: u64 = 4_096;
     let bucket = TokenBucket::new(Quota::per_hour(20).burst(20));
-    let limiter = RateLimiter::new(bucket, MemoryStore::with_capacity(4_096).with_clock(frozen()));
+    let limiter = RateLimiter::new(bucket, MemoryStore::with_capacity(4_096).with_clock(clock()));
     let size = limiter.store().size_in_bytes();
     let heavy = |key: u64| PartitionKey::from(u64::MAX - key);
     for key in 0..400 {
@@ -130,8 +125,8 @@ fn a_flood_of_fresh_keys_costs_no_memory_and_frees_no_heavy_key() {
     }
     assert_eq!(limiter.store().evicted_live(), 0);
     // ... and with eight times as many keys, only the flood's own small debts are.
-    let newcomers = fresh + 1..=fresh + 8 * CAPACITY;
-    let admitted = newcomers.filter(|key| admits(&limiter, &PartitionKey::from(*key))).count() as u64;
+    let new_keys = fresh + 1..=fresh + 8 * CAPACITY;
+    let admitted = new_keys.filter(|key| admits(&limiter, &PartitionKey::from(*key))).count() as u64;
     // Up to the few that share a slot.
     assert!(admitted >= 8 * CAPACITY - 3, "a new client must not be locked out");
     assert!(limiter.store().evicted_live() > 0);
@@ -139,7 +134,7 @@ fn a_flood_of_fresh_keys_costs_no_memory_and_frees_no_heavy_key() {
     assert_eq!(limiter.store().size_in_bytes(), size);
 }
 
-/// A panic inside of an algorithm must not poison the keys that share its line.
+/// A panic inside of an algorithm must not poison the keys that share its set.
 #[test]
 fn a_panicking_algorithm_leaves_the_store_usable() {
     struct Fuse;

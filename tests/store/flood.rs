@@ -1,7 +1,7 @@
-//! What a flood of fresh keys does to a memory store that is too small for it. The tables in the
-//! documentation of `WhenFull` and in DESIGN.md are what this prints:
+//! What a flood of fresh keys does to a memory store that is too small for it. Prints the tables from which that of
+//! `WhenFull` is taken:
 //!
-//!     cargo test --test flood -- --nocapture
+//!     cargo test --test store flood -- --nocapture
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const STEPS_PER_SECOND: u64 = 100;
 
 struct Flood {
     burst: u32,
-    /// What each fresh key spends before it is never seen again.
+    /// What each fresh key spends; it never comes again.
     spends: u32,
     /// Keys that are live at a time, in tenths of the slots.
     tenths: u64,
@@ -25,17 +25,17 @@ struct Flood {
 
 #[derive(Debug)]
 struct Outcome {
-    /// Live keys that were forgotten: of a thousand arrivals, and in all.
+    /// Live keys that were evicted: of a thousand arrivals, and in all.
     evicted: u64,
     evicted_in_all: u64,
-    /// What each of a hundred keys got that asked twenty times a second, on average, in tenths.
+    /// What each of a hundred keys was admitted that asked twenty times a second, on average, in tenths.
     admitted_tenths: u64,
-    /// Fresh keys that were refused their first request, of a thousand.
+    /// Fresh keys whose first request was rejected, of a thousand.
     locked_out: u64,
 }
 
 impl Flood {
-    /// Twenty seconds of it, at one per second and key.
+    /// Runs the flood for twenty seconds, at one per second and key.
     fn run(&self) -> Outcome {
         self.run_against(TokenBucket::new(Quota::per_second(1).burst(self.burst)))
     }
@@ -74,9 +74,9 @@ fn asks<A: Algorithm>(limiter: &RateLimiter<A, MemoryStore<A::State, ManualClock
 }
 
 #[test]
-fn those_who_owe_more_than_the_flood_stay_limited() {
+fn keys_that_owe_more_than_the_flood_stay_limited() {
     println!(
-        "| live keys per slot | burst | a flood key spends | live keys lost, of arrivals | an abuser passes | of |"
+        "| live keys per slot | burst | a sprayed key spends | live keys evicted, of arrivals | an abusive key passes | entitled to |"
     );
     println!("|---|---|---|---|---|---|");
     for (burst, spends) in [(1, 1), (2, 1), (2, 2), (5, 1), (5, 5), (20, 1), (20, 20)] {
@@ -92,11 +92,11 @@ fn those_who_owe_more_than_the_flood_stay_limited() {
                 outcome.admitted_tenths / 10,
                 outcome.admitted_tenths % 10
             );
-            assert_eq!(outcome.locked_out, 0, "a newcomer must not be locked out");
+            assert_eq!(outcome.locked_out, 0, "a new key must not be locked out");
             if tenths == 5 {
                 assert_eq!(outcome.evicted_in_all, 0, "at half load nothing is lost");
             }
-            // Where all owe the same single unit, a key passes as often as the flood goes over the table.
+            // Where all owe the same single unit, a key passes as often as the flood replaces the table.
             if burst == 1 {
                 assert!(outcome.admitted_tenths <= entitled * tenths.max(10) * 11 / 10, "{outcome:?}");
             }
@@ -108,10 +108,10 @@ fn those_who_owe_more_than_the_flood_stay_limited() {
 }
 
 #[test]
-fn the_strict_choices_keep_every_limit_and_cost_the_newcomers() {
-    println!("| when full | live keys per slot | an abuser passes | of | newcomers locked out |");
+fn reject_and_overflow_keep_every_limit_at_the_cost_of_new_keys() {
+    println!("| when full | live keys per slot | an abusive key passes | entitled to | new keys locked out |");
     println!("|---|---|---|---|---|");
-    for when_full in [WhenFull::ForgetLeast, WhenFull::Refuse, WhenFull::Overflow] {
+    for when_full in [WhenFull::ForgetLeast, WhenFull::Reject, WhenFull::Overflow] {
         for tenths in [5, 20, 50] {
             let outcome = Flood { burst: 1, spends: 1, tenths, when_full }.run();
             println!(
@@ -132,12 +132,12 @@ fn the_strict_choices_keep_every_limit_and_cost_the_newcomers() {
 
 /// Windows of as many seconds as they have units, so that keys are worth as much as those above.
 #[test]
-fn windows_are_kept_by_the_strict_choices_and_lock_nobody_out_by_the_other() {
+fn windows_keep_their_limits_or_lock_no_key_out() {
     for (burst, spends) in [(1, 1), (5, 1), (5, 5)] {
         let quota = Quota::new(burst, Duration::from_secs(burst.into())).unwrap();
-        // A window's worth in each that is touched.
+        // The whole limit in each window that the run touches.
         let entitled = u64::from(burst) * (SECONDS / u64::from(burst) + 1);
-        for when_full in [WhenFull::ForgetLeast, WhenFull::Refuse, WhenFull::Overflow] {
+        for when_full in [WhenFull::ForgetLeast, WhenFull::Reject, WhenFull::Overflow] {
             for tenths in [1, 50] {
                 let flood = Flood { burst, spends, tenths, when_full };
                 let outcomes = [

@@ -1,6 +1,5 @@
-//! Clients that were rejected together do not come back together, if that is asked for: by windows that begin at an instant
-//! of each key's own, or by waits that are lengthened at random. And nobody who keeps to what it was told is rejected for
-//! having come early.
+//! Clients that were rejected together need not come back together: windows can begin at an instant of each key's own,
+//! and waits can be lengthened at random. A client that waits as advertised is never rejected for coming early.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,20 +7,19 @@ use std::time::Duration;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Ask, Check, Decision, Limiter, PartitionKey, Quota, RateLimitLayerBuilder, RateLimiter};
+use tower_sluice::{Ask, Decision, Limiter, PartitionKey, Quota, RateLimitLayerBuilder, RateLimiter};
+
+use crate::common::charge;
 
 const CLIENTS: u64 = 10_000;
 const LIMIT: u32 = 3;
 const SECOND: u64 = 1_000_000_000;
 
 fn ask(limiter: &impl Limiter, client: u64) -> Decision {
-    match limiter.decide(&Ask::charge(&PartitionKey::from(client), 1)) {
-        Check::Ready(Ok(decision)) => decision,
-        other => panic!("memory decides at once, but answered {other:?}"),
-    }
+    charge(limiter, client, 1)
 }
 
-/// What came of a herd.
+/// What happened to a herd of clients.
 #[derive(Debug)]
 struct Herd {
     /// The greatest share of all clients that was readmitted within one second, in percent.
@@ -30,7 +28,7 @@ struct Herd {
     early: u64,
 }
 
-/// The greatest share, rounded up.
+/// Returns the greatest share, rounded up.
 fn percent(clients: &BTreeMap<u64, u64>) -> u64 {
     (clients.values().max().unwrap() * 100).div_ceil(CLIENTS)
 }
@@ -39,7 +37,8 @@ fn nanos(span: Duration) -> u64 {
     span.as_nanos().try_into().unwrap()
 }
 
-/// Every client uses its limit up within the first half minute, and is rejected; then it comes back when it was told to.
+/// Every client uses its limit up within the first half minute, and is rejected; then it comes back after the
+/// advertised wait.
 fn herd<A: Algorithm>(algorithm: A) -> Herd {
     let start = 1_000 * 60 * SECOND;
     let clock = ManualClock::starting_at(Timestamp::from_nanos(start));
@@ -81,7 +80,7 @@ fn clients_of_staggered_windows_come_back_at_times_of_their_own() {
     }
 }
 
-/// In each of a key's windows the limit, and no more, wherever it begins.
+/// In each of a key's windows the limit is admitted, and no more, wherever the window begins.
 #[test]
 fn a_staggered_window_admits_its_limit_once_a_period() {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000 * 60 * SECOND));
@@ -103,7 +102,7 @@ fn a_staggered_window_admits_its_limit_once_a_period() {
 }
 
 #[test]
-fn charges_of_staggered_windows_are_given_back() {
+fn charges_of_staggered_windows_are_refunded() {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000 * 60 * SECOND));
     let store = MemoryStore::with_capacity(100).with_clock(clock.clone());
     let limiter = RateLimiter::new(FixedWindow::new(Quota::per_day(LIMIT)).staggered(), store);
@@ -118,22 +117,22 @@ fn charges_of_staggered_windows_are_given_back() {
     assert_eq!(limiter.stats().table.unwrap().live, 50);
 }
 
-/// The same windows in the new limiter, or none of the old one's.
+/// A limiter whose windows begin at other instants cannot inherit.
 #[test]
-fn staggered_windows_go_on_under_another_limit_and_else_start_anew() {
+fn staggered_windows_inherit_if_only_the_limit_changes() {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000 * 60 * SECOND));
     let limiter =
         |window: FixedWindow| RateLimiter::new(window, MemoryStore::with_capacity(100).with_clock(clock.clone()));
     let per_hour = |limit| FixedWindow::new(Quota::per_hour(limit));
-    for (next, goes_on) in [
+    for (next, inherits) in [
         (per_hour(9).staggered(), true),
         (per_hour(9), false),
         (FixedWindow::new(Quota::per_day(9)).staggered(), false),
     ] {
         let (old, new) = (limiter(per_hour(LIMIT).staggered()), limiter(next));
         let _ = ask(&old, 1);
-        assert_eq!(new.inherit(&old).is_some(), goes_on, "{next:?}");
-        assert_eq!(ask(&new, 1).remaining(), if goes_on { 7 } else { 8 });
+        assert_eq!(new.inherit(&old).is_some(), inherits, "{next:?}");
+        assert_eq!(ask(&new, 1).remaining(), if inherits { 7 } else { 8 });
     }
     let (old, new) = (limiter(per_hour(LIMIT)), limiter(per_hour(9).staggered()));
     let _ = ask(&old, 1);
@@ -177,7 +176,7 @@ mod responses {
         RateLimitLayer::builder(policy.key(HeaderKey::from_static("x-client")))
     }
 
-    /// Of `Retry-After`, in whole seconds, and of the exact wait.
+    /// Returns `Retry-After`, in whole seconds, and the exact wait.
     fn waits(response: &Response<Bytes>) -> (u64, Duration) {
         let field = |name: &str| response.headers()[name].to_str().unwrap();
         (field("retry-after").parse().unwrap(), Duration::from_secs_f64(field("x-rate-limited-for").parse().unwrap()))
@@ -223,12 +222,16 @@ mod responses {
         back.sort_unstable();
         for (at, client) in back {
             clock.set(Timestamp::from_nanos(at));
-            assert_eq!(send(&layer, client, "text/plain").await.status(), 200, "{client} obeyed, and came early");
+            assert_eq!(
+                send(&layer, client, "text/plain").await.status(),
+                200,
+                "{client} waited as advertised, and was rejected"
+            );
         }
     }
 
     #[tokio::test]
-    async fn a_response_of_ones_own_gets_the_same_wait() {
+    async fn custom_responses_get_the_same_wait() {
         let clock = ManualClock::starting_at(Timestamp::from_nanos(SECOND));
         let limiter = std::sync::Arc::new(RateLimiter::new(
             FixedWindow::new(Quota::per_hour(1)),

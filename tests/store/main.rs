@@ -3,11 +3,12 @@
 mod accuracy;
 mod algorithms;
 mod change_buckets;
-mod change_findings;
+mod change_regressions;
 mod change_threads;
 mod change_windows;
 mod change_windows_log;
 mod clock;
+mod common;
 mod edges;
 mod exactness;
 mod flood;

@@ -1,4 +1,4 @@
-//! The table of the memory store under pressure: floods, races, and what it promises when it is full.
+//! The tables of the memory store under load: floods, races, and what happens when they are full.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,21 +8,12 @@ use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket
 use tower_sluice::store::{MemoryStore, Store, WhenFull};
 use tower_sluice::testing::IntervalChecker;
 use tower_sluice::time::{Clock, ManualClock, Monotonic, Timestamp};
-use tower_sluice::{Ask, Check, Decision, Limiter, Quota, RateLimiter};
+use tower_sluice::{Decision, Limiter, Quota, RateLimiter};
+
+use crate::common::{admits, charge, clock};
 
 fn ask(limiter: &impl Limiter, key: u64) -> Decision {
-    match limiter.decide(&Ask::charge(&key.into(), 1)) {
-        Check::Ready(Ok(decision)) => decision,
-        other => panic!("memory decides at once, but answered {other:?}"),
-    }
-}
-
-fn admits(limiter: &impl Limiter, key: u64) -> bool {
-    ask(limiter, key).is_allowed()
-}
-
-fn frozen() -> ManualClock {
-    ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
+    charge(limiter, key, 1)
 }
 
 type Limited<A> = RateLimiter<A, MemoryStore<<A as Algorithm>::State, ManualClock>>;
@@ -33,11 +24,11 @@ fn one_each(keys: usize) -> Limited<TokenBucket> {
 }
 
 fn limited<A: Algorithm>(algorithm: A, keys: usize) -> Limited<A> {
-    RateLimiter::new(algorithm, MemoryStore::with_capacity(keys).with_clock(frozen()))
+    RateLimiter::new(algorithm, MemoryStore::with_capacity(keys).with_clock(clock()))
 }
 
-/// How many of the keys may share the slot of another and so be refused: the documented probability is at
-/// most 16 / 2^28 per new key, which is 0.6 for ten million. Ten is as good as never met by chance.
+/// How many of the keys may share the slot of another, and so be rejected: the documented probability is at most 16 /
+/// 2^28 per new key, which is 0.6 for ten million. More than ten are as good as never met by chance.
 const SHARING: u64 = 10;
 
 #[test]
@@ -58,9 +49,9 @@ fn keeps_a_million<A: Algorithm>(algorithm: A) {
     assert!(bytes <= 17 * 1_000_000, "{bytes} bytes");
 }
 
-/// When two threads touch a key for the first time at once, it must not be put into two slots.
+/// When two threads insert a key at once, it must not get two slots.
 #[test]
-fn ten_million_first_touches_by_two_threads_are_charged_once() {
+fn ten_million_keys_that_two_threads_insert_are_charged_once() {
     are_charged_once(TokenBucket::new(Quota::per_hour(1)), 10);
     are_charged_once(FixedWindow::new(Quota::per_hour(1)), 3);
     are_charged_once(SlidingWindow::new(Quota::per_hour(1)), 3);
@@ -76,7 +67,7 @@ fn are_charged_once<A: Algorithm + Copy>(algorithm: A, rounds: u64) {
             let threads = [scope.spawn(ask_for_all), scope.spawn(ask_for_all)];
             threads.map(|thread| thread.join().unwrap())
         });
-        // Key by key: one that shares a slot and is refused must not hide one that is admitted twice.
+        // Key by key: one that shares a slot and is rejected must not hide one that is admitted twice.
         let twice = mine.iter().zip(&theirs).filter(|(mine, theirs)| **mine && **theirs).count();
         assert_eq!(twice, 0, "round {round}");
         let admitted = mine.iter().zip(&theirs).filter(|(mine, theirs)| **mine || **theirs).count() as u64;
@@ -85,8 +76,8 @@ fn are_charged_once<A: Algorithm + Copy>(algorithm: A, rounds: u64) {
     }
 }
 
-/// Ten million decisions by four threads on a few keys, the clock moved on a thousand times: at every
-/// step each key is admitted exactly what the algorithm alone would admit, and no interval sees too much.
+/// Ten million decisions by four threads on a few keys, while the clock advances a thousand times: at every step each
+/// key is admitted exactly what the algorithm alone would admit, and no interval sees too much.
 #[test]
 fn no_interval_admits_more_than_burst_and_rate() {
     admits_what_the_algorithm_does(TokenBucket::new(Quota::per_second(1_000).burst(64)), 1_000);
@@ -98,7 +89,7 @@ fn no_interval_admits_more_than_burst_and_rate() {
 fn admits_what_the_algorithm_does<A: Algorithm + Copy>(algorithm: A, rounds: u64) {
     const KEYS: usize = 8;
     const PER_ROUND: u64 = 2_500;
-    let clock = frozen();
+    let clock = clock();
     let limiter = RateLimiter::new(algorithm, MemoryStore::with_capacity(64).with_clock(clock.clone()));
     let admitted: [AtomicU32; KEYS] = Default::default();
     let barrier = Barrier::new(5);
@@ -139,9 +130,8 @@ fn admits_what_the_algorithm_does<A: Algorithm + Copy>(algorithm: A, rounds: u64
     });
 }
 
-/// The same against the running clock. The store reads it somewhere between the two readings here, so
-/// what is asserted is P1: of all that was asked for after *a* and answered before *b*, no more is
-/// admitted than burst + rate × (b − a).
+/// The same against the running clock. The store reads it somewhere between the two readings here, so the test asserts:
+/// of all that was asked for after *a* and answered before *b*, no more is admitted than burst + rate × (b − a).
 #[test]
 fn no_interval_of_real_time_admits_more_either() {
     let quota = Quota::per_second(200_000).burst(100);
@@ -173,12 +163,12 @@ fn no_interval_of_real_time_admits_more_either() {
     }
 }
 
-/// Keys that owe nothing any more make room, however long ago that was: the time that is kept of them
-/// goes round, and must not look like a debt when it comes round again.
+/// Keys that owe nothing any more make room, however long ago they paid: the stored times repeat, and must not look
+/// like debts then.
 #[test]
-fn time_goes_round_unnoticed() {
+fn stored_times_that_repeat_are_no_debts() {
     let quota = Quota::per_second(10).burst(20);
-    let clock = frozen();
+    let clock = clock();
     let limiter =
         RateLimiter::new(TokenBucket::new(quota), MemoryStore::with_capacity(1_000).with_clock(clock.clone()));
     let mut naps = vec![Duration::ZERO];
@@ -196,10 +186,9 @@ fn time_goes_round_unnoticed() {
     assert_eq!(limiter.store().evicted_live(), 0);
 }
 
-/// A clock that is set back, or to the end of its range, neither hangs a request nor admits more.
 #[test]
-fn the_clock_may_be_set_as_it_likes() {
-    let clock = frozen();
+fn a_clock_that_is_set_back_or_to_its_end_neither_hangs_nor_admits_more() {
+    let clock = clock();
     let quota = Quota::per_second(10).burst(20);
     let store = MemoryStore::with_capacity(1_000).with_clock(clock.clone());
     let limiter = RateLimiter::new(TokenBucket::new(quota), store);
@@ -225,7 +214,7 @@ fn the_clock_may_be_set_as_it_likes() {
 #[test]
 fn debts_are_kept_for_as_long_as_they_are_owed() {
     let quota = Quota::per_day(100).burst(100);
-    let (bucket, clock) = (TokenBucket::new(quota), frozen());
+    let (bucket, clock) = (TokenBucket::new(quota), clock());
     let limiter = RateLimiter::new(bucket, MemoryStore::with_capacity(100).with_clock(clock.clone()));
     let mut state = None;
     assert!((0..100).all(|_| admits(&limiter, 7)));
@@ -241,16 +230,16 @@ fn debts_are_kept_for_as_long_as_they_are_owed() {
     }
 }
 
-/// Twice as many fresh keys as there are slots, each spending 1 of 20: those who owe it all stay limited.
+/// Twice as many fresh keys as there are slots, each spending 1 of 20: keys that owe all 20 stay limited.
 #[test]
-fn a_flood_frees_none_of_those_who_owe_most() {
-    frees_none_of_those_who_owe_most(TokenBucket::new(Quota::per_hour(20)));
-    frees_none_of_those_who_owe_most(FixedWindow::new(Quota::per_hour(20)));
-    frees_none_of_those_who_owe_most(SlidingWindow::new(Quota::per_hour(20)));
-    frees_none_of_those_who_owe_most(FixedWindow::new(Quota::per_hour(20)).staggered());
+fn a_flood_evicts_none_of_the_keys_that_owe_most() {
+    evicts_none_of_the_keys_that_owe_most(TokenBucket::new(Quota::per_hour(20)));
+    evicts_none_of_the_keys_that_owe_most(FixedWindow::new(Quota::per_hour(20)));
+    evicts_none_of_the_keys_that_owe_most(SlidingWindow::new(Quota::per_hour(20)));
+    evicts_none_of_the_keys_that_owe_most(FixedWindow::new(Quota::per_hour(20)).staggered());
 }
 
-fn frees_none_of_those_who_owe_most<A: Algorithm>(algorithm: A) {
+fn evicts_none_of_the_keys_that_owe_most<A: Algorithm>(algorithm: A) {
     let limiter = limited(algorithm, 10_000);
     let heavy = u64::MAX - 1_000..u64::MAX;
     assert!(heavy.clone().all(|key| (0..20).all(|_| admits(&limiter, key))));
@@ -260,22 +249,22 @@ fn frees_none_of_those_who_owe_most<A: Algorithm>(algorithm: A) {
 }
 
 #[test]
-fn a_full_table_may_refuse_newcomers_instead() {
-    refuses_newcomers(TokenBucket::new(Quota::per_hour(1)));
-    refuses_newcomers(FixedWindow::new(Quota::per_hour(1)));
-    refuses_newcomers(SlidingWindow::new(Quota::per_hour(1)));
-    refuses_newcomers(SlidingWindow::new(Quota::per_hour(1)).staggered());
+fn when_full_reject_rejects_new_keys_until_a_slot_is_free() {
+    rejects_new_keys(TokenBucket::new(Quota::per_hour(1)));
+    rejects_new_keys(FixedWindow::new(Quota::per_hour(1)));
+    rejects_new_keys(SlidingWindow::new(Quota::per_hour(1)));
+    rejects_new_keys(SlidingWindow::new(Quota::per_hour(1)).staggered());
 }
 
-fn refuses_newcomers<A: Algorithm>(algorithm: A) {
-    let clock = frozen();
-    let store = MemoryStore::with_capacity(1_000).when_full(WhenFull::Refuse).with_clock(clock.clone());
+fn rejects_new_keys<A: Algorithm>(algorithm: A) {
+    let clock = clock();
+    let store = MemoryStore::with_capacity(1_000).when_full(WhenFull::Reject).with_clock(clock.clone());
     let limiter = RateLimiter::new(algorithm, store);
     let admitted = (0..20_000).filter(|key| admits(&limiter, *key)).count();
     assert!((1_900..=2_048).contains(&admitted), "{admitted} of 2,000 slots");
     assert_eq!(limiter.store().evicted_live(), 0);
     assert_eq!(limiter.store().turned_away(), 20_000 - admitted as u64);
-    // Exact for those who are in, and newcomers are told when a slot will be free.
+    // Exact for the keys in the table; new keys are rejected until a slot is free.
     assert_eq!((0..20_000).filter(|key| admits(&limiter, *key)).count(), 0);
     let wait = ask(&limiter, 50_000).retry_after().unwrap();
     assert!(wait <= Duration::from_secs(7_200), "{wait:?}");
@@ -284,15 +273,15 @@ fn refuses_newcomers<A: Algorithm>(algorithm: A) {
 }
 
 #[test]
-fn a_full_table_may_have_newcomers_share_instead() {
-    shares_among_newcomers(TokenBucket::new(Quota::per_hour(1)));
-    shares_among_newcomers(FixedWindow::new(Quota::per_hour(1)));
-    shares_among_newcomers(SlidingWindow::new(Quota::per_hour(1)));
-    shares_among_newcomers(SlidingWindow::new(Quota::per_hour(1)).staggered());
+fn when_full_overflow_lets_new_keys_share_512_budgets() {
+    new_keys_share(TokenBucket::new(Quota::per_hour(1)));
+    new_keys_share(FixedWindow::new(Quota::per_hour(1)));
+    new_keys_share(SlidingWindow::new(Quota::per_hour(1)));
+    new_keys_share(SlidingWindow::new(Quota::per_hour(1)).staggered());
 }
 
-fn shares_among_newcomers<A: Algorithm>(algorithm: A) {
-    let store = MemoryStore::with_capacity(1_000).when_full(WhenFull::Overflow).with_clock(frozen());
+fn new_keys_share<A: Algorithm>(algorithm: A) {
+    let store = MemoryStore::with_capacity(1_000).when_full(WhenFull::Overflow).with_clock(clock());
     let limiter = RateLimiter::new(algorithm, store);
     let admitted = (0..200_000).filter(|key| admits(&limiter, *key)).count();
     // The table's own slots, and 512 more that are shared.
@@ -300,7 +289,7 @@ fn shares_among_newcomers<A: Algorithm>(algorithm: A) {
     assert_eq!(limiter.store().evicted_live(), 0);
 }
 
-/// Types keep a store from being given to two limiters, but not a store of one's own that passes questions on.
+/// The types keep a store from serving two limiters, but not if a user's store wraps it.
 #[test]
 #[should_panic(expected = "a store serves one limiter, with one quota")]
 fn a_store_is_not_shared_by_two_quotas() {
@@ -315,7 +304,7 @@ fn a_store_is_not_shared_by_two_windows() {
     limiter.store().prepare(&FixedWindow::new(Quota::per_hour(1)).staggered());
 }
 
-/// Its own limiter may prepare it as often as it likes.
+/// Its own limiter may prepare it more than once.
 #[test]
 fn a_store_is_prepared_twice_for_one_quota() {
     let limiter = one_each(100);

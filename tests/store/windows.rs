@@ -1,30 +1,19 @@
-//! Fixed and sliding windows in the words of the memory store's table: the decisions of the algorithms, in all their numbers.
+//! Fixed and sliding windows in the memory store: they decide as the algorithms do, in all numbers.
 
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow};
 use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
-use tower_sluice::{Ask, Check, Decision, Limiter, Outcome, PartitionKey, Quota, RateLimiter, Receipt};
+use tower_sluice::{Ask, Decision, Limiter, Outcome, PartitionKey, Quota, RateLimiter, Receipt};
+
+use crate::common::{admits, charge, clock};
 
 type Limited<A> = RateLimiter<A, MemoryStore<<A as Algorithm>::State, ManualClock>>;
 
-const START: u64 = 1_700_000_000_123_456_789;
-
 fn limiter<A: Algorithm>(algorithm: A, keys: usize) -> (Limited<A>, ManualClock) {
-    let clock = ManualClock::starting_at(Timestamp::from_nanos(START));
+    let clock = clock();
     (RateLimiter::new(algorithm, MemoryStore::with_capacity(keys).with_clock(clock.clone())), clock)
-}
-
-fn ask(limiter: &impl Limiter, key: u64, cost: u32) -> Decision {
-    match limiter.decide(&Ask::charge(&key.into(), cost)) {
-        Check::Ready(Ok(decision)) => decision,
-        other => panic!("memory decides at once, but answered {other:?}"),
-    }
-}
-
-fn admits(limiter: &impl Limiter, key: u64) -> bool {
-    ask(limiter, key, 1).is_allowed()
 }
 
 /// What clients see of a decision.
@@ -32,7 +21,7 @@ fn numbers(decision: &Decision) -> (Outcome, u32, u32, Duration) {
     (decision.outcome(), decision.limit(), decision.remaining(), decision.reset_after())
 }
 
-/// The same numbers each time.
+/// Draws the same numbers in each run.
 struct Random(u64);
 
 impl Random {
@@ -43,7 +32,7 @@ impl Random {
     }
 }
 
-/// A step of the clock: none, within a window, over some, and over so many that what a word counts has gone round.
+/// Draws a step of the clock: none, within a window, over some, and over so many that what a word counts repeats.
 fn step(random: &mut Random, period: u64) -> u64 {
     let within = random.below(period);
     match random.below(16) {
@@ -57,8 +46,8 @@ fn step(random: &mut Random, period: u64) -> u64 {
     }
 }
 
-/// Asks, peeks, gives back and resets. The clock only goes forward: what the table clears when an epoch begins, and what has been
-/// given back in whole, does not come back with a clock that is set back, as it does with the algorithm.
+/// Charges, peeks, refunds and resets. The clock only goes forward: what the table clears when an epoch begins, and
+/// what was refunded in whole, does not come back with a clock that is set back, as it does with the algorithm.
 fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
     const KEYS: usize = 4;
     let (limiter, clock) = limiter(algorithm, 64);
@@ -84,13 +73,13 @@ fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
             0 => {
                 if let Some((index, cost, receipt, expected)) = charges.pop() {
                     limiter.refund(&PartitionKey::from(index as u64), receipt, cost);
-                    states[index] = states[index].map(|state| algorithm.give_back(state, now, cost, expected));
+                    states[index] = states[index].map(|state| algorithm.refund(state, now, cost, expected));
                 }
             }
             1 => {
                 let _ = limiter.decide(&Ask::reset(&key));
                 states[index] = None;
-                // Nothing is given back for them any more, nor, maybe, for those of others.
+                // After a reset no charge of the key is refunded, nor of one in 256 other keys.
                 charges.clear();
             }
             2 => {
@@ -103,7 +92,7 @@ fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
             }
             _ => {
                 let (expected, next) = algorithm.decide(states[index], now, cost);
-                let decision = ask(&limiter, index as u64, cost);
+                let decision = charge(&limiter, index as u64, cost);
                 assert_eq!(
                     numbers(&decision),
                     numbers(&expected),
@@ -120,7 +109,7 @@ fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
     assert_eq!(limiter.store().evicted_live(), 0);
 }
 
-/// Of all lengths and limits, those that fit into words and those that do not.
+/// Windows of all lengths and limits, those that fit into words and those that do not.
 #[test]
 fn decisions_are_those_of_the_algorithm() {
     let hours = |hours: u64| Duration::from_secs(3_600 * hours);
@@ -152,7 +141,8 @@ fn decisions_are_those_of_the_algorithm() {
     }
 }
 
-/// The windows of a key begin at one of 512 instants, and all decisions on it are those of the algorithm by that clock.
+/// The windows of a key begin at one of 512 instants, and all decisions on it are those of the algorithm on a clock
+/// that is ahead by that much.
 fn decides_like_one_of_512<A: Algorithm + Copy>(algorithm: A, seed: u64) {
     let (limiter, clock) = limiter(algorithm, 64);
     let (quota, mut random) = (algorithm.quota(), Random(seed));
@@ -164,7 +154,7 @@ fn decides_like_one_of_512<A: Algorithm + Copy>(algorithm: A, seed: u64) {
         let now = Timestamp::from_nanos(now.min(u64::MAX / 2));
         clock.set(now);
         let cost = u32::try_from(random.below(3)).unwrap();
-        let decision = ask(&limiter, seed, cost);
+        let decision = charge(&limiter, seed, cost);
         candidates.retain_mut(|(phase, state)| {
             let (expected, next) = algorithm.decide(*state, now.saturating_add(*phase), cost);
             *state = next.or(*state);
@@ -176,7 +166,7 @@ fn decides_like_one_of_512<A: Algorithm + Copy>(algorithm: A, seed: u64) {
 }
 
 #[test]
-fn decisions_of_staggered_windows_are_those_of_the_algorithm_by_a_clock_of_the_keys_own() {
+fn staggered_windows_decide_as_the_algorithm_on_a_shifted_clock() {
     for (limit, period) in [(3, 10_000_000), (5, 5_000_000_000), (65_535, 5_000_000_000), (7, 60_000_000_000)] {
         let quota = Quota::new(limit, Duration::from_nanos(period)).unwrap();
         for seed in 0..20 {
@@ -186,9 +176,9 @@ fn decisions_of_staggered_windows_are_those_of_the_algorithm_by_a_clock_of_the_k
     }
 }
 
-/// Counts of windows that have ended make room, however long ago that was: the index that is kept of them goes round, and
-/// must not look like a window that lasts when it comes round again.
-fn time_goes_round<A: Algorithm>(algorithm: A) {
+/// Counts of windows that have ended make room, however long ago they ended: the stored indices repeat, and must not
+/// look like present windows then.
+fn ended_windows_make_room<A: Algorithm>(algorithm: A) {
     let limit = algorithm.quota().limit();
     let (limiter, clock) = limiter(algorithm, 1_000);
     let mut naps = vec![Duration::ZERO];
@@ -197,7 +187,7 @@ fn time_goes_round<A: Algorithm>(algorithm: A) {
     }
     for nap in naps {
         for key in 0..100 {
-            let full = ask(&limiter, key, limit).is_allowed();
+            let full = charge(&limiter, key, limit).is_allowed();
             assert!(full && !admits(&limiter, key), "key {key} before a nap of {nap:?}");
         }
         // Until nothing weighs any more, and then some.
@@ -207,18 +197,18 @@ fn time_goes_round<A: Algorithm>(algorithm: A) {
 }
 
 #[test]
-fn time_goes_round_unnoticed() {
+fn stored_indices_that_repeat_are_no_present_windows() {
     for seconds in [1, 5, 60] {
         for limit in [1, 20, 16_383] {
             let quota = Quota::new(limit, Duration::from_secs(seconds)).unwrap();
-            time_goes_round(FixedWindow::new(quota));
-            time_goes_round(SlidingWindow::new(quota));
-            time_goes_round(FixedWindow::new(quota).staggered());
-            time_goes_round(SlidingWindow::new(quota).staggered());
+            ended_windows_make_room(FixedWindow::new(quota));
+            ended_windows_make_room(SlidingWindow::new(quota));
+            ended_windows_make_room(FixedWindow::new(quota).staggered());
+            ended_windows_make_room(SlidingWindow::new(quota).staggered());
         }
     }
-    time_goes_round(SlidingWindow::new(Quota::new(65_535, Duration::from_secs(5)).unwrap()));
-    time_goes_round(FixedWindow::new(Quota::new(u32::MAX, Duration::from_secs(5)).unwrap()));
+    ended_windows_make_room(SlidingWindow::new(Quota::new(65_535, Duration::from_secs(5)).unwrap()));
+    ended_windows_make_room(FixedWindow::new(Quota::new(u32::MAX, Duration::from_secs(5)).unwrap()));
 }
 
 /// A clock that is set back, or to the end of its range, neither hangs a request nor admits more.
@@ -228,12 +218,12 @@ fn survives_any_clock<A: Algorithm>(algorithm: A) {
     let start = clock.now();
     clock.advance(Duration::from_secs(3_600));
     let late = clock.now();
-    assert!(ask(&limiter, 1, limit).is_allowed());
+    assert!(charge(&limiter, 1, limit).is_allowed());
     for back in [1, 2, 3, 5, 9, 60, 3_000, 4_000] {
         clock.set(Timestamp::from_nanos(late.as_nanos() - back * 1_000_000_000));
-        let rejected = ask(&limiter, 1, 1);
+        let rejected = charge(&limiter, 1, 1);
         assert!(!rejected.is_allowed(), "set back by {back} s");
-        // What it is told is true by the clock as it stands.
+        // The advertised wait is true by the clock as it stands.
         clock.advance(rejected.retry_after().unwrap() - Duration::from_nanos(1));
         assert!(!admits(&limiter, 1), "set back by {back} s, too early");
     }
@@ -242,13 +232,13 @@ fn survives_any_clock<A: Algorithm>(algorithm: A) {
     clock.set(late);
     assert!(!admits(&limiter, 1));
     clock.advance(Duration::MAX);
-    assert!(ask(&limiter, 1, limit).is_allowed() && !admits(&limiter, 1));
+    assert!(charge(&limiter, 1, limit).is_allowed() && !admits(&limiter, 1));
     clock.set(late);
     assert!(!admits(&limiter, 1));
 }
 
 #[test]
-fn the_clock_may_be_set_as_it_likes() {
+fn a_clock_that_is_set_back_or_to_its_end_neither_hangs_nor_admits_more() {
     for (limit, seconds) in [(20, 2), (16_383, 1), (65_535, 5), (7, 60), (100, 3_600)] {
         let quota = Quota::new(limit, Duration::from_secs(seconds)).unwrap();
         survives_any_clock(FixedWindow::new(quota));
@@ -258,17 +248,17 @@ fn the_clock_may_be_set_as_it_likes() {
     }
 }
 
-/// A key that shares a budget is judged by the windows of its own group, and so are those that share it.
+/// A key that shares a budget is judged by the windows of its own group, and so are the keys that it shares with.
 #[test]
 fn staggered_windows_share_budgets_by_the_instants_at_which_they_begin() {
     fn shares<A: Algorithm>(algorithm: A) {
-        let clock = ManualClock::starting_at(Timestamp::from_nanos(START));
+        let clock = clock();
         let store = MemoryStore::with_capacity(100).when_full(WhenFull::Overflow).with_clock(clock.clone());
         let limiter = RateLimiter::new(algorithm, store);
         for round in 0..20 {
-            let newcomers = round * 20_000..(round + 1) * 20_000;
+            let new_keys = round * 20_000..(round + 1) * 20_000;
             let rejected: Vec<_> =
-                newcomers.filter_map(|key| Some((key, ask(&limiter, key, 1).retry_after()?))).collect();
+                new_keys.filter_map(|key| Some((key, charge(&limiter, key, 1).retry_after()?))).collect();
             assert!(rejected.len() > 19_000);
             // After its wait, one of those that share a budget is admitted.
             let (key, wait) = rejected[usize::try_from(round * 97).unwrap()];

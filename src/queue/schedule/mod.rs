@@ -387,7 +387,7 @@ impl Lines {
     pub(super) fn give_back(&mut self, now: Timestamp, id: LineId, cost: u32, receipt: Receipt) {
         let departure = self.history.read(&self.pace.gcra, receipt);
         self.edit(id, |pace, line, _| {
-            line.tat = pace.give_back(GcraState { tat: line.tat }, now, cost, departure).tat;
+            line.tat = pace.refund(GcraState { tat: line.tat }, now, cost, departure).tat;
         });
     }
 

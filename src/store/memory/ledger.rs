@@ -1,21 +1,20 @@
+//! A set-associative table with its rule and what its keys inherit.
+
 use std::sync::Arc;
 
-use super::compact::{CompactTable, Past, present};
-use super::past::{self, Geometry, Inherited, PackedDebt, Source};
-use super::rule::Rule;
-use super::ticks::{PaidAt, Tick, TickBucket};
-use super::word::Tag;
-use super::{Pressure, WhenFull};
+use super::inherited::{self, Geometry, Inherited, PackedDebt, Source};
+use super::table::{InheritedDebts, PaidAt, Rule, SetAssociativeTable, Tag, Tick, TickBucket, stamp_of_nothing};
+use super::{Occupancy, WhenFull};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt};
 
-/// A table of words, with the rule by which they are judged, and what its keys inherit.
+/// A set-associative table, the rule that judges its words, and what its keys inherit.
 pub(super) struct Ledger<R> {
     rule: R,
-    table: CompactTable,
+    table: SetAssociativeTable,
     inherited: Option<Debts>,
-    /// The tables before, of whose charges something may still be owed; the oldest first.
-    forebears: Vec<Forebear<R>>,
+    /// The rules before, under whose charges something may still be owed; the oldest first.
+    ancestors: Vec<Ancestor<R>>,
 }
 
 /// Stamps of what keys owed at the instant of a change, counted from `base`.
@@ -27,27 +26,27 @@ struct Debts {
     most: u64,
 }
 
-/// A rule that was in force before, and until when.
+/// A rule that was in force earlier, and until when.
 #[derive(Clone, Copy)]
-struct Forebear<R> {
+struct Ancestor<R> {
     rule: R,
     until: Timestamp,
 }
 
-/// Charges of so many changes ago can be given back.
-const MOST_FOREBEARS: usize = 256;
+/// Charges from before so many changes can be refunded.
+const MOST_ANCESTORS: usize = 256;
 
 impl<R: Rule> Ledger<R> {
     pub(super) fn new(rule: R, keys: usize, when_full: WhenFull) -> Self {
-        Self { rule, table: CompactTable::new(keys, when_full), inherited: None, forebears: Vec::new() }
+        Self { rule, table: SetAssociativeTable::new(keys, when_full), inherited: None, ancestors: Vec::new() }
     }
 
     pub(super) const fn rule(&self) -> &R {
         &self.rule
     }
 
-    pub(super) const fn pressure(&self) -> &Pressure {
-        self.table.pressure()
+    pub(super) const fn occupancy(&self) -> &Occupancy {
+        self.table.occupancy()
     }
 
     pub(super) const fn geometry(&self) -> Geometry {
@@ -58,23 +57,29 @@ impl<R: Rule> Ledger<R> {
         self.table.size_in_bytes()
     }
 
+    /// Returns in how many slots a key is.
+    #[cfg(all(test, sluice_loom))]
+    pub(super) fn copies(&self, hash: u64) -> usize {
+        self.table.copies(hash)
+    }
+
     pub(super) fn inherited(&self) -> Option<&Arc<Inherited<PackedDebt>>> {
         self.inherited.as_ref().map(|debts| &debts.inherited)
     }
 
-    /// Whether something may still be owed at `now` of what was inherited.
+    /// Returns whether something may still be owed at `now` of what was inherited.
     pub(super) fn has_past(&self, now: Timestamp) -> bool {
-        let now = present(&self.rule, self.rule.read(now));
+        let now = stamp_of_nothing(&self.rule, self.rule.read(now));
         self.inherited().is_some_and(|past| !past.has_ended(now))
     }
 
-    /// How the keys are spread of which something may still be owed at `now`.
+    /// Returns how the keys are spread that may still owe something at `now`.
     pub(super) fn geometries(&self, now: Timestamp) -> Vec<Geometry> {
-        past::geometries(self.table.geometry(), self.inherited().filter(|_| self.has_past(now)))
+        inherited::geometries(self.table.geometry(), self.inherited().filter(|_| self.has_past(now)))
     }
 
-    /// Begins with debts that `source` copies as stamps of `rule`, counted from that of nothing at `now`. For a ledger that was
-    /// not asked for anything yet.
+    /// Lets the ledger begin with debts that `source` copies as stamps of `rule`, counted from that of nothing at
+    /// `now`. For a ledger that was not used yet.
     pub(super) fn inherit(
         &mut self,
         rule: R,
@@ -84,14 +89,15 @@ impl<R: Rule> Ledger<R> {
         source: impl FnOnce(u64) -> Box<dyn Source<PackedDebt>>,
     ) {
         self.rule = rule;
-        let base = present(&rule, rule.read(now));
+        let base = stamp_of_nothing(&rule, rule.read(now));
         let inherited = Arc::new(Inherited::new(predecessor, geometries, source(base)));
         let debts = Debts { inherited, base, most: 0 };
         self.table.inherit(Box::new(debts.clone()));
         self.inherited = Some(debts);
     }
 
-    /// Calls `act` with the line, the tag and the debt of all that is owed at `at` in a page of a layer, for an heir.
+    /// Calls `act` with the set in the page, the tag and the debt of all that is owed at `at` in a page of a geometry,
+    /// for an heir.
     pub(super) fn each_owed(
         &self,
         (geometry, page): (Geometry, usize),
@@ -99,12 +105,13 @@ impl<R: Rule> Ledger<R> {
         mut act: impl FnMut(usize, Tag, R::Debt),
     ) {
         let now = self.rule.read(at);
-        // Before the table: what is moved there meanwhile is seen twice then, and not missed.
+        // Before the table: a debt that is inserted there meanwhile is then seen twice. In the other order it could be
+        // missed.
         if let Some(debts) = &self.inherited {
-            debts.inherited.each_left(geometry, page, |line, tag, debt| {
-                let debt = self.rule.stamped(debts.base + debt, self.rule.of_key(now, tag));
+            debts.inherited.each_left(geometry, page, |set, tag, debt| {
+                let debt = self.rule.stamped(debts.base + debt, self.rule.local(now, tag));
                 if self.rule.size(debt) > 0 {
-                    act(line, tag, debt);
+                    act(set, tag, debt);
                 }
             });
         }
@@ -128,10 +135,10 @@ impl<R: Rule> Ledger<R> {
         self.table.peek(&self.rule, hash, cost, self.rule.read(now))
     }
 
-    /// Gives back what is still owed for a charge: see [`Rule::refunded`].
-    pub(super) fn give_back(&self, hash: u64, cost: u32, charged: Option<u64>, now: Timestamp) {
+    /// Refunds what is still owed for a charge: see [`Rule::refunded`].
+    pub(super) fn refund(&self, hash: u64, cost: u32, charged: Option<u64>, now: Timestamp) {
         if let Some(charged) = charged {
-            self.table.give_back(&self.rule, hash, cost, charged, self.rule.read(now));
+            self.table.refund(&self.rule, hash, cost, charged, self.rule.read(now));
         }
     }
 
@@ -139,16 +146,16 @@ impl<R: Rule> Ledger<R> {
         self.table.reset(&self.rule, hash, self.rule.read(now));
     }
 
-    /// How many keys owe something.
+    /// Returns how many keys owe something.
     pub(super) fn live(&self, now: Timestamp) -> u64 {
         self.table.live(&self.rule, self.rule.read(now))
     }
 }
 
 impl Ledger<TickBucket> {
-    /// Begins with what keys owe at `now` in another ledger, under `quota`; `copying` makes a source of how that is copied.
-    /// `None` if there is no such bucket.
-    pub(super) fn succeed(
+    /// Lets the ledger begin with what keys owe at `now` in another one, under `quota`; `source` makes what copies
+    /// that. `None` if there is no such bucket.
+    pub(super) fn inherit_from(
         &mut self,
         from: &Self,
         quota: &Quota,
@@ -158,28 +165,28 @@ impl Ledger<TickBucket> {
     ) -> Option<()> {
         let at = from.rule.read(now);
         let most = from.most_owed(at);
-        let rule = TickBucket::holding(quota, from.rule.tokens(most))?.numbered(self.table.pressure().number());
-        let rule = rule.going_on(&from.rule, now);
-        self.inherit(rule, from.table.pressure().number(), now, geometries, |base| source(rule, base));
-        let exchange = rule.exchange(&from.rule, at);
+        let rule = TickBucket::holding(quota, from.rule.tokens(most))?.numbered(self.table.occupancy().number());
+        let rule = rule.continuing(&from.rule, now);
+        self.inherit(rule, from.table.occupancy().number(), now, geometries, |base| source(rule, base));
+        let conversion = rule.conversion(&from.rule, at);
         if let Some(debts) = &mut self.inherited {
-            debts.most = exchange.debt(most);
+            debts.most = conversion.debt(most);
         }
         let here = rule.read(now);
-        let shared = from.table.shared_debts(&from.rule, at).map(|debt| exchange.debt(debt));
-        let stamps = shared.map(|debt| (debt > 0).then(|| rule.stamp(debt, here)));
-        self.table.inherit_shared(&rule, here, stamps);
+        let overflow = from.table.overflow_debts(&from.rule, at).map(|debt| conversion.debt(debt));
+        let stamps = overflow.map(|debt| (debt > 0).then(|| rule.stamp(debt, here)));
+        self.table.inherit_overflow(&rule, here, stamps);
         let first = if from.has_past(now) {
-            from.forebears.len().saturating_sub(MOST_FOREBEARS - 1)
+            from.ancestors.len().saturating_sub(MOST_ANCESTORS - 1)
         } else {
-            from.forebears.len()
+            from.ancestors.len()
         };
-        self.forebears = from.forebears[first..].to_vec();
-        self.forebears.push(Forebear { rule: from.rule, until: now });
+        self.ancestors = from.ancestors[first..].to_vec();
+        self.ancestors.push(Ancestor { rule: from.rule, until: now });
         Some(())
     }
 
-    /// The most ticks that any key may owe.
+    /// Returns the most ticks that any key may owe.
     fn most_owed(&self, at: Tick) -> u64 {
         let inherited = self.inherited.as_ref().map_or(0, |debts| {
             // A clock that was set back pays nothing.
@@ -188,32 +195,32 @@ impl Ledger<TickBucket> {
         inherited.max(self.rule.capacity())
     }
 
-    /// When a charge is paid off, in these ticks, also if it was made before a change; `None` if nothing is left of what the
-    /// table had that it was made in.
+    /// Returns when a charge is paid off, in the ticks of this ledger, also if it was made before a change; `None` if
+    /// the table in which it was made is forgotten.
     pub(super) fn paid_at(&self, receipt: Receipt) -> Option<u64> {
         let PaidAt { table, tick } = receipt.read()?;
         if table == self.rule.number() {
             return Some(tick);
         }
-        let first = self.forebears.iter().position(|before| before.rule.number() == table)?;
-        let before = &self.forebears[first..];
+        let first = self.ancestors.iter().position(|before| before.rule.number() == table)?;
+        let before = &self.ancestors[first..];
         let after = before[1..].iter().map(|table| &table.rule).chain([&self.rule]);
-        Some(before.iter().zip(after).fold(tick, |tick, (from, to)| to.carried(&from.rule, from.until, tick)))
+        Some(before.iter().zip(after).fold(tick, |tick, (from, to)| to.converted(&from.rule, from.until, tick)))
     }
 
-    /// Has its receipts carry the number of its table.
+    /// Lets its receipts carry the number of its table.
     pub(super) fn numbered(mut self) -> Self {
-        self.rule = self.rule.numbered(self.table.pressure().number());
+        self.rule = self.rule.numbered(self.table.occupancy().number());
         self
     }
 }
 
-impl Past for Debts {
-    fn paid_at(&self, hash: u64, present: u64) -> u64 {
+impl InheritedDebts for Debts {
+    fn stamp_of(&self, hash: u64, present: u64) -> u64 {
         self.inherited.get(hash, present).map_or(0, |debt| self.base + debt)
     }
 
-    fn set_paid_at(&self, hash: u64, stamp: u64) {
+    fn set_stamp_of(&self, hash: u64, stamp: u64) {
         self.inherited.set(hash, Some(stamp.saturating_sub(self.base)).filter(|debt| *debt > 0));
     }
 }

@@ -1,45 +1,41 @@
-mod census;
-mod compact;
-mod ledger;
+//! The memory store: tables of a fixed size in this process.
+//!
+//! Buckets, and windows whose counts fit, are kept in a set-associative table of words, without a lock (`table`);
+//! everything else in a table behind locks (`locked`). `ledger` joins a table of words with its rule and with what it
+//! has inherited; `inherit` and `inherited` are live changes.
 
-mod heir;
-#[cfg(all(test, sluice_loom))]
-mod inheriting;
-mod line;
+mod inherit;
+mod inherited;
+mod ledger;
+mod locked;
 #[cfg(all(test, sluice_loom))]
 mod models;
-mod past;
-mod pressure;
+mod occupancy;
 mod published;
 mod resets;
-mod rule;
-mod slots;
-mod ticks;
-mod wide;
-mod windows;
-mod word;
+mod table;
 
 use std::any::TypeId;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use self::ledger::Ledger;
-use self::pressure::Pressure;
+use self::locked::LockedTable;
+use self::occupancy::Occupancy;
 use self::resets::Resets;
-use self::ticks::TickBucket;
-use self::wide::WideTable;
-use self::windows::{FixedRule, SlidingRule};
+use self::table::{FixedRule, SlidingRule, TickBucket};
 use super::{Stats, Store, TableStats};
 use crate::algorithm::{Algorithm, ChargedIn, Kind};
 use crate::util::keyed_hash::Secret;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mode, PartitionKey, Quota, Receipt};
 
-/// A table of fixed size in this process's memory. The default store. It serves the one limiter that it is
-/// given to: what it keeps of a key means something for that limiter's quota alone. To change a quota, make
-/// another limiter, with another store, and have it [inherit](crate::Limiter::inherit).
+/// A table of fixed size in this process's memory. The default store.
 ///
-/// `S` is the state of the algorithm that it serves; it is inferred.
+/// A store serves one limiter: what it keeps of a key is meaningful for that limiter's quota only. To change a quota,
+/// make another limiter with another store, and let it [inherit](crate::Limiter::inherit).
+///
+/// `S` is the state of the algorithm; it is inferred.
 ///
 /// ```
 /// use tower_sluice::algorithm::TokenBucket;
@@ -52,14 +48,14 @@ use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mo
 ///
 /// # Memory
 ///
-/// For each key of capacity, two slots: **16 bytes for buckets and windows**, whatever the length of the keys. Keys are not
-/// stored, only bits of a keyed hash. The system hands the memory out as it is first touched, so an idle limiter takes
-/// next to none. It never grows, and no task, no thread
-/// and no pass cleans up: a slot whose debt is paid *is* free. A table of more than 16 MiB is freed by a thread of its own, as the
-/// last to hold it may be a request that came before a live change.
+/// For each key of capacity, two slots: **16 bytes for buckets and windows**, whatever the length of the keys. Keys are
+/// not stored, only bits of a keyed hash. The system hands the memory out when it is first touched, so an idle limiter
+/// takes next to none. The table never grows, and no task, no thread and no pass cleans up: a slot whose debt is paid
+/// *is* free. A table of more than 16 MiB is freed by a thread of its own, since the last to hold it may be a request
+/// from before a live change.
 ///
-/// Windows whose counts do not fit into a word, and algorithms of your own, take a table with locks, of 50 bytes per key
-/// for windows. These limits fit:
+/// Windows whose counts do not fit into a word, and algorithms of your own, take a table with locks, of 50 bytes per
+/// key for windows. These limits fit:
 ///
 /// | window of | [`FixedWindow`](crate::algorithm::FixedWindow) | [`SlidingWindow`](crate::algorithm::SlidingWindow) |
 /// |---|---|---|
@@ -69,39 +65,39 @@ use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mo
 ///
 /// # When it is full
 ///
-/// Up to `capacity` live keys (keys that still owe something) are held without losing one. Beyond, a
-/// new key may find both of its homes full of live keys; [`WhenFull`] says what then.
-/// [`evicted_live`](Self::evicted_live) and [`turned_away`](Self::turned_away) count how often; a warning is logged
+/// Up to `capacity` live keys (keys that still owe something) are held without losing one. Beyond that, both candidate
+/// sets of a new key may be full of live keys; [`WhenFull`] chooses what happens then.
+/// [`evicted_live`](Self::evicted_live) and [`turned_away`](Self::turned_away) count how often. A warning is logged
 /// once, when some three fifths of the slots are taken (more keys than its capacity), or the first key is lost.
 ///
 /// # Accuracy
 ///
-/// Two keys share a slot, and so a budget, if 28 bits of their hashes and one of their homes are equal:
-/// for a new key in a half-full table, with a probability of 3 × 10⁻⁸ (64 bits, and 5 × 10⁻¹⁴ at a million
-/// keys, in the table with locks). The hash is SipHash-1-3 with a secret drawn for each
-/// store, so nobody can aim.
+/// Two keys share a slot, and so a budget, if 28 bits of their hashes and one of their candidate sets are equal: for a
+/// new key in a half-full table, with a probability of 3 × 10⁻⁸ (64 bits, and 5 × 10⁻¹⁴ at a million keys, in the table
+/// with locks). The hash is SipHash-1-3 with a secret drawn for each store, so an attacker cannot choose keys that
+/// share.
 ///
 /// # Cost
 ///
-/// One compare-and-swap on a word in one or two cache lines; a rejection only reads. A key that is new takes a lock that it
+/// One compare-and-swap on a word in one or two cache lines; a rejection only reads. A new key takes a lock that it
 /// shares with one in 256 others. The table with locks takes one or two at each decision, for eight slots each.
 pub struct MemoryStore<S, C = Monotonic> {
     capacity: usize,
     when_full: WhenFull,
     clock: Arc<C>,
-    /// A table that was made, and is not used yet: it may still inherit.
+    /// A table that was made and not used yet: it may still inherit.
     made: Mutex<Option<Kept<S>>>,
     /// Shared with what heirs copy from.
     kept: OnceLock<Arc<Kept<S>>>,
 }
 
-/// What becomes of a new key for which a [`MemoryStore`] has no room.
+/// What happens to a new key for which a [`MemoryStore`] has no room.
 ///
-/// `tests/store/flood.rs` measures it: keys that are worth one unit per second are abused at twenty requests per
-/// second, while fresh keys are sprayed that spend something and are never seen again. In twenty seconds
-/// an abuser is entitled to its burst and 20.
+/// `tests/store/flood.rs` measures it. Keys with a quota of one unit per second are abused at twenty requests per
+/// second, while an attacker sprays fresh keys that spend something and never come again. In twenty seconds an abusive
+/// key is entitled to its burst and 20.
 ///
-/// | live keys per slot | burst | a sprayed key spends | live keys forgotten, of arrivals | an abuser passes | of |
+/// | live keys per slot | burst | a sprayed key spends | live keys evicted, of arrivals | an abusive key passes | entitled to |
 /// |---|---|---|---|---|---|
 /// | 0.5 | any | any | none | no more | |
 /// | 1 | 20 | 1 | 51 % | 39 | 40 |
@@ -115,44 +111,43 @@ pub struct MemoryStore<S, C = Monotonic> {
 /// | 2 | 1 | 1 | 98 % | **38** | 21 |
 /// | 5 | 1 | 1 | 99 % | **89** | 21 |
 ///
-/// With [`Refuse`](Self::Refuse) or [`Overflow`](Self::Overflow) the last line reads 19 of 21; but four of five newcomers are
-/// refused their first request then.
+/// With [`Reject`](Self::Reject) or [`Overflow`](Self::Overflow) the last line reads 19 of 21; but then four of five
+/// new keys are rejected at their first request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum WhenFull {
-    /// Of the up to sixteen keys in its two homes, the one that owes least is forgotten, and gets its
-    /// small debt forgiven. The default: whoever has drawn most stays limited however many keys are
-    /// sprayed, and nobody new is locked out.
+    /// Forgets the key that owes least, of the up to sixteen in the new key's candidate sets, and forgives its small
+    /// debt. The default: keys that have used most stay limited however many keys are sprayed, and no new key is locked
+    /// out.
     ///
-    /// It protects a key only from those that owe less than it does. **With a burst of 1 all keys owe the
-    /// same**, and under a flood of *m* live keys per slot a limited key passes about *m* times as often;
-    /// where a flood's keys spend the same whole burst of 2 or more, up to ten times as often was measured.
-    /// Where that matters (logins, password resets), choose one of the others, or put a policy with a
-    /// wider key beside it.
+    /// It protects a key only from those that owe less than it does. **With a burst of 1 all keys owe the same**, and
+    /// under a flood of *m* live keys per slot a limited key passes about *m* times as often; where a flood's keys
+    /// spend the same whole burst of 2 or more, up to ten times as often was measured. Where that matters (logins,
+    /// password resets), choose one of the others, or add a policy with a wider key.
     #[default]
     ForgetLeast,
-    /// The new key is refused, until a slot is free. Exact for the keys that are held, but a flood
-    /// locks out newcomers.
-    Refuse,
-    /// New keys share 512 further budgets, drawn by their hashes, until there is room. Exact for the
-    /// keys that are held; newcomers share in what the flood leaves. Once there is room, a new key begins with what its
-    /// shared budget owes then, so that nobody has its burst twice. To [reset](crate::Mode::Reset) a key that shares a
-    /// budget resets it for all of them.
+    /// Rejects the new key until a slot is free. Exact for the keys that are held, but a flood locks out new keys.
+    Reject,
+    /// Lets new keys share 512 further budgets, chosen by their hashes, until there is room. Exact for the keys that
+    /// are held; new keys share what the flood leaves. Once there is room, a new key begins with what its shared budget
+    /// owes then, so that no key has its burst twice. To [reset](crate::Mode::Reset) a key that shares a budget resets
+    /// it for all of them.
     Overflow,
 }
 
+/// What a store keeps: its table, and what an heir needs of it.
 struct Kept<S> {
     secret: Secret,
     capacity: usize,
     table: Table<S>,
     resets: Resets,
     terms: Terms,
-    /// Frees a large table by a thread of its own.
+    /// Frees a large table on a thread of its own.
     free: fn(&mut Table<S>),
 }
 
-/// Freeing that much takes half a millisecond. What is larger a request must not free, which may hold it last: one that came
-/// before a live change, and is answered long after it.
+/// Freeing that much takes half a millisecond. A request must not free more than that. It may be the last to hold a
+/// table, if it came before a live change and is answered long after it.
 const LARGE: usize = 16 << 20;
 
 impl<S> Drop for Kept<S> {
@@ -164,12 +159,12 @@ impl<S> Drop for Kept<S> {
 }
 
 fn free<S: Copy + Send + 'static>(table: &mut Table<S>) {
-    let table = std::mem::replace(table, Table::Wide(WideTable::new(1, WhenFull::default())));
-    // Where there are no threads, what the closure holds is dropped here.
+    let table = std::mem::replace(table, Table::Locked(LockedTable::new(1, WhenFull::default())));
+    // If no thread can be spawned, the closure, and with it the table, is dropped here.
     let _ = std::thread::Builder::new().name("tower-sluice-free".to_owned()).spawn(move || drop(table));
 }
 
-/// By what a table is judged, for heirs.
+/// What the states in a table depend on, for heirs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Terms {
     algorithm: TypeId,
@@ -186,17 +181,17 @@ enum Table<S> {
     Fixed(Ledger<FixedRule>),
     Sliding(Ledger<SlidingRule>),
     /// Any state, behind locks.
-    Wide(WideTable<S>),
+    Locked(LockedTable<S>),
 }
 
-/// The same question to whichever table it is.
+/// Evaluates one expression for whichever table it is.
 macro_rules! any_table {
     ($which:expr, $table:ident => $answer:expr) => {
         match $which {
             Table::Bucket($table) => $answer,
             Table::Fixed($table) => $answer,
             Table::Sliding($table) => $answer,
-            Table::Wide($table) => $answer,
+            Table::Locked($table) => $answer,
         }
     };
 }
@@ -209,13 +204,13 @@ impl<S> Table<S> {
 }
 
 /// The rule by which an algorithm's keys can be kept in words.
-enum Words {
+enum WordRule {
     Bucket(TickBucket),
     Fixed(FixedRule),
     Sliding(SlidingRule),
 }
 
-impl Words {
+impl WordRule {
     fn of(algorithm: &impl Algorithm) -> Option<Self> {
         match algorithm.kind() {
             Kind::Bucket { quota } => TickBucket::new(&quota).map(Self::Bucket),
@@ -226,7 +221,7 @@ impl Words {
     }
 }
 
-/// More would not fit into any memory, nor into the arithmetic of homes.
+/// More would not fit into any memory, nor into the arithmetic of candidate sets.
 const MOST_KEYS: usize = 1 << if usize::BITS < 64 { 27 } else { 33 };
 
 #[cold]
@@ -270,47 +265,46 @@ impl<S: Copy, C> MemoryStore<S, C> {
         Self { capacity, when_full, clock, made: Mutex::new(None), kept: OnceLock::new() }
     }
 
-    /// Tells the time by `clock`. For a store that no limiter has yet: timestamps of two clocks do not
-    /// compare.
+    /// Reads the time from `clock`. For a store that no limiter has yet: timestamps of two clocks do not compare.
     #[must_use]
     pub fn with_clock<D: Clock>(self, clock: D) -> MemoryStore<S, D> {
         MemoryStore::build(self.capacity, self.when_full, Arc::new(clock))
     }
 
-    /// What becomes of new keys for which there is no room.
+    /// Sets what happens to new keys for which there is no room.
     #[must_use]
     pub fn when_full(self, choice: WhenFull) -> Self {
         Self::build(self.capacity, choice, self.clock)
     }
 
-    /// How many live keys the store holds without loss.
+    /// Returns how many live keys the store holds without loss.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.kept.get().map_or(self.capacity, |kept| kept.capacity)
     }
 
-    /// The bytes of its table, all that it will ever take. Zero before it is given to a limiter.
+    /// Returns the bytes of its table, all that it will ever take. Zero before it is given to a limiter.
     #[must_use]
     pub fn size_in_bytes(&self) -> usize {
         let made = self.made();
         self.kept.get().map(|kept| &**kept).or(made.as_ref()).map_or(0, |kept| kept.table.size_in_bytes())
     }
 
-    /// How many keys were forgotten while they still owed something ([`WhenFull::ForgetLeast`]).
+    /// Returns how many keys were evicted while they still owed something ([`WhenFull::ForgetLeast`]).
     #[must_use]
     pub fn evicted_live(&self) -> u64 {
-        self.pressure().map_or(0, Pressure::evicted)
+        self.occupancy().map_or(0, Occupancy::evicted)
     }
 
-    /// How many requests of new keys were refused or had to share ([`WhenFull::Refuse`],
-    /// [`WhenFull::Overflow`]).
+    /// Returns how many requests of new keys were rejected, or had to share a budget, because the table was full
+    /// ([`WhenFull::Reject`], [`WhenFull::Overflow`]).
     #[must_use]
     pub fn turned_away(&self) -> u64 {
-        self.pressure().map_or(0, Pressure::turned_away)
+        self.occupancy().map_or(0, Occupancy::turned_away)
     }
 
-    fn pressure(&self) -> Option<&Pressure> {
-        self.kept.get().map(|kept| kept.pressure())
+    fn occupancy(&self) -> Option<&Occupancy> {
+        self.kept.get().map(|kept| kept.occupancy())
     }
 
     fn made(&self) -> MutexGuard<'_, Option<Kept<S>>> {
@@ -329,13 +323,13 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
 
     fn make<A: Algorithm<State = S>>(&self, algorithm: &A, capacity: usize) -> Kept<S> {
         let (keys, when_full) = (capacity, self.when_full);
-        let table = match Words::of(algorithm) {
-            Some(Words::Bucket(rule)) => {
+        let table = match WordRule::of(algorithm) {
+            Some(WordRule::Bucket(rule)) => {
                 Table::Bucket(Ledger::new(rule.started_before(self.clock.now()), keys, when_full).numbered())
             }
-            Some(Words::Fixed(rule)) => Table::Fixed(Ledger::new(rule, keys, when_full)),
-            Some(Words::Sliding(rule)) => Table::Sliding(Ledger::new(rule, keys, when_full)),
-            None => Table::Wide(WideTable::new(keys, when_full)),
+            Some(WordRule::Fixed(rule)) => Table::Fixed(Ledger::new(rule, keys, when_full)),
+            Some(WordRule::Sliding(rule)) => Table::Sliding(Ledger::new(rule, keys, when_full)),
+            None => Table::Locked(LockedTable::new(keys, when_full)),
         };
         let terms = Terms {
             algorithm: TypeId::of::<A>(),
@@ -353,8 +347,8 @@ impl<S> Kept<S> {
         self.secret.hash(key.as_bytes())
     }
 
-    fn pressure(&self) -> &Pressure {
-        any_table!(&self.table, table => table.pressure())
+    fn occupancy(&self) -> &Occupancy {
+        any_table!(&self.table, table => table.occupancy())
     }
 }
 
@@ -364,20 +358,21 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
     pub(crate) fn charge<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
         let kept = self.kept(algorithm);
         let hash = kept.hash(ask.key());
+        // Before the charge: a reset in between must count as one after it (see `Resets::count`).
         let resets = kept.resets.count(hash);
         let (now, fresh) = (|| ask.now(&self.clock), || self.clock.now());
-        // The kind is known when this is compiled, so one of the first three arms is left at most.
+        // The kind is known when this is compiled, so at most one of the first three arms is left.
         let decision = match (&kept.table, algorithm.kind()) {
             (Table::Bucket(ledger), Kind::Bucket { .. }) => ledger.check(hash, ask.cost(), now, fresh),
             (Table::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
             (Table::Sliding(ledger), Kind::SlidingWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
-            (Table::Wide(table), _) => table.check(algorithm, hash, ask.cost(), now, fresh),
+            (Table::Locked(table), _) => table.check(algorithm, hash, ask.cost(), now, fresh),
             _ => another_kind(),
         };
-        if resets == 0 { decision } else { resets::stamped(decision, resets) }
+        if resets == 0 { decision } else { resets::with_count(decision, resets) }
     }
 
-    /// What [`charge`](Self::charge) would decide.
+    /// Returns what [`charge`](Self::charge) would decide.
     pub(crate) fn peek<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
         let kept = self.kept(algorithm);
         let hash = kept.hash(ask.key());
@@ -386,11 +381,12 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
             Table::Bucket(ledger) => ledger.peek(hash, ask.cost(), now),
             Table::Fixed(ledger) => ledger.peek(hash, ask.cost(), now),
             Table::Sliding(ledger) => ledger.peek(hash, ask.cost(), now),
-            Table::Wide(table) => table.peek(algorithm, hash, now, ask.cost()),
+            Table::Locked(table) => table.peek(algorithm, hash, now, ask.cost()),
         }
     }
 
-    /// What was charged before is not refunded after it, also to one in 256 of the other keys.
+    /// Clears what a key owes. After it, nothing is refunded that was charged before, also for one in 256 of the other
+    /// keys.
     #[cold]
     pub(crate) fn reset<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
         let kept = self.kept(algorithm);
@@ -399,7 +395,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
             Table::Bucket(ledger) => ledger.reset(hash, self.clock.now()),
             Table::Fixed(ledger) => ledger.reset(hash, self.clock.now()),
             Table::Sliding(ledger) => ledger.reset(hash, self.clock.now()),
-            Table::Wide(table) => table.reset(hash),
+            Table::Locked(table) => table.reset(hash),
         });
         self.charge(algorithm, &Ask::charge(ask.key(), 0))
     }
@@ -417,7 +413,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
 impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
     /// # Panics
     ///
-    /// If this store was prepared for a bucket with another quota: by that one it would go on to judge.
+    /// If this store was prepared for another quota, by which it would go on to judge.
     #[track_caller]
     fn prepare(&self, algorithm: &A) {
         let mut made = self.made();
@@ -425,12 +421,12 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
             Some(kept) => kept,
             None => &*made.get_or_insert_with(|| self.make(algorithm, self.capacity)),
         };
-        let is_same = match (&kept.table, Words::of(algorithm)) {
-            (Table::Bucket(ledger), Some(Words::Bucket(rule))) => ledger.rule().is_like(&rule),
-            (Table::Fixed(ledger), Some(Words::Fixed(rule))) => ledger.rule().is_like(&rule),
-            (Table::Sliding(ledger), Some(Words::Sliding(rule))) => ledger.rule().is_like(&rule),
-            // It judges by whatever algorithm it is given.
-            (Table::Wide(_), _) => true,
+        let is_same = match (&kept.table, WordRule::of(algorithm)) {
+            (Table::Bucket(ledger), Some(WordRule::Bucket(rule))) => ledger.rule().is_like(&rule),
+            (Table::Fixed(ledger), Some(WordRule::Fixed(rule))) => ledger.rule().is_like(&rule),
+            (Table::Sliding(ledger), Some(WordRule::Sliding(rule))) => ledger.rule().is_like(&rule),
+            // The locked table judges by the algorithm that each call passes.
+            (Table::Locked(_), _) => true,
             _ => false,
         };
         assert!(is_same, "a store serves one limiter, with one quota");
@@ -438,7 +434,7 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
 
     #[inline(always)]
     fn decide(&self, algorithm: &A, ask: &Ask<'_>) -> Check {
-        // Each arm makes the answer in its place: one that were made for all of them would be copied there.
+        // Each arm makes its answer in place: one that is made after the match would be copied.
         match ask.mode() {
             Mode::Charge | Mode::Shadow | Mode::Fallback => self.charge(algorithm, ask).into(),
             Mode::Peek => self.peek(algorithm, ask).into(),
@@ -452,10 +448,10 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         let hash = kept.hash(key);
         let Some(receipt) = kept.resets.open(hash, receipt) else { return };
         match &kept.table {
-            Table::Bucket(ledger) => ledger.give_back(hash, cost, ledger.paid_at(receipt), self.clock.now()),
-            Table::Fixed(ledger) => ledger.give_back(hash, cost, ChargedIn::read(receipt), self.clock.now()),
-            Table::Sliding(ledger) => ledger.give_back(hash, cost, ChargedIn::read(receipt), self.clock.now()),
-            Table::Wide(table) => table.give_back(algorithm, hash, self.clock.now(), cost, receipt),
+            Table::Bucket(ledger) => ledger.refund(hash, cost, ledger.paid_at(receipt), self.clock.now()),
+            Table::Fixed(ledger) => ledger.refund(hash, cost, ChargedIn::read(receipt), self.clock.now()),
+            Table::Sliding(ledger) => ledger.refund(hash, cost, ChargedIn::read(receipt), self.clock.now()),
+            Table::Locked(table) => table.refund(algorithm, hash, self.clock.now(), cost, receipt),
         }
     }
 
@@ -463,28 +459,28 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         Description::new().answering_all()
     }
 
-    /// Looks at 4,096 slots at most: some 10 µs, and 50 if they are not in the processor's caches.
+    /// Reads 4,096 slots at most: some 10 µs, and 50 if they are not in the processor's caches.
     fn stats(&self, algorithm: &A) -> Stats {
-        // To be looked at is not to be used: it may still inherit.
+        // Reading the gauges is no use of the store: it may still inherit.
         let live = self.kept.get().map_or(0, |kept| match &kept.table {
             Table::Bucket(ledger) => ledger.live(self.clock.now()),
             Table::Fixed(ledger) => ledger.live(self.clock.now()),
             Table::Sliding(ledger) => ledger.live(self.clock.now()),
-            Table::Wide(table) => table.live(algorithm, self.clock.now()),
+            Table::Locked(table) => table.live(algorithm, self.clock.now()),
         });
         let table = TableStats {
             capacity: self.capacity() as u64,
             live,
             evicted_live: self.evicted_live(),
             turned_away: self.turned_away(),
-            number: self.pressure().map_or(0, Pressure::number),
+            number: self.occupancy().map_or(0, Occupancy::number),
         };
         Stats { table: Some(table), ..Stats::default() }
     }
 
     /// From a `MemoryStore` with the same kind of clock and state: see [`Limiter::inherit`](crate::Limiter::inherit).
     fn inherit(&self, algorithm: &Arc<A>, heritage: &Heritage) -> Option<Inheritance<Self>> {
-        heir::inherit(self, algorithm, &heritage.downcast()?)
+        inherit::inherit(self, algorithm, &heritage.downcast()?)
     }
 
     fn heritage(&self, algorithm: &A) -> Option<Heritage> {

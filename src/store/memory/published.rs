@@ -1,14 +1,14 @@
-//! A place for a value that threads read without waiting for one another.
+//! A shared value that threads read and publish without waiting for one another.
 
 use std::sync::Arc;
 
 #[cfg(not(sluice_loom))]
 use arc_swap::ArcSwapOption;
 
-/// Nothing, or what was published first.
+/// A shared value, or none: the first thread that publishes one wins.
 ///
-/// No thread waits for another here, whatever the other was doing when it was descheduled. (In models, a lock stands for that: it
-/// is held for one step.)
+/// No thread waits for another one, wherever that was descheduled. (In models, a lock takes the place of this: it is
+/// held for one step.)
 pub(super) struct Published<T>(
     #[cfg(not(sluice_loom))] ArcSwapOption<T>,
     #[cfg(sluice_loom)] crate::util::sync::Mutex<Option<Arc<T>>>,
@@ -28,7 +28,7 @@ impl<T> Published<T> {
         self.0.load_full()
     }
 
-    /// Publishes a value if there is none; returns what is published.
+    /// Publishes a value if there is none; returns the published one, which may be another thread's.
     pub(super) fn publish(&self, value: Arc<T>) -> Arc<T> {
         let before = self.0.compare_and_swap(&None::<Arc<T>>, Some(Arc::clone(&value)));
         before.as_ref().map_or(value, Arc::clone)

@@ -1,27 +1,29 @@
+//! Resets, counted so that no charge from before one is refunded after it.
+
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::values::{Decision, Receipt};
 
-/// How often keys were reset, for one in 256 keys together.
+/// How often keys were reset, with one count for each 256th of all keys.
 ///
-/// A reset pays all that a key owes, and so what is given back for earlier charges would be paid twice. So receipts carry the
-/// count at the time of their charge, and what is given back under another count is dropped. Nothing is kept, and receipts
-/// are as the algorithm wrote them, until the first reset.
+/// A reset clears all that a key owes, so a refund of an earlier charge would be paid twice. Therefore receipts carry
+/// the count at the time of their charge, and a refund under another count is dropped. Until the first reset nothing is
+/// kept, and receipts are as the algorithm wrote them.
 #[derive(Default)]
 pub(super) struct Resets(OnceLock<Box<[AtomicU32]>>);
 
 const GROUPS: usize = 256;
 
 impl Resets {
-    /// The same counts so far, for an heir of the same keys.
+    /// Copies the counts so far, for an heir of the same keys.
     pub(super) fn inherited(&self) -> Self {
         let Some(counts) = self.0.get() else { return Self::default() };
         let copies = counts.iter().map(|count| AtomicU32::new(count.load(Ordering::Acquire)));
         Self(OnceLock::from(copies.collect::<Box<_>>()))
     }
 
-    /// The same, after a reset of all: nothing is given back any more for what was charged so far.
+    /// Copies the counts as after a reset of all keys: nothing that was charged so far is refunded any more.
     pub(super) fn all_reset(&self) -> Self {
         let counts = self.inherited();
         counts.counts().iter().for_each(|count| {
@@ -30,14 +32,16 @@ impl Resets {
         counts
     }
 
-    /// To be read before a charge: then a reset that comes in between is taken for one that came after it.
+    /// Returns a key's count. To be read before a charge: then a reset in between counts as one after the charge, and
+    /// its refund is dropped. Read after the charge, it could let a charge be refunded that the reset has cleared.
     #[inline(always)]
     pub(super) fn count(&self, hash: u64) -> u32 {
         self.0.get().map_or(0, |counts| of(counts, hash).load(Ordering::Acquire))
     }
 
-    /// Runs what resets a key. Counted before, so that nothing is given back from then on for what was charged earlier; and
-    /// after it, so that nothing is for what is charged meanwhile, which may be forgotten as well.
+    /// Runs what resets a key. Counts once before it, so that nothing is refunded from then on that was charged
+    /// earlier; and once after it, so that nothing is refunded that is charged meanwhile, since the reset may clear
+    /// that as well.
     pub(super) fn run(&self, hash: u64, reset: impl FnOnce()) {
         let count = of(self.counts(), hash);
         count.fetch_add(1, Ordering::AcqRel);
@@ -45,7 +49,7 @@ impl Resets {
         count.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The receipt as its algorithm wrote it; `None` if its key was reset since.
+    /// Returns the receipt as its algorithm wrote it; `None` if its key was reset since.
     pub(super) fn open(&self, hash: u64, receipt: Receipt) -> Option<Receipt> {
         (receipt.changes() == stamp(self.count(hash))).then(|| receipt.after(0))
     }
@@ -55,13 +59,14 @@ impl Resets {
     }
 }
 
-/// A decision whose receipt carries the count at the time of its charge.
+/// Returns the decision with a receipt that carries the count at the time of its charge.
 #[cold]
-pub(super) fn stamped(decision: Decision, count: u32) -> Decision {
+pub(super) fn with_count(decision: Decision, count: u32) -> Decision {
     decision.with_receipt(decision.receipt().after(stamp(count)))
 }
 
-/// Never that of a charge before the first reset, and the same only after tens of thousands of resets.
+/// Returns a count in 16 bits: never that of a charge before the first reset, and the same again only after tens of
+/// thousands of resets.
 fn stamp(count: u32) -> u16 {
     let most = u32::from(u16::MAX);
     if count == 0 { 0 } else { u16::try_from((count - 1) % most + 1).expect("no more than the most") }

@@ -101,8 +101,8 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, has_burs
                 told.add(now, &call);
                 if let Some(state) = states.get_mut(&id) {
                     *state = algorithm.clamped(*state, at(now));
-                    let before = algorithm.give_back(*state, at(now), 0, receipt);
-                    let after = algorithm.give_back(*state, at(now), cost, receipt);
+                    let before = algorithm.refund(*state, at(now), 0, receipt);
+                    let after = algorithm.refund(*state, at(now), cost, receipt);
                     if !A::is_same(&before, &after) && !algorithm.is_over(&before, at(now)) {
                         *state = after;
                         if A::is_nothing(&after, at(now), quota.limit()) {

@@ -1,4 +1,4 @@
-//! Windows whose state fits into the 36 bits that a `Word` leaves beside its tag.
+//! The rule of windows whose state fits into the 36 bits that a `Word` leaves beside its tag.
 //!
 //! ```text
 //!   35         c  c-1         0        35        2c  2c-1     c  c-1       0
@@ -12,15 +12,14 @@
 //!
 //! # How many bits an index needs
 //!
-//! An epoch of the table is a power of two of windows, a sixteenth of what the index can count. A state counts against its key
-//! for two windows, so for two epochs at most; a debt of a bucket is owed for four. So what `compact.rs` says of epochs holds
-//! for windows as it stands: a page that is touched in a new epoch is swept first, and a word is read as of the epoch before
-//! its page's at the earliest. From there, a state is at most five epochs ahead, and six are taken for "ahead"; and no
-//! word grows as old as the nine that are left to tell that it is behind.
+//! An epoch of the table is a power of two of windows, a sixteenth of what the index can count. A state counts against
+//! its key for two windows, so for two epochs at most; a debt of a bucket is owed for four. So what `table/mod.rs` says
+//! of epochs holds for windows as well: a page that is touched in a new epoch is swept first, and a word is read as of
+//! the epoch before its page's at the earliest. From there, a state is at most five epochs ahead, and up to six are
+//! read as "ahead". The other nine are read as "behind", and no word becomes as old as that.
 //!
-//! So four bits are enough to be right. More bits are needed where windows are short, or pages would be swept all the time:
-//! [`EPOCH_NANOS`] is the shortest epoch. The limits that fit are those of [`Windows::new`]; for greater ones, there is the
-//! locked table:
+//! So four bits are enough to be right. Short windows need more, or pages would be swept all the time: [`EPOCH_NANOS`]
+//! is the shortest epoch. [`Windows::new`] computes the limits that fit; greater ones take the locked table:
 //!
 //! | window | fixed, up to | sliding, up to |
 //! |---|---|---|
@@ -34,7 +33,7 @@ mod sliding;
 #[cfg(all(test, not(sluice_loom)))]
 mod tests;
 
-pub(super) use self::rule::{Counts, WindowRule};
+pub(in crate::store::memory) use self::rule::{Counts, WindowRule};
 
 use std::num::NonZeroU64;
 
@@ -43,22 +42,19 @@ use crate::algorithm::{FixedWindowState, SlidingWindowState};
 use crate::values::time::Timestamp;
 use crate::values::{Quota, Span};
 
-pub(super) type FixedRule = WindowRule<FixedWindowState>;
-pub(super) type SlidingRule = WindowRule<SlidingWindowState>;
+pub(in crate::store::memory) type FixedRule = WindowRule<FixedWindowState>;
+pub(in crate::store::memory) type SlidingRule = WindowRule<SlidingWindowState>;
 
-/// An index counts so many epochs.
+/// An index counts sixteen epochs.
 const EPOCHS_BITS: u32 = 4;
 
-/// The shortest epoch, 4.3 seconds: each page that is in use is swept once in an epoch, which takes about a microsecond. It is
-/// also as long as it must be for the epochs of all time, 584 years, to be counted in 32 bits.
+/// The shortest epoch, 4.3 seconds: each page that is in use is swept once in an epoch, which takes about a
+/// microsecond. It is also as long as it must be for the epochs of all time, 584 years, to be counted in 32 bits.
 const EPOCH_NANOS: u128 = 1 << 32;
-
-/// Keys of staggered windows are drawn into as many groups, by their tags.
-pub(super) const GROUPS: u64 = 512;
 
 /// Where windows begin, and how words and epochs number them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Windows {
+pub(in crate::store::memory) struct Windows {
     period: u64,
     /// `2^(64 + shift) / period`, rounded down, which is between 2^63 and 2^64.
     reciprocal: u64,
@@ -68,9 +64,9 @@ pub(super) struct Windows {
     staggered: bool,
 }
 
-/// An instant among windows: that of a key, if windows are staggered.
+/// An instant among windows: by the key's own time, if windows are staggered.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moment {
+pub(in crate::store::memory) struct Moment {
     nanos: u64,
     /// The window that holds it.
     window: u64,
@@ -87,7 +83,7 @@ impl Moment {
 }
 
 impl Windows {
-    /// The windows of `quota`, if `count_bits` bits of counts leave enough for an index.
+    /// Makes the windows of `quota`, if `count_bits` bits of counts leave enough for an index.
     fn new(quota: &Quota, staggered: bool, count_bits: u32) -> Option<Self> {
         let period = quota.period_nanos();
         let epoch_bits = PAYLOAD_BITS.checked_sub(count_bits + EPOCHS_BITS)?;
@@ -105,10 +101,10 @@ impl Windows {
         (self.period, self.staggered) == (other.period, other.staggered)
     }
 
-    /// `now / period`, without dividing.
+    /// Returns `nanos / period`, without dividing.
     ///
-    /// The reciprocal is too small by at most one, and so is the estimate, which it makes smaller by less than `now / 2^64` and
-    /// then rounds down. For windows of a second and more, that is so seldom that the branch is predicted.
+    /// The reciprocal is too small by at most one, and so is the estimate, which it makes smaller by less than `nanos /
+    /// 2^64` and then rounds down. For windows of a second and more, that is so rare that the branch is predicted.
     #[inline(always)]
     fn window_of(&self, nanos: u64) -> u64 {
         let estimate = multiply_high(nanos, self.reciprocal) >> self.shift;
@@ -124,17 +120,17 @@ impl Windows {
         Moment { nanos, window, by: window }
     }
 
-    /// The instant by which a key is judged: later than the clock's if windows are staggered, by less than a period.
+    /// Returns the instant by which a key is judged: later than the clock's if windows are staggered, by less than a
+    /// period.
     ///
     /// Epochs are counted by the clock, so no key's time is earlier than that by which its page is swept.
     #[inline(always)]
-    fn of_key(&self, now: Moment, tag: Tag) -> Moment {
+    fn local(&self, now: Moment, tag: Tag) -> Moment {
         if self.staggered { self.shifted(now, tag) } else { now }
     }
 
     fn shifted(&self, now: Moment, tag: Tag) -> Moment {
-        let draw = (tag.value() % GROUPS) * (u64::MAX / GROUPS);
-        let nanos = now.nanos.saturating_add(multiply_high(draw, self.period));
+        let nanos = now.nanos.saturating_add(multiply_high(tag.phase_draw(), self.period));
         // The phase is less than a period: so this is in the clock's window, or in the next one.
         let window = now.window + u64::from(nanos - now.window * self.period >= self.period);
         Moment { nanos, window, by: now.by.max(window) }
@@ -146,7 +142,7 @@ impl Windows {
         (now.window >> self.epoch_bits) as u32
     }
 
-    /// `now`, but to be judged no earlier than when `epoch` began.
+    /// Returns `now`, moved so that keys are judged no earlier than when `epoch` began.
     #[inline(always)]
     fn clamp(&self, now: Moment, epoch: u32) -> Moment {
         Moment { by: now.by.max(self.begin(epoch)), ..now }
@@ -156,24 +152,25 @@ impl Windows {
         (epoch as u64) << self.epoch_bits
     }
 
-    fn beginning(&self, epoch: u32) -> Moment {
+    fn epoch_start(&self, epoch: u32) -> Moment {
         let window = self.begin(epoch);
         Moment { nanos: self.start_of(window), window, by: window }
     }
 
-    /// How many windows after `earliest` is the one whose index is written as `index`, modulo 2^`bits`; `None` if it is before.
+    /// Returns how many windows after `earliest` the one is whose index, modulo 2^`bits`, is `index`; `None` if it is
+    /// before.
     #[inline(always)]
     const fn ahead(&self, index: u64, bits: u32, earliest: u64) -> Option<u64> {
         let ahead = index.wrapping_sub(earliest) & (u64::MAX >> (u64::BITS - bits));
         if ahead > 6 << self.epoch_bits { None } else { Some(ahead) }
     }
 
-    /// The latest window that can be told, seen from the one by which is judged.
+    /// Returns the latest window that a word can hold, seen from the one that keys are judged by.
     const fn latest(&self, now: Moment) -> u64 {
         now.by.saturating_add(2 << self.epoch_bits)
     }
 
-    /// The nanoseconds from `now` until a window begins.
+    /// Returns the nanoseconds from `now` until a window begins.
     #[inline(always)]
     const fn until(&self, window: u64, now: Moment) -> u64 {
         self.start_of(window).saturating_sub(now.nanos)
@@ -184,11 +181,13 @@ impl Windows {
         window.saturating_mul(self.period)
     }
 
-    /// What `count` weighs as that of the window before `window`: its share of the period that is left, rounded up.
+    /// Returns what `count`, taken in the window before `window`, still weighs: its share of the period that is left,
+    /// rounded up.
     ///
-    /// Let ρ be the reciprocal and `e` its error, which is less than one. Then the share, in units of 2^-64, is too small by less
-    /// than `left × e / 2^shift + 2`, which is less than four; and `count` of it by less than 2^-30. So the estimate is the
-    /// quotient rounded down, or one less; and what it leaves is less than two periods, which may be computed modulo 2^64.
+    /// Let ρ be the reciprocal and `e` its error, which is less than one. Then the share, in units of 2^-64, is too
+    /// small by less than `left × e / 2^shift + 2`, which is less than four; and `count` of it by less than 2^-30. So
+    /// the estimate is the quotient rounded down, or one less; and what it leaves is less than two periods, which may
+    /// be computed modulo 2^64.
     #[inline(always)]
     fn carried(&self, count: u32, window: u64, now: Moment) -> u32 {
         if count == 0 {
@@ -204,7 +203,7 @@ impl Windows {
         u32::try_from(carried).expect("no more than the count")
     }
 
-    /// The wait until `count`, as that of the window before `window`, weighs no more than `room`.
+    /// Returns the wait until `count`, taken in the window before `window`, weighs no more than `room`.
     fn decay(&self, count: u32, room: u32, window: u64, now: Moment) -> Span {
         let Some(over) = count.checked_sub(room).filter(|over| *over > 0) else {
             return nanos(self.until(window, now));
@@ -212,10 +211,10 @@ impl Windows {
         self.short_decay(count, over, window, now).unwrap_or_else(|| self.long_decay(count, room, window, now))
     }
 
-    /// `over / count` of a period after the window's beginning, if all of it fits 64 bits.
+    /// Returns the wait until `over / count` of a period after the window's beginning, if the arithmetic fits 64 bits.
     fn short_decay(&self, count: u32, over: u32, window: u64, now: Moment) -> Option<Span> {
         let start = window.checked_mul(self.period)?;
-        // Or the end of the clock's range would come first.
+        // Otherwise the end of the clock's range comes first.
         start.checked_add(self.period)?;
         let (count, decay) = (NonZeroU64::new(count.into())?, self.period.checked_mul(over.into())?);
         let owed = if start >= now.nanos {
@@ -234,7 +233,7 @@ impl Windows {
     }
 }
 
-/// Nanoseconds, which become a [`Duration`](std::time::Duration) for those who ask.
+/// Wraps nanoseconds, which become a [`Duration`](std::time::Duration) only when a caller asks for one.
 #[inline(always)]
 const fn nanos(nanos: u64) -> Span {
     Span::Quotient { owed: nanos, per: NonZeroU64::MIN }
@@ -246,20 +245,20 @@ const fn multiply_high(a: u64, b: u64) -> u64 {
     ((a as u128 * b as u128) >> u64::BITS) as u64
 }
 
-/// A count of `bits` bits that begins at bit `first`.
+/// Extracts a count of `bits` bits that begins at bit `first`.
 #[allow(clippy::cast_possible_truncation)] // It has 32 bits at most.
 #[inline(always)]
 const fn count(payload: u64, first: u32, bits: u32) -> u32 {
     (payload >> first & (u64::MAX >> (u64::BITS - bits))) as u32
 }
 
-/// A branch that is predicted is not waited for, as a conditional move would be.
+/// Cold, so that it is compiled to a branch: a predicted branch is not waited for, a conditional move would be.
 #[cold]
 const fn one_more(estimate: u64) -> u64 {
     estimate + 1
 }
 
-/// The bits that counts up to `greatest` take.
+/// Returns the bits that counts up to `greatest` take.
 const fn bits_of(greatest: u32) -> u32 {
     u32::BITS - greatest.leading_zeros()
 }

@@ -1,17 +1,15 @@
-//! What threads can do to one another while a limiter inherits, in every order; run as the other [models](super::models).
+//! What threads can do to one another while a limiter inherits, in every order.
 //!
 //! The clock stands still: what is owed at the instant of the change is owed throughout.
 
 use loom::sync::Arc;
 use loom::thread;
 
-use super::WhenFull;
-use super::ledger::Ledger;
-use super::models::{Modelled, key, model};
-use super::past::{Entry, Geometry, PackedDebt, Source};
-use super::rule::Rule;
-use super::ticks::TickBucket;
-use super::windows::{FixedRule, SlidingRule};
+use super::{Modelled, key, model, models};
+use crate::store::memory::WhenFull;
+use crate::store::memory::inherited::{CopiedDebt, Geometry, PackedDebt, Source};
+use crate::store::memory::ledger::Ledger;
+use crate::store::memory::table::{FixedRule, Rule, SlidingRule, TickBucket};
 use crate::values::Decision;
 use crate::values::time::Timestamp;
 
@@ -28,8 +26,8 @@ struct Debts<R> {
 impl<R: Rule> Source<PackedDebt> for Debts<R> {
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
         let rule = self.from.rule();
-        self.from.each_owed((geometry, page), NOW, |line, tag, debt| {
-            put(line, PackedDebt::new(tag, rule.stamp(debt, rule.read(NOW)) - self.base), u64::MAX);
+        self.from.each_owed((geometry, page), NOW, |set, tag, debt| {
+            put(set, PackedDebt::new(tag, rule.stamp(debt, rule.read(NOW)) - self.base), u64::MAX);
         });
     }
 }
@@ -42,7 +40,7 @@ fn ledger<R: Modelled>() -> Ledger<R> {
 fn heir_of<R: Modelled>(from: &Arc<Ledger<R>>) -> Arc<Ledger<R>> {
     let mut heir = ledger();
     let from = Arc::clone(from);
-    heir.inherit(R::of(LIMIT), 0, NOW, &[from.table().geometry()], |base| Box::new(Debts { from, base }));
+    heir.inherit(R::of(LIMIT), 0, NOW, &[from.geometry()], |base| Box::new(Debts { from, base }));
     Arc::new(heir)
 }
 
@@ -58,10 +56,10 @@ fn admitted<R: Modelled>(ledger: &Ledger<R>) -> u32 {
     u32::from(ask(ledger).is_allowed())
 }
 
-/// How much the key can still take.
+/// Returns how much the key can still take.
 fn left<R: Modelled>(ledger: &Ledger<R>) -> u32 {
     let left = std::iter::repeat_with(|| admitted(ledger)).take_while(|admitted| *admitted == 1).count();
-    assert!(ledger.table().copies(KEY) <= 1);
+    assert!(ledger.copies(KEY) <= 1);
     u32::try_from(left).unwrap()
 }
 
@@ -69,16 +67,16 @@ fn spawn(run: impl FnOnce() -> u32 + 'static) -> thread::JoinHandle<u32> {
     thread::spawn(run)
 }
 
-/// A ledger in which the key has one unit of two left, and an heir of that.
+/// Makes a ledger in which the key has one unit of two left, and an heir of it.
 fn changed<R: Modelled>() -> (Arc<Ledger<R>>, Arc<Ledger<R>>, u64) {
     let before = Arc::new(ledger());
     let first = ask(&before);
     assert!(first.is_allowed());
     let heir = heir_of(&before);
-    (before, heir, u64::try_from(first.receipt().value()).unwrap())
+    (before, heir, R::charged(first.receipt()))
 }
 
-/// One request inserts the key, and the thread that changes copies its page: one copy counts, once.
+/// A request inserts the key, and the thread that calls `replace` copies its page: one copy counts, once.
 fn a_key_is_inserted_while_its_page_is_copied<R: Modelled>() {
     model(|| {
         let (_, heir, _) = changed::<R>();
@@ -105,8 +103,8 @@ fn two_threads_insert_an_inherited_key<R: Modelled>() {
     });
 }
 
-/// A request of before the change charges in the old table, while one of after it inserts the key: that charge may go
-/// uncounted, and nothing else.
+/// A request from before the change charges in the old table, while one from after it inserts the key: that charge may
+/// go uncounted, and nothing else.
 fn a_request_charges_the_old_table_while_the_key_is_inserted<R: Modelled>() {
     model(|| {
         let (before, heir, _) = changed::<R>();
@@ -119,7 +117,7 @@ fn a_request_charges_the_old_table_while_the_key_is_inserted<R: Modelled>() {
     });
 }
 
-/// The same, while the thread that changes copies the page.
+/// The same, while the thread that calls `replace` copies the page.
 fn a_request_charges_the_old_table_while_another_inserts_and_all_is_copied<R: Modelled>() {
     model(|| {
         let (before, heir, _) = changed::<R>();
@@ -135,14 +133,15 @@ fn a_request_charges_the_old_table_while_another_inserts_and_all_is_copied<R: Mo
     });
 }
 
-/// What was charged before the change is given back while the key is inserted: once, be it from the copy or from the table.
-fn a_refund_meets_the_insertion_of_its_key<R: Modelled>() {
+/// What was charged before the change is refunded while the key is inserted: once, be it from the copy or from the
+/// table.
+fn a_refund_meets_the_insert_of_its_key<R: Modelled>() {
     model(|| {
         let (_, heir, receipt) = changed::<R>();
         let other = {
             let heir = Arc::clone(&heir);
             spawn(move || {
-                heir.give_back(KEY, 1, receipt, NOW);
+                heir.refund(KEY, 1, Some(receipt), NOW);
                 0
             })
         };
@@ -153,8 +152,8 @@ fn a_refund_meets_the_insertion_of_its_key<R: Modelled>() {
     });
 }
 
-/// The heir is changed in its turn while a key is inserted into it: the heir of the heir finds the debt in its past, or in
-/// its table, or in both, and then counts it once.
+/// The heir is changed in its turn while a key is inserted into it: the heir of the heir finds the debt in what that
+/// has inherited, or in its table, or in both, and then counts it once.
 fn a_key_is_inserted_while_an_heir_of_the_heir_copies<R: Modelled>() {
     model(|| {
         let (_, heir, _) = changed::<R>();
@@ -168,27 +167,27 @@ fn a_key_is_inserted_while_an_heir_of_the_heir_copies<R: Modelled>() {
     });
 }
 
-super::models::models! {
+models! {
     buckets: TickBucket {
         a_key_is_inserted_while_its_page_is_copied,
         two_threads_insert_an_inherited_key,
         a_request_charges_the_old_table_while_the_key_is_inserted,
         a_request_charges_the_old_table_while_another_inserts_and_all_is_copied,
-        a_refund_meets_the_insertion_of_its_key,
+        a_refund_meets_the_insert_of_its_key,
         a_key_is_inserted_while_an_heir_of_the_heir_copies,
     }
     fixed_windows: FixedRule {
         a_key_is_inserted_while_its_page_is_copied,
         two_threads_insert_an_inherited_key,
         a_request_charges_the_old_table_while_the_key_is_inserted,
-        a_refund_meets_the_insertion_of_its_key,
+        a_refund_meets_the_insert_of_its_key,
         a_key_is_inserted_while_an_heir_of_the_heir_copies,
     }
     sliding_windows: SlidingRule {
         a_key_is_inserted_while_its_page_is_copied,
         two_threads_insert_an_inherited_key,
         a_request_charges_the_old_table_while_the_key_is_inserted,
-        a_refund_meets_the_insertion_of_its_key,
+        a_refund_meets_the_insert_of_its_key,
         a_key_is_inserted_while_an_heir_of_the_heir_copies,
     }
 }

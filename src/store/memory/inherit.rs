@@ -1,21 +1,18 @@
-//! How a limiter in memory inherits from another: all that can fail is done here, before the change is in force.
+//! How a limiter in memory inherits from another one. All that can fail is done here, before the change is in force.
 
 use std::any::{Any, TypeId};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use super::inherited::{CopiedDebt, Geometry, Inherited, KeptState, MOST_COPIES, PackedDebt, Source};
 use super::ledger::Ledger;
-use super::past::{Entry, Geometry, Inherited, KeptState, MOST_LAYERS, PackedDebt, Source};
-use super::rule::Rule;
-use super::ticks::{Exchange, TickBucket};
-use super::wide::{WideTable, local_of};
-use super::windows::{Counts, WindowRule};
-use super::word::Tag;
+use super::locked::{LockedTable, local_of};
+use super::table::{Conversion, Counts, Rule, Tag, TickBucket, WindowRule};
 use super::{Kept, MemoryStore, Table, any_table};
 use crate::algorithm::{Algorithm, Kind};
 use crate::values::time::{Clock, Timestamp};
 use crate::values::{Finish, Inheritance, Quota};
 
-/// In place, if `store` was not asked for anything yet; else by another one that is like it.
+/// Makes `store` inherit, if it was not used yet; else another store that is like it.
 pub(super) fn inherit<A: Algorithm, C: Clock>(
     store: &MemoryStore<A::State, C>,
     algorithm: &Arc<A>,
@@ -25,7 +22,7 @@ pub(super) fn inherit<A: Algorithm, C: Clock>(
         if Arc::ptr_eq(own, predecessor) {
             return Some(Inheritance::in_place());
         }
-        // Another layer was first: to inherit once more would be to forget what was used since.
+        // Another layer was first. To inherit once more would forget what was used since.
         if own.inherits_from(predecessor) {
             return Some(Inheritance::in_place().and_then(own.finish()));
         }
@@ -64,17 +61,17 @@ fn make_heir<A: Algorithm, C: Clock>(
     // One instant for all of it, read once.
     let now = store.clock.now();
     let geometries = predecessor.geometries(now);
-    if geometries.len() >= MOST_LAYERS && !geometries.contains(&heir.geometry()) {
+    if geometries.len() >= MOST_COPIES && !geometries.contains(&heir.geometry()) {
         // The heir of this heir would inherit from tables of one capacity too many.
         heir = store.make(&**algorithm, predecessor.capacity);
     }
     heir.secret = predecessor.secret;
     heir.resets = predecessor.resets.inherited();
-    heir.pressure().go_on(predecessor.pressure());
+    heir.occupancy().inherit_warning(predecessor.occupancy());
     match (&mut heir.table, &predecessor.table) {
         (Table::Bucket(own), Table::Bucket(ledger)) => {
             let Kind::Bucket { quota } = algorithm.kind() else { return None };
-            own.succeed(ledger, &quota, now, &geometries, |rule, base| {
+            own.inherit_from(ledger, &quota, now, &geometries, |rule, base| {
                 Box::new(FromBuckets { predecessor: Arc::clone(predecessor), rule, base, at: now })
             })?;
         }
@@ -82,7 +79,8 @@ fn make_heir<A: Algorithm, C: Clock>(
         _ => {
             let states = States::new(algorithm, predecessor, now, &heir)?;
             if heir.terms.quota.period_nanos() != predecessor.terms.quota.period_nanos() {
-                // Receipts name windows by their numbers, which may be those of others by a later change of the period.
+                // Receipts name windows by number. After another change of the period, that may be the number of
+                // another window.
                 heir.resets = predecessor.resets.all_reset();
             }
             let greatest = predecessor.greatest(now);
@@ -91,15 +89,15 @@ fn make_heir<A: Algorithm, C: Clock>(
             let fits = match &mut heir.table {
                 Table::Fixed(own) => states.clone().begin_in(own, terms.staggered, greatest, &geometries),
                 Table::Sliding(own) => states.clone().begin_in(own, terms.staggered, greatest, &geometries),
-                Table::Wide(_) | Table::Bucket(_) => false,
+                Table::Locked(_) | Table::Bucket(_) => false,
             };
             if !fits {
-                // Counts that are greater than the words of this limit hold are kept behind locks.
-                if !matches!(heir.table, Table::Wide(_)) {
-                    heir.table = Table::Wide(WideTable::new(capacity, when_full));
+                // Counts that do not fit into the words of this limit are kept behind locks.
+                if !matches!(heir.table, Table::Locked(_)) {
+                    heir.table = Table::Locked(LockedTable::new(capacity, when_full));
                 }
-                if let Table::Wide(own) = &mut heir.table {
-                    let number = states.predecessor.pressure().number();
+                if let Table::Locked(own) = &mut heir.table {
+                    let number = states.predecessor.occupancy().number();
                     own.inherit(Arc::new(Inherited::new(number, &geometries, Box::new(states))), greatest);
                 }
             }
@@ -111,10 +109,10 @@ fn make_heir<A: Algorithm, C: Clock>(
 impl<S: Copy + Send + 'static> Kept<S> {
     fn inherits_from(&self, predecessor: &Self) -> bool {
         let number = any_table!(&self.table, table => table.inherited().map(|past| past.predecessor()));
-        number == Some(predecessor.pressure().number())
+        number == Some(predecessor.occupancy().number())
     }
 
-    /// What is to be done once it is in force.
+    /// Returns what is to be done once the change is in force.
     fn finish(&self) -> Option<Finish> {
         any_table!(&self.table, table => table.inherited().map(finish))
     }
@@ -127,7 +125,7 @@ impl<S: Copy + Send + 'static> Kept<S> {
         any_table!(&self.table, table => table.geometries(now))
     }
 
-    /// The greatest count that any key of a window may have.
+    /// Returns the greatest count that any key of a window may have.
     fn greatest(&self, now: Timestamp) -> u32 {
         fn of<W: Counts>(ledger: &Ledger<WindowRule<W>>, now: Timestamp) -> u32 {
             if ledger.has_past(now) { ledger.rule().greatest() } else { ledger.rule().limit() }
@@ -135,18 +133,18 @@ impl<S: Copy + Send + 'static> Kept<S> {
         match &self.table {
             Table::Fixed(ledger) => of(ledger, now),
             Table::Sliding(ledger) => of(ledger, now),
-            Table::Wide(table) => table.greatest(now).max(self.terms.quota.limit()),
+            Table::Locked(table) => table.greatest(now).max(self.terms.quota.limit()),
             Table::Bucket(_) => self.terms.quota.limit(),
         }
     }
 }
 
-fn finish<E: Entry + 'static>(past: &Arc<Inherited<E>>) -> Finish {
+fn finish<E: CopiedDebt + 'static>(past: &Arc<Inherited<E>>) -> Finish {
     let past = Arc::clone(past);
     Box::new(move || past.copy_all())
 }
 
-/// The debts of buckets.
+/// Copies the debts of buckets.
 struct FromBuckets<S> {
     predecessor: Arc<Kept<S>>,
     rule: TickBucket,
@@ -157,15 +155,15 @@ struct FromBuckets<S> {
 impl<S: Copy + Send + 'static> Source<PackedDebt> for FromBuckets<S> {
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
         let Table::Bucket(ledger) = &self.predecessor.table else { return };
-        let exchange: Exchange = self.rule.exchange(ledger.rule(), ledger.rule().read(self.at));
-        ledger.each_owed((geometry, page), self.at, |line, tag, debt| {
-            let debt = exchange.debt(debt);
-            put(line, PackedDebt::new(tag, debt), self.base + debt);
+        let conversion: Conversion = self.rule.conversion(ledger.rule(), ledger.rule().read(self.at));
+        ledger.each_owed((geometry, page), self.at, |set, tag, debt| {
+            let debt = conversion.debt(debt);
+            put(set, PackedDebt::new(tag, debt), self.base + debt);
         });
     }
 }
 
-/// The states of windows, or of an algorithm of the user's.
+/// Copies the states of windows, or of a user's algorithm.
 struct States<A: Algorithm> {
     algorithm: Arc<A>,
     predecessor: Arc<Kept<A::State>>,
@@ -188,15 +186,15 @@ impl<A: Algorithm> States<A> {
         heir: &Kept<A::State>,
     ) -> Option<Self> {
         let (from, to) = (predecessor.terms, heir.terms);
-        // Other windows begin at other instants, for each key by as much as its phase changes.
+        // Else the windows begin at other instants, for each key by as much as its phase changes.
         let same_windows =
             from.staggered == to.staggered && (!to.staggered || from.quota.period_nanos() == to.quota.period_nanos());
-        let can_adopt = from.algorithm == to.algorithm && same_windows && algorithm.can_adopt(&from.quota);
+        let can_inherit = from.algorithm == to.algorithm && same_windows && algorithm.can_inherit(&from.quota);
         let (algorithm, predecessor) = (Arc::clone(algorithm), Arc::clone(predecessor));
-        can_adopt.then_some(Self { algorithm, predecessor, from: from.quota, at })
+        can_inherit.then_some(Self { algorithm, predecessor, from: from.quota, at })
     }
 
-    /// Has a table of words begin with them, if their counts fit.
+    /// Lets a table of words begin with these states, if their counts fit.
     fn begin_in<W: Counts>(
         self,
         own: &mut Ledger<WindowRule<W>>,
@@ -208,28 +206,29 @@ impl<A: Algorithm> States<A> {
         if TypeId::of::<W>() != TypeId::of::<A::State>() {
             return false;
         }
-        let (number, now) = (self.predecessor.pressure().number(), self.at);
+        let (number, now) = (self.predecessor.occupancy().number(), self.at);
         own.inherit(rule, number, now, geometries, |base| Box::new(InWords { states: self, rule, base }));
         true
     }
 
-    /// Calls `act` with the line and the tag of each key of a page that something counts against, its state, and by which time it is judged.
+    /// Calls `act` with each key of a page that something counts against: its set and tag, its state, and the time by
+    /// which it is judged.
     fn each(&self, page: (Geometry, usize), mut act: impl FnMut(usize, Tag, A::State, Timestamp)) {
-        let mut adopt = |line, tag: Tag, state: A::State| {
-            let now = local_of(&*self.algorithm, tag.value(), self.at);
-            let state = self.algorithm.adopt(state, &self.from, now);
+        let mut convert = |set, tag: Tag, state: A::State| {
+            let now = local_of(&*self.algorithm, tag, self.at);
+            let state = self.algorithm.inherit(state, &self.from, now);
             if self.algorithm.owed(&state, now) > 0 {
-                act(line, tag, state, now);
+                act(set, tag, state, now);
             }
         };
         match &self.predecessor.table {
-            Table::Fixed(ledger) => ledger.each_owed(page, self.at, |line, tag, state| {
-                cast(state).into_iter().for_each(|state| adopt(line, tag, state));
+            Table::Fixed(ledger) => ledger.each_owed(page, self.at, |set, tag, state| {
+                cast(state).into_iter().for_each(|state| convert(set, tag, state));
             }),
-            Table::Sliding(ledger) => ledger.each_owed(page, self.at, |line, tag, state| {
-                cast(state).into_iter().for_each(|state| adopt(line, tag, state));
+            Table::Sliding(ledger) => ledger.each_owed(page, self.at, |set, tag, state| {
+                cast(state).into_iter().for_each(|state| convert(set, tag, state));
             }),
-            Table::Wide(table) => table.each_kept(page, adopt),
+            Table::Locked(table) => table.each_kept(page, convert),
             Table::Bucket(_) => {}
         }
     }
@@ -237,13 +236,13 @@ impl<A: Algorithm> States<A> {
 
 impl<A: Algorithm> Source<KeptState<A::State>> for States<A> {
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, KeptState<A::State>, u64)) {
-        self.each((geometry, page), |line, tag, state, _| {
-            put(line, KeptState::new(tag, state), self.algorithm.expires_at(&state).as_nanos());
+        self.each((geometry, page), |set, tag, state, _| {
+            put(set, KeptState::new(tag, state), self.algorithm.expires_at(&state).as_nanos());
         });
     }
 }
 
-/// The states of windows in words, as stamps counted from `base`.
+/// Copies the states of windows in words, as stamps counted from `base`.
 struct InWords<A: Algorithm, W> {
     states: States<A>,
     rule: WindowRule<W>,
@@ -254,18 +253,18 @@ impl<A: Algorithm, W: Counts> Source<PackedDebt> for InWords<A, W> {
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
         let Self { states, rule, base } = self;
         let now = rule.read(states.at);
-        states.each((geometry, page), |line, tag, state, _| {
+        states.each((geometry, page), |set, tag, state, _| {
             let Some(state) = cast(state) else { return };
-            let own = rule.of_key(now, tag);
-            // As much as a word can tell.
+            let own = rule.local(now, tag);
+            // As much as a word can hold.
             let state = rule.stamped(rule.stamp(rule.clipped(state), own), own);
             let stamp = rule.stamp(state, own);
-            put(line, PackedDebt::new(tag, stamp.saturating_sub(*base)), rule.ends(stamp));
+            put(set, PackedDebt::new(tag, stamp.saturating_sub(*base)), rule.ends(stamp));
         });
     }
 }
 
-/// The same state, if the types are the same.
+/// Returns the same state, if the types are the same.
 fn cast<T: Copy + 'static, U: Copy + 'static>(state: T) -> Option<U> {
     (&state as &dyn Any).downcast_ref().copied()
 }

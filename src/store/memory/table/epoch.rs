@@ -1,7 +1,10 @@
-use crate::store::memory::slots::before_a_step;
+//! The epochs of a page: up to which one it was swept.
+
+use super::slots::before_a_step;
 use crate::util::sync::{AtomicU64, Ordering};
 
-/// What is known of 64 lines together.
+/// The epochs of 64 sets, in one atomic. All accesses are sequentially consistent: sweepers and writers rely on one
+/// order of these and of the compare-and-swaps of words.
 #[derive(Default)]
 pub(super) struct Page(AtomicU64);
 
@@ -18,19 +21,19 @@ impl Page {
     }
 }
 
-/// The epoch up to which a page has been gone through, twice; or, while somebody goes through it, the one
-/// before and the one to come.
+/// The epoch up to which a page has been swept, twice; or, during a sweep, the one before and the one to come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Epochs(u64);
 
 impl Epochs {
-    pub(super) const fn renewing(old: u32, new: u32) -> Self {
+    /// A page that is being swept.
+    pub(super) const fn sweeping(old: u32, new: u32) -> Self {
         Self((old as u64) << u32::BITS | new as u64)
     }
 
-    /// An epoch up to which a page has been gone through.
-    pub(super) const fn settled(epoch: u32) -> Self {
-        Self::renewing(epoch, epoch)
+    /// A page that has been swept up to an epoch.
+    pub(super) const fn swept(epoch: u32) -> Self {
+        Self::sweeping(epoch, epoch)
     }
 
     #[allow(clippy::cast_possible_truncation)]
@@ -43,12 +46,13 @@ impl Epochs {
         (self.0 >> u32::BITS) as u32
     }
 
-    pub(super) const fn is_settled(self) -> bool {
+    pub(super) const fn is_swept(self) -> bool {
         self.before() == self.latest()
     }
 
-    /// The epoch at whose beginning words of this page are judged at the earliest, since distances from earlier could not be
-    /// told: the one before the latest. What is in the page is paid less than seven epochs after that began.
+    /// Returns the epoch at whose beginning words of this page are judged at the earliest: the one before the latest.
+    /// From an earlier instant, debts could not be distinguished from what is paid. What is in the page is paid less
+    /// than seven epochs after that beginning.
     #[inline(always)]
     pub(super) const fn earliest(self) -> u32 {
         self.latest().saturating_sub(1)

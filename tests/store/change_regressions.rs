@@ -1,4 +1,4 @@
-//! Defects that live changes had, each with the story of it; through layers and their handles, as users meet them.
+//! Defects that live changes had, each with its story; through layers and their handles, as users meet them.
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,9 +16,7 @@ use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{IntoLimiter, Limiter, Policy, Quota, RateLimitLayer, RateLimiter};
 
-fn clock() -> ManualClock {
-    ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
-}
+use crate::common::clock;
 
 fn limiter<A: Algorithm>(
     algorithm: A,
@@ -32,7 +30,7 @@ fn policy(limiter: impl IntoLimiter) -> Policy {
     Policy::new("p", limiter).key(HeaderKey::from_static("x-api-key"))
 }
 
-/// Whether a request passes.
+/// Returns whether a request passes.
 fn passes(layer: &RateLimitLayer, key: &str) -> bool {
     let hello = service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(String::new()))));
     let request = Request::builder().header("x-api-key", key).body(()).unwrap();
@@ -40,7 +38,7 @@ fn passes(layer: &RateLimitLayer, key: &str) -> bool {
     response.unwrap().status() == StatusCode::OK
 }
 
-/// How many of so many requests of a key pass.
+/// Returns how many of so many requests of a key pass.
 fn passing(layer: &RateLimitLayer, key: &str, requests: u32) -> u32 {
     (0..requests).map(|_| u32::from(passes(layer, key))).sum()
 }
@@ -49,10 +47,10 @@ fn hours(limit: u32, hours: u64) -> Quota {
     Quota::new(limit, Duration::from_secs(hours * 3_600)).unwrap()
 }
 
-/// A login is charged if it fails. 200 logins are under way when the period changes, and succeed hours after it: that must not
-/// let what was counted since be forgotten.
+/// A login is charged if it fails. 200 logins are in flight when the period changes, and succeed hours after it: that
+/// must not clear what was counted since.
 #[tokio::test]
-async fn answers_of_requests_from_before_a_change_of_the_period_forget_no_counts() {
+async fn responses_from_before_a_change_of_the_period_clear_no_counts() {
     let clock = clock();
     let window = |period| {
         let limiter = limiter(FixedWindow::new(hours(20, period)), 1_000, clock.clone());
@@ -85,9 +83,9 @@ async fn answers_of_requests_from_before_a_change_of_the_period_forget_no_counts
     };
     let key = |number: u32| format!("client {}", number % 40);
     let guesses: u32 = (0..40 * 20).map(|number| failing(&key(number))).sum();
-    assert_eq!(guesses, 40 * 15, "five of twenty are under way");
+    assert_eq!(guesses, 40 * 15, "five of twenty are in flight");
     layer.handle().replace(window(2)).unwrap();
-    // In a later window all may guess again, and use that up.
+    // In a later window all clients may guess again, and use that up.
     clock.advance(Duration::from_secs(6 * 3_600));
     let guesses: u32 = (0..40 * 20).map(|number| failing(&key(number))).sum();
     assert_eq!(guesses, 40 * 20);
@@ -101,7 +99,7 @@ async fn answers_of_requests_from_before_a_change_of_the_period_forget_no_counts
 }
 
 #[test]
-fn kept_limiters_that_are_toggled_forget_no_counts() {
+fn toggling_between_two_limiters_clears_no_counts() {
     fn toggle<A: Algorithm>(make: impl Fn(Quota) -> A) -> [u32; 4] {
         let clock = clock();
         let strict = limiter(make(hours(10, 1)), 64, clock.clone()).into_limiter();
@@ -124,7 +122,7 @@ fn kept_limiters_that_are_toggled_forget_no_counts() {
 }
 
 #[test]
-fn a_limiter_that_two_layers_share_changes_in_one_without_forgetting_in_either() {
+fn replacing_a_shared_limiter_in_one_layer_clears_counts_in_neither() {
     fn shared<A: Algorithm>(make: impl Fn(Quota) -> A) -> [u32; 2] {
         let clock = clock();
         let limiter_of = |quota| limiter(make(quota), 64, clock.clone()).into_limiter();
@@ -145,7 +143,7 @@ fn a_limiter_that_two_layers_share_changes_in_one_without_forgetting_in_either()
 }
 
 #[test]
-fn two_heirs_of_one_limiter_each_go_by_their_own_quota() {
+fn two_heirs_of_one_limiter_each_enforce_their_own_quota() {
     fn heirs<A: Algorithm>(make: impl Fn(Quota) -> A) -> [u32; 2] {
         let clock = clock();
         let limiter_of = |quota| limiter(make(quota), 64, clock.clone()).into_limiter();
@@ -161,7 +159,7 @@ fn two_heirs_of_one_limiter_each_go_by_their_own_quota() {
     assert_eq!(heirs(SlidingWindow::new), [6, 996]);
 }
 
-/// A clock that panics when it is told to.
+/// A clock that panics while it is broken.
 #[derive(Clone)]
 struct Fragile(ManualClock, Arc<AtomicBool>);
 
@@ -208,7 +206,7 @@ fn a_new_capacity_is_honoured() {
 
 /// A typo makes the ticks of one table as long as a token, and is corrected.
 #[test]
-fn a_quota_that_was_once_huge_leaves_the_next_one_as_exact_as_ever() {
+fn a_huge_quota_leaves_the_next_one_as_exact_as_any() {
     let clock = clock();
     let bucket = |quota| limiter(TokenBucket::new(quota), 64, clock.clone());
     let huge = Quota::per_second(3_000_000_000).burst(4_000_000_000);
@@ -231,7 +229,7 @@ fn a_quota_that_was_once_huge_leaves_the_next_one_as_exact_as_ever() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_across_a_change_forgets_no_debts() {
+fn a_clock_that_is_set_back_across_a_change_clears_no_debts() {
     let day = Duration::from_secs(86_400);
     for back in [Duration::from_secs(1), day, 20 * day, 400 * day, 20_000 * day] {
         for burst in [1, 10] {

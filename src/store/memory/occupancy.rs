@@ -1,35 +1,38 @@
+//! How full a table is: keys that were lost, a warning before, and an estimate of the live keys.
+
 use crate::store::stats::next_table_number;
 use crate::util::log;
 use crate::util::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// How full a table is, as far as arrivals of new keys show it.
 ///
-/// On a cache line of its own: what is written here must not slow down decisions, which read the table's fields beside it.
+/// On a cache line of its own: writes to it must not slow down decisions, which read the table's fields beside it. All
+/// accesses are relaxed: nothing else depends on these counts.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(super) struct Pressure {
-    /// No other table's.
+pub(super) struct Occupancy {
+    /// A number that no other table has.
     number: u64,
     evicted: AtomicU64,
     turned_away: AtomicU64,
-    /// The share of slots taken that sampled arrivals met, averaged, in parts of 2^16.
+    /// The share of taken slots that sampled arrivals met, averaged, in parts of 2^16.
     load: AtomicU32,
     warned: AtomicU32,
 }
 
 const ONE: u32 = 1 << 16;
 
-/// What arrivals meet when three fifths of all slots are taken: less, since they choose the emptier of two homes.
-/// From two thirds on, large tables begin to lose keys.
+/// What arrivals meet when three fifths of all slots are taken: less than that, since they choose the emptier of two
+/// candidate sets. From two thirds on, large tables begin to lose keys.
 const WORRYING: u32 = ONE / 20 * 11;
 
-/// One arrival in so many is looked at.
+/// One arrival in so many is sampled.
 const SAMPLE: u64 = 64;
 
-/// An average over so many of those.
+/// The average is over so many samples.
 const WEIGHT: u32 = 32;
 
-impl Pressure {
+impl Occupancy {
     pub(super) fn new() -> Self {
         Self {
             number: next_table_number(),
@@ -40,20 +43,20 @@ impl Pressure {
         }
     }
 
-    /// Warns no more if its predecessor has.
-    pub(super) fn go_on(&self, predecessor: &Self) {
+    /// Warns no more if the predecessor has.
+    pub(super) fn inherit_warning(&self, predecessor: &Self) {
         self.warned.store(predecessor.warned.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// A new key met a line with `free` of eight slots free, the emptier of two.
+    /// Notes that a new key met a set with `free` of eight slots free, the emptier of two.
     pub(super) fn note_arrival(&self, hash: u64, free: usize) {
-        // Any bits of the hash that did not choose the line would do.
+        // Any bits of the hash that did not choose the set would do.
         if (hash >> 5) % SAMPLE != 0 {
             return;
         }
         let free = u32::try_from(free.min(8)).unwrap_or(8);
         let met = ONE - free * (ONE / 8);
-        // A lost update costs a sample.
+        // Not one step: of two threads that meet here, one loses its sample, and nothing else.
         let load = self.load.load(Ordering::Relaxed);
         let load = load - load / WEIGHT + met / WEIGHT;
         self.load.store(load, Ordering::Relaxed);
@@ -90,8 +93,19 @@ impl Pressure {
     }
 
     fn warn_once(&self, warn: impl FnOnce()) {
+        // The load spares the cache line a write per arrival; the swap lets one thread warn, and no other.
         if self.warned.load(Ordering::Relaxed) == 0 && self.warned.swap(1, Ordering::Relaxed) == 0 {
             warn();
         }
     }
+}
+
+/// Live keys are counted in so many sets of a table that has more: keys are spread evenly over them.
+pub(super) const SAMPLED_SETS: usize = 512;
+
+/// Estimates how many keys are live in `total` sets, if so many are in the `seen` ones. Rounded up, so that it is zero
+/// only if none was seen.
+pub(super) fn extrapolate(live: usize, seen: usize, total: usize) -> u64 {
+    let live = (live as u128 * total as u128).div_ceil(seen.max(1) as u128);
+    u64::try_from(live).unwrap_or(u64::MAX)
 }

@@ -1,18 +1,23 @@
+//! Threads that are descheduled between two steps, and clocks that jump: one thread plays both parts.
+
+use super::charge::{Owner, validate};
+use super::rule::Ruling;
+use super::ticks::EPOCH_BITS;
+use super::word::Word;
 use super::*;
-use crate::store::memory::ticks::{EPOCH_BITS, PaidAt, Tick, TickBucket};
-use crate::values::Quota;
+use crate::values::{Decision, Quota};
 
 const EPOCH: u64 = 1 << EPOCH_BITS;
 
-/// A table with the one quota that all judge by.
+/// A table with the one quota that all threads judge by.
 struct Buckets {
-    table: CompactTable,
+    table: SetAssociativeTable,
     bucket: TickBucket,
 }
 
 impl Buckets {
     fn new(quota: &Quota, keys: usize, when_full: WhenFull) -> Self {
-        Self { table: CompactTable::new(keys, when_full), bucket: TickBucket::new(quota).unwrap() }
+        Self { table: SetAssociativeTable::new(keys, when_full), bucket: TickBucket::new(quota).unwrap() }
     }
 
     fn check(&self, hash: u64, cost: u32, now: Tick, clock: impl Fn() -> Tick) -> Decision {
@@ -21,9 +26,9 @@ impl Buckets {
 }
 
 impl std::ops::Deref for Buckets {
-    type Target = CompactTable;
+    type Target = SetAssociativeTable;
 
-    fn deref(&self) -> &CompactTable {
+    fn deref(&self) -> &SetAssociativeTable {
         &self.table
     }
 }
@@ -36,8 +41,8 @@ fn ask(table: &Buckets, read: u64, really: u64) -> bool {
     table.check(7, 1, Tick::at(read), || Tick::at(really)).is_allowed()
 }
 
-/// A thread reads the clock, sleeps for some epochs, and then meets a debt that was made meanwhile. By its
-/// own time that debt is so far ahead that it looks long paid.
+/// A thread reads the clock, sleeps for some epochs, and then finds a debt that was made meanwhile. By its own time
+/// that debt is so far ahead that it looks long paid.
 #[test]
 fn a_thread_that_comes_late_judges_by_the_time_that_others_have_read() {
     for sleep in [1, 2, 4, 8, 9, 12, 15, 16, 17, 40] {
@@ -48,8 +53,8 @@ fn a_thread_that_comes_late_judges_by_the_time_that_others_have_read() {
         assert!(!ask(&table, late + 2, late + 2), "{sleep} epochs late, its debt is gone");
         // What it was charged itself, before it slept, was paid after four epochs.
         if sleep > 4 {
-            table.give_back(&table.bucket, 7, 1, 5 + table.bucket.capacity(), Tick::at(5));
-            assert!(!ask(&table, late + 3, late + 3), "{sleep} epochs late, it was given back");
+            table.refund(&table.bucket, 7, 1, 5 + table.bucket.capacity(), Tick::at(5));
+            assert!(!ask(&table, late + 3, late + 3), "{sleep} epochs late, it was refunded");
         }
     }
 }
@@ -86,33 +91,33 @@ fn debts_are_owed_from_epoch_to_epoch() {
     }
 }
 
-/// It comes upon a page that is just being gone through after a long time: what has not been cleared yet
-/// may look like a debt, and what is charged before all is cleared would be cleared, too.
+/// A thread finds a page during its sweep, after a long time: what is not cleared yet may look like a debt, and what is
+/// charged before the sweep ends would be cleared, too.
 #[test]
-fn a_page_that_is_being_gone_through_is_finished_first() {
+fn a_sweep_that_has_begun_is_finished_first() {
     for sleep in [2, 4, 5, 9, 10, 12, 15, 16, 40] {
         let table = Buckets::new(&Quota::per_day(1).burst(2), 64, WhenFull::ForgetLeast);
         assert!(ask(&table, 5, 5));
-        let (homes, first) = (table.homes(7), std::cell::Cell::new(true));
-        let [line, _] = homes.lines;
-        let index = line / LINES_PER_PAGE;
-        let begun = Epochs::renewing(0, u32::try_from(sleep).unwrap());
-        let ruled = table.charge(&table.bucket, Owner::own(homes.tag), 1, line, Tick::at(5), || {
-            let found = table.find_in(line, homes.tag);
+        let (candidates, first) = (table.candidates(7), std::cell::Cell::new(true));
+        let [set, _] = candidates.sets;
+        let index = set / SETS_PER_PAGE;
+        let begun = Epochs::sweeping(0, u32::try_from(sleep).unwrap());
+        let ruled = table.charge(&table.bucket, Owner::own(candidates.tag), 1, set, Tick::at(5), || {
+            let found = table.find_in(set, candidates.tag);
             if first.replace(false) {
-                // Another begins, and is held up himself.
-                table.pages[index].replace(Epochs::settled(0), begun).unwrap();
+                // Another thread begins a sweep, and is descheduled.
+                table.pages[index].replace(Epochs::swept(0), begun).unwrap();
             }
             found
         });
-        assert!(table.page(line).load().is_settled(), "{sleep} epochs late: judged what is not clear");
-        let refused = matches!(ruled, Some((Ruling::Reject { .. } | Ruling::Never { .. }, _)));
-        assert!(!refused, "{sleep} epochs late, refused for what was paid");
+        assert!(table.page(set).load().is_swept(), "{sleep} epochs late: judged what is not swept");
+        let is_rejected = matches!(ruled, Some((Ruling::Reject { .. } | Ruling::Never { .. }, _)));
+        assert!(!is_rejected, "{sleep} epochs late, rejected for what was paid");
     }
 }
 
-/// It looked at the clock before it looked for its key, and slept in between. That the key is not there
-/// says nothing of the time that it read.
+/// A thread reads the clock, and sleeps before it searches its key. That the key is not there says nothing about the
+/// time that it read.
 #[test]
 fn a_key_that_is_not_found_is_charged_as_of_now() {
     let table = table();
@@ -122,14 +127,14 @@ fn a_key_that_is_not_found_is_charged_as_of_now() {
     assert!(!ask(&table, table.bucket.capacity() + 5, 0), "paid half an epoch too early");
 }
 
-/// It reads the clock, and sleeps until the slot that newcomers share has been charged by others, and cleared.
+/// A thread reads the clock, and sleeps until the overflow slot has been charged by others, and cleared.
 #[test]
-fn a_shared_slot_that_was_cleared_is_not_charged_as_of_before() {
+fn an_overflow_slot_that_was_cleared_is_not_charged_as_of_before() {
     let table = Buckets::new(&Quota::per_day(1).burst(64), 64, WhenFull::Overflow);
-    table.freshen(&table.bucket, (table.pages.len() - 1) * LINES_PER_PAGE, Tick::at(EPOCH + 7));
-    let (_, at) = table.overflow(&table.bucket, Tag::from_hash(7), Tick::at(5), 1);
+    table.ensure_swept(&table.bucket, (table.pages.len() - 1) * SETS_PER_PAGE, Tick::at(EPOCH + 7));
+    let (_, at) = table.charge_overflow(&table.bucket, Tag::from_hash(7), Tick::at(5), 1);
     assert_eq!(at.count, EPOCH);
-    let (_, at) = table.overflow(&table.bucket, Tag::from_hash(7), Tick::at(EPOCH + 9), 1);
+    let (_, at) = table.charge_overflow(&table.bucket, Tag::from_hash(7), Tick::at(EPOCH + 9), 1);
     assert_eq!(at.count, EPOCH + 9);
 }
 
@@ -145,29 +150,29 @@ fn warns_beyond_its_capacity_and_before_a_key_is_lost() {
         let _ = table.check(hash ^ hash >> 31, 1, Tick::at(5), || Tick::at(5));
     };
     (1..=CAPACITY).for_each(arrive);
-    assert!(!table.pressure().has_warned(), "it is no more than half full");
+    assert!(!table.occupancy().has_warned(), "it is no more than half full");
     (CAPACITY + 1..=CAPACITY * 5 / 4).for_each(arrive);
-    assert!(table.pressure().has_warned());
-    assert_eq!(table.pressure().evicted(), 0);
+    assert!(table.occupancy().has_warned());
+    assert_eq!(table.occupancy().evicted(), 0);
 }
 
-/// It sleeps between looking and writing: the page has been cleared, and the word that it writes then
-/// must not look like a debt when time has gone round.
+/// A thread sleeps between search and write: the page has been swept, and the word that it writes then must not look
+/// like a debt sixteen epochs later.
 #[test]
 fn a_word_that_is_written_late_is_taken_back() {
     let table = table();
-    let homes = table.homes(7);
-    let line = homes.lines[0];
-    let slot = table.slots.line(line).next().unwrap();
-    let (read, tat) = (Epochs::settled(0), 5 + table.bucket.capacity());
-    // What another did meanwhile.
-    table.freshen(&table.bucket, line, Tick::at(40 * EPOCH));
-    slot.replace(Word::EMPTY, Word::new(homes.tag, tat)).unwrap();
-    mend(&table.bucket, slot, table.page(line), homes.tag, tat, read);
+    let candidates = table.candidates(7);
+    let set = candidates.sets[0];
+    let slot = table.slots.set(set).next().unwrap();
+    let (read, tat) = (Epochs::swept(0), 5 + table.bucket.capacity());
+    // Another thread sweeps meanwhile.
+    table.ensure_swept(&table.bucket, set, Tick::at(40 * EPOCH));
+    slot.replace(Word::EMPTY, Word::new(candidates.tag, tat)).unwrap();
+    validate(&table.bucket, slot, table.page(set), candidates.tag, tat, read);
     assert!(slot.load().is_empty());
     // A debt that is still owed stays.
     let tat = 41 * EPOCH;
-    slot.replace(Word::EMPTY, Word::new(homes.tag, tat)).unwrap();
-    mend(&table.bucket, slot, table.page(line), homes.tag, tat, read);
+    slot.replace(Word::EMPTY, Word::new(candidates.tag, tat)).unwrap();
+    validate(&table.bucket, slot, table.page(set), candidates.tag, tat, read);
     assert!(!slot.load().is_empty());
 }

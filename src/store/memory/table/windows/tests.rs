@@ -7,8 +7,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::algorithm::{Algorithm, ChargedIn, FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState};
-use crate::store::memory::rule::{Rule, Ruling};
-use crate::store::memory::word::Word;
+use crate::store::memory::table::rule::{Rule, Ruling};
+use crate::store::memory::table::word::Word;
 use crate::values::{Decision, Receipt};
 
 /// A rule, and the algorithm whose decisions it makes.
@@ -72,7 +72,7 @@ fn quota(limit: u32, nanos: u64) -> Quota {
 
 const CENTURY: u64 = 100 * 366 * 86_400 * 1_000_000_000;
 
-/// Numbers of all magnitudes, and those beside powers of two.
+/// Draws numbers of all magnitudes, and those beside powers of two.
 fn number(greatest: u64) -> impl Strategy<Value = u64> {
     let power = (0..64_u32, 0..3_u64).prop_map(|(bit, beside)| (1_u64 << bit).wrapping_add(beside).wrapping_sub(1));
     let any = (any::<u64>(), 0..64_u32).prop_map(|(number, shift)| number >> shift);
@@ -84,7 +84,7 @@ fn limit() -> impl Strategy<Value = u32> {
     number(u32::MAX.into()).prop_map(|limit| u32::try_from(limit.max(1)).unwrap())
 }
 
-/// As the number of windows lets it be, at an edge of one or in it.
+/// Draws an instant at an edge of a window or within one.
 fn instant(period: u64) -> impl Strategy<Value = u64> {
     let beside = (number(u64::MAX / period), 0..5_u64)
         .prop_map(move |(window, beside)| (window * period).saturating_add(beside).saturating_sub(2));
@@ -101,8 +101,8 @@ fn decided<R: Rule<Now = Moment>>(rule: &R, debt: R::Debt, cost: u32, now: Momen
     (rule.decision(ruling, cost, now), next)
 }
 
-/// A word that holds `state` is judged as the algorithm judges that, is charged and refunded like it, and paid when that has
-/// expired.
+/// A word that holds `state` is judged as the algorithm judges that, is charged and refunded like it, and paid when
+/// that has expired.
 fn judges_alike<P: Pair>(
     quota: Quota,
     nanos: u64,
@@ -141,16 +141,16 @@ fn judges_alike<P: Pair>(
         prop_assert_eq!(rule.left(debt, now), algorithm.expires_at(&state).as_nanos() - nanos);
         prop_assert_eq!(rule.size(debt), algorithm.owed(&state, at));
     }
-    // As by a thread that sweeps.
+    // As a sweeper reads it.
     for epoch in [rule.epoch(now), rule.epoch(now).saturating_add(1)] {
         let stamp = rule.stamp(debt, now);
-        let is_swept = rule.size(rule.owed(Word::new(tag, stamp), rule.beginning(epoch))) == 0;
+        let is_swept = rule.size(rule.owed(Word::new(tag, stamp), rule.epoch_start(epoch))) == 0;
         prop_assert_eq!(rule.is_paid_by(stamp, epoch), is_swept);
     }
 
     let charged = window.saturating_add(1).saturating_sub(back);
     let refunded = rule.refunded(debt, cost, charged, now);
-    let expected = algorithm.give_back(state, at, cost, Receipt::of(ChargedIn(charged)));
+    let expected = algorithm.refund(state, at, cost, Receipt::of(ChargedIn(charged)));
     for cost in [0, 1, quota.limit()] {
         let (decision, _) = decided(&rule, refunded, cost, now);
         prop_assert_eq!(decision, algorithm.decide(Some(expected), at, cost).0, "{:?} after a refund", refunded);
@@ -165,7 +165,7 @@ proptest! {
     fn words_are_judged_as_states_are(
         (quota, nanos) in (limit(), number(CENTURY)).prop_flat_map(|(limit, period)| {
             let period = period.max(1);
-            // Of fewer bits, or the words would seldom hold it.
+            // Mostly of few bits, or words would rarely hold it.
             (Just(quota((limit >> (limit % 20)).max(1), period)), instant(period))
         }),
         offset in prop_oneof![4 => -3..=3_i64, 1 => -9..=5_i64],
@@ -181,7 +181,7 @@ proptest! {
         judges_alike::<Sliding>(quota, nanos, offset, counts, cost, back)?;
     }
 
-    /// Of windows whose limits take many bits, and so whose indices take few.
+    /// Windows whose limits take many bits, so that their indices take few.
     #[test]
     fn words_with_few_bits_of_index_are_judged_as_states_are(
         period in 0..=60_u32,
@@ -205,7 +205,7 @@ proptest! {
     #[test]
     fn windows_are_exact_quotients(period in 1..=CENTURY, shift in 0..62_u32, nanos in any::<u64>(), part in any::<u64>(), count in any::<u32>()) {
         let period = (period >> shift).max(1);
-        // In any words at all.
+        // Whatever the words.
         let shift = u64::BITS - 1 - period.leading_zeros();
         let reciprocal = u64::try_from((1 << (u64::BITS + shift)) / u128::from(period)).unwrap_or(u64::MAX);
         let windows = Windows { period, reciprocal, shift, epoch_bits: 32, staggered: false };
@@ -232,16 +232,15 @@ proptest! {
     ) {
         let Some(rule) = Fixed::rule(&quota(1, period), true) else { return Ok(()) };
         let tag = Tag::from_hash(hash);
-        let draw = (tag.value() % GROUPS) * (u64::MAX / GROUPS);
+        let draw = (tag.value() % 512) * (u64::MAX / 512);
         let later = Timestamp::from_nanos(nanos).saturating_add(Fixed::algorithm(quota(1, period), true).phase(draw));
-        let now = rule.of_key(moment(&rule, nanos), tag);
+        let now = rule.local(moment(&rule, nanos), tag);
         prop_assert_eq!((now.nanos, now.window, now.by), (later.as_nanos(), later.as_nanos() / period, later.as_nanos() / period));
     }
 }
 
-/// What the documentation says.
 #[test]
-fn limits_that_fit() {
+fn the_documented_limits_fit() {
     for (nanos, fixed, sliding) in [
         (1_000_000, 524_287, 511),
         (1_000_000_000, 536_870_911, 16_383),
@@ -256,13 +255,13 @@ fn limits_that_fit() {
     }
 }
 
-/// Words of a page: what is charged in one epoch reads right in the next ones, and as paid from then until it is swept.
+/// What is charged in one epoch reads right in the next ones, and as paid from then until it is swept.
 #[test]
-fn words_are_told_across_the_wrap() {
-    fn told<P: Pair>(quota: Quota, lasts: u64) {
+fn words_read_right_across_the_wrap() {
+    fn reads_right<P: Pair>(quota: Quota, lasts: u64) {
         let rule = P::rule(&quota, false).unwrap();
         let tag = Tag::from_hash(7);
-        let epoch = rule.beginning(1).window;
+        let epoch = rule.epoch_start(1).window;
         let last = u64::MAX / quota.period_nanos();
         for window in [1, 2, epoch, epoch + 1, 7 * epoch, 16 * epoch - 1, 16 * epoch, 100 * epoch + 3] {
             if window + 9 * epoch > last {
@@ -271,7 +270,7 @@ fn words_are_told_across_the_wrap() {
             let now = moment(&rule, window * quota.period_nanos() + 5);
             let counts = if lasts == 1 { [1, 0] } else { [0, 1] };
             let word = Word::new(tag, rule.stamp(P::state(window, counts), now));
-            // Set back, by as much as can be told.
+            // Set back, by as much as a word can hold.
             for back in [1, epoch, 5 * epoch] {
                 let earlier = Moment { by: window.saturating_sub(back), ..now };
                 assert_eq!(rule.size(rule.owed(word, earlier)), 1, "{window}, {back} earlier");
@@ -287,9 +286,9 @@ fn words_are_told_across_the_wrap() {
     for seconds in [5, 60] {
         let of = |limit| quota(limit, seconds * 1_000_000_000);
         for limit in [1, 100, 65_535] {
-            told::<Fixed>(of(limit), 1);
-            told::<Sliding>(of(limit), 2);
+            reads_right::<Fixed>(of(limit), 1);
+            reads_right::<Sliding>(of(limit), 2);
         }
-        told::<Fixed>(of(u32::MAX), 1);
+        reads_right::<Fixed>(of(u32::MAX), 1);
     }
 }

@@ -1,12 +1,14 @@
+//! The counts of a sliding window.
+
 use super::{Counts, Moment, WindowRule, Windows};
 use crate::algorithm::SlidingWindowState;
 use crate::values::Span;
 
-/// Those of a [`SlidingWindow`](crate::algorithm::SlidingWindow): what was used in this window, and in the one before, which
-/// weighs less and less.
+/// What was used in the current window of a [`SlidingWindow`](crate::algorithm::SlidingWindow), and in the one before,
+/// which weighs less and less.
 ///
-/// All numbers follow from what the previous count weighs, rounded up: the weighted estimate of a request exceeds the limit if
-/// and only if the whole counts and that exceed it, and what they leave is what remains.
+/// All numbers follow from what the previous count weighs, rounded up: the weighted estimate of a request exceeds the
+/// limit if and only if the whole counts and that exceed it, and what they leave is what remains.
 impl Counts for SlidingWindowState {
     const COUNTS: u32 = 2;
 
@@ -56,7 +58,7 @@ impl Counts for SlidingWindowState {
         match self.current.checked_add(cost).and_then(|current| limit.checked_sub(current)) {
             // The previous window decays far enough while this one lasts.
             Some(room) => windows.decay(self.previous, room, self.window, now),
-            // This one must become the previous, and decay in its turn.
+            // This window must become the previous one, and decay then.
             None => windows.decay(self.current, limit - cost, self.window.saturating_add(1), now),
         }
     }

@@ -1,40 +1,58 @@
-/// What a [`CompactTable`](super::compact::CompactTable) keeps of a key, in one word:
+//! The bits of a slot.
+
+/// What a [`SetAssociativeTable`](super::SetAssociativeTable) keeps of a key:
 ///
 /// ```text
 ///   63          36 35                                   0
 ///  ┌──────────────┬──────────────────────────────────────┐
-///  │ tag, 28 bits │ what the key owes, 36 bits             │
+///  │ tag, 28 bits │ what the key owes, 36 bits           │
 ///  └──────────────┴──────────────────────────────────────┘
 /// ```
 ///
 /// No tag is zero, so that the word 0 is an empty slot and nothing else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Word(u64);
+pub(in crate::store::memory) struct Word(u64);
 
-/// Tells a key from the others that may live in the same slots. Never zero.
+/// 28 bits of a key's hash, which distinguish it from the other keys that may be in the same slots. Never zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Tag(u64);
+pub(in crate::store::memory) struct Tag(u64);
 
-/// What a [`Rule`](super::rule::Rule) keeps of a key.
+/// The bits that a [`Rule`](super::rule::Rule) has for what a key owes.
 pub(super) const PAYLOAD_BITS: u32 = 36;
 const PAYLOAD_MASK: u64 = (1 << PAYLOAD_BITS) - 1;
 
+/// Keys are drawn into as many groups, by their tags. Those of one group share an overflow slot when a table is full,
+/// and have the same [phase](crate::algorithm::Algorithm::phase), so that the state in that slot means the same to all
+/// of them.
+pub(in crate::store::memory) const GROUPS: u64 = 512;
+
 impl Tag {
-    /// From 28 bits of a hash.
-    pub(super) const fn from_hash(hash: u64) -> Self {
+    /// Makes a tag of the lower 28 bits of a hash.
+    pub(in crate::store::memory) const fn from_hash(hash: u64) -> Self {
         let bits = hash & (u64::MAX >> PAYLOAD_BITS);
         Self(if bits == 0 { 1 } else { bits })
     }
 
-    pub(super) const fn value(self) -> u64 {
+    pub(in crate::store::memory) const fn value(self) -> u64 {
         self.0
+    }
+
+    #[inline(always)]
+    pub(in crate::store::memory) const fn group(self) -> u64 {
+        self.0 % GROUPS
+    }
+
+    /// Returns the number in 2^64 from which the group's phase is made.
+    #[inline(always)]
+    pub(in crate::store::memory) const fn phase_draw(self) -> u64 {
+        self.group() * (u64::MAX / GROUPS)
     }
 }
 
 impl Word {
     pub(super) const EMPTY: Self = Self(0);
 
-    /// A key with the lower 36 bits of `payload`.
+    /// Makes a word of a key's tag and the lower 36 bits of `payload`.
     pub(super) const fn new(tag: Tag, payload: u64) -> Self {
         Self(tag.0 << PAYLOAD_BITS | payload & PAYLOAD_MASK)
     }
@@ -64,7 +82,7 @@ impl Word {
         self.0 == 0
     }
 
-    /// How far its payload is ahead of a number, modulo 2^36.
+    /// Returns how far the payload is ahead of a number, modulo 2^36.
     #[inline(always)]
     pub(super) const fn ahead_of(self, number: u64) -> u64 {
         self.0.wrapping_sub(number) & PAYLOAD_MASK

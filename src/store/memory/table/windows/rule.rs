@@ -1,27 +1,29 @@
+//! Windows as a [`Rule`] over words.
+
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
 use super::{Moment, Windows, bits_of, count, nanos};
 use crate::algorithm::ChargedIn;
-use crate::store::memory::rule::{Rule, Ruling};
-use crate::store::memory::word::{PAYLOAD_BITS, Tag, Word};
+use crate::store::memory::table::rule::{Rule, Ruling};
+use crate::store::memory::table::word::{PAYLOAD_BITS, Tag, Word};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt, Span};
 
-/// Windows over words. The same decisions as those of the algorithm that has these [`Counts`] for its state.
+/// Windows over words: makes the same decisions as the algorithm whose state these [`Counts`] are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::memory) struct WindowRule<W> {
     pub(super) windows: Windows,
     pub(super) limit: u32,
-    /// Of each count.
+    /// The bits of each count.
     count_bits: u32,
     counts: PhantomData<W>,
 }
 
-/// What was used in a window, and what differs between a fixed window and a sliding one. What counts here is how much was used
-/// in the window before, which is zero for a fixed one, and in this one.
+/// What was used in a window, and what differs between a fixed window and a sliding one. The two counts are what was
+/// used in the window before, which is zero for a fixed one, and in this one.
 pub(in crate::store::memory) trait Counts: Copy + Debug + Send + Sync + 'static {
-    /// So many counts are kept, and for so many windows each of them counts.
+    /// How many counts are kept, which is also for how many windows each of them counts.
     const COUNTS: u32;
 
     fn new(window: u64, counts: [u32; 2]) -> Self;
@@ -30,19 +32,20 @@ pub(in crate::store::memory) trait Counts: Copy + Debug + Send + Sync + 'static 
 
     fn counts(self) -> [u32; 2];
 
-    /// How a word reads in the window `by`, whose own window has this index of so many bits; `None` if nothing counts any more.
+    /// Reads a word in the window `by`; the word's own window has this index of so many bits. `None` if nothing counts
+    /// any more.
     fn read(windows: &Windows, index: u64, bits: u32, counts: [u32; 2], by: u64) -> Option<Self>;
 
-    /// How the counts read in a window that is no earlier.
+    /// Returns the counts as they read in a window that is no earlier.
     fn rolled(self, window: u64) -> Self;
 
-    /// What they weigh together, rounded up.
+    /// Returns what both counts weigh together, rounded up.
     fn weight(self, windows: &Windows, now: Moment) -> u64;
 
-    /// Until `cost` units fit, which do not now, and are no more than the limit.
+    /// Returns the wait until `cost` units fit, which do not now, and are no more than the limit.
     fn wait(self, rule: &WindowRule<Self>, cost: u32, now: Moment) -> Span;
 
-    /// What is left after `cost` units, charged in `window`, are given back.
+    /// Returns the counts after a refund of `cost` units that were charged in `window`.
     fn refunded(self, cost: u32, window: u64) -> Self;
 
     #[inline(always)]
@@ -52,14 +55,14 @@ pub(in crate::store::memory) trait Counts: Copy + Debug + Send + Sync + 'static 
 }
 
 impl<W: Counts> WindowRule<W> {
-    /// The windows of `quota`, in words that hold counts up to `greatest` as well; `None` if they do not fit.
+    /// Makes the windows of `quota`, in words that hold counts up to `greatest` as well; `None` if they do not fit.
     pub(in crate::store::memory) fn holding(quota: &Quota, staggered: bool, greatest: u32) -> Option<Self> {
         let (limit, count_bits) = (quota.limit(), bits_of(greatest.max(quota.limit())));
         let windows = Windows::new(quota, staggered, W::COUNTS * count_bits)?;
         Some(Self { windows, limit, count_bits, counts: PhantomData })
     }
 
-    /// Whether it judges like another one, however many bits their counts have.
+    /// Returns whether this rule judges like another one, however many bits their counts have.
     pub(in crate::store::memory) fn is_like(&self, other: &Self) -> bool {
         self.limit == other.limit && self.windows.is_like(&other.windows)
     }
@@ -68,28 +71,28 @@ impl<W: Counts> WindowRule<W> {
         self.limit
     }
 
-    /// The greatest count that its words hold.
+    /// Returns the greatest count that its words hold.
     pub(in crate::store::memory) const fn greatest(&self) -> u32 {
         u32::MAX >> (u32::BITS - self.count_bits)
     }
 
-    /// A state with counts that its words hold.
+    /// Returns a state with counts cut to what its words hold.
     pub(in crate::store::memory) fn clipped(&self, state: W) -> W {
         W::new(state.window(), state.counts().map(|count| count.min(self.greatest())))
     }
 
-    /// The first [stamp](Rule::stamp) of nothing at which nothing counts any more of the state with this stamp.
+    /// Returns the first [stamp](Rule::stamp) of nothing at which the state with this stamp no longer counts.
     pub(in crate::store::memory) const fn ends(&self, stamp: u64) -> u64 {
         ((stamp >> self.bits()) + W::COUNTS as u64) << self.bits()
     }
 
-    /// Of all counts.
+    /// Returns the bits of all counts.
     #[inline(always)]
     const fn bits(&self) -> u32 {
         W::COUNTS * self.count_bits
     }
 
-    /// The counts that are kept below the index of their window.
+    /// Returns the counts, which are kept below the index of their window.
     #[inline(always)]
     const fn counts_in(&self, stamp: u64) -> [u32; 2] {
         [count(stamp, self.count_bits, self.count_bits), count(stamp, 0, self.count_bits)]
@@ -105,7 +108,8 @@ impl<W: Counts> WindowRule<W> {
         u32::try_from(free).unwrap_or(self.limit)
     }
 
-    /// What was used in a window counts in that one, and in a sliding window's next one.
+    /// Returns the nanoseconds until nothing counts: what was used in a window counts in it, and in a sliding window
+    /// also in the next one.
     #[inline(always)]
     pub(super) fn until_reset(&self, debt: W, now: Moment) -> u64 {
         let [_, current] = debt.counts();
@@ -129,8 +133,8 @@ impl<W: Counts> Rule for WindowRule<W> {
     }
 
     #[inline(always)]
-    fn of_key(&self, now: Moment, tag: Tag) -> Moment {
-        self.windows.of_key(now, tag)
+    fn local(&self, now: Moment, tag: Tag) -> Moment {
+        self.windows.local(now, tag)
     }
 
     #[inline(always)]
@@ -143,8 +147,8 @@ impl<W: Counts> Rule for WindowRule<W> {
         self.windows.clamp(now, epoch)
     }
 
-    fn beginning(&self, epoch: u32) -> Moment {
-        self.windows.beginning(epoch)
+    fn epoch_start(&self, epoch: u32) -> Moment {
+        self.windows.epoch_start(epoch)
     }
 
     #[inline(always)]
@@ -178,7 +182,7 @@ impl<W: Counts> Rule for WindowRule<W> {
         W::new(debt.window().min(self.windows.latest(now)), debt.counts())
     }
 
-    fn joined(&self, one: W, other: W) -> W {
+    fn sum(&self, one: W, other: W) -> W {
         let sum = |one: u32, other: u32| one.saturating_add(other).min(self.greatest());
         let window = one.window().max(other.window());
         let ([a, b], [c, d]) = (one.rolled(window).counts(), other.rolled(window).counts());
@@ -207,9 +211,9 @@ impl<W: Counts> Rule for WindowRule<W> {
             Ruling::Admit { debt } => {
                 let left = remaining(debt);
                 let decision = Decision::allow(limit, left).with_receipt(Receipt::of(ChargedIn(debt.window())));
-                // A window that starts anew says so by its reset.
-                let is_told = left == 0 && W::COUNTS > 1;
-                let decision = if is_told { decision.with_next_span(debt.wait(self, 1, now)) } else { decision };
+                // A fixed window's next unit comes with its reset.
+                let has_next = left == 0 && W::COUNTS > 1;
+                let decision = if has_next { decision.with_next_span(debt.wait(self, 1, now)) } else { decision };
                 self.with_reset(decision, debt, now)
             }
             Ruling::Peek { debt } => self.with_reset(Decision::allow(limit, remaining(debt)), debt, now),

@@ -1,8 +1,10 @@
+//! The counts of a fixed window.
+
 use super::{Counts, Moment, WindowRule, Windows, nanos};
 use crate::algorithm::FixedWindowState;
 use crate::values::Span;
 
-/// Those of a [`FixedWindow`](crate::algorithm::FixedWindow): what was used in one window.
+/// What was used in one window of a [`FixedWindow`](crate::algorithm::FixedWindow).
 impl Counts for FixedWindowState {
     const COUNTS: u32 = 1;
 
@@ -36,7 +38,7 @@ impl Counts for FixedWindowState {
         self.used.into()
     }
 
-    /// Until the next window begins.
+    /// Returns the time until the next window begins.
     #[inline(always)]
     fn wait(self, rule: &WindowRule<Self>, _: u32, now: Moment) -> Span {
         nanos(rule.until_reset(self, now))

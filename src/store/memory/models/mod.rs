@@ -1,17 +1,16 @@
-//! What threads can do to one another in a [`CompactTable`], in every order: run with
+//! What threads can do to one another in a [`SetAssociativeTable`], in every order: run with
 //! `RUSTFLAGS="--cfg sluice_loom" LOOM_MAX_PREEMPTIONS=3 cargo test --release --lib --no-default-features models`.
 //!
-//! The tables are as small as can be (two lines of two slots), and each model is named after its hazard.
+//! The tables are as small as possible (two sets of two slots), and each model is named after its hazard.
+
+mod inherit;
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
 
 use super::WhenFull;
-use super::compact::CompactTable;
-use super::rule::Rule;
-use super::ticks::{PaidAt, Tick, TickBucket};
-use super::windows::{FixedRule, SlidingRule};
+use super::table::{FixedRule, PaidAt, Rule, SetAssociativeTable, SlidingRule, Tick, TickBucket};
 use crate::algorithm::ChargedIn;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt};
@@ -20,14 +19,15 @@ loom::lazy_static! {
     static ref STEPS: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Every step of every thread is a step on this, too. Loom remembers but the last access to an atomic: a thread
-/// that reads and then swaps hides its race with another's reading from it, and whole orders of events are
-/// never tried. Relaxed, it orders nothing.
+/// Makes every step of every thread an access to one counter, too. Loom remembers only the last access to an atomic: a
+/// thread that reads and then swaps hides its race with another thread's reading, and whole orders of events are never
+/// tried. Relaxed, it orders nothing.
 pub(super) fn before_a_step() {
     STEPS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Loom takes `SeqCst` for acquire and release. A fence before a load is what it takes at its word.
+/// Orders a load after earlier steps of all threads. Loom treats `SeqCst` accesses as acquire and release; it honours a
+/// fence.
 pub(super) fn in_order() {
     fence(Ordering::SeqCst);
 }
@@ -40,21 +40,21 @@ pub(super) fn model(run: impl Fn() + Sync + Send + 'static) {
 
 /// A rule for limits that are used up for long.
 pub(super) trait Modelled: Rule {
-    /// After so many epochs, what is written late may look like a debt until its writer takes it back.
-    const TOLD_FOR: u64;
+    /// From so many epochs on, a word that is written late may look like a debt until its writer takes it back.
+    const DISTINCT_FOR: u64;
 
-    /// Whether a word may be the same again, by chance, when time has gone round: counts are, and instants are not.
+    /// Whether a word may be the same again, by chance, after sixteen epochs: counts are, and instants are not.
     const COMES_AGAIN: bool;
 
     fn of(limit: u32) -> Self;
 
-    /// A little after the beginning of an epoch.
+    /// Returns an instant a little after the beginning of an epoch.
     fn at(&self, epoch: u64, rest: u64) -> Self::Now;
 
-    /// When a charge is paid off, or which window was charged: see [`Rule::refunded`].
+    /// Returns when a charge is paid off, or which window was charged: see [`Rule::refunded`].
     fn charged(receipt: Receipt) -> u64;
 
-    /// Whether nothing is owed any more for that charge.
+    /// Returns whether nothing is owed any more for that charge.
     fn is_over(charged: u64, epoch: u64, rest: u64) -> bool;
 
     fn is_paid(receipt: Receipt, epoch: u64, rest: u64) -> bool {
@@ -64,7 +64,7 @@ pub(super) trait Modelled: Rule {
 
 /// Tokens take years to be earned, and a full bucket's debt is owed for four epochs.
 impl Modelled for TickBucket {
-    const TOLD_FOR: u64 = 13;
+    const DISTINCT_FOR: u64 = 13;
     const COMES_AGAIN: bool = false;
 
     fn of(limit: u32) -> Self {
@@ -97,7 +97,7 @@ fn five_seconds_in(window: u64, rest: u64) -> Timestamp {
 
 /// Its charges are owed to the end of their window.
 impl Modelled for FixedRule {
-    const TOLD_FOR: u64 = 10;
+    const DISTINCT_FOR: u64 = 10;
     const COMES_AGAIN: bool = true;
 
     fn of(limit: u32) -> Self {
@@ -119,7 +119,7 @@ impl Modelled for FixedRule {
 
 /// Its charges weigh, rounded up, as much as before to the end of the next window.
 impl Modelled for SlidingRule {
-    const TOLD_FOR: u64 = 11;
+    const DISTINCT_FOR: u64 = 11;
     const COMES_AGAIN: bool = true;
 
     fn of(limit: u32) -> Self {
@@ -139,35 +139,35 @@ impl Modelled for SlidingRule {
     }
 }
 
-/// A table with the rule that all judge by.
+/// A table with the rule that all threads judge by.
 struct Judged<R> {
-    table: CompactTable,
+    table: SetAssociativeTable,
     rule: R,
 }
 
 impl<R: Modelled> Judged<R> {
-    /// By a clock that has been read at one time, and shows another when it is read again.
+    /// Charges by a clock that was read at one time, and shows another when it is read again.
     fn check(&self, hash: u64, read: (u64, u64), again: (u64, u64)) -> Decision {
         let at = |(epoch, rest)| self.rule.at(epoch, rest);
         self.table.check(&self.rule, hash, 1, at(read), || at(again))
     }
 
-    fn give_back(&self, hash: u64, receipt: Receipt, epoch: u64, rest: u64) {
-        self.table.give_back(&self.rule, hash, 1, R::charged(receipt), self.rule.at(epoch, rest));
+    fn refund(&self, hash: u64, receipt: Receipt, epoch: u64, rest: u64) {
+        self.table.refund(&self.rule, hash, 1, R::charged(receipt), self.rule.at(epoch, rest));
     }
 }
 
 impl<R> std::ops::Deref for Judged<R> {
-    type Target = CompactTable;
+    type Target = SetAssociativeTable;
 
-    fn deref(&self) -> &CompactTable {
+    fn deref(&self) -> &SetAssociativeTable {
         &self.table
     }
 }
 
 /// Four slots.
 fn table<R: Modelled>(limit: u32) -> Arc<Judged<R>> {
-    Arc::new(Judged { table: CompactTable::new(2, WhenFull::ForgetLeast), rule: R::of(limit) })
+    Arc::new(Judged { table: SetAssociativeTable::new(2, WhenFull::ForgetLeast), rule: R::of(limit) })
 }
 
 /// The hash of the `n`-th key: tags differ, and no arrival is sampled.
@@ -183,7 +183,7 @@ fn admitted<R: Modelled>(table: &Judged<R>, hash: u64, epoch: u64, rest: u64) ->
     u32::from(ask(table, hash, epoch, rest).is_allowed())
 }
 
-/// How much a key can still take.
+/// Returns how much a key can still take.
 fn left<R: Modelled>(table: &Judged<R>, hash: u64, epoch: u64, rest: u64) -> usize {
     std::iter::repeat_with(|| admitted(table, hash, epoch, rest)).take_while(|admitted| *admitted == 1).count()
 }
@@ -193,8 +193,8 @@ const fn key_of_other_stripe(n: u64) -> u64 {
     key(n) | 1
 }
 
-/// Both look, neither finds it, and both put it into a slot: then it could be charged twice over.
-fn two_threads_touch_a_fresh_key_at_once<R: Modelled>() {
+/// Both threads search, neither finds it, and both insert it: then it could be charged twice over.
+fn two_threads_insert_a_key_at_once<R: Modelled>() {
     model(|| {
         let table = table::<R>(1);
         let other = {
@@ -207,7 +207,7 @@ fn two_threads_touch_a_fresh_key_at_once<R: Modelled>() {
     });
 }
 
-/// Both judge the same word, and both write what follows from it: then one charge would be lost.
+/// Both threads judge the same word, and both write what follows from it: then one charge would be lost.
 fn two_threads_charge_the_same_word<R: Modelled>() {
     model(|| {
         let table = table::<R>(2);
@@ -221,8 +221,8 @@ fn two_threads_charge_the_same_word<R: Modelled>() {
     });
 }
 
-/// One finds its key, and before it writes, the other gives the slot away.
-fn a_slot_is_given_away_while_its_key_is_charged<R: Modelled>() {
+/// One thread finds its key, and before it writes, the other evicts the key.
+fn a_key_is_evicted_while_it_is_charged<R: Modelled>() {
     model(|| {
         let table = table::<R>(3);
         // Four slots are taken, and key 0 owes least.
@@ -242,11 +242,11 @@ fn a_slot_is_given_away_while_its_key_is_charged<R: Modelled>() {
         // it was charged, so it is not gone for nothing.
         assert!((0..10).all(|n| table.copies(key(n)) <= 1));
         assert_eq!((0..10).map(|n| table.copies(key(n))).sum::<usize>(), 4);
-        assert!(table.copies(key(9)) == 1 || table.pressure().evicted() == 2);
+        assert!(table.copies(key(9)) == 1 || table.occupancy().evicted() == 2);
     });
 }
 
-/// A debt that is still owed must survive the page's being swept, by two at once.
+/// A debt that is still owed must survive a sweep of its page, by two threads at once.
 fn a_page_is_swept_while_a_key_in_it_is_charged<R: Modelled>() {
     model(|| {
         let table = table::<R>(2);
@@ -264,9 +264,9 @@ fn a_page_is_swept_while_a_key_in_it_is_charged<R: Modelled>() {
     });
 }
 
-/// After a long time everything in a page is cleared. One who clears late must not clear what the other
-/// has charged since.
-fn a_page_is_cleared_while_a_key_is_put_into_it<R: Modelled>() {
+/// After a long time everything in a page is cleared. A late sweeper must not clear what the other thread has charged
+/// since.
+fn a_page_is_cleared_while_a_key_is_inserted_into_it<R: Modelled>() {
     model(|| {
         let table = table::<R>(1);
         assert!(ask(&table, key(1), 0, 5).is_allowed());
@@ -280,7 +280,7 @@ fn a_page_is_cleared_while_a_key_is_put_into_it<R: Modelled>() {
     });
 }
 
-/// One reads the clock and comes late, in whatever step of its decision: by its own time, what the other
+/// One thread reads the clock and comes late, in whatever step of its decision: by its own time, what the other
 /// charges meanwhile was paid long ago.
 fn a_thread_is_descheduled_while_another_charges<R: Modelled>() {
     for sleep in [1, 2, 9, 12, 16] {
@@ -294,7 +294,7 @@ fn a_thread_is_descheduled_while_another_charges<R: Modelled>() {
             // Both pass only if mine came first, and was paid by then.
             let both = u32::from(mine.is_allowed()) + other.join().unwrap();
             assert!(both == 1 || (both == 2 && R::is_paid(mine.receipt(), sleep, 0)), "{sleep} epochs: {both}");
-            // Whoever came last owes, and nobody else owes anything.
+            // The last one owes, and no other owes anything.
             assert!(table.copies(key(1)) <= 1);
             let last = admitted(&table, key(1), sleep, 1) + admitted(&table, key(1), sleep, 2);
             assert!(last <= 1);
@@ -302,7 +302,7 @@ fn a_thread_is_descheduled_while_another_charges<R: Modelled>() {
     }
 }
 
-/// One gives back while the other charges.
+/// One thread refunds while the other charges.
 fn a_refund_meets_a_charge<R: Modelled>() {
     model(|| {
         let table = table::<R>(2);
@@ -310,18 +310,18 @@ fn a_refund_meets_a_charge<R: Modelled>() {
         assert!(ask(&table, key(1), 0, 5).is_allowed());
         let other = {
             let table = Arc::clone(&table);
-            thread::spawn(move || table.give_back(key(1), first.receipt(), 0, 5))
+            thread::spawn(move || table.refund(key(1), first.receipt(), 0, 5))
         };
         let mine = admitted(&table, key(1), 0, 5);
         other.join().unwrap();
-        // Before the refund or after it: one unit has been given back, and is taken at most once.
+        // Before the refund or after it: one unit was refunded, and is taken at most once.
         assert_eq!(mine + admitted(&table, key(1), 0, 5), 1);
     });
 }
 
-/// One reads the clock, and is descheduled in whatever step of charging a key that is there, while the other comes
-/// back to a page that was idle so long that all in it is cleared. What is charged as of the new time must
-/// not be cleared with the rest, and what was paid long ago must not look like a debt.
+/// One thread reads the clock, and is descheduled in whatever step of charging a key that is there, while the other
+/// comes back to a page that was idle so long that all in it is cleared. What is charged as of the new time must not be
+/// cleared with the rest, and what was paid long ago must not look like a debt.
 fn a_page_is_cleared_while_a_descheduled_thread_charges<R: Modelled>() {
     for (sleep, same_key) in [(5, true), (9, true), (10, true), (12, true), (9, false), (12, false), (14, false)] {
         model(move || {
@@ -334,20 +334,20 @@ fn a_page_is_cleared_while_a_descheduled_thread_charges<R: Modelled>() {
             };
             let mine = table.check(key(1), (0, 5), (sleep, 0));
             let other = other.join().unwrap() as usize;
-            let is_told = sleep < R::TOLD_FOR || !same_key;
-            assert!(!is_told || other == 1, "{sleep} epochs: one that owed nothing was rejected");
-            assert!(!is_told || mine.is_allowed(), "{sleep} epochs: rejected for what was paid");
+            let is_distinct = sleep < R::DISTINCT_FOR || !same_key;
+            assert!(!is_distinct || other == 1, "{sleep} epochs: one that owed nothing was rejected");
+            assert!(!is_distinct || mine.is_allowed(), "{sleep} epochs: rejected for what was paid");
             // Charged as of then, it was paid by now; charged as of now, it is owed.
             let mine = usize::from(mine.is_allowed() && !R::is_paid(mine.receipt(), sleep, 0));
             let taken = if same_key { other + mine } else { mine } + left(&table, key(1), sleep, 1);
-            assert!(taken == 2 || (!is_told && taken < 2), "{sleep} epochs: {taken}");
+            assert!(taken == 2 || (!is_distinct && taken < 2), "{sleep} epochs: {taken}");
             assert!(table.copies(key(1)) <= 1);
         });
     }
 }
 
-/// One gives back what was paid long ago, and is descheduled in whatever step of it: what the other charges meanwhile
-/// must not be given back in its place, nor taken for what it was and cleared.
+/// One thread refunds what was paid long ago, and is descheduled in whatever step of it: what the other charges
+/// meanwhile must not be refunded in its place, nor be taken for the old debt and cleared.
 fn a_refund_is_descheduled_while_another_charges<R: Modelled>() {
     for sleep in [5, 12, 16, 17] {
         model(move || {
@@ -357,10 +357,10 @@ fn a_refund_is_descheduled_while_another_charges<R: Modelled>() {
                 let table = Arc::clone(&table);
                 thread::spawn(move || admitted(&table, key(1), sleep, 0))
             };
-            table.give_back(key(1), first.receipt(), 0, 5);
+            table.refund(key(1), first.receipt(), 0, 5);
             let taken = other.join().unwrap() as usize + left(&table, key(1), sleep, 1);
             // From nine epochs on, what is written late may be charged on before it is taken back: then it is
-            // owed, too. It makes nobody pass, unless it comes upon the very word that it has read.
+            // owed, too. It admits no one, unless the word is again the one that was read.
             let is_again = R::COMES_AGAIN && sleep % 16 == 0;
             assert!(taken == 2 || (sleep >= 9 && taken == 1) || (is_again && taken == 3), "{sleep} epochs: {taken}");
         });
@@ -381,11 +381,11 @@ fn two_keys_of_different_stripes_want_the_same_slot<R: Modelled>() {
             assert_eq!(table.copies(hash), 1);
             assert_eq!(admitted(&table, hash, 0, 6), 0);
         }
-        assert_eq!(table.pressure().evicted(), 0);
+        assert_eq!(table.occupancy().evicted(), 0);
     });
 }
 
-/// One charges in the last instant of a window, the other in the first one of the next.
+/// One thread charges in the last instant of a window, the other in the first one of the next.
 fn two_threads_charge_around_the_edge_of_a_window<R: Modelled>() {
     for is_known in [false, true] {
         model(move || {
@@ -429,11 +429,11 @@ pub(super) use models;
 
 models! {
     buckets: TickBucket {
-        two_threads_touch_a_fresh_key_at_once,
+        two_threads_insert_a_key_at_once,
         two_threads_charge_the_same_word,
-        a_slot_is_given_away_while_its_key_is_charged,
+        a_key_is_evicted_while_it_is_charged,
         a_page_is_swept_while_a_key_in_it_is_charged,
-        a_page_is_cleared_while_a_key_is_put_into_it,
+        a_page_is_cleared_while_a_key_is_inserted_into_it,
         a_thread_is_descheduled_while_another_charges,
         a_refund_meets_a_charge,
         a_page_is_cleared_while_a_descheduled_thread_charges,
@@ -441,11 +441,11 @@ models! {
         two_keys_of_different_stripes_want_the_same_slot,
     }
     fixed_windows: FixedRule {
-        two_threads_touch_a_fresh_key_at_once,
+        two_threads_insert_a_key_at_once,
         two_threads_charge_the_same_word,
-        a_slot_is_given_away_while_its_key_is_charged,
+        a_key_is_evicted_while_it_is_charged,
         a_page_is_swept_while_a_key_in_it_is_charged,
-        a_page_is_cleared_while_a_key_is_put_into_it,
+        a_page_is_cleared_while_a_key_is_inserted_into_it,
         a_thread_is_descheduled_while_another_charges,
         a_refund_meets_a_charge,
         a_page_is_cleared_while_a_descheduled_thread_charges,
@@ -454,11 +454,11 @@ models! {
         two_threads_charge_around_the_edge_of_a_window,
     }
     sliding_windows: SlidingRule {
-        two_threads_touch_a_fresh_key_at_once,
+        two_threads_insert_a_key_at_once,
         two_threads_charge_the_same_word,
-        a_slot_is_given_away_while_its_key_is_charged,
+        a_key_is_evicted_while_it_is_charged,
         a_page_is_swept_while_a_key_in_it_is_charged,
-        a_page_is_cleared_while_a_key_is_put_into_it,
+        a_page_is_cleared_while_a_key_is_inserted_into_it,
         a_thread_is_descheduled_while_another_charges,
         a_refund_meets_a_charge,
         a_page_is_cleared_while_a_descheduled_thread_charges,

@@ -1,0 +1,360 @@
+//! The locked table, for any algorithm: sets of eight slots, each behind a lock.
+//!
+//! A key has two candidate sets. The locks are always taken in one order (the lower candidate set, the higher one, the
+//! overflow set), so that no two threads wait for each other.
+
+mod set;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use self::set::{SLOTS, StateSet, Tag64};
+use super::inherited::{self, Geometry, Inherited, KeptState};
+use super::table::{GROUPS, SETS_PER_PAGE, Tag};
+use super::{Occupancy, WhenFull, occupancy};
+use crate::algorithm::Algorithm;
+use crate::values::time::{self, Timestamp};
+use crate::values::{Decision, Receipt};
+
+pub(super) struct LockedTable<S> {
+    sets: Box<[Mutex<StateSet<S>>]>,
+    /// What new keys share when the table is full and must not forget: a set for each [group](GROUPS), of which only
+    /// one slot is used.
+    overflow: Box<[Mutex<StateSet<S>>]>,
+    when_full: WhenFull,
+    occupancy: Occupancy,
+    inherited: Option<Arc<Inherited<KeptState<S>>>>,
+    /// The greatest count of a window among what is inherited.
+    greatest: u32,
+}
+
+/// Returns the time by which a key is judged.
+#[inline]
+fn local<A: Algorithm>(algorithm: &A, tag: Tag64, now: Timestamp) -> Timestamp {
+    local_of(algorithm, Tag::from_hash(tag.get()), now)
+}
+
+#[inline]
+pub(super) fn local_of<A: Algorithm>(algorithm: &A, tag: Tag, now: Timestamp) -> Timestamp {
+    now.saturating_add(algorithm.phase(tag.phase_draw()))
+}
+
+impl<S> LockedTable<S> {
+    pub(super) fn occupancy(&self) -> &Occupancy {
+        &self.occupancy
+    }
+
+    pub(super) fn size_in_bytes(&self) -> usize {
+        size_of_val(&*self.sets) + size_of_val(&*self.overflow)
+    }
+}
+
+impl<S: Copy + Send> LockedTable<S> {
+    /// Makes a table with slots for `keys` keys at half load.
+    pub(super) fn new(keys: usize, when_full: WhenFull) -> Self {
+        let sets = keys.saturating_mul(2).div_ceil(SLOTS).max(2);
+        let overflow = if when_full == WhenFull::Overflow { GROUPS } else { 0 };
+        let sets_of = |count| reserved(count, keys, || Mutex::new(StateSet::new()));
+        Self {
+            sets: sets_of(sets),
+            overflow: sets_of(usize::try_from(overflow).expect("some hundreds")),
+            when_full,
+            occupancy: Occupancy::new(),
+            inherited: None,
+            greatest: 0,
+        }
+    }
+
+    pub(super) fn geometry(&self) -> Geometry {
+        Geometry::Locked { sets: self.sets.len() }
+    }
+
+    pub(super) fn inherited(&self) -> Option<&Arc<Inherited<KeptState<S>>>> {
+        self.inherited.as_ref()
+    }
+
+    /// Returns how the keys are spread of which something may still count at `now`.
+    pub(super) fn geometries(&self, now: Timestamp) -> Vec<Geometry> {
+        let past = self.inherited.as_ref().filter(|past| !past.has_ended(now.as_nanos()));
+        inherited::geometries(self.geometry(), past)
+    }
+
+    /// Returns the greatest count of a window that may still count at `now` of what was inherited.
+    pub(super) fn greatest(&self, now: Timestamp) -> u32 {
+        let past = self.inherited.as_ref().filter(|past| !past.has_ended(now.as_nanos()));
+        past.map_or(0, |_| self.greatest)
+    }
+
+    /// Lets the table begin with these states, of windows with counts up to `greatest`. For a table that was not used
+    /// yet.
+    pub(super) fn inherit(&mut self, past: Arc<Inherited<KeptState<S>>>, greatest: u32) {
+        (self.inherited, self.greatest) = (Some(past), greatest);
+    }
+
+    /// Calls `act` with the set in the page, the tag and the state of each key in a page of a geometry, for an heir.
+    pub(super) fn each_kept(&self, (geometry, page): (Geometry, usize), mut act: impl FnMut(usize, Tag, S)) {
+        // Before the table: a state that is inserted there meanwhile is then seen twice. In the other order it could be
+        // missed.
+        if let Some(past) = &self.inherited {
+            past.each_left(geometry, page, &mut act);
+        }
+        if geometry == self.geometry() {
+            let first = page * SETS_PER_PAGE;
+            for (index, set) in self.sets.iter().skip(first).take(SETS_PER_PAGE).enumerate() {
+                open(set).each(|tag, state| act(index, Tag::from_hash(tag.get()), state));
+            }
+        }
+    }
+
+    /// Returns a key's two candidate sets, the one to be locked first in front.
+    fn candidates(&self, hash: u64) -> (usize, usize) {
+        candidate_sets(self.sets.len(), hash)
+    }
+
+    fn lock(&self, set: usize) -> MutexGuard<'_, StateSet<S>> {
+        open(&self.sets[set])
+    }
+
+    /// Decides, and keeps what is charged.
+    ///
+    /// A key is in at most one of its candidate sets, because it is only inserted while both are locked and neither has
+    /// it. So the lower set may be searched, and a key found there judged, under that set's lock alone.
+    pub(super) fn check<A: Algorithm<State = S>>(
+        &self,
+        algorithm: &A,
+        hash: u64,
+        cost: u32,
+        clock: impl Fn() -> Timestamp,
+        fresh: impl Fn() -> Timestamp,
+    ) -> Decision {
+        let (tag, (low, high)) = (tag_of(hash), self.candidates(hash));
+        let mut low = self.lock(low);
+        if let Some(state) = low.find(tag) {
+            return charge(algorithm, state, local(algorithm, tag, clock()), cost);
+        }
+        let mut high = self.lock(high);
+        // Read under both locks: a key that is not found owes nothing by now, but may have owed something while this
+        // thread waited for a lock.
+        let now = fresh();
+        if let Some(state) = high.find(tag) {
+            return charge(algorithm, state, local(algorithm, tag, now), cost);
+        }
+
+        let is_free = |tag, state: &S| algorithm.expires_at(state) <= local(algorithm, tag, now);
+        let inherited = self.inherited.as_ref().and_then(|past| past.get(hash, now.as_nanos()));
+        if let (Some(past), Some(state)) = (&self.inherited, inherited) {
+            let set = if low.free(is_free) >= high.free(is_free) { &mut low } else { &mut high };
+            let mut has_room = set.insert(tag, state, is_free);
+            if !has_room && self.when_full == WhenFull::ForgetLeast {
+                set.replace_least(tag, state, |tag, state| algorithm.owed(state, local(algorithm, tag, now)));
+                self.occupancy.note_evicted();
+                has_room = true;
+            }
+            if has_room {
+                // After the insert, so that an heir that copies meanwhile finds the state in one place at least.
+                past.set(hash, None);
+                let state = set.find(tag).expect("it was inserted there");
+                return charge(algorithm, state, local(algorithm, tag, now), cost);
+            }
+        }
+        // What the key has spent of an overflow slot, it must not spend again.
+        let overflow = || self.overflow_set(hash).and_then(|mut set| set.find(Tag64::MIN).copied());
+        let (decision, next) = algorithm.decide(inherited.or_else(overflow), local(algorithm, tag, now), cost);
+        let Some(next) = next else { return decision };
+        let (in_low, in_high) = (low.free(is_free), high.free(is_free));
+        self.occupancy.note_arrival(hash, in_low.max(in_high));
+        // The emptier of the two: this choice is what keeps both from filling up early.
+        let (emptier, fuller) = if in_low >= in_high { (&mut low, &mut high) } else { (&mut high, &mut low) };
+        if emptier.insert(tag, next, is_free) {
+            return decision;
+        }
+        match self.when_full {
+            WhenFull::ForgetLeast => {
+                let owed = |tag, state: &S| algorithm.owed(state, local(algorithm, tag, now));
+                let set = if emptier.least(owed) <= fuller.least(owed) { emptier } else { fuller };
+                set.replace_least(tag, next, owed);
+                self.occupancy.note_evicted();
+                decision
+            }
+            WhenFull::Reject => {
+                self.occupancy.note_turned_away();
+                let left = |tag, state: &S| {
+                    let left = algorithm.expires_at(state).saturating_since(local(algorithm, tag, now));
+                    time::nanos_of(left)
+                };
+                let first = Duration::from_nanos(emptier.least(left).min(fuller.least(left)));
+                Decision::deny(decision.limit(), 0, Some(first))
+            }
+            WhenFull::Overflow => {
+                self.occupancy.note_turned_away();
+                let mut set = self.overflow_set(hash).expect("it is made with the table");
+                let now = local(algorithm, tag, now);
+                if let Some(state) = set.find(Tag64::MIN) {
+                    return charge(algorithm, state, now, cost);
+                }
+                let (decision, next) = algorithm.decide(None, now, cost);
+                if let Some(next) = next {
+                    set.insert(Tag64::MIN, next, |_, _| true);
+                }
+                decision
+            }
+        }
+    }
+
+    /// Returns what [`check`](Self::check) would decide.
+    pub(super) fn peek<A: Algorithm<State = S>>(
+        &self,
+        algorithm: &A,
+        hash: u64,
+        now: Timestamp,
+        cost: u32,
+    ) -> Decision {
+        self.with_found(algorithm, hash, now, |state, now| algorithm.decide(state.copied(), now, cost).0)
+    }
+
+    /// Refunds what is still owed for a charge.
+    pub(super) fn refund<A: Algorithm<State = S>>(
+        &self,
+        algorithm: &A,
+        hash: u64,
+        now: Timestamp,
+        cost: u32,
+        receipt: Receipt,
+    ) {
+        self.with_found(algorithm, hash, now, |state, now| {
+            if let Some(state) = state {
+                *state = algorithm.refund(*state, now, cost, receipt);
+            }
+        });
+    }
+
+    /// Clears what a key owes, in its overflow slot as well.
+    pub(super) fn reset(&self, hash: u64) {
+        let (tag, (low, high)) = (tag_of(hash), self.candidates(hash));
+        let mut low = self.lock(low);
+        low.remove(tag);
+        // The lower set stays locked: else another thread could insert the key there, with its inherited state, before
+        // that is cleared.
+        let mut high = self.lock(high);
+        high.remove(tag);
+        if let Some(past) = &self.inherited {
+            past.set(hash, None);
+        }
+        if let Some(mut set) = self.overflow_set(hash) {
+            set.remove(Tag64::MIN);
+        }
+    }
+
+    /// Returns how many keys owe something, estimated from some sets if there are many. Keys are spread evenly.
+    pub(super) fn live<A: Algorithm<State = S>>(&self, algorithm: &A, now: Timestamp) -> u64 {
+        let sets = self.sets.len();
+        let seen = sets.min(occupancy::SAMPLED_SETS);
+        let is_free = |tag, state: &S| algorithm.expires_at(state) <= local(algorithm, tag, now);
+        let live = (0..seen).map(|index| SLOTS - self.lock(index * sets / seen).free(is_free)).sum();
+        occupancy::extrapolate(live, seen, sets)
+    }
+
+    /// Locks the set whose one slot a new key shares with others when the table is full, if there is one. To be locked
+    /// after the key's candidate sets.
+    fn overflow_set(&self, hash: u64) -> Option<MutexGuard<'_, StateSet<S>>> {
+        let group = usize::try_from(Tag::from_hash(hash).group()).expect("some hundreds");
+        self.overflow.get(group).map(open)
+    }
+
+    /// Calls `act` with the state of a key and the time by which it is judged; with the state that it shares with
+    /// others if it has none of its own.
+    fn with_found<A: Algorithm<State = S>, R>(
+        &self,
+        algorithm: &A,
+        hash: u64,
+        now: Timestamp,
+        act: impl FnOnce(Option<&mut S>, Timestamp) -> R,
+    ) -> R {
+        let (tag, (low, high)) = (tag_of(hash), self.candidates(hash));
+        let local = local(algorithm, tag, now);
+        let mut low = self.lock(low);
+        if let Some(state) = low.find(tag) {
+            return act(Some(state), local);
+        }
+        // The lower set stays locked: else another thread could insert the key there meanwhile.
+        let mut high = self.lock(high);
+        if let Some(state) = high.find(tag) {
+            return act(Some(state), local);
+        }
+        if let Some(past) = &self.inherited
+            && let Some(mut state) = past.get(hash, now.as_nanos())
+        {
+            let result = act(Some(&mut state), local);
+            past.set(hash, Some(state));
+            return result;
+        }
+        let mut overflow = self.overflow_set(hash);
+        act(overflow.as_mut().and_then(|set| set.find(Tag64::MIN)), local)
+    }
+}
+
+fn open<S>(set: &Mutex<StateSet<S>>) -> MutexGuard<'_, StateSet<S>> {
+    // An algorithm that panics leaves the set as it was: states are replaced whole.
+    set.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes so many of them, in memory that is requested at once.
+fn reserved<T>(count: usize, keys: usize, make: impl FnMut() -> T) -> Box<[T]> {
+    let mut all = Vec::new();
+    if all.try_reserve_exact(count).is_err() {
+        super::no_memory(keys, count.saturating_mul(size_of::<T>()));
+    }
+    all.extend(std::iter::repeat_with(make).take(count));
+    all.into()
+}
+
+/// Returns the sets in which a key may be, in a table of so many, the lower one first.
+///
+/// Two threads with the same two sets both lock the lower one first, so neither waits for the other.
+pub(super) fn candidate_sets(sets: usize, hash: u64) -> (usize, usize) {
+    let count = sets as u64;
+    // The high and the low half of the hash each choose a set by multiplying: a division would be slower, and a mask
+    // needs a power of two.
+    #[allow(clippy::cast_possible_truncation)]
+    let (a, b) = ((((hash >> 32) * count) >> 32) as usize, (((hash & 0xffff_ffff) * count) >> 32) as usize);
+    let b = if a == b { (b + 1) % sets } else { b };
+    (a.min(b), a.max(b))
+}
+
+fn tag_of(hash: u64) -> Tag64 {
+    Tag64::new(hash).unwrap_or(Tag64::MIN)
+}
+
+fn charge<A: Algorithm>(algorithm: &A, state: &mut A::State, now: Timestamp, cost: u32) -> Decision {
+    let (decision, next) = algorithm.decide(Some(*state), now, cost);
+    if let Some(next) = next {
+        *state = next;
+    }
+    decision
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{FixedWindowState, SlidingWindowState};
+
+    #[test]
+    fn keys_take_as_many_bytes_as_documented() {
+        fn of<S: Copy + Send>() -> usize {
+            LockedTable::<S>::new(10_000, WhenFull::ForgetLeast).size_in_bytes() / 10_000
+        }
+        assert_eq!(of::<FixedWindowState>(), 50);
+        assert_eq!(of::<SlidingWindowState>(), 50);
+    }
+
+    #[test]
+    fn a_table_of_any_size_has_two_candidate_sets_for_every_hash() {
+        for keys in [1, 2, 3, 8, 9, 1_000] {
+            let table = LockedTable::<SlidingWindowState>::new(keys, WhenFull::ForgetLeast);
+            for hash in [0, 1, u64::MAX, u64::MAX << 32, u64::MAX >> 32, 0x1234_5678_9abc_def0] {
+                let (low, high) = table.candidates(hash);
+                assert!(low < high && high < table.sets.len(), "{keys} keys, hash {hash:#x}: {low} and {high}");
+            }
+        }
+    }
+}

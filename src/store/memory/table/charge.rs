@@ -1,0 +1,168 @@
+//! The hot path: a key is searched, judged and charged by one compare-and-swap, which is then validated.
+
+use super::SetAssociativeTable;
+use super::epoch::{Epochs, Page};
+use super::placement::{CandidateSets, OVERFLOW, first_candidate, second_candidate};
+use super::rule::{Rule, Ruling};
+use super::slots::{Slot, in_order};
+use super::word::{Tag, Word};
+use crate::values::Decision;
+
+/// A ruling, and the time as of which it was made.
+pub(super) type Judged<R> = (Ruling<<R as Rule>::Debt>, <R as Rule>::Now);
+
+/// The key whose debt a word holds.
+#[derive(Clone, Copy)]
+pub(super) struct Owner {
+    /// The tag in the word.
+    pub(super) tag: Tag,
+    /// The key's own tag, which chooses the time by which it is judged. Differs from `tag` in an overflow slot.
+    pub(super) key: Tag,
+}
+
+impl Owner {
+    pub(super) const fn own(tag: Tag) -> Self {
+        Self { tag, key: tag }
+    }
+
+    pub(super) const fn overflow(key: Tag) -> Self {
+        Self { tag: OVERFLOW, key }
+    }
+}
+
+/// A key's word, and the time as of which it is judged.
+pub(super) struct Found<'a, N> {
+    pub(super) slot: Slot<'a>,
+    pub(super) word: Word,
+    pub(super) epochs: Epochs,
+    pub(super) at: N,
+}
+
+impl SetAssociativeTable {
+    /// Decides, and charges what is admitted. `clock` reads the time again, for a key that is not found.
+    #[inline(always)]
+    pub(in crate::store::memory) fn check<R: Rule>(
+        &self,
+        rule: &R,
+        hash: u64,
+        cost: u32,
+        now: R::Now,
+        clock: impl Fn() -> R::Now,
+    ) -> Decision {
+        let (ruling, at) = match self.judge(rule, hash, cost, now, &clock) {
+            (ruling, at) if rule.is_late(&ruling, at) => self.judge_again(rule, hash, cost, &clock),
+            judged => judged,
+        };
+        rule.decision(ruling, cost, at)
+    }
+
+    /// Judges by a new reading of the clock, since the first one was too old. Either this thread was descheduled since,
+    /// and what it took for debts is paid by now; or the clock was set back, and shows the same again.
+    #[cold]
+    #[inline(never)]
+    fn judge_again<R: Rule>(&self, rule: &R, hash: u64, cost: u32, clock: &impl Fn() -> R::Now) -> Judged<R> {
+        self.judge(rule, hash, cost, clock(), clock)
+    }
+
+    #[inline(always)]
+    fn judge<R: Rule>(&self, rule: &R, hash: u64, cost: u32, now: R::Now, clock: &impl Fn() -> R::Now) -> Judged<R> {
+        let tag = Tag::from_hash(hash);
+        let owner = Owner::own(tag);
+        let first = first_candidate(self.sets, hash);
+        if let Some(judged) = self.charge(rule, owner, cost, first, now, || self.find_in(first, tag)) {
+            return judged;
+        }
+        let second = second_candidate(self.sets, first, tag);
+        if let Some(judged) = self.charge(rule, owner, cost, second, now, || self.find_in(second, tag)) {
+            return judged;
+        }
+        // Another thread may have inserted the key meanwhile, also into the first set: `insert` searches again, under
+        // the lock.
+        self.insert(rule, hash, &CandidateSets { tag, sets: [first, second] }, cost, clock)
+    }
+
+    /// Decides on a key in the slot of a set that `find` returns, and returns as of when; `None` if `find` returns
+    /// `None`.
+    #[inline(always)]
+    pub(super) fn charge<'a, R: Rule>(
+        &'a self,
+        rule: &R,
+        owner: Owner,
+        cost: u32,
+        set: usize,
+        now: R::Now,
+        find: impl Fn() -> Option<(Slot<'a>, Word)>,
+    ) -> Option<Judged<R>> {
+        loop {
+            let Found { slot, word, epochs, at } = self.read_found(rule, set, now, &find)?;
+            let at = rule.local(at, owner.key);
+            let ruling = rule.judge(rule.owed(word, at), cost, at);
+            let Ruling::Admit { debt } = ruling else { return Some((ruling, at)) };
+            let stamp = rule.stamp(debt, at);
+            // From the very word that was judged. Else two threads that judge one word could both write, and one charge
+            // be lost; or another thread could have given the slot to another key meanwhile.
+            if slot.replace(word, Word::new(owner.tag, stamp)).is_ok() {
+                // A sweep may have begun since the page's epoch was read, and have passed this slot before the write.
+                validate(rule, slot, self.page(set), owner.tag, stamp, epochs);
+                return Some((ruling, at));
+            }
+        }
+    }
+
+    /// Reads the word that `find` returns, searched for between two equal readings of its page's epochs.
+    #[inline(always)]
+    pub(super) fn read_found<'a, R: Rule>(
+        &'a self,
+        rule: &R,
+        set: usize,
+        now: R::Now,
+        find: &impl Fn() -> Option<(Slot<'a>, Word)>,
+    ) -> Option<Found<'a, R::Now>> {
+        let page = self.page(set);
+        let (mut epochs, mut at) = (page.load(), now);
+        if epochs != Epochs::swept(rule.epoch(now)) {
+            (epochs, at) = self.catch_up(rule, set, now);
+        }
+        loop {
+            let (slot, word) = find()?;
+            // Unequal if a sweep began meanwhile: the word may be from an epoch by whose time it must not be read, or
+            // may not have been cleared yet, and look like a debt.
+            if page.load() == epochs {
+                return Some(Found { slot, word, epochs, at });
+            }
+            (epochs, at) = self.catch_up(rule, set, now);
+        }
+    }
+
+    /// Reads a word, the epochs of its page at that moment, and the time as of which to judge it.
+    pub(super) fn read<R: Rule>(&self, rule: &R, set: usize, slot: Slot<'_>, now: R::Now) -> (Word, Epochs, R::Now) {
+        loop {
+            let epochs = self.ensure_swept(rule, set, now);
+            let word = slot.load();
+            // As in `read_found`.
+            if self.page(set).load() == epochs {
+                return (word, epochs, rule.clamp(now, epochs.earliest()));
+            }
+        }
+    }
+
+    #[cold]
+    fn catch_up<R: Rule>(&self, rule: &R, set: usize, now: R::Now) -> (Epochs, R::Now) {
+        let epochs = self.ensure_swept(rule, set, now);
+        (epochs, rule.clamp(now, epochs.earliest()))
+    }
+}
+
+/// Takes back a word that was written too late. If a sweep of the page has begun since `read`, by which the word was
+/// judged, and the debt was paid before the new epoch, the sweeper may have passed the slot before the write.
+#[inline(always)]
+pub(super) fn validate<R: Rule>(rule: &R, slot: Slot<'_>, page: &Page, tag: Tag, stamp: u64, read: Epochs) {
+    // After the write, and in one order with it (both are `SeqCst`; the fence is for loom). Were the epoch read before
+    // the write, a sweep could begin and pass the slot in between: then neither thread would see the other.
+    in_order();
+    let epochs = page.load();
+    if epochs != read && rule.is_paid_by(stamp, epochs.latest()) {
+        // Only that very word: if the key has been charged again since, its time is new.
+        let _ = slot.replace(Word::new(tag, stamp), Word::EMPTY);
+    }
+}

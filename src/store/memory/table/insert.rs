@@ -1,0 +1,137 @@
+//! Inserts: a key that is not found gets a slot, under its striped lock. And what happens to a new key when the table
+//! is full.
+
+use super::SetAssociativeTable;
+use super::charge::{Judged, Owner, validate};
+use super::placement::{CandidateSets, Target};
+use super::rule::{Rule, Ruling, stamp_of_nothing};
+use super::word::{Tag, Word};
+use crate::store::memory::WhenFull;
+
+impl SetAssociativeTable {
+    /// Decides on a key that was not found, and inserts it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn insert<R: Rule>(
+        &self,
+        rule: &R,
+        hash: u64,
+        candidates: &CandidateSets,
+        cost: u32,
+        clock: &impl Fn() -> R::Now,
+    ) -> Judged<R> {
+        let tag = candidates.tag;
+        // Held to the end. Else another thread could insert the key into another slot after this one has searched, and
+        // both would be charged from nothing.
+        let _stripe = self.stripes.lock(tag);
+        loop {
+            // Another thread may have inserted the key before the lock was taken.
+            let found = self.find(candidates);
+            // Read after the search: a key that is not there then owes nothing by this time. By an earlier reading it
+            // may have owed something that was paid and cleared meanwhile.
+            let now = clock();
+            self.ensure_candidates_swept(rule, candidates, now);
+            if let Some((set, _)) = found {
+                let find = || self.find_in(set, tag);
+                if let Some(judged) = self.charge(rule, Owner::own(tag), cost, set, now, find) {
+                    return judged;
+                }
+                // Swept or evicted since it was found: search again.
+                continue;
+            }
+            let own = rule.local(now, tag);
+            // What the key has spent of an overflow slot, it must not spend again.
+            let mut owed = self.overflow_debt(rule, tag, now);
+            if let Some(past) = &self.inherited {
+                let inherited = rule.stamped(past.stamp_of(hash, stamp_of_nothing(rule, now)), own);
+                if rule.size(inherited) > 0 {
+                    owed = rule.sum(owed, inherited);
+                    if self.insert_debt(rule, candidates, now, owed) {
+                        // Inserted before it is cleared. An heir reads the inherited debts first and then the table, so
+                        // it finds the debt in at least one of them; in the other order it could find it in neither.
+                        past.set_stamp_of(hash, 0);
+                        continue;
+                    }
+                }
+            }
+            let ruling = rule.judge(owed, cost, own);
+            let Ruling::Admit { .. } = ruling else { return (ruling, own) };
+            let target = self.choose_slot(rule, candidates, now);
+            self.occupancy.note_arrival(hash, target.free);
+            if target.free == 0 {
+                match self.when_full {
+                    WhenFull::ForgetLeast => {}
+                    WhenFull::Reject => return (self.reject_full(rule, candidates, now), rule.local(target.at, tag)),
+                    WhenFull::Overflow => return self.charge_overflow(rule, tag, now, cost),
+                }
+            }
+            // The target may be as of a later time, if the clock was set back. Less is owed then.
+            let at = rule.local(target.at, tag);
+            let ruling = rule.judge(rule.stamped(rule.stamp(owed, own), at), cost, at);
+            let Ruling::Admit { debt } = ruling else { return (ruling, at) };
+            if self.write_to(rule, &target, tag, rule.stamp(debt, at)) {
+                return (ruling, at);
+            }
+        }
+    }
+
+    /// Inserts a key with a debt; returns `false` if there is no room for it.
+    fn insert_debt<R: Rule>(&self, rule: &R, candidates: &CandidateSets, now: R::Now, debt: R::Debt) -> bool {
+        let stamp = rule.stamp(debt, rule.local(now, candidates.tag));
+        loop {
+            let target = self.choose_slot(rule, candidates, now);
+            if target.free == 0 && self.when_full != WhenFull::ForgetLeast {
+                return false;
+            }
+            let at = rule.local(target.at, candidates.tag);
+            if self.write_to(rule, &target, candidates.tag, rule.stamp(rule.stamped(stamp, at), at)) {
+                return true;
+            }
+        }
+    }
+
+    /// Writes a new key to the slot that was chosen; returns `false` if the slot's word has changed since.
+    #[inline(always)]
+    fn write_to<R: Rule>(&self, rule: &R, target: &Target<'_, R::Now>, tag: Tag, stamp: u64) -> bool {
+        // From the very word that was chosen. A thread that holds another stripe may have taken the slot meanwhile, and
+        // one that holds none may have charged its key, which then no longer owes least.
+        let is_written = target.slot.replace(target.word, Word::new(tag, stamp)).is_ok();
+        if is_written {
+            if target.free == 0 {
+                self.occupancy.note_evicted();
+            }
+            // As after a charge: a sweep may have passed this slot before the write.
+            validate(rule, target.slot, self.page(target.set), tag, stamp, target.epochs);
+        }
+        is_written
+    }
+
+    /// Rejects a new key, since the table is full and must not forget one, until the first slot is free.
+    fn reject_full<R: Rule>(&self, rule: &R, candidates: &CandidateSets, now: R::Now) -> Ruling<R::Debt> {
+        self.occupancy.note_turned_away();
+        let slots = candidates.sets.into_iter().flat_map(|set| self.slots.set(set).map(move |slot| (set, slot)));
+        let wait = slots.map(|(set, slot)| {
+            let (word, _, at) = self.read(rule, set, slot, now);
+            let at = rule.local(at, word.tag());
+            rule.left(rule.owed(word, at), at)
+        });
+        Ruling::Full { wait: wait.min().unwrap_or(0).max(1) }
+    }
+
+    /// Charges a new key's overflow slot, since the table is full and must not forget a key.
+    pub(super) fn charge_overflow<R: Rule>(&self, rule: &R, tag: Tag, now: R::Now, cost: u32) -> Judged<R> {
+        self.occupancy.note_turned_away();
+        let (set, slot) = self.overflow_slot(tag).expect("it is made with the table");
+        loop {
+            let epochs = self.ensure_swept(rule, set, now);
+            // If the slot is empty, its last debt may have been cleared since `now` was read: then it was paid by the
+            // beginning of the page's epoch, and not before.
+            let now = rule.clamp(now, epochs.latest());
+            // Not found if a sweep began after `now` was clamped: then it must be clamped again.
+            let find = || (self.page(set).load() == epochs).then(|| (slot, slot.load()));
+            if let Some(judged) = self.charge(rule, Owner::overflow(tag), cost, set, now, find) {
+                return judged;
+            }
+        }
+    }
+}

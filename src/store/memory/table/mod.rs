@@ -1,0 +1,187 @@
+//! The set-associative table: one word per key, decided and charged by one compare-and-swap. A [`Rule`] says what a
+//! word means: a bucket, a fixed window or a sliding one.
+//!
+//! | file | concern |
+//! |---|---|
+//! | `placement` | candidate sets, search, choice of a slot for a new key |
+//! | `charge` | search, judge, swap, validate: the hot path |
+//! | `insert` | a key that is not found; a full table |
+//! | `peek`, `refund` | reading debts, and lowering them |
+//! | `epoch`, `sweep` | the epochs of a page, and its sweeps |
+//! | `stripe` | the striped lock |
+//! | `slots`, `word` | the memory, and the bits of a word |
+//! | `rule`, `ticks`, `windows` | the trait, and its implementations |
+//!
+//! # Layout
+//!
+//! A **set** is eight words, one cache line. A key has two **candidate sets**, and is in one of them or in none. A new
+//! key is inserted into the candidate set with more free slots; a slot whose debt is paid is as free as an empty one.
+//! 64 sets are a **page** of 4 KiB, with an epoch of its own in a small array beside the slots.
+//!
+//! # Invariants
+//!
+//! 1. *A key is in at most one slot.* A thread inserts a key only while it holds the key's striped lock, after it has
+//!    searched both candidate sets under it. Without the lock, two threads that meet a new key could insert it into two
+//!    slots, and admit it twice. A thread that finds the key needs no lock.
+//! 2. *A write replaces the word that it was decided on.* All writes to a word are compare-and-swaps from the value
+//!    that was judged, tag and state together. A thread that loses starts over.
+//! 3. *A rejection writes nothing.*
+//!
+//! # Epochs and sweeps
+//!
+//! A word has 36 bits of state: the time at which a bucket's debt is paid, or the index of a window and its counts.
+//! Both repeat every sixteen **epochs**. An epoch is 2^32 ticks for a bucket, and a power of two of windows for windows
+//! (`windows/mod.rs`). A debt is owed for four epochs at most, so it can be distinguished from one that was paid up to
+//! nine epochs ago; an older one could look like a debt again. Therefore the first thread that touches a page in an
+//! epoch **sweeps** it: it clears what was paid before the epoch began. That is 512 words, about a microsecond, once in
+//! an epoch (at ten per second and a burst of 20, in 12.8 seconds). If a page was not touched for five epochs,
+//! everything in it is paid, whatever it looks like. A page that no request touches costs nothing, and there is no pass
+//! over the table.
+//!
+//! With staggered windows, the keys of a page have times of their own, all later than the clock's. Epochs are counted
+//! by the clock, so what was paid when an epoch began is paid by the time of every key.
+//!
+//! A thread may be descheduled anywhere, for longer than an epoch, and go on with an old reading of the clock. So:
+//!
+//! - A word is read between two equal readings of its page's epoch (seqlock-style **validation**), and judged no
+//!   earlier than at the beginning of the epoch before ([`Rule::clamp`]): some thread has read a later time, so that
+//!   time has come.
+//! - A sweeper marks the page before it scans it, like the writer of a seqlock. A thread that writes a word reads the
+//!   page's epoch again after its compare-and-swap. Either the sweeper sees the word, or its writer takes it back if it
+//!   was paid by then ([`validate`](charge::validate)).
+//! - A key that is not found was paid when the table was searched, and not necessarily at an earlier reading of the
+//!   clock. So the clock is read again before the key is inserted.
+//!
+//! # A clock that is set back
+//!
+//! Keys are judged by the clock's time, but no earlier than the epoch before the latest of their pages; waits are
+//! counted from the clock's own time. So a key is admitted no more than its burst, and what is earned while the clock
+//! goes forward, and waits are true. The price is availability: one reading far ahead, by a single thread, stops the
+//! keys of the pages that it touched (512 slots each, two pages at most per request) until the clock catches up. They
+//! cannot be distinguished from keys that were charged at that time.
+//!
+//! What was paid when an epoch began, and was cleared, stays paid when the clock is set back to before that. So a
+//! window that has ended may begin again, once for each step of the clock into a new epoch.
+//!
+//! # Inherited debts
+//!
+//! After a live change a key may owe something from before it, which is kept beside the table ([`InheritedDebts`]). A
+//! key that is not found is looked up there, under its striped lock, and its debt is inserted before anything is
+//! decided. So keys that are found, the common case, pay nothing for it.
+//!
+//! # What remains
+//!
+//! *A key may be rejected that should pass.* If a thread is descheduled for nine epochs between judging a slot and
+//! writing to it, the key that it writes may look indebted to other threads until it takes the word back. If one of
+//! them is admitted and charges on top of that in these instants, the false debt stays until it is paid, four epochs at
+//! most.
+//!
+//! *A charge or a refund may be counted at the wrong time.* This takes a coincidence: a multiple of sixteen epochs
+//! (69 seconds at least) after a word was judged, the slot holds the same word again when the thread compares it. For a
+//! bucket, that is one word of 2^36. For a window, its counts must be the same again, which small ones easily are, and
+//! its index, one of 16 at worst (limits of 16 bits) and one of 2^22 for 100 per minute. Then the thread's charge or
+//! refund counts in the present window, or the key's counts are cleared.
+
+mod charge;
+mod epoch;
+mod insert;
+mod peek;
+mod placement;
+mod refund;
+mod rule;
+mod slots;
+mod stripe;
+mod sweep;
+#[cfg(all(test, not(sluice_loom)))]
+mod tests;
+mod ticks;
+mod windows;
+mod word;
+
+pub(super) use self::placement::candidate_sets;
+pub(super) use self::rule::{Rule, stamp_of_nothing};
+pub(super) use self::slots::{SETS_PER_PAGE, before_a_step};
+pub(super) use self::ticks::{Conversion, PaidAt, Tick, TickBucket};
+pub(super) use self::windows::{Counts, FixedRule, SlidingRule, WindowRule};
+pub(super) use self::word::{GROUPS, Tag};
+
+use self::epoch::{Epochs, Page};
+use self::slots::{SLOTS_PER_SET, Slots};
+use self::stripe::Stripes;
+use super::inherited::Geometry;
+use super::{Occupancy, WhenFull};
+
+/// What the keys of a table owe from before a live change. Asked about keys that are not in the table, under their
+/// striped lock.
+pub(super) trait InheritedDebts: Send + Sync {
+    /// Returns the [stamp](Rule::stamp) of what the key owes, in the table's own units; zero if it owes nothing.
+    /// `present` is the [stamp of nothing](stamp_of_nothing).
+    fn stamp_of(&self, hash: u64, present: u64) -> u64;
+
+    /// Replaces that stamp; zero clears it.
+    fn set_stamp_of(&self, hash: u64, stamp: u64);
+}
+
+pub(super) struct SetAssociativeTable {
+    slots: Slots,
+    sets: usize,
+    pages: Box<[Page]>,
+    stripes: Stripes,
+    when_full: WhenFull,
+    occupancy: Occupancy,
+    inherited: Option<Box<dyn InheritedDebts>>,
+}
+
+impl SetAssociativeTable {
+    /// Makes a table with slots for `keys` keys at half load.
+    pub(super) fn new(keys: usize, when_full: WhenFull) -> Self {
+        let sets = keys.saturating_mul(2).div_ceil(SLOTS_PER_SET).max(2);
+        // The slots that new keys share when the table is full are one more page.
+        let pages = sets.div_ceil(SETS_PER_PAGE) + usize::from(when_full == WhenFull::Overflow);
+        Self {
+            slots: Slots::new(pages),
+            sets,
+            pages: (0..pages).map(|_| Page::default()).collect(),
+            stripes: Stripes::new(sets),
+            when_full,
+            occupancy: Occupancy::new(),
+            inherited: None,
+        }
+    }
+
+    /// Lets the table's keys begin with what they owe there. For a table that was not used yet.
+    pub(super) fn inherit(&mut self, debts: Box<dyn InheritedDebts>) {
+        self.inherited = Some(debts);
+    }
+
+    /// Sets what is owed in the overflow slots, if there are any, by the stamps of these debts. For a table that was
+    /// not used yet.
+    pub(super) fn inherit_overflow<R: Rule>(&self, rule: &R, now: R::Now, stamps: impl Iterator<Item = Option<u64>>) {
+        let Some(page) = self.overflow_page() else { return };
+        // The page is as of now: one that was last swept in an earlier epoch would be swept first, and its words taken
+        // for old.
+        let _ = self.pages[page].replace(Epochs::swept(0), Epochs::swept(rule.epoch(now)));
+        for (slot, stamp) in self.slots.page(page).zip(stamps) {
+            if let Some(stamp) = stamp {
+                let _ = slot.replace(word::Word::EMPTY, word::Word::new(placement::OVERFLOW, stamp));
+            }
+        }
+    }
+
+    pub(super) const fn geometry(&self) -> Geometry {
+        Geometry::SetAssociative { sets: self.sets }
+    }
+
+    pub(super) const fn occupancy(&self) -> &Occupancy {
+        &self.occupancy
+    }
+
+    pub(super) fn size_in_bytes(&self) -> usize {
+        self.slots.size_in_bytes() + size_of_val(&*self.pages) + self.stripes.size_in_bytes()
+    }
+
+    #[inline(always)]
+    fn page(&self, set: usize) -> &Page {
+        &self.pages[set / SETS_PER_PAGE]
+    }
+}

@@ -1,0 +1,134 @@
+//! Reading debts without charging: for a peek, for an heir, and for gauges.
+
+use super::SetAssociativeTable;
+use super::charge::Found;
+use super::placement::CandidateSets;
+use super::rule::{Rule, stamp_of_nothing};
+use super::slots::{SETS_PER_PAGE, Slot};
+use super::sweep::ALL_PAID;
+use super::word::{Tag, Word};
+use crate::store::memory::occupancy;
+use crate::values::Decision;
+
+impl SetAssociativeTable {
+    /// Returns what [`check`](Self::check) would decide, if there is room for the key.
+    pub(in crate::store::memory) fn peek<R: Rule>(&self, rule: &R, hash: u64, cost: u32, now: R::Now) -> Decision {
+        let candidates = self.candidates(hash);
+        let (debt, at) = match self.debt_of(rule, &candidates, now) {
+            Some(found) => found,
+            None => self.debt_beside(rule, hash, &candidates, now),
+        };
+        rule.decision(rule.judge(debt, cost, at), cost, at)
+    }
+
+    /// Returns what a key in the table owes, and as of when.
+    #[inline(always)]
+    fn debt_of<R: Rule>(&self, rule: &R, candidates: &CandidateSets, now: R::Now) -> Option<(R::Debt, R::Now)> {
+        candidates.sets.into_iter().find_map(|set| {
+            let Found { word, at, .. } = self.read_found(rule, set, now, &|| self.find_in(set, candidates.tag))?;
+            let at = rule.local(at, candidates.tag);
+            Some((rule.owed(word, at), at))
+        })
+    }
+
+    /// Returns what a key that is not in the table owes: an inherited debt, and that of its overflow slot.
+    #[cold]
+    fn debt_beside<R: Rule>(&self, rule: &R, hash: u64, candidates: &CandidateSets, now: R::Now) -> (R::Debt, R::Now) {
+        let at = rule.local(now, candidates.tag);
+        let Some(past) = &self.inherited else { return (self.overflow_debt(rule, candidates.tag, now), at) };
+        // Without the lock, another thread could insert the key, and clear its inherited debt, between the search of
+        // the table and the look at that debt; the key would seem to owe nothing.
+        let _stripe = self.stripes.lock(candidates.tag);
+        self.debt_of(rule, candidates, now).unwrap_or_else(|| {
+            let inherited = rule.stamped(past.stamp_of(hash, stamp_of_nothing(rule, now)), at);
+            (rule.sum(inherited, self.overflow_debt(rule, candidates.tag, now)), at)
+        })
+    }
+
+    /// Returns what is owed in the overflow slot of a key.
+    pub(super) fn overflow_debt<R: Rule>(&self, rule: &R, tag: Tag, now: R::Now) -> R::Debt {
+        let own = rule.local(now, tag);
+        let Some((set, slot)) = self.overflow_slot(tag) else { return rule.nothing(own) };
+        let (word, _, at) = self.read(rule, set, slot, now);
+        // That may be as of a later time, if the clock was set back.
+        let at = rule.local(at, tag);
+        rule.stamped(rule.stamp(rule.owed(word, at), at), own)
+    }
+
+    /// Returns what is owed in each of the overflow slots.
+    pub(in crate::store::memory) fn overflow_debts<R: Rule>(
+        &self,
+        rule: &R,
+        now: R::Now,
+    ) -> impl Iterator<Item = R::Debt> + '_ {
+        let rule = *rule;
+        self.overflow_page().into_iter().flat_map(move |page| {
+            self.slots.page(page).map(move |slot| {
+                let (word, at) = self.read_unswept(&rule, page, slot, now);
+                rule.owed(word, at)
+            })
+        })
+    }
+
+    /// Calls `act` with the set in the page, the tag and the debt of each key of a page that owes something at `now`.
+    /// Writes nothing, but for finishing a sweep that has begun.
+    pub(in crate::store::memory) fn each_owed<R: Rule>(
+        &self,
+        rule: &R,
+        page: usize,
+        now: R::Now,
+        mut act: impl FnMut(usize, Tag, R::Debt),
+    ) {
+        let epochs = self.pages[page].load();
+        // Never touched, or not for long: all is paid, and its memory need not be read.
+        if epochs.is_swept() && rule.epoch(now).saturating_sub(epochs.latest()) >= ALL_PAID {
+            return;
+        }
+        let first = page * SETS_PER_PAGE;
+        for set in first..self.sets.min(first + SETS_PER_PAGE) {
+            for slot in self.slots.set(set) {
+                let (word, at) = self.read_unswept(rule, page, slot, now);
+                let debt = rule.owed(word, rule.local(at, word.tag()));
+                if rule.size(debt) > 0 {
+                    act(set - first, word.tag(), debt);
+                }
+            }
+        }
+    }
+
+    /// Reads a word as [`read`](Self::read) does, without sweeping its page up to the present epoch. What is in the
+    /// page was owed when it was last swept. That was less than [`ALL_PAID`] epochs ago, or the word reads as empty: so
+    /// debts can be distinguished from what is paid.
+    fn read_unswept<R: Rule>(&self, rule: &R, page: usize, slot: Slot<'_>, now: R::Now) -> (Word, R::Now) {
+        loop {
+            let epochs = self.pages[page].load();
+            // A sweep that has begun is finished: a word that it has not reached yet may look like a debt.
+            let epochs = if epochs.is_swept() { epochs } else { self.sweep(rule, page, 0) };
+            let word = slot.load();
+            // Unequal if a sweep began in between: then the word may be older than it looks.
+            if self.pages[page].load() == epochs {
+                let is_old = rule.epoch(now).saturating_sub(epochs.latest()) >= ALL_PAID;
+                return (if is_old { Word::EMPTY } else { word }, rule.clamp(now, epochs.earliest()));
+            }
+        }
+    }
+
+    /// Returns how many keys owe something, estimated from some pages if there are many.
+    pub(in crate::store::memory) fn live<R: Rule>(&self, rule: &R, now: R::Now) -> u64 {
+        let pages = self.sets.div_ceil(SETS_PER_PAGE);
+        let sampled = pages.min(occupancy::SAMPLED_SETS / SETS_PER_PAGE);
+        let (mut live, mut seen) = (0, 0);
+        for index in 0..sampled {
+            let first = index * pages / sampled * SETS_PER_PAGE;
+            for set in first..self.sets.min(first + SETS_PER_PAGE) {
+                let owes = |slot: &Slot<'_>| {
+                    let (word, _, at) = self.read(rule, set, *slot, now);
+                    rule.size(rule.owed(word, rule.local(at, word.tag()))) > 0
+                };
+                live += self.slots.set(set).filter(owes).count();
+                seen += 1;
+            }
+        }
+        occupancy::extrapolate(live, seen, self.sets)
+    }
+}

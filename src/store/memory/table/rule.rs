@@ -1,0 +1,91 @@
+//! What the words of a table mean: the trait that buckets and windows implement.
+
+use std::fmt::Debug;
+
+use super::word::{Tag, Word};
+use crate::values::Decision;
+use crate::values::time::Timestamp;
+
+/// How the table reads and judges its words: a kind of bucket or window, with its quota.
+///
+/// A word keeps 36 bits of the [stamp](Self::stamp) of its key's debt, which is as much as sixteen epochs. A debt is
+/// owed for four epochs at most, so it can be distinguished from what was paid; the head of `table/mod.rs` says how.
+pub(in crate::store::memory) trait Rule: Copy + Send + Sync + 'static {
+    /// A reading of the clock.
+    type Now: Copy;
+
+    /// What a key owes as of some instant: how its word reads then.
+    type Debt: Copy + Debug;
+
+    fn read(&self, now: Timestamp) -> Self::Now;
+
+    /// Returns the instant by which the keys with this tag are judged at `now`, which is no earlier.
+    fn local(&self, now: Self::Now, tag: Tag) -> Self::Now;
+
+    fn epoch(&self, now: Self::Now) -> u32;
+
+    /// Returns `now`, moved so that keys are judged no earlier than when `epoch` began. Waits are still counted from
+    /// the clock's own time.
+    fn clamp(&self, now: Self::Now, epoch: u32) -> Self::Now;
+
+    /// Returns the instant at which an epoch begins.
+    fn epoch_start(&self, epoch: u32) -> Self::Now;
+
+    /// Reads a word as of `now`.
+    fn owed(&self, word: Word, now: Self::Now) -> Self::Debt;
+
+    /// Returns the debt of a key that owes nothing.
+    fn nothing(&self, now: Self::Now) -> Self::Debt;
+
+    /// Returns a debt as a number that means the same at all times. Zero stands for no debt.
+    fn stamp(&self, debt: Self::Debt, now: Self::Now) -> u64;
+
+    /// Returns what is owed of the debt with this stamp, but no more than a word can hold.
+    fn stamped(&self, stamp: u64, now: Self::Now) -> Self::Debt;
+
+    /// Adds two debts.
+    fn sum(&self, one: Self::Debt, other: Self::Debt) -> Self::Debt;
+
+    fn judge(&self, debt: Self::Debt, cost: u32, now: Self::Now) -> Ruling<Self::Debt>;
+
+    /// Returns a ruling on `cost` in the numbers that clients get.
+    fn decision(&self, ruling: Ruling<Self::Debt>, cost: u32, now: Self::Now) -> Decision;
+
+    /// Returns whether a request was rejected for what was charged, or read, at a later time than its own reading of
+    /// the clock.
+    fn is_late(&self, ruling: &Ruling<Self::Debt>, now: Self::Now) -> bool;
+
+    /// Returns how much would be forgiven if the debt were forgotten, and zero if nothing is owed. Compared among keys
+    /// of one table.
+    fn size(&self, debt: Self::Debt) -> u64;
+
+    /// Returns the nanoseconds until nothing is owed.
+    fn left(&self, debt: Self::Debt, now: Self::Now) -> u64;
+
+    /// Returns whether the debt with this stamp is paid when `epoch` begins.
+    fn is_paid_by(&self, stamp: u64, epoch: u32) -> bool;
+
+    /// Returns what is owed after a refund of `cost` units. `charged` is the tick at which a bucket's charge is paid
+    /// off, or the window that was charged.
+    fn refunded(&self, debt: Self::Debt, cost: u32, charged: u64, now: Self::Now) -> Self::Debt;
+}
+
+/// Returns the stamp of a debt of nothing.
+pub(in crate::store::memory) fn stamp_of_nothing<R: Rule>(rule: &R, now: R::Now) -> u64 {
+    rule.stamp(rule.nothing(now), now)
+}
+
+/// The answer to a request, in the units of its rule: small enough for registers.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::store::memory) enum Ruling<D> {
+    /// The request passes, and this is owed afterwards.
+    Admit { debt: D },
+    /// The request costs nothing.
+    Peek { debt: D },
+    /// The request has to wait.
+    Reject { debt: D },
+    /// The request costs more than ever fits.
+    Never { debt: D },
+    /// The table has no room for the key, for so many nanoseconds.
+    Full { wait: u64 },
+}

@@ -1,0 +1,265 @@
+//! The rule of buckets: time in ticks, of which a token takes a power of two.
+
+mod clock;
+mod conversion;
+#[cfg(test)]
+mod tests;
+
+pub(in crate::store::memory) use self::clock::Tick;
+use self::clock::TickClock;
+pub(in crate::store::memory) use self::conversion::Conversion;
+
+use std::time::Duration;
+
+use super::rule::{Rule, Ruling};
+use super::word::{Tag, Word};
+use crate::values::time::{Timestamp, nanos_of};
+use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
+
+/// A token bucket whose time runs in ticks: a token takes a whole power of two of them, so that no rate is rounded, and
+/// a debt fits into 36 bits with room to spare.
+///
+/// Clock readings are rounded down to ticks, so an admission after silence may count as up to a tick earlier than it
+/// was. A tick is the time in which a full bucket empties, divided by at least 2^30, or at most four nanoseconds: three
+/// for 20 at ten per second, three microseconds for 10,000 per hour. Advertised waits are exact all the same: they are
+/// the least after which the rounded clock admits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::store::memory) struct TickBucket {
+    /// The number of the table whose charges it writes receipts for.
+    number: u64,
+    burst: u32,
+    /// A token is `1 << shift` ticks.
+    shift: u32,
+    /// The greatest debt: `burst` tokens.
+    capacity: u64,
+    clock: TickClock,
+}
+
+/// When a charge is paid off, on the receipts of the table with this number.
+pub(in crate::store::memory) struct PaidAt {
+    pub(in crate::store::memory) table: u64,
+    pub(in crate::store::memory) tick: u64,
+}
+
+impl Proof for PaidAt {
+    const ISSUER: Issuer = Issuer::MemoryBucket;
+
+    #[inline(always)]
+    fn into_value(self) -> u128 {
+        u128::from(self.table) << u64::BITS | u128::from(self.tick)
+    }
+
+    #[allow(clippy::cast_possible_truncation)] // One is the upper half, and one is the lower.
+    fn from_value(value: u128) -> Self {
+        Self { table: (value >> u64::BITS) as u64, tick: value as u64 }
+    }
+}
+
+/// The greatest debt, in bits. A quarter of what 36 bits hold, which leaves three quarters for distinguishing debts
+/// from what was paid long ago (see `table/mod.rs`).
+const DEBT_BITS: u32 = 34;
+
+/// The ticks of an epoch, in bits: times repeat every sixteen epochs in a word.
+pub(super) const EPOCH_BITS: u32 = 32;
+
+impl TickBucket {
+    /// Makes the bucket of `quota`, unless that is one of four units per nanosecond or more.
+    pub(in crate::store::memory) fn new(quota: &Quota) -> Option<Self> {
+        // The shortest ticks in which the whole burst stays within DEBT_BITS.
+        (0..=DEBT_BITS).rev().find_map(|shift| Self::with_shift(quota, shift))
+    }
+
+    /// Makes the bucket of `quota` whose tokens are `1 << shift` ticks, if these are long enough.
+    fn with_shift(quota: &Quota, shift: u32) -> Option<Self> {
+        let burst = quota.max_burst();
+        let capacity = u64::from(burst) << shift;
+        if capacity > 1 << DEBT_BITS {
+            return None;
+        }
+        let clock = TickClock::new(quota.limit().into(), shift, quota.period_nanos())?;
+        Some(Self { number: 0, burst, shift, capacity, clock })
+    }
+
+    /// Returns this bucket for the table of a number, which its receipts carry.
+    pub(in crate::store::memory) const fn numbered(mut self, number: u64) -> Self {
+        self.number = number;
+        self
+    }
+
+    /// Returns this bucket with a [clock that runs](TickClock::started_before) at `now`.
+    pub(in crate::store::memory) fn started_before(self, now: Timestamp) -> Self {
+        Self { clock: self.clock.started_before(now), ..self }
+    }
+
+    pub(in crate::store::memory) const fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns whether this bucket judges like another one, whenever their clocks began.
+    pub(in crate::store::memory) fn is_like(&self, other: &Self) -> bool {
+        Self { number: self.number, clock: other.clock.started_like(&self.clock), ..*other } == *self
+    }
+
+    /// Returns a debt in tokens, rounded up.
+    pub(in crate::store::memory) const fn tokens(&self, debt: u64) -> u64 {
+        debt.div_ceil(1 << self.shift)
+    }
+
+    /// Returns `cost` units in ticks; as much as a full bucket, if they are more.
+    #[inline]
+    fn price(&self, cost: u32) -> u64 {
+        u64::from(cost.min(self.burst)) << self.shift
+    }
+
+    /// Returns `cost` units that were charged in ticks; they may have been charged under a greater burst than this one.
+    fn worth(&self, cost: u32) -> u64 {
+        u64::try_from(u128::from(cost) << self.shift).unwrap_or(u64::MAX)
+    }
+
+    pub(in crate::store::memory) const fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Returns the tokens that are free with this debt.
+    #[inline]
+    fn remaining(&self, debt: u64) -> u32 {
+        let free = self.capacity.saturating_sub(debt) >> self.shift;
+        u32::try_from(free).unwrap_or(self.burst)
+    }
+
+    /// Adds to a decision when what is owed is paid.
+    #[inline(always)]
+    fn with_reset(&self, decision: Decision, now: Tick, debt: u64) -> Decision {
+        if debt == 0 { decision } else { decision.with_reset_span(self.clock.span(now, debt)) }
+    }
+}
+
+impl Rule for TickBucket {
+    type Now = Tick;
+
+    /// In ticks.
+    type Debt = u64;
+
+    #[inline(always)]
+    fn read(&self, now: Timestamp) -> Tick {
+        self.clock.read(now)
+    }
+
+    #[inline(always)]
+    fn local(&self, now: Tick, _: Tag) -> Tick {
+        now
+    }
+
+    #[allow(clippy::cast_possible_truncation)] // Counts are below 2^63.
+    #[inline(always)]
+    fn epoch(&self, now: Tick) -> u32 {
+        (now.count >> EPOCH_BITS) as u32
+    }
+
+    /// A maximum of the two: a clock that is set back must never have a key judged as of a later time than before.
+    #[inline(always)]
+    fn clamp(&self, now: Tick, epoch: u32) -> Tick {
+        let earliest = u64::from(epoch) << EPOCH_BITS;
+        if now.count >= earliest { now } else { now.moved_to(earliest) }
+    }
+
+    fn epoch_start(&self, epoch: u32) -> Tick {
+        Tick { count: u64::from(epoch) << EPOCH_BITS, rest: 0, behind: 0 }
+    }
+
+    /// Returns the ticks from `now` until the debt is paid, zero if it is.
+    ///
+    /// The word's time is modulo 2^36. A debt is at most four epochs of 2^32 ticks ahead, and seen from up to two
+    /// epochs before its page's: a time that is farther ahead than seven is taken to be behind. The table clears every
+    /// word before it is nine epochs old.
+    #[inline(always)]
+    fn owed(&self, word: Word, now: Tick) -> u64 {
+        if word.is_empty() {
+            return nothing();
+        }
+        let distance = word.ahead_of(now.count);
+        let is_paid = distance > 7 << EPOCH_BITS;
+        if is_paid { 0 } else { distance }
+    }
+
+    #[inline(always)]
+    fn nothing(&self, _: Tick) -> u64 {
+        0
+    }
+
+    /// Returns when the debt is paid.
+    #[inline(always)]
+    fn stamp(&self, debt: u64, now: Tick) -> u64 {
+        now.count + debt
+    }
+
+    fn stamped(&self, stamp: u64, now: Tick) -> u64 {
+        stamp.saturating_sub(now.count).min(1 << DEBT_BITS)
+    }
+
+    fn sum(&self, one: u64, other: u64) -> u64 {
+        (one + other).min(1 << DEBT_BITS)
+    }
+
+    #[inline(always)]
+    fn judge(&self, debt: u64, cost: u32, _: Tick) -> Ruling<u64> {
+        let after = debt + self.price(cost);
+        // Neither zero nor more than fits, in one comparison.
+        if cost.wrapping_sub(1) >= self.burst {
+            return if cost == 0 { Ruling::Peek { debt } } else { Ruling::Never { debt } };
+        }
+        if after <= self.capacity { Ruling::Admit { debt: after } } else { Ruling::Reject { debt } }
+    }
+
+    // Inlined, a caller that looks at the outcome alone does not pay for the rest: a fifth of a decision.
+    #[inline(always)]
+    fn decision(&self, ruling: Ruling<u64>, cost: u32, now: Tick) -> Decision {
+        match ruling {
+            Ruling::Admit { debt } => {
+                let receipt = Receipt::of(PaidAt { table: self.number, tick: now.count + debt });
+                self.with_reset(Decision::allow(self.burst, self.remaining(debt)), now, debt).with_receipt(receipt)
+            }
+            Ruling::Peek { debt } => self.with_reset(Decision::allow(self.burst, self.remaining(debt)), now, debt),
+            Ruling::Reject { debt } => {
+                let wait = self.clock.span(now, debt + self.price(cost) - self.capacity);
+                self.with_reset(Decision::reject(self.burst, self.remaining(debt), wait), now, debt)
+            }
+            Ruling::Never { debt } => {
+                self.with_reset(Decision::deny(self.burst, self.remaining(debt), None), now, debt)
+            }
+            // As if the new key owed all that can be owed.
+            Ruling::Full { wait } => {
+                let decision = Decision::deny(self.burst, 0, Some(Duration::from_nanos(wait)));
+                self.with_reset(decision, now, self.capacity)
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn is_late(&self, ruling: &Ruling<u64>, now: Tick) -> bool {
+        now.behind > 0 && matches!(ruling, Ruling::Reject { .. } | Ruling::Full { .. })
+    }
+
+    fn size(&self, debt: u64) -> u64 {
+        debt
+    }
+
+    fn left(&self, debt: u64, now: Tick) -> u64 {
+        if debt == 0 { 0 } else { nanos_of(self.clock.span(now, debt).ceil()) }
+    }
+
+    fn is_paid_by(&self, stamp: u64, epoch: u32) -> bool {
+        stamp <= self.epoch_start(epoch).count
+    }
+
+    /// At most what is still owed for the charge; see [`Gcra`](crate::algorithm::gcra::Gcra).
+    fn refunded(&self, debt: u64, cost: u32, paid_at: u64, now: Tick) -> u64 {
+        debt - paid_at.saturating_sub(now.count).min(self.worth(cost)).min(debt)
+    }
+}
+
+/// Words that are found by their tag are never empty: that branch is predicted, and not waited for.
+#[cold]
+const fn nothing() -> u64 {
+    0
+}

@@ -1,0 +1,27 @@
+//! What several of these files need: a clock, and questions to a limiter in memory.
+
+use tower_sluice::time::{ManualClock, Timestamp};
+use tower_sluice::{Ask, Check, Decision, Limiter, PartitionKey};
+
+/// A clock that stands still until it is set. At an odd instant, so that rounding shows.
+pub(crate) fn clock() -> ManualClock {
+    ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
+}
+
+/// Returns the decision of a limiter in memory, which decides at once.
+pub(crate) fn decided(check: Check) -> Decision {
+    match check {
+        Check::Ready(Ok(decision)) => decision,
+        other => panic!("memory decides at once, but answered {other:?}"),
+    }
+}
+
+/// Charges a key, if it is admitted.
+pub(crate) fn charge(limiter: &impl Limiter, key: u64, cost: u32) -> Decision {
+    decided(limiter.decide(&Ask::charge(&PartitionKey::from(key), cost)))
+}
+
+/// Charges one unit; returns whether it was admitted.
+pub(crate) fn admits(limiter: &impl Limiter, key: u64) -> bool {
+    charge(limiter, key, 1).is_allowed()
+}
