@@ -1,7 +1,7 @@
 //! The series of a policy, in the `metrics` facade.
 //!
 //! The facade can create series, but not remove them. So gauges are set to zero when their policy is gone. Counters are
-//! incremented by differences and never set: a counter that were set would fall, or stand still, when a table is replaced.
+//! incremented by differences and never set: a counter that is set would fall, or stand still, when a table is replaced.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
