@@ -117,7 +117,7 @@ fn mistakes() -> Vec<(String, usize, &'static str)> {
         (client_ip("ipv6-prefix = 16"), 2, "ipv6-prefix = 16 is out of range; write a number from 32 to 128"),
         (client_ip("ipv6-prefix = 300"), 2, "ipv6-prefix = 300 is out of range; write a number from 32 to 128"),
         (in_policy("status = 70000"), 8, "status = 70000 is out of range; write a number from 400 to 599"),
-        (in_policy("charge-on = [70000]"), 8, "charge-on = [70000]: that is no answer's status; write 200 to 599"),
+        (in_policy("charge-on = [70000]"), 8, "charge-on = [70000]: no response has that status; write 200 to 599"),
         (client_ip("source = \"forwarded\"\ntrusted = []"), 3, "trusted: no proxy is trusted; write their addresses"),
         (redis("prefix = \"{x}\""), 3, "prefix = \"{x}\": a cluster takes braces for the part to hash; leave them out"),
         // Values without sense.
@@ -126,7 +126,7 @@ fn mistakes() -> Vec<(String, usize, &'static str)> {
             8,
             "cost = 0 would limit nothing; write a number from 1 to 4294967295, or remove the policy",
         ),
-        (redis("timeout = \"0s\""), 3, "timeout = \"0s\": every decision would be late; write a time such as 50ms"),
+        (redis("timeout = \"0s\""), 3, "timeout = \"0s\": every decision would time out; write a time such as 50ms"),
         (
             client_ip("source = \"forwarded\"\nhops = 1000000000000000000"),
             3,

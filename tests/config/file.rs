@@ -69,12 +69,12 @@ fn every_mistake_in_a_policy_is_told_with_its_line() {
         ("name = \"two words\"", "f.toml:4: `two words` cannot be a policy's name; begin with a letter and write"),
         ("key = \"ip\"", "f.toml:8: unknown key `ip`; write global, client-ip, header:NAME"),
         ("key = \"header:\"", "f.toml:8: unknown key `header:`"),
-        ("key = []", "f.toml:8: the key names nothing"),
+        ("key = []", "f.toml:8: the key is empty; write global"),
         ("key = 3", "f.toml:8: key = 3: write a text in quotation marks or a list of such, such as \"client-ip\""),
         ("status = 200", "f.toml:9: status = 200 is out of range; write a number from 400 to 599"),
         ("status = 700", "f.toml:9: status = 700 is out of range; write a number from 400 to 599"),
-        ("charge-on = []", "f.toml:9: charge-on = []: nothing would ever count; write the statuses that do"),
-        ("charge-on = [401, 99]", "f.toml:9: charge-on = [99]: that is no answer's status; write 200 to 599"),
+        ("charge-on = []", "f.toml:9: charge-on = []: no request would count; write the statuses that count"),
+        ("charge-on = [401, 99]", "f.toml:9: charge-on = [99]: no response has that status; write 200 to 599"),
         (
             "penalty = { refusals = 0, per = \"1m\", ban = \"1m\" }",
             "f.toml:9: refusals = 0 is out of range; write a number from 1",
@@ -135,7 +135,7 @@ fn every_mistake_around_policies_is_told_with_its_line() {
         ("[[route]\n".into(), "f.toml:1: "),
         (
             "[client-ip]\nsource = \"x-forwarded-for\"".into(),
-            "f.toml:2: a header can be forged by anybody; say whose to believe",
+            "f.toml:2: any client can forge a header; write which proxies to trust",
         ),
         ("[client-ip]\nsource = \"peer\"\nhops = 1".into(), "f.toml:2: the socket's peer needs no trusted proxies"),
         (
@@ -148,7 +148,7 @@ fn every_mistake_around_policies_is_told_with_its_line() {
             "f.toml:2: ipv6-prefix = 16 is out of range; write a number from 32 to 128",
         ),
         ("\n[client-ip]\nhops = 1".into(), "f.toml:3: the socket's peer needs no trusted proxies"),
-        ("[client-ip]\nsource = \"forwarded\"\nhops = 0".into(), "f.toml:3: hops = 0 believes no proxy"),
+        ("[client-ip]\nsource = \"forwarded\"\nhops = 0".into(), "f.toml:3: hops = 0 trusts no proxy"),
         ("[[route]]\npath = \"/a\\\"b\"".into(), "f.toml:2: segment `a\"b`"),
         (
             format!("[[route]]\npath = \"/a\"\nexempt-preflights = 3\n{policy}"),
@@ -183,12 +183,12 @@ fn every_mistake_in_an_answer_is_told_with_its_line() {
         ("rejection = \"html\"", "rejection = \"html\": write \"problem\", \"text\" or \"empty\""),
         ("grpc-status = \"ok\"", "grpc-status = \"ok\": write \"resource-exhausted\" or \"unavailable\""),
         ("tell = true", "tell = true: write a text in quotation marks"),
-        ("tell = \"sometimes\"", "tell = \"sometimes\" says no occasion; write always, refused, never, or below-20%"),
-        ("tell = \"below-101%\"", "tell = \"below-101%\" says no occasion"),
-        ("tell = \"below-300%\"", "tell = \"below-300%\" says no occasion"),
-        ("tell = \"below-+5%\"", "tell = \"below-+5%\" says no occasion"),
-        ("tell = \"below-%\"", "tell = \"below-%\" says no occasion"),
-        ("tell = \"below-20\"", "tell = \"below-20\" says no occasion"),
+        ("tell = \"sometimes\"", "tell = \"sometimes\" is not known; write always, refused, never, or below-20%"),
+        ("tell = \"below-101%\"", "tell = \"below-101%\" is not known"),
+        ("tell = \"below-300%\"", "tell = \"below-300%\" is not known"),
+        ("tell = \"below-+5%\"", "tell = \"below-+5%\" is not known"),
+        ("tell = \"below-%\"", "tell = \"below-%\" is not known"),
+        ("tell = \"below-20\"", "tell = \"below-20\" is not known"),
         ("retry-jitter = \"some\"", "retry-jitter = \"some\" is not a time; write 250ms, 1s, 1m, 1h or 1day"),
     ] {
         let route = format!("{}[route.answer]\n{line}\n", with("burst = 20"));
@@ -433,7 +433,7 @@ async fn preflights_count_unless_the_route_exempts_them() {
         }
     }
     let error = config.change("f.toml", &(policy.clone() + &policy.replace("/a", "/b"))).unwrap_err().to_string();
-    assert!(error.contains("exempt-preflights of this route is not what it was at the start"), "{error}");
+    assert!(error.contains("exempt-preflights of this route differs from the one at the start"), "{error}");
 }
 
 #[tokio::test]

@@ -1,12 +1,12 @@
-//! `grpc-timeout`: how long the client waits.
+//! `grpc-timeout`: how long the client waits for the response.
 
 use std::time::Duration;
 
 use super::Protocol;
 use crate::http::head::{RequestHead, trimmed};
 
-/// How long the client of a gRPC request waits for the answer, from when it sent the request; `None` if
-/// that is not said, or not readably.
+/// Returns how long the client of a gRPC request waits for the response, from when it sent the request; `None` if
+/// the field is absent or unreadable.
 pub(crate) fn deadline(head: &RequestHead<'_>) -> Option<Duration> {
     let mut lines = head.headers().get_all("grpc-timeout").iter();
     let (line, None) = (lines.next()?, lines.next()) else { return None };
@@ -14,13 +14,13 @@ pub(crate) fn deadline(head: &RequestHead<'_>) -> Option<Duration> {
     (Protocol::of(head) != Protocol::Http).then_some(timeout)
 }
 
-/// PROTOCOL-HTTP2: `TimeoutValue TimeoutUnit`, with one to eight digits.
+/// Parses `TimeoutValue TimeoutUnit` of PROTOCOL-HTTP2, with one to eight digits.
 fn parse(timeout: &[u8]) -> Option<Duration> {
     let (unit, digits) = timeout.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    // Eight digits of hours stay far below what a u64 holds.
+    // Eight digits of hours do not overflow a u64 of seconds.
     let value = digits.iter().fold(0, |value, digit| value * 10 + u64::from(digit - b'0'));
     match unit {
         b'H' => Some(Duration::from_secs(value * 3_600)),

@@ -242,7 +242,7 @@ impl fmt::Display for TrustedProxiesError {
             }
             Self::Everybody { range } => write!(
                 f,
-                "{range:?} trusts everybody, so that clients can choose their address; write the ranges of your \
+                "{range:?} trusts all addresses, so that clients can choose their address; write the ranges of your \
                  proxies, or count the proxies"
             ),
             Self::HalfOfAll { range, is_alone } => {
