@@ -28,7 +28,7 @@ NAME = "tower_sluice_rate_limiting_"
 LABELS = {"__name__", "instance", "job", "le", "node", "policy", "result", "route"}
 # What must not fire after this traffic, and what must. Of how fast the store is, a busy machine says nothing.
 SILENT = {"RateLimitTableFull", "RateLimitTableFillingUp", "RateLimitQueueSlow"}
-FIRING = {"RateLimitStoreDown", "RateLimitStoreFailing", "RateLimitManyRefused", "RateLimitNoKey"}
+FIRING = {"RateLimitStoreDown", "RateLimitStoreFailing", "RateLimitManyRejected", "RateLimitNoKey"}
 CLIENT = "somebody-4711"
 
 

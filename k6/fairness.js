@@ -1,5 +1,5 @@
 // Shows that clients do not feel each other: one sends as fast as it can and gets its own limit, 19
-// stay below theirs and are neither refused nor slowed down.
+// stay below theirs and are neither rejected nor slowed down.
 //
 // Clients differ by their address, so each virtual user needs its own (Linux answers on all of 127/8):
 //
@@ -26,7 +26,7 @@ export const options = testOptions({
   thresholds: {
     greedy_excess: ['max<=0'],
     greedy_admitted: [`count>=${0.95 * (BURST + RATE * SECONDS)}`],
-    greedy_refused: ['count>=200'],
+    greedy_rejected: ['count>=200'],
     modest_admitted: ['count>=400'],
     // Generous, for machines that do other things too; it is a few milliseconds.
     modest_latency: ['p(99)<100'],
@@ -50,7 +50,7 @@ export default function () {
   if (address === GREEDY_ADDRESS) {
     beGreedy();
   } else {
-    check(modest.get(PATH), { 'a modest client is never refused': ({ status }) => status === 200 });
+    check(modest.get(PATH), { 'a modest client is never rejected': ({ status }) => status === 200 });
     sleep(0.2);
   }
 }

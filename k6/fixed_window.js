@@ -21,7 +21,7 @@ export const options = testOptions({
     // The doubling is a property of the algorithm: it is seen, and it is all there is.
     admitted_in_half_a_second: [`max==${2 * LIMIT}`],
     admitted_in_one_window: [`max==${LIMIT}`],
-    refused: [`count>=${ATTACKS * 20}`],
+    rejected: [`count>=${ATTACKS * 20}`],
   },
 });
 

@@ -1,4 +1,4 @@
-// Shows that the leaky bucket as a queue delays instead of refusing: one request leaves per second, in
+// Shows that the leaky bucket as a queue delays instead of rejecting: one request leaves per second, in
 // order of arrival, ten wait their turn, and whoever finds the line full is told so at once.
 //
 //     cargo run --release --example server
@@ -21,7 +21,7 @@ const drift = new Trend('drift', true);
 const gap = new Trend('gap', true);
 // From arrival to departure, once the line is full.
 const fullWait = new Trend('full_wait', true);
-const refusal = new Trend('refusal', true);
+const rejection = new Trend('rejection', true);
 
 export const options = testOptions({
   scenarios: {
@@ -49,9 +49,9 @@ export const options = testOptions({
     gap: [`min>=${INTERVAL_MS - 150}`, `max<=${INTERVAL_MS + 250}`],
     // One place falls free per second, and somebody takes it a little later.
     full_wait: [`min>=${INTERVAL_MS * (PLACES - 2)}`, `max<=${INTERVAL_MS * PLACES + 500}`],
-    refusal: ['p(95)<100'],
+    rejection: ['p(95)<100'],
     'admitted{scenario:crowd}': [`count>=${CROWD_SECONDS + PLACES - 2}`],
-    'refused{scenario:crowd}': ['count>=50'],
+    'rejected{scenario:crowd}': ['count>=50'],
   },
 });
 
@@ -74,8 +74,8 @@ export function crowd(first) {
     // Let somebody else take the place.
     sleep(Math.random());
   } else {
-    refusal.add(answer.timings.duration);
-    check(answer, { 'refusal: a place is free within one interval': () => answer.headers['Retry-After'] === '1' });
+    rejection.add(answer.timings.duration);
+    check(answer, { 'rejection: a place is free within one interval': () => answer.headers['Retry-After'] === '1' });
     sleep(Number(answer.headers['Retry-After']) + 0.2 * Math.random());
   }
 }
@@ -91,7 +91,7 @@ export async function order() {
   }
   const answers = await Promise.all(promises);
   const last = answers.pop();
-  check(last, { 'a full line refuses': () => last.status === 429 });
+  check(last, { 'a full line rejects': () => last.status === 429 });
   check(answers, { 'any other does not': () => answers.every(({ status }) => status === 200) });
 
   const departures = answers.map((answer) => answer.json());

@@ -31,7 +31,7 @@ export const options = testOptions({
       `count<=${Math.floor(1.01 * (BURST + RATE * SECONDS))}`,
       `count>=${Math.floor(0.97 * (BURST + RATE * SECONDS))}`,
     ],
-    bucket_refused: ['count>=1000'],
+    bucket_rejected: ['count>=1000'],
   },
 });
 

@@ -187,8 +187,8 @@ class Server:
 def open_any(url):
     try:
         return urllib.request.urlopen(url, timeout=10)
-    except urllib.error.HTTPError as refusal:
-        return refusal
+    except urllib.error.HTTPError as rejection:
+        return rejection
 
 
 def start_k6(k6, server, out, seconds):
@@ -261,10 +261,10 @@ def judge(server, redis, policies, out, changes, memory):
     problems = []
     print(f"\n{'policy':24} {'offered':>9} {'admitted':>9} {'at most':>9} {'overrun':>8} {'used':>6}")
     for policy in policies.values():
-        passed, refused, other = summary["answers"][policy.path]
+        passed, rejected, other = summary["answers"][policy.path]
         most = policy.most(end, redis.restarts)
         overrun = max(0.0, 100 * (passed - most) / most)
-        print(f"{policy.path[1:]:24} {passed + refused + other:9} {passed:9} {most:9.0f} {overrun:7.2f}% {100 * passed / most:5.0f}%")
+        print(f"{policy.path[1:]:24} {passed + rejected + other:9} {passed:9} {most:9.0f} {overrun:7.2f}% {100 * passed / most:5.0f}%")
         if overrun >= 1:
             problems.append(f"{policy.path}: {overrun:.2f} % too many")
         if other:

@@ -23,7 +23,7 @@ export function bucketTest(name, path) {
       const { served, at_ms } = answer.json();
       excess.add(served - first.served - (BURST + (RATE * (at_ms - first.at_ms)) / 1000));
     } else {
-      check(answer, { 'refusal: the next unit comes within 1/rate': () => exactWait(answer) <= 1 / RATE });
+      check(answer, { 'rejection: the next unit comes within 1/rate': () => exactWait(answer) <= 1 / RATE });
     }
     return answer;
   };
@@ -50,7 +50,7 @@ export function bucketTest(name, path) {
       thresholds: {
         excess: ['max<=0'],
         'admitted{scenario:flood}': [`count>=${0.95 * (BURST + RATE * FLOOD_SECONDS)}`],
-        'refused{scenario:flood}': ['count>=200'],
+        'rejected{scenario:flood}': ['count>=200'],
       },
     }),
 
@@ -76,7 +76,7 @@ export function bucketTest(name, path) {
 
       const inOrder = burst.map((answer) => answer.json()).sort((a, b) => a.served - b.served);
       const ask = () => measure(inOrder[0], client.get(path));
-      // Ten times: go on until refused, wait exactly as long as told, pass.
+      // Ten times: go on until rejected, wait exactly as long as told, pass.
       for (let round = 0; round < 10; round++) {
         let answer;
         do {

@@ -25,7 +25,7 @@ pub fn field<'a>(fields: &'a HeaderMap, name: &str) -> Option<&'a str> {
     Some(value)
 }
 
-/// What a refused client is told to wait: whole seconds and microseconds. `None` if no wait helps.
+/// What a rejected client is told to wait: whole seconds and microseconds. `None` if no wait helps.
 pub fn wait(fields: &HeaderMap) -> Option<(u64, u64)> {
     let (Some(seconds), Some(exact)) = (field(fields, "retry-after"), field(fields, "x-rate-limited-for")) else {
         assert!(!fields.contains_key("retry-after") && !fields.contains_key("x-rate-limited-for"));

@@ -1,4 +1,4 @@
-//! A configuration is taken, or refused with a line that exists.
+//! A configuration is taken, or rejected with a line that exists.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Whatever a head says: a refusal speaks the client's protocol, and no timeout breaks anything.
+//! Whatever a head says: a rejection speaks the client's protocol, and no timeout breaks anything.
 #![no_main]
 
 use std::time::Duration;
