@@ -1,4 +1,4 @@
-// Shows that clients do not feel each other: one sends as fast as it can and gets its own limit, 19
+// Shows that clients do not affect each other: one sends as fast as it can and gets its own limit, 19
 // stay below theirs and are neither rejected nor slowed down.
 //
 // Clients differ by their address, so each virtual user needs its own (Linux answers on all of 127/8):
@@ -33,19 +33,19 @@ export const options = testOptions({
   },
 });
 
-// Waits until whatever an earlier run spent is back.
+// Waits until the units that an earlier run spent are back.
 export function setup() {
   sleep(BURST / RATE + 0.1);
 }
 
-// Of this virtual user: each has variables of its own.
+// The state of this virtual user: each has its own variables.
 let address;
 let first;
 let admitted = 0;
 
 export default function () {
-  // Who is greedy goes by the address and not by the user's number, so it does not matter in which
-  // order k6 deals out the addresses. Without K6_LOCAL_IPS all share the greedy one, and the run fails.
+  // The address selects the greedy user, and not the user's number, so the order in which k6 assigns
+  // addresses does not matter. Without K6_LOCAL_IPS all share the greedy one, and the run fails.
   address ??= ownAddress();
   if (address === GREEDY_ADDRESS) {
     beGreedy();

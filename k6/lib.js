@@ -1,4 +1,4 @@
-// What the load tests share: a client that counts, what every rejection must look like, and the summary.
+// Shared by the load tests: a client that counts, the checks of every rejection, and the summary.
 
 import exec from 'k6/execution';
 import http from 'k6/http';
@@ -7,25 +7,25 @@ import { Counter, Trend } from 'k6/metrics';
 
 const BASE_URL = __ENV.BASE_URL || 'http://127.0.0.1:3000';
 
-// Of servers that share their limits on Redis: `-e BASE_URLS=http://127.0.0.1:3000,http://127.0.0.1:3001`.
+// Servers that share their limits on Redis: `-e BASE_URLS=http://127.0.0.1:3000,http://127.0.0.1:3001`.
 export const SERVERS = (__ENV.BASE_URLS || BASE_URL).split(',');
 
-// A rejection is an answer and not a failure: `http_req_failed` counts only what went wrong.
+// A rejection is not a failure: `http_req_failed` counts all other errors.
 http.setResponseCallback(http.expectedStatuses(200, 429));
 
-// The options of a script, with what holds in all of them: no check fails, and no request.
+// The options of a script, with the thresholds of all: no check fails, and no request.
 export function testOptions(options) {
   return {
     ...options,
     thresholds: { checks: ['rate==1'], http_req_failed: ['rate==0'], ...options.thresholds },
     summaryTrendStats: ['min', 'med', 'p(90)', 'p(95)', 'p(99)', 'max'],
-    // As many requests at once as `Client.batch` is asked for.
+    // At least the largest `Client.batch`.
     batch: 100,
     batchPerHost: 100,
   };
 }
 
-// Ends the run if nobody answers: a client that is rejected pauses, but one without a server would spin.
+// Ends the run if the server does not answer: a rejected client pauses, but one without a server would spin.
 function answered(answer) {
   if (answer.status === 0) exec.test.abort(`no answer from ${BASE_URL}: ${answer.error}`);
   return answer;
@@ -49,7 +49,7 @@ export class Client {
     return this.count(http.get(this.base + path));
   }
 
-  // Does not wait for the answer, but promises it.
+  // Returns a promise of the answer.
   async getLater(path) {
     return this.count(await http.asyncRequest('GET', this.base + path));
   }
@@ -88,17 +88,17 @@ function checkRejection(rejection) {
   check(rejection, {
     'rejection: Retry-After is one integer >= 1': () => /^[1-9][0-9]*$/.test(retryAfter),
     'rejection: 0 < X-Rate-Limited-For <= Retry-After': () => exact > 0 && exact <= Number(retryAfter),
-    'rejection: is not to be stored': () => rejection.headers['Cache-Control'] === 'no-store',
+    'rejection: must not be stored': () => rejection.headers['Cache-Control'] === 'no-store',
     'rejection: is a problem document': () => rejection.headers['Content-Type'] === 'application/problem+json',
   });
 }
 
-// The exact wait that a rejection tells, in seconds.
+// The exact wait that a rejection advertises, in seconds.
 export function exactWait(rejection) {
   return Number(rejection.headers['X-Rate-Limited-For']);
 }
 
-// Whom the server takes this virtual user for.
+// The address that the server sees for this virtual user.
 export function ownAddress() {
   return answered(http.get(`${BASE_URL}/whoami`)).json().client;
 }
@@ -109,18 +109,18 @@ export function ownAddress() {
 export const LIMIT = 10;
 export const PERIOD_MS = 2000;
 
-// How exactly a moment of the server's clock is known here.
+// The uncertainty about the server's clock, in milliseconds.
 export const BLUR_MS = 20;
 
-// When a window ends, in milliseconds of this machine's clock. A rejection by the fixed window tells
-// it; the windows of all routes of the same period begin at the same times.
+// When a window ends, in milliseconds of this machine's clock: the fixed window advertises it in a
+// rejection. The windows of all routes of the same period begin at the same times.
 export function findEdge() {
   let edge = Infinity;
   for (let rejections = 0; rejections < 10; ) {
     const answer = answered(http.get(`${SERVERS[0]}/fixed-window`));
     if (answer.status === 429) {
       rejections += 1;
-      // The answer took its time to arrive: the earliest of several is the closest.
+      // The answer took some time to arrive: the earliest of several is the closest.
       edge = Math.min(edge, Date.now() + 1000 * exactWait(answer));
     }
   }
@@ -133,8 +133,8 @@ export function edgeAfter(edge, idle) {
   return edge + PERIOD_MS * (Math.max(0, windows) + idle);
 }
 
-// Asks every few milliseconds from one moment to another. Of each answer it keeps when it was asked
-// for and received here, whether it was admitted, and when the server did (`at`, on its own clock).
+// Sends a request every few milliseconds between two instants. For each it records when it was sent
+// and answered here, whether it was admitted, and when the server did so (`at`, on its own clock).
 export function hammer(client, path, from, until) {
   sleep(Math.max(0, from - Date.now()) / 1000);
   const answers = [];
@@ -156,8 +156,8 @@ export function mostWithin(span, answers) {
 
 // --- Summary -------------------------------------------------------------------------------------
 
-// A `handleSummary` that prints, in short, how much was offered and what became of it, and how the
-// thresholds fared. With `-e ROW=FILE` it also writes the numbers to that file, one line per client,
+// A `handleSummary` that prints the counts of requests by result, and the results of the
+// thresholds. With `-e ROW=FILE` it also writes the numbers to that file, one line per client,
 // separated by tabs: name, offered, admitted, delayed, rejected, p50, p99.
 export function summaryOf(script, ...clients) {
   return ({ metrics, root_group: root }) => {
@@ -172,7 +172,7 @@ export function summaryOf(script, ...clients) {
     }
     for (const metric of Object.keys(metrics).sort()) {
       const { thresholds, values } = metrics[metric];
-      // What `checks` holds has just been said.
+      // `checks` are printed above.
       for (const [threshold, { ok }] of metric === 'checks' ? [] : Object.entries(thresholds || {})) {
         const statistic = threshold.split(/[<>=]/)[0].trim();
         lines.push(`  ${ok ? 'ok  ' : 'FAIL'}  ${metric}: ${threshold} (${rounded(values[statistic])})`);
