@@ -60,17 +60,17 @@ mod tests {
 
     #[test]
     fn only_grpc_has_a_deadline_and_only_one() {
-        let told = |content_type: &str, timeouts: &[&str]| {
+        let deadline_of = |content_type: &str, timeouts: &[&str]| {
             let request = Request::post("/").version(Version::HTTP_2).header("content-type", content_type);
             let request = timeouts.iter().fold(request, |request, timeout| request.header("grpc-timeout", *timeout));
             deadline(&RequestHead::from(&request.body(()).unwrap()))
         };
         let second = Some(Duration::from_secs(1));
-        assert_eq!(told("application/grpc", &["1S"]), second);
-        assert_eq!(told("application/grpc", &[" 1S\t"]), second);
-        assert_eq!(told("application/grpc-web+proto", &["1S"]), second);
-        assert_eq!(told("application/json", &["1S"]), None);
-        assert_eq!(told("application/grpc", &[]), None);
-        assert_eq!(told("application/grpc", &["1S", "2S"]), None);
+        assert_eq!(deadline_of("application/grpc", &["1S"]), second);
+        assert_eq!(deadline_of("application/grpc", &[" 1S\t"]), second);
+        assert_eq!(deadline_of("application/grpc-web+proto", &["1S"]), second);
+        assert_eq!(deadline_of("application/json", &["1S"]), None);
+        assert_eq!(deadline_of("application/grpc", &[]), None);
+        assert_eq!(deadline_of("application/grpc", &["1S", "2S"]), None);
     }
 }
