@@ -37,7 +37,7 @@ async fn main() -> std::io::Result<()> {
         let mut every_ten_seconds = tokio::time::interval(Duration::from_secs(10));
         loop {
             every_ten_seconds.tick().await;
-            println!("a stricter limit would have rejected {}", layer.shadow_denied("stricter").unwrap_or(0));
+            println!("a stricter limit would have rejected {}", layer.shadow_rejected("stricter").unwrap_or(0));
         }
     });
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;

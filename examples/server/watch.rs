@@ -46,14 +46,14 @@ pub(crate) fn read(file: &str) -> Result<String, String> {
 fn change(file: &str, text: &str, limits: &RwLock<Limits>) -> Result<Vec<(String, String)>, ConfigError> {
     // After a panic, some routes have changed and others have not; each is consistent.
     let mut limits = limits.write().unwrap_or_else(PoisonError::into_inner);
-    limits.change(file, text).map(|changed| changed.started_anew().to_vec())
+    limits.change(file, text).map(|changed| changed.not_inherited().to_vec())
 }
 
 fn report(file: &str, changed: Result<Vec<(String, String)>, ConfigError>) {
     match changed {
-        Ok(fresh) => {
+        Ok(not_inherited) => {
             tracing::info!("{file}: the limits were changed");
-            for (path, policy) in fresh {
+            for (path, policy) in not_inherited {
                 tracing::warn!("{file}: all keys of policy `{policy}` of {path} have lost their state");
             }
         }

@@ -62,16 +62,16 @@ fn restart(source: &Source<'_>, at: &Range<usize>, problem: impl fmt::Display) -
 /// The result of a change of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
-    fresh: Vec<(String, String)>,
+    not_inherited: Vec<(String, String)>,
     removed: Vec<(String, String)>,
 }
 
 impl Changed {
     /// Returns the policies whose keys all lose their state, each after the first path of its route: see
-    /// [`Replaced::started_anew`](crate::Replaced::started_anew).
+    /// [`Replaced::not_inherited`](crate::Replaced::not_inherited).
     #[must_use]
-    pub fn started_anew(&self) -> &[(String, String)] {
-        &self.fresh
+    pub fn not_inherited(&self) -> &[(String, String)] {
+        &self.not_inherited
     }
 
     /// Returns the policies that the new text no longer has, each after the first path of its route. They are logged as
@@ -138,7 +138,7 @@ impl Config {
             if let (Some(layer), Some(policies)) = (&route.layer, draft.policies) {
                 let replaced = layer.handle().enforce(policies);
                 let after_path = |policy: &String| (path.clone(), policy.clone());
-                changed.fresh.extend(replaced.started_anew().iter().map(after_path));
+                changed.not_inherited.extend(replaced.not_inherited().iter().map(after_path));
                 changed.removed.extend(replaced.removed().iter().map(after_path));
             }
         }

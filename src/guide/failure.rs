@@ -8,7 +8,7 @@
 //!
 //! | the policy's [`FailureMode`](crate::FailureMode) | a request that cannot be decided | together, *n* processes admit |
 //! |---|---|---|
-//! | `LocalGuard`, the default | is decided by this process with the same quota, in memory | up to *n* × the quota, and (*n* + 1) × over the outage and the recovery |
+//! | `LocalFallback`, the default | is decided by this process with the same quota, in memory | up to *n* × the quota, and (*n* + 1) × over the outage and the recovery |
 //! | `Deny` | is answered 503 | nothing |
 //! | `Allow` | passes, uncounted | everything |
 //!
@@ -39,7 +39,7 @@
 //!
 //! The log has one line when a limiter begins to fail and one when it recovers. The number of affected requests is
 //! [`limiter_failures`](crate::RateLimitLayer::limiter_failures), and
-//! [`PolicyVerdict::is_guarded`](crate::PolicyVerdict::is_guarded) identifies them.
+//! [`PolicyVerdict::fell_back`](crate::PolicyVerdict::fell_back) identifies them.
 //!
 //! # A process dies
 //!

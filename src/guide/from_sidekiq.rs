@@ -32,7 +32,7 @@
 //!
 //! match shop.ready().await?.call(order).await {
 //!     // Reschedule the job.
-//!     Err(ThrottleError::Denied { retry_after: Some(wait) }) => run_again(order, wait),
+//!     Err(ThrottleError::Rejected { retry_after: Some(wait) }) => run_again(order, wait),
 //!     result => drop(result?),
 //! }
 //! # Ok(())
@@ -51,7 +51,7 @@
 //! | a name with an identity in it, `"shop-#{id}"` | one limiter, with a [key](crate::ThrottleLayer::keyed) | the same |
 //! | `within_limit { … }` | the inner service, or [`acquire`](crate::LimiterExt::acquire) | the same |
 //! | `wait_timeout` | [`max_wait`](crate::RedisQueue::max_wait) | the same |
-//! | `raise OverLimit`, and a backoff for the job | [`ThrottleError::Denied`](crate::ThrottleError::Denied), with the exact wait | the same |
+//! | `raise OverLimit`, and a backoff for the job | [`ThrottleError::Rejected`](crate::ThrottleError::Rejected), with the exact wait | the same |
 //! | `policy: :skip` | ignore that error | the same |
 //!
 //! Names and keys:

@@ -17,7 +17,7 @@
 //!     Policy::new("stricter", TokenBucket::new(Quota::per_second(10))).key(PeerIp::new()).shadow(),
 //! ]);
 //! // After a day:
-//! let would_have_rejected = layer.shadow_denied("stricter");
+//! let would_have_rejected = layer.shadow_rejected("stricter");
 //! assert_eq!(would_have_rejected, Some(0));
 //! ```
 //!
@@ -29,7 +29,7 @@
 //!
 //! | what | is | act when |
 //! |---|---|---|
-//! | [`RateLimitLayer::shadow_denied`](crate::RateLimitLayer::shadow_denied) | requests that a shadow would have rejected | more than you want to reject |
+//! | [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected) | requests that a shadow would have rejected | more than you want to reject |
 //! | [`RateLimitLayer::limiter_failures`](crate::RateLimitLayer::limiter_failures) | requests on which a limiter could not decide | it grows: the store fails, and the [failure mode](super::failure) applies |
 //! | [`Redis::health`](crate::store::Redis::health) | each node: connected, its circuit breaker, calls in flight | a breaker is open |
 //! | [`MemoryStore::evicted_live`](crate::store::MemoryStore::evicted_live) | keys that were forgotten with debts | it grows: raise the capacity, or a flood is on |
@@ -121,21 +121,21 @@
 //!
 //! | it says | do |
 //! |---|---|
-//! | rate limiter misconfigured: it cannot tell whom to count | as it says; requests are answered 500. With axum, serve by `into_make_service_with_connect_info` |
-//! | a proxy is connected, and everybody behind it shares one budget | use [`ClientIp`](crate::key::ClientIp) instead of `PeerIp` |
-//! | a forwarding header was seen but not trusted | if your proxy sent it, trust its network; else nothing, it was forged |
-//! | a trusted proxy does not send the configured header, but another one | name that one in [`IpSource`](crate::key::IpSource) |
+//! | rate limiter misconfigured: requests have no key | as it says; requests are answered 500. With axum, serve by `into_make_service_with_connect_info` |
+//! | the peer is a proxy, and every client behind it shares one budget | use [`ClientIp`](crate::key::ClientIp) instead of `PeerIp` |
+//! | a forwarding header was not trusted and was ignored | if your proxy sent it, trust its network; else nothing, it was forged |
+//! | a trusted proxy sends another forwarding header than the configured one | name that one in [`IpSource`](crate::key::IpSource) |
 //! | fewer elements than proxies | lower the count, or close the way past the proxies |
 //! | a rate limit layer is mounted around itself | mount it once: it charges each request twice, and only the first 1,000 requests of a layer are looked at |
 //! | the first 1,000 requests all had the same key | look at the key: it does not tell clients apart |
 //! | none of the first 1,000 requests had a matched route | put the layer inside of the router |
 //! | the CORS layer is inside of the rate limit | put it outside, or pages of other origins cannot read refusals |
 //! | a memory store is filling up and may lose keys | raise its [capacity](#how-much-memory) |
-//! | policies replaced: this one cannot go on | nothing, if it was meant: its new limiter is of another kind |
-//! | the configuration was changed, and a policy removed; the configuration was changed, and fields of a policy removed | nothing, if it was meant: a file that was cut off may still make sense |
+//! | policies replaced: this one could not inherit | nothing, if it was meant: its new limiter is of another kind |
+//! | configuration changed: a policy was removed; configuration changed: fields of a policy were removed | nothing, if it was meant: a file that was cut off may still make sense |
 //! | limiter failed; limiter recovered | see [failure](super::failure) |
 //! | redis: a node keeps failing; a node is back | the same |
-//! | redis: other nodes are responsible now | nothing: a failover, or slots have moved |
+//! | redis: topology changed | nothing: a failover, or slots have moved |
 //! | redis: when its memory is full, the server may evict budgets | `maxmemory-policy noeviction` |
 //! | the body of a custom rejection failed | look at what [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) returns |
 //!
@@ -199,7 +199,7 @@
 //! | rate, capacity or `max_wait` of a queue | waiters keep their order; a waiter that would not be accepted now is rejected, with the exact time after which to retry |
 //! | cost, condition, key, shadow, status | applies to requests from now on |
 //! | penalty | a ban ends at its original time, whatever the new length is; while there is no penalty, none is enforced |
-//! | the algorithm (bucket to window, say), or the store | all keys lose their state: [`Replaced::started_anew`](crate::Replaced::started_anew) names the policy, and a warning is logged |
+//! | the algorithm (bucket to window, say), or the store | all keys lose their state: [`Replaced::not_inherited`](crate::Replaced::not_inherited) names the policy, and a warning is logged |
 //! | the name | a new policy; all keys lose their state |
 //!
 //! On Redis, debts are kept [in time](crate::store::RedisStore#another-quota), and waiters of a queue depart at the times that

@@ -370,7 +370,7 @@ impl Limiter for LeakyQueue {
             Mode::Peek => shared.peek(key, cost, longest).map_or_else(|| Check::Ready(Err(closed())), Check::from),
             Mode::Shadow => Check::Ready(in_nobodys_name(cost)),
             Mode::UpTo => Check::Ready(match in_nobodys_name(cost) {
-                Ok(decision) => decision.left_of(cost).map_or(Ok(decision), in_nobodys_name),
+                Ok(decision) => decision.partial_cost(cost).map_or(Ok(decision), in_nobodys_name),
                 Err(error) => Err(error),
             }),
             Mode::Charge | Mode::Fallback | Mode::Reset => match shared.enqueue(key, cost, longest) {

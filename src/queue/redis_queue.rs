@@ -102,7 +102,7 @@ use crate::values::{
 /// # When Redis is out of reach
 ///
 /// An arrival that must ask fails within the [timeout](crate::store::redis::RedisBuilder::timeout), and at once while the
-/// breaker is open. Those who wait already are not affected. For the [local guard](crate::FailureMode::LocalGuard) there is a
+/// breaker is open. Those who wait already are not affected. For the [local fallback](crate::FailureMode::LocalFallback) there is a
 /// `LeakyQueue` of this process alone, of the same quota and bounds. With each place that Redis gives, one is taken
 /// there, too; so who comes then gets in line behind those who wait here. The guard knows nothing of other processes,
 /// and it keeps the places of those who left. Redis is not told later whom it let in.

@@ -56,7 +56,7 @@ async fn all(tasks: Vec<tokio::task::JoinHandle<u16>>) -> Vec<u16> {
 
 #[tokio::test]
 async fn closing_rejects_all_who_wait_or_come_whatever_the_policy_does_on_failures() {
-    for mode in [FailureMode::LocalGuard, FailureMode::Deny, FailureMode::Allow] {
+    for mode in [FailureMode::LocalFallback, FailureMode::Deny, FailureMode::Allow] {
         let bucket = TokenBucket::new(Quota::per_hour(10));
         let bucket = Arc::new(tower_sluice::RateLimiter::in_memory(bucket));
         let layer = RateLimitLayer::new([
@@ -111,7 +111,7 @@ async fn those_who_wait_in_a_queue_that_was_replaced_are_rejected_too() {
     assert_eq!(status(&service).await, 200);
     let first = wait(&service, 2).await;
     let replaced = limits.replace(Policy::new("b", TokenBucket::new(Quota::per_hour(1)))).unwrap();
-    assert_eq!((replaced.removed(), replaced.started_anew()), (["q".to_owned()].as_slice(), [].as_slice()));
+    assert_eq!((replaced.removed(), replaced.not_inherited()), (["q".to_owned()].as_slice(), [].as_slice()));
     limits.replace(Policy::new("q", queue())).unwrap();
     assert_eq!(status(&service).await, 200);
     let second = wait(&service, 2).await;

@@ -194,8 +194,8 @@ async fn f18_what_the_server_counts_is_what_it_admitted_and_what_got_lost() {
     }
     let server = &RedisServer::start();
     tokio::join!(
-        counts(server, "guard", true, FailureMode::LocalGuard),
-        counts(server, "guard-alone", false, FailureMode::LocalGuard),
+        counts(server, "guard", true, FailureMode::LocalFallback),
+        counts(server, "guard-alone", false, FailureMode::LocalFallback),
         counts(server, "deny", true, FailureMode::Deny),
         counts(server, "deny-alone", false, FailureMode::Deny),
     );

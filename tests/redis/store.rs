@@ -342,12 +342,12 @@ async fn a_layer_whose_budgets_are_on_the_server_changes_while_it_runs() {
     let limits = layer.handle();
     // The other of the two names of a bucket goes on from it.
     let replaced = limits.replace(policy(&here, "a", LeakyBucket::new(hour(3_600).burst(10)))).unwrap();
-    assert_eq!(replaced.started_anew(), [""; 0]);
+    assert_eq!(replaced.not_inherited(), [""; 0]);
     let refused = send(&layer, "a").await;
     assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].to_str().unwrap()), (429, "1"));
     // Another connection may be to another server, and a window is none.
     for other in [policy(&there, "a", TokenBucket::new(hour(10))), policy(&there, "a", FixedWindow::new(hour(10)))] {
-        assert_eq!(limits.replace(other).unwrap().started_anew(), ["a"]);
+        assert_eq!(limits.replace(other).unwrap().not_inherited(), ["a"]);
     }
 }
 

@@ -208,7 +208,7 @@ fn what_a_reload_removes_is_logged_as_a_warning_by_name() {
     };
     // Truncated between two policies.
     std::fs::write(&file, whole.split_at(whole.rfind("[[route.policy]]").unwrap()).0).unwrap();
-    eventually("the policy is named", || warned(["a policy removed", "\"per-client\""]));
+    eventually("the policy is named", || warned(["a policy was removed", "\"per-client\""]));
     // Truncated within the other one.
     std::fs::write(&file, whole.split_at(whole.find("key = ").unwrap()).0).unwrap();
     eventually("the field is named", || warned(["\"everybody\"", "\"key\""]));

@@ -259,7 +259,7 @@ impl<A: Scripted> Asking<A> {
         in_background(async move {
             let decision = self.alone(cost).await?;
             // What cannot be charged is forgiven.
-            match decision.left_of(cost) {
+            match decision.partial_cost(cost) {
                 Some(left) => self.alone(left).await,
                 None => Ok(decision),
             }

@@ -57,7 +57,7 @@ use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inherita
 /// A [decision](crate::Limiter::decide) fails within the [timeout](super::RedisBuilder::timeout), also if it shares a call,
 /// gives back a lease first, or needs several nodes: one deadline holds for all that a decision does. While the breaker of the
 /// node is open it fails at once. What then becomes of requests is for the policy to [say](crate::FailureMode). For the
-/// [local guard](crate::FailureMode::LocalGuard) this store counts what Redis admits along in a
+/// [local fallback](crate::FailureMode::LocalFallback) this store counts what Redis admits along in a
 /// [`MemoryStore`] for 65,536 keys. The guard only counts up: what is given back on Redis stays charged there, until time
 /// has paid it off. Redis does not hear of what guards admit: over an outage and the recovery, *n* processes admit up to
 /// *n* + 1 times the quota.

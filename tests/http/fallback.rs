@@ -13,25 +13,25 @@ use tower_sluice::{
     RateLimitLayer, RateLimiter, Receipt, Verdict,
 };
 
-/// A limiter elsewhere, which is out at times and has a guard here.
+/// A remote limiter with outages, and a local fallback.
 struct Remote<G> {
     is_out: AtomicBool,
     calls: AtomicU32,
     refunds: AtomicU32,
-    guard: G,
+    fallback: G,
 }
 
 impl<G: Limiter> Remote<G> {
-    fn new(guard: G) -> Arc<Self> {
+    fn new(fallback: G) -> Arc<Self> {
         let (calls, refunds) = (AtomicU32::new(0), AtomicU32::new(0));
-        Arc::new(Self { is_out: AtomicBool::new(true), calls, refunds, guard })
+        Arc::new(Self { is_out: AtomicBool::new(true), calls, refunds, fallback })
     }
 }
 
 impl<G: Limiter> Limiter for Remote<G> {
     fn decide(&self, ask: &Ask<'_>) -> Check {
         if ask.mode() == Mode::Fallback {
-            return self.guard.decide(&ask.to(Mode::Charge));
+            return self.fallback.decide(&ask.to(Mode::Charge));
         }
         self.calls.fetch_add(1, Ordering::SeqCst);
         let is_out = self.is_out.load(Ordering::SeqCst);
@@ -47,7 +47,7 @@ impl<G: Limiter> Limiter for Remote<G> {
 
     fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
         self.refunds.fetch_add(1, Ordering::SeqCst);
-        self.guard.refund(key, receipt, cost);
+        self.fallback.refund(key, receipt, cost);
     }
 }
 
@@ -74,30 +74,30 @@ async fn statuses(layer: &RateLimitLayer, count: usize) -> Vec<u16> {
     statuses
 }
 
-fn was_guarded(response: &Response<()>) -> bool {
-    response.extensions().get::<Verdict>().unwrap().policies()[0].is_guarded()
+fn fell_back(response: &Response<()>) -> bool {
+    response.extensions().get::<Verdict>().unwrap().policies()[0].fell_back()
 }
 
 #[tokio::test]
-async fn the_guard_decides_while_the_limiter_is_out_and_only_then() {
+async fn the_fallback_decides_during_an_outage_only() {
     let remote = Remote::new(bucket(2));
     let layer = RateLimitLayer::builder(Policy::new("remote", Arc::clone(&remote))).verdict().build();
     let first = send(&layer).await;
-    assert!(first.status() == 200 && was_guarded(&first));
-    // Refused by the guard's quota, as by any: everybody shares the key, hence 503 as always.
-    let [_, refused] = [send(&layer).await, send(&layer).await];
-    assert!(refused.status() == 503 && was_guarded(&refused) && refused.headers().contains_key("x-rate-limited-for"));
+    assert!(first.status() == 200 && fell_back(&first));
+    // The fallback rejects like any limiter: 503, since all clients share the key.
+    let [_, rejected] = [send(&layer).await, send(&layer).await];
+    assert!(rejected.status() == 503 && fell_back(&rejected) && rejected.headers().contains_key("x-rate-limited-for"));
     assert_eq!(layer.limiter_failures("remote"), Some(3));
     assert_eq!(layer.limiter_failures("another"), None);
 
     remote.is_out.store(false, Ordering::SeqCst);
     let answer = send(&layer).await;
-    assert!(answer.status() == 200 && !was_guarded(&answer));
+    assert!(answer.status() == 200 && !fell_back(&answer));
     assert_eq!((layer.limiter_failures("remote"), remote.calls.load(Ordering::SeqCst)), (Some(3), 4));
 }
 
 #[tokio::test]
-async fn what_a_guard_charged_is_given_back_if_another_policy_refuses() {
+async fn a_charge_of_the_fallback_is_refunded_if_another_policy_rejects() {
     let remote = Remote::new(bucket(9));
     let layer = RateLimitLayer::builder([
         Policy::new("remote", Arc::clone(&remote)),
@@ -106,11 +106,11 @@ async fn what_a_guard_charged_is_given_back_if_another_policy_refuses() {
     .verdict()
     .build();
     assert_eq!(statuses(&layer, 3).await, [200, 503, 503]);
-    assert_eq!(remote.guard.decide(&Ask::peek(&PartitionKey::SHARED, 0)).at_once().unwrap().remaining(), 8);
+    assert_eq!(remote.fallback.decide(&Ask::peek(&PartitionKey::SHARED, 0)).at_once().unwrap().remaining(), 8);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guard_may_be_a_queue() {
+async fn a_fallback_may_be_a_queue() {
     let remote = Remote::new(LeakyQueue::new(Quota::per_second(10)).capacity(1));
     let layer = RateLimitLayer::builder(Policy::new("remote", remote)).verdict().build();
     let begun = tokio::time::Instant::now();
@@ -119,21 +119,21 @@ async fn a_guard_may_be_a_queue() {
 }
 
 #[tokio::test]
-async fn who_wants_no_guard_gets_none() {
+async fn failing_open_and_failing_closed_use_no_fallback() {
     let layer = |mode| {
         RateLimitLayer::builder(Policy::new("remote", Remote::new(bucket(1))).on_failure(mode)).verdict().build()
     };
     assert_eq!(statuses(&layer(FailureMode::Allow), 3).await, [200; 3]);
     let deny = layer(FailureMode::Deny);
-    let refused = send(&deny).await;
-    assert!(refused.status() == 503 && !refused.headers().contains_key("x-rate-limited-for"));
+    let rejected = send(&deny).await;
+    assert!(rejected.status() == 503 && !rejected.headers().contains_key("x-rate-limited-for"));
     assert_eq!(deny.limiter_failures("remote"), Some(1));
 }
 
 #[tokio::test]
-async fn shadows_do_not_ask_their_guards() {
+async fn shadows_do_not_fall_back() {
     let remote = Remote::new(bucket(1));
     let layer = RateLimitLayer::builder(Policy::new("remote", Arc::clone(&remote)).shadow()).verdict().build();
     assert_eq!(statuses(&layer, 3).await, [200; 3]);
-    assert_eq!(remote.guard.decide(&Ask::peek(&PartitionKey::SHARED, 0)).at_once().unwrap().remaining(), 1);
+    assert_eq!(remote.fallback.decide(&Ask::peek(&PartitionKey::SHARED, 0)).at_once().unwrap().remaining(), 1);
 }
