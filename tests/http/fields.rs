@@ -8,7 +8,7 @@ use http::{Request, Response, StatusCode, Version};
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::headers::{EXPOSED_HEADERS, RateLimitFields, ResetForm, Tell, WaitFields};
+use tower_sluice::headers::{Advertise, EXPOSED_HEADERS, RateLimitFields, ResetForm, WaitFields};
 use tower_sluice::key::{HeaderKey, PathKey};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
@@ -236,9 +236,9 @@ async fn fields_are_sent_as_configured() {
         counts
     };
     assert_eq!(counts(RateLimitFields::default()).await, [2, 2, 2]);
-    assert_eq!(counts(RateLimitFields::draft11().tell(Tell::Refused)).await, [0, 0, 2]);
-    assert_eq!(counts(RateLimitFields::draft11().tell(Tell::Below { percent: 40 })).await, [0, 2, 2]);
-    assert_eq!(counts(RateLimitFields::draft11().tell(Tell::Never)).await, [0, 0, 0]);
+    assert_eq!(counts(RateLimitFields::draft11().advertise(Advertise::Rejected)).await, [0, 0, 2]);
+    assert_eq!(counts(RateLimitFields::draft11().advertise(Advertise::Below { percent: 40 })).await, [0, 2, 2]);
+    assert_eq!(counts(RateLimitFields::draft11().advertise(Advertise::Never)).await, [0, 0, 0]);
     assert_eq!(counts(RateLimitFields::none()).await, [0, 0, 0]);
     assert_eq!(counts(RateLimitFields::draft07()).await, [2, 2, 2]);
     assert_eq!(counts(RateLimitFields::draft11().x_rate_limit(ResetForm::EpochSeconds)).await, [5, 5, 5]);

@@ -25,7 +25,7 @@ use self::metrics::Meter;
 use self::penalty::PenaltyRecord;
 use self::record::Record;
 use crate::http::head::{RequestHead, ResponseHead};
-use crate::http::key::{Global, KeyExtractor, Sameness};
+use crate::http::key::{Global, KeyExtractor, SameKeyCheck};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::values::{Ask, Check, Decision, Description, LimiterError, Mode, PartitionKey};
 
@@ -66,7 +66,7 @@ pub struct Policy {
     on_failure: FailureMode,
     status: Option<StatusCode>,
     record: Arc<Record>,
-    sameness: Sameness,
+    same_key: SameKeyCheck,
     meter: Meter,
 }
 
@@ -170,14 +170,14 @@ impl Policy {
             on_failure: FailureMode::default(),
             status: None,
             record: Arc::default(),
-            sameness: Sameness::new(Global.is_shared()),
+            same_key: SameKeyCheck::new(Global.is_shared()),
         }
     }
 
     /// Sets the key: each one has its own budget. If the first 1,000 requests have the same key, although the extractor
     /// [distinguishes clients](KeyExtractor::is_shared), that is logged once.
     pub fn key(mut self, key: impl KeyExtractor) -> Self {
-        self.sameness = Sameness::new(key.is_shared());
+        self.same_key = SameKeyCheck::new(key.is_shared());
         self.key = Box::new(key);
         self
     }

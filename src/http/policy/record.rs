@@ -93,7 +93,7 @@ impl Policy {
     /// costs one relaxed load once that is settled.
     #[inline]
     pub(crate) fn note_key(&self, key: &PartitionKey) {
-        if self.sameness.note(key) {
+        if self.same_key.record(key) {
             log::one_key_for_all(&self.name);
         }
     }

@@ -152,7 +152,7 @@ fn in_grpc(rejection: &Rejection, exceeded: GrpcStatus, protocol: Protocol) -> R
         .violated()
         .map(|violated| grpc::Violation { subject: violated.name(), description: violation(violated) })
         .collect();
-    grpc::Refusal { code, message: &rejection.detail(), wait, violations: &violations }.response(protocol)
+    grpc::Status { code, message: &rejection.detail(), wait, violations: &violations }.response(protocol)
 }
 
 #[cfg(test)]
