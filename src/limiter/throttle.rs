@@ -1,4 +1,4 @@
-//! The same limits for services that do not speak HTTP, or are clients of those that do.
+//! `ThrottleLayer`: limits services that do not speak HTTP, and clients.
 
 use std::error::Error;
 use std::fmt;
@@ -16,11 +16,11 @@ use tower_service::Service;
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::values::{Ask, Check, Decision, LimiterError, Outcome, PartitionKey, Pending};
 
-/// Limits a service of any request type. A request that does not pass is an error:
+/// Limits a service of any request type. A rejected request ends with the error
 /// [`ThrottleError::Rejected`].
 ///
-/// With a [`LeakyQueue`](crate::LeakyQueue), paces what goes out: requests wait for their turn, and
-/// only those that would wait too long are denied.
+/// With a [`LeakyQueue`](crate::LeakyQueue), it paces outgoing calls: requests wait for their turn, and
+/// only those that would wait too long are rejected.
 ///
 /// ```
 /// use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
@@ -28,7 +28,7 @@ use crate::values::{Ask, Check, Decision, LimiterError, Outcome, PartitionKey, P
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() {
-/// // A partner allows five calls per second: leave every 200 ms, whoever asks.
+/// // A partner allows five calls per second: send one every 200 ms, over all callers.
 /// let mut client = ServiceBuilder::new()
 ///     .layer(ThrottleLayer::new(LeakyQueue::new(Quota::per_second(5)).capacity(100)))
 ///     .service(service_fn(|city: &'static str| async move { Ok::<_, std::io::Error>(format!("sunny in {city}")) }));
@@ -40,7 +40,7 @@ pub struct ThrottleLayer<Req> {
     gate: Arc<Gate<Req>>,
 }
 
-/// What decides.
+/// What all services of a layer share.
 struct Gate<Req> {
     limiter: Arc<dyn Limiter>,
     key: KeyFn<Req>,
@@ -65,11 +65,11 @@ impl<Req> ThrottleLayer<Req> {
         Self { gate: Arc::new(Gate { limiter: limiter.into_limiter(), key: Box::new(key), cost: Box::new(|_| 1) }) }
     }
 
-    /// What a request costs; 1 unless set.
+    /// Sets the cost of a request; 1 unless set.
     ///
     /// # Panics
     ///
-    /// If the layer was cloned, or services were made by it.
+    /// If the layer was cloned, or has made a service.
     #[must_use]
     #[track_caller]
     pub fn cost(mut self, cost: impl Fn(&Req) -> u32 + Send + Sync + 'static) -> Self {
@@ -99,7 +99,7 @@ impl<Req> fmt::Debug for ThrottleLayer<Req> {
     }
 }
 
-/// A service whose requests are limited; made by [`ThrottleLayer`]. Clones share their budgets.
+/// A rate-limited service, made by [`ThrottleLayer`]. Clones share their budgets.
 pub struct Throttle<S, Req> {
     inner: S,
     gate: Arc<Gate<Req>>,
@@ -132,7 +132,7 @@ where
                 Err(error) => State::Rejected { error: Some(error) },
             },
             Check::Pending(pending) => {
-                // The service that was polled ready goes along, and its clone stays.
+                // The service that was polled ready is the one that will be called; its clone stays here.
                 let clone = self.inner.clone();
                 let ready = std::mem::replace(&mut self.inner, clone);
                 State::Waiting { pending, rest: Some((ready, request)) }
@@ -157,7 +157,7 @@ impl<S: fmt::Debug, Req> fmt::Debug for Throttle<S, Req> {
 }
 
 pin_project! {
-    /// The future of [`Throttle`]. Dropped while it waits for its turn, it leaves the queue.
+    /// The future of [`Throttle`]. If it is dropped while it waits for its turn, the request leaves the queue.
     pub struct ThrottleFuture<S, Req>
     where
         S: Service<Req>,
@@ -184,13 +184,13 @@ impl<S: Service<Req>, Req> Future for ThrottleFuture<S, Req> {
         let mut state = self.project().state;
         loop {
             match state.as_mut().project() {
-                // -> the inner service's response
+                // -> done, with the inner service's response
                 StateProj::Passing { response } => return response.poll(cx).map_err(ThrottleError::Service),
-                // -> an error
+                // -> done, with an error
                 StateProj::Rejected { error } => {
                     return Poll::Ready(Err(error.take().expect("polled after it was ready")));
                 }
-                // -> Passing, or Rejected
+                // -> Passing or Rejected, once the limiter has decided
                 StateProj::Waiting { pending, rest } => {
                     let result = ready!(pending.as_mut().poll(cx));
                     let (mut service, request) = rest.take().expect("taken only once, when the turn has come");
@@ -211,17 +211,16 @@ impl<S: Service<Req>, Req> fmt::Debug for ThrottleFuture<S, Req> {
     }
 }
 
-/// Why a [`Throttle`]d request has no response.
+/// The error of a [`Throttle`]d request.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ThrottleError<E> {
-    /// The limit is used up, or the queue too long.
+    /// The limit is used up, or the wait in the queue would be too long.
     Rejected {
-        /// The exact time after which the same request would pass, alone on its key; `None` if it
-        /// never would.
+        /// The exact time after which the same request would pass, alone on its key; `None` if no wait helps.
         retry_after: Option<Duration>,
     },
-    /// The limiter could not decide.
+    /// The limiter cannot decide.
     Limiter(LimiterError),
     /// The inner service failed.
     Service(E),

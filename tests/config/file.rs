@@ -1,4 +1,4 @@
-//! Configurations that make no sense, each with the line and the advice that it gets.
+//! Checks the errors of invalid configurations, and the layers that valid ones build.
 
 use std::convert::Infallible;
 
@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, Full};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::config::Config;
 
-/// A route with one policy, in which `line` replaces the line that sets the same field, or is added.
+/// Returns a route with one policy, in which `line` replaces the line of the same field, or is added.
 fn with(line: &str) -> String {
     let field = line.split(['=', ' ']).next().unwrap();
     let policy = ["name = \"p\"", "algorithm = \"token-bucket\"", "limit = 10", "per = \"1s\"", "key = \"global\""];
@@ -19,12 +19,12 @@ fn with(line: &str) -> String {
     format!("[[route]]\npath = \"/a\"\n[[route.policy]]\n{}\n", lines.join("\n"))
 }
 
-fn told(text: &str) -> String {
+fn error(text: &str) -> String {
     Config::parse("f.toml", text).expect_err(text).to_string()
 }
 
 #[test]
-fn every_mistake_in_a_policy_is_told_with_its_line() {
+fn every_mistake_in_a_policy_is_reported_with_its_line() {
     for (line, expected) in [
         ("limt = 10", "f.toml:9: unknown field `limt`, expected one of `name`, `algorithm`, `limit`, `per`"),
         ("limit = 0", "f.toml:6: limit = 0 is out of range; write a number from 1 to 4294967295"),
@@ -69,12 +69,12 @@ fn every_mistake_in_a_policy_is_told_with_its_line() {
         ("name = \"two words\"", "f.toml:4: `two words` cannot be a policy's name; begin with a letter and write"),
         ("key = \"ip\"", "f.toml:8: unknown key `ip`; write global, client-ip, header:NAME"),
         ("key = \"header:\"", "f.toml:8: unknown key `header:`"),
-        ("key = []", "f.toml:8: the key names nothing"),
+        ("key = []", "f.toml:8: the key is empty; write global"),
         ("key = 3", "f.toml:8: key = 3: write a text in quotation marks or a list of such, such as \"client-ip\""),
         ("status = 200", "f.toml:9: status = 200 is out of range; write a number from 400 to 599"),
         ("status = 700", "f.toml:9: status = 700 is out of range; write a number from 400 to 599"),
-        ("charge-on = []", "f.toml:9: charge-on = []: nothing would ever count; write the statuses that do"),
-        ("charge-on = [401, 99]", "f.toml:9: charge-on = [99]: that is no answer's status; write 200 to 599"),
+        ("charge-on = []", "f.toml:9: charge-on = []: no request would count; write the statuses that count"),
+        ("charge-on = [401, 99]", "f.toml:9: charge-on = [99]: no response has that status; write 200 to 599"),
         (
             "penalty = { refusals = 0, per = \"1m\", ban = \"1m\" }",
             "f.toml:9: refusals = 0 is out of range; write a number from 1",
@@ -98,13 +98,13 @@ fn every_mistake_in_a_policy_is_told_with_its_line() {
             "f.toml:9: on-store-error = \"panic\": write \"local-guard\", \"allow\" or \"deny\"",
         ),
     ] {
-        let message = told(&with(line));
-        assert!(message.starts_with(expected), "{line}\n  told:     {message}\n  expected: {expected}");
+        let message = error(&with(line));
+        assert!(message.starts_with(expected), "{line}\n  reported: {message}\n  expected: {expected}");
     }
 }
 
 #[test]
-fn every_mistake_around_policies_is_told_with_its_line() {
+fn every_mistake_around_policies_is_reported_with_its_line() {
     let policy = "[[route.policy]]\nname = \"p\"\nalgorithm = \"fixed-window\"\nlimit = 1\nper = \"1s\"\n";
     for (text, expected) in [
         (
@@ -135,7 +135,7 @@ fn every_mistake_around_policies_is_told_with_its_line() {
         ("[[route]\n".into(), "f.toml:1: "),
         (
             "[client-ip]\nsource = \"x-forwarded-for\"".into(),
-            "f.toml:2: a header can be forged by anybody; say whose to believe",
+            "f.toml:2: any client can forge a header; write which proxies to trust",
         ),
         ("[client-ip]\nsource = \"peer\"\nhops = 1".into(), "f.toml:2: the socket's peer needs no trusted proxies"),
         (
@@ -148,7 +148,7 @@ fn every_mistake_around_policies_is_told_with_its_line() {
             "f.toml:2: ipv6-prefix = 16 is out of range; write a number from 32 to 128",
         ),
         ("\n[client-ip]\nhops = 1".into(), "f.toml:3: the socket's peer needs no trusted proxies"),
-        ("[client-ip]\nsource = \"forwarded\"\nhops = 0".into(), "f.toml:3: hops = 0 believes no proxy"),
+        ("[client-ip]\nsource = \"forwarded\"\nhops = 0".into(), "f.toml:3: hops = 0 trusts no proxy"),
         ("[[route]]\npath = \"/a\\\"b\"".into(), "f.toml:2: segment `a\"b`"),
         (
             format!("[[route]]\npath = \"/a\"\nexempt-preflights = 3\n{policy}"),
@@ -164,13 +164,13 @@ fn every_mistake_around_policies_is_told_with_its_line() {
         ),
         ("[client-ip]\nhop = 1".into(), "f.toml:2: unknown field `hop`, expected one of `source`, `trusted`, `hops`"),
     ] {
-        let message = told(&text);
-        assert!(message.starts_with(expected), "{text}\n  told:     {message}\n  expected: {expected}");
+        let message = error(&text);
+        assert!(message.starts_with(expected), "{text}\n  reported: {message}\n  expected: {expected}");
     }
 }
 
 #[test]
-fn every_mistake_in_an_answer_is_told_with_its_line() {
+fn every_mistake_in_an_answer_is_reported_with_its_line() {
     for (line, expected) in [
         ("field = \"none\"", "unknown field `field`, expected one of `fields`, `x-ratelimit`, `tell`, `rejection`"),
         ("fields = \"draft-12\"", "fields = \"draft-12\": write \"draft-11\", \"draft-07\" or \"none\""),
@@ -183,34 +183,34 @@ fn every_mistake_in_an_answer_is_told_with_its_line() {
         ("rejection = \"html\"", "rejection = \"html\": write \"problem\", \"text\" or \"empty\""),
         ("grpc-status = \"ok\"", "grpc-status = \"ok\": write \"resource-exhausted\" or \"unavailable\""),
         ("tell = true", "tell = true: write a text in quotation marks"),
-        ("tell = \"sometimes\"", "tell = \"sometimes\" says no occasion; write always, refused, never, or below-20%"),
-        ("tell = \"below-101%\"", "tell = \"below-101%\" says no occasion"),
-        ("tell = \"below-300%\"", "tell = \"below-300%\" says no occasion"),
-        ("tell = \"below-+5%\"", "tell = \"below-+5%\" says no occasion"),
-        ("tell = \"below-%\"", "tell = \"below-%\" says no occasion"),
-        ("tell = \"below-20\"", "tell = \"below-20\" says no occasion"),
+        ("tell = \"sometimes\"", "tell = \"sometimes\" is not known; write always, refused, never, or below-20%"),
+        ("tell = \"below-101%\"", "tell = \"below-101%\" is not known"),
+        ("tell = \"below-300%\"", "tell = \"below-300%\" is not known"),
+        ("tell = \"below-+5%\"", "tell = \"below-+5%\" is not known"),
+        ("tell = \"below-%\"", "tell = \"below-%\" is not known"),
+        ("tell = \"below-20\"", "tell = \"below-20\" is not known"),
         ("retry-jitter = \"some\"", "retry-jitter = \"some\" is not a time; write 250ms, 1s, 1m, 1h or 1day"),
     ] {
         let route = format!("{}[route.answer]\n{line}\n", with("burst = 20"));
         for (text, at) in [(format!("\n[answer]\n{line}\n"), 3), (route, 11)] {
-            let message = told(&text);
+            let message = error(&text);
             let expected = format!("f.toml:{at}: {expected}");
-            assert!(message.starts_with(&expected), "{line}\n  told:     {message}\n  expected: {expected}");
+            assert!(message.starts_with(&expected), "{line}\n  reported: {message}\n  expected: {expected}");
         }
     }
-    let twice = told("[answer]\n[answer]\n");
+    let twice = error("[answer]\n[answer]\n");
     assert!(twice.starts_with("f.toml:2: duplicate key"), "{twice}");
     for text in [
         "[[route]]\npath = \"/a\"\nanswer = { tell = \"never\" }",
         "[[route]]\npath = \"/a\"\n[route.answer]\ntell = \"never\"",
     ] {
-        let message = told(text);
+        let message = error(text);
         assert!(message.starts_with("f.toml:3: the route has no policy"), "{message}");
     }
 }
 
 #[test]
-fn what_makes_sense_is_taken() {
+fn valid_configurations_are_accepted() {
     for line in [
         "burst = 20",
         "cost = 1",
@@ -244,7 +244,7 @@ fn what_makes_sense_is_taken() {
 }
 
 #[tokio::test]
-async fn a_layer_tells_who_waits_for_which_policy() {
+async fn a_layer_reports_the_waiters_of_each_policy() {
     let text = "[[route]]\npath = \"/q\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 1\nper = \"1h\"\n\
                 max-wait = \"2h\"\n[[route.policy]]\nname = \"b\"\nalgorithm = \"token-bucket\"\nlimit = 10\nper = \"1h\"\n";
     let config = Config::parse("f.toml", text).unwrap();
@@ -264,12 +264,12 @@ async fn a_layer_tells_who_waits_for_which_policy() {
 }
 
 #[test]
-fn the_embedded_default_of_the_example_server_is_taken() {
+fn the_embedded_default_of_the_example_server_is_accepted() {
     Config::parse("server.toml", include_str!("../../examples/server.toml")).unwrap();
 }
 
 #[test]
-fn the_format_is_taken_as_it_is_documented() {
+fn the_documented_format_is_accepted() {
     let docs = include_str!("../../src/config/mod.rs").lines().filter_map(|line| line.strip_prefix("//!"));
     let format = docs.skip_while(|line| *line != " ```toml").skip(1).take_while(|line| *line != " ```");
     let format: Vec<_> = format.collect();
@@ -280,14 +280,14 @@ fn the_format_is_taken_as_it_is_documented() {
 }
 
 #[tokio::test]
-async fn the_file_says_what_counts_and_who_is_banned() {
+async fn charge_on_and_penalty_apply() {
     let used_up = with("limit = 1").replace("1s", "1h");
-    // The answers are 200.
+    // The service answers 200.
     for (line, statuses) in [("charge-on = [401]", [200, 200, 200, 200]), ("charge-on = [200]", [200, 503, 503, 503])] {
         let answers = answers(&format!("{used_up}{line}\n"), 0, "text/plain").await;
         assert_eq!(answers.each_ref().map(|answer| answer.status().as_u16()), statuses, "{line}");
     }
-    // The first rejection tells the wait, one more is free, and the next begins the ban.
+    // The first rejection advertises the wait, one early retry is free, and the next begins the ban.
     let banned = used_up.replace(
         "key = \"global\"",
         "key = \"header:content-type\"\npenalty = { refusals = 1, per = \"1m\", ban = \"2h\" }",
@@ -297,9 +297,9 @@ async fn the_file_says_what_counts_and_who_is_banned() {
     assert_eq!(answers[3].headers()["retry-after"], "7200");
 }
 
-/// Waits are lengthened by as much as the file says, in the route or for all.
+/// Jitter up to the configured maximum is added to waits, in the route or for all.
 #[tokio::test]
-async fn the_file_lengthens_waits_at_random() {
+async fn retry_jitter_applies() {
     let used_up = with("limit = 1").replace("1s", "1h");
     for text in [
         format!("{used_up}[route.answer]\nretry-jitter = \"1day\"\n"),
@@ -319,15 +319,15 @@ async fn the_file_lengthens_waits_at_random() {
 fn staggered_windows_are_for_memory() {
     let redis = "[redis]\nurl = \"redis://127.0.0.1:1\"\n";
     let window = with("stagger = true").replace("token-bucket", "fixed-window");
-    let message = told(&format!("{redis}{window}"));
+    let message = error(&format!("{redis}{window}"));
     assert!(message.starts_with("f.toml:11: a staggered window is kept in memory only"), "{message}");
-    let message = told(&format!("{redis}{}", window.replace("fixed-window", "sliding-window")));
+    let message = error(&format!("{redis}{}", window.replace("fixed-window", "sliding-window")));
     assert!(message.starts_with("f.toml:11: a staggered window is kept in memory only"), "{message}");
     Config::parse("f.toml", &format!("{redis}{window}store = \"memory\"\n")).unwrap();
     Config::parse("f.toml", &window).unwrap();
 }
 
-/// The answers to so many POSTs of this media type to a route of this configuration.
+/// Returns the responses to `N` POSTs of this media type to a route of this configuration.
 async fn answers<const N: usize>(config: &str, route: usize, media_type: &str) -> [Response<Bytes>; N] {
     let config = Config::parse("f.toml", config).unwrap_or_else(|error| panic!("{error}\n{config}"));
     let hello = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) });
@@ -341,7 +341,7 @@ async fn answers<const N: usize>(config: &str, route: usize, media_type: &str) -
     answers.try_into().unwrap()
 }
 
-/// The fields that tell what is left, by name.
+/// Returns the names of the `RateLimit` fields in a response, sorted.
 fn limits(answer: &Response<Bytes>) -> String {
     let mut names: Vec<_> = answer.headers().keys().map(|name| name.as_str()).collect();
     names.retain(|name| name.contains("ratelimit"));
@@ -350,10 +350,10 @@ fn limits(answer: &Response<Bytes>) -> String {
 }
 
 #[tokio::test]
-async fn the_file_says_what_is_told_and_when() {
+async fn the_fields_and_when_they_are_sent_are_configurable() {
     const DRAFT_11: &str = "ratelimit ratelimit-policy";
     const LEGACY: &str = "x-ratelimit-limit x-ratelimit-remaining x-ratelimit-reset";
-    for (answer, fresh, used_up, refused) in [
+    for (answer, fresh, used_up, rejected) in [
         ("", DRAFT_11, DRAFT_11, DRAFT_11),
         ("fields = \"draft-11\"", DRAFT_11, DRAFT_11, DRAFT_11),
         ("fields = \"draft-07\"", DRAFT_11, DRAFT_11, DRAFT_11),
@@ -369,32 +369,32 @@ async fn the_file_says_what_is_told_and_when() {
         // Two of half the burst, so that one half is left after the first, and nothing after the second.
         let policy = with("cost = 5").replace("1s", "1h");
         for config in [format!("[answer]\n{answer}\n{policy}"), format!("{policy}[route.answer]\n{answer}\n")] {
-            let told: [_; 3] = answers(&config, 0, "text/plain").await;
-            assert_eq!(told.each_ref().map(limits), [fresh, used_up, refused], "{config}");
-            assert!(told[2].headers().contains_key("retry-after"), "{config}");
-            assert!(told[2].headers().contains_key("x-rate-limited-for"), "{config}");
+            let answers: [_; 3] = answers(&config, 0, "text/plain").await;
+            assert_eq!(answers.each_ref().map(limits), [fresh, used_up, rejected], "{config}");
+            assert!(answers[2].headers().contains_key("retry-after"), "{config}");
+            assert!(answers[2].headers().contains_key("x-rate-limited-for"), "{config}");
         }
     }
 }
 
 #[tokio::test]
-async fn the_file_says_how_a_refusal_looks() {
-    let refused = async |answer: &str, media_type: &str| {
+async fn the_form_of_a_rejection_is_configurable() {
+    let rejected = async |answer: &str, media_type: &str| {
         let config = format!("[answer]\n{answer}\n{}", with("cost = 10").replace("1s", "1h"));
-        let [_, refused] = answers(&config, 0, media_type).await;
-        refused
+        let [_, rejected] = answers(&config, 0, media_type).await;
+        rejected
     };
     let syntax = async |answer: &str| {
-        let refused = refused(answer, "text/plain").await;
-        refused.headers()["ratelimit"].to_str().unwrap().split_once('=').unwrap().0.to_owned()
+        let rejected = rejected(answer, "text/plain").await;
+        rejected.headers()["ratelimit"].to_str().unwrap().split_once('=').unwrap().0.to_owned()
     };
     assert_eq!(syntax("").await, "\"p\";r");
     assert_eq!(syntax("fields = \"draft-11\"").await, "\"p\";r");
     assert_eq!(syntax("fields = \"draft-07\"").await, "limit");
 
     let reset = async |answer: &str| {
-        let refused = refused(answer, "text/plain").await;
-        refused.headers()["x-ratelimit-reset"].to_str().unwrap().parse::<u64>().unwrap()
+        let rejected = rejected(answer, "text/plain").await;
+        rejected.headers()["x-ratelimit-reset"].to_str().unwrap().parse::<u64>().unwrap()
     };
     assert_eq!(reset("x-ratelimit = \"delta\"").await, 3_600);
     assert!(reset("x-ratelimit = \"epoch\"").await > 1_700_000_000);
@@ -405,14 +405,14 @@ async fn the_file_says_how_a_refusal_looks() {
         ("rejection = \"text\"", Some("text/plain; charset=utf-8")),
         ("rejection = \"empty\"", None),
     ] {
-        let refused = refused(answer, "text/plain").await;
-        assert_eq!(refused.headers().get("content-type").map(|value| value.to_str().unwrap()), media_type, "{answer}");
-        assert_eq!(refused.body().is_empty(), media_type.is_none(), "{answer}");
+        let rejected = rejected(answer, "text/plain").await;
+        assert_eq!(rejected.headers().get("content-type").map(|value| value.to_str().unwrap()), media_type, "{answer}");
+        assert_eq!(rejected.body().is_empty(), media_type.is_none(), "{answer}");
     }
     for (answer, status) in
         [("", "8"), ("grpc-status = \"resource-exhausted\"", "8"), ("grpc-status = \"unavailable\"", "14")]
     {
-        assert_eq!(refused(answer, "application/grpc").await.headers()["grpc-status"], status, "{answer}");
+        assert_eq!(rejected(answer, "application/grpc").await.headers()["grpc-status"], status, "{answer}");
     }
 }
 
@@ -433,26 +433,26 @@ async fn preflights_count_unless_the_route_exempts_them() {
         }
     }
     let error = config.change("f.toml", &(policy.clone() + &policy.replace("/a", "/b"))).unwrap_err().to_string();
-    assert!(error.contains("exempt-preflights of this route is not what it was at the start"), "{error}");
+    assert!(error.contains("exempt-preflights of this route differs from the one at the start"), "{error}");
 }
 
 #[tokio::test]
-async fn a_route_differs_in_what_it_says_and_in_nothing_else() {
+async fn an_answer_of_a_route_overrides_only_what_it_sets() {
     let policy = with("cost = 10").replace("1s", "1h");
     let other = policy.replace("/a", "/b");
     let general = "[answer]\nx-ratelimit = \"delta\"\nrejection = \"text\"\ntell = \"refused\"\n";
     let config = format!("{general}{policy}[route.answer]\nrejection = \"empty\"\nx-ratelimit = \"none\"\n{other}");
-    let [admitted, refused] = answers(&config, 0, "text/plain").await;
-    assert_eq!([limits(&admitted).as_str(), limits(&refused).as_str()], ["", "ratelimit ratelimit-policy"]);
-    assert!(refused.body().is_empty());
-    let [admitted, refused] = answers(&config, 1, "text/plain").await;
+    let [admitted, rejected] = answers(&config, 0, "text/plain").await;
+    assert_eq!([limits(&admitted).as_str(), limits(&rejected).as_str()], ["", "ratelimit ratelimit-policy"]);
+    assert!(rejected.body().is_empty());
+    let [admitted, rejected] = answers(&config, 1, "text/plain").await;
     assert_eq!(limits(&admitted), "");
-    assert!(limits(&refused).ends_with("x-ratelimit-limit x-ratelimit-remaining x-ratelimit-reset"));
-    assert_eq!(refused.headers()["content-type"], "text/plain; charset=utf-8");
+    assert!(limits(&rejected).ends_with("x-ratelimit-limit x-ratelimit-remaining x-ratelimit-reset"));
+    assert_eq!(rejected.headers()["content-type"], "text/plain; charset=utf-8");
 }
 
 #[test]
-fn mistakes_about_redis_are_told_with_their_lines() {
+fn mistakes_about_redis_are_reported_with_their_lines() {
     let policy = |lines: &str| {
         format!(
             "[redis]\nurl = \"redis://127.0.0.1:1\"\n[[route]]\npath = \"/\"\n[[route.policy]]\nname = \"p\"\nlimit = 1\n{lines}"
@@ -469,8 +469,8 @@ fn mistakes_about_redis_are_told_with_their_lines() {
         ),
         (policy("algorithm = \"fixed-window\"\nper = \"1500ns\""), "f.toml:9: "),
     ] {
-        let message = told(&text);
-        assert!(message.starts_with(expected), "{text}\n  told:     {message}\n  expected: {expected}");
+        let message = error(&text);
+        assert!(message.starts_with(expected), "{text}\n  reported: {message}\n  expected: {expected}");
     }
     for fine in [
         policy("algorithm = \"fixed-window\"\nper = \"1500ns\"\nstore = \"memory\""),

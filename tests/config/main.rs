@@ -1,4 +1,4 @@
-//! Configuration files.
+//! Tests of configuration files.
 
 mod errors;
 mod file;

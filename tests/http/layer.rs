@@ -1,4 +1,4 @@
-//! `RateLimitLayer` as a Tower layer, and what it answers.
+//! `RateLimitLayer` as a Tower layer, and its responses.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -77,7 +77,7 @@ async fn readiness_is_that_of_the_inner_service() {
 }
 
 #[tokio::test]
-async fn what_is_admitted_reaches_the_inner_service_and_what_is_not_does_not() {
+async fn only_admitted_requests_reach_the_inner_service() {
     let layer = RateLimitLayer::builder(Policy::new("p", one())).verdict().build();
     let (mut service, mut handle) = tower_test::mock::spawn_layer::<Request<()>, Response<Body>, _>(layer);
     assert_ready_ok!(service.poll_ready());
@@ -90,11 +90,10 @@ async fn what_is_admitted_reaches_the_inner_service_and_what_is_not_does_not() {
     assert_ready_ok!(service.poll_ready());
     let second = service.call(request(&[])).await.unwrap();
     assert_eq!(second.status(), 503);
-    assert!(handle.next_request().now_or_never().is_none(), "the refused request was passed on");
+    assert!(handle.next_request().now_or_never().is_none(), "a rejected request reached the inner service");
 }
 
-/// The mock panics when it is called without having been polled ready, which is what happens to a
-/// clone of a service that was.
+/// The mock panics when it is called without having been polled ready, like a clone of a service that was.
 #[tokio::test(start_paused = true)]
 async fn the_readied_service_is_the_one_called_after_a_wait() {
     let layer = RateLimitLayer::builder(Policy::new("queue", LeakyQueue::new(Quota::per_second(10)))).verdict().build();
@@ -139,8 +138,8 @@ async fn buffers_and_load_shedding_go_around_it_and_inside() {
 }
 
 #[tokio::test]
-async fn a_request_body_need_not_even_be_one() {
-    // Not a `Body`, not `Send` even: there is nothing that could be done with it before the decision.
+async fn request_bodies_need_not_implement_body() {
+    // Neither a `Body` nor `Send`: the layer does not touch it before the decision.
     struct Untouchable(#[allow(dead_code)] std::rc::Rc<()>);
     let layer = RateLimitLayer::builder(Policy::new("p", one())).verdict().build();
     let service = layer
@@ -170,17 +169,17 @@ fn static_promises() {
     is_send::<ResponseFuture<Inner, ()>>();
     is_shared::<Arc<dyn Limiter>>();
     is_shared::<Box<dyn KeyExtractor>>();
-    // Nameable without parameters, in a struct of one's own.
+    // The type can be named in a struct, without parameters.
     struct App {
         _limits: RateLimitLayer,
     }
     let _app = App { _limits: RateLimitLayer::builder(Policy::new("p", one())).verdict().build() };
 }
 
-// Answers.
+// Responses.
 
 #[tokio::test]
-async fn a_refusal_says_how_long_and_a_client_that_waits_so_long_is_admitted() {
+async fn a_client_that_waits_as_advertised_is_admitted() {
     let clock = ManualClock::new();
     let store = MemoryStore::with_capacity(16).with_clock(clock.clone());
     let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(7).burst(1)), store);
@@ -190,13 +189,13 @@ async fn a_refusal_says_how_long_and_a_client_that_waits_so_long_is_admitted() {
     let ask = || send(&layer, request(&[("x-api-key", "a")]));
     assert_eq!(ask().await.status, 200);
 
-    let refused = ask().await;
-    assert_eq!(refused.status, 429);
-    assert_eq!(refused.headers["retry-after"], "9");
-    assert_eq!(refused.headers["x-rate-limited-for"], "8.571429");
-    assert_eq!(refused.headers["cache-control"], "no-store");
-    assert_eq!(refused.headers["content-type"], "application/problem+json");
-    let problem: serde_json::Value = serde_json::from_str(&refused.body).unwrap();
+    let rejected = ask().await;
+    assert_eq!(rejected.status, 429);
+    assert_eq!(rejected.headers["retry-after"], "9");
+    assert_eq!(rejected.headers["x-rate-limited-for"], "8.571429");
+    assert_eq!(rejected.headers["cache-control"], "no-store");
+    assert_eq!(rejected.headers["content-type"], "application/problem+json");
+    let problem: serde_json::Value = serde_json::from_str(&rejected.body).unwrap();
     assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
     assert_eq!(problem["status"], 429);
     assert_eq!(problem["detail"], "The limit is used up; retry in 9 seconds.");
@@ -212,7 +211,7 @@ async fn a_refusal_says_how_long_and_a_client_that_waits_so_long_is_admitted() {
 }
 
 #[tokio::test]
-async fn the_status_says_whose_doing_it_is() {
+async fn the_status_is_429_per_client_and_503_for_a_shared_limit() {
     let each = |policy: Policy| async move {
         let layer = RateLimitLayer::builder(policy).verdict().build();
         let _first = send(&layer, request(&[("x-api-key", "a")])).await;
@@ -231,20 +230,20 @@ async fn responses_carry_the_verdict_and_layers_add_theirs() {
     let service = ServiceBuilder::new().layer(outer).layer(inner).service(hello());
     let response = service.oneshot(request(&[])).await.unwrap();
     let verdict = response.extensions().get::<Verdict>().unwrap();
-    let told: Vec<_> =
+    let decisions: Vec<_> =
         verdict.policies().iter().map(|p| (p.name(), p.decision().limit(), p.decision().remaining())).collect();
-    assert_eq!(told, [("outer", 9, 8), ("inner", 5, 4)]);
+    assert_eq!(decisions, [("outer", 9, 8), ("inner", 5, 4)]);
 }
 
 #[tokio::test]
-async fn the_verdict_is_told_only_if_that_was_asked_for() {
-    for (layer, told) in [
+async fn the_verdict_is_attached_only_if_it_is_enabled() {
+    for (layer, is_attached) in [
         (RateLimitLayer::new(Policy::new("p", one())), false),
         (RateLimitLayer::builder(Policy::new("p", one())).verdict().build(), true),
     ] {
-        for _ in ["admitted", "refused"] {
+        for _ in ["admitted", "rejected"] {
             let response = layer.layer(hello()).oneshot(request(&[])).await.unwrap();
-            assert_eq!(response.extensions().get::<Verdict>().is_some(), told);
+            assert_eq!(response.extensions().get::<Verdict>().is_some(), is_attached);
         }
     }
 }
@@ -252,7 +251,7 @@ async fn the_verdict_is_told_only_if_that_was_asked_for() {
 // Keys.
 
 #[tokio::test]
-async fn keys_have_budgets_of_their_own() {
+async fn each_key_has_its_own_budget() {
     let by_header =
         RateLimitLayer::builder(Policy::new("p", one()).key(HeaderKey::from_static("x-api-key"))).verdict().build();
     let ask = |key: &'static str| request(&[("x-api-key", key)]);
@@ -315,15 +314,15 @@ async fn keys_have_budgets_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_missing_key_means_what_the_policy_says() {
+async fn a_missing_key_is_treated_as_the_policy_says() {
     let policy = || Policy::new("p", one()).key(HeaderKey::from_static("x-api-key"));
     let bare = || request(&[]);
 
     let reject = RateLimitLayer::builder(policy()).verdict().build();
-    let refused = send(&reject, bare()).await;
-    assert_eq!(refused.status, 400);
-    assert!(refused.body.contains("header x-api-key is missing"), "{}", refused.body);
-    assert!(!refused.headers.contains_key("retry-after"));
+    let rejected = send(&reject, bare()).await;
+    assert_eq!(rejected.status, 400);
+    assert!(rejected.body.contains("header x-api-key is missing"), "{}", rejected.body);
+    assert!(!rejected.headers.contains_key("retry-after"));
 
     let skip = RateLimitLayer::builder(policy().on_missing_key(MissingKey::Skip)).verdict().build();
     assert_eq!(statuses(&skip, [bare(), bare(), bare()]).await, [200, 200, 200]);
@@ -334,7 +333,7 @@ async fn a_missing_key_means_what_the_policy_says() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_sent_twice_is_refused_whatever_the_policy_says() {
+async fn a_key_that_is_sent_twice_is_always_rejected() {
     for choice in [MissingKey::Reject, MissingKey::Skip, MissingKey::Share] {
         let layer = RateLimitLayer::builder(
             Policy::new("p", one()).key(HeaderKey::from_static("x-api-key")).on_missing_key(choice),
@@ -348,14 +347,14 @@ async fn a_key_that_is_sent_twice_is_refused_whatever_the_policy_says() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_say_who_is_connected_is_told_so() {
+async fn a_server_without_peer_addresses_answers_500_with_the_cure() {
     for choice in [MissingKey::Reject, MissingKey::Skip, MissingKey::Share] {
         let layer = RateLimitLayer::builder(Policy::new("p", one()).key(PeerIp::new()).on_missing_key(choice))
             .verdict()
             .build();
-        let refused = send(&layer, request(&[])).await;
-        assert_eq!(refused.status, 500);
-        assert!(refused.body.contains("into_make_service_with_connect_info"), "{}", refused.body);
+        let rejected = send(&layer, request(&[])).await;
+        assert_eq!(rejected.status, 500);
+        assert!(rejected.body.contains("into_make_service_with_connect_info"), "{}", rejected.body);
     }
 }
 
@@ -368,32 +367,32 @@ fn by_key(name: &'static str, limiter: impl tower_sluice::IntoLimiter) -> Policy
 #[tokio::test]
 async fn several_policies_charge_all_or_none() {
     let layer = RateLimitLayer::builder([
-        Policy::new("everybody", LeakyBucket::new(Quota::per_hour(5))),
+        Policy::new("shared", LeakyBucket::new(Quota::per_hour(5))),
         by_key("each", one()),
         by_key("each-day", FixedWindow::new(Quota::per_day(2))),
     ])
     .verdict()
     .build();
     let ask = |key: &'static str| request(&[("x-api-key", key)]);
-    // Nine requests are refused to `a`, and none of them touches what everybody shares.
+    // Nine requests of `a` are rejected, and none of them charges the shared policy.
     assert_eq!(
         statuses(&layer, std::iter::repeat_with(|| ask("a")).take(10)).await,
         [[200].as_slice(), &[429; 9]].concat()
     );
     assert_eq!(statuses(&layer, [ask("b"), ask("c"), ask("d"), ask("e"), ask("f")]).await, [200, 200, 200, 200, 503]);
 
-    let refused = send(&layer, ask("a")).await;
-    let verdict = refused.verdict.unwrap();
+    let rejected = send(&layer, ask("a")).await;
+    let verdict = rejected.verdict.unwrap();
     let violated: Vec<_> = verdict.violated().map(|policy| policy.name()).collect();
-    assert_eq!(violated, ["everybody", "each"]);
-    // The third would have admitted it: it tells what is left, and has nothing to give back.
+    assert_eq!(violated, ["shared", "each"]);
+    // The third would have admitted it: it reports what is left, and has nothing to refund.
     let each_day = verdict.policies()[2].decision();
     assert!(each_day.is_allowed() && each_day.remaining() == 1 && each_day.receipt() == Receipt::NONE);
-    // The longest wait of all decides, and so does its policy's status.
-    assert_eq!((refused.status.as_u16(), refused.headers["retry-after"].to_str().unwrap()), (429, "3600"));
+    // The longest wait and the status of its policy are advertised.
+    assert_eq!((rejected.status.as_u16(), rejected.headers["retry-after"].to_str().unwrap()), (429, "3600"));
 }
 
-/// Says yes when asked and no when it counts: another request came in between.
+/// Admits a peek and rejects the charge, as if a concurrent request came in between.
 struct Fickle {
     given_back: AtomicU32,
 }
@@ -414,7 +413,7 @@ impl Limiter for Fickle {
 }
 
 #[tokio::test]
-async fn a_race_that_is_lost_gives_everything_back() {
+async fn a_lost_race_refunds_every_charge() {
     let clock = ManualClock::new();
     let store = || MemoryStore::with_capacity(16).with_clock(clock.clone());
     let bucket = Arc::new(RateLimiter::new(TokenBucket::new(Quota::per_hour(3)), store()));
@@ -448,10 +447,10 @@ async fn a_race_that_is_lost_gives_everything_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_leaves_while_it_waits_has_been_charged_and_frees_its_place() {
+async fn a_request_that_is_cancelled_while_it_waits_stays_charged_and_leaves_the_queue() {
     let queue = Arc::new(LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX));
     let bucket = Arc::new(RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(10))));
-    // Declared first, yet asked last: nobody waits only to be refused.
+    // Declared first, yet charged last, so that no request waits only to be rejected.
     let layer =
         RateLimitLayer::builder([Policy::new("queue", Arc::clone(&queue)), Policy::new("bucket", Arc::clone(&bucket))])
             .verdict()
@@ -478,14 +477,14 @@ async fn a_shadow_counts_and_reports_and_never_rejects() {
     .build();
     let ask = || request(&[("x-api-key", "a")]);
     assert_eq!(statuses(&layer, std::iter::repeat_with(ask).take(6)).await, [200, 200, 200, 200, 429, 429]);
-    // What was refused by others is not held against a shadow.
+    // Requests that other policies reject are not charged to a shadow.
     assert_eq!(layer.shadow_rejected("shadow"), Some(3));
     assert_eq!(layer.shadow_rejected("enforced"), Some(0));
     assert_eq!(layer.shadow_rejected("unknown"), None);
 }
 
 #[tokio::test]
-async fn a_shadow_queue_delays_nobody_and_fills_up_all_the_same() {
+async fn a_shadow_queue_fills_up_without_delaying_requests() {
     let layer = RateLimitLayer::builder(
         Policy::new("queue", LeakyQueue::new(Quota::per_hour(1)).capacity(2).max_wait(Duration::MAX)).shadow(),
     )
@@ -513,8 +512,8 @@ async fn conditions_and_costs_are_per_request() {
     .build();
     let get = || request(&[]);
     let post = |path: &str| Request::builder().method("POST").uri(path).body(()).unwrap();
-    let told = statuses(&layer, [get(), post("/import"), post("/import"), post("/"), get(), post("/")]).await;
-    assert_eq!(told, [200, 200, 503, 200, 200, 200]);
+    let answered = statuses(&layer, [get(), post("/import"), post("/import"), post("/"), get(), post("/")]).await;
+    assert_eq!(answered, [200, 200, 503, 200, 200, 200]);
     assert_eq!(send(&layer, post("/")).await.verdict.unwrap().policies()[0].decision().remaining(), 1);
     let fixed =
         RateLimitLayer::builder(Policy::new("p", TokenBucket::new(Quota::per_hour(10))).cost(4)).verdict().build();
@@ -527,7 +526,7 @@ struct Broken;
 
 impl Limiter for Broken {
     fn decide(&self, _: &Ask<'_>) -> Check {
-        Check::Pending(Box::pin(async { Err(LimiterError::new("the store is out of reach").with_source("refused")) }))
+        Check::Pending(Box::pin(async { Err(LimiterError::new("the store is out of reach").with_source("rejected")) }))
     }
 }
 
@@ -539,11 +538,11 @@ async fn a_limiter_that_fails_is_never_a_429() {
         .build();
     let ask = || request(&[("x-api-key", "a")]);
     for _ in 0..5 {
-        let refused = send(&deny, ask()).await;
-        assert_eq!((refused.status.as_u16(), refused.headers["retry-after"].to_str().unwrap()), (503, "1"));
-        assert!(!refused.headers.contains_key("x-rate-limited-for"));
+        let rejected = send(&deny, ask()).await;
+        assert_eq!((rejected.status.as_u16(), rejected.headers["retry-after"].to_str().unwrap()), (503, "1"));
+        assert!(!rejected.headers.contains_key("x-rate-limited-for"));
     }
-    // What was charged before the failure was given back.
+    // The charge before the failure was refunded.
     assert_eq!(bucket.decide(&Ask::peek(&PartitionKey::from("a"), 0)).at_once().unwrap().remaining(), 3);
 
     let allow =
@@ -552,50 +551,50 @@ async fn a_limiter_that_fails_is_never_a_429() {
 }
 
 #[test]
-fn senseless_policies_are_refused_when_the_layer_is_made() {
-    let refused = |policies: Vec<Policy>| RateLimitLayer::try_new(policies).unwrap_err();
-    assert_eq!(refused(vec![]), PolicyError::NoPolicy);
+fn invalid_policies_are_rejected_when_the_layer_is_made() {
+    let rejected = |policies: Vec<Policy>| RateLimitLayer::try_new(policies).unwrap_err();
+    assert_eq!(rejected(vec![]), PolicyError::NoPolicy);
     assert_eq!(
-        refused(vec![Policy::new("a", one()), Policy::new("b", one()), Policy::new("a", one())]),
+        rejected(vec![Policy::new("a", one()), Policy::new("b", one()), Policy::new("a", one())]),
         PolicyError::DuplicateName { name: "a".into() }
     );
     let longest = "n".repeat(64);
     assert!(RateLimitLayer::try_new(Policy::new(longest.clone(), one())).is_ok());
     for name in ["", "two words", "1st", "naïve", "quote\"", "line\nbreak", &(longest.clone() + "n")] {
-        assert_eq!(refused(vec![Policy::new(name, one())]), PolicyError::InvalidName { name: name.into() });
+        assert_eq!(rejected(vec![Policy::new(name, one())]), PolicyError::InvalidName { name: name.into() });
     }
-    let message = refused(vec![Policy::new("é".repeat(100_000), one())]).to_string();
+    let message = rejected(vec![Policy::new("é".repeat(100_000), one())]).to_string();
     assert!(message.len() < 400 && message.contains("only, 64 at most"), "{message}");
     for policy in [Policy::new("a", one()), Policy::new("a", one()).cost_after(|_| 1), Policy::new("a", one()).shadow()]
     {
-        let error = refused(vec![policy.cost(0)]);
+        let error = rejected(vec![policy.cost(0)]);
         assert_eq!(error, PolicyError::CostOfZero { name: "a".into() });
         assert!(error.to_string().contains("charge at least 1 for a request"), "{error}");
     }
     assert_eq!(
-        refused(vec![Policy::new("a", TokenBucket::new(Quota::per_second(9).burst(2))).cost(3)]),
+        rejected(vec![Policy::new("a", TokenBucket::new(Quota::per_second(9).burst(2))).cost(3)]),
         PolicyError::CostAboveBurst { name: "a".into(), cost: 3, burst: 2 }
     );
     assert_eq!(
-        refused(vec![Policy::new("a", one()).status(StatusCode::OK)]),
+        rejected(vec![Policy::new("a", one()).status(StatusCode::OK)]),
         PolicyError::InvalidStatus { name: "a".into(), status: 200 }
     );
 }
 
 #[test]
 #[should_panic(expected = "two policies are named `a`")]
-fn the_infallible_constructor_panics_with_the_same_words() {
+fn the_infallible_constructor_panics_with_the_same_message() {
     let _layer = RateLimitLayer::builder([Policy::new("a", one()), Policy::new("a", one())]).verdict().build();
 }
 
 #[test]
 #[should_panic(expected = "a window admits its whole limit at once")]
-fn a_window_refuses_a_burst() {
+fn a_window_rejects_a_burst() {
     let _window = FixedWindow::new(Quota::per_second(10).burst(20));
 }
 
 #[test]
-fn an_empty_body_may_stand_for_any() {
+fn an_empty_inner_body_compiles() {
     // `Empty` is what many inner services answer with; the response body is generic over it.
     let layer = RateLimitLayer::builder(Policy::new("p", one())).verdict().build();
     let service =

@@ -1,4 +1,5 @@
 //! Captures log lines as text.
+#![allow(unreachable_pub)]
 
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

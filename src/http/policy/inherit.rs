@@ -1,4 +1,4 @@
-//! How a policy goes on from the one of its name, on a live change.
+//! A live change: a policy inherits from its predecessor of the same name.
 
 use std::sync::Arc;
 
@@ -6,18 +6,19 @@ use super::Policy;
 use super::penalty::Penalty;
 use crate::values::{Finish, Inheritance};
 
-/// What comes of a policy's inheriting from the one of its name.
+/// What a policy has inherited from its predecessor.
 pub(crate) struct Inherited {
-    /// Whether what was used stays used.
+    /// Whether the limiter has inherited what its keys have used.
     pub(crate) inherits: bool,
     /// Whether the limiter keeps the capacity of its predecessor in place of its own.
     pub(crate) keeps_capacity: bool,
-    /// To be done once the policy is in force.
+    /// The steps to run once the policy is in force.
     pub(crate) finish: Vec<Finish>,
 }
 
 impl Policy {
-    /// Takes the place of the policy that had this name before. What can fail does so here, before it is in force.
+    /// Inherits from the policy that had this name before. Everything that can fail does so here, before the change is in
+    /// force.
     pub(crate) fn inherit(&mut self, old: &Self) -> Inherited {
         self.record = Arc::clone(&old.record);
         self.meter.inherit(&old.meter);
@@ -44,7 +45,7 @@ impl Policy {
         Inherited { inherits: true, keeps_capacity: inheritance.keeps_capacity, finish }
     }
 
-    /// Whether this policy goes on with what the limiter of `old` knew.
+    /// Whether this policy has inherited, perhaps through others, from `old`.
     pub(crate) fn has_inherited_from(&self, old: &Self) -> bool {
         Arc::ptr_eq(&self.lineage, &old.lineage)
     }

@@ -1,4 +1,4 @@
-//! HTTP/2 by hand: frames as they are on the wire (RFC 9113, sections 4 and 6).
+//! A minimal HTTP/2 client that reads and writes raw frames (RFC 9113, sections 4 and 6).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -40,7 +40,7 @@ impl Frame {
         Self { kind, flags, stream, payload: payload.into() }
     }
 
-    /// The first one of these bytes, if it is there completely.
+    /// Parses the first frame of these bytes, if it is complete.
     pub(crate) fn first_of(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (head, rest) = bytes.split_at_checked(9)?;
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
@@ -70,14 +70,14 @@ impl Frame {
         Some(u32::from_be_bytes(self.payload[at..at + 4].try_into().unwrap()))
     }
 
-    /// Whether it begins a response of status 200, which every server writes as the one byte that
-    /// HPACK has for it (RFC 7541, appendix A).
+    /// Whether it begins a response of status 200, which every server encodes as one byte of
+    /// HPACK's static table (RFC 7541, appendix A).
     pub(crate) fn is_ok(&self) -> bool {
         self.kind == HEADERS && self.payload.first() == Some(&0x88)
     }
 }
 
-/// A client that sends what it is told to, allowed or not, and keeps no state but the next stream.
+/// A client that sends any frames, valid or not, and keeps no state but the next stream id.
 pub(crate) struct Connection {
     reader: OwnedReadHalf,
     writer: OwnedWriteHalf,
@@ -95,7 +95,7 @@ impl Connection {
         let mut connection = Self { reader, writer, read: Vec::new(), next_stream: 1, path };
         let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
         Frame::new(SETTINGS, 0, 0, []).write_to(&mut bytes);
-        // So that no answer waits for room.
+        // A large window, so that no response waits for flow control.
         Frame::new(WINDOW_UPDATE, 0, 0, 0x7000_0000_u32.to_be_bytes()).write_to(&mut bytes);
         connection.send(bytes).await.unwrap();
         connection
@@ -122,7 +122,7 @@ impl Connection {
         Frame::new(RST_STREAM, 0, stream, CANCEL.to_be_bytes()).write_to(out);
     }
 
-    /// So many requests, in one flight; their streams.
+    /// Sends this many requests in one write. Returns their streams.
     pub(crate) async fn ask(&mut self, count: usize) -> Vec<u32> {
         let mut bytes = Vec::new();
         let streams = (0..count).map(|_| self.head(&mut bytes)).collect();
@@ -130,7 +130,7 @@ impl Connection {
         streams
     }
 
-    /// So many requests, each reset at once, in one flight.
+    /// Sends this many requests, each followed by its reset, in one write.
     pub(crate) async fn ask_and_reset(&mut self, count: usize) -> io::Result<()> {
         let mut bytes = Vec::new();
         for _ in 0..count {
@@ -161,7 +161,7 @@ impl Connection {
         }
     }
 
-    /// Waits until the server has read all that was sent; the frames that came meanwhile.
+    /// Waits until the server has read everything. Returns the frames that came meanwhile.
     pub(crate) async fn settle(&mut self) -> Vec<Frame> {
         let mut bytes = Vec::new();
         Frame::new(PING, 0, 0, [0; 8]).write_to(&mut bytes);
@@ -176,7 +176,7 @@ impl Connection {
         }
     }
 
-    /// All frames of these streams until each has ended, by stream.
+    /// Reads all frames of these streams until each has ended. Returns them by stream.
     pub(crate) async fn answers(&mut self, streams: &[u32]) -> BTreeMap<u32, Vec<Frame>> {
         let mut answers: BTreeMap<_, Vec<Frame>> = streams.iter().map(|stream| (*stream, Vec::new())).collect();
         let mut open = answers.len();

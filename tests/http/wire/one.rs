@@ -1,4 +1,4 @@
-//! HTTP/1.1.
+//! Responses in HTTP/1.1.
 
 use tower_http::cors::{Any, CorsLayer};
 use tower_sluice::headers::{EXPOSED_HEADERS, RateLimitFields};
@@ -8,19 +8,19 @@ use super::raw::Connection;
 use super::{Server, only};
 
 #[tokio::test]
-async fn a_refused_head_is_a_refused_get_without_its_content() {
+async fn a_rejected_head_is_a_rejected_get_without_its_content() {
     for format in [RejectionFormat::Problem, RejectionFormat::Text] {
         let server = Server::http1(RateLimitLayer::builder(only(1)).rejection_format(&format).build()).await;
         let mut connection = Connection::open(server.address).await;
         assert_eq!(connection.ask("GET", "/").await.status, 200);
-        let refused = connection.ask("GET", "/").await.at_any_time();
-        assert_eq!((refused.status, refused.field("retry-after")), (429, Some("60")));
-        assert!(!refused.content.is_empty());
+        let rejected = connection.ask("GET", "/").await.at_any_time();
+        assert_eq!((rejected.status, rejected.field("retry-after")), (429, Some("60")));
+        assert!(!rejected.content.is_empty());
 
         let head = connection.ask("HEAD", "/").await.at_any_time();
-        assert_eq!((head.status, &head.fields), (429, &refused.fields));
-        // Whatever came after its head would be taken for the next answer.
-        assert_eq!(connection.ask("GET", "/").await.at_any_time(), refused);
+        assert_eq!((head.status, &head.fields), (429, &rejected.fields));
+        // Any byte after the head would be parsed as the next response.
+        assert_eq!(connection.ask("GET", "/").await.at_any_time(), rejected);
         assert_eq!(server.called(), 1);
     }
 
@@ -29,12 +29,12 @@ async fn a_refused_head_is_a_refused_get_without_its_content() {
     assert_eq!(connection.ask("HEAD", "/").await.status, 200);
     let head = connection.ask("HEAD", "/").await;
     assert_eq!((head.status, head.field("content-type")), (429, None));
-    let refused = connection.ask("GET", "/").await;
-    assert_eq!((refused.status, refused.field("content-length")), (429, Some("0")));
+    let rejected = connection.ask("GET", "/").await;
+    assert_eq!((rejected.status, rejected.field("content-length")), (429, Some("0")));
 }
 
 #[tokio::test]
-async fn each_answer_has_a_date_and_only_refusals_must_not_be_stored() {
+async fn every_response_has_a_date_and_only_rejections_are_no_store() {
     let server = Server::http1(RateLimitLayer::builder(only(1)).fields(RateLimitFields::none()).build()).await;
     let mut connection = Connection::open(server.address).await;
     let mut names = async || {
@@ -48,10 +48,10 @@ async fn each_answer_has_a_date_and_only_refusals_must_not_be_stored() {
     assert_eq!(names, "content-type retry-after x-rate-limited-for cache-control content-length date");
 }
 
-/// A client that is told to look elsewhere, or into its cache, need not wait for that (REQ-12), and caches
-/// pass nobody's key on (REQ-43).
+/// A redirect or a 304 needs no `Retry-After`, since the client need not wait for either. And a cacheable response never
+/// has a partition key, which a cache would pass on to other clients.
 #[tokio::test]
-async fn redirects_and_what_is_unchanged_are_left_alone() {
+async fn redirects_and_304_get_no_retry_after_and_no_key() {
     let fields = RateLimitFields::draft11().partition_key();
     for (path, status, content) in [("/unchanged", 304, ""), ("/moved", 307, "over there")] {
         let server = Server::http1(RateLimitLayer::builder(only(2)).fields(fields).build()).await;
@@ -72,9 +72,9 @@ async fn redirects_and_what_is_unchanged_are_left_alone() {
     }
 }
 
-/// A client that asks before it uploads is refused before it uploads.
+/// A client that sends `Expect: 100-continue` is rejected before it uploads.
 #[tokio::test]
-async fn a_refusal_comes_instead_of_continue() {
+async fn a_rejection_replaces_continue() {
     let server = Server::http1(RateLimitLayer::new(only(1))).await;
     let upload = "PUT /upload HTTP/1.1\r\nhost: test\r\ncontent-length: 2000000\r\nexpect: 100-continue\r\n\r\n";
 
@@ -89,15 +89,15 @@ async fn a_refusal_comes_instead_of_continue() {
 
     connection.send(upload).await;
     assert_eq!(connection.answer("PUT").await.status, 429);
-    assert_eq!(server.polled(), polled, "the body of a refused request was polled");
-    // The client may send it all the same, or not: hyper cannot tell, and so closes the connection.
+    assert_eq!(server.polled(), polled, "the body of a rejected request was polled");
+    // The client may or may not send the body: hyper cannot know, and so closes the connection.
     connection.ends().await;
     assert_eq!((server.arrived(), server.called()), (2, 1));
 }
 
-/// What is left of a body on a connection that is kept would be taken for a request.
+/// The rest of a body on a connection that is kept alive would be parsed as a request.
 #[tokio::test]
-async fn a_body_that_was_not_read_is_never_taken_for_a_request() {
+async fn an_unread_body_is_never_parsed_as_a_request() {
     let smuggled = "GET /smuggled HTTP/1.1\r\nhost: test\r\n\r\n";
     let length = smuggled.len();
     let framings = [
@@ -108,14 +108,14 @@ async fn a_body_that_was_not_read_is_never_taken_for_a_request() {
         let server = Server::http1(RateLimitLayer::new(only(1))).await;
         let mut connection = Connection::open(server.address).await;
         assert_eq!(connection.ask("GET", "/").await.status, 200);
-        // A body that is there already is skipped, and the connection kept.
+        // A body that has arrived is skipped, and the connection is kept alive.
         connection.send(format!("POST /upload HTTP/1.1\r\nhost: test\r\n{framed}")).await;
-        let refused = connection.answer("POST").await;
-        assert_eq!(refused.status, 429);
+        let rejected = connection.answer("POST").await;
+        assert_eq!(rejected.status, 429);
         assert_eq!(connection.ask("GET", "/").await.status, 429);
         assert_eq!((server.arrived(), server.called(), server.polled()), (3, 1, 0));
 
-        // So it is if the next request comes right behind it.
+        // Likewise if the next request is pipelined.
         let next = "HEAD / HTTP/1.1\r\nhost: test\r\n\r\n";
         connection.send(format!("POST /upload HTTP/1.1\r\nhost: test\r\n{framed}{next}")).await;
         assert_eq!(connection.answer("POST").await.status, 429);
@@ -123,25 +123,25 @@ async fn a_body_that_was_not_read_is_never_taken_for_a_request() {
         assert_eq!((server.arrived(), server.called(), server.polled()), (5, 1, 0));
     }
 
-    // What is still to come is not waited for.
+    // hyper does not wait for the rest of a body.
     let long = smuggled.repeat(2_000);
     for framing in [format!("content-length: {}", 10 * long.len()), "transfer-encoding: chunked".to_owned()] {
         let server = Server::http1(RateLimitLayer::new(only(1))).await;
         let mut connection = Connection::open(server.address).await;
         assert_eq!(connection.ask("GET", "/").await.status, 200);
         connection.send(format!("POST /upload HTTP/1.1\r\nhost: test\r\n{framing}\r\n\r\n")).await;
-        let refused = connection.answer("POST").await;
-        assert_eq!(refused.status, 429);
-        // It may be gone by now.
+        let rejected = connection.answer("POST").await;
+        assert_eq!(rejected.status, 429);
+        // The connection may be closed by now.
         let _ = connection.try_send(&format!("{:x}\r\n{long}", 10 * long.len())).await;
         connection.ends().await;
         assert_eq!((server.arrived(), server.called(), server.polled()), (2, 1, 0));
     }
 }
 
-/// With CORS outside of the limit, as the documentation says, and the other way round.
+/// CORS outside of the limit, as documented, and inside.
 #[tokio::test]
-async fn scripts_of_other_origins_can_read_a_refusal_if_cors_is_outside() {
+async fn scripts_of_other_origins_can_read_a_rejection_if_cors_is_outside() {
     let cors = || CorsLayer::new().allow_origin(Any).expose_headers(EXPOSED_HEADERS);
     let hello = || axum::Router::new().route("/", axum::routing::get(|| async { "hello" }));
     for (app, is_outside) in [
@@ -157,12 +157,12 @@ async fn scripts_of_other_origins_can_read_a_refusal_if_cors_is_outside() {
         };
         let admitted = ask().await;
         assert_eq!((admitted.status, admitted.field("access-control-allow-origin")), (200, Some("*")));
-        let refused = ask().await;
-        assert_eq!(refused.status, 429);
-        assert_eq!(refused.field("access-control-allow-origin"), is_outside.then_some("*"));
-        if let Some(exposed) = refused.field("access-control-expose-headers") {
+        let rejected = ask().await;
+        assert_eq!(rejected.status, 429);
+        assert_eq!(rejected.field("access-control-allow-origin"), is_outside.then_some("*"));
+        if let Some(exposed) = rejected.field("access-control-expose-headers") {
             for ours in ["retry-after", "x-rate-limited-for", "ratelimit", "ratelimit-policy"] {
-                assert!(refused.field(ours).is_some());
+                assert!(rejected.field(ours).is_some());
                 assert!(exposed.split(',').any(|name| name.trim() == ours), "{exposed}");
             }
         } else {

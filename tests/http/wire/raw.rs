@@ -1,4 +1,4 @@
-//! HTTP/1.1 by hand: every byte of an answer is looked at.
+//! A minimal HTTP/1.1 client that checks every byte of a response.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The only line of a field.
+    /// The value of a field that occurs at most once.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         let mut lines = self.fields.iter().filter(|(field, _)| field == name);
         let line = lines.next().map(|(_, value)| value.as_str());
@@ -27,7 +27,7 @@ impl Answer {
         line
     }
 
-    /// Without what the clock makes of it, and in an order of names.
+    /// The response without its date, and with its fields sorted.
     pub(crate) fn at_any_time(mut self) -> Self {
         self.fields.retain(|(name, _)| name != "date");
         self.fields.sort();
@@ -50,22 +50,22 @@ impl Connection {
         soon(self.0.write_all(text.as_ref())).await
     }
 
-    /// Whether nothing has come, so far as is known.
+    /// Whether nothing has arrived so far.
     pub(crate) fn is_silent(&mut self) -> bool {
         self.0.fill_buf().now_or_never().is_none()
     }
 
-    /// A request without content, and the answer to it.
+    /// Sends a request without a body. Returns the response.
     pub(crate) async fn ask(&mut self, method: &str, path: &str) -> Answer {
         self.send(format!("{method} {path} HTTP/1.1\r\nhost: test\r\n\r\n")).await;
         self.answer(method).await
     }
 
-    /// The next answer, to a request of that method.
+    /// Reads the response to a request with this method.
     ///
     /// # Panics
     ///
-    /// If what comes is anything else, or breaks a rule that holds for all answers.
+    /// If it is not a response, or breaks a rule for all responses.
     pub(crate) async fn answer(&mut self, method: &str) -> Answer {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -94,10 +94,10 @@ impl Connection {
         answer
     }
 
-    /// Waits for the end, before which nothing more may come.
+    /// Waits for the end of the connection, before which nothing more may arrive.
     pub(crate) async fn ends(mut self) {
         let mut rest = Vec::new();
-        // The system resets a connection on which something came that was never read.
+        // The system resets a connection with unread data.
         let _ = soon(self.0.read_to_end(&mut rest)).await;
         assert_eq!(String::from_utf8_lossy(&rest), "", "after the last answer");
     }

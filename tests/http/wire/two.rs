@@ -1,4 +1,4 @@
-//! HTTP/2.
+//! Responses in HTTP/2.
 
 use std::future::poll_fn;
 use std::io;
@@ -21,7 +21,7 @@ use tower_sluice::{
 use super::frames::{DATA, END_STREAM, Frame, HEADERS, NO_ERROR, RST_STREAM};
 use super::{Server, only, soon};
 
-/// A socket that keeps a copy of what it hears.
+/// A socket that keeps a copy of the bytes that it reads.
 struct Tap {
     socket: TcpStream,
     heard: Arc<Mutex<Vec<u8>>>,
@@ -64,14 +64,14 @@ impl Client {
         Self { requests, heard }
     }
 
-    /// Sends the head of a request; the response, and what else could be sent.
+    /// Sends the head of a request. Returns the response, and the stream for the body.
     async fn begin(&self, request: Request<()>, is_all: bool) -> (Response<RecvStream>, SendStream<Bytes>) {
         let mut requests = soon(self.requests.clone().ready()).await.unwrap();
         let (response, sender) = requests.send_request(request, is_all).unwrap();
         (soon(response).await.unwrap(), sender)
     }
 
-    /// A request of a head alone, and its whole answer. (h2 takes content in an answer to HEAD for a violation of the protocol.)
+    /// Sends a request without a body. Returns the whole response. (h2 treats content in a response to HEAD as a protocol error.)
     async fn ask(&self, request: Request<()>) -> Response<String> {
         let (response, _) = self.begin(request, true).await;
         whole(response).await
@@ -105,10 +105,10 @@ fn request(method: &str, fields: &[(&str, &str)]) -> Request<()> {
     fields.iter().fold(request, |request, (name, value)| request.header(*name, *value)).body(()).unwrap()
 }
 
-/// First the whole answer, and then the word that the rest of the request is not wanted: no error, and not
-/// REFUSED_STREAM, upon which clients would send it again by themselves.
+/// The whole response comes first, and then a reset with NO_ERROR, since the rest of the body is not needed. Not with
+/// REFUSED_STREAM, upon which clients retry automatically.
 #[tokio::test]
-async fn an_upload_is_refused_while_it_is_under_way() {
+async fn an_upload_is_rejected_while_it_is_in_progress() {
     for (media_type, frames) in
         [("text/plain", [HEADERS, DATA, RST_STREAM].as_slice()), ("application/grpc", &[HEADERS, RST_STREAM])]
     {
@@ -116,7 +116,7 @@ async fn an_upload_is_refused_while_it_is_under_way() {
         let client = Client::of(&server).await;
         let upload = || request("POST", &[("content-type", media_type), ("content-length", "1000000")]);
 
-        // One that is served, so that it is known what an upload is.
+        // A served upload, for comparison.
         let mut requests = soon(client.requests.clone().ready()).await.unwrap();
         let whole_upload = request("POST", &[("content-type", media_type), ("content-length", "4")]);
         let (served, mut sender) = requests.send_request(whole_upload, false).unwrap();
@@ -129,11 +129,11 @@ async fn an_upload_is_refused_while_it_is_under_way() {
         let (response, mut sender) = requests.send_request(upload(), false).unwrap();
         sender.send_data("the first of many pieces".into(), false).unwrap();
         let stream = sender.stream_id().as_u32();
-        let refused = whole(soon(response).await.unwrap()).await;
+        let rejected = whole(soon(response).await.unwrap()).await;
         let is_grpc = media_type == "application/grpc";
-        assert_eq!(refused.status(), if is_grpc { 200 } else { 429 });
-        assert_eq!(refused.headers()["retry-after"], "60");
-        assert_eq!(refused.body().is_empty(), is_grpc);
+        assert_eq!(rejected.status(), if is_grpc { 200 } else { 429 });
+        assert_eq!(rejected.headers()["retry-after"], "60");
+        assert_eq!(rejected.body().is_empty(), is_grpc);
         assert_eq!(soon(poll_fn(|cx| sender.poll_reset(cx))).await.unwrap(), Reason::NO_ERROR);
 
         let heard = client.heard_of(stream);
@@ -141,13 +141,13 @@ async fn an_upload_is_refused_while_it_is_under_way() {
         let [.., last, reset] = heard.as_slice() else { unreachable!() };
         assert_eq!((last.flags & END_STREAM, reset.code()), (END_STREAM, Some(NO_ERROR)));
         assert_eq!((server.polled(), server.called()), (polled, 1));
-        // The connection is as good as before.
+        // The connection is still usable.
         assert_eq!(client.ask(request("GET", &[])).await.status(), 429);
     }
 }
 
 #[tokio::test]
-async fn a_refused_head_is_a_refused_get_without_its_content() {
+async fn a_rejected_head_is_a_rejected_get_without_its_content() {
     let custom = |length: Option<usize>| {
         RateLimitLayer::builder(only(1))
             .rejection_response(move |rejection, _| {
@@ -170,7 +170,7 @@ async fn a_refused_head_is_a_refused_get_without_its_content() {
     ] {
         let client = Client::of(&Server::http2(layer, |_| ()).await).await;
         assert_eq!(client.ask(request("GET", &[])).await.status(), 200);
-        let refused = client.ask(request("GET", &[])).await;
+        let rejected = client.ask(request("GET", &[])).await;
         let (head, sender) = client.begin(request("HEAD", &[]), true).await;
         let fields = |response: &Response<String>| {
             let mut fields = response.headers().clone();
@@ -178,7 +178,7 @@ async fn a_refused_head_is_a_refused_get_without_its_content() {
             fields
         };
         let head = whole(head).await;
-        assert_eq!((head.status(), fields(&head)), (refused.status(), fields(&refused)));
+        assert_eq!((head.status(), fields(&head)), (rejected.status(), fields(&rejected)));
         assert_eq!(head.body(), "");
         let heard = client.heard_of(sender.stream_id().as_u32());
         assert!(matches!(heard.as_slice(), [frame] if frame.kind == HEADERS && frame.ends_stream()), "{heard:?}");
@@ -193,10 +193,10 @@ impl Limiter for Broken {
     }
 }
 
-/// Names in lower case, values in ASCII, and nothing about the connection (RFC 9113, section 8.2): on everything
-/// that the layer can answer.
+/// Names in lower case, values in ASCII, and no connection-specific fields (RFC 9113, section 8.2), in every response
+/// of the layer.
 #[tokio::test]
-async fn all_answers_are_well_formed() {
+async fn all_responses_are_well_formed() {
     let key = || HeaderKey::from_static("x-key");
     let (missing, exhausted) = (request("GET", &[]), request("GET", &[("x-key", "a")]));
     let grpc = |media_type| request("POST", &[("x-key", "a"), ("content-type", media_type)]);
@@ -224,7 +224,7 @@ async fn all_answers_are_well_formed() {
     ] {
         let client = Client::of(&Server::http2(layer, |_| ()).await).await;
         for request in requests {
-            // h2 itself takes an upper-case letter in a name for a malformed message.
+            // h2 itself rejects upper-case letters in names as malformed.
             let answer = client.ask(request).await;
             for (name, value) in answer.headers() {
                 assert!(value.as_bytes().iter().all(|byte| (b' '..=b'~').contains(byte)), "{name}: {value:?}");
@@ -236,13 +236,13 @@ async fn all_answers_are_well_formed() {
             seen.push((answer.status().as_u16(), retries));
         }
     }
-    let (served, refused) = ((200, false), (429, true));
+    let (served, rejected) = ((200, false), (429, true));
     let expected = [
-        vec![(400, false), served, refused, (200, true)],
+        vec![(400, false), served, rejected, (200, true)],
         vec![served, (200, true)],
-        vec![served, refused],
-        vec![served, refused],
-        vec![served, refused],
+        vec![served, rejected],
+        vec![served, rejected],
+        vec![served, rejected],
         vec![(500, false)],
         vec![(503, true)],
     ];
