@@ -32,8 +32,8 @@
 //! | [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected) | requests that a shadow would have rejected | more than you want to reject |
 //! | [`RateLimitLayer::limiter_failures`](crate::RateLimitLayer::limiter_failures) | requests on which a limiter could not decide | it grows: the store fails, and the [failure mode](super::failure) applies |
 //! | [`Redis::health`](crate::store::Redis::health) | each node: connected, its circuit breaker, calls in flight | a breaker is open |
-//! | [`MemoryStore::evicted_live`](crate::store::MemoryStore::evicted_live) | keys that were forgotten with debts | it grows: raise the capacity, or a flood is on |
-//! | [`MemoryStore::turned_away`](crate::store::MemoryStore::turned_away) | new keys that were refused or had to share | the same |
+//! | [`MemoryStore::evicted_live`](crate::store::MemoryStore::evicted_live) | keys that were evicted with debts | it grows: raise the capacity, or check for a flood of keys |
+//! | [`MemoryStore::turned_away`](crate::store::MemoryStore::turned_away) | requests of new keys that were rejected or had to share | the same |
 //! | [`LeakyQueue::waiting`](crate::LeakyQueue::waiting) | waiters, over all keys | it stays near its bounds: lasting overload, see [waiting](super::waiting) |
 //!
 //! Share limiters and queues by an `Arc` to read their figures while a policy uses them:
@@ -121,23 +121,23 @@
 //!
 //! | it says | do |
 //! |---|---|
-//! | rate limiter misconfigured: requests have no key | as it says; requests are answered 500. With axum, serve by `into_make_service_with_connect_info` |
+//! | rate limiter misconfigured: requests have no key | follow its advice; requests are answered 500. With axum, serve by `into_make_service_with_connect_info` |
 //! | the peer is a proxy, and every client behind it shares one budget | use [`ClientIp`](crate::key::ClientIp) instead of `PeerIp` |
-//! | a forwarding header was not trusted and was ignored | if your proxy sent it, trust its network; else nothing, it was forged |
+//! | a forwarding header was not trusted and was ignored | if your proxy sent it, trust its network; otherwise nothing: it was forged |
 //! | a trusted proxy sends another forwarding header than the configured one | name that one in [`IpSource`](crate::key::IpSource) |
 //! | fewer elements than proxies | lower the count, or close the way past the proxies |
-//! | a rate limit layer is mounted around itself | mount it once: it charges each request twice, and only the first 1,000 requests of a layer are looked at |
-//! | the first 1,000 requests all had the same key | look at the key: it does not tell clients apart |
-//! | none of the first 1,000 requests had a matched route | put the layer inside of the router |
-//! | the CORS layer is inside of the rate limit | put it outside, or pages of other origins cannot read refusals |
+//! | a rate limit layer is mounted around itself | mount it once: it charges each request twice, and only the first 1,000 requests of a layer are checked |
+//! | the first 1,000 requests all had the same key | check the key: it does not distinguish clients |
+//! | none of the first 1,000 requests had a matched route | put the layer inside the router |
+//! | the CORS layer is inside of the rate limit | put it outside, or pages of other origins cannot read rejections |
 //! | a memory store is filling up and may lose keys | raise its [capacity](#how-much-memory) |
-//! | policies replaced: this one could not inherit | nothing, if it was meant: its new limiter is of another kind |
-//! | configuration changed: a policy was removed; configuration changed: fields of a policy were removed | nothing, if it was meant: a file that was cut off may still make sense |
+//! | policies replaced: this one could not inherit | nothing, if intended: its new limiter is of another kind |
+//! | configuration changed: a policy was removed; configuration changed: fields of a policy were removed | nothing, if intended: a truncated file may still be valid |
 //! | limiter failed; limiter recovered | see [failure](super::failure) |
 //! | redis: a node keeps failing; a node is back | the same |
 //! | redis: topology changed | nothing: a failover, or slots have moved |
 //! | redis: when its memory is full, the server may evict budgets | `maxmemory-policy noeviction` |
-//! | the body of a custom rejection failed | look at what [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) returns |
+//! | the body of a custom rejection failed | check the body that [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) returns |
 //!
 //! # When a customer calls
 //!
