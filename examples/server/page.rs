@@ -45,8 +45,8 @@ pub(crate) async fn count(State(tally): State<Arc<Tally>>, request: Request, nex
     add_one(&tally.offered);
     let unanswered = Unanswered(&tally);
     let response = next.run(request).await;
-    // The response is here, so the request must not count as left. If the client disconnects before, this future is dropped
-    // at the await, and `unanswered` with it.
+    // The response is here, so the request must not count as left. If the client disconnects before, this future is
+    // dropped at the await, and `unanswered` with it.
     std::mem::forget(unanswered);
     let verdict = response.extensions().get::<Verdict>();
     // A request without its key is rejected before any policy decides, and has no verdict.

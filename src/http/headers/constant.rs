@@ -29,8 +29,8 @@ pub(super) fn constant(value: &[u8]) -> HeaderValue {
     }
 }
 
-/// The constant part of draft-11's fields for one policy. Leaked, so that a response future refers to it by one word and
-/// counts no references.
+/// The constant part of draft-11's fields for one policy. Leaked, so that a response future refers to it by one word
+/// and counts no references.
 #[derive(Debug)]
 pub(crate) struct Member {
     /// `"name";r=`.
