@@ -45,7 +45,7 @@ pub(super) fn build(
         .on_failure(match raw.on_store_error.unwrap_or_default() {
             OnStoreError::Allow => FailureMode::Allow,
             OnStoreError::Deny => FailureMode::Deny,
-            OnStoreError::LocalGuard => FailureMode::LocalFallback,
+            OnStoreError::LocalFallback => FailureMode::LocalFallback,
         });
     if let Some(cost) = &raw.cost {
         if *cost.get_ref() == 0 {

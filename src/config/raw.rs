@@ -159,7 +159,7 @@ pub(super) enum StoreName {
 #[serde(rename_all = "kebab-case")]
 pub(super) enum OnStoreError {
     #[default]
-    LocalGuard,
+    LocalFallback,
     Allow,
     Deny,
 }
