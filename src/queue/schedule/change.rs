@@ -99,7 +99,7 @@ impl Schedule {
             let stays = kept < self.bounds.capacity
                 && waiter.cost <= self.max_cost
                 // A waiter that may depart at once has not waited in vain, however long it was.
-                && self.pace.leaves(fifo.tat + ahead) <= waiter.until.max(now);
+                && self.pace.departs_at(fifo.tat + ahead) <= waiter.until.max(now);
             if stays {
                 kept += 1;
                 ahead += self.pace.gcra.price(waiter.cost);
