@@ -294,6 +294,8 @@ impl Schedule {
         waker: &mut Option<Waker>,
     ) -> WaiterState {
         if let Slot::Waiting(waiter) = self.slab.get_mut(waiter_id) {
+            // Stored under the lock under which a release takes it: a release either wakes this waker, or was before,
+            // and then the slot is not `Waiting` any more. So no wake-up is lost between this look and the sleep.
             std::mem::swap(&mut waiter.waker, waker);
             return WaiterState::Waiting;
         }
