@@ -1,11 +1,11 @@
-"""Puts the example server under all kinds of requests, and asks a real Prometheus every question of the dashboard and
-of the alerts. Run by `scripts/prometheus`:
+"""Sends the example server requests of all kinds, and runs every query of the dashboard and of the alerts in a real
+Prometheus. Run by `scripts/prometheus`:
 
     check.py SERVER PROMETHEUS PID_OF_REDIS LIMITS EDITED_LIMITS
 
-Then puts the edited file in place of the one that the server watches: the alerts of the policies that go must go quiet.
+Then replaces the file that the server watches by the edited one: the alerts of removed policies must stop.
 
-Exits with 1 if a query has no data, or data that cannot be.
+Exits with 1 if a query has no data, or impossible data.
 """
 
 import http.client
@@ -26,10 +26,11 @@ from pathlib import Path
 HERE = Path(__file__).parent
 NAME = "tower_sluice_rate_limiting_"
 LABELS = {"__name__", "instance", "job", "le", "node", "policy", "result", "route"}
-# What must not fire after this traffic, and what must. Of how fast the store is, a busy machine says nothing.
+# The alerts that must not fire after this traffic, and those that must. The speed of the store is not checked: it depends
+# on the machine's load.
 SILENT = {"RateLimitTableFull", "RateLimitTableFillingUp", "RateLimitQueueSlow"}
-FIRING = {"RateLimitStoreDown", "RateLimitStoreFailing", "RateLimitManyRefused", "RateLimitNoKey"}
-CLIENT = "somebody-4711"
+FIRING = {"RateLimitStoreDown", "RateLimitStoreFailing", "RateLimitManyRejected", "RateLimitNoKey"}
+CLIENT = "client-4711"
 
 
 def address(url):
@@ -38,7 +39,7 @@ def address(url):
 
 
 class Traffic:
-    """Requests, and what came of them by path and status."""
+    """Sends requests, and counts the responses by path and status."""
 
     def __init__(self, server):
         self.server = address(server)
@@ -62,7 +63,7 @@ class Traffic:
         return threads
 
     def leave(self, path):
-        """Asks, and hangs up before the answer."""
+        """Sends a request, and closes the connection before the response."""
         with socket.create_connection(self.server, timeout=20) as connection:
             connection.sendall(f"GET {path} HTTP/1.1\r\nhost: test\r\nx-client: {CLIENT}\r\n\r\n".encode())
             time.sleep(0.1)
@@ -88,7 +89,7 @@ class Prometheus:
         return answer["data"]
 
     def query(self, query):
-        """The values, by their labels."""
+        """Returns the values by their labels."""
         result = self.get("/api/v1/query", query=query)["result"]
         return {tuple(sorted(it["metric"].items())): float(it["value"][1]) for it in result}
 
@@ -104,20 +105,20 @@ def until(what, seconds, is_so):
 
 
 def drive(traffic, prometheus, redis):
-    # Counters must have been seen before they move, or Prometheus does not see them move.
+    # Prometheus sees only increases after the first scrape of a counter.
     until("the first scrape", 30, lambda: len(prometheus.query(NAME + "requests_total")) > 20)
-    # That of a store begins with its first call.
+    # The counter of a store begins with its first call.
     traffic.send("/shared", 5)
     until("a call", 30, lambda: prometheus.query(NAME + "store_call_duration_seconds_count"))
     traffic.send("/bucket", 2_000)
     traffic.send("/keyed", 20)
     traffic.send("/keyed", 10, client=False)
     traffic.send("/shared", 45)
-    # One passes and ten wait: those who stay for two seconds, so that Prometheus sees them, and the one who leaves.
+    # One passes and ten wait: nine of them for two seconds or more, so that Prometheus sees them; one disconnects.
     waiting = traffic.at_once("/queue", 10) + traffic.at_once("/shared-queue", 3)
     time.sleep(0.3)
     traffic.leave("/queue")
-    until("somebody waits", 20, lambda: prometheus.total(NAME + "queued_requests") > 0)
+    until("there are waiters", 20, lambda: prometheus.total(NAME + "queued_requests") > 0)
     for thread in waiting:
         thread.join(30)
     os.kill(redis, signal.SIGKILL)
@@ -129,7 +130,7 @@ def drive(traffic, prometheus, redis):
 
 
 def check_counts(traffic, prometheus):
-    """Prometheus knows what the clients saw, to the request."""
+    """Prometheus has exactly the counts that the clients saw."""
     for path in ["/bucket", "/keyed", "/shared", "/queue", "/shared-queue"]:
         policy = path.strip("/")
 
@@ -146,7 +147,7 @@ def check_counts(traffic, prometheus):
     assert total('requests_total{route="/queue", result="cancelled"}') == 1
     assert total('requests_total{route="/queue", result="delayed"}') >= 5
     assert total('limiter_failures_total{policy="shared"}') == 50
-    assert total("queued_requests") == 0, "nobody waits any more"
+    assert total("queued_requests") == 0, "no request waits any more"
     assert total('table_capacity{policy="bucket"}') == 65_536
     assert total('store_breaker{policy="shared"}') >= 1
     answered = total('store_call_duration_seconds_count{result="ok"}')
@@ -158,7 +159,7 @@ def check_labels(traffic, prometheus):
     labels = {label for one in series for label in one}
     assert labels <= LABELS, f"labels {labels - LABELS}"
     text = traffic.metrics()
-    assert CLIENT not in text and '127.0.0.1"' not in text, "a key shows"
+    assert CLIENT not in text and '127.0.0.1"' not in text, "the metrics contain a key"
     print(f"{len(series)} series, labels {' '.join(sorted(labels))}")
 
 
@@ -209,7 +210,7 @@ def check_alerts(prometheus):
 
 
 def fill(traffic, path, count):
-    """Requests of so many clients, many at a time. HEAD, as its answers have no content."""
+    """Sends requests of `count` clients, many at a time. HEAD, whose responses have no content."""
     with socket.create_connection(traffic.server, timeout=20) as connection:
         for first in range(0, count, 500):
             batch = range(first, min(first + 500, count))
@@ -223,14 +224,14 @@ def fill(traffic, path, count):
 
 
 def check_policies_that_go(traffic, prometheus, limits, edited):
-    """What fires because of policies that a change removes goes quiet, and no counter falls."""
+    """Alerts of policies that a change removes stop, and no counter falls."""
     rules = [rule for group in prometheus.get("/api/v1/rules")["groups"] for rule in group["rules"]]
     expressions = {rule["name"]: rule["query"] for rule in rules}
     quiet = ["RateLimitStoreDown", "RateLimitTableFillingUp"]
     fill(traffic, "/full", 60_000)
     for name in quiet:
         until(f"{name} holds", 30, lambda: prometheus.query(expressions[name]))
-    # Put in place at once, as an editor does.
+    # Replaced atomically, as an editor does.
     shutil.copy(edited, limits + ".new")
     os.rename(limits + ".new", limits)
     for name in quiet:

@@ -1,6 +1,7 @@
 //! An API for pages of other origins. The CORS layer is outside of the rate limit, so that a rejection
-//! carries its fields, too (without them, a script learns nothing but "network error"), and preflights
-//! are answered before they come to the limit, where they would count like all requests. What a script may read beyond the usual must be exposed.
+//! carries its fields, too (without them, a script sees only "network error"), and preflights
+//! are answered before they reach the limit, where they would count like all requests. Fields that a script may read
+//! beyond the usual ones must be exposed.
 //!
 //!     cargo run --example cors
 //!     curl -i -H 'origin: https://page.example' http://127.0.0.1:3000/     # twice

@@ -1,5 +1,5 @@
 //! An algorithm of your own: a limit on failures, as for logins. Every try counts as a failure until a
-//! success gives it back; after three, the key is closed until a minute has passed without a try.
+//! success refunds it; after three, the key is closed until a minute has passed without a try.
 //!
 //!     cargo run --example custom_algorithm
 

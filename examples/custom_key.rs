@@ -1,4 +1,4 @@
-//! Keys of your own: the tenant in the host name, and the account that a layer further out has
+//! Keys of your own: the tenant in the host name, and the account that an outer layer has
 //! authenticated.
 //!
 //!     cargo run --example custom_key
@@ -37,7 +37,7 @@ async fn main() -> std::io::Result<()> {
     axum::serve(listener, app).await
 }
 
-/// Believes any number. A real service would look the token up.
+/// Accepts any number. A real service would look the token up.
 async fn authenticate(mut request: Request, next: Next) -> Result<Response, StatusCode> {
     let token = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let number = token.and_then(|token| token.strip_prefix("Bearer ")?.parse().ok());

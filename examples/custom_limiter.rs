@@ -17,7 +17,7 @@ struct OneInTen(AtomicU32);
 impl Limiter for OneInTen {
     fn decide(&self, ask: &Ask<'_>) -> Check {
         let number = self.0.fetch_add(ask.cost(), Ordering::Relaxed);
-        // Nobody knows when the next one comes: no wait is advertised.
+        // The next admission depends on other requests: no wait can be advertised.
         if number % 10 == 0 { Decision::allow(1, 0).into() } else { Decision::deny(1, 0, None).into() }
     }
 }

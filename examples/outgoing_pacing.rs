@@ -1,5 +1,5 @@
-//! A client that keeps to what a partner allows: calls leave every 200 ms, in order, whoever makes
-//! them; at most ten wait, and the rest is told when to come back.
+//! A client that keeps to a partner's limit: calls of all tasks together leave every 200 ms, in order; at most
+//! ten wait, and the others get the time after which to retry.
 //!
 //!     cargo run --example outgoing_pacing
 
@@ -25,7 +25,7 @@ async fn main() {
     while let Some(call) = calls.join_next().await {
         match call.expect("no call panics") {
             Ok((order, at)) => println!("order {order:2} left after {:4} ms", at.as_millis()),
-            Err(ThrottleError::Denied { retry_after: Some(wait) }) => println!("full; come back in {wait:?}"),
+            Err(ThrottleError::Rejected { retry_after: Some(wait) }) => println!("full; retry in {wait:?}"),
             Err(error) => println!("{error}"),
         }
     }

@@ -1,5 +1,5 @@
-//! Several policies in one layer: per address, per API key, and for everybody together. A request
-//! passes if all admit it, and then all are charged; otherwise none is.
+//! Several policies in one layer: per address, per API key, and for all clients together. A request
+//! passes if all admit it. Then all are charged; otherwise none is.
 //!
 //!     cargo run --example several_policies
 //!     for i in $(seq 7); do curl -s -H 'x-api-key: a' http://127.0.0.1:3000/; echo; done
@@ -23,11 +23,11 @@ async fn main() -> std::io::Result<()> {
             .key(api_key())
             .on_missing_key(MissingKey::Skip),
         Policy::new("per-day", FixedWindow::new(Quota::per_day(1_000))).key(api_key()).on_missing_key(MissingKey::Skip),
-        // Writes go through one by one, twice a second; up to six wait their turn, three seconds at most.
+        // Writes depart one by one, twice a second; up to six wait, three seconds at most.
         Policy::new("writes", LeakyQueue::new(Quota::per_second(2)).capacity(6))
             .key(Global)
             .when(|request| request.method() == http::Method::POST),
-        // What would a stricter limit do? Counted, never enforced.
+        // A stricter limit as a dry run: counted, never enforced.
         Policy::new("stricter", TokenBucket::new(Quota::per_second(1))).key(PeerIp::new()).shadow(),
     ]);
 
@@ -37,7 +37,7 @@ async fn main() -> std::io::Result<()> {
         let mut every_ten_seconds = tokio::time::interval(Duration::from_secs(10));
         loop {
             every_ten_seconds.tick().await;
-            println!("a stricter limit would have refused {}", layer.shadow_denied("stricter").unwrap_or(0));
+            println!("a stricter limit would have rejected {}", layer.shadow_rejected("stricter").unwrap_or(0));
         }
     });
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;

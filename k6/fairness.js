@@ -1,5 +1,5 @@
-// Shows that clients do not feel each other: one sends as fast as it can and gets its own limit, 19
-// stay below theirs and are neither refused nor slowed down.
+// Shows that clients do not affect each other: one sends as fast as it can and gets its own limit, 19
+// stay below theirs and are neither rejected nor slowed down.
 //
 // Clients differ by their address, so each virtual user needs its own (Linux answers on all of 127/8):
 //
@@ -26,31 +26,31 @@ export const options = testOptions({
   thresholds: {
     greedy_excess: ['max<=0'],
     greedy_admitted: [`count>=${0.95 * (BURST + RATE * SECONDS)}`],
-    greedy_refused: ['count>=200'],
+    greedy_rejected: ['count>=200'],
     modest_admitted: ['count>=400'],
     // Generous, for machines that do other things too; it is a few milliseconds.
     modest_latency: ['p(99)<100'],
   },
 });
 
-// Waits until whatever an earlier run spent is back.
+// Waits until the units that an earlier run spent are back.
 export function setup() {
   sleep(BURST / RATE + 0.1);
 }
 
-// Of this virtual user: each has variables of its own.
+// The state of this virtual user: each has its own variables.
 let address;
 let first;
 let admitted = 0;
 
 export default function () {
-  // Who is greedy goes by the address and not by the user's number, so it does not matter in which
-  // order k6 deals out the addresses. Without K6_LOCAL_IPS all share the greedy one, and the run fails.
+  // The address selects the greedy user, and not the user's number, so the order in which k6 assigns
+  // addresses does not matter. Without K6_LOCAL_IPS all share the greedy one, and the run fails.
   address ??= ownAddress();
   if (address === GREEDY_ADDRESS) {
     beGreedy();
   } else {
-    check(modest.get(PATH), { 'a modest client is never refused': ({ status }) => status === 200 });
+    check(modest.get(PATH), { 'a modest client is never rejected': ({ status }) => status === 200 });
     sleep(0.2);
   }
 }

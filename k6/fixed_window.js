@@ -1,6 +1,6 @@
-// Shows what a fixed window is known for: exact within a window (10 per 2 seconds), and twice as much
-// around the edge of two. One client spends a window's whole limit at its end, and the next one's at
-// its start. `sliding_window.js` makes the same attack on the window that does not fall for it.
+// Shows the known weakness of a fixed window: it is exact within a window (10 per 2 seconds), and admits
+// twice as much around the edge of two. One client spends a window's whole limit at its end, and the next
+// one's at its start. `sliding_window.js` makes the same attack on a window without this weakness.
 //
 //     cargo run --release --example server
 //     k6 run k6/fixed_window.js
@@ -18,10 +18,10 @@ const inOneWindow = new Trend('admitted_in_one_window');
 export const options = testOptions({
   scenarios: { attack: { executor: 'per-vu-iterations', vus: 1, iterations: ATTACKS, exec: 'attack' } },
   thresholds: {
-    // The doubling is a property of the algorithm: it is seen, and it is all there is.
+    // The doubling is a property of the algorithm: it occurs, and no more than that.
     admitted_in_half_a_second: [`max==${2 * LIMIT}`],
     admitted_in_one_window: [`max==${LIMIT}`],
-    refused: [`count>=${ATTACKS * 20}`],
+    rejected: [`count>=${ATTACKS * 20}`],
   },
 });
 
@@ -32,7 +32,7 @@ export function attack(someEdge) {
   const answers = hammer(client, PATH, edge - 300, edge + 300);
   inHalfASecond.add(mostWithin(500, answers));
 
-  // An answer that was under way at the edge may belong to either window, and is left out.
+  // A request in flight at the edge may belong to either window, and is left out.
   const admitted = answers.filter((answer) => answer.admitted);
   inOneWindow.add(admitted.filter((answer) => answer.received < edge - BLUR_MS).length);
   inOneWindow.add(admitted.filter((answer) => answer.sent > edge + BLUR_MS).length);

@@ -1,5 +1,5 @@
-// Shows that the leaky bucket as a queue delays instead of refusing: one request leaves per second, in
-// order of arrival, ten wait their turn, and whoever finds the line full is told so at once.
+// Shows that the leaky bucket as a queue delays instead of rejecting: one request departs per second, in
+// order of arrival, ten wait, and a request that finds the queue full is rejected at once.
 //
 //     cargo run --release --example server
 //     k6 run k6/leaky_queue.js
@@ -11,17 +11,17 @@ import { Client, summaryOf, testOptions } from './lib.js';
 
 const PATH = '/leaky-queue';
 const INTERVAL_MS = 1000;
-const PLACES = 10;
+const CAPACITY = 10;
 const CROWD_SECONDS = 20;
 
 const client = new Client();
-// How much later than the n-th interval after the first the n-th request left, on the server's clock.
+// How much later than the n-th interval after the first the n-th request departed, on the server's clock.
 const drift = new Trend('drift', true);
-// Between two requests that left one after the other, on the server's clock.
+// Between two successive departures, on the server's clock.
 const gap = new Trend('gap', true);
-// From arrival to departure, once the line is full.
+// From arrival to departure, once the queue is full.
 const fullWait = new Trend('full_wait', true);
-const refusal = new Trend('refusal', true);
+const rejection = new Trend('rejection', true);
 
 export const options = testOptions({
   scenarios: {
@@ -29,39 +29,39 @@ export const options = testOptions({
       executor: 'constant-vus',
       vus: 20,
       duration: `${CROWD_SECONDS}s`,
-      // Those in line at the end still get their turn.
-      gracefulStop: `${PLACES + 5}s`,
+      // Requests that wait at the end still depart.
+      gracefulStop: `${CAPACITY + 5}s`,
       exec: 'crowd',
     },
-    // Starts when the crowd has left.
+    // Starts when the crowd is gone.
     order: {
       executor: 'per-vu-iterations',
       vus: 1,
       iterations: 1,
-      startTime: `${CROWD_SECONDS + PLACES + 3}s`,
+      startTime: `${CROWD_SECONDS + CAPACITY + 3}s`,
       exec: 'order',
     },
   },
   thresholds: {
-    // Never early. Late by a start that took its time, or a stall of the machine, which the queue
+    // Never early. Late by a slow start, or a stall of the machine, which the queue
     // does not catch up on: that would be a burst.
     drift: ['min>=-100', 'max<=500'],
     gap: [`min>=${INTERVAL_MS - 150}`, `max<=${INTERVAL_MS + 250}`],
-    // One place falls free per second, and somebody takes it a little later.
-    full_wait: [`min>=${INTERVAL_MS * (PLACES - 2)}`, `max<=${INTERVAL_MS * PLACES + 500}`],
-    refusal: ['p(95)<100'],
-    'admitted{scenario:crowd}': [`count>=${CROWD_SECONDS + PLACES - 2}`],
-    'refused{scenario:crowd}': ['count>=50'],
+    // One waiter departs per second, and another client arrives a little later.
+    full_wait: [`min>=${INTERVAL_MS * (CAPACITY - 2)}`, `max<=${INTERVAL_MS * CAPACITY + 500}`],
+    rejection: ['p(95)<100'],
+    'admitted{scenario:crowd}': [`count>=${CROWD_SECONDS + CAPACITY - 2}`],
+    'rejected{scenario:crowd}': ['count>=50'],
   },
 });
 
-// Takes the request that all departures are measured from.
+// Sends the request from which all departures are measured.
 export function setup() {
   sleep(INTERVAL_MS / 1000 + 0.1);
   return client.get(PATH).json();
 }
 
-// Twenty clients, of whom eleven fit: ten in line, one on its way.
+// Twenty clients, of which eleven fit: ten wait, one is served.
 export function crowd(first) {
   const begun = Date.now();
   const answer = client.get(PATH);
@@ -71,28 +71,28 @@ export function crowd(first) {
     if (begun >= exec.scenario.startTime + 1.5 * INTERVAL_MS) {
       fullWait.add(answer.timings.duration);
     }
-    // Let somebody else take the place.
+    // Lets another client arrive first.
     sleep(Math.random());
   } else {
-    refusal.add(answer.timings.duration);
-    check(answer, { 'refusal: a place is free within one interval': () => answer.headers['Retry-After'] === '1' });
+    rejection.add(answer.timings.duration);
+    check(answer, { 'rejection: a retry is accepted within one interval': () => answer.headers['Retry-After'] === '1' });
     sleep(Number(answer.headers['Retry-After']) + 0.2 * Math.random());
   }
 }
 
 // One client that sends without waiting for answers knows the order of arrival. One request passes,
-// ten find a place, and the last finds the line full.
+// ten wait, and the last finds the queue full.
 export async function order() {
   const promises = [];
-  for (let i = 0; i < 1 + PLACES + 1; i++) {
+  for (let i = 0; i < 1 + CAPACITY + 1; i++) {
     promises.push(client.getLater(PATH));
-    // Far enough apart to arrive in this order, and all before the first in line leaves.
+    // Far enough apart to arrive in this order, and all before the first waiter departs.
     sleep(0.04);
   }
   const answers = await Promise.all(promises);
   const last = answers.pop();
-  check(last, { 'a full line refuses': () => last.status === 429 });
-  check(answers, { 'any other does not': () => answers.every(({ status }) => status === 200) });
+  check(last, { 'a full queue rejects': () => last.status === 429 });
+  check(answers, { 'a queue that is not full does not': () => answers.every(({ status }) => status === 200) });
 
   const departures = answers.map((answer) => answer.json());
   departures.slice(1).forEach(({ served, at_ms }, i) => {

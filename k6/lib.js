@@ -1,4 +1,4 @@
-// What the load tests share: a client that counts, what every refusal must look like, and the summary.
+// Shared by the load tests: a client that counts, the checks of every rejection, and the summary.
 
 import exec from 'k6/execution';
 import http from 'k6/http';
@@ -7,31 +7,31 @@ import { Counter, Trend } from 'k6/metrics';
 
 const BASE_URL = __ENV.BASE_URL || 'http://127.0.0.1:3000';
 
-// Of servers that share their limits on Redis: `-e BASE_URLS=http://127.0.0.1:3000,http://127.0.0.1:3001`.
+// Servers that share their limits on Redis: `-e BASE_URLS=http://127.0.0.1:3000,http://127.0.0.1:3001`.
 export const SERVERS = (__ENV.BASE_URLS || BASE_URL).split(',');
 
-// A refusal is an answer and not a failure: `http_req_failed` counts only what went wrong.
+// A rejection is not a failure: `http_req_failed` counts all other errors.
 http.setResponseCallback(http.expectedStatuses(200, 429));
 
-// The options of a script, with what holds in all of them: no check fails, and no request.
+// The options of a script, with the thresholds of all: no check fails, and no request.
 export function testOptions(options) {
   return {
     ...options,
     thresholds: { checks: ['rate==1'], http_req_failed: ['rate==0'], ...options.thresholds },
     summaryTrendStats: ['min', 'med', 'p(90)', 'p(95)', 'p(99)', 'max'],
-    // As many requests at once as `Client.batch` is asked for.
+    // At least the largest `Client.batch`.
     batch: 100,
     batchPerHost: 100,
   };
 }
 
-// Ends the run if nobody answers: a client that is refused pauses, but one without a server would spin.
+// Ends the run if the server does not answer: a rejected client pauses, but one without a server would spin.
 function answered(answer) {
   if (answer.status === 0) exec.test.abort(`no answer from ${BASE_URL}: ${answer.error}`);
   return answer;
 }
 
-// Sends requests, counts the answers and checks every refusal. A script with several kinds of
+// Sends requests, counts the answers and checks every rejection. A script with several kinds of
 // clients names them; the names then precede those of the metrics.
 export class Client {
   constructor(name = '', base = BASE_URL) {
@@ -41,7 +41,7 @@ export class Client {
     this.offered = new Counter(metric('offered'));
     this.admitted = new Counter(metric('admitted'));
     this.delayed = new Counter(metric('delayed'));
-    this.refused = new Counter(metric('refused'));
+    this.rejected = new Counter(metric('rejected'));
     this.latency = new Trend(metric('latency'), true);
   }
 
@@ -49,7 +49,7 @@ export class Client {
     return this.count(http.get(this.base + path));
   }
 
-  // Does not wait for the answer, but promises it.
+  // Returns a promise of the answer.
   async getLater(path) {
     return this.count(await http.asyncRequest('GET', this.base + path));
   }
@@ -74,31 +74,31 @@ export class Client {
         this.delayed.add(1);
       }
     } else if (answer.status === 429) {
-      this.refused.add(1);
-      checkRefusal(answer);
+      this.rejected.add(1);
+      checkRejection(answer);
     }
     return answer;
   }
 }
 
-function checkRefusal(refusal) {
+function checkRejection(rejection) {
   // Several lines of one field would be joined by a comma, and fail here.
-  const retryAfter = refusal.headers['Retry-After'];
-  const exact = exactWait(refusal);
-  check(refusal, {
-    'refusal: Retry-After is one integer >= 1': () => /^[1-9][0-9]*$/.test(retryAfter),
-    'refusal: 0 < X-Rate-Limited-For <= Retry-After': () => exact > 0 && exact <= Number(retryAfter),
-    'refusal: is not to be stored': () => refusal.headers['Cache-Control'] === 'no-store',
-    'refusal: is a problem document': () => refusal.headers['Content-Type'] === 'application/problem+json',
+  const retryAfter = rejection.headers['Retry-After'];
+  const exact = exactWait(rejection);
+  check(rejection, {
+    'rejection: Retry-After is one integer >= 1': () => /^[1-9][0-9]*$/.test(retryAfter),
+    'rejection: 0 < X-Rate-Limited-For <= Retry-After': () => exact > 0 && exact <= Number(retryAfter),
+    'rejection: must not be stored': () => rejection.headers['Cache-Control'] === 'no-store',
+    'rejection: is a problem document': () => rejection.headers['Content-Type'] === 'application/problem+json',
   });
 }
 
-// The exact wait that a refusal tells, in seconds.
-export function exactWait(refusal) {
-  return Number(refusal.headers['X-Rate-Limited-For']);
+// The exact wait that a rejection advertises, in seconds.
+export function exactWait(rejection) {
+  return Number(rejection.headers['X-Rate-Limited-For']);
 }
 
-// Whom the server takes this virtual user for.
+// The address that the server sees for this virtual user.
 export function ownAddress() {
   return answered(http.get(`${BASE_URL}/whoami`)).json().client;
 }
@@ -109,18 +109,18 @@ export function ownAddress() {
 export const LIMIT = 10;
 export const PERIOD_MS = 2000;
 
-// How exactly a moment of the server's clock is known here.
+// The uncertainty about the server's clock, in milliseconds.
 export const BLUR_MS = 20;
 
-// When a window ends, in milliseconds of this machine's clock. A refusal by the fixed window tells
-// it; the windows of all routes of the same period begin at the same times.
+// When a window ends, in milliseconds of this machine's clock: the fixed window advertises it in a
+// rejection. The windows of all routes of the same period begin at the same times.
 export function findEdge() {
   let edge = Infinity;
-  for (let refusals = 0; refusals < 10; ) {
+  for (let rejections = 0; rejections < 10; ) {
     const answer = answered(http.get(`${SERVERS[0]}/fixed-window`));
     if (answer.status === 429) {
-      refusals += 1;
-      // The answer took its time to arrive: the earliest of several is the closest.
+      rejections += 1;
+      // The answer took some time to arrive: the earliest of several is the closest.
       edge = Math.min(edge, Date.now() + 1000 * exactWait(answer));
     }
   }
@@ -133,8 +133,8 @@ export function edgeAfter(edge, idle) {
   return edge + PERIOD_MS * (Math.max(0, windows) + idle);
 }
 
-// Asks every few milliseconds from one moment to another. Of each answer it keeps when it was asked
-// for and received here, whether it was admitted, and when the server did (`at`, on its own clock).
+// Sends a request every few milliseconds between two instants. For each it records when it was sent
+// and answered here, whether it was admitted, and when the server did so (`at`, on its own clock).
 export function hammer(client, path, from, until) {
   sleep(Math.max(0, from - Date.now()) / 1000);
   const answers = [];
@@ -156,15 +156,15 @@ export function mostWithin(span, answers) {
 
 // --- Summary -------------------------------------------------------------------------------------
 
-// A `handleSummary` that prints, in short, how much was offered and what became of it, and how the
-// thresholds fared. With `-e ROW=FILE` it also writes the numbers to that file, one line per client,
-// separated by tabs: name, offered, admitted, delayed, refused, p50, p99.
+// A `handleSummary` that prints the counts of requests by result, and the results of the
+// thresholds. With `-e ROW=FILE` it also writes the numbers to that file, one line per client,
+// separated by tabs: name, offered, admitted, delayed, rejected, p50, p99.
 export function summaryOf(script, ...clients) {
   return ({ metrics, root_group: root }) => {
     const rows = clients.map((client) => rowOf(client.name ? `${script}: ${client.name}` : script, client, metrics));
     const lines = rows.map(
-      ([name, offered, admitted, delayed, refused, p50, p99]) =>
-        `${name}: offered ${offered}, admitted ${admitted} (${delayed} delayed), refused ${refused}; ` +
+      ([name, offered, admitted, delayed, rejected, p50, p99]) =>
+        `${name}: offered ${offered}, admitted ${admitted} (${delayed} delayed), rejected ${rejected}; ` +
         `p50 ${p50} ms, p99 ${p99} ms`,
     );
     for (const { name, passes, fails } of root.checks) {
@@ -172,7 +172,7 @@ export function summaryOf(script, ...clients) {
     }
     for (const metric of Object.keys(metrics).sort()) {
       const { thresholds, values } = metrics[metric];
-      // What `checks` holds has just been said.
+      // `checks` are printed above.
       for (const [threshold, { ok }] of metric === 'checks' ? [] : Object.entries(thresholds || {})) {
         const statistic = threshold.split(/[<>=]/)[0].trim();
         lines.push(`  ${ok ? 'ok  ' : 'FAIL'}  ${metric}: ${threshold} (${rounded(values[statistic])})`);
@@ -186,7 +186,7 @@ export function summaryOf(script, ...clients) {
 
 function rowOf(name, client, metrics) {
   const value = (metric, statistic) => metrics[metric.name]?.values[statistic] ?? 0;
-  const counts = [client.offered, client.admitted, client.delayed, client.refused];
+  const counts = [client.offered, client.admitted, client.delayed, client.rejected];
   return [
     name,
     ...counts.map((metric) => value(metric, 'count')),

@@ -1,7 +1,7 @@
-// Shows what clients notice when Redis is killed under load and comes back: nothing is answered 5xx, nobody
-// waits for it, each server limits by itself meanwhile, and soon after Redis is back they limit together again.
+// Shows an outage from the clients' side: Redis is killed under load and restarted. No request is answered 5xx, and
+// none waits for it; each server limits locally meanwhile, and soon after the restart they limit together again.
 //
-// Who starts this kills Redis at KILL_AT and has it back at BACK_AT, in milliseconds since 1970:
+// The caller kills Redis at KILL_AT and restarts it at BACK_AT, in milliseconds since 1970:
 // `scripts/demo redis_outage` does.
 
 import exec from 'k6/execution';
@@ -23,14 +23,14 @@ const OUT_S = (BACK_AT - KILL_AT) / 1000;
 
 const client = new Client();
 const byServer = SERVERS.map((base) => new Client('', base));
-// Of the servers alone, and of both together again.
+// Admissions by the servers alone, and by both together again.
 const alone = new Counter('admitted_alone');
 const together = new Counter('admitted_together');
 
 export const options = testOptions({
   scenarios: { clients: { executor: 'constant-vus', vus: 4, duration: `${Math.ceil((END - Date.now()) / 1000)}s` } },
   thresholds: {
-    // No server failed, whatever its Redis did: 200 or 429 are all that there is.
+    // No server failed: all answers are 200 or 429.
     http_req_failed: ['rate==0'],
     latency: [`p(99)<${TIMEOUT_MS}`],
     // Each server admits at most its own limit, and the bursts were spent before.

@@ -1,5 +1,5 @@
-// Shows that two servers on one Redis enforce one limit together: in a window exactly as much passes as the
-// limit says, over half a minute not one per cent more.
+// Shows that two servers on one Redis enforce one limit together: a window admits exactly its limit, and a bucket
+// less than one per cent too many over half a minute.
 //
 //     cargo run --release --example server -- --listen 127.0.0.1:3000 --redis redis://127.0.0.1:6379
 //     cargo run --release --example server -- --listen 127.0.0.1:3001 --redis redis://127.0.0.1:6379
@@ -31,7 +31,7 @@ export const options = testOptions({
       `count<=${Math.floor(1.01 * (BURST + RATE * SECONDS))}`,
       `count>=${Math.floor(0.97 * (BURST + RATE * SECONDS))}`,
     ],
-    bucket_refused: ['count>=1000'],
+    bucket_rejected: ['count>=1000'],
   },
 });
 
@@ -40,7 +40,7 @@ export function setup() {
   return findEdge();
 }
 
-// Asks both servers at once, well inside of one window.
+// Sends to both servers at once, well inside one window.
 export function window(someEdge) {
   const edge = edgeAfter(someEdge, 0);
   sleep((edge - Date.now() + 3 * BLUR_MS) / 1000);

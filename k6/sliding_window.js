@@ -1,6 +1,6 @@
 // Shows that a sliding window (10 per 2 seconds) has no edge to attack. `fixed_window.js` admits 20 in
-// a fraction of a second around one. Here, what was spent before the edge fades over the next 2
-// seconds, and only what has faded may be spent again.
+// a fraction of a second around one. Here, the weight of the units spent before the edge decreases over
+// the next 2 seconds, and only that much may be spent again.
 //
 //     cargo run --release --example server
 //     k6 run k6/sliding_window.js
@@ -15,7 +15,7 @@ const ATTACKS = 2;
 
 const client = new Client();
 const inHalfASecond = new Trend('admitted_in_half_a_second');
-// Requests admitted after the edge beyond the share of the limit that had faded by then.
+// Requests admitted after the edge beyond the share of the limit that was free by then.
 const excess = new Trend('excess');
 // Requests admitted in the period after the edge.
 const comeBack = new Trend('come_back');
@@ -23,7 +23,7 @@ const comeBack = new Trend('come_back');
 export const options = testOptions({
   scenarios: { attack: { executor: 'per-vu-iterations', vus: 1, iterations: ATTACKS, exec: 'attack' } },
   thresholds: {
-    // The limit, and at most what comes back meanwhile: 10 + 10 x 0.5 s / 2 s.
+    // The limit, and at most the share that becomes free meanwhile: 10 + 10 x 0.5 s / 2 s.
     admitted_in_half_a_second: [`max<=${LIMIT + (LIMIT * 500) / PERIOD_MS}`, `min>=${LIMIT}`],
     excess: ['max<=0'],
     come_back: [`min>=${LIMIT - 2}`, `max<=${LIMIT}`],

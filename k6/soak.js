@@ -1,7 +1,7 @@
-// As much load as the machine gives, for `scripts/soak`: on all routes in turn, from many clients.
+// As much load as the machine allows, for `scripts/soak`: on all routes in turn, from many clients.
 //
-// The routes of ROUTES (a list with commas) are asked as fast as they answer, those of QUEUES by so many users that some
-// always wait. Writes how often each was answered what to SUMMARY.
+// The routes in ROUTES (separated by commas) get requests as fast as they answer, those in QUEUES from so many users that
+// some always wait. Writes the counts of answers per route to SUMMARY.
 
 import exec from 'k6/execution';
 import http from 'k6/http';
@@ -15,7 +15,7 @@ const CLIENTS = 1000;
 
 http.setResponseCallback(http.expectedStatuses(200, 429));
 
-// By route: 200, 429, and all that should not be.
+// By route: 200, 429, and unexpected answers.
 const counters = {};
 for (const route of [...ROUTES, ...QUEUES]) {
   const name = route.replace(/\W/g, '_');

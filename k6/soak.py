@@ -1,4 +1,4 @@
-"""The soak behind `scripts/soak`: see there for what it does, and below for what it asserts.
+"""The soak test of `scripts/soak`, which describes it. `judge` has the assertions.
 
     python3 k6/soak.py SERVER K6 OUT SECONDS
 
@@ -22,7 +22,7 @@ ALGORITHMS = ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", 
 STORES = ["memory", "redis"]
 REQUESTS = "tower_sluice_rate_limiting_requests_total"
 QUEUED = "tower_sluice_rate_limiting_queued_requests"
-# A change of the file is seen within this.
+# The server applies a change of the file within this many seconds.
 SEEN_WITHIN = 2.0
 CHANGE_EVERY = (8, 20)
 RESTART_EVERY = (45, 75)
@@ -43,7 +43,7 @@ def main(server_binary, k6, out, seconds):
     try:
         load = start_k6(k6, server, out, seconds)
         changes, memory = disturb(load, server, redis, policies, file, seconds)
-        if load.wait(timeout=60) not in (0, 99):  # 99: a threshold, which is told below
+        if load.wait(timeout=60) not in (0, 99):  # 99: a threshold failed, which is reported below
             fail(f"k6 ended with {load.returncode}; see {out}/k6.log")
         time.sleep(2)
         return judge(server, redis, policies, out, changes, memory)
@@ -55,13 +55,13 @@ def main(server_binary, k6, out, seconds):
 
 
 class Policy:
-    """One policy of the file, and the most that it may have admitted so far."""
+    """One policy of the file, with the history of its limits."""
 
     def __init__(self, store, algorithm):
         self.store, self.algorithm = store, algorithm
         self.path = f"/{store}/{algorithm}"
         self.limit, self.burst, self.capacity = 400, 40, 40
-        # Times from which these numbers held, by this machine's clock.
+        # Times from which these numbers applied, by this machine's clock.
         self.history = [(time.time(), self.limit, self.burst, self.capacity)]
 
     def change(self):
@@ -82,15 +82,15 @@ class Policy:
         return "\n".join(lines)
 
     def most(self, end, restarts):
-        """What may have been admitted from the beginning to `end`; a Redis that restarts forgets what is owed."""
+        """Returns the most that may have been admitted until `end`; a Redis that restarts loses all debts."""
         restarts = restarts if self.store == "redis" else []
         spans = list(zip(self.history, self.history[1:] + [(end, *self.history[-1][1:])]))
         if "window" in self.algorithm:
-            # In each second of the clock, the greatest limit that held in it; once more if it was forgotten.
+            # In each second of the clock, the greatest limit that applied in it; once more if Redis lost the count.
             first, last = math.floor(self.history[0][0]), math.floor(end)
             limits = [0] * (last - first + 1)
             for (since, limit, *_), (until, *_) in spans:
-                # Until the file was seen, the former limit may have held.
+                # Until the server saw the file, the former limit may have applied.
                 for second in range(math.floor(since), min(math.floor(until + SEEN_WITHIN), last) + 1):
                     limits[second - first] = max(limits[second - first], limit)
             return sum(limits) + sum(limits[math.floor(at) - first] for at in restarts)
@@ -108,10 +108,10 @@ class Policy:
 
 
 def write(file, redis, policies):
-    """All at once, so that the server never reads half of it."""
+    """Replaces the file atomically, so that the server never reads half of it."""
     parts = [f'[redis]\nurl = "redis://127.0.0.1:{redis.port}"\n']
     for policy in policies.values():
-        # Beside it, one that tells clients apart, and is generous.
+        # A second policy, with a key per client and a high limit.
         keyed = 'name = "per-client"\nalgorithm = "token-bucket"\nlimit = 100000\nper = "1s"\nkey = "header:x-client"\n'
         keyed += 'store = "memory"'
         parts.append(f'[[route]]\npath = "{policy.path}"\n[[route.policy]]\n{policy.toml()}\n[[route.policy]]\n{keyed}\n')
@@ -141,7 +141,7 @@ class Redis:
         fail(f"redis-server does not start; see {self.out}/redis.log")
 
     def restart(self):
-        """Kills it, with all that it knew, and has it back a while later."""
+        """Kills Redis, which loses its data, and starts it after a random pause."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         time.sleep(random.uniform(0.5, 5))
@@ -168,7 +168,7 @@ class Server:
         return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
 
     def metrics(self):
-        """By name, a list of labels and value."""
+        """Returns, by name, a list of labels and values."""
         metrics = {}
         with urllib.request.urlopen(self.url + "/metrics", timeout=10) as answer:
             for line in answer.read().decode().splitlines():
@@ -179,7 +179,7 @@ class Server:
         return metrics
 
     def limits_of(self, path):
-        """What the server advertises: proof that a change was seen."""
+        """Returns the limits that the server advertises, which show whether it has applied a change."""
         with open_any(self.url + path) as answer:
             return answer.headers.get("RateLimit-Policy") or ""
 
@@ -187,8 +187,8 @@ class Server:
 def open_any(url):
     try:
         return urllib.request.urlopen(url, timeout=10)
-    except urllib.error.HTTPError as refusal:
-        return refusal
+    except urllib.error.HTTPError as rejection:
+        return rejection
 
 
 def start_k6(k6, server, out, seconds):
@@ -220,7 +220,7 @@ def disturb(load, server, redis, policies, file, seconds):
         memory.append((now - begun, server.megabytes()))
         if now > begun + seconds + 60:
             fail("k6 does not end")
-        # Near the end nothing is changed, so that all can be counted.
+        # No changes near the end, so that the final counts are complete.
         if now < begun + seconds - 10 and now > next_change:
             changed = random.sample(list(policies.values()), random.randint(1, len(policies)))
             for policy in changed:
@@ -242,7 +242,7 @@ def disturb(load, server, redis, policies, file, seconds):
 
 
 def spoil(file, redis, policies, server):
-    """A file that makes no sense changes nothing, and is told."""
+    """Checks that an invalid file changes nothing, and is logged."""
     path = next(iter(policies.values())).path
     time.sleep(SEEN_WITHIN)
     before = server.limits_of(path)
@@ -252,7 +252,7 @@ def spoil(file, redis, policies, server):
     if server.limits_of(path) != before:
         fail("a bad file changed a limit")
     if "limt" not in open(server.log).read():
-        fail(f"a bad file was not told; see {server.log}")
+        fail(f"a bad file was not logged; see {server.log}")
     write(file, redis, policies)
 
 
@@ -261,10 +261,10 @@ def judge(server, redis, policies, out, changes, memory):
     problems = []
     print(f"\n{'policy':24} {'offered':>9} {'admitted':>9} {'at most':>9} {'overrun':>8} {'used':>6}")
     for policy in policies.values():
-        passed, refused, other = summary["answers"][policy.path]
+        passed, rejected, other = summary["answers"][policy.path]
         most = policy.most(end, redis.restarts)
         overrun = max(0.0, 100 * (passed - most) / most)
-        print(f"{policy.path[1:]:24} {passed + refused + other:9} {passed:9} {most:9.0f} {overrun:7.2f}% {100 * passed / most:5.0f}%")
+        print(f"{policy.path[1:]:24} {passed + rejected + other:9} {passed:9} {most:9.0f} {overrun:7.2f}% {100 * passed / most:5.0f}%")
         if overrun >= 1:
             problems.append(f"{policy.path}: {overrun:.2f} % too many")
         if other:
@@ -274,7 +274,7 @@ def judge(server, redis, policies, out, changes, memory):
             for labels, value in metrics.get(REQUESTS, [])
             if labels["route"] == policy.path and labels["policy"] == policy.algorithm and labels["result"] in ("allowed", "delayed")
         )
-        # The last ones may have been cut off by k6, and the looks at the file's effect were ours.
+        # k6 may have cancelled the last requests, and this script has sent some.
         if abs(counted - passed) > 100:
             problems.append(f"{policy.path}: the server counts {counted:.0f} admitted, the clients {passed}")
     queued = sum(value for _, value in metrics.get(QUEUED, [({}, math.nan)]))

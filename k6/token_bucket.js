@@ -1,4 +1,4 @@
-// Shows what the token bucket promises: 10 requests per second and client, 20 at once after idleness.
+// Shows the guarantee of the token bucket: 10 requests per second and client, 20 at once after idle times.
 //
 //     cargo run --release --example server
 //     k6 run k6/token_bucket.js
@@ -23,7 +23,7 @@ export function bucketTest(name, path) {
       const { served, at_ms } = answer.json();
       excess.add(served - first.served - (BURST + (RATE * (at_ms - first.at_ms)) / 1000));
     } else {
-      check(answer, { 'refusal: the next unit comes within 1/rate': () => exactWait(answer) <= 1 / RATE });
+      check(answer, { 'rejection: the next unit comes within 1/rate': () => exactWait(answer) <= 1 / RATE });
     }
     return answer;
   };
@@ -50,11 +50,11 @@ export function bucketTest(name, path) {
       thresholds: {
         excess: ['max<=0'],
         'admitted{scenario:flood}': [`count>=${0.95 * (BURST + RATE * FLOOD_SECONDS)}`],
-        'refused{scenario:flood}': ['count>=200'],
+        'rejected{scenario:flood}': ['count>=200'],
       },
     }),
 
-    // Waits until whatever an earlier run spent is back, and takes the first request.
+    // Waits until the units that an earlier run spent are back, and sends the first request.
     setup() {
       sleep(BURST / RATE + 0.1);
       return client.get(path).json();
@@ -76,14 +76,14 @@ export function bucketTest(name, path) {
 
       const inOrder = burst.map((answer) => answer.json()).sort((a, b) => a.served - b.served);
       const ask = () => measure(inOrder[0], client.get(path));
-      // Ten times: go on until refused, wait exactly as long as told, pass.
+      // Ten times: send until rejected, wait for exactly the advertised time, be admitted.
       for (let round = 0; round < 10; round++) {
         let answer;
         do {
           answer = ask();
         } while (answer.status === 200);
         sleep(exactWait(answer));
-        check(ask(), { 'who waits X-Rate-Limited-For is admitted': ({ status }) => status === 200 });
+        check(ask(), { 'a client that waits X-Rate-Limited-For is admitted': ({ status }) => status === 200 });
       }
     },
 

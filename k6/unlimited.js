@@ -1,6 +1,6 @@
-// Shows what the limiter costs: the same requests to a route without a limit and to one whose limit is
-// not reached. Both are sent in turn on the same connection, so whatever else the machine does slows
-// down either alike. Over loopback, most of each time is the network stack's.
+// Shows the cost of the limiter: the same requests to a route without a limit and to one whose limit is
+// not reached. Both are sent in turn on the same connection, so other load on the machine slows
+// down both alike. Over loopback, most of each time is spent in the network stack.
 //
 // A virtual user stays below the token bucket's 10 per second, so the load takes many of them, each
 // with its own address (Linux answers on all of 127/8):
@@ -22,13 +22,13 @@ const difference = new Trend('difference', true);
 export const options = testOptions({
   scenarios: { pairs: { executor: 'constant-vus', vus: 20, duration: `${SECONDS}s` } },
   thresholds: {
-    // Far above what it is (microseconds), far below what anybody would notice.
+    // Far above the real difference (microseconds), far below a noticeable one.
     difference: ['med<1'],
     limited_admitted: [`count>=${100 * SECONDS}`],
   },
 });
 
-// Waits until whatever an earlier run spent is back.
+// Waits until the units that an earlier run spent are back.
 export function setup() {
   sleep(2.1);
 }
@@ -39,7 +39,7 @@ export default function () {
     check(answer, { passes: ({ status }) => status === 200 });
     return answer.timings.duration;
   };
-  // The second of two finds everything awake: neither route always comes second.
+  // The second of two requests finds warm caches and threads: neither route always comes second.
   if (Math.random() < 0.5) {
     const ms = ask(plain, '/unlimited');
     difference.add(ask(limited, '/token-bucket') - ms);

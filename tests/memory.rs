@@ -1,10 +1,15 @@
-//! What the memory store takes from the system. In a process of its own, one thing after the other, since
-//! it is the process that is measured.
+//! The resident memory of the memory store. In a process of its own, one measurement after the other, since
+//! the whole process is measured.
+
+#[path = "support/process.rs"]
+mod process;
 
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::store::{MemoryStore, Store};
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{Ask, Check, Limiter, Quota, RateLimiter};
+
+use crate::process::resident_kib;
 
 fn admits(limiter: &impl Limiter, key: u64) -> bool {
     match limiter.decide(&Ask::charge(&key.into(), 1)) {
@@ -19,13 +24,13 @@ fn frozen() -> ManualClock {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn memory_is_taken_when_it_is_needed_and_never_more() {
-    an_idle_table_takes_none();
-    ten_million_fresh_keys_take_no_more();
+fn memory_is_allocated_on_demand_and_bounded() {
+    an_idle_table_has_no_resident_memory();
+    ten_million_new_keys_allocate_no_more();
 }
 
-/// The system hands memory out as it is touched.
-fn an_idle_table_takes_none() {
+/// The system allocates memory when it is touched.
+fn an_idle_table_has_no_resident_memory() {
     let before = resident_kib();
     let store = MemoryStore::with_capacity(50_000_000).with_clock(frozen());
     let bucket = TokenBucket::new(Quota::per_hour(1));
@@ -37,23 +42,16 @@ fn an_idle_table_takes_none() {
     assert!(grown < 4_096, "{grown} KiB for a hundred keys");
 }
 
-fn ten_million_fresh_keys_take_no_more() {
+fn ten_million_new_keys_allocate_no_more() {
     let store = MemoryStore::with_capacity(500_000).with_clock(frozen());
     let limiter = RateLimiter::new(TokenBucket::new(Quota::per_hour(1)), store);
     let mut keys = 0..;
     let mut spray = |count: usize| keys.by_ref().take(count).filter(|key| admits(&limiter, *key)).count();
-    // Nobody new is locked out, but that one in sixteen million shares the slot of another.
+    // Every new key is admitted, except that one in sixteen million shares the slot of another key.
     assert!(spray(2_000_000) >= 2_000_000 - 10);
     let before = resident_kib();
     assert!(spray(8_000_000) >= 8_000_000 - 10);
     let grown = resident_kib().saturating_sub(before);
     assert!(grown < 1_024, "grown by {grown} KiB after the table was full");
     assert!(limiter.store().evicted_live() > 8_000_000);
-}
-
-/// What the process takes.
-fn resident_kib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("a system that tells what a process takes");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.unwrap().trim().trim_end_matches(" kB").parse().unwrap()
 }

@@ -1,5 +1,4 @@
-//! What is counted: each request once with each policy that it concerns, whatever becomes of it; and gauges that tell
-//! the truth.
+//! Metrics: each request is counted once with each policy that applies to it, whatever the result; and gauges are correct.
 
 #![cfg(feature = "metrics")]
 
@@ -54,10 +53,10 @@ fn policy(name: &str, limiter: impl tower_sluice::IntoLimiter) -> Policy {
     Policy::new(name, limiter).key(HeaderKey::from_static("x-api-key"))
 }
 
-/// Fails, at once or later, and knows nothing, or admits on its own.
+/// Fails, at once or later, with or without a local fallback.
 struct Broken {
     at_once: bool,
-    has_guard: bool,
+    has_fallback: bool,
 }
 
 impl Limiter for Broken {
@@ -70,7 +69,7 @@ impl Limiter for Broken {
     }
 
     fn describe(&self) -> Description {
-        if self.has_guard { Description::new().answering(Mode::Fallback) } else { Description::new() }
+        if self.has_fallback { Description::new().answering(Mode::Fallback) } else { Description::new() }
     }
 }
 
@@ -131,7 +130,7 @@ async fn several_policies() {
     let layer =
         RateLimitLayer::new([policy("small", bucket(1)), policy("great", bucket(3)), policy("tiny", bucket(1))]);
     assert_eq!([send(&layer, "a").await, send(&layer, "a").await, send(&layer, "b").await], [200, 429, 200]);
-    // Who would have admitted what another refuses is not charged, and counts nothing.
+    // A policy that would have admitted what another rejects is not charged, and counts nothing.
     metrics.assert_results(&[
         ("small allowed", 2),
         ("great allowed", 2),
@@ -141,7 +140,7 @@ async fn several_policies() {
     ]);
 }
 
-/// Admits when it is peeked at, and refuses then: another request came in between.
+/// Admits a peek and rejects the charge, as if a concurrent request came in between.
 struct Fickle;
 
 impl Limiter for Fickle {
@@ -155,7 +154,7 @@ impl Limiter for Fickle {
 }
 
 #[tokio::test]
-async fn what_is_given_back_does_not_count() {
+async fn refunded_charges_do_not_count() {
     let metrics = Metrics::record();
     let layer = RateLimitLayer::new([policy("bucket", bucket(1)), policy("fickle", Arc::new(Fickle))]);
     assert_eq!([send(&layer, "a").await, send(&layer, "a").await], [429, 429]);
@@ -170,7 +169,7 @@ async fn shadows() {
         policy("enforced", bucket(3)),
         policy("shadow", bucket(1)).shadow(),
         policy("queue", queue).shadow(),
-        policy("broken", Arc::new(Broken { at_once: false, has_guard: true })).shadow(),
+        policy("broken", Arc::new(Broken { at_once: false, has_fallback: true })).shadow(),
     ]);
     for status in [200, 200, 200, 429] {
         assert_eq!(send(&layer, "a").await, status);
@@ -190,21 +189,21 @@ async fn shadows() {
 async fn failures_by_mode() {
     for at_once in [true, false] {
         for several in [true, false] {
-            for (mode, has_guard, status, expected) in [
+            for (mode, has_fallback, status, expected) in [
                 (FailureMode::Allow, true, 200, "broken store-error"),
                 (FailureMode::Deny, true, 503, "broken store-error"),
-                (FailureMode::LocalGuard, true, 200, "broken allowed"),
-                (FailureMode::LocalGuard, false, 503, "broken store-error"),
+                (FailureMode::LocalFallback, true, 200, "broken allowed"),
+                (FailureMode::LocalFallback, false, 503, "broken store-error"),
             ] {
                 let metrics = Metrics::record();
-                let broken = policy("broken", Arc::new(Broken { at_once, has_guard })).on_failure(mode);
+                let broken = policy("broken", Arc::new(Broken { at_once, has_fallback })).on_failure(mode);
                 let layer = if several {
                     RateLimitLayer::new([policy("bucket", bucket(3)), broken])
                 } else {
                     RateLimitLayer::new(broken)
                 };
                 assert_eq!(send(&layer, "a").await, status);
-                // Given back if it is refused.
+                // Refunded if the request is rejected.
                 let bucket = if several && status == 200 { vec![("bucket allowed", 1)] } else { vec![] };
                 metrics.assert_results(&[vec![(expected, 1)], bucket].concat());
                 assert_eq!(metrics.of(r#"limiter_failures_total{policy="broken"}"#), "1", "{mode:?}");
@@ -243,7 +242,7 @@ async fn a_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_who_leave() {
+async fn waiters_that_disconnect() {
     let metrics = Metrics::record();
     let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(1_000).max_wait(Duration::MAX);
     let layer = RateLimitLayer::new([policy("queue", queue), policy("bucket", bucket(10))]);
@@ -254,19 +253,19 @@ async fn waiters_who_leave() {
     }
     drop(waiting);
     assert_eq!(metrics.of(QUEUED), "0");
-    // One who leaves before the future is polled.
+    // A future that is dropped before it is polled.
     let mut service = layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) }));
     let unpolled = tower::Service::call(&mut service, by("a"));
     assert_eq!(metrics.of(QUEUED), "1");
     drop(unpolled);
     assert_eq!(metrics.of(QUEUED), "0");
-    // What the bucket charged stays charged.
+    // Charges of the bucket stay.
     metrics.assert_results(&[("queue allowed", 1), ("queue cancelled", 6), ("bucket allowed", 7)]);
     assert_eq!(metrics.of(r#"request_time_in_queue_seconds_count{policy="queue",result="cancelled"}"#), "6");
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_who_are_sent_away() {
+async fn waiters_that_are_rejected_by_close() {
     let metrics = Metrics::record();
     let closing = Arc::new(LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX));
     let layer = RateLimitLayer::new(policy("closing", Arc::clone(&closing)));
@@ -280,7 +279,7 @@ async fn waiters_who_are_sent_away() {
     assert_eq!([metrics.of(QUEUED), metrics.of(r#"queued_requests{policy="closing"}"#)], ["0", "0"]);
 }
 
-/// Where nobody listens.
+/// A Redis address without a server.
 fn nowhere() -> Redis {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     Redis::open(format!("redis://127.0.0.1:{port}")).unwrap()
@@ -308,7 +307,7 @@ async fn a_store_that_is_away() {
 }
 
 #[tokio::test]
-async fn clients_who_leave_while_a_store_is_asked() {
+async fn clients_that_disconnect_while_a_store_is_called() {
     let metrics = Metrics::record();
     let redis = nowhere();
     let alone = RateLimitLayer::new([policy("memory", bucket(4)), on(&redis, "alone", bucket(4))]);
@@ -322,7 +321,7 @@ async fn clients_who_leave_while_a_store_is_asked() {
 }
 
 #[tokio::test]
-async fn tables_are_looked_at_when_they_are_observed() {
+async fn tables_are_read_when_they_are_observed() {
     let clock = ManualClock::new();
     async fn fill<A>(algorithm: A, clock: &ManualClock, when_full: WhenFull) -> Metrics
     where
@@ -331,30 +330,30 @@ async fn tables_are_looked_at_when_they_are_observed() {
         let metrics = Metrics::record();
         let store = MemoryStore::with_capacity(64).with_clock(clock.clone()).when_full(when_full);
         let layer = RateLimitLayer::new(policy("p", RateLimiter::new(algorithm, store)));
-        let told = |name: &str| metrics.of(&format!(r#"table_{name}{{policy="p"}}"#));
+        let value = |name: &str| metrics.of(&format!(r#"table_{name}{{policy="p"}}"#));
         layer.observe();
-        assert_eq!([told("capacity"), told("live_keys")], ["64", "0"]);
+        assert_eq!([value("capacity"), value("live_keys")], ["64", "0"]);
         for number in 0..50 {
             send(&layer, &number.to_string()).await;
         }
-        assert_eq!(told("live_keys"), "0", "not before it is looked at");
+        assert_eq!(value("live_keys"), "0", "not updated before an observation");
         layer.observe();
-        assert_eq!([told("live_keys"), told("evicted_live_total"), told("turned_away_total")], ["50", "0", "0"]);
+        assert_eq!([value("live_keys"), value("evicted_live_total"), value("turned_away_total")], ["50", "0", "0"]);
         for number in 50..300 {
             send(&layer, &number.to_string()).await;
         }
         layer.observe();
-        assert!(told("live_keys").parse::<u32>().unwrap() > 100, "{}", told("live_keys"));
-        let lost: u32 = told("evicted_live_total").parse().unwrap();
-        let turned_away: u32 = told("turned_away_total").parse().unwrap();
+        assert!(value("live_keys").parse::<u32>().unwrap() > 100, "{}", value("live_keys"));
+        let lost: u32 = value("evicted_live_total").parse().unwrap();
+        let turned_away: u32 = value("turned_away_total").parse().unwrap();
         match when_full {
             WhenFull::ForgetLeast => assert!(lost > 150 && turned_away == 0, "{lost}"),
             _ => assert!(lost == 0 && turned_away > 150, "{turned_away}"),
         }
         clock.advance(Duration::from_secs(7_200));
         layer.observe();
-        assert_eq!(told("live_keys"), "0");
-        assert_eq!(told("evicted_live_total"), lost.to_string());
+        assert_eq!(value("live_keys"), "0");
+        assert_eq!(value("evicted_live_total"), lost.to_string());
         metrics
     }
     for when_full in [WhenFull::ForgetLeast, WhenFull::Reject] {
@@ -368,19 +367,19 @@ async fn a_queue_reports_how_many_keys_it_remembers() {
     let metrics = Metrics::record();
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).max_keys(64);
     let layer = RateLimitLayer::new(policy("q", queue));
-    let told = || {
+    let value = || {
         layer.observe();
         ["capacity", "live_keys", "evicted_live_total", "turned_away_total"]
             .map(|name| metrics.of(&format!(r#"table_{name}{{policy="q"}}"#)))
     };
-    assert_eq!(told(), ["64", "0", "0", "0"]);
+    assert_eq!(value(), ["64", "0", "0", "0"]);
     for number in 0..100 {
         let status = send(&layer, &number.to_string()).await;
         assert_eq!(status, if number < 64 { 200 } else { 429 });
     }
-    assert_eq!(told(), ["64", "64", "0", "36"]);
+    assert_eq!(value(), ["64", "64", "0", "36"]);
     tokio::time::advance(Duration::from_secs(3_600)).await;
-    assert_eq!(told(), ["64", "0", "0", "36"]);
+    assert_eq!(value(), ["64", "0", "0", "36"]);
 }
 
 #[tokio::test]
@@ -419,7 +418,7 @@ async fn a_route_is_a_label_and_a_key_is_none() {
     assert_eq!(metrics.of(r#"requests_total{route="/one",policy="p",result="allowed"}"#), "2");
     assert_eq!(metrics.of(r#"requests_total{route="/other",policy="p",result="denied"}"#), "2");
     assert!(secrets.iter().all(|secret| !all.contains(secret)), "{all}");
-    // A clone has the same.
+    // A clone has the same route.
     send(&one.clone(), "c").await;
     assert_eq!(metrics.of(r#"requests_total{route="/one",policy="p",result="allowed"}"#), "3");
 }
@@ -435,7 +434,7 @@ async fn two_layers_of_the_same_names_are_counted_as_one() {
 }
 
 #[tokio::test]
-async fn nothing_is_needed_to_record() {
+async fn metrics_work_without_a_recorder() {
     let layer = RateLimitLayer::new(policy("p", LeakyQueue::new(Quota::per_hour(1)).capacity(0)));
     assert_eq!([send(&layer, "a").await, send(&layer, "a").await], [200, 429]);
     layer.observe();

@@ -1,4 +1,4 @@
-//! Metrics through live changes: no gauge of a policy that is gone stays above zero, and counters add up over all tables
+//! Metrics through live changes: no gauge of a removed policy stays above zero, and counters are summed over all tables
 //! that a policy had.
 
 #![cfg(feature = "metrics")]
@@ -40,7 +40,7 @@ fn policy(name: &str, limiter: impl IntoLimiter) -> Policy {
     Policy::new(name, limiter).key(HeaderKey::from_static("x-api-key"))
 }
 
-/// A table for 16 keys, which loses some of 200.
+/// A table for 16 keys, which evicts some of 200.
 fn small<A: Algorithm>(algorithm: A) -> RateLimiter<A, MemoryStore<A::State>> {
     RateLimiter::new(algorithm, MemoryStore::with_capacity(16))
 }
@@ -49,8 +49,8 @@ fn bucket() -> TokenBucket {
     TokenBucket::new(Quota::per_hour(1))
 }
 
-/// On a Redis where nobody listens.
-fn away() -> RateLimiter<TokenBucket, RedisStore<<TokenBucket as Algorithm>::State>> {
+/// A limiter on a Redis address without a server.
+fn unreachable() -> RateLimiter<TokenBucket, RedisStore<<TokenBucket as Algorithm>::State>> {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     RateLimiter::new(bucket(), RedisStore::new(&Redis::open(format!("redis://127.0.0.1:{port}")).unwrap(), "away"))
 }
@@ -68,7 +68,7 @@ fn count(metrics: &Metrics, name: &str, policy: &str) -> u64 {
 
 fn troubled() -> [Policy; 3] {
     let banning = policy("banning", bucket()).penalty(Penalty::new(Quota::per_hour(1), Duration::from_secs(3_600)));
-    [policy("table", small(bucket())), banning, policy("store", away())]
+    [policy("table", small(bucket())), banning, policy("store", unreachable())]
 }
 
 async fn get_into_trouble(layer: &RateLimitLayer) {
@@ -79,7 +79,7 @@ async fn get_into_trouble(layer: &RateLimitLayer) {
     layer.observe();
 }
 
-/// The store is given up, the table is full, one key is banned (of which an estimate need not tell).
+/// The breaker is open, the table is full, and one key is banned (which the estimated gauge may miss).
 fn assert_trouble(metrics: &Metrics) {
     let gauges = gauges(metrics, &["table", "banning", "store"]);
     for name in ["table_capacity", "table_live_keys", "store_breaker", "ban_table_capacity"] {
@@ -112,9 +112,9 @@ async fn gauges_of_a_layer_that_is_dropped_are_zero() {
     assert_eq!(gauges(&metrics, &["table", "banning", "store"]), [""; 0]);
 }
 
-/// Requests hold the policies that they were judged by for as long as they run.
+/// A request holds the policies that decided on it until it ends.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_outlives_its_policies_changes_no_gauge_of_their_successors() {
+async fn a_request_that_outlives_its_policies_changes_no_gauge_of_their_heirs() {
     let metrics = Metrics::record();
     let queue = || policy("queue", LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX));
     let layer = RateLimitLayer::new([policy("table", small(bucket())), queue(), policy("gone", small(bucket()))]);
@@ -124,7 +124,7 @@ async fn a_request_that_outlives_its_policies_changes_no_gauge_of_their_successo
     });
     layer.observe();
     layer.handle().replace([policy("table", small(bucket())), queue()]).unwrap();
-    assert_eq!(gauges(&metrics, &["gone"]), [""; 0], "while a request is on its way");
+    assert_eq!(gauges(&metrics, &["gone"]), [""; 0], "while a request is in flight");
     layer.observe();
     let before = gauges(&metrics, &["table", "queue"]);
     assert!(before.iter().any(|gauge| gauge.starts_with("table_live_keys")), "{before:?}");
@@ -146,14 +146,14 @@ async fn evictions_add_up_over_tables() {
     let lost = first.store().evicted_live();
     assert!(lost > 100, "{lost}");
     assert_eq!(evicted(), lost);
-    // Counted between the last observation and the change.
+    // Evicted between the last observation and the change.
     send(&layer, 200..250).await;
     let lost = first.store().evicted_live();
 
-    // Another algorithm begins with another table, which loses fewer.
+    // Another algorithm has a new table, which evicts fewer.
     let second = Arc::new(small(SlidingWindow::new(Quota::per_hour(1))));
     let replaced = layer.handle().replace(policy("p", Arc::clone(&second))).unwrap();
-    assert_eq!(replaced.started_anew(), ["p"]);
+    assert_eq!(replaced.not_inherited(), ["p"]);
     send(&layer, 0..80).await;
     layer.observe();
     layer.observe();
@@ -161,7 +161,7 @@ async fn evictions_add_up_over_tables() {
     assert!((1..lost).contains(&more), "{more}");
     assert_eq!(evicted(), lost + more);
 
-    // A limiter that is put back is not counted once more.
+    // A limiter that is put in force again is not counted twice.
     layer.handle().replace(policy("p", Arc::clone(&first))).unwrap();
     layer.observe();
     assert_eq!(evicted(), lost + more);
@@ -170,9 +170,9 @@ async fn evictions_add_up_over_tables() {
     assert_eq!(evicted(), first.store().evicted_live() + more);
 }
 
-/// The same table under another quota.
+/// A bucket with another quota inherits the counts.
 #[tokio::test]
-async fn evictions_of_a_table_that_is_taken_over_are_counted_once() {
+async fn evictions_of_an_inherited_table_are_counted_once() {
     let metrics = Metrics::record();
     let layer = RateLimitLayer::new(policy("p", small(bucket())));
     send(&layer, 0..200).await;
@@ -185,7 +185,7 @@ async fn evictions_of_a_table_that_is_taken_over_are_counted_once() {
     }
 }
 
-/// A limiter of one's own, which does not tell its tables apart.
+/// A custom limiter, which does not number its tables.
 struct Own(std::sync::atomic::AtomicU64);
 
 impl Limiter for Own {
@@ -203,7 +203,7 @@ impl Limiter for Own {
 }
 
 #[tokio::test]
-async fn counters_of_a_limiter_that_begins_anew_do_not_fall() {
+async fn counters_of_a_limiter_that_restarts_do_not_fall() {
     let metrics = Metrics::record();
     let own = Arc::new(Own(0.into()));
     let layer = RateLimitLayer::new(policy("p", Arc::clone(&own)));

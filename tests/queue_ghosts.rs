@@ -1,6 +1,6 @@
-//! Clients that are gone and whose server does not notice. hyper does not look at the socket of an HTTP/1
-//! connection while a request waits, if there is a byte more in its buffer than the request has, or a body that
-//! nobody reads. So such requests wait on, for nobody: what bounds them is the longest wait.
+//! Dead clients that the server does not notice. hyper does not read the socket of an HTTP/1
+//! connection while a request waits, if its buffer has a byte beyond the request, or an unread body.
+//! So such requests keep waiting: only the longest wait bounds them.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +15,7 @@ use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer};
 
 const GHOSTS: usize = 1_000;
 
-/// Sends a request and is gone.
+/// Sends a request and disconnects.
 fn haunt(server: SocketAddr, number: usize) {
     let mut socket = TcpStream::connect(server).unwrap();
     let request = if number % 2 == 0 {
@@ -26,7 +26,7 @@ fn haunt(server: SocketAddr, number: usize) {
     socket.write_all(request.as_bytes()).unwrap();
 }
 
-/// The status that one who waits for its answer gets.
+/// Sends a request. Returns the status line of its response.
 fn ask(server: SocketAddr, key: usize) -> String {
     let mut socket = TcpStream::connect(server).unwrap();
     write!(socket, "GET / HTTP/1.1\r\nhost: test\r\nx-key: {key}\r\nconnection: close\r\n\r\n").unwrap();
@@ -35,13 +35,12 @@ fn ask(server: SocketAddr, key: usize) -> String {
     answer.lines().next().unwrap().to_owned()
 }
 
-/// How many files and sockets this process has open, where the system tells.
+/// The number of open files and sockets of this process; zero if the system does not report it.
 fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
-/// Waits until this holds. The bound is one on the test, and not on the queue, whose times are tested where time stands
-/// still.
+/// Waits until the condition holds. The bound is for the test, not for the queue, whose times are tested with paused time.
 async fn until(holds: impl Fn() -> bool, otherwise: &str) {
     let held = async {
         while !holds() {
@@ -52,7 +51,7 @@ async fn until(holds: impl Fn() -> bool, otherwise: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_ghosts_are_gone_when_the_longest_wait_is_over() {
+async fn a_thousand_dead_clients_are_gone_when_the_longest_wait_is_over() {
     let queue = Arc::new(LeakyQueue::new(Quota::per_second(1_000)).max_wait(Duration::from_secs(1)));
     let policy = Policy::new("queue", Arc::clone(&queue)).key(HeaderKey::from_static("x-key"));
     let app = Router::new().route("/", any(|| async { "hello" })).layer(RateLimitLayer::new(policy));
@@ -65,13 +64,13 @@ async fn a_thousand_ghosts_are_gone_when_the_longest_wait_is_over() {
         for number in 0..GHOSTS {
             haunt(server, number);
             if number % 50 == 49 {
-                // Others are served meanwhile.
+                // Live clients are served meanwhile.
                 assert_eq!(ask(server, number), "HTTP/1.1 200 OK");
             }
         }
     });
     haunted.await.unwrap();
-    until(|| queue.waiting() == 0, "ghosts wait for ever").await;
-    until(|| open_files() <= open_before, "connections of ghosts stay open").await;
+    until(|| queue.waiting() == 0, "dead clients wait for ever").await;
+    until(|| open_files() <= open_before, "connections of dead clients stay open").await;
     serving.abort();
 }

@@ -1,4 +1,4 @@
-//! The queue on a timer of the system: it holds to the same times, wakes up sooner after them, and leaves nothing.
+//! The queue on a system timer: it makes the same decisions at the same times, wakes up with less delay, and leaks nothing.
 
 mod support;
 
@@ -15,13 +15,13 @@ use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Quota};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// One test at a time: the timers of the process are counted, and its panics.
+/// Runs one test at a time, since the timers and the panics of the process are counted.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A queue in which whoever comes must wait.
+/// A queue in which the next request must wait.
 fn busy(quota: Quota) -> LeakyQueue {
     let queue = LeakyQueue::new(quota).capacity(1_000).precise().max_wait(Duration::MAX);
     assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(now)) if now.is_allowed()));
@@ -32,13 +32,13 @@ fn paused() -> Runtime {
     Builder::new_current_thread().enable_all().start_paused(true).build().unwrap()
 }
 
-/// Who was told what, and when, in a schedule that follows from the seed.
-async fn told(queue: LeakyQueue, seed: u64) -> Vec<String> {
-    let (mut random, mut waiting, mut told) = (Random::new(seed), Vec::new(), Vec::new());
+/// The decisions of a queue and their times, in a random schedule.
+async fn decisions(queue: LeakyQueue, seed: u64) -> Vec<String> {
+    let (mut random, mut waiting, mut decisions) = (Random::new(seed), Vec::new(), Vec::new());
     for step in 0..100 {
         match random.below(4) {
             0 | 1 => match queue.decide(&Ask::charge(&random.below(2).into(), 1)) {
-                Check::Ready(decision) => told.push(format!("{step}: {decision:?}")),
+                Check::Ready(decision) => decisions.push(format!("{step}: {decision:?}")),
                 Check::Pending(pending) => waiting.push((step, pending)),
             },
             2 if !waiting.is_empty() => {
@@ -55,35 +55,35 @@ async fn told(queue: LeakyQueue, seed: u64) -> Vec<String> {
         waiting.retain_mut(|(number, pending)| match pending.now_or_never() {
             None => true,
             Some(decision) => {
-                told.push(format!("{number} at {step}: {decision:?}"));
+                decisions.push(format!("{number} at {step}: {decision:?}"));
                 false
             }
         });
     }
-    told
+    decisions
 }
 
-/// Tokio's clock is the queue's, whatever wakes it.
+/// The queue uses tokio's clock, whichever timer wakes it.
 #[test]
-fn it_decides_the_same_at_the_same_times() {
+fn the_precise_timer_decides_like_tokios() {
     let _alone = alone();
     for seed in 0..300 {
         let queue = || LeakyQueue::new(Quota::per_second(130).burst(2)).capacity(5).max_wait(MS * 30);
-        let plain = paused().block_on(told(queue(), seed));
-        let precise = paused().block_on(told(queue().precise(), seed));
+        let plain = paused().block_on(decisions(queue(), seed));
+        let precise = paused().block_on(decisions(queue().precise(), seed));
         assert!(!plain.is_empty());
         assert_eq!(plain, precise, "seed {seed}");
     }
 }
 
 #[test]
-fn nothing_leaves_while_a_test_has_time_stand_still() {
+fn nothing_departs_while_tokios_time_is_paused() {
     let _alone = alone();
     paused().block_on(async {
         let queue = busy(Quota::per_second(1_000));
         let waits = join(&queue);
         let begun = std::time::Instant::now();
-        // The timer of the system goes off meanwhile.
+        // The system timer fires meanwhile.
         while begun.elapsed() < MS * 20 {
             tokio::task::yield_now().await;
         }
@@ -103,7 +103,7 @@ fn a_runtime_without_io_causes_no_panic() {
     let served = Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
         let idle = busy(Quota::per_hour(1));
         for _ in 0..3 {
-            // The task that keeps the time begins, and ends.
+            // The driver task starts, and ends.
             let waits = join(&idle);
             settle().await;
             drop(waits);
@@ -125,9 +125,9 @@ fn a_runtime_without_io_causes_no_panic() {
 mod on_linux {
     use super::*;
 
-    /// How many timers of the system this process has open.
+    /// The number of open system timers of this process.
     fn timers() -> usize {
-        let open = std::fs::read_dir("/proc/self/fd").expect("a system that tells what a process has open");
+        let open = std::fs::read_dir("/proc/self/fd").expect("Linux, which reports open files");
         let kinds = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
         kinds.filter(|kind| kind.to_string_lossy().contains("timerfd")).count()
     }
@@ -137,10 +137,10 @@ mod on_linux {
     }
 
     #[test]
-    fn there_is_one_timer_and_only_while_somebody_waits() {
+    fn there_is_one_timer_and_only_while_a_request_waits() {
         let _alone = alone();
         assert_eq!(timers(), 0);
-        // None of the turns comes.
+        // No turn comes during the test.
         let queue = busy(Quota::per_hour(1));
         runtime().block_on(async {
             let mut waiting: Vec<_> = (0..100).map(|_| join(&queue)).collect();
@@ -158,7 +158,7 @@ mod on_linux {
             assert_eq!(timers(), 1);
             drop(waiting);
             settle().await;
-            assert_eq!(timers(), 0, "nobody waits");
+            assert_eq!(timers(), 0, "no request waits");
 
             let waits = join(&queue);
             settle().await;
@@ -171,7 +171,7 @@ mod on_linux {
     }
 
     #[test]
-    fn nothing_is_left_of_it_when_the_queue_or_the_runtime_is_gone() {
+    fn the_timer_is_closed_when_the_queue_or_the_runtime_is_dropped() {
         let _alone = alone();
         let (first, queue) = (runtime(), busy(Quota::per_hour(1)));
         let waits = {
@@ -181,8 +181,8 @@ mod on_linux {
         first.block_on(settle());
         assert_eq!(timers(), 1);
         drop(first);
-        assert_eq!(timers(), 0, "the runtime is gone");
-        // It goes on where the waiter is.
+        assert_eq!(timers(), 0, "the runtime was dropped");
+        // Another runtime that polls the waiter drives the queue.
         runtime().block_on(async {
             let mut waits = waits;
             assert!((&mut waits).now_or_never().is_none());
@@ -190,19 +190,19 @@ mod on_linux {
             assert_eq!(timers(), 1);
             drop((waits, queue));
             settle().await;
-            assert_eq!(timers(), 0, "the queue is gone");
+            assert_eq!(timers(), 0, "the queue was dropped");
         });
     }
 
-    /// Tokio's timer wakes up once in a millisecond.
+    /// Tokio's timer has a resolution of 1 ms.
     #[test]
-    fn it_is_finer_than_tokios_timer() {
+    fn the_precise_timer_is_finer_than_tokios() {
         let _alone = alone();
         let median_lateness = |runtime: Runtime| {
             runtime.block_on(async {
                 let start = std::time::Instant::now();
                 let queue = busy(Quota::per_second(10_000));
-                // Whoever finds nobody waiting was held up on the way, and this attempt says nothing.
+                // A request that need not wait means that the thread was descheduled: this attempt does not count.
                 let all = (0..500).map(|_| match queue.decide(&Ask::charge(&KEY, 1)) {
                     Check::Pending(waits) => Some(waits),
                     Check::Ready(_) => None,
@@ -217,12 +217,12 @@ mod on_linux {
                 late[late.len() / 2]
             })
         };
-        // A machine may be busy, but not all the time.
+        // One of 50 attempts suffices, since the machine may be busy.
         let on_many = || Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let without_io = || Builder::new_current_thread().enable_time().build().unwrap();
         for new in [runtime, on_many, without_io] {
             let reached = (0..50).map(|_| median_lateness(new())).find(|late| *late < MS / 4);
-            assert!(reached.is_some(), "half of all are late by a quarter of a millisecond");
+            assert!(reached.is_some(), "half of the departures are late by 0.25 ms or more");
         }
     }
 }

@@ -1,13 +1,14 @@
-//! Mistakes in the set-up are logged once, with their cure, and without a key or an address.
+//! Configuration mistakes are logged once, with their cure, and without a key or an address.
 //!
-//! One test, since most are told once for the process.
+//! Most of them are logged once per process, so one test covers those.
 
 #![cfg(all(feature = "http", feature = "tracing"))]
 
+#[path = "support/log.rs"]
+mod log;
+
 use std::convert::Infallible;
-use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -18,35 +19,13 @@ use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::{ClientIp, HeaderKey, IpSource, KeyExtractor, PathKey, PeerIp, TrustedProxies};
 use tower_sluice::{Policy, Quota, RateLimitLayer, RequestHead};
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+use crate::log::Log;
 
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    /// Everything that is logged meanwhile, but for the decisions at `debug`.
-    fn of(during: impl FnOnce()) -> Vec<String> {
-        let log = Self::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::INFO)
-            .with_ansi(false)
-            .without_time()
-            .with_writer(move || writer.clone())
-            .finish();
-        tracing::subscriber::with_default(subscriber, during);
-        let bytes = log.0.lock().unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8(bytes.clone()).unwrap().lines().map(str::to_owned).collect()
-    }
+/// Everything that is logged at `INFO` and above while `during` runs.
+fn logged(during: impl FnOnce()) -> Vec<String> {
+    let (log, _guard) = Log::start();
+    during();
+    log.lines()
 }
 
 fn request(peer: &str, headers: &[(&'static str, &'static str)]) -> Request<()> {
@@ -58,10 +37,10 @@ fn request(peer: &str, headers: &[(&'static str, &'static str)]) -> Request<()> 
     request
 }
 
-/// What is logged of ten requests from each of these peers.
+/// The log of ten requests from each of these peers.
 #[track_caller]
-fn said(key: &impl KeyExtractor, peers: &[&str], headers: &[(&'static str, &'static str)]) -> Vec<String> {
-    let log = Log::of(|| {
+fn logged_by(key: &impl KeyExtractor, peers: &[&str], headers: &[(&'static str, &'static str)]) -> Vec<String> {
+    let log = logged(|| {
         for peer in peers.iter().cycle().take(10 * peers.len()) {
             drop(key.extract(&RequestHead::from(&request(peer, headers))));
         }
@@ -85,38 +64,38 @@ const XFF: (&str, &str) = ("x-forwarded-for", "203.0.113.7");
 const NOTHING: [&str; 0] = [];
 
 #[test]
-fn mistakes_are_told_once_and_nobody_is_named() {
+fn mistakes_are_logged_once_and_without_addresses() {
     // The peer's address as the key.
-    assert_eq!(said(&PeerIp::new(), &["203.0.113.9", "2001:db8::9"], &[XFF]), NOTHING);
-    assert_eq!(said(&PeerIp::new(), &["10.1.2.3", "::1"], &[("x-api-key", "secret")]), NOTHING);
-    let log = said(&PeerIp::new(), &["::ffff:10.1.2.3", "127.0.0.1"], &[("forwarded", "for=203.0.113.7")]);
+    assert_eq!(logged_by(&PeerIp::new(), &["203.0.113.9", "2001:db8::9"], &[XFF]), NOTHING);
+    assert_eq!(logged_by(&PeerIp::new(), &["10.1.2.3", "::1"], &[("x-api-key", "secret")]), NOTHING);
+    let log = logged_by(&PeerIp::new(), &["::ffff:10.1.2.3", "127.0.0.1"], &[("forwarded", "for=203.0.113.7")]);
     assert_once(&log, &["network=\"private\"", "header=forwarded", "shares one budget", "ClientIp", "TrustedProxies"]);
     for key in [ClientIp::peer(), ClientIp::new(IpSource::Peer, TrustedProxies::private())] {
-        assert_eq!(said(&key, &["10.1.2.3"], &[XFF]), NOTHING, "told already");
+        assert_eq!(logged_by(&key, &["10.1.2.3"], &[XFF]), NOTHING, "logged already");
     }
 
-    // The wrong proxy, apart for private and public ones.
+    // The wrong proxy, once for private and once for public addresses.
     let key = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::ranges(["192.0.2.0/24"]).unwrap());
-    assert_eq!(said(&key, &["10.1.2.3", "203.0.113.9"], &[("x-real-ip", "203.0.113.7")]), NOTHING);
-    let log = said(&key, &["203.0.113.9"], &[XFF]);
+    assert_eq!(logged_by(&key, &["10.1.2.3", "203.0.113.9"], &[("x-real-ip", "203.0.113.7")]), NOTHING);
+    let log = logged_by(&key, &["203.0.113.9"], &[XFF]);
     assert_once(&log, &["network=\"public\"", "header=x-forwarded-for", "not trusted", "TrustedProxies", "forgery"]);
-    assert_once(&said(&key, &["fd00::1", "203.0.113.9"], &[XFF]), &["network=\"private\""]);
-    assert_eq!(said(&key, &["127.0.0.1", "203.0.113.9"], &[XFF]), NOTHING);
+    assert_once(&logged_by(&key, &["fd00::1", "203.0.113.9"], &[XFF]), &["network=\"private\""]);
+    assert_eq!(logged_by(&key, &["127.0.0.1", "203.0.113.9"], &[XFF]), NOTHING);
 
     // The wrong header.
-    assert_eq!(said(&key, &["192.0.2.7"], &[XFF]), NOTHING);
-    assert_eq!(said(&key, &["192.0.2.7"], &[]), NOTHING);
-    assert_eq!(said(&key, &["192.0.2.7"], &[("x-forwarded-for", "unknown"), ("forwarded", "for=_x")]), NOTHING);
-    let log = said(&key, &["192.0.2.7"], &[("forwarded", "for=203.0.113.7")]);
+    assert_eq!(logged_by(&key, &["192.0.2.7"], &[XFF]), NOTHING);
+    assert_eq!(logged_by(&key, &["192.0.2.7"], &[]), NOTHING);
+    assert_eq!(logged_by(&key, &["192.0.2.7"], &[("x-forwarded-for", "unknown"), ("forwarded", "for=_x")]), NOTHING);
+    let log = logged_by(&key, &["192.0.2.7"], &[("forwarded", "for=203.0.113.7")]);
     assert_once(&log, &["configured=x-forwarded-for", "seen=forwarded", "IpSource"]);
 
     // More proxies than there are.
     let counting = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::count(3));
-    assert_once(&said(&counting, &["192.0.2.7"], &[XFF]), &["count=3", "fewer elements"]);
+    assert_once(&logged_by(&counting, &["192.0.2.7"], &[XFF]), &["count=3", "fewer elements"]);
 
     // A layer around the router instead of inside.
     let thousand = |requests: usize| {
-        Log::of(|| {
+        logged(|| {
             for _ in 0..requests {
                 PathKey::matched().extract(&RequestHead::from(&request("192.0.2.7", &[]))).unwrap();
             }
@@ -126,12 +105,12 @@ fn mistakes_are_told_once_and_nobody_is_named() {
     assert_once(&thousand(2_000), &["Router::layer"]);
 }
 
-/// Requests through a layer, by this header.
+/// Sends requests with these keys through a layer. Returns the log.
 fn send(layer: &RateLimitLayer, keys: impl IntoIterator<Item = &'static str>) -> Vec<String> {
     let ok =
         service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))));
     let service = layer.layer(ok);
-    Log::of(|| {
+    logged(|| {
         for key in keys {
             let response = service.clone().oneshot(request("192.0.2.7", &[("x-api-key", key)]));
             drop(response.now_or_never().expect("memory answers at once"));
@@ -140,14 +119,14 @@ fn send(layer: &RateLimitLayer, keys: impl IntoIterator<Item = &'static str>) ->
 }
 
 #[test]
-fn one_bucket_for_all_is_told_once_per_policy() {
+fn one_key_for_all_requests_is_logged_once_per_policy() {
     let bucket = || TokenBucket::new(Quota::per_second(10));
     let by_key = || RateLimitLayer::new(Policy::new("by-key", bucket()).key(HeaderKey::from_static("x-api-key")));
     let same = by_key();
-    assert_eq!(send(&same, ["tell-nobody"; 999]), NOTHING);
-    let log = send(&same, ["tell-nobody"; 2_000]);
+    assert_eq!(send(&same, ["secret-key"; 999]), NOTHING);
+    let log = send(&same, ["secret-key"; 2_000]);
     assert_once(&log, &["policy=\"by-key\"", "same key"]);
-    assert!(!log[0].contains("tell-nobody"));
+    assert!(!log[0].contains("secret-key"));
     assert_eq!(send(&by_key(), ["a", "b"].into_iter().cycle().take(3_000)), NOTHING);
     assert_eq!(send(&RateLimitLayer::new(Policy::new("all", bucket())), ["a"; 3_000]), NOTHING);
 }
@@ -159,7 +138,7 @@ fn a_layer_that_is_mounted_around_itself_is_reported_once() {
     let ok =
         service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))));
     let ten = |service: tower::util::BoxCloneSyncService<Request<()>, (), Infallible>| {
-        Log::of(|| {
+        logged(|| {
             for _ in 0..10 {
                 service
                     .clone()
@@ -170,10 +149,10 @@ fn a_layer_that_is_mounted_around_itself_is_reported_once() {
             }
         })
     };
-    // Beside itself, as on two routes, and around another one it is no mistake.
+    // A layer beside itself, as on two routes, or around another layer is no mistake.
     let beside = || tower::util::BoxCloneSyncService::new(layer.layer(other.layer(ok)).map_response(drop));
     assert_eq!([ten(beside()), ten(beside())].concat(), NOTHING);
-    // Also with a layer in between.
+    // A layer around itself is one, even with another layer in between.
     let around = || {
         let inner = other.layer(layer.clone().layer(ok));
         tower::util::BoxCloneSyncService::new(layer.layer(inner).map_response(drop))

@@ -115,7 +115,7 @@ fn run<K: Key, S: Subject<K>, O: Order>(
     let mut key = K::first();
     for index in 0..keys {
         key.set(index);
-        assert!(limiter.admits(&key), "key {index} is refused at its first touch");
+        assert!(limiter.admits(&key), "key {index} is rejected at its first decision");
     }
     if let (Some(before), Some(after)) = (before, machine::resident()) {
         figures.set("bytes", after.saturating_sub(before) as f64 / keys as f64);
@@ -222,7 +222,7 @@ fn tail<K: Key, S: Subject<K>>(keys: u64) -> Figures {
         let start = raw::ticks();
         let admitted = limiter.admits(black_box(&key));
         let elapsed = raw::ticks() - start;
-        assert!(admitted, "key {index} is refused at its first touch");
+        assert!(admitted, "key {index} is rejected at its first decision");
         *time = u32::try_from(elapsed).unwrap_or(u32::MAX);
     }
     times.sort_unstable();

@@ -1,4 +1,4 @@
-//! The connections: how long a client may take to ask for something, and what becomes of them when the server stops.
+//! Connections: timeouts for slow clients, and the graceful shutdown.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -19,17 +19,17 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tower::ServiceExt;
 
-/// For the head of a request, from the first byte or the end of the response before it. Connections without a request are closed
-/// after this time, and so are those that send one byte after the other.
+/// The timeout for the head of a request, from its first byte or the end of the previous response. It also closes idle
+/// connections, and those that send the head byte by byte.
 const HEAD: Duration = Duration::from_secs(10);
 
-/// How often a client of HTTP/2 is asked whether it is there, and how long it may take to answer.
+/// The interval of HTTP/2 pings, and the timeout for their acknowledgement.
 const PING: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(10));
 
-/// For the responses that are under way when the server is told to stop.
+/// The timeout for responses in flight when the server stops.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// How many connections may wait to be accepted; the system's `somaxconn` may allow fewer.
+/// The most connections that wait to be accepted; the system's `somaxconn` may allow fewer.
 const BACKLOG: u32 = 4_096;
 
 pub(crate) fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
@@ -39,8 +39,7 @@ pub(crate) fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Serves `app` until `stop` is ready, and then what is under way, for as long as [`DRAIN`] at most. `close` is called in
-/// between.
+/// Serves `app` until `stop` is ready; then calls `close`, and completes the requests in flight within [`DRAIN`].
 pub(crate) async fn serve(listener: TcpListener, app: Router, stop: impl Future<Output = ()>, close: impl FnOnce()) {
     let (stopping, is_stopping) = watch::channel(());
     // Each connection has a sender: none is left when the last connection is closed.
@@ -50,7 +49,7 @@ pub(crate) async fn serve(listener: TcpListener, app: Router, stop: impl Future<
             let (socket, peer) = accept(&listener).await;
             let (app, is_stopping, open) = (app.clone(), is_stopping.clone(), open.clone());
             tokio::spawn(async move {
-                keep(socket, peer, app, is_stopping).await;
+                serve_connection(socket, peer, app, is_stopping).await;
                 drop(open);
             });
         }
@@ -64,7 +63,7 @@ pub(crate) async fn serve(listener: TcpListener, app: Router, stop: impl Future<
     let _ = stopping.send(());
     drop(open);
     if timeout(DRAIN, all_closed.recv()).await.is_err() {
-        tracing::warn!("connections are still open {DRAIN:?} after the server was told to stop, and are given up");
+        tracing::warn!("connections are still open {DRAIN:?} after the server began to stop, and are dropped");
     }
 }
 
@@ -72,13 +71,13 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
             Ok((socket, peer)) => {
-                // Small answers should not wait for more of their kind.
+                // A small response should not wait for more data.
                 let _ = socket.set_nodelay(true);
                 return (socket, peer);
             }
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
-                // Mostly for want of file descriptors, of which connections that end give some back.
+                // Mostly for want of file descriptors, which closing connections free.
                 tracing::error!("a connection cannot be accepted: {error}");
                 sleep(Duration::from_secs(1)).await;
             }
@@ -86,13 +85,14 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     }
 }
 
-/// Serves one connection for as long as it may stay.
-async fn keep(socket: TcpStream, peer: SocketAddr, app: Router, mut is_stopping: watch::Receiver<()>) {
-    let has_asked = Arc::new(AtomicBool::new(false));
+/// Serves one connection until it ends, times out, or is idle when the server stops.
+async fn serve_connection(socket: TcpStream, peer: SocketAddr, app: Router, mut is_stopping: watch::Receiver<()>) {
+    // Relaxed: hyper calls the service within this task, which also reads it.
+    let has_requests = Arc::new(AtomicBool::new(false));
     let service = {
-        let has_asked = Arc::clone(&has_asked);
+        let has_requests = Arc::clone(&has_requests);
         service_fn(move |request: hyper::Request<Incoming>| {
-            has_asked.store(true, Ordering::Relaxed);
+            has_requests.store(true, Ordering::Relaxed);
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(ConnectInfo(peer));
             let app = app.clone();
@@ -104,25 +104,25 @@ async fn keep(socket: TcpStream, peer: SocketAddr, app: Router, mut is_stopping:
     let (interval, answer) = PING;
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(interval).keep_alive_timeout(answer);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service));
-    // Hyper's own time for the head begins only when it knows the version of HTTP, and not at all with the newer one.
+    // Hyper's own timeout for the head begins only once it knows the version of HTTP, and never with HTTP/2.
     let mut first_head = pin!(sleep(HEAD));
     let mut is_new = true;
     loop {
         tokio::select! {
-            // An error is the client's, and there is nobody to report it to.
+            // An error is the client's, and nothing is left to report it to.
             _ = connection.as_mut() => return,
             () = first_head.as_mut(), if is_new => is_new = false,
             _ = is_stopping.changed() => {
                 connection.as_mut().graceful_shutdown();
-                // It has nothing under way, or half a head.
-                if !has_asked.load(Ordering::Relaxed) {
+                // No request yet, or half a head.
+                if !has_requests.load(Ordering::Relaxed) {
                     return;
                 }
                 let _ = connection.await;
                 return;
             }
         }
-        if !has_asked.load(Ordering::Relaxed) {
+        if !has_requests.load(Ordering::Relaxed) {
             return;
         }
     }

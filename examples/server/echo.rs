@@ -1,6 +1,6 @@
-//! `sluice.example.v1.Echo`, on the port of everything else, for clients of gRPC and of gRPC-Web.
+//! `sluice.example.v1.Echo`, on the same port, for clients of gRPC and gRPC-Web.
 //!
-//! Its messages, as in `examples/echo.proto`, are written out here, so that nobody needs a Protobuf
+//! Its messages, as in `examples/echo.proto`, are written by hand, so that the build needs no Protobuf
 //! compiler. A service that tonic generates goes into a [`Router`](axum::Router) in the same way
 //! (`tonic::service::Routes::into_axum_router`).
 
@@ -29,7 +29,7 @@ pub(crate) struct EchoReply {
     pub(crate) message: String,
 }
 
-/// The service, as a handler.
+/// Handles a call.
 pub(crate) async fn echo(request: Request) -> Response {
     let content_type = request.headers().get(header::CONTENT_TYPE);
     if !content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc")) {

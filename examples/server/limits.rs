@@ -1,4 +1,4 @@
-//! The configuration that is in force, and its text: what the server shows of a policy is what the file says.
+//! The configuration in force with its TOML, from which the server describes policies.
 
 use std::ops::Deref;
 
@@ -23,7 +23,7 @@ impl Limits {
         Ok(changed)
     }
 
-    /// The policies of a route, in the order of the file, which may have its routes in another order since it was edited.
+    /// Returns the policies of a route, in the order of the file. An edited file may have its routes in another order.
     pub(crate) fn policies(&self, route: &Route) -> impl Iterator<Item = Policy<'_>> {
         let routes = self.file.get("route").and_then(Value::as_array).into_iter().flatten();
         let mut routes = routes.filter_map(Value::as_table);
@@ -42,10 +42,10 @@ impl Deref for Limits {
 }
 
 fn table(text: &str) -> Table {
-    text.parse().expect("the configuration was read from it")
+    text.parse().expect("the configuration was parsed from it")
 }
 
-/// A text, or a list of them.
+/// Returns one text, or all of a list.
 fn texts(value: &Value) -> Vec<&str> {
     match value {
         Value::Array(texts) => texts.iter().filter_map(Value::as_str).collect(),
@@ -53,12 +53,12 @@ fn texts(value: &Value) -> Vec<&str> {
     }
 }
 
-/// A value without quotation marks.
+/// Writes a value without quotation marks.
 fn written(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A policy as it is written.
+/// A policy as the file has it.
 pub(crate) struct Policy<'a>(&'a Table);
 
 impl<'a> Policy<'a> {
@@ -66,12 +66,12 @@ impl<'a> Policy<'a> {
         self.0.get("name").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// What clients are told apart by.
+    /// Returns the parts of the key.
     fn key(&self) -> Vec<&'a str> {
         self.0.get("key").map_or_else(|| vec!["global"], texts)
     }
 
-    /// In one line: the algorithm with its numbers, and whom they are for.
+    /// Describes the policy in one line: the algorithm with its numbers, and the key.
     pub(crate) fn words(&self) -> String {
         let word = |field: &str| self.0.get(field).map(written);
         let is_set = |field: &str| self.0.get(field) == Some(&Value::Boolean(true));
@@ -87,25 +87,25 @@ impl<'a> Policy<'a> {
         }
         parts.extend(word("cost").map(|cost| format!("cost {cost}")));
         parts.push(match self.key().as_slice() {
-            ["global"] => "for all together".to_owned(),
+            ["global"] => "for all clients together".to_owned(),
             parts => format!("by {}", parts.join(" and ")),
         });
         if let Some(statuses) = self.0.get("charge-on").and_then(Value::as_array) {
             let statuses: Vec<_> = statuses.iter().map(written).collect();
-            parts.push(format!("for answers {} only", statuses.join(" and ")));
+            parts.push(format!("for responses {} only", statuses.join(" and ")));
         }
         if let Some(penalty) = self.0.get("penalty").and_then(Value::as_table) {
-            let [ban, refusals, per] =
+            let [ban, rejections, per] =
                 ["ban", "refusals", "per"].map(|field| penalty.get(field).map(written).unwrap_or_default());
-            parts.push(format!("banned for {ban} after more than {refusals} rejections per {per} that came too early"));
+            parts.push(format!("banned for {ban} after more than {rejections} early retries per {per}"));
         }
         if is_set("shadow") {
-            parts.push("only watching".to_owned());
+            parts.push("shadow".to_owned());
         }
         parts.join(", ")
     }
 
-    /// The key that a request like this one would have on `path`; keys may be personal data.
+    /// Returns the key that this request would have on `path`; keys may be personal data.
     pub(crate) fn key_of(&self, head: &RequestHead<'_>, client_ip: &ClientIp, path: &str) -> String {
         let read = |key: Result<PartitionKey, _>| key.map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
         let parts = self.key().into_iter().map(|part| {
@@ -117,7 +117,7 @@ impl<'a> Policy<'a> {
                 None if part == "client-ip" => client_ip.network(head).map(|network| network.to_string()),
                 None if part == "user" => read(User::key().extract(head)),
                 None if part == "path" => Ok(path.to_owned()),
-                None => Ok("everybody".to_owned()),
+                None => Ok("all clients".to_owned()),
             };
             key.unwrap_or_else(|error| error.to_string())
         });

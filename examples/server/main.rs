@@ -1,4 +1,4 @@
-//! The demonstration server, the target of the load tests in `k6/`.
+//! The example server, the target of the load tests in `k6/`.
 //!
 //!     cargo run --release --example server
 //!     curl -i http://127.0.0.1:3000/token-bucket
@@ -6,11 +6,13 @@
 //! and open <http://127.0.0.1:3000/> for live charts, and buttons that put load on each route.
 //!
 //! `--listen ADDR` (port 0 picks a free one), `--config FILE.toml` (watched: limits change when it is edited; default:
-//! `examples/server.toml`, built in), `--redis URL` (keeps the limits there, for all servers that name it). See `/whoami`, `/healthz` and `/metrics`, too.
+//! `examples/server.toml`, built in), `--redis URL` (keeps the limits there, for all servers with this URL). See
+//! `/whoami`, `/healthz` and `/metrics`, too.
 //!
-//! SIGTERM rejects whoever waits in a queue, finishes what is under way within ten seconds, and exits with 0.
+//! On SIGTERM, the server rejects all waiters of its queues, completes the requests in flight within ten seconds, and
+//! exits with 0.
 //!
-//! The same port speaks gRPC: `sluice.example.v1.Echo/Echo` of `examples/echo.proto`.
+//! The same port serves gRPC: `sluice.example.v1.Echo/Echo` of `examples/echo.proto`.
 
 mod connections;
 mod echo;
@@ -62,7 +64,7 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("no runtime: {error}");
+            eprintln!("the runtime does not start: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -72,7 +74,7 @@ fn main() -> ExitCode {
         }
         serve(listen, limits).await
     });
-    // Neither connections that did not end in time nor a read of the file that hangs keep the process alive.
+    // Connections that did not end in time, or a read of the file that hangs, must not keep the process alive.
     runtime.shutdown_background();
     match served {
         Ok(()) => ExitCode::SUCCESS,
@@ -90,8 +92,7 @@ struct SetUp {
     file: Option<(String, String)>,
 }
 
-/// Reads the arguments and the configuration; `None` if only help is asked for. Says what is wrong with
-/// them, and nothing is served then.
+/// Parses the arguments and the configuration; `None` for `--help`. An error is the message to print.
 fn set_up() -> Result<Option<SetUp>, String> {
     let mut listen = "127.0.0.1:3000".to_owned();
     let mut file = None;
@@ -142,7 +143,7 @@ async fn serve(listen: SocketAddr, limits: Arc<RwLock<Limits>>) -> std::io::Resu
             _ = tokio::signal::ctrl_c() => {}
         }
     };
-    // Whoever waits in a queue is answered at once, instead of being waited for.
+    // Rejects all waiters at once, instead of waiting for them.
     let close = {
         let limits = Arc::clone(&limits);
         move || limits.read().unwrap_or_else(PoisonError::into_inner).close()
@@ -192,7 +193,7 @@ fn app(shared: Arc<RwLock<Limits>>) -> Router {
         .layer(middleware::from_fn(authenticate))
 }
 
-/// Takes the bearer's word for who it is. A real service verifies the token here.
+/// Takes any bearer token for a user's name. A real service verifies the token here.
 async fn authenticate(mut request: Request, next: Next) -> Response {
     let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     if let Some(name) = bearer.and_then(|value| value.trim().strip_prefix("Bearer ")) {
@@ -203,7 +204,7 @@ async fn authenticate(mut request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Tells a client its address and the keys under which each route would count it.
+/// Returns the client's address, and its key for each policy of each route.
 async fn whoami(State(limits): State<Arc<RwLock<Limits>>>, request: Request) -> Response {
     let limits = limits.read().unwrap_or_else(PoisonError::into_inner);
     let head = RequestHead::from(&request);

@@ -1,4 +1,4 @@
-//! What Prometheus is told, by an exporter that belongs to the `metrics` crate.
+//! `/metrics`: exports the metrics to Prometheus.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -11,13 +11,13 @@ use tokio::time::interval;
 
 use crate::limits::Limits;
 
-/// In seconds: from what a timer cannot tell to the longest wait there is by default.
+/// Buckets for waits, in seconds: from the resolution of a timer to the longest wait by default.
 const WAITS: [f64; 11] = [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
-/// In seconds: from a server next door to one that does not answer.
+/// Buckets for calls to Redis, in seconds: from a server nearby to one that does not answer.
 const CALLS: [f64; 10] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1];
 
-/// To be called before the first request.
+/// Installs the recorder. Call it before the first request.
 pub(crate) fn install() -> PrometheusHandle {
     let waits = Matcher::Suffix("time_in_queue".to_owned());
     let calls = Matcher::Suffix("call.duration".to_owned());
@@ -27,10 +27,10 @@ pub(crate) fn install() -> PrometheusHandle {
         .and_then(|builder| builder.set_buckets_for_metric(calls, &CALLS))
         .expect("there are buckets")
         .install_recorder()
-        .expect("nobody else installs one");
+        .expect("this is the only recorder");
     let kept = handle.clone();
     tokio::spawn(async move {
-        // Or samples would pile up until somebody scrapes.
+        // Without it, samples would pile up until the next scrape.
         let mut ticks = interval(Duration::from_secs(5));
         loop {
             ticks.tick().await;

@@ -1,9 +1,9 @@
-// The page of the example server: asks /live four times a second, draws the last minute of each route, and sends
+// The page of the example server: polls /live four times a second, draws the last minute of each route, and sends
 // requests when a button is pressed.
 "use strict";
 
 const SECONDS = 60;
-const LOOK_EVERY = 250;
+const POLL_EVERY = 250;
 const STEADY_FOR = 10_000;
 const GREEDY_FOR = 5_000;
 const GREEDY_AT_ONCE = 4;
@@ -23,7 +23,7 @@ function roundUp(value) {
 
 // ---- A route: its numbers, its charts, its buttons ----
 
-const COUNTS = { offered: "offered", admitted: "admitted", delayed: "waited", refused: "refused", left: "gave up", waiting: "waiting" };
+const COUNTS = { offered: "offered", admitted: "admitted", delayed: "waited", rejected: "rejected", left: "gave up", waiting: "waiting" };
 const cards = new Map();
 
 class Card {
@@ -56,7 +56,7 @@ class Card {
     }
   }
 
-  /** Takes the numbers of a look. Differences to the last one count, unless that was too long ago. */
+  /** Adds the numbers of a poll. Differences to the last one count, unless that was too long ago. */
   update(route, at, continues) {
     const words = route.policies.map(({ name, words }) => (words.startsWith(`${name}:`) ? words : `${name}: ${words}`));
     if (words.length === 0) words.push("no policy: everything passes");
@@ -72,7 +72,7 @@ class Card {
     this.second = second;
     if (isKnown) {
       const column = (this.columns[SECONDS - 1] ??= nothing());
-      for (const count of ["offered", "admitted", "delayed", "refused"]) {
+      for (const count of ["offered", "admitted", "delayed", "rejected"]) {
         column[count] += Math.max(0, route[count] - this.before[count]);
       }
       column.waiting = Math.max(column.waiting, route.waiting ?? 0);
@@ -89,7 +89,7 @@ class Card {
   draw(route) {
     const most = Math.max(...this.columns.map((column) => column?.offered ?? 0), ...this.columns.map(answered));
     const top = roundUp(Math.max(most, 10));
-    const bars = { admitted: "", delayed: "", refused: "" };
+    const bars = { admitted: "", delayed: "", rejected: "" };
     let [offered, gap, pen] = ["", "", "M"];
     this.columns.forEach((column, x) => {
       if (!column) {
@@ -117,7 +117,7 @@ class Card {
     flow.querySelector("svg").setAttribute(
       "aria-label",
       `Last minute: ${total("offered")} offered, ${total("admitted")} admitted, ${total("delayed")} of them after a wait, ` +
-        `${total("refused")} refused; at most ${most} in a second.`,
+        `${total("rejected")} rejected; at most ${most} in a second.`,
     );
     if (route.waiting !== null) this.drawQueue(route);
   }
@@ -137,7 +137,7 @@ class Card {
     queue.querySelector("svg").setAttribute("aria-label", `Queue in the last minute: at most ${most} waiting.`);
     put(queue.querySelector(".top"), String(top));
     const release = next === null ? "" : `, the next leaves in ${seconds(next)}`;
-    put(queue.querySelector(".depth"), waiting ? `${waiting} waiting${release}` : "nobody waits");
+    put(queue.querySelector(".depth"), waiting ? `${waiting} waiting${release}` : "no waiters");
   }
 
   drawSent() {
@@ -152,15 +152,15 @@ class Card {
   }
 }
 
-const nothing = () => ({ offered: 0, admitted: 0, delayed: 0, refused: 0, waiting: 0 });
-const answered = (column) => (column ? column.admitted + column.refused : 0);
+const nothing = () => ({ offered: 0, admitted: 0, delayed: 0, rejected: 0, waiting: 0 });
+const answered = (column) => (column ? column.admitted + column.rejected : 0);
 
-// ---- Looking ----
+// ---- Polling ----
 
 let last = { started: 0, at: -Infinity };
 let lostSince = null;
 
-async function look() {
+async function poll() {
   const begun = performance.now();
   const sharesLanes = lanes.length > 1 && lanes[1].busy > 0;
   try {
@@ -171,14 +171,14 @@ async function look() {
     lose();
   }
   const took = performance.now() - begun;
-  // A browser that counts both lanes as one had this look stand in line behind what the page sends.
+  // A browser that counts both lanes as one made this poll wait behind the page's own requests.
   if (sharesLanes && took > 1000) lanes.length = 1;
-  setTimeout(look, lostSince ? 1000 : Math.max(0, LOOK_EVERY - took));
+  setTimeout(poll, lostSince ? 1000 : Math.max(0, POLL_EVERY - took));
 }
 
 function show({ started_at: started, routes }) {
   const at = performance.now();
-  // A background tab looks seldom, and a new server counts from zero: what lies between is not known.
+  // A background tab polls seldom, and a new server counts from zero: the time in between is unknown.
   const continues = started === last.started && at - last.at < 2500;
   last = { started, at };
   const list = byId("routes");
@@ -219,7 +219,7 @@ function connection(state, text) {
 // ---- Sending ----
 
 // A browser opens six connections to a server of HTTP/1.1, and another six for requests without credentials. One is
-// left to the looks, or nobody would see how a queue holds all the others.
+// reserved for the polls; otherwise the page would stand still while a queue holds all connections.
 const lanes = [
   { credentials: "same-origin", busy: 0, room: 5 },
   { credentials: "omit", busy: 0, room: 6 },
@@ -229,24 +229,24 @@ const running = new Set();
 
 class Run {
   constructor(card, kind) {
-    Object.assign(this, { card, kind, pending: 0, flying: 0, isAllSaid: false, counts: new Map() });
+    Object.assign(this, { card, kind, pending: 0, flying: 0, isAllDue: false, counts: new Map() });
     this.abort = new AbortController();
     this.headers = kind === "greedy" ? { authorization: "Bearer greedy" } : {};
   }
 
   burst(count) {
     this.pending = count;
-    this.isAllSaid = true;
+    this.isAllDue = true;
   }
 
   steady(rate) {
     const begun = performance.now();
-    let said = 0;
+    let total = 0;
     this.timer = setInterval(() => {
       const passed = Math.min(performance.now() - begun, STEADY_FOR);
-      const due = Math.ceil((passed / 1000) * rate) - said;
-      said += due;
-      // What could not be sent for a second is not sent later in one lump.
+      const due = Math.ceil((passed / 1000) * rate) - total;
+      total += due;
+      // Requests that could not be sent for a second are dropped, not sent later in one burst.
       this.pending = Math.min(this.pending + due, rate);
       if (passed >= STEADY_FOR) this.end();
       pump();
@@ -264,7 +264,7 @@ class Run {
   /** Nothing more is to be sent than what is pending. */
   end() {
     clearTimeout(this.timer);
-    this.isAllSaid = true;
+    this.isAllDue = true;
     this.settle();
   }
 
@@ -273,7 +273,7 @@ class Run {
   }
 
   settle() {
-    if (!this.isAllSaid || this.pending || this.flying || !running.delete(this)) return;
+    if (!this.isAllDue || this.pending || this.flying || !running.delete(this)) return;
     this.card.drawSent();
     const counts = [...this.counts].map(([outcome, count]) => `${outcome} × ${count}`).join(", ");
     const kind = this.kind[0].toUpperCase() + this.kind.slice(1);
@@ -300,7 +300,7 @@ function stop(card) {
   }
 }
 
-/** Sends as much as there is room for, one of each run in turn. */
+/** Sends as many as the lanes allow, one of each run in turn. */
 function pump() {
   for (;;) {
     const lane = lanes.find((lane) => lane.busy < lane.room);
@@ -327,7 +327,7 @@ async function send(run, lane) {
   }
   lane.busy--;
   run.flying--;
-  if (run.kind === "greedy" && !run.isAllSaid) run.pending++;
+  if (run.kind === "greedy" && !run.isAllDue) run.pending++;
   unshown = true;
   run.settle();
   pump();
@@ -340,19 +340,19 @@ const MEANT = {
   "ratelimit-policy": ["RateLimit-Policy", "the quota (q) in a window (w)"],
   "retry-after": ["Retry-After", "whole seconds to wait"],
   "x-rate-limited-for": ["X-Rate-Limited-For", "the exact wait in seconds"],
-  "server-timing": ["Server-Timing", "how long it waited for its turn"],
+  "server-timing": ["Server-Timing", "how long it waited in the queue"],
 };
 let lastAnswer = null;
 let unshown = false;
 
-/** What one sees beside it. */
+/** The last answer as text for screen readers. */
 function spoken() {
   const wait = lastAnswer?.answer.headers.get("retry-after");
   const text = lastAnswer ? ` Last answer: ${lastAnswer.answer.status}${wait ? `, retry after ${wait} seconds` : ""}.` : "";
   return make("span", text, "spoken");
 }
 
-/** Not with each answer: a thousand may come in a second. */
+/** Runs on a timer and not with each answer: a thousand may come in a second. */
 function showAnswers() {
   if (!unshown) return;
   unshown = false;
@@ -378,4 +378,4 @@ const openIfWide = () => (byId("last").open = wide.matches);
 wide.addEventListener("change", openIfWide);
 openIfWide();
 setInterval(showAnswers, 200);
-look();
+poll();

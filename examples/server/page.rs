@@ -1,6 +1,6 @@
-//! The page at `/`: live charts of what the routes admit and refuse, and buttons that put load on them.
+//! The page at `/`: live charts of the requests that the routes admit and reject, and buttons that put load on them.
 //!
-//! Plain files that are built into the program, and the counts behind them at `/live`, for which the page asks.
+//! The page is plain files that are built into the program; it polls the counts at `/live`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -19,20 +19,20 @@ use tower_sluice::config::Route;
 use crate::echo;
 use crate::limits::Limits;
 
-/// Nothing from elsewhere, and nothing that is written into the page: a name from the configuration cannot
+/// Allows nothing from other origins and no inline script: a name from the configuration cannot
 /// become a script. The icon is in the page.
 const SECURITY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                         img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// What became of the requests to one route since the start.
+/// Counts of the requests to one route since the start.
 #[derive(Default)]
 pub(crate) struct Tally {
     offered: AtomicU64,
     admitted: AtomicU64,
-    /// Those of the admitted that waited before.
+    /// Admitted requests that waited before.
     delayed: AtomicU64,
-    refused: AtomicU64,
-    /// Those whose clients went away before there was an answer.
+    rejected: AtomicU64,
+    /// Requests whose clients disconnected before the response.
     left: AtomicU64,
 }
 
@@ -40,17 +40,19 @@ fn add_one(count: &AtomicU64) {
     count.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Counts the requests of a route. Outside of the route's layer.
+/// Counts the requests of a route. It runs outside the route's layer.
 pub(crate) async fn count(State(tally): State<Arc<Tally>>, request: Request, next: Next) -> Response {
     add_one(&tally.offered);
     let unanswered = Unanswered(&tally);
     let response = next.run(request).await;
+    // The response is here, so the request must not count as left. If the client disconnects before, this future is
+    // dropped at the await, and `unanswered` with it.
     std::mem::forget(unanswered);
     let verdict = response.extensions().get::<Verdict>();
-    // Who lacks a key is refused before any policy has decided.
+    // A request without its key is rejected before any policy decides, and has no verdict.
     let is_passed = verdict.is_none_or(Verdict::is_allowed) && is_well(&response);
     if !is_passed {
-        add_one(&tally.refused);
+        add_one(&tally.rejected);
         return response;
     }
     add_one(&tally.admitted);
@@ -70,7 +72,7 @@ impl Drop for Unanswered<'_> {
     }
 }
 
-/// gRPC tells its failures beside a status of 200.
+/// gRPC has failures in a field, beside a status of 200.
 fn is_well(response: &Response) -> bool {
     response.status().is_success() && response.headers().get("grpc-status").is_none_or(|code| code == "0")
 }
@@ -82,7 +84,7 @@ struct Page {
     started: SystemTime,
 }
 
-/// The paths of the page. `tallies` are those of the configuration's routes, in their order.
+/// Routes the paths of the page. `tallies` are those of the configuration's routes, in their order.
 pub(crate) fn router(limits: Arc<RwLock<Limits>>, tallies: Vec<Arc<Tally>>) -> Router {
     let page = Page { limits, tallies, started: SystemTime::now() };
     Router::new()
@@ -104,16 +106,16 @@ fn file(media_type: &'static str, text: &'static str) -> impl Fn() -> std::futur
     move || std::future::ready((fields.clone(), text).into_response())
 }
 
-/// What the charts show. The start tells one server from the next at the same address.
+/// Returns the numbers of the charts. By the start time, the page recognises another server at the same address.
 async fn live(State(page): State<Arc<Page>>) -> impl IntoResponse {
     let started_at = page.started.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |age| age.as_millis());
     let limits = page.limits.read().unwrap_or_else(PoisonError::into_inner);
     let routes = limits.routes().iter().zip(&page.tallies);
-    let routes: Vec<_> = routes.map(|(route, tally)| told(&limits, route, tally)).collect();
+    let routes: Vec<_> = routes.map(|(route, tally)| describe(&limits, route, tally)).collect();
     ([(header::CACHE_CONTROL, "no-store")], Json(json!({ "started_at": started_at, "routes": routes })))
 }
 
-fn told(limits: &Limits, route: &Route, tally: &Tally) -> Value {
+fn describe(limits: &Limits, route: &Route, tally: &Tally) -> Value {
     let policies: Vec<_> =
         limits.policies(route).map(|policy| json!({ "name": policy.name(), "words": policy.words() })).collect();
     let backlogs = route
@@ -128,15 +130,15 @@ fn told(limits: &Limits, route: &Route, tally: &Tally) -> Value {
     let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
     json!({
         "paths": route.paths(),
-        // A script cannot speak gRPC.
+        // A script cannot call gRPC.
         "call": route.paths().iter().find(|path| *path != echo::PATH),
         "policies": policies,
         "offered": read(&tally.offered),
         "admitted": read(&tally.admitted),
         "delayed": read(&tally.delayed),
-        "refused": read(&tally.refused),
+        "rejected": read(&tally.rejected),
         "left": read(&tally.left),
-        // Null where nobody ever waits.
+        // Null for routes without a queue.
         "waiting": waiting,
         "next_release_ms": next_release.map(|wait: Duration| wait.as_micros().div_ceil(1_000)),
     })

@@ -10,12 +10,12 @@ use tower_sluice::config::ConfigError;
 
 use crate::limits::Limits;
 
-/// How often the file is read. It is small, and its text tells more surely than its time whether it was edited: also if
-/// it is a link that was set to another file, or was copied with its time kept.
+/// How often the file is read. It is small, and its text shows an edit more reliably than its time: also if
+/// it is a link that now points to another file, or was copied with its time.
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// For as long as the server runs: applies each text of `file` after `text` once it has stood for a period, so that no
-/// half of one is, and logs what came of it. One that is refused changes nothing.
+/// Applies each edit of `file` after `text`, for as long as the server runs, and logs the result. An edit is applied
+/// once the text is unchanged for a period, so that no half-written file is. A text that is rejected changes nothing.
 pub(crate) async fn apply_edits(file: String, text: String, limits: Arc<RwLock<Limits>>) {
     let (mut applied, mut last) = (Ok(text.clone()), Ok(text));
     loop {
@@ -35,7 +35,7 @@ pub(crate) async fn apply_edits(file: String, text: String, limits: Arc<RwLock<L
     }
 }
 
-/// The text of a regular file; to read a pipe may take for ever.
+/// Reads a regular file; reading a pipe might block for ever.
 pub(crate) fn read(file: &str) -> Result<String, String> {
     if !fs::metadata(file).map_err(|error| error.to_string())?.is_file() {
         return Err("it is no regular file; write the configuration into one".to_owned());
@@ -44,17 +44,17 @@ pub(crate) fn read(file: &str) -> Result<String, String> {
 }
 
 fn change(file: &str, text: &str, limits: &RwLock<Limits>) -> Result<Vec<(String, String)>, ConfigError> {
-    // A panic would have left it between two routes, of which each is whole.
+    // After a panic, some routes have changed and others have not; each is consistent.
     let mut limits = limits.write().unwrap_or_else(PoisonError::into_inner);
-    limits.change(file, text).map(|changed| changed.started_anew().to_vec())
+    limits.change(file, text).map(|changed| changed.not_inherited().to_vec())
 }
 
 fn report(file: &str, changed: Result<Vec<(String, String)>, ConfigError>) {
     match changed {
-        Ok(fresh) => {
+        Ok(not_inherited) => {
             tracing::info!("{file}: the limits were changed");
-            for (path, policy) in fresh {
-                tracing::warn!("{file}: all keys of policy `{policy}` of {path} start anew");
+            for (path, policy) in not_inherited {
+                tracing::warn!("{file}: all keys of policy `{policy}` of {path} have lost their state");
             }
         }
         Err(error) => tracing::error!("{error} (the limits stay as they were)"),

@@ -1,9 +1,10 @@
-//! Draws what each algorithm makes of the same traffic, one SVG per shape of traffic, and prints the figures.
+//! Draws how each algorithm decides on the same traffic, one SVG per shape of traffic, and prints the figures.
 //!
 //!     cargo run --example shapes                          # into target/shapes
 //!     cargo run --example shapes -- src/guide/shapes      # the pictures of the guide
 //!
-//! It asks the algorithms themselves, by a clock that only moves from request to request: the same every time.
+//! The decisions are those of the algorithms themselves, on a clock that only moves from request to request: the output
+//! is the same every time.
 
 use std::path::PathBuf;
 use std::{env, fs, io};
@@ -23,11 +24,11 @@ fn main() -> io::Result<()> {
         let file = folder.join(traffic.name).with_extension("svg");
         fs::write(&file, picture::draw(&traffic, &runs))?;
         println!("{}: {}\n", file.display(), traffic.title);
-        println!("  {:16}{:>8}{:>10}{:>9}{:>14}", "", "offered", "admitted", "refused", "longest wait");
+        println!("  {:16}{:>8}{:>10}{:>9}{:>14}", "", "offered", "admitted", "rejected", "longest wait");
         for run in &runs {
             let Run { name, .. } = run;
-            let (admitted, refused, wait) = (run.admitted(), run.refused(), run.longest_wait());
-            println!("  {name:16}{:>8}{admitted:>10}{refused:>9}{wait:>11} ms", traffic.arrivals.len());
+            let (admitted, rejected, wait) = (run.admitted(), run.rejected(), run.longest_wait());
+            println!("  {name:16}{:>8}{admitted:>10}{rejected:>9}{wait:>11} ms", traffic.arrivals.len());
         }
         println!();
     }

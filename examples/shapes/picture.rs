@@ -1,6 +1,6 @@
-//! One picture per shape of traffic: what is offered, and below it a row per algorithm.
+//! Draws one picture per shape of traffic: the offered requests, and below them a row per algorithm.
 //!
-//! A block is a request: above the line while it waits and when it goes on, below it when it is refused.
+//! A block is a request: above the line while it waits and when it passes, below it when it is rejected.
 
 use plotters::backend::SVGBackend;
 use plotters::coord::Shift;
@@ -20,7 +20,7 @@ const LEVEL: RGBColor = RGBColor(88, 94, 104);
 const OFFERED: RGBColor = RGBColor(150, 156, 166);
 const PASSES: RGBColor = RGBColor(37, 99, 190);
 const WAITS: RGBColor = RGBColor(178, 205, 242);
-const REFUSED: RGBColor = RGBColor(217, 95, 2);
+const REJECTED: RGBColor = RGBColor(217, 95, 2);
 
 const INFALLIBLE: &str = "a string takes everything";
 const SMALL: &str = "the picture has a few hundred blocks";
@@ -33,10 +33,10 @@ const HEAD: i32 = 62;
 const FOOT: i32 = 30;
 const GAP: i32 = 16;
 
-/// The picture as SVG, of the width of a page.
+/// Draws the picture as SVG, of the width of a page.
 pub(crate) fn draw(traffic: &Traffic, runs: &[Run]) -> String {
     let rows: Vec<Row> = [Row::offered(traffic)].into_iter().chain(runs.iter().map(Row::of)).collect();
-    let highest = rows.iter().map(|row| highest(&row.present).max(highest(&row.refused))).max().unwrap_or(0);
+    let highest = rows.iter().map(|row| highest(&row.present).max(highest(&row.rejected))).max().unwrap_or(0);
     let block = (66 / highest.max(1)).clamp(5, 7);
     let tops: Vec<i32> =
         rows.iter().scan(HEAD, |next, row| Some(std::mem::replace(next, *next + row.height(block) + GAP))).collect();
@@ -52,7 +52,7 @@ pub(crate) fn draw(traffic: &Traffic, runs: &[Run]) -> String {
         for (row, top) in rows.iter().zip(&tops) {
             row.draw_blocks(&canvas, top + row.above(block), block);
         }
-        // Cuts all bars into columns, by one line that winds through the picture.
+        // Cuts all bars into columns with one line that winds through the picture.
         let cuts = (0..=columns()).flat_map(|column| {
             let (x, ends) = (LEFT + column * COLUMN, [HEAD, bottom]);
             if column % 2 == 0 { [(x, ends[0]), (x, ends[1])] } else { [(x, ends[1]), (x, ends[0])] }
@@ -66,7 +66,7 @@ pub(crate) fn draw(traffic: &Traffic, runs: &[Run]) -> String {
         }
         canvas.0.present().expect(INFALLIBLE);
     }
-    // No wider than the page, and with a name for those who do not see it. The rest is what is meant anyhow.
+    // No wider than the page, and with a label for screen readers. The removed attributes are the defaults.
     let size = format!("<svg width=\"{WIDTH}\" height=\"{height}\"");
     let sized = format!(
         "<svg role=\"img\" aria-label=\"{}\" width=\"{WIDTH}\" style=\"max-width:100%;height:auto\" \
@@ -88,7 +88,7 @@ pub(crate) fn draw(traffic: &Traffic, runs: &[Run]) -> String {
 fn legend(canvas: &Canvas<'_>, traffic: &Traffic) {
     canvas.bold(traffic.title, (14, 14), 21);
     let mut x = LEFT;
-    for (color, name, width) in [(PASSES, "passes", 66), (WAITS, "waits", 58), (REFUSED, "is refused", 90)] {
+    for (color, name, width) in [(PASSES, "passes", 66), (WAITS, "waits", 58), (REJECTED, "is rejected", 90)] {
         canvas.rectangle((x, 43), (x + COLUMN, 50), color);
         canvas.text(name, (x + 13, 40), 14, PALE_INK, HPos::Left);
         x += width;
@@ -98,16 +98,16 @@ fn legend(canvas: &Canvas<'_>, traffic: &Traffic) {
     canvas.text(rest, (x + 20, 40), 14, PALE_INK, HPos::Left);
 }
 
-/// What stands above a line and hangs below it, column by column, in requests.
+/// The blocks above and below a line, column by column, in requests.
 struct Row {
     name: &'static str,
     remembers: &'static str,
     figures: Vec<(String, RGBColor)>,
     color: RGBColor,
     passing: Vec<i32>,
-    /// Those that pass, and those that wait.
+    /// Requests that pass or wait.
     present: Vec<i32>,
-    refused: Vec<i32>,
+    rejected: Vec<i32>,
     level: Vec<i32>,
 }
 
@@ -121,7 +121,7 @@ impl Row {
             color: OFFERED,
             present: passing.clone(),
             passing,
-            refused: Vec::new(),
+            rejected: Vec::new(),
             level: Vec::new(),
         }
     }
@@ -129,17 +129,17 @@ impl Row {
     fn of(run: &Run) -> Self {
         let wait = run.longest_wait();
         let mut figures = vec![(format!("{} pass", run.admitted()), PASSES)];
-        figures.extend((run.refused() > 0).then(|| (format!("{} refused", run.refused()), REFUSED)));
+        figures.extend((run.rejected() > 0).then(|| (format!("{} rejected", run.rejected()), REJECTED)));
         figures.extend((wait > 0).then(|| (format!("wait up to {wait} ms"), PALE_INK)));
         let passing = count(run.fates.iter().filter_map(|fate| fate.left));
         let level: Vec<i32> = run.level.iter().map(|level| i32::try_from(*level).expect(SMALL)).collect();
-        // Who waits is drawn as what it is: requests.
+        // Waiters are requests, and drawn as blocks.
         let (present, level) = if run.is_queue {
             (passing.iter().zip(&level).map(|(passing, waiting)| passing + waiting).collect(), Vec::new())
         } else {
             (passing.clone(), level)
         };
-        let refused = run.fates.iter().filter(|fate| fate.left.is_none());
+        let rejected = run.fates.iter().filter(|fate| fate.left.is_none());
         Self {
             name: run.name,
             remembers: run.remembers,
@@ -147,26 +147,26 @@ impl Row {
             color: PASSES,
             passing,
             present,
-            refused: count(refused.map(|fate| fate.arrived)),
+            rejected: count(rejected.map(|fate| fate.arrived)),
             level,
         }
     }
 
-    /// Pixels above the line: for the blocks, for all levels, and for three lines of text.
+    /// Returns the pixels above the line: for the blocks, for all levels, and for three lines of text.
     fn above(&self, block: i32) -> i32 {
         let level = if self.level.is_empty() { 0 } else { i32::try_from(QUOTA.limit()).expect(SMALL) };
         (highest(&self.present).max(level) * block).max(46)
     }
 
     fn height(&self, block: i32) -> i32 {
-        self.above(block) + highest(&self.refused) * block
+        self.above(block) + highest(&self.rejected) * block
     }
 
     fn draw_blocks(&self, canvas: &Canvas<'_>, line: i32, block: i32) {
         canvas.skyline(&self.present, line, -block, WAITS);
         canvas.skyline(&self.passing, line, -block, self.color);
-        canvas.skyline(&self.refused, line, block, REFUSED);
-        let cuts = (-highest(&self.present)..=highest(&self.refused)).flat_map(|row| {
+        canvas.skyline(&self.rejected, line, block, REJECTED);
+        let cuts = (-highest(&self.present)..=highest(&self.rejected)).flat_map(|row| {
             let (y, ends) = (line + row * block, [LEFT, LEFT + columns() * COLUMN]);
             if row % 2 == 0 { [(ends[0], y), (ends[1], y)] } else { [(ends[1], y), (ends[0], y)] }
         });
@@ -193,7 +193,7 @@ fn highest(bars: &[i32]) -> i32 {
     bars.iter().copied().max().unwrap_or(0)
 }
 
-/// How many there are in each column.
+/// Counts the instants in each column.
 fn count(at: impl Iterator<Item = u64>) -> Vec<i32> {
     let mut columns = vec![0; usize::try_from(columns()).expect(SMALL)];
     for at in at.filter(|at| *at < END) {
@@ -210,7 +210,7 @@ fn x_of(millis: u64) -> i32 {
     LEFT + i32::try_from(millis / SAMPLE).expect(SMALL) * COLUMN
 }
 
-/// The outline of a row of bars.
+/// Outlines a row of bars.
 fn steps(heights: &[i32], line: i32, block: i32) -> impl Iterator<Item = (i32, i32)> {
     (0..).zip(heights).flat_map(move |(column, height)| {
         let (x, y) = (LEFT + column * COLUMN, line + height * block);
@@ -218,7 +218,7 @@ fn steps(heights: &[i32], line: i32, block: i32) -> impl Iterator<Item = (i32, i
     })
 }
 
-/// Only the points at which a line of steps turns.
+/// Keeps only the points at which a line of steps turns.
 fn corners(steps: impl Iterator<Item = (i32, i32)>) -> Vec<(i32, i32)> {
     let mut corners: Vec<(i32, i32)> = Vec::new();
     for point in steps {
@@ -230,7 +230,7 @@ fn corners(steps: impl Iterator<Item = (i32, i32)>) -> Vec<(i32, i32)> {
     corners
 }
 
-/// In pixels, on a string, which takes everything.
+/// A drawing area in pixels. It writes to a string, which cannot fail.
 struct Canvas<'a>(DrawingArea<SVGBackend<'a>, Shift>);
 
 impl Canvas<'_> {
@@ -245,7 +245,7 @@ impl Canvas<'_> {
         }
     }
 
-    /// Bars that stand on a line, as one shape.
+    /// Draws bars on a line, as one shape.
     fn skyline(&self, heights: &[i32], line: i32, block: i32, color: RGBColor) {
         if highest(heights) > 0 {
             let right = LEFT + columns() * COLUMN;

@@ -1,4 +1,4 @@
-//! What becomes of each request.
+//! Runs the traffic through each algorithm.
 
 use std::time::Duration;
 
@@ -11,21 +11,21 @@ use crate::traffic::{END, Traffic};
 /// Ten per second. Buckets hold ten, too, and in the queue up to ten wait.
 pub(crate) const QUOTA: Quota = Quota::per_second(10);
 
-/// What is remembered of the client is looked at so often, in milliseconds.
+/// The state is sampled at this interval, in milliseconds.
 pub(crate) const SAMPLE: u64 = 50;
 
-/// What one algorithm made of the traffic.
+/// The decisions of one algorithm on the traffic.
 pub(crate) struct Run {
     pub(crate) name: &'static str,
     /// What [`level`](Self::level) counts.
     pub(crate) remembers: &'static str,
     pub(crate) is_queue: bool,
     pub(crate) fates: Vec<Fate>,
-    /// What is remembered at the end of each [`SAMPLE`].
+    /// The state at the end of each [`SAMPLE`].
     pub(crate) level: Vec<u32>,
 }
 
-/// Milliseconds at which a request came, and went on; `None` if it was refused.
+/// The milliseconds at which a request arrived and departed; `None` if it was rejected.
 pub(crate) struct Fate {
     pub(crate) arrived: u64,
     pub(crate) left: Option<u64>,
@@ -36,7 +36,7 @@ impl Run {
         self.fates.iter().filter(|fate| fate.left.is_some()).count()
     }
 
-    pub(crate) fn refused(&self) -> usize {
+    pub(crate) fn rejected(&self) -> usize {
         self.fates.len() - self.admitted()
     }
 
@@ -58,7 +58,7 @@ pub(crate) fn run_all(traffic: &Traffic) -> [Run; 5] {
     ]
 }
 
-/// Asks the algorithm for every request at the time of its arrival, and in between, at no cost, what is left.
+/// Decides on each request when it arrives, and samples the rest in between, at cost 0.
 fn decide<A: Algorithm>(
     name: &'static str,
     remembers: &'static str,
@@ -81,20 +81,20 @@ fn decide<A: Algorithm>(
     Run { name, remembers, is_queue: false, fates, level }
 }
 
-/// Has the requests wait in a real queue, on tokio's clock, which stands still while anybody has something to do.
+/// Lets the requests wait in a real queue, on tokio's paused clock, which advances only while all tasks are idle.
 fn queue(traffic: &Traffic) -> Run {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let fates = runtime.expect("a runtime needs nothing but memory").block_on(async {
         let queue = LeakyQueue::new(QUOTA).capacity(10);
-        let (mut now, mut places) = (0, Vec::new());
+        let (mut now, mut waiters) = (0, Vec::new());
         for arrived in traffic.arrivals.iter().copied() {
             tokio::time::sleep(Duration::from_millis(arrived - now)).await;
             now = arrived;
-            places.push((arrived, queue.decide(&Ask::charge(&PartitionKey::SHARED, 1))));
+            waiters.push((arrived, queue.decide(&Ask::charge(&PartitionKey::SHARED, 1))));
         }
         let mut fates = Vec::new();
-        for (arrived, place) in places {
-            let decision = place.decided().await.expect("the queue is open, and this is a runtime");
+        for (arrived, waiter) in waiters {
+            let decision = waiter.decided().await.expect("the queue is open, and this is a runtime");
             let waited = decision.delay().as_nanos().div_ceil(1_000_000);
             let left = arrived + u64::try_from(waited).expect("waits are short");
             fates.push(Fate { arrived, left: decision.is_allowed().then_some(left) });
@@ -107,5 +107,5 @@ fn queue(traffic: &Traffic) -> Run {
     };
     let level =
         (SAMPLE..=END).step_by(usize::try_from(SAMPLE).expect("it is small")).map(|end| waiting(end - 1)).collect();
-    Run { name: "Leaky queue", remembers: "who waits", is_queue: true, fates, level }
+    Run { name: "Leaky queue", remembers: "waiters", is_queue: true, fates, level }
 }

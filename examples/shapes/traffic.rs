@@ -1,4 +1,4 @@
-//! Who asks, and when.
+//! The shapes of traffic: when the requests of one client arrive.
 
 /// When the picture ends, in milliseconds.
 pub(crate) const END: u64 = 4_000;
@@ -11,7 +11,7 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Four shapes that tell the algorithms apart, at limits of ten per second.
+    /// Returns four shapes on which the algorithms differ, at limits of ten per second.
     pub(crate) fn all() -> [Self; 4] {
         let every = |step: usize, from: u64| (from..END).step_by(step);
         let at_once = |count: usize, at: u64| std::iter::repeat_n(at, count);

@@ -1,4 +1,4 @@
-//! What must be true of any list of forwarding addresses.
+//! Properties of any list of forwarding addresses.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -44,11 +44,11 @@ impl<'a> Case<'a> {
     fn resolve(&self, trusted: TrustedProxies, peer: &str, lines: &[impl AsRef<[u8]>]) -> Option<IpAddr> {
         let (key, request) = (self.key(trusted), self.request(peer, lines));
         let head = RequestHead::from(&request);
-        assert!(key.extract(&head).is_ok(), "the peer stands in for who is not told");
+        assert!(key.extract(&head).is_ok(), "the peer is the substitute for an unidentified client");
         key.resolve(&head).expect("the peer is known")
     }
 
-    /// Holds the client that is found to the definition. `split` reads a line from the left, independently of the
+    /// Checks the resolved client against the definition. `split` parses a line from the left, independently of the
     /// crate; `None` if the line is not well-formed, and so has no elements.
     pub fn check(&self, split: impl Fn(&'a [u8]) -> Option<Vec<&'a [u8]>>) {
         let trusted = || TrustedProxies::ranges(["10.0.0.0/8", "fd00::/8"]).unwrap();
@@ -60,10 +60,10 @@ impl<'a> Case<'a> {
         let by_range = self.resolve(trusted(), PROXY, &self.lines);
         let by_count = self.resolve(trusted().and_count(count), PROXY, &self.lines);
 
-        // Who is not trusted is the client.
+        // A peer that is not trusted is the client.
         assert_eq!(self.resolve(trusted(), STRANGER, &self.lines), Some([192, 0, 2, 1].into()));
 
-        // What is left of the answer does not matter.
+        // Elements to the left of the client's have no effect.
         for garbage in [&b"6.6.6.6"[..], b"\"", b"for=6.6.6.6;x=\"", b"\\", b"for=\"[::1]\"", b"\xff,,"] {
             let mut same_line: Vec<_> = self.lines.iter().map(|line| line.to_vec()).collect();
             same_line[0] = [garbage, b", ", &*same_line[0]].concat();
@@ -78,7 +78,7 @@ impl<'a> Case<'a> {
             }
         }
 
-        // The answer is that of the definition.
+        // The client is that of the definition.
         let Some(elements) = self.lines.iter().map(|line| split(line)).collect::<Option<Vec<_>>>() else { return };
         let elements: Vec<_> =
             elements.concat().into_iter().filter(|element| !element.trim_ascii().is_empty()).collect();

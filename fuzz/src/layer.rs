@@ -1,4 +1,4 @@
-//! A layer around a service that says yes, and what its answers must look like.
+//! A layer around a service that always succeeds, and checks of its responses.
 
 use std::convert::Infallible;
 
@@ -11,13 +11,13 @@ use tower_sluice::RateLimitLayer;
 
 pub type Answer = Response<tower_sluice::ResponseBody<Full<Bytes>>>;
 
-/// The answer, unless the request waits.
+/// Returns the response, unless the request waits.
 pub fn send(layer: &RateLimitLayer, request: Request<()>) -> Option<Answer> {
     let yes = service_fn(|_| std::future::ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))));
     layer.layer(yes).oneshot(request).now_or_never().map(Result::unwrap)
 }
 
-/// The one value of a field.
+/// Returns the only value of a field.
 pub fn field<'a>(fields: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let mut lines = fields.get_all(name).iter();
     let value = lines.next()?.to_str().expect("visible ASCII");
@@ -25,7 +25,7 @@ pub fn field<'a>(fields: &'a HeaderMap, name: &str) -> Option<&'a str> {
     Some(value)
 }
 
-/// What a refused client is told to wait: whole seconds and microseconds. `None` if no wait helps.
+/// Returns the advertised wait of a rejection: whole seconds and microseconds. `None` if no wait helps.
 pub fn wait(fields: &HeaderMap) -> Option<(u64, u64)> {
     let (Some(seconds), Some(exact)) = (field(fields, "retry-after"), field(fields, "x-rate-limited-for")) else {
         assert!(!fields.contains_key("retry-after") && !fields.contains_key("x-rate-limited-for"));
@@ -35,13 +35,13 @@ pub fn wait(fields: &HeaderMap) -> Option<(u64, u64)> {
     assert!(part.len() == 6 && (whole == "0" || !whole.starts_with('0')), "{exact}");
     let micros = whole.parse::<u64>().unwrap() * 1_000_000 + part.parse::<u64>().unwrap();
     let seconds: u64 = seconds.parse().unwrap();
-    // REQ-57, and its exception: the cap.
+    // 0 < `X-Rate-Limited-For` <= `Retry-After` < `X-Rate-Limited-For` + 1, except at the cap of 2,147,483 s.
     let is_between = micros <= seconds * 1_000_000 && seconds * 1_000_000 < micros + 1_000_000;
     assert!(micros > 0 && (is_between || seconds == 2_147_483), "{seconds} {exact}");
     Some((seconds, micros))
 }
 
-/// The fields that say what is left parse, and are serialised as they came.
+/// Checks that the `RateLimit` fields parse, and are in canonical form.
 pub fn check_rate_limit_fields(fields: &HeaderMap) {
     for name in ["ratelimit", "ratelimit-policy"] {
         let lines: Vec<_> = fields.get_all(name).iter().map(|value| value.to_str().expect("visible ASCII")).collect();

@@ -1,4 +1,4 @@
-//! What several targets need.
+//! Helpers of several targets.
 
 pub mod forwarding;
 pub mod layer;

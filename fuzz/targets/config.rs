@@ -1,4 +1,4 @@
-//! A configuration is taken, or refused with a line that exists.
+//! A configuration is accepted, or rejected with a line that exists.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -14,9 +14,9 @@ fuzz_target!(|text: &str| {
         Err(error) => {
             let lines = 1 + text.bytes().filter(|byte| *byte == b'\n').count();
             assert!((1..=lines).contains(&error.line()), "{error}");
-            let (place, problem) =
+            let (position, problem) =
                 error.to_string().split_once(": ").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
-            assert_eq!(place, format!("limits.toml:{}", error.line()));
+            assert_eq!(position, format!("limits.toml:{}", error.line()));
             assert!(!problem.trim().is_empty(), "{error}");
         }
     }

@@ -1,4 +1,4 @@
-//! Whatever the quota, the cost and the time: what a response says parses, and a client that waits as it is told is
+//! For every quota, cost and time, the fields of a response parse, and a client that waits for the advertised time is
 //! admitted.
 #![no_main]
 
@@ -78,7 +78,7 @@ fuzz_target!(|case: Case<'_>| {
         let Ok(with_burst) = quota.try_burst(burst) else { return };
         quota = with_burst;
     }
-    // The memory store goes by 2^61 nanoseconds, 73 years.
+    // The memory store's times wrap at 2^61 nanoseconds, 73 years.
     let end = 1 << 61;
     let clock = ManualClock::starting_at(Timestamp::from_nanos(case.start % end));
     let mut now = case.start % end;
@@ -107,14 +107,14 @@ fuzz_target!(|case: Case<'_>| {
             return;
         }
         let answer = ask();
-        let told = wait(answer.headers());
+        let advertised = wait(answer.headers());
         if answer.status() == StatusCode::OK {
-            assert_eq!(told, None);
+            assert_eq!(advertised, None);
             continue;
         }
         assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
-        // REQ-37: who waits as told is admitted. (Neither value goes beyond 24.8 days.)
-        let Some((seconds, micros)) = told else { continue };
+        // A lone client that waits for exactly the advertised time is admitted. (Neither value exceeds 24.8 days.)
+        let Some((seconds, micros)) = advertised else { continue };
         let span = if step.waits_exactly { Duration::from_micros(micros) } else { Duration::from_secs(seconds) };
         if seconds < 2_147_483 && advance(span) {
             assert_eq!(ask().status(), StatusCode::OK, "after {span:?} at {now}");

@@ -1,4 +1,4 @@
-//! Whatever a head says: a refusal speaks the client's protocol, and no timeout breaks anything.
+//! For every request head, a rejection is in the client's protocol, and no timeout panics.
 #![no_main]
 
 use std::time::Duration;
@@ -10,7 +10,8 @@ use tower_sluice::key::{HeaderKey, PathKey};
 use tower_sluice::{LeakyQueue, MissingKey, Policy, Quota, RateLimitLayer};
 use tower_sluice_fuzz::layer::{field, send, wait};
 
-/// A kind of policy and a path on the first line; then a field per line, by the first letter of its name.
+/// Parses the input: a kind of policy and a path on the first line; then a field per line, after the first letter of
+/// its name.
 fn read(data: &[u8]) -> Option<(bool, Request<()>)> {
     let mut lines = data.split(|byte| *byte == b'\n');
     let (kind, path) = lines.next()?.split_first()?;
@@ -46,24 +47,24 @@ fuzz_target!(|data: &[u8]| {
 
     for answer in both.into_iter().flatten() {
         let fields = answer.headers();
-        let told = wait(fields);
+        let advertised = wait(fields);
         let Some(code) = field(fields, "grpc-status") else {
             let status = answer.status().as_u16();
             assert!([200, 400, 429].contains(&status), "{status}");
-            assert_eq!(told.is_some(), status == 429);
+            assert_eq!(advertised.is_some(), status == 429);
             continue;
         };
-        // A Trailers-Only answer of the request's own kind.
+        // A Trailers-Only response of the request's media type.
         assert_eq!(answer.status(), StatusCode::OK);
         let asked =
             request.headers()["content-type"].as_bytes().split(|byte| *byte == b';').next().unwrap().trim_ascii();
-        let told_type = fields["content-type"].as_bytes();
+        let sent = fields["content-type"].as_bytes();
         let asked = asked.to_ascii_lowercase();
-        assert!(told_type.starts_with(b"application/grpc") && asked.starts_with(told_type), "{told_type:?}");
-        assert!(told_type.iter().all(|byte| byte.is_ascii_lowercase() || b"/-+".contains(byte)));
+        assert!(sent.starts_with(b"application/grpc") && asked.starts_with(sent), "{sent:?}");
+        assert!(sent.iter().all(|byte| byte.is_ascii_lowercase() || b"/-+".contains(byte)));
         assert!(["3", "8"].contains(&code), "{code}");
         let pushback: i32 = field(fields, "grpc-retry-pushback-ms").unwrap().parse().unwrap();
-        let micros = told.map(|(_, micros)| i64::try_from(micros).unwrap());
+        let micros = advertised.map(|(_, micros)| i64::try_from(micros).unwrap());
         assert_eq!(micros.map_or(-1, |micros| (micros + 999) / 1_000), pushback.into());
         assert!(field(fields, "grpc-message").unwrap().bytes().all(|byte| byte.is_ascii_graphic()));
     }

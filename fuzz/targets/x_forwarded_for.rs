@@ -1,4 +1,4 @@
-//! `X-Forwarded-For`: the client is the peer, nobody, or an address that trusted proxies have vouched for.
+//! `X-Forwarded-For`: the client is the peer, unidentified, or an address that trusted proxies report.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,3 +1,5 @@
+//! `[answer]`: the fields and the rejections that clients get.
+
 use std::time::Duration;
 
 use toml::Spanned;
@@ -6,15 +8,15 @@ use super::error::{ConfigError, Source};
 use super::policy::duration;
 use super::raw::{FieldsName, GrpcStatusName, RawAnswer, RejectionName, ResetName};
 use crate::http::grpc::GrpcStatus;
-use crate::http::headers::{RateLimitFields, ResetForm, Tell};
+use crate::http::headers::{Advertise, RateLimitFields, ResetForm};
 use crate::http::{RateLimitLayerBuilder, RejectionFormat};
 
-/// What clients are told; whatever is left out, the layer's defaults decide.
+/// The responses that clients get; where a setting is absent, the layer's default holds.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Answer {
     fields: Option<FieldsName>,
     x_ratelimit: Option<ResetName>,
-    tell: Option<Tell>,
+    advertise: Option<Advertise>,
     rejection: Option<RejectionName>,
     grpc_status: Option<GrpcStatusName>,
     retry_jitter: Option<Duration>,
@@ -25,19 +27,19 @@ impl Answer {
         Ok(Self {
             fields: raw.fields,
             x_ratelimit: raw.x_ratelimit,
-            tell: raw.tell.as_ref().map(|text| tell(source, text)).transpose()?,
+            advertise: raw.tell.as_ref().map(|text| advertise(source, text)).transpose()?,
             rejection: raw.rejection,
             grpc_status: raw.grpc_status,
             retry_jitter: raw.retry_jitter.as_ref().map(|time| duration(source, "retry-jitter", time)).transpose()?,
         })
     }
 
-    /// What this says, and where it says nothing, what `general` says.
+    /// Takes absent settings from `general`.
     pub(super) fn or(self, general: Self) -> Self {
         Self {
             fields: self.fields.or(general.fields),
             x_ratelimit: self.x_ratelimit.or(general.x_ratelimit),
-            tell: self.tell.or(general.tell),
+            advertise: self.advertise.or(general.advertise),
             rejection: self.rejection.or(general.rejection),
             grpc_status: self.grpc_status.or(general.grpc_status),
             retry_jitter: self.retry_jitter.or(general.retry_jitter),
@@ -68,25 +70,26 @@ impl Answer {
             Some(GrpcStatusName::Unavailable) => GrpcStatus::Unavailable,
         };
         builder
-            .fields(fields.tell(self.tell.unwrap_or_default()))
+            .fields(fields.advertise(self.advertise.unwrap_or_default()))
             .rejection_format(&rejection)
             .grpc_status(grpc_status)
             .retry_jitter(self.retry_jitter.unwrap_or_default())
     }
 }
 
-fn tell(source: &Source<'_>, text: &Spanned<String>) -> Result<Tell, ConfigError> {
+/// Parses `tell`.
+fn advertise(source: &Source<'_>, text: &Spanned<String>) -> Result<Advertise, ConfigError> {
     match text.get_ref().as_str() {
-        "always" => Ok(Tell::Always),
-        "refused" => Ok(Tell::Refused),
-        "never" => Ok(Tell::Never),
+        "always" => Ok(Advertise::Always),
+        "refused" => Ok(Advertise::Rejected),
+        "never" => Ok(Advertise::Never),
         other => {
             let percent = other.strip_prefix("below-").and_then(|rest| rest.strip_suffix('%'));
             let percent = percent.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
             let percent = percent.and_then(|digits| digits.parse().ok()).filter(|percent| *percent <= 100);
-            percent.map(|percent| Tell::Below { percent }).ok_or_else(|| {
+            percent.map(|percent| Advertise::Below { percent }).ok_or_else(|| {
                 let problem = format!(
-                    "tell = \"{other}\" says no occasion; write always, refused, never, or below-20% (or another percentage up to 100)"
+                    "tell = \"{other}\" is not known; write always, refused, never, or below-20% (or another percentage up to 100)"
                 );
                 source.error(&text.span(), problem)
             })

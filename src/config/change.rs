@@ -1,4 +1,4 @@
-//! A file that was edited while its layers run.
+//! Applies an edited file while its layers run.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use super::raw::{RawAnswer, RawClientIp, RawConfig, RawPolicy, RawRedis};
 use super::{Common, Config, Draft, Route};
 use crate::util::log;
 
-/// What a file says that only a restart changes, but for its paths.
+/// The settings that only a restart changes, except the paths.
 pub(super) struct Fixed {
     client_ip: Option<RawClientIp>,
     redis: Option<RawRedis>,
@@ -32,7 +32,7 @@ impl Fixed {
 }
 
 impl fmt::Debug for Fixed {
-    /// An address may hold a password.
+    /// Prints no setting, since an address may hold a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fixed").finish_non_exhaustive()
     }
@@ -52,30 +52,30 @@ fn same<T: PartialEq>(
         return Ok(());
     }
     let at = after.as_ref().map_or(0..0, Spanned::span);
-    Err(restart(source, &at, format_args!("{what} is not what it was at the start")))
+    Err(restart(source, &at, format_args!("{what} differs from the one at the start")))
 }
 
 fn restart(source: &Source<'_>, at: &Range<usize>, problem: impl fmt::Display) -> ConfigError {
-    source.error(at, format_args!("{problem}; put it back, or restart the server to change this"))
+    source.error(at, format_args!("{problem}; restore it, or restart the server to change this"))
 }
 
-/// What came of a change of a configuration.
+/// The result of a change of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
-    fresh: Vec<(String, String)>,
+    not_inherited: Vec<(String, String)>,
     removed: Vec<(String, String)>,
 }
 
 impl Changed {
-    /// The policies whose keys all start anew, each after the first path of its route: see
-    /// [`Replaced::started_anew`](crate::Replaced::started_anew).
+    /// Returns the policies whose keys all lose their state, each after the first path of its route: see
+    /// [`Replaced::not_inherited`](crate::Replaced::not_inherited).
     #[must_use]
-    pub fn started_anew(&self) -> &[(String, String)] {
-        &self.fresh
+    pub fn not_inherited(&self) -> &[(String, String)] {
+        &self.not_inherited
     }
 
-    /// The policies that the new text does not have any more, each after the first path of its route. They are logged as
-    /// warnings: a file that was cut off may still make sense.
+    /// Returns the policies that the new text no longer has, each after the first path of its route. They are logged as
+    /// warnings: a truncated file may still be valid.
     #[must_use]
     pub fn removed(&self) -> &[(String, String)] {
         &self.removed
@@ -83,16 +83,16 @@ impl Changed {
 }
 
 impl Config {
-    /// Puts an edited text in place of what is in force, in all layers that were taken from this, while they run. What is
-    /// used stays used, see [`LimitsHandle`](crate::LimitsHandle).
+    /// Replaces the policies in force by those of an edited text, in all layers of this configuration, while they run.
+    /// Consumed quota carries over, see [`LimitsHandle`](crate::LimitsHandle).
     ///
-    /// Policies may be added, removed and changed in all that a file says of them. Routes may change their order. The paths,
-    /// `[client-ip]`, `[redis]`, `[answer]`, `exempt-preflights`, and whether a route is limited at all are fixed. To switch a policy off,
-    /// write `shadow = true`.
+    /// Policies may be added, removed and changed in all their settings. Routes may change their order. The paths,
+    /// `[client-ip]`, `[redis]`, `[answer]`, `exempt-preflights`, and whether a route is limited at all are fixed. To
+    /// switch a policy off, write `shadow = true`.
     ///
-    /// All is read and checked before the first route changes. Each route changes at once, one after the other. Policies that the
-    /// text does not have any more, and optional fields that a policy has no longer (but for `shadow`), are logged by name at
-    /// `WARN`: a file that was cut off while it was written may still make sense.
+    /// The whole text is parsed and checked before the first route changes. Each route changes atomically, one after
+    /// the other. Policies that the text no longer has, and optional fields that a policy no longer has (except
+    /// `shadow`), are logged by name at `WARN`: a file that was truncated while it was written may still be valid.
     ///
     /// ```
     /// use tower_sluice::config::Config;
@@ -119,26 +119,26 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// As [`parse`](Self::parse), and if something changes that is fixed. Then nothing has changed.
+    /// As [`parse`](Self::parse), and if a fixed setting changes. Nothing is changed then.
     pub fn change(&mut self, file: &str, text: &str) -> Result<Changed, ConfigError> {
         let source = Source::new(file, text);
         let raw: RawConfig = source.read()?;
         self.fixed.check(&source, &raw)?;
-        // The layers have their answers, and keep them.
+        // The layers keep the answers that they were built with.
         let common = Common { client_ip: &self.client_ip, answer: Answer::default(), redis: self.redis.as_ref() };
         let drafts = common.read(&source, raw.route)?;
-        let places = self.places_of(&source, &drafts)?;
+        let indices = self.match_routes(&source, &drafts)?;
 
         let mut changed = Changed::default();
-        for (place, draft) in places.into_iter().zip(drafts) {
-            let route = &mut self.routes[place];
+        for (index, draft) in indices.into_iter().zip(drafts) {
+            let route = &mut self.routes[index];
             let path = route.paths[0].clone();
             log_removed_fields(route, &draft);
             (route.line, route.optional) = (source.line(&draft.at), draft.optional);
             if let (Some(layer), Some(policies)) = (&route.layer, draft.policies) {
                 let replaced = layer.handle().enforce(policies);
                 let after_path = |policy: &String| (path.clone(), policy.clone());
-                changed.fresh.extend(replaced.started_anew().iter().map(after_path));
+                changed.not_inherited.extend(replaced.not_inherited().iter().map(after_path));
                 changed.removed.extend(replaced.removed().iter().map(after_path));
             }
         }
@@ -148,36 +148,40 @@ impl Config {
         Ok(changed)
     }
 
-    /// Which of the routes each draft is for. Each is for another one, and none is left.
-    fn places_of(&self, source: &Source<'_>, drafts: &[Draft]) -> Result<Vec<usize>, ConfigError> {
+    /// Returns the index of each draft's route. Drafts and routes match one to one.
+    fn match_routes(&self, source: &Source<'_>, drafts: &[Draft]) -> Result<Vec<usize>, ConfigError> {
         let mut left: HashMap<_, _> =
-            self.routes.iter().enumerate().map(|(place, route)| (&*route.paths, place)).collect();
-        let mut places = Vec::with_capacity(drafts.len());
+            self.routes.iter().enumerate().map(|(index, route)| (&*route.paths, index)).collect();
+        let mut indices = Vec::with_capacity(drafts.len());
         for draft in drafts {
-            let Some(place) = left.remove(&*draft.paths) else {
+            let Some(index) = left.remove(&*draft.paths) else {
                 return Err(restart(source, &draft.at, "these paths are not those of any route at the start"));
             };
-            Self::check(source, &self.routes[place], draft)?;
-            places.push(place);
+            Self::check(source, &self.routes[index], draft)?;
+            indices.push(index);
         }
-        if let Some(place) = left.into_values().min() {
-            let problem = format_args!("the route of path `{}` is missing", self.routes[place].paths[0]);
+        if let Some(index) = left.into_values().min() {
+            let problem = format_args!("the route of path `{}` is missing", self.routes[index].paths[0]);
             return Err(restart(source, &source.end(), problem));
         }
-        Ok(places)
+        Ok(indices)
     }
 
-    /// Whether a route can become what is drafted for it.
+    /// Checks that a draft changes only what may change.
     fn check(source: &Source<'_>, route: &Route, draft: &Draft) -> Result<(), ConfigError> {
         if route.answer != draft.answer {
-            return Err(restart(source, &draft.at, "the answer of this route is not what it was at the start"));
+            return Err(restart(source, &draft.at, "the answer of this route differs from the one at the start"));
         }
         if route.exempt_preflights != draft.exempt_preflights {
-            return Err(restart(source, &draft.at, "exempt-preflights of this route is not what it was at the start"));
+            return Err(restart(
+                source,
+                &draft.at,
+                "exempt-preflights of this route differs from the one at the start",
+            ));
         }
         if route.layer.is_some() != draft.policies.is_some() {
             let problem = match &route.layer {
-                Some(_) => "this route has no policy any more (to switch one off, write shadow = true)",
+                Some(_) => "this route no longer has a policy (to switch one off, write shadow = true)",
                 None => "this route had no policy at the start",
             };
             return Err(restart(source, &draft.at, problem));
@@ -186,8 +190,8 @@ impl Config {
     }
 }
 
-/// The fields of a policy that the file sets although it need not. Without `shadow`: to enforce a policy that only watched, one
-/// removes it.
+/// Returns the optional fields of a policy that the file sets. Without `shadow`: removing it is how a shadow policy
+/// becomes enforced.
 pub(super) fn optional_fields(raw: &RawPolicy) -> Vec<&'static str> {
     let fields = [
         ("burst", raw.burst.is_some()),
@@ -205,7 +209,7 @@ pub(super) fn optional_fields(raw: &RawPolicy) -> Vec<&'static str> {
     fields.into_iter().filter(|(_, is_set)| *is_set).map(|(field, _)| field).collect()
 }
 
-/// Of policies that are still there.
+/// Logs the optional fields that were removed from policies which the file still has.
 fn log_removed_fields(route: &Route, draft: &Draft) {
     let after: HashMap<_, _> = draft.optional.iter().map(|(name, fields)| (name, fields)).collect();
     for (name, before) in &route.optional {

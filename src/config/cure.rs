@@ -1,4 +1,4 @@
-//! Errors of the TOML parser, reported in the words of the file: the field, its value unless that is a secret, and the
+//! Reports the TOML parser's type errors with TOML names: the field, its value unless that is a secret, and the
 //! cure. The parser itself knows only the types of Rust.
 
 use std::ops::Range;
@@ -6,10 +6,10 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Longer values are not repeated in a message.
+/// The longest value that a message repeats, in bytes.
 const LONGEST_SHOWN: usize = 60;
 
-/// Each field after its table, with the kind of value that it takes, and an example.
+/// Each field, prefixed by its table, with the kind of value that it takes and an example.
 const FIELDS: [(&str, &str, &str); 39] = [
     ("client-ip.source", TEXT, "\"x-forwarded-for\""),
     ("client-ip.trusted", LIST, "[\"10.0.0.0/8\"]"),
@@ -59,7 +59,7 @@ const TIME: &str = "a time in quotation marks";
 const NUMBER: &str = "a whole number";
 const LIST: &str = "a list in brackets";
 
-/// Fields whose values take other advice.
+/// Fields that need other advice.
 const OTHERS: [(&str, &str); 7] = [
     ("client-ip", "is one table; write [client-ip], in single brackets"),
     ("redis", "is one table; write [redis], in single brackets"),
@@ -70,10 +70,10 @@ const OTHERS: [(&str, &str); 7] = [
     ("policy.penalty", "needs a table; write { refusals = 30, per = \"1m\", ban = \"10m\" }"),
 ];
 
-/// What to write in place of the parser's `message` about what is at `at`.
+/// Rewords the parser's `message` on the text at `at`.
 pub(super) fn reworded(text: &str, at: &Range<usize>, message: &str) -> String {
     let Ok(file) = DeTable::parse(text) else {
-        // A syntax error, which says what was expected, and never what was found.
+        // A syntax error: its message has what was expected, and never what was found, so it cannot hold a secret.
         return message.to_owned();
     };
     let found = find(file.get_ref(), at).unwrap_or_default();
@@ -81,7 +81,7 @@ pub(super) fn reworded(text: &str, at: &Range<usize>, message: &str) -> String {
         let example = example_of(&found.child(field).name()).map(|(_, example)| format!("; add {field} = {example}"));
         return format!("missing field `{field}`{}", example.unwrap_or_default());
     }
-    // A date is a table to the parser, with a field that no file names.
+    // The parser reads a date as a table with a field that no file has.
     if message.starts_with("unknown field ") && !is_known(&found.name()) {
         return message.to_owned();
     }
@@ -114,7 +114,7 @@ fn example_of(name: &str) -> Option<(&'static str, &'static str)> {
     FIELDS.iter().find(|(field, ..)| *field == name).map(|(_, what, example)| (*what, *example))
 }
 
-/// What stands in backquotes behind `after`.
+/// Returns the texts in backquotes behind `after`.
 fn in_backquotes<'a>(message: &'a str, after: &str) -> impl Iterator<Item = &'a str> {
     let list = message.split_once(after).map_or("", |(_, list)| list);
     list.split('`').skip(1).step_by(2)
@@ -141,7 +141,7 @@ impl<'a> Found<'a> {
         child
     }
 
-    /// The innermost field that a file may have: its value may be a table with keys of its own.
+    /// Returns the innermost field that a file may have: its value may be a table with keys of its own.
     fn known(mut self) -> Self {
         while !self.path.is_empty() && !is_known(&self.name()) {
             self.path.pop();
@@ -150,12 +150,12 @@ impl<'a> Found<'a> {
         self
     }
 
-    /// The last key after its table's: a table means the same wherever it is.
+    /// Returns the last key, prefixed by its table's: a table means the same wherever it is.
     fn name(&self) -> String {
         self.path[self.path.len().saturating_sub(2)..].join(".")
     }
 
-    /// The value as it is written, if a message may hold it.
+    /// Returns the value as written, if a message may hold it.
     fn shown<'t>(&self, text: &'t str, name: &str) -> Option<&'t str> {
         let is_secret = matches!(name, "redis.secret" | "redis.url" | "redis.master");
         let value = text.get(self.at.clone()).filter(|_| !is_secret)?;
@@ -163,7 +163,7 @@ impl<'a> Found<'a> {
     }
 }
 
-/// The innermost field with a value that `at` is in.
+/// Finds the innermost field whose value contains `at`.
 fn find<'a>(table: &'a DeTable<'_>, at: &Range<usize>) -> Option<Found<'a>> {
     table.iter().find_map(|(key, value)| {
         let is_at_key = key.span().start <= at.start && at.end <= key.span().end;
@@ -174,7 +174,7 @@ fn find<'a>(table: &'a DeTable<'_>, at: &Range<usize>) -> Option<Found<'a>> {
     })
 }
 
-/// The same within the value of a key, which itself is left to the caller.
+/// Finds the innermost field within the value of a key. The path in the result does not have the key itself.
 fn find_in<'a>(key: &str, value: &'a Spanned<DeValue<'_>>, at: &Range<usize>) -> Option<Found<'a>> {
     let span = value.span();
     let here = || Found { path: Vec::new(), at: span.clone() };
@@ -182,7 +182,7 @@ fn find_in<'a>(key: &str, value: &'a Spanned<DeValue<'_>>, at: &Range<usize>) ->
         DeValue::Table(table) => find(table, at),
         DeValue::Array(items) => {
             let found = items.iter().find_map(|item| find_in(key, item, at));
-            // What is wrong with others is that they are lists.
+            // In any other list, the list itself is the mistake.
             found.map(|found| if matches!(key, "route" | "policy") { found } else { here() })
         }
         _ => None,

@@ -1,3 +1,5 @@
+//! `ConfigError`, and the source text that gives it file and line.
+
 use std::error::Error;
 use std::fmt;
 use std::ops::Range;
@@ -15,13 +17,13 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// A problem on a line of a file, for checks of your own.
+    /// Makes an error for a line of a file, for checks of your own.
     #[must_use]
     pub fn new(file: impl Into<String>, line: usize, problem: impl fmt::Display) -> Self {
         Self { file: file.into(), line, problem: problem.to_string() }
     }
 
-    /// The line, counted from 1.
+    /// Returns the line, counted from 1.
     #[must_use]
     pub const fn line(&self) -> usize {
         self.line
@@ -36,11 +38,12 @@ impl fmt::Display for ConfigError {
 
 impl Error for ConfigError {}
 
-/// The text that spans point into.
+/// The text that the parser's spans refer to.
 pub(super) struct Source<'a> {
     file: &'a str,
     text: &'a str,
-    /// Where each line begins: each route asks for its line, and counting anew each time would take quadratic time.
+    /// Where each line begins. Each route needs its line number, and counting from the top each time would take
+    /// quadratic time.
     lines: Vec<usize>,
 }
 
@@ -58,7 +61,7 @@ impl<'a> Source<'a> {
         ConfigError::new(self.file, self.line(at), problem)
     }
 
-    /// Reads the file as it is spelled.
+    /// Parses the TOML, without checking values.
     pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
         toml::from_str(self.text).map_err(|error| {
             let at = error.span().unwrap_or(0..0);
@@ -66,7 +69,7 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// Behind the last character.
+    /// The position behind the last character.
     pub(super) const fn end(&self) -> Range<usize> {
         self.text.len()..self.text.len()
     }

@@ -1,8 +1,10 @@
+//! `key`: the key extractors that a file can name.
+
 use http::HeaderName;
 
 use crate::http::key::{ClientIp, Global, HeaderKey, KeyExtractor, PathKey, User};
 
-/// A key as a configuration names it.
+/// A key as a file names it.
 pub(super) enum KeySpec {
     Global,
     ClientIp,
@@ -15,7 +17,7 @@ pub(super) enum KeySpec {
 impl KeySpec {
     pub(super) fn parse(names: &[String]) -> Result<Self, String> {
         match names {
-            [] => Err("the key names nothing; write global, client-ip, header:NAME, user or path".to_owned()),
+            [] => Err("the key is empty; write global, client-ip, header:NAME, user or path".to_owned()),
             [name] => Self::parse_one(name),
             names => Ok(Self::Combined(names.iter().map(|name| Self::parse_one(name)).collect::<Result<_, _>>()?)),
         }

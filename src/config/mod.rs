@@ -29,25 +29,25 @@
 //! trusted = ["10.0.0.0/8"]       # and / or: hops = 1 (to 100)
 //! ipv6-prefix = 64               # 32 to 128
 //!
-//! [redis]                        # optional (feature `redis`); where policies are kept that do not say `store`
+//! [redis]                        # optional (feature `redis`); keeps all policies without `store = "memory"`
 //! url = "redis://127.0.0.1:6379" # or a list: some nodes of a cluster, or the sentinels of a `master`
 //! # master = "main"              # the name by which the sentinels know it
-//! timeout = "50ms"               # of a decision, all in all
-//! prefix = "sluice"              # what the names of all keys begin with
-//! # secret = "..."               # enters the hashes that stand for clients there
+//! timeout = "50ms"               # for a whole decision
+//! prefix = "sluice"              # the start of all key names
+//! # secret = "..."               # the secret of the hashes that stand for clients on the server
 //!
-//! [answer]                       # optional; what clients are told
+//! [answer]                       # optional; the responses that clients get
 //! fields = "draft-11"            # draft-11 | draft-07 | none: the syntax of the `RateLimit` fields
-//! x-ratelimit = "none"           # epoch | delta | none: how `X-RateLimit-Reset` tells time, if it is sent
-//! tell = "always"                # always | refused | below-20% | never: when these fields are sent
-//! rejection = "problem"          # problem | text | empty: the body of a refusal
+//! x-ratelimit = "none"           # epoch | delta | none: the form of `X-RateLimit-Reset`, if it is sent
+//! tell = "always"                # always | refused | below-20% | never: which responses carry these fields
+//! rejection = "problem"          # problem | text | empty: the body of a rejection
 //! grpc-status = "resource-exhausted"   # resource-exhausted | unavailable
-//! retry-jitter = "0s"            # waits of rejections are lengthened by a random time of up to this
+//! retry-jitter = "0s"            # the longest random time that is added to advertised waits
 //!
 //! [[route]]
 //! path = "/api"                  # or a list; all paths of a route share its policies and their budgets
 //!   # answer = { tell = "never" }   # any keys of [answer], for this route; the others are as there
-//!   # exempt-preflights = { limit = 50, per = "1s" }   # so many preflights of CORS, also: burst; default: all count
+//!   # exempt-preflights = { limit = 50, per = "1s" }   # a separate budget for CORS preflights, also: burst; default: all count
 //!   [[route.policy]]
 //!   name = "per-client"          # 64 bytes at most
 //!   algorithm = "token-bucket"   # token-bucket | leaky-bucket | leaky-queue | fixed-window | sliding-window
@@ -56,36 +56,37 @@
 //!   burst = 20                   # not for windows; default: the limit, or 1 for leaky-queue
 //!   # capacity = 50              # leaky-queue: waiting requests; default: the limit
 //!   # max-wait = "5s"            # leaky-queue; default: 30s
-//!   # max-keys = 65536           # leaky-queue in memory: keys with lines of their own at a time
-//!   # when-full = "overflow"     # what becomes of further keys: reject | overflow | forget-least; default: reject
-//!   # stagger = true             # windows in memory: those of each key begin at an instant of its own; default: false
+//!   # max-keys = 65536           # leaky-queue in memory: the most keys with a queue of their own at a time
+//!   # when-full = "overflow"     # further keys: reject | overflow | forget-least; default: reject
+//!   # stagger = true             # windows in memory: the windows of each key begin at another instant; default: false
 //!   key = "client-ip"            # global | client-ip | header:NAME | user | path | a list of these; default: global
 //!   cost = 1                     # 0 would limit nothing, and is rejected
 //!   shadow = false
 //!   store = "memory"             # memory | redis; default: redis if there is one
 //!   on-store-error = "local-guard"   # local-guard | allow | deny
 //!   on-missing-key = "reject"    # reject | skip | share
-//!   status = 429                 # any 4xx or 5xx; default: 429, or 503 if everybody shares the key
-//!   # charge-on = [401, 403]     # only requests with an answer of one of these count; default: all do
-//!   # penalty = { refusals = 30, per = "1m", ban = "10m" }   # a key that comes too early more often is banned for that long
+//!   status = 429                 # any 4xx or 5xx; default: 429, or 503 if clients share the key
+//!   # charge-on = [401, 403]     # count only requests whose response has one of these; default: count all
+//!   # penalty = { refusals = 30, per = "1m", ban = "10m" }   # ban a key that retries too early more often than this
 //! ```
 //!
 //! The values of `[answer]` above are its defaults; see [`RateLimitFields`](crate::headers::RateLimitFields),
-//! [`Tell`](crate::headers::Tell), [`RejectionFormat`](crate::RejectionFormat) and
-//! [`GrpcStatus`](crate::grpc::GrpcStatus) for what they mean. Whatever they are, who is
-//! over a limit is told `Retry-After` and `X-Rate-Limited-For`.
+//! [`Advertise`](crate::headers::Advertise), [`RejectionFormat`](crate::RejectionFormat) and
+//! [`GrpcStatus`](crate::grpc::GrpcStatus) for what they mean. With any of them, a rejected client
+//! gets `Retry-After` and `X-Rate-Limited-For`.
 //!
-//! Paths match exactly. A route without a policy is not limited. Each route has budgets of its own, also
-//! where policies have the same name. On Redis, processes share the budgets of a policy if the prefix, the first path of its
-//! route and its name are the same. `user` is the extension [`User`](crate::key::User),
-//! which an authenticating layer must insert.
+//! Paths match exactly. A route without a policy is not limited. Each route has its own budgets, even if its policies
+//! have the names of others. On Redis, processes share the budgets of a policy if the prefix, the first path of its
+//! route and its name are the same. `user` is the extension [`User`](crate::key::User), which an authenticating layer
+//! must insert.
 //!
-//! [`Config::change`] applies an edited file while its layers run. [`Config::close`] closes its queues when the server stops.
+//! [`Config::change`] applies an edited file while its layers run. [`Config::close`] closes its queues when the server
+//! stops.
 //!
 //! # Errors
 //!
-//! An error names the file, the line, the field and what to write instead. It repeats the value, unless that may be a secret (`url`,
-//! `master`, `secret`). Reading takes time in proportion to the length of the file.
+//! An error names the file, the line, the field and what to write instead. It repeats the value, unless that may be a
+//! secret (`url`, `master`, `secret`). Parsing takes time in proportion to the length of the file.
 
 mod answer;
 mod change;
@@ -109,17 +110,17 @@ use self::change::{Fixed, optional_fields};
 use self::error::Source;
 use self::policy::number;
 use self::raw::{RawAnswer, RawBudget, RawClientIp, RawConfig, RawRoute};
-use self::store::{Place, Redis};
+use self::store::{Redis, StoreSpec};
 use crate::http::key::{ClientIp, IpSource, TrustedProxies};
 use crate::http::{Enforceable, PolicyError, RateLimitLayer};
 use crate::values::Quota;
 
 /// The format as a JSON Schema (draft 2020-12), for editors that check TOML while it is typed: write it to a file, and
-/// `#:schema ./limits.schema.json` into the first line of yours. It has what the tables and their keys are called and what
-/// they may hold; what does not go together only [`Config::parse`] knows.
+/// `#:schema ./limits.schema.json` into the first line of yours. It has the tables, their keys and the type and range
+/// of each value; combinations are checked by [`Config::parse`] only.
 pub const SCHEMA: &str = include_str!("schema.json");
 
-/// Everything that a file says.
+/// A parsed configuration, with a layer for each limited route.
 #[derive(Debug)]
 pub struct Config {
     client_ip: ClientIp,
@@ -140,7 +141,7 @@ pub struct Route {
     optional: Vec<(String, Vec<&'static str>)>,
 }
 
-/// A `[[route]]` that was read, and is in order, but not in force.
+/// A `[[route]]` that is parsed and checked, but not in force.
 struct Draft {
     paths: Vec<String>,
     at: Range<usize>,
@@ -148,13 +149,13 @@ struct Draft {
     answers: Answer,
     exempt_preflights: Option<RawBudget>,
     preflights: Option<Quota>,
-    /// `None` if it has none.
+    /// `None` if the route has no policy.
     policies: Option<Enforceable>,
     /// As in [`Route`].
     optional: Vec<(String, Vec<&'static str>)>,
 }
 
-/// What the routes of a file have in common.
+/// The settings that the routes of a file share.
 struct Common<'a> {
     client_ip: &'a ClientIp,
     answer: Answer,
@@ -162,16 +163,16 @@ struct Common<'a> {
 }
 
 impl Config {
-    /// Reads a configuration; `file` is only for messages.
+    /// Parses a configuration; `file` is the name in messages.
     ///
     /// # Errors
     ///
-    /// If anything is unknown, missing or senseless: the message tells the line, and what to write.
+    /// If anything is unknown, missing or invalid: the message has the line, and what to write instead.
     pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
         Self::reader().parse(file, text)
     }
 
-    /// Reads a configuration with what a file cannot say, such as how layers answer in code.
+    /// Makes a reader with settings that a file cannot have, such as a rejection response in code.
     pub fn reader() -> ConfigReader {
         ConfigReader::new()
     }
@@ -196,19 +197,19 @@ impl Config {
         Ok(Self { client_ip, redis, fixed, routes })
     }
 
-    /// How clients are told apart by address.
+    /// Returns the extractor of the key `client-ip`.
     pub const fn client_ip(&self) -> &ClientIp {
         &self.client_ip
     }
 
-    /// Closes the queues of all routes, also those that a later [`change`](Self::change) brings: see
-    /// [`LimitsHandle::close`](crate::LimitsHandle::close). To be called when the server shuts down, before it waits for the
-    /// requests that are under way.
+    /// Closes the queues of all routes, and those that a later [`change`](Self::change) adds: see
+    /// [`LimitsHandle::close`](crate::LimitsHandle::close). Call it when the server shuts down, before it waits for the
+    /// requests in flight.
     pub fn close(&self) {
         self.routes.iter().filter_map(Route::layer).for_each(RateLimitLayer::close);
     }
 
-    /// The routes, as they stand in the file.
+    /// Returns the routes, in the order of the file.
     #[must_use]
     pub fn routes(&self) -> &[Route] {
         &self.routes
@@ -216,19 +217,19 @@ impl Config {
 }
 
 impl Route {
-    /// The paths, which share the route's budgets.
+    /// Returns the paths, which share the route's budgets.
     #[must_use]
     pub fn paths(&self) -> &[String] {
         &self.paths
     }
 
-    /// The line on which the paths stand.
+    /// Returns the line of the paths in the file, counted from 1.
     #[must_use]
     pub const fn line(&self) -> usize {
         self.line
     }
 
-    /// The layer that enforces the route's policies; `None` if it has none.
+    /// Returns the layer that enforces the route's policies; `None` if it has none.
     #[must_use]
     pub const fn layer(&self) -> Option<&RateLimitLayer> {
         self.layer.as_ref()
@@ -278,7 +279,7 @@ impl Common<'_> {
 
         let answers = match &raw.answer {
             Some(raw_answer) if raw.policy.is_empty() => {
-                let problem = "the route has no policy, so that it refuses nobody and tells nothing; remove its answer, or give it a [[route.policy]]";
+                let problem = "the route has no policy, so that its answer has no effect; remove it, or give the route a [[route.policy]]";
                 return Err(source.error(&raw_answer.span(), problem));
             }
             Some(raw) => Answer::parse(source, raw.get_ref())?.or(self.answer),
@@ -296,9 +297,9 @@ impl Common<'_> {
         let (mut policies, mut optional, mut names) = (Vec::new(), Vec::new(), HashSet::new());
         for raw in raw.policy {
             let (name, name_at) = (raw.name.get_ref().clone(), raw.name.span());
-            let place = Place::of(source, &raw, &paths[0], self.redis)?;
+            let store = StoreSpec::of(source, &raw, &paths[0], self.redis)?;
             let fields = optional_fields(&raw);
-            let policy = policy::build(source, raw, self.client_ip, place)?;
+            let policy = policy::build(source, raw, self.client_ip, store)?;
             if !names.insert(name.clone()) {
                 return Err(source.error(&name_at, PolicyError::DuplicateName { name }));
             }
@@ -308,7 +309,7 @@ impl Common<'_> {
         let policies = if policies.is_empty() {
             None
         } else {
-            // Each policy and their names were checked where their lines are known.
+            // Each policy and the names were checked above, where their lines are known.
             Some(Enforceable::new(policies).map_err(|error| source.error(&at, error))?)
         };
         let answer = raw.answer.map(toml::Spanned::into_inner);
@@ -316,7 +317,7 @@ impl Common<'_> {
     }
 }
 
-/// Paths as a router takes them: literal, but for whole segments of the form `{name}`.
+/// Checks that a router accepts a path: literal, except for whole segments of the form `{name}`.
 fn check_path(path: &str) -> Result<(), String> {
     let Some(rest) = path.strip_prefix('/') else {
         return Err(format!("path `{path}` must begin with a slash; write \"/{path}\""));
@@ -329,7 +330,8 @@ fn check_path(path: &str) -> Result<(), String> {
                 "segment `{segment}` of path `{path}` cannot be matched; write % as %25, or two hexadecimal digits behind it"
             ));
         }
-        // What a URI may contain literally (RFC 3986, section 3.3), less what routers take for patterns.
+        // The characters that a URI may contain literally (RFC 3986, section 3.3), less those that routers take for
+        // patterns.
         let fits = |char: char| char.is_ascii_alphanumeric() || "-._~%!$&'()+,;=:@".contains(char);
         if !inner.chars().all(fits) || inner.starts_with(':') || (named && inner.is_empty()) {
             return Err(format!(
@@ -344,22 +346,23 @@ fn begins_with_two_digits(text: &str) -> bool {
     text.as_bytes().first_chunk().is_some_and(|digits: &[u8; 2]| digits.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// A path with its parameters' names left out: what a router must not see twice.
+/// Returns a path without its parameters' names: a router accepts no two paths that differ only in these.
 fn skeleton(path: &str) -> String {
     let segments = path.split('/').map(|segment| if segment.starts_with('{') { "{}" } else { segment });
     segments.collect::<Vec<_>>().join("/")
 }
 
-/// More proxies than are ever in front of a server.
+/// The greatest `hops`: more proxies than are ever in front of a server.
 const MAX_HOPS: u32 = 100;
 
 fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigError> {
-    // Whichever of the three there is: a mistake in one is mostly a lack of another.
+    // The line of an error is that of the first of the three which is set: a mistake in one is mostly a lack of
+    // another.
     let at = raw.source.as_ref().map(toml::Spanned::span);
     let at = at.or_else(|| raw.trusted.as_ref().map(toml::Spanned::span));
     let at = at.or_else(|| raw.hops.as_ref().map(toml::Spanned::span)).unwrap_or(0..0);
     let hops = raw.hops.map(|hops| match *hops.get_ref() {
-        0 => Err(source.error(&hops.span(), "hops = 0 believes no proxy; write how many there are, or leave it out")),
+        0 => Err(source.error(&hops.span(), "hops = 0 trusts no proxy; write how many there are, or leave it out")),
         _ => number(source, "hops", 1..=MAX_HOPS, &hops),
     });
     let hops = hops.transpose()?.map(|hops| usize::try_from(hops).unwrap_or(usize::MAX));
@@ -397,7 +400,7 @@ fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigEr
             return Err(source.error(&at, problem));
         }
         (_, None) => {
-            let problem = "a header can be forged by anybody; say whose to believe: trusted = [\"10.0.0.0/8\"] (the proxies' addresses) and / or hops = 1 (how many there are)";
+            let problem = "any client can forge a header; write which proxies to trust: trusted = [\"10.0.0.0/8\"] (the proxies' addresses) and / or hops = 1 (how many there are)";
             return Err(source.error(&at, problem));
         }
         (ip_source, Some(trusted)) => ClientIp::new(ip_source, trusted),

@@ -1,3 +1,5 @@
+//! `[[route.policy]]`: builds a policy from its checked settings.
+
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -9,7 +11,7 @@ use toml::Spanned;
 use super::error::{ConfigError, Source};
 use super::key::KeySpec;
 use super::raw::{AlgorithmName, OnMissingKey, OnStoreError, RawBudget, RawPenalty, RawPolicy, TimeText, WhenFullName};
-use super::store::{Line, Place};
+use super::store::{QueueSpec, StoreSpec};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::http::key::ClientIp;
 use crate::http::{FailureMode, MissingKey, Penalty, Policy, PolicyError, ResponseHead};
@@ -21,10 +23,10 @@ pub(super) fn build(
     source: &Source<'_>,
     raw: RawPolicy,
     client_ip: &ClientIp,
-    place: Place,
+    store: StoreSpec,
 ) -> Result<Policy, ConfigError> {
     let name_at = raw.name.span();
-    let limiter = limiter(source, &raw, place)?;
+    let limiter = limiter(source, &raw, store)?;
 
     let key = match raw.key {
         Some(key) => {
@@ -43,7 +45,7 @@ pub(super) fn build(
         .on_failure(match raw.on_store_error.unwrap_or_default() {
             OnStoreError::Allow => FailureMode::Allow,
             OnStoreError::Deny => FailureMode::Deny,
-            OnStoreError::LocalGuard => FailureMode::LocalGuard,
+            OnStoreError::LocalFallback => FailureMode::LocalFallback,
         });
     if let Some(cost) = &raw.cost {
         if *cost.get_ref() == 0 {
@@ -60,21 +62,21 @@ pub(super) fn build(
     if let Some(statuses) = &raw.charge_on {
         policy = policy.charge_when(charged(source, statuses)?);
     }
-    if let Some(RawPenalty { refusals, per, ban }) = &raw.penalty {
-        let refusals = quota(source, count(source, "refusals", 1, refusals)?, "per", per)?;
+    if let Some(RawPenalty { rejections, per, ban }) = &raw.penalty {
+        let rejections = quota(source, count(source, "refusals", 1, rejections)?, "per", per)?;
         if duration(source, "ban", ban)?.is_zero() {
             return Err(source.error(&ban.span(), "ban = \"0s\": the time is 0; write a time such as 10m"));
         }
         // A ban is kept as the period of a quota.
         let ban = quota(source, 1, "ban", ban)?.period();
-        policy = policy.penalty(Penalty::new(refusals, ban));
+        policy = policy.penalty(Penalty::new(rejections, ban));
     }
     if raw.shadow {
         policy = policy.shadow();
     }
     policy.validate().map_err(|error| {
         let cost_at = raw.cost.as_ref().map(Spanned::span);
-        let penalty_at = raw.penalty.as_ref().map(|penalty| penalty.refusals.span());
+        let penalty_at = raw.penalty.as_ref().map(|penalty| penalty.rejections.span());
         match error {
             PolicyError::CostAboveBurst { .. } => source.error(&cost_at.unwrap_or(name_at), error),
             PolicyError::PenaltyOnSharedKey { .. } => source.error(&penalty_at.unwrap_or(name_at), error),
@@ -84,13 +86,13 @@ pub(super) fn build(
     Ok(policy)
 }
 
-fn limiter(source: &Source<'_>, raw: &RawPolicy, place: Place) -> Result<Arc<dyn Limiter>, ConfigError> {
+fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {
     let limit = count(source, "limit", 1, &raw.limit)?;
     let mut quota = quota(source, limit, "per", &raw.per)?;
 
     let is_queue = raw.algorithm == AlgorithmName::LeakyQueue;
     let is_window = matches!(raw.algorithm, AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow);
-    let is_in_memory = is_queue && place.is_memory();
+    let is_in_memory = is_queue && store.is_memory();
     let staggered = raw.stagger.as_ref().filter(|stagger| *stagger.get_ref());
     for (field, at, is_fit, what) in [
         ("burst", raw.burst.as_ref().map(Spanned::span), !is_window, "token-bucket, leaky-bucket and leaky-queue"),
@@ -109,17 +111,17 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, place: Place) -> Result<Arc<dyn
         quota = quota.burst(count(source, "burst", 1, burst)?);
     }
 
-    let kept = match raw.algorithm {
-        AlgorithmName::TokenBucket => place.keep(TokenBucket::new(quota)),
-        AlgorithmName::LeakyBucket => place.keep(LeakyBucket::new(quota)),
-        AlgorithmName::FixedWindow if staggered.is_some() => place.keep(FixedWindow::new(quota).staggered()),
-        AlgorithmName::FixedWindow => place.keep(FixedWindow::new(quota)),
-        AlgorithmName::SlidingWindow if staggered.is_some() => place.keep(SlidingWindow::new(quota).staggered()),
-        AlgorithmName::SlidingWindow => place.keep(SlidingWindow::new(quota)),
+    let limiter = match raw.algorithm {
+        AlgorithmName::TokenBucket => store.limiter(TokenBucket::new(quota)),
+        AlgorithmName::LeakyBucket => store.limiter(LeakyBucket::new(quota)),
+        AlgorithmName::FixedWindow if staggered.is_some() => store.limiter(FixedWindow::new(quota).staggered()),
+        AlgorithmName::FixedWindow => store.limiter(FixedWindow::new(quota)),
+        AlgorithmName::SlidingWindow if staggered.is_some() => store.limiter(SlidingWindow::new(quota).staggered()),
+        AlgorithmName::SlidingWindow => store.limiter(SlidingWindow::new(quota)),
         AlgorithmName::LeakyQueue => {
             let capacity = raw.capacity.as_ref().map(|capacity| count(source, "capacity", 0, capacity)).transpose()?;
             let max_keys = raw.max_keys.as_ref().map(|keys| count(source, "max-keys", 1, keys)).transpose()?;
-            let line = Line {
+            let queue = QueueSpec {
                 quota,
                 capacity: capacity.map(|capacity| usize::try_from(capacity).unwrap_or(usize::MAX)),
                 max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
@@ -130,32 +132,32 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, place: Place) -> Result<Arc<dyn
                     WhenFullName::ForgetLeast => WhenFull::ForgetLeast,
                 }),
             };
-            place.keep_line(line)
+            store.queue(queue)
         }
     };
     let at = staggered.map_or_else(|| raw.per.span(), Spanned::span);
-    kept.map_err(|problem| source.error(&at, problem))
+    limiter.map_err(|problem| source.error(&at, problem))
 }
 
-/// Whether a response has one of these statuses.
+/// Parses `charge-on`: a predicate for responses with one of these statuses.
 fn charged(
     source: &Source<'_>,
     statuses: &Spanned<Vec<i64>>,
 ) -> Result<impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static, ConfigError> {
     let bad = statuses.get_ref().iter().find(|status| !(200..600).contains(*status));
     if let Some(status) = bad {
-        let problem = format!("charge-on = [{status}]: that is no answer's status; write 200 to 599");
+        let problem = format!("charge-on = [{status}]: no response has that status; write 200 to 599");
         return Err(source.error(&statuses.span(), problem));
     }
     if statuses.get_ref().is_empty() {
-        let problem = "charge-on = []: nothing would ever count; write the statuses that do, or leave it out";
+        let problem = "charge-on = []: no request would count; write the statuses that count, or leave it out";
         return Err(source.error(&statuses.span(), problem));
     }
     let statuses = statuses.get_ref().clone();
     Ok(move |response: &ResponseHead<'_>| statuses.contains(&response.status().as_u16().into()))
 }
 
-/// How many preflights are exempt.
+/// Parses the budget of `exempt-preflights`.
 pub(super) fn budget(source: &Source<'_>, raw: &RawBudget) -> Result<Quota, ConfigError> {
     let quota = quota(source, count(source, "limit", 1, &raw.limit)?, "per", &raw.per)?;
     match &raw.burst {

@@ -1,4 +1,4 @@
-//! The file as it is spelled, before any of it is checked for sense.
+//! The tables and keys of the file, parsed but not yet checked.
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -82,12 +82,13 @@ pub(super) struct RawPolicy {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct RawPenalty {
-    pub(super) refusals: Spanned<i64>,
+    #[serde(rename = "refusals")]
+    pub(super) rejections: Spanned<i64>,
     pub(super) per: Spanned<TimeText>,
     pub(super) ban: Spanned<TimeText>,
 }
 
-/// How many preflights of CORS are exempt.
+/// The budget of preflights that are exempt.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct RawBudget {
@@ -158,7 +159,7 @@ pub(super) enum StoreName {
 #[serde(rename_all = "kebab-case")]
 pub(super) enum OnStoreError {
     #[default]
-    LocalGuard,
+    LocalFallback,
     Allow,
     Deny,
 }

@@ -1,9 +1,11 @@
+//! `ConfigReader`: parsing with settings that a file cannot have.
+
 use std::fmt;
 
 use super::{Config, ConfigError, Redis};
 use crate::http::RateLimitLayerBuilder;
 
-/// Reads a configuration, with what a file cannot say.
+/// Parses a configuration, with settings that a file cannot have.
 ///
 /// ```
 /// use tower_sluice::config::Config;
@@ -33,20 +35,20 @@ impl ConfigReader {
         Self { redis: None, set_up: Box::new(|builder| builder) }
     }
 
-    /// Uses this Redis in place of the one that the file may name.
+    /// Uses this Redis instead of the one in the file.
     #[cfg(feature = "redis")]
     pub fn redis(mut self, redis: &Redis) -> Self {
         self.redis = Some(redis.clone());
         self
     }
 
-    /// Sets up the layer of each route, after all that the file says of it.
+    /// Sets up the layer of each route, after the settings of the file.
     pub fn layers(mut self, set_up: impl Fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder + 'static) -> Self {
         self.set_up = Box::new(set_up);
         self
     }
 
-    /// Reads what is in `text`. `file` is what messages call it.
+    /// Parses `text`; `file` is the name in messages.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Where a file says that budgets are kept.
+//! `store` and `[redis]`: builds limiters on the store that a file selects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,27 +11,27 @@ use crate::store::WhenFull;
 use crate::values::Quota;
 
 #[cfg(feature = "redis")]
-pub(super) use crate::store::redis::{Redis, Scripted as Kept};
+pub(super) use crate::store::redis::{Redis, Scripted as Storable};
 #[cfg(feature = "redis")]
 use crate::{limiter::RateLimiter, queue::RedisQueue, store::redis::RedisStore};
 
-/// There is none without the feature.
+/// Without the feature there is no Redis.
 #[cfg(not(feature = "redis"))]
 #[derive(Clone, Debug)]
 pub(super) enum Redis {}
 
 #[cfg(not(feature = "redis"))]
-pub(super) use crate::algorithm::Algorithm as Kept;
+pub(super) use crate::algorithm::Algorithm as Storable;
 
-/// Where the budgets of one policy are.
-pub(super) enum Place {
+/// The store of one policy.
+pub(super) enum StoreSpec {
     Memory,
-    /// Under this name.
+    /// The server, and the policy's name there.
     #[cfg(feature = "redis")]
     Redis(Redis, String),
 }
 
-/// The servers of `[redis]`.
+/// Opens the servers of `[redis]`.
 #[cfg(feature = "redis")]
 pub(super) fn redis(source: &Source<'_>, raw: RawRedis) -> Result<Redis, ConfigError> {
     use super::policy::duration;
@@ -46,7 +46,7 @@ pub(super) fn redis(source: &Source<'_>, raw: RawRedis) -> Result<Redis, ConfigE
     if let Some(timeout) = &raw.timeout {
         let time = duration(source, "timeout", timeout)?;
         if time.is_zero() {
-            let problem = "timeout = \"0s\": every decision would be late; write a time such as 50ms";
+            let problem = "timeout = \"0s\": every decision would time out; write a time such as 50ms";
             return Err(source.error(&timeout.span(), problem));
         }
         builder = builder.timeout(time);
@@ -66,14 +66,14 @@ pub(super) fn redis(source: &Source<'_>, raw: RawRedis) -> Result<Redis, ConfigE
 }
 
 #[cfg(not(feature = "redis"))]
-#[allow(clippy::needless_pass_by_value, reason = "as with it")]
+#[allow(clippy::needless_pass_by_value, reason = "the signature with the feature")]
 pub(super) fn redis(source: &Source<'_>, raw: RawRedis) -> Result<Redis, ConfigError> {
     Err(source.error(&raw.url.span(), "this program was built without Redis; build it with the feature `redis`"))
 }
 
-/// A queue as a file describes it.
+/// The settings of a queue in a file.
 #[derive(Clone, Copy)]
-pub(super) struct Line {
+pub(super) struct QueueSpec {
     pub(super) quota: Quota,
     pub(super) capacity: Option<usize>,
     pub(super) max_wait: Option<Duration>,
@@ -81,8 +81,8 @@ pub(super) struct Line {
     pub(super) when_full: Option<WhenFull>,
 }
 
-impl Place {
-    /// Of a policy of the route that begins with `path`: where it says, or else on Redis if there is one.
+impl StoreSpec {
+    /// Returns the store of a policy, whose route has `path` first: the configured one, or else Redis if there is one.
     pub(super) fn of(
         source: &Source<'_>,
         raw: &RawPolicy,
@@ -102,7 +102,7 @@ impl Place {
 
     #[cfg(feature = "redis")]
     fn on(redis: &Redis, path: &str, policy: &str) -> Self {
-        // No policy's name has an @, so no two pairs read alike.
+        // No policy's name has an @, so no two pairs make the same name.
         Self::Redis(redis.clone(), format!("{policy}@{path}"))
     }
 
@@ -115,8 +115,12 @@ impl Place {
         matches!(self, Self::Memory)
     }
 
-    /// The limiter, or why Redis cannot keep its quota.
-    pub(super) fn keep<A: Kept>(self, algorithm: A) -> Result<Arc<dyn Limiter>, String> {
+    /// Makes a limiter.
+    ///
+    /// # Errors
+    ///
+    /// If Redis cannot keep its quota.
+    pub(super) fn limiter<A: Storable>(self, algorithm: A) -> Result<Arc<dyn Limiter>, String> {
         match self {
             Self::Memory => Ok(algorithm.into_limiter()),
             #[cfg(feature = "redis")]
@@ -127,9 +131,13 @@ impl Place {
         }
     }
 
-    /// The same for a queue.
-    pub(super) fn keep_line(self, line: Line) -> Result<Arc<dyn Limiter>, String> {
-        let Line { quota, capacity, max_wait, max_keys, when_full } = line;
+    /// Makes a queue.
+    ///
+    /// # Errors
+    ///
+    /// If Redis cannot keep its quota.
+    pub(super) fn queue(self, queue: QueueSpec) -> Result<Arc<dyn Limiter>, String> {
+        let QueueSpec { quota, capacity, max_wait, max_keys, when_full } = queue;
         match self {
             Self::Memory => {
                 let mut queue = LeakyQueue::new(quota);

@@ -4,74 +4,74 @@
 //!
 //! | you want | take |
 //! |---|---|
-//! | a steady rate, with room for bursts after silence; or you do not know yet | [`TokenBucket`] |
-//! | the same, thinking in how full a bucket is | [`LeakyBucket`]: the same decisions |
-//! | requests to wait and leave evenly spaced, in order | [`LeakyQueue`] |
-//! | "*n* in any minute", about | [`SlidingWindow`] |
-//! | "*n* per calendar hour", starting anew at the full hour | [`FixedWindow`] |
+//! | a steady rate, with bursts after idle times; or you do not know yet | [`TokenBucket`] |
+//! | the same, in terms of how full a bucket is | [`LeakyBucket`]: the same decisions |
+//! | requests to wait and depart evenly spaced, in order | [`LeakyQueue`] |
+//! | about *n* in any minute | [`SlidingWindow`] |
+//! | *n* per calendar hour, counted from the full hour | [`FixedWindow`] |
 //!
-//! The pictures below show the same traffic before all five. Each is set to ten per second: the buckets hold ten, the
+//! The pictures below show the same traffic with all five. Each is set to ten per second: the buckets hold ten, the
 //! windows last a second, and in the queue ten may wait. A block is a request. It stands above the line if it passes,
-//! pale while it waits, and hangs below the line if it is refused. The dark line is what the algorithm remembers.
+//! pale while it waits, and hangs below the line if it is rejected. The dark line is the algorithm's state.
 //!
 //! # A burst after silence
 //!
 #![doc = include_str!("shapes/burst.svg")]
 //!
-//! - **The buckets** admit ten at once: that is the burst, which is set [apart from the rate](super::quotas). From then
-//!   on they earn a token every 100 ms. A client that goes on at half the rate notices nothing, and has saved up a full
-//!   burst two seconds later.
-//! - **The fixed window** admits ten, refuses all until the second is over, and then forgets everything.
-//! - **The sliding window** admits ten, and refuses until they weigh less: the last second's count fades out over the
-//!   next.
-//! - **The queue** lets one pass, ten wait, and refuses nine, for whom it has no place. They leave every 100 ms: what
-//!   is behind the limiter never sees the burst.
+//! - **The buckets** admit ten at once: that is the burst, which is set [separately from the rate](super::quotas). From
+//!   then on they earn a token every 100 ms. A client that continues at half the rate is never rejected, and has saved
+//!   up a full burst two seconds later.
+//! - **The fixed window** admits ten, rejects all until the second is over, and then forgets everything.
+//! - **The sliding window** admits ten, and rejects until they weigh less: the weight of the last second's count
+//!   decreases over the next.
+//! - **The queue** lets one pass and ten wait, and rejects nine, since it is full. Requests depart every 100 ms: the
+//!   service behind it never sees the burst.
 //!
-//! Token bucket and leaky bucket are the same machine, seen from both sides: tokens left, or how full it is. One line
+//! Token bucket and leaky bucket are one machine, described by the tokens left or by how full it is. One line
 //! is the other upside down.
 //!
 //! # Twice the limit
 //!
 #![doc = include_str!("shapes/overload.svg")]
 //!
-//! - **The buckets** spend what was saved up, and then admit every other request: evenly.
-//! - **The fixed window** admits everything for half a second and nothing for the other half. What is behind it sees
-//!   the full rate, in blocks; and all clients come back at the same instant, unless each key's windows are
-//!   [staggered](crate::algorithm::FixedWindow::staggered), or waits are [lengthened at
-//!   random](crate::RateLimitLayerBuilder::retry_jitter).
+//! - **The buckets** spend the saved tokens, and then admit every other request: evenly.
+//! - **The fixed window** admits everything for half a second and nothing for the other half. The service behind it
+//!   gets the full rate, in blocks; and all clients come back at the same instant, unless each key's windows are
+//!   [staggered](crate::algorithm::FixedWindow::staggered), or [jitter](crate::RateLimitLayerBuilder::retry_jitter) is
+//!   added to the waits.
 //! - **The sliding window** begins like it, and becomes even in the second period.
-//! - **The queue** admits no more than the others. It only makes everybody wait for the longest time first: a queue
-//!   evens out bursts, and does not help when too much comes for long. See [waiting](super::waiting).
+//! - **The queue** admits no more than the others, and makes every request wait for the longest time: a queue
+//!   evens out bursts, and does not help against lasting overload. See [waiting](super::waiting).
 //!
 //! # Around the edge of a window
 //!
 #![doc = include_str!("shapes/edge.svg")]
 //!
-//! Ten come shortly before the full second, ten shortly after. **The fixed window admits all twenty**, twice the limit
-//! within a quarter of a second. That is its price, and why it is for quotas that are counted by the calendar, not for
-//! protecting something. The sliding window admits eleven.
+//! Ten requests come shortly before the full second, ten shortly after. **The fixed window admits all twenty**, twice
+//! the limit within a quarter of a second. That is its price: use it for quotas that are counted by the calendar, and
+//! not to protect a service. The sliding window admits eleven.
 //!
 //! # Below the limit
 //!
 #![doc = include_str!("shapes/steady.svg")]
 //!
-//! There is nothing to choose: all pass, at once. A client that keeps to the rate meets none of this.
+//! All algorithms admit all requests at once. A client that keeps to the rate is never rejected.
 //!
-//! # What each promises
+//! # Guarantees
 //!
-//! | | at most, in any time *t* | remembers of a key | in memory |
+//! | | at most, in any time *t* | state of a key | in memory |
 //! |---|---|---|---|
 //! | [`TokenBucket`], [`LeakyBucket`] | burst + rate × *t* | one number | 17 bytes |
 //! | [`SlidingWindow`] | limit + rate × *t*, and about the limit in a period ([how far off](crate::algorithm::SlidingWindow#accuracy)) | two counts | 50 bytes |
 //! | [`FixedWindow`] | 2 × limit + rate × *t* | one count | 50 bytes |
-//! | [`LeakyQueue`] | burst + rate × (*t* + 50 ms); its burst is 1 unless set | who waits | [some 110 bytes](crate::LeakyQueue#memory-and-cost) per waiter |
+//! | [`LeakyQueue`] | burst + rate × (*t* + 50 ms); its burst is 1 unless set | the waiters | [some 110 bytes](crate::LeakyQueue#memory-and-cost) per waiter |
 //!
-//! All waits that are told are exact: whoever waits as long as it was told, alone on its key, is admitted.
+//! All advertised waits are exact: a client that waits that long, alone on its key, is admitted.
 //!
 //! # Several at once
 //!
-//! "Twenty at once, ten per second, and no more than 5,000 a day" are two policies. A request passes if both admit it,
-//! and then both are charged, otherwise none:
+//! "Twenty at once, ten per second, and no more than 5,000 a day" are two policies. A request passes if both admit it.
+//! Then both are charged; otherwise none is:
 //!
 //! ```
 //! use tower_sluice::algorithm::{FixedWindow, TokenBucket};
@@ -85,14 +85,14 @@
 //! ]);
 //! ```
 //!
-//! # None of these
+//! # Others
 //!
-//! - So many **at the same time**, whatever the rate: that is tower's
-//!   [`ConcurrencyLimit`](https://docs.rs/tower/latest/tower/limit/struct.ConcurrencyLimit.html). Put it inside of the
+//! - A limit on requests **at the same time**, at any rate, is tower's
+//!   [`ConcurrencyLimit`](https://docs.rs/tower/latest/tower/limit/struct.ConcurrencyLimit.html). Put it inside the
 //!   rate limit.
 //! - An algorithm of your own is [a pure function](crate::algorithm::Algorithm), and runs in memory like these.
 //!
-//! The pictures are drawn by `cargo run --example shapes`, which asks the algorithms themselves.
+//! The pictures are drawn by `cargo run --example shapes`, from the decisions of the algorithms themselves.
 //!
 //! [`TokenBucket`]: crate::algorithm::TokenBucket
 //! [`LeakyBucket`]: crate::algorithm::LeakyBucket

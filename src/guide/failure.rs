@@ -1,14 +1,14 @@
 //! Failure: what happens when something breaks.
 //!
-//! **You want** to know, before the night on which it matters. In memory, nothing can fail: there is no I/O, no lock
-//! that is held across a wait, and the memory is bounded. What follows is about stores elsewhere, queues, and what
-//! clients are told.
+//! **You want** to know before it happens. In memory, nothing can fail: there is no I/O, no lock
+//! is held across a wait, and the memory is bounded. This page is about remote stores, queues, and the responses
+//! that clients get.
 //!
-//! # Redis is down, or slow, or says no
+//! # Redis is down, slow, or returns errors
 //!
 //! | the policy's [`FailureMode`](crate::FailureMode) | a request that cannot be decided | together, *n* processes admit |
 //! |---|---|---|
-//! | `LocalGuard`, the default | is decided by this process, by the same quota, in memory | up to *n* × the quota, and (*n* + 1) × over the outage and the recovery |
+//! | `LocalFallback`, the default | is decided by this process with the same quota, in memory | up to *n* × the quota, and (*n* + 1) × over the outage and the recovery |
 //! | `Deny` | is answered 503 | nothing |
 //! | `Allow` | passes, uncounted | everything |
 //!
@@ -20,67 +20,67 @@
 //! # let redis = Redis::open("redis://10.0.0.7:6379")?;
 //! let store = RedisStore::new(&redis, "logins");
 //! let logins = RateLimiter::new(TokenBucket::new(Quota::per_hour(5)), store);
-//! // Rather nobody than a guesser.
+//! // Fail closed: an outage must not help to guess passwords.
 //! let policy = Policy::new("logins", logins).on_failure(FailureMode::Deny);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - **The guard is warm.** It counts along whatever Redis admits, for up to 65,536 keys. A client that was limited
-//!   before the outage stays so.
-//! - **The guard keeps its count to itself.** Redis never hears of what guards admitted, so after the recovery it grants
+//! - **The fallback is warm.** It counts the requests that Redis admits, for up to 65,536 keys. A client that was
+//!   limited before the outage stays limited.
+//! - **Fallbacks do not report to Redis.** Redis never learns what they admitted, so after the recovery it grants
 //!   its own quota: 2, 3 and 5 times the quota in all were measured for 1, 2 and 4 processes.
-//! - **A slow server is a failed one.** A decision takes [50 ms](crate::store::redis::RedisBuilder::timeout) at the
-//!   most, then the mode decides. After five failures in a row, or when half of at least twenty calls in ten seconds
-//!   failed, the node is left alone and nobody waits for it. A pause of the server of less than two timeouts is not enough
-//!   for that. One call tries again after 100 ms, and less and less often, up to every 5 s, until one succeeds.
-//! - **Nothing is charged twice.** A call that may have been carried out is never repeated. What it charged stays
-//!   charged.
-//! - **A failure is never a 429.** The client did nothing wrong: it is told 503, and to come back after a second.
+//! - **A slow server counts as failed.** A decision takes at most [50 ms](crate::store::redis::RedisBuilder::timeout),
+//!   then the failure mode applies. After five failures in a row, or if half of at least twenty calls in ten seconds
+//!   fail, the circuit breaker opens: the node gets no calls, and no request waits for it. A pause of the server of
+//!   less than two timeouts does not open it. One call probes the node after 100 ms, and then less and less often, down
+//!   to every 5 s, until a probe succeeds.
+//! - **Nothing is charged twice.** A call that may have been executed is never repeated, and its charge stays.
+//! - **A failure is never a 429.** The client did nothing wrong: it gets 503 and `Retry-After: 1`.
 //!
-//! That a limiter begins to fail, and that it works again, is one line each in the log. How many requests were
-//! affected: [`limiter_failures`](crate::RateLimitLayer::limiter_failures). Which requests:
-//! [`PolicyVerdict::is_guarded`](crate::PolicyVerdict::is_guarded).
+//! The log has one line when a limiter begins to fail and one when it recovers. The number of affected requests is
+//! [`limiter_failures`](crate::RateLimitLayer::limiter_failures), and
+//! [`PolicyVerdict::fell_back`](crate::PolicyVerdict::fell_back) identifies them.
 //!
 //! # A process dies
 //!
-//! What was in its memory is forgotten: its clients start without debts. On Redis, nothing is lost but, in a [shared
-//! line](super::machines#a-line-for-all), the places of those who waited in it; they stay empty.
+//! The state in its memory is lost: its clients start without debts. On Redis, nothing is lost except, in a [shared
+//! queue](super::machines#a-shared-queue), the departures of its waiters; these stay unused.
 //!
-//! # More clients than the table has room for
+//! # The table is full
 //!
-//! It never grows. Beyond its capacity, a new key may find its places taken, and the one that owes least is forgotten:
-//! whoever has drawn most stays limited. [What that means, in numbers, and the other choices](crate::store::WhenFull).
+//! It never grows. Beyond its capacity, a new key may find both of its sets full, and the key that owes least is
+//! evicted: the keys that have drawn most stay limited. [The figures, and the other choices](crate::store::WhenFull).
 //! For quotas with a burst of 1 that must hold (logins), choose one of those.
 //!
 //! # The clock jumps
 //!
-//! The default clock is anchored to the Unix epoch once and monotonic from there. Setting the wall clock grants
-//! nothing, and locks nobody out. On Redis, the server's clock counts; a state from the future is put right.
+//! The default clock is anchored to the Unix epoch once and monotonic from there. Setting the wall clock neither grants
+//! units nor locks clients out. On Redis, the server's clock counts; a state from the future is corrected.
 //!
 //! # A queue without its runtime
 //!
-//! Waiting needs a tokio runtime with a timer. Where there is none, the answer is an error, so 503 or as the policy
-//! says. If the runtime that kept the time is shut down, another's takes over.
+//! Waiting needs a tokio runtime with a timer. Without one, the decision is an error: 503, or as the policy
+//! says. If a runtime that drives a queue is shut down, another with waiters drives it.
 //!
 //! # The server shuts down
 //!
-//! A graceful shutdown waits for requests that are waiting in a queue. [`RateLimitLayer::close`](crate::RateLimitLayer::close)
-//! rejects them at once, with 503, and all that come afterwards: whatever the policy does on failures, since it is none.
+//! A graceful shutdown waits for requests that wait in a queue. [`RateLimitLayer::close`](crate::RateLimitLayer::close)
+//! rejects them at once with 503, and all later ones. The failure mode does not apply, since this is no failure.
 //!
 //! # The server is set up wrong
 //!
-//! Where it cannot tell whom to count, it answers 500 and logs the cure: see
-//! [operating](super::operating#what-is-logged). One bucket for everybody would work until the day on which it does
-//! not.
+//! If a request's key cannot be determined, the layer answers 500 and logs the cure: see
+//! [operating](super::operating#what-is-logged). With one bucket for all clients instead, the mistake would show only
+//! under load.
 //!
-//! # What a client is told
+//! # What a client gets
 //!
 //! | | HTTP | gRPC | `Retry-After` |
 //! |---|---|---|---|
 //! | its limit is used up | 429 | `RESOURCE_EXHAUSTED` | exact, rounded up to the second |
-//! | everybody's limit is used up | 503 | `RESOURCE_EXHAUSTED` | the same |
-//! | it costs more than is ever admitted | 429 or 503 | `RESOURCE_EXHAUSTED` | none: do not retry |
-//! | it lacks its key, or sent it twice | 400 | `INVALID_ARGUMENT` | none |
+//! | a limit that clients share is used up | 503 | `RESOURCE_EXHAUSTED` | the same |
+//! | the request costs more than is ever admitted | 429 or 503 | `RESOURCE_EXHAUSTED` | none: do not retry |
+//! | the request has no key, or has it twice | 400 | `INVALID_ARGUMENT` | none |
 //! | the limiter failed, and the policy denies | 503 | `UNAVAILABLE` | 1 |
 //! | the server is set up wrong | 500 | `INTERNAL` | none |
 //!

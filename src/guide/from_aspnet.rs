@@ -22,26 +22,26 @@
 //! let layer = RateLimitLayer::new(Policy::new("api", TokenBucket::new(quota)).key(User::key()));
 //! ```
 //!
-//! where the authenticating layer, further out, has inserted a [`User`](crate::key::User).
+//! where an outer layer has authenticated the request and inserted a [`User`](crate::key::User).
 //!
 //! | ASP.NET Core | here |
 //! |---|---|
 //! | `FixedWindowRateLimiterOptions { PermitLimit, Window }` | [`FixedWindow`](crate::algorithm::FixedWindow)`::new(Quota::new(permit_limit, window)?)` |
 //! | `SlidingWindowRateLimiterOptions { PermitLimit, Window, SegmentsPerWindow }` | [`SlidingWindow`](crate::algorithm::SlidingWindow); there are no segments to choose |
 //! | `TokenBucketRateLimiterOptions { TokensPerPeriod, ReplenishmentPeriod, TokenLimit }` | [`TokenBucket`](crate::algorithm::TokenBucket)`::new(Quota::new(tokens_per_period, replenishment_period)?.burst(token_limit))` |
-//! | `ConcurrencyLimiterOptions` | not a rate: tower's [`ConcurrencyLimit`](https://docs.rs/tower/latest/tower/limit/struct.ConcurrencyLimit.html), inside of this layer |
+//! | `ConcurrencyLimiterOptions` | not a rate: tower's [`ConcurrencyLimit`](https://docs.rs/tower/latest/tower/limit/struct.ConcurrencyLimit.html), inside this layer |
 //! | `QueueLimit = n` | [`LeakyQueue`](crate::LeakyQueue)`::new(quota).capacity(n)` in place of the limiter |
 //! | `QueueProcessingOrder.OldestFirst` | always so; there is no `NewestFirst` |
-//! | `AutoReplenishment`, `TryReplenish()` | nothing: no timer refills, time does |
+//! | `AutoReplenishment`, `TryReplenish()` | nothing: tokens follow from the time, without a timer |
 //! | `RateLimitPartition.Get…Limiter(key, …)` | [`.key(…)`](crate::Policy::key): see [keys](super::keys) |
 //! | `RateLimitPartition.GetNoLimiter(key)` | [`.when(…)`](crate::Policy::when) that is false for it |
 //! | different options per partition | [a policy per plan](super::keys#different-limits-for-different-clients) |
 //! | `PartitionedRateLimiter.CreateChained(…)` | several policies in one layer |
 //! | `GlobalLimiter`, and a policy per endpoint | a layer around the router, and one on the route |
 //! | `[EnableRateLimiting("api")]`, `RequireRateLimiting("api")` | `get(handler).layer(layer)` |
-//! | `[DisableRateLimiting]` | a route outside of the layer |
+//! | `[DisableRateLimiting]` | a route outside the layer |
 //! | `AttemptAcquire(n)`: permits | [`.cost(n)`](crate::Policy::cost) |
-//! | `RejectionStatusCode` (503 unless set) | 429, or 503 where everybody shares the limit; [`.status(…)`](crate::Policy::status) |
+//! | `RejectionStatusCode` (503 unless set) | 429, or 503 if clients share the limit; [`.status(…)`](crate::Policy::status) |
 //! | `OnRejected`, and in it `MetadataName.RetryAfter` | `Retry-After` is always sent; [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) for the rest |
 //!
 //! # A queue
@@ -65,19 +65,18 @@
 //!
 //! # What is different
 //!
-//! - **A queue is an algorithm of its own**, and not a property of all. It lets one leave every half second, where a
-//!   limiter that is replenished once a second releases two at a time. Windows do not queue.
-//! - **A wait has a bound in time**, not only the line one in length: [`max_wait`](crate::LeakyQueue::max_wait), 30
-//!   seconds unless set. Who would wait for longer is refused on arrival. `QueueLimit` counts permits; `capacity`
-//!   counts requests.
+//! - **A queue is an algorithm of its own**, and not a property of all. Here, one request departs every half second,
+//!   where a limiter that is replenished once a second releases two at a time. Windows do not queue.
+//! - **A queue is bounded in time**, not only in length: [`max_wait`](crate::LeakyQueue::max_wait), 30
+//!   seconds unless set. Requests that would wait for longer are rejected on arrival. `QueueLimit` counts permits;
+//!   `capacity` counts requests.
 //! - **Windows begin at full periods of the clock**, on the hour or at midnight UTC; there, a window begins when its
 //!   limiter was made, and each partition has its own.
 //! - **Tokens come continuously**: ten per second are one every 100 ms, and not ten at each full second.
-//! - **Several policies charge all or none.** A chain asks one limiter after the other.
-//! - **A request without its key is refused**, with 400, unless the policy [skips it, or lets such requests share a
+//! - **Several policies charge all or none.** A chain charges one limiter after the other.
+//! - **A request without its key is rejected** with 400, unless the policy [skips it, or lets such requests share a
 //!   budget](crate::MissingKey).
-//! - **`Retry-After` is exact** for all of them, also for sliding windows and queues. Concurrency cannot tell, here or
-//!   there.
+//! - **`Retry-After` is exact** for all of them, also for sliding windows and queues. For concurrency, neither has one.
 //! - **A fixed amount of memory** for all clients of a policy, instead of one limiter each that is disposed of when
 //!   idle: see [how much](super::operating#how-much-memory).
 //! - **Several machines** can [share one limit](super::machines).

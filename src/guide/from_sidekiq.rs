@@ -1,6 +1,6 @@
 //! Coming from Sidekiq Enterprise's limiters.
 //!
-//! **You want** `Sidekiq::Limiter` for workers in Rust: jobs that call somebody else's API, from many processes, no
+//! **You want** `Sidekiq::Limiter` for workers in Rust: jobs that call a partner's API, from many processes, no
 //! faster than it allows.
 //!
 //! ```ruby
@@ -10,7 +10,7 @@
 //! end
 //! ```
 //!
-//! becomes a layer around what calls:
+//! becomes a layer around the calling service:
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -23,7 +23,7 @@
 //! # async fn perform(order: u32) -> Result<(), Box<dyn std::error::Error>> {
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
 //! // Sixty at once, then one per second.
-//! // Whoever would wait for more than five seconds is told when to come back.
+//! // A job that would wait for more than five seconds gets the time after which to retry.
 //! let shop = RedisQueue::new(&redis, "shop", Quota::per_minute(60).burst(60));
 //! let shop = shop.capacity(5).max_wait(Duration::from_secs(5));
 //! let mut shop = ServiceBuilder::new()
@@ -32,8 +32,8 @@
 //!
 //! match shop.ready().await?.call(order).await {
 //!     // Reschedule the job.
-//!     Err(ThrottleError::Denied { retry_after: Some(wait) }) => run_again(order, wait),
-//!     answer => drop(answer?),
+//!     Err(ThrottleError::Rejected { retry_after: Some(wait) }) => run_again(order, wait),
+//!     result => drop(result?),
 //! }
 //! # Ok(())
 //! # }
@@ -41,7 +41,7 @@
 //!
 //! | Sidekiq Enterprise | here, for all processes | in one process |
 //! |---|---|---|
-//! | `bucket(name, 30, :second)`: each interval of the clock anew | [`FixedWindow`] on a [`RedisStore`] | [`FixedWindow`] |
+//! | `bucket(name, 30, :second)`: in each interval of the clock | [`FixedWindow`] on a [`RedisStore`] | [`FixedWindow`] |
 //! | `window(name, 5, 30)`: in any 30 seconds | [`SlidingWindow`] on a [`RedisStore`] | [`SlidingWindow`] |
 //! | `leaky(name, 60, :minute)`, not waiting | [`LeakyBucket`] on a [`RedisStore`] | [`LeakyBucket`] |
 //! | `leaky(…, wait_timeout: 5)` | [`RedisQueue`] | [`LeakyQueue`](crate::LeakyQueue) |
@@ -51,7 +51,7 @@
 //! | a name with an identity in it, `"shop-#{id}"` | one limiter, with a [key](crate::ThrottleLayer::keyed) | the same |
 //! | `within_limit { … }` | the inner service, or [`acquire`](crate::LimiterExt::acquire) | the same |
 //! | `wait_timeout` | [`max_wait`](crate::RedisQueue::max_wait) | the same |
-//! | `raise OverLimit`, and a backoff for the job | [`ThrottleError::Denied`](crate::ThrottleError::Denied), with the exact wait | the same |
+//! | `raise OverLimit`, and a backoff for the job | [`ThrottleError::Rejected`](crate::ThrottleError::Rejected), with the exact wait | the same |
 //! | `policy: :skip` | ignore that error | the same |
 //!
 //! Names and keys:
@@ -75,19 +75,19 @@
 //!
 //! # What is different
 //!
-//! - **Waiting is in order.** Each who waits has its place and its time, and nobody asks twice. In [an issue of
-//!   2022](https://github.com/sidekiq/sidekiq/issues/5315), all who waited in a leaky limiter were told the same time,
-//!   asked again together, and some lost out for long.
-//! - **Who cannot be served in time is refused on arrival**, and not after it has waited: no worker is held up in vain.
-//! - **The wait that is told is exact.** Reschedule the job for then, instead of by a backoff.
+//! - **Waiting is in order.** Each waiter has its position and its departure time, and no job retries meanwhile. In [an
+//!   issue of 2022](https://github.com/sidekiq/sidekiq/issues/5315), all waiters of a leaky limiter got the same time,
+//!   retried together, and some starved.
+//! - **A job that cannot depart in time is rejected on arrival**, and not after a wait: no worker is blocked in vain.
+//! - **The advertised wait is exact.** Reschedule the job for then, instead of backing off.
 //! - **A leaky queue spaces calls out** from the first on, unless its quota has a [burst](crate::Quota::burst):
-//!   `.burst(60)` lets sixty go at once, as `leaky` does.
-//! - **Costs are known before the call** in a [`ThrottleLayer`](crate::ThrottleLayer). What a call turns out to have cost is
-//!   charged or refunded by hand, on the limiter: [`Mode::UpTo`](crate::Mode::UpTo),
-//!   [`refund`](crate::Limiter::refund). In a server, [`cost_after`](crate::Policy::cost_after) does both.
-//! - **Redis may be gone**: then each process keeps the limit [by itself](super::failure), instead of raising. That is
+//!   `.burst(60)` lets sixty depart at once, as `leaky` does.
+//! - **Costs are set before the call** in a [`ThrottleLayer`](crate::ThrottleLayer). If the actual cost differs, charge
+//!   or refund the difference on the limiter: [`Mode::UpTo`](crate::Mode::UpTo), [`refund`](crate::Limiter::refund). In
+//!   a server, [`cost_after`](crate::Policy::cost_after) does both.
+//! - **If Redis fails**, each process keeps the limit [by itself](super::failure), instead of raising. That is
 //!   for policies of a [`RateLimitLayer`](crate::RateLimitLayer); a [`ThrottleLayer`](crate::ThrottleLayer) returns
-//!   [`ThrottleError::Limiter`](crate::ThrottleError), and leaves it to you.
+//!   [`ThrottleError::Limiter`](crate::ThrottleError), and the caller decides.
 //! - **One round trip per call** for all kinds, and none for a key that is known to be used up.
 //!
 //! [`FixedWindow`]: crate::algorithm::FixedWindow

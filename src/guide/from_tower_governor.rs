@@ -1,6 +1,6 @@
 //! Coming from `tower_governor`.
 //!
-//! **You want** to replace `GovernorLayer`. Its version 0.8.0 is what is compared here.
+//! **You want** to replace `GovernorLayer`. This page compares version 0.8.0.
 //!
 //! ```text
 //! let config = GovernorConfigBuilder::default().per_second(2).burst_size(5).finish().unwrap();
@@ -23,9 +23,9 @@
 //! # Ok::<_, tower_sluice::QuotaError>(())
 //! ```
 //!
-//! **Look at the rate.** There, `per_second(2)` is an interval: one request every *two seconds*. Here,
-//! [`Quota::per_second(2)`](crate::Quota::per_second) is two requests every second, four times as many. If the old
-//! limit was not what you meant, now is the time.
+//! **Check the rate.** There, `per_second(2)` is an interval: one request every *two seconds*. Here,
+//! [`Quota::per_second(2)`](crate::Quota::per_second) is two requests every second, four times as many. The old
+//! limit may not be what you meant.
 //!
 //! | `tower_governor` | here |
 //! |---|---|
@@ -34,8 +34,8 @@
 //! | `burst_size(n)` | [`burst(n)`](crate::Quota::burst); unset, it is the limit, not 8 |
 //! | `GovernorConfig::default()` | `Quota::per_second(2).burst(8)` |
 //! | `GovernorConfig::secure()` | `Quota::per_minute(15).burst(2)` |
-//! | `finish()`, an `Option` | an error that says why, or in a constant, a compile error |
-//! | `PeerIpKeyExtractor` (the default) | [`PeerIp`](crate::key::PeerIp); it must be asked for |
+//! | `finish()`, an `Option` | an error with the reason, or in a constant, a compile error |
+//! | `PeerIpKeyExtractor` (the default) | [`PeerIp`](crate::key::PeerIp); not the default |
 //! | `SmartIpKeyExtractor` | [`ClientIp`](crate::key::ClientIp), with [your proxies](super::keys#addresses-behind-proxies) |
 //! | `GlobalKeyExtractor` | no key |
 //! | a `KeyExtractor` of your own | [`key_fn`](crate::key::key_fn) |
@@ -63,17 +63,17 @@
 //! - **`Retry-After` is rounded up**, and at least 1. There it is rounded down and may be 0, so that obedient clients
 //!   come back too early. There is no `X-RateLimit-After`; [`X-Rate-Limited-For`](crate::headers::WaitFields) has the
 //!   exact wait, with decimals.
-//! - **Addresses are not taken from anybody.** `SmartIpKeyExtractor` believes the leftmost address in the first line of
-//!   `X-Forwarded-For`, then `X-Real-IP`, then `Forwarded`, whoever sent them: a client that changes it has a fresh
-//!   budget each time.
+//! - **Forwarding headers count only from trusted proxies.** `SmartIpKeyExtractor` takes the leftmost address in the
+//!   first line of `X-Forwarded-For`, then `X-Real-IP`, then `Forwarded`, from any peer: a client that changes it has a
+//!   fresh budget each time.
 //! - **IPv6 clients count by their /64**, and not by single addresses.
-//! - **503 instead of 429** where everybody shares the limit; [`status`](crate::Policy::status) changes that.
+//! - **503 instead of 429** if clients share the limit; [`status`](crate::Policy::status) changes that.
 //! - **A missing key is 400** if the client left it out, and 500 only if the server is set up wrong.
-//! - **Memory is bounded**, by [a capacity that you may set](super::operating#how-much-memory), and is never cleaned
-//!   up.
-//! - **gRPC by request**: one layer serves HTTP and gRPC, told apart by what is asked, and not by the type of the body.
-//! - **Nothing is logged per refusal.** With its feature `tracing`, there was a line for each.
-//! - **CORS preflights count** where they arrive, unless [you exempt them](crate::RateLimitLayerBuilder::exempt_preflights).
-//!   With the CORS layer outside, they do not arrive.
+//! - **Memory is bounded** by [a capacity that you may set](super::operating#how-much-memory), and needs no
+//!   clean-up.
+//! - **gRPC by request**: one layer serves HTTP and gRPC, and decides by the request, not by the type of the body.
+//! - **Nothing is logged per rejection.** There, the feature `tracing` logs a line for each.
+//! - **CORS preflights count** where they arrive, unless [you exempt
+//!   them](crate::RateLimitLayerBuilder::exempt_preflights). With the CORS layer outside, they do not arrive.
 //! - **Several limits** go into one layer, and a request is charged to all or to none; stacked `GovernorLayer`s charge
 //!   each for itself.

@@ -1,8 +1,8 @@
 //! gRPC.
 //!
-//! **You want** gRPC clients to be limited, and to retry when they should. The same layer does it. It looks at each
-//! request: a `POST` of `application/grpc` over HTTP/2, or of `application/grpc-web`, is answered in gRPC, everything else
-//! in HTTP. One port, one route and one budget may serve all three. The layer goes outside of `tonic_web::GrpcWebLayer`.
+//! **You want** to limit gRPC clients, and have them retry at the right time. The same layer does it, per request: a
+//! `POST` of `application/grpc` over HTTP/2, or of `application/grpc-web`, is rejected in gRPC, everything else in
+//! HTTP. One port, one route and one budget may serve all three. The layer goes outside of `tonic_web::GrpcWebLayer`.
 //!
 //! ```no_run
 //! use tower_sluice::{Policy, Quota, RateLimitLayer, algorithm::TokenBucket, key::PeerIp};
@@ -23,26 +23,26 @@
 //! The feature `tonic` lets [`PeerIp`](crate::key::PeerIp) find the peer under tonic's server. A gRPC server in axum,
 //! or on hyper, needs none.
 //!
-//! # What a refused client sees
+//! # What a rejected client gets
 //!
 //! `RESOURCE_EXHAUSTED`, in one block of headers, so that clients may retry it, with `RetryInfo` and `QuotaFailure` in
 //! the details, and the exact wait in `grpc-retry-pushback-ms`. [All fields](crate::grpc).
 //!
 //! # Have clients retry
 //!
-//! A client obeys the pushback by itself, once its service config calls the code retryable:
+//! A client obeys the pushback automatically if its service config lists the code as retryable:
 //!
 //! ```json
 //! {"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 3, "initialBackoff": "1s", "maxBackoff": "10s",
 //!   "backoffMultiplier": 2, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}
 //! ```
 //!
-//! Clients that only retry `UNAVAILABLE` get it by [`grpc_status`](crate::RateLimitLayerBuilder::grpc_status);
-//! servers that are watched with OpenTelemetry then count refusals as their errors.
+//! For clients that only retry `UNAVAILABLE`, set [`grpc_status`](crate::RateLimitLayerBuilder::grpc_status);
+//! OpenTelemetry then counts rejections as errors of the server.
 //!
 //! # Different limits per method
 //!
-//! The path of a gRPC request is its method, and conditions see it:
+//! The path of a gRPC request is its method, and conditions can match it:
 //!
 //! ```
 //! use tower_sluice::algorithm::TokenBucket;
@@ -60,5 +60,5 @@
 //!
 //! # Deadlines
 //!
-//! In a [queue](super::waiting), a call whose `grpc-timeout` ends before its turn would come is refused on arrival, and
-//! told after what time its turn would come in time. Nobody waits for a client that will have given up.
+//! In a [queue](super::waiting), a call whose `grpc-timeout` ends before it would depart is rejected on arrival, with
+//! the time after which a retry would depart within its timeout. No call waits whose client will have given up.

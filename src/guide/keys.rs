@@ -1,20 +1,20 @@
 //! Keys: whose budget a request draws on, also behind proxies.
 //!
-//! **You want** each client to have a budget of its own. The [key](crate::Policy::key) of a policy says what a client
-//! is. Without one, everybody shares one budget, and a refusal is 503 instead of 429, since the client may have done
-//! nothing wrong.
+//! **You want** each client to have a budget of its own. The [key](crate::Policy::key) of a policy identifies the
+//! client. Without one, all clients share one budget, and a rejection is 503 instead of 429, since the client may have
+//! done nothing wrong.
 //!
 //! | clients are | key |
 //! |---|---|
 //! | addresses that connect to you | [`PeerIp`] |
 //! | addresses behind proxies of yours | [`ClientIp`] |
-//! | users that a layer further out has authenticated | [`ExtensionKey`], [`User::key`](crate::key::User::key) |
-//! | whoever sends this API key | [`HeaderKey`] |
+//! | users that an outer layer has authenticated | [`ExtensionKey`], [`User::key`](crate::key::User::key) |
+//! | holders of API keys | [`HeaderKey`] |
 //! | users, each per route | a tuple: `(User::key(), PathKey::matched())` |
 //! | something else in the request's head | [`key_fn`](crate::key::key_fn) |
 //!
-//! The best key is what costs an attacker most to change: the number of an account rather than its address, an address
-//! rather than a header.
+//! The best key is the one that costs an attacker most to change: the number of an account rather than an address, an
+//! address rather than a header.
 //!
 //! # Addresses, directly
 //!
@@ -33,18 +33,18 @@
 //! # }
 //! ```
 //!
-//! The server must tell who is connected: with axum, by `into_make_service_with_connect_info`. Without it, requests are
-//! answered 500, and the log says what is missing.
+//! The server must provide the peer's address: with axum, by `into_make_service_with_connect_info`. Without it,
+//! requests are answered 500, and the log names the cure.
 //!
-//! **IPv6** addresses count by their /64, since that is the least that a client owns. A home is often given a /56, and
-//! a site a /48: [tiers](crate::key::PeerIp#tiers) with rising quotas bound those, too. IPv4 addresses count one by
-//! one, in whichever spelling.
+//! **IPv6** addresses count by their /64, since that is the least that a client owns. A home often has a /56, and
+//! a site a /48: [tiers](crate::key::PeerIp#tiers) with rising quotas bound those, too. Each IPv4 address is a key, in
+//! any spelling.
 //!
 //! # Addresses, behind proxies
 //!
-//! Behind a proxy, the peer is the proxy, for everybody. The proxy writes the client's address into a header, and **so
-//! can anybody**. It means something only where your proxy wrote it. So say two things: which one header, and which
-//! proxies.
+//! Behind a proxy, the peer is the proxy for all clients. The proxy writes the client's address into a header, and **so
+//! can any client**. It means something only if your proxy wrote it. So configure two things: which one header, and
+//! which proxies.
 //!
 //! ```
 //! use tower_sluice::key::{ClientIp, IpSource, TrustedProxies};
@@ -52,10 +52,10 @@
 //! // A proxy on the same machine.
 //! let local = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::loopback());
 //!
-//! // A load balancer in a network of yours, that nobody else is in.
+//! // A load balancer in a network of yours, with nothing else in it.
 //! let balanced = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::ranges(["10.0.0.0/24"])?);
 //!
-//! // Two proxies whose addresses change, one behind the other, and nobody can come past them.
+//! // Two proxies whose addresses change, one behind the other, and no way past them.
 //! let counted = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::count(2));
 //!
 //! // A CDN that replaces a header of its own in every request; these are its addresses.
@@ -66,7 +66,7 @@
 //! | what was sent | trusted | the client |
 //! |---|---|---|
 //! | `X-Forwarded-For: 198.51.100.7`, from 10.0.0.5 | `10.0.0.0/24` | 198.51.100.7 |
-//! | `X-Forwarded-For: 1.1.1.1, 198.51.100.7`, from 10.0.0.5 | `10.0.0.0/24` | 198.51.100.7; the rest is the client's word |
+//! | `X-Forwarded-For: 1.1.1.1, 198.51.100.7`, from 10.0.0.5 | `10.0.0.0/24` | 198.51.100.7; the client wrote the rest |
 //! | `X-Forwarded-For: 198.51.100.7, 10.0.0.9`, from 10.0.0.5 | `10.0.0.0/24` | 198.51.100.7: the last that is not a proxy of yours |
 //! | `X-Forwarded-For: 198.51.100.7`, from 203.0.113.1 | `10.0.0.0/24` | 203.0.113.1: no proxy of yours |
 //! | `X-Forwarded-For: unknown`, from 10.0.0.5 | `10.0.0.0/24` | [unidentified](crate::key::Unidentified): counts as 10.0.0.5, unless you say otherwise |
@@ -92,12 +92,12 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - A CDN's whole range is shared with its other customers, who can have it send you what they like. Where it can,
-//!   have it authenticate itself to you (a client certificate, a secret header), and trust what checks that.
+//! - A CDN's range serves its other customers, too, who can have it send you any header. If it can
+//!   authenticate itself to you (a client certificate, a secret header), check that, and trust only the checking proxy.
 //! - A count that is too large lets clients choose their address. One that is too small makes one client of all.
-//! - The proxy must append to the header or replace it, and not pass on what it got.
+//! - The proxy must append to the header or replace it, and not pass it on unchanged.
 //!
-//! If you got it wrong, the log says so, once, with the cure: see [operating](super::operating#what-is-logged).
+//! Most mistakes are logged once, with the cure: see [operating](super::operating#what-is-logged).
 //!
 //! # Users and API keys
 //!
@@ -112,20 +112,20 @@
 //! }
 //!
 //! let layer = RateLimitLayer::new([
-//!     // The authenticating layer, further out, has put the account into the request's extensions.
+//!     // An outer layer has authenticated the request and put the account into its extensions.
 //!     Policy::new("per-account", SlidingWindow::new(Quota::per_hour(1_000)))
 //!         .key(ExtensionKey::new(|account: &Account| account.number))
 //!         .on_missing_key(MissingKey::Skip),
-//!     // Those without an account are counted by address, too.
+//!     // Requests without an account are counted by address.
 //!     Policy::new("per-address", TokenBucket::new(Quota::per_second(5))).key(PeerIp::new()),
 //! ]);
 //! ```
 //!
-//! - A request without its key is refused with 400, unless the policy says [`Skip`](crate::MissingKey::Skip) (it does
-//!   not apply) or [`Share`](crate::MissingKey::Share) (all without a key share one budget). Skip only beside another
-//!   policy.
-//! - Whoever can choose the value of a header chooses the budget. Check API keys before they are keys.
-//! - Nothing is normalised. Key on what an identity resolves to, and not on what was typed; where there is nothing
+//! - A request without its key is rejected with 400, unless the policy has [`Skip`](crate::MissingKey::Skip) (it does
+//!   not apply) or [`Share`](crate::MissingKey::Share) (all requests without a key share one budget). Skip only beside
+//!   another policy.
+//! - A client that can choose the value of a header chooses the budget. Check API keys before you use them as keys.
+//! - Nothing is normalised. Key on what an identity resolves to, and not on what was typed; if there is nothing
 //!   else, `nfkc_casefold_trim` (feature `unicode`) makes its spellings one.
 //!
 //! # Different limits for different clients
@@ -157,9 +157,9 @@
 //!
 //! # Guesses
 //!
-//! A request that one policy of a layer refuses is charged to none. Against guessing (passwords, API keys, codes) that
-//! is wrong: what is refused by the account's policy should still count against the address. Layers charge each for
-//! themselves, so put that policy into a layer of its own, further out:
+//! A request that one policy of a layer rejects is charged to none. Against guessing (passwords, API keys, codes) that
+//! is wrong: a guess that the account's policy rejects should still count against the address. Layers charge
+//! separately, so put the policy by address into an outer layer of its own:
 //!
 //! ```
 //! # use axum::{Router, routing::post};
@@ -176,11 +176,11 @@
 //!     .layer(RateLimitLayer::new(per_address)); // the last layer is the outermost
 //! ```
 //!
-//! # What becomes of keys
+//! # How keys are stored
 //!
-//! They are compared byte for byte. Those above 256 bytes are kept as their SHA-256. In memory not even that is stored,
-//! but bits of a keyed hash; on Redis, a hash. Keys appear in no log and no response, unless you ask for [a hash of
-//! them](crate::headers::RateLimitFields::partition_key) in the fields.
+//! Keys are compared byte for byte; of those above 256 bytes, the SHA-256 is. Tables in memory store bits of a keyed
+//! hash, and Redis stores a hash. No log and no response has a key; [a keyed
+//! hash](crate::headers::RateLimitFields::partition_key) in the fields is optional.
 //!
 //! [`PeerIp`]: crate::key::PeerIp
 //! [`ClientIp`]: crate::key::ClientIp

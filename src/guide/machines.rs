@@ -18,32 +18,33 @@
 //! ```
 //!
 //! Nothing else changes: the same algorithms, headers and exact waits. In memory, *n* machines admit up to *n* times
-//! the limit. That may be all that you need: to protect each machine from too much, memory is right, and Redis is not.
+//! the limit. To protect each machine from overload, that is right, and Redis is not needed.
 //!
 //! # What it costs
 //!
 //! | a request | costs |
 //! |---|---|
-//! | that asks | one round trip: one script, on the server's clock |
+//! | of one policy | one round trip: one script, on the server's clock |
 //! | of several policies of a layer, on one server | one round trip for all |
-//! | of a key for which another call is under way | a share in the next |
-//! | of a key that is known to be used up | nothing: refused here, with its exact wait |
+//! | of a key with a call in flight | a share in the next call (single flight) |
+//! | of a key that is known to be used up | nothing: this process rejects it, with its exact wait (negative cache) |
 //!
-//! So a flood costs the server one call per key and wait. If one key is asked for so often that even this is much, a
-//! process can [take units in advance](crate::store::RedisStore::leasing), for an accuracy that is told there.
+//! So a flood costs the server one call per key and wait. If one key is so busy that even this is much, a
+//! process can [lease units in advance](crate::store::RedisStore::leasing), for an accuracy that is documented there.
 //!
 //! # Names
 //!
-//! Budgets are shared by what is named alike: the [prefix](crate::store::redis::RedisBuilder::prefix) of the `Redis`,
-//! and the name of the store. Two services on one Redis want different prefixes, and two limiters different names.
+//! Processes share budgets under the same names: the [prefix](crate::store::redis::RedisBuilder::prefix) of the
+//! `Redis`, and the name of the store. Two services on one Redis need different prefixes, and two limiters different
+//! names.
 //!
-//! A changed quota may keep its name. What a bucket remembers is when its debt will be paid, so the debt stays as long as
-//! it was, and is a full bucket at most: nobody gets more than the new burst, and nobody waits for longer than the new
-//! bucket takes to fill. A window goes on counting under the new limit; with another period, what was used counts in the
-//! next window, too. While a change is rolled out, each process judges by the quota that it has.
+//! A changed quota may keep its name. A bucket stores the instant at which its debt will be paid, so the debt keeps its
+//! length, and is a full bucket at most: no client gets more than the new burst, and none waits for longer than the new
+//! bucket takes to fill. A window continues to count under the new limit; with another period, the used units count in
+//! the next window, too. While a change is rolled out, each process decides with the quota that it has.
 //!
-//! Clients are stored as hashes. With a [secret](crate::store::redis::RedisBuilder::secret), nobody who reads the
-//! server can find out whose they are by trying.
+//! Clients are stored as hashes. With a [secret](crate::store::redis::RedisBuilder::secret), a reader of the
+//! server cannot identify them by trying all keys.
 //!
 //! # Sentinels and clusters
 //!
@@ -60,24 +61,25 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! When a primary fails and a replica takes over, what was not replicated yet is forgotten: per key, up to burst + rate
-//! × lag is admitted twice.
+//! When a primary fails and a replica is promoted, charges that were not replicated yet are lost: per key, up to burst +
+//! rate × lag is admitted twice.
 //!
 //! # Set the server up
 //!
-//! - `maxmemory-policy noeviction`, or a server of its own. A server that evicts keys forgets debts; that is warned of
-//!   once.
-//! - Near. A decision waits for a round trip, and 50 ms at the most, unless [set
+//! - `maxmemory-policy noeviction`, or a server of its own. A server that evicts keys forgets debts; a warning is
+//!   logged once.
+//! - A short round trip. A decision waits for one, and 50 ms at most, unless [set
 //!   otherwise](crate::store::redis::RedisBuilder::timeout).
-//! - No persistence is needed: what is lost is at most what clients owe.
+//! - No persistence is needed: at most, what clients owe is lost.
 //!
-//! # While Redis is out of reach
+//! # While Redis fails
 //!
-//! Each process goes on with the same quota alone, counting from what it has seen pass. The [choices](super::failure).
+//! Each process falls back to the same quota in its own memory, which includes the requests that it has admitted. The
+//! [choices](super::failure).
 //!
-//! # A line for all
+//! # A shared queue
 //!
-//! A queue that all machines stand in is a [`RedisQueue`](crate::RedisQueue): together they call the partner ten times
+//! A [`RedisQueue`](crate::RedisQueue) is one queue for all machines: together they call the partner ten times
 //! per second.
 //!
 //! ```no_run
@@ -93,9 +95,9 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Redis hands out the times of departure, and each process waits by itself. The place of a waiter that leaves early goes
-//! to the next that comes, since those behind it know their times already: [its differences](crate::RedisQueue) to the
-//! queue in memory.
+//! Redis assigns the departure times, and each process waits locally. The departure of a waiter that is cancelled goes
+//! to the next arrival, since the waiters behind it have their times already: one of [its
+//! differences](crate::RedisQueue) to the queue in memory.
 //!
 //! # By configuration
 //!

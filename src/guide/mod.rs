@@ -1,23 +1,23 @@
-//! The guide: from what you want to what to write.
+//! The guide: a page per task.
 //!
-//! | you want | page |
+//! | task | page |
 //! |---|---|
-//! | to know which algorithm does what, in pictures | [`choosing`] |
-//! | numbers: a rate, a burst, what a request costs | [`quotas`] |
-//! | requests to wait instead of being refused | [`waiting`] |
-//! | to tell clients apart, also behind proxies | [`keys`] |
-//! | one limit for several machines | [`machines`] |
-//! | gRPC | [`grpc`] |
-//! | to try a limit out, watch it, and know what its log says | [`operating`] |
-//! | to know what happens when something breaks | [`failure`] |
-//! | to come from `tower_governor` | [`from_tower_governor`] |
-//! | to come from ASP.NET Core's rate limiting | [`from_aspnet`] |
-//! | to come from Sidekiq Enterprise's limiters | [`from_sidekiq`] |
+//! | choose an algorithm, with pictures | [`choosing`] |
+//! | set the rate, the burst and the cost of requests | [`quotas`] |
+//! | let requests wait instead of rejecting them | [`waiting`] |
+//! | give each client its own budget, also behind proxies | [`keys`] |
+//! | share one limit between machines | [`machines`] |
+//! | limit gRPC | [`grpc`] |
+//! | try a limit out, monitor it, read its log, change it | [`operating`] |
+//! | know what happens when something fails | [`failure`] |
+//! | migrate from `tower_governor` | [`from_tower_governor`] |
+//! | migrate from ASP.NET Core's rate limiting | [`from_aspnet`] |
+//! | migrate from Sidekiq Enterprise's limiters | [`from_sidekiq`] |
 //!
-//! Its pages are text: nothing of them is compiled into your program. Programs to run are in the
+//! The pages are text and add no code to your program. Complete programs are in the
 //! [`examples`](https://github.com/tower-sluice/tower-sluice/tree/main/examples) of the repository.
 
-// It tells of all features, also where some are off.
+// The pages link to items of all features, even if some are off.
 #![cfg_attr(not(all(feature = "config", feature = "redis")), allow(rustdoc::broken_intra_doc_links))]
 
 pub mod choosing;

@@ -1,12 +1,11 @@
-//! Operating: trying limits out, watching them, reading the log.
+//! Operating: trying limits out, monitoring them, reading the log, changing limits at run time (hot reload).
 //!
-//! **You want** to turn a limit on without turning anybody away by mistake, and to notice when something is wrong with
-//! it.
+//! **You want** to turn a limit on without rejecting requests by mistake, and to notice problems with it.
 //!
 //! # Try it out first
 //!
-//! A [shadow](crate::Policy::shadow) counts and never refuses. It is charged for what is really served, and nobody is
-//! told of it.
+//! A [shadow](crate::Policy::shadow) policy (a dry run) counts and never rejects. It is charged for the requests that
+//! are served, and clients see nothing of it.
 //!
 //! ```
 //! use tower_sluice::algorithm::TokenBucket;
@@ -18,26 +17,26 @@
 //!     Policy::new("stricter", TokenBucket::new(Quota::per_second(10))).key(PeerIp::new()).shadow(),
 //! ]);
 //! // After a day:
-//! let would_have_refused = layer.shadow_denied("stricter");
-//! assert_eq!(would_have_refused, Some(0));
+//! let would_have_rejected = layer.shadow_rejected("stricter");
+//! assert_eq!(would_have_rejected, Some(0));
 //! ```
 //!
-//! 1. Add the limit as a shadow. Let a day pass, or a week: limits are met at month's end.
-//! 2. Look at how many it would have refused, and [whom](#which-requests).
-//! 3. Take `.shadow()` away.
+//! 1. Add the limit as a shadow. Let a day pass, or a week: limits are often reached at month's end.
+//! 2. Check how many requests it would have rejected, and [which](#which-requests).
+//! 3. Remove `.shadow()`.
 //!
-//! # What to watch
+//! # What to monitor
 //!
 //! | what | is | act when |
 //! |---|---|---|
-//! | [`RateLimitLayer::shadow_denied`](crate::RateLimitLayer::shadow_denied) | requests that a shadow would have refused | more than you want to refuse |
-//! | [`RateLimitLayer::limiter_failures`](crate::RateLimitLayer::limiter_failures) | requests on which a limiter could not decide | it grows: the store is out of reach, and the [failure mode](super::failure) decides |
-//! | [`Redis::health`](crate::store::Redis::health) | each node: connected, its breaker, calls under way | a breaker is open |
-//! | [`MemoryStore::evicted_live`](crate::store::MemoryStore::evicted_live) | keys that were forgotten with debts | it grows: raise the capacity, or a flood is on |
-//! | [`MemoryStore::turned_away`](crate::store::MemoryStore::turned_away) | new keys that were refused or had to share | the same |
-//! | [`LeakyQueue::waiting`](crate::LeakyQueue::waiting) | requests in line, over all keys | it stays near its bounds: too much comes, see [waiting](super::waiting) |
+//! | [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected) | requests that a shadow would have rejected | more than you want to reject |
+//! | [`RateLimitLayer::limiter_failures`](crate::RateLimitLayer::limiter_failures) | requests on which a limiter could not decide | it grows: the store fails, and the [failure mode](super::failure) applies |
+//! | [`Redis::health`](crate::store::Redis::health) | each node: connected, its circuit breaker, calls in flight | a breaker is open |
+//! | [`MemoryStore::evicted_live`](crate::store::MemoryStore::evicted_live) | keys that were evicted with debts | it grows: raise the capacity, or check for a flood of keys |
+//! | [`MemoryStore::turned_away`](crate::store::MemoryStore::turned_away) | requests of new keys that were rejected or had to share | the same |
+//! | [`LeakyQueue::waiting`](crate::LeakyQueue::waiting) | waiters, over all keys | it stays near its bounds: lasting overload, see [waiting](super::waiting) |
 //!
-//! Limiters and queues are shared by an `Arc`, and so can be asked while a policy has them:
+//! Share limiters and queues by an `Arc` to read their figures while a policy uses them:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -53,32 +52,32 @@
 //!     Policy::new("queue", queue.clone()),
 //! ]);
 //!
-//! println!("{} forgotten, {} waiting", clients.store().evicted_live(), queue.waiting());
+//! println!("{} evicted, {} waiting", clients.store().evicted_live(), queue.waiting());
 //! ```
 //!
 //! # Which requests
 //!
 //! [`verdict`](crate::RateLimitLayerBuilder::verdict) puts the decisions of all policies into the extensions of
-//! every response, also of admitted ones. A layer further out logs or counts what it wants, with what it knows of the
+//! every response, also of admitted requests. An outer layer can log or count them, together with its own data on the
 //! request:
 //!
 //! ```
 //! use tower_sluice::Verdict;
 //!
-//! fn note<B>(path: &str, response: &http::Response<B>) {
+//! fn log<B>(path: &str, response: &http::Response<B>) {
 //!     let Some(verdict) = response.extensions().get::<Verdict>() else { return };
 //!     for policy in verdict.policies().iter().filter(|policy| !policy.decision().is_allowed()) {
-//!         let what = if policy.is_shadow() { "would have refused" } else { "refused" };
+//!         let what = if policy.is_shadow() { "would have rejected" } else { "rejected" };
 //!         println!("{} {what} {path}", policy.name());
 //!     }
 //! }
-//! # note("/", &http::Response::new(()));
+//! # log("/", &http::Response::new(()));
 //! ```
 //!
 //! # Metrics
 //!
-//! The feature `metrics` counts through the [`metrics`](https://docs.rs/metrics) facade. Install a recorder before the first request,
-//! name the route of each layer, and have gauges read before each scrape:
+//! The feature `metrics` counts through the [`metrics`](https://docs.rs/metrics) facade. Install a recorder before the
+//! first request, name the route of each layer, and update gauges before each scrape:
 //!
 #![cfg_attr(feature = "metrics", doc = "```")]
 #![cfg_attr(not(feature = "metrics"), doc = "```ignore")]
@@ -96,49 +95,50 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | `tower_sluice_rate_limiting_…` | is | labels | tells |
+//! | `tower_sluice_rate_limiting_…` | type | labels | meaning |
 //! |---|---|---|---|
 //! | `requests_total` | a counter | `route`, `policy`, `result` | `allowed`, `delayed`, `denied`, `shadow-denied`, `skipped`, `no-key`, `store-error`, `cancelled` |
-//! | `limiter_failures_total` | a counter | `route`, `policy` | requests whose limiter failed, also those that the local guard decided |
-//! | `queued_requests` | a gauge | `route`, `policy` | who waits now |
+//! | `limiter_failures_total` | a counter | `route`, `policy` | requests whose limiter failed, including those that the local fallback decided |
+//! | `queued_requests` | a gauge | `route`, `policy` | waiters now |
 //! | `request_time_in_queue_seconds` | a histogram | `route`, `policy`, `result` | how long they waited |
 //! | `table_live_keys`, `table_capacity` | gauges | `route`, `policy` | how full the table is (an estimate, mostly to within 2 %) |
 //! | `table_evicted_live_total`, `table_turned_away_total` | counters | `route`, `policy` | what a full table did |
-//! | `store_breaker` | a gauge | `route`, `policy`, `node` | 0 asked, 1 tried by one call, 2 not asked |
+//! | `store_breaker` | a gauge | `route`, `policy`, `node` | the circuit breaker: 0 closed, 1 half-open (one probe), 2 open |
 //! | `store_call_duration_seconds` | a histogram | `result`: `ok`, or the reason | calls to Redis |
 //!
-//! `deploy/` in the repository has a dashboard for Grafana and alerts for Prometheus. A [`ThrottleLayer`](crate::ThrottleLayer)
-//! has no names, and is not counted. Series of a store's results begin with their first call, so that `rate()` does not see the
-//! first failures of a kind: alert on `limiter_failures_total`, which begins at zero.
+//! `deploy/` in the repository has a dashboard for Grafana and alerts for Prometheus. A
+//! [`ThrottleLayer`](crate::ThrottleLayer) has no names, and is not counted. Series of a store's results begin with
+//! their first call, so `rate()` does not see the first failures of a kind: alert on `limiter_failures_total`, which
+//! begins at zero.
 //!
-//! Do not label metrics with keys or paths that clients choose: whoever sends many has your metrics fill up.
+//! Do not label metrics with keys or paths that clients choose: a client that sends many fills up your metrics.
 //!
 //! # What is logged
 //!
 //! Through `tracing` (a default feature): mistakes in the set-up, each once, and outages, one line as they begin and
-//! one as they end. Never a key or a client's address, and nothing per refusal: whoever is refused would write your log.
-//! At `debug` (`RUST_LOG=tower_sluice=debug`), one event per decision, with a hash of the key that is the same until the
-//! process ends.
+//! one as they end. Never a key or a client's address, and no line per rejection: otherwise rejected clients could fill
+//! your log. At `debug` (`RUST_LOG=tower_sluice=debug`), there is one event per decision, with a hash of the key that
+//! stays the same until the process ends.
 //!
 //! | it says | do |
 //! |---|---|
-//! | rate limiter misconfigured: it cannot tell whom to count | as it says; requests are answered 500. With axum, serve by `into_make_service_with_connect_info` |
-//! | a proxy is connected, and everybody behind it shares one budget | use [`ClientIp`](crate::key::ClientIp) instead of `PeerIp` |
-//! | a forwarding header was seen but not trusted | if your proxy sent it, trust its network; else nothing, it was forged |
-//! | a trusted proxy does not send the configured header, but another one | name that one in [`IpSource`](crate::key::IpSource) |
+//! | rate limiter misconfigured: requests have no key | follow its advice; requests are answered 500. With axum, serve by `into_make_service_with_connect_info` |
+//! | the peer is a proxy, and every client behind it shares one budget | use [`ClientIp`](crate::key::ClientIp) instead of `PeerIp` |
+//! | a forwarding header was not trusted and was ignored | if your proxy sent it, trust its network; otherwise nothing: it was forged |
+//! | a trusted proxy sends another forwarding header than the configured one | name that one in [`IpSource`](crate::key::IpSource) |
 //! | fewer elements than proxies | lower the count, or close the way past the proxies |
-//! | a rate limit layer is mounted around itself | mount it once: it charges each request twice, and only the first 1,000 requests of a layer are looked at |
-//! | the first 1,000 requests all had the same key | look at the key: it does not tell clients apart |
-//! | none of the first 1,000 requests had a matched route | put the layer inside of the router |
-//! | the CORS layer is inside of the rate limit | put it outside, or pages of other origins cannot read refusals |
+//! | a rate limit layer is mounted around itself | mount it once: it charges each request twice, and only the first 1,000 requests of a layer are checked |
+//! | the first 1,000 requests all had the same key | check the key: it does not distinguish clients |
+//! | none of the first 1,000 requests had a matched route | put the layer inside the router |
+//! | the CORS layer is inside of the rate limit | put it outside, or pages of other origins cannot read rejections |
 //! | a memory store is filling up and may lose keys | raise its [capacity](#how-much-memory) |
-//! | policies replaced: this one cannot go on | nothing, if it was meant: its new limiter is of another kind |
-//! | the configuration was changed, and a policy removed; the configuration was changed, and fields of a policy removed | nothing, if it was meant: a file that was cut off may still make sense |
+//! | policies replaced: this one could not inherit | nothing, if intended: its new limiter is of another kind |
+//! | configuration changed: a policy was removed; configuration changed: fields of a policy were removed | nothing, if intended: a truncated file may still be valid |
 //! | limiter failed; limiter recovered | see [failure](super::failure) |
 //! | redis: a node keeps failing; a node is back | the same |
-//! | redis: other nodes are responsible now | nothing: a failover, or slots have moved |
+//! | redis: topology changed | nothing: a failover, or slots have moved |
 //! | redis: when its memory is full, the server may evict budgets | `maxmemory-policy noeviction` |
-//! | the body of a custom rejection failed | look at what [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) returns |
+//! | the body of a custom rejection failed | check the body that [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) returns |
 //!
 //! # When a customer calls
 //!
@@ -161,21 +161,22 @@
 //!
 //! # How much memory
 //!
-//! A table holds [65,536 keys](crate::store::MemoryStore) unless told otherwise, at 17 bytes each for buckets and
+//! A table holds [65,536 keys](crate::store::MemoryStore) unless set otherwise, at 17 bytes each for buckets and
 //! windows (50 for a [sliding window](crate::algorithm::SlidingWindow) of more than 65,535 units), and never grows.
-//! What counts are keys that still owe something: new keys per second × the time until what they spent is earned again.
-//! With ten per second, a request owes for 0.1 s, a burst of 20 for two seconds; so 65,536 keys are some 30,000 new
-//! clients per second that all spend their burst. With five per day it is another matter: a request owes for 4.8 hours,
-//! and the table is full at four new clients per second. Size those limits by clients per day.
+//! Only keys that still owe something need a slot: new keys per second × the time until their spent units are earned
+//! again. With ten per second, a request owes for 0.1 s, a burst of 20 for two seconds; so 65,536 keys are some 30,000
+//! new clients per second that all spend their burst. With five per day, a request owes for 4.8 hours, and the table is
+//! full at four new clients per second. Size those limits by clients per day.
 //!
-//! A [`LeakyQueue`](crate::LeakyQueue) remembers as many keys unless told otherwise
-//! ([`max_keys`](crate::LeakyQueue::max_keys)), at up to 200 bytes each, and allocates them as they come. Beyond, it rejects new
-//! keys, where a table forgets the key that owes least.
+//! A [`LeakyQueue`](crate::LeakyQueue) remembers as many keys unless set otherwise
+//! ([`max_keys`](crate::LeakyQueue::max_keys)), at up to 200 bytes each, and allocates them on demand. Beyond, it
+//! rejects new keys, where a table evicts the key that owes least.
 //!
 //! # Change a limit
 //!
-//! Keep the [handle](crate::RateLimitLayer::handle) of the layer where your configuration comes in. Build the new policies as at the
-//! start; those of the same name go on from what was used. What `try_new` would refuse changes nothing.
+//! Keep the [handle](crate::RateLimitLayer::handle) of the layer in the code that reads your configuration. Build the
+//! new policies as at the start; each inherits the state of the policy with its name. A set that `try_new` would reject
+//! changes nothing.
 //!
 //! ```
 //! use tower_sluice::algorithm::TokenBucket;
@@ -193,28 +194,30 @@
 //!
 //! | you change | then |
 //! |---|---|
-//! | limit, period or burst of a bucket | what a key owes stays, in tokens, and is paid at the new rate |
+//! | limit, period or burst of a bucket | the debt of a key stays, in tokens, and is paid at the new rate |
 //! | the limit of a window | the counts stay |
-//! | the period of a window | what counts in the present window counts in the present one of the new period |
-//! | rate, capacity or `max_wait` of a queue | who waits keeps the order; who could not be let in now is refused, with the exact time to come again |
-//! | cost, condition, key, shadow, status | for requests that come from now on |
-//! | penalty | a ban ends when it was said to, whatever the new length is; while there is no penalty, none is enforced |
-//! | the algorithm (bucket to window, say), or the store | all keys start anew: [`Replaced::started_anew`](crate::Replaced::started_anew) names the policy, and a warning is logged |
-//! | the name | a new policy; all keys start anew |
+//! | the period of a window | the count of the present window counts in the present window of the new period |
+//! | rate, capacity or `max_wait` of a queue | waiters keep their order; a waiter that would not be accepted now is rejected, with the exact time after which to retry |
+//! | cost, condition, key, shadow, status | applies to requests from now on |
+//! | penalty | a ban ends at its original time, whatever the new length is; while there is no penalty, none is enforced |
+//! | the algorithm (bucket to window, say), or the store | all keys lose their state: [`Replaced::not_inherited`](crate::Replaced::not_inherited) names the policy, and a warning is logged |
+//! | the name | a new policy; all keys lose their state |
 //!
-//! On Redis, debts are kept [in time](crate::store::RedisStore#another-quota), and who waits in a queue leaves as it was told. Try a stricter
-//! limit first as a shadow, and then enforce it under the same name: what it has counted is kept.
+//! On Redis, debts are kept [in time](crate::store::RedisStore#another-quota), and waiters of a queue depart at the
+//! times that they got. Try a stricter limit first as a shadow, and then enforce it under the same name: its counts are
+//! kept.
 //!
-//! With a configuration file: [`Config::change`](crate::config::Config::change). The example server does so whenever its
-//! `--config` is edited; its log says that the limits were changed, or names file, line and field of the mistake, and then nothing
-//! has. Policies and fields that the new text lacks are logged by name, as warnings.
+//! With a configuration file: [`Config::change`](crate::config::Config::change). The example server calls it whenever
+//! its `--config` is edited. It logs that the limits were changed, or file, line and field of the mistake, which
+//! changes nothing. Policies and fields that the new text lacks are logged by name, as warnings.
 //!
 //! # Shut down
 //!
-//! Close the queues, or a graceful shutdown waits for everybody in line. [`RateLimitLayer::close`](crate::RateLimitLayer::close),
-//! [`LimitsHandle::close`](crate::LimitsHandle::close) and [`Config::close`](crate::config::Config::close) reject all who wait in
-//! them, and all who come, with 503; [`LeakyQueue::close`](crate::LeakyQueue::close) does so for one queue. What is closed stays
-//! closed, and so do queues that a later change brings. Call it when SIGTERM arrives, before the server waits for what is under way:
+//! Close the queues, or a graceful shutdown waits for all waiters.
+//! [`RateLimitLayer::close`](crate::RateLimitLayer::close), [`LimitsHandle::close`](crate::LimitsHandle::close) and
+//! [`Config::close`](crate::config::Config::close) reject all waiters and all later requests with 503;
+//! [`LeakyQueue::close`](crate::LeakyQueue::close) does so for one queue. A closed queue stays closed, and so do queues
+//! that a later change adds. Call it when SIGTERM arrives, before the server waits for requests in flight:
 //!
 //! ```
 //! # use tower_sluice::RateLimitLayer;
@@ -228,6 +231,6 @@
 //! # }
 //! ```
 //!
-//! Bound the drain: a client that never ends its request would keep the server for ever. The example server gives up after ten
-//! seconds. It also drops connections whose request head takes longer than ten (`header_read_timeout` of hyper, and a time of its
-//! own for the first head): `axum::serve` has neither.
+//! Bound the drain: a client that never ends its request would keep the server alive for ever. The example server exits
+//! after ten seconds. It also drops connections whose request head takes longer than ten (`header_read_timeout` of
+//! hyper, and a timeout of its own for the first head): `axum::serve` has neither.

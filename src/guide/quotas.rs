@@ -26,23 +26,23 @@
 //! if a quota asks for another.
 //!
 //! A client that was idle gets burst + rate × *t* in its first *t*. With `per_minute(60)`, that is 120 in the first
-//! minute, and 60 in each that follows. If 60 in *any* minute is what you promised, use a
+//! minute, and 60 in each that follows. If you promise 60 in *any* minute, use a
 //! [`SlidingWindow`](crate::algorithm::SlidingWindow), or set a small burst.
 //!
 //! # Which burst?
 //!
-//! - At least what a well-behaved client does at once. A page that loads 15 images is 15 requests.
-//! - For what is behind the limiter: the most that it can take at one instant, divided by how many clients may do so
-//!   together.
-//! - How long a client waits after a burst: to fill up from empty takes burst / rate. 20 at 10 per second are back
+//! - At least what a well-behaved client sends at once. A page that loads 15 images is 15 requests.
+//! - For the service behind the limiter: the most that it can take at one instant, divided by the number of clients
+//!   that may send together.
+//! - After a burst, a bucket takes burst / rate to fill up: 20 at 10 per second are back
 //!   after two seconds; 1,000 at one per minute after 17 hours.
-//! - Not 1 without a reason. Two requests that left a second apart arrive 999 ms apart, and one of them is refused. A
-//!   burst of 1 is also the hardest to hold [under a flood of keys](crate::store::WhenFull).
+//! - Not 1 without a reason. Two requests that a client sends a second apart may arrive 999 ms apart, and one of them
+//!   is rejected. A burst of 1 is also the hardest to hold [under a flood of keys](crate::store::WhenFull).
 //!
 //! # Rates are exact
 //!
-//! Three per second are three per second, and not one every 333 ms. There are no floating-point numbers and nothing is
-//! rounded but the wait that is told, up. One per year is as exact as a million per second.
+//! Three per second are three per second, and not one every 333 ms. There are no floating-point numbers, and only the
+//! advertised wait is rounded, up. One per year is as exact as a million per second.
 //!
 //! # A request that costs more
 //!
@@ -58,13 +58,14 @@
 //!     });
 //! ```
 //!
-//! - A fixed [cost](crate::Policy::cost) above the burst is refused when the layer is built. One that a
-//!   [function](crate::Policy::cost_fn) returns is refused for good: without `Retry-After`, since no wait would help.
-//! - In a queue, a request of cost 3 leaves when it is its turn, and the next leaves three intervals later.
-//! - The cost is known before the body is read. What it turns out to be afterwards the handler
-//!   [reports](crate::Policy::cost_after): the rest is charged then, or given back.
+//! - A fixed [cost](crate::Policy::cost) above the burst is an error when the layer is built. If a
+//!   [function](crate::Policy::cost_fn) returns one, the request is rejected without `Retry-After`, since no wait
+//!   helps.
+//! - In a queue, a request of cost 3 departs in its order, and the next departs three intervals later.
+//! - The cost is set before the body is read. If the handler [reports](crate::Policy::cost_after) another one
+//!   afterwards, the difference is charged or refunded.
 //!
-//! # Only what turns out badly
+//! # Count failures only
 //!
 //! ```
 //! use http::StatusCode;
@@ -77,15 +78,16 @@
 //!     .charge_when(|response| response.status() == StatusCode::UNAUTHORIZED);
 //! ```
 //!
-//! Each request is [charged when it comes, and given back](crate::Policy::charge_when) if the answer is another; so
-//! nobody has more guesses under way than the limit of a window allows. Take a window for that: a bucket may give back
-//! [too much](crate::Receipt) when answers come in another order than requests.
+//! Each request is [charged on arrival, and refunded](crate::Policy::charge_when) if the response has another status;
+//! so no client has more guesses in flight than the limit of a window allows. Use a window for that: a bucket may
+//! refund [too much](crate::Receipt) if responses come in another order than requests.
 //!
-//! # Who is charged when
+//! # When requests are charged
 //!
-//! A request is charged when it is admitted, before the service is called, and stays charged if the client goes away:
-//! opening and cancelling requests must not be free. A refusal costs nothing, so a client that hammers is readmitted as
-//! soon as one that waits. If that is not what you want, add a [penalty](crate::Policy::penalty): a client that
-//! keeps sending before the advertised wait is over is banned for a while. (For guesses at a password, see [keys](super::keys#guesses), too.)
+//! A request is charged when it is admitted, before the service is called, and stays charged if the client disconnects:
+//! opening and cancelling requests must not be free. A rejection costs nothing, so a client that keeps sending is
+//! admitted again as soon as one that waits. To change that, add a [penalty](crate::Policy::penalty): a client that
+//! keeps sending before the advertised wait is over is banned for a while. (For guesses at a password, see
+//! [keys](super::keys#guesses), too.)
 //!
-//! Next: [which algorithm](super::choosing), [for whom](super::keys).
+//! Next: [which algorithm](super::choosing), [which key](super::keys).

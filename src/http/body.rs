@@ -1,3 +1,5 @@
+//! The bodies of responses: that of the inner service, or that of a rejection.
+
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,10 +12,10 @@ use pin_project_lite::pin_project;
 use crate::util::log;
 
 pin_project! {
-    /// The body of a response: that of the inner service, or the short one of a rejection.
+    /// The body of a response: that of the inner service, or that of a rejection.
     ///
-    /// It is a [`Body`] if the inner one is, and if its data can be made of [`Bytes`], as `Bytes` themselves and `Vec<u8>`
-    /// can. It is `Send` and `Sync` if the inner one is.
+    /// It is a [`Body`] if the inner one is, and if the inner data type converts from [`Bytes`], as `Bytes` and `Vec<u8>`
+    /// do. It is `Send` and `Sync` if the inner one is.
     pub struct ResponseBody<B> {
         #[pin]
         kind: Kind<B>,
@@ -66,16 +68,16 @@ impl<B: Body<Data: From<Bytes>>> Body for ResponseBody<B> {
     }
 }
 
-/// The body of a rejection that is not written by this crate: whatever converts to bytes, or any
-/// [`Body`] at all.
+/// The body of a custom rejection: anything that converts to bytes, or any [`Body`].
 pub struct RejectionBody(Content);
 
-/// Three words: it goes where the inner service's body goes, which is often two.
+/// Three words, since it shares its place with the inner service's body, which often has two.
 enum Content {
     Whole(Box<[u8]>),
     Static(&'static [u8]),
     Shared(Box<Bytes>),
-    /// Some bodies, such as axum's, are not `Sync`. The lock makes them so: it is never contended, and not taken to poll.
+    /// Some bodies, such as axum's, are not `Sync`. The mutex makes them so: it is never contended, and polling does not
+    /// lock it.
     Streamed(Box<Mutex<Pin<Box<dyn Streamed>>>>),
 }
 
@@ -83,7 +85,7 @@ const _: () = assert!(size_of::<RejectionBody>() <= 3 * size_of::<usize>());
 const _: () = assert!(size_of::<ResponseBody<[usize; 2]>>() <= 3 * size_of::<usize>());
 const _: () = assert!(size_of::<ResponseBody<[usize; 8]>>() <= 9 * size_of::<usize>());
 
-/// A body whose errors are dealt with.
+/// A body whose errors are handled.
 trait Streamed: Send {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>>;
     fn is_end_stream(&self) -> bool;
@@ -91,7 +93,7 @@ trait Streamed: Send {
 }
 
 impl RejectionBody {
-    /// Sends `body`. If it fails, it ends there, and the failure is logged.
+    /// Sends `body`. If it fails, it is cut off, and the error is logged.
     pub fn new<B>(body: B) -> Self
     where
         B: Body<Data = Bytes> + Send + 'static,
@@ -100,7 +102,7 @@ impl RejectionBody {
         Self(Content::Streamed(Box::new(Mutex::new(Box::pin(body)))))
     }
 
-    /// How long it is, if that is known and it is not empty.
+    /// The length in bytes, if it is known and not zero.
     pub(crate) fn content_length(&self) -> Option<u64> {
         if self.is_end_stream() { None } else { self.size_hint().exact() }
     }
@@ -127,8 +129,8 @@ impl RejectionBody {
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             Content::Streamed(body) => locked(body).size_hint(),
-            // That it has ended says it all. An exact zero would have some servers add a `content-length`,
-            // which a gRPC answer should not have.
+            // `is_end_stream` suffices. With an exact size of zero, some servers add a `content-length`, which a gRPC
+            // response should not have.
             content if content.bytes().is_empty() => SizeHint::default(),
             content => SizeHint::with_exact(content.bytes().len() as u64),
         }
@@ -140,7 +142,7 @@ fn locked<B>(body: &Mutex<B>) -> MutexGuard<'_, B> {
 }
 
 impl Content {
-    /// Of one that is not streamed.
+    /// The bytes of a body that is not streamed.
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Whole(body) => body,
@@ -193,7 +195,7 @@ from_bytes! {
     Box<[u8]> => Content::Whole,
     &'static str => |body| Content::Static(body.as_bytes()),
     &'static [u8] => Content::Static,
-    // No body.
+    // An empty body.
     () => |()| Content::Static(&[]),
 }
 
@@ -210,7 +212,7 @@ impl fmt::Debug for RejectionBody {
     }
 }
 
-/// Empty, as some layers further out need it.
+/// An empty body, which some outer layers need.
 impl<B: Default> Default for ResponseBody<B> {
     fn default() -> Self {
         Self::inner(B::default())

@@ -1,3 +1,5 @@
+//! `ResponseFuture`: a request that passes, is rejected, or waits.
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -20,8 +22,8 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// Dropped while it waits for its turn, it leaves the queue. Whatever was charged stays charged,
-    /// or opening and cancelling requests would be free.
+    /// If the future is dropped while the request waits for its turn, the request leaves the queue. Charges stay, or
+    /// opening and cancelling requests would be free.
     pub struct ResponseFuture<S, B>
     where
         S: Service<Request<B>>,
@@ -36,7 +38,7 @@ pin_project! {
     enum State<F, S, B> {
         Passing { #[pin] response: F, annotations: Option<Annotations> },
         Rejected { response: Option<Response<RejectionBody>> },
-        // Boxed, so that the future of a service that never waits is not as large as a request.
+        // Boxed, so that the future of a service that never waits need not be as large as a request.
         Waiting { evaluated: Pin<Box<dyn Future<Output = Evaluated> + Send>>, rest: Option<Box<Rest<S, B>>> },
     }
 }
@@ -77,7 +79,7 @@ where
         let mut state = self.project().state;
         loop {
             match state.as_mut().project() {
-                // -> the inner service's response
+                // -> done, with the inner service's response
                 StateProj::Passing { response, annotations } => {
                     let mut response = ready!(response.poll(cx))?;
                     log::note_response(|| response.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
@@ -86,12 +88,12 @@ where
                     }
                     return Poll::Ready(Ok(response.map(ResponseBody::inner)));
                 }
-                // -> our own
+                // -> done, with the rejection
                 StateProj::Rejected { response } => {
                     let response = response.take().expect("polled after it was ready");
                     return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
                 }
-                // -> Passing, or Rejected
+                // -> Passing or Rejected, once the policies have decided
                 StateProj::Waiting { evaluated, rest } => {
                     let evaluated = ready!(evaluated.as_mut().poll(cx));
                     let rest = rest.take().expect("taken only once, when the policies have decided");

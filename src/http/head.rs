@@ -1,12 +1,12 @@
-//! What of a request, and of a response, is looked at: everything but its body.
+//! `RequestHead` and `ResponseHead`: requests and responses without their bodies.
 
 use http::request::Parts;
 use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 
-/// A field's value without the optional white space around it, which is no part of it (RFC 9110, section 5.5). Servers
-/// remove it in HTTP/1.1, and h2 does not.
+/// Returns a field value without the optional white space around it, which is not part of the value (RFC 9110, section 5.5).
+/// Servers remove it in HTTP/1.1, but `h2` does not.
 pub(crate) fn trimmed(value: &HeaderValue) -> &[u8] {
-    // Of what is white space in ASCII, a value can hold blanks and tabs only.
+    // Of ASCII white space, a `HeaderValue` can contain spaces and tabs only.
     value.as_bytes().trim_ascii()
 }
 
@@ -45,7 +45,7 @@ impl<'a> RequestHead<'a> {
         self.headers
     }
 
-    /// What the server and the layers outside of this one have attached.
+    /// The extensions that the server and outer layers have attached.
     #[must_use]
     pub const fn extensions(&self) -> &'a Extensions {
         self.extensions
@@ -97,7 +97,7 @@ impl<'a> ResponseHead<'a> {
         self.headers
     }
 
-    /// What the handler and the layers inside of this one have attached.
+    /// The extensions that the handler and inner layers have attached.
     #[must_use]
     pub const fn extensions(&self) -> &'a Extensions {
         self.extensions

@@ -1,3 +1,5 @@
+//! `RateLimitLayer`: one or more policies, for the requests to a service.
+
 mod builder;
 
 use std::fmt;
@@ -13,42 +15,41 @@ use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 
 /// Limits the requests to a service by one or more policies.
 ///
-/// The state of the limiters belongs to the layer: all services made by one layer, and all clones
-/// of them, share their budgets. Make the layer once, when the app is built, and mount it once on the way of a request: a
-/// layer around itself charges each request twice, which is logged once. By its [handle](Self::handle), its policies
-/// can be changed later.
+/// The state of the limiters belongs to the layer: all services that it makes, and all their clones, share their budgets.
+/// Make the layer once, when the app is built, and mount it once on the path of a request: a
+/// layer around itself charges each request twice, which is logged once. Its [handle](Self::handle) changes the policies at
+/// run time.
 ///
-/// A request passes exactly when every enforced policy that applies to it admits it; then every
-/// one of them is charged, and otherwise none. It is charged before the inner service is called, and
-/// stays charged if the client goes away.
+/// A request passes if every enforced policy that applies to it admits it. Then each of them is charged, and otherwise
+/// none. It is charged before the inner service is called, and stays charged if the client disconnects.
 ///
-/// So a request that one policy refuses, or that lacks a key, does not count for the others of its
-/// layer. To count such requests too (guesses at an API key, say, by address), put that policy into a
-/// layer of its own, further out: layers charge each for themselves.
+/// So a request that one policy rejects, or that lacks a key, does not count for the other policies of the
+/// layer. To count such requests (guesses at an API key, say, by address), put that policy into an outer
+/// layer: each layer charges for itself.
 ///
-/// A request that does not pass is answered by the layer. Unless [shaped
-/// otherwise](RateLimitLayerBuilder::rejection_response), the answer is 429 (503 if everybody shares the limit), with
+/// The layer answers rejected requests. Unless a [custom
+/// response](RateLimitLayerBuilder::rejection_response) is set, the answer is 429 (503 if all clients share the limit), with
 ///
 /// - `Retry-After`: whole seconds, rounded up, at least 1;
 /// - `X-Rate-Limited-For`: the exact wait in seconds, to the microsecond, rounded up;
 /// - `Cache-Control: no-store`;
-/// - `RateLimit-Policy` and `RateLimit`: what is granted, and what is left, which other responses
+/// - `RateLimit-Policy` and `RateLimit`: the quota, and what is left of it, which other responses
 ///   carry, too ([`fields`](RateLimitLayerBuilder::fields));
 /// - problem details in JSON that name the violated policies.
 ///
-/// A gRPC or gRPC-Web client is answered [in gRPC](crate::grpc), by the same layer and from the same budget.
+/// gRPC and gRPC-Web clients get a [native gRPC error](crate::grpc), from the same layer and the same budget.
 ///
-/// A client that waits as long as either field says is admitted, if nobody else drew on its budget
-/// meanwhile: they cover the limits of all policies of the layer, for the cost of this request, and their
-/// [bans](Policy::penalty). If no wait helps one of them, both are absent. (Both stop at 24.8 days: beyond, clients' timers
-/// overflow. A policy on Redis counts as far as this process knows, and charges [that may be refunded](Policy::charge_when)
-/// as refunded.)
+/// A client that waits as long as either field says is admitted, unless other requests of its key were charged
+/// meanwhile: the fields cover the limits of all policies of the layer, for the cost of this request, and their
+/// [bans](Policy::penalty). If no wait helps one of them, both fields are absent. (Both are capped at 24.8 days: beyond, timers
+/// of clients overflow. Of a policy on Redis, the wait covers what this process knows. Charges [that may be
+/// refunded](Policy::charge_when) are assumed to be.)
 ///
 /// # Order of layers
 ///
-/// Inside of CORS (a refusal needs its headers, too, and preflights, which count like all requests, then never arrive here) and of authentication (if the user is the key);
-/// outside of concurrency limits and everything costly: a request that waits in a
-/// [`LeakyQueue`](crate::LeakyQueue) holds the readiness of what is inside.
+/// Inside of CORS (rejections need CORS fields, too, and preflights, which count like all requests, then never reach this
+/// layer), and inside of authentication (if the user is the key). Outside of concurrency limits and everything costly: a
+/// request that waits in a [`LeakyQueue`](crate::LeakyQueue) occupies the readiness of the services inside.
 ///
 /// # Examples
 ///
@@ -59,7 +60,7 @@ use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
-/// let layer = RateLimitLayer::new(Policy::new("everybody", TokenBucket::new(Quota::per_minute(1))));
+/// let layer = RateLimitLayer::new(Policy::new("global", TokenBucket::new(Quota::per_minute(1))));
 /// let mut service = ServiceBuilder::new().layer(layer).service(service_fn(|_: http::Request<()>| async {
 ///     Ok::<_, std::convert::Infallible>(http::Response::new(String::from("hello")))
 /// }));
@@ -78,7 +79,7 @@ pub struct RateLimitLayer {
 }
 
 impl RateLimitLayer {
-    /// A layer that enforces one policy, or an array or `Vec` of them, and reports of it in the usual way.
+    /// Makes a layer that enforces one policy, or an array or `Vec` of them, with the default settings.
     ///
     /// # Panics
     ///
@@ -88,7 +89,7 @@ impl RateLimitLayer {
         Self::builder(policies).build()
     }
 
-    /// A layer that enforces policies that were read from somewhere.
+    /// Makes a layer that enforces policies that were read at run time.
     ///
     /// # Errors
     ///
@@ -97,25 +98,25 @@ impl RateLimitLayer {
         Self::builder(policies).try_build()
     }
 
-    /// Sets up a layer: which fields responses carry, how a rejection looks, and so on.
+    /// Configures a layer: the fields of responses, the form of rejections, and so on.
     pub fn builder(policies: impl IntoPolicies) -> RateLimitLayerBuilder {
         RateLimitLayerBuilder::new(policies)
     }
 
-    /// Changes the policies of this layer, of its clones and of all their services, also of those that run.
+    /// Returns a handle that replaces the policies of this layer, its clones and all their services, while they run.
     #[must_use]
     pub fn handle(&self) -> LimitsHandle {
         LimitsHandle::new(Arc::clone(&self.limits))
     }
 
-    /// Rejects, with 503, all requests that wait for a turn in a queue of this layer, and all that come to one from now on: see
+    /// Rejects, with 503, all waiters in the queues of this layer, and all requests to these queues from now on: see
     /// [`LimitsHandle::close`].
     pub fn close(&self) {
         self.limits.close();
     }
 
-    /// Reads what is not counted as requests pass, for [metrics](RateLimitLayerBuilder::route): how full tables are, and how the
-    /// nodes of Redis are. To be called before the recorder is read; some 10 to 50 microseconds for each policy.
+    /// Updates the [metrics](RateLimitLayerBuilder::route) that are not counted per request: the occupancy of tables, and the
+    /// health of Redis nodes. Call it before the recorder is read. Takes some 10 to 50 µs per policy.
     #[cfg(feature = "metrics")]
     #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
     pub fn observe(&self) {
@@ -124,24 +125,24 @@ impl RateLimitLayer {
         }
     }
 
-    /// How many requests the [shadow](Policy::shadow) policy of this name would have refused;
+    /// The number of requests that the [shadow](Policy::shadow) policy of this name would have rejected;
     /// `None` if there is no policy of this name.
     #[must_use]
-    pub fn shadow_denied(&self, policy: &str) -> Option<u64> {
-        self.limits.load().policy(policy).map(Policy::shadow_denied)
+    pub fn shadow_rejected(&self, policy: &str) -> Option<u64> {
+        self.limits.load().policy(policy).map(Policy::shadow_rejected)
     }
 
-    /// How many requests the limiter of the policy of this name could not decide on, so that they were treated as
-    /// its [`FailureMode`](crate::FailureMode) says; `None` if there is no policy of this name.
+    /// The number of requests on which the limiter of the policy of this name could not decide, so that its
+    /// [`FailureMode`](crate::FailureMode) applied; `None` if there is no policy of this name.
     #[must_use]
     pub fn limiter_failures(&self, policy: &str) -> Option<u64> {
         self.limits.load().policy(policy).map(Policy::failures)
     }
 
-    /// How a key stands with the policy of this name, for support staff: the decision on a request of cost 0, which is
-    /// refused only if the key is [banned](Policy::penalty). Charges nothing.
+    /// Returns the state of a key with the policy of this name, for support staff: the decision on a request of cost 0, which
+    /// is rejected only if the key is [banned](Policy::penalty). Charges nothing.
     ///
-    /// The key is the one that the policy's [`KeyExtractor`](crate::key::KeyExtractor) takes from a request: of a header or
+    /// The key is the one that the policy's [`KeyExtractor`](crate::key::KeyExtractor) extracts from a request: for a header or
     /// a user, `PartitionKey::from("alice")`.
     ///
     /// # Errors
@@ -149,11 +150,12 @@ impl RateLimitLayer {
     /// If there is no policy of this name, or its limiter fails.
     pub async fn peek(&self, policy: &str, key: &PartitionKey) -> Result<Decision, LimiterError> {
         let (in_force, index) = self.named(policy)?;
-        in_force.policies[index].standing(key).await
+        in_force.policies[index].peek_at_key(key).await
     }
 
-    /// Lets a key owe nothing to the policy of this name, lifts its ban, and tells how it stands then. Other processes that
-    /// share the budget on Redis may refuse it for up to a minute more; so may a request that is being judged now.
+    /// Resets a key: it owes the policy of this name nothing, and its ban is lifted. Returns its state after that. Other
+    /// processes that share the budget on Redis may reject the key for up to another minute, and a concurrent decision may
+    /// still reject it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -172,21 +174,21 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// If there is no policy of this name, its limiter fails, or that cannot be done: a queue forgets nobody's turn. A ban is
-    /// lifted all the same.
+    /// If there is no policy of this name, if its limiter fails, or if it cannot reset keys, like a queue. A ban is
+    /// lifted even then.
     pub async fn reset(&self, policy: &str, key: &PartitionKey) -> Result<Decision, LimiterError> {
         let (in_force, index) = self.named(policy)?;
         in_force.policies[index].reset(key).await
     }
 
-    /// Who waits for a turn at the limiter of the policy of this name, such as a [`LeakyQueue`](crate::LeakyQueue);
-    /// `None` if there is no policy of this name, or if its limiter never makes anybody wait.
+    /// The waiters in the limiter of the policy of this name, such as a [`LeakyQueue`](crate::LeakyQueue);
+    /// `None` if there is no policy of this name, or if its limiter never delays requests.
     #[must_use]
     pub fn backlog(&self, policy: &str) -> Option<Backlog> {
         self.limits.load().policy(policy)?.limiter().stats().backlog
     }
 
-    /// The policies that are in force, and the index of the one of this name.
+    /// Returns the policies that are in force, and the index of the one of this name.
     fn named(&self, name: &str) -> Result<(Arc<InForce>, usize), LimiterError> {
         let in_force = Arc::clone(&self.limits.load());
         let index = in_force.policies.iter().position(|policy| policy.name() == name);

@@ -1,47 +1,48 @@
-//! Whether a layer is mounted around itself, so that each request is charged twice.
+//! Detects a layer that is mounted around itself and so charges each request twice.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use http::Extensions;
 use smallvec::SmallVec;
 
-/// How many requests of a layer are looked at.
-const LOOKS: u32 = 1_000;
+/// The number of requests of a layer that are checked.
+const CHECKS: u32 = 1_000;
 
-/// Marks the first requests that come to a layer, and finds those that come a second time. After that, and after the first find,
-/// it costs one relaxed load.
+/// Marks the first requests of a layer, and detects one that arrives a second time. After [`CHECKS`] requests, or the first
+/// detection, it costs one relaxed load.
 pub(crate) struct Mounting {
-    /// Tells the layer from others.
+    /// The identity of the layer.
     id: u64,
-    looks_left: AtomicU32,
+    checks_left: AtomicU32,
 }
 
-/// The layers that a request has come to.
+/// The layers that a request has passed.
 #[derive(Clone, Default)]
 struct Passed(SmallVec<[u64; 4]>);
 
 impl Mounting {
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), looks_left: AtomicU32::new(LOOKS) }
+        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), checks_left: AtomicU32::new(CHECKS) }
     }
 
-    /// Whether a request has come to the layer before. Said once.
+    /// Returns whether a request has passed the layer before; `true` at most once per layer.
     #[inline]
     pub(crate) fn is_found_in(&self, request: &mut Extensions) -> bool {
-        cfg!(feature = "tracing") && self.looks_left.load(Ordering::Relaxed) > 0 && self.look(request)
+        cfg!(feature = "tracing") && self.checks_left.load(Ordering::Relaxed) > 0 && self.check(request)
     }
 
     #[cold]
-    fn look(&self, request: &mut Extensions) -> bool {
+    fn check(&self, request: &mut Extensions) -> bool {
         let passed = request.get_or_insert_default::<Passed>();
         if passed.0.contains(&self.id) {
-            // Of several threads, one finds looks left.
-            return self.looks_left.swap(0, Ordering::Relaxed) > 0;
+            // If several threads detect it at once, the swap returns a count above zero to one of them.
+            return self.checks_left.swap(0, Ordering::Relaxed) > 0;
         }
         passed.0.push(self.id);
+        // Not `fetch_sub`: after the swap above, the count would wrap around, and checks would go on.
         let one_less = |left: u32| left.checked_sub(1);
-        let _ = self.looks_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        let _ = self.checks_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
         false
     }
 }

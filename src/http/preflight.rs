@@ -1,4 +1,4 @@
-//! Preflights of CORS, where a layer is set up to exempt them.
+//! Exempts CORS preflights, if a layer is configured to.
 
 use std::any::Any;
 
@@ -16,11 +16,11 @@ use crate::limiter::RateLimiter;
 use crate::store::MemoryStore;
 use crate::values::{PartitionKey, Quota};
 
-/// Exempts requests that can be nothing but preflights, as many as its budget allows. All others count, and so do preflights
+/// Exempts requests that can only be preflights, within a budget. All other requests count, and so do preflights
 /// beyond the budget and those of banned keys.
 pub(crate) struct Exemption {
-    /// One for the layer. A budget per client would need a key that no client can choose, and preflights carry no
-    /// credentials; this way, whoever uses the budget up only has other preflights counted.
+    /// One budget for the layer. A budget per client would need a key that the client cannot choose, and preflights carry no
+    /// credentials. A client that uses the budget up only causes other preflights to be counted.
     budget: RateLimiter<TokenBucket, MemoryStore<GcraState>>,
 }
 
@@ -29,7 +29,7 @@ impl Exemption {
         Self { budget: RateLimiter::new(TokenBucket::new(budget), MemoryStore::with_capacity(1)) }
     }
 
-    /// Whether a request passes uncounted. Draws on the budget if so.
+    /// Returns whether a request passes uncounted. Charges the budget if so.
     #[cold]
     pub(crate) fn exempts(
         &self,
@@ -44,7 +44,7 @@ impl Exemption {
     }
 }
 
-/// Whether a policy bans the key of a request. Without a key, it bans nobody.
+/// Returns whether a policy bans the key of a request. A request without a key is not banned.
 fn is_banned(policy: &Policy, head: &RequestHead<'_>) -> bool {
     if !policy.has_penalty() || !policy.applies_to(head, &mut Choices::default()) {
         return false;
@@ -53,8 +53,8 @@ fn is_banned(policy: &Policy, head: &RequestHead<'_>) -> bool {
     key.is_ok_and(|key| policy.penalty_for(&key).is_some_and(|penalty| penalty.banned_for(&key).is_some()))
 }
 
-/// Fields that no browser sends in a preflight: it has no credentials and no body, and asks for nothing but permission. Some
-/// frameworks take the last three for the method.
+/// Fields that no browser sends in a preflight, which has no credentials and no body. Some frameworks use the last three as
+/// the method.
 static FOREIGN: [HeaderName; 13] = [
     AUTHORIZATION,
     PROXY_AUTHORIZATION,
@@ -71,7 +71,7 @@ static FOREIGN: [HeaderName; 13] = [
     HeaderName::from_static("x-method-override"),
 ];
 
-/// By the Fetch standard, "CORS-preflight request". That there is no `content-type` also tells it from gRPC.
+/// A "CORS-preflight request" of the Fetch standard. It has no `content-type`, so it cannot be gRPC.
 fn is_preflight(head: &RequestHead<'_>) -> bool {
     let fields = head.headers();
     *head.method() == Method::OPTIONS
@@ -81,13 +81,13 @@ fn is_preflight(head: &RequestHead<'_>) -> bool {
         && fields.get_all(CONTENT_LENGTH).iter().all(|length| length == "0")
 }
 
-/// The value of a field that comes in one line.
+/// The value of a field that occurs exactly once.
 fn only<'a>(fields: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {
     let mut lines = fields.get_all(name).iter();
     lines.next().filter(|_| lines.next().is_none()).map(|line| line.as_bytes())
 }
 
-/// `null`, or a scheme, a host and perhaps a port (RFC 6454, section 7.1).
+/// Returns whether a value is `null`, or a scheme, a host and an optional port (RFC 6454, section 7.1).
 fn is_origin(value: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(value) else { return false };
     let Some((scheme, host)) = text.split_once("://") else { return text == "null" };
@@ -96,8 +96,8 @@ fn is_origin(value: &[u8]) -> bool {
         && host.parse::<Authority>().is_ok_and(|authority| authority.as_str() == host && !host.contains('@'))
 }
 
-/// Whether it is certain that a request has no body. In HTTP/1, its fields say so. In later versions, only the body itself
-/// knows, so that it must be of a type that can be asked: that of axum, that of tonic, or `()`.
+/// Returns whether a request certainly has no body. In HTTP/1.1 and earlier, its fields say so. In later versions, only the
+/// body knows, so it must be of a known type: axum's, tonic's, or `()`.
 pub(crate) fn has_no_body<B: 'static>(request: &Request<B>) -> bool {
     let is_at_end = is_at_end(request.body());
     is_at_end.unwrap_or(request.version() <= Version::HTTP_11)
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn origins_are_serialised_as_browsers_do() {
+    fn origins_have_the_form_that_browsers_send() {
         for origin in [
             "null",
             "https://page.example",

@@ -1,4 +1,4 @@
-//! What the services of a layer go by, and how that is changed while they run.
+//! The settings and policies of a layer, and their replacement at run time.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -16,21 +16,21 @@ use crate::http::reject::Responder;
 use crate::limiter::Limiter;
 use crate::util::log;
 
-/// How a layer is set up, but for its policies.
+/// The settings of a layer, which never change.
 #[derive(Default)]
 pub(crate) struct Settings {
     pub(crate) fields: RateLimitFields,
     pub(crate) responder: Responder,
-    /// Whether responses carry the verdict.
+    /// Whether responses have the verdict in their extensions.
     pub(crate) adds_verdict: bool,
-    /// Whether responses report how long their requests waited.
+    /// Whether responses report the time that their requests waited.
     pub(crate) adds_timing: bool,
-    /// Which preflights of CORS pass uncounted, if any.
+    /// The exemption of CORS preflights, if any.
     pub(crate) exemption: Option<Exemption>,
     pub(crate) route: Option<Arc<str>>,
 }
 
-/// Policies that can be enforced together, in the order in which they are asked.
+/// Validated policies that can be enforced together, in the order in which they are charged.
 pub(crate) struct Enforceable(Vec<Policy>);
 
 impl Enforceable {
@@ -57,40 +57,40 @@ impl IntoPolicies for Enforceable {
     }
 }
 
-/// What a layer, its clones and all their services share, by one pointer: how it is set up, which never changes, and the
-/// policies that are in force. These are replaced as a whole: a request goes by what is in force when it comes, until it is
-/// answered.
+/// The state that a layer, its clones and all their services share by one pointer: the settings, which never change, and the
+/// policies in force. These are replaced as a whole: a request uses the policies that were in force when it came, until it
+/// is answered.
 pub(crate) struct Limits {
     in_force: ArcSwap<InForce>,
     pub(crate) settings: Settings,
-    /// Held by whoever replaces what is in force.
+    /// Locked by a thread that replaces `in_force`: so replacements follow one another, and no inheritance is lost between two.
     past: Mutex<Past>,
     mounting: Mounting,
 }
 
-/// What was in force before.
+/// The limiters that were in force before.
 #[derive(Default)]
 struct Past {
     is_closed: bool,
-    /// Those that are still in use: requests may wait in them.
+    /// Limiters that are still in use: requests may wait in them.
     limiters: Vec<Weak<dyn Limiter>>,
 }
 
-/// Never changed, only replaced.
+/// The policies in force. Immutable: a change replaces it.
 pub(crate) struct InForce {
     pub(crate) policies: Box<[Policy]>,
-    /// Whether there is one policy, which decides by its limiter alone, and responses carry nothing but fields of it.
+    /// Whether there is one policy, its limiter alone decides, and responses have no annotations but its fields.
     pub(crate) is_plain: bool,
-    /// Whether a policy may make a request wait.
+    /// Whether a policy may delay requests.
     pub(crate) delays: bool,
-    /// `None` if no response gets a field about what is left.
+    /// `None` if no response has a field that reports quota.
     pub(crate) writer: Option<Arc<Writer>>,
 }
 
 impl InForce {
     fn new(policies: Vec<Policy>, settings: &Settings) -> Arc<Self> {
-        let announced = |policy: &Policy| policy.description().terms().filter(|_| !policy.is_shadow());
-        let writer = Writer::new(&settings.fields, policies.iter().map(|policy| (policy.name(), announced(policy))));
+        let advertised = |policy: &Policy| policy.description().terms().filter(|_| !policy.is_shadow());
+        let writer = Writer::new(&settings.fields, policies.iter().map(|policy| (policy.name(), advertised(policy))));
         let writer = (!writer.is_silent()).then(|| Arc::new(writer));
         let is_plain = matches!(&*policies, [policy] if policy.is_plain()) && !settings.adds_verdict;
         let delays = policies.iter().any(Policy::delays);
@@ -102,13 +102,13 @@ impl InForce {
     }
 }
 
-/// A policy that inherited from another, and is in force.
-pub(crate) struct Successor {
+/// A policy in force that has inherited from another one.
+pub(crate) struct Heir {
     in_force: Arc<InForce>,
     index: usize,
 }
 
-impl Deref for Successor {
+impl Deref for Heir {
     type Target = Policy;
 
     fn deref(&self) -> &Policy {
@@ -125,21 +125,22 @@ impl Limits {
         Arc::new(Self { in_force, settings, past: Mutex::default(), mounting: Mounting::new() })
     }
 
-    /// Writes to nothing that another thread reads, unless it runs out of slots of its own.
+    /// Loads the policies in force. `arc-swap` marks the pointer in a slot of this thread, and changes the shared reference
+    /// count only if all slots of the thread are in use.
     #[inline]
     pub(crate) fn load(&self) -> Guard<Arc<InForce>> {
         self.in_force.load()
     }
 
-    /// The policy that is in force and has inherited from `policy`, which was in force with others `before`. `None` if nothing has
-    /// changed since, or if none has.
-    pub(crate) fn successor(&self, before: &Arc<InForce>, policy: &Policy) -> Option<Successor> {
+    /// The policy in force that has inherited from `policy`, which is one of `before`. `None` if no change was made since then,
+    /// or if no policy has inherited from it.
+    pub(crate) fn heir_of(&self, before: &Arc<InForce>, policy: &Policy) -> Option<Heir> {
         let in_force = self.load();
         if Arc::ptr_eq(&in_force, before) {
             return None;
         }
         let index = in_force.policies.iter().position(|new| new.has_inherited_from(policy))?;
-        Some(Successor { in_force: Arc::clone(&in_force), index })
+        Some(Heir { in_force: Arc::clone(&in_force), index })
     }
 
     /// Logs, once, that the layer is mounted around itself.
@@ -150,9 +151,12 @@ impl Limits {
         }
     }
 
+    /// Replaces the policies in force.
     pub(crate) fn replace(&self, policies: Enforceable) -> Replaced {
         let mut policies = policies.0;
-        // Foreign code is called with the lock: limiters inherit. It must not change the same layer.
+        // Foreign code runs under the lock, since custom limiters inherit. It must not change the same layer, which would
+        // deadlock. The lock is needed: without it, two threads could both inherit from the same policies, and the charges made
+        // under the first replacement would be lost in the second.
         let (before, after, replaced, finish, is_closed) = {
             let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
             let before = Arc::clone(&self.load());
@@ -162,13 +166,13 @@ impl Limits {
                     policy.meter().set_route(route);
                 }
                 let Some(old) = before.policy(policy.name()) else { continue };
-                let succession = policy.go_on_from(old);
-                finish.extend(succession.finish);
-                if !succession.inherits {
-                    log::started_anew(policy.name());
-                    replaced.fresh.push(policy.name().to_owned());
+                let inherited = policy.inherit(old);
+                finish.extend(inherited.finish);
+                if !inherited.inherits {
+                    log::not_inherited(policy.name());
+                    replaced.not_inherited.push(policy.name().to_owned());
                 }
-                if succession.keeps_capacity {
+                if inherited.keeps_capacity {
                     replaced.keeping_capacity.push(policy.name().to_owned());
                 }
             }
@@ -177,35 +181,40 @@ impl Limits {
             replaced.removed = removed.map(str::to_owned).collect();
             drop(names);
             past.limiters.retain(|limiter| limiter.strong_count() > 0);
+            // Remembered for `close`: requests may still wait in them.
             past.limiters.extend(before.policies.iter().map(|policy| Arc::downgrade(policy.shared_limiter())));
             let after = InForce::new(policies, &self.settings);
             self.in_force.store(Arc::clone(&after));
             (before, after, replaced, finish, past.is_closed)
         };
-        // Without the lock, and by this thread: copying what limiters inherit takes its time.
+        // After the lock is released, since copying the debts takes its time; on this thread, so that no request waits for it.
         finish.into_iter().for_each(|finish| finish());
         observe_ends(&before.policies, &after.policies);
+        // `close` ran before the lock was taken, and closed the limiters before this change only.
         if is_closed {
             self.close();
         }
         replaced
     }
 
-    /// Closes all limiters that are, were or will be in force.
+    /// Closes all limiters that are in force, were, or will be.
     pub(crate) fn close(&self) {
         let limiters: Vec<_> = {
+            // Under the lock, `close` is either before a replacement, which then closes its own limiters, or after it, and finds
+            // them in force.
             let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
             past.is_closed = true;
             let in_force = self.in_force.load();
             let present = in_force.policies.iter().map(|policy| Arc::clone(policy.shared_limiter()));
             present.chain(past.limiters.iter().filter_map(Weak::upgrade)).collect()
         };
-        // Without the lock, since a limiter wakes tasks: foreign code.
+        // After the lock is released, since closing a queue runs wakers, which are foreign code.
         limiters.iter().for_each(|limiter| limiter.close());
     }
 }
 
-/// Has meters read the limiters that are in force no more for the last time, and sets to zero what is gone.
+/// Updates the metrics of limiters that are no longer in force for the last time, and sets the gauges of removed policies to
+/// zero.
 #[cfg(feature = "metrics")]
 fn observe_ends(before: &[Policy], after: &[Policy]) {
     for old in before {
@@ -216,7 +225,7 @@ fn observe_ends(before: &[Policy], after: &[Policy]) {
 #[cfg(not(feature = "metrics"))]
 const fn observe_ends(_: &[Policy], _: &[Policy]) {}
 
-/// Changes the policies of a layer while its services run; by
+/// Replaces the policies of a layer at run time; made by
 /// [`RateLimitLayer::handle`](crate::RateLimitLayer::handle).
 ///
 /// ```
@@ -227,53 +236,54 @@ const fn observe_ends(_: &[Policy], _: &[Policy]) {}
 /// let layer = RateLimitLayer::new(policy(Quota::per_second(10)));
 /// let limits = layer.handle();
 ///
-/// // Later, from any thread: who has spent five of ten has spent five of fifty now.
+/// // Later, from any thread: a client that has used five of ten has used five of fifty now.
 /// limits.replace(policy(Quota::per_second(50)))?;
 ///
-/// // What `try_new` would refuse changes nothing.
-/// let refused = limits.replace(policy(Quota::per_second(50)).cost(51));
-/// assert!(matches!(refused, Err(PolicyError::CostAboveBurst { .. })));
+/// // Policies that `try_new` rejects change nothing.
+/// let rejected = limits.replace(policy(Quota::per_second(50)).cost(51));
+/// assert!(matches!(rejected, Err(PolicyError::CostAboveBurst { .. })));
 /// # Ok::<_, PolicyError>(())
 /// ```
 ///
 /// # What is kept
 ///
-/// A policy goes on from the one of the same name: with what its keys have used, if its limiter [can
-/// inherit](crate::Limiter::inherit), and with its counts of failures and of what it would have refused. Policies of other
-/// names begin anew.
+/// A policy inherits from the predecessor of the same name: what its keys have used, if its limiter [can
+/// inherit](crate::Limiter::inherit), and its counts of failures and of shadow rejections. Policies with new
+/// names start with full budgets.
 ///
-/// - A lowered limit never grants more than its burst. Who has used more than that waits until it is paid, at the new
-///   rate, and is told so exactly.
-/// - A raised limit helps at once: a key has the difference at its disposal, and what it owes is paid at the new rate.
-/// - Requests that wait in a [`LeakyQueue`](crate::LeakyQueue) keep their order. Their turns follow the new rate; who
-///   would have to wait too long then, or has no place any more, is refused.
+/// - A lowered limit never grants more than its burst. A client that has used more waits until the excess is paid at the new
+///   rate; the advertised wait is exact.
+/// - A raised limit takes effect at once: a key gets the difference, and its debt is paid at the new rate.
+/// - Waiters in a [`LeakyQueue`](crate::LeakyQueue) keep their order. Their turns follow the new rate. A waiter that
+///   would wait too long then, or exceeds the new capacity, is rejected.
 ///
-/// In memory, capacity and [`WhenFull`](crate::store::WhenFull) are those of the new limiter. What cannot be inherited is
-/// in what [`replace`](Self::replace) returns.
+/// In memory, capacity and [`WhenFull`](crate::store::WhenFull) are those of the new limiter.
+/// [`replace`](Self::replace) returns what could not be inherited.
 ///
-/// A limiter that is in several layers (an `Arc` of it) is replaced in each by itself: the others go on with it, undisturbed. Of
-/// two layers that replace it by the same new limiter, the first one's change counts, and they share that one from then
-/// on. A limiter that was used before, be it here or elsewhere, may be put in force again: in memory, another one that is like it
-/// inherits then, and the `Arc` of the first is not what the layer asks.
+/// A limiter that several layers share (an `Arc` of it) is replaced in each layer separately: the others keep it, undisturbed. If
+/// two layers replace it by the same new limiter, the first change counts, and they share the new limiter from then
+/// on. A limiter that was used before, here or elsewhere, may be put in force again: in memory, an equal new limiter then
+/// inherits, and the layer does not ask the one in the given `Arc`.
 ///
 /// # Accuracy
 ///
-/// A request goes by the policies that were in force when it came, until it is answered. What it asks after the change (a
-/// refund, a settlement) goes to the limiter that has inherited, and is converted. In memory, a request that was being judged
-/// at the instant of the change may go uncounted: as many as threads were deciding, and no more. Queues count all.
+/// A request uses the policies that were in force when it came, until it is answered. Its later questions (a
+/// refund, a settlement) go to the heir, and are converted. In memory, a concurrent decision at the instant of the change may
+/// go uncounted: at most one per deciding thread. Queues count all.
 ///
-/// Debts of a bucket are kept in tokens, and a change costs a key less than a nanosecond of the new rate, or a tick where
-/// that becomes longer. Debts that are too long for the ticks of the new quota are cut: those of more than 2^18 tokens and of
-/// more than four hours. Of a window, what counts at the instant of the change goes on to count. What is given back is lost to
-/// the key after more than a second change of a queue, after more than 256 of a bucket, and after any change of a window's period.
+/// Debts of a bucket are kept in tokens, and a change costs a key less than a nanosecond of the new rate, or one tick if ticks
+/// become longer. Debts that exceed the range of the new quota's ticks are cut: those of more than 2^18 tokens and
+/// more than four hours. What a window counts at the instant of the change stays counted. A refund is lost
+/// after more than two changes of a queue, after more than 256 of a bucket, and after any change of a window's period.
 ///
 /// # Cost
 ///
-/// To requests, one look at what is in force, which writes to no memory that other threads use; and for a key that is seen
-/// for the first time after a change, a look at what it owed before, of some microseconds. No request waits for what the change does, nor for
-/// another request that copies the same. Whoever
-/// replaces copies what is owed before `replace` returns, while requests go on. Both tables are in memory until
-/// then, or until the last request of before is answered, and the copy (8 bytes per key for words) until its last debt is paid.
+/// For requests, one load of the policies in force, which writes to no memory that other threads use; and for the first request
+/// of a key after a change, a lookup of its old debt, which takes some microseconds. No request waits for the change, nor for
+/// another request that copies the same debts. The thread that calls `replace` copies the debts before it
+/// returns, while requests go on. Both tables are in memory until
+/// then, or until the last request from before the change is answered, and the copy (8 bytes per key for words) until its last
+/// debt is paid.
 #[derive(Clone)]
 pub struct LimitsHandle {
     limits: Arc<Limits>,
@@ -284,28 +294,28 @@ impl LimitsHandle {
         Self { limits }
     }
 
-    /// Puts these policies in place of all that the layer has. Other settings of the layer stay.
+    /// Replaces all policies of the layer atomically. Other settings of the layer stay.
     ///
-    /// Returns when they are in force. Says of which policies the consumption could not be kept.
+    /// Returns once the new policies are in force, with the policies that could not inherit.
     ///
     /// # Errors
     ///
-    /// What [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) would refuse; then nothing has changed.
+    /// If [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) would reject the policies. Then nothing has changed.
     pub fn replace(&self, policies: impl IntoPolicies) -> Result<Replaced, PolicyError> {
         Enforceable::new(policies).map(|policies| self.limits.replace(policies))
     }
 
-    /// Rejects, with 503, all requests that wait for a turn in a queue of this layer (a
-    /// [`LeakyQueue`](crate::LeakyQueue), a `RedisQueue`, or a limiter of your own that implements
-    /// [`Limiter::close`]), and all that come to one from now on. To be called when the server shuts down, before it waits for
-    /// the requests that are under way: it would wait for the whole queue otherwise.
+    /// Rejects, with 503, all waiters in the queues of this layer (a
+    /// [`LeakyQueue`](crate::LeakyQueue), a `RedisQueue`, or a custom limiter that implements
+    /// [`Limiter::close`]), and all requests to these queues from now on. Call it when the server shuts down, before it waits
+    /// for requests in flight: otherwise it waits for the whole queue.
     ///
-    /// Other policies go on: a bucket decides as before. What is closed stays closed, and so does each queue that comes by a
-    /// later change. A queue that is in several layers is closed for all of them, also if it was replaced here meanwhile.
-    /// A second call does nothing.
+    /// Other policies are not affected: a bucket decides as before. Closed queues stay closed, and queues of later changes are
+    /// closed as well. A queue that several layers share is closed for all of them, even if it was replaced in this one
+    /// before. A second call does nothing.
     ///
-    /// A rejection for this reason is neither counted nor logged as a failure of the limiter, and
-    /// [`FailureMode`](crate::FailureMode) has no say in it.
+    /// Such a rejection is neither counted nor logged as a failure of the limiter, and
+    /// [`FailureMode`](crate::FailureMode) does not apply.
     pub fn close(&self) {
         self.limits.close();
     }
@@ -322,31 +332,31 @@ impl fmt::Debug for LimitsHandle {
     }
 }
 
-/// What came of a change of policies.
+/// The result of a replacement of policies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replaced {
-    fresh: Vec<String>,
+    not_inherited: Vec<String>,
     keeping_capacity: Vec<String>,
     removed: Vec<String>,
 }
 
 impl Replaced {
-    /// The policies that were there before, and whose keys all start anew: their limiters are of another kind than they
-    /// were, or keep nothing that they could hand on.
+    /// The policies that had a predecessor but could not inherit from it, so that all of their keys start with full budgets:
+    /// the limiter is of another kind, or the old one hands nothing on.
     #[must_use]
-    pub fn started_anew(&self) -> &[String] {
-        &self.fresh
+    pub fn not_inherited(&self) -> &[String] {
+        &self.not_inherited
     }
 
-    /// The policies whose limiters have the capacity that they had before, and not the one that was asked for: of several
-    /// changes of the capacity, a fourth is only honoured once the debts of before the first are paid. The next change tries
+    /// The policies whose limiters keep the previous capacity, and not the requested one: of several
+    /// changes of the capacity, a fourth takes effect only once the debts from before the first are paid. The next change tries
     /// again.
     #[must_use]
     pub fn kept_capacity(&self) -> &[String] {
         &self.keeping_capacity
     }
 
-    /// The policies that were there before, and are not any more.
+    /// The policies that were in force before and are no longer.
     #[must_use]
     pub fn removed(&self) -> &[String] {
         &self.removed

@@ -1,3 +1,5 @@
+//! `RateLimit`, the service: evaluates each request before it calls the inner service.
+
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,7 +14,7 @@ use crate::http::head::RequestHead;
 use crate::http::preflight::has_no_body;
 use crate::http::reload::Limits;
 
-/// A service whose requests are limited; made by [`RateLimitLayer`](crate::RateLimitLayer).
+/// A rate-limited service, made by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
 /// Clones share their budgets.
 #[derive(Clone)]
@@ -47,15 +49,15 @@ impl<S> RateLimit<S> {
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<S>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
-    // For a look at the bodies of axum and tonic, where preflights are exempt.
+    // To downcast the bodies of axum and tonic, where preflights are exempt.
     ReqBody: 'static,
 {
     type Response = Response<ResponseBody<ResBody>>;
     type Error = S::Error;
     type Future = ResponseFuture<S, ReqBody>;
 
-    /// Asks the inner service only. Whose limit it is about is not known before the request is, and
-    /// waiting here for one key would hold up all others.
+    /// Polls the inner service only. The key is not known before the request is, and
+    /// waiting here for one key would delay all others.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx)
     }
@@ -67,8 +69,8 @@ where
             Evaluation::Admitted(annotations) => ResponseFuture::passing(self.inner.call(request), annotations),
             Evaluation::Rejected(response) => ResponseFuture::rejected(response),
             Evaluation::Pending(evaluated) => {
-                // The service that was polled ready goes along, and its clone stays to be polled
-                // anew: <https://docs.rs/tower/latest/tower/trait.Service.html#be-careful-when-cloning-inner-services>
+                // The service that was polled ready is the one that will be called; its clone stays here and is polled
+                // again: <https://docs.rs/tower/latest/tower/trait.Service.html#be-careful-when-cloning-inner-services>
                 let clone = self.inner.clone();
                 let ready = std::mem::replace(&mut self.inner, clone);
                 ResponseFuture::waiting(evaluated, ready, request, Arc::clone(&self.limits))

@@ -1,13 +1,12 @@
-//! Where short texts are put together before they are allocated, once and exactly as long as they are.
+//! A stack buffer for short texts, which are then allocated once, at their exact length.
 
 use std::ops::Deref;
 
-/// Bytes on the stack, up to `N`; more than that on the heap. Pieces are short, and there are many: each costs
-/// little more than its copying.
+/// Up to `N` bytes on the stack, more on the heap. Optimised for many short pieces: each costs little more than its copy.
 pub(crate) struct Text<const N: usize> {
     bytes: [u8; N],
     len: usize,
-    /// All of it, once it is longer than `N`.
+    /// The whole text, once it is longer than `N`.
     spilled: Vec<u8>,
 }
 
@@ -32,13 +31,13 @@ impl<const N: usize> Text<N> {
     fn spill(&mut self, piece: &[u8]) {
         if self.spilled.is_empty() {
             self.spilled.extend_from_slice(&self.bytes[..self.len]);
-            // From now on, nothing fits.
+            // No later piece fits, so all of them are spilled.
             self.len = N;
         }
         self.spilled.extend_from_slice(piece);
     }
 
-    /// Decimal digits.
+    /// Appends the decimal digits of a number.
     #[inline]
     pub(crate) fn push_number(&mut self, number: u64) {
         match number {
@@ -62,35 +61,35 @@ impl<const N: usize> Text<N> {
         self.push_last(eight_digits(lower), 8);
     }
 
-    /// Of a number below a hundred.
+    /// Appends a number below a hundred.
     #[inline]
     fn push_pair(&mut self, number: u64) {
         let digit = |digit: u64| b"0123456789"[(digit % 10) as usize];
         if number < 10 { self.push(&[digit(number)]) } else { self.push(&[digit(number / 10), digit(number)]) }
     }
 
-    /// Of a number below a hundred million.
+    /// Appends a number below a hundred million.
     #[inline]
     fn push_short(&mut self, number: u64) {
         let digits = eight_digits(number);
-        // The last digit is written also if it is a zero.
+        // The set bit keeps the last digit, even if it is zero.
         let zeros = (digits | 1 << 56).trailing_zeros() / 8;
         self.push_last(digits, 8 - zeros);
     }
 
-    /// The last `width` of the decimal digits, with zeros before them. From 1 to 8.
+    /// Appends the last `width` decimal digits, padded with zeros; `width` is 1 to 8.
     #[inline]
     pub(crate) fn push_padded(&mut self, number: u64, width: u32) {
         self.push_last(eight_digits(number % HUNDRED_MILLION), width);
     }
 
-    /// The last `count` of eight digits.
+    /// Appends the last `count` of eight digits.
     #[inline]
     fn push_last(&mut self, digits: u64, count: u32) {
         let text = ((digits | ASCII) >> (64 - 8 * count)).to_le_bytes();
         match self.bytes[self.len..].first_chunk_mut() {
-            // All at once, with what is overwritten next: a text that was written in small pieces is not there for reading
-            // until all of them have left for the cache.
+            // One store of eight bytes, of which the next piece overwrites the excess: the processor can forward a store to a
+            // later load only if one store covers the whole load.
             Some(room) => {
                 *room = text;
                 self.len += count as usize;
@@ -102,11 +101,11 @@ impl<const N: usize> Text<N> {
 
 const HUNDRED_MILLION: u64 = 100_000_000;
 
-/// Eight zeros.
+/// Eight ASCII zeros.
 const ASCII: u64 = u64::from_ne_bytes([b'0'; 8]);
 
-/// The decimal digits of a number below a hundred million, one in each byte, the first one in the lowest. Halves are split
-/// in halves, all at once: thirteen dependent steps, where dividing by ten takes as many for two digits.
+/// The decimal digits of a number below a hundred million, one per byte, the first one in the lowest. Halves are split
+/// into halves in parallel: thirteen dependent steps, as many as two digits take by repeated division.
 #[inline]
 const fn eight_digits(number: u64) -> u64 {
     // Two numbers below 10,000, in 32 bits each; four below 100, in 16 bits each; eight below 10.
@@ -135,7 +134,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_are_written_as_the_standard_library_does(numbers in prop::collection::vec(prop_oneof![any::<u64>(), 0..10_000_000_000_u64, 0..1_000_u64], 0..9), width in 1..=8_u32) {
+        fn numbers_have_the_digits_of_the_standard_library(numbers in prop::collection::vec(prop_oneof![any::<u64>(), 0..10_000_000_000_u64, 0..1_000_u64], 0..9), width in 1..=8_u32) {
             let (mut text, mut expected) = (Text::<48>::new(), String::new());
             let edges = [0, 9, 10, 99_999_999, 100_000_000, 9_999_999_999_999_999, 10_000_000_000_000_000, u64::MAX];
             for number in numbers.into_iter().chain(edges) {
@@ -159,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_goes_to_the_heap() {
+    fn long_texts_spill_to_the_heap() {
         for lengths in [[4, 4, 1, 3], [9, 0, 1, 8], [8, 0, 0, 0], [0, 0, 8, 1], [7, 2, 0, 100]] {
             let (mut text, mut expected) = (Text::<8>::new(), Vec::<u8>::new());
             for (i, length) in lengths.into_iter().enumerate() {

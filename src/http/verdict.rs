@@ -1,4 +1,4 @@
-//! What the policies decided about one request.
+//! `Verdict`: the decisions of all policies on one request.
 
 use std::sync::Arc;
 
@@ -8,8 +8,9 @@ use smallvec::SmallVec;
 use crate::http::policy::Policy;
 use crate::values::Decision;
 
-/// The decisions of all policies that judged a request. A layer that is made [to tell](crate::RateLimitLayerBuilder::verdict)
-/// puts it into the extensions of the response, admitted or refused; every [`Rejection`](crate::Rejection) has it.
+/// The decisions of all policies that applied to a request. A layer with
+/// [`verdict`](crate::RateLimitLayerBuilder::verdict) attaches it to the extensions of all responses; every
+/// [`Rejection`](crate::Rejection) has it.
 ///
 /// ```
 /// # fn show<B>(response: &http::Response<B>) {
@@ -21,8 +22,8 @@ use crate::values::Decision;
 /// # }
 /// ```
 ///
-/// Policies appear in the order in which they were asked: as declared, but those in memory first, those that only
-/// delay after those that refuse, and shadows last. Skipped policies do not appear.
+/// Policies appear in the order in which they are charged: as declared, but those in memory first, those that
+/// delay after those that reject, and shadows last. Skipped policies do not appear.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     policies: SmallVec<[PolicyVerdict; 1]>,
@@ -34,7 +35,7 @@ pub struct PolicyVerdict {
     name: Arc<str>,
     decision: Decision,
     shadow: bool,
-    guarded: bool,
+    fell_back: bool,
 }
 
 impl Verdict {
@@ -44,7 +45,7 @@ impl Verdict {
         &self.policies
     }
 
-    /// The enforced policies that refused.
+    /// The enforced policies that rejected the request.
     pub fn violated(&self) -> impl Iterator<Item = &PolicyVerdict> {
         self.policies.iter().filter(|policy| !policy.shadow && !policy.decision.is_allowed())
     }
@@ -55,7 +56,7 @@ impl Verdict {
         self.violated().next().is_none()
     }
 
-    /// Attaches it to a response, before what a layer further in decided.
+    /// Attaches it to a response, in front of the verdict of an inner layer.
     pub(crate) fn insert_into(mut self, extensions: &mut Extensions) {
         if let Some(inner) = extensions.remove::<Self>() {
             self.policies.extend(inner.policies);
@@ -64,14 +65,14 @@ impl Verdict {
     }
 }
 
-/// With whether a local guard decided.
+/// Collects decisions. The flag says whether the local fallback decided.
 impl<'a> FromIterator<(&'a Policy, Decision, bool)> for Verdict {
     fn from_iter<I: IntoIterator<Item = (&'a Policy, Decision, bool)>>(decided: I) -> Self {
-        let of = |(policy, decision, guarded): (&Policy, _, _)| PolicyVerdict {
+        let of = |(policy, decision, fell_back): (&Policy, _, _)| PolicyVerdict {
             name: Arc::clone(policy.shared_name()),
             decision,
             shadow: policy.is_shadow(),
-            guarded,
+            fell_back,
         };
         Self { policies: decided.into_iter().map(of).collect() }
     }
@@ -84,18 +85,18 @@ impl PolicyVerdict {
         &self.name
     }
 
-    /// What it decided.
+    /// Its decision.
     pub const fn decision(&self) -> &Decision {
         &self.decision
     }
 
-    /// Whether its limiter failed, so that its [local guard](crate::FailureMode::LocalGuard) decided.
+    /// Whether its limiter failed, so that its [local fallback](crate::FailureMode::LocalFallback) decided.
     #[must_use]
-    pub const fn is_guarded(&self) -> bool {
-        self.guarded
+    pub const fn fell_back(&self) -> bool {
+        self.fell_back
     }
 
-    /// Whether it only watches.
+    /// Whether it is a [shadow](crate::Policy::shadow), which is not enforced.
     #[must_use]
     pub const fn is_shadow(&self) -> bool {
         self.shadow

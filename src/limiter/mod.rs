@@ -1,4 +1,4 @@
-//! Whoever answers the question: may this key have that much?
+//! `Limiter`, the trait that policies consult, and `RateLimiter`, an algorithm over a store.
 
 mod throttle;
 
@@ -12,7 +12,7 @@ use crate::store::{MemoryStore, Stats, Store};
 use crate::values::time::Clock;
 use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, LimiterError, PartitionKey, Receipt};
 
-/// Decides whether a key may have so many units, now or later.
+/// Decides whether a key may have a number of units, now or later.
 ///
 /// Object safe: policies hold an `Arc<dyn Limiter>`, so algorithms, stores and queues can be mixed
 /// and chosen at run time.
@@ -21,11 +21,11 @@ use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Li
 /// |---|---|
 /// | [`RateLimiter`] | is rejected, with the exact time to wait |
 /// | [`LeakyQueue`](crate::LeakyQueue) | waits its turn, and is rejected only if the queue is too long |
-/// | your own | as you decide |
+/// | a custom limiter | is decided by your code |
 ///
-/// # One of your own
+/// # Custom limiters
 ///
-/// needs one method:
+/// One method is required:
 ///
 /// ```
 /// use tower_sluice::{Ask, Check, Decision, Limiter, Policy, RateLimitLayer};
@@ -42,68 +42,67 @@ use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Li
 /// let layer = RateLimitLayer::new(Policy::new("small", std::sync::Arc::new(NothingBig)));
 /// ```
 ///
-/// Then it is asked to [charge](crate::Mode::Charge), and nothing else. If it says more of itself in
-/// [`describe`](Self::describe), it is asked more, and clients are told more.
+/// Such a limiter is asked to [charge](crate::Mode::Charge), and nothing else. What it declares in
+/// [`describe`](Self::describe) enables further modes, and fields in responses.
 pub trait Limiter: Send + Sync + 'static {
-    /// Decides, and charges what is admitted, as the [mode](Ask::mode) says.
+    /// Decides on the request, and charges it as its [mode](Ask::mode) says.
     fn decide(&self, ask: &Ask<'_>) -> Check;
 
-    /// Refunds `cost` units of a charge that was answered with `receipt`, as far as they are still owed. By default, what is
-    /// charged stays charged.
+    /// Refunds `cost` units of the charge that returned `receipt`, as far as they are still owed. By default, charges stay.
     fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
         let _ = (key, receipt, cost);
     }
 
-    /// What layers and clients need to know ahead.
+    /// The properties that layers and clients need in advance.
     fn describe(&self) -> Description {
         Description::new()
     }
 
-    /// Goes on from what `predecessor` knows of its keys: what was used stays used, under this limiter's quota. `None` if it does
-    /// not, by default; then all keys start anew.
+    /// Inherits what the keys of `predecessor` have used, under this limiter's quota. Returns `None`, the default, if it
+    /// cannot; then all keys start with a full budget.
     ///
-    /// For a [live change](crate::LimitsHandle), which puts the heir in force and then runs what the [`Inheritance`] asks for. The
-    /// heir is this limiter itself if it was not asked for anything yet. A limiter in memory that has debts of its own (it was
-    /// in force before, or is in force elsewhere) cannot have those of another as well: then another one that is like it
-    /// inherits, with the same algorithm, capacity and clock. The two must be of one kind:
+    /// For a [live change](crate::LimitsHandle), which puts the heir in force and then finishes the [`Inheritance`]. The
+    /// heir is this limiter itself if it was not used yet. A limiter in memory that holds debts of its own (it was
+    /// in force before, or is in force elsewhere) cannot take on those of another as well: then a new limiter with the same
+    /// algorithm, capacity and clock is the heir. The two limiters must be of one kind:
     ///
     /// | limiter | inherits from | what is kept |
     /// |---|---|---|
     /// | a bucket in a [`MemoryStore`] | any such bucket | the debt of every key in tokens, to a tick of the new rate |
     /// | a window in a `MemoryStore` | one of the same type | what counts at the moment of the change |
-    /// | a [`LeakyQueue`](crate::LeakyQueue) | any other | the lines with all who wait, and what was spent |
-    /// | any of them on Redis | one of the same type and name on the same `Redis` | what the server has, see `RedisStore` |
+    /// | a [`LeakyQueue`](crate::LeakyQueue) | any other | all waiters in their order, and what was spent |
+    /// | any of them on Redis | one of the same type and name on the same `Redis` | the state on the server, see `RedisStore` |
     ///
-    /// Both must tell the time by the same clock. In memory, each heir has its own copy of what was used at the instant of the
-    /// change; the predecessor goes on as before for those who still ask it. Queues are shared by all heirs.
+    /// Both must use the same clock. In memory, each heir has its own copy of what was used at the instant of the
+    /// change; the predecessor keeps its state for other layers that use it. Heirs of a queue share the queue.
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
         let _ = predecessor;
         None
     }
 
-    /// What heirs [inherit](Self::inherit) from; by default nothing.
+    /// The state that heirs [inherit](Self::inherit); by default none.
     fn heritage(&self) -> Option<Heritage> {
         None
     }
 
-    /// How full it is, who waits in it, and how its servers are; by default, nothing is reported. For gauges: not on the path
-    /// of requests.
+    /// Reports how full the table is, the waiters, and the health of the servers; by default nothing. For gauges: not on the
+    /// path of requests.
     fn stats(&self) -> Stats {
         Stats::default()
     }
 
-    /// Rejects all requests that wait for a turn, and all that come from now on, with
-    /// [`LimiterError::closed`](crate::LimiterError::closed). For the end of a server, which would otherwise wait for its queue.
-    /// It cannot be undone; a second call does nothing.
+    /// Rejects all waiters, and all requests from now on, with
+    /// [`LimiterError::closed`](crate::LimiterError::closed). For the shutdown of a server, which would otherwise wait for its
+    /// queue. It cannot be undone; a second call does nothing.
     ///
-    /// By default it does nothing, which is right for limiters that answer at once.
+    /// Does nothing by default, which is right for limiters that decide at once.
     fn close(&self) {}
 }
 
-/// Limits what is no request to a server: a job, a message, a call to a partner.
+/// Limits work that is not an HTTP request: a job, a message, a call to a partner.
 pub trait LimiterExt: Limiter {
     /// Charges `cost` units to `key` if they are admitted, and waits for the decision: for a turn in a
-    /// [`LeakyQueue`](crate::LeakyQueue), for the server of a `RedisStore`, and for nothing if the budget is in memory.
+    /// [`LeakyQueue`](crate::LeakyQueue), or for the server of a `RedisStore`. A limiter in memory decides at once.
     ///
     /// ```
     /// use tower_sluice::{LeakyQueue, LimiterExt, Quota};
@@ -121,11 +120,11 @@ pub trait LimiterExt: Limiter {
     ///
     /// # Errors
     ///
-    /// If the limiter cannot decide. A rejection is no error: look at the [outcome](Decision::outcome).
+    /// If the limiter cannot decide. A rejection is not an error: check the [outcome](Decision::outcome).
     ///
     /// # Cancel safety
     ///
-    /// Dropped while it waits for a turn, it leaves the queue. A server may have charged it.
+    /// A future that is dropped while it waits for its turn leaves the queue. A server may have charged it.
     fn acquire(&self, key: &PartitionKey, cost: u32) -> impl Future<Output = Result<Decision, LimiterError>> + Send {
         self.decide(&Ask::charge(key, cost)).decided()
     }
@@ -150,7 +149,7 @@ impl<L: Limiter + ?Sized> LimiterExt for L {}
 /// ```
 #[derive(Debug)]
 pub struct RateLimiter<A, S> {
-    /// Shared with its heirs.
+    /// Shared with the heirs of this limiter.
     algorithm: Arc<A>,
     store: S,
 }
@@ -191,9 +190,9 @@ impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
 }
 
 impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryStore<A::State, C>> {
-    /// Charges one unit to `key`, if it is admitted. Memory decides at once, and does not fail.
+    /// Charges one unit to `key`, if it is admitted. A limiter in memory decides at once and cannot fail.
     ///
-    /// For another cost, or without charging, [ask](Limiter::decide).
+    /// For another cost or mode, use [`decide`](Limiter::decide).
     #[inline]
     pub fn check(&self, key: &PartitionKey) -> Decision {
         self.store.charge(&*self.algorithm, &Ask::charge(key, 1))
@@ -201,7 +200,7 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryStore<A::State, C>> {
 }
 
 impl<A: Algorithm, S: Store<A>> Limiter for RateLimiter<A, S> {
-    // Inlined, all the way down: a caller that looks at the outcome alone does not pay for the rest.
+    // Inlined down to the store, so that a caller that reads only the outcome does not pay for the rest.
     #[inline(always)]
     fn decide(&self, ask: &Ask<'_>) -> Check {
         self.store.decide(&self.algorithm, ask)
@@ -230,15 +229,15 @@ impl<A: Algorithm, S: Store<A>> Limiter for RateLimiter<A, S> {
     }
 }
 
-/// Anything that can be made into a limiter: an [`Algorithm`] (over a [`MemoryStore`] of its own),
+/// Conversion into a limiter: of an [`Algorithm`] (over a [`MemoryStore`] of its own),
 /// a [`RateLimiter`], a [`LeakyQueue`](crate::LeakyQueue), or a shared `Arc` of any [`Limiter`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a limiter",
-    note = "give an algorithm itself, or `Arc::new(...)` of a limiter; to share one budget between policies, \
+    note = "pass an algorithm, or `Arc::new(...)` of a limiter; to share one budget between policies, \
             clone an `Arc::new(RateLimiter::in_memory(...))`"
 )]
 pub trait IntoLimiter {
-    /// The limiter.
+    /// Converts into a limiter.
     fn into_limiter(self) -> Arc<dyn Limiter>;
 }
 

@@ -1,4 +1,4 @@
-//! The same limits for services that do not speak HTTP, or are clients of those that do.
+//! `ThrottleLayer`: limits services that do not speak HTTP, and clients.
 
 use std::error::Error;
 use std::fmt;
@@ -16,11 +16,11 @@ use tower_service::Service;
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::values::{Ask, Check, Decision, LimiterError, Outcome, PartitionKey, Pending};
 
-/// Limits a service of any request type. A request that does not pass is an error:
-/// [`ThrottleError::Denied`].
+/// Limits a service of any request type. A rejected request ends with the error
+/// [`ThrottleError::Rejected`].
 ///
-/// With a [`LeakyQueue`](crate::LeakyQueue), paces what goes out: requests wait for their turn, and
-/// only those that would wait too long are denied.
+/// With a [`LeakyQueue`](crate::LeakyQueue), it paces outgoing calls: requests wait for their turn, and
+/// only those that would wait too long are rejected.
 ///
 /// ```
 /// use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
@@ -28,7 +28,7 @@ use crate::values::{Ask, Check, Decision, LimiterError, Outcome, PartitionKey, P
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() {
-/// // A partner allows five calls per second: leave every 200 ms, whoever asks.
+/// // A partner allows five calls per second: send one every 200 ms, over all callers.
 /// let mut client = ServiceBuilder::new()
 ///     .layer(ThrottleLayer::new(LeakyQueue::new(Quota::per_second(5)).capacity(100)))
 ///     .service(service_fn(|city: &'static str| async move { Ok::<_, std::io::Error>(format!("sunny in {city}")) }));
@@ -40,7 +40,7 @@ pub struct ThrottleLayer<Req> {
     gate: Arc<Gate<Req>>,
 }
 
-/// What decides.
+/// What all services of a layer share.
 struct Gate<Req> {
     limiter: Arc<dyn Limiter>,
     key: KeyFn<Req>,
@@ -65,11 +65,11 @@ impl<Req> ThrottleLayer<Req> {
         Self { gate: Arc::new(Gate { limiter: limiter.into_limiter(), key: Box::new(key), cost: Box::new(|_| 1) }) }
     }
 
-    /// What a request costs; 1 unless set.
+    /// Sets the cost of a request; 1 unless set.
     ///
     /// # Panics
     ///
-    /// If the layer was cloned, or services were made by it.
+    /// If the layer was cloned, or has made a service.
     #[must_use]
     #[track_caller]
     pub fn cost(mut self, cost: impl Fn(&Req) -> u32 + Send + Sync + 'static) -> Self {
@@ -99,7 +99,7 @@ impl<Req> fmt::Debug for ThrottleLayer<Req> {
     }
 }
 
-/// A service whose requests are limited; made by [`ThrottleLayer`]. Clones share their budgets.
+/// A rate-limited service, made by [`ThrottleLayer`]. Clones share their budgets.
 pub struct Throttle<S, Req> {
     inner: S,
     gate: Arc<Gate<Req>>,
@@ -129,10 +129,10 @@ where
         let state = match check {
             Check::Ready(result) => match admit(result) {
                 Ok(()) => State::Passing { response: self.inner.call(request) },
-                Err(error) => State::Denied { error: Some(error) },
+                Err(error) => State::Rejected { error: Some(error) },
             },
             Check::Pending(pending) => {
-                // The service that was polled ready goes along, and its clone stays.
+                // The service that was polled ready is the one that will be called; its clone stays here.
                 let clone = self.inner.clone();
                 let ready = std::mem::replace(&mut self.inner, clone);
                 State::Waiting { pending, rest: Some((ready, request)) }
@@ -146,7 +146,7 @@ fn admit<E>(result: Result<Decision, LimiterError>) -> Result<(), ThrottleError<
     let decision = result.map_err(ThrottleError::Limiter)?;
     match decision.outcome() {
         Outcome::Allow => Ok(()),
-        Outcome::Deny { retry_after } => Err(ThrottleError::Denied { retry_after }),
+        Outcome::Deny { retry_after } => Err(ThrottleError::Rejected { retry_after }),
     }
 }
 
@@ -157,7 +157,7 @@ impl<S: fmt::Debug, Req> fmt::Debug for Throttle<S, Req> {
 }
 
 pin_project! {
-    /// The future of [`Throttle`]. Dropped while it waits for its turn, it leaves the queue.
+    /// The future of [`Throttle`]. If it is dropped while it waits for its turn, the request leaves the queue.
     pub struct ThrottleFuture<S, Req>
     where
         S: Service<Req>,
@@ -172,7 +172,7 @@ pin_project! {
     #[project = StateProj]
     enum State<F, S, Req, E> {
         Passing { #[pin] response: F },
-        Denied { error: Option<ThrottleError<E>> },
+        Rejected { error: Option<ThrottleError<E>> },
         Waiting { pending: Pending, rest: Option<(S, Req)> },
     }
 }
@@ -184,19 +184,19 @@ impl<S: Service<Req>, Req> Future for ThrottleFuture<S, Req> {
         let mut state = self.project().state;
         loop {
             match state.as_mut().project() {
-                // -> the inner service's response
+                // -> done, with the inner service's response
                 StateProj::Passing { response } => return response.poll(cx).map_err(ThrottleError::Service),
-                // -> an error
-                StateProj::Denied { error } => {
+                // -> done, with an error
+                StateProj::Rejected { error } => {
                     return Poll::Ready(Err(error.take().expect("polled after it was ready")));
                 }
-                // -> Passing, or Denied
+                // -> Passing or Rejected, once the limiter has decided
                 StateProj::Waiting { pending, rest } => {
                     let result = ready!(pending.as_mut().poll(cx));
                     let (mut service, request) = rest.take().expect("taken only once, when the turn has come");
                     let next = match admit(result) {
                         Ok(()) => State::Passing { response: service.call(request) },
-                        Err(error) => State::Denied { error: Some(error) },
+                        Err(error) => State::Rejected { error: Some(error) },
                     };
                     state.set(next);
                 }
@@ -211,17 +211,16 @@ impl<S: Service<Req>, Req> fmt::Debug for ThrottleFuture<S, Req> {
     }
 }
 
-/// Why a [`Throttle`]d request has no response.
+/// The error of a [`Throttle`]d request.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ThrottleError<E> {
-    /// The limit is used up, or the queue too long.
-    Denied {
-        /// The exact time after which the same request would pass, alone on its key; `None` if it
-        /// never would.
+    /// The limit is used up, or the wait in the queue would be too long.
+    Rejected {
+        /// The exact time after which the same request would pass, alone on its key; `None` if no wait helps.
         retry_after: Option<Duration>,
     },
-    /// The limiter could not decide.
+    /// The limiter cannot decide.
     Limiter(LimiterError),
     /// The inner service failed.
     Service(E),
@@ -230,8 +229,8 @@ pub enum ThrottleError<E> {
 impl<E: fmt::Display> fmt::Display for ThrottleError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Denied { retry_after: Some(wait) } => write!(f, "rate limit exceeded, retry after {wait:?}"),
-            Self::Denied { retry_after: None } => f.write_str("the request costs more than is ever admitted at once"),
+            Self::Rejected { retry_after: Some(wait) } => write!(f, "rate limit exceeded, retry after {wait:?}"),
+            Self::Rejected { retry_after: None } => f.write_str("the request costs more than is ever admitted at once"),
             Self::Limiter(error) => error.fmt(f),
             Self::Service(error) => error.fmt(f),
         }
@@ -241,7 +240,7 @@ impl<E: fmt::Display> fmt::Display for ThrottleError<E> {
 impl<E: Error + 'static> Error for ThrottleError<E> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Denied { .. } => None,
+            Self::Rejected { .. } => None,
             Self::Limiter(error) => error.source(),
             Self::Service(error) => error.source(),
         }

@@ -1,3 +1,5 @@
+//! Tokio's part of a queue: the tasks that release waiters in time, and the future of a waiter.
+
 use std::future::{Future, poll_fn};
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,42 +13,43 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::drivers::{DriverNo, Home, Start};
-use super::monitor::{Arrival, Errand, Next, Progress, Request, Room};
-use super::schedule::waiter_slab::SeatNo;
-use super::schedule::{LineId, Lines};
+use super::drivers::{DriverId, Runtime, Start};
+use super::monitor::{Arrival, Deferred, Monitor, Next, Progress, Request};
+use super::schedule::waiter_slab::WaiterId;
+use super::schedule::{FifoId, Schedule};
 use super::timer::Alarm;
 use crate::store::TableStats;
 use crate::util::log;
 use crate::values::time::{Timestamp, nanos_of};
 use crate::values::{Backlog, Decision, LimiterError, PartitionKey, Receipt};
 
-/// The lines, and the drivers that release them in time.
+/// A queue in this process: its schedule behind a monitor, its clock, and the drivers that release waiters in time.
 ///
-/// A driver is a task that serves all lines. Each runtime that has waiters has one. It is spawned by the first to wait
-/// there, and ends when no waiter is left on that runtime.
-pub(super) struct Shared {
-    pub(super) room: Room<Handle>,
-    /// What tokio's clock showed when the queue was first used: the queue's time zero.
+/// A driver is a task that serves all keys. Each runtime that has waiters has one. The first waiter on a runtime spawns
+/// it, and it ends when no waiter is left there.
+pub(super) struct SharedQueue {
+    pub(super) monitor: Monitor<Handle>,
+    /// The time zero of the queue: what tokio's clock showed when the queue was first used.
     zero: OnceLock<Instant>,
-    /// Whether tokio's timer is not enough.
+    /// Whether new drivers use a finer timer than tokio's.
     is_precise: AtomicBool,
     hashers: [RandomState; 2],
 }
 
-impl Shared {
-    pub(super) fn new(lines: Lines, is_precise: bool) -> Self {
+impl SharedQueue {
+    pub(super) fn new(schedule: Schedule, is_precise: bool) -> Self {
         Self {
-            room: Room::new(lines),
+            monitor: Monitor::new(schedule),
             zero: OnceLock::new(),
             is_precise: AtomicBool::new(is_precise),
             hashers: [RandomState::new(), RandomState::new()],
         }
     }
 
-    fn id(&self, key: &PartitionKey) -> LineId {
+    /// Returns the FIFO of a key: 128 bits of two keyed hashes.
+    fn id(&self, key: &PartitionKey) -> FifoId {
         let [high, low] = self.hashers.each_ref().map(|hasher| u128::from(hasher.hash_one(key.as_bytes())));
-        LineId(high << 64 | low)
+        FifoId(high << 64 | low)
     }
 
     fn now(&self) -> Timestamp {
@@ -56,7 +59,7 @@ impl Shared {
 
     fn instant(&self, at: Timestamp) -> Instant {
         let zero = *self.zero.get_or_init(Instant::now);
-        // What lies beyond the range of `Instant` is not waited for in this life.
+        // An instant beyond the range of `Instant` is never waited for.
         let far = Duration::from_secs(86_400 * 365 * 30);
         zero.checked_add(Duration::from_nanos(at.as_nanos())).unwrap_or_else(|| Instant::now() + far)
     }
@@ -70,91 +73,91 @@ impl Shared {
         key: &PartitionKey,
         cost: u32,
         max_wait: u64,
-    ) -> Result<Result<Decision, Place>, LimiterError> {
+    ) -> Result<Result<Decision, WaiterFuture>, LimiterError> {
         let request = self.request(key, cost, max_wait);
-        let (arrival, errand) = self.room.enqueue(|| self.now(), &request, here);
-        // Made before anything foreign runs, so that the place is given up whatever happens there.
+        let (arrival, deferred) = self.monitor.enqueue(|| self.now(), &request, here);
+        // Made before foreign code runs, so that the waiter leaves the queue even if that code panics.
         let arrival = arrival.map(|arrival| match arrival {
             Arrival::Decided(decision) => Ok(decision),
-            Arrival::Joined(seat) => Err(Place { shared: Arc::clone(self), seat }),
+            Arrival::Joined(waiter) => Err(WaiterFuture { shared: Arc::clone(self), waiter }),
         });
-        self.run(errand);
+        self.run(deferred);
         arrival
     }
 
-    /// Takes a place in line that nobody waits in.
-    pub(super) fn enqueue_nobody(
+    /// Joins without a future, so that those behind wait as long as they would behind a request.
+    pub(super) fn enqueue_detached(
         self: &Arc<Self>,
         key: &PartitionKey,
         cost: u32,
         max_wait: u64,
     ) -> Result<Decision, LimiterError> {
         let request = self.request(key, cost, max_wait);
-        let (arrival, errand) = self.room.enqueue_nobody(|| self.now(), &request, here);
-        self.run(errand);
+        let (arrival, deferred) = self.monitor.enqueue_detached(|| self.now(), &request, here);
+        self.run(deferred);
         arrival.map(|arrival| match arrival {
             Arrival::Decided(decision) => decision,
-            Arrival::Joined(_) => unreachable!("nobody has joined"),
+            Arrival::Joined(_) => unreachable!("a detached waiter has no future"),
         })
     }
 
     pub(super) fn peek(self: &Arc<Self>, key: &PartitionKey, cost: u32, max_wait: u64) -> Option<Decision> {
-        let (decision, errand) = self.room.peek(|| self.now(), &self.request(key, cost, max_wait));
-        self.run(errand);
+        let (decision, deferred) = self.monitor.peek(|| self.now(), &self.request(key, cost, max_wait));
+        self.run(deferred);
         decision
     }
 
-    pub(super) fn give_back(self: &Arc<Self>, key: &PartitionKey, cost: u32, receipt: Receipt) {
-        self.run(self.room.give_back(|| self.now(), self.id(key), cost, receipt));
+    pub(super) fn refund(self: &Arc<Self>, key: &PartitionKey, cost: u32, receipt: Receipt) {
+        self.run(self.monitor.refund(|| self.now(), self.id(key), cost, receipt));
     }
 
     pub(super) fn backlog(&self) -> Backlog {
-        self.room.backlog(|| self.now())
+        self.monitor.backlog(|| self.now())
     }
 
     pub(super) fn table(&self) -> TableStats {
-        self.room.table(|| self.now())
+        self.monitor.table(|| self.now())
     }
 
-    /// From the next driver on, with a better timer, or without.
-    pub(super) fn change(self: &Arc<Self>, rules: &Lines, is_precise: bool) {
+    /// Applies another quota and other bounds. The choice of a timer holds from the next driver on.
+    pub(super) fn change(self: &Arc<Self>, rules: &Schedule, is_precise: bool) {
         self.is_precise.store(is_precise, Ordering::Relaxed);
-        self.run(self.room.change(|| self.now(), rules));
+        self.run(self.monitor.change(|| self.now(), rules));
     }
 
     pub(super) fn close(self: &Arc<Self>) {
-        self.run(self.room.close());
+        self.run(self.monitor.close());
     }
 
-    /// Never under the lock: waking a task runs foreign code, and a runtime that is going down drops a
-    /// new one on the spot.
-    fn run(self: &Arc<Self>, errand: Errand<Handle>) {
-        errand.signals.iter().for_each(|signal| signal.notify_one());
-        if let Some(Start { home, number, signal }) = errand.start {
-            let driving = Driving { shared: Arc::clone(self), number, signal, is_cut_short: true };
-            drop(home.spawn(drive(driving)));
+    /// Does what was deferred, never under the lock: waking a task runs foreign code, and a runtime that shuts down
+    /// drops a new task on the spot, which locks the queue again.
+    fn run(self: &Arc<Self>, deferred: Deferred<Handle>) {
+        deferred.signals.iter().for_each(|signal| signal.notify_one());
+        if let Some(Start { runtime, id: driver, signal }) = deferred.start {
+            let guard = DriverGuard { shared: Arc::clone(self), driver, signal, is_cut_short: true };
+            drop(runtime.spawn(drive(guard)));
         }
-        wake_all(errand.wake);
-        if errand.warn {
+        wake_all(deferred.wake);
+        if deferred.warn {
             log::queue_full();
         }
     }
 
-    /// Does some of what is due, for a driver.
-    fn tick(&self, driver: DriverNo) -> Next {
+    /// Releases waiters that are due, for a driver.
+    fn tick(&self, driver: DriverId) -> Next {
         let mut wake = Vec::new();
-        let next = self.room.tick(driver, || self.now(), &mut wake);
+        let next = self.monitor.tick(driver, || self.now(), &mut wake);
         wake_all(wake);
         next
     }
 }
 
-/// The runtime that the caller is in.
+/// Returns the runtime that the caller is in.
 fn here() -> Option<Handle> {
     Handle::try_current().ok()
 }
 
-impl Home for Handle {
+impl Runtime for Handle {
     type Id = tokio::runtime::Id;
     type Signal = Arc<Notify>;
 
@@ -163,37 +166,38 @@ impl Home for Handle {
     }
 }
 
-/// Releases who is due, until no waiter is left on its runtime.
+/// Releases waiters that are due, until no waiter is left on its runtime.
 ///
-/// No change is slept through. Whatever makes a turn come sooner, or the driver end, is changed under the lock of the room,
-/// and signalled after it. `tick` reads under that lock. So either it has seen the change; or the change
-/// comes after it, and is signalled while the driver waits or before. A `Notify` keeps one signal that nobody waits for,
-/// and the next `notified` is done at once. A signal too many costs one look, and no branch
-/// of the `select` loses anything when another wins, for all is read anew.
+/// No change is slept through. Whatever makes a turn come sooner, or the driver end, is changed under the lock of the
+/// monitor, and signalled after the lock is released. `tick` reads under that lock. So either it has seen the change,
+/// or the change comes after it, and the signal arrives while the driver sleeps or before. A `Notify` stores one signal
+/// that no task awaits yet, and the next `notified` completes at once. A spurious signal costs one look, and no branch
+/// of the `select` loses anything when another wins, because everything is read again.
 ///
-/// Nor does it end beside a waiter of its runtime: `tick` notes under the lock that the driver has ended, only when none
-/// is left, and whoever joins sees that under the same lock and starts the next. `models.rs` has that part, and
-/// this is why it may take the signal and the timer for granted.
-async fn drive(mut driving: Driving) {
-    let mut alarm = Alarm::new(driving.shared.is_precise.load(Ordering::Relaxed));
+/// A driver does not end beside a waiter of its runtime either: `tick` marks the driver as ended under the lock, and
+/// only when no waiter is left. A request that joins sees that under the same lock, and starts the next driver.
+/// `models.rs` checks this in every order of threads, and takes the signal and the timer for granted for this reason.
+async fn drive(mut guard: DriverGuard) {
+    let mut alarm = Alarm::new(guard.shared.is_precise.load(Ordering::Relaxed));
     loop {
-        match driving.shared.tick(driving.number) {
+        match guard.shared.tick(guard.driver) {
             Next::Yield => let_others_run().await,
             Next::SleepUntil(due) => {
-                let due = driving.shared.instant(due);
+                let due = guard.shared.instant(due);
                 tokio::select! {
                     () = alarm.sleep_until(due) => {}
-                    () = driving.signal.notified() => {}
+                    () = guard.signal.notified() => {}
                 }
             }
             Next::End => break,
         }
     }
-    driving.is_cut_short = false;
+    guard.is_cut_short = false;
 }
 
-/// Goes to the end of the runtime's queue of tasks. Tokio's own `yield_now` waits until the runtime next looks at its
-/// timers; meanwhile batches of released waiters would pile up in that queue, and others wait behind them all.
+/// Moves this task to the end of the runtime's run queue. Tokio's own `yield_now` waits until the runtime next looks at
+/// its timers; meanwhile batches of released waiters would pile up in that queue, and other tasks would wait behind
+/// them all.
 async fn let_others_run() {
     let mut has_yielded = false;
     poll_fn(|context| {
@@ -206,58 +210,60 @@ async fn let_others_run() {
     .await;
 }
 
-/// Wakes all of them. A waker that panics costs no other its wake-up, and the caller, who is not to blame, does not
-/// panic: the message has gone to the panic hook.
+/// Wakes all of them. A waker that panics costs no other waiter its wake-up, and does not panic in the caller, which is
+/// not at fault: the message has gone to the panic hook.
 fn wake_all(wakers: Vec<Waker>) {
     for waker in wakers {
         let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
     }
 }
 
-/// Held by a driver from before it is spawned. If it is dropped early, with its runtime, the waiters there are woken, and
-/// go on where they are polled: see [`Place::poll`].
-struct Driving {
-    shared: Arc<Shared>,
-    number: DriverNo,
+/// Held by a driver from before it is spawned. If it is dropped early, with its runtime, it wakes the waiters of that
+/// runtime, which continue where they are polled next: see [`WaiterFuture::poll`].
+struct DriverGuard {
+    shared: Arc<SharedQueue>,
+    driver: DriverId,
     signal: Arc<Notify>,
     is_cut_short: bool,
 }
 
-impl Drop for Driving {
+impl Drop for DriverGuard {
     fn drop(&mut self) {
-        // A driver that ended by itself said so under the lock, and its number may be another's by now.
+        // A driver that ended by itself was marked under the lock, and its id may be that of a newer driver by now.
         if self.is_cut_short {
-            wake_all(self.shared.room.lose(self.number));
+            wake_all(self.shared.monitor.lose(self.driver));
         }
     }
 }
 
-/// A place in line, and the promise of a turn. Dropped, it leaves the line; if the turn has come by
-/// then, it goes back. What becomes of a place is decided under the one lock, so that a turn is
-/// neither lost nor used twice.
-pub(super) struct Place {
-    shared: Arc<Shared>,
-    /// None once the answer is out.
-    seat: SeatNo,
+/// A waiter: resolves when its turn comes.
+///
+/// Dropped, it leaves the queue; if its turn has come by then, the turn goes back. What happens to a waiter is decided
+/// under the one lock, so a turn is neither lost nor used twice.
+pub(super) struct WaiterFuture {
+    shared: Arc<SharedQueue>,
+    /// `NONE` once the result was returned.
+    waiter: WaiterId,
 }
 
-impl Future for Place {
+impl Future for WaiterFuture {
     type Output = Result<Decision, LimiterError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        assert!(self.seat != SeatNo::NONE, "polled after it was ready");
+        assert!(self.waiter != WaiterId::NONE, "polled after it was ready");
         let here = here();
         loop {
             let shared = &self.shared;
-            let (progress, errand) = shared.room.poll(|| shared.now(), self.seat, context.waker(), here.as_ref());
-            let is_started = errand.start.is_some();
-            shared.run(errand);
+            let (progress, deferred) =
+                shared.monitor.poll(|| shared.now(), self.waiter, context.waker(), here.as_ref());
+            let is_started = deferred.start.is_some();
+            shared.run(deferred);
             match progress {
                 Progress::Done(answer) => {
-                    self.seat = SeatNo::NONE;
+                    self.waiter = WaiterId::NONE;
                     return Poll::Ready(answer);
                 }
-                // A runtime that is going down drops a new driver on the spot.
+                // A runtime that shuts down drops a new driver on the spot. So look again at once whether it lives.
                 Progress::Waiting if is_started => {}
                 Progress::Waiting => return Poll::Pending,
                 Progress::Stranded(error) => {
@@ -269,16 +275,16 @@ impl Future for Place {
     }
 }
 
-impl Place {
+impl WaiterFuture {
     fn leave(&mut self) {
-        let seat = std::mem::replace(&mut self.seat, SeatNo::NONE);
-        if seat != SeatNo::NONE {
-            self.shared.run(self.shared.room.leave(|| self.shared.now(), seat));
+        let waiter = std::mem::replace(&mut self.waiter, WaiterId::NONE);
+        if waiter != WaiterId::NONE {
+            self.shared.run(self.shared.monitor.leave(|| self.shared.now(), waiter));
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for WaiterFuture {
     fn drop(&mut self) {
         self.leave();
     }

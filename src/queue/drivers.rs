@@ -1,13 +1,16 @@
-use super::monitor::Errand;
-use super::no_time;
-use super::schedule::Lines;
+//! Which runtimes have drivers, and until when each driver sleeps. No task and no timer: what is to be started or
+//! signalled is returned.
+
+use super::monitor::Deferred;
+use super::no_timer;
+use super::schedule::Schedule;
 use crate::values::LimiterError;
 use crate::values::time::Timestamp;
 
-/// A runtime, as far as a room has to know it.
-pub(super) trait Home: Clone {
+/// A runtime, as far as the monitor has to know it.
+pub(super) trait Runtime: Clone {
     type Id: Copy + PartialEq;
-    /// Makes a driver look at the lines again. A signal that is sent before the driver waits for it is kept.
+    /// Makes a driver look at the schedule again. A signal that is sent before the driver waits for it is stored.
     type Signal: Clone + Default;
 
     fn id(&self) -> Self::Id;
@@ -15,9 +18,9 @@ pub(super) trait Home: Clone {
 
 /// The number of a driver. Each waiter has one: that of the runtime on which it was last polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct DriverNo(u16);
+pub(super) struct DriverId(u16);
 
-impl DriverNo {
+impl DriverId {
     #[cfg(all(test, sluice_loom))]
     pub(super) const FIRST: Self = Self(0);
 
@@ -26,125 +29,129 @@ impl DriverNo {
     }
 }
 
-/// The drivers of a queue. A driver is a task on a runtime that has waiters, and releases *all* waiters that are due, on
-/// whatever runtime they wait. So a turn comes on time while the runtime of its waiter is driven, whatever becomes of
-/// the others.
+/// The drivers of a queue.
+///
+/// A driver is a task on a runtime that has waiters, and releases *all* waiters that are due, on whatever runtime they
+/// wait. So a turn comes on time while the runtime of its waiter is driven, whatever happens to the others.
 ///
 /// # Invariants
 ///
-/// They hold whenever the room is unlocked and its errands are done.
+/// They hold whenever the lock is free and all deferred work is done.
 ///
 /// 1. A driver lives on each runtime that has waiters. [`watch`](Self::watch) starts it, and it ends only when no
 ///    waiter is left on its runtime. If it is lost (dropped with its runtime, or by a panic), the waiters of that
-///    runtime are woken, and go on where they are polled next.
-/// 2. A driver that sleeps wakes up no later than the head of any line leaves that has a waiter on its runtime. It looks
-///    at all lines before it sleeps, and remembers the time as its `alarm`. Later, a waiter may join a line from its
-///    runtime: then `watch` compares the turn with the alarm. Or a charge is given back, or the quota changes: then
-///    [`signal`](Self::signal) compares it with all alarms. Whatever else happens makes the turn of a line come later.
+///    runtime are woken, and continue where they are polled next.
+/// 2. A sleeping driver wakes up no later than the head of any FIFO departs that has a waiter on its runtime. It looks
+///    at all FIFOs before it sleeps, and stores the time as its `alarm`. Later, a waiter may join a FIFO from its
+///    runtime: then `watch` compares the turn with the alarm. Or a charge is refunded, or the quota changes: then
+///    [`signal`](Self::signal) compares it with all alarms. All other events make turns come later.
 ///
 /// Arrivals on one runtime do not wake the drivers of others.
-pub(super) struct Drivers<H: Home>(Vec<Driver<H>>);
+pub(super) struct Drivers<R: Runtime>(Vec<Driver<R>>);
 
-struct Driver<H: Home> {
-    home: H::Id,
-    signal: H::Signal,
+struct Driver<R: Runtime> {
+    runtime: R::Id,
+    signal: R::Signal,
     is_alive: bool,
-    /// The time until which it sleeps; zero while it is awake and will look at the lines before it sleeps.
+    /// The time until which it sleeps; zero while it is awake and will look at the schedule before it sleeps.
     alarm: Timestamp,
-    /// How often it was lost while the same waiters, or some of them, waited.
+    /// How often it was lost while some of the same waiters waited.
     losses: u8,
 }
 
-/// What is needed to start a driver.
-pub(super) struct Start<H: Home> {
-    pub(super) home: H,
-    pub(super) number: DriverNo,
-    pub(super) signal: H::Signal,
+/// The parameters of a driver that is to be started.
+pub(super) struct Start<R: Runtime> {
+    pub(super) runtime: R,
+    pub(super) id: DriverId,
+    pub(super) signal: R::Signal,
 }
 
-/// A runtime without a timer loses its driver as often as one is started, and so does one that was shut down.
+/// After so many losses, a runtime is taken to have no timer, or to be shut down: it loses each driver that is started.
 const MAX_LOSSES: u8 = 3;
 
-impl<H: Home> Drivers<H> {
+impl<R: Runtime> Drivers<R> {
     pub(super) const fn new() -> Self {
         Self(Vec::new())
     }
 
-    /// The number of a runtime's driver, which may have to be [started](Self::watch).
+    /// Returns the id of a runtime's driver, which may have to be [started](Self::watch).
     ///
-    /// Fails if the runtime has no timer or was shut down, as far as that is known; or if 65,536 runtimes have waiters.
-    pub(super) fn on(&mut self, home: H::Id, lines: &Lines) -> Result<DriverNo, LimiterError> {
-        let numbers = || (0..=u16::MAX).map(DriverNo).zip(&self.0);
-        let is_used = |number: DriverNo, driver: &Driver<H>| driver.is_alive || lines.waiting_at(number) > 0;
-        // One that is used: a runtime may have the id of one that is gone.
-        if let Some((number, driver)) = numbers().find(|(number, it)| it.home == home && is_used(*number, it)) {
-            return if driver.is_lost_for_good() { Err(no_time()) } else { Ok(number) };
+    /// Fails if the runtime is known to have no timer, or to be shut down; or if 65,536 runtimes have waiters.
+    pub(super) fn on(&mut self, runtime: R::Id, schedule: &Schedule) -> Result<DriverId, LimiterError> {
+        let ids = || (0..=u16::MAX).map(DriverId).zip(&self.0);
+        let is_used = |id: DriverId, driver: &Driver<R>| driver.is_alive || schedule.waiting_at(id) > 0;
+        // Only one that is in use: a runtime may have the id of one that is gone.
+        if let Some((id, driver)) = ids().find(|(id, it)| it.runtime == runtime && is_used(*id, it)) {
+            return if driver.is_lost_for_good() { Err(no_timer()) } else { Ok(id) };
         }
-        let new = Driver { home, signal: H::Signal::default(), is_alive: false, alarm: Timestamp::ZERO, losses: 0 };
-        if let Some((number, _)) = numbers().find(|(number, driver)| !is_used(*number, driver)) {
-            self.0[number.index()] = new;
-            return Ok(number);
+        let new = Driver { runtime, signal: R::Signal::default(), is_alive: false, alarm: Timestamp::ZERO, losses: 0 };
+        if let Some((id, _)) = ids().find(|(id, driver)| !is_used(*id, driver)) {
+            self.0[id.index()] = new;
+            return Ok(id);
         }
-        let number = u16::try_from(self.0.len()).map_err(|_| no_time())?;
+        let id = u16::try_from(self.0.len()).map_err(|_| no_timer())?;
         self.0.push(new);
-        Ok(DriverNo(number))
+        Ok(DriverId(id))
     }
 
-    /// The number of a driver that lives.
-    pub(super) fn any(&self) -> Option<DriverNo> {
-        (0..=u16::MAX).map(DriverNo).zip(&self.0).find(|(_, driver)| driver.is_alive).map(|(number, _)| number)
+    /// Returns the id of any living driver.
+    pub(super) fn any(&self) -> Option<DriverId> {
+        (0..=u16::MAX).map(DriverId).zip(&self.0).find(|(_, driver)| driver.is_alive).map(|(id, _)| id)
     }
 
-    /// Whether the driver lives, on `home` if that is known.
-    pub(super) fn is_alive(&self, number: DriverNo, home: Option<H::Id>) -> bool {
-        let driver = &self.0[number.index()];
-        driver.is_alive && home.is_none_or(|home| home == driver.home)
+    /// Whether the driver lives, and on `runtime` if one is given.
+    pub(super) fn is_alive(&self, id: DriverId, runtime: Option<R::Id>) -> bool {
+        let driver = &self.0[id.index()];
+        driver.is_alive && runtime.is_none_or(|runtime| runtime == driver.runtime)
     }
 
-    /// Sees to it that a driver lives, and wakes up in time, after it got another waiter. `home` is its runtime, if it
+    /// Ensures, after a driver got another waiter, that it lives and wakes up in time. `runtime` is its runtime, if it
     /// may have to be started.
-    pub(super) fn watch(&mut self, number: DriverNo, home: Option<&H>, lines: &Lines, errand: &mut Errand<H>) {
-        let driver = &mut self.0[number.index()];
+    pub(super) fn watch(&mut self, id: DriverId, runtime: Option<&R>, schedule: &Schedule, deferred: &mut Deferred<R>) {
+        let driver = &mut self.0[id.index()];
         if driver.is_alive {
-            if lines.next_release().is_some_and(|due| due < driver.alarm) {
-                errand.signals.push(driver.signal.clone());
+            if schedule.next_release().is_some_and(|due| due < driver.alarm) {
+                deferred.signals.push(driver.signal.clone());
             }
-        } else if let Some(home) = home {
+        } else if let Some(runtime) = runtime {
+            // Alive from here on, under the lock, although its task is not spawned yet: otherwise a second arrival on
+            // this runtime would start another.
             (driver.is_alive, driver.alarm) = (true, Timestamp::ZERO);
-            errand.start = Some(Start { home: home.clone(), number, signal: driver.signal.clone() });
+            deferred.start = Some(Start { runtime: runtime.clone(), id, signal: driver.signal.clone() });
         }
     }
 
-    /// Signals the drivers that sleep for too long, and those that have no waiters left and are to end.
-    pub(super) fn signal(&self, lines: &Lines, errand: &mut Errand<H>) {
-        let next = lines.next_release().unwrap_or(Timestamp::MAX);
-        for (number, driver) in (0..=u16::MAX).map(DriverNo).zip(&self.0) {
+    /// Signals the drivers that sleep past the next turn, and those without waiters, which are to end.
+    pub(super) fn signal(&self, schedule: &Schedule, deferred: &mut Deferred<R>) {
+        let next = schedule.next_release().unwrap_or(Timestamp::MAX);
+        for (id, driver) in (0..=u16::MAX).map(DriverId).zip(&self.0) {
+            // A driver that is awake needs no signal: before it sleeps, it reads the schedule again under the lock.
             let is_asleep = driver.is_alive && driver.alarm > Timestamp::ZERO;
-            if is_asleep && (next < driver.alarm || lines.waiting_at(number) == 0) {
-                errand.signals.push(driver.signal.clone());
+            if is_asleep && (next < driver.alarm || schedule.waiting_at(id) == 0) {
+                deferred.signals.push(driver.signal.clone());
             }
         }
     }
 
-    /// Notes until when a driver sleeps; zero if it stays awake.
-    pub(super) fn set_alarm(&mut self, number: DriverNo, alarm: Timestamp) {
-        self.0[number.index()].alarm = alarm;
+    /// Stores until when a driver sleeps; zero if it stays awake.
+    pub(super) fn set_alarm(&mut self, id: DriverId, alarm: Timestamp) {
+        self.0[id.index()].alarm = alarm;
     }
 
-    /// Notes that a driver has ended because no waiter was left on its runtime.
-    pub(super) fn end(&mut self, number: DriverNo) {
-        self.0[number.index()].is_alive = false;
+    /// Marks a driver as ended because no waiter was left on its runtime.
+    pub(super) fn end(&mut self, id: DriverId) {
+        self.0[id.index()].is_alive = false;
     }
 
-    /// Notes that a driver was dropped, or has panicked.
-    pub(super) fn lose(&mut self, number: DriverNo) {
-        let driver = &mut self.0[number.index()];
+    /// Marks a driver as lost: it was dropped, or has panicked.
+    pub(super) fn lose(&mut self, id: DriverId) {
+        let driver = &mut self.0[id.index()];
         driver.is_alive = false;
         driver.losses = driver.losses.saturating_add(1);
     }
 }
 
-impl<H: Home> Driver<H> {
+impl<R: Runtime> Driver<R> {
     const fn is_lost_for_good(&self) -> bool {
         !self.is_alive && self.losses >= MAX_LOSSES
     }

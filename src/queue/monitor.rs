@@ -1,120 +1,125 @@
+//! The monitor of a queue: its schedule and drivers behind one lock.
+
 use std::ops::DerefMut;
 use std::sync::PoisonError;
 use std::task::Waker;
 
-use super::drivers::{DriverNo, Drivers, Home, Start};
-use super::schedule::waiter_slab::SeatNo;
-use super::schedule::{Answer, Found, LineId, Lines};
+use super::drivers::{DriverId, Drivers, Runtime, Start};
+use super::schedule::waiter_slab::WaiterId;
+use super::schedule::{FifoId, Found, Schedule, WaiterState};
 use super::{closed, no_runtime};
 use crate::store::TableStats;
 use crate::util::sync::Mutex;
 use crate::values::time::Timestamp;
 use crate::values::{Backlog, Decision, LimiterError, Receipt};
 
-/// The lines under their lock: what threads can do to one another happens here, without any timer or
-/// task. Drivers are returned to be started or signalled, and wakers to be woken: both run foreign code, which
-/// must not meet the lock.
+/// The schedule and the drivers under their lock (a monitor, as Hoare's).
 ///
-/// Times are asked for under the lock, so that arrivals are ordered as their times are.
-pub(super) struct Room<H: Home> {
-    state: Mutex<State<H>>,
+/// All interaction between threads happens here, without any timer or task, so that loom can check it. Drivers to
+/// start, drivers to signal and wakers are returned as [`Deferred`] work: they run foreign code, which must not run
+/// under the lock.
+///
+/// The clock is read under the lock, so that arrivals are ordered as their times are.
+pub(super) struct Monitor<R: Runtime> {
+    state: Mutex<State<R>>,
 }
 
-struct State<H: Home> {
-    lines: Lines,
+struct State<R: Runtime> {
+    schedule: Schedule,
     /// Changed only under the lock: an arrival either finds the driver of its runtime alive, which then looks at the
-    /// lines once more, or starts the next.
-    drivers: Drivers<H>,
+    /// schedule once more, or starts the next.
+    drivers: Drivers<R>,
     is_closed: bool,
 }
 
+/// What an arrival asks for.
 pub(super) struct Request {
-    pub(super) id: LineId,
+    pub(super) id: FifoId,
     pub(super) cost: u32,
     /// Nanoseconds.
     pub(super) max_wait: u64,
 }
 
-/// What became of an arrival: an answer at once, or a place in line.
+/// The result of an arrival: a decision at once, or a waiter.
 pub(super) enum Arrival {
     Decided(Decision),
-    Joined(SeatNo),
+    Joined(WaiterId),
 }
 
-/// What became of a waiter.
+/// The state of a waiter when it is polled.
 pub(super) enum Progress {
     Done(Result<Decision, LimiterError>),
     Waiting,
-    /// It waits where no driver can live, and is to leave.
+    /// It waits where no driver can live, and must leave.
     Stranded(LimiterError),
 }
 
-/// What a driver is to do next.
+/// What a driver does next.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Let other tasks run, and come back at once.
+    /// Let other tasks run, and tick again at once.
     Yield,
     SleepUntil(Timestamp),
     End,
 }
 
-/// What is to be done once the lock is released, in this order.
+/// Work for after the lock is released, in this order.
 #[must_use]
-pub(super) struct Errand<H: Home> {
-    pub(super) signals: Vec<H::Signal>,
-    pub(super) start: Option<Start<H>>,
+pub(super) struct Deferred<R: Runtime> {
+    pub(super) signals: Vec<R::Signal>,
+    pub(super) start: Option<Start<R>>,
     pub(super) wake: Vec<Waker>,
-    /// Whether to warn that keys are being lost.
+    /// Whether to warn that keys find no room.
     pub(super) warn: bool,
 }
 
-impl<H: Home> Errand<H> {
+impl<R: Runtime> Deferred<R> {
     const fn none() -> Self {
         Self { signals: Vec::new(), start: None, wake: Vec::new(), warn: false }
     }
 }
 
-impl<H: Home> Room<H> {
-    pub(super) fn new(lines: Lines) -> Self {
-        Self { state: Mutex::new(State { lines, drivers: Drivers::new(), is_closed: false }) }
+impl<R: Runtime> Monitor<R> {
+    pub(super) fn new(schedule: Schedule) -> Self {
+        Self { state: Mutex::new(State { schedule, drivers: Drivers::new(), is_closed: false }) }
     }
 
-    fn lock(&self) -> impl DerefMut<Target = State<H>> + '_ {
+    fn lock(&self) -> impl DerefMut<Target = State<R>> + '_ {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn waiting(&self) -> usize {
-        self.lock().lines.waiting()
+        self.lock().schedule.waiting()
     }
 
     pub(super) fn backlog(&self, now: impl FnOnce() -> Timestamp) -> Backlog {
         let state = self.lock();
         let now = now();
-        Backlog::new(state.lines.waiting(), state.lines.next_release().map(|due| due.saturating_since(now)))
+        Backlog::new(state.schedule.waiting(), state.schedule.next_release().map(|due| due.saturating_since(now)))
     }
 
-    /// Decides, or gives a place. `here` is asked for the runtime if the request has to wait.
+    /// Decides, or adds a waiter. `here` returns the current runtime, and is called if the request has to wait.
     pub(super) fn enqueue(
         &self,
         now: impl FnOnce() -> Timestamp,
         request: &Request,
-        here: impl FnOnce() -> Option<H>,
-    ) -> (Result<Arrival, LimiterError>, Errand<H>) {
-        self.arrive(now, request, |state, now, request, _, errand| {
-            state.join(now, request, true, here, errand).map(Arrival::Joined)
+        here: impl FnOnce() -> Option<R>,
+    ) -> (Result<Arrival, LimiterError>, Deferred<R>) {
+        self.arrive(now, request, |state, now, request, _, deferred| {
+            state.join(now, request, true, here, deferred).map(Arrival::Joined)
         })
     }
 
-    /// Takes a place in line that nobody waits in.
-    pub(super) fn enqueue_nobody(
+    /// Adds a waiter without a future, which takes its turn all the same.
+    pub(super) fn enqueue_detached(
         &self,
         now: impl FnOnce() -> Timestamp,
         request: &Request,
-        here: impl FnOnce() -> Option<H>,
-    ) -> (Result<Arrival, LimiterError>, Errand<H>) {
-        self.arrive(now, request, |state, now, request, leaves, errand| {
-            let decision = state.lines.foretell(now, request.id, request.cost, leaves);
-            state.join(now, request, false, here, errand).map(|_| Arrival::Decided(decision))
+        here: impl FnOnce() -> Option<R>,
+    ) -> (Result<Arrival, LimiterError>, Deferred<R>) {
+        self.arrive(now, request, |state, now, request, departs_at, deferred| {
+            let decision = state.schedule.preview(now, request.id, request.cost, departs_at);
+            state.join(now, request, false, here, deferred).map(|_| Arrival::Decided(decision))
         })
     }
 
@@ -122,142 +127,145 @@ impl<H: Home> Room<H> {
         &self,
         now: impl FnOnce() -> Timestamp,
         request: &Request,
-        join: impl FnOnce(&mut State<H>, Timestamp, &Request, Timestamp, &mut Errand<H>) -> Result<Arrival, LimiterError>,
-    ) -> (Result<Arrival, LimiterError>, Errand<H>) {
+        join: impl FnOnce(&mut State<R>, Timestamp, &Request, Timestamp, &mut Deferred<R>) -> Result<Arrival, LimiterError>,
+    ) -> (Result<Arrival, LimiterError>, Deferred<R>) {
         let &Request { id, cost, max_wait } = request;
-        let mut errand = Errand::none();
+        let mut deferred = Deferred::none();
         let mut state = self.lock();
         if state.is_closed {
-            return (Err(closed()), errand);
+            return (Err(closed()), deferred);
         }
         let now = now();
-        let found = state.lines.find(now, id, cost);
-        let settled = state.lines.settle_in(now, id, found);
-        errand.warn = state.lines.is_to_warn();
-        let id = match settled {
+        let found = state.schedule.find(now, id, cost);
+        let claimed = state.schedule.claim(now, id, found);
+        deferred.warn = state.schedule.is_to_warn();
+        let id = match claimed {
             Ok(id) => id,
-            Err(rejection) => return (Ok(Arrival::Decided(rejection)), errand),
+            Err(rejection) => return (Ok(Arrival::Decided(rejection)), deferred),
         };
-        state.lines.catch_up(now, id, &mut errand.wake);
-        let arrival = match state.lines.judge(now, id, cost, max_wait) {
-            Err(refusal) => Ok(Arrival::Decided(refusal)),
-            Ok(leaves) if leaves <= now => Ok(Arrival::Decided(state.lines.pass(now, id, cost))),
-            Ok(leaves) => join(&mut state, now, &Request { id, cost, max_wait }, leaves, &mut errand),
+        state.schedule.catch_up(now, id, &mut deferred.wake);
+        let arrival = match state.schedule.check_arrival(now, id, cost, max_wait) {
+            Err(rejection) => Ok(Arrival::Decided(rejection)),
+            Ok(departs_at) if departs_at <= now => Ok(Arrival::Decided(state.schedule.depart_now(now, id, cost))),
+            Ok(departs_at) => join(&mut state, now, &Request { id, cost, max_wait }, departs_at, &mut deferred),
         };
-        (arrival, errand)
+        (arrival, deferred)
     }
 
-    /// What [`enqueue`](Self::enqueue) would decide; `None` if it is closed.
-    pub(super) fn peek(&self, now: impl FnOnce() -> Timestamp, request: &Request) -> (Option<Decision>, Errand<H>) {
+    /// Returns what [`enqueue`](Self::enqueue) would decide; `None` if the queue is closed.
+    pub(super) fn peek(&self, now: impl FnOnce() -> Timestamp, request: &Request) -> (Option<Decision>, Deferred<R>) {
         let &Request { id, cost, max_wait } = request;
-        let mut errand = Errand::none();
+        let mut deferred = Deferred::none();
         let mut state = self.lock();
         if state.is_closed {
-            return (None, errand);
+            return (None, deferred);
         }
         let now = now();
-        let id = match state.lines.find(now, id, cost) {
+        let id = match state.schedule.find(now, id, cost) {
             Found::Own | Found::InPlaceOf(_) => id,
-            Found::Shared(line) => line,
-            Found::Nowhere => return (Some(state.lines.no_room(now)), errand),
+            Found::Shared(fifo) => fifo,
+            Found::Nowhere => return (Some(state.schedule.full_rejection(now)), deferred),
         };
-        state.lines.catch_up(now, id, &mut errand.wake);
-        let decision = match state.lines.judge(now, id, cost, max_wait) {
-            Err(refusal) => refusal,
-            Ok(leaves) => state.lines.foretell(now, id, cost, leaves),
+        state.schedule.catch_up(now, id, &mut deferred.wake);
+        let decision = match state.schedule.check_arrival(now, id, cost, max_wait) {
+            Err(rejection) => rejection,
+            Ok(departs_at) => state.schedule.preview(now, id, cost, departs_at),
         };
-        (Some(decision), errand)
+        (Some(decision), deferred)
     }
 
-    /// What has become of a waiter that is polled `here`. When it is done, the place is not its own any more. If a
-    /// driver is to be started for it, it is to be polled again afterwards.
+    /// Returns the state of a waiter that is polled `here`. When it is done, its id is free. If a driver is to be
+    /// started for it, it must be polled again afterwards.
     pub(super) fn poll(
         &self,
         now: impl FnOnce() -> Timestamp,
-        seat: SeatNo,
+        waiter: WaiterId,
         waker: &Waker,
-        here: Option<&H>,
-    ) -> (Progress, Errand<H>) {
-        let mut errand = Errand::none();
-        // Wakers are cloned and dropped without the lock: that is foreign code.
+        here: Option<&R>,
+    ) -> (Progress, Deferred<R>) {
+        let mut deferred = Deferred::none();
+        // Wakers are cloned and dropped outside of the lock: both run foreign code, which may call the queue again.
         let mut waker = Some(waker.clone());
         let mut state = self.lock();
         let now = now();
-        let progress = match state.lines.answer(now, seat, &mut waker) {
-            Answer::Decided(decision) => Progress::Done(Ok(decision)),
-            Answer::Closed => Progress::Done(Err(closed())),
-            Answer::Waiting => match state.keep_driven(seat, here, &mut errand) {
+        let progress = match state.schedule.poll_waiter(now, waiter, &mut waker) {
+            WaiterState::Decided(decision) => Progress::Done(Ok(decision)),
+            WaiterState::Closed => Progress::Done(Err(closed())),
+            WaiterState::Waiting => match state.keep_driven(waiter, here, &mut deferred) {
                 Ok(()) => Progress::Waiting,
                 Err(error) => Progress::Stranded(error),
             },
         };
         drop(state);
         drop(waker);
-        (progress, errand)
+        (progress, deferred)
     }
 
-    /// Gives up a place, and with it the turn, if it has come.
-    pub(super) fn leave(&self, now: impl FnOnce() -> Timestamp, seat: SeatNo) -> Errand<H> {
-        let mut errand = Errand::none();
+    /// Removes a waiter, and returns its turn if that has come.
+    pub(super) fn leave(&self, now: impl FnOnce() -> Timestamp, waiter: WaiterId) -> Deferred<R> {
+        let mut deferred = Deferred::none();
         let mut state = self.lock();
         let now = now();
-        let (given_back, waker) = state.lines.leave(now, seat);
-        if let Some(line) = given_back {
-            state.lines.release(now, line, &mut errand.wake);
+        let (returned_to, waker) = state.schedule.leave(now, waiter);
+        if let Some(fifo) = returned_to {
+            state.schedule.release(now, fifo, &mut deferred.wake);
         }
-        state.signal(&mut errand);
+        state.signal(&mut deferred);
         drop(state);
         drop(waker);
-        errand
+        deferred
     }
 
-    pub(super) fn give_back(
+    /// Undoes a departure, so that those behind it depart sooner.
+    pub(super) fn refund(
         &self,
         now: impl FnOnce() -> Timestamp,
-        line: LineId,
+        fifo: FifoId,
         cost: u32,
         receipt: Receipt,
-    ) -> Errand<H> {
-        let mut errand = Errand::none();
+    ) -> Deferred<R> {
+        let mut deferred = Deferred::none();
         let mut state = self.lock();
         let now = now();
-        let line = state.lines.charged(line);
-        state.lines.give_back(now, line, cost, receipt);
-        state.lines.release(now, line, &mut errand.wake);
-        state.signal(&mut errand);
-        errand
+        let fifo = state.schedule.charged_fifo(fifo);
+        state.schedule.refund(now, fifo, cost, receipt);
+        state.schedule.release(now, fifo, &mut deferred.wake);
+        state.signal(&mut deferred);
+        deferred
     }
 
-    /// How many keys are remembered. Other threads get the lock between any few thousand keys that are counted.
+    /// Counts the keys. Other threads get the lock after every few thousand keys that are counted.
     pub(super) fn table(&self, now: impl Fn() -> Timestamp) -> TableStats {
         let (mut paid, mut from) = (0, None);
         loop {
             let state = self.lock();
-            let (count, more) = state.lines.count_paid(now(), from);
+            let (count, more) = state.schedule.count_paid(now(), from);
             paid += count;
             if more.is_none() {
-                return state.lines.table(paid);
+                return state.schedule.table(paid);
             }
             from = more;
         }
     }
 
-    /// Another quota and other bounds, for all who wait.
-    pub(super) fn change(&self, now: impl FnOnce() -> Timestamp, rules: &Lines) -> Errand<H> {
-        let mut errand = Errand::none();
+    /// Applies another quota and other bounds to all waiters.
+    pub(super) fn change(&self, now: impl FnOnce() -> Timestamp, rules: &Schedule) -> Deferred<R> {
+        let mut deferred = Deferred::none();
         let mut state = self.lock();
         let now = now();
-        state.lines.change(now, rules, &mut errand.wake);
-        state.signal(&mut errand);
-        errand
+        state.schedule.change(now, rules, &mut deferred.wake);
+        state.signal(&mut deferred);
+        deferred
     }
 
-    /// For a driver: does some of what is due, and says what to do next.
-    pub(super) fn tick(&self, driver: DriverNo, now: impl FnOnce() -> Timestamp, wake: &mut Vec<Waker>) -> Next {
+    /// For a driver: releases some of the waiters that are due, and returns what to do next.
+    pub(super) fn tick(&self, driver: DriverId, now: impl FnOnce() -> Timestamp, wake: &mut Vec<Waker>) -> Next {
         let mut state = self.lock();
         let now = now();
-        let is_all = state.lines.release_some(now, wake);
-        if state.lines.waiting_at(driver) == 0 {
+        let is_all = state.schedule.release_some(now, wake);
+        if state.schedule.waiting_at(driver) == 0 {
+            // Under the same lock as the count: a request that joins on this runtime either was counted, or finds the
+            // driver ended and starts another.
             state.drivers.end(driver);
             return Next::End;
         }
@@ -265,77 +273,85 @@ impl<H: Home> Room<H> {
             state.drivers.set_alarm(driver, Timestamp::ZERO);
             return Next::Yield;
         }
-        let alarm = state.lines.next_release().unwrap_or(Timestamp::MAX);
+        // Stored under the lock: a turn that comes sooner than the alarm was either seen here, or is compared with the
+        // alarm by the thread that makes it come sooner, which then signals this driver.
+        let alarm = state.schedule.next_release().unwrap_or(Timestamp::MAX);
         state.drivers.set_alarm(driver, alarm);
         Next::SleepUntil(alarm)
     }
 
-    /// For a driver that was lost before it ended. The waiters of its runtime are to be woken, and go on where they are
-    /// polled.
-    pub(super) fn lose(&self, driver: DriverNo) -> Vec<Waker> {
+    /// For a driver that was lost before it ended: returns the wakers of the waiters on its runtime, which continue
+    /// where they are polled next.
+    pub(super) fn lose(&self, driver: DriverId) -> Vec<Waker> {
         let mut state = self.lock();
         state.drivers.lose(driver);
-        state.lines.take_wakers_at(driver)
+        state.schedule.take_wakers_at(driver)
     }
 
-    /// Sends everybody away, for ever.
-    pub(super) fn close(&self) -> Errand<H> {
-        let mut errand = Errand::none();
+    /// Ends all waits, for good.
+    pub(super) fn close(&self) -> Deferred<R> {
+        let mut deferred = Deferred::none();
         let mut state = self.lock();
+        // Checked by arrivals under the same lock, so none joins after the waiters were taken.
         state.is_closed = true;
-        errand.wake = state.lines.close();
-        state.signal(&mut errand);
-        errand
+        deferred.wake = state.schedule.close();
+        state.signal(&mut deferred);
+        deferred
     }
 
     #[cfg(all(test, sluice_loom))]
     pub(super) fn taken(&self) -> u32 {
-        self.lock().lines.taken()
+        self.lock().schedule.taken()
     }
 }
 
-impl<H: Home> State<H> {
+impl<R: Runtime> State<R> {
     fn join(
         &mut self,
         now: Timestamp,
         request: &Request,
-        is_owned: bool,
-        here: impl FnOnce() -> Option<H>,
-        errand: &mut Errand<H>,
-    ) -> Result<SeatNo, LimiterError> {
-        let home = here();
-        let driver = match &home {
-            Some(home) => self.drivers.on(home.id(), &self.lines)?,
+        has_future: bool,
+        here: impl FnOnce() -> Option<R>,
+        deferred: &mut Deferred<R>,
+    ) -> Result<WaiterId, LimiterError> {
+        let runtime = here();
+        let driver = match &runtime {
+            Some(runtime) => self.drivers.on(runtime.id(), &self.schedule)?,
             // Until it is polled on a runtime.
             None => self.drivers.any().ok_or_else(no_runtime)?,
         };
-        let seat = self.lines.join(now, request.id, request.cost, request.max_wait, is_owned, driver);
-        self.drivers.watch(driver, home.as_ref(), &self.lines, errand);
-        Ok(seat)
+        let waiter = self.schedule.join(now, request.id, request.cost, request.max_wait, has_future, driver);
+        self.drivers.watch(driver, runtime.as_ref(), &self.schedule, deferred);
+        Ok(waiter)
     }
 
-    /// Sees to it that a driver lives where a waiter is polled.
-    fn keep_driven(&mut self, seat: SeatNo, here: Option<&H>, errand: &mut Errand<H>) -> Result<(), LimiterError> {
-        let Some(present) = self.lines.driver_of(seat) else { return Ok(()) };
-        if self.drivers.is_alive(present, here.map(H::id)) {
+    /// Ensures that a driver lives where a waiter is polled.
+    fn keep_driven(
+        &mut self,
+        waiter: WaiterId,
+        here: Option<&R>,
+        deferred: &mut Deferred<R>,
+    ) -> Result<(), LimiterError> {
+        let Some(present) = self.schedule.driver_of(waiter) else { return Ok(()) };
+        if self.drivers.is_alive(present, here.map(R::id)) {
             return Ok(());
         }
-        let home = here.ok_or_else(no_runtime)?;
-        match self.drivers.on(home.id(), &self.lines) {
+        let runtime = here.ok_or_else(no_runtime)?;
+        match self.drivers.on(runtime.id(), &self.schedule) {
             Ok(driver) => {
-                self.lines.move_to(seat, driver);
-                self.drivers.watch(driver, Some(home), &self.lines, errand);
-                // The driver that it had may have no waiters left.
-                self.signal(errand);
+                self.schedule.move_to(waiter, driver);
+                self.drivers.watch(driver, Some(runtime), &self.schedule, deferred);
+                // The driver that it had may have no waiters left, and must be woken to end.
+                self.signal(deferred);
                 Ok(())
             }
-            // Here none can live, but the one that it has does.
+            // No driver can live here, but the one that the waiter has does.
             Err(_) if self.drivers.is_alive(present, None) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    fn signal(&self, errand: &mut Errand<H>) {
-        self.drivers.signal(&self.lines, errand);
+    fn signal(&self, deferred: &mut Deferred<R>) {
+        self.drivers.signal(&self.schedule, deferred);
     }
 }

@@ -1,14 +1,15 @@
+//! What a driver sleeps on.
+
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
 use self::fine::FineTimer;
 
-/// What a driver sleeps on: tokio's timer, and a finer one beside it where that is
-/// asked for and to be had.
+/// A timer for one driver: tokio's, and a finer one beside it where that is wanted and available.
 ///
-/// Tokio's clock is the clock of the queue in any case, so that tests can have it stand still. A driver that wakes up
-/// looks at that clock, and believes no timer.
+/// Tokio's clock is the clock of the queue in any case, so that tests can pause it. A driver that wakes up reads that
+/// clock, and trusts no timer.
 pub(super) struct Alarm {
     fine: Option<FineTimer>,
     woke_early: bool,
@@ -17,13 +18,13 @@ pub(super) struct Alarm {
 const TICK: Duration = Duration::from_millis(1);
 
 impl Alarm {
-    /// With a finer timer if `is_precise` and the system has one left.
+    /// Uses a finer timer if `is_precise` and the system has one left.
     pub(super) fn new(is_precise: bool) -> Self {
         let fine = if is_precise { FineTimer::new().ok() } else { None };
         Self { fine, woke_early: false }
     }
 
-    /// Sleeps until then; rarely it wakes up to a millisecond early. Cancel safe.
+    /// Sleeps until `due`; rarely it wakes up to a millisecond early. Cancel safe.
     pub(super) async fn sleep_until(&mut self, due: Instant) {
         if let Some(fine) = &mut self.fine {
             let is_broken = tokio::select! {
@@ -42,13 +43,14 @@ impl Alarm {
     }
 }
 
-/// The instant to ask tokio for at `now`, so that it wakes up as soon as may be after `due`.
+/// Returns the instant to ask tokio for at `now`, so that it wakes up as soon as possible after `due`.
 ///
-/// Its timer rounds a deadline up to a tick of its own, and then sleeps for as many whole milliseconds as there are
-/// ticks until then, from wherever it is between two of them. Asked for the deadline itself, it is late twice over,
-/// and at 1,000 per second two leave together every two milliseconds. This undoes the first: what is slept is the
-/// time that is left, rounded up to milliseconds. It may be too short if the runtime is woken for something else
-/// on the way. Then the deadline itself is asked for, so that no version of tokio's timer can make the task spin.
+/// Tokio's timer rounds a deadline up to a tick of its own, and then sleeps for as many whole milliseconds as there are
+/// ticks until then, from wherever it is between two of them. Asked for the deadline itself, it is late twice over, and
+/// at 1,000 per second two requests depart together every two milliseconds. This function undoes the first rounding:
+/// the sleep is the remaining time, rounded up to milliseconds. It may be too short if the runtime is woken for
+/// something else on the way. Then the deadline itself is asked for, so that no version of tokio's timer can make the
+/// task spin.
 fn in_whole_ticks(now: Instant, due: Instant) -> Instant {
     let left = due.saturating_duration_since(now).as_nanos();
     let ticks = left.div_ceil(TICK.as_nanos()).saturating_sub(1);
@@ -75,13 +77,13 @@ mod fine {
 
     /// A `timerfd` that the [`reactor`] watches.
     ///
-    /// It is read as a pipe is, because that is how tokio watches any descriptor without `unsafe` on our side and
-    /// without what is deprecated.
+    /// It is read as a pipe, because that is how tokio watches any descriptor without `unsafe` on our side and without
+    /// deprecated functions.
     pub(super) struct FineTimer(Receiver);
 
-    /// The runtime that watches all timers of the process, from a thread of its own that does nothing else. The caller's
-    /// runtime may have no I/O driver, and tokio reports that by a panic only; this one has one. Started by the
-    /// first timer, and never stopped: an idle one costs a parked thread and a few descriptors.
+    /// Returns the runtime that watches all timers of the process, from a thread that does nothing else. The caller's
+    /// runtime may have no I/O driver, and tokio reports that by a panic only; this one has one. The first timer starts
+    /// it, and it never stops: an idle one costs a parked thread and a few descriptors.
     fn reactor() -> io::Result<Handle> {
         static REACTOR: Mutex<Option<Handle>> = Mutex::new(None);
         let mut reactor = REACTOR.lock().unwrap_or_else(PoisonError::into_inner);
@@ -103,16 +105,17 @@ mod fine {
             Receiver::from_owned_fd_unchecked(timer).map(Self)
         }
 
-        /// Sleeps until then, or a little longer. Whatever it was set to before does not count any more.
+        /// Sleeps until `due`, or a little longer. Replaces any earlier setting.
         pub(super) async fn ring_at(&mut self, due: Instant) -> io::Result<()> {
             const ZERO: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-            // Nothing at all would switch it off.
+            // A zero duration would disarm it.
             let left = due.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
             let seconds = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
             let it_value = Timespec { tv_sec: seconds, tv_nsec: left.subsec_nanos().into() };
             let once = Itimerspec { it_interval: ZERO, it_value };
             timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &once)?;
-            // It gives eight bytes. With room for more, tokio sees that it is empty without another system call.
+            // A `timerfd` yields eight bytes. With a larger buffer, tokio sees that it is empty without another system
+            // call.
             let mut bytes = [0; 16];
             poll_fn(|context| Pin::new(&mut self.0).poll_read(context, &mut ReadBuf::new(&mut bytes))).await
         }
@@ -125,7 +128,7 @@ mod fine {
 
     use tokio::time::Instant;
 
-    /// There is none here.
+    /// This system has none.
     pub(super) enum FineTimer {}
 
     impl FineTimer {
@@ -144,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_is_less_than_a_tick_before_the_deadline() {
+    fn tokio_is_asked_for_an_instant_less_than_a_tick_before_the_deadline() {
         let now = Instant::now();
         for nanos in [1, 2, 999_999, 1_000_000, 1_000_001, 1_999_999, 2_000_000, 86_400_000_000_000_000] {
             let due = now + Duration::from_nanos(nanos);
@@ -155,9 +158,9 @@ mod tests {
         assert_eq!([in_whole_ticks(now, now), in_whole_ticks(now + TICK, now)], [now, now + TICK]);
     }
 
-    /// Where time stands still it always wakes up early, so that each sleep takes two.
+    /// Where tokio time is paused, the timer always wakes up early, so that each sleep takes two.
     #[tokio::test(start_paused = true)]
-    async fn after_at_most_two_sleeps_it_is_time() {
+    async fn at_most_two_sleeps_reach_the_deadline() {
         let mut alarm = Alarm::new(false);
         for nanos in [1, 999_999, 1_000_000, 1_500_000, 10_000_000, 3_600_000_000_000] {
             let due = Instant::now() + Duration::from_nanos(nanos);

@@ -1,3 +1,5 @@
+//! The conformance suite for algorithms.
+
 use std::time::Duration;
 
 use super::{IntervalChecker, Random};
@@ -5,12 +7,11 @@ use crate::algorithm::Algorithm;
 use crate::values::Decision;
 use crate::values::time::Timestamp;
 
-/// Checks the six points of the [`Algorithm`] contract on random traces and on edge values, and
-/// that the numbers in decisions are true.
+/// Checks the six points of the [`Algorithm`] contract, and the numbers in decisions, on random traces and on edge values.
 ///
 /// # Panics
 ///
-/// At the first step that breaks the contract, with what broke it.
+/// At the first step that breaks the contract. The message says how.
 pub fn check_algorithm<A: Algorithm>(algorithm: &A, seed: u64) {
     let mut random = Random::new(seed);
     for start in [0, 1, 1_700_000_000_000_000_000, u64::MAX / 2] {
@@ -23,7 +24,7 @@ pub fn check_algorithm<A: Algorithm>(algorithm: &A, seed: u64) {
     }
 }
 
-/// A trace forward in time, in steps that matter to the quota.
+/// Runs a trace forward in time, in steps around the quota's interval and period.
 fn walk<A: Algorithm>(algorithm: &A, random: &mut Random, start: Timestamp) {
     let mut trial = Trial { algorithm, state: None, now: start };
     let mut checker = IntervalChecker::new(algorithm.quota(), algorithm.worst_burst());
@@ -42,8 +43,8 @@ fn walk<A: Algorithm>(algorithm: &A, random: &mut Random, start: Timestamp) {
     }
 }
 
-/// A trace that jumps about in time and asks for anything: nothing is promised but to survive, to
-/// charge nothing for a refusal, and to tell the truth about what remains.
+/// Runs a trace with arbitrary instants and costs. An algorithm must not panic, must not charge for a rejection, and
+/// `remaining` must not exceed the limit.
 fn stumble<A: Algorithm>(algorithm: &A, random: &mut Random) {
     let mut trial = Trial { algorithm, state: None, now: Timestamp::ZERO };
     for _ in 0..100 {
@@ -51,7 +52,7 @@ fn stumble<A: Algorithm>(algorithm: &A, random: &mut Random) {
         trial.now = Timestamp::from_nanos(random.pick(&edges));
         let cost = trial.some_cost(random);
         let (decision, next) = trial.algorithm.decide(trial.state, trial.now, cost);
-        trial.check_answer(cost, &decision, next.as_ref());
+        trial.check_decision(cost, &decision, next.as_ref());
         trial.state = next.or(trial.state);
     }
 }
@@ -89,74 +90,78 @@ impl<A: Algorithm> Trial<'_, A> {
         Duration::from_nanos(random.pick(&steps))
     }
 
-    /// Asks, checks the answer, and keeps what is to be remembered.
+    /// Makes a decision, checks it, and keeps the new state.
     fn take(&mut self, cost: u32) -> Decision {
         let (decision, next) = self.algorithm.decide(self.state, self.now, cost);
-        self.check_answer(cost, &decision, next.as_ref());
+        self.check_decision(cost, &decision, next.as_ref());
         self.check_retry(cost, &decision);
         self.state = next.or(self.state);
         self.check_remaining(&decision);
         decision
     }
 
-    fn check_answer(&self, cost: u32, decision: &Decision, next: Option<&A::State>) {
+    fn check_decision(&self, cost: u32, decision: &Decision, next: Option<&A::State>) {
         let (now, max) = (self.now, self.algorithm.max_cost());
-        assert!(decision.remaining() <= decision.limit(), "at {now:?}: more remains than the limit: {decision:?}");
+        assert!(decision.remaining() <= decision.limit(), "at {now:?}: `remaining` exceeds the limit: {decision:?}");
         if !decision.is_allowed() {
-            assert!(next.is_none(), "point 2: at {now:?} a refusal of {cost} came with a new state");
+            assert!(next.is_none(), "point 2: at {now:?} a rejection of {cost} came with a new state");
         }
         if cost == 0 {
-            assert!(decision.is_allowed() && next.is_none(), "at {now:?} asking for nothing changed something");
+            assert!(decision.is_allowed() && next.is_none(), "at {now:?} a cost of 0 was rejected or charged");
         }
         if cost > max {
             assert!(!decision.is_allowed(), "at {now:?} a cost of {cost} was admitted, above the maximum of {max}");
-            assert_eq!(decision.retry_after(), None, "at {now:?} a cost of {cost} was told to come back");
+            assert_eq!(
+                decision.retry_after(),
+                None,
+                "at {now:?} a cost of {cost}, above the maximum, has a retry_after"
+            );
         } else if !decision.is_allowed() && decision.retry_after().is_none() {
             let (last, _) = self.algorithm.decide(self.state, Timestamp::MAX, cost);
-            assert!(!last.is_allowed(), "at {now:?} a cost of {cost} was not told when to come back, but can");
+            assert!(!last.is_allowed(), "at {now:?} a cost of {cost} has no retry_after, but is admitted later");
         }
     }
 
-    /// Point 6.
+    /// Checks point 6: admitted after exactly `retry_after`, and not a nanosecond earlier.
     fn check_retry(&self, cost: u32, decision: &Decision) {
         let Some(wait) = decision.retry_after() else { return };
         let then = self.now.saturating_add(wait);
         if then == Timestamp::MAX {
-            // Beyond the clock's range, where no promise can be kept.
+            // Beyond the clock's range.
             return;
         }
-        assert!(wait > Duration::ZERO, "point 6: refused at {:?}, and told to come back at once", self.now);
+        assert!(wait > Duration::ZERO, "point 6: rejected at {:?}, with a retry_after of zero", self.now);
         let admitted = |at| self.algorithm.decide(self.state, at, cost).0.is_allowed();
         let before = Timestamp::from_nanos(then.as_nanos() - 1);
-        assert!(admitted(then), "point 6: {cost} refused at {:?} and again after {wait:?}", self.now);
-        assert!(!admitted(before), "point 6: {cost} refused at {:?} for {wait:?}, yet admitted earlier", self.now);
+        assert!(admitted(then), "point 6: {cost} rejected at {:?} and again after {wait:?}", self.now);
+        assert!(!admitted(before), "point 6: {cost} rejected at {:?} for {wait:?}, yet admitted earlier", self.now);
     }
 
-    /// What remains can be had, and not more.
+    /// Checks that a cost of `remaining` is admitted, and no greater one.
     fn check_remaining(&self, decision: &Decision) {
         let remaining = decision.remaining();
         let admitted = |cost| self.algorithm.decide(self.state, self.now, cost).0.is_allowed();
-        assert!(admitted(remaining), "at {:?} {remaining} remain, but cannot be had", self.now);
+        assert!(admitted(remaining), "at {:?} {remaining} remain, but are not admitted", self.now);
         assert!(
             remaining == u32::MAX || !admitted(remaining + 1),
-            "at {:?} only {remaining} remain, but more can be had",
+            "at {:?} only {remaining} remain, but more are admitted",
             self.now
         );
     }
 
-    /// Point 3.
+    /// Checks point 3: setting the clock back admits no more.
     fn check_backwards(&self, random: &mut Random) {
         let earlier = Timestamp::from_nanos(self.now.as_nanos().saturating_sub(nanos(self.some_step(random))));
         let cost = self.some_cost(random);
         let admitted = |at| self.algorithm.decide(self.state, at, cost).0.is_allowed();
         assert!(
             cost == 0 || !admitted(earlier) || admitted(self.now),
-            "point 3: {cost} refused at {:?}, admitted with the clock set back to {earlier:?}",
+            "point 3: {cost} rejected at {:?}, admitted with the clock set back to {earlier:?}",
             self.now
         );
     }
 
-    /// Point 4.
+    /// Checks point 4: an expired state decides like none.
     fn check_forgetting(&self, random: &mut Random) {
         let Some(state) = self.state else { return };
         let expiry = self.algorithm.expires_at(&state);
@@ -168,7 +173,7 @@ impl<A: Algorithm> Trial<'_, A> {
             let cost = self.some_cost(random);
             let (remembered, _) = self.algorithm.decide(Some(state), now, cost);
             let (forgotten, _) = self.algorithm.decide(None, now, cost);
-            assert_eq!(remembered, forgotten, "point 4: expired at {expiry:?}, yet it shows at {now:?}");
+            assert_eq!(remembered, forgotten, "point 4: expired at {expiry:?}, yet observable at {now:?}");
         }
     }
 }

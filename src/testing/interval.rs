@@ -1,11 +1,12 @@
+//! Checks the bound of every interval of a history.
+
 use crate::values::Quota;
 use crate::values::time::Timestamp;
 
-/// Checks that no interval of a history saw more than `burst + rate × length`.
+/// Checks that every interval of a history admitted at most `burst + rate × length`.
 ///
-/// Runs in constant time per event: with S the running total, the most that any interval ending now
-/// exceeds its rate by is S(now) − rate × now minus the least that the same expression, taken just
-/// before an earlier event, has ever been.
+/// Takes constant time per event. Let S be the running total and E = S − rate × time. The largest excess over the rate of
+/// any interval that ends now is E(now) minus the minimum of E just before each event so far.
 ///
 /// ```
 /// use tower_sluice::Quota;
@@ -20,26 +21,26 @@ use crate::values::time::Timestamp;
 pub struct IntervalChecker {
     quota: Quota,
     burst: u64,
-    /// In units of 1/limit nanosecond, as all that follows: a token is `period` of them.
+    /// In units of 1/limit nanosecond, like `least_before`: one token is `period` of them.
     total: i128,
     least_before: Option<i128>,
     last: Timestamp,
 }
 
 impl IntervalChecker {
-    /// A checker of `quota`'s rate, with a burst of `burst`.
+    /// A checker for the rate of `quota`, with a burst of `burst`.
     #[must_use]
     pub const fn new(quota: Quota, burst: u64) -> Self {
         Self { quota, burst, total: 0, least_before: None, last: Timestamp::ZERO }
     }
 
-    /// Notes that `cost` was admitted at `now`, no earlier than what was noted before.
+    /// Records that `cost` was admitted at `now`, which must not be earlier than the previous record.
     ///
     /// # Panics
     ///
-    /// If an interval that ends now has seen too much, or `now` is earlier.
+    /// If an interval that ends at `now` admitted too much, or if `now` is earlier.
     pub fn admit(&mut self, now: Timestamp, cost: u32) {
-        assert!(now >= self.last, "events must be noted in order of time");
+        assert!(now >= self.last, "events must be recorded in order of time");
         self.last = now;
         let period = i128::from(self.quota.period_nanos());
         let earned = i128::from(now.as_nanos()) * i128::from(self.quota.limit());

@@ -1,7 +1,7 @@
-//! Conformance suites for algorithms and stores of your own (crate feature `test-util`).
+//! Conformance suites for custom algorithms and stores (crate feature `test-util`).
 //!
-//! They are the suites that this crate's own pass. Each panics with the step that broke a contract;
-//! all randomness comes from the seed that is given, so what fails once fails again.
+//! The algorithms and stores of this crate pass the same suites. A suite panics at the step that breaks a contract. All
+//! randomness comes from the given seed, so failures are reproducible.
 //!
 //! ```
 //! use tower_sluice::algorithm::TokenBucket;

@@ -1,9 +1,11 @@
+//! A seeded random number generator.
+
 /// A small generator of repeatable random numbers (SplitMix64, by G. Steele, D. Lea and C. Flood).
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of this seed.
+    /// The sequence of random numbers of this seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
@@ -23,11 +25,11 @@ impl Random {
         if end == 0 { 0 } else { number % end }
     }
 
-    /// One of `choices`.
+    /// Picks one of `choices`.
     ///
     /// # Panics
     ///
-    /// If there is none.
+    /// If `choices` is empty.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         let index = usize::try_from(self.below(choices.len() as u64)).expect("below a usize");
         choices[index]

@@ -1,3 +1,5 @@
+//! The conformance suite for stores in memory.
+
 use std::collections::HashMap;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,17 +11,17 @@ use crate::store::Store;
 use crate::values::time::{Clock, ManualClock, Timestamp};
 use crate::values::{Ask, Check, Decision, Mode, PartitionKey};
 
-/// Checks a store in memory: it decides as the algorithm would over a plain map, forgets nothing
-/// that is owed, and admits exactly as much as the algorithm when many threads ask at once.
+/// Checks a store in memory: it decides like the algorithm over a plain map, forgets no debt,
+/// and admits exactly as much as the algorithm under concurrent requests.
 ///
-/// A store may keep time in coarser units than nanoseconds: the waits that it tells may differ from the
-/// algorithm's by a microsecond, or by 2^-30 of the time that all of the burst takes to be earned.
+/// A store may keep time in coarser units than nanoseconds: its waits may differ from the
+/// algorithm's by 1 µs plus 2^-30 of the time in which the whole burst is restored.
 ///
-/// `make` builds an empty store that tells the time by the given clock and holds at least 64 keys.
+/// `make` builds an empty store that uses the given clock and holds at least 64 keys.
 ///
 /// # Panics
 ///
-/// At the first step that breaks the contract, with what broke it.
+/// At the first step that breaks the contract. The message says how.
 pub fn check_store<A, S>(algorithm: &A, seed: u64, make: impl Fn(ManualClock) -> S)
 where
     A: Algorithm,
@@ -31,12 +33,12 @@ where
     for _ in 0..20 {
         let store = make(frozen_clock());
         let admitted = admitted_by_threads(algorithm, &store, 8, attempts);
-        assert_eq!(admitted, limit.min(8 * attempts), "8 threads admitted another number than the limit");
+        assert_eq!(admitted, limit.min(8 * attempts), "8 threads were not admitted exactly the limit");
     }
 }
 
-/// How much is admitted when `threads` threads ask `attempts` times each for one unit of the same
-/// key, all at once.
+/// Counts the units that are admitted when `threads` threads each make `attempts` charges of one unit to the same
+/// key, concurrently.
 ///
 /// # Panics
 ///
@@ -62,7 +64,7 @@ where
     admitted.into_inner()
 }
 
-/// A plausible time, so that windows are not all at their first.
+/// A clock at a realistic instant, so that windows do not begin at zero.
 fn frozen_clock() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
 }
@@ -113,10 +115,10 @@ fn assert_same(decision: &Decision, expected: &Decision, unit: Duration, context
     let near = |a: Duration, b: Duration| a.abs_diff(b) <= unit;
     let waits = (decision.retry_after(), expected.retry_after());
     let waits_agree = match waits {
-        (Some(told), Some(expected)) => near(told, expected),
-        (told, expected) => told == expected,
+        (Some(wait), Some(expected)) => near(wait, expected),
+        (wait, expected) => wait == expected,
     };
-    assert!(waits_agree, "{context}: told to wait {:?} instead of {:?}", waits.0, waits.1);
+    assert!(waits_agree, "{context}: retry after {:?} instead of {:?}", waits.0, waits.1);
     let resets = (decision.reset_after(), expected.reset_after());
     assert!(near(resets.0, resets.1), "{context}: reset after {:?} instead of {:?}", resets.0, resets.1);
 }

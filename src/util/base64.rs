@@ -1,20 +1,20 @@
-//! Base64 (RFC 4648) without padding, character by character, so that a few bytes need no allocation.
+//! Encodes base64 (RFC 4648) without padding, one character at a time, so that a few bytes need no allocation.
 
-/// Section 4.
+/// The alphabet of RFC 4648, section 4.
 #[cfg(feature = "http")]
 pub(crate) const STANDARD: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Section 5, for URLs and the names of files.
+/// The alphabet of RFC 4648, section 5, for URLs and file names.
 #[cfg(feature = "redis")]
 pub(crate) const URL_SAFE: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// How many characters stand for so many bytes.
+/// The number of characters that encode this many bytes.
 #[cfg(feature = "http")]
 pub(crate) const fn length(bytes: usize) -> usize {
     (bytes * 8).div_ceil(6)
 }
 
-/// The character for six bits of `bytes`, those after 6 × `index`. The last ones are filled up with zeros.
+/// Encodes the six bits of `bytes` from bit 6 × `index` on. The last group is padded with zero bits.
 #[inline]
 pub(crate) fn character(alphabet: &[u8; 64], bytes: &[u8], index: usize) -> u8 {
     let (byte, bit) = (index * 6 / 8, index * 6 % 8);
@@ -29,7 +29,7 @@ mod tests {
 
     /// The vectors of RFC 4648, section 10, without their padding.
     #[test]
-    fn bytes_are_written_as_in_the_rfc() {
+    fn encodes_the_vectors_of_the_rfc() {
         let text = |alphabet, bytes: &[u8]| {
             let all = (0..length(bytes.len())).map(|index| character(alphabet, bytes, index));
             String::from_utf8(all.collect()).unwrap()

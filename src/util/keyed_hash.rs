@@ -1,18 +1,18 @@
-//! SipHash (J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF", 2012) of a whole key at
-//! once: a library's hasher, made for keys that come in pieces, takes half as long again.
+//! SipHash (J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF", 2012) of a whole key in one
+//! call. The `siphasher` crate, whose hashers accept keys in pieces, takes 1.5 times as long.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
 use crate::values::little_endian;
 
-/// A keyed hash: who does not know the secret can neither choose keys that meet in a slot, nor find a key
-/// by its hash. Not shown in debug output.
+/// The secret of a keyed hash. Without it, an attacker can neither choose keys that collide in a table, nor find a key
+/// from its hash. Debug output does not show it.
 #[derive(Clone, Copy)]
 pub(crate) struct Secret([u64; 2]);
 
 impl Secret {
-    /// The standard library draws it from the system.
+    /// A random secret, which the standard library takes from the operating system.
     pub(crate) fn random() -> Self {
         let seed = RandomState::new();
         Self([seed.hash_one(0), seed.hash_one(1)])
@@ -25,13 +25,13 @@ impl Secret {
         Self([both as u64, (both >> 64) as u64])
     }
 
-    /// SipHash-1-3, for tables: nobody sees the hashes.
+    /// SipHash-1-3, for tables, whose hashes stay in the process.
     #[inline(always)]
     pub(crate) fn hash(self, key: &[u8]) -> u64 {
         self.sip::<1, 3>(key)
     }
 
-    /// SipHash-2-4, for hashes that are shown.
+    /// SipHash-2-4, for hashes that appear in response fields and logs.
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn mark(self, key: &[u8]) -> u64 {
         self.sip::<2, 4>(key)
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_what_others_compute() {
+    fn agrees_with_siphasher_the_authors_and_the_standard_library() {
         let key: Vec<u8> = (0..=255_u8).map(|i| i.wrapping_mul(167).wrapping_add(13)).collect();
         for k in [0, 1, 0x0706_0504_0302_0100, u64::MAX] {
             let secret = Secret([k, k.rotate_left(11) ^ 0x5555]);
@@ -123,7 +123,7 @@ mod tests {
         let bytes: Vec<u8> = (0..16).collect();
         let secret = Secret::from_bytes(bytes.as_slice().try_into().unwrap());
         assert_eq!(secret.mark(&bytes[..15]), 0xa129_ca61_49be_45e5);
-        // The standard library's, whose secret is zero.
+        // The standard library's hasher, with a secret of zero.
         #[allow(clippy::default_constructed_unit_structs)]
         let mut hasher = std::hash::DefaultHasher::new();
         hasher.write(&key[..21]);

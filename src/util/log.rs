@@ -1,5 +1,5 @@
-//! What is logged: mistakes in the set-up, once each, and transitions. Never a key, and above `debug` nothing per
-//! request: an attacker would write the log.
+//! Log lines: configuration mistakes, once each, and transitions. No line contains a key. Above `debug`, nothing is logged
+//! per request, or clients could flood the log.
 
 #![cfg_attr(not(feature = "axum"), allow(dead_code))]
 
@@ -15,36 +15,36 @@ mod with_tracing {
     const TARGET: &str = "tower_sluice";
 
     pub(crate) fn misconfigured(policy: &str, problem: &str) {
-        tracing::error!(target: TARGET, policy, problem, "rate limiter misconfigured: it cannot tell whom to count");
+        tracing::error!(target: TARGET, policy, problem, "rate limiter misconfigured: requests have no key");
     }
 
     pub(crate) fn limiter_failed(policy: &str, error: &LimiterError, requests: &str) {
         tracing::warn!(target: TARGET, policy, %error, requests, "limiter failed");
     }
 
-    pub(crate) fn started_anew(policy: &str) {
-        tracing::warn!(target: TARGET, policy, "policies replaced: this one cannot go on from what its keys have used, and they start anew");
+    pub(crate) fn not_inherited(policy: &str) {
+        tracing::warn!(target: TARGET, policy, "policies replaced: this one could not inherit from its predecessor, and all of its keys start with a full budget");
     }
 
-    /// By a reload of a configuration: a file that was cut off may still make sense.
+    /// Logged on a reload of a configuration, since a truncated file may still parse.
     #[cfg(feature = "config")]
     pub(crate) fn policy_removed(route: &str, policy: &str) {
-        tracing::warn!(target: TARGET, route, policy, "the configuration was changed, and a policy removed: it is not enforced any more");
+        tracing::warn!(target: TARGET, route, policy, "configuration changed: a policy was removed and is no longer enforced");
     }
 
     #[cfg(feature = "config")]
     pub(crate) fn fields_removed(route: &str, policy: &str, fields: &str) {
-        tracing::warn!(target: TARGET, route, policy, fields, "the configuration was changed, and fields of a policy removed: their defaults hold");
+        tracing::warn!(target: TARGET, route, policy, fields, "configuration changed: fields of a policy were removed, and their defaults apply");
     }
 
     pub(crate) fn limiter_recovered(policy: &str) {
         tracing::warn!(target: TARGET, policy, "limiter recovered");
     }
 
-    /// Names as in OpenTelemetry where it has one. Its `client.address` is none of them: a key may be an address, but
-    /// shows only as a hash, whose secret ends with the process.
+    /// Field names are those of OpenTelemetry where it has one. `client.address` is left out: a key may be an address, and
+    /// is logged only as a keyed hash, whose secret lives as long as the process.
     #[inline]
-    pub(crate) fn judged(
+    pub(crate) fn decided(
         route: Option<&str>,
         policy: &str,
         result: &str,
@@ -61,7 +61,7 @@ mod with_tracing {
             remaining = decision.map(Decision::remaining),
             delay = decision.map(|decision| tracing::field::debug(decision.delay())),
             retry_after = decision.and_then(Decision::retry_after).map(tracing::field::debug),
-            "judged"
+            "decided"
         );
     }
 
@@ -80,19 +80,19 @@ mod with_tracing {
         }
     }
 
-    /// Looks at the first responses of the process only.
+    /// Warns if a response of the inner service has CORS fields. Checks the first 1,000 responses of the process only.
     pub(crate) fn note_response(has_cors_fields: impl FnOnce() -> bool) {
         static LEFT: AtomicU32 = AtomicU32::new(1_000);
         if LEFT.load(Ordering::Relaxed) == 0 {
             return;
         }
         if has_cors_fields() {
-            // Only one of them all finds some left.
+            // The swap lets one of several threads find a count above zero, so that there is one line.
             if LEFT.swap(0, Ordering::Relaxed) > 0 {
                 tracing::warn!(
                     target: TARGET,
-                    "the CORS layer is inside of the rate limit, so that refusals lack its fields and are network errors \
-                     to scripts: put it outside"
+                    "the CORS layer is inside of the rate limit, so that rejections lack CORS fields and browsers report \
+                     them as network errors: put it outside"
                 );
             }
         } else {
@@ -101,19 +101,19 @@ mod with_tracing {
     }
 
     pub(crate) fn rejection_body_failed(error: &dyn Display) {
-        tracing::warn!(target: TARGET, %error, "the body of a custom rejection failed, and ends early");
+        tracing::warn!(target: TARGET, %error, "the body of a custom rejection failed and was cut off");
     }
 
     #[cfg(feature = "queue")]
     pub(crate) fn queue_full() {
-        tracing::warn!(target: TARGET, "a queue remembers as many keys as it may, and rejects, shares out or forgets the others: raise its max_keys, or put a policy with a wider key before it");
+        tracing::warn!(target: TARGET, "a queue is full of keys, and treats new ones as its when_full says: raise its max_keys, or put a policy with a coarser key before it");
     }
 
     pub(crate) fn table_filling_up() {
         tracing::warn!("a memory store is filling up and may lose keys: raise its capacity");
     }
 
-    /// Once for the process, since clients that get past the proxies can bring it about at will.
+    /// Logged once per process, since a client that bypasses the proxies can cause it at will.
     pub(crate) fn short_forwarding_list(header: &dyn Display, count: usize) {
         static WARNED: Once = Once::new();
         WARNED.call_once(|| {
@@ -121,50 +121,50 @@ mod with_tracing {
         });
     }
 
-    // These are told once by their callers. `network` is the class of the peer's address, such as "private".
+    // The callers log each of these once. `network` is the class of the peer's address, such as "private".
 
     pub(crate) fn proxy_is_the_client(network: &str, header: &dyn Display) {
-        tracing::warn!(target: TARGET, network, %header, "a proxy is connected, and everybody behind it shares one budget: use ClientIp with TrustedProxies instead of the peer's address");
+        tracing::warn!(target: TARGET, network, %header, "the peer is a proxy, and every client behind it shares one budget: use ClientIp with TrustedProxies instead of PeerIp");
     }
 
     pub(crate) fn untrusted_forwarding(network: &str, header: &dyn Display) {
-        tracing::warn!(target: TARGET, network, %header, "a forwarding header was seen but not trusted: if your proxy sent it, add the proxy's network to TrustedProxies; if not, it is a forgery and was rightly ignored");
+        tracing::warn!(target: TARGET, network, %header, "a forwarding header was not trusted and was ignored: if your proxy sent it, add the proxy's network to TrustedProxies; if not, it is a forgery");
     }
 
     pub(crate) fn another_forwarding_header(configured: &dyn Display, seen: &dyn Display) {
-        tracing::warn!(target: TARGET, %configured, %seen, "a trusted proxy does not send the configured header, but another one: name the header that your proxy sets in IpSource");
+        tracing::warn!(target: TARGET, %configured, %seen, "a trusted proxy sends another forwarding header than the configured one: set IpSource to the header that your proxy sends");
     }
 
     pub(crate) fn one_key_for_all(policy: &str) {
-        tracing::warn!(target: TARGET, policy, "the first 1,000 requests all had the same key: unless there is only one client, this policy does not tell clients apart; look at its key");
+        tracing::warn!(target: TARGET, policy, "the first 1,000 requests all had the same key: unless there is only one client, the policy's key does not distinguish clients");
     }
 
     pub(crate) fn no_route_matched() {
-        tracing::warn!(target: TARGET, "PathKey::matched: none of the first 1,000 requests had a matched route, so that all share one budget: put the layer inside of the router (Router::layer, Router::route_layer)");
+        tracing::warn!(target: TARGET, "PathKey::matched: none of the first 1,000 requests had a matched route, so they share one budget: put the layer inside of the router (Router::layer, Router::route_layer)");
     }
 
     pub(crate) fn mounted_twice(policy: &str) {
-        tracing::warn!(target: TARGET, policy, "a rate limit layer is mounted around itself, so that it charges each request twice: mount it once, around the router or around its routes");
+        tracing::warn!(target: TARGET, policy, "a rate limit layer is mounted around itself and charges each request twice: mount it once, around the router or around its routes");
     }
 
     #[cfg(feature = "redis")]
     pub(crate) fn redis_node_given_up(address: &str, reason: &dyn Display) {
-        tracing::warn!(target: TARGET, address, %reason, "redis: a node keeps failing, and is not asked for a while");
+        tracing::warn!(target: TARGET, address, %reason, "redis: a node keeps failing: its circuit breaker is open, and it is not called for a while");
     }
 
     #[cfg(feature = "redis")]
     pub(crate) fn redis_node_back(address: &str) {
-        tracing::warn!(target: TARGET, address, "redis: a node is back");
+        tracing::warn!(target: TARGET, address, "redis: a node is back: its circuit breaker is closed");
     }
 
     #[cfg(feature = "redis")]
     pub(crate) fn redis_topology_changed(topology: &str) {
-        tracing::info!(target: TARGET, topology, "redis: other nodes are responsible now");
+        tracing::info!(target: TARGET, topology, "redis: topology changed");
     }
 
     #[cfg(feature = "redis")]
     pub(crate) fn redis_may_evict(policy: &str) {
-        tracing::warn!(target: TARGET, policy, "redis: when its memory is full, the server may evict budgets that are in use, which resets them: set maxmemory-policy to noeviction, or give the limiter a server of its own");
+        tracing::warn!(target: TARGET, policy, "redis: when its memory is full, the server may evict budgets in use, which resets them: set maxmemory-policy to noeviction, or use a dedicated server");
     }
 }
 
@@ -174,7 +174,7 @@ mod without_tracing {
 
     use crate::values::{Decision, LimiterError, PartitionKey};
 
-    pub(crate) fn judged(
+    pub(crate) fn decided(
         _route: Option<&str>,
         _policy: &str,
         _result: &str,
@@ -184,7 +184,7 @@ mod without_tracing {
     }
     pub(crate) fn misconfigured(_policy: &str, _problem: &str) {}
     pub(crate) fn limiter_failed(_policy: &str, _error: &LimiterError, _requests: &str) {}
-    pub(crate) fn started_anew(_policy: &str) {}
+    pub(crate) fn not_inherited(_policy: &str) {}
     #[cfg(feature = "config")]
     pub(crate) fn policy_removed(_route: &str, _policy: &str) {}
     #[cfg(feature = "config")]

@@ -1,4 +1,4 @@
-//! Helpers that several rooms need, one of each.
+//! Helpers that several rooms share: base64, the keyed hash, logging, and the loom shim.
 
 #[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) mod base64;

@@ -1,4 +1,4 @@
-//! The question that limiters and stores answer.
+//! `Ask`, the question that limiters and stores answer.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use crate::values::PartitionKey;
 use crate::values::time::{Clock, Timestamp};
 
-/// One question: may this key have so many units, and what is to be charged?
+/// One question to a limiter: may this key have `cost` units, and in which mode?
 ///
-/// A layer asks it for each request. Without HTTP, ask it yourself:
+/// A layer asks it for each request. Without HTTP, ask it directly:
 ///
 /// ```
 /// use tower_sluice::algorithm::TokenBucket;
@@ -20,7 +20,7 @@ use crate::values::time::{Clock, Timestamp};
 /// let alice = PartitionKey::from("alice");
 /// let decision = limiter.decide(&Ask::charge(&alice, 3)).decided().await?;
 /// assert!(decision.is_allowed());
-/// // What three more would leave.
+/// // Three more would leave four.
 /// assert_eq!(limiter.decide(&Ask::peek(&alice, 3)).decided().await?.remaining(), 4);
 /// # Ok(())
 /// # }
@@ -34,43 +34,43 @@ pub struct Ask<'a> {
     now: Option<&'a Now>,
 }
 
-/// What becomes of the units that an [`Ask`] is about.
+/// What an [`Ask`] does with its units.
 ///
-/// A limiter answers [`Charge`](Self::Charge). The others it is asked only if its [`Description`](crate::Description) says so.
+/// Every limiter answers [`Charge`](Self::Charge). Another mode is asked only if the limiter's
+/// [`Description`](crate::Description) lists it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
-    /// They are charged if all of them are admitted; a limiter that [delays](crate::Description::delaying) may let the
+    /// Charges the units if all of them are admitted. A limiter that [delays](crate::Description::delaying) may have the
     /// request wait for its turn.
     #[default]
     Charge,
-    /// Nothing is charged: what would [`Charge`](Self::Charge) decide? A limiter that would have to ask a server may answer
-    /// [`Check::Pending`](crate::Check::Pending), which is not waited for if several policies are asked ahead of a charge.
+    /// Returns what [`Charge`](Self::Charge) would decide, and charges nothing. A limiter that has to call a server may answer
+    /// [`Check::Pending`](crate::Check::Pending); the precheck of several policies does not wait for it.
     Peek,
-    /// They are charged as by [`Charge`](Self::Charge), for a request that passes whatever the answer is: so it never waits for
-    /// a turn.
+    /// Charges like [`Charge`](Self::Charge), for a request that passes whatever the answer is. So it never waits for a turn.
     Shadow,
-    /// As many of them are charged as are left, for a request that was admitted before: now it is known what it cost. The rest
-    /// is forgiven. Nobody need wait for the answer: they are charged also if it is dropped.
+    /// Charges as many of the units as are left, for a request that was admitted before its final cost was known. The rest
+    /// is forgiven. The answer need not be awaited: the units are charged even if it is dropped.
     UpTo,
-    /// They are charged by what this process knows alone, in place of a decision that failed.
+    /// Charges in this process alone, in place of a decision that failed.
     Fallback,
-    /// What the key owes is forgotten, and the answer is that to a request of cost 0 then. In memory, what was charged before is not
-    /// refunded after it.
+    /// Forgets what the key owes, and answers as to a request of cost 0 after that. In memory, a charge from before the reset is
+    /// not refunded after it.
     Reset,
 }
 
-/// What the clock showed when a request was first decided on. All policies of a request go by it, as far as their clocks are
-/// the same one, so that they see one instant, which is read once.
+/// The clock reading that all policies of a request share, if they use the same clock. It is read once, by the first policy,
+/// so that all of them decide at one instant.
 #[derive(Debug, Default)]
 pub struct Now {
-    /// The [id](Clock::id) of the clock; zero before one was read.
+    /// The [id](Clock::id) of the clock; zero before the first reading.
     clock: AtomicUsize,
     nanos: AtomicU64,
 }
 
 impl Now {
-    /// Nothing was read yet.
+    /// An instant that is not read yet.
     #[must_use]
     pub const fn new() -> Self {
         Self { clock: AtomicUsize::new(0), nanos: AtomicU64::new(0) }
@@ -84,8 +84,9 @@ impl Now {
             return Timestamp::from_nanos(self.nanos.load(Ordering::Relaxed));
         }
         let now = clock.now();
-        // One request is asked about by one thread at a time: nobody else writes in between. Released, for a thread to which it
-        // goes later.
+        // One thread at a time decides on a request, so no other thread writes between the load and these stores. The id is
+        // stored with release, after the nanoseconds: a thread to which the request moves and that acquires the id reads the
+        // nanoseconds that belong to it.
         if read == 0 {
             self.nanos.store(now.as_nanos(), Ordering::Relaxed);
             self.clock.store(id.get(), Ordering::Release);
@@ -95,78 +96,80 @@ impl Now {
 }
 
 impl<'a> Ask<'a> {
-    /// To charge `cost` units to `key`, if all of them are admitted. A cost of zero charges nothing, and is always admitted.
+    /// Asks to charge `cost` units to `key`, if all of them are admitted. A cost of zero charges nothing and is always
+    /// admitted.
     #[must_use]
     pub const fn charge(key: &'a PartitionKey, cost: u32) -> Self {
         Self { key, cost, mode: Mode::Charge, patience: None, now: None }
     }
 
-    /// What [`charge`](Self::charge) would be answered.
+    /// Asks what [`charge`](Self::charge) would be answered.
     #[must_use]
     pub const fn peek(key: &'a PartitionKey, cost: u32) -> Self {
         Self::charge(key, cost).to(Mode::Peek)
     }
 
-    /// To forget what the key owes.
+    /// Asks to forget what the key owes.
     #[must_use]
     pub const fn reset(key: &'a PartitionKey) -> Self {
         Self::charge(key, 0).to(Mode::Reset)
     }
 
-    /// In another mode.
+    /// Asks in another mode.
     #[must_use]
     pub const fn to(self, mode: Mode) -> Self {
         Self { mode, ..self }
     }
 
-    /// For a request that its client gives up after `patience` (`None`: it waits as long as the limiter lets it).
+    /// Bounds the time that the request may wait, after which its client gives up (`None`: only the limiter's own bound
+    /// applies).
     ///
-    /// A limiter that [delays](crate::Description::delaying) rejects at once, and without charging, what would wait for
-    /// `patience` or longer; `retry_after` is then the wait after which the same request, as patient as now, would be
-    /// accepted. A request that need not wait passes, whatever its patience.
+    /// A limiter that [delays](crate::Description::delaying) rejects a request at once, and without charging it, if it would
+    /// wait for `patience` or longer. `retry_after` is then the time after which the same request with the same patience would
+    /// be accepted. A request that need not wait passes, whatever its patience.
     #[must_use]
     pub const fn within(self, patience: Option<Duration>) -> Self {
         Self { patience, ..self }
     }
 
-    /// The same question about another cost.
+    /// Asks about another cost.
     #[must_use]
     pub const fn costing(self, cost: u32) -> Self {
         Self { cost, ..self }
     }
 
-    /// At the instant that was, or will first be, read into `now`.
+    /// Asks at the instant in `now`, which the first limiter that needs it reads.
     #[must_use]
     pub const fn at(self, now: &'a Now) -> Self {
         Self { now: Some(now), ..self }
     }
 
-    /// Whose units.
+    /// The key to charge.
     #[must_use]
     pub const fn key(&self) -> &'a PartitionKey {
         self.key
     }
 
-    /// How many.
+    /// The number of units.
     #[must_use]
     pub const fn cost(&self) -> u32 {
         self.cost
     }
 
-    /// What becomes of them.
+    /// The mode.
     #[must_use]
     pub const fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// How long the request may wait, at most.
+    /// The longest time that the request may wait, exclusive.
     #[must_use]
     pub const fn patience(&self) -> Option<Duration> {
         self.patience
     }
 
-    /// The present on `clock`: what it showed when it was asked first for this request, if that is known. A limiter that has waited
-    /// for a lock meanwhile reads the clock itself.
+    /// The present instant on `clock`: its first reading for this request, if there is one. A limiter that has waited for a
+    /// lock since then reads the clock itself.
     #[must_use]
     #[inline(always)]
     pub fn now<C: Clock + ?Sized>(&self, clock: &C) -> Timestamp {
@@ -183,7 +186,7 @@ mod tests {
     use crate::values::time::ManualClock;
 
     #[test]
-    fn all_that_is_asked_for_one_request_is_asked_at_one_instant() {
+    fn all_asks_of_one_request_see_one_instant() {
         let (clock, other, key, now) = (ManualClock::new(), ManualClock::new(), "a".into(), Now::new());
         let ask = Ask::charge(&key, 1).at(&now);
         let first = ask.now(&clock);
@@ -191,7 +194,7 @@ mod tests {
         other.advance(Duration::from_secs(5));
         assert_eq!(ask.now(&clock.clone()), first);
         assert_eq!(ask.to(Mode::Peek).now(&clock), first);
-        // Another clock has an instant of its own.
+        // Another clock is read separately.
         assert_eq!(ask.now(&other), other.now());
         assert_eq!(Ask::charge(&key, 1).now(&clock), clock.now());
     }

@@ -1,9 +1,9 @@
-//! Who waits for a limiter at the moment.
+//! The waiters of a limiter.
 
 use std::time::Duration;
 
-/// How many wait for their turns at a limiter that [delays](crate::Description::delaying), over all keys, and when the next
-/// of them leaves. For gauges and people: it may have changed by the time it is read.
+/// The number of waiters of a limiter that [delays](crate::Description::delaying), over all keys, and the time until the
+/// next of them departs. For gauges: it may be outdated when it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backlog {
     waiting: usize,
@@ -11,20 +11,20 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// So many wait, and the next of them leaves so long from now (`None`: nobody does, or it is not known).
+    /// A backlog of `waiting` waiters, of which the next departs after `next_release` (`None`: there is none, or the time is
+    /// unknown).
     #[must_use]
     pub const fn new(waiting: usize, next_release: Option<Duration>) -> Self {
         Self { waiting, next_release }
     }
 
-    /// How many requests wait.
+    /// The number of requests that wait.
     #[must_use]
     pub const fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// The time from now until the next of them leaves: zero if it is about to; `None` if nobody waits, or
-    /// if the limiter does not know.
+    /// The time until the next waiter departs: zero if it is due, `None` if there is no waiter or the limiter does not know.
     #[must_use]
     pub const fn next_release(&self) -> Option<Duration> {
         self.next_release

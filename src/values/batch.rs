@@ -1,4 +1,4 @@
-//! Several decisions in one round trip.
+//! Decisions of several limiters in one round trip.
 
 use std::any::Any;
 use std::future::Future;
@@ -6,24 +6,24 @@ use std::pin::Pin;
 
 use crate::values::{Decision, LimiterError, PartitionKey};
 
-/// The answers to several claims, in their order.
+/// The decisions on several claims, in their order.
 pub(crate) type Answers = Vec<Result<Decision, LimiterError>>;
 
-/// A limiter whose store can decide for several limiters at once.
+/// A limiter whose store can decide for several limiters in one call.
 pub(crate) trait Batching: Send + Sync + 'static {
-    /// A charge that is still to be made, in one call with others. `None` if this one needs no call.
+    /// Makes a claim, to be charged in one call with others. `None` if this decision needs no call.
     fn claim(&self, key: &PartitionKey, cost: u32) -> Option<Box<dyn Claim>>;
 }
 
-/// What one request asks of one limiter, in a form in which the limiter's store can decide several at once.
+/// A charge of one request to one limiter, in the form that the limiter's store batches.
 pub(crate) trait Claim: Send {
-    /// Equal for those that can be decided together.
+    /// Identifies the store: claims with equal ids can be decided in one call.
     fn store(&self) -> usize;
 
-    /// Decides on this claim and on others of the same [store](Self::store), in their order: all are charged or none
-    /// is. Where one is rejected, the others are answered as if they had asked for nothing.
+    /// Decides on this claim and on others of the same [store](Self::store), in their order: all of them are charged, or
+    /// none. If one is rejected, the others are answered like peeks.
     fn decide_all(self: Box<Self>, others: Vec<Box<dyn Claim>>) -> Pin<Box<dyn Future<Output = Answers> + Send>>;
 
-    /// For a store to find its own claims again.
+    /// Lets a store downcast its own claims.
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }

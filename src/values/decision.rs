@@ -1,4 +1,4 @@
-//! What a limiter answers.
+//! `Decision`, the answer of a limiter, and `Check`, a decision now or later.
 
 use std::error::Error;
 use std::fmt;
@@ -13,42 +13,42 @@ use crate::values::{Shape, Terms};
 
 /// The answer to one request: whether it passes, and the numbers that a client needs.
 ///
-/// A rejection is an answer, not an error; errors are [`LimiterError`]s, for limiters that could not
-/// decide at all.
+/// A rejection is a decision, not an error. A limiter that cannot decide returns a [`LimiterError`].
 ///
-/// 64 bytes. Times are kept in nanoseconds; those of more than 584 years in milliseconds, rounded up.
+/// 64 bytes. Times are kept in nanoseconds, or above 584 years in milliseconds, rounded up.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Decision {
     receipt: Receipt,
-    /// Of a rejection, until the same request is admitted; of an admission, until one unit can be had, if that is known. In
-    /// units of 1/`per` nanosecond, as `reset` is: the division is left to who asks for the time.
+    /// The time until the same request is admitted (if rejected), or until one unit is available (if admitted, and if known).
+    /// In units of 1/`per` nanosecond, like `reset`: most decisions are made without a division, which the getters do.
     wait: u64,
-    /// Until the key is as good as new.
+    /// The time until the key owes nothing.
     reset: u64,
     per: NonZeroU64,
     /// In nanoseconds.
     delay: u64,
     limit: u32,
     remaining: u32,
-    answer: Answer,
+    kind: Kind,
     /// Whether `wait` is in milliseconds.
     is_wait_coarse: bool,
-    /// Whether `reset` is.
+    /// Whether `reset` is in milliseconds.
     is_reset_coarse: bool,
 }
 
-const _: () = assert!(size_of::<Decision>() == 64, "one line of a processor's cache");
+const _: () = assert!(size_of::<Decision>() == 64, "one cache line");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum Kind {
     Allow,
-    /// Until `wait` is over.
+    /// Rejected until `wait` is over.
     Reject,
+    /// Rejected whatever the wait.
     Never,
 }
 
-/// A time that few ask for: the division is left to who does.
+/// A time, perhaps as a quotient: the division is deferred to the getters, which few callers use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Span {
     Whole(Duration),
@@ -60,7 +60,7 @@ pub(crate) enum Span {
 }
 
 impl Span {
-    /// In units of a part of a nanosecond, if so many can be told.
+    /// The time in parts of a nanosecond, and the parts per nanosecond; `None` if it does not fit.
     #[inline(always)]
     const fn parts(self) -> Option<(u64, NonZeroU64)> {
         match self {
@@ -80,7 +80,7 @@ impl Span {
 
 const NANOS_PER_MILLI: u128 = 1_000_000;
 
-/// At most `u64::MAX`.
+/// Saturates at `u64::MAX`.
 #[allow(clippy::cast_possible_truncation)]
 const fn narrow(number: u128) -> u64 {
     if number > u64::MAX as u128 { u64::MAX } else { number as u64 }
@@ -90,50 +90,50 @@ const fn millis_ceil(span: Duration) -> u64 {
     narrow(span.as_nanos().div_ceil(NANOS_PER_MILLI))
 }
 
-/// Pass or not. Complete by definition.
+/// Whether a request passes. Complete by definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums)]
 pub enum Outcome {
-    /// The request passes and has been charged. (In a [peek](crate::Mode::Peek): it would. In the
-    /// verdict on a request that another policy refused: it would have, and was not charged.)
+    /// The request passes and has been charged. (Of a [peek](crate::Mode::Peek): it would pass. In the
+    /// verdict on a request that another policy rejected: it would have passed, and was not charged.)
     Allow,
-    /// The request does not pass and has cost nothing.
+    /// The request is rejected and was not charged.
     Deny {
-        /// The exact time after which the same request is admitted if nobody else takes from the
-        /// key meanwhile; `None` when no wait would help, since it costs more than ever fits.
+        /// The exact time after which the same request is admitted if no other request of the
+        /// key is charged until then; `None` if no wait helps, since it costs more than ever fits.
         retry_after: Option<Duration>,
     },
 }
 
 impl Decision {
-    /// Of a refusal of `cost`: what could be had in its place, if anything.
-    pub(crate) fn left_of(&self, cost: u32) -> Option<u32> {
+    /// For a rejected `cost`: the largest smaller cost that would be admitted, if any.
+    pub(crate) fn partial_cost(&self, cost: u32) -> Option<u32> {
         Some(self.remaining.min(cost)).filter(|left| *left > 0 && !self.is_allowed())
     }
 
-    /// The decision for a key that is banned for so much longer: rejected until the ban ends, and as long as it would be
-    /// anyway.
+    /// The decision for a key whose ban lasts for another `left`: rejected until the ban ends, or for longer if it would be
+    /// rejected for longer without the ban.
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn banned_for(self, left: Duration) -> Self {
-        let wait = match self.answer {
-            Answer::Allow => Some(left),
-            Answer::Reject => Some(left.max(self.waits())),
-            Answer::Never => None,
+        let wait = match self.kind {
+            Kind::Allow => Some(left),
+            Kind::Reject => Some(left.max(self.waits())),
+            Kind::Never => None,
         };
         Self::deny(self.limit, 0, wait).with_reset_after(self.reset_after().max(left))
     }
 
-    /// A rejection with a shorter wait, if it has one.
+    /// Shortens the wait of a rejection to at most `most`.
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn wait_at_most(self, most: Duration) -> Self {
-        match self.answer {
-            Answer::Reject => self.waiting(Span::Whole(self.waits().min(most))),
-            Answer::Allow | Answer::Never => self,
+        match self.kind {
+            Kind::Reject => self.waiting(Span::Whole(self.waits().min(most))),
+            Kind::Allow | Kind::Never => self,
         }
     }
 
-    /// As it reads when `cost` is charged in place of `charged`, which is exact but for the reset of sliding windows: that stays
-    /// on the cautious side.
+    /// The decision if `cost` had been charged in place of `charged`. Exact, except that the reset of a sliding window may be
+    /// too late.
     #[cfg_attr(not(any(feature = "http", feature = "redis")), allow(dead_code))]
     pub(crate) fn recharged(mut self, charged: u32, cost: u32, terms: Option<Terms>) -> Self {
         let remaining = u64::from(self.remaining) + u64::from(charged);
@@ -155,52 +155,53 @@ impl Decision {
 
     /// Admits, with `remaining` of `limit` units left.
     pub const fn allow(limit: u32, remaining: u32) -> Self {
-        Self::new(Answer::Allow, limit, remaining)
+        Self::new(Kind::Allow, limit, remaining)
     }
 
     /// Rejects, with `remaining` of `limit` units left (fewer than were asked for).
     pub const fn deny(limit: u32, remaining: u32, retry_after: Option<Duration>) -> Self {
         match retry_after {
-            Some(wait) => Self::refuse(limit, remaining, Span::Whole(wait)),
-            None => Self::new(Answer::Never, limit, remaining),
+            Some(wait) => Self::reject(limit, remaining, Span::Whole(wait)),
+            None => Self::new(Kind::Never, limit, remaining),
         }
     }
 
-    /// Rejects for a time that may still have to be worked out.
+    /// Rejects for a time that may be an undivided quotient.
     #[inline(always)]
-    pub(crate) const fn refuse(limit: u32, remaining: u32, wait: Span) -> Self {
-        Self::new(Answer::Reject, limit, remaining).waiting(wait)
+    pub(crate) const fn reject(limit: u32, remaining: u32, wait: Span) -> Self {
+        Self::new(Kind::Reject, limit, remaining).waiting(wait)
     }
 
     #[inline(always)]
-    const fn new(answer: Answer, limit: u32, remaining: u32) -> Self {
+    const fn new(kind: Kind, limit: u32, remaining: u32) -> Self {
         let (wait, reset, per, delay) = (0, 0, NonZeroU64::MIN, 0);
         let (is_wait_coarse, is_reset_coarse) = (false, false);
         let receipt = Receipt::NONE;
-        Self { receipt, wait, reset, per, delay, limit, remaining, answer, is_wait_coarse, is_reset_coarse }
+        Self { receipt, wait, reset, per, delay, limit, remaining, kind, is_wait_coarse, is_reset_coarse }
     }
 
     #[inline(always)]
     const fn waiting(self, wait: Span) -> Self {
-        let (mut told, wait, is_coarse) = self.in_units(wait, if self.is_reset_coarse { 0 } else { self.reset });
-        (told.wait, told.is_wait_coarse) = (wait, is_coarse);
-        told
+        let (mut converted, wait, is_coarse) = self.in_units(wait, if self.is_reset_coarse { 0 } else { self.reset });
+        (converted.wait, converted.is_wait_coarse) = (wait, is_coarse);
+        converted
     }
 
-    /// A time in units that suit the `other` one too, if that is not zero; and whether it is in milliseconds.
+    /// Converts a time to units that the `other` time can share, if that is not zero. Returns the decision in these units, the
+    /// time, and whether the time is in milliseconds.
     #[inline(always)]
     const fn in_units(self, span: Span, other: u64) -> (Self, u64, bool) {
         match span.parts() {
             Some((owed, per)) => {
-                let told = self.in_units_of(per, other);
-                let owed = if told.per.get() == per.get() { owed } else { owed.div_ceil(per.get()) };
-                (told, owed, false)
+                let converted = self.in_units_of(per, other);
+                let owed = if converted.per.get() == per.get() { owed } else { owed.div_ceil(per.get()) };
+                (converted, owed, false)
             }
             None => (self, millis_ceil(span.ceil()), true),
         }
     }
 
-    /// Has times of both kinds told in the same units: in those of `per`, if `other` tells of none, and else in nanoseconds.
+    /// Converts `wait` and `reset` to a common unit: 1/`per` nanosecond if `other` is zero, else nanoseconds.
     #[inline(always)]
     const fn in_units_of(mut self, per: NonZeroU64, other: u64) -> Self {
         if other == 0 {
@@ -233,49 +234,49 @@ impl Decision {
         if is_coarse { Duration::from_millis(owed) } else { Duration::from_nanos(owed.div_ceil(self.per.get())) }
     }
 
-    /// Sets the time until the key is as good as new.
+    /// Sets the time until the key owes nothing.
     pub const fn with_reset_after(self, reset_after: Duration) -> Self {
         self.with_reset_span(Span::Whole(reset_after))
     }
 
     #[inline(always)]
     pub(crate) const fn with_reset_span(self, reset: Span) -> Self {
-        let (mut told, reset, is_coarse) = self.in_units(reset, if self.is_wait_coarse { 0 } else { self.wait });
-        (told.reset, told.is_reset_coarse) = (reset, is_coarse);
-        told
+        let (mut converted, reset, is_coarse) = self.in_units(reset, if self.is_wait_coarse { 0 } else { self.wait });
+        (converted.reset, converted.is_reset_coarse) = (reset, is_coarse);
+        converted
     }
 
     #[inline(always)]
     pub(crate) const fn with_next_span(self, next: Span) -> Self {
-        match self.answer {
-            Answer::Allow => self.waiting(next),
-            Answer::Reject | Answer::Never => self,
+        match self.kind {
+            Kind::Allow => self.waiting(next),
+            Kind::Reject | Kind::Never => self,
         }
     }
 
-    /// Of an admission that leaves nothing: sets the time until one unit can be had. For windows that move; of buckets and of
-    /// windows that start anew it is known.
+    /// Sets the time until one unit is available, for an admission that leaves none. For sliding windows: of buckets and fixed
+    /// windows, it follows from the terms.
     pub const fn with_next_after(self, next_after: Duration) -> Self {
         self.with_next_span(Span::Whole(next_after))
     }
 
-    /// Sets the time that the request spends, or would spend, in a queue.
+    /// Sets the time that the request waits, or would wait, in a queue.
     pub const fn with_delay(mut self, delay: Duration) -> Self {
         self.delay = narrow(delay.as_nanos());
         self
     }
 
-    /// Sets the proof of payment that a later refund needs.
+    /// Sets the receipt that a later refund needs.
     pub const fn with_receipt(mut self, receipt: Receipt) -> Self {
         self.receipt = receipt;
         self
     }
 
-    /// Pass or not.
+    /// Whether the request passes, and if not, when it would.
     #[must_use]
     pub const fn outcome(&self) -> Outcome {
-        match self.answer {
-            Answer::Allow => Outcome::Allow,
+        match self.kind {
+            Kind::Allow => Outcome::Allow,
             _ => Outcome::Deny { retry_after: self.retry_after() },
         }
     }
@@ -283,32 +284,32 @@ impl Decision {
     /// Whether the request passes.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
-        matches!(self.answer, Answer::Allow)
+        matches!(self.kind, Kind::Allow)
     }
 
     /// The exact wait after which the same request is admitted, alone on its key. `None` if it is
     /// admitted now, or never will be.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
-        match self.answer {
-            Answer::Reject => Some(self.waits()),
-            Answer::Allow | Answer::Never => None,
+        match self.kind {
+            Kind::Reject => Some(self.waits()),
+            Kind::Allow | Kind::Never => None,
         }
     }
 
-    /// The time until one unit can be had, if this is an admission that [says so](Self::with_next_after).
+    /// The time until one unit is available, if this is an admission that [has it](Self::with_next_after).
     #[must_use]
     pub const fn next_after(&self) -> Option<Duration> {
         if self.wait > 0 && self.is_allowed() { Some(self.waits()) } else { None }
     }
 
-    /// The most units that a fresh key can take at once.
+    /// The most units that a key that owes nothing can take at once.
     #[must_use]
     pub const fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// The units that could be taken right now, after this decision. Never more than
+    /// The units that are available right after this decision. Never more than
     /// [`limit`](Self::limit).
     #[must_use]
     pub const fn remaining(&self) -> u32 {
@@ -321,13 +322,13 @@ impl Decision {
         self.span(self.reset, self.is_reset_coarse)
     }
 
-    /// The time that the request spent in a queue; zero for limiters that do not queue.
+    /// The time that the request waited in a queue; zero for limiters that do not queue.
     #[must_use]
     pub const fn delay(&self) -> Duration {
         Duration::from_nanos(self.delay)
     }
 
-    /// What [`Limiter::refund`](crate::Limiter::refund) needs to undo exactly this charge.
+    /// The receipt that [`Limiter::refund`](crate::Limiter::refund) needs to refund exactly this charge.
     #[must_use]
     pub const fn receipt(&self) -> Receipt {
         self.receipt
@@ -335,9 +336,9 @@ impl Decision {
 }
 
 impl Decision {
-    fn facts(&self) -> (Answer, [u32; 2], [Duration; 2], u64, Receipt) {
+    fn facts(&self) -> (Kind, [u32; 2], [Duration; 2], u64, Receipt) {
         let times = [self.waits(), self.span(self.reset, self.is_reset_coarse)];
-        (self.answer, [self.limit, self.remaining], times, self.delay, self.receipt)
+        (self.kind, [self.limit, self.remaining], times, self.delay, self.receipt)
     }
 }
 
@@ -362,29 +363,28 @@ impl fmt::Debug for Decision {
     }
 }
 
-/// A decision now, or the promise of one. Complete by definition.
+/// A decision, or the future of one. Complete by definition.
 ///
-/// A limiter that knows the answer returns it at once; nothing is allocated then. Only a queue or a
-/// store on another machine returns a future.
+/// A limiter in memory decides at once and allocates nothing. Only a queue or a remote store returns a future.
 #[allow(clippy::exhaustive_enums)]
 #[must_use]
 pub enum Check {
     /// Decided.
     Ready(Result<Decision, LimiterError>),
-    /// To be awaited. Dropping the future withdraws the request: a queue frees its place, a remote
+    /// The decision must be awaited. Dropping the future withdraws the request: it leaves its queue; a remote
     /// store may already have charged it.
     Pending(Pending),
 }
 
-/// A decision that is still to come.
+/// The future of a decision.
 pub type Pending = Pin<Box<dyn Future<Output = Result<Decision, LimiterError>> + Send>>;
 
 impl Check {
-    /// The decision, waited for if need be.
+    /// Waits for the decision, if it is pending.
     ///
     /// # Errors
     ///
-    /// If the limiter could not decide.
+    /// If the limiter cannot decide.
     pub async fn decided(self) -> Result<Decision, LimiterError> {
         match self {
             Self::Ready(result) => result,
@@ -394,7 +394,7 @@ impl Check {
 }
 
 impl Check {
-    /// The decision, if it was made at once.
+    /// The decision, if it is ready and no error.
     #[must_use]
     pub fn at_once(self) -> Option<Decision> {
         match self {
@@ -419,11 +419,11 @@ impl From<Decision> for Check {
     }
 }
 
-/// A limiter could not decide: its store is out of reach, or it was shut down. Never a refusal.
+/// The error of a limiter that cannot decide: its store is unreachable, or it was closed. Never a rejection.
 #[derive(Clone)]
 pub struct LimiterError(Arc<Failure>);
 
-// Behind a pointer: a `Check` is returned by value, and seldom holds one.
+// Behind a pointer, since a `Check` is returned by value and seldom holds an error.
 struct Failure {
     reason: String,
     is_closed: bool,
@@ -431,13 +431,13 @@ struct Failure {
 }
 
 impl LimiterError {
-    /// An error that says `reason`.
+    /// An error with this message.
     pub fn new(reason: impl Into<String>) -> Self {
         Self(Arc::new(Failure { reason: reason.into(), is_closed: false, source: None }))
     }
 
-    /// The answer of a limiter that was [closed](crate::Limiter::close), which says `reason`. It is no failure: a layer answers
-    /// 503 whatever its policy does on failures, and neither counts it nor logs it as one.
+    /// The error of a limiter that was [closed](crate::Limiter::close), with this message. It does not count as a failure: a layer
+    /// answers 503 whatever the policy's [`FailureMode`](crate::FailureMode), and neither counts nor logs a failure.
     pub fn closed(reason: impl Into<String>) -> Self {
         Self(Arc::new(Failure { reason: reason.into(), is_closed: true, source: None }))
     }
@@ -448,7 +448,7 @@ impl LimiterError {
         self.0.is_closed
     }
 
-    /// Adds what went wrong underneath.
+    /// Sets the underlying error.
     #[must_use]
     pub fn with_source(self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         let Failure { reason, is_closed, .. } = &*self.0;

@@ -1,14 +1,14 @@
-//! What a limiter says of itself.
+//! The properties of a limiter that layers and clients need in advance.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::values::{Batching, Mode, Terms};
 
-/// What a limiter is, as far as layers and clients need to know it ahead. Asked once, when a policy is made.
+/// The properties of a limiter that layers and clients need in advance. Read once, when a policy is made.
 ///
-/// That of a limiter of your own, which rejects and never delays, is `Description::new()`; with [`advertising`](Self::advertising)
-/// clients are told of it, and with [`answering`](Self::answering) it can be asked without being charged.
+/// `Description::new()` suits a custom limiter that rejects and never delays. Add [`advertising`](Self::advertising) to
+/// report its quota to clients, and [`answering`](Self::answering) for each further mode, such as peeks.
 #[derive(Clone, Default)]
 #[must_use]
 pub struct Description {
@@ -20,42 +20,43 @@ pub struct Description {
 }
 
 impl Description {
-    /// A limiter that is not advertised, admits any cost, never delays, and answers [`Mode::Charge`] alone.
+    /// Describes a limiter that is not advertised, admits any cost, never delays, and answers [`Mode::Charge`] only.
     pub const fn new() -> Self {
         Self { terms: None, max_cost: None, delays: false, modes: 0, batching: None }
     }
 
-    /// Has clients be told of these terms in advance. A limiter without terms is not mentioned in the fields about what is left.
+    /// Advertises these terms to clients. A limiter without terms does not appear in `RateLimit` and `RateLimit-Policy`.
     pub const fn advertising(mut self, terms: Terms) -> Self {
         self.terms = Some(terms);
         self
     }
 
-    /// The greatest cost that is ever admitted.
+    /// Sets the greatest cost that is ever admitted.
     pub const fn admitting_at_most(mut self, cost: u32) -> Self {
         self.max_cost = Some(cost);
         self
     }
 
-    /// It may hold a request back until its turn. Such limiters are asked last, so that nobody waits only to be rejected by
-    /// another policy.
+    /// Declares that the limiter may delay requests. Such limiters are charged last, so that no request waits only to be
+    /// rejected by another policy.
     pub const fn delaying(mut self) -> Self {
         self.delays = true;
         self
     }
 
-    /// It answers this mode, too. Of those that it does not, a layer
+    /// Declares that the limiter answers this mode, too. Without a mode, a layer
     ///
-    /// - does without [`Mode::Peek`]: nothing is known ahead of the charge, so that more has to be rolled back;
-    /// - asks [`Mode::Charge`] in place of [`Mode::Shadow`], and of [`Mode::UpTo`], where it asks once more for what is left;
-    /// - answers 503 in place of [`Mode::Fallback`];
-    /// - reports an error in place of [`Mode::Reset`].
+    /// - [`Mode::Peek`]: skips the precheck of this limiter, so that more charges are rolled back;
+    /// - [`Mode::Shadow`]: asks [`Mode::Charge`];
+    /// - [`Mode::UpTo`]: asks [`Mode::Charge`], and if that is rejected, once more for what is left;
+    /// - [`Mode::Fallback`]: answers 503;
+    /// - [`Mode::Reset`]: returns an error.
     pub const fn answering(mut self, mode: Mode) -> Self {
         self.modes |= bit(mode);
         self
     }
 
-    /// It answers all modes.
+    /// Declares that the limiter answers all modes.
     pub(crate) const fn answering_all(mut self) -> Self {
         self.modes = u8::MAX;
         self
@@ -66,31 +67,31 @@ impl Description {
         self
     }
 
-    /// What clients are told of it.
+    /// The advertised terms, if any.
     #[must_use]
     pub const fn terms(&self) -> Option<Terms> {
         self.terms
     }
 
-    /// The greatest cost that is ever admitted, if there is one.
+    /// The greatest cost that is ever admitted, if it is bounded.
     #[must_use]
     pub const fn max_cost(&self) -> Option<u32> {
         self.max_cost
     }
 
-    /// Whether it may hold a request back until its turn.
+    /// Whether the limiter may delay a request until its turn.
     #[must_use]
     pub const fn delays(&self) -> bool {
         self.delays
     }
 
-    /// Whether it may be asked in this mode.
+    /// Whether the limiter answers this mode.
     #[must_use]
     pub const fn answers(&self, mode: Mode) -> bool {
         self.modes & bit(mode) != 0 || matches!(mode, Mode::Charge)
     }
 
-    /// Whether it is known ahead what it decides, and at once.
+    /// Whether the limiter decides without waiting, and can be peeked at.
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) const fn answers_at_once(&self) -> bool {
         !self.delays && self.batching.is_none() && self.answers(Mode::Peek)

@@ -1,21 +1,21 @@
-//! What a limiter hands on when another takes its place.
+//! How a limiter inherits the state of the one it replaces.
 
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// What heirs of a limiter inherit from; opaque to all but limiters of its kind.
+/// The state that a limiter hands on to its heirs. Opaque, except to limiters of the same kind.
 #[derive(Clone)]
 pub struct Heritage(Arc<dyn Any + Send + Sync>);
 
 impl Heritage {
-    /// Hands on `inner`.
+    /// Wraps the state to hand on.
     #[must_use]
     pub fn new<T: Any + Send + Sync>(inner: Arc<T>) -> Self {
         Self(inner)
     }
 
-    /// What was handed on, if it is of this type.
+    /// The state, if it is of this type.
     #[must_use]
     pub fn downcast<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         Arc::downcast(Arc::clone(&self.0)).ok()
@@ -28,7 +28,8 @@ impl fmt::Debug for Heritage {
     }
 }
 
-/// How a limiter, or a store (`H`), inherits: by [`Limiter::inherit`](crate::Limiter::inherit).
+/// The result of [`Limiter::inherit`](crate::Limiter::inherit): the heir (`H`, a limiter or a store), and what to do once it
+/// is in force.
 #[must_use]
 pub struct Inheritance<H> {
     pub(crate) heir: Option<H>,
@@ -36,22 +37,23 @@ pub struct Inheritance<H> {
     pub(crate) finish: Option<Finish>,
 }
 
-/// A step to be run once a change is in force.
+/// A step to run once a change is in force.
 pub(crate) type Finish = Box<dyn FnOnce() + Send>;
 
 impl<H> Inheritance<H> {
-    /// The limiter that was asked inherits itself.
+    /// The limiter itself inherits.
     pub const fn in_place() -> Self {
         Self { heir: None, keeps_capacity: false, finish: None }
     }
 
-    /// Another inherits and is to be put in force: one like the limiter that was asked, which has debts of its own.
+    /// Another limiter inherits and is to be put in force: an equal one, in place of the limiter that was asked, which holds
+    /// debts of its own.
     pub const fn by(heir: H) -> Self {
         Self { heir: Some(heir), keeps_capacity: false, finish: None }
     }
 
-    /// Has `finish` run right after the change is in force, by the thread that makes it. For what takes its time, and what
-    /// requests of before should still be counted in.
+    /// Runs `finish` right after the change is in force, on the thread that makes the change. For slow work, and for work that
+    /// should include the requests from before the change.
     pub fn then(mut self, finish: impl FnOnce() + Send + 'static) -> Self {
         self.finish = Some(Box::new(finish));
         self
@@ -62,26 +64,26 @@ impl<H> Inheritance<H> {
         self
     }
 
-    /// Says that the capacity stays that of the predecessor.
+    /// Reports that the heir keeps the predecessor's capacity.
     pub const fn keeping_capacity(mut self, keeps_capacity: bool) -> Self {
         self.keeps_capacity = keeps_capacity;
         self
     }
 
-    /// The heir, if it is another than the limiter that was asked.
+    /// The heir, if it is not the limiter that was asked.
     #[must_use]
     pub const fn heir(&self) -> Option<&H> {
         self.heir.as_ref()
     }
 
-    /// Does what is to be done once the heir is in force. A [`LimitsHandle`](crate::LimitsHandle) does so.
+    /// Runs the step that follows once the heir is in force. A [`LimitsHandle`](crate::LimitsHandle) calls this.
     pub fn finish(self) {
         if let Some(finish) = self.finish {
             finish();
         }
     }
 
-    /// The heir, if it is another than the limiter that was asked, in another form.
+    /// Converts the heir, if it is not the limiter that was asked.
     pub fn map<T>(self, make: impl FnOnce(H) -> T) -> Inheritance<T> {
         Inheritance { heir: self.heir.map(make), keeps_capacity: self.keeps_capacity, finish: self.finish }
     }

@@ -1,4 +1,4 @@
-//! Values that all rooms exchange: the question, its answer, and what both are made of. No lock and no I/O.
+//! Values that all rooms exchange: the question (`Ask`), its answer (`Decision`), and their parts. No locks, no I/O.
 
 mod ask;
 mod backlog;

@@ -1,4 +1,4 @@
-//! Whose budget: the bytes that tell one client from another.
+//! `PartitionKey`: the bytes that identify a budget.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -7,11 +7,10 @@ use std::net::IpAddr;
 
 use sha2::{Digest, Sha256};
 
-/// The bytes that name one budget: a client, a user, a path, or any combination.
+/// The bytes that identify one budget: a client, a user, a path, or any combination.
 ///
-/// Two requests share a budget exactly when their keys are equal. They are compared byte for byte, and not made
-/// equal first: if spellings that log in alike should share a budget, make the key of the account that they
-/// resolve to.
+/// Two requests share a budget exactly if their keys are equal. Keys are compared byte for byte, without normalisation. If
+/// several spellings of a name are one account, use the account as the key.
 ///
 /// ```
 /// use tower_sluice::PartitionKey;
@@ -25,22 +24,21 @@ use sha2::{Digest, Sha256};
 ///
 /// # Cost
 ///
-/// Up to 46 bytes (every address, most API keys) lie inline, up to 256 in an allocation. Of longer ones, which
-/// clients can make as long as the server lets them, only the SHA-256 is kept, inline: their bytes are read once,
-/// and neither stored nor compared. It is collision-resistant without a secret, so that nobody can find a value that
-/// draws on another's budget, and so that all processes that share a store agree. (A hash with a secret of the
-/// process would be cheaper, and not be shared; a cut would join all tokens that begin alike.)
+/// Keys of up to 46 bytes (every address, most API keys) are stored inline, keys of up to 256 bytes in an allocation. Of
+/// longer keys, whose length only the server's limits bound, just the SHA-256 is kept, inline: their bytes are read once,
+/// and neither stored nor compared. SHA-256 resists collisions without a secret, so that no client can find a value that
+/// draws on the budget of another, and all processes that share a store agree. (A hash with a secret per process would be
+/// cheaper, but processes would disagree; truncation would unite all tokens with one prefix.)
 #[derive(Clone)]
 pub struct PartitionKey(Bytes);
 
-/// Makes a `PartitionKey` 48 bytes long, and holds an IPv6 network with a 40-byte companion.
+/// Inline bytes: they make a `PartitionKey` 48 bytes long.
 const INLINE: usize = 46;
 
-/// Longer keys are kept as their hash.
+/// Longer keys are stored as their hash.
 const LONGEST: usize = 256;
 
-/// What a hash begins with. A key that looks like one is hashed itself, so that no key is spelled like the hash of
-/// another.
+/// The prefix of a hash. A key that has this form is hashed as well, so that no client can send the hash of another key.
 const MARK: [u8; 8] = *b"\0sha256\0";
 const HASHED: usize = MARK.len() + 32;
 
@@ -51,10 +49,10 @@ enum Bytes {
 }
 
 impl PartitionKey {
-    /// The key of a budget that everybody shares.
+    /// The key of a budget that all requests share.
     pub const SHARED: Self = Self(Bytes::Inline { len: 0, bytes: [0; INLINE] });
 
-    /// A key that is equal to another only if all of its parts are.
+    /// Makes a key of parts. It equals another only if all parts are equal.
     pub fn from_parts<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> Self {
         let mut key = Joined { bytes: [0; LONGEST], len: 0, hash: None };
         for part in parts {
@@ -85,7 +83,7 @@ impl PartitionKey {
         Self(Bytes::Inline { len: HASHED as u8, bytes })
     }
 
-    /// The canonical bytes: those that the key was made of if they are at most 256, else their hash.
+    /// The canonical bytes: those that the key was made of, or their hash if they are more than 256.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
@@ -107,7 +105,7 @@ impl From<&[u8]> for PartitionKey {
     }
 }
 
-/// The bytes of a key that comes in pieces; hashed on the way if they become too many.
+/// Joins the pieces of a key, and hashes them once they exceed [`LONGEST`].
 struct Joined {
     bytes: [u8; LONGEST],
     len: usize,
@@ -126,8 +124,8 @@ impl Joined {
     }
 }
 
-/// A short key, and zeros. Written in the words in which a hash reads it soon after: a word that was written
-/// in two pieces is not there for reading until both have left for the cache.
+/// A short key, padded with zeros. Written in 8-byte words, in which the hash reads it soon after: the processor can forward
+/// a store to a load only if one store covers the whole load.
 #[inline]
 fn padded(key: &[u8]) -> [u8; INLINE] {
     let mut bytes = [0; INLINE];
@@ -144,7 +142,7 @@ fn padded(key: &[u8]) -> [u8; INLINE] {
     bytes
 }
 
-/// Up to seven bytes as a number, the first one least, without a loop: most keys are that short.
+/// Reads up to seven bytes as a little-endian number, without a loop, since most keys are that short.
 #[inline]
 pub(crate) fn little_endian(bytes: &[u8]) -> u64 {
     let wide = |four: &[u8]| u64::from(u32::from_le_bytes(four.try_into().expect("four bytes")));
@@ -196,8 +194,8 @@ macro_rules! from_integers {
 
 from_integers!(u32, u64, u128, i32, i64);
 
-/// The whole address; an IPv4-mapped IPv6 address counts as the IPv4 address that it is.
-/// To group IPv6 by network, see `PeerIp` and `ClientIp`.
+/// Takes the whole address. An IPv4-mapped IPv6 address is the IPv4 address.
+/// To group IPv6 addresses by network, use `PeerIp` or `ClientIp`.
 impl From<IpAddr> for PartitionKey {
     fn from(ip: IpAddr) -> Self {
         match ip.to_canonical() {
@@ -233,8 +231,8 @@ impl Hash for PartitionKey {
     }
 }
 
-/// Readable text is shown as text, anything else in hexadecimal. Keys may be personal data: mind
-/// where this is printed.
+/// Shows printable text as text, and anything else in hexadecimal. Keys may be personal data: do not
+/// log them.
 impl fmt::Debug for PartitionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match std::str::from_utf8(self.as_bytes()) {
@@ -264,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn of_long_keys_nothing_but_a_hash_is_kept() {
+    fn long_keys_are_stored_as_their_hash() {
         let hash = |key: &[u8]| [MARK.as_slice(), &Sha256::digest(key)].concat();
         for len in [257, 300, 4_096, 1 << 20] {
             let long: Vec<u8> = (1..=255).cycle().take(len).collect();
@@ -288,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_just_fit_are_kept_as_they_are() {
+    fn parts_of_up_to_256_bytes_are_not_hashed() {
         for last in 0..300 {
             let parts = PartitionKey::from_parts([&[b'a'; 100][..], &vec![b'b'; last]]);
             assert_eq!(parts.as_bytes().len(), if last <= 140 { 116 + last } else { HASHED }, "{last}");
@@ -296,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_spell_the_hash_of_another_key() {
+    fn a_key_cannot_equal_the_hash_of_another_key() {
         let victim = PartitionKey::from([b'x'; 1_000].as_slice());
         let forged = PartitionKey::from(victim.as_bytes());
         assert_ne!(forged, victim);

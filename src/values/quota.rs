@@ -1,4 +1,4 @@
-//! How much: a limit per period, with a burst.
+//! `Quota`: a limit per period, with a burst.
 
 use std::error::Error;
 use std::fmt;
@@ -17,17 +17,16 @@ use crate::values::time::{duration_from_nanos, nanos_of};
 /// assert_eq!(API.max_burst(), 20);
 /// ```
 ///
-/// A unit is whatever the [cost](crate::Policy::cost) of a request says; one request, if nothing is
-/// said.
+/// A request costs one unit, unless its policy sets another [cost](crate::Policy::cost).
 ///
 /// **The burst counts the first request**: `burst(1)` admits one request and then one per
 /// `period / limit`. Unless set, it is `limit` for the buckets and 1 for a
 /// [`LeakyQueue`](crate::LeakyQueue), which is there to space requests out. Windows have no burst:
-/// their whole limit may come at once, and they refuse a quota that asks for another.
+/// their whole limit may come at once, and they reject a quota with another burst.
 ///
 /// The constructors named after a period are `const` and panic on zero, so that a zero in a
-/// constant does not compile; [`Quota::new`] and [`Quota::try_burst`] are for numbers that are read
-/// from somewhere.
+/// constant does not compile. [`Quota::new`] and [`Quota::try_burst`] are for numbers that are read
+/// at run time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Quota {
     limit: u32,
@@ -35,7 +34,7 @@ pub struct Quota {
     burst: Option<u32>,
 }
 
-/// Longer periods than a hundred years are taken for a mistake in the unit.
+/// A period longer than a hundred years is most likely a mistake in the unit.
 const MAX_PERIOD_NANOS: u64 = 100 * 366 * 86_400 * 1_000_000_000;
 
 impl Quota {
@@ -120,7 +119,7 @@ impl Quota {
         self
     }
 
-    /// [`burst`](Self::burst) for a number that is read from somewhere.
+    /// [`burst`](Self::burst), for a number that is read at run time.
     ///
     /// # Errors
     ///
@@ -154,7 +153,7 @@ impl Quota {
         }
     }
 
-    /// The time in which so many units come in, rounded down to the nanosecond.
+    /// The time in which this many units are restored, rounded down to the nanosecond.
     #[cfg_attr(not(any(feature = "http", feature = "redis")), allow(dead_code))]
     pub(crate) fn time_of(&self, units: u32) -> Duration {
         duration_from_nanos(u128::from(units) * u128::from(self.period_nanos) / u128::from(self.limit))
@@ -172,7 +171,7 @@ impl fmt::Debug for Quota {
     }
 }
 
-/// The greatest common divisor, by which a limit and a period come to lowest terms.
+/// The greatest common divisor, which reduces the fraction of limit and period to lowest terms.
 pub(crate) const fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
@@ -197,13 +196,13 @@ pub enum QuotaError {
 impl fmt::Display for QuotaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ZeroLimit => f.write_str("the limit is 0 and would refuse everything; write at least 1"),
+            Self::ZeroLimit => f.write_str("the limit is 0 and would reject everything; write at least 1"),
             Self::ZeroPeriod => f.write_str("the period is 0; write a time such as 1s"),
             Self::PeriodTooLong { period } => {
                 write!(f, "the period of {} s exceeds a hundred years; check its unit", period.as_secs())
             }
             Self::ZeroBurst => f.write_str(
-                "the burst is 0 and would refuse everything; it counts the first request, so write at least 1",
+                "the burst is 0 and would reject everything; it counts the first request, so write at least 1",
             ),
         }
     }
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_numbers_are_refused_by_name() {
+    fn impossible_numbers_are_rejected_by_name() {
         let second = Duration::from_secs(1);
         assert_eq!(Quota::new(0, second), Err(QuotaError::ZeroLimit));
         assert_eq!(Quota::new(1, Duration::ZERO), Err(QuotaError::ZeroPeriod));

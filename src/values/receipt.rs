@@ -1,34 +1,34 @@
-//! Proofs of payment.
+//! Receipts: what a refund needs to know of a charge.
 //!
-//! Each issuer has a type of its own for what it writes, a [`Proof`], which is private to where it is written and read: so nobody
-//! reads what another wrote, nor do two choose the same bits for two meanings. An enum of these types would say the same, but has
-//! no room beside its tag for both marks, and a [`Decision`](super::Decision) is one cache line. Hence one value, with the name of
-//! its issuer and the marks beside; packed, or alignment would take twelve bytes more.
+//! Each issuer encodes its receipts with a [`Proof`] type of its own, which is private to the module that issues and reads it.
+//! So no issuer reads the receipt of another, and no bits have two meanings. An enum of these types would say the same, but
+//! leaves no room for `changes` and `is_fallback` beside its tag, and a [`Decision`](super::Decision) is one cache line. Hence
+//! one value, with its issuer and these two beside it; packed, since alignment would take twelve bytes more.
 
-/// What a refund must know of a charge, so that it gives back no more than is still owed for it. Opaque: only what issued a
-/// receipt can read it.
+/// What a refund needs to know of a charge, so that it returns no more than is still owed for it. Opaque: only the issuer of
+/// a receipt can read it.
 ///
-/// With a bucket, that is exact if the charges of a key are undone the last one first. If an earlier
-/// one is undone and later ones as well, each of those may get back too much, by up to what was given
-/// back for the earlier one.
+/// Of a bucket, refunds are exact if the charges of a key are refunded in reverse order. If an earlier charge is refunded
+/// before later ones, the refund of each later one may be too large, by up to the refund of the earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, packed(4))]
 pub struct Receipt {
     value: u128,
-    /// How often that had changed which makes the value void, modulo 2^16: resets of the key, or changes of a queue's quota.
+    /// The number of changes before the charge that void older receipts, modulo 2^16: resets of the key, or changes of a
+    /// queue's quota.
     changes: u16,
     issuer: Issuer,
-    /// Whether this process made the charge in place of a server that failed.
+    /// Whether the local fallback made the charge, in place of a server that failed.
     is_fallback: bool,
 }
 
 const _: () = assert!(size_of::<Receipt>() == 20, "a decision has no room for more");
 
-/// Which [`Proof`] a receipt holds.
+/// The issuer of a receipt, which says what [`Proof`] it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Issuer {
     Nobody,
-    /// A limiter, an algorithm or a store of the user's own.
+    /// A custom limiter, algorithm or store.
     Custom,
     Bucket,
     Window,
@@ -39,21 +39,21 @@ pub(crate) enum Issuer {
     Lease,
 }
 
-/// What one kind of issuer writes on its receipts.
+/// The content of the receipts of one kind of issuer.
 pub(crate) trait Proof: Sized {
     const ISSUER: Issuer;
 
     fn into_value(self) -> u128;
 
-    /// From a value that [`into_value`](Self::into_value) returned.
+    /// Decodes a value that [`into_value`](Self::into_value) returned.
     fn from_value(value: u128) -> Self;
 }
 
 impl Receipt {
-    /// Nothing was charged, or it cannot be undone.
+    /// The receipt of no charge, or of one that cannot be refunded.
     pub const NONE: Self = Self::issued(Issuer::Nobody, 0);
 
-    /// A receipt that means `value` to the limiter, the algorithm or the store of your own that issues it.
+    /// A receipt of a custom limiter, algorithm or store. Only the issuer knows what `value` means.
     #[must_use]
     pub const fn new(value: u128) -> Self {
         Self::issued(Issuer::Custom, value)
@@ -78,7 +78,7 @@ impl Receipt {
         Self::issued(P::ISSUER, proof.into_value())
     }
 
-    /// What its issuer wrote; `None` if that is another one.
+    /// The content; `None` if another issuer wrote it.
     pub(crate) fn read<P: Proof>(self) -> Option<P> {
         (self.issuer == P::ISSUER).then(|| P::from_value(self.value))
     }
@@ -91,18 +91,18 @@ impl Receipt {
         self.changes
     }
 
-    /// With the number of changes that were before the charge.
+    /// Sets the number of changes before the charge.
     pub(crate) fn after(self, changes: u16) -> Self {
         if self.is_none() { self } else { Self { changes, ..self } }
     }
 
-    /// As that of a charge which this process made in place of a server: what the server never charged is not refunded there.
+    /// Marks the charge as one of the local fallback, so that it is not refunded on the server, which never made it.
     #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     pub(crate) fn of_fallback(self) -> Self {
         if self.is_none() { self } else { Self { is_fallback: true, ..self } }
     }
 
-    /// The receipt that [`of_fallback`](Self::of_fallback) was given, if it is one of these.
+    /// The receipt without the mark of [`of_fallback`](Self::of_fallback), if it has that mark.
     #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     pub(crate) fn fallback(self) -> Option<Self> {
         self.is_fallback.then_some(Self { is_fallback: false, ..self })

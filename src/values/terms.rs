@@ -1,9 +1,8 @@
-//! What a limiter announces to its clients.
+//! The terms that a limiter advertises to its clients.
 
 use crate::values::Quota;
 
-/// The quota that a limiter enforces, and what becomes of it as time passes: enough to tell clients in
-/// advance what they may expect.
+/// The quota that a limiter enforces, and how it is restored over time: what clients need to know in advance.
 ///
 /// ```
 /// use tower_sluice::{Quota, Shape, Terms};
@@ -18,7 +17,7 @@ pub struct Terms {
     shape: Shape,
 }
 
-/// How what was used up comes back.
+/// How consumed quota is restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shape {
@@ -26,37 +25,37 @@ pub enum Shape {
     Bucket,
     /// All at once, when a window of one period ends.
     FixedWindow,
-    /// By and by, within a period or two.
+    /// Gradually, within one or two periods.
     SlidingWindow,
 }
 
 impl Terms {
-    /// Those of a bucket that holds the quota's [burst](Quota::max_burst).
+    /// The terms of a bucket that holds the quota's [burst](Quota::max_burst).
     #[must_use]
     pub const fn bucket(quota: Quota) -> Self {
         Self { quota, shape: Shape::Bucket }
     }
 
-    /// Those of a window that starts anew after each period.
+    /// The terms of a window that resets after each period.
     #[must_use]
     pub const fn fixed_window(quota: Quota) -> Self {
         Self { quota, shape: Shape::FixedWindow }
     }
 
-    /// Those of a window that moves along with time. They promise the least, and so suit whatever is
+    /// The terms of a window that slides with time. They promise the least, and so suit any limiter that is
     /// none of the others.
     #[must_use]
     pub const fn sliding_window(quota: Quota) -> Self {
         Self { quota, shape: Shape::SlidingWindow }
     }
 
-    /// How much.
+    /// The quota.
     #[must_use]
     pub const fn quota(&self) -> Quota {
         self.quota
     }
 
-    /// How it comes back.
+    /// How consumed quota is restored.
     #[must_use]
     pub const fn shape(&self) -> Shape {
         self.shape

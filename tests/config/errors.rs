@@ -1,23 +1,21 @@
-//! Errors in a configuration: each names the file, the line, the field and the cure; none holds a secret; and they are found
-//! in linear time.
+//! Checks errors in a configuration: each names the file, the line, the field and the cure; none holds a secret; and
+//! they are found in linear time.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use tower_sluice::config::Config;
 
-fn error(text: &str) -> String {
-    Config::parse("f.toml", text).expect_err(text).to_string()
-}
+use crate::error;
 
 const POLICY: &str = "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\nlimit = 10\nper = \"1s\"\n";
 
-/// Line 8 of a file, in a policy.
+/// A policy with one more line, the 8th of the file.
 fn in_policy(line: &str) -> String {
     format!("{POLICY}{line}\n")
 }
 
-/// The policy with another line in place of the one for this field.
+/// The policy with another line for this field.
 fn instead(field: &str, line: &str) -> String {
     let begin = format!("{field} = ");
     POLICY.lines().map(|old| if old.starts_with(&begin) { line } else { old }).collect::<Vec<_>>().join("\n")
@@ -35,7 +33,7 @@ fn route(path: &str) -> String {
     format!("[[route]]\npath = \"{path}\"\n")
 }
 
-/// Each text with the line, and what the error must say.
+/// Texts with a mistake, its line, and the expected message.
 fn mistakes() -> Vec<(String, usize, &'static str)> {
     let longest = format!("name = \"{}\"", "n".repeat(65));
     vec![
@@ -117,7 +115,7 @@ fn mistakes() -> Vec<(String, usize, &'static str)> {
         (client_ip("ipv6-prefix = 16"), 2, "ipv6-prefix = 16 is out of range; write a number from 32 to 128"),
         (client_ip("ipv6-prefix = 300"), 2, "ipv6-prefix = 300 is out of range; write a number from 32 to 128"),
         (in_policy("status = 70000"), 8, "status = 70000 is out of range; write a number from 400 to 599"),
-        (in_policy("charge-on = [70000]"), 8, "charge-on = [70000]: that is no answer's status; write 200 to 599"),
+        (in_policy("charge-on = [70000]"), 8, "charge-on = [70000]: no response has that status; write 200 to 599"),
         (client_ip("source = \"forwarded\"\ntrusted = []"), 3, "trusted: no proxy is trusted; write their addresses"),
         (redis("prefix = \"{x}\""), 3, "prefix = \"{x}\": a cluster takes braces for the part to hash; leave them out"),
         // Values without sense.
@@ -126,7 +124,7 @@ fn mistakes() -> Vec<(String, usize, &'static str)> {
             8,
             "cost = 0 would limit nothing; write a number from 1 to 4294967295, or remove the policy",
         ),
-        (redis("timeout = \"0s\""), 3, "timeout = \"0s\": every decision would be late; write a time such as 50ms"),
+        (redis("timeout = \"0s\""), 3, "timeout = \"0s\": every decision would time out; write a time such as 50ms"),
         (
             client_ip("source = \"forwarded\"\nhops = 1000000000000000000"),
             3,
@@ -166,9 +164,9 @@ fn mistakes() -> Vec<(String, usize, &'static str)> {
 fn each_mistake_is_reported_with_file_line_field_and_cure() {
     let mut wrong = String::new();
     for (text, line, expected) in mistakes() {
-        let told = Config::parse("f.toml", &text).err().map(|error| error.to_string());
-        if !told.as_ref().is_some_and(|told| told.starts_with(&format!("f.toml:{line}: {expected}"))) {
-            writeln!(wrong, "{text}\n  reported: {told:?}\n  expected: f.toml:{line}: {expected}").unwrap();
+        let error = Config::parse("f.toml", &text).err().map(|error| error.to_string());
+        if !error.as_ref().is_some_and(|error| error.starts_with(&format!("f.toml:{line}: {expected}"))) {
+            writeln!(wrong, "{text}\n  reported: {error:?}\n  expected: f.toml:{line}: {expected}").unwrap();
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
@@ -190,7 +188,7 @@ fn sensible_values_at_the_edge_are_accepted() {
     }
 }
 
-/// A log is read by more people than a configuration.
+/// More people can read a log than a configuration.
 #[test]
 fn no_message_holds_a_secret() {
     let fine = "[redis]\nurl = \"redis://u:4711@h\"\nsecret = \"4711\"\n";
@@ -244,7 +242,7 @@ fn routes(count: usize, rest: &str) -> String {
     })
 }
 
-/// The best of several, since others use the machine, too.
+/// Returns the best time of five, since the machine may be busy.
 fn time(mut what: impl FnMut()) -> Duration {
     let once = |_| {
         let begun = Instant::now();

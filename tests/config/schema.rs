@@ -1,4 +1,4 @@
-//! The schema that editors check a configuration with, held to the parser.
+//! Checks that the JSON schema agrees with the parser.
 
 use serde_json::{Value, json};
 use tower_sluice::config::{Config, SCHEMA};
@@ -7,8 +7,8 @@ fn schema() -> Value {
     serde_json::from_str(SCHEMA).unwrap()
 }
 
-/// Whether the schema takes a configuration.
-fn takes(text: &str) -> Result<(), String> {
+/// Validates a configuration by the schema.
+fn validate(text: &str) -> Result<(), String> {
     let value: Value = toml::from_str(text).unwrap();
     let (mut schemas, mut compiler) = (boon::Schemas::new(), boon::Compiler::new());
     compiler.add_resource("limits.json", schema()).unwrap();
@@ -16,8 +16,8 @@ fn takes(text: &str) -> Result<(), String> {
     schemas.validate(&value, index).map_err(|error| error.to_string())
 }
 
-/// The keys in backquotes after `expected`, or the words in quotation marks after `write`, as the parser lists what it would
-/// have taken.
+/// Returns the keys in backquotes after `expected`, or the words in quotation marks after `write`: the parser's list of
+/// valid ones.
 fn expected(text: &str) -> Vec<String> {
     let error = Config::parse("f.toml", text).unwrap_err().to_string();
     let keys = error.split_once("expected").map(|(_, list)| (list, '`'));
@@ -31,7 +31,7 @@ const POLICY: &str = "[[route]]\npath = \"/a\"\n[[route.policy]]\n";
 const WHOLE: &str = "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\nlimit = 10\nper = \"1s\"\n";
 
 #[test]
-fn it_names_every_key_and_every_word_that_the_parser_takes() {
+fn the_schema_has_every_key_and_every_word_that_the_parser_accepts() {
     let schema = schema();
     let keys = |table: &Value| -> Vec<String> {
         assert_eq!(table["additionalProperties"], json!(false), "{table}");
@@ -85,9 +85,9 @@ fn each_field_has_a_cure_for_a_value_of_another_type() {
 }
 
 #[test]
-fn it_takes_what_the_parser_takes_and_refuses_most_of_what_it_refuses() {
-    takes(include_str!("../../examples/server.toml")).unwrap();
-    takes(include_str!("../clients/server.toml")).unwrap();
+fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_rejects() {
+    validate(include_str!("../../examples/server.toml")).unwrap();
+    validate(include_str!("../clients/server.toml")).unwrap();
     for (line, is_taken) in [
         ("", true),
         ("burst = 20", true),
@@ -113,7 +113,7 @@ fn it_takes_what_the_parser_takes_and_refuses_most_of_what_it_refuses() {
         ("answer = { tell = \"below-20%\" }", false),
     ] {
         let text = format!("{WHOLE}{line}\n");
-        let (schema, parser) = (takes(&text), Config::parse("f.toml", &text));
+        let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
         assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
     }
     let queue = WHOLE.replace("token-bucket", "leaky-queue");
@@ -121,10 +121,10 @@ fn it_takes_what_the_parser_takes_and_refuses_most_of_what_it_refuses() {
         [("max-keys = 9\nwhen-full = \"overflow\"", true), ("max-keys = 0", false), ("when-full = \"forget\"", false)]
     {
         let text = format!("{queue}{line}\n");
-        let (schema, parser) = (takes(&text), Config::parse("f.toml", &text));
+        let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
         assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
     }
-    assert!(takes("[[route]]\npath = \"/a\"\nanswer = { tell = \"below-20%\" }").is_ok());
+    assert!(validate("[[route]]\npath = \"/a\"\nanswer = { tell = \"below-20%\" }").is_ok());
     for (budget, is_taken) in [
         ("limit = 50, per = \"1s\"", true),
         ("limit = 50, per = \"1s\", burst = 100", true),
@@ -132,15 +132,15 @@ fn it_takes_what_the_parser_takes_and_refuses_most_of_what_it_refuses() {
         ("limit = 50", false),
     ] {
         let text = WHOLE.replace("[[route.policy]]", &format!("exempt-preflights = {{ {budget} }}\n[[route.policy]]"));
-        assert_eq!((takes(&text).is_ok(), Config::parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{budget}");
+        assert_eq!((validate(&text).is_ok(), Config::parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{budget}");
     }
-    assert!(takes("[[route]]").is_err());
+    assert!(validate("[[route]]").is_err());
     for (rest, is_taken) in [("hops = 100", true), ("hops = 101", false), ("hops = 0", false), ("hops = -1", false)] {
         let text = format!("[client-ip]\nsource = \"forwarded\"\n{rest}\n");
-        assert_eq!((takes(&text).is_ok(), Config::parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{rest}");
+        assert_eq!((validate(&text).is_ok(), Config::parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{rest}");
     }
     for (length, is_taken) in [(64, true), (65, false)] {
         let text = WHOLE.replace("\"p\"", &format!("\"{}\"", "n".repeat(length)));
-        assert_eq!((takes(&text).is_ok(), Config::parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{length}");
+        assert_eq!((validate(&text).is_ok(), Config::parse("f.toml", &text).is_ok()), (is_taken, is_taken), "{length}");
     }
 }

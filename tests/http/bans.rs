@@ -1,4 +1,4 @@
-//! Bans: whom a penalty shuts out, for how long, and that live changes keep what was said.
+//! Bans: the keys that a penalty bans, for how long, and through live changes.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -24,7 +24,7 @@ fn timed<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<RateLimiter<A, 
     Arc::new(RateLimiter::new(algorithm, MemoryStore::default().with_clock(clock.clone())))
 }
 
-/// One request per second, and a ban if one comes too early.
+/// One request per second, and a ban for premature retries.
 fn policy(clock: &ManualClock) -> Policy {
     Policy::new("api", timed(TokenBucket::new(Quota::per_second(1)), clock)).key(User::key())
 }
@@ -33,7 +33,7 @@ fn penalty(clock: &ManualClock, ban: u64) -> Penalty {
     Penalty::new(Quota::per_day(1), Duration::from_secs(ban)).with_clock(clock)
 }
 
-/// The whole seconds that `user` is told to wait; zero if its request passes.
+/// The seconds in `Retry-After` for `user`; zero if its request passes.
 fn wait_of(layer: &RateLimitLayer, user: &str) -> u64 {
     let mut request = Request::new(());
     request.extensions_mut().insert(User::new(user));
@@ -47,7 +47,7 @@ fn ban(layer: &RateLimitLayer, user: &str) {
 }
 
 #[test]
-fn a_ban_ends_when_its_first_answer_said_whatever_comes_meanwhile() {
+fn a_ban_ends_when_its_first_response_said_whatever_follows() {
     let clock = clock();
     let layer = RateLimitLayer::new(policy(&clock).penalty(penalty(&clock, 30)));
     ban(&layer, "a");
@@ -73,7 +73,7 @@ fn a_changed_length_is_for_bans_that_begin_after_the_change() {
 }
 
 #[test]
-fn a_penalty_that_is_put_back_finds_the_bans_that_have_not_ended() {
+fn a_restored_penalty_keeps_the_bans_that_have_not_ended() {
     let clock = clock();
     let layer = RateLimitLayer::new(policy(&clock).penalty(penalty(&clock, 30)));
     ban(&layer, "a");
@@ -81,7 +81,7 @@ fn a_penalty_that_is_put_back_finds_the_bans_that_have_not_ended() {
     for _ in 0..2 {
         layer.handle().replace(policy(&clock)).unwrap();
     }
-    // Without a penalty nobody is kept out by it.
+    // Without a penalty, no ban applies.
     clock.advance(Duration::from_secs(10));
     assert_eq!(wait_of(&layer, "a"), 0);
     layer.handle().replace(policy(&clock).penalty(penalty(&clock, 3_600))).unwrap();
@@ -90,9 +90,9 @@ fn a_penalty_that_is_put_back_finds_the_bans_that_have_not_ended() {
     assert_eq!(wait_of(&layer, "a"), 0);
 }
 
-/// An honest client that sends as fast as it is allowed to: it is rejected every second, and never for coming early.
+/// A well-behaved client that sends as fast as allowed: it is rejected every second, and never retries prematurely.
 #[test]
-fn a_client_that_waits_as_told_is_rejected_for_ever_and_never_banned() {
+fn a_client_that_waits_as_advertised_is_never_banned() {
     let clock = clock();
     let layer = RateLimitLayer::new(policy(&clock).penalty(penalty(&clock, 30)));
     for _ in 0..1_000 {
@@ -116,7 +116,7 @@ fn a_penalty_on_a_key_that_clients_share_is_rejected_when_the_layer_is_built() {
     for policy in [header(), header().on_missing_key(MissingKey::Skip)] {
         let _ = RateLimitLayer::try_new(policy).unwrap();
     }
-    // One that an extractor shares now and then is not known before.
+    // A custom extractor that shares its key now and then is not known in advance.
     let custom = shared().key(key_fn(|_| Some(PartitionKey::SHARED)));
     let layer = RateLimitLayer::new(custom);
     assert_eq!(wait_of(&layer, "a"), 0);
@@ -125,16 +125,16 @@ fn a_penalty_on_a_key_that_clients_share_is_rejected_when_the_layer_is_built() {
     }
 }
 
-/// More keys misbehave than the table of bans has room for: the bans that end first are forgotten, and counted.
+/// More keys misbehave than the table of bans holds: the bans that end first are evicted, and counted.
 #[test]
-fn bans_that_a_flood_pushes_out_are_counted() {
+fn bans_that_a_flood_evicts_are_counted() {
     let metrics = Metrics::record();
     let clock = clock();
     let nothing = RateLimiter::new(
         TokenBucket::new(Quota::per_day(1)),
         MemoryStore::with_capacity(300_000).with_clock(clock.clone()),
     );
-    // Of cost 1 and burst 1, so that the second request is rejected; the second rejection is one too many, mostly.
+    // Cost 1 and burst 1, so that the second request is rejected; in most cases, the second rejection bans the key.
     let policy = Policy::new("api", nothing).key(User::key());
     let layer = RateLimitLayer::new(policy.penalty(penalty(&clock, 3_600)));
     let evicted = || {

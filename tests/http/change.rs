@@ -1,5 +1,4 @@
-//! Layers whose limits change while they are in use, by their handles. The limiters themselves are in `live_buckets.rs` and
-//! `live_windows.rs`.
+//! Live changes of layers, by their handles. The changes of limiters are tested in `tests/store/change_*.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +35,7 @@ fn hello()
     service_fn(|_: Request<()>| async { Ok(Response::new("hello".to_owned())) })
 }
 
-/// All services go by it: those made before, and those made after, with whatever settings.
+/// A change applies to all services of a layer, whenever they were made.
 #[tokio::test]
 async fn a_layer_changes_its_services_at_once_and_keeps_what_was_used() {
     let clock = clock();
@@ -51,7 +50,7 @@ async fn a_layer_changes_its_services_at_once_and_keeps_what_was_used() {
     assert_eq!(call(&mut before, "/").await.status(), 503);
 
     let limits = layer.handle();
-    assert_eq!(limits.replace(policy(10)).unwrap().started_anew(), [""; 0]);
+    assert_eq!(limits.replace(policy(10)).unwrap().not_inherited(), [""; 0]);
     let answer = call(&mut before, "/").await;
     assert_eq!(answer.status(), 200);
     assert_eq!(answer.headers()["ratelimit-policy"], "\"p\";q=10;w=3600");
@@ -60,14 +59,14 @@ async fn a_layer_changes_its_services_at_once_and_keeps_what_was_used() {
     let mut after = layer.layer(hello());
     assert_eq!(call(&mut after, "/").await.headers()["ratelimit"].to_str().unwrap().split(';').nth(1), Some("r=4"));
 
-    // What is refused changes nothing.
+    // A rejected set of policies changes nothing.
     let error = limits.replace([policy(20), policy(20)]).unwrap_err();
     assert_eq!(error, PolicyError::DuplicateName { name: "p".to_owned() });
     assert!(matches!(limits.replace(policy(20).cost(21)), Err(PolicyError::CostAboveBurst { .. })));
     assert!(matches!(limits.replace(Vec::new()), Err(PolicyError::NoPolicy)));
     assert_eq!(call(&mut before, "/").await.headers()["ratelimit-policy"], "\"p\";q=10;w=3600");
 
-    // Lowered: no more is granted than what is left of the new burst.
+    // A lowered limit grants no more than what is left of the new burst.
     limits.replace(policy(4)).unwrap();
     assert_eq!(call(&mut before, "/").await.status(), 503);
 }
@@ -81,11 +80,11 @@ async fn costs_conditions_and_shadow_change_and_counts_go_on() {
     for _ in 0..6 {
         assert_eq!(call(&mut service, "/").await.status(), 200);
     }
-    assert_eq!(layer.shadow_denied("p"), Some(2));
+    assert_eq!(layer.shadow_rejected("p"), Some(2));
     let limits = layer.handle();
     limits.replace(policy()).unwrap();
     assert_eq!(call(&mut service, "/").await.status(), 503);
-    assert_eq!(layer.shadow_denied("p"), Some(2));
+    assert_eq!(layer.shadow_rejected("p"), Some(2));
     limits.replace(policy().when(|head| head.uri().path() == "/api")).unwrap();
     assert_eq!(call(&mut service, "/").await.status(), 200);
     assert_eq!(call(&mut service, "/api").await.status(), 503);
@@ -93,21 +92,21 @@ async fn costs_conditions_and_shadow_change_and_counts_go_on() {
     limits.replace(policy().cost(3)).unwrap();
     assert_eq!(call(&mut service, "/").await.headers()["retry-after"], "900");
     limits.replace([policy(), Policy::new("q", store(FixedWindow::new(Quota::per_day(1)), &clock))]).unwrap();
-    assert_eq!(layer.shadow_denied("q"), Some(0));
+    assert_eq!(layer.shadow_rejected("q"), Some(0));
     assert_eq!(call(&mut service, "/").await.status(), 200);
 
-    // Of another kind, and the very same limiter.
+    // A limiter of another kind, and then the same limiter again.
     let window = store(FixedWindow::new(Quota::per_hour(4)), &clock);
     let replaced = limits.replace(Policy::new("p", Arc::clone(&window))).unwrap();
-    assert_eq!(replaced.started_anew(), ["p"]);
+    assert_eq!(replaced.not_inherited(), ["p"]);
     assert_eq!(call(&mut service, "/").await.status(), 200);
     let replaced = limits.replace(Policy::new("p", window).cost(3)).unwrap();
-    assert_eq!(replaced.started_anew(), [""; 0]);
+    assert_eq!(replaced.not_inherited(), [""; 0]);
     assert_eq!(call(&mut service, "/").await.status(), 200);
     assert_eq!(call(&mut service, "/").await.status(), 503);
 }
 
-/// An emergency and its end, by limiters that are kept.
+/// An emergency limit and back, with limiters that are kept.
 #[tokio::test]
 async fn a_limiter_that_was_in_force_before_is_in_force_again() {
     let clock = clock();
@@ -122,15 +121,15 @@ async fn a_limiter_that_was_in_force_before_is_in_force_again() {
     let (mut service, limits) = (layer.layer(hello()), layer.handle());
     assert_eq!(call(&mut service, "/").await.status(), 200);
     for (limiter, admitted) in [(&strict, 1), (&usual, 8), (&strict, 0)] {
-        // Also by two policies that share it.
+        // Shared by two policies.
         let replaced = limits
             .replace([Policy::new("p", Arc::clone(limiter)), Policy::new("q", Arc::clone(limiter)).cost_fn(|_| 0)]);
-        assert_eq!(replaced.unwrap().started_anew(), [""; 0]);
+        assert_eq!(replaced.unwrap().not_inherited(), [""; 0]);
         for _ in 0..admitted {
             assert_eq!(call(&mut service, "/").await.status(), 200);
         }
         assert_eq!(call(&mut service, "/").await.status(), 503);
-        // Its own, whatever the one before had.
+        // Each limiter has its own capacity.
         assert_eq!(limiter.store().capacity(), if Arc::ptr_eq(limiter, &usual) { 10_000 } else { 2_000 });
     }
 
@@ -146,9 +145,10 @@ async fn a_limiter_that_was_in_force_before_is_in_force_again() {
     assert_eq!((usual.waiting(), strict.waiting()), (3, 3));
 }
 
-/// One that waits is told by the policies that it came under, in turn by the new rate; the next goes by the new ones.
+/// A waiter is answered under the policies that it arrived under. Its turn follows the new rate. The next request uses the new
+/// policies.
 #[tokio::test(start_paused = true)]
-async fn who_waits_finishes_under_the_policies_that_it_came_under() {
+async fn a_waiter_finishes_under_the_policies_that_it_arrived_under() {
     let queue = |per_hour| LeakyQueue::new(Quota::per_hour(per_hour)).capacity(5).max_wait(Duration::from_secs(86_400));
     let layer = RateLimitLayer::new(Policy::new("before", queue(1)));
     let mut service = layer.layer(hello());
@@ -157,7 +157,7 @@ async fn who_waits_finishes_under_the_policies_that_it_came_under() {
     let named =
         |answer: &Answer| answer.headers()["ratelimit-policy"].to_str().unwrap().split(';').next().map(str::to_owned);
 
-    // Of another name, it begins anew; who waits in the old one waits on, in the old one.
+    // A policy with a new name starts afresh; the waiter stays in the old queue.
     let waits = tokio::spawn({
         let mut service = service.clone();
         async move { call(&mut service, "/").await }
@@ -167,14 +167,14 @@ async fn who_waits_finishes_under_the_policies_that_it_came_under() {
     assert_eq!(named(&call(&mut service, "/").await).as_deref(), Some("\"p\""));
     assert_eq!(named(&waits.await.unwrap()).as_deref(), Some("\"before\""));
 
-    // Of the same name, it leaves as soon as the new rate lets it.
+    // A policy of the same name inherits; the waiter departs as soon as the new rate allows.
     let waits = tokio::spawn({
         let mut service = service.clone();
         async move { (call(&mut service, "/").await, tokio::time::Instant::now()) }
     });
     tokio::time::sleep(Duration::from_secs(1)).await;
     let changed = tokio::time::Instant::now();
-    assert_eq!(limits.replace(Policy::new("p", queue(3_600))).unwrap().started_anew(), [""; 0]);
+    assert_eq!(limits.replace(Policy::new("p", queue(3_600))).unwrap().not_inherited(), [""; 0]);
     let (answer, left) = waits.await.unwrap();
     assert_eq!(answer.status(), 200);
     assert!(left - changed <= Duration::from_millis(1_001), "{:?}", left - changed);
@@ -182,9 +182,9 @@ async fn who_waits_finishes_under_the_policies_that_it_came_under() {
     assert_eq!(call(&mut service, "/").await.headers()["ratelimit-policy"], "\"p\";q=2;w=3600");
 }
 
-/// Several policies, one of which refuses: what the others were charged before a change is given back after it.
+/// Charges from before a change are refunded after it, if another policy rejects.
 #[tokio::test(start_paused = true)]
-async fn what_was_charged_under_the_old_policies_is_given_back_under_the_new_ones() {
+async fn charges_from_before_a_change_are_refunded_to_the_heirs() {
     let clock = clock();
     let closing = Arc::new(LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::from_secs(86_400)));
     let bucket = |limit| Policy::new("bucket", store(TokenBucket::new(Quota::per_hour(limit)), &clock));
@@ -198,9 +198,9 @@ async fn what_was_charged_under_the_old_policies_is_given_back_under_the_new_one
     tokio::time::sleep(Duration::from_secs(1)).await;
     layer.handle().replace(bucket(4)).unwrap();
     let left = |answer: &Answer| answer.headers()["ratelimit"].to_str().unwrap().split(';').nth(1).map(str::to_owned);
-    // Two are used, and a third by this one.
+    // Two are used, and this request uses a third.
     assert_eq!(left(&call(&mut service, "/").await).as_deref(), Some("r=1"));
     closing.close();
     assert_eq!(waits.await.unwrap().status(), 503);
-    assert_eq!(left(&call(&mut service, "/").await).as_deref(), Some("r=1"), "one came back, and one is used");
+    assert_eq!(left(&call(&mut service, "/").await).as_deref(), Some("r=1"), "one was refunded, and one is used");
 }

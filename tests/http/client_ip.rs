@@ -1,4 +1,4 @@
-//! Which address is the client, and which key it gets: the vectors, and attempts to be somebody else.
+//! The client's address and its key: test vectors, and forgeries.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -109,7 +109,7 @@ fn key_vectors() {
 }
 
 #[test]
-fn forged_beginnings_do_not_change_the_key() {
+fn forged_prefixes_do_not_change_the_key() {
     let keys: HashSet<_> = (0..1_000)
         .map(|i| format!("198.51.{}.{}, \"x{i}", i / 256, i % 256))
         .flat_map(|forged| {
@@ -160,7 +160,7 @@ fn nat64_and_6to4_are_trusted_as_written_only() {
 }
 
 #[test]
-fn no_other_header_is_looked_at() {
+fn no_other_header_is_read() {
     let mut request = request(PROXY, "x-real-ip", ["6.6.6.6"]);
     request.headers_mut().insert("forwarded", HeaderValue::from_static("for=6.6.6.6"));
     let head = RequestHead::from(&request);
@@ -170,7 +170,7 @@ fn no_other_header_is_looked_at() {
 }
 
 #[test]
-fn the_unidentified_count_as_the_peer_or_not_at_all() {
+fn unidentified_clients_have_the_peers_key_or_none() {
     for lines in [&[][..], &["unknown"], &[", ,"], &["0.0.0.0"]] {
         let request = request("[::ffff:10.0.0.1]:555", XFF, lines);
         let head = RequestHead::from(&request);
@@ -183,7 +183,7 @@ fn the_unidentified_count_as_the_peer_or_not_at_all() {
 }
 
 #[test]
-fn without_a_peer_address_nothing_is_believed() {
+fn without_a_peer_address_no_header_is_trusted() {
     let request = Request::builder().header(XFF, "6.6.6.6").body(()).unwrap();
     for key in [ClientIp::peer(), behind_proxies(), ClientIp::new(IpSource::XForwardedFor, TrustedProxies::count(1))] {
         assert!(matches!(key.extract(&RequestHead::from(&request)), Err(KeyError::Misconfigured { .. })));
@@ -191,7 +191,7 @@ fn without_a_peer_address_nothing_is_believed() {
 }
 
 #[test]
-fn headers_of_one_value() {
+fn headers_with_a_single_address() {
     let key = |name: &str| ClientIp::new(name.parse().unwrap(), proxies());
     let table: [(&str, &[&str], &str); 9] = [
         ("X-Real-IP", &[" 3.3.3.3\t"], "3.3.3.3"),
@@ -211,7 +211,7 @@ fn headers_of_one_value() {
 }
 
 #[test]
-fn well_known_headers_have_names_too() {
+fn well_known_headers_have_constructors() {
     for (source, name) in [
         (IpSource::x_real_ip(), "x-real-ip"),
         (IpSource::cf_connecting_ip(), "cf-connecting-ip"),
@@ -231,7 +231,7 @@ fn well_known_headers_have_names_too() {
 }
 
 #[test]
-fn obfuscated_nodes_are_clients_only_if_that_was_asked_for() {
+fn obfuscated_nodes_are_clients_only_if_enabled() {
     let plain = ClientIp::new(IpSource::Forwarded, proxies());
     let named = plain.clone().with_obfuscated_nodes();
     let of = |key: &ClientIp, line: &str| partition(key, &request(PROXY, "forwarded", [line]));
@@ -239,7 +239,7 @@ fn obfuscated_nodes_are_clients_only_if_that_was_asked_for() {
 
     assert_eq!(of(&plain, "for=6.6.6.6, for=_abc"), proxy);
     assert_ne!(of(&named, "for=6.6.6.6, for=_abc"), proxy);
-    // Left of the name, and behind it: only the name and who wrote it count.
+    // Neither the elements before the name nor those after it matter, only the name and the proxy that wrote it.
     for same in ["for=7.7.7.7, for=\"_abc\"", "x=\", for=_abc", "for=_abc, for=10.0.0.9", "for=\"_abc:80\";proto=http"]
     {
         assert_eq!(of(&named, same), of(&named, "for=_abc"), "{same}");
@@ -250,7 +250,7 @@ fn obfuscated_nodes_are_clients_only_if_that_was_asked_for() {
     assert_eq!(keys.len(), 7);
     assert_eq!(of(&named, "for=3.3.3.3, for=_"), proxy, "no name, and the end of the search");
 
-    // It is no address; from a stranger it is nothing; and with a count, its place decides.
+    // It is not an address. From an untrusted peer it is ignored. With a count, its position decides.
     assert_eq!(resolve(&named, PROXY, "forwarded", ["for=_abc"]), None);
     assert_eq!(
         named.network(&RequestHead::from(&request(PROXY, "forwarded", ["for=_abc"]))).unwrap().to_string(),
@@ -286,8 +286,8 @@ fn ranges_and_a_count_together() {
     }
     let many = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::count(200));
     assert_eq!(client(&many, &["3.3.3.3", &["10.0.0.2"; 199].join(",")]), ip("3.3.3.3"));
-    let nobody = ClientIp::new(IpSource::XForwardedFor, proxies().and_count(0));
-    assert_eq!(client(&nobody, &["3.3.3.3"]), ip("10.0.0.1"));
+    let none = ClientIp::new(IpSource::XForwardedFor, proxies().and_count(0));
+    assert_eq!(client(&none, &["3.3.3.3"]), ip("10.0.0.1"));
 }
 
 #[test]
@@ -336,11 +336,11 @@ fn ranges_are_canonical_and_checked() {
     assert!(TrustedProxies::ranges([""; 0]).unwrap_err().to_string().contains("no proxy is trusted"));
     assert!(TrustedProxies::count(1).and_ranges([""; 0]).is_err());
     for range in ["0.0.0.0/0", "::/0", "::ffff:0.0.0.0/96"] {
-        assert!(complaint(range).contains("trusts everybody"), "{range}");
+        assert!(complaint(range).contains("trusts all addresses"), "{range}");
     }
 }
 
-/// What proxies and clients may write between two commas.
+/// The elements that proxies and clients may write between two commas.
 #[derive(Clone, Debug)]
 enum Element {
     Proxy(u8),
@@ -399,7 +399,7 @@ fn ranges_that_span_the_internet_together_are_rejected() {
         &["::ffff:0:0/97"],
     ] {
         assert!(TrustedProxies::ranges(half).is_err(), "{half:?}");
-        // Also if they come in two portions.
+        // Even if they are added in two calls.
         let (first, rest) = half.split_at(half.len() - 1);
         let both = proxies().and_ranges(first).and_then(|trusted| trusted.and_ranges(rest));
         assert!(both.unwrap_err().to_string().contains("half of all addresses"), "{half:?}");
@@ -428,7 +428,7 @@ fn line() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Against the definition, over any list of elements in any number of lines.
+    /// Compares with the definition, for any list of elements in any number of lines.
     #[test]
     fn the_client_is_found_from_the_right(
         list in prop::collection::vec((Element::any(), any::<u8>(), any::<bool>()), 0..8),
@@ -459,7 +459,7 @@ proptest! {
         prop_assert_eq!(resolve(&key, PROXY, header, &lines), want, "{:?}", lines);
     }
 
-    /// Whatever a client sends, its proxies' elements behind it decide.
+    /// Whatever a client sends, the elements of the proxies behind it decide.
     #[test]
     fn the_client_cannot_be_forged(
         forged in prop::collection::vec(line(), 0..4),
@@ -490,9 +490,9 @@ proptest! {
         prop_assert_eq!(resolve(&key, "9.9.9.9:1", header, &lines), ip("9.9.9.9"));
     }
 
-    /// Nothing panics, and an address that is told stands in the header, behind it only trusted ones.
+    /// Nothing panics, and a resolved address occurs in the header, followed by trusted ones only.
     #[test]
-    fn any_bytes_tell_nothing_that_is_not_there(
+    fn any_bytes_yield_only_addresses_that_they_contain(
         lines in prop::collection::vec(line(), 0..5),
         count in 0..4usize,
         lenient: bool,
@@ -519,7 +519,7 @@ proptest! {
         let elements = joined.rsplit(|&byte| byte == b',').filter(|element| !element.trim_ascii().is_empty());
         let seen: Vec<_> = elements.map(naive).collect();
         let expected = seen.iter().find(|ip| !is_proxy(ip)).or(seen.last()).copied().flatten();
-        let told = resolve(&behind_proxies(), PROXY, XFF, &lines);
-        prop_assert!(told.is_none() || told == expected, "{:?} of {:?}", told, lines);
+        let client = resolve(&behind_proxies(), PROXY, XFF, &lines);
+        prop_assert!(client.is_none() || client == expected, "{:?} of {:?}", client, lines);
     }
 }

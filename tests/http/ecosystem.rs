@@ -1,4 +1,4 @@
-//! The layers where their users put them: axum, hyper, tonic, and clients of one's own.
+//! The layers in axum, hyper, tonic and custom clients.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -59,7 +59,7 @@ async fn an_axum_app_is_limited_by_peer() {
 }
 
 #[tokio::test]
-async fn an_axum_app_that_forgets_the_peer_is_told_so() {
+async fn an_axum_app_without_peer_addresses_answers_500_with_the_cure() {
     let layer = RateLimitLayer::new(Policy::new("per-client", two_per_hour()).key(PeerIp::new()));
     let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
     let response = app.oneshot(Request::new(Body::empty())).await.unwrap();
@@ -69,19 +69,19 @@ async fn an_axum_app_that_forgets_the_peer_is_told_so() {
 }
 
 #[tokio::test]
-async fn axum_routes_are_keys_however_they_are_spelled() {
+async fn all_spellings_of_an_axum_route_are_one_key() {
     let layer = RateLimitLayer::new(Policy::new("per-route", two_per_hour()).key(PathKey::matched()));
     let app = Router::new()
         .route("/users/{id}", get(|| async { "a user" }))
         .route("/about", get(|| async { "about" }))
         .layer(layer);
-    let mut told = Vec::new();
+    let mut answered = Vec::new();
     for path in ["/users/1", "/users/2?x=y", "/users/%33", "/about", "/nothing", "/nowhere", "/no-place"] {
         let request = Request::builder().uri(path).body(Body::empty()).unwrap();
-        told.push(app.clone().oneshot(request).await.unwrap().status().as_u16());
+        answered.push(app.clone().oneshot(request).await.unwrap().status().as_u16());
     }
-    // Everybody draws on a route's budget, so a refusal is nobody's own doing.
-    assert_eq!(told, [200, 200, 503, 200, 404, 404, 503]);
+    // All clients share a route's budget, hence 503.
+    assert_eq!(answered, [200, 200, 503, 200, 404, 404, 503]);
 }
 
 #[tokio::test]
@@ -94,9 +94,9 @@ async fn layers_go_on_routes_and_into_service_builders() {
         .layer(ServiceBuilder::new().layer(loose));
     let ask = |path: &'static str| app.clone().oneshot(Request::get(path).body(Body::empty()).unwrap());
     assert_eq!(ask("/strict").await.unwrap().status(), 200);
-    let refused = ask("/strict").await.unwrap();
-    assert_eq!(refused.status(), 503);
-    let verdict = refused.extensions().get::<Verdict>().unwrap();
+    let rejected = ask("/strict").await.unwrap();
+    assert_eq!(rejected.status(), 503);
+    let verdict = rejected.extensions().get::<Verdict>().unwrap();
     assert_eq!(verdict.policies().iter().map(|policy| policy.name()).collect::<Vec<_>>(), ["loose", "strict"]);
     assert_eq!(ask("/loose").await.unwrap().status(), 200);
 }
@@ -162,7 +162,7 @@ async fn a_tonic_server_is_limited() {
     };
     assert!(check("a").await.is_ok());
     assert!(check("a").await.is_ok());
-    // In tests/grpc.rs, more of what it says.
+    // The content of the status is tested in grpc.rs.
     assert_eq!(check("a").await.unwrap_err().code(), tonic::Code::ResourceExhausted);
     assert!(check("b").await.is_ok());
 }
@@ -185,14 +185,16 @@ async fn a_client_paces_its_outgoing_calls() {
     for number in 0..5 {
         calls.push(tokio::spawn(client.ready().await.unwrap().call(number)));
     }
-    let mut told = Vec::new();
+    let mut answers = Vec::new();
     for call in calls {
-        told.push((call.await.unwrap(), start.elapsed().as_millis()));
+        answers.push((call.await.unwrap(), start.elapsed().as_millis()));
     }
-    let Err(ThrottleError::Denied { retry_after }) = told.pop().unwrap().0 else { panic!("the fifth fits nowhere") };
+    let Err(ThrottleError::Rejected { retry_after }) = answers.pop().unwrap().0 else {
+        panic!("the fifth fits nowhere")
+    };
     assert_eq!(retry_after, Some(Duration::from_millis(200)));
-    let told: Vec<_> = told.into_iter().map(|(answer, at)| (answer.unwrap(), at)).collect();
-    assert_eq!(told, [(0, 0), (2, 200), (4, 400), (6, 600)]);
+    let answers: Vec<_> = answers.into_iter().map(|(answer, at)| (answer.unwrap(), at)).collect();
+    assert_eq!(answers, [(0, 0), (2, 200), (4, 400), (6, 600)]);
     assert_eq!(called.load(Ordering::Relaxed), 4);
 }
 
@@ -212,13 +214,13 @@ async fn requests_of_any_type_have_keys_and_costs() {
     assert_eq!(print("a", 15).await.unwrap(), 15);
     let denied = print("a", 15).await.unwrap_err();
     assert!(denied.to_string().starts_with("rate limit exceeded, retry after 17"), "{denied}");
-    assert!(matches!(print("a", 21).await, Err(ThrottleError::Denied { retry_after: None })));
+    assert!(matches!(print("a", 21).await, Err(ThrottleError::Rejected { retry_after: None })));
     assert_eq!(print("b", 15).await.unwrap(), 15);
     let jammed = print("c", 13).await.unwrap_err();
     assert!(matches!(jammed, ThrottleError::Service(_)) && jammed.to_string() == "jammed");
 }
 
-/// Data that is not `Bytes`, and `BoxBody`, which wants `Sync`.
+/// Data that is not `Bytes`, and `BoxBody`, which requires `Sync`.
 #[tokio::test]
 async fn responses_may_have_other_data_than_bytes_and_are_sync_if_the_service_is() {
     use http_body_util::BodyExt;
@@ -242,7 +244,7 @@ async fn responses_may_have_other_data_than_bytes_and_are_sync_if_the_service_is
     }
 }
 
-/// Some data of the service's own.
+/// Data of a custom type.
 struct Data(std::io::Cursor<Vec<u8>>);
 
 impl bytes::Buf for Data {

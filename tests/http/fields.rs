@@ -1,4 +1,4 @@
-//! What responses carry besides the answer itself: fields, bodies, and what is left alone.
+//! The fields and bodies of responses.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use http::{Request, Response, StatusCode, Version};
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::headers::{EXPOSED_HEADERS, RateLimitFields, ResetForm, Tell, WaitFields};
+use tower_sluice::headers::{Advertise, EXPOSED_HEADERS, RateLimitFields, ResetForm, WaitFields};
 use tower_sluice::key::{HeaderKey, PathKey};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
@@ -19,7 +19,7 @@ use tower_sluice::{
 
 type Answered = Response<Full<Bytes>>;
 
-/// A service whose answer is made by `answer`.
+/// A service whose responses are made by `answer`.
 fn answering(
     answer: impl Fn(&Request<()>) -> Answered + Clone + Send,
 ) -> impl Service<Request<()>, Response = Answered, Error = Infallible, Future: Send> + Clone + Send {
@@ -34,7 +34,7 @@ fn get(path: &str) -> Request<()> {
     Request::get(path).body(()).unwrap()
 }
 
-/// By path, on a clock that stands still.
+/// A policy keyed by path, on a clock that stands still.
 fn per_minute(name: &'static str, limit: u32) -> Policy {
     let store = MemoryStore::with_capacity(16).with_clock(ManualClock::new());
     let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(limit)), store);
@@ -68,17 +68,17 @@ where
 }
 
 #[tokio::test]
-async fn every_answer_tells_what_is_left() {
+async fn every_response_reports_the_remaining_quota() {
     let layer = RateLimitLayer::new(per_minute("p", 1));
     let policy = "ratelimit-policy: \"p\";q=1;w=60";
     assert_eq!(fields(&ask(&layer, get("/")).await), ["ratelimit: \"p\";r=0;t=60", policy]);
-    let refused = ask(&layer, get("/")).await;
+    let rejected = ask(&layer, get("/")).await;
     let state = "ratelimit: \"p\";r=0;t=60";
     let expected = ["cache-control: no-store", state, policy, "retry-after: 60", "x-rate-limited-for: 60.000000"];
-    assert_eq!(fields(&refused), expected);
+    assert_eq!(fields(&rejected), expected);
 }
 
-/// `vectors/gcra_sequences.json`: whole conversations, worked out independently.
+/// `vectors/gcra_sequences.json`: whole conversations, computed independently.
 #[tokio::test]
 async fn the_published_sequences_are_reproduced() {
     let sequences: serde_json::Value = serde_json::from_str(include_str!("../vectors/gcra_sequences.json")).unwrap();
@@ -132,7 +132,7 @@ async fn the_published_sequences_are_reproduced() {
 }
 
 #[tokio::test]
-async fn several_policies_are_told_of_in_one_line_and_shadows_are_not() {
+async fn several_policies_are_reported_in_one_line_without_shadows() {
     let layer = RateLimitLayer::new([
         per_minute("first", 5),
         per_minute("watched", 1).shadow(),
@@ -142,23 +142,23 @@ async fn several_policies_are_told_of_in_one_line_and_shadows_are_not() {
     let policy = "ratelimit-policy: \"first\";q=5;w=60, \"elsewhere\";q=7;w=60, \"second\";q=1;w=60";
     assert_eq!(fields(&ask(&layer, get("/")).await), ["ratelimit: \"first\";r=4;t=48, \"second\";r=0;t=60", policy]);
     // The first was not charged this time.
-    let refused = ask(&layer, get("/")).await;
-    assert_eq!(fields(&refused)[1..3], ["ratelimit: \"first\";r=4;t=48, \"second\";r=0;t=60", policy]);
-    assert!(refused.body().contains(r#""violated-policies":["second"]"#), "{}", refused.body());
+    let rejected = ask(&layer, get("/")).await;
+    assert_eq!(fields(&rejected)[1..3], ["ratelimit: \"first\";r=4;t=48, \"second\";r=0;t=60", policy]);
+    assert!(rejected.body().contains(r#""violated-policies":["second"]"#), "{}", rejected.body());
 }
 
 #[tokio::test]
-async fn layers_append_to_what_layers_further_in_have_told() {
+async fn layers_append_to_the_fields_of_inner_layers() {
     let (outer, inner) = (RateLimitLayer::new(per_minute("outer", 9)), RateLimitLayer::new(per_minute("inner", 1)));
     let service = ServiceBuilder::new().layer(outer).layer(inner).service(answering(hello));
     let policy = "ratelimit-policy: \"inner\";q=1;w=60, \"outer\";q=9;w=60";
     let first = answered(service.clone(), get("/")).await;
     assert_eq!(fields(&first), ["ratelimit: \"inner\";r=0;t=60, \"outer\";r=8;t=54", policy]);
-    let refused = answered(service, get("/")).await;
-    assert_eq!(fields(&refused)[1], "ratelimit: \"inner\";r=0;t=60, \"outer\";r=7;t=47");
-    assert_eq!(fields(&refused)[2..4], [policy, "retry-after: 60"]);
+    let rejected = answered(service, get("/")).await;
+    assert_eq!(fields(&rejected)[1], "ratelimit: \"inner\";r=0;t=60, \"outer\";r=7;t=47");
+    assert_eq!(fields(&rejected)[2..4], [policy, "retry-after: 60"]);
     for name in ["ratelimit", "ratelimit-policy", "retry-after"] {
-        assert_eq!(refused.headers().get_all(name).iter().count(), 1, "{name}");
+        assert_eq!(rejected.headers().get_all(name).iter().count(), 1, "{name}");
     }
 }
 
@@ -170,7 +170,7 @@ async fn stacked_policies_of_one_name_are_one_member_the_tighter_one() {
         let answer = answered(service, get("/")).await;
         assert_eq!(fields(&answer), ["ratelimit: \"p\";r=1;t=30", "ratelimit-policy: \"p\";q=2;w=60"]);
     }
-    // The same budget, drawn on twice.
+    // The same budget, charged twice.
     let same = policy(5);
     let service = ServiceBuilder::new().layer(same.clone()).layer(same).service(answering(hello));
     assert_eq!(fields(&answered(service, get("/")).await)[0], "ratelimit: \"p\";r=3;t=36");
@@ -192,7 +192,7 @@ async fn fields_of_a_handler_in_another_syntax_are_not_mixed_with_ours() {
 }
 
 #[tokio::test]
-async fn a_service_keeps_its_own_and_a_redirect_is_not_held_up() {
+async fn a_service_keeps_its_own_fields_and_a_redirect_has_no_retry_after() {
     let layer = RateLimitLayer::new(per_minute("p", 2));
     let service = layer.layer(answering(|_: &Request<()>| {
         Response::builder()
@@ -215,7 +215,7 @@ async fn a_service_keeps_its_own_and_a_redirect_is_not_held_up() {
     };
     let with_one_left = answered(service.clone(), get("/")).await;
     assert_eq!(fields(&with_one_left), expected(", \"other\";r=5, \"p\";r=1;t=30"));
-    // With nothing left, ours is left out, and theirs is as it was.
+    // With nothing left, our field is omitted, and the handler's is unchanged.
     let with_none = answered(service, get("/")).await;
     let mut untouched = expected("");
     untouched.insert(2, "ratelimit: \"other\";r=5".into());
@@ -223,37 +223,37 @@ async fn a_service_keeps_its_own_and_a_redirect_is_not_held_up() {
 }
 
 #[tokio::test]
-async fn what_is_told_and_when_is_a_choice() {
-    let told = |choice: RateLimitFields| async move {
+async fn fields_are_sent_as_configured() {
+    let counts = |choice: RateLimitFields| async move {
         let layer = RateLimitLayer::builder(per_minute("p", 2)).fields(choice).build();
-        let mut told = Vec::new();
+        let mut counts = Vec::new();
         for _ in 0..3 {
             let answer = ask(&layer, get("/")).await;
-            told.push(
+            counts.push(
                 fields(&answer).iter().filter(|field| field.contains("limit") && !field.contains("limited")).count(),
             );
         }
-        told
+        counts
     };
-    assert_eq!(told(RateLimitFields::default()).await, [2, 2, 2]);
-    assert_eq!(told(RateLimitFields::draft11().tell(Tell::Refused)).await, [0, 0, 2]);
-    assert_eq!(told(RateLimitFields::draft11().tell(Tell::Below { percent: 40 })).await, [0, 2, 2]);
-    assert_eq!(told(RateLimitFields::draft11().tell(Tell::Never)).await, [0, 0, 0]);
-    assert_eq!(told(RateLimitFields::none()).await, [0, 0, 0]);
-    assert_eq!(told(RateLimitFields::draft07()).await, [2, 2, 2]);
-    assert_eq!(told(RateLimitFields::draft11().x_rate_limit(ResetForm::EpochSeconds)).await, [5, 5, 5]);
+    assert_eq!(counts(RateLimitFields::default()).await, [2, 2, 2]);
+    assert_eq!(counts(RateLimitFields::draft11().advertise(Advertise::Rejected)).await, [0, 0, 2]);
+    assert_eq!(counts(RateLimitFields::draft11().advertise(Advertise::Below { percent: 40 })).await, [0, 2, 2]);
+    assert_eq!(counts(RateLimitFields::draft11().advertise(Advertise::Never)).await, [0, 0, 0]);
+    assert_eq!(counts(RateLimitFields::none()).await, [0, 0, 0]);
+    assert_eq!(counts(RateLimitFields::draft07()).await, [2, 2, 2]);
+    assert_eq!(counts(RateLimitFields::draft11().x_rate_limit(ResetForm::EpochSeconds)).await, [5, 5, 5]);
 
     let layer = RateLimitLayer::builder(per_minute("p", 1))
         .wait_fields(WaitFields::new().without_exact_wait().retry_after_ms())
         .build();
     let _admitted = ask(&layer, get("/")).await;
-    let refused = fields(&ask(&layer, get("/")).await);
-    assert!(!refused.iter().any(|field| field.starts_with("x-rate-limited-for")), "{refused:?}");
-    assert!(refused.contains(&"retry-after-ms: 60000".into()), "{refused:?}");
+    let rejected = fields(&ask(&layer, get("/")).await);
+    assert!(!rejected.iter().any(|field| field.starts_with("x-rate-limited-for")), "{rejected:?}");
+    assert!(rejected.contains(&"retry-after-ms: 60000".into()), "{rejected:?}");
 }
 
 #[tokio::test]
-async fn a_key_is_told_as_a_keyed_hash_and_not_where_a_cache_might_show_it_around() {
+async fn the_key_is_reported_as_a_keyed_hash_and_never_in_cacheable_responses() {
     let layer = RateLimitLayer::builder(
         Policy::new("p", TokenBucket::new(Quota::per_minute(9))).key(HeaderKey::from_static("x-api-key")),
     )
@@ -273,10 +273,10 @@ async fn a_key_is_told_as_a_keyed_hash_and_not_where_a_cache_might_show_it_aroun
     assert_eq!(mark(&answered(cached, by("alice")).await), None);
 }
 
-/// With nothing left, a sliding window tells when the next request fits; a client that waits so long is
+/// With nothing left, a sliding window reports when the next request fits. A client that waits so long is
 /// admitted.
 #[tokio::test]
-async fn nothing_left_comes_with_a_time_that_suffices() {
+async fn an_exhausted_quota_is_reported_with_a_sufficient_time() {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000_000_000_000_000_000));
     let quota = Quota::new(5, Duration::from_secs(10)).unwrap();
     let sliding = RateLimiter::new(SlidingWindow::new(quota), MemoryStore::with_capacity(8).with_clock(clock.clone()));
@@ -301,7 +301,7 @@ async fn nothing_left_comes_with_a_time_that_suffices() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queue_tells_of_its_places_when_the_turn_has_come() {
+async fn a_queue_reports_its_capacity_at_departure() {
     let queue = LeakyQueue::new(Quota::per_second(1)).capacity(2);
     let layer = RateLimitLayer::new(Policy::new("q", queue).key(PathKey::raw()).status(StatusCode::TOO_MANY_REQUESTS));
     let requests = (0..4).map(|_| ask(&layer, get("/")));
@@ -320,21 +320,21 @@ async fn a_queue_tells_of_its_places_when_the_turn_has_come() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_time_in_a_queue_is_told_if_asked_for() {
+async fn the_time_in_a_queue_is_reported_if_enabled() {
     let queue = || LeakyQueue::new(Quota::per_second(2)).capacity(1);
     let times = |layer: RateLimitLayer| async move {
         let answers = futures_util::future::join_all((0..3).map(|_| ask(&layer, get("/")))).await;
         answers.iter().map(|answer| field(answer, "server-timing").map(str::to_owned)).collect::<Vec<_>>()
     };
     assert_eq!(times(RateLimitLayer::new(Policy::new("q", queue()))).await, [None, None, None]);
-    let told = times(RateLimitLayer::builder(Policy::new("q", queue())).server_timing().build()).await;
-    // The first did not wait, and the third was refused.
-    let [None, Some(second), None] = &told[..] else { panic!("{told:?}") };
+    let waits = times(RateLimitLayer::builder(Policy::new("q", queue())).server_timing().build()).await;
+    // The first request did not wait, and the third was rejected.
+    let [None, Some(second), None] = &waits[..] else { panic!("{waits:?}") };
     assert!(second.starts_with("ratelimit;dur=50"), "{second}");
 }
 
 #[tokio::test]
-async fn nobody_is_told_of_policies_that_did_not_judge() {
+async fn policies_that_did_not_apply_are_not_reported() {
     let skips = Policy::new("p", TokenBucket::new(Quota::per_minute(1)))
         .key(HeaderKey::from_static("x-api-key"))
         .on_missing_key(MissingKey::Skip);
@@ -348,63 +348,64 @@ async fn nobody_is_told_of_policies_that_did_not_judge() {
 }
 
 #[tokio::test]
-async fn bodies_of_rejections_take_the_form_that_was_chosen() {
-    let refused = |shape: fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder| async move {
+async fn bodies_of_rejections_have_the_configured_format() {
+    let rejected = |shape: fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder| async move {
         let layer = shape(RateLimitLayer::builder(per_minute("p", 1))).build();
         let _admitted = ask(&layer, get("/")).await;
-        let refused = ask(&layer, get("/")).await;
+        let rejected = ask(&layer, get("/")).await;
         assert_eq!(
-            (refused.status(), &refused.headers()["retry-after"]),
+            (rejected.status(), &rejected.headers()["retry-after"]),
             (StatusCode::TOO_MANY_REQUESTS, &"60".parse().unwrap())
         );
-        let content_type = refused.headers().get("content-type").map(|value| value.to_str().unwrap().to_owned());
-        (content_type.unwrap_or_default(), refused.into_body())
+        let content_type = rejected.headers().get("content-type").map(|value| value.to_str().unwrap().to_owned());
+        (content_type.unwrap_or_default(), rejected.into_body())
     };
     let detail = r#""status":429,"detail":"The limit is used up; retry in 60 seconds.","violated-policies":["p"]}"#;
     let problem = |kind: &str, title: &str| {
         ("application/problem+json".to_owned(), format!(r#"{{"type":"{kind}","title":"{title}",{detail}"#))
     };
     let draft = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-    assert_eq!(refused(|layer| layer).await, problem(draft, "Quota Exceeded"));
+    assert_eq!(rejected(|layer| layer).await, problem(draft, "Quota Exceeded"));
     assert_eq!(
-        refused(|layer| layer.rejection_format(&RejectionFormat::ProblemWithTypes("https://a.example/p".into()))).await,
+        rejected(|layer| layer.rejection_format(&RejectionFormat::ProblemWithTypes("https://a.example/p".into())))
+            .await,
         problem("https://a.example/p#quota-exceeded", "Quota Exceeded")
     );
     assert_eq!(
-        refused(|layer| layer.rejection_format(&RejectionFormat::ProblemWithoutType)).await,
+        rejected(|layer| layer.rejection_format(&RejectionFormat::ProblemWithoutType)).await,
         problem("about:blank", "Too Many Requests")
     );
     assert_eq!(
-        refused(|layer| layer.rejection_format(&RejectionFormat::Text)).await,
+        rejected(|layer| layer.rejection_format(&RejectionFormat::Text)).await,
         ("text/plain; charset=utf-8".into(), "The limit is used up; retry in 60 seconds.\n".into())
     );
-    assert_eq!(refused(|layer| layer.rejection_format(&RejectionFormat::Empty)).await, (String::new(), String::new()));
+    assert_eq!(rejected(|layer| layer.rejection_format(&RejectionFormat::Empty)).await, (String::new(), String::new()));
 
-    // Any body at all.
+    // Any body.
     fn with<B: Into<RejectionBody> + 'static>(layer: RateLimitLayerBuilder, body: fn() -> B) -> RateLimitLayerBuilder {
         layer.rejection_response(move |rejection, _| {
             Response::builder().status(rejection.status()).body(body()).unwrap()
         })
     }
-    assert_eq!(refused(|layer| with(layer, || "text")).await.1, "text");
-    assert_eq!(refused(|layer| with(layer, || vec![b'v'])).await.1, "v");
-    assert_eq!(refused(|layer| with(layer, || ())).await.1, "");
-    assert_eq!(refused(|layer| with(layer, || axum::body::Body::from("axum"))).await.1, "axum");
-    assert_eq!(refused(|layer| with(layer, || RejectionBody::new(Empty::<Bytes>::new()))).await.1, "");
+    assert_eq!(rejected(|layer| with(layer, || "text")).await.1, "text");
+    assert_eq!(rejected(|layer| with(layer, || vec![b'v'])).await.1, "v");
+    assert_eq!(rejected(|layer| with(layer, || ())).await.1, "");
+    assert_eq!(rejected(|layer| with(layer, || axum::body::Body::from("axum"))).await.1, "axum");
+    assert_eq!(rejected(|layer| with(layer, || RejectionBody::new(Empty::<Bytes>::new()))).await.1, "");
     fn streamed() -> RejectionBody {
         let frames = ["in ", "two"].map(|piece| Ok::<_, std::io::Error>(http_body::Frame::data(Bytes::from(piece))));
         RejectionBody::new(StreamBody::new(futures_util::stream::iter(frames)))
     }
-    assert_eq!(refused(|layer| with(layer, streamed)).await.1, "in two");
+    assert_eq!(rejected(|layer| with(layer, streamed)).await.1, "in two");
     fn failing() -> RejectionBody {
         let frames = [Ok(http_body::Frame::data(Bytes::from("half"))), Err(std::io::Error::other("broken"))];
         RejectionBody::new(StreamBody::new(futures_util::stream::iter(frames)))
     }
-    assert_eq!(refused(|layer| with(layer, failing)).await.1, "half");
+    assert_eq!(rejected(|layer| with(layer, failing)).await.1, "half");
 }
 
 #[tokio::test]
-async fn a_custom_response_keeps_its_own_and_gets_what_it_must_have() {
+async fn a_custom_response_keeps_its_fields_and_gets_the_required_ones() {
     let layer = RateLimitLayer::builder(per_minute("p", 1))
         .rejection_response(|rejection, head| {
             assert_eq!(rejection.reason(), Reason::LimitExceeded);
@@ -419,25 +420,25 @@ async fn a_custom_response_keeps_its_own_and_gets_what_it_must_have() {
         })
         .build();
     let _first = ask(&layer, get("/")).await;
-    let refused = ask(&layer, get("/")).await;
-    assert_eq!(refused.status(), 418);
-    let told = ["retry-after", "x-rate-limited-for", "cache-control", "x-brewing"].map(|name| field(&refused, name));
-    assert_eq!(told, [Some("60"), Some("60.000000"), Some("no-store"), Some("/")]);
-    assert_eq!(refused.body(), "p has to wait");
+    let rejected = ask(&layer, get("/")).await;
+    assert_eq!(rejected.status(), 418);
+    let values = ["retry-after", "x-rate-limited-for", "cache-control", "x-brewing"].map(|name| field(&rejected, name));
+    assert_eq!(values, [Some("60"), Some("60.000000"), Some("no-store"), Some("/")]);
+    assert_eq!(rejected.body(), "p has to wait");
 }
 
 #[tokio::test]
-async fn what_never_fits_is_not_told_to_come_back() {
+async fn a_cost_that_never_fits_has_no_retry_after() {
     let layer = RateLimitLayer::new(Policy::new("p", TokenBucket::new(Quota::per_second(5))).cost_fn(|_| 6));
-    let refused = ask(&layer, get("/")).await;
-    assert_eq!(refused.status(), 503);
-    assert!(!refused.headers().contains_key("retry-after") && !refused.headers().contains_key("x-rate-limited-for"));
-    assert!(refused.body().contains("do not retry"), "{}", refused.body());
+    let rejected = ask(&layer, get("/")).await;
+    assert_eq!(rejected.status(), 503);
+    assert!(!rejected.headers().contains_key("retry-after") && !rejected.headers().contains_key("x-rate-limited-for"));
+    assert!(rejected.body().contains("do not retry"), "{}", rejected.body());
 }
 
-/// What a browser must be told of, so that scripts may read it (Fetch: a CORS-safelisted name need not be).
+/// Scripts may read only fields that CORS exposes (Fetch: except CORS-safelisted names).
 #[test]
-fn all_fields_of_a_refusal_are_on_the_list_for_cors() {
+fn all_fields_of_a_rejection_are_on_the_list_for_cors() {
     for name in
         ["retry-after", "x-rate-limited-for", "ratelimit", "ratelimit-policy", "x-ratelimit-reset", "grpc-status"]
     {

@@ -1,4 +1,4 @@
-//! gRPC clients are told in gRPC, over real sockets; HTTP clients of the same port in HTTP.
+//! Rejections in gRPC over real sockets, beside HTTP clients on the same port.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -96,10 +96,10 @@ where
     sender.send_request(request).await.unwrap()
 }
 
-/// Everything that a refusal over HTTP/2 must be, whoever serves it.
+/// Checks the properties of every gRPC rejection over HTTP/2, on any server.
 async fn is_trailers_only(response: Response<hyper::body::Incoming>) -> HeaderMap {
     assert_eq!(response.status(), 200);
-    // END_STREAM came with the block of headers, so there is no frame of data, and no trailers.
+    // END_STREAM came with the header block, so there is no DATA frame, and there are no trailers.
     assert!(http_body::Body::is_end_stream(response.body()));
     let (parts, body) = response.into_parts();
     let body = body.collect().await.unwrap();
@@ -113,8 +113,8 @@ async fn is_trailers_only(response: Response<hyper::body::Incoming>) -> HeaderMa
 }
 
 #[tokio::test]
-async fn a_client_of_a_tonic_server_is_told_when_to_come_back() {
-    // tonic says who is connected, so that clients are told apart.
+async fn a_tonic_client_gets_the_wait_in_its_status() {
+    // tonic reports the peer's address, which is the key.
     let address = tonic_server(per_client(Quota::per_hour(2))).await;
     check(address).await.unwrap();
     check(address).await.unwrap();
@@ -133,11 +133,11 @@ async fn a_client_of_a_tonic_server_is_told_when_to_come_back() {
     let violations = &details.quota_failure().unwrap().violations;
     assert_eq!((violations.len(), violations[0].subject.as_str()), (1, "per-client"));
     assert_eq!(violations[0].description, "0 of 2 left");
-    // The status within the details is that without.
+    // The status in the details equals the outer one.
     let inner = <tonic_types::Status as prost::Message>::decode(status.details()).unwrap();
     assert_eq!((inner.code, inner.message.as_str()), (8, status.message()));
 
-    // What HTTP clients are told comes along.
+    // The fields for HTTP clients are there as well.
     let exact = status.metadata().get("x-rate-limited-for").unwrap().to_str().unwrap();
     let (retry_after, exact): (f64, f64) =
         (status.metadata().get("retry-after").unwrap().to_str().unwrap().parse().unwrap(), exact.parse().unwrap());
@@ -146,14 +146,14 @@ async fn a_client_of_a_tonic_server_is_told_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn the_answer_is_one_block_of_headers() {
+async fn a_rejection_is_one_block_of_headers() {
     let quota = Quota::per_hour(1);
     for (address, path) in
         [(tonic_server(per_client(quota)).await, CHECK), (axum_server(per_client(quota)).await, crate::echo::PATH)]
     {
         let _admitted = post(address, path, "application/grpc", Empty::new()).await;
-        let refused = post(address, path, "application/grpc+proto", Empty::new()).await;
-        let fields = is_trailers_only(refused).await;
+        let rejected = post(address, path, "application/grpc+proto", Empty::new()).await;
+        let fields = is_trailers_only(rejected).await;
         assert_eq!(fields["grpc-status"], "8");
         assert_eq!(fields["content-type"], "application/grpc");
     }
@@ -171,38 +171,38 @@ async fn grpc_web_is_answered_under_its_own_content_type() {
     };
     let admitted = ask("application/grpc-web").await;
     assert_eq!(admitted.headers()["content-type"], "application/grpc-web+proto");
-    for (asked, told) in [
+    for (asked, expected) in [
         ("application/grpc-web", "application/grpc-web"),
         ("application/grpc-web-text+proto;charset=utf-8", "application/grpc-web-text+proto"),
     ] {
-        let refused = ask(asked).await;
-        assert_eq!(refused.status(), 200);
-        assert_eq!(refused.headers()["content-type"], told);
-        assert_eq!(refused.headers()["grpc-status"], "8");
-        assert_eq!(refused.headers().get_all("grpc-retry-pushback-ms").iter().count(), 1);
-        // HTTP/1 needs to know where the answer ends.
-        assert_eq!(refused.headers()["content-length"], "0");
-        assert_eq!(refused.into_body().collect().await.unwrap().to_bytes().len(), 0);
+        let rejected = ask(asked).await;
+        assert_eq!(rejected.status(), 200);
+        assert_eq!(rejected.headers()["content-type"], expected);
+        assert_eq!(rejected.headers()["grpc-status"], "8");
+        assert_eq!(rejected.headers().get_all("grpc-retry-pushback-ms").iter().count(), 1);
+        // HTTP/1 needs the length of the response.
+        assert_eq!(rejected.headers()["content-length"], "0");
+        assert_eq!(rejected.into_body().collect().await.unwrap().to_bytes().len(), 0);
     }
     assert_eq!(ask("application/grpcfoo").await.status(), 429);
 }
 
 #[tokio::test]
-async fn http_and_grpc_share_a_port_and_a_budget_and_each_is_told_in_its_own_way() {
+async fn http_and_grpc_share_a_port_and_a_budget_but_not_the_form_of_rejections() {
     let address = axum_server(per_client(Quota::per_hour(3))).await;
     let page = async || post(address, "/", "text/plain", Empty::new()).await;
     assert_eq!(page().await.status(), 405);
     assert_eq!(call_echo(address, "hello").await.unwrap(), "hello");
     assert_eq!(call_echo(address, "").await.unwrap(), "");
     assert_eq!(call_echo(address, "hello").await.unwrap_err().code(), Code::ResourceExhausted);
-    let refused = page().await;
-    assert_eq!((refused.status().as_u16(), refused.headers().get("grpc-status")), (429, None));
-    assert_eq!(refused.headers()["content-type"], "application/problem+json");
+    let rejected = page().await;
+    assert_eq!((rejected.status().as_u16(), rejected.headers().get("grpc-status")), (429, None));
+    assert_eq!(rejected.headers()["content-type"], "application/problem+json");
 }
 
-/// Its body would never end, and nobody asks for the first byte of it.
+/// The request's body never ends, and its first byte is never polled.
 #[tokio::test]
-async fn a_stream_is_refused_before_its_body_is_polled() {
+async fn a_stream_is_rejected_before_its_body_is_polled() {
     struct Unread;
     impl Body for Unread {
         type Data = Bytes;
@@ -211,18 +211,17 @@ async fn a_stream_is_refused_before_its_body_is_polled() {
             panic!("polled before the decision");
         }
     }
-    let layer =
-        RateLimitLayer::builder(Policy::new("everybody", TokenBucket::new(Quota::per_hour(1)))).verdict().build();
+    let layer = RateLimitLayer::builder(Policy::new("shared", TokenBucket::new(Quota::per_hour(1)))).verdict().build();
     let service = layer
         .layer(service_fn(|_: Request<Unread>| async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) }));
     let ask = || service.clone().oneshot(call(Unread));
     assert_eq!(ask().await.unwrap().headers().get("grpc-status"), None);
-    let refused = ask().await.unwrap();
-    assert!(!refused.extensions().get::<Verdict>().unwrap().is_allowed());
-    // Everybody shares this limit, for which HTTP has 503. It is exhausted all the same.
-    assert_eq!(refused.headers()["grpc-status"], "8");
+    let rejected = ask().await.unwrap();
+    assert!(!rejected.extensions().get::<Verdict>().unwrap().is_allowed());
+    // All clients share this limit, which would be 503 in HTTP. In gRPC it is RESOURCE_EXHAUSTED.
+    assert_eq!(rejected.headers()["grpc-status"], "8");
 
-    /// A stream of requests that is open, and silent.
+    /// A stream of requests that stays open and silent.
     struct Silent;
     impl Body for Silent {
         type Data = Bytes;
@@ -236,7 +235,7 @@ async fn a_stream_is_refused_before_its_body_is_polled() {
     is_trailers_only(post(address, CHECK, "application/grpc", Silent).await).await;
 }
 
-/// A limiter whose store is out of reach.
+/// A limiter whose store is unreachable.
 struct Broken;
 
 impl Limiter for Broken {
@@ -245,13 +244,13 @@ impl Limiter for Broken {
     }
 }
 
-/// A gRPC request as a server hands it on.
+/// A gRPC request in the form that a server passes to the layer.
 fn call<B>(body: B) -> Request<B> {
     let head = Request::post("/a.B/C").version(Version::HTTP_2).header("content-type", "application/grpc");
     head.body(body).unwrap()
 }
 
-/// What the layer itself answers to one gRPC request.
+/// The layer's response to one gRPC request.
 async fn answer(layer: &RateLimitLayer, fields: &[(&'static str, &'static str)]) -> HeaderMap {
     let service = layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
     let mut request = call(());
@@ -266,37 +265,37 @@ async fn answer(layer: &RateLimitLayer, fields: &[(&'static str, &'static str)])
 #[tokio::test]
 async fn other_reasons_have_other_codes() {
     let bucket = || TokenBucket::new(Quota::per_hour(5));
-    let told = async |policy: Policy, fields: &[(&'static str, &'static str)]| {
-        let told = answer(&RateLimitLayer::new(policy), fields).await;
-        let text = |name: &str| told[name].to_str().unwrap().to_owned();
-        let status = Status::from_header_map(&told).unwrap();
+    let rejection = async |policy: Policy, fields: &[(&'static str, &'static str)]| {
+        let headers = answer(&RateLimitLayer::new(policy), fields).await;
+        let text = |name: &str| headers[name].to_str().unwrap().to_owned();
+        let status = Status::from_header_map(&headers).unwrap();
         assert!(status.get_details_quota_failure().is_none());
         let wait = status.get_details_retry_info().and_then(|info| info.retry_delay);
         (status.code(), text("grpc-retry-pushback-ms"), wait)
     };
     let by_key = || Policy::new("by-key", bucket()).key(HeaderKey::from_static("x-api-key"));
     let twice = [("x-api-key", "a"), ("x-api-key", "b")];
-    assert_eq!(told(by_key(), &[]).await, (Code::InvalidArgument, "-1".into(), None));
-    assert_eq!(told(by_key(), &twice).await, (Code::InvalidArgument, "-1".into(), None));
+    assert_eq!(rejection(by_key(), &[]).await, (Code::InvalidArgument, "-1".into(), None));
+    assert_eq!(rejection(by_key(), &twice).await, (Code::InvalidArgument, "-1".into(), None));
     let by_peer = Policy::new("by-peer", bucket()).key(PeerIp::new());
-    assert_eq!(told(by_peer, &[]).await, (Code::Internal, "-1".into(), None));
+    assert_eq!(rejection(by_peer, &[]).await, (Code::Internal, "-1".into(), None));
     let broken = Policy::new("broken", std::sync::Arc::new(Broken)).on_failure(FailureMode::Deny);
-    assert_eq!(told(broken, &[]).await, (Code::Unavailable, "1000".into(), Some(Duration::from_secs(1))));
+    assert_eq!(rejection(broken, &[]).await, (Code::Unavailable, "1000".into(), Some(Duration::from_secs(1))));
 }
 
 #[tokio::test]
-async fn what_no_wait_can_help_is_not_to_be_retried() {
+async fn a_cost_that_never_fits_is_not_to_be_retried() {
     let dear = Policy::new("dear", TokenBucket::new(Quota::per_hour(5))).cost_fn(|_| 6);
-    let told = answer(&RateLimitLayer::new(dear), &[]).await;
-    assert_eq!(told["grpc-status"], "8");
-    assert_eq!(told["grpc-retry-pushback-ms"], "-1");
-    let status = Status::from_header_map(&told).unwrap();
+    let headers = answer(&RateLimitLayer::new(dear), &[]).await;
+    assert_eq!(headers["grpc-status"], "8");
+    assert_eq!(headers["grpc-retry-pushback-ms"], "-1");
+    let status = Status::from_header_map(&headers).unwrap();
     assert!(status.get_details_retry_info().is_none());
     assert_eq!(status.get_details_quota_failure().unwrap().violations[0].subject, "dear");
 }
 
 #[tokio::test]
-async fn a_response_of_ones_own_is_for_http_only() {
+async fn a_custom_response_is_for_http_only() {
     let policy = Policy::new("per-client", TokenBucket::new(Quota::per_hour(1))).key(PeerIp::new());
     let layer = RateLimitLayer::builder(policy)
         .rejection_response(|_, _| Response::builder().status(418).body("no coffee").unwrap())
@@ -307,20 +306,20 @@ async fn a_response_of_ones_own_is_for_http_only() {
     assert_eq!(post(address, "/", "text/plain", Empty::new()).await.status(), 418);
 }
 
-/// Rather than let it expire in the queue.
+/// A request whose deadline would pass in the queue is rejected on arrival.
 #[tokio::test(start_paused = true)]
-async fn a_deadline_that_would_pass_in_the_queue_is_refused_at_once() {
+async fn a_deadline_that_would_pass_in_the_queue_is_rejected_at_once() {
     let layer = RateLimitLayer::new(Policy::new("queue", LeakyQueue::new(Quota::per_second(1))));
     let start = tokio::time::Instant::now();
     assert!(!answer(&layer, &[]).await.contains_key("grpc-status"));
-    let told = answer(&layer, &[("grpc-timeout", "600m")]).await;
+    let headers = answer(&layer, &[("grpc-timeout", "600m")]).await;
     assert_eq!(start.elapsed(), Duration::ZERO);
-    assert_eq!(told["grpc-status"], "8");
-    assert_eq!(told["grpc-retry-pushback-ms"], "401");
+    assert_eq!(headers["grpc-status"], "8");
+    assert_eq!(headers["grpc-retry-pushback-ms"], "401");
     tokio::time::advance(Duration::from_millis(401)).await;
     assert!(!answer(&layer, &[("grpc-timeout", "600m")]).await.contains_key("grpc-status"));
     assert_eq!(start.elapsed(), Duration::from_secs(1));
-    // Whoever sets no deadline waits.
+    // A request without a deadline waits.
     assert!(!answer(&layer, &[]).await.contains_key("grpc-status"));
     assert_eq!(start.elapsed(), Duration::from_secs(2));
 }

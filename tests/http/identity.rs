@@ -1,4 +1,4 @@
-//! Attempts to have more than one budget, or somebody else's: through the whole layer.
+//! Attempts to use more than one budget, or that of another client, through the whole layer.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -32,7 +32,7 @@ fn request(peer: IpAddr, name: &HeaderName, lines: &[impl AsRef<str>]) -> Reques
     request
 }
 
-/// How many of these reach the inner service, at `limit` an hour.
+/// The number of these requests that reach the inner service, at `limit` per hour.
 fn admitted(limit: u32, key: impl KeyExtractor, requests: impl IntoIterator<Item = Request<()>>) -> usize {
     let layer = RateLimitLayer::new(Policy::new("p", TokenBucket::new(Quota::per_hour(limit))).key(key));
     count_admitted(&layer, requests)
@@ -53,7 +53,7 @@ fn proxies() -> TrustedProxies {
     TrustedProxies::ranges(["10.0.0.0/8"]).unwrap()
 }
 
-/// A1: a client behind a proxy that invents a past for each of its requests.
+/// A client behind a proxy that forges a longer list for each of its requests.
 #[test]
 fn a_thousand_forged_prefixes_are_one_client() {
     for (junk, tail) in [
@@ -72,7 +72,7 @@ fn a_thousand_forged_prefixes_are_one_client() {
             assert_eq!(admitted(10, key, (0..1_000).map(two_lines)), 10, "{tail}");
         }
     }
-    // Connected directly, it is its address, whatever it says, with or without proxies elsewhere.
+    // Connected directly, its key is its address, whatever it sends, with or without trusted proxies.
     let direct = |i: u32| request("203.0.113.9".parse().unwrap(), &XFF, &[format!("198.51.{}.{}", i / 250, i % 250)]);
     assert_eq!(admitted(10, PeerIp::new(), (0..1_000).map(direct)), 10);
     assert_eq!(admitted(10, ClientIp::peer(), (0..1_000).map(direct)), 10);
@@ -80,7 +80,7 @@ fn a_thousand_forged_prefixes_are_one_client() {
     assert_eq!(admitted(10, behind_proxies(TrustedProxies::count(0)), (0..1_000).map(direct)), 10);
 }
 
-/// A2: one list, cut into one to four lines, whatever is forged before it in whatever order.
+/// One list, split into one to four lines, with any forged elements before it in any order.
 #[test]
 fn five_hundred_arrangements_of_lines_are_one_client() {
     let mut state = 1_u64;
@@ -109,16 +109,16 @@ fn five_hundred_arrangements_of_lines_are_one_client() {
     assert_eq!(keys, HashSet::from([PartitionKey::from("203.0.113.9".parse::<IpAddr>().unwrap())]));
 }
 
-/// A2: of two API keys, neither is believed.
+/// Two API keys in one request: neither is trusted.
 #[test]
-fn two_api_keys_reach_nothing() {
+fn a_request_with_two_api_keys_is_rejected() {
     let name = HeaderName::from_static("x-api-key");
     let both = |a: &'static str, b: &'static str| request(PROXY.parse().unwrap(), &name, &[a, b]);
     let requests = (0..100).map(|i| if i % 2 == 0 { both("mine", "yours") } else { both("mine", "mine") });
     assert_eq!(admitted(10, HeaderKey::new(name.clone()), requests), 0);
 }
 
-/// A3: what one site can send from.
+/// The addresses that one site can send from.
 #[test]
 fn a_hundred_thousand_addresses_of_one_network() {
     let base = "2001:db8:1:100::".parse::<Ipv6Addr>().unwrap().to_bits();
@@ -143,7 +143,7 @@ fn a_hundred_thousand_addresses_of_one_network() {
     }
 }
 
-/// REQ-126: tiers with rising quotas bound what a whole site gets, and spare its neighbours.
+/// Policies per prefix with rising quotas bound a whole site, and do not affect its neighbours.
 #[test]
 fn stacked_prefixes_bound_a_site() {
     let tier = |name: &'static str, prefix, limit| {
@@ -159,14 +159,14 @@ fn stacked_prefixes_bound_a_site() {
     assert_eq!(count_admitted(&layer, (0..2_000).map(|i| from(256 + i))), 60);
     assert_eq!(count_admitted(&layer, (0..100).map(|_| from(1 << 16))), 10, "the site next door");
 
-    // IPv4 addresses are their own tiers: a device's limit, for each of 256 neighbours.
+    // IPv4 addresses have no wider prefixes: each of 256 neighbours has a device's limit.
     let v4 = |i: u32| request([198, 51, 100, u8::try_from(i % 256).unwrap()].into(), &XFF, &[""; 0]);
     assert_eq!(count_admitted(&layer, (0..256 * 20).map(v4)), 256 * 10);
 }
 
-/// A7: a header of any length is a key of no more bytes than the longest that is kept as it is.
+/// A header of any length is a key of bounded length.
 #[test]
-fn a_mebibyte_of_header_is_forty_bytes_of_key() {
+fn a_mebibyte_of_header_is_a_key_of_forty_bytes() {
     let name = HeaderName::from_static("x-api-key");
     let key = HeaderKey::new(name.clone());
     let of = |value: &str| key.extract(&RequestHead::from(&request(PROXY.parse().unwrap(), &name, &[value]))).unwrap();
@@ -175,7 +175,7 @@ fn a_mebibyte_of_header_is_forty_bytes_of_key() {
     assert_eq!(of(&long), of(&long.clone()));
     assert_ne!(of(&long), of(&(long.clone() + "k")));
     assert_eq!(of(&long[..256]).as_bytes().len(), 256);
-    // Nothing is normalised behind one's back.
+    // Keys are not normalised implicitly.
     assert_eq!(HashSet::from(["key", "Key", "KEY", "\"key\""].map(of)).len(), 4);
 
     let mut user = request(PROXY.parse().unwrap(), &name, &[&long]);
@@ -184,7 +184,7 @@ fn a_mebibyte_of_header_is_forty_bytes_of_key() {
     assert_eq!(pair.as_bytes().len(), 2 * (8 + 40));
 }
 
-/// A router with one route under a limit, and how many of these paths reach its handler.
+/// Sends these paths to a router with one limited route. Returns how many reach its handler, and how many are rejected.
 async fn reached(limit: u32, route: &str, paths: impl IntoIterator<Item = String>) -> (u32, usize) {
     let policy = Policy::new("per-route", TokenBucket::new(Quota::per_hour(limit))).key(PathKey::matched());
     let calls = Arc::new(AtomicU32::new(0));
@@ -195,15 +195,15 @@ async fn reached(limit: u32, route: &str, paths: impl IntoIterator<Item = String
         }
     };
     let app = Router::new().route(route, get(handler)).layer(RateLimitLayer::new(policy));
-    let mut refused = 0;
+    let mut rejected = 0;
     for path in paths {
         let answer = app.clone().oneshot(Request::get(&path).body(Body::empty()).unwrap()).await.unwrap();
-        refused += usize::from(answer.status() == 503);
+        rejected += usize::from(answer.status() == 503);
     }
-    (calls.load(Ordering::Relaxed), refused)
+    (calls.load(Ordering::Relaxed), rejected)
 }
 
-/// A8: `//path` and its kin are one budget, since the route is the key and not its spelling.
+/// `//path` and other spellings are one budget, since the key is the route and not the path.
 #[tokio::test]
 async fn spellings_of_a_path_are_one_budget() {
     let spellings = [
@@ -223,6 +223,6 @@ async fn spellings_of_a_path_are_one_budget() {
     .map(String::from);
     assert_eq!(reached(12, "/users/{id}", spellings.clone()).await, (12, 0), "all reach the handler");
     assert_eq!(reached(5, "/users/{id}", spellings).await, (5, 7));
-    // What matches nothing shares one budget: 10,000 random paths are one key.
+    // Paths without a route share one budget: 10,000 random paths are one key.
     assert_eq!(reached(5, "/users/{id}", (0..10_000).map(|i| format!("/{i}/nowhere"))).await, (0, 9_995));
 }

@@ -6,9 +6,9 @@ mod change;
 mod client_ip;
 mod disguises;
 mod ecosystem;
+mod fallback;
 mod fields;
 mod grpc;
-mod guard;
 #[cfg(feature = "axum")]
 mod identity;
 mod layer;

@@ -1,4 +1,4 @@
-//! What a response has a say in: charges, bans, and what support staff undo.
+//! Charges that depend on the response, bans, and resets by support staff.
 
 use std::future::{pending, ready};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{Decision, LeakyQueue, PartitionKey, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
 
-/// What a handler reports of a request.
+/// The cost that a handler reports.
 #[derive(Clone)]
 struct Rows(u32);
 
@@ -45,7 +45,7 @@ impl Answer {
     }
 }
 
-/// Sends a request to a handler that answers with this status, and reports so many rows.
+/// Sends a request to a handler that answers with this status and reports this many rows.
 async fn send(layer: &RateLimitLayer, user: &str, status: u16, rows: u32) -> Answer {
     let handler = service_fn(move |_: Request<()>| {
         let response = Response::builder().status(status).extension(Rows(rows));
@@ -69,7 +69,7 @@ fn by_rows(policy: Policy) -> Policy {
 }
 
 #[tokio::test]
-async fn only_what_meets_the_condition_is_charged_and_the_fields_say_so() {
+async fn only_responses_that_meet_the_condition_are_charged() {
     for limiter in [
         timed(TokenBucket::new(Quota::per_hour(3)), &clock()) as Arc<dyn tower_sluice::Limiter>,
         timed(LeakyBucket::new(Quota::per_hour(3)), &clock()),
@@ -86,14 +86,14 @@ async fn only_what_meets_the_condition_is_charged_and_the_fields_say_so() {
             let answer = send(&layer, "a", 401, 0).await;
             assert_eq!((answer.status, answer.left()), (401, left));
         }
-        // The right password comes too late.
+        // The limit is used up, so the right password is rejected.
         assert_eq!(send(&layer, "a", 200, 0).await.status, 429);
         assert_eq!(send(&layer, "b", 200, 0).await.status, 200);
     }
 }
 
 #[tokio::test]
-async fn what_has_no_response_stays_charged() {
+async fn requests_without_a_response_stay_charged() {
     let layer =
         RateLimitLayer::builder(failed(Policy::new("logins", TokenBucket::new(Quota::per_hour(2))))).verdict().build();
     let gone = layer.layer(service_fn(|_: Request<()>| pending::<Result<Response<()>, String>>()));
@@ -104,7 +104,7 @@ async fn what_has_no_response_stays_charged() {
 }
 
 #[tokio::test]
-async fn no_more_are_under_way_than_the_limit_allows() {
+async fn no_more_requests_are_in_flight_than_the_limit_allows() {
     let layer =
         RateLimitLayer::builder(failed(Policy::new("logins", TokenBucket::new(Quota::per_hour(2))))).verdict().build();
     let mut slow = layer.layer(service_fn(|_: Request<()>| pending::<Result<Response<()>, String>>()));
@@ -114,21 +114,21 @@ async fn no_more_are_under_way_than_the_limit_allows() {
 }
 
 #[tokio::test]
-async fn the_handler_tells_the_cost() {
+async fn the_handler_reports_the_cost() {
     let limiter = timed(TokenBucket::new(Quota::per_hour(100)), &clock());
     let layer =
         RateLimitLayer::builder(by_rows(Policy::new("rows", limiter)).cost(10).key(User::key())).verdict().build();
-    // Less than was charged, as much, more, and more than there is: of that, what there is.
+    // Less than was charged, as much, more, and more than is left: then all that is left is charged.
     for (rows, left) in [(0, 100), (4, 96), (10, 86), (50, 36), (200, 0)] {
         let answer = send(&layer, "a", 200, rows).await;
         assert_eq!((answer.status, answer.left()), (200, left), "{rows} rows");
     }
-    let refused = send(&layer, "a", 200, 1).await;
-    assert_eq!((refused.status, refused.field("retry-after")), (429, "360"));
+    let rejected = send(&layer, "a", 200, 1).await;
+    assert_eq!((rejected.status, rejected.field("retry-after")), (429, "360"));
 }
 
 #[tokio::test]
-async fn of_several_policies_each_has_its_own_bill() {
+async fn each_of_several_policies_is_settled_on_its_own() {
     let (clock, hour) = (clock(), Quota::per_hour(5));
     let layer = RateLimitLayer::builder([
         Policy::new("all", timed(TokenBucket::new(hour), &clock)).key(User::key()),
@@ -142,13 +142,13 @@ async fn of_several_policies_each_has_its_own_bill() {
     };
     assert_eq!(left(&send(&layer, "a", 200, 3).await), [4, 5, 2]);
     assert_eq!(left(&send(&layer, "a", 401, 0).await), [3, 4, 2]);
-    // A shadow forgives, too, and refuses nobody.
+    // A shadow is settled as well, and rejects nothing.
     assert_eq!(left(&send(&layer, "a", 200, 9).await), [2, 4, 0]);
     assert_eq!(send(&layer, "a", 200, 9).await.status, 200);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_in_a_queue_is_given_back_if_nobody_came_after() {
+async fn a_turn_in_a_queue_is_refunded_if_it_is_the_last_one() {
     let layer =
         RateLimitLayer::builder(failed(Policy::new("queue", LeakyQueue::new(Quota::per_second(1))))).verdict().build();
     let begun = tokio::time::Instant::now();
@@ -172,11 +172,11 @@ async fn repeated_rejections_ban_the_key() {
     let clock = clock();
     let layer = penalised(&clock);
     assert_eq!(send(&layer, "a", 200, 0).await.status, 200);
-    // The first tells the wait, and three more may come before it is over.
+    // The first rejection advertises the wait; three premature retries are allowed.
     for _ in 0..4 {
-        let refused = send(&layer, "a", 200, 0).await;
-        assert_eq!((refused.status, refused.field("retry-after")), (429, "1"));
-        assert!(refused.body.contains("#quota-exceeded"), "{}", refused.body);
+        let rejected = send(&layer, "a", 200, 0).await;
+        assert_eq!((rejected.status, rejected.field("retry-after")), (429, "1"));
+        assert!(rejected.body.contains("#quota-exceeded"), "{}", rejected.body);
     }
     let banned = send(&layer, "a", 200, 0).await;
     assert_eq!((banned.status, banned.field("retry-after")), (429, "600"));
@@ -185,7 +185,7 @@ async fn repeated_rejections_ban_the_key() {
         assert!(banned.body.contains(expected), "{}", banned.body);
     }
     assert!(banned.field("ratelimit").starts_with("\"api\";r=0;t=600"), "{}", banned.field("ratelimit"));
-    // Its bucket is full again, and others are not concerned.
+    // The ban holds although the bucket is full again, and other keys are not affected.
     clock.advance(Duration::from_secs(599));
     let still = send(&layer, "a", 200, 0).await;
     assert_eq!((still.status, still.field("retry-after")), (429, "1"));
@@ -195,7 +195,7 @@ async fn repeated_rejections_ban_the_key() {
 }
 
 #[tokio::test]
-async fn refusals_now_and_then_ban_nobody_and_a_banned_key_does_not_draw_on_others() {
+async fn occasional_rejections_ban_no_key_and_a_ban_charges_no_other_policy() {
     let clock = clock();
     let layer = penalised(&clock);
     for _ in 0..100 {
@@ -203,12 +203,11 @@ async fn refusals_now_and_then_ban_nobody_and_a_banned_key_does_not_draw_on_othe
         assert_eq!(send(&layer, "a", 200, 0).await.field("retry-after"), "1");
         clock.advance(Duration::from_secs(20));
     }
-    let everybody = timed(TokenBucket::new(Quota::per_hour(10)), &clock);
+    let shared = timed(TokenBucket::new(Quota::per_hour(10)), &clock);
     let penalty = Penalty::new(Quota::per_minute(1), Duration::from_secs(600)).with_clock(&clock);
     let own = Policy::new("own", timed(TokenBucket::new(Quota::per_hour(1)), &clock));
-    let layer = RateLimitLayer::builder([Policy::new("all", everybody), own.key(User::key()).penalty(penalty)])
-        .verdict()
-        .build();
+    let layer =
+        RateLimitLayer::builder([Policy::new("all", shared), own.key(User::key()).penalty(penalty)]).verdict().build();
     for status in [200, 429, 429, 429, 429, 429] {
         assert_eq!(send(&layer, "a", 200, 0).await.status, status);
     }
@@ -216,14 +215,14 @@ async fn refusals_now_and_then_ban_nobody_and_a_banned_key_does_not_draw_on_othe
 }
 
 #[tokio::test]
-async fn a_shadow_bans_nobody() {
+async fn a_shadow_bans_no_key() {
     let penalty = Penalty::new(Quota::per_minute(1), Duration::from_secs(600));
     let policy = Policy::new("watch", TokenBucket::new(Quota::per_hour(1))).key(User::key()).penalty(penalty).shadow();
     let layer = RateLimitLayer::builder(policy).verdict().build();
     for _ in 0..10 {
         assert_eq!(send(&layer, "a", 200, 0).await.status, 200);
     }
-    assert_eq!(layer.shadow_denied("watch"), Some(9));
+    assert_eq!(layer.shadow_rejected("watch"), Some(9));
 }
 
 #[tokio::test]
@@ -241,7 +240,7 @@ async fn a_ban_outlasts_a_change_of_the_policy() {
 }
 
 #[tokio::test]
-async fn support_staff_see_and_forgive() {
+async fn support_staff_can_peek_and_reset() {
     let hour = Quota::per_hour(3);
     let clock = clock();
     let penalty = Penalty::new(Quota::per_minute(1), Duration::from_secs(600)).with_clock(&clock);

@@ -1,4 +1,4 @@
-//! A limit for each plan.
+//! `Tiers`: one policy per plan.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -46,7 +46,7 @@ async fn each_plan_has_its_own_limit_and_exactly_one_applies() {
     for (plan, name, limit) in [
         (Some(Plan::Free), "\"free\"", 2),
         (Some(Plan::Paid), "\"paid\"", 4),
-        // No tier, and no plan: they share what is for all others.
+        // Requests with an unknown plan, or none, share the default policy.
         (Some(Plan::Old), "\"others\"", 1),
         (None, "\"others\"", 0),
     ] {
@@ -59,20 +59,20 @@ async fn each_plan_has_its_own_limit_and_exactly_one_applies() {
 }
 
 #[test]
-fn names_are_the_policies_own() {
+fn tiers_are_reported_under_the_names_of_their_policies() {
     let same = tiers().tier(Some(Plan::Old), policy("free", 3));
     assert_eq!(RateLimitLayer::try_new(same).unwrap_err(), PolicyError::DuplicateName { name: "free".to_owned() });
 }
 
 #[test]
-#[should_panic = "policy `again` is for a plan that has one"]
+#[should_panic = "policy `again` is for a plan that has a policy already"]
 fn a_plan_has_one_policy() {
     let _ = tiers().tier(Some(Plan::Free), policy("again", 3));
 }
 
-/// A plan that is read from elsewhere may change at any time, also while a request is judged.
+/// A plan that is read from shared state may change at any time, also during a decision.
 #[tokio::test]
-async fn a_plan_that_changes_while_a_request_is_judged_is_looked_up_once_and_one_policy_applies() {
+async fn a_plan_that_changes_during_a_decision_is_looked_up_once_and_one_policy_applies() {
     let lookups = Arc::new(AtomicU32::new(0));
     let plan_of = {
         let lookups = Arc::clone(&lookups);

@@ -23,7 +23,7 @@ impl Rules {
         LeakyQueue::new(quota).capacity(self.capacity).max_wait(Duration::from_millis(self.max_wait))
     }
 
-    /// Until a level, in thousandths of a token, has fallen so low that one may leave.
+    /// Returns the time until a level, in thousandths of a token, has fallen so low that one may depart.
     fn wait(self, level: u64) -> u64 {
         level.saturating_sub((self.burst - 1) * 1_000).div_ceil(self.rate)
     }
@@ -43,17 +43,17 @@ enum Outcome {
     Refused { retry: Duration },
 }
 
-/// When, who, and what.
+/// When, which waiter, and its answer.
 type Event = (u64, usize, Outcome);
 
 #[derive(Default)]
-struct Line {
+struct Fifo {
     level: u64,
     at: u64,
     waiters: VecDeque<Waiter>,
 }
 
-impl Line {
+impl Fifo {
     fn drain(&mut self, rules: Rules, now: u64) {
         self.level = self.level.saturating_sub((now - self.at) * rules.rate);
         self.at = now;
@@ -73,7 +73,7 @@ impl Line {
         self.drain(rules, now);
     }
 
-    /// When one would be let in that comes now and waits as long as this.
+    /// Returns when an arrival with this longest wait would be let in.
     fn accepted_at(&self, rules: Rules, now: u64, max_wait: u64) -> u64 {
         let backlog: u64 = self.waiters.iter().map(|waiter| waiter.cost * 1_000).sum();
         let by_wait = (now + rules.wait(self.level + backlog)).saturating_sub(max_wait);
@@ -93,24 +93,24 @@ impl Line {
         }
     }
 
-    /// Returns those who are refused.
+    /// Returns the waiters that are rejected.
     fn change(&mut self, rules: Rules, now: u64, events: &mut Vec<Event>) -> Vec<Waiter> {
-        let (mut ahead, mut refused) = (self.level, Vec::new());
+        let (mut ahead, mut rejected) = (self.level, Vec::new());
         for mut waiter in std::mem::take(&mut self.waiters) {
             waiter.until = waiter.until.min(waiter.since + rules.max_wait);
             if self.waiters.len() < rules.capacity && now + rules.wait(ahead) <= waiter.until.max(now) {
                 ahead += waiter.cost * 1_000;
                 self.waiters.push_back(waiter);
             } else {
-                refused.push(waiter);
+                rejected.push(waiter);
             }
         }
         self.tick(rules, now, events);
-        refused
+        rejected
     }
 
-    /// What one is told who was refused, when he looks.
-    fn tell(&self, rules: Rules, now: u64, waiter: Waiter) -> Event {
+    /// Returns the answer of a rejected waiter, when it is polled.
+    fn answer(&self, rules: Rules, now: u64, waiter: Waiter) -> Event {
         let accepted_at = self.accepted_at(rules, now, waiter.until - waiter.since);
         let retry = Duration::from_millis(accepted_at.saturating_sub(now)).max(Duration::from_nanos(1));
         (now, waiter.id, Outcome::Refused { retry })
@@ -132,31 +132,31 @@ impl Rules {
 const KEYS: usize = 3;
 
 #[tokio::test(start_paused = true)]
-async fn waiters_do_as_the_model_through_all_changes() {
+async fn waiters_follow_the_model_through_all_changes() {
     for seed in 1..=60_u64 {
         let mut random = Random::new(seed);
         let start = Instant::now();
         let mut rules = Rules::random(&mut random);
         let mut queue = Arc::new(rules.queue());
         let mut older = Arc::clone(&queue);
-        let mut lines: [Line; KEYS] = Default::default();
+        let mut fifos: [Fifo; KEYS] = Default::default();
         let seen: Arc<Mutex<Vec<Event>>> = Arc::default();
         for step in 0..300 {
             let context = format!("seed {seed}, step {step}, {rules:?}");
             let now = step * 100;
-            let (mut expected, mut refused) = (Vec::new(), [const { Vec::new() }; KEYS]);
-            lines.iter_mut().for_each(|line| line.tick(rules, now, &mut expected));
+            let (mut expected, mut rejected) = (Vec::new(), [const { Vec::new() }; KEYS]);
+            fifos.iter_mut().for_each(|fifo| fifo.tick(rules, now, &mut expected));
             if random.below(12) == 0 {
                 rules = Rules::random(&mut random);
                 let next = Arc::new(rules.queue());
                 assert!(next.inherit(&*queue).is_some(), "{context}");
-                refused = lines.each_mut().map(|line| line.change(rules, now, &mut expected));
+                rejected = fifos.each_mut().map(|fifo| fifo.change(rules, now, &mut expected));
                 older = std::mem::replace(&mut queue, next);
             }
             for arrival in 0..usize::try_from(random.below(3)).unwrap() {
                 let id = usize::try_from(step).unwrap() * 10 + arrival;
                 let (key, cost) = (usize::try_from(random.below(KEYS as u64)).unwrap(), 1 + random.below(2));
-                lines[key].arrive(rules, now, id, cost, &mut expected);
+                fifos[key].arrive(rules, now, id, cost, &mut expected);
                 let asked = if random.below(4) == 0 { &older } else { &queue };
                 let pending =
                     asked.decide(&Ask::charge(&PartitionKey::from(key as u64), u32::try_from(cost).unwrap())).decided();
@@ -167,18 +167,18 @@ async fn waiters_do_as_the_model_through_all_changes() {
                     seen.lock().unwrap().push((at, id, event));
                 });
             }
-            // Those who are due by now, and who have been answered since the last step.
+            // Waiters that are due by now, and those that were answered since the last step.
             for _ in 0..200 {
                 tokio::task::yield_now().await;
             }
-            for (line, refused) in lines.iter().zip(refused) {
-                expected.extend(refused.into_iter().map(|waiter| line.tell(rules, now, waiter)));
+            for (fifo, rejected) in fifos.iter().zip(rejected) {
+                expected.extend(rejected.into_iter().map(|waiter| fifo.answer(rules, now, waiter)));
             }
             let mut seen: Vec<Event> = std::mem::take(&mut *seen.lock().unwrap());
             seen.sort_unstable();
             expected.sort_unstable();
             assert_eq!(seen, expected, "{context}");
-            let waiting: usize = lines.iter().map(|line| line.waiters.len()).sum();
+            let waiting: usize = fifos.iter().map(|fifo| fifo.waiters.len()).sum();
             assert_eq!([queue.waiting(), older.waiting()], [waiting; 2], "{context}");
             sleep(Duration::from_millis(100)).await;
         }
@@ -192,21 +192,21 @@ fn outcome(decision: &Decision) -> Outcome {
     }
 }
 
-/// What was charged before is given back after, in tokens, and no more than is still owed.
+/// A charge from before a change is refunded after it, in tokens, and no more than is still owed.
 #[tokio::test(start_paused = true)]
-async fn what_was_charged_before_is_given_back_after() {
+async fn charges_from_before_a_change_are_refunded_after_it() {
     let key = PartitionKey::from("key");
     let slow = LeakyQueue::new(Quota::per_second(1).burst(4)).capacity(0);
     let spent = slow.decide(&Ask::charge(&key, 3)).decided().await.unwrap();
     sleep(Duration::from_millis(500)).await;
     let fast = LeakyQueue::new(Quota::per_second(10).burst(2)).capacity(0);
     assert!(fast.inherit(&slow).is_some());
-    // Two and a half are owed, and one may leave when one is.
-    let refused = fast.decide(&Ask::charge(&key, 1)).decided().await.unwrap();
-    assert_eq!(refused.retry_after(), Some(Duration::from_millis(150)));
+    // Two and a half are owed, and the next may depart when one is.
+    let rejected = fast.decide(&Ask::charge(&key, 1)).decided().await.unwrap();
+    assert_eq!(rejected.retry_after(), Some(Duration::from_millis(150)));
     fast.refund(&key, spent.receipt(), 3);
     assert_eq!(fast.decide(&Ask::peek(&key, 0)).at_once().unwrap().reset_after(), Duration::ZERO);
-    // Of another, after two changes more, nothing.
+    // Of another charge, after two more changes, nothing is refunded.
     let spent = fast.decide(&Ask::charge(&key, 1)).decided().await.unwrap();
     let other = LeakyQueue::new(Quota::per_second(1));
     assert!(other.inherit(&fast).is_some());
@@ -216,13 +216,13 @@ async fn what_was_charged_before_is_given_back_after() {
     assert_eq!(last.decide(&Ask::peek(&key, 0)).at_once().unwrap().reset_after(), Duration::from_millis(500));
     let used = LeakyQueue::new(Quota::per_second(1));
     assert!(used.decide(&Ask::charge(&key, 1)).decided().await.unwrap().is_allowed());
-    assert!(used.inherit(&last).is_none(), "it has lines of its own");
+    assert!(used.inherit(&last).is_none(), "it has a schedule of its own");
     assert!(fast.inherit(&last).is_some(), "it has the same, from before");
 }
 
-/// Nobody sleeps on towards a turn that comes sooner now, and nobody waits for one that is too late.
+/// No waiter sleeps past a turn that comes sooner now, and none waits for one that is too late.
 #[tokio::test(start_paused = true)]
-async fn a_raised_rate_helps_those_who_wait_at_once() {
+async fn a_raised_rate_helps_present_waiters_at_once() {
     let key = PartitionKey::from("key");
     let slow = LeakyQueue::new(Quota::per_hour(1)).capacity(5).max_wait(Duration::from_secs(86_400));
     let start = Instant::now();
@@ -232,7 +232,7 @@ async fn a_raised_rate_helps_those_who_wait_at_once() {
     let fast = LeakyQueue::new(Quota::per_second(1)).capacity(5);
     assert!(fast.inherit(&slow).is_some());
     for (n, wait) in waits.into_iter().enumerate() {
-        // All but a 3,600th of the first token is owed still.
+        // All but a 3,600th of the first token is still owed.
         let decision = wait.await.unwrap().unwrap();
         assert!(decision.is_allowed());
         let passed = start.elapsed().as_millis();

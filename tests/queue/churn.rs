@@ -1,4 +1,4 @@
-//! Clients that join a queue and leave it again, for nothing. No place is held and no turn is lost; and what meters
+//! Clients that join a queue and leave it again. They keep nothing and lose no turn. What meters
 //! the attempts is a bucket beside the queue, where that is wanted.
 
 use std::convert::Infallible;
@@ -21,13 +21,13 @@ use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Policy, Quota, RateLimitLaye
 const MS: Duration = Duration::from_millis(1);
 const CHURNS: u32 = 1_000_000;
 
-/// What a test spends on one, for whoever reads its output. No figure is held to: it belongs to a machine.
+/// Prints what a test spends on one join and leave. Not asserted, because it depends on the machine.
 fn report(what: &str, begun: std::time::Instant) {
     println!("{what}: {} ns for each that came and went", begun.elapsed().as_nanos() / u128::from(CHURNS));
 }
 
 #[tokio::test(start_paused = true)]
-async fn coming_and_going_delays_neither_who_waits_nor_who_comes() {
+async fn joining_and_leaving_delays_neither_waiters_nor_arrivals() {
     let queue = LeakyQueue::new(Quota::per_second(100)).capacity(5);
     let start = Instant::now();
     assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(_))));
@@ -44,15 +44,15 @@ async fn coming_and_going_delays_neither_who_waits_nor_who_comes() {
     assert_eq!(queue.waiting(), 1);
     assert_eq!(waits.await.unwrap().unwrap().delay(), MS * 10);
     assert!(start.elapsed() <= MS * 11);
-    // And whoever comes now has the next turn.
+    // An arrival has the next turn.
     assert_eq!(join(&queue).await.unwrap().delay(), MS * 10);
     assert_eq!(queue.waiting(), 0);
 }
 
-/// Each is the only one who waits, so that the task that keeps the time, and its timer, begin and end every time; and
-/// some stay until their turn has come, and leave without a look at it.
+/// Each is the only waiter, so that the driver and its timer begin and end every time. Some stay until their turn has
+/// come, and leave without being polled.
 #[tokio::test(start_paused = true)]
-async fn coming_and_going_alone_uses_no_turn_up() {
+async fn joining_and_leaving_an_idle_queue_uses_no_turn() {
     for is_precise in [false, true] {
         let queue = LeakyQueue::new(Quota::per_second(100)).capacity(5);
         let queue = if is_precise { queue.precise() } else { queue };
@@ -68,7 +68,7 @@ async fn coming_and_going_alone_uses_no_turn_up() {
                 settle().await;
                 assert_eq!(queue.waiting(), 0, "its turn has come");
                 drop(goes);
-                // Somebody takes it, so that the next must wait again.
+                // Another request uses it, so that the next must wait again.
                 assert!(
                     matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(now)) if now.delay().is_zero()),
                     "{round}"
@@ -83,7 +83,7 @@ async fn coming_and_going_alone_uses_no_turn_up() {
 }
 
 /// What the bucket charged stays charged when the client goes: with it, a client comes and goes as often as its bucket
-/// lets it, and nobody else is refused or delayed for it.
+/// lets it, and no other client is rejected or delayed for it.
 #[tokio::test(start_paused = true)]
 async fn a_bucket_in_the_same_layer_meters_the_attempts() {
     let store = MemoryStore::with_capacity(16).with_clock(ManualClock::new());
@@ -114,6 +114,6 @@ async fn a_bucket_in_the_same_layer_meters_the_attempts() {
     let (start, comes) = (Instant::now(), tokio::spawn(call("comes")));
     assert_eq!(waits.await.unwrap().unwrap().status(), StatusCode::OK);
     assert_eq!(comes.await.unwrap().unwrap().status(), StatusCode::OK);
-    // The turn after the one that was taken already.
+    // The turn after the one that was used already.
     assert!(start.elapsed() <= MS * 21, "{:?}", start.elapsed());
 }

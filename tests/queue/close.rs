@@ -1,4 +1,4 @@
-//! Layers, their handles and configurations that are closed: nobody waits in a queue of theirs any more.
+//! Layers, their handles and configurations that are closed: no request waits in their queues any more.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -19,7 +19,7 @@ use tower_sluice::{
 
 type Service = BoxCloneSyncService<Request<()>, Response<String>, Infallible>;
 
-/// Answers with an empty body, so that a rejection is known by its own.
+/// Answers with an empty body; a rejection has one of its own.
 fn service(layer: &RateLimitLayer) -> Service {
     let inner = service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(String::new()))));
     let answered = layer.layer(inner).map_response(|response| response.map(|_| String::new()));
@@ -34,7 +34,7 @@ async fn status(service: &Service) -> u16 {
     service.clone().oneshot(Request::new(())).await.unwrap().status().as_u16()
 }
 
-/// So many that wait, each in a task.
+/// Spawns so many requests that wait.
 async fn wait(service: &Service, count: usize) -> Vec<tokio::task::JoinHandle<u16>> {
     let tasks = (0..count).map(|_| {
         let service = service.clone();
@@ -55,8 +55,8 @@ async fn all(tasks: Vec<tokio::task::JoinHandle<u16>>) -> Vec<u16> {
 }
 
 #[tokio::test]
-async fn closing_rejects_all_who_wait_or_come_whatever_the_policy_does_on_failures() {
-    for mode in [FailureMode::LocalGuard, FailureMode::Deny, FailureMode::Allow] {
+async fn closing_rejects_waiters_and_arrivals_whatever_the_failure_mode() {
+    for mode in [FailureMode::LocalFallback, FailureMode::Deny, FailureMode::Allow] {
         let bucket = TokenBucket::new(Quota::per_hour(10));
         let bucket = Arc::new(tower_sluice::RateLimiter::in_memory(bucket));
         let layer = RateLimitLayer::new([
@@ -71,7 +71,7 @@ async fn closing_rejects_all_who_wait_or_come_whatever_the_policy_does_on_failur
         layer.close();
         assert_eq!(all(waiting).await, [503; 3], "{mode:?}");
         assert_eq!(status(&service).await, 503, "{mode:?}");
-        // What was charged for them was given back, and it is no failure.
+        // Their charges were refunded, and this counts as no failure.
         assert_eq!(bucket.decide(&Ask::peek(&PartitionKey::SHARED, 0)).at_once().unwrap().remaining(), 9);
         assert_eq!([layer.limiter_failures("queue"), layer.limiter_failures("watching")], [Some(0); 2]);
         layer.handle().close();
@@ -80,7 +80,7 @@ async fn closing_rejects_all_who_wait_or_come_whatever_the_policy_does_on_failur
 }
 
 #[tokio::test]
-async fn limiters_that_answer_at_once_go_on() {
+async fn limiters_without_a_queue_ignore_a_close() {
     let layer = RateLimitLayer::new(Policy::new("bucket", TokenBucket::new(Quota::per_hour(2))));
     let service = service(&layer);
     layer.close();
@@ -105,13 +105,13 @@ async fn what_is_closed_stays_closed_after_changes_of_any_kind() {
 }
 
 #[tokio::test]
-async fn those_who_wait_in_a_queue_that_was_replaced_are_rejected_too() {
+async fn waiters_of_a_replaced_queue_are_rejected_too() {
     let layer = RateLimitLayer::new(Policy::new("q", queue()));
     let (service, limits) = (service(&layer), layer.handle());
     assert_eq!(status(&service).await, 200);
     let first = wait(&service, 2).await;
     let replaced = limits.replace(Policy::new("b", TokenBucket::new(Quota::per_hour(1)))).unwrap();
-    assert_eq!((replaced.removed(), replaced.started_anew()), (["q".to_owned()].as_slice(), [].as_slice()));
+    assert_eq!((replaced.removed(), replaced.not_inherited()), (["q".to_owned()].as_slice(), [].as_slice()));
     limits.replace(Policy::new("q", queue())).unwrap();
     assert_eq!(status(&service).await, 200);
     let second = wait(&service, 2).await;
@@ -159,7 +159,7 @@ async fn queues_on_redis_are_closed_also_after_a_change() {
 }
 
 #[test]
-fn an_error_of_a_closed_limiter_is_known_as_such() {
+fn an_error_of_a_closed_limiter_is_recognisable() {
     let closed = LimiterError::closed("over").with_source("why");
     assert!(closed.is_closed() && closed.to_string() == "over");
     assert!(!LimiterError::new("broken").is_closed());

@@ -1,4 +1,4 @@
-//! How many keys a queue remembers, and what becomes of those beyond.
+//! How many keys a queue remembers, and what happens to keys beyond.
 
 use std::time::Duration;
 
@@ -28,13 +28,13 @@ fn table(queue: &LeakyQueue) -> TableStats {
     queue.stats().table.expect("a queue has a table")
 }
 
-/// The capacity, the live keys, and how many requests forgot a key or were turned away.
-fn told(queue: &LeakyQueue) -> [u64; 4] {
+/// The capacity, the live keys, how many requests forgot a key, and how many found no room.
+fn counts(queue: &LeakyQueue) -> [u64; 4] {
     let TableStats { capacity, live, evicted_live, turned_away, .. } = table(queue);
     [capacity, live, evicted_live, turned_away]
 }
 
-/// How many requests pass of five rounds of 70,000 keys, all within the hour for which one of each is enough.
+/// Returns how many requests pass of five rounds of 70,000 keys, all within the hour in which each key may send one.
 async fn passing(queue: &LeakyQueue) -> usize {
     let mut passed = 0;
     for _ in 0..5 {
@@ -49,11 +49,11 @@ async fn passing(queue: &LeakyQueue) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_of_keys_passes_once_for_each_key_that_has_a_line() {
+async fn a_flood_of_keys_passes_once_for_each_remembered_key() {
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO);
     assert_eq!(passing(&queue).await, 65_536);
-    assert_eq!(told(&queue), [65_536, 65_536, 0, 5 * (70_000 - 65_536)]);
-    // It is over when they have paid.
+    assert_eq!(counts(&queue), [65_536, 65_536, 0, 5 * (70_000 - 65_536)]);
+    // There is room again when they have paid.
     advance(HOUR).await;
     assert_eq!(table(&queue).live, 0);
     assert!(ready(&queue, 69_999_u64).is_allowed());
@@ -61,28 +61,28 @@ async fn a_flood_of_keys_passes_once_for_each_key_that_has_a_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_keys_have_lines_if_there_is_room() {
+async fn all_keys_are_remembered_if_there_is_room() {
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).max_keys(70_000);
     assert_eq!(passing(&queue).await, 70_000);
-    assert_eq!(told(&queue), [70_000, 70_000, 0, 0]);
+    assert_eq!(counts(&queue), [70_000, 70_000, 0, 0]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_beyond_share_lines_if_asked_for() {
+async fn keys_beyond_max_keys_overflow_if_set() {
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).when_full(WhenFull::Overflow);
     let passed = passing(&queue).await;
-    // Of 4,464 keys at least one comes to nearly each of the 512 lines.
+    // Of 4,464 keys at least one hashes to nearly each of the 512 shared FIFOs.
     assert!((65_536 + 450..=65_536 + 512).contains(&passed), "{passed}");
-    assert_eq!(told(&queue), [65_536, 65_536, 0, 5 * (70_000 - 65_536)]);
+    assert_eq!(counts(&queue), [65_536, 65_536, 0, 5 * (70_000 - 65_536)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_are_forgotten_only_if_asked_for_and_counted_then() {
+async fn keys_are_forgotten_only_if_set_and_counted_then() {
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).when_full(WhenFull::ForgetLeast);
     let passed = passing(&queue).await;
-    // First come, first forgotten, as is documented.
+    // First come, first forgotten, as documented.
     assert!(passed > 300_000, "{passed}");
-    assert_eq!(told(&queue), [65_536, 65_536, passed as u64 - 65_536, 0]);
+    assert_eq!(counts(&queue), [65_536, 65_536, passed as u64 - 65_536, 0]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -98,7 +98,7 @@ async fn of_all_keys_the_one_that_owes_least_is_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rejected_key_finds_room_exactly_when_it_was_told() {
+async fn a_rejected_key_finds_room_exactly_at_the_advertised_time() {
     let queue = LeakyQueue::new(Quota::per_second(10)).max_keys(2);
     assert!(ready(&queue, "a").is_allowed());
     advance(MS * 30).await;
@@ -108,19 +108,19 @@ async fn a_rejected_key_finds_room_exactly_when_it_was_told() {
     let rejected = ready(&queue, "c");
     assert_eq!((rejected.is_allowed(), rejected.remaining()), (false, 0));
     assert_eq!((rejected.retry_after(), peeked.retry_after()), (Some(MS * 70), Some(MS * 70)));
-    // What costs nothing takes no room.
+    // A cost of zero needs no room.
     assert!(matches!(queue.decide(&Ask::charge(&"c".into(), 0)), Check::Ready(Ok(free)) if free.is_allowed()));
     assert!(!ready(&queue, "c").is_allowed());
     advance(MS * 69).await;
     assert_eq!(ready(&queue, "c").retry_after(), Some(MS));
     advance(MS).await;
     assert!(ready(&queue, "c").is_allowed());
-    assert_eq!(told(&queue), [2, 2, 0, 3]);
+    assert_eq!(counts(&queue), [2, 2, 0, 3]);
 }
 
-/// Whatever is to become of new keys: who waits is not forgotten, nor is what the key owes.
+/// Whatever happens to new keys, a key with waiters is not forgotten, nor is its debt.
 #[tokio::test(start_paused = true)]
-async fn a_key_in_which_somebody_waits_is_kept() {
+async fn a_key_with_waiters_is_kept() {
     for when_full in [WhenFull::Reject, WhenFull::ForgetLeast] {
         let queue = LeakyQueue::new(Quota::per_second(10)).max_keys(2).when_full(when_full);
         let mut waiters = Vec::new();
@@ -128,7 +128,7 @@ async fn a_key_in_which_somebody_waits_is_kept() {
             assert!(ready(&queue, key).is_allowed());
             waiters.push(pending(&queue, key));
         }
-        // Both leave at 100 ms, and have paid at 200 ms.
+        // Both depart at 100 ms, and have paid at 200 ms.
         let rejected = ready(&queue, "c");
         assert_eq!(rejected.retry_after(), Some(MS * 200), "{when_full:?}");
         for waiter in waiters {
@@ -140,9 +140,9 @@ async fn a_key_in_which_somebody_waits_is_kept() {
     }
 }
 
-/// A key that shares a line gets back what it gave there.
+/// A key that shares a FIFO is refunded there.
 #[tokio::test(start_paused = true)]
-async fn what_is_given_back_goes_to_the_line_that_was_charged() {
+async fn a_refund_goes_to_the_fifo_that_was_charged() {
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_keys(1).when_full(WhenFull::Overflow);
     assert!(ready(&queue, "a").is_allowed());
     let charged = ready(&queue, "b");
@@ -150,7 +150,7 @@ async fn what_is_given_back_goes_to_the_line_that_was_charged() {
     assert!(!ready(&queue, "b").is_allowed());
     queue.refund(&"b".into(), charged.receipt(), 1);
     assert!(ready(&queue, "b").is_allowed());
-    assert_eq!((told(&queue), queue.waiting()), ([1, 1, 0, 3], 0));
+    assert_eq!((counts(&queue), queue.waiting()), ([1, 1, 0, 3], 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -163,7 +163,7 @@ async fn another_number_of_keys_holds_from_the_change_on() {
     assert!(ready(&more, 2_u64).is_allowed());
     assert!(!ready(&more, 3_u64).is_allowed());
     assert!(!ready(&more, 0_u64).is_allowed(), "what was spent is kept");
-    assert_eq!(told(&more), [3, 3, 0, 2]);
+    assert_eq!(counts(&more), [3, 3, 0, 2]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::queue::settle;
 use futures_util::FutureExt;
 use tokio::time::{Instant, advance};
 use tower_sluice::testing::Random;
@@ -10,33 +11,26 @@ use tower_sluice::{Ask, Backlog, Check, Decision, LeakyQueue, Limiter, Mode, Par
 
 const MS: Duration = Duration::from_millis(1);
 
-fn key(name: &str) -> PartitionKey {
+pub(super) fn key(name: &str) -> PartitionKey {
     name.into()
 }
 
 /// A queue that releases one every 10 ms.
-fn every_10_ms() -> LeakyQueue {
+pub(super) fn every_10_ms() -> LeakyQueue {
     LeakyQueue::new(Quota::per_second(100)).capacity(5)
 }
 
-fn pending(check: Check) -> Pending {
+pub(super) fn pending(check: Check) -> Pending {
     match check {
         Check::Pending(pending) => pending,
         Check::Ready(result) => panic!("expected to wait, but got {result:?}"),
     }
 }
 
-fn ready(check: Check) -> Decision {
+pub(super) fn ready(check: Check) -> Decision {
     match check {
         Check::Ready(result) => result.expect("a queue on a live runtime decides"),
         Check::Pending(_) => panic!("expected an answer at once, but have to wait"),
-    }
-}
-
-/// Lets every task that can run do so.
-async fn settle() {
-    for _ in 0..8 {
-        tokio::task::yield_now().await;
     }
 }
 
@@ -49,7 +43,7 @@ async fn advance_in_steps(span: Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_leave_one_by_one_in_the_order_in_which_they_came() {
+async fn requests_depart_one_by_one_in_the_order_of_arrival() {
     let queue = Arc::new(every_10_ms());
     let start = Instant::now();
     let departures = Arc::new(Mutex::new(Vec::new()));
@@ -74,21 +68,21 @@ async fn requests_leave_one_by_one_in_the_order_in_which_they_came() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_refuses_at_once_and_says_exactly_when_there_will_be_a_place() {
+async fn a_full_queue_rejects_at_once_with_the_exact_time_to_retry() {
     let queue = every_10_ms();
     advance(MS * 3).await;
     let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     let waiting: Vec<_> = (0..5).map(|_| pending(queue.decide(&Ask::charge(&key("a"), 1)))).collect();
 
-    let refused = ready(queue.decide(&Ask::charge(&key("a"), 1)));
-    assert!(!refused.is_allowed());
-    assert_eq!(refused.remaining(), 0);
-    assert_eq!(refused.retry_after(), Some(MS * 10));
+    let rejected = ready(queue.decide(&Ask::charge(&key("a"), 1)));
+    assert!(!rejected.is_allowed());
+    assert_eq!(rejected.remaining(), 0);
+    assert_eq!(rejected.retry_after(), Some(MS * 10));
 
     advance(MS * 10 - Duration::from_nanos(1)).await;
     assert_eq!(ready(queue.decide(&Ask::charge(&key("a"), 1))).retry_after(), Some(Duration::from_nanos(1)));
     advance(Duration::from_nanos(1)).await;
-    // The head's time has come, so there is a place, whether or not its timer has fired yet.
+    // The head's time has come, so there is room, whether or not its timer has fired yet.
     let last = pending(queue.decide(&Ask::charge(&key("a"), 1)));
     assert_eq!(queue.waiting(), 5);
     drop((waiting, last));
@@ -96,38 +90,38 @@ async fn a_full_queue_refuses_at_once_and_says_exactly_when_there_will_be_a_plac
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_would_wait_too_long_is_refused_on_arrival_with_the_time_at_which_it_would_not() {
+async fn a_request_beyond_max_wait_is_rejected_on_arrival_with_the_time_to_retry() {
     let queue = LeakyQueue::new(Quota::per_second(100)).capacity(1_000).max_wait(MS * 25);
     let first = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     assert_eq!((first.limit(), first.remaining()), (3, 2));
     let _waiting =
         [pending(queue.decide(&Ask::charge(&key("a"), 1))), pending(queue.decide(&Ask::charge(&key("a"), 1)))];
-    let refused = ready(queue.decide(&Ask::charge(&key("a"), 1)));
-    assert_eq!(refused.retry_after(), Some(MS * 5));
+    let rejected = ready(queue.decide(&Ask::charge(&key("a"), 1)));
+    assert_eq!(rejected.retry_after(), Some(MS * 5));
     advance(MS * 5 - Duration::from_nanos(1)).await;
     assert!(!ready(queue.decide(&Ask::charge(&key("a"), 1))).is_allowed());
     advance(Duration::from_nanos(1)).await;
     drop(pending(queue.decide(&Ask::charge(&key("a"), 1))));
 }
 
-/// A request that gives up after a while is not kept until then, only to be told nothing.
+/// A request that would give up before its turn is rejected at once, instead of waiting in vain.
 #[tokio::test(start_paused = true)]
-async fn what_would_wait_longer_than_its_patience_is_refused_on_arrival() {
+async fn a_request_beyond_its_patience_is_rejected_on_arrival() {
     const TICK: Duration = Duration::from_nanos(1);
     let queue = every_10_ms();
     let check = |patience| queue.decide(&Ask::charge(&key("a"), 1).within(Some(patience)));
-    // Nobody needs patience for what is free.
+    // A free turn needs no patience.
     assert_eq!(ready(check(Duration::ZERO)).delay(), Duration::ZERO);
     // A turn at the very end of the patience comes too late.
-    let refused = ready(check(MS * 10));
-    assert_eq!((refused.is_allowed(), refused.remaining(), refused.retry_after()), (false, 0, Some(TICK)));
-    assert_eq!(queue.decide(&Ask::peek(&key("a"), 1).within(Some(MS * 10))).at_once(), Some(refused));
+    let rejected = ready(check(MS * 10));
+    assert_eq!((rejected.is_allowed(), rejected.remaining(), rejected.retry_after()), (false, 0, Some(TICK)));
+    assert_eq!(queue.decide(&Ask::peek(&key("a"), 1).within(Some(MS * 10))).at_once(), Some(rejected));
     let turn = pending(check(MS * 10 + TICK));
     assert_eq!(queue.waiting(), 1);
 
     // Two intervals to wait, and patience for half of one.
-    let refused = ready(check(MS * 5));
-    assert_eq!(refused.retry_after(), Some(MS * 15 + TICK));
+    let rejected = ready(check(MS * 5));
+    assert_eq!(rejected.retry_after(), Some(MS * 15 + TICK));
     advance_in_steps(MS * 15).await;
     assert_eq!(turn.await.unwrap().delay(), MS * 10);
     assert_eq!(ready(check(MS * 5)).retry_after(), Some(TICK));
@@ -137,7 +131,7 @@ async fn what_would_wait_longer_than_its_patience_is_refused_on_arrival() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn patience_lets_nobody_wait_longer_than_the_queue_does() {
+async fn patience_does_not_extend_max_wait() {
     let queue = LeakyQueue::new(Quota::per_second(100)).max_wait(MS * 5);
     let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     let patient = ready(queue.decide(&Ask::charge(&key("a"), 1).within(Some(Duration::MAX))));
@@ -156,9 +150,9 @@ async fn the_bound_over_all_keys_holds_and_is_lifted_when_the_next_one_leaves() 
         waiting.push(pending(queue.decide(&Ask::charge(&key(name), 1))));
     }
     assert_eq!(nows, 3);
-    let refused = ready(queue.decide(&Ask::charge(&key("a"), 1)));
-    assert_eq!(refused.retry_after(), Some(MS * 10));
-    // A key that need not wait is none of the bound's business.
+    let rejected = ready(queue.decide(&Ask::charge(&key("a"), 1)));
+    assert_eq!(rejected.retry_after(), Some(MS * 10));
+    // The bound does not concern a key that need not wait.
     assert!(ready(queue.decide(&Ask::charge(&key("d"), 1))).is_allowed());
     advance_in_steps(MS * 10).await;
     drop(pending(queue.decide(&Ask::charge(&key("a"), 1))));
@@ -180,8 +174,8 @@ async fn those_behind_move_up_when_one_leaves() {
     }
 }
 
-/// The task that keeps the time once slept on towards the turn of a head that had left, and missed
-/// one that came sooner: an empty line was compared as if it were due before everything.
+/// The driver once slept towards the turn of a head that had left, and missed
+/// one that came sooner: an empty FIFO was compared as if it were due before all others.
 #[tokio::test(start_paused = true)]
 async fn a_head_that_leaves_does_not_make_the_next_key_late() {
     let queue = every_10_ms();
@@ -194,10 +188,10 @@ async fn a_head_that_leaves_does_not_make_the_next_key_late() {
     assert_eq!(pending(queue.decide(&Ask::charge(&key("b"), 1))).await.unwrap().delay(), MS * 4);
 }
 
-/// A fair semaphore would hand the turn to a future that nobody polls, and all others would wait
+/// A fair semaphore would hand the turn to a future that is not polled, and all others would wait
 /// for ever (RFD 609 of Oxide, "futurelock").
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_nobody_polls_loses_its_own_turn_only() {
+async fn a_waiter_that_is_not_polled_loses_only_its_own_turn() {
     let queue = every_10_ms();
     let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     let unpolled = pending(queue.decide(&Ask::charge(&key("a"), 1)));
@@ -211,17 +205,17 @@ async fn a_waiter_that_nobody_polls_loses_its_own_turn_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_has_come_and_is_not_taken_goes_to_the_next() {
+async fn an_unused_turn_goes_to_the_next_waiter() {
     let queue = every_10_ms();
     let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     let released = pending(queue.decide(&Ask::charge(&key("a"), 1)));
     let next = tokio::spawn(pending(queue.decide(&Ask::charge(&key("a"), 1))));
     advance_in_steps(MS * 14).await;
     // Granted at 10 ms and dropped at 14: four of its ten milliseconds are spent, so that the next
-    // leaves now instead of at 20, and not a moment sooner.
+    // departs now instead of at 20, and not a moment sooner.
     drop(released);
     assert_eq!(next.await.unwrap().unwrap().delay(), MS * 14);
-    // The one after leaves an interval later, as always.
+    // The one after that departs an interval later, as always.
     assert_eq!(queue.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap().delay(), MS * 10);
 }
 
@@ -235,7 +229,7 @@ async fn keys_do_not_delay_one_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_passes_at_once_and_a_cost_holds_up_those_behind() {
+async fn a_burst_departs_at_once_and_a_cost_delays_those_behind() {
     let queue = LeakyQueue::new(Quota::per_second(100).burst(3)).capacity(5);
     for _ in 0..3 {
         assert_eq!(ready(queue.decide(&Ask::charge(&key("a"), 1))).delay(), Duration::ZERO);
@@ -248,17 +242,17 @@ async fn a_burst_passes_at_once_and_a_cost_holds_up_those_behind() {
     let last = tokio::spawn(pending(queue.decide(&Ask::charge(&key("a"), 1))));
     assert_eq!(two.await.unwrap().unwrap().delay(), MS * 30);
     assert_eq!(last.await.unwrap().unwrap().delay(), MS * 50);
-    // Asking for nothing waits for nobody.
+    // A cost of zero does not wait.
     assert!(ready(queue.decide(&Ask::charge(&key("a"), 0))).is_allowed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stall_is_not_caught_up_on_in_one_lump() {
+async fn a_stall_is_not_caught_up_on_in_one_burst() {
     let queue = LeakyQueue::new(Quota::per_second(1_000)).capacity(500);
     let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     let _waiting: Vec<_> = (0..500).map(|_| pending(queue.decide(&Ask::charge(&key("a"), 1)))).collect();
     settle().await;
-    // Nothing runs for 300 ms, in which 300 would have left.
+    // Nothing runs for 300 ms, in which 300 would have departed.
     advance(MS * 300).await;
     settle().await;
     let left = 500 - queue.waiting();
@@ -266,7 +260,7 @@ async fn a_stall_is_not_caught_up_on_in_one_lump() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn peeking_takes_no_place_and_rehearsing_waits_for_nobody() {
+async fn a_peek_does_not_join_and_a_shadow_does_not_wait() {
     let queue = every_10_ms();
     assert_eq!(queue.decide(&Ask::peek(&key("a"), 1)).at_once().unwrap().delay(), Duration::ZERO);
     assert_eq!(queue.decide(&Ask::peek(&key("a"), 0)).at_once().unwrap().remaining(), 6);
@@ -283,108 +277,32 @@ async fn peeking_takes_no_place_and_rehearsing_waits_for_nobody() {
     assert_eq!(queue.waiting(), 0);
 }
 
-#[test]
-fn outside_of_a_runtime_waiting_is_an_error_and_passing_is_not() {
-    let queue = every_10_ms();
-    assert!(ready(queue.decide(&Ask::charge(&key("a"), 1))).is_allowed());
-    let Check::Ready(Err(error)) = queue.decide(&Ask::charge(&key("a"), 1)) else {
-        panic!("nobody would ever release this")
-    };
-    assert!(error.to_string().contains("within a tokio runtime"), "{error}");
-    assert_eq!(queue.waiting(), 0);
-}
-
-#[test]
-fn when_the_runtime_goes_down_nobody_waits_for_ever() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(10_000).max_wait(Duration::MAX);
-    let elsewhere: Vec<_> = {
-        let _guard = runtime.enter();
-        let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
-        (0..10_000).map(|_| pending(queue.decide(&Ask::charge(&key("a"), 1)))).collect()
-    };
-    let handle = runtime.handle().clone();
-    drop(runtime);
-    let other = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    // Where there is no runtime at all, nobody can go on.
-    for waiter in elsewhere {
-        let told = waiter.now_or_never().expect("told at once").unwrap_err().to_string();
-        assert!(told.contains("within a tokio runtime"), "{told}");
-    }
-    assert_eq!(queue.waiting(), 0);
-    // Nor if the runtime is down already, and the task that should keep the time never runs.
-    let stillborn = {
-        let _guard = handle.enter();
-        let stillborn = pending(queue.decide(&Ask::charge(&key("a"), 1)));
-        stillborn.now_or_never().expect("told at once").unwrap_err()
-    };
-    assert!(stillborn.to_string().contains("shut down"), "{stillborn}");
-    // The queue itself is as good as before.
-    other.block_on(async {
-        let _now = ready(queue.decide(&Ask::charge(&key("b"), 1)));
-        assert!(pending(queue.decide(&Ask::charge(&key("b"), 1))).now_or_never().is_none());
-    });
-    assert_eq!(queue.waiting(), 0);
-}
-
-/// One task keeps the time for all, and it lives on the runtime of whoever waited first.
-#[test]
-fn when_the_runtime_goes_down_those_on_another_keep_their_places() {
-    let first = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let queue = LeakyQueue::new(Quota::per_second(100)).capacity(10);
-    let join_on = |runtime: &tokio::runtime::Runtime| {
-        let _guard = runtime.enter();
-        pending(queue.decide(&Ask::charge(&key("a"), 1)))
-    };
-    let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
-    let driver = join_on(&first);
-    let second = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let waiting = [join_on(&second), join_on(&second)];
-    drop((driver, first));
-    for waiter in waiting {
-        assert!(second.block_on(waiter).unwrap().is_allowed());
-    }
-    assert_eq!(queue.waiting(), 0);
-}
-
 #[tokio::test(start_paused = true)]
-async fn the_next_release_is_that_of_the_first_head_of_all_lines() {
+async fn the_next_release_is_that_of_the_first_head_of_all_keys() {
     let queue = LeakyQueue::new(Quota::per_second(100)).max_wait(MS * 900);
-    let told = || (queue.waiting(), queue.next_release());
-    assert_eq!(told(), (0, None));
+    let stats = || (queue.waiting(), queue.next_release());
+    assert_eq!(stats(), (0, None));
     let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
-    assert_eq!(told(), (0, None), "it has left");
+    assert_eq!(stats(), (0, None), "it has left");
     let late = [pending(queue.decide(&Ask::charge(&key("a"), 50))), pending(queue.decide(&Ask::charge(&key("a"), 1)))];
-    assert_eq!(told(), (2, Some(MS * 10)));
+    assert_eq!(stats(), (2, Some(MS * 10)));
     advance(MS * 4).await;
     let _now = ready(queue.decide(&Ask::charge(&key("b"), 1)));
     let other = pending(queue.decide(&Ask::charge(&key("b"), 1)));
-    assert_eq!(told(), (3, Some(MS * 6)));
+    assert_eq!(stats(), (3, Some(MS * 6)));
     assert_eq!(queue.stats().backlog, Some(Backlog::new(3, Some(MS * 6))));
     drop(late);
-    assert_eq!(told(), (1, Some(MS * 10)));
-    // Due, and the task has not run.
+    assert_eq!(stats(), (1, Some(MS * 10)));
+    // Due, and the driver has not run.
     advance(MS * 30).await;
-    assert_eq!(told(), (1, Some(Duration::ZERO)));
+    assert_eq!(stats(), (1, Some(Duration::ZERO)));
     assert!(other.await.unwrap().is_allowed());
-    assert_eq!(told(), (0, None));
+    assert_eq!(stats(), (0, None));
 }
 
-#[test]
-fn a_runtime_without_a_timer_is_told_so() {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX);
-    runtime.block_on(async {
-        let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
-        let told = pending(queue.decide(&Ask::charge(&key("a"), 1))).await.unwrap_err().to_string();
-        assert!(told.contains("no timer"), "{told}");
-    });
-    assert_eq!(queue.waiting(), 0);
-}
-
-/// The bound over all keys once gave way whenever the task was late, which is when it is needed.
+/// The bound over all keys once failed whenever the driver was late, which is when it is needed.
 #[tokio::test(start_paused = true)]
-async fn the_bound_over_all_keys_holds_although_nobody_releases() {
+async fn the_bound_over_all_keys_holds_although_no_driver_runs() {
     let queue = LeakyQueue::new(Quota::per_second(100)).max_waiters(3);
     let crowd = || {
         (0..1_000_u64)
@@ -396,36 +314,36 @@ async fn the_bound_over_all_keys_holds_although_nobody_releases() {
     }
     let _waiting: Vec<_> = crowd().collect();
     assert_eq!(queue.waiting(), 3);
-    // All are due, and the task has not run.
+    // All are due, and the driver has not run.
     advance(MS * 15).await;
     for key in 0..1_000_u64 {
         let _now = queue.decide(&Ask::charge(&key.into(), 1));
     }
     let _more: Vec<_> = crowd().collect();
     assert_eq!(queue.waiting(), 3);
-    let refused = ready(queue.decide(&Ask::charge(&5_u64.into(), 1)));
-    assert_eq!((refused.is_allowed(), refused.remaining()), (false, 0));
+    let rejected = ready(queue.decide(&Ask::charge(&5_u64.into(), 1)));
+    assert_eq!((rejected.is_allowed(), rejected.remaining()), (false, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cost_that_would_close_the_line_for_longer_than_one_may_wait_is_refused() {
+async fn a_cost_that_would_block_its_key_for_longer_than_max_wait_is_rejected() {
     let queue = LeakyQueue::new(Quota::per_second(100)).max_wait(MS * 50);
     assert_eq!(queue.describe().max_cost(), Some(6));
     assert_eq!(ready(queue.decide(&Ask::charge(&key("a"), 7))).retry_after(), None);
     assert!(!ready(queue.decide(&Ask::charge(&key("a"), u32::MAX))).is_allowed());
     assert!(ready(queue.decide(&Ask::charge(&key("a"), 6))).is_allowed());
     assert!(
-        matches!(queue.decide(&Ask::charge(&key("a"), 1)), Check::Ready(Ok(refused)) if refused.retry_after() == Some(MS * 10))
+        matches!(queue.decide(&Ask::charge(&key("a"), 1)), Check::Ready(Ok(rejected)) if rejected.retry_after() == Some(MS * 10))
     );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_threads_get_exactly_as_many_places_as_there_are() {
+async fn many_threads_get_exactly_as_many_turns_as_there_are() {
     for _ in 0..50 {
-        // At one per hour, the clock may as well stand still.
+        // At one per hour, nothing is paid during the test.
         let queue = LeakyQueue::new(Quota::per_hour(1)).capacity(100).max_wait(Duration::MAX);
         let runtime = tokio::runtime::Handle::current();
-        let places = std::thread::scope(|scope| {
+        let turns = std::thread::scope(|scope| {
             let ask = || {
                 let _guard = runtime.enter();
                 let checks: Vec<_> = (0..200).map(|_| queue.decide(&Ask::charge(&key("a"), 1))).collect();
@@ -434,14 +352,14 @@ async fn many_threads_get_exactly_as_many_places_as_there_are() {
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<Vec<Check>>>()
         });
-        assert_eq!(places.iter().map(Vec::len).sum::<usize>(), 101);
+        assert_eq!(turns.iter().map(Vec::len).sum::<usize>(), 101);
         assert_eq!(queue.waiting(), 100);
-        drop(places);
+        drop(turns);
         assert_eq!(queue.waiting(), 0);
     }
 }
 
-/// The queue as one would write it down: per key, when the next may leave, and who waits.
+/// A naive model: per key, when the next may depart, and which requests wait.
 #[derive(Default)]
 struct Model {
     next: u64,
@@ -449,7 +367,7 @@ struct Model {
     departures: Departures,
 }
 
-/// Who left, and when.
+/// Which requests departed, and when.
 type Departures = Vec<(usize, u64)>;
 
 const INTERVAL: u64 = 7;
@@ -457,7 +375,7 @@ const CAPACITY: usize = 4;
 const MAX_WAIT: u64 = 25;
 
 impl Model {
-    /// The time until a retry would be accepted, if the arrival is refused.
+    /// Returns the time until a retry would be accepted, if the arrival is rejected.
     fn arrive(&mut self, now: u64, number: usize, patience: Option<Duration>) -> Option<Duration> {
         let turn = self.next + INTERVAL * self.waiting.len() as u64;
         if self.waiting.is_empty() && self.next <= now {
@@ -486,7 +404,7 @@ impl Model {
 }
 
 #[tokio::test(start_paused = true)]
-async fn random_schedules_go_as_the_model_says() {
+async fn random_schedules_follow_the_model() {
     for seed in 0..3_000 {
         follow_the_model(seed).await;
     }
@@ -503,33 +421,33 @@ async fn follow_the_model(seed: u64) {
     let elapsed = move || u64::try_from(start.elapsed().as_millis()).unwrap();
 
     for number in 0..150 {
-        let line = usize::try_from(random.below(3)).unwrap();
+        let fifo = usize::try_from(random.below(3)).unwrap();
         match random.below(5) {
             0 | 1 => {
                 let patience = [None, Some(Duration::from_millis(random.below(40)))][usize::from(random.below(3) == 0)];
-                let refused = models[line].arrive(elapsed(), number, patience);
-                match queue.decide(&Ask::charge(&key(names[line]), 1).within(patience)) {
+                let rejected = models[fifo].arrive(elapsed(), number, patience);
+                match queue.decide(&Ask::charge(&key(names[fifo]), 1).within(patience)) {
                     Check::Ready(Ok(decision)) if !decision.is_allowed() => {
-                        assert_eq!(decision.retry_after(), refused, "seed {seed}, {number}");
+                        assert_eq!(decision.retry_after(), rejected, "seed {seed}, {number}");
                     }
                     accepted => {
-                        assert_eq!(refused, None, "seed {seed}: {number} should have been refused");
-                        let log = Arc::clone(&departures[line]);
+                        assert_eq!(rejected, None, "seed {seed}: {number} should have been rejected");
+                        let log = Arc::clone(&departures[fifo]);
                         let task = tokio::spawn(async move {
                             let _admitted = accepted.decided().await.unwrap();
                             log.lock().unwrap().push((number, elapsed()));
                         });
                         settle().await;
-                        waiters.push((line, number, task));
+                        waiters.push((fifo, number, task));
                     }
                 }
             }
             2 if !waiters.is_empty() => {
                 let index = usize::try_from(random.below(waiters.len() as u64)).unwrap();
-                let (line, number, task) = waiters.swap_remove(index);
+                let (fifo, number, task) = waiters.swap_remove(index);
                 task.abort();
                 settle().await;
-                models[line].waiting.retain(|waiting| *waiting != number);
+                models[fifo].waiting.retain(|waiting| *waiting != number);
             }
             _ => {
                 for _ in 0..random.below(12) {
@@ -551,18 +469,18 @@ async fn follow_the_model(seed: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queue_announces_a_bucket_of_all_that_it_can_take() {
+async fn a_queue_advertises_a_bucket_of_all_that_it_can_hold() {
     let terms = |queue: LeakyQueue| {
         let terms = Arc::new(queue).describe().terms().unwrap();
         assert_eq!(terms.shape(), Shape::Bucket);
         assert_eq!((terms.quota().limit(), terms.quota().period()), (100, Duration::from_secs(1)));
         terms.quota().max_burst()
     };
-    // One that leaves at once, and five that wait; as its decisions say.
+    // One that departs at once, and five that wait, as its decisions say.
     assert_eq!(terms(every_10_ms()), 6);
     assert_eq!(every_10_ms().decide(&Ask::peek(&key("a"), 1)).at_once().unwrap().limit(), 6);
     assert_eq!(terms(LeakyQueue::new(Quota::per_second(100).burst(3)).capacity(5)), 8);
-    // What would wait for longer than is allowed does not count.
+    // Requests that would wait for longer than max_wait do not count.
     assert_eq!(terms(every_10_ms().max_wait(20 * MS)), 3);
     assert_eq!(terms(every_10_ms().capacity(0)), 1);
 }

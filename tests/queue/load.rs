@@ -16,8 +16,8 @@ use tower_sluice::{Ask, Check, LeakyQueue, Limiter, PartitionKey, Pending, Polic
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A future is dropped before its first look, between any two, and after its turn has come unseen. Those
-/// behind it must leave in order and on time, and nothing be left.
+/// A future is dropped before its first poll, between any two, and after its turn has come unseen. Those
+/// behind it must depart in order and on time, and nothing must be left.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_may_be_dropped_at_every_await() {
     for (looks, millis) in (0..4).flat_map(|looks| (0..25).map(move |millis| (looks, millis))) {
@@ -38,7 +38,7 @@ async fn a_waiter_may_be_dropped_at_every_await() {
         for waiter in others {
             delays.push(waiter.await.unwrap().unwrap().delay());
         }
-        // Its turn was at 10 ms; what was left of it then, the next got.
+        // Its turn was at 10 ms; the next got what was left of it.
         let first = millis.clamp(10, 20);
         assert_eq!(delays, [MS * first, MS * (first + 10)], "{looks} looks, dropped at {millis} ms");
         assert_eq!(queue.waiting(), 0);
@@ -53,7 +53,7 @@ async fn equal_keys_get_equal_shares() {
     let mut served = [0_u64; 100];
     let mut waiting: Vec<(usize, Pending)> = Vec::new();
     for milli in 0..2_000_u64 {
-        // All ask ten times as often as they may, and those with greater numbers in a row.
+        // All send ten times as often as they may, and those with greater numbers several in a row.
         for key in 0..100_u64 {
             if milli % 100 < key / 10 + 1 {
                 let index = usize::try_from(key).unwrap();
@@ -78,7 +78,7 @@ async fn equal_keys_get_equal_shares() {
     assert!(sum * sum * 100 >= 99 * 100 * squares, "{served:?}");
 }
 
-/// A key that is flooded ten thousand times a second, beside one that asks now and then.
+/// A key that is flooded ten thousand times a second, beside one with a request now and then.
 #[tokio::test(start_paused = true)]
 async fn a_cold_key_does_not_feel_a_hot_one() {
     let queue = Arc::new(LeakyQueue::new(Quota::per_second(10)).capacity(50));
@@ -116,9 +116,9 @@ async fn a_cold_key_does_not_feel_a_hot_one() {
     assert_eq!(queue.waiting(), 0);
 }
 
-/// Tasks that wait are dropped with their runtime, in any order, and so is the one that keeps the time.
+/// Waiting tasks are dropped with their runtime, in any order, and so is the driver.
 #[test]
-fn a_runtime_goes_down_with_ten_thousand_waiting_tasks() {
+fn a_runtime_shuts_down_with_ten_thousand_waiting_tasks() {
     for workers in [1, 2] {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(workers).enable_all().build().unwrap();
@@ -135,10 +135,10 @@ fn a_runtime_goes_down_with_ten_thousand_waiting_tasks() {
     }
 }
 
-/// The task that keeps the time goes down with its runtime, and one that sleeps on another must be woken, to
-/// have its own runtime go on.
+/// The driver is dropped with its runtime, and a waiter that sleeps on another runtime must be woken, so that its own
+/// runtime continues.
 #[test]
-fn sleepers_on_another_runtime_are_woken_when_the_first_goes_down() {
+fn waiters_on_another_runtime_are_woken_when_the_first_shuts_down() {
     let builder = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (first, second) = (builder(), builder());
     let queue = LeakyQueue::new(Quota::per_second(100));
@@ -153,11 +153,11 @@ fn sleepers_on_another_runtime_are_woken_when_the_first_goes_down() {
     drop((leads, first));
     // A bound on the test: a sleeper that is not woken would sleep for ever.
     let woken = second.block_on(async { tokio::time::timeout(Duration::from_secs(30), sleeps).await });
-    assert!(woken.expect("nobody woke it").unwrap().unwrap().is_allowed());
+    assert!(woken.expect("it was not woken").unwrap().unwrap().is_allowed());
     assert_eq!(queue.waiting(), 0);
 }
 
-/// What is inside may panic. It does not take the queue along.
+/// A panic in the inner service does not affect the queue.
 #[tokio::test(start_paused = true)]
 async fn a_panic_inside_costs_its_own_request_only() {
     let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).capacity(5));

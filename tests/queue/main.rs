@@ -6,6 +6,7 @@ mod close;
 mod keys;
 mod leaky_queue;
 mod load;
+mod lost_runtimes;
 mod order;
 mod runtimes;
 mod schedules;

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::queue::settle;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Request, Response};
@@ -30,12 +31,6 @@ fn is_admitted_now(queue: &LeakyQueue) -> bool {
     matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(decision)) if decision.is_allowed())
 }
 
-async fn settle() {
-    for _ in 0..8 {
-        tokio::task::yield_now().await;
-    }
-}
-
 async fn pass(span: Duration) {
     for _ in 0..span.as_millis() {
         advance(MS).await;
@@ -44,7 +39,7 @@ async fn pass(span: Duration) {
 }
 
 /// nginx's `limit_req` with `burst` and `delay`, as its source has it: each request adds one to an excess that
-/// leaks at the rate; above `burst` it is refused, and above `delay` it waits until the rest has leaked. In units
+/// leaks at the rate; above `burst` it is rejected, and above `delay` it waits until the rest has leaked. In units
 /// of 1/`INTERVAL` request and whole milliseconds, so that nothing is rounded.
 struct Nginx {
     excess: Option<u64>,
@@ -56,7 +51,7 @@ struct Nginx {
 const INTERVAL: u64 = 10;
 
 impl Nginx {
-    /// The milliseconds to wait; `None` if it is refused.
+    /// Returns the milliseconds to wait; `None` for a rejection.
     fn arrive(&mut self, now: u64) -> Option<u64> {
         let excess = self.excess.map_or(0, |excess| (excess + INTERVAL).saturating_sub(now - self.last));
         if excess > self.burst * INTERVAL {
@@ -74,9 +69,9 @@ async fn a_burst_and_a_capacity_are_what_nginx_calls_delay_and_burst() {
         let mut random = Random::new(seed);
         let delay = random.below(9);
         let mut nginx = Nginx { excess: None, last: 0, burst: delay + random.below(6), delay };
-        let places = usize::try_from(nginx.burst - delay).unwrap();
+        let waiters = usize::try_from(nginx.burst - delay).unwrap();
         let quota = Quota::per_second(100).burst(u32::try_from(delay + 1).unwrap());
-        let queue = LeakyQueue::new(quota).capacity(places);
+        let queue = LeakyQueue::new(quota).capacity(waiters);
         assert_eq!(u64::from(queue.describe().terms().unwrap().quota().max_burst()), nginx.burst + 1);
         let (mut now, mut waiting) = (0, Vec::new());
         for _ in 0..60 {
@@ -94,13 +89,13 @@ async fn a_burst_and_a_capacity_are_what_nginx_calls_delay_and_burst() {
     }
 }
 
-/// The bucket may look free at the moment at which a waiter is due. It is the waiter's.
+/// The bucket may look free at the moment at which a waiter is due. The turn is the waiter's.
 #[tokio::test(start_paused = true)]
-async fn nobody_passes_a_waiter_even_when_the_bucket_looks_free() {
+async fn no_request_overtakes_a_waiter_even_when_the_bucket_looks_free() {
     let queue = LeakyQueue::new(Quota::per_second(100).burst(3)).capacity(5);
     assert!((0..3).all(|_| is_admitted_now(&queue)));
     let mut waiter = join(&queue);
-    // The clock goes on, and no task runs: the waiter is due, and its timer has not fired.
+    // The clock advances, and no task runs: the waiter is due, and its timer has not fired.
     assert!(advance(10 * MS).now_or_never().is_none());
     let late = queue.decide(&Ask::charge(&KEY, 1));
     assert!(matches!(late, Check::Pending(_)), "{late:?}");
@@ -108,7 +103,7 @@ async fn nobody_passes_a_waiter_even_when_the_bucket_looks_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closed_queue_sends_everybody_away_and_keeps_nothing() {
+async fn a_closed_queue_ends_all_waits_and_keeps_nothing() {
     let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).capacity(5));
     let handle = Arc::clone(&queue);
     assert!(is_admitted_now(&queue));
@@ -128,14 +123,14 @@ async fn a_closed_queue_sends_everybody_away_and_keeps_nothing() {
         assert_eq!(waiter.await.unwrap().unwrap_err().to_string(), "the queue was closed");
     }
     assert!(unpolled.now_or_never().unwrap().is_err());
-    // Whose turn had come may go.
+    // A waiter whose turn had come departs.
     assert!((&mut granted).now_or_never().unwrap().unwrap().is_allowed());
     for cost in [0, 1, u32::MAX] {
         assert!(matches!(queue.decide(&Ask::charge(&KEY, cost)), Check::Ready(Err(_))), "{cost}");
         assert!(matches!(queue.decide(&Ask::charge(&KEY, cost).to(Mode::Shadow)), Check::Ready(Err(_))), "{cost}");
     }
     assert_eq!(queue.decide(&Ask::peek(&KEY, 1)).at_once(), None);
-    // The task that kept the time is gone, and with it the last to hold the queue but us.
+    // The driver has ended, and only this test still holds the queue.
     assert_eq!(Arc::strong_count(&queue), 2);
     assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
 }
@@ -154,8 +149,8 @@ async fn clients_see_429_at_a_full_queue_and_503_after_a_close() {
     let (waits, late) = (send(), send());
     settle().await;
     assert!(!waits.is_finished() && late.is_finished());
-    let refused = late.await.unwrap().unwrap();
-    assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].to_str().unwrap()), (429, "1"));
+    let rejected = late.await.unwrap().unwrap();
+    assert_eq!((rejected.status().as_u16(), rejected.headers()["retry-after"].to_str().unwrap()), (429, "1"));
     queue.close();
     for closed in [waits, send()] {
         assert_eq!(closed.await.unwrap().unwrap().status(), 503);

@@ -1,4 +1,4 @@
-//! The queue on several runtimes: none of them can hold up those who wait on another.
+//! The queue on several runtimes: none of them can delay the waiters on another.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -17,7 +17,7 @@ const MS: Duration = Duration::from_millis(1);
 /// How much later a turn may come because of another runtime.
 const MARGIN: Duration = Duration::from_millis(5);
 
-/// What is taken for never; a little less, for an attempt that says nothing since the machine was busy.
+/// What counts as never; a little less, for an attempt that proves nothing because the machine was busy.
 const NEVER: Duration = Duration::from_secs(2);
 
 /// One test at a time: lateness is measured, and panics are kept off the screen.
@@ -60,16 +60,16 @@ enum Trouble {
     BlockedWorker,
     /// It was dropped.
     Dropped,
-    /// A shadow took a place from within it, and it is not driven.
+    /// A shadow joined from within it, and it is not driven.
     Shadowed,
 }
 
-/// Whatever keeps a runtime in its trouble until the end of a measurement.
+/// Keeps a runtime in its trouble until the end of a measurement.
 #[derive(Default)]
 struct Kept {
     runtimes: Vec<Runtime>,
     waiters: Vec<Pending>,
-    /// Dropped, it lets threads go on; they are joined then.
+    /// Dropped, it lets threads continue; they are joined then.
     gates: Vec<mpsc::Sender<()>>,
     threads: Vec<thread::JoinHandle<()>>,
 }
@@ -95,8 +95,8 @@ impl Kept {
 }
 
 impl Trouble {
-    /// Has somebody wait first in the line of [`KEY`], on a runtime in this trouble; `None` if this thread was held up,
-    /// and nobody had to wait.
+    /// Adds the first waiter of [`KEY`], on a runtime in this trouble; `None` if this thread was delayed, and the
+    /// request did not have to wait.
     fn begin(self, queue: &Arc<LeakyQueue>, kept: &mut Kept) -> Option<()> {
         let wait = |queue: &LeakyQueue| match queue.decide(&Ask::charge(&KEY, 1)) {
             Check::Pending(pending) => Some(pending),
@@ -154,7 +154,7 @@ impl Trouble {
                 has_begun.recv().unwrap();
                 let waiter = runtime.block_on(async { wait(queue) });
                 let (dropper, dropped) = mpsc::channel::<()>();
-                // Dropped on a thread of its own, for that waits for the worker.
+                // Dropped on a thread of its own, because that waits for the worker.
                 kept.threads.push(thread::spawn(move || {
                     let _ = dropped.recv();
                     drop(runtime);
@@ -183,8 +183,8 @@ impl Trouble {
     }
 }
 
-/// How late the turns on a sound runtime are, at the most, while another is in trouble. Some are in the line in which
-/// the other's waiter is first, and some in lines of their own.
+/// Returns how late the turns on a sound runtime are, at the most, while another is in trouble. Some are behind the
+/// other runtime's waiter, and some have keys of their own.
 fn lateness(trouble: Trouble) -> Duration {
     let queue = Arc::new(LeakyQueue::new(Quota::per_second(40)).capacity(10));
     let mut kept = Kept::default();
@@ -206,12 +206,12 @@ fn lateness(trouble: Trouble) -> Duration {
         for turn in turns {
             come.push(turn.await.unwrap());
         }
-        // Which of them comes first is not the point here.
-        let (line, others) = come.split_at_mut(4);
-        line.sort();
+        // Their order does not matter here.
+        let (behind, others) = come.split_at_mut(4);
+        behind.sort();
         others.sort();
-        let dues = (2..6).map(|place| start + MS * 25 * place);
-        let dues = dues.chain((1..4).map(|place| begun + MS * 25 * place));
+        let dues = (2..6).map(|turn| start + MS * 25 * turn);
+        let dues = dues.chain((1..4).map(|turn| begun + MS * 25 * turn));
         let late = come.into_iter().zip(dues).map(|(come, due)| come.saturating_duration_since(due));
         late.max().unwrap()
     });
@@ -227,13 +227,13 @@ async fn turn(check: Check) -> Instant {
     Instant::now()
 }
 
-/// The best of some attempts, since the machine may be busy, but not all the time. An attempt that is good enough is
+/// Returns the best of some attempts, because the machine may be busy now and then. An attempt that is good enough is
 /// the last.
 fn best(enough: Duration, attempt: impl Fn() -> Duration) -> Duration {
     let mut best = Duration::MAX;
     for _ in 0..30 {
         best = best.min(attempt());
-        // Nor is there any use in many if a turn never comes.
+        // More attempts do not help if a turn never comes.
         if best <= enough || best >= NEVER {
             break;
         }
@@ -275,7 +275,7 @@ fn a_shadow_on_a_runtime_that_is_not_driven_delays_no_other() {
     assert_on_time(Trouble::Shadowed);
 }
 
-/// As servers do that have a runtime per core.
+/// Like a server with a runtime per core.
 #[test]
 fn of_four_workers_the_one_that_blocks_delays_none_of_the_others() {
     let _alone = alone();
@@ -309,8 +309,8 @@ fn of_four_workers_the_one_that_blocks_delays_none_of_the_others() {
                     let turns: Vec<_> =
                         (0..3).map(|_| tokio::spawn(turn(queue.decide(&Ask::charge(&key, 1))))).collect();
                     let mut latest = Duration::ZERO;
-                    for (turn, place) in turns.into_iter().zip(1..) {
-                        latest = latest.max(turn.await.unwrap().saturating_duration_since(start + MS * 40 * place));
+                    for (waiter, turn) in turns.into_iter().zip(1..) {
+                        latest = latest.max(waiter.await.unwrap().saturating_duration_since(start + MS * 40 * turn));
                     }
                     latest
                 })
@@ -344,16 +344,16 @@ fn a_waiter_is_driven_where_it_is_polled() {
     });
     sound.block_on(async {
         for waiter in [polled, unpolled] {
-            let turn = timeout(NEVER * 5, waiter).await.expect("nobody drives the queue here");
+            let turn = timeout(NEVER * 5, waiter).await.expect("the queue has no driver here");
             assert!(turn.unwrap().is_allowed());
         }
     });
     assert_eq!(queue.waiting(), 0);
 }
 
-/// Each runtime has one task for a queue, and only while somebody waits on it.
+/// Each runtime has one driver for a queue, and only while it has waiters.
 #[test]
-fn a_runtime_on_which_nobody_waits_has_no_task() {
+fn a_runtime_without_waiters_has_no_driver() {
     let _alone = alone();
     let tasks = |runtime: &Runtime| {
         runtime.block_on(settle());
@@ -370,7 +370,7 @@ fn a_runtime_on_which_nobody_waits_has_no_task() {
     let on_second = wait_on(&second);
     assert_eq!((tasks(&first), tasks(&second)), (1, 1));
     drop(on_first);
-    assert_eq!((tasks(&first), tasks(&second)), (0, 1), "nobody waits on the first");
+    assert_eq!((tasks(&first), tasks(&second)), (0, 1), "the first has no waiters");
     let mut moves = wait_on(&first);
     assert_eq!((tasks(&first), tasks(&second)), (1, 1));
     {
@@ -405,7 +405,7 @@ impl Wake for Counter {
     }
 }
 
-/// Ten who wait, of which the third and the fourth panic when they are woken.
+/// Ten waiters, of which the third and the fourth panic when they are woken.
 fn wakers(waiters: &mut [Pending]) -> Vec<Arc<Counter>> {
     let poll = |(number, waiter): (usize, &mut Pending)| {
         let counter = Arc::new(Counter { woken: AtomicUsize::new(0), panics: matches!(number, 2 | 3) });
@@ -416,7 +416,7 @@ fn wakers(waiters: &mut [Pending]) -> Vec<Arc<Counter>> {
     waiters.iter_mut().enumerate().map(poll).collect()
 }
 
-/// Runs without the messages of panics that are meant.
+/// Runs without the messages of intended panics.
 fn quietly<T>(run: impl FnOnce() -> T) -> T {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|panic| {
@@ -440,7 +440,7 @@ fn paused() -> Runtime {
 }
 
 #[test]
-fn a_waker_that_panics_costs_nobody_else_the_wake_up() {
+fn a_waker_that_panics_costs_no_other_waiter_its_wake_up() {
     let _alone = alone();
     let counts = |counters: &[Arc<Counter>]| -> Vec<usize> {
         counters.iter().map(|counter| counter.woken.load(Ordering::SeqCst)).collect()
@@ -457,15 +457,15 @@ fn a_waker_that_panics_costs_nobody_else_the_wake_up() {
             advance(MS * 10).await;
             settle().await;
             assert_eq!(queue.waiting(), 0);
-            // The queue goes on.
+            // The queue still works.
             let next = pending(&queue, &3_u64.into());
-            assert!(timeout(MS * 11, next).await.expect("nobody drives the queue").unwrap().is_allowed());
+            assert!(timeout(MS * 11, next).await.expect("the queue has no driver").unwrap().is_allowed());
             counts(&counters)
         })
     });
     assert_eq!(woken, [1; 10], "by the task");
 
-    // When an arrival releases them, before the task does.
+    // When an arrival releases them, before the driver does.
     let woken = quietly(|| {
         paused().block_on(async {
             let queue = queue();
@@ -500,7 +500,7 @@ fn a_waker_that_panics_costs_nobody_else_the_wake_up() {
     assert_eq!(woken, [1; 10], "when the runtime goes down");
 }
 
-/// For how long this thread has run: not while others had the processor, for the machine may be busy.
+/// Returns the processor time of this thread, because the machine may be busy.
 fn busy_for() -> Duration {
     #[cfg(target_os = "linux")]
     {

@@ -1,5 +1,5 @@
 //! A hundred thousand random schedules of arrivals, departures, cancellations and a close, against a queue
-//! as one would write it down.
+//! that is a naive model.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,13 +19,13 @@ struct Settings {
     max_wait: u64,
 }
 
-/// One key's line, in nanoseconds.
+/// The FIFO of one key, in nanoseconds.
 #[derive(Default)]
-struct Line {
+struct Fifo {
     paid_until: u64,
     waiters: Vec<Waiter>,
-    /// What has become of those who were let in and have not been told yet.
-    told: BTreeMap<usize, Told>,
+    /// The outcomes of waiters that have not seen them yet.
+    outcomes: BTreeMap<usize, Outcome>,
 }
 
 #[derive(Clone, Copy)]
@@ -35,7 +35,7 @@ struct Waiter {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Told {
+enum Outcome {
     Turn { delay: u64, paid_until: u64 },
     Closed,
 }
@@ -47,7 +47,7 @@ enum Answer {
     Refused { wait: u64 },
 }
 
-impl Line {
+impl Fifo {
     const fn leaves(&self, settings: Settings, ahead: u64) -> u64 {
         (self.paid_until + ahead * INTERVAL).saturating_sub((settings.burst - 1) * INTERVAL)
     }
@@ -79,15 +79,15 @@ impl Line {
             let waiter = self.waiters.remove(0);
             // Only fifty milliseconds are caught up on.
             self.paid_until = self.paid_until.max(now.saturating_sub(50 * MS)) + INTERVAL;
-            let told = Told::Turn { delay: now - waiter.since, paid_until: self.paid_until };
-            self.told.insert(waiter.number, told);
+            let outcome = Outcome::Turn { delay: now - waiter.since, paid_until: self.paid_until };
+            self.outcomes.insert(waiter.number, outcome);
         }
     }
 
     fn cancel(&mut self, settings: Settings, now: u64, number: usize) {
         self.waiters.retain(|waiter| waiter.number != number);
-        if let Some(Told::Turn { paid_until, .. }) = self.told.remove(&number) {
-            // What is not spent yet of its interval goes to the next.
+        if let Some(Outcome::Turn { paid_until, .. }) = self.outcomes.remove(&number) {
+            // The next gets what is not spent yet of its interval.
             self.paid_until -= INTERVAL.min(paid_until.saturating_sub(now));
             self.tick(settings, now);
         }
@@ -95,15 +95,15 @@ impl Line {
 
     fn close(&mut self) {
         let waiters = self.waiters.drain(..);
-        self.told.extend(waiters.map(|waiter| (waiter.number, Told::Closed)));
+        self.outcomes.extend(waiters.map(|waiter| (waiter.number, Outcome::Closed)));
     }
 }
 
 struct Ticket {
-    line: usize,
+    fifo: usize,
     number: usize,
     pending: Pending,
-    /// Nobody looks at it, although its turn may have come.
+    /// Not polled, although its turn may have come.
     sleeps: bool,
 }
 
@@ -111,7 +111,7 @@ struct Trial {
     seed: u64,
     settings: Settings,
     queue: LeakyQueue,
-    lines: [Line; 2],
+    fifos: [Fifo; 2],
     tickets: Vec<Ticket>,
     start: Instant,
 }
@@ -133,7 +133,7 @@ impl Trial {
         let queue = LeakyQueue::new(quota.burst(u32::try_from(settings.burst).unwrap()))
             .capacity(settings.capacity)
             .max_wait(Duration::from_nanos(settings.max_wait));
-        Self { seed, settings, queue, lines: Default::default(), tickets: Vec::new(), start: Instant::now() }
+        Self { seed, settings, queue, fifos: Default::default(), tickets: Vec::new(), start: Instant::now() }
     }
 
     fn now(&self) -> u64 {
@@ -141,14 +141,14 @@ impl Trial {
     }
 
     fn arrive(&mut self, number: usize, random: &mut Random) {
-        let line = usize::from(random.below(3) == 0);
-        let key = PartitionKey::from(line as u64);
+        let fifo = usize::from(random.below(3) == 0);
+        let key = PartitionKey::from(fifo as u64);
         let patience = (random.below(3) == 0).then(|| random.below(40) * MS);
         let longest = patience.map_or(u64::MAX, |patience| patience.saturating_sub(1)).min(self.settings.max_wait);
         let patience = patience.map(Duration::from_nanos);
         let now = self.now();
         let foretold = self.queue.decide(&Ask::peek(&key, 1).within(patience)).at_once().expect("open");
-        let expected = self.lines[line].arrive(self.settings, now, longest, number);
+        let expected = self.fifos[fifo].arrive(self.settings, now, longest, number);
         let seen = |decision: &Decision| match decision.retry_after() {
             Some(wait) => Answer::Refused { wait: u64::try_from(wait.as_nanos()).unwrap() },
             None if decision.delay().is_zero() => Answer::Passes,
@@ -159,38 +159,38 @@ impl Trial {
             Check::Ready(decision) => assert_eq!(seen(&decision.unwrap()), expected, "{self:?}, {number}"),
             Check::Pending(pending) => {
                 assert!(matches!(expected, Answer::Waits { .. }), "{self:?}: {number} waits, but {expected:?}");
-                self.tickets.push(Ticket { line, number, pending, sleeps: random.below(6) == 0 });
+                self.tickets.push(Ticket { fifo, number, pending, sleeps: random.below(6) == 0 });
             }
         }
     }
 
-    /// Looks at all who are awake; each must have been told what the model says, and no other.
+    /// Polls all tickets that are awake; each must have the outcome of the model, and no other.
     fn look(&mut self) {
         for mut ticket in std::mem::take(&mut self.tickets) {
             if ticket.sleeps {
                 self.tickets.push(ticket);
                 continue;
             }
-            let told = self.lines[ticket.line].told.remove(&ticket.number);
-            match ((&mut ticket.pending).now_or_never(), told) {
+            let outcome = self.fifos[ticket.fifo].outcomes.remove(&ticket.number);
+            match ((&mut ticket.pending).now_or_never(), outcome) {
                 (None, None) => self.tickets.push(ticket),
-                (Some(answer), Some(told)) => self.compare(&ticket, &answer, told),
-                (answer, told) => panic!("{self:?}: {} got {answer:?}, expected {told:?}", ticket.number),
+                (Some(answer), Some(outcome)) => self.compare(&ticket, &answer, outcome),
+                (answer, outcome) => panic!("{self:?}: {} got {answer:?}, expected {outcome:?}", ticket.number),
             }
         }
-        let waiting: usize = self.lines.iter().map(|line| line.waiters.len()).sum();
+        let waiting: usize = self.fifos.iter().map(|fifo| fifo.waiters.len()).sum();
         assert_eq!(self.queue.waiting(), waiting, "{self:?}");
     }
 
-    fn compare(&self, ticket: &Ticket, answer: &Result<Decision, LimiterError>, told: Told) {
-        let is_same = match (answer.as_ref(), told) {
-            (Ok(decision), Told::Turn { delay, .. }) => {
+    fn compare(&self, ticket: &Ticket, answer: &Result<Decision, LimiterError>, outcome: Outcome) {
+        let is_same = match (answer.as_ref(), outcome) {
+            (Ok(decision), Outcome::Turn { delay, .. }) => {
                 decision.is_allowed() && decision.delay() == Duration::from_nanos(delay)
             }
-            (Err(error), Told::Closed) => error.to_string() == "the queue was closed",
+            (Err(error), Outcome::Closed) => error.to_string() == "the queue was closed",
             _ => false,
         };
-        assert!(is_same, "{self:?}: {} got {answer:?}, expected {told:?}", ticket.number);
+        assert!(is_same, "{self:?}: {} got {answer:?}, expected {outcome:?}", ticket.number);
     }
 
     async fn pass_time(&mut self, millis: u64) {
@@ -198,7 +198,7 @@ impl Trial {
             advance(Duration::from_millis(1)).await;
             settle().await;
             let now = self.now();
-            self.lines.iter_mut().for_each(|line| line.tick(self.settings, now));
+            self.fifos.iter_mut().for_each(|fifo| fifo.tick(self.settings, now));
             self.look();
         }
     }
@@ -207,7 +207,7 @@ impl Trial {
         let ticket = self.tickets.swap_remove(index);
         drop(ticket.pending);
         let now = self.now();
-        self.lines[ticket.line].cancel(self.settings, now, ticket.number);
+        self.fifos[ticket.fifo].cancel(self.settings, now, ticket.number);
         self.look();
     }
 }
@@ -241,7 +241,7 @@ async fn try_out(seed: u64) {
         }
         if closes == Some(number as u64) {
             trial.queue.close();
-            trial.lines.iter_mut().for_each(Line::close);
+            trial.fifos.iter_mut().for_each(Fifo::close);
             trial.look();
             assert!(matches!(trial.queue.decide(&Ask::charge(&0_u64.into(), 1)), Check::Ready(Err(_))), "{trial:?}");
             assert_eq!(trial.queue.waiting(), 0);
@@ -249,7 +249,7 @@ async fn try_out(seed: u64) {
         }
     }
     if random.below(2) == 0 {
-        // All who are left are told within the longest wait and the timer's tick.
+        // All that are left get their outcomes within the longest wait and the timer's tick.
         trial.tickets.iter_mut().for_each(|ticket| ticket.sleeps = false);
         trial.pass_time(trial.settings.max_wait / MS + 2).await;
         assert_eq!(trial.tickets.len(), 0, "{trial:?}");
@@ -259,7 +259,7 @@ async fn try_out(seed: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hundred_thousand_schedules_go_as_the_model_says() {
+async fn a_hundred_thousand_schedules_follow_the_model() {
     for seed in 0..100_000 {
         try_out(seed).await;
     }

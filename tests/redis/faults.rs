@@ -1,4 +1,4 @@
-//! What clients of a layer see while its Redis fails: attacks (A), faults (F) and promises (P) by their codes.
+//! What clients of a layer see while its Redis fails.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::clients::{
-    RECOVERY, at_most, at_most_in_window, charged, is_decided, is_guarded, key, per_client, recovers, send, with_store,
+    RECOVERY, at_most, at_most_in_window, charged, is_decided, is_fallback, key, per_client, recovers, send, with_store,
 };
 use crate::support::log::Log;
 use crate::support::proxy::{Mode, Proxy};
@@ -29,7 +29,8 @@ fn patient(server: &RedisServer) -> Redis {
     Redis::single(server.url()).timeout(PLENTY).open().unwrap()
 }
 
-/// P6: three processes, twenty clients and 2,400 requests, with a server that goes and comes back.
+/// Three processes, twenty clients and 2,400 requests, with a server that fails and recovers: a decision takes one
+/// timeout at most, and once the breaker is open, each process admits its local limit.
 async fn holds_through(begin: impl FnOnce(&mut RedisServer, &Proxy), end: impl FnOnce(&mut RedisServer, &Proxy)) {
     const LIMIT: usize = 10;
     const ROUNDS: usize = 40;
@@ -45,24 +46,24 @@ async fn holds_through(begin: impl FnOnce(&mut RedisServer, &Proxy), end: impl F
     begin(&mut server, &proxy);
     let start = Instant::now();
     let ask = async |layer: &RateLimitLayer, client: &str| {
-        let (mut admitted, mut guarded) = (0, 0);
+        let (mut admitted, mut fell_back) = (0, 0);
         for _ in 0..ROUNDS {
             let response = send(layer, client).await;
-            guarded += usize::from(is_guarded(&response));
+            fell_back += usize::from(is_fallback(&response));
             match response.status().as_u16() {
                 200 => admitted += 1,
                 429 => {
-                    assert_eq!(admitted, LIMIT, "the guard's quota is not used up");
-                    assert!(is_guarded(&response) && response.headers().contains_key("retry-after"));
+                    assert_eq!(admitted, LIMIT, "the fallback's quota is not used up");
+                    assert!(is_fallback(&response) && response.headers().contains_key("retry-after"));
                 }
                 other => panic!("{other}"),
             }
         }
-        (admitted, guarded)
+        (admitted, fell_back)
     };
     let asked = processes.iter().flat_map(|layer| clients.iter().map(move |client| (layer, client)));
-    for (admitted, guarded) in join_all(asked.map(|(layer, client)| ask(layer, client))).await {
-        assert_eq!((admitted, guarded), (LIMIT, ROUNDS));
+    for (admitted, fell_back) in join_all(asked.map(|(layer, client)| ask(layer, client))).await {
+        assert_eq!((admitted, fell_back), (LIMIT, ROUNDS));
     }
     // A timeout or two, and then no waiting at all: with a timeout for each round it would take eight seconds.
     assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
@@ -76,48 +77,48 @@ async fn holds_through(begin: impl FnOnce(&mut RedisServer, &Proxy), end: impl F
 }
 
 #[tokio::test]
-async fn f1_the_guard_decides_while_the_server_is_dead() {
+async fn the_fallback_decides_while_the_server_is_dead() {
     holds_through(|server, _| server.kill(), |server, _| server.restart()).await;
 }
 
 #[tokio::test]
-async fn f2_the_guard_decides_while_the_server_is_stopped() {
+async fn the_fallback_decides_while_the_server_is_stopped() {
     holds_through(|server, _| server.signal("-STOP"), |server, _| server.signal("-CONT")).await;
 }
 
 #[tokio::test]
-async fn f2_the_guard_decides_while_the_network_is_a_black_hole() {
+async fn the_fallback_decides_while_the_network_is_a_black_hole() {
     holds_through(|_, proxy| proxy.set(Mode::BlackHole), |_, proxy| proxy.set(Mode::Pass)).await;
 }
 
 #[tokio::test]
-async fn f2_the_guard_decides_while_connections_are_half_open() {
+async fn the_fallback_decides_while_connections_are_half_open() {
     holds_through(|_, proxy| proxy.set(Mode::HalfOpen), |_, proxy| proxy.set(Mode::Pass)).await;
 }
 
 #[tokio::test]
-async fn f1_the_guard_decides_while_connections_are_reset() {
+async fn the_fallback_decides_while_connections_are_reset() {
     holds_through(|_, proxy| proxy.set(Mode::Reset), |_, proxy| proxy.set(Mode::Pass)).await;
 }
 
-/// P6: what the outage costs is bounded by the breaker, not by the requests.
+/// The breaker bounds what an outage costs, not the number of requests.
 #[tokio::test]
-async fn while_the_breaker_is_open_nothing_is_sent_and_nobody_waits() {
+async fn an_open_breaker_sends_nothing_and_makes_no_request_wait() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = through(&proxy);
     let layer = RateLimitLayer::builder(per_client(&redis, "p", at_most(10))).verdict().build();
     recovers(&layer, "a").await;
-    // The server would hear whatever is sent.
+    // The server gets all that is sent.
     proxy.set(Mode::Swallow);
     while redis.health()[0].breaker() == BreakerState::Closed {
-        assert!(is_guarded(&send(&layer, "b").await));
+        assert!(is_fallback(&send(&layer, "b").await));
     }
     let (bytes, connections) = (proxy.bytes(), proxy.connections());
     let mut probes = 0;
     for number in 0..10_000 {
         match send(&layer, &format!("{}", number % 100)).now_or_never() {
-            Some(response) => assert!(is_guarded(&response)),
+            Some(response) => assert!(is_fallback(&response)),
             None => probes += 1,
         }
     }
@@ -128,9 +129,9 @@ async fn while_the_breaker_is_open_nothing_is_sent_and_nobody_waits() {
     assert!(proxy.connections() - connections <= probes + 1);
 }
 
-/// F18, Q13: whatever happens to an answer, its charge is made once at the most, and kept.
+/// Whatever happens to an answer, its charge is made once at the most, and kept.
 #[tokio::test]
-async fn f18_what_the_server_counts_is_what_it_admitted_and_what_got_lost() {
+async fn the_server_counts_what_was_admitted_and_lost_answers() {
     async fn counts(server: &RedisServer, name: &'static str, coalesces: bool, mode: FailureMode) {
         const LIMIT: u32 = 100_000;
         let proxy = Proxy::to(server.address());
@@ -153,7 +154,7 @@ async fn f18_what_the_server_counts_is_what_it_admitted_and_what_got_lost() {
                 }
                 1 => three.await,
                 _ => {
-                    // Cut at some moment between sending and hearing.
+                    // Cut at some moment between the call and its answer.
                     let moment = Duration::from_micros(u64::from(round) * 37 % 1_000);
                     let cut = async {
                         sleep(moment).await;
@@ -194,8 +195,8 @@ async fn f18_what_the_server_counts_is_what_it_admitted_and_what_got_lost() {
     }
     let server = &RedisServer::start();
     tokio::join!(
-        counts(server, "guard", true, FailureMode::LocalGuard),
-        counts(server, "guard-alone", false, FailureMode::LocalGuard),
+        counts(server, "fallback", true, FailureMode::LocalFallback),
+        counts(server, "fallback-alone", false, FailureMode::LocalFallback),
         counts(server, "deny", true, FailureMode::Deny),
         counts(server, "deny-alone", false, FailureMode::Deny),
     );
@@ -203,7 +204,7 @@ async fn f18_what_the_server_counts_is_what_it_admitted_and_what_got_lost() {
 
 /// Two processes, a second up and a second down, under load.
 #[tokio::test]
-async fn f16_flapping_admits_the_shared_limit_and_the_local_ones_and_hardly_logs() {
+async fn flapping_admits_the_shared_and_the_local_limits_and_hardly_logs() {
     const LIMIT: u32 = 1_000;
     let (log, _guard) = Log::start();
     let server = RedisServer::start();
@@ -226,7 +227,7 @@ async fn f16_flapping_admits_the_shared_limit_and_the_local_ones_and_hardly_logs
         }
         proxy.set(Mode::Pass);
     };
-    let (admitted, guarded, decided) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    let (admitted, fell_back, decided) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     let load = async |layer: &RateLimitLayer, client: String| {
         while !is_over() {
             let response = send(layer, &client).await;
@@ -235,7 +236,7 @@ async fn f16_flapping_admits_the_shared_limit_and_the_local_ones_and_hardly_logs
                 200 | 409 => {}
                 other => panic!("{other}"),
             }
-            let count = if is_guarded(&response) { &guarded } else { &decided };
+            let count = if is_fallback(&response) { &fell_back } else { &decided };
             count.fetch_add(1, Ordering::Relaxed);
             sleep(Duration::from_millis(2)).await;
         }
@@ -244,15 +245,15 @@ async fn f16_flapping_admits_the_shared_limit_and_the_local_ones_and_hardly_logs
     let clients = clients.map(|(layer, client)| load(layer, client.to_string()));
     futures_util::future::join(flap, join_all(clients)).await;
     let admitted = admitted.into_inner();
-    // What the server grants, and what each process grants on its own, of which the server never hears.
+    // What the server grants, and what each process grants on its own, which is not reported to the server.
     assert!((1..=3 * LIMIT as usize).contains(&admitted), "{admitted}");
-    assert!(guarded.into_inner() > 100 && decided.into_inner() > 100);
+    assert!(fell_back.into_inner() > 100 && decided.into_inner() > 100);
     for layer in &processes {
         recovers(layer, "warm").await;
     }
     let lines = log.lines();
     let about = |words: &str| lines.iter().filter(|line| line.contains(words)).count();
-    // Each process, four times down: its node is given up and back, its policy fails once.
+    // Each process, four times down: its breaker opens and closes, its policy fails once.
     // It has recovered if the last failure was five seconds before the end.
     assert_eq!(about("limiter failed"), 2, "{lines:#?}");
     assert!(about("limiter recovered") <= 2, "{lines:#?}");
@@ -260,9 +261,9 @@ async fn f16_flapping_admits_the_shared_limit_and_the_local_ones_and_hardly_logs
     assert!(lines.len() <= 2 + 2 + 2 * 4 * 2, "{lines:#?}");
 }
 
-/// Whoever brings Redis down gains no more than one process's limit.
+/// A client that brings Redis down gains no more than one process's limit.
 #[tokio::test]
-async fn a26_a_flood_while_the_server_is_stopped_is_admitted_up_to_the_local_limit() {
+async fn a_flood_while_the_server_is_stopped_is_admitted_up_to_the_local_limit() {
     let server = RedisServer::start();
     let redis = Redis::open(server.url()).unwrap();
     let layer = RateLimitLayer::builder(per_client(&redis, "p", at_most(100))).verdict().build();
@@ -271,13 +272,13 @@ async fn a26_a_flood_while_the_server_is_stopped_is_admitted_up_to_the_local_lim
     server.signal("-STOP");
     let responses = join_all((0..5_000).map(|_| send(&layer, "a"))).await;
     server.signal("-CONT");
-    assert!(responses.iter().all(|response| matches!(response.status().as_u16(), 200 | 429) && is_guarded(response)));
+    assert!(responses.iter().all(|response| matches!(response.status().as_u16(), 200 | 429) && is_fallback(response)));
     assert_eq!(responses.iter().filter(|response| response.status() == 200).count(), 100);
     assert_eq!(layer.limiter_failures("p"), Some(before + 5_000));
 }
 
 #[tokio::test]
-async fn a24_denials_do_not_reach_the_server_and_end_when_they_say() {
+async fn rejections_do_not_reach_the_server_and_end_when_advertised() {
     let server = RedisServer::start();
     let redis = patient(&server);
     let calls = || server.info("total_commands_processed").parse::<u64>().unwrap();
@@ -296,9 +297,9 @@ async fn a24_denials_do_not_reach_the_server_and_end_when_they_say() {
         .verdict()
         .build();
     for round in 0..50 {
-        assert_eq!(send(&short, "a").await.status(), 200, "round {round}: came when it was told to");
-        // Told by the server at first, and then out of what is remembered.
-        let mut told = None;
+        assert_eq!(send(&short, "a").await.status(), 200, "round {round}: came at the advertised time");
+        // Rejected by the server at first, and then by the negative cache.
+        let mut retry_at = None;
         for _ in 0..round % 4 + 1 {
             let response = send(&short, "a").await;
             if response.status() == 200 {
@@ -306,10 +307,10 @@ async fn a24_denials_do_not_reach_the_server_and_end_when_they_say() {
                 continue;
             }
             let wait = response.headers()["x-rate-limited-for"].to_str().unwrap().parse::<f64>().unwrap();
-            told = Some(Instant::now() + Duration::from_secs_f64(wait));
+            retry_at = Some(Instant::now() + Duration::from_secs_f64(wait));
         }
-        match told {
-            Some(told) => sleep(told.saturating_duration_since(Instant::now())).await,
+        match retry_at {
+            Some(at) => sleep(at.saturating_duration_since(Instant::now())).await,
             None => sleep(Duration::from_millis(40)).await,
         }
     }
@@ -317,7 +318,7 @@ async fn a24_denials_do_not_reach_the_server_and_end_when_they_say() {
 
 /// As if the server's clock had been an hour ahead.
 #[tokio::test]
-async fn a13_a_state_from_the_future_locks_out_for_one_refill_only() {
+async fn a_state_from_the_future_locks_out_for_one_refill_only() {
     let server = RedisServer::start();
     let bucket = TokenBucket::new(Quota::per_second(2).burst(5));
     let layer = || RateLimitLayer::builder(per_client(&patient(&server), "p", bucket)).verdict().build();
@@ -327,18 +328,18 @@ async fn a13_a_state_from_the_future_locks_out_for_one_refill_only() {
     let due: i64 = server.run(&["GET", name]);
     server.run::<()>(&["SET", name, &(due - 3_600_000_000).to_string()]);
     let layer = layer();
-    let refused = send(&layer, "a").await;
-    assert_eq!(refused.status(), 429);
+    let rejected = send(&layer, "a").await;
+    assert_eq!(rejected.status(), 429);
     // Empty, but not emptier: the next token is there in half a second.
-    let wait = refused.headers()["x-rate-limited-for"].to_str().unwrap().parse::<f64>().unwrap();
+    let wait = rejected.headers()["x-rate-limited-for"].to_str().unwrap().parse::<f64>().unwrap();
     assert!(wait <= 0.5, "{wait}");
     sleep(Duration::from_secs_f64(wait)).await;
     assert_eq!(send(&layer, "a").await.status(), 200);
-    assert!(server.run::<i64>(&["PTTL", name]) <= 2_502, "and it is forgotten as any other");
+    assert!(server.run::<i64>(&["PTTL", name]) <= 2_502, "and it expires as any other");
 }
 
 #[tokio::test]
-async fn a15_f13_a_server_that_evicts_is_no_error() {
+async fn a_server_that_evicts_is_no_error() {
     let server = RedisServer::with(&["--maxmemory", "8mb", "--maxmemory-policy", "allkeys-lru"]);
     let layer = RateLimitLayer::builder(per_client(&patient(&server), "p", at_most(5))).verdict().build();
     for thousand in 0..60 {
@@ -351,7 +352,7 @@ async fn a15_f13_a_server_that_evicts_is_no_error() {
 }
 
 #[tokio::test]
-async fn f12_a_server_without_memory_is_told_from_others_and_the_guard_decides() {
+async fn a_server_without_memory_has_a_reason_of_its_own_and_the_fallback_decides() {
     let server = RedisServer::start();
     let redis = patient(&server);
     let layer = RateLimitLayer::builder(per_client(&redis, "p", at_most(3))).verdict().build();
@@ -360,10 +361,10 @@ async fn f12_a_server_without_memory_is_told_from_others_and_the_guard_decides()
     let mut statuses = Vec::new();
     for _ in 0..4 {
         let response = send(&layer, "a").await;
-        assert!(is_guarded(&response));
+        assert!(is_fallback(&response));
         statuses.push(response.status().as_u16());
     }
-    assert_eq!(statuses, [200, 200, 429, 429], "the guard knows of the first");
+    assert_eq!(statuses, [200, 200, 429, 429], "the fallback has counted the first");
 
     let limiter = RateLimiter::new(at_most(3), RedisStore::new(&patient(&server), "p"));
     let error = limiter.decide(&Ask::charge(&key("b"), 1)).decided().await.unwrap_err();
@@ -373,9 +374,9 @@ async fn f12_a_server_without_memory_is_told_from_others_and_the_guard_decides()
     recovers(&layer, "a").await;
 }
 
-/// A23 during an outage: guards are charged all or none, too.
+/// During an outage, too, all policies are charged or none.
 #[tokio::test]
-async fn several_policies_are_guarded_together() {
+async fn several_policies_fall_back_together() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = through(&proxy);
@@ -390,18 +391,18 @@ async fn several_policies_are_guarded_together() {
     assert!(is_decided(&send(&layer, "a").await));
     proxy.set(Mode::Reset);
     let responses = join_all((0..50).map(|_| send(&layer, "a"))).await;
-    assert!(responses.iter().all(is_guarded));
+    assert!(responses.iter().all(is_fallback));
     assert_eq!(responses.iter().filter(|response| response.status() == 200).count(), 4);
-    // What "minute" refused the others gave back; the last may be told as it was before.
-    let refused = send(&layer, "a").await;
-    let verdict = refused.extensions().get::<Verdict>().unwrap();
+    // What "minute" rejected was refunded to the others; the last may be reported as it was before.
+    let rejected = send(&layer, "a").await;
+    let verdict = rejected.extensions().get::<Verdict>().unwrap();
     let left = |name| verdict.policies().iter().find(|policy| policy.name() == name).unwrap().decision().remaining();
     assert!(left("minute") == 0 && left("day") >= 94, "{verdict:?}");
 }
 
-/// What a server that lives has charged is given back if a policy on a dead one denies.
+/// What a living server has charged is refunded if a policy on a dead one rejects.
 #[tokio::test]
-async fn a_denial_for_want_of_an_answer_costs_nothing_elsewhere() {
+async fn a_rejection_because_of_a_failure_is_refunded_elsewhere() {
     let (living, dead) = (RedisServer::start(), RedisServer::start());
     let (here, proxy) = (patient(&living), Proxy::to(dead.address()));
     let there = through(&proxy);
@@ -419,14 +420,14 @@ async fn a_denial_for_want_of_an_answer_costs_nothing_elsewhere() {
     }
     let give_up = Instant::now() + PLENTY;
     while charged(&here, "here", at_most(100), "a").await > before {
-        assert!(Instant::now() < give_up, "it was not given back");
+        assert!(Instant::now() < give_up, "it was not refunded");
         sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// F19: layers come and go while the server does, and requests are given up in the middle.
+/// Layers are replaced while the server fails and recovers, and requests are cancelled in the middle.
 #[tokio::test]
-async fn f19_layers_that_are_replaced_during_faults_leave_nothing_behind() {
+async fn layers_that_are_replaced_during_faults_leave_nothing_behind() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let tasks = tokio::runtime::Handle::current().metrics();
@@ -466,5 +467,46 @@ async fn f19_layers_that_are_replaced_during_faults_leave_nothing_behind() {
     while tasks.num_alive_tasks() > before {
         assert!(Instant::now() < give_up, "{} tasks, {before} before", tasks.num_alive_tasks());
         sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The server's limit, and that of each process while it is away.
+#[tokio::test]
+async fn an_outage_admits_one_limit_per_process_and_that_of_the_server() {
+    const LIMIT: u32 = 20;
+    for processes in [1_u32, 2, 4] {
+        let server = RedisServer::start();
+        let proxy = Proxy::to(server.address());
+        let layers: Vec<_> = (0..processes)
+            .map(|_| {
+                let redis = Redis::single(proxy.url()).timeout(Duration::from_millis(500)).open().unwrap();
+                RateLimitLayer::builder(per_client(&redis, "p", at_most(LIMIT))).verdict().build()
+            })
+            .collect();
+        let mut admitted = 0;
+        for layer in &layers {
+            recovers(layer, "warm").await;
+        }
+        proxy.set(Mode::Reset);
+        for layer in &layers {
+            for _ in 0..LIMIT * 2 {
+                admitted += u32::from(send(layer, "a").await.status() == 200);
+            }
+        }
+        proxy.set(Mode::Pass);
+        for layer in &layers {
+            recovers(layer, "warm").await;
+        }
+        for layer in &layers {
+            for _ in 0..LIMIT * 2 {
+                let response = send(layer, "a").await;
+                assert!(is_decided(&response));
+                admitted += u32::from(response.status() == 200);
+            }
+        }
+        println!("{processes} processes: {admitted} of {LIMIT}");
+        // An answer may have been lost when it began.
+        let most = (processes + 1) * LIMIT;
+        assert!((most - processes..=most).contains(&admitted), "{processes} processes: {admitted}");
     }
 }

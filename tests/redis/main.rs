@@ -2,7 +2,9 @@
 
 mod deadlines;
 mod faults;
+mod permissions;
 mod queue;
+mod runtimes;
 mod store;
 mod topologies;
 

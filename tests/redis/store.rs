@@ -14,7 +14,7 @@ use tower_sluice::{
     Ask, Decision, FailureMode, Limiter, Mode, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, Verdict,
 };
 
-/// As another process would connect: with connections of its own. Patient, for machines that do other things too.
+/// Connects as another process would, with connections of its own. The timeout is long, for busy machines.
 fn redis(server: &RedisServer) -> Redis {
     Redis::single(server.url()).timeout(Duration::from_secs(5)).open().unwrap()
 }
@@ -27,7 +27,7 @@ async fn ask(limiter: &(impl Limiter + ?Sized), key: &str, cost: u32) -> Decisio
     limiter.decide(&Ask::charge(&PartitionKey::from(key), cost)).decided().await.unwrap()
 }
 
-/// How many scripts the server ran, of any kind.
+/// Returns how many scripts the server ran, of any kind.
 fn calls(server: &RedisServer) -> u64 {
     let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut server.connection()).unwrap();
     let of = |command: &str| {
@@ -46,7 +46,7 @@ async fn eight_processes_admit_exactly_the_limit_together() {
             .map(|_| {
                 let limiter = Arc::new(limiter(&redis(&server), algorithm));
                 tokio::spawn(async move {
-                    let asked = (0..1_000).map(|_| ask(&*limiter, "everybody", 1));
+                    let asked = (0..1_000).map(|_| ask(&*limiter, "shared", 1));
                     let decisions = futures_util::future::join_all(asked).await;
                     decisions.iter().filter(|decision| decision.is_allowed()).count()
                 })
@@ -71,15 +71,15 @@ async fn what_one_process_spends_the_other_sees() {
     let [here, there] = [limiter(&redis(&server), bucket), limiter(&redis(&server), bucket)];
     assert_eq!(ask(&here, "a", 4).await.remaining(), 6);
     assert_eq!(ask(&there, "a", 5).await.remaining(), 1);
-    let refused = ask(&here, "a", 2).await;
-    assert!(!refused.is_allowed() && refused.remaining() == 1);
-    let wait = refused.retry_after().unwrap();
+    let rejected = ask(&here, "a", 2).await;
+    assert!(!rejected.is_allowed() && rejected.remaining() == 1);
+    let wait = rejected.retry_after().unwrap();
     assert!(wait > Duration::from_secs(300) && wait <= Duration::from_secs(360), "{wait:?}");
     assert_eq!(ask(&here, "b", 1).await.remaining(), 9);
 }
 
 #[tokio::test]
-async fn a_flood_of_what_is_refused_does_not_reach_the_server() {
+async fn a_flood_of_rejections_does_not_reach_the_server() {
     let server = RedisServer::start();
     let limiter = Arc::new(limiter(&redis(&server), TokenBucket::new(Quota::per_hour(1))));
     // The first call of all finds that the server has not got the script.
@@ -93,18 +93,18 @@ async fn a_flood_of_what_is_refused_does_not_reach_the_server() {
         );
     }
     assert_eq!(admitted, 1);
-    assert_eq!(calls(&server) - before, 1, "the first call told that the rest would be refused");
+    assert_eq!(calls(&server) - before, 1, "the first call showed that the rest would be rejected");
 }
 
 #[tokio::test]
-async fn requests_that_come_together_share_a_call() {
+async fn concurrent_requests_share_a_call() {
     let server = RedisServer::start();
     let bucket = TokenBucket::new(Quota::per_hour(10_000));
     let limiter = Arc::new(limiter(&redis(&server), bucket));
     let before = calls(&server);
     let decisions = futures_util::future::join_all((0..1_000).map(|_| ask(&*limiter, "a", 1))).await;
     assert!(decisions.iter().all(Decision::is_allowed));
-    // Each is told its own numbers, in the order in which they came.
+    // Each gets numbers of its own, in the order of arrival.
     let mut remaining: Vec<_> = decisions.iter().map(Decision::remaining).collect();
     remaining.dedup();
     assert_eq!(remaining, (9_000..10_000).rev().collect::<Vec<_>>());
@@ -136,7 +136,7 @@ async fn four_processes_with_leases_never_exceed_the_limit_and_leave_little_idle
             tokio::spawn(async move {
                 let mut admitted = 0;
                 for _ in 0..400 {
-                    admitted += u32::from(ask(&*node, "everybody", 1).await.is_allowed());
+                    admitted += u32::from(ask(&*node, "shared", 1).await.is_allowed());
                 }
                 admitted
             })
@@ -146,7 +146,7 @@ async fn four_processes_with_leases_never_exceed_the_limit_and_leave_little_idle
     for node in asking {
         admitted += node.await.unwrap();
     }
-    // In 1,600 requests some of a thousand are earned anew: less than one every 86 seconds.
+    // In 1,600 requests some of a thousand are earned again: less than one every 86 seconds.
     assert!(admitted <= LIMIT + 1, "{admitted}");
     assert!(admitted >= LIMIT - 4 * MOST, "{admitted}: more lies idle than each may have taken");
     let made = calls(&server) - before;
@@ -154,7 +154,7 @@ async fn four_processes_with_leases_never_exceed_the_limit_and_leave_little_idle
 }
 
 #[tokio::test]
-async fn what_a_process_leased_and_does_not_need_returns() {
+async fn what_is_left_of_a_lease_is_refunded() {
     let server = RedisServer::start();
     let bucket = TokenBucket::new(Quota::per_day(1_000));
     let lifetime = Duration::from_millis(200);
@@ -163,7 +163,7 @@ async fn what_a_process_leased_and_does_not_need_returns() {
     let plain = RateLimiter::new(bucket, RedisStore::new(&redis(&server), "test"));
     let mut asked = 0;
     while ask(&plain, "a", 0).await.remaining() + asked + 50 > 1_000 {
-        // Until fifty are leased beyond what was needed. A slow machine may start anew on the way.
+        // Until fifty are leased beyond what was needed. A slow machine may start again on the way.
         assert!(ask(&leasing, "a", 1).await.is_allowed());
         asked += 1;
         assert!(asked < 800, "nothing was leased");
@@ -178,7 +178,7 @@ async fn what_a_process_leased_and_does_not_need_returns() {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("the lease was not given back");
+    panic!("the lease was not refunded");
 }
 
 async fn send(layer: &RateLimitLayer, client: &str) -> Response<()> {
@@ -222,19 +222,19 @@ async fn policies_on_one_server_are_decided_in_one_call_all_or_none() {
     }
     assert_eq!(calls(&server) - before, 3);
 
-    // Refused without a call, for "day" is known to be used up.
-    let refused = send(&layer, "a").await;
-    assert_eq!((refused.status().as_u16(), calls(&server) - before), (429, 3));
-    assert_eq!(numbers(&refused), [("local".into(), true, 46), ("day".into(), false, 0)]);
+    // Rejected without a call, because "day" is known to be used up.
+    let rejected = send(&layer, "a").await;
+    assert_eq!((rejected.status().as_u16(), calls(&server) - before), (429, 3));
+    assert_eq!(numbers(&rejected), [("local".into(), true, 46), ("day".into(), false, 0)]);
 
-    // Used up by another process: that is found out, nothing is charged, and all are told.
+    // Used up by another process: the call finds that out, nothing is charged, and all policies are reported.
     let elsewhere = RateLimiter::new(three, RedisStore::new(&redis, "day"));
     assert!(ask(&elsewhere, "b", 3).await.is_allowed());
-    let refused = send(&layer, "b").await;
-    let told = [("hour", true, 100), ("local", true, 46), ("day", false, 0), ("year", true, 200)];
-    let mut numbers = numbers(&refused);
-    numbers.sort_by_key(|(name, ..)| told.iter().position(|told| told.0 == name));
-    assert_eq!(numbers, told.map(|(name, allowed, left)| (name.to_owned(), allowed, left)));
+    let rejected = send(&layer, "b").await;
+    let expected = [("hour", true, 100), ("local", true, 46), ("day", false, 0), ("year", true, 200)];
+    let mut numbers = numbers(&rejected);
+    numbers.sort_by_key(|(name, ..)| expected.iter().position(|it| it.0 == name));
+    assert_eq!(numbers, expected.map(|(name, allowed, left)| (name.to_owned(), allowed, left)));
 }
 
 #[tokio::test]
@@ -249,7 +249,7 @@ async fn two_policies_that_share_a_budget_are_both_charged() {
 }
 
 #[tokio::test]
-async fn a_charge_is_given_back_if_a_policy_elsewhere_refuses() {
+async fn a_charge_is_refunded_if_a_policy_on_another_server_rejects() {
     let (server, other) = (RedisServer::start(), RedisServer::start());
     let (redis, there) = (redis(&server), redis(&other));
     let hour = TokenBucket::new(Quota::per_hour(100));
@@ -260,7 +260,7 @@ async fn a_charge_is_given_back_if_a_policy_elsewhere_refuses() {
     .verdict()
     .build();
     assert_eq!(send(&layer, "a").await.status(), 200);
-    // Used up there, but not known to be, for another process has done it.
+    // Used up there by another process, so not known to be here.
     let elsewhere = RateLimiter::new(TokenBucket::new(Quota::per_hour(1)), RedisStore::new(&there, "there"));
     assert!(ask(&elsewhere, "b", 1).await.is_allowed());
     assert_eq!(send(&layer, "b").await.status(), 429);
@@ -272,24 +272,24 @@ async fn a_charge_is_given_back_if_a_policy_elsewhere_refuses() {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("the charge was not given back");
+    panic!("the charge was not refunded");
 }
 
 #[tokio::test]
-async fn charges_come_later_and_support_staff_forgive() {
+async fn charges_up_to_what_is_left_and_resets_reach_the_server() {
     let server = RedisServer::start();
-    let (here, there, anew) = (redis(&server), redis(&server), redis(&server));
+    let (here, there, third) = (redis(&server), redis(&server), redis(&server));
     let quota = Quota::per_hour(10);
     let (bucket, fixed, sliding) = (TokenBucket::new(quota), FixedWindow::new(quota), SlidingWindow::new(quota));
     let processes: [[Arc<dyn Limiter>; 3]; 3] = [
-        [Arc::new(limiter(&here, bucket)), Arc::new(limiter(&there, bucket)), Arc::new(limiter(&anew, bucket))],
-        [Arc::new(limiter(&here, fixed)), Arc::new(limiter(&there, fixed)), Arc::new(limiter(&anew, fixed))],
-        [Arc::new(limiter(&here, sliding)), Arc::new(limiter(&there, sliding)), Arc::new(limiter(&anew, sliding))],
+        [Arc::new(limiter(&here, bucket)), Arc::new(limiter(&there, bucket)), Arc::new(limiter(&third, bucket))],
+        [Arc::new(limiter(&here, fixed)), Arc::new(limiter(&there, fixed)), Arc::new(limiter(&third, fixed))],
+        [Arc::new(limiter(&here, sliding)), Arc::new(limiter(&there, sliding)), Arc::new(limiter(&third, sliding))],
     ];
     let key = PartitionKey::from("a");
-    for [limiter, elsewhere, anew] in &processes {
+    for [limiter, elsewhere, third] in &processes {
         assert_eq!(ask(&**limiter, "a", 3).await.remaining(), 7);
-        // More than there is: what there is.
+        // More than is left: what is left is charged.
         let _ = limiter.decide(&Ask::charge(&key, 20).to(Mode::UpTo));
         for _ in 0..100 {
             if ask(&**elsewhere, "a", 0).await.remaining() == 0 {
@@ -300,10 +300,10 @@ async fn charges_come_later_and_support_staff_forgive() {
         assert!(!ask(&**limiter, "a", 1).await.is_allowed());
         let decision = limiter.decide(&Ask::reset(&key)).decided().await.unwrap();
         assert_eq!((decision.is_allowed(), decision.remaining()), (true, 10));
-        // What this process knew of it is forgotten, too.
+        // The negative cache of this process is cleared, too.
         assert_eq!(ask(&**limiter, "a", 1).await.remaining(), 9);
-        assert_eq!(ask(&**anew, "a", 1).await.remaining(), 8);
-        // What others know they go on to believe for a minute.
+        assert_eq!(ask(&**third, "a", 1).await.remaining(), 8);
+        // Other processes keep their cached rejections until they verify them.
         assert!(!ask(&**elsewhere, "a", 1).await.is_allowed());
     }
 }
@@ -312,14 +312,14 @@ async fn charges_come_later_and_support_staff_forgive() {
 async fn a_quota_may_change_under_the_same_name() {
     let server = RedisServer::start();
     let hour = |limit, burst| TokenBucket::new(Quota::per_hour(limit).burst(burst));
-    let anew = |bucket| limiter(&redis(&server), bucket);
-    // Raised: nobody waits for longer than a new bucket takes to fill.
-    assert!(ask(&anew(hour(10, 10)), "a", 10).await.is_allowed());
-    let raised = ask(&anew(hour(3_600, 10)), "a", 1).await;
+    let third = |bucket| limiter(&redis(&server), bucket);
+    // Raised: no client waits for longer than a new bucket takes to fill.
+    assert!(ask(&third(hour(10, 10)), "a", 10).await.is_allowed());
+    let raised = ask(&third(hour(3_600, 10)), "a", 1).await;
     assert_eq!(raised.retry_after(), Some(Duration::from_secs(1)));
     // Lowered: the same share is used up.
-    assert!(ask(&anew(hour(100, 100)), "b", 50).await.is_allowed());
-    let lowered = anew(hour(10, 10));
+    assert!(ask(&third(hour(100, 100)), "b", 50).await.is_allowed());
+    let lowered = third(hour(10, 10));
     assert_eq!(ask(&lowered, "b", 1).await.remaining(), 4);
     assert!(!ask(&lowered, "b", 5).await.is_allowed());
 
@@ -340,24 +340,25 @@ async fn a_layer_whose_budgets_are_on_the_server_changes_while_it_runs() {
     }
     assert_eq!(send(&layer, "a").await.status(), 429);
     let limits = layer.handle();
-    // The other of the two names of a bucket goes on from it.
+    // The other of the two names of a bucket inherits from it.
     let replaced = limits.replace(policy(&here, "a", LeakyBucket::new(hour(3_600).burst(10)))).unwrap();
-    assert_eq!(replaced.started_anew(), [""; 0]);
-    let refused = send(&layer, "a").await;
-    assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].to_str().unwrap()), (429, "1"));
+    assert_eq!(replaced.not_inherited(), [""; 0]);
+    let rejected = send(&layer, "a").await;
+    assert_eq!((rejected.status().as_u16(), rejected.headers()["retry-after"].to_str().unwrap()), (429, "1"));
     // Another connection may be to another server, and a window is none.
     for other in [policy(&there, "a", TokenBucket::new(hour(10))), policy(&there, "a", FixedWindow::new(hour(10)))] {
-        assert_eq!(limits.replace(other).unwrap().started_anew(), ["a"]);
+        assert_eq!(limits.replace(other).unwrap().not_inherited(), ["a"]);
     }
 }
 
 #[tokio::test]
-async fn the_guard_is_warm_when_the_server_dies() {
+async fn the_fallback_is_warm_when_the_server_dies() {
     let server = RedisServer::start();
     let redis = Redis::open(server.url()).unwrap();
     let bucket = TokenBucket::new(Quota::per_hour(10));
-    let guarded = RateLimitLayer::builder(policy(&redis, "p", bucket)).verdict().build();
-    let denying = RateLimitLayer::builder(policy(&redis, "q", bucket).on_failure(FailureMode::Deny)).verdict().build();
+    let falling_back = RateLimitLayer::builder(policy(&redis, "p", bucket)).verdict().build();
+    let rejecting =
+        RateLimitLayer::builder(policy(&redis, "q", bucket).on_failure(FailureMode::Deny)).verdict().build();
     let admitted = async |layer: &RateLimitLayer, times| {
         let mut admitted = 0;
         for _ in 0..times {
@@ -367,13 +368,13 @@ async fn the_guard_is_warm_when_the_server_dies() {
         }
         admitted
     };
-    // A busy machine may already miss the timeout of 50 ms now; then the guard decides, which counts alike.
-    assert_eq!(admitted(&guarded, 7).await, 7);
+    // A busy machine may already miss the timeout of 50 ms now; then the fallback decides, which counts alike.
+    assert_eq!(admitted(&falling_back, 7).await, 7);
     drop(server);
-    assert_eq!(admitted(&guarded, 20).await, 3, "what Redis admitted was counted along");
-    let refused = send(&denying, "a").await;
-    assert!(refused.status() == 503 && refused.headers()["retry-after"] == "1");
-    assert!(!refused.headers().contains_key("x-rate-limited-for"));
+    assert_eq!(admitted(&falling_back, 20).await, 3, "what Redis admitted was counted");
+    let rejected = send(&rejecting, "a").await;
+    assert!(rejected.status() == 503 && rejected.headers()["retry-after"] == "1");
+    assert!(!rejected.headers().contains_key("x-rate-limited-for"));
 }
 
 #[tokio::test]
@@ -390,13 +391,13 @@ async fn the_server_keeps_as_many_scripts_as_there_are_algorithms() {
 
 #[test]
 #[should_panic(expected = "microsecond")]
-fn a_quota_that_a_server_cannot_keep_is_refused_at_once() {
+fn a_quota_that_a_server_cannot_keep_panics_at_once() {
     let redis = Redis::open("redis://127.0.0.1:1").unwrap();
     let _limiter = limiter(&redis, FixedWindow::new(Quota::new(1, Duration::from_nanos(1_500)).unwrap()));
 }
 
 #[test]
-fn states_are_told_by_their_type() {
+fn stores_and_limiters_are_send_and_sync() {
     fn is_send_and_sync<T: Send + Sync>() {}
     is_send_and_sync::<RedisStore<<TokenBucket as Algorithm>::State>>();
 }

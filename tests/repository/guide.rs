@@ -1,4 +1,4 @@
-//! The guide shows what the algorithms do now, and quotes what is logged now.
+//! Checks that the guide's pictures are up to date, and that it quotes the log correctly.
 
 use std::fs;
 use std::path::Path;
@@ -18,20 +18,20 @@ fn the_pictures_are_what_the_example_draws() {
         assert!(!svg.contains("\n\n"), "{name}.svg has an empty line, and would not be a picture in the guide");
     }
     let kept = fs::read_dir(folder).unwrap().count();
-    assert_eq!(kept, drawn.len(), "there are pictures that are not drawn any more");
+    assert_eq!(kept, drawn.len(), "there are pictures that the example no longer draws");
 }
 
-/// Of ten per second: token bucket, leaky bucket, fixed window, sliding window, queue.
+/// At ten per second: token bucket, leaky bucket, fixed window, sliding window, queue.
 #[test]
-fn the_algorithms_admit_what_the_guide_says() {
+fn the_algorithms_admit_what_the_guide_documents() {
     let admitted = Traffic::all().map(|traffic| (traffic.name, run_all(&traffic).map(|run| run.admitted())));
-    let told = [
+    let documented = [
         ("steady", [20, 20, 20, 20, 20]),
         ("burst", [23, 23, 20, 19, 24]),
         ("overload", [49, 49, 40, 37, 50]),
         ("edge", [12, 12, 20, 11, 13]),
     ];
-    assert_eq!(admitted, told);
+    assert_eq!(admitted, documented);
 }
 
 #[test]
@@ -55,10 +55,10 @@ fn a_queue_keeps_its_order_and_its_distance() {
 }
 
 #[test]
-fn what_is_logged_is_quoted_as_it_is() {
+fn the_guide_quotes_the_log_exactly() {
     let source = |path: &str| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
     let logged = source("src/util/log.rs");
-    // A string that goes on in the next line.
+    // Joins strings that continue on the next line.
     let logged: String = logged.split("\\\n").map(str::trim_start).collect();
     let page = source("src/guide/operating.rs");
     let (_, table) = page.split_once("| it says | do |").expect("the page has its table");

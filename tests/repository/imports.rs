@@ -1,4 +1,4 @@
-//! Imports point down. These are the pictures; the code is held to them.
+//! Checks that imports point down, as the pictures below allow.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// A room, and the rooms that it may import.
 type Picture = &'static [(&'static str, &'static [&'static str])];
 
-/// The rooms of the crate. What is not named here fails the test, so a new room gets its place in the picture first.
+/// The rooms of the crate. A room that is not listed fails the test, so a new one is added here first.
 const ROOMS: Picture = &[
     ("values", &[]),
     ("util", &["values"]),
@@ -22,7 +22,7 @@ const ROOMS: Picture = &[
     ("guide", &[]),
 ];
 
-/// What compiles without any HTTP type, for workers and for clients of other protocols.
+/// The rooms that compile without any HTTP type, for workers and for clients of other protocols.
 const BELOW_HTTP: &[&str] = &["values", "util", "algorithm", "store", "limiter", "queue", "testing"];
 
 /// The rooms within `http`.
@@ -56,7 +56,7 @@ fn rooms_of_http_import_what_lies_below_them() {
 }
 
 #[test]
-fn what_lies_below_http_names_no_http_type() {
+fn rooms_below_http_use_no_http_type() {
     for (room, path) in files("src") {
         if BELOW_HTTP.contains(&room.as_str()) {
             let text = fs::read_to_string(&path).unwrap();
@@ -64,7 +64,7 @@ fn what_lies_below_http_names_no_http_type() {
             let mention = ["http::", "http_body", "bytes::"]
                 .into_iter()
                 .find(|name| text.lines().filter(code).any(|line| line.contains(name)));
-            assert_eq!(mention, None, "{}: `{room}` lies below HTTP", path.display());
+            assert_eq!(mention, None, "{}: `{room}` is below HTTP", path.display());
         }
     }
 }
@@ -74,7 +74,10 @@ fn the_pictures_have_no_cycle() {
     for picture in [ROOMS, HTTP] {
         let mut below = BTreeSet::new();
         for (room, imports) in picture {
-            assert!(imports.iter().all(|import| below.contains(import)), "`{room}` imports what stands after it");
+            assert!(
+                imports.iter().all(|import| below.contains(import)),
+                "`{room}` imports a room that is listed after it"
+            );
             below.insert(room);
         }
     }
@@ -83,7 +86,7 @@ fn the_pictures_have_no_cycle() {
 fn hold(folder: &str, prefix: &str, picture: Picture) {
     for (room, path) in files(folder) {
         let Some((_, allowed)) = picture.iter().find(|(name, _)| *name == room) else {
-            panic!("{} belongs to no room of the picture: give `{room}` a place in it", path.display());
+            panic!("{} belongs to no room of the picture: add `{room}` to it", path.display());
         };
         let text = fs::read_to_string(&path).unwrap();
         for import in imports(&text, prefix) {
@@ -99,7 +102,7 @@ fn hold(folder: &str, prefix: &str, picture: Picture) {
     }
 }
 
-/// Every source file below a folder but its root, with its room.
+/// Returns every source file below a folder except its root, with its room.
 fn files(folder: &str) -> Vec<(String, PathBuf)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let (mut found, mut folders) = (Vec::new(), vec![root.clone()]);
@@ -120,7 +123,7 @@ fn files(folder: &str) -> Vec<(String, PathBuf)> {
     found
 }
 
-/// The rooms that are named after `prefix` outside of comments; a list in braces counts each.
+/// Returns the rooms that follow `prefix` outside of comments, each of a list in braces.
 fn imports(text: &str, prefix: &str) -> Vec<String> {
     let code: String = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
     let word = |text: &str| text.chars().take_while(|char| char.is_alphanumeric() || *char == '_').collect::<String>();

@@ -1,4 +1,4 @@
-//! What the repository says of itself: its imports, its threats, the pictures of its guide.
+//! Checks the repository against its documents: imports, threats, and the pictures and quotes of the guide.
 
 mod guide;
 mod imports;

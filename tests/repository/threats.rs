@@ -1,4 +1,4 @@
-//! Attacks that no other file tests, and that `docs/threats.md`, which lists all of them, names tests that exist.
+//! Tests attacks that no other file tests, and checks that the tests named in `docs/threats.md` exist.
 
 use std::convert::Infallible;
 use std::fs;
@@ -28,7 +28,7 @@ fn decide(limiter: &impl Limiter, key: &PartitionKey, cost: u32) -> tower_sluice
     }
 }
 
-/// Keys of two words whose FxHash is one and the same: what an attacker sends to a table with an unkeyed hash.
+/// Returns keys of two words that all have one FxHash: the attack on a table with an unkeyed hash.
 fn fx_collisions() -> impl Iterator<Item = PartitionKey> {
     const K: u64 = 0x517c_c1b7_2722_0a95;
     (0..100_000_u64).map(|first| {
@@ -58,7 +58,7 @@ fn keys_that_collide_under_an_unkeyed_hash_push_no_key_out() {
     assert_eq!((window.store().evicted_live(), bucket.store().evicted_live()), (0, 0));
 }
 
-/// In 64 bits of nanoseconds, 213,504 days are the most: a product that wraps makes the cost look small.
+/// 64 bits of nanoseconds hold at most 213,504 days: a product that wraps would make the cost look small.
 #[test]
 fn costs_whose_time_wraps_64_bits_are_rejected() {
     let quota = Quota::per_day(1);
@@ -94,8 +94,8 @@ fn keyed(key: &[u8], address: u32) -> Request<()> {
     request
 }
 
-/// A thousand API keys and addresses: none is in a response, in the log up to `info`, or in a metric, and there are no more
-/// series after the last than after the first.
+/// A thousand API keys and addresses: none is in a response, in the log up to `info`, or in a metric, and there are no
+/// more series after the last than after the first.
 #[test]
 fn keys_appear_in_no_response_no_log_and_no_metric() {
     let recorder = PrometheusBuilder::new().build_recorder();
@@ -115,20 +115,20 @@ fn keys_appear_in_no_response_no_log_and_no_metric() {
         ready(Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from("hello"))))
     }));
 
-    let (mut said, mut secrets, mut series) = (Vec::new(), Vec::new(), 0);
+    let (mut output, mut secrets, mut series) = (Vec::new(), Vec::new(), 0);
     let mut random = Random::new(7);
     metrics::with_local_recorder(&recorder, || {
         tracing::subscriber::with_default(subscriber, || {
             for number in 0..1_000 {
                 let key = format!("sk-{:016x}", random.next());
-                // Not in the documentation's ranges, which texts might mention.
+                // Not in the ranges for documentation, which texts might mention.
                 let address = 0x5d00_0000 + u32::try_from(random.below(1 << 20)).unwrap();
                 for _ in 0..3 {
                     let response =
                         service.clone().oneshot(keyed(key.as_bytes(), address)).now_or_never().unwrap().unwrap();
                     let (parts, body) = response.into_parts();
-                    said.push(format!("{:?}", parts.headers).into_bytes());
-                    said.push(body.collect().now_or_never().unwrap().unwrap().to_bytes().to_vec());
+                    output.push(format!("{:?}", parts.headers).into_bytes());
+                    output.push(body.collect().now_or_never().unwrap().unwrap().to_bytes().to_vec());
                 }
                 secrets.extend([key, Ipv4Addr::from_bits(address).to_string()]);
                 layer.observe();
@@ -141,14 +141,15 @@ fn keys_appear_in_no_response_no_log_and_no_metric() {
         });
     });
     assert!(series > 5);
-    said.extend([metrics.render().into_bytes(), log.0.lock().unwrap().clone()]);
-    let said = said.concat();
-    let said = String::from_utf8_lossy(&said);
-    let found: Vec<_> = secrets.iter().filter(|secret| said.contains(secret.as_str())).collect();
+    output.extend([metrics.render().into_bytes(), log.0.lock().unwrap().clone()]);
+    let output = output.concat();
+    let output = String::from_utf8_lossy(&output);
+    let found: Vec<_> = secrets.iter().filter(|secret| output.contains(secret.as_str())).collect();
     assert!(found.is_empty(), "{found:?}");
 }
 
-/// The recipe of the guide: a budget by address further out for those without a valid key, the key's own within.
+/// The guide's recipe: an outer budget by address, which also counts requests without a valid key, and an inner one by
+/// key.
 #[test]
 fn a_flood_without_a_credential_leaves_the_owner_of_a_key_alone() {
     let clock = ManualClock::new();
@@ -162,7 +163,7 @@ fn a_flood_without_a_credential_leaves_the_owner_of_a_key_alone() {
     );
     let handler =
         service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from("hello")))));
-    // What stands for authentication: only the key of the victim is known.
+    // A stand-in for authentication: only the key of the victim is known.
     let authenticated = service_fn(move |request: Request<()>| {
         let is_known = request.headers().get("x-api-key").is_some_and(|key| key == "victim");
         let own = own.clone().layer(handler);
@@ -196,8 +197,8 @@ fn a_flood_without_a_credential_leaves_the_owner_of_a_key_alone() {
     assert!(guesses <= 50 + 500, "{guesses} guesses in ten seconds");
 }
 
-/// Charges that are refunded let nobody have more at one instant than twice the burst, less one, whatever is held open,
-/// for however long, and in whatever order it ends; and a burst if it ends in the order in which it came, or in reverse.
+/// With refunds, a client never has more at one instant than twice the burst, less one, for any charges held open, for
+/// any time, and in any order; and a burst if they end in the order in which they began, or in reverse.
 #[test]
 fn refunds_of_charges_that_were_held_open_give_less_than_a_burst_beyond_the_burst() {
     const BURST: u32 = 5;
@@ -235,7 +236,7 @@ fn refunds_of_charges_that_were_held_open_give_less_than_a_burst_beyond_the_burs
         most = most.max(guesses);
         assert!(guesses < 2 * BURST, "seed {seed}: {guesses} at one instant");
     }
-    assert!(most > BURST, "the worst of these is what the documentation states");
+    assert!(most > BURST, "some schedule exceeds the burst, as documented");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The example server, as a process of its own.
+//! Tests of the example server as a separate process.
 
 mod page;
 mod routes;

@@ -1,25 +1,25 @@
-//! The page of the example server from outside: what it may load, and that its numbers are true.
+//! Checks the page of the example server from outside: what it may load, and that its numbers are true.
 
 use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::support::http::{get, get_with};
-use crate::support::server::{Server, refused};
+use crate::support::server::{Server, rejected};
 use serde_json::Value;
 
-/// What `/live` tells of the route with this path.
+/// Returns the numbers of the route with this path in `/live`.
 fn live(server: &Server, path: &str) -> Value {
-    let told = get(server.address, "/live").json();
-    let routes = told["routes"].as_array().unwrap();
-    routes.iter().find(|route| route["paths"][0] == path).unwrap_or_else(|| panic!("no {path} in {told}")).clone()
+    let live = get(server.address, "/live").json();
+    let routes = live["routes"].as_array().unwrap();
+    routes.iter().find(|route| route["paths"][0] == path).unwrap_or_else(|| panic!("no {path} in {live}")).clone()
 }
 
 fn counts(route: &Value) -> [u64; 5] {
-    ["offered", "admitted", "delayed", "refused", "left"].map(|count| route[count].as_u64().unwrap())
+    ["offered", "admitted", "delayed", "rejected", "left"].map(|count| route[count].as_u64().unwrap())
 }
 
-/// Asks until it holds; ten seconds are enough on any machine.
+/// Polls until `holds`; ten seconds are enough on any machine.
 fn until(server: &Server, path: &str, holds: impl Fn(&Value) -> bool) -> Value {
     let begun = Instant::now();
     loop {
@@ -33,7 +33,7 @@ fn until(server: &Server, path: &str, holds: impl Fn(&Value) -> bool) -> Value {
 }
 
 #[test]
-fn the_page_is_all_there_and_may_load_nothing_from_elsewhere() {
+fn the_page_is_complete_and_loads_nothing_from_other_origins() {
     let server = Server::start();
     for (path, media_type) in [("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript")] {
         let answer = get(server.address, path);
@@ -48,7 +48,7 @@ fn the_page_is_all_there_and_may_load_nothing_from_elsewhere() {
     }
     assert!(get(server.address, "/page.js").body.len() < 20_000);
 
-    let own = refused("[[route]]\npath = \"/live\"\n");
+    let own = rejected("[[route]]\npath = \"/live\"\n");
     assert!(String::from_utf8_lossy(&own.stderr).contains(".toml:2: path `/live` is the server's own"));
 }
 
@@ -86,10 +86,10 @@ fn the_numbers_of_a_route_are_true() {
     let words = &live(&server, "/words")["policies"];
     assert_eq!(
         words[0]["words"],
-        "fixed-window: 10 per 1s, staggered, cost 3, by client-ip and header:x-a, for answers 401 and 403 only, \
-         banned for 10m after more than 5 rejections per 1m that came too early, only watching"
+        "fixed-window: 10 per 1s, staggered, cost 3, by client-ip and header:x-a, for responses 401 and 403 only, \
+         banned for 10m after more than 5 early retries per 1m, shadow"
     );
-    let queue = "leaky-queue: 1 per 250ms, burst 2, up to 5 waiting, for up to 2s, for all together";
+    let queue = "leaky-queue: 1 per 250ms, burst 2, up to 5 waiting, for up to 2s, for all clients together";
     assert_eq!((&words[1]["name"], &words[1]["words"]), (&"q".into(), &queue.into()));
     assert_eq!(
         (&route["call"], &route["waiting"], &route["next_release_ms"]),
@@ -106,7 +106,7 @@ fn the_numbers_of_a_route_are_true() {
 }
 
 #[test]
-fn the_queue_is_as_long_as_it_is_told_and_shrinks_when_a_client_leaves() {
+fn the_reported_queue_length_is_true_and_shrinks_when_a_client_disconnects() {
     let queue = |path: &str, per: &str| {
         format!(
             "[[route]]\npath = \"{path}\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 1\n\
@@ -119,16 +119,16 @@ fn the_queue_is_as_long_as_it_is_told_and_shrinks_when_a_client_leaves() {
     let idle = live(&server, "/q");
     assert_eq!((idle["waiting"].as_u64(), &idle["next_release_ms"]), (Some(0), &Value::Null));
 
-    let come = || {
+    let send = || {
         let mut socket = TcpStream::connect(address).unwrap();
         socket.write_all(b"GET /q HTTP/1.1\r\nhost: test\r\n\r\n").unwrap();
         socket
     };
-    let first = come();
+    let first = send();
     let one = until(&server, "/q", |route| route["waiting"] == 1);
     let next = one["next_release_ms"].as_u64().unwrap();
     assert!(next <= 3_600_000 && next > 3_500_000, "{next}");
-    let second = come();
+    let second = send();
     until(&server, "/q", |route| route["waiting"] == 2);
     assert_eq!(get(address, "/q").status, 503, "the queue is full");
     drop(first);

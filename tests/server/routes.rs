@@ -1,4 +1,4 @@
-//! The example server from outside: its interface, and that its answers are true over HTTP.
+//! Checks the interface of the example server, and its responses over HTTP.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::support::http::{get, get_with};
-use crate::support::server::{Server, output, refused};
+use crate::support::server::{Server, output, rejected};
 use tonic_prost::ProstCodec;
 
 const ROUTES: [&str; 5] = ["/token-bucket", "/leaky-bucket", "/leaky-queue", "/fixed-window", "/sliding-window"];
@@ -32,9 +32,9 @@ fn without_a_configuration_there_is_a_route_for_each_algorithm() {
     assert!(metrics.body.lines().any(|candidate| candidate == line), "{}", metrics.body);
 }
 
-/// For each algorithm: refused, wait as long as one of the two fields says, admitted.
+/// For each algorithm: get rejected, wait for the time in one of the two fields, be admitted.
 #[test]
-fn a_client_that_waits_as_it_is_told_is_admitted() {
+fn a_client_that_waits_for_the_advertised_time_is_admitted() {
     let route = |algorithm: &str, extra: &str| {
         format!(
             "[[route]]\npath = [\"/{algorithm}/exact\", \"/{algorithm}/whole\"]\n[[route.policy]]\nname = \"p\"\n\
@@ -49,13 +49,13 @@ fn a_client_that_waits_as_it_is_told_is_admitted() {
         let mut waits = 0;
         for _ in 0..3 {
             // Windows may end between two requests; three in a row within one are still certain.
-            let refusal = (0..4).map(|_| get(server.address, &path)).find(|answer| answer.status == 429);
-            let refusal = refusal.expect("the limit is one");
-            let told: f64 = refusal.headers[field].parse().unwrap();
-            let (exact, whole) = (&refusal.headers["x-rate-limited-for"], &refusal.headers["retry-after"]);
+            let rejection = (0..4).map(|_| get(server.address, &path)).find(|answer| answer.status == 429);
+            let rejection = rejection.expect("the limit is one");
+            let wait: f64 = rejection.headers[field].parse().unwrap();
+            let (exact, whole) = (&rejection.headers["x-rate-limited-for"], &rejection.headers["retry-after"]);
             assert!(exact.parse::<f64>().unwrap() <= whole.parse::<f64>().unwrap(), "{exact} {whole}");
-            sleep(Duration::from_secs_f64(told));
-            assert_eq!(get(server.address, &path).status, 200, "{path}: refused after waiting {told} s");
+            sleep(Duration::from_secs_f64(wait));
+            assert_eq!(get(server.address, &path).status, 200, "{path}: rejected after waiting {wait} s");
             waits += 1;
         }
         assert_eq!(waits, 3);
@@ -85,11 +85,11 @@ fn the_queue_answers_in_order_at_its_pace() {
     }
     let at = |number: usize| answers[number].1.json()["at_ms"].as_u64().unwrap();
     assert!(at(3) - at(0) >= 299, "left too close to each other: {} ms apart", at(3) - at(0));
-    let (_, refused, after) = &answers[4];
-    assert_eq!(refused.status, 503, "everybody shares this queue");
-    assert!(*after < Duration::from_millis(250), "refused only after {after:?}");
-    // The head leaves 100 ms after the first, and with it there is a place.
-    assert!(refused.headers["x-rate-limited-for"].parse::<f64>().unwrap() <= 0.1);
+    let (_, rejected, after) = &answers[4];
+    assert_eq!(rejected.status, 503, "clients share this queue");
+    assert!(*after < Duration::from_millis(250), "rejected only after {after:?}");
+    // The first waiter departs 100 ms after the first request, and makes the queue shorter.
+    assert!(rejected.headers["x-rate-limited-for"].parse::<f64>().unwrap() <= 0.1);
 }
 
 /// One call of `Echo` with "hello".
@@ -107,7 +107,7 @@ fn call_echo(address: SocketAddr) -> Result<String, tonic::Status> {
 }
 
 #[test]
-fn the_same_port_speaks_grpc() {
+fn the_same_port_serves_grpc() {
     let config = |path: &str| {
         format!(
             "[[route]]\npath = [\"/page\"{path}]\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\n\
@@ -117,12 +117,12 @@ fn the_same_port_speaks_grpc() {
     let server = Server::start_with(&config(r#", "/sluice.example.v1.Echo/Echo""#));
     assert_eq!(get(server.address, "/page").status, 200);
     assert_eq!(call_echo(server.address).unwrap(), "hello");
-    let refused = call_echo(server.address).unwrap_err();
-    assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
-    assert!(refused.metadata().get("grpc-retry-pushback-ms").is_some());
+    let rejected = call_echo(server.address).unwrap_err();
+    assert_eq!(rejected.code(), tonic::Code::ResourceExhausted);
+    assert!(rejected.metadata().get("grpc-retry-pushback-ms").is_some());
     assert_eq!(get(server.address, "/page").status, 429);
 
-    // Where no route limits it, and as it comes.
+    // Without a route that limits it, and with the built-in configuration.
     let server = Server::start_with(&config(""));
     assert!((0..5).all(|_| call_echo(server.address).is_ok()));
     assert_eq!(call_echo(Server::start().address).unwrap(), "hello");
@@ -148,15 +148,15 @@ fn whoami_shows_the_client_and_its_keys() {
         "#,
     );
     let headers = [("x-forwarded-for", "2001:db8:1:2ff::1"), ("x-api-key", "k"), ("authorization", "Bearer alice")];
-    let told = get_with(server.address, "/whoami", &headers).json();
-    assert_eq!((told["client"].as_str(), told["peer"].as_str()), (Some("2001:db8:1:2ff::1"), Some("127.0.0.1")));
-    assert_eq!(told["keys"]["/api"]["who"], "2001:db8:1:200::/56 + k + alice");
+    let whoami = get_with(server.address, "/whoami", &headers).json();
+    assert_eq!((whoami["client"].as_str(), whoami["peer"].as_str()), (Some("2001:db8:1:2ff::1"), Some("127.0.0.1")));
+    assert_eq!(whoami["keys"]["/api"]["who"], "2001:db8:1:200::/56 + k + alice");
 
     let status = |forwarded: &str| {
         let headers = [("x-forwarded-for", forwarded), ("x-api-key", "k"), ("authorization", "Bearer alice")];
         get_with(server.address, "/api", &headers).status
     };
-    // What stands left of the address that the trusted proxy wrote is the client's invention.
+    // The client forged the elements to the left of the address that the trusted proxy wrote.
     assert_eq!(status("6.6.6.6, 1.2.3.4"), 200);
     assert_eq!(status("7.7.7.7, 1.2.3.4"), 200);
     assert_eq!(status("8.8.8.8, 1.2.3.4"), 429);
@@ -164,21 +164,21 @@ fn whoami_shows_the_client_and_its_keys() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_at_start() {
-    let bad = refused(
+fn an_invalid_configuration_or_argument_is_rejected_at_start() {
+    let bad = rejected(
         "[[route]]\npath = \"/a\"\n  [[route.policy]]\n  name = \"p\"\n  algorithm = \"token-bucket\"\n  limit = 0\n  per = \"1s\"\n",
     );
     let message = String::from_utf8(bad.stderr).unwrap();
     assert_eq!((bad.status.code(), bad.stdout.as_slice()), (Some(2), b"".as_slice()));
     assert!(message.contains(".toml:6: limit = 0 is out of range; write a number from 1"), "{message}");
 
-    let own = refused("\n[[route]]\npath = \"/metrics\"\n");
+    let own = rejected("\n[[route]]\npath = \"/metrics\"\n");
     assert_eq!(own.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&own.stderr).contains(".toml:3: path `/metrics` is the server's own"));
 
     let help = output(&["--help"]);
     assert!(help.status.success() && help.stdout.starts_with(b"usage: server"));
-    for (arguments, told) in [
+    for (arguments, message) in [
         (["--config", "no-such-file.toml"].as_slice(), "no-such-file.toml"),
         (&["--config"], "--config needs a value"),
         (&["--liste", "x"], "unknown argument --liste"),
@@ -188,14 +188,14 @@ fn what_makes_no_sense_is_refused_at_start() {
     ] {
         let output = output(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(String::from_utf8_lossy(&output.stderr).contains(told), "{arguments:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(message), "{arguments:?}");
     }
 }
 
-/// The server never reads a body, so whoever asks first is never told to go on: not before its turn, not with it, and not
-/// with a refusal.
+/// The server never reads a body, so a client with `Expect: 100-continue` never gets 100: not before its request
+/// departs, not then, and not with a rejection.
 #[test]
-fn whoever_asks_before_it_uploads_gets_a_final_answer_at_its_turn() {
+fn a_client_that_expects_100_gets_a_final_response_when_its_request_departs() {
     let queue = |path: &str, rest: &str| {
         format!(
             "[[route]]\npath = \"{path}\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 1\n\
@@ -203,8 +203,8 @@ fn whoever_asks_before_it_uploads_gets_a_final_answer_at_its_turn() {
         )
     };
     let waits = queue("/waits", "per = \"500ms\"\ncapacity = 5");
-    let refuses = queue("/refuses", "per = \"1h\"\ncapacity = 0");
-    let server = Server::start_with(&(waits + &refuses));
+    let rejects = queue("/rejects", "per = \"1h\"\ncapacity = 0");
+    let server = Server::start_with(&(waits + &rejects));
     let announce = |path: &str| {
         let mut socket = TcpStream::connect(server.address).unwrap();
         let head = "HTTP/1.1\r\nhost: test\r\ncontent-length: 1000\r\nexpect: 100-continue\r\nconnection: close";
@@ -216,10 +216,10 @@ fn whoever_asks_before_it_uploads_gets_a_final_answer_at_its_turn() {
     let begun = Instant::now();
     assert_eq!([announce("/waits"), announce("/waits")], ["HTTP/1.1 200 OK"; 2]);
     assert!(begun.elapsed() >= Duration::from_millis(500), "{:?}", begun.elapsed());
-    assert_eq!([announce("/refuses"), announce("/refuses")], ["HTTP/1.1 200 OK", "HTTP/1.1 429 Too Many Requests"]);
+    assert_eq!([announce("/rejects"), announce("/rejects")], ["HTTP/1.1 200 OK", "HTTP/1.1 429 Too Many Requests"]);
 }
 
-/// Looks until it is so, for half a minute at most.
+/// Polls until `is_so`, for half a minute at most.
 fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -250,24 +250,24 @@ fn an_edited_file_changes_the_limits_and_a_broken_one_changes_nothing() {
     let statuses: Vec<_> = (0..3).map(|_| get(server.address, "/a").status).collect();
     assert_eq!(statuses, [200, 200, 503], "three of five are used");
 
-    // What makes no sense, and what needs a restart.
+    // Invalid texts, and changes that need a restart.
     for (text, message) in [
         (config("0", ""), ".toml:6: limit = 0 is out of range; write a number from 1"),
         (config("9", "burst = \n"), ".toml:8: "),
         (
             config("9", "").replace("/b", "/c"),
-            ".toml:9: these paths are not those of any route at the start; put it back, or restart",
+            ".toml:9: these paths are not those of any route at the start; restore it, or restart",
         ),
         (config("9", "").replace("[[route]]\npath = \"/b\"\n", ""), "the route of path `/b` is missing"),
-        (config("9", "") + "[answer]\ntell = \"never\"\n", ".toml:10: [answer] is not what it was at the start"),
+        (config("9", "") + "[answer]\ntell = \"never\"\n", ".toml:10: [answer] differs from the one at the start"),
     ] {
         std::fs::write(&file, text).unwrap();
         eventually(message, || logged(message));
-        let refused = get(server.address, "/a");
-        assert_eq!((refused.status, &*policy(&refused)), (503, "\"p\";q=5;w=86400"), "{message}");
+        let rejected = get(server.address, "/a");
+        assert_eq!((rejected.status, &*policy(&rejected)), (503, "\"p\";q=5;w=86400"), "{message}");
     }
 
-    // A key of its own for everybody, and a shadow.
+    // A key per client, and a shadow.
     std::fs::write(&file, config("6", "shadow = true\nkey = \"client-ip\"\n")).unwrap();
     eventually("the key is shown", || get(server.address, "/whoami").json()["keys"]["/a"]["p"] == "127.0.0.1/32");
     assert_eq!([get(server.address, "/a").status, get(server.address, "/b").status], [200; 2]);

@@ -1,4 +1,4 @@
-//! The example server when it is told to stop, and when clients, or the file of its configuration, keep it waiting.
+//! Checks the shutdown of the example server, its timeouts for slow clients, and the reload of its configuration.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::support::http::{Answer, get};
 use crate::support::server::{Server, output};
 
-/// The server drains for up to ten seconds; others use the machine, too.
+/// The server drains for up to ten seconds, and the machine may be busy.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 fn queue(path: &str, rest: &str) -> String {
@@ -19,7 +19,7 @@ fn queue(path: &str, rest: &str) -> String {
     )
 }
 
-/// Looks until it is so, for half a minute at most.
+/// Polls until `is_so`, for half a minute at most.
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -28,8 +28,8 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// So many requests that wait, of one more that does not.
-fn wait_in_line(server: &Server, path: &'static str, count: usize) -> Vec<JoinHandle<Answer>> {
+/// Sends one request that passes, and then `count` that wait.
+fn wait_in_queue(server: &Server, path: &'static str, count: usize) -> Vec<JoinHandle<Answer>> {
     let address = server.address;
     assert_eq!(get(address, path).status, 200);
     let clients = (0..count).map(|_| spawn(move || get(address, path))).collect();
@@ -49,18 +49,18 @@ fn send(server: SocketAddr, text: &str) -> TcpStream {
 }
 
 #[test]
-fn sigterm_rejects_all_who_wait_in_a_queue_at_once_and_the_server_exits_with_zero() {
-    // Where who cannot be counted may pass, too: nobody may leave a queue early for that.
+fn sigterm_rejects_all_waiters_at_once_and_the_server_exits_with_zero() {
+    // Also with a policy that fails open: closing a queue is no failure, and must not release its waiters.
     let mut server = Server::start_with(&(queue("/q", "") + &queue("/open", "on-store-error = \"allow\"")));
-    let mut clients = wait_in_line(&server, "/q", 11);
-    clients.extend(wait_in_line(&server, "/open", 11));
+    let mut clients = wait_in_queue(&server, "/q", 11);
+    clients.extend(wait_in_queue(&server, "/open", 11));
     let begun = Instant::now();
     server.signal("-TERM");
     let answers: Vec<_> = clients.into_iter().map(|client| client.join().unwrap()).collect();
     let answered = begun.elapsed();
     assert_eq!(server.exits_within(DEADLINE), Some(0));
     println!("all answered {answered:?}, exited {:?} after SIGTERM", begun.elapsed());
-    // One of each line may have had its turn meanwhile.
+    // One of each queue may have departed meanwhile.
     let rejected = answers.iter().filter(|answer| answer.status == 503).count();
     assert!(rejected >= 20, "{rejected} of 22 rejected with 503");
     assert!(answers.iter().filter(|answer| answer.status == 503).all(|answer| answer.headers["retry-after"] == "1"));
@@ -100,7 +100,7 @@ fn a_request_that_was_begun_before_sigterm_is_answered() {
     let mut socket = send(server.address, &format!("{head}content-length: 12\r\n\r\n\0\0\0\0\x07"));
     assert_eq!(get(server.address, "/healthz").status, 200);
     server.signal("-TERM");
-    eventually("nobody is accepted any more", || TcpStream::connect(server.address).is_err());
+    eventually("connections are no longer accepted", || TcpStream::connect(server.address).is_err());
     socket.write_all(b"\x0a\x05hello").unwrap();
     let mut answer = Vec::new();
     socket.read_to_end(&mut answer).unwrap();
@@ -123,7 +123,7 @@ fn connections_that_do_not_finish_a_request_head_are_dropped() {
         let mut socket = send(server.address, text);
         spawn(move || {
             socket.set_read_timeout(Some(Duration::from_millis(250))).unwrap();
-            // Where a head was begun, it goes on, byte by byte.
+            // A head that was begun continues, byte by byte.
             while begun.elapsed() < Duration::from_secs(30) {
                 let is_dropped = match socket.read(&mut [0; 1024]) {
                     Ok(read) => read == 0,
@@ -146,7 +146,7 @@ fn connections_that_do_not_finish_a_request_head_are_dropped() {
     assert_eq!(get(server.address, "/healthz").status, 200);
 }
 
-/// A server that is held up for a moment, here for as long as it takes, does not turn clients away.
+/// While the server does not run for a moment, here until all clients have connected, it rejects no connection.
 #[test]
 fn a_thousand_connections_may_wait_to_be_accepted() {
     let server = Server::start();
@@ -166,9 +166,9 @@ fn a_pipe_in_place_of_the_configuration_is_rejected_and_blocks_neither_reload_no
         ["toml", "log", "pipe"].map(|ending| folder.join(format!("pipe-{}.{ending}", std::process::id())));
     let _ = std::fs::remove_file(&pipe);
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let refused = output(&["--config", pipe.to_str().unwrap()]);
-    assert_eq!(refused.status.code(), Some(2));
-    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let rejected = output(&["--config", pipe.to_str().unwrap()]);
+    assert_eq!(rejected.status.code(), Some(2));
+    let message = String::from_utf8_lossy(&rejected.stderr).into_owned();
     assert!(message.contains(".pipe: it is no regular file; write the configuration into one"), "{message}");
 
     let config = |capacity: u32| queue("/q", "").replace("capacity = 20", &format!("capacity = {capacity}"));
@@ -206,10 +206,10 @@ fn what_a_reload_removes_is_logged_as_a_warning_by_name() {
         let log = std::fs::read_to_string(&log).unwrap();
         log.lines().any(|line| line.contains("WARN") && what.iter().all(|what| line.contains(what)))
     };
-    // Cut off between two policies.
+    // Truncated between two policies.
     std::fs::write(&file, whole.split_at(whole.rfind("[[route.policy]]").unwrap()).0).unwrap();
-    eventually("the policy is named", || warned(["a policy removed", "\"per-client\""]));
-    // And within the other one.
+    eventually("the policy is named", || warned(["a policy was removed", "\"per-client\""]));
+    // Truncated within the other one.
     std::fs::write(&file, whole.split_at(whole.find("key = ").unwrap()).0).unwrap();
     eventually("the field is named", || warned(["\"everybody\"", "\"key\""]));
     server.signal("-TERM");
@@ -219,9 +219,9 @@ fn what_a_reload_removes_is_logged_as_a_warning_by_name() {
 #[test]
 fn the_password_of_redis_is_in_no_message() {
     for url in ["redis://u:hunter2@", "http://u:hunter2@host", "redis://u:hunter2@host:99999", "u:hunter2@host"] {
-        let refused = output(&["--redis", url]);
-        let message = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert_eq!(refused.status.code(), Some(2), "{message}");
+        let rejected = output(&["--redis", url]);
+        let message = String::from_utf8_lossy(&rejected.stderr).into_owned();
+        assert_eq!(rejected.status.code(), Some(2), "{message}");
         assert!(message.contains("--redis: ") && !message.contains("hunter2"), "{message}");
     }
 }

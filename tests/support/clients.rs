@@ -1,4 +1,4 @@
-//! Clients of a layer, whose policies tell them apart by `x-client`.
+//! Clients of a layer whose policies are keyed by the header `x-client`.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use tower_sluice::key::HeaderKey;
 use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
 use tower_sluice::{Ask, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
 
-/// What a recovery may take, by the promise, and as much again for busy machines.
+/// The documented bound on the time of a recovery, doubled for busy machines.
 pub const RECOVERY: Duration = Duration::from_secs(11);
 
 pub fn per_client<A: Scripted>(redis: &Redis, name: &'static str, algorithm: A) -> Policy {
@@ -21,36 +21,36 @@ pub fn with_store<A: Scripted>(name: &'static str, algorithm: A, store: RedisSto
     Policy::new(name, RateLimiter::new(algorithm, store)).key(HeaderKey::new(HeaderName::from_static("x-client")))
 }
 
-/// Nothing is earned while a test runs.
+/// A bucket that refills nothing during a test.
 pub fn at_most(limit: u32) -> TokenBucket {
     TokenBucket::new(Quota::new(limit, Duration::from_secs(10_000 * u64::from(limit))).unwrap())
 }
 
-/// A window that does not end while a test runs, save once in a hundred days.
+/// A window of 100 days, so that it hardly ever ends during a test.
 pub fn at_most_in_window(limit: u32) -> FixedWindow {
     FixedWindow::new(Quota::new(limit, Duration::from_secs(100 * 86_400)).unwrap())
 }
 
-/// The layer must attach its verdict.
+/// Sends one request. The layer must attach its verdict.
 pub async fn send(layer: &RateLimitLayer, client: &str) -> Response<()> {
     let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
     let request = Request::builder().header("x-client", client).body(()).unwrap();
     layer.clone().layer(inner).oneshot(request).await.unwrap().map(drop)
 }
 
-/// Whether any policy was decided by its guard.
-pub fn is_guarded(response: &Response<()>) -> bool {
-    let verdict = response.extensions().get::<Verdict>().expect("the layer tells");
-    verdict.policies().iter().any(|policy| policy.is_guarded())
+/// Whether the local fallback decided for any policy.
+pub fn is_fallback(response: &Response<()>) -> bool {
+    let verdict = response.extensions().get::<Verdict>().expect("the layer attaches its verdict");
+    verdict.policies().iter().any(|policy| policy.fell_back())
 }
 
 /// Whether the store decided.
 pub fn is_decided(response: &Response<()>) -> bool {
-    // What is refused for want of a decision has no such field.
-    !is_guarded(response) && (response.status() == 200 || response.headers().contains_key("x-rate-limited-for"))
+    // A 503 for lack of a decision has no `X-Rate-Limited-For`.
+    !is_fallback(response) && (response.status() == 200 || response.headers().contains_key("x-rate-limited-for"))
 }
 
-/// Sends until the store decides again, and tells how long that took.
+/// Sends until the store decides again. Returns how long that took.
 pub async fn recovers(layer: &RateLimitLayer, client: &str) -> Duration {
     let start = Instant::now();
     while !is_decided(&send(layer, client).await) {
@@ -60,14 +60,14 @@ pub async fn recovers(layer: &RateLimitLayer, client: &str) -> Duration {
     start.elapsed()
 }
 
-/// How much of the limit was charged, as the store knows it.
+/// The units charged to a client, as the store reports them.
 pub async fn charged<A: Scripted>(redis: &Redis, name: &str, algorithm: A, client: &str) -> u32 {
     let limiter = RateLimiter::new(algorithm, RedisStore::new(redis, name).without_coalescing());
     let decision = limiter.decide(&Ask::charge(&key(client), 0)).decided().await.expect("the server answers");
     decision.limit() - decision.remaining()
 }
 
-/// Of the policies that tell clients apart.
+/// The partition key of a client.
 pub fn key(client: &str) -> PartitionKey {
     PartitionKey::from(client)
 }

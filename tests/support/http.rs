@@ -1,4 +1,4 @@
-//! The smallest HTTP client that serves: one request, one connection, from an address of one's choice.
+//! A minimal blocking HTTP client: one request per connection.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};

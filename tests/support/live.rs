@@ -1,10 +1,10 @@
-//! Limiters that inherit from one another, without a layer.
+//! Live changes of a limiter, without a layer.
 
 use std::sync::Arc;
 
 use tower_sluice::Limiter;
 
-/// The limiter that is in force after a change, if it inherits.
+/// Has `next` inherit from `before`. Returns the limiter that is in force then, or `None` if it cannot inherit.
 #[allow(unreachable_pub)]
 pub fn inherit(next: &Arc<dyn Limiter>, before: &Arc<dyn Limiter>) -> Option<Arc<dyn Limiter>> {
     let inheritance = next.inherit(&**before)?;

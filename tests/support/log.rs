@@ -1,4 +1,5 @@
-//! What is logged, as text.
+//! Captures log lines as text.
+#![allow(unreachable_pub)]
 
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -10,9 +11,10 @@ use tracing::subscriber::NoSubscriber;
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Of this thread from now on, at `INFO` and above, as long as the guard lives.
+    /// Captures what this thread logs at `INFO` and above, while the guard lives.
     pub fn start() -> (Self, tracing::subscriber::DefaultGuard) {
-        // While there is one subscriber alone, whatever line another thread is the first to reach is never logged again.
+        // `tracing` caches per call site whether any subscriber is interested. With a single subscriber, a call site that
+        // another thread reaches first is cached as "never".
         static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
         ANOTHER.get_or_init(|| Dispatch::new(NoSubscriber::default()));
         let log = Self::default();

@@ -1,10 +1,10 @@
-//! What is counted, read as Prometheus reads it.
+//! Captures metrics, and reads them from the Prometheus text.
 
 use std::collections::BTreeMap;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-/// What this thread counts, by an exporter that is not ours.
+/// The metrics that this thread records, through the `metrics-exporter-prometheus` crate.
 pub struct Metrics {
     exporter: PrometheusHandle,
     _recorder: metrics::LocalRecorderGuard<'static>,
@@ -27,7 +27,7 @@ impl Metrics {
         self.exporter.render()
     }
 
-    /// All series that are not zero, as Prometheus gets them, without what all names have in common.
+    /// All series that are not zero, as exported, without the common prefix of their names.
     pub fn series(&self) -> BTreeMap<String, String> {
         let text = self.render();
         let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -38,7 +38,7 @@ impl Metrics {
             .collect()
     }
 
-    /// What became of requests, as `policy result`.
+    /// The counts of requests, by `policy result`.
     pub fn results(&self) -> Vec<(String, u64)> {
         let label = |name: &str, label: &str| {
             name.split(&['{', ',', '}'][..])
@@ -57,7 +57,7 @@ impl Metrics {
         assert_eq!(self.results().into_iter().collect::<BTreeMap<_, _>>(), expected);
     }
 
-    /// One series, `0` if it has not moved.
+    /// The value of one series; `0` if it has not changed.
     pub fn of(&self, name: &str) -> String {
         self.series().remove(name).unwrap_or_else(|| "0".to_owned())
     }

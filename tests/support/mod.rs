@@ -1,4 +1,4 @@
-//! What several test files need.
+//! Helpers that several test binaries share.
 #![allow(dead_code, unreachable_pub)]
 
 pub mod clients;

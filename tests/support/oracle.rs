@@ -1,13 +1,13 @@
-//! Naive models: slow, obvious, and written without looking at the crate.
+//! Naive models of the algorithms: slow, obvious, and written independently of the crate.
 
 use tower_sluice::Quota;
 
 pub trait Oracle {
-    /// All that was admitted: when (nanoseconds), and how much.
+    /// All admitted requests: the instant in nanoseconds, and the cost.
     fn log(&mut self) -> &mut Vec<(u64, u32)>;
-    /// What could be taken at `now`.
+    /// The units that would be admitted at `now`.
     fn remaining(&self, now: u64) -> u64;
-    /// Takes `cost` at `now` if that is allowed.
+    /// Charges `cost` at `now` if it fits.
     fn take(&mut self, now: u64, cost: u32) -> bool {
         let fits = u64::from(cost) <= self.remaining(now);
         self.log().extend(fits.then_some((now, cost)));
@@ -15,8 +15,8 @@ pub trait Oracle {
     }
 }
 
-/// A level that leaks `limit` per `period`, recomputed from the log of all that was ever admitted.
-/// In units of 1/period of a request, so that it is a whole number.
+/// A level that leaks `limit` per `period`, recomputed from the log of all admitted requests.
+/// In units of 1/period of a request, so that it is an integer.
 pub struct BucketOracle {
     quota: Quota,
     log: Vec<(u64, u32)>,
@@ -50,7 +50,7 @@ impl Oracle for BucketOracle {
     }
 }
 
-/// A log; what lies in the same window counts.
+/// Counts the log entries of the current window.
 pub struct FixedWindowOracle {
     quota: Quota,
     log: Vec<(u64, u32)>,
@@ -74,7 +74,7 @@ impl Oracle for FixedWindowOracle {
     }
 }
 
-/// A log; what lies in the same window counts, and the window before by the share of it that is less
+/// Counts the log entries of the current window, plus those of the previous one, weighted by the share of it that is less
 /// than a period ago.
 pub struct SlidingWindowOracle {
     quota: Quota,

@@ -1,4 +1,4 @@
-//! A TCP proxy that does to its connections what networks do, as it is told while it runs.
+//! A TCP proxy that does to its connections what networks do. The fault is set while it runs.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// What happens to what is sent.
+/// What happens to bytes that are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mode {
     Pass,
@@ -23,9 +23,9 @@ pub enum Mode {
     BlackHole,
     /// Connections are reset, new ones too.
     Reset,
-    /// What was connected, or connects, will never hear anything again, nor be told.
+    /// Connections, new ones too, never receive anything again, and are not closed.
     HalfOpen,
-    /// The server hears everything, the client nothing; what was said meanwhile is lost.
+    /// The server receives everything, the client nothing; answers sent meanwhile are lost.
     Swallow,
     /// Each byte by itself.
     Slices,
@@ -51,7 +51,7 @@ impl Proxy {
         Self::at(server, Duration::ZERO)
     }
 
-    /// To a server that is `round_trip` away: each answer arrives so much later, however many are under way.
+    /// To a server that is `round_trip` away: each answer arrives so much later, however many are in flight.
     pub fn at(server: SocketAddr, round_trip: Duration) -> Self {
         let (mode, receiver) = watch::channel(Mode::Pass);
         let (stop, stopped) = oneshot::channel::<()>();
@@ -85,12 +85,12 @@ impl Proxy {
         self.mode.send_replace(mode);
     }
 
-    /// Takes those who connect from now on to another server, as an address does that moves with the primary.
+    /// Leads new connections to another server, as an address does that moves with the primary.
     pub fn redirect(&self, server: SocketAddr) {
         self.server.send_replace(server);
     }
 
-    /// How many were accepted so far.
+    /// How many connections were accepted so far.
     pub fn connections(&self) -> u64 {
         self.seen.connections.load(Ordering::SeqCst)
     }

@@ -1,10 +1,10 @@
-//! Waiting in a line.
+//! Waiters of a [`LeakyQueue`].
 
 use tower_sluice::{Ask, Check, LeakyQueue, Limiter, PartitionKey, Pending};
 
 pub const KEY: PartitionKey = PartitionKey::SHARED;
 
-/// For one that has to wait.
+/// Returns the future of a request that has to wait.
 pub fn join(queue: &LeakyQueue) -> Pending {
     match queue.decide(&Ask::charge(&KEY, 1)) {
         Check::Pending(pending) => pending,

@@ -65,7 +65,7 @@ impl RedisServer {
         self.process.id()
     }
 
-    /// Blocking, on a connection of its own, for looking behind the scenes.
+    /// Opens a blocking connection, to inspect the server.
     pub fn connection(&self) -> redis::Connection {
         redis::Client::open(self.url()).and_then(|client| client.get_connection()).expect("the server answers")
     }
@@ -77,9 +77,9 @@ impl RedisServer {
 
     pub fn try_run<T: redis::FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
         let mut connection = redis::Client::open(self.url())?.get_connection()?;
-        let mut line = redis::Cmd::new();
-        line.arg(command);
-        line.query(&mut connection)
+        let mut cmd = redis::Cmd::new();
+        cmd.arg(command);
+        cmd.query(&mut connection)
     }
 
     /// A field of `INFO`.
@@ -101,7 +101,7 @@ impl RedisServer {
         let _ = self.process.wait();
     }
 
-    /// On the same port, and as empty as it was at first.
+    /// Starts it again on the same port, and as empty as at first.
     pub fn restart(&mut self) {
         self.kill();
         self.process = spawn(&self.folder, &self.settings);
@@ -180,7 +180,7 @@ impl RedisCluster {
         self.nodes.iter().map(RedisServer::url).collect()
     }
 
-    /// Who had that slot at first.
+    /// Returns the index of the node that had that slot at first.
     pub fn owner_of(&self, slot: u16) -> usize {
         (0..self.primaries).rfind(|index| 16_384 * index / self.primaries <= usize::from(slot)).expect("a slot")
     }
@@ -198,7 +198,7 @@ impl RedisServer {
     }
 }
 
-/// Up to twenty seconds.
+/// Waits for up to twenty seconds.
 pub fn await_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let give_up = Instant::now() + Duration::from_secs(20);
     while !is_so() {

@@ -1,4 +1,4 @@
-//! The example server as a process of its own.
+//! Runs the example server as a child process.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -14,29 +14,29 @@ pub struct Server {
 }
 
 impl Server {
-    /// With its built-in configuration.
+    /// Starts it with its built-in configuration.
     pub fn start() -> Self {
         Self::run(&[])
     }
 
-    /// With this text as its configuration.
+    /// Starts it with this text as its configuration.
     pub fn start_with(config: &str) -> Self {
         let file = config_file(config);
         Self::run(&["--config", file.to_str().unwrap()])
     }
 
-    /// With a configuration in this file, and a log in another.
+    /// Starts it with a configuration file, and logs to `log`.
     pub fn start_with_file(file: &Path, log: &Path) -> Self {
         Self::spawn(command(&["--config", file.to_str().unwrap()]).stderr(std::fs::File::create(log).unwrap()))
     }
 
-    /// With this text as its configuration, and its limits on that Redis.
+    /// Starts it with this text as its configuration, and its limits on this Redis.
     pub fn start_on(redis: &str, config: &str) -> Self {
         let file = config_file(config);
         Self::run(&["--config", file.to_str().unwrap(), "--redis", redis])
     }
 
-    /// With this text in a file that can be edited, and another that it logs to.
+    /// Starts it with this text in a file. Returns that file, for edits, and the log file.
     pub fn start_edited(config: &str) -> (Self, PathBuf, PathBuf) {
         let file = config_file(config);
         let log = file.with_extension("log");
@@ -51,7 +51,7 @@ impl Server {
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening on http://").expect("says where it listens");
+        let address = line.trim().strip_prefix("listening on http://").expect("the server prints its address");
         Self { address: address.parse().unwrap(), process }
     }
 
@@ -60,7 +60,7 @@ impl Server {
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
-    /// The code with which it exits, if it does within that time.
+    /// Waits for its exit for at most `time`. Returns its exit code.
     pub fn exits_within(&mut self, time: Duration) -> Option<i32> {
         let begun = Instant::now();
         loop {
@@ -75,14 +75,14 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may be gone already, and that is well.
+        // Fails if the process has exited already, which is fine.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Runs the server with a configuration that it should refuse.
-pub fn refused(config: &str) -> Output {
+/// Runs the server with a configuration that it should reject.
+pub fn rejected(config: &str) -> Output {
     let file = config_file(config);
     output(&["--config", file.to_str().unwrap()])
 }
@@ -106,7 +106,7 @@ fn config_file(text: &str) -> PathBuf {
     file
 }
 
-/// Builds the example, in the profile of the tests, and tells where it is.
+/// Builds the example in the profile of the tests. Returns the path of the binary.
 fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {

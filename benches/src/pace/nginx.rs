@@ -123,7 +123,7 @@ impl Pacer for LimitReq {
                 Err(error) => return Err(error.to_string()),
             }
         }
-        if answer.starts_with(b"HTTP/1.1 200 ") { Ok(()) } else { Err("nginx refuses".to_owned()) }
+        if answer.starts_with(b"HTTP/1.1 200 ") { Ok(()) } else { Err("nginx rejects".to_owned()) }
     }
 }
 

@@ -39,7 +39,7 @@ impl<const PRECISE: bool> Pacer for Ours<PRECISE> {
 
     async fn turn(&self, key: &mut PartitionKey) -> Result<(), String> {
         let decision = ours::decide(&self.0, key).await?;
-        if decision.is_allowed() { Ok(()) } else { Err("refuses".to_owned()) }
+        if decision.is_allowed() { Ok(()) } else { Err("rejects".to_owned()) }
     }
 }
 

@@ -48,7 +48,7 @@ const TRYPEMA: &str = "`trypema`";
 fn rows() -> Vec<Row> {
     let admitted = |name, make| Row { name, make, keys: KEYS, terms: Terms::ADMITTED };
     let hot = |name, make, keys| Row { name, make, keys, terms: Terms::ADMITTED_HOT };
-    let refused = |name, make| Row { name, make, keys: KEYS, terms: Terms::exactly(1) };
+    let rejected = |name, make| Row { name, make, keys: KEYS, terms: Terms::exactly(1) };
     vec![
         admitted(PING, Make::Ping),
         admitted("`INCR`", Make::Incr),
@@ -85,8 +85,8 @@ fn rows() -> Vec<Row> {
             "ours, leaky queue, nobody waits",
             Make::Limiter(|redis, terms| RedisQueue::new(redis, "queue", terms.bucket()).into_limiter()),
         ),
-        refused("ours, single call, all refused", SINGLE_CALL),
-        refused("`tower-rate-limit-redis`, all refused", Make::TowerRateLimitRedis),
+        rejected("ours, single call, all rejected", SINGLE_CALL),
+        rejected("`tower-rate-limit-redis`, all rejected", Make::TowerRateLimitRedis),
     ]
 }
 
@@ -135,7 +135,7 @@ pub fn run(quick: bool) -> bool {
                 report.cells.push(report::Cell { name, concurrency, repetition, sample });
             }
         }
-        let hot = work::refused_hot_key(&server, SINGLE_CALL, if quick { 2_000 } else { 100_000 });
+        let hot = work::rejected_hot_key(&server, SINGLE_CALL, if quick { 2_000 } else { 100_000 });
         whole &= hot.is_ok();
         report.hot.push(hot);
     }

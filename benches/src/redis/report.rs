@@ -10,7 +10,7 @@ pub struct Report {
     /// Whether the server was tied to a processor.
     pub pinned: bool,
     pub cells: Vec<Cell>,
-    /// What a refusal of a hot key costs, and how many calls to Redis all of them took.
+    /// What a rejection of a hot key costs, and how many calls to Redis all of them took.
     pub hot: Vec<Outcome<(f64, f64)>>,
 }
 
@@ -109,7 +109,7 @@ impl Report {
             }
         }
         if let Some((nanos, _)) = self.hot() {
-            target(&mut out, "refusal of a hot key, µs", "≤ 2", &format!("{:.2}", nanos / 1e3), nanos <= 2_000.0);
+            target(&mut out, "rejection of a hot key, µs", "≤ 2", &format!("{:.2}", nanos / 1e3), nanos <= 2_000.0);
         }
         out
     }
@@ -134,9 +134,9 @@ impl fmt::Display for Report {
         match self.hot() {
             Some((nanos, calls)) => write!(
                 f,
-                "\nA key of which Redis has said until when it refuses: {nanos:.0} ns per refusal, {calls:.0} calls to Redis for all of them."
+                "\nA key of which Redis has said until when it rejects: {nanos:.0} ns per rejection, {calls:.0} calls to Redis for all of them."
             ),
-            None => write!(f, "\nThe refusal of a hot key was not measured: {:?}", self.hot),
+            None => write!(f, "\nThe rejection of a hot key was not measured: {:?}", self.hot),
         }
     }
 }

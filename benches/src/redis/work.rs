@@ -96,8 +96,8 @@ pub fn admitted(server: &Arc<Server>, make: Make, burst: u32) -> Outcome<u32> {
     })
 }
 
-/// What a refusal costs of a key of which Redis has said until when it refuses: nanoseconds, and calls to Redis.
-pub fn refused_hot_key(server: &Arc<Server>, make: Make, checks: u32) -> Outcome<(f64, f64)> {
+/// What a rejection costs of a key of which Redis has said until when it rejects: nanoseconds, and calls to Redis.
+pub fn rejected_hot_key(server: &Arc<Server>, make: Make, checks: u32) -> Outcome<(f64, f64)> {
     const CHUNKS: usize = 7;
     let server = Arc::clone(server);
     on_a_worker(async move {
@@ -160,7 +160,7 @@ async fn ask(
             while let Some(index) = next(start) {
                 let admitted = subject.ask(&keys, index as usize).await?;
                 if admitted != admits {
-                    return Err(if admitted { "admits" } else { "refuses" }.to_owned());
+                    return Err(if admitted { "admits" } else { "rejects" }.to_owned());
                 }
                 // One reading of the clock is the end of one request and the beginning of the next.
                 let end = Instant::now();

@@ -1,4 +1,4 @@
-//! What the response to a request carries of the decisions on it.
+//! Annotations: the response fields and extensions that report the decisions on a request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::http::policy::Policy;
 use crate::http::verdict::Verdict;
 use crate::values::{Decision, PartitionKey};
 
-/// Worked out when the policies have decided, and written into the response once there is one. It lives in the future of
-/// every response, so most of it is elsewhere.
+/// Response fields and extensions, computed at decision time and applied when the response arrives. Every response future
+/// holds them, so the rare parts are boxed.
 #[derive(Default)]
 pub(crate) struct Annotations {
     fields: Option<Fields>,
@@ -23,15 +23,15 @@ pub(crate) struct Annotations {
 
 const _: () = assert!(size_of::<Annotations>() <= 32, "every response future holds them");
 
-/// What few layers ask for.
+/// The annotations that few layers use.
 #[allow(clippy::large_enum_variant, reason = "it is behind a pointer, and short-lived")]
 enum Rare {
     Known {
-        /// How long the request waited for its turn.
+        /// The time that the request waited for its turn.
         waited: Option<Duration>,
         verdict: Option<Verdict>,
     },
-    /// It is not known yet what the request costs.
+    /// The final cost depends on the response.
     Unsettled(Settlement),
 }
 
@@ -72,14 +72,14 @@ impl Rare {
 }
 
 impl Scope<'_> {
-    /// What the response to a request carries that the policy of a [plain](crate::http::reload::InForce::is_plain) layer has admitted at once.
+    /// The annotations of a request that the only policy of a [plain](crate::http::reload::InForce::is_plain) layer has admitted at once.
     #[inline]
     pub(super) fn annotate_plain(self, key: &PartitionKey, decision: &Decision) -> Annotations {
         let write = |writer: &Arc<Writer>| writer.fields_of_one(reading(writer, 0, key, decision));
         Annotations { fields: self.in_force.writer.as_ref().and_then(write), rare: None }
     }
 
-    /// What the response to a request carries on which these entries were decided.
+    /// The annotations of a request with these entries.
     pub(super) fn annotate(self, entries: &[Entry]) -> Annotations {
         let write = |writer: &Arc<Writer>| {
             let of = |entry| reading_of(writer, entry);
@@ -106,9 +106,9 @@ fn reading<'a>(writer: &Writer, policy: usize, key: &PartitionKey, decision: &'a
     Reading { policy, decision, next_after: decision.next_after(), mark: writer.mark(key) }
 }
 
-/// In one queue after the other; `None` for a request that did not wait at all.
+/// The sum of the times in all queues; `None` for a request that did not wait.
 fn waited(policies: &[Policy], entries: &[Entry]) -> Option<Duration> {
-    // Shadows delay nobody, and the rejected have not waited.
+    // Shadows delay no request, and a rejected request has not waited.
     let charged = entries.iter().filter(|entry| !entry.policy_of(policies).is_shadow()).filter_map(Entry::charged);
     let waited = charged.fold(Duration::ZERO, |sum, decision| sum.saturating_add(decision.delay()));
     Some(waited).filter(|waited| !waited.is_zero())

@@ -1,3 +1,5 @@
+//! Entries: the policies' parts of one request.
+
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -10,35 +12,35 @@ use crate::http::reject::Rejection;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Ask, Decision, Now, PartitionKey, Receipt};
 
-/// A policy's part of one request: whom it charges, how much, and what its limiter said.
+/// A policy's part of one request: the key, the cost, and the decision of the limiter.
 pub(super) struct Entry {
     pub(super) key: PartitionKey,
-    /// For how much longer the key is banned, if it is.
+    /// The rest of the key's ban, if it is banned.
     pub(super) ban: Option<Duration>,
     pub(super) decision: Option<Decision>,
     /// The policy's index.
     pub(super) policy: u32,
     pub(super) cost: u32,
-    /// Whether the limiter failed, and what this process knows alone decides.
+    /// Whether the limiter failed, and the local fallback decides.
     pub(super) fell_back: bool,
-    /// Whether its charge awaits the response.
+    /// Whether the charge awaits its settlement by the response.
     pub(super) is_open: bool,
-    /// Whether the decision was made as if the entry were charged, and it is not.
+    /// Whether the decision is a peek, so that nothing was charged.
     pub(super) is_preview: bool,
 }
 
-/// Room for two: a short limit and a long one, or one by client and one for all.
+/// Two entries are stored inline: a short limit and a long one, or one per client and one for all.
 pub(super) type Entries = SmallVec<[Entry; 2]>;
 
-/// What all entries of a request have in common when their limiters are asked.
+/// The parts of an [`Ask`] that all entries of a request share.
 #[derive(Default)]
-pub(super) struct Moment {
+pub(super) struct AskContext {
     pub(super) now: Now,
-    /// How long the client waits, if it says so and may have to.
+    /// How long the client is willing to wait, if it says so and a policy may delay it.
     pub(super) patience: Option<Duration>,
 }
 
-/// Why a policy charges nobody for a request.
+/// Why a policy makes no entry for a request.
 pub(super) enum NoKey {
     /// The policy does not apply.
     Skipped,
@@ -46,7 +48,7 @@ pub(super) enum NoKey {
     Rejected(Box<Rejection>),
 }
 
-/// Whom a policy charges, if it applies.
+/// Extracts the key that a policy charges, if it applies.
 #[inline]
 pub(super) fn key(policy: &Policy, head: &RequestHead<'_>, choices: &mut Choices) -> Result<PartitionKey, NoKey> {
     if !policy.applies_to(head, choices) {
@@ -63,7 +65,7 @@ fn skip(policy: &Policy) -> NoKey {
     NoKey::Skipped
 }
 
-/// The key of requests without a key; or none, if they are not counted.
+/// The key of a request without a key, as the policy's [`MissingKey`] says.
 #[cold]
 fn without_key(policy: &Policy, error: KeyError) -> Result<PartitionKey, NoKey> {
     match (&error, policy.missing_key()) {
@@ -72,7 +74,7 @@ fn without_key(policy: &Policy, error: KeyError) -> Result<PartitionKey, NoKey> 
         (KeyError::Misconfigured { problem }, _) => policy.report_misconfigured(problem),
         _ => {}
     }
-    // Shadows never reject, so what they cannot count they skip.
+    // Shadows never reject, so they skip what they cannot count.
     if policy.is_shadow() {
         return Err(skip(policy));
     }
@@ -81,7 +83,7 @@ fn without_key(policy: &Policy, error: KeyError) -> Result<PartitionKey, NoKey> 
 }
 
 impl Entry {
-    /// Of a policy that bans nobody.
+    /// An entry without a ban or a decision.
     #[inline]
     pub(super) const fn new(policy: u32, key: PartitionKey, cost: u32) -> Self {
         Self { key, ban: None, decision: None, policy, cost, fell_back: false, is_open: false, is_preview: false }
@@ -92,10 +94,10 @@ impl Entry {
         &policies[self.policy as usize]
     }
 
-    /// To charge it.
+    /// The question that charges the entry.
     #[inline]
-    pub(super) const fn ask<'a>(&'a self, moment: &'a Moment) -> Ask<'a> {
-        Ask::charge(&self.key, self.cost).within(moment.patience).at(&moment.now)
+    pub(super) const fn ask<'a>(&'a self, context: &'a AskContext) -> Ask<'a> {
+        Ask::charge(&self.key, self.cost).within(context.patience).at(&context.now)
     }
 
     pub(super) fn is_rejected(&self) -> bool {
@@ -107,40 +109,39 @@ impl Entry {
         self.decision.as_ref().filter(|decision| decision.is_allowed())
     }
 
-    /// Has the decision read as if the entry had been charged `cost` in the first place.
+    /// Rewrites the decision as if the entry had been charged `cost` in the first place.
     pub(super) fn recharge(&mut self, policy: &Policy, cost: u32) {
         let terms = policy.description().terms();
         self.decision = self.decision.map(|decision| decision.recharged(self.cost, cost, terms));
     }
 
-    /// Has the decision read as if the entry had not been charged, nor will be.
+    /// Rewrites the decision as if the entry had not been charged.
     pub(super) fn uncharge(&mut self, policy: &Policy) {
         if self.charged().is_some_and(|decision| self.is_preview || decision.receipt() != Receipt::NONE) {
             self.recharge(policy, 0);
         }
     }
 
-    /// Decides without charging, as far as that can be known at once.
-    pub(super) fn precheck(&mut self, policy: &Policy, moment: &Moment) {
-        self.decision = policy.peek(&self.ask(moment));
+    /// Decides without charging, as far as the limiter can be peeked at without waiting.
+    pub(super) fn peek(&mut self, policy: &Policy, context: &AskContext) {
+        self.decision = policy.peek(&self.ask(context));
         self.is_preview = true;
         if let Some(ban) = self.ban {
             self.impose(policy, ban);
         }
     }
 
-    /// Has a ban decide, beside the limiter.
+    /// Combines the decision with a ban, which lasts for another `ban`.
     #[cold]
     fn impose(&mut self, policy: &Policy, ban: Duration) {
-        // A limiter that cannot be peeked at has advertised its wait with an earlier rejection.
+        // For a limiter that cannot be peeked at, the wait that an earlier rejection advertised.
         let advised = || policy.penalty_for(&self.key)?.advised_for(&self.key);
         let unknown = || Decision::deny(policy.description().max_cost().unwrap_or(0), 0, advised().or(Some(ban)));
         self.decision = Some(self.decision.unwrap_or_else(unknown).banned_for(ban));
         self.ban = Some(ban);
     }
 
-    /// Notes that the limiter rejects this request: which may be one too many, or be caused by charges that are about to
-    /// be refunded.
+    /// Records a rejection by the limiter: it may lead to a ban, or be due to charges that are about to be refunded.
     #[cold]
     pub(super) fn note_rejection(&mut self, policy: &Policy) {
         if self.ban.is_some() {
@@ -151,8 +152,8 @@ impl Entry {
         {
             self.decision = self.decision.map(|decision| {
                 let fits = u64::from(decision.remaining()).saturating_add(refundable) >= self.cost.into();
-                // What the final cost will be is not known, unless it is all or nothing; nor does a queue take back more than
-                // its last place.
+                // The refund is predictable only if it is all or nothing; and a queue takes back no charge but that of its
+                // last waiter.
                 let is_known = policy.is_all_or_nothing() && !policy.delays();
                 if fits && is_known { decision.wait_at_most(soon) } else { decision }
             });

@@ -1,17 +1,18 @@
-//! One request before all policies of a layer: a transaction that charges all of them, or none.
+//! Evaluates a request: a transaction that charges all policies of a layer, or none.
 //!
-//! 1. **Prepare**: each policy that applies makes an [entry](entry::Entry): a key, a cost, and whether the key is banned.
-//! 2. **Precheck**: all entries that will be charged after another are peeked at. If one would be rejected, nothing is charged:
-//!    the others are peeked at as well, and the request is [rejected](reject) with the longest wait.
-//! 3. **Reserve**: each entry is charged in turn, those that are hard to undo last: a server decides on all of its own at once,
-//!    then come queues, where nobody should wait in vain, and shadows see what is really served.
-//! 4. **Commit**, or **roll back**: another request may have come in between and taken what the precheck saw. Then what was
-//!    reserved so far is refunded, the last charge first.
+//! 1. **Prepare**: each policy that applies makes an [entry](entry::Entry): a key, a cost, and the ban of the key, if any.
+//! 2. **Precheck**: every entry but the first to be charged is peeked at. If one would be rejected, nothing is charged: the
+//!    others are peeked at as well, and the request is [rejected](reject) with the longest wait.
+//! 3. **Reserve**: the entries are charged in turn, those that are hard to refund last. First memory; then servers, each of
+//!    which decides on all of its entries in one call; then queues, so that no request waits only to be rejected; then shadows,
+//!    which see the admitted requests only.
+//! 4. **Commit**, or **roll back**: a concurrent request may have used up what the precheck saw. Then the charges made so far
+//!    are refunded, the last one first.
 //!
-//! All entries see [one instant](crate::Now). What was decided is [counted](observe) in one place, and made into
+//! All entries see [one instant](crate::Now). Decisions are [counted](observe) in one place, and become
 //! [annotations] of the response in another; neither asks a limiter again.
 //!
-//! A limiter that fails is no rejection. Its policy says who decides then.
+//! A failure of a limiter is not a rejection. The policy's failure mode decides what happens then.
 
 mod annotations;
 mod entry;
@@ -42,18 +43,19 @@ use crate::http::policy::{Choices, Policy};
 use crate::http::reload::{InForce, Limits};
 use crate::values::{Ask, Check};
 
-/// What becomes of a request.
+/// The result of an evaluation.
 pub(crate) enum Evaluation {
     Admitted(Annotations),
     Rejected(Response<RejectionBody>),
-    /// It waits for a turn, or for a server.
+    /// The request waits for its turn in a queue, or for a server.
     Pending(Pin<Box<dyn Future<Output = Evaluated> + Send>>),
 }
 
-/// A request on which all policies have decided.
+/// The decision of all policies.
 pub(crate) type Evaluated = Result<Annotations, Box<Rejected>>;
 
-/// A layer, and the policies by which it evaluates one request, whatever is put in force meanwhile.
+/// A layer, and the policies that were in force when a request arrived. They decide on it even if others are put in force
+/// meanwhile.
 #[derive(Clone, Copy)]
 struct Scope<'a> {
     limits: &'a Arc<Limits>,
@@ -67,7 +69,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// Evaluates a request. `has_no_body` says whether that is certain.
+/// Evaluates a request. `has_no_body` returns whether the request certainly has no body.
 #[inline]
 pub(crate) fn evaluate(
     limits: &Arc<Limits>,
@@ -91,8 +93,8 @@ impl Scope<'_> {
         Evaluation::Admitted(Annotations::default())
     }
 
-    /// The only policy, as in most layers, charges all or nothing by itself. What is admitted at once, by far the most, takes
-    /// no more than it needs; whatever else happens goes the way of several policies.
+    /// Evaluates a request of a layer with a single plain policy, as most layers have: its charge is all or none by itself. This
+    /// is the hot path of an admitted request; every other outcome takes the path of several policies.
     #[inline]
     fn evaluate_plain(self, head: &RequestHead<'_>) -> Evaluation {
         let policy = &self.in_force.policies[0];
@@ -112,7 +114,7 @@ impl Scope<'_> {
         }
     }
 
-    /// Goes on with the answer to a charge.
+    /// Continues with the answer to the charge of the only policy.
     #[cold]
     #[inline(never)]
     fn evaluate_rest(
@@ -140,8 +142,8 @@ impl Scope<'_> {
                 Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),
             }
         }
-        if transaction.would_be_rejected(self) {
-            transaction.foresee(self);
+        if transaction.precheck_rejects(self) {
+            transaction.peek_undecided(self);
             return self.respond(self.reject(&mut transaction.entries), head);
         }
         self.evaluate_transaction(&mut transaction, None, head)
@@ -161,7 +163,7 @@ impl Scope<'_> {
         }
     }
 
-    /// How long the client waits, if it says so and may have to.
+    /// How long the client is willing to wait, if it says so and a policy may delay it.
     #[inline]
     fn patience(self, head: &RequestHead<'_>) -> Option<Duration> {
         if self.in_force.delays { grpc::deadline(head) } else { None }

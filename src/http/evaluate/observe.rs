@@ -1,18 +1,18 @@
-//! Counts what was decided.
+//! Counts and logs decisions.
 
 use super::entry::Entry;
 use crate::http::policy::Fate;
 use crate::http::policy::Policy;
 use crate::values::{Decision, PartitionKey};
 
-/// A request that a policy, which is enforced, has admitted.
+/// Records that an enforced policy has admitted a request.
 #[inline]
 pub(super) fn admitted(policy: &Policy, key: &PartitionKey, decision: &Decision) {
     let fate = if decision.delay().is_zero() { Fate::Allowed } else { Fate::Delayed };
     policy.note(fate, Some(key), Some(decision));
 }
 
-/// A request that passes.
+/// Records the decisions on a request that passes.
 pub(super) fn committed(policies: &[Policy], entries: &[Entry]) {
     for (policy, key, decision) in decided(policies, entries) {
         match (decision.is_allowed(), policy.is_shadow()) {
@@ -23,7 +23,7 @@ pub(super) fn committed(policies: &[Policy], entries: &[Entry]) {
     }
 }
 
-/// A request that is rejected. What would have admitted it was not charged, and is not counted.
+/// Records the decisions on a rejected request. Policies that would have admitted it were not charged, and are not counted.
 pub(super) fn rejected(policies: &[Policy], entries: &[Entry]) {
     for (policy, key, decision) in decided(policies, entries) {
         if !decision.is_allowed() && !policy.is_shadow() {

@@ -1,4 +1,4 @@
-//! Rejections, and the waits that they advertise.
+//! Rejections of a transaction, and the waits that they advertise.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::http::reject::Rejection;
 use crate::http::reload::Limits;
 use crate::values::{LimiterError, PartitionKey};
 
-/// A request that does not pass, with what its response carries beside the rejection.
+/// A rejected request, with the annotations of its response.
 pub(crate) struct Rejected {
     rejection: Rejection,
     annotations: Annotations,
 }
 
-/// Of a request that no policy decided on.
+/// A rejection before any policy has decided.
 impl From<Rejection> for Rejected {
     fn from(rejection: Rejection) -> Self {
         Self { rejection, annotations: Annotations::default() }
@@ -28,7 +28,7 @@ impl From<Rejection> for Rejected {
 }
 
 impl Rejected {
-    /// The response to it.
+    /// Makes the response.
     pub(crate) fn respond(mut self, limits: &Limits, head: &RequestHead<'_>) -> Response<RejectionBody> {
         let mut response = limits.settings.responder.respond(&mut self.rejection, head);
         self.annotations.write(&mut response);
@@ -37,13 +37,13 @@ impl Rejected {
 }
 
 impl Scope<'_> {
-    /// The rejection of entries of which at least one is rejected, and none is charged (any more).
+    /// Rejects entries of which at least one is rejected, and none is charged (any more).
     ///
     /// # Waits
     ///
-    /// The wait that is advertised is the longest of all policies that reject, their bans included, and none if no wait helps one
-    /// of them. A request that is sent again after it, alone on its keys, is admitted. It is noted with every penalty: whoever
-    /// comes sooner misbehaves, and nobody else.
+    /// The advertised wait is the longest of all policies that reject, bans included, and absent if no wait helps one of them.
+    /// A request that is sent again after it, alone on its keys, is admitted. Every penalty records it: a client that retries
+    /// sooner misbehaves, and no other client does.
     #[cold]
     pub(super) fn reject(self, entries: &mut [Entry]) -> Rejected {
         let policies = &*self.in_force.policies;
@@ -52,16 +52,16 @@ impl Scope<'_> {
             entry.note_rejection(entry.policy_of(policies));
         }
         observe::rejected(policies, entries);
-        // The policy that keeps the client out longest speaks for all; for ever, if no wait helps. Or one that has banned it,
-        // which the client should know.
+        // The policy with the longest wait sets the status and the reason (no helpful wait counts as the longest). A ban goes
+        // before all waits, so that the response names it.
         let wait = |entry: &&Entry| {
             let wait = entry.decision.and_then(|decision| decision.retry_after()).unwrap_or(Duration::MAX);
             (entry.ban.is_some(), wait)
         };
-        // Of equals the first one, which `max_by_key` would not return.
+        // Reversed, since `max_by_key` returns the last of equals, and the first one is wanted.
         let rejecting = entries.iter().filter(|entry| is_rejected(entry)).rev();
         let longest = rejecting.max_by_key(wait).expect("one is rejected");
-        // What one client did to be banned is nobody else's fault.
+        // A ban is the client's own doing, even if others share the key: so it is answered 429, not 503.
         let is_banned = longest.ban.is_some();
         let policy = longest.policy_of(policies);
         let is_shared = policy.has_shared_key() || longest.key == PartitionKey::SHARED;
@@ -80,7 +80,7 @@ impl Scope<'_> {
         Rejected { rejection, annotations: self.annotate(entries) }
     }
 
-    /// The rejection of a request on which the limiter of `policy` could not decide. No entry is charged (any more).
+    /// Rejects a request since the limiter of `policy` cannot decide. No entry is charged (any more).
     #[cold]
     pub(super) fn fail(self, policy: &Policy, error: &LimiterError, entries: &mut [Entry]) -> Rejected {
         uncharge(&self.in_force.policies, entries);
@@ -90,7 +90,7 @@ impl Scope<'_> {
     }
 }
 
-/// Policies that would have admitted the request report what is left without it.
+/// Makes policies that would have admitted the request report what is left without it.
 fn uncharge(policies: &[Policy], entries: &mut [Entry]) {
     entries.iter_mut().for_each(|entry| entry.uncharge(entry.policy_of(policies)));
 }

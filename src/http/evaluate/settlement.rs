@@ -1,4 +1,4 @@
-//! Charges whose amount is known only when the response is there.
+//! Settlement: charges whose final amount depends on the response.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use crate::http::reload::{InForce, Limits};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Ask, Mode};
 
-/// Entries that were charged before it was known what their request costs.
+/// Entries that were charged before the final cost of their request was known.
 ///
-/// Dropped without a response, since the client has left or the service has failed, it leaves them charged.
+/// If it is dropped without a response, since the client has disconnected or the service has failed, they stay charged.
 pub(super) struct Settlement {
     limits: Arc<Limits>,
     in_force: Arc<InForce>,
@@ -34,7 +34,7 @@ impl Settlement {
         Self { limits: Arc::clone(scope.limits), in_force: Arc::clone(scope.in_force), entries, since }
     }
 
-    /// In the reverse order of the charges: see [`Receipt`](crate::values::Receipt).
+    /// Settles the charges in reverse order: see [`Receipt`](crate::values::Receipt).
     pub(super) fn settle(mut self, response: &ResponseHead<'_>) -> Annotations {
         let scope = Scope { limits: &self.limits, in_force: &self.in_force };
         for entry in self.entries.iter_mut().rev().filter(|entry| entry.is_open) {
@@ -55,9 +55,9 @@ impl Settlement {
 
 impl Scope<'_> {
     fn charge_more(self, entry: &Entry, cost: u32) {
-        let policy = self.heir_of(self.policy(entry));
+        let policy = self.current(self.policy(entry));
         let ask = Ask::charge(&entry.key, cost);
-        // Of a store that fails nothing can be had now.
+        // The store failed on this request, so the rest is charged where the first part was.
         if entry.fell_back {
             let _ = policy.fall_back(&ask.to(Mode::Fallback));
         } else {
@@ -68,7 +68,9 @@ impl Scope<'_> {
 
 impl Drop for Settlement {
     fn drop(&mut self) {
-        // After the refunds: in between, a rejection counts on a refund that has come already.
+        // Only now, after `settle` has refunded. If charges were closed first, a request that is rejected between the two would
+        // neither find the refund nor expect it, and so would advertise the full wait and count for a ban. As it is, such a
+        // request at worst expects a refund that has been made already.
         for entry in self.entries.iter().filter(|entry| entry.is_open) {
             entry.policy_of(&self.in_force.policies).open_charges().close(&entry.key, entry.cost);
         }

@@ -1,4 +1,4 @@
-//! Which limiters a transaction asks, in which order, and what it refunds.
+//! The questions and refunds of a transaction, in their order.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::values::{Ask, Check, Decision, Description, Inheritance, LimiterError
 
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// Writes down what it is asked.
+/// A limiter with fixed answers, which logs the questions.
 struct Scripted {
     name: &'static str,
     log: Log,
-    /// What it answers to a peek, and to a charge.
+    /// Whether it admits a peek, and a charge.
     admits: [bool; 2],
     fails: bool,
 }
@@ -57,7 +57,7 @@ fn scripted(log: &Log, name: &'static str, admits: [bool; 2]) -> Policy {
 }
 
 fn layer(policies: impl Into<Vec<Policy>>) -> Arc<Limits> {
-    // The verdict as well, so that all that can be rendered is.
+    // With the verdict and the timing, so that everything that can be rendered is.
     let settings = Settings { adds_verdict: true, adds_timing: true, ..Settings::default() };
     Limits::new(Enforceable::new(policies.into()).unwrap_or_else(|error| panic!("{error}")), settings)
 }
@@ -82,7 +82,7 @@ fn taken(log: &Log) -> Vec<String> {
 }
 
 #[test]
-fn one_policy_is_asked_once_and_rendering_asks_nobody() {
+fn one_policy_is_asked_once_and_rendering_asks_no_limiter() {
     let log = Log::default();
     assert_eq!(status(&layer([scripted(&log, "a", [true, true])])), 200);
     assert_eq!(taken(&log), ["a Charge 1"]);
@@ -98,17 +98,17 @@ fn policies_that_follow_a_charge_are_peeked_at_first() {
 }
 
 #[test]
-fn a_rejection_that_is_foreseen_charges_nobody_and_asks_all_for_their_waits() {
+fn a_rejection_by_the_precheck_charges_nothing_and_peeks_at_all_for_their_waits() {
     let log = Log::default();
     assert_eq!(status(&layer([scripted(&log, "a", [true; 2]), scripted(&log, "b", [false; 2])])), 503);
     assert_eq!(taken(&log), ["b Peek 1", "a Peek 1", "b Peek 1"]);
-    // Likewise where the one that is charged first rejects.
+    // Likewise if the first charge is rejected.
     assert_eq!(status(&layer([scripted(&log, "a", [false; 2]), scripted(&log, "b", [true; 2])])), 503);
     assert_eq!(taken(&log), ["b Peek 1", "a Charge 1", "b Peek 1"]);
 }
 
 #[test]
-fn what_was_reserved_is_refunded_the_last_charge_first() {
+fn reserved_charges_are_refunded_in_reverse_order() {
     let log = Log::default();
     let fickle = scripted(&log, "c", [true, false]);
     assert_eq!(status(&layer([scripted(&log, "a", [true; 2]).cost(2), scripted(&log, "b", [true; 2]), fickle])), 503);

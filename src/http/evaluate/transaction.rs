@@ -1,76 +1,77 @@
-//! Reserves all entries, or none.
+//! The transaction: reserves all entries, then commits, or rolls back.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use super::entry::{Entries, Entry, Moment};
+use super::entry::{AskContext, Entries, Entry};
 use super::settlement::Settlement;
 use super::{Annotations, Evaluated, Scope, observe};
 use crate::http::policy::Fate;
 use crate::http::policy::{FailureMode, Policy};
-use crate::http::reload::Successor;
+use crate::http::reload::Heir;
 use crate::values::{Answers, Check, Claim, Decision, LimiterError, Now, Pending, Receipt};
 
-/// The entries of a request, reserved up to `next`. Dropped in the middle, it leaves them charged: a request that
-/// was cancelled while it waited has cost what it cost.
+/// The entries of a request, reserved up to `next`. If it is dropped in between, they stay charged: a request that was
+/// cancelled while it waited is not refunded.
 #[derive(Default)]
 pub(super) struct Transaction {
     pub(super) entries: Entries,
     pub(super) next: usize,
-    pub(super) moment: Moment,
-    /// To the entries from `next` on, as far as they were decided together. In reverse, the first one last.
+    pub(super) context: AskContext,
+    /// The answers of a batch to the entries from `next` on, in reverse order, so that the next one is popped.
     answers: Answers,
 }
 
-/// How far a transaction has come.
+/// The state of a transaction.
 pub(super) enum Progress {
     Done(Evaluated),
+    /// It waits for the answer to the next entry.
     One(Pending),
-    /// The answers to several entries at once.
+    /// It waits for the answers to a batch of entries.
     Several(Pin<Box<dyn Future<Output = Answers> + Send>>),
 }
 
 impl Transaction {
     pub(super) fn within(patience: Option<Duration>) -> Self {
-        Self { moment: Moment { patience, ..Moment::default() }, ..Self::default() }
+        Self { context: AskContext { patience, ..AskContext::default() }, ..Self::default() }
     }
 
-    /// Whether an entry would be rejected after others were charged, or a key is banned. The entry that is charged first is not
-    /// peeked at: its charge is all or none by itself. Nor are shadows, which reject nothing.
+    /// Returns whether a key is banned, or an entry would be rejected after others were charged. The first entry is not
+    /// peeked at, since nothing has to be refunded if its charge is rejected. Nor are shadows, which reject nothing.
     #[inline]
-    pub(super) fn would_be_rejected(&self, scope: Scope<'_>) -> bool {
+    pub(super) fn precheck_rejects(&self, scope: Scope<'_>) -> bool {
         self.entries.iter().enumerate().any(|(index, entry)| {
             let policy = scope.policy(entry);
-            entry.ban.is_some() || (index > 0 && !policy.is_shadow() && policy.would_reject(&entry.ask(&self.moment)))
+            entry.ban.is_some() || (index > 0 && !policy.is_shadow() && policy.would_reject(&entry.ask(&self.context)))
         })
     }
 
-    /// Peeks at all entries on which nothing was decided, for a request that is rejected: the wait is the longest of all.
+    /// Peeks at all undecided entries of a rejected request, since its wait is the longest of all.
     #[cold]
-    pub(super) fn foresee(&mut self, scope: Scope<'_>) {
+    pub(super) fn peek_undecided(&mut self, scope: Scope<'_>) {
         let undecided = |entry: &&mut Entry| entry.decision.is_none() && !scope.policy(entry).is_shadow();
         for entry in self.entries.iter_mut().filter(undecided) {
-            entry.precheck(scope.policy(entry), &self.moment);
+            entry.peek(scope.policy(entry), &self.context);
         }
     }
 
-    /// Charges entry after entry, up to what must be waited for, or to the end. `answer` is that to the next entry, if it was
-    /// charged already.
+    /// Charges one entry after the other, until one must be waited for, or to the end. `answer` is the answer to the next
+    /// entry, if that was charged already.
     #[inline]
     pub(super) fn reserve(&mut self, scope: Scope<'_>, mut answer: Option<Check>) -> Progress {
         while let Some(entry) = self.entries.get_mut(self.next) {
             let policy = scope.policy(entry);
             let check = match answer.take() {
                 Some(check) => check,
-                None if policy.answers_at_once() => policy.limiter().decide(&entry.ask(&self.moment)),
+                None if policy.answers_at_once() => policy.limiter().decide(&entry.ask(&self.context)),
                 None => match self.charge(scope) {
                     Charge::One(check) => check,
                     Charge::Several(pending) => return Progress::Several(pending),
                 },
             };
             match check {
-                // By far the most.
+                // The common case.
                 Check::Ready(Ok(decision)) if decision.is_allowed() => {
                     let entry = &mut self.entries[self.next];
                     entry.decision = Some(decision);
@@ -79,10 +80,10 @@ impl Transaction {
                     }
                     self.next += 1;
                 }
-                Check::Ready(checked) => match self.take(scope, checked) {
-                    Taken::Passes => self.next += 1,
-                    Taken::FallsBack(check) => answer = Some(check),
-                    Taken::Ends(end) => return Progress::Done(Err(Box::new(self.roll_back(scope, end)))),
+                Check::Ready(checked) => match self.step(scope, checked) {
+                    Step::Continue => self.next += 1,
+                    Step::FallBack(check) => answer = Some(check),
+                    Step::RollBack(cause) => return Progress::Done(Err(Box::new(self.roll_back(scope, cause)))),
                 },
                 Check::Pending(pending) => return Progress::One(pending),
             }
@@ -90,26 +91,26 @@ impl Transaction {
         Progress::Done(Ok(self.commit(scope)))
     }
 
-    /// Charges the next entry where that is more than to ask a limiter that answers at once.
+    /// Charges the next entry if that takes more than to ask a limiter that decides at once.
     #[inline(never)]
     fn charge(&mut self, scope: Scope<'_>) -> Charge {
         if let Some(answer) = self.answers.pop() {
             return Charge::One(Check::Ready(answer));
         }
         let entry = &self.entries[self.next];
-        let policy = scope.heir_of(scope.policy(entry));
+        let policy = scope.current(scope.policy(entry));
         if scope.policy(entry).is_shadow() {
-            return Charge::One(policy.charge_as_shadow(&entry.ask(&self.moment)));
+            return Charge::One(policy.charge_as_shadow(&entry.ask(&self.context)));
         }
-        if let Some(pending) = self.charge_together(scope) {
+        if let Some(pending) = self.charge_batch(scope) {
             return Charge::Several(pending);
         }
-        Charge::One(policy.limiter().decide(&self.entries[self.next].ask(&self.moment)))
+        Charge::One(policy.limiter().decide(&self.entries[self.next].ask(&self.context)))
     }
 
-    /// Has the next entry decided together with those after it whose limiters are in the same store, and puts them
-    /// right behind it; `None` if there are no others.
-    fn charge_together(&mut self, scope: Scope<'_>) -> Option<Pin<Box<dyn Future<Output = Answers> + Send>>> {
+    /// Charges the next entry in one call with the later entries of the same store, and moves these right behind it. `None` if
+    /// there are no others.
+    fn charge_batch(&mut self, scope: Scope<'_>) -> Option<Pin<Box<dyn Future<Output = Answers> + Send>>> {
         if self.next + 1 == self.entries.len() {
             return None;
         }
@@ -129,9 +130,10 @@ impl Transaction {
         if others.is_empty() { None } else { Some(first.decide_all(others)) }
     }
 
-    /// A rejection is to name all that reject, so all decisions are noted before the first is acted on. That one is acted on
-    /// first, so that a client that one policy rejects does not hear that another failed.
-    pub(super) fn take_answers(&mut self, mut answers: Answers) {
+    /// Stores the answers of a batch. All decisions are set before the first is acted on, since a rejection names every policy
+    /// that rejects. A rejection comes first, so that a request that one policy rejects is not answered with the failure of
+    /// another.
+    pub(super) fn set_answers(&mut self, mut answers: Answers) {
         let entries = &mut self.entries[self.next..];
         for (entry, answer) in entries.iter_mut().zip(&answers) {
             entry.decision = answer.as_ref().ok().copied();
@@ -144,9 +146,9 @@ impl Transaction {
         self.answers = answers;
     }
 
-    /// Takes an answer that does not simply admit the entry whose turn it was.
+    /// Handles a rejection or a failure of the next entry.
     #[cold]
-    fn take(&mut self, scope: Scope<'_>, answer: Result<Decision, LimiterError>) -> Taken {
+    fn step(&mut self, scope: Scope<'_>, answer: Result<Decision, LimiterError>) -> Step {
         let entry = &mut self.entries[self.next];
         let policy = scope.policy(entry);
         let is_closed = answer.as_ref().is_err_and(LimiterError::is_closed);
@@ -160,27 +162,27 @@ impl Transaction {
             Ok(decision) => {
                 entry.decision = Some(decision);
                 if policy.is_shadow() {
-                    policy.count_shadow_denial();
-                    return Taken::Passes;
+                    policy.count_shadow_rejection();
+                    return Step::Continue;
                 }
-                return Taken::Ends(End::Rejected);
+                return Step::RollBack(Cause::Rejected);
             }
             Err(error) => error,
         };
         if policy.is_shadow() || (policy.failure_mode() == FailureMode::Allow && !is_closed) {
             policy.note(Fate::StoreError, Some(&entry.key), None);
-            return Taken::Passes;
+            return Step::Continue;
         }
-        if policy.failure_mode() == FailureMode::LocalGuard && !entry.fell_back && !is_closed {
+        if policy.failure_mode() == FailureMode::LocalFallback && !entry.fell_back && !is_closed {
             entry.fell_back = true;
-            let guard = scope.heir_of(policy).fall_back(&entry.ask(&self.moment));
-            return Taken::FallsBack(guard.unwrap_or(Check::Ready(Err(error))));
+            let fallback = scope.current(policy).fall_back(&entry.ask(&self.context));
+            return Step::FallBack(fallback.unwrap_or(Check::Ready(Err(error))));
         }
         policy.note(Fate::StoreError, Some(&entry.key), None);
-        Taken::Ends(End::Failed(error))
+        Step::RollBack(Cause::Failed(error))
     }
 
-    /// All entries are charged.
+    /// Commits the charges of all entries, and annotates the response.
     fn commit(&mut self, scope: Scope<'_>) -> Annotations {
         observe::committed(&scope.in_force.policies, &self.entries);
         if self.entries.iter().any(|entry| scope.policy(entry).settles_later()) {
@@ -191,21 +193,21 @@ impl Transaction {
 
     /// Refunds the charges made so far, the last one first: see [`Receipt`].
     #[cold]
-    fn roll_back(&mut self, scope: Scope<'_>, end: End) -> super::Rejected {
+    fn roll_back(&mut self, scope: Scope<'_>, cause: Cause) -> super::Rejected {
         for entry in self.entries.iter().rev() {
-            // Those decided together may have been charged, although their turn has not come.
+            // Entries from `next` on may be charged as well, by a batch.
             if let Some(decision) = entry.charged() {
                 scope.refund(entry, decision.receipt(), entry.cost);
             }
         }
-        match end {
-            End::Rejected => {
-                // Later than when they were peeked at.
-                self.moment.now = Now::new();
-                self.foresee(scope);
+        match cause {
+            Cause::Rejected => {
+                // The precheck was earlier: waits are advertised as of now.
+                self.context.now = Now::new();
+                self.peek_undecided(scope);
                 scope.reject(&mut self.entries)
             }
-            End::Failed(error) => {
+            Cause::Failed(error) => {
                 let policy = scope.policy(&self.entries[self.next]);
                 scope.fail(policy, &error, &mut self.entries)
             }
@@ -218,16 +220,17 @@ enum Charge {
     Several(Pin<Box<dyn Future<Output = Answers> + Send>>),
 }
 
-enum Taken {
-    /// The entry does not keep the request out.
-    Passes,
-    /// What this process knows alone decides in its place.
-    FallsBack(Check),
-    Ends(End),
+/// What follows a rejection or a failure of one entry.
+enum Step {
+    /// The request passes this entry nevertheless.
+    Continue,
+    /// The local fallback decides instead.
+    FallBack(Check),
+    RollBack(Cause),
 }
 
 /// Why a transaction is rolled back.
-enum End {
+enum Cause {
     Rejected,
     Failed(LimiterError),
 }
@@ -235,29 +238,29 @@ enum End {
 impl<'a> Scope<'a> {
     /// Refunds a part of what an entry was charged.
     pub(super) fn refund(self, entry: &Entry, receipt: Receipt, cost: u32) {
-        self.heir_of(self.policy(entry)).limiter().refund(&entry.key, receipt, cost);
+        self.current(self.policy(entry)).limiter().refund(&entry.key, receipt, cost);
     }
 
-    /// The policy that is to be asked now in place of `policy`: the one that inherited from it, if there was a change since the
-    /// request came. So a slow request neither uses nor wipes what the limiter of before still knows.
-    pub(super) fn heir_of(self, policy: &'a Policy) -> Heir<'a> {
-        self.limits.successor(self.in_force, policy).map_or(Heir::Itself(policy), Heir::Successor)
+    /// The policy to ask now in place of `policy`: the heir that is in force, if there was a live change since the request
+    /// came. So a slow request neither reads nor changes the state of a limiter that is no longer in force.
+    pub(super) fn current(self, policy: &'a Policy) -> Current<'a> {
+        self.limits.heir_of(self.in_force, policy).map_or(Current::Unchanged(policy), Current::Heir)
     }
 }
 
-/// See [`Scope::heir_of`].
-pub(super) enum Heir<'a> {
-    Itself(&'a Policy),
-    Successor(Successor),
+/// See [`Scope::current`].
+pub(super) enum Current<'a> {
+    Unchanged(&'a Policy),
+    Heir(Heir),
 }
 
-impl std::ops::Deref for Heir<'_> {
+impl std::ops::Deref for Current<'_> {
     type Target = Policy;
 
     fn deref(&self) -> &Policy {
         match self {
-            Self::Itself(policy) => policy,
-            Self::Successor(successor) => successor,
+            Self::Unchanged(policy) => policy,
+            Self::Heir(heir) => heir,
         }
     }
 }

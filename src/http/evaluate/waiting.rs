@@ -1,4 +1,4 @@
-//! Transactions that wait for a turn in a queue, or for a server.
+//! Transactions that wait for a queue or a server.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,11 +13,11 @@ use crate::http::policy::Policy;
 use crate::http::reload::{InForce, Limits};
 use crate::values::{Check, Decision, Now};
 
-/// The end of a transaction that is still to come.
+/// The future of a transaction.
 pub(super) type Waiting = Pin<Box<dyn Future<Output = Evaluated> + Send>>;
 
 pub(super) fn wait(transaction: Transaction, scope: Scope<'_>, mut progress: Progress) -> Waiting {
-    // Made now, and not when it is first polled: some clients leave before that.
+    // Made now and not at the first poll, so that a request whose future is dropped unpolled is counted as cancelled.
     let mut waiter = Waiter::new(transaction, scope);
     Box::pin(async move {
         loop {
@@ -25,21 +25,21 @@ pub(super) fn wait(transaction: Transaction, scope: Scope<'_>, mut progress: Pro
                 Progress::Done(evaluated) => return evaluated,
                 Progress::One(pending) => {
                     let answer = pending.await;
-                    waiter.is_answered(answer.as_ref().ok());
-                    progress = waiter.go_on(Some(Check::Ready(answer)));
+                    waiter.end_wait(answer.as_ref().ok());
+                    progress = waiter.resume(Some(Check::Ready(answer)));
                 }
                 Progress::Several(pending) => {
                     let answers = pending.await;
-                    waiter.is_answered(None);
-                    waiter.transaction.take_answers(answers);
-                    progress = waiter.go_on(None);
+                    waiter.end_wait(None);
+                    waiter.transaction.set_answers(answers);
+                    progress = waiter.resume(None);
                 }
             }
         }
     })
 }
 
-/// A request that waits for the answer to the entry whose turn it is. Dropped meanwhile, its client has left.
+/// A request that waits for the answer to its next entry. If it is dropped meanwhile, the client has disconnected.
 struct Waiter {
     transaction: Transaction,
     limits: Arc<Limits>,
@@ -52,19 +52,19 @@ impl Waiter {
     fn new(transaction: Transaction, scope: Scope<'_>) -> Self {
         let (limits, in_force) = (Arc::clone(scope.limits), Arc::clone(scope.in_force));
         let mut waiter = Self { transaction, limits, in_force, since: None };
-        waiter.begin();
+        waiter.begin_wait();
         waiter
     }
 
-    fn begin(&mut self) {
+    fn begin_wait(&mut self) {
         self.since = Some(Instant::now());
         if let Some(policy) = self.queueing() {
             policy.meter().enter_queue();
         }
     }
 
-    /// With the decision, if it was one.
-    fn is_answered(&mut self, decision: Option<&Decision>) {
+    /// Ends the wait for an answer, which was `decision` unless it was an error or a batch.
+    fn end_wait(&mut self, decision: Option<&Decision>) {
         self.since = None;
         if let Some(policy) = self.queueing() {
             policy.meter().leave_queue();
@@ -75,12 +75,13 @@ impl Waiter {
         }
     }
 
-    fn go_on(&mut self, answer: Option<Check>) -> Progress {
+    fn resume(&mut self, answer: Option<Check>) -> Progress {
         let scope = Scope { limits: &self.limits, in_force: &self.in_force };
-        self.transaction.moment.now = Now::new();
+        // Time has passed since the first reading.
+        self.transaction.context.now = Now::new();
         let progress = self.transaction.reserve(scope, answer);
         if !matches!(progress, Progress::Done(_)) {
-            self.begin();
+            self.begin_wait();
         }
         progress
     }
@@ -93,7 +94,7 @@ impl Waiter {
         self.entry().policy_of(&self.in_force.policies)
     }
 
-    /// The policy that makes it wait for a turn. Shadows do not.
+    /// The policy in whose queue the request waits. Shadows delay no request.
     fn queueing(&self) -> Option<&Policy> {
         Some(self.policy()).filter(|policy| policy.delays() && !policy.is_shadow())
     }
@@ -106,7 +107,7 @@ impl Drop for Waiter {
             policy.meter().leave_queue();
             policy.meter().waited(Fate::Cancelled, since.elapsed());
         }
-        // What was charged stays so.
+        // Entries before this one stay charged.
         observe::committed(&self.in_force.policies, &self.transaction.entries[..self.transaction.next]);
         self.policy().note(Fate::Cancelled, Some(&self.entry().key), None);
     }

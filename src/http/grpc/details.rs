@@ -1,10 +1,10 @@
-//! google.rpc.Status, in the wire format of Protocol Buffers.
+//! Encodes `google.rpc.Status` in the wire format of Protocol Buffers.
 //!
-//! The few messages that are needed are written out by hand; nothing is read.
+//! The four messages it takes are encoded by hand; nothing is decoded.
 
 use std::time::Duration;
 
-/// A policy that the request offends: `QuotaFailure.Violation`.
+/// A policy that rejects the request: `QuotaFailure.Violation`.
 #[derive(Clone, Debug)]
 pub(crate) struct Violation<'a> {
     /// The policy's name.
@@ -12,14 +12,13 @@ pub(crate) struct Violation<'a> {
     pub(crate) description: String,
 }
 
-/// Bytes of violations at most; those beyond are left out.
+/// The most bytes of violations; those beyond are left out.
 const MAX_VIOLATIONS: usize = 1_024;
 
-/// What `google.protobuf.Duration` holds at most: 10,000 years, by its definition.
+/// The longest `google.protobuf.Duration`: 10,000 years, by its definition.
 const MAX_SECONDS: u64 = 315_576_000_000;
 
-/// `google.rpc.Status { code, message, details: [RetryInfo, QuotaFailure] }`, with those details that have
-/// something to say.
+/// Encodes `google.rpc.Status { code, message, details: [RetryInfo, QuotaFailure] }`, without empty details.
 pub(super) fn status(code: u32, message: &str, wait: Option<Duration>, violations: &[Violation<'_>]) -> Vec<u8> {
     let mut status = Vec::with_capacity(256);
     integer(&mut status, 1, code.into());
@@ -35,7 +34,7 @@ pub(super) fn status(code: u32, message: &str, wait: Option<Duration>, violation
     status
 }
 
-/// A `google.protobuf.Any`, as one of the details.
+/// Appends a `google.protobuf.Any` to the details.
 fn detail(status: &mut Vec<u8>, type_url: &str, value: &[u8]) {
     let mut any = Vec::new();
     bytes(&mut any, 1, type_url.as_bytes());
@@ -65,7 +64,7 @@ fn quota_failure(violations: &[Violation<'_>]) -> Vec<u8> {
     failure
 }
 
-/// A field of type `int32` or `int64`, not negative; zero is told by leaving it out.
+/// Appends a field of type `int32` or `int64`, not negative; zero is encoded by leaving the field out.
 fn integer(message: &mut Vec<u8>, field: u8, value: u64) {
     if value > 0 {
         message.push(field << 3);
@@ -73,15 +72,15 @@ fn integer(message: &mut Vec<u8>, field: u8, value: u64) {
     }
 }
 
-/// A field with a length: bytes, a string or a message. An empty one is written, too: of a message, it
-/// says that it is there.
+/// Appends a field with a length: bytes, a string or a message. An empty one is written, too: an empty message
+/// is present, not absent.
 fn bytes(message: &mut Vec<u8>, field: u8, value: &[u8]) {
     message.push(field << 3 | 2);
     varint(message, value.len() as u64);
     message.extend_from_slice(value);
 }
 
-/// Seven bits a byte, the lowest first; the top bit says that more follow.
+/// Appends a number, seven bits per byte, lowest first; the top bit is set if more follow.
 fn varint(message: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         message.push(0x80 | (value & 0x7f) as u8);

@@ -1,11 +1,10 @@
-//! What gRPC clients are told: one layer answers HTTP, gRPC and gRPC-Web, each in its own way.
+//! Rejections for gRPC clients: one layer answers HTTP, gRPC and gRPC-Web, each natively.
 //!
 //! A `POST` over HTTP/2 or later with one content type `application/grpc` is gRPC, and a `POST` over any version with
-//! `application/grpc-web` or `application/grpc-web-text` is gRPC-Web; each with or without `+proto` and the like. Whatever
-//! else a request says of itself, it is plain HTTP. That is decided request by request, so a port, a route and a budget can be
-//! shared by all three.
+//! `application/grpc-web` or `application/grpc-web-text` is gRPC-Web; each with or without `+proto` and the like. Any
+//! other request is plain HTTP. This is decided per request, so that all three can share a port, a route and a budget.
 //!
-//! A layer inside of `tonic_web::GrpcWebLayer` sees gRPC-Web over HTTP/1.1 as something that no gRPC client sends, and
+//! A layer inside `tonic_web::GrpcWebLayer` sees gRPC-Web over HTTP/1.1 as a request that no gRPC client sends, and
 //! rejects it in plain HTTP. Put the rate limit outside.
 //!
 #![cfg_attr(feature = "tonic", doc = "```no_run")]
@@ -25,30 +24,30 @@
 //! ```
 //!
 //! [`PeerIp`](crate::key::PeerIp) finds the peer under tonic's server with the crate feature `tonic`. Nothing else
-//! here needs it, or tonic: a gRPC server made of axum or of hyper is limited just the same.
+//! here needs this feature, or tonic: gRPC servers built on axum or hyper are limited in the same way.
 //!
 //! # The answer
 //!
-//! HTTP 200 with everything in one block of headers and no body ("Trailers-Only", which is what clients
+//! A rejection is HTTP 200 with one block of headers and no body ("Trailers-Only", which clients
 //! retry; for gRPC-Web the same fields, under the content type of the request: with its `+proto`, `+json` or `+thrift`,
 //! and without any other suffix):
 //!
 //! | field | value |
 //! |---|---|
-//! | `grpc-status` | [8 or 14](GrpcStatus) if a limit is exceeded; 14 if a limiter failed, 3 if the request lacks its key or has it twice, 13 if the server is not set up to tell clients apart |
+//! | `grpc-status` | [8 or 14](GrpcStatus) if a limit is exceeded; 14 if a limiter failed, 3 if the request has no key or has it twice, 13 if the server is not set up to provide the key |
 //! | `grpc-message` | the sentence that HTTP clients find as `detail` |
 //! | `grpc-status-details-bin` | a `google.rpc.Status` with the same code and message, with `RetryInfo` (the exact wait) and `QuotaFailure` (a violation for each policy; its subject is the policy's name) |
 //! | `grpc-retry-pushback-ms` | the wait in milliseconds, rounded up, from 1 to 2^31 − 1 (24.8 days); −1, "do not retry", if no wait helps |
 //!
 //! `Retry-After`, `X-Rate-Limited-For` and `Cache-Control` go with them, as metadata.
 //!
-//! Code 8 also stands where HTTP is told 503 because everybody shares the limit: it means a quota as
-//! well as a whole system that is exhausted, and it is what clients of OpenTelemetry retry, given
-//! `RetryInfo`. And where no wait helps the code is always 8, since 14 would be an invitation to retry.
+//! Code 8 is also sent where HTTP clients get 503 because all clients share the limit: it means an exhausted quota as
+//! well as an exhausted system, and clients of OpenTelemetry retry it, given
+//! `RetryInfo`. If no wait helps, the code is always 8, since 14 invites to retry.
 //!
 //! # Clients
 //!
-//! A client obeys `grpc-retry-pushback-ms` by itself, once its service config lists the code as
+//! A client obeys `grpc-retry-pushback-ms` automatically if its service config lists the code as
 //! retryable:
 //!
 //! ```json
@@ -58,8 +57,8 @@
 //!
 //! # Deadlines
 //!
-//! A request whose `grpc-timeout` would pass while it waits in a [`LeakyQueue`](crate::LeakyQueue) is refused at
-//! once, with the time after which its turn would come within that timeout.
+//! A request whose `grpc-timeout` would pass while it waits in a [`LeakyQueue`](crate::LeakyQueue) is rejected at
+//! once, with the time after which it would depart within that timeout.
 //!
 //! # Sources
 //!
@@ -81,7 +80,7 @@ pub(crate) use self::timeout::deadline;
 use crate::http::head::{RequestHead, trimmed};
 use crate::util::base64;
 
-/// The code with which gRPC clients are told that a limit is exceeded.
+/// The code that gRPC clients get if a limit is exceeded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GrpcStatus {
@@ -89,12 +88,12 @@ pub enum GrpcStatus {
     /// the server. The default.
     #[default]
     ResourceExhausted,
-    /// UNAVAILABLE (14), which many clients retry without being told to. Servers that are watched with
-    /// OpenTelemetry count it as an error of theirs.
+    /// UNAVAILABLE (14), which many clients retry by default. OpenTelemetry counts it as an error of
+    /// the server.
     Unavailable,
 }
 
-/// The codes that are answered (google.rpc.Code).
+/// The codes that this crate sends (google.rpc.Code).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
     InvalidArgument = 3,
@@ -112,17 +111,16 @@ impl From<GrpcStatus> for Code {
     }
 }
 
-/// What a request speaks, and so how it is answered.
+/// The protocol of a request, and so of its rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Http,
     Grpc,
-    /// With the content type to answer with.
+    /// With the content type of the response.
     GrpcWeb(&'static str),
 }
 
-/// The media types of gRPC-Web that are answered as they are (PROTOCOL-WEB). A text with another format than `proto` is
-/// none.
+/// The media types of gRPC-Web that are echoed (PROTOCOL-WEB). `-text` has no format but `proto`.
 const WEB: [&str; 6] = [
     "application/grpc-web",
     "application/grpc-web+proto",
@@ -133,8 +131,8 @@ const WEB: [&str; 6] = [
 ];
 
 impl Protocol {
-    /// By what no client of another kind sends: the method, the version and the media type. The parameters of the media
-    /// type mean nothing here, and case does not matter (RFC 9110, section 8.3.1).
+    /// Recognises the protocol by the method, the version and the media type, which together no other client sends. The
+    /// parameters of the media type are ignored, and so is case (RFC 9110, section 8.3.1).
     pub(crate) fn of(head: &RequestHead<'_>) -> Self {
         if *head.method() != Method::POST {
             return Self::Http;
@@ -159,7 +157,7 @@ impl Protocol {
     }
 }
 
-/// The rest of `text` after `prefix`, in any case.
+/// Returns the rest of `text` after `prefix`, ignoring case.
 fn strip_prefix<'a>(text: &'a [u8], prefix: &str) -> Option<&'a [u8]> {
     let (start, rest) = text.split_at_checked(prefix.len())?;
     start.eq_ignore_ascii_case(prefix.as_bytes()).then_some(rest)
@@ -170,12 +168,12 @@ const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 const GRPC_RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
-/// Bytes of a message at most, or clients that take 8 KiB of header would drop the whole answer.
+/// The most bytes of a message: clients that accept 8 KiB of headers would otherwise drop the whole response.
 const MAX_MESSAGE: usize = 1_024;
 
-/// A refusal, in the words of gRPC.
+/// A rejection as a gRPC status.
 #[derive(Debug)]
-pub(crate) struct Refusal<'a> {
+pub(crate) struct Status<'a> {
     pub(crate) code: Code,
     pub(crate) message: &'a str,
     /// `None` if no wait helps.
@@ -183,8 +181,8 @@ pub(crate) struct Refusal<'a> {
     pub(crate) violations: &'a [Violation<'a>],
 }
 
-impl Refusal<'_> {
-    /// The answer to a request in `protocol`.
+impl Status<'_> {
+    /// Makes the response to a request in `protocol`.
     pub(crate) fn response(&self, protocol: Protocol) -> Response<()> {
         let end = (0..=MAX_MESSAGE.min(self.message.len())).rev().find(|end| self.message.is_char_boundary(*end));
         let message = &self.message[..end.unwrap_or(0)];
@@ -208,13 +206,13 @@ fn content_type(protocol: Protocol) -> HeaderValue {
     }
 }
 
-/// gRFC A6: signed 32-bit milliseconds; a negative number forbids to retry. Zero is avoided, because
-/// clients exist that hang on it.
+/// Returns the pushback of gRFC A6 in signed 32-bit milliseconds; a negative number forbids to retry. Never zero, on
+/// which some clients hang.
 fn pushback_ms(wait: Option<Duration>) -> i32 {
     wait.map_or(-1, |wait| i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX).max(1))
 }
 
-/// Percent-encoded (PROTOCOL-HTTP2, "Status-Message"); spaces too, so that none is trimmed off an end.
+/// Percent-encodes a message (PROTOCOL-HTTP2, "Status-Message"), spaces included, so that none is trimmed at an end.
 fn percent_encoded(message: &str) -> HeaderValue {
     let mut text = String::with_capacity(message.len() * 2);
     for byte in message.bytes() {
@@ -227,7 +225,7 @@ fn percent_encoded(message: &str) -> HeaderValue {
     HeaderValue::try_from(text).expect("visible ASCII")
 }
 
-/// A value of binary metadata: base64 without padding.
+/// Encodes binary metadata: base64 without padding.
 fn binary(bytes: &[u8]) -> HeaderValue {
     let text: Vec<u8> =
         (0..base64::length(bytes.len())).map(|index| base64::character(base64::STANDARD, bytes, index)).collect();
@@ -269,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_media_type_tells_the_protocol() {
+    fn the_media_type_decides_the_protocol() {
         for grpc in ["application/grpc", "application/grpc+proto", "Application/GRPC+json", " application/grpc ; a=b"] {
             assert_eq!(protocol(grpc), Protocol::Grpc, "{grpc}");
         }
@@ -324,17 +322,17 @@ mod tests {
         assert_eq!(percent_encoded("100 %\n~ü"), "100%20%25%0A~%C3%BC");
     }
 
-    /// As a client decoded it: RetryInfo of 0.7 s.
+    /// A client decoded the details to a RetryInfo of 0.7 s.
     #[test]
-    fn a_whole_answer() {
-        let refusal = Refusal {
+    fn a_whole_response() {
+        let status = Status {
             code: Code::ResourceExhausted,
             message: "rate limit exceeded",
             wait: Some(Duration::from_millis(700)),
             violations: &[],
         };
-        let response = refusal.response(Protocol::Grpc);
-        // It has no body by its type.
+        let response = status.response(Protocol::Grpc);
+        // Its type excludes a body.
         assert_eq!(response.status().as_u16(), 200);
         let fields: Vec<_> =
             response.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
@@ -353,11 +351,11 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_stays_below_what_clients_take() {
+    fn a_response_stays_below_the_header_limit_of_clients() {
         let (long, names) = ("ü%".repeat(5_000), "n".repeat(500));
         let violations = vec![Violation { subject: &names, description: names.clone() }; 50];
-        let refusal = Refusal { code: Code::Internal, message: &long, wait: None, violations: &violations };
-        let response = refusal.response(Protocol::Grpc);
+        let status = Status { code: Code::Internal, message: &long, wait: None, violations: &violations };
+        let response = status.response(Protocol::Grpc);
         let size: usize = response.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum();
         assert!(size < 8_192, "{size} bytes");
     }

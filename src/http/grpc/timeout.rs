@@ -1,12 +1,12 @@
-//! `grpc-timeout`: how long the client waits.
+//! `grpc-timeout`: how long the client waits for the response.
 
 use std::time::Duration;
 
 use super::Protocol;
 use crate::http::head::{RequestHead, trimmed};
 
-/// How long the client of a gRPC request waits for the answer, from when it sent the request; `None` if
-/// that is not said, or not readably.
+/// Returns how long the client of a gRPC request waits for the response, from when it sent the request; `None` if
+/// the field is absent or unreadable.
 pub(crate) fn deadline(head: &RequestHead<'_>) -> Option<Duration> {
     let mut lines = head.headers().get_all("grpc-timeout").iter();
     let (line, None) = (lines.next()?, lines.next()) else { return None };
@@ -14,13 +14,13 @@ pub(crate) fn deadline(head: &RequestHead<'_>) -> Option<Duration> {
     (Protocol::of(head) != Protocol::Http).then_some(timeout)
 }
 
-/// PROTOCOL-HTTP2: `TimeoutValue TimeoutUnit`, with one to eight digits.
+/// Parses `TimeoutValue TimeoutUnit` of PROTOCOL-HTTP2, with one to eight digits.
 fn parse(timeout: &[u8]) -> Option<Duration> {
     let (unit, digits) = timeout.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    // Eight digits of hours stay far below what a u64 holds.
+    // Eight digits of hours do not overflow a u64 of seconds.
     let value = digits.iter().fold(0, |value, digit| value * 10 + u64::from(digit - b'0'));
     match unit {
         b'H' => Some(Duration::from_secs(value * 3_600)),
@@ -60,17 +60,17 @@ mod tests {
 
     #[test]
     fn only_grpc_has_a_deadline_and_only_one() {
-        let told = |content_type: &str, timeouts: &[&str]| {
+        let deadline_of = |content_type: &str, timeouts: &[&str]| {
             let request = Request::post("/").version(Version::HTTP_2).header("content-type", content_type);
             let request = timeouts.iter().fold(request, |request, timeout| request.header("grpc-timeout", *timeout));
             deadline(&RequestHead::from(&request.body(()).unwrap()))
         };
         let second = Some(Duration::from_secs(1));
-        assert_eq!(told("application/grpc", &["1S"]), second);
-        assert_eq!(told("application/grpc", &[" 1S\t"]), second);
-        assert_eq!(told("application/grpc-web+proto", &["1S"]), second);
-        assert_eq!(told("application/json", &["1S"]), None);
-        assert_eq!(told("application/grpc", &[]), None);
-        assert_eq!(told("application/grpc", &["1S", "2S"]), None);
+        assert_eq!(deadline_of("application/grpc", &["1S"]), second);
+        assert_eq!(deadline_of("application/grpc", &[" 1S\t"]), second);
+        assert_eq!(deadline_of("application/grpc-web+proto", &["1S"]), second);
+        assert_eq!(deadline_of("application/json", &["1S"]), None);
+        assert_eq!(deadline_of("application/grpc", &[]), None);
+        assert_eq!(deadline_of("application/grpc", &["1S", "2S"]), None);
     }
 }

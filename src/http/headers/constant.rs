@@ -1,4 +1,4 @@
-//! Texts that are the same on all responses.
+//! Interned values: header texts that are the same on all responses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -7,19 +7,20 @@ use http::HeaderValue;
 
 use super::decimal::value_of;
 
-/// So many of each kind are kept for ever. There are as few as there are policies; those of a program that goes on
-/// changing its limits are counted after all.
-const MOST: usize = 4_096;
+/// The most values of each kind that are leaked. A layer needs as few as it has policies; a program that keeps
+/// changing its limits gets reference-counted values beyond this bound.
+const MAX_LEAKED: usize = 4_096;
 
-/// A value that is the same on all responses. It is never dropped: a copy then costs nothing, where a copy that is
-/// counted has all threads write to the same place.
+/// Interns a value that is the same on all responses. It is leaked: copies then cost nothing, where
+/// reference counting would make all threads write to one cache line.
 pub(super) fn constant(value: &[u8]) -> HeaderValue {
     static ALL: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let text = std::str::from_utf8(value).expect("printable ASCII");
+    // If a thread panicked with the lock, the set is still valid: a text is leaked before it is inserted.
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
     match all.get(text).copied() {
         Some(kept) => HeaderValue::from_static(kept),
-        None if all.len() >= MOST => value_of(value),
+        None if all.len() >= MAX_LEAKED => value_of(value),
         None => {
             let new = String::from(text).leak();
             all.insert(new);
@@ -28,8 +29,8 @@ pub(super) fn constant(value: &[u8]) -> HeaderValue {
     }
 }
 
-/// What is the same on all responses that advertise one policy, by draft-11. Never dropped, so that a response that is
-/// awaited refers to it by one word, and counts no references.
+/// The constant part of draft-11's fields for one policy. Leaked, so that a response future refers to it by one word
+/// and counts no references.
 #[derive(Debug)]
 pub(crate) struct Member {
     /// `"name";r=`.
@@ -39,7 +40,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// `None` if too many are known already.
+    /// Interns a member; `None` if too many are leaked already.
     pub(super) fn constant(prefix: &[u8], list: &HeaderValue) -> Option<&'static Self> {
         type Known = BTreeMap<[Box<[u8]>; 2], &'static Member>;
         static ALL: Mutex<Known> = Mutex::new(Known::new());
@@ -48,7 +49,7 @@ impl Member {
         if let Some(known) = all.get(&key) {
             return Some(known);
         }
-        if all.len() >= MOST {
+        if all.len() >= MAX_LEAKED {
             return None;
         }
         let new: &Self = Box::leak(Box::new(Self { prefix: prefix.into(), list: list.clone() }));

@@ -1,4 +1,4 @@
-//! Numbers as header fields have them.
+//! Decimal numbers in header fields: writing, parsing and rounding.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use http::HeaderValue;
 
 use crate::http::text::Text;
 
-/// Where a value is put together. Room for two policies.
+/// The buffer in which a value is built, with space for two policies.
 pub(super) type Scratch = Text<128>;
 
-/// A value of what was put together, which is printable ASCII.
+/// Makes a value of printable ASCII.
 pub(super) fn value_of(text: &[u8]) -> HeaderValue {
     HeaderValue::from_bytes(text).expect("printable ASCII")
 }
@@ -17,7 +17,7 @@ pub(super) fn value_of(text: &[u8]) -> HeaderValue {
 /// The greatest Integer of a structured field (RFC 9651, section 3.3.1).
 pub(super) const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// Whole seconds that cover `span`.
+/// Rounds `span` up to whole seconds.
 pub(super) fn seconds_ceil(span: Duration) -> u64 {
     span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
 }
@@ -26,7 +26,7 @@ pub(super) fn seconds_ceil(span: Duration) -> u64 {
 const PAIRS: &str = "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849\
                      5051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899";
 
-/// `number` on its own. Below 100, nothing is allocated.
+/// Makes a value of `number`. Below 100, it allocates nothing.
 pub(super) fn value(number: u64) -> HeaderValue {
     match usize::try_from(number) {
         Ok(small @ 0..=9) => HeaderValue::from_static(&PAIRS[small * 2 + 1..small * 2 + 2]),
@@ -39,7 +39,7 @@ pub(super) fn value(number: u64) -> HeaderValue {
     }
 }
 
-/// The number in `text`, which is nothing but digits; [`u64::MAX`] if it is greater than that.
+/// Parses a number of digits only, saturating at [`u64::MAX`].
 pub(super) fn parse(text: &[u8]) -> Option<u64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;

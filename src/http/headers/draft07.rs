@@ -1,4 +1,4 @@
-//! The fields of draft-ietf-httpapi-ratelimit-headers-07: those of one policy.
+//! The fields of draft-ietf-httpapi-ratelimit-headers-07, which describe one policy.
 
 use http::{HeaderMap, HeaderValue};
 
@@ -7,9 +7,9 @@ use super::measure::Advertised;
 use super::merge::is_stricter;
 use super::{RATELIMIT, RATELIMIT_POLICY};
 
-/// What these fields say of a policy.
+/// The policy that the fields describe.
 pub(super) struct Standing<'a> {
-    /// By [`policy`].
+    /// Made by [`policy`].
     pub(super) policy: &'a HeaderValue,
     pub(super) limit: u64,
     pub(super) remaining: u32,

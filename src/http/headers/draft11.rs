@@ -9,7 +9,7 @@ use super::partition::Mark;
 ///
 /// # Panics
 ///
-/// If the name is not printable ASCII: a layer refuses such names.
+/// If the name is not printable ASCII: a layer rejects such names.
 pub(super) fn quoted(name: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(name.len() + 2);
     out.push(b'"');
@@ -34,7 +34,7 @@ pub(super) fn push_policy(out: &mut Scratch, quoted: &[u8], advertised: Advertis
     out.push_number(advertised.window);
 }
 
-/// What a member of `RateLimit` begins with, whatever is left.
+/// `"name";r=`: the constant start of a member of `RateLimit`.
 pub(super) fn prefix(quoted: &[u8]) -> Box<[u8]> {
     [quoted, b";r="].concat().into()
 }

@@ -1,27 +1,29 @@
+//! `RateLimitFields`: which fields advertise the remaining quota, and on which responses.
+
 use crate::util::keyed_hash::Secret;
 
-/// Which fields tell clients what is left, and when they are sent.
+/// Selects the fields that advertise the remaining quota, and the responses that carry them.
 ///
-/// One constructor per generation of the fields. They share names and not their syntax, so that a
-/// response can have those of one generation only; the `X-RateLimit-*` family goes with any.
+/// There is one constructor per generation of the fields. Generations share names but not syntax, so a
+/// response can have those of one generation only; `X-RateLimit-*` can be added to any.
 ///
 /// ```
-/// use tower_sluice::headers::{RateLimitFields, ResetForm, Tell};
+/// use tower_sluice::headers::{Advertise, RateLimitFields, ResetForm};
 ///
-/// // What GitHub sends, and the current draft, as soon as a fifth or less is left.
+/// // What GitHub sends, and the current draft, once less than a fifth is left.
 /// const FIELDS: RateLimitFields =
-///     RateLimitFields::draft11().x_rate_limit(ResetForm::EpochSeconds).tell(Tell::Below { percent: 20 });
+///     RateLimitFields::draft11().x_rate_limit(ResetForm::EpochSeconds).advertise(Advertise::Below { percent: 20 });
 /// ```
 ///
-/// All of them follow Internet-Drafts or habit: there is no standard yet, and the next draft may
-/// change names and syntax. What clients obey is `Retry-After`.
+/// All of them follow Internet-Drafts or common practice: there is no standard yet, and the next draft may
+/// change names and syntax. Clients obey `Retry-After`.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct RateLimitFields {
     pub(super) generation: Generation,
-    /// Of `X-RateLimit-*`, if they are sent.
+    /// The form of `X-RateLimit-Reset`, if `X-RateLimit-*` are sent.
     pub(super) legacy: Option<ResetForm>,
-    pub(super) tell: Tell,
+    pub(super) advertise: Advertise,
     pub(super) partition: Partition,
 }
 
@@ -34,13 +36,13 @@ pub(super) enum Generation {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Partition {
-    Untold,
+    Hidden,
     PerProcess,
     Keyed(Secret),
 }
 
-/// How `X-RateLimit-Reset` tells the time at which a key is as good as new. Both are in use and cannot
-/// be told apart by the name, hence no default.
+/// How `X-RateLimit-Reset` gives the time at which a key has its full quota again. Both forms are in use under the same
+/// name, hence no default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ResetForm {
@@ -50,31 +52,31 @@ pub enum ResetForm {
     DeltaSeconds,
 }
 
-/// On which responses the fields are sent, of those that a policy judged.
+/// Which of the responses that a policy decided on carry the fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub enum Tell {
-    /// On all.
+pub enum Advertise {
+    /// All.
     #[default]
     Always,
-    /// On refusals by a policy that is advertised.
-    Refused,
-    /// On such refusals, and where such a policy has less left than so many percent of what a fresh key can take
+    /// Rejections by an advertised policy.
+    Rejected,
+    /// Those, and responses where an advertised policy has less left than this share of what a fresh key can take
     /// at once.
     Below {
         /// 0 to 100.
         percent: u8,
     },
-    /// On none.
+    /// None.
     Never,
 }
 
 impl RateLimitFields {
     const fn of(generation: Generation) -> Self {
-        Self { generation, legacy: None, tell: Tell::Always, partition: Partition::Untold }
+        Self { generation, legacy: None, advertise: Advertise::Always, partition: Partition::Hidden }
     }
 
-    /// `RateLimit-Policy` and `RateLimit` in the syntax of draft-ietf-httpapi-ratelimit-headers-11 (the
+    /// Sends `RateLimit-Policy` and `RateLimit` in the syntax of draft-ietf-httpapi-ratelimit-headers-11 (the
     /// same since -08): all policies, by name. The default.
     ///
     /// ```text
@@ -83,17 +85,17 @@ impl RateLimitFields {
     /// ```
     ///
     /// `r` is what is left, and `t` the seconds for which it has to suffice: a client that spreads `r`
-    /// requests over `t` seconds is not refused. After a refusal, `t` is `Retry-After`.
+    /// requests over `t` seconds is not rejected. After a rejection, `t` is `Retry-After`.
     ///
-    /// Where a layer or a service further in has sent these fields, ours are appended to theirs. Of two policies of one name,
-    /// the one with less left is told, once. Fields in another syntax, such as that of [`draft07`](Self::draft07), cannot stand
-    /// in one list with ours: if they can be read and tell of more than all of ours, ours replace them, and otherwise ours
-    /// are left out.
+    /// If an inner layer or service has set these fields, ours are appended to theirs. Of two policies of one name, the
+    /// one with less left is advertised, once. Fields in another syntax, such as that of [`draft07`](Self::draft07),
+    /// cannot share a list with ours: ours replace them if they can be read and advertise more than all of ours, and
+    /// are left out otherwise.
     pub const fn draft11() -> Self {
         Self::of(Generation::Draft11)
     }
 
-    /// `RateLimit-Policy: 100;w=60` and `RateLimit: limit=100, remaining=50, reset=5`, in the syntax of
+    /// Sends `RateLimit-Policy: 100;w=60` and `RateLimit: limit=100, remaining=50, reset=5`, in the syntax of
     /// draft-ietf-httpapi-ratelimit-headers-07: only the policy that is closest to exhaustion.
     ///
     /// `remaining` and `reset` are the `r` and `t` of [`draft11`](Self::draft11).
@@ -101,36 +103,36 @@ impl RateLimitFields {
         Self::of(Generation::Draft07)
     }
 
-    /// None of the fields named `RateLimit`.
+    /// Sends no field named `RateLimit` or `RateLimit-Policy`.
     pub const fn none() -> Self {
         Self::of(Generation::None)
     }
 
     /// Adds `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, of the policy that is
-    /// closest to exhaustion: what a fresh key can take at once, what is left of it, and when the key is
-    /// as good as new.
+    /// closest to exhaustion: what a fresh key can take at once, what is left of it, and when the key has
+    /// its full quota again.
     pub const fn x_rate_limit(mut self, reset: ResetForm) -> Self {
         self.legacy = Some(reset);
         self
     }
 
-    /// When to send them; [`Tell::Always`] unless set.
-    pub const fn tell(mut self, when: Tell) -> Self {
-        self.tell = when;
+    /// Sets which responses carry them; [`Advertise::Always`] unless set.
+    pub const fn advertise(mut self, on: Advertise) -> Self {
+        self.advertise = on;
         self
     }
 
-    /// Adds `pk` to the members of draft-11's `RateLimit`, by a secret of this process: a hash of the
-    /// partition key (8 bytes of SipHash-2-4), by which a client can tell its budgets apart.
+    /// Adds `pk` to the members of draft-11's `RateLimit`, with a secret of this process: a hash of the
+    /// partition key (8 bytes of SipHash-2-4), by which a client can distinguish its budgets.
     ///
-    /// Left out where a cache that is shared might store the response.
+    /// Left out if a shared cache might store the response.
     pub const fn partition_key(mut self) -> Self {
         self.partition = Partition::PerProcess;
         self
     }
 
-    /// [`partition_key`](Self::partition_key) by a secret of your own, so that all processes that know
-    /// it tell the same. Without the secret, nobody can find out a key by trying them all; keep it from
+    /// Adds [`pk`](Self::partition_key) with a secret of your own, so that all processes with this secret
+    /// send the same hashes. Without the secret, a key cannot be found by trying all keys: keep it from
     /// clients.
     pub const fn partition_key_by(mut self, secret: [u8; 16]) -> Self {
         self.partition = Partition::Keyed(Secret::from_bytes(secret));
@@ -139,7 +141,7 @@ impl RateLimitFields {
 }
 
 impl Default for RateLimitFields {
-    /// [`RateLimitFields::draft11`], on all responses.
+    /// Returns [`RateLimitFields::draft11`], on all responses.
     fn default() -> Self {
         Self::draft11()
     }

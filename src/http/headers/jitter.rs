@@ -1,10 +1,10 @@
-//! Random additions to waits, so that clients that were rejected together do not come back together.
+//! Random additions to advertised waits, so that clients that were rejected together do not come back together.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Adds up to a maximum to waits, each length as likely as any other.
+/// Adds a uniformly distributed time, up to a maximum, to waits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Jitter {
     max_nanos: u64,
@@ -15,7 +15,7 @@ impl Jitter {
         Self { max_nanos: u64::try_from(max.as_nanos()).unwrap_or(u64::MAX) }
     }
 
-    /// `wait` and a part of the maximum; never less than `wait`.
+    /// Returns `wait` plus a random part of the maximum; never less than `wait`.
     pub(crate) fn added_to(self, wait: Duration) -> Duration {
         if self.max_nanos == 0 {
             return wait;
@@ -29,9 +29,10 @@ thread_local! {
     static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0));
 }
 
-/// SplitMix64 (G. Steele et al., "Fast splittable pseudorandom number generators", 2014), of each thread's own. It need not
-/// be hard to predict: a client that knows what comes gains a shorter wait at most, and still comes in time.
+/// SplitMix64 (G. Steele et al., "Fast splittable pseudorandom number generators", 2014), with a state per thread. It
+/// may be predictable: a client that predicts it gains a shorter wait at most, and is still admitted after it.
 fn random() -> u64 {
+    // Each thread has its own state, and nothing between `get` and `set` can call this function again.
     let state = STATE.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
     STATE.set(state);
     let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -44,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn adds_no_more_than_the_maximum_and_every_part_of_it() {
+    fn jitter_is_uniform_up_to_the_maximum() {
         let (wait, max) = (Duration::from_secs(7), Duration::from_secs(10));
         let mut tenths = [0_u32; 10];
         for _ in 0..10_000 {

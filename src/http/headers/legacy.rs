@@ -1,4 +1,4 @@
-//! `X-RateLimit-*`: no standard, and older than all drafts.
+//! `X-RateLimit-*`: not standardised, and older than all drafts.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,7 +13,7 @@ pub(super) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit"
 pub(super) const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 pub(super) const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// Clients take greater numbers for a time since 1970.
+/// Clients take greater numbers for seconds since 1970.
 const MAX_DELTA: Duration = Duration::from_secs(1_000_000_000);
 
 /// Sets the fields of one policy, unless stricter ones are there.
@@ -33,12 +33,12 @@ pub(super) fn write(
     fields.insert(RESET, decimal::value(reset));
 }
 
-/// When a key is as good as new that is so after `span`, in whole seconds, rounded up.
+/// Returns `X-RateLimit-Reset` of a key that has its full quota again after `span`, in whole seconds, rounded up.
 pub(super) fn reset(form: ResetForm, span: Duration, now: impl FnOnce() -> SystemTime) -> u64 {
     let delta = span.min(MAX_DELTA);
     match form {
         ResetForm::DeltaSeconds => seconds_ceil(delta),
-        // A clock that stands before 1970 is set wrong in any case.
+        // A clock before 1970 is wrong in any case.
         ResetForm::EpochSeconds => {
             let now = now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
             seconds_ceil(now.saturating_add(delta))

@@ -1,4 +1,4 @@
-//! Decisions in the terms that clients are told: so much is left, within so many seconds.
+//! Converts decisions to the numbers that fields advertise: units left, and the seconds they have to last.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::decimal::{MAX_INTEGER, seconds_ceil};
 use super::retry::retry_after_seconds;
 use crate::values::{Decision, Outcome, Shape, Terms, gcd};
 
-/// The terms of one policy, with all that can be computed ahead.
+/// The terms of one policy, with all that can be computed in advance.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measure {
     shape: Shape,
@@ -15,33 +15,33 @@ pub(super) struct Measure {
     /// computes in 64 bits.
     limit: u64,
     period: u64,
-    /// Times are counted in units of 1/`limit` nanosecond, as in `algorithm::gcra`; so many are a second.
+    /// One second, in units of 1/`limit` nanosecond, in which all times are counted, as in `algorithm::gcra`.
     second: u128,
-    /// The time in which a full bucket empties.
+    /// The time in which an empty bucket fills up.
     capacity: u128,
-    /// How far a state may be off its own time: stores round the clock down to ticks of up to this.
+    /// The largest tick to which a store may round its clock down: a state is off by up to this.
     tick: u128,
     advertised: Advertised,
 }
 
-/// `RateLimit-Policy`: `quota` units in each `window` seconds.
+/// The numbers of `RateLimit-Policy`: `quota` units in each `window` seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Advertised {
     pub(super) quota: u64,
     pub(super) window: u64,
 }
 
-/// `RateLimit`: no more than `left` units within the next `within` seconds.
+/// The numbers of `RateLimit`: no more than `left` units within the next `within` seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Level {
     pub(super) left: u32,
-    /// `None` if no time will help: the request costs more than ever fits.
+    /// `None` if no wait helps: the request costs more than ever fits.
     pub(super) within: Option<NonZeroU64>,
 }
 
 const SECOND: u64 = 1_000_000_000;
 
-/// How far to look for a window of whole seconds in which a whole number of units fits.
+/// The longest window, in seconds, to search for one that holds a whole number of units.
 const LONGEST_SEARCH: u64 = 3_600;
 
 impl Measure {
@@ -71,11 +71,11 @@ impl Measure {
         self.advertised
     }
 
-    /// What a client is told after `decision`. `next_after` is the time until one unit can be had, if
-    /// the decision says it.
+    /// Returns the numbers to advertise after `decision`. `next_after` is the time until one unit is available, if
+    /// the decision has it.
     ///
-    /// In these numbers, left / within never exceeds quota / window: whoever spreads what is left
-    /// evenly is never refused. (Except with fixed windows, which tell when they end; and where the
+    /// left / within never exceeds quota / window: a client that spreads what is left
+    /// evenly is never rejected. (Except with fixed windows, which advertise their end; and if the
     /// advertised quota had to be rounded down.)
     pub(super) fn level(&self, decision: &Decision, next_after: Option<Duration>) -> Level {
         let (left, within) = match decision.outcome() {
@@ -91,13 +91,13 @@ impl Measure {
 
     fn within(&self, decision: &Decision, left: u32, next_after: Option<Duration>) -> u64 {
         match (self.shape, left) {
-            // Nothing used, so that no window has begun that could end.
+            // Nothing is used: no window has begun.
             (Shape::FixedWindow, _) if decision.reset_after().is_zero() => self.seconds_of(self.capacity),
             (Shape::FixedWindow, _) => seconds_ceil(decision.reset_after()),
             (_, 0) => seconds_ceil(next_after.unwrap_or_else(|| self.next_after(decision))).max(1),
             (Shape::Bucket, _) => {
-                // What is left in time. A tick too much would make a second of it, and what is left in
-                // whole units takes its time in any case.
+                // The unused time, less one tick: a tick too much could round up to a whole second more. It
+                // covers at least the time that the whole units left are worth.
                 let free = self.capacity.saturating_sub(self.units_of(decision.reset_after()) + self.tick);
                 self.seconds_of(free.max(self.price(left)))
             }
@@ -105,7 +105,7 @@ impl Measure {
         }
     }
 
-    /// The time until one unit can be had, as far as the decision tells.
+    /// Estimates the time until one unit is available from the decision alone; never too short.
     fn next_after(&self, decision: &Decision) -> Duration {
         match self.shape {
             Shape::Bucket => {
@@ -113,7 +113,7 @@ impl Measure {
                 let wait = self.units_of(decision.reset_after()).saturating_sub(needed);
                 Duration::from_secs(self.seconds_of(wait))
             }
-            // Not known any better.
+            // The decision has no better bound.
             _ => decision.reset_after(),
         }
     }
@@ -122,12 +122,12 @@ impl Measure {
         u128::from(units) * u128::from(self.period)
     }
 
-    /// Below 2^126, for a `Duration` has fewer than 2^94 nanoseconds.
+    /// Below 2^126, since a `Duration` has fewer than 2^94 nanoseconds.
     fn units_of(&self, span: Duration) -> u128 {
         span.as_nanos() * u128::from(self.limit)
     }
 
-    /// Whole seconds that cover `units`. With the processor's 64-bit division where the numbers allow it;
+    /// Rounds `units` up to whole seconds. Uses the processor's 64-bit division if the numbers fit, since
     /// the 128-bit one is a library call.
     fn seconds_of(&self, units: u128) -> u64 {
         let seconds = match (u64::try_from(units), u64::try_from(self.second)) {
@@ -139,8 +139,8 @@ impl Measure {
 }
 
 impl Advertised {
-    /// The smallest window that holds the burst and a whole number of units, at the bucket's very
-    /// rate; failing that, the smallest that holds the burst, and the units in it rounded down.
+    /// Finds the smallest window that holds the burst and a whole number of units, at exactly the bucket's
+    /// rate; failing that, the smallest that holds the burst, with the units in it rounded down.
     fn of_bucket(limit: u64, period: u64, burst: u32) -> Self {
         // `units` per `step` seconds, in lowest terms: whole windows are multiples of `step`.
         let per_second = u128::from(limit) * u128::from(SECOND);
@@ -155,7 +155,7 @@ impl Advertised {
         Self { quota: narrow(quota), window: narrow(window) }
     }
 
-    /// As many periods as make a whole number of seconds, or one, rounded up.
+    /// Takes as many periods as make a whole number of seconds, or one period, rounded up.
     fn of_window(limit: u64, period: u64) -> Self {
         let periods = SECOND / gcd(period, SECOND);
         // Below 2^92, as periods are below 2^62.

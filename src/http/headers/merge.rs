@@ -1,4 +1,4 @@
-//! Fields that are there already, of a service or a layer further in.
+//! Merges our fields with those that an inner service or layer has set.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -6,13 +6,13 @@ use super::{RATELIMIT, RATELIMIT_POLICY, decimal};
 
 /// Adds draft-11's fields to a response. `state` is `None` if only the policies are advertised.
 ///
-/// Nearly always neither is there yet. A name is looked up once to find that out, by appending: a look before an insertion
+/// Nearly always neither is set yet. Appending finds that out with one look-up per name; a look-up before an insertion
 /// would take half as long again.
 #[inline]
 pub(super) fn append_draft11(fields: &mut HeaderMap, policy: HeaderValue, state: Option<HeaderValue>) {
-    // A map that is full takes no more; that is no reason to fail a response.
-    let was_there = |appended: Result<bool, _>| appended.unwrap_or(false);
-    if was_there(fields.try_append(RATELIMIT_POLICY, policy)) {
+    // If the map is full, the field is left out: that is no reason to fail a response.
+    let was_set = |appended: Result<bool, _>| appended.unwrap_or(false);
+    if was_set(fields.try_append(RATELIMIT_POLICY, policy)) {
         return merge_taken_back(fields, state.as_ref());
     }
     let Some(state) = state else {
@@ -21,7 +21,7 @@ pub(super) fn append_draft11(fields: &mut HeaderMap, policy: HeaderValue, state:
         }
         return;
     };
-    if was_there(fields.try_append(RATELIMIT, state)) {
+    if was_set(fields.try_append(RATELIMIT, state)) {
         let state = take_back(fields, &RATELIMIT);
         merge_taken_back(fields, state.as_ref());
     }
@@ -34,7 +34,7 @@ fn merge_taken_back(fields: &mut HeaderMap, state: Option<&HeaderValue>) {
     }
 }
 
-/// Removes the last line of a field.
+/// Removes and returns the last line of a field.
 #[cold]
 fn take_back(fields: &mut HeaderMap, name: &HeaderName) -> Option<HeaderValue> {
     let mut lines: Vec<_> = fields.get_all(name).iter().cloned().collect();
@@ -46,12 +46,12 @@ fn take_back(fields: &mut HeaderMap, name: &HeaderName) -> Option<HeaderValue> {
     last
 }
 
-/// Adds draft-11's fields to those that are there. `state` is `None` if only the policies are told.
+/// Merges draft-11's fields with those that are set. `state` is `None` if only the policies are advertised.
 ///
-/// Members of other names stay, and ours follow. Of two members of one name, the one with less left stays, in both fields:
-/// theirs if it cannot be read. Fields in another syntax, such as that of draft-07, cannot stand in one list with ours: if
-/// they can be read and tell of more than all of ours, ours replace them, and otherwise ours are left out. So no limit looks
-/// wider than it is.
+/// Members of other names stay, and ours follow. Of two members of one name, the one with less left stays, in both
+/// fields: theirs if it cannot be read. Fields in another syntax, such as that of draft-07, cannot share a list with
+/// ours: ours replace them if they can be read and advertise more than all of ours, and are left out otherwise. So no
+/// limit looks larger than it is.
 #[cold]
 fn merge_draft11(fields: &mut HeaderMap, policy: &HeaderValue, state: Option<&HeaderValue>) {
     let (theirs, ours) =
@@ -68,7 +68,7 @@ fn merge_draft11(fields: &mut HeaderMap, policy: &HeaderValue, state: Option<&He
         }
     };
     for (name, list) in [RATELIMIT, RATELIMIT_POLICY].into_iter().zip(merged) {
-        // Nothing to add leaves the lines as they are.
+        // If there is nothing to add, the lines stay as they are.
         let is_changed = state.is_some() || name == RATELIMIT_POLICY;
         if let Some(value) = HeaderValue::from_bytes(&list).ok().filter(|value| is_changed && !value.is_empty()) {
             let _ = fields.try_insert(name, value);
@@ -76,7 +76,7 @@ fn merge_draft11(fields: &mut HeaderMap, policy: &HeaderValue, state: Option<&He
     }
 }
 
-/// States and policies, each name once.
+/// Merges states and policies, each name once.
 fn merged<'a>(theirs: [Vec<Member<'a>>; 2], ours: [Vec<Member<'a>>; 2]) -> [Vec<Member<'a>>; 2] {
     let ([mut states, mut policies], [our_states, our_policies]) = (theirs, ours);
     let find = |members: &[Member<'_>], name| members.iter().position(|member| member.name == name);
@@ -117,7 +117,7 @@ impl Member<'_> {
     }
 }
 
-/// The members of a list; `None` if anything in it is not a String with parameters.
+/// Parses the members of a list; `None` if anything in it is not a String with parameters.
 fn members(list: &[u8]) -> Option<Vec<Member<'_>>> {
     let mut members = Vec::new();
     let mut rest = list;
@@ -140,7 +140,7 @@ fn members(list: &[u8]) -> Option<Vec<Member<'_>>> {
     }
 }
 
-/// How long the String is at the start of `text`.
+/// Returns the length of the String at the start of `text`.
 fn string_end(text: &[u8]) -> Option<usize> {
     let mut at = text.strip_prefix(b"\"").map(|_| 1)?;
     loop {
@@ -152,7 +152,7 @@ fn string_end(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// How far it is to the comma behind parameters, or to the end.
+/// Returns the length of the parameters at the start of `text`: up to a comma, or to the end.
 fn parameters_end(text: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -164,7 +164,7 @@ fn parameters_end(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// All lines of a field in one (RFC 9110, section 5.3).
+/// Joins all lines of a field (RFC 9110, section 5.3).
 fn lines(fields: &HeaderMap, name: &HeaderName) -> Vec<u8> {
     let lines: Vec<_> = fields.get_all(name).iter().map(HeaderValue::as_bytes).collect();
     lines.join(&b',')
@@ -175,14 +175,14 @@ fn joined(members: &[Member<'_>]) -> Vec<u8> {
     members.join(b", ".as_slice())
 }
 
-/// Whether a field that is no list, and tells what remains, is there and must stay: it tells of less
-/// than `left`, or cannot be read.
+/// Whether a field with one number of remaining units is set and must stay: it has no more than `left`,
+/// or cannot be read.
 pub(super) fn is_stricter(fields: &HeaderMap, name: &HeaderName, left: u32) -> bool {
     let mut lines = fields.get_all(name).iter();
     lines.any(|line| remaining_in(line.as_bytes()).is_none_or(|there| there <= u64::from(left)))
 }
 
-/// An Integer, or the `remaining` of draft-07.
+/// Parses an Integer, or the `remaining` of draft-07.
 fn remaining_in(value: &[u8]) -> Option<u64> {
     let members = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
     let number = members.filter_map(|member| member.strip_prefix(b"remaining=")).next();
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ascii_stays_as_well() {
+    fn members_that_are_not_ascii_stay() {
         let mut fields = HeaderMap::new();
         fields.insert(RATELIMIT, HeaderValue::from_bytes(b"\"\xff\";r=0").unwrap());
         merge_draft11(

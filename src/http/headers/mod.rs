@@ -1,12 +1,12 @@
-//! Header fields, as pure functions from decisions to values.
+//! Response fields: pure functions from decisions to header values.
 //!
-//! | field | who gets it | chosen by |
-//! |---|---|---|
-//! | `Retry-After` (RFC 9110) | the refused; whole seconds, rounded up, never zero | always sent |
-//! | `X-Rate-Limited-For` | the refused; the exact wait | [`WaitFields`] |
-//! | `RateLimit-Policy`, `RateLimit` (Internet-Drafts) | everybody; what is left | [`RateLimitFields`] |
-//! | `Server-Timing` (W3C) | those who waited in a queue; how long | [`server_timing`](crate::RateLimitLayerBuilder::server_timing) |
-//! | `X-RateLimit-*` (habit) | everybody; what is left | [`RateLimitFields::x_rate_limit`] |
+//! | field | responses | value | configured by |
+//! |---|---|---|---|
+//! | `Retry-After` (RFC 9110) | rejections | the wait in whole seconds, rounded up, never zero | always sent |
+//! | `X-Rate-Limited-For` | rejections | the exact wait | [`WaitFields`] |
+//! | `RateLimit-Policy`, `RateLimit` (Internet-Drafts) | all | what is left | [`RateLimitFields`] |
+//! | `Server-Timing` (W3C) | those of requests that waited in a queue | the time they waited | [`server_timing`](crate::RateLimitLayerBuilder::server_timing) |
+//! | `X-RateLimit-*` (common practice) | all | what is left | [`RateLimitFields::x_rate_limit`] |
 
 mod constant;
 mod decimal;
@@ -26,24 +26,24 @@ mod writer;
 
 use http::{HeaderName, header};
 
-pub use self::fields::{RateLimitFields, ResetForm, Tell};
+pub use self::fields::{Advertise, RateLimitFields, ResetForm};
 pub(crate) use self::jitter::Jitter;
 pub(crate) use self::retry::retry_after_seconds;
 pub use self::retry::{WaitFields, X_RATE_LIMITED_FOR};
 pub(crate) use self::timing::append_server_timing;
 pub(crate) use self::writer::{Fields, Reading, Writer};
 
-/// What is left of each policy.
+/// The field with what is left of each policy.
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
-/// What each policy grants.
+/// The field with the quota of each policy.
 pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// The fields that scripts in a browser may read only if the server says so: for
-/// `Access-Control-Expose-Headers`. The last four are those of gRPC-Web.
+/// The fields to list in `Access-Control-Expose-Headers`, since scripts in a browser can read only listed fields.
+/// The last four are those of gRPC-Web.
 ///
-/// The CORS layer goes *outside* of the rate limit, so that rejections have its fields, too (one without them is a network
-/// error to a script, and tells it nothing), and so that it answers preflights before they are counted.
+/// The CORS layer goes *outside* of the rate limit, so that rejections have its fields, too (without them, a script
+/// sees only a network error), and so that it answers preflights before they are counted.
 ///
 /// ```
 /// use tower::ServiceBuilder;

@@ -1,4 +1,4 @@
-//! `pk`: which budget a response speaks of, without telling whose it is.
+//! `pk`: a keyed hash that identifies the budget a response is about without revealing the partition key.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ use crate::util::base64;
 use crate::util::keyed_hash::Secret;
 use crate::values::PartitionKey;
 
-/// One secret for all layers of this process.
+/// Returns the secret that all layers of this process share.
 pub(super) fn secret_of_process() -> Secret {
     static SECRET: OnceLock<Secret> = OnceLock::new();
     *SECRET.get_or_init(Secret::random)
@@ -36,8 +36,8 @@ impl Mark {
     }
 }
 
-/// Whether a cache that serves several clients might store a response with these fields (RFC 9111,
-/// section 3), and show one client what was meant for another.
+/// Whether a shared cache might store a response with these fields (RFC 9111, section 3), and send one client's
+/// partition key to another.
 pub(crate) fn is_publicly_cacheable(fields: &HeaderMap) -> bool {
     let lines = || fields.get_all(CACHE_CONTROL).iter().map(HeaderValue::as_bytes);
     let directives = || lines().flat_map(|line| line.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_tell_keys_and_secrets_apart() {
+    fn marks_depend_on_the_key_and_the_secret() {
         let mark = |secret: [u8; 16], key: &str| Mark::new(Secret::from_bytes(secret), &PartitionKey::from(key));
         assert_eq!(mark([7; 16], "alice"), mark([7; 16], "alice"));
         assert_ne!(mark([7; 16], "alice"), mark([7; 16], "bob"));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_clients_might_be_shown_is_recognised() {
+    fn publicly_cacheable_responses_are_recognised() {
         let cacheable = |lines: &[(&'static str, &'static str)]| {
             let mut fields = HeaderMap::new();
             for (name, value) in lines {

@@ -1,4 +1,4 @@
-//! How long a refused client has to wait.
+//! The fields that advertise how long a rejected client has to wait.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,20 +7,20 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::decimal::{self, Scratch, seconds_ceil, value_of};
 
-/// The field that tells the exact wait, in decimal seconds to the microsecond, rounded up.
+/// The field with the exact wait, in decimal seconds to the microsecond, rounded up.
 pub const X_RATE_LIMITED_FOR: HeaderName = HeaderName::from_static("x-rate-limited-for");
 
 /// The wait in whole milliseconds, as some vendors' clients read it.
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
-/// The greatest `Retry-After` that is sent. Clients keep the wait in milliseconds in a signed 32-bit
-/// timer; beyond 2^31 − 1 of them, several retry at once.
+/// The greatest `Retry-After` that is sent, in seconds. Clients keep the wait in milliseconds in a signed 32-bit
+/// timer; beyond 2^31 − 1 milliseconds, several clients retry at once.
 const MAX_RETRY_AFTER: u64 = 2_147_483;
 
 const MAX_RETRY_AFTER_MS: u64 = 2_147_483_647;
 
-/// The fields of a refusal that tell how long to wait. `Retry-After` is always among them; by default,
-/// so is `X-Rate-Limited-For`, which says the same to the microsecond.
+/// Selects the fields of a rejection that advertise the wait. `Retry-After` is always sent; by default,
+/// so is `X-Rate-Limited-For`, the same wait to the microsecond.
 ///
 /// ```
 /// use http::HeaderName;
@@ -43,18 +43,18 @@ enum Precision {
 }
 
 impl WaitFields {
-    /// `Retry-After`, and `X-Rate-Limited-For` with six decimals.
+    /// Sends `Retry-After`, and `X-Rate-Limited-For` with six decimals.
     pub const fn new() -> Self {
         Self { exact: Some(X_RATE_LIMITED_FOR), precision: Precision::Micros, millis: false }
     }
 
-    /// Tells the exact wait under this name instead.
+    /// Sends the exact wait under this name instead.
     pub fn exact_wait_named(mut self, name: HeaderName) -> Self {
         self.exact = Some(name);
         self
     }
 
-    /// Tells the exact wait with three decimals instead of six, still rounded up: a Decimal of a
+    /// Sends the exact wait with three decimals instead of six, still rounded up: a Decimal of a
     /// structured field (RFC 9651, section 3.3.2).
     pub fn exact_wait_in_millis(mut self) -> Self {
         self.precision = Precision::Millis;
@@ -67,15 +67,15 @@ impl WaitFields {
         self
     }
 
-    /// Adds `retry-after-ms`, the wait in whole milliseconds, rounded up. No standard; the clients of
+    /// Adds `retry-after-ms`, the wait in whole milliseconds, rounded up. Not standardised; the clients of
     /// several AI services prefer it to `Retry-After`.
     pub fn retry_after_ms(mut self) -> Self {
         self.millis = true;
         self
     }
 
-    /// Sets the fields of a refusal that is over after `wait`, if that is exact; otherwise `Retry-After`
-    /// alone. `now` is asked for only if there is a `Retry-After` already, with a date.
+    /// Sets the fields of a rejection that ends after `wait`; if that is not exact, `Retry-After`
+    /// alone. Calls `now` only if a `Retry-After` with a date is set already.
     pub(crate) fn write(
         &self,
         fields: &mut HeaderMap,
@@ -108,7 +108,7 @@ impl Default for WaitFields {
     }
 }
 
-/// Whole seconds that cover `wait`, at least 1 (zero means "at once" to many clients) and at most
+/// Rounds `wait` up to whole seconds, at least 1 (zero means "at once" to many clients) and at most
 /// 2,147,483.
 pub(crate) fn retry_after_seconds(wait: Duration) -> u64 {
     seconds_ceil(wait).clamp(1, MAX_RETRY_AFTER)
@@ -119,12 +119,12 @@ fn retry_after(wait: Duration) -> HeaderValue {
     decimal::value(retry_after_seconds(wait))
 }
 
-/// Sets `Retry-After` (RFC 9110, section 10.2.3) to one integer that covers `wait` and whatever is there
-/// already, be it seconds or a date in any of the three forms; what is neither is replaced.
+/// Sets `Retry-After` (RFC 9110, section 10.2.3) to one integer that covers `wait` and the value that is set
+/// already, be it seconds or a date in any of the three forms. Any other value is replaced.
 ///
-/// It is no list: a second line would make most clients ignore both.
+/// The field is not a list: a second line would make most clients ignore both.
 fn merge_retry_after(fields: &mut HeaderMap, wait: Duration, now: impl FnOnce() -> SystemTime) {
-    // Looked up once: nearly always nothing is there. A map that is full takes no more.
+    // One look-up: nearly always nothing is set yet. If the map is full, the field is left out.
     if fields.try_append(RETRY_AFTER, retry_after(wait)).unwrap_or(false) {
         unite_retry_after(fields, now);
     }
@@ -137,7 +137,7 @@ fn unite_retry_after(fields: &mut HeaderMap, now: impl FnOnce() -> SystemTime) {
     let _ = fields.try_insert(RETRY_AFTER, decimal::value(longest.unwrap_or(1).clamp(1, MAX_RETRY_AFTER)));
 }
 
-/// Reads the clock once, and only if it is wanted.
+/// Reads the clock at most once, and only on demand.
 struct LazyNow<F> {
     at: Option<SystemTime>,
     read: Option<F>,
@@ -152,7 +152,7 @@ impl<F: FnOnce() -> SystemTime> LazyNow<F> {
     }
 }
 
-/// The wait that a `Retry-After` asks for, in whole seconds, rounded up: `delay-seconds` or an HTTP date.
+/// Parses the wait of a `Retry-After`, in whole seconds, rounded up: `delay-seconds` or an HTTP date.
 fn seconds_in(value: &HeaderValue, now: &mut LazyNow<impl FnOnce() -> SystemTime>) -> Option<u64> {
     if let Some(seconds) = decimal::parse(value.as_bytes()) {
         return Some(seconds);
@@ -162,19 +162,19 @@ fn seconds_in(value: &HeaderValue, now: &mut LazyNow<impl FnOnce() -> SystemTime
 }
 
 /// `X-Rate-Limited-For`: decimal seconds to the microsecond, rounded up and above zero, so that
-/// waiting just that long is enough. Never more than `Retry-After`.
+/// waiting exactly that long is enough. Never more than `Retry-After`.
 ///
 /// After the field of M. Perham, "The Leaky Bucket rate limiter", 2020.
 fn rate_limited_for(wait: Duration) -> HeaderValue {
     fraction(wait, 1_000, 6)
 }
 
-/// The same to the millisecond.
+/// The exact wait to the millisecond.
 fn rate_limited_for_millis(wait: Duration) -> HeaderValue {
     fraction(wait, 1_000_000, 3)
 }
 
-/// Decimal seconds with so many decimals, the last of which is `grain` nanoseconds.
+/// Writes decimal seconds with `decimals` decimals, the last of which is `grain` nanoseconds.
 fn fraction(wait: Duration, grain: u32, decimals: u32) -> HeaderValue {
     let mut seconds = wait.as_secs();
     let mut grains = wait.subsec_nanos().div_ceil(grain);
@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    /// What is there after a wait of five seconds was added to these lines, at 09:27:00.
+    /// Returns the field after merging a wait of five seconds with these lines, at 09:27:00.
     fn after(lines: &[&'static str]) -> String {
         let mut fields = HeaderMap::new();
         for line in lines {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_retry_after_and_it_covers_what_was_there() {
+    fn there_is_one_retry_after_and_it_covers_the_one_that_was_set() {
         assert_eq!(after(&[]), "5");
         assert_eq!(after(&["3"]), "5");
         assert_eq!(after(&["60"]), "60");
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(after(&["Mon, 05 Aug 2019 09:28:00 GMT"]), "60");
         assert_eq!(after(&["Monday, 05-Aug-19 09:28:00 GMT"]), "60");
         assert_eq!(after(&["Mon Aug  5 09:28:00 2019"]), "60");
-        // Over, or sooner than ours.
+        // In the past, or sooner than ours.
         assert_eq!(after(&["Mon, 05 Aug 2019 09:26:00 GMT"]), "5");
         assert_eq!(after(&["Mon, 05 Aug 2019 09:27:04 GMT"]), "5");
         assert_eq!(after(&["Fri, 05 Aug 2033 09:27:04 GMT"]), "2147483");
@@ -269,15 +269,15 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_is_not_read_for_nothing() {
+    fn the_clock_is_read_only_for_a_date() {
         let mut fields = HeaderMap::new();
         fields.insert(RETRY_AFTER, HeaderValue::from_static("7"));
-        merge_retry_after(&mut fields, Duration::ZERO, || unreachable!("nobody asked for the date"));
+        merge_retry_after(&mut fields, Duration::ZERO, || unreachable!("no date is set"));
         assert_eq!(fields[RETRY_AFTER], "7");
     }
 
     #[test]
-    fn a_refusal_has_the_fields_that_were_chosen() {
+    fn a_rejection_has_the_configured_fields() {
         let written = |choice: &WaitFields| {
             let mut fields = HeaderMap::new();
             choice.write(&mut fields, Duration::from_micros(1_200_001), true, || UNIX_EPOCH);
@@ -306,7 +306,7 @@ mod tests {
                 let exact = text.replace('.', "").parse::<u64>().unwrap() * grain;
                 prop_assert!(exact >= wait && exact - wait < grain, "{text} for {wait} ns");
                 prop_assert!(exact > 0 && exact <= seconds * 1_000_000_000);
-                // A wait just below the last grain is told as the whole second.
+                // A wait just below the last grain is advertised as the whole second.
                 prop_assert!(seconds * 1_000_000_000 < exact + 1_000_000_000);
             }
         }

@@ -1,4 +1,4 @@
-//! How long a request waited for its turn.
+//! `Server-Timing`: how long a request waited in a queue.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use super::decimal::{Scratch, value_of};
 
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-/// Adds `Server-Timing: ratelimit;dur=1234.567` (W3C Server Timing; milliseconds) to what is there.
+/// Appends `Server-Timing: ratelimit;dur=1234.567` (W3C Server Timing; milliseconds).
 pub(crate) fn append_server_timing(fields: &mut HeaderMap, waited: Duration) {
-    // A map that is full takes no more; that is no reason to fail a response.
+    // If the map is full, the field is left out: that is no reason to fail a response.
     let _ = fields.try_append(SERVER_TIMING, value(waited));
 }
 
@@ -30,12 +30,12 @@ mod tests {
 
     #[test]
     fn milliseconds_to_the_microsecond() {
-        for (waited, told) in [
+        for (waited, expected) in [
             (Duration::from_nanos(1), "ratelimit;dur=0.001"),
             (Duration::from_micros(1_500), "ratelimit;dur=1.500"),
             (Duration::from_secs(2), "ratelimit;dur=2000.000"),
         ] {
-            assert_eq!(value(waited), told);
+            assert_eq!(value(waited), expected);
         }
         assert!(value(Duration::MAX).len() < 40);
     }

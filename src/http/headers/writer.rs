@@ -1,3 +1,5 @@
+//! `Writer`: which fields a response gets, from the decisions on its request.
+
 use std::cmp::{Ordering, Reverse};
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use super::constant::{Member, constant};
 use super::decimal::{Scratch, seconds_ceil, value_of};
 use super::draft07::{self, Standing};
 use super::draft11;
-use super::fields::{Generation, Partition, RateLimitFields, ResetForm, Tell};
+use super::fields::{Advertise, Generation, Partition, RateLimitFields, ResetForm};
 use super::legacy;
 use super::measure::{Level, Measure};
 use super::merge::append_draft11;
@@ -18,45 +20,46 @@ use super::partition::{Mark, is_publicly_cacheable, secret_of_process};
 use crate::util::keyed_hash::Secret;
 use crate::values::{Decision, PartitionKey, Terms};
 
-/// Writes the fields that tell what is left. Made once per layer, with all that is the same on every
+/// Writes the fields that advertise the remaining quota. Built once per layer, with all that is the same on every
 /// response.
 ///
-/// On the common path, draft-11 with one policy, that costs one allocation: of the value of `RateLimit`, once the response
-/// is there.
+/// On the common path, draft-11 with one policy, it costs one allocation: the value of `RateLimit`, when the response
+/// arrives.
 #[derive(Debug)]
 pub(crate) struct Writer {
     generation: Generation,
     legacy: Option<ResetForm>,
-    tell: Tell,
+    advertise: Advertise,
     secret: Option<Secret>,
-    /// In the layer's order; `None` for those that are not advertised.
-    policies: Box<[Option<Announced>]>,
-    /// Whether all responses get nothing but draft-11's fields, all of whose texts are constant.
+    /// In the layer's order; `None` for policies that are not advertised.
+    policies: Box<[Option<PolicyFields>]>,
+    /// Whether responses get draft-11's fields only, and all constant texts of these are interned.
     is_constant: bool,
     /// Draft-11's `RateLimit-Policy`.
     policy: Option<HeaderValue>,
 }
 
+/// One advertised policy: how to compute its numbers, and its constant texts.
 #[derive(Debug)]
-struct Announced {
+struct PolicyFields {
     measure: Measure,
-    /// Of a member of draft-11's `RateLimit`.
+    /// The start of a member of draft-11's `RateLimit`.
     prefix: Box<[u8]>,
-    /// What is the same on all responses, if it is kept.
+    /// The constant part of draft-11's fields, if it is interned.
     member: Option<&'static Member>,
     /// Draft-07's `RateLimit-Policy`.
     policy: HeaderValue,
 }
 
-/// What one policy decided on a request.
+/// One policy's decision on a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading<'a> {
-    /// Its index in the layer.
+    /// The policy's index in the layer.
     pub(crate) policy: usize,
     pub(crate) decision: &'a Decision,
-    /// The time until one unit can be had, if the decision says it.
+    /// The time until one unit is available, if the decision has it.
     pub(crate) next_after: Option<Duration>,
-    /// By [`Writer::mark`].
+    /// Made by [`Writer::mark`].
     pub(crate) mark: Option<Mark>,
 }
 
@@ -68,28 +71,30 @@ pub(crate) struct State {
     pub(super) is_exhausted: bool,
 }
 
-/// What a response is to be given once it is there. Three words, since it lies in each response future.
+/// Fields computed at decision time, to be written when the response arrives. Three words, since each response future
+/// holds them.
 #[derive(Debug)]
 pub(crate) enum Fields {
     /// Draft-11's alone, of one policy: its [`Level`].
     One { member: &'static Member, left: u32, within: Option<NonZeroU64> },
-    /// The same of several policies.
+    /// Draft-11's alone, of several policies.
     Several(Box<[(&'static Member, Level)]>),
-    /// Those that depend on the response, or on the time of the day.
-    Later(Box<Later>),
+    /// Fields that depend on the response, or on the time of the day.
+    Deferred(Box<Deferred>),
 }
 
 const _: () = assert!(size_of::<Option<Fields>>() <= 3 * size_of::<u64>());
 
+/// What it takes to compute the fields when the response arrives.
 #[derive(Debug)]
-pub(crate) struct Later {
+pub(crate) struct Deferred {
     writer: Arc<Writer>,
-    readings: Vec<Kept>,
+    readings: Vec<OwnedReading>,
 }
 
-/// A [`Reading`], kept.
+/// A [`Reading`] that owns its decision.
 #[derive(Debug)]
-struct Kept {
+struct OwnedReading {
     policy: usize,
     decision: Decision,
     next_after: Option<Duration>,
@@ -97,7 +102,7 @@ struct Kept {
 }
 
 impl Fields {
-    /// Adds them to a response, as far as they belong there.
+    /// Adds the fields to a response of this status, if its kind carries them.
     #[inline]
     pub(crate) fn write(self, status: StatusCode, fields: &mut HeaderMap) {
         match self {
@@ -105,7 +110,7 @@ impl Fields {
                 write_draft11(status, fields, &[(member, Level { left, within })]);
             }
             Self::Several(levels) => write_several(status, fields, &levels),
-            Self::Later(later) => later.write(status, fields),
+            Self::Deferred(deferred) => deferred.write(status, fields),
         }
     }
 }
@@ -126,14 +131,14 @@ fn write_draft11(status: StatusCode, fields: &mut HeaderMap, levels: &[(&'static
     add_draft11(status, fields, list.clone(), State { value: value_of(&out), is_exhausted });
 }
 
-impl Later {
+impl Deferred {
     #[cold]
     fn write(&self, status: StatusCode, fields: &mut HeaderMap) {
-        let readings = self.readings.iter().map(|kept| Reading {
-            policy: kept.policy,
-            decision: &kept.decision,
-            next_after: kept.next_after,
-            mark: kept.mark,
+        let readings = self.readings.iter().map(|reading| Reading {
+            policy: reading.policy,
+            decision: &reading.decision,
+            next_after: reading.next_after,
+            mark: reading.mark,
         });
         self.writer.write(status, fields, readings, SystemTime::now);
     }
@@ -142,14 +147,14 @@ impl Later {
 #[inline]
 fn add_draft11(status: StatusCode, fields: &mut HeaderMap, policy: HeaderValue, state: State) {
     if !status.is_informational() {
-        // A client might wait before it follows to `Location`.
+        // A client might wait before it follows `Location` (draft-ietf-httpapi-ratelimit-headers-11, section 6).
         let state = (!(status.is_redirection() && state.is_exhausted)).then_some(state.value);
         append_draft11(fields, policy, state);
     }
 }
 
 impl Writer {
-    /// A writer for a layer's policies, in its order: their names, and the terms of those that are to be
+    /// Makes a writer for a layer's policies, in its order: their names, and the terms of those that are
     /// advertised.
     ///
     /// # Panics
@@ -165,27 +170,27 @@ impl Writer {
             let quoted = draft11::quoted(name);
             draft11::push_policy(&mut all, &quoted, measure.advertised());
             let policy = constant(draft07::policy(measure.advertised()).as_bytes());
-            Some(Announced { measure, prefix: draft11::prefix(&quoted), member: None, policy })
+            Some(PolicyFields { measure, prefix: draft11::prefix(&quoted), member: None, policy })
         });
-        let mut policies: Box<[Option<Announced>]> = policies.collect();
+        let mut policies: Box<[Option<PolicyFields>]> = policies.collect();
         let secret = match fields.partition {
-            Partition::Untold => None,
+            Partition::Hidden => None,
             Partition::PerProcess => Some(secret_of_process()),
             Partition::Keyed(secret) => Some(secret),
         };
-        // An empty list is told by leaving the field out.
+        // An empty list is sent as no field (RFC 9651, section 3.1).
         let policy = (!all.is_empty()).then(|| constant(&all));
         let mut is_constant = fields.generation == Generation::Draft11 && fields.legacy.is_none() && secret.is_none();
         if let Some(list) = policy.as_ref().filter(|_| is_constant) {
-            for announced in policies.iter_mut().flatten() {
-                announced.member = Member::constant(&announced.prefix, list);
-                is_constant &= announced.member.is_some();
+            for policy_fields in policies.iter_mut().flatten() {
+                policy_fields.member = Member::constant(&policy_fields.prefix, list);
+                is_constant &= policy_fields.member.is_some();
             }
         }
         Self {
             generation: fields.generation,
             legacy: fields.legacy,
-            tell: fields.tell,
+            advertise: fields.advertise,
             secret: secret.filter(|_| fields.generation == Generation::Draft11),
             policies,
             is_constant,
@@ -193,39 +198,39 @@ impl Writer {
         }
     }
 
-    /// Whether no response gets a field, so that nobody need collect readings.
+    /// Whether no response gets a field, so that readings need not be collected.
     pub(crate) fn is_silent(&self) -> bool {
         let has_fields = self.generation != Generation::None || self.legacy.is_some();
-        !has_fields || self.tell == Tell::Never || self.policy.is_none()
+        !has_fields || self.advertise == Advertise::Never || self.policy.is_none()
     }
 
-    /// What stands for a partition key, if that is told.
+    /// Returns the hash that stands for a partition key, if it is advertised.
     pub(crate) fn mark(&self, key: &PartitionKey) -> Option<Mark> {
         self.secret.map(|secret| Mark::new(secret, key))
     }
 
-    /// What a response is to be given after the decision of one policy, as nearly all are, if anything.
+    /// Returns the fields of a response after one policy's decision, if any. The common case.
     #[inline]
     pub(crate) fn fields_of_one(self: &Arc<Self>, reading: Reading<'_>) -> Option<Fields> {
-        if self.tell != Tell::Always || !self.is_constant {
+        if self.advertise != Advertise::Always || !self.is_constant {
             return self.fields(std::iter::once(reading));
         }
-        let announced = self.announced(reading.policy)?;
-        let Level { left, within } = announced.measure.level(reading.decision, reading.next_after);
-        Some(Fields::One { member: announced.member?, left, within })
+        let policy_fields = self.policy_fields(reading.policy)?;
+        let Level { left, within } = policy_fields.measure.level(reading.decision, reading.next_after);
+        Some(Fields::One { member: policy_fields.member?, left, within })
     }
 
-    /// What a response is to be given after these decisions, if anything.
+    /// Returns the fields of a response after these decisions, if any.
     pub(crate) fn fields<'a>(self: &Arc<Self>, readings: impl Iterator<Item = Reading<'a>> + Clone) -> Option<Fields> {
-        if self.tell != Tell::Always && !self.tells(readings.clone()) {
+        if self.advertise != Advertise::Always && !self.advertises(readings.clone()) {
             return None;
         }
         if !self.is_constant {
-            return Some(self.later(readings));
+            return Some(self.deferred(readings));
         }
         let levels = readings.filter_map(|reading| {
-            let announced = self.announced(reading.policy)?;
-            Some((announced.member?, announced.measure.level(reading.decision, reading.next_after)))
+            let policy_fields = self.policy_fields(reading.policy)?;
+            Some((policy_fields.member?, policy_fields.measure.level(reading.decision, reading.next_after)))
         });
         // Collected on the stack, so that the box is allocated once.
         let levels: SmallVec<[_; 4]> = levels.collect();
@@ -237,18 +242,18 @@ impl Writer {
     }
 
     #[cold]
-    fn later<'a>(self: &Arc<Self>, readings: impl Iterator<Item = Reading<'a>>) -> Fields {
-        let keep = |reading: Reading<'_>| Kept {
+    fn deferred<'a>(self: &Arc<Self>, readings: impl Iterator<Item = Reading<'a>>) -> Fields {
+        let owned = |reading: Reading<'_>| OwnedReading {
             policy: reading.policy,
             decision: *reading.decision,
             next_after: reading.next_after,
             mark: reading.mark,
         };
-        Fields::Later(Box::new(Later { writer: Arc::clone(self), readings: readings.map(keep).collect() }))
+        Fields::Deferred(Box::new(Deferred { writer: Arc::clone(self), readings: readings.map(owned).collect() }))
     }
 
-    /// Adds the fields to a response, as far as they belong there. `now` is asked only for a reset that
-    /// is told as a time of the day.
+    /// Adds the fields to a response of this status, if its kind carries them. Calls `now` only for a reset in
+    /// seconds since 1970.
     pub(super) fn write<'a>(
         &self,
         status: StatusCode,
@@ -256,7 +261,7 @@ impl Writer {
         readings: impl Iterator<Item = Reading<'a>> + Clone,
         now: impl FnOnce() -> SystemTime,
     ) {
-        if status.is_informational() || !self.tells(readings.clone()) {
+        if status.is_informational() || !self.advertises(readings.clone()) {
             return;
         }
         if self.generation == Generation::Draft11 {
@@ -269,12 +274,12 @@ impl Writer {
         if self.legacy.is_none() && self.generation != Generation::Draft07 {
             return;
         }
-        let Some((announced, decision, level)) = self.closest(readings) else { return };
+        let Some((policy_fields, decision, level)) = self.closest(readings) else { return };
         let reset = level.within.map_or_else(|| seconds_ceil(decision.reset_after()).max(1), NonZeroU64::get);
-        let limit = announced.measure.advertised().quota;
-        let standing = Standing { policy: &announced.policy, limit, remaining: level.left, reset };
+        let limit = policy_fields.measure.advertised().quota;
+        let standing = Standing { policy: &policy_fields.policy, limit, remaining: level.left, reset };
         match self.generation {
-            // A client might wait before it follows to `Location`.
+            // A client might wait before it follows `Location`.
             Generation::Draft07 if status.is_redirection() && level.left == 0 => {}
             Generation::Draft07 => draft07::write(fields, &standing),
             Generation::Draft11 | Generation::None => {}
@@ -289,52 +294,52 @@ impl Writer {
         let mut out = Scratch::new();
         let mut is_exhausted = false;
         for reading in readings {
-            if let Some(announced) = self.announced(reading.policy) {
-                let level = announced.measure.level(reading.decision, reading.next_after);
+            if let Some(policy_fields) = self.policy_fields(reading.policy) {
+                let level = policy_fields.measure.level(reading.decision, reading.next_after);
                 is_exhausted |= level.left == 0;
-                draft11::push_state(&mut out, &announced.prefix, level, reading.mark);
+                draft11::push_state(&mut out, &policy_fields.prefix, level, reading.mark);
             }
         }
         (!out.is_empty()).then(|| State { value: value_of(&out), is_exhausted })
     }
 
-    fn announced(&self, policy: usize) -> Option<&Announced> {
+    fn policy_fields(&self, policy: usize) -> Option<&PolicyFields> {
         self.policies.get(policy)?.as_ref()
     }
 
-    fn tells<'a>(&self, mut readings: impl Iterator<Item = Reading<'a>>) -> bool {
-        let percent = match self.tell {
-            Tell::Always => return true,
-            Tell::Never => return false,
-            Tell::Refused => 0,
-            Tell::Below { percent } => percent,
+    fn advertises<'a>(&self, mut readings: impl Iterator<Item = Reading<'a>>) -> bool {
+        let percent = match self.advertise {
+            Advertise::Always => return true,
+            Advertise::Never => return false,
+            Advertise::Rejected => 0,
+            Advertise::Below { percent } => percent,
         };
         readings.any(|Reading { policy, decision, .. }| {
             let is_below = u64::from(decision.remaining()) * 100 < u64::from(decision.limit()) * u64::from(percent);
-            self.announced(policy).is_some() && (is_below || !decision.is_allowed())
+            self.policy_fields(policy).is_some() && (is_below || !decision.is_allowed())
         })
     }
 
-    /// The policy that is closest to exhaustion: of those that refused the one that does so for longest,
+    /// Returns the policy that is closest to exhaustion: of those that reject, the one with the longest wait;
     /// else the one with the least share left. Of equals, the first.
-    fn closest<'a>(&self, readings: impl Iterator<Item = Reading<'a>>) -> Option<(&Announced, &'a Decision, Level)> {
+    fn closest<'a>(&self, readings: impl Iterator<Item = Reading<'a>>) -> Option<(&PolicyFields, &'a Decision, Level)> {
         let levels = readings.filter_map(|reading| {
-            let announced = self.announced(reading.policy)?;
-            Some((announced, reading.decision, announced.measure.level(reading.decision, reading.next_after)))
+            let policy_fields = self.policy_fields(reading.policy)?;
+            Some((policy_fields, reading.decision, policy_fields.measure.level(reading.decision, reading.next_after)))
         });
         levels.min_by(|(a, decision_a, level_a), (b, decision_b, level_b)| {
-            let refusal = |decision: &Decision| {
+            let rejection = |decision: &Decision| {
                 let wait = decision.retry_after().unwrap_or(Duration::MAX);
                 Reverse((!decision.is_allowed()).then_some(wait))
             };
-            refusal(decision_a).cmp(&refusal(decision_b)).then_with(|| compare_shares(a, level_a, b, level_b))
+            rejection(decision_a).cmp(&rejection(decision_b)).then_with(|| compare_shares(a, level_a, b, level_b))
         })
     }
 }
 
-/// By r / q, without dividing.
-fn compare_shares(a: &Announced, level_a: &Level, b: &Announced, level_b: &Level) -> Ordering {
+/// Compares r / q without dividing.
+fn compare_shares(a: &PolicyFields, level_a: &Level, b: &PolicyFields, level_b: &Level) -> Ordering {
     let cross =
-        |level: &Level, other: &Announced| u128::from(level.left) * u128::from(other.measure.advertised().quota);
+        |level: &Level, other: &PolicyFields| u128::from(level.left) * u128::from(other.measure.advertised().quota);
     cross(level_a, b).cmp(&cross(level_b, a))
 }

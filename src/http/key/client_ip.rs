@@ -1,3 +1,5 @@
+//! `ClientIp`: the client's address behind trusted proxies, from one forwarding header.
+
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -13,11 +15,11 @@ use crate::http::head::RequestHead;
 use crate::util::log;
 use crate::values::PartitionKey;
 
-/// The address of the client as trusted proxies tell it; IPv6 grouped by network.
+/// Keys by the client's address as trusted proxies report it; IPv6 grouped by network.
 ///
-/// Anybody can send a header that names any address. It means something only if a proxy of yours
-/// wrote it, so you say which **one** header that is ([`IpSource`]) and which proxies are yours
-/// ([`TrustedProxies`]). No other header is looked at, also when that one is absent.
+/// Any client can send a header that names any address. It means something only if one of your proxies
+/// wrote it, so you configure which **one** header that is ([`IpSource`]) and which proxies are yours
+/// ([`TrustedProxies`]). No other header is read, even if that one is absent.
 ///
 /// ```
 /// use tower_sluice::key::{ClientIp, IpSource, TrustedProxies};
@@ -26,41 +28,40 @@ use crate::values::PartitionKey;
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The server must say who is connected, as for [`PeerIp`](super::PeerIp). If that is not a trusted
-/// proxy, it is the client, whatever it has sent. (For a proxy that connects through a Unix socket,
+/// The server must provide the peer's address, as for [`PeerIp`](super::PeerIp). A peer that is not a trusted
+/// proxy is the client, whatever it sends. (For a proxy that connects through a Unix socket,
 /// insert a [`SocketAddr`](std::net::SocketAddr) of your choice, and trust that.)
 ///
-/// A list is read from its end, where your proxies have added to it, and all its lines count:
+/// A list is read from its end, where your proxies append to it, across all its field lines:
 ///
-/// - With ranges, addresses within them are passed over and the first other one is the client. If
+/// - With ranges, addresses within them are skipped and the first other one is the client. If
 ///   there is no other, the leftmost one is.
 /// - With a count of `n`, the `n`-th element from the right is the client, whatever the others are.
 ///
-/// What cannot be read (`unknown`, names, `0.0.0.0`, a list of more than 64 elements or 8 KiB before
-/// the answer) ends the search: the client is [`Unidentified`]. What is left of the answer is not
-/// looked at.
+/// An unreadable element (`unknown`, a name, `0.0.0.0`), or more than 64 elements or 8 KiB before the client's, ends
+/// the search: the client is [`Unidentified`]. Elements to the left of the client's are not read.
 ///
 /// # What to be careful about
 ///
-/// - A trusted range is believed with all that live in it. If it is a CDN's, any other customer of
-///   that CDN can have it send you whatever header they like; if it is a private network, everybody
-///   in there can. Trust single addresses where you can.
-/// - A header of one value ([`IpSource::Header`]) is the client's own word unless the proxy replaces
-///   it in every request. Many pass on what they got.
-/// - A proxy must append to the list, not pass it on as it is.
+/// - Trusting a range trusts every host in it. If it is a CDN's, any other customer of
+///   that CDN can have it send you any header; if it is a private network, every host
+///   in it can. Trust single addresses where you can.
+/// - A header of one value ([`IpSource::Header`]) is under the client's control unless the proxy replaces
+///   it in every request. Many proxies pass it on.
+/// - A proxy must append to the list, not pass it on unchanged.
 /// - A count that is too large lets clients choose their address; one that is too small makes one
-///   client of everybody behind a proxy. A count without ranges believes whoever can connect.
+///   client of all clients behind a proxy. A count without ranges trusts every peer that can connect.
 ///
 /// # What is logged
 ///
-/// Once for the process, as a warning that names the cure and no address (crate feature `tracing`): that a trusted
-/// proxy sends another forwarding header than the one asked for; that the one asked for comes from somebody who is
-/// not trusted; that its list is shorter than the count.
+/// Each once per process, as a warning with the cure and without addresses (crate feature `tracing`): a trusted
+/// proxy sends another forwarding header than the configured one; an untrusted peer sends the configured one; its
+/// list is shorter than the count.
 ///
 /// # Accuracy
 ///
-/// As for [`PeerIp`](super::PeerIp): IPv4 addresses count one by one in whichever notation, IPv6
-/// addresses by their /64 unless [set otherwise](Self::with_ipv6_prefix).
+/// As for [`PeerIp`](super::PeerIp): one budget per IPv4 address in any notation, and per IPv6 /64
+/// unless [set otherwise](Self::with_ipv6_prefix).
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ClientIp {
@@ -72,26 +73,25 @@ pub struct ClientIp {
     obfuscated: bool,
 }
 
-/// What becomes of a request whose client a trusted proxy did not tell, or not legibly.
+/// How to key a request whose trusted proxy does not report the client's address, or not readably.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Unidentified {
-    /// It counts as the proxy's own, and draws on one budget with all others from there. The
-    /// default.
+    /// By the proxy's address: all such requests of one proxy share a budget. The default.
     #[default]
     UsePeer,
-    /// It has [no key](KeyError::Missing), so that
+    /// Not at all: the key is [missing](KeyError::Missing), and
     /// [`Policy::on_missing_key`](crate::Policy::on_missing_key) decides.
     Missing,
 }
 
 impl ClientIp {
-    /// Whoever is connected, for servers without a proxy. No header is looked at.
+    /// Keys by the peer's address, for servers without a proxy. No header is read.
     pub const fn peer() -> Self {
         Self::of(IpSource::Peer, TrustedProxies::count(0))
     }
 
-    /// The address in `source`, if one of the `trusted` proxies is connected.
+    /// Keys by the address in `source` if the peer is one of the `trusted` proxies, and else by the peer's.
     pub fn new(source: IpSource, trusted: TrustedProxies) -> Self {
         match source {
             IpSource::Header(name) => Self::of(name.into(), trusted),
@@ -104,7 +104,7 @@ impl ClientIp {
         Self { source, trusted, unidentified, ipv6_prefix, lenient: false, obfuscated: false }
     }
 
-    /// One budget per IPv6 network of this prefix length; 64 unless set.
+    /// Sets the prefix length of the IPv6 networks that have a budget each; 64 unless set.
     ///
     /// # Panics
     ///
@@ -113,7 +113,7 @@ impl ClientIp {
         Self { ipv6_prefix: checked_prefix(prefix), ..self }
     }
 
-    /// What becomes of requests whose client is not told.
+    /// Sets how to key requests whose client is unidentified.
     pub fn on_unidentified(self, unidentified: Unidentified) -> Self {
         Self { unidentified, ..self }
     }
@@ -124,39 +124,39 @@ impl ClientIp {
         Self { lenient: true, ..self }
     }
 
-    /// Gives each client that a trusted proxy names instead of telling its address (`Forwarded: for=_abc`, RFC 7239,
-    /// section 6.3) a budget of its own. Without this, they are unidentified.
+    /// Gives each client that a trusted proxy reports by a name instead of its address (`Forwarded: for=_abc`, RFC
+    /// 7239, section 6.3) a budget of its own. Without this, they are unidentified.
     ///
-    /// Only for proxies that give a client the same name each time. Names are not told apart by the proxy that
-    /// gave them.
+    /// Only for proxies that give a client the same name each time. Two proxies that use one name for two clients
+    /// make them share a budget.
     pub fn with_obfuscated_nodes(self) -> Self {
         Self { obfuscated: true, ..self }
     }
 
-    /// The client's address; `None` if a trusted proxy did not tell it. IPv4 is never in its IPv6
+    /// Returns the client's address; `None` if a trusted proxy does not report it. IPv4 is never in its IPv6
     /// notation.
     ///
     /// # Errors
     ///
-    /// [`KeyError::Misconfigured`] if the server does not say who is connected.
+    /// [`KeyError::Misconfigured`] if the server does not provide the peer's address.
     pub fn resolve(&self, head: &RequestHead<'_>) -> Result<Option<IpAddr>, KeyError> {
         Ok(self.find(peer_ip(head)?, head.headers()).and_then(|node| node.address()))
     }
 
-    /// The client's address, or what [stands in for it](Self::on_unidentified).
+    /// Returns the client's address, or the [substitute](Self::on_unidentified) for it.
     ///
     /// # Errors
     ///
-    /// [`KeyError::Misconfigured`] if the server does not say who is connected, and
-    /// [`KeyError::Missing`] if the client is not told and nothing stands in.
+    /// [`KeyError::Misconfigured`] if the server does not provide the peer's address, and
+    /// [`KeyError::Missing`] if the client is unidentified and there is no substitute.
     pub fn address(&self, head: &RequestHead<'_>) -> Result<IpAddr, KeyError> {
         match self.resolve(head)? {
             Some(client) => Ok(client),
-            None => self.stand_in(peer_ip(head)?),
+            None => self.substitute(peer_ip(head)?),
         }
     }
 
-    fn stand_in(&self, peer: IpAddr) -> Result<IpAddr, KeyError> {
+    fn substitute(&self, peer: IpAddr) -> Result<IpAddr, KeyError> {
         match self.unidentified {
             Unidentified::UsePeer => Ok(peer),
             Unidentified::Missing => {
@@ -165,7 +165,7 @@ impl ClientIp {
         }
     }
 
-    /// What the key stands for: the [address](Self::address), or the IPv6 network that it is in.
+    /// Returns what the key stands for: the [address](Self::address), or the IPv6 network that it is in.
     ///
     /// # Errors
     ///
@@ -179,18 +179,19 @@ impl ClientIp {
             hint::peer_is_the_key(|| peer, headers);
             return Some(Node::Address(peer));
         }
-        if !self.trusted.believe(peer) {
+        if !self.trusted.trusts(peer) {
             hint::peer_is_not_trusted(peer, headers, &self.source);
             return Some(Node::Address(peer));
         }
-        let told = self.told(peer, headers);
-        if told.is_none() {
+        let reported = self.reported(peer, headers);
+        if reported.is_none() {
             hint::source_is_absent(headers, &self.source);
         }
-        told
+        reported
     }
 
-    fn told<'a>(&self, peer: IpAddr, headers: &'a HeaderMap) -> Option<Node<'a>> {
+    /// The client that a trusted `peer` reports.
+    fn reported<'a>(&self, peer: IpAddr, headers: &'a HeaderMap) -> Option<Node<'a>> {
         let lines = |name| headers.get_all(name).iter().map(HeaderValue::as_bytes);
         match &self.source {
             IpSource::Peer => Some(Node::Address(peer)),
@@ -202,7 +203,7 @@ impl ClientIp {
                 node.filter(|node| self.obfuscated || node.address().is_some())
             }),
             IpSource::Header(name) => {
-                // REQ-109: of two values, one is likely the client's.
+                // Of two values, the client probably sent one.
                 let mut values = lines(name).map(<[u8]>::trim_ascii);
                 let address = match (values.next()?, values.next()) {
                     (value, None) if *name == CLOUDFRONT_VIEWER_ADDRESS => forwarded::viewer_address(value),
@@ -241,10 +242,10 @@ impl KeyExtractor for ClientIp {
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
         let peer = peer_ip(head)?;
         let ip = match self.find(peer, head.headers()) {
-            // Longer than any address.
+            // Longer than any address, so that the two never collide.
             Some(Node::Obfuscated(name)) => return Ok(PartitionKey::from_parts([b"for".as_slice(), &name])),
             Some(Node::Address(ip)) => ip,
-            None => self.stand_in(peer)?,
+            None => self.substitute(peer)?,
         };
         Ok(IpNetwork::of(ip, self.ipv6_prefix).into())
     }

@@ -1,3 +1,5 @@
+//! Keys from request extensions: `ExtensionKey` and the ready-made `User`.
+
 use std::any::type_name;
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,7 +8,7 @@ use super::{KeyError, KeyExtractor};
 use crate::http::head::RequestHead;
 use crate::values::PartitionKey;
 
-/// A typed request extension that a layer further out has inserted: usually the authenticated user.
+/// Keys by a typed request extension that an outer layer has inserted: usually the authenticated user.
 ///
 /// ```
 /// use tower_sluice::PartitionKey;
@@ -20,8 +22,8 @@ use crate::values::PartitionKey;
 /// let key = ExtensionKey::new(|account: &Account| account.id);
 /// ```
 ///
-/// Key on what identifies the account once and for all (its number), not on what the client typed:
-/// spellings that log in alike must not have budgets apart.
+/// Key on what identifies the account for good (its number), not on what the client typed:
+/// spellings that log in to the same account must share a budget.
 pub struct ExtensionKey<T, F = fn(&T) -> PartitionKey> {
     read: F,
     extension: PhantomData<fn(&T)>,

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::list::MAX_BYTES;
 
-/// Whom an element of `Forwarded` names.
+/// The client in an element of `Forwarded`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Node<'a> {
     Address(IpAddr),
@@ -22,11 +22,11 @@ impl Node<'_> {
     }
 }
 
-/// RFC 7239 registers four parameters.
+/// The most parameters of an element of `Forwarded`. RFC 7239 registers four.
 const MAX_PARAMETERS: usize = 16;
 
-/// The address in an element of `X-Forwarded-For`, or in a header of one value: `IPv4`,
-/// `IPv4:port`, `IPv6`, `[IPv6]` or `[IPv6]:port`, also in quotation marks (REQ-105).
+/// Parses the address in an element of `X-Forwarded-For`, or in a header of one value: `IPv4`,
+/// `IPv4:port`, `IPv6`, `[IPv6]` or `[IPv6]:port`, also in quotation marks.
 pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
     let text = text(element)?;
     let bare = match text.strip_prefix('"') {
@@ -36,17 +36,15 @@ pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
     ip(bare).or_else(|| host_and_port(bare, is_port)).and_then(usable)
 }
 
-/// The address in `CloudFront-Viewer-Address`, which always has a port, and no brackets around
-/// IPv6 (REQ-109).
+/// Parses `CloudFront-Viewer-Address`, which always has a port, and no brackets around IPv6.
 pub(super) fn viewer_address(value: &[u8]) -> Option<IpAddr> {
     let (host, port) = text(value)?.rsplit_once(':')?;
     if is_port(port) { ip(host).and_then(usable) } else { None }
 }
 
-/// The `for` parameter in an element of `Forwarded` (RFC 7239 §4).
+/// Parses the `for` parameter of an element of `Forwarded` (RFC 7239 §4).
 ///
-/// Without one, if the client is `unknown`, or if anything in the element breaks the grammar, there is
-/// none.
+/// `None` if there is no such parameter, if the client is `unknown`, or if anything in the element breaks the grammar.
 pub(super) fn forwarded_for(element: &[u8], lenient: bool) -> Option<Node<'_>> {
     let mut names: [&[u8]; MAX_PARAMETERS] = [b""; MAX_PARAMETERS];
     let mut count = 0;
@@ -90,7 +88,7 @@ fn parameter(input: &[u8], lenient: bool) -> Option<(&[u8], &[u8], &[u8])> {
     Some((name, value, rest))
 }
 
-/// The longest start of `input` that is made of such bytes, at least one, and what follows.
+/// Splits off the longest start of `input` whose bytes all belong; `None` if it is empty.
 fn run(input: &[u8], belongs: impl Fn(u8) -> bool) -> Option<(&[u8], &[u8])> {
     let end = input.iter().position(|&byte| !belongs(byte)).unwrap_or(input.len());
     if end == 0 { None } else { Some(input.split_at(end)) }
@@ -101,8 +99,7 @@ fn is_tchar(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// What stands before the closing quotation mark, and what follows it (RFC 9110 §5.6.4; control
-/// characters are not in a `HeaderValue` to begin with).
+/// Splits at the closing quotation mark (RFC 9110 §5.6.4; a `HeaderValue` has no control characters).
 fn quoted_string(input: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut at = 0;
     loop {
@@ -123,7 +120,7 @@ fn unescaped(value: &[u8]) -> Cow<'_, [u8]> {
     std::iter::from_fn(unescape).collect()
 }
 
-/// `node` of RFC 7239 §6. Leniently also IPv6 without brackets (REQ-106).
+/// Parses `node` of RFC 7239 §6; if lenient, also IPv6 without brackets.
 fn node(node: Cow<'_, [u8]>, lenient: bool) -> Option<Node<'_>> {
     let is_any_port = |port: &str| is_port(port) || is_obfuscated(port);
     let text = text(&node)?;
@@ -153,7 +150,7 @@ fn host_and_port(text: &str, is_port: impl Fn(&str) -> bool) -> Option<IpAddr> {
     if rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port) { Some(host) } else { None }
 }
 
-/// Nobody connects from port 0, and there is none above 65,535.
+/// A port from 1 to 65,535: no client connects from port 0.
 fn is_port(text: &str) -> bool {
     matches!(text.len(), 1..=5)
         && text.bytes().all(|byte| byte.is_ascii_digit())
@@ -171,8 +168,8 @@ fn ip(text: &str) -> Option<IpAddr> {
     ipv6(text).or_else(|| text.parse::<Ipv4Addr>().ok().map(IpAddr::V4))
 }
 
-/// An IPv6 address, without its zone (RFC 4007 §11, with the characters of RFC 6874): that is the
-/// name of a network interface of the proxy, and nothing of the client's.
+/// Parses an IPv6 address and drops its zone (RFC 4007 §11, with the characters of RFC 6874): the zone
+/// names a network interface of the proxy and does not identify the client.
 fn ipv6(text: &str) -> Option<IpAddr> {
     let (address, zone) = text.split_once('%').unwrap_or((text, "0"));
     let is_zone = !zone.is_empty() && zone.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%".contains(&byte));
@@ -183,7 +180,7 @@ fn text(bytes: &[u8]) -> Option<&str> {
     if bytes.len() <= MAX_BYTES { std::str::from_utf8(bytes).ok() } else { None }
 }
 
-/// REQ-107: IPv4 is IPv4 in whichever notation. REQ-101: `0.0.0.0` and `::` are nobody.
+/// Returns IPv4 as IPv4 in any notation. `0.0.0.0` and `::` are no client's.
 fn usable(ip: IpAddr) -> Option<IpAddr> {
     let ip = ip.to_canonical();
     if ip.is_unspecified() { None } else { Some(ip) }
@@ -193,7 +190,7 @@ fn usable(ip: IpAddr) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    /// A line per element; after the arrow, what it is read as.
+    /// Checks one element per line; after the arrow stands its expected address.
     #[track_caller]
     fn assert_read(read: impl Fn(&[u8]) -> Option<IpAddr>, table: &str) {
         for line in table.lines().map(str::trim_start).filter(|line| !line.is_empty()) {
@@ -346,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn lenience_is_about_colons_and_brackets_only() {
+    fn lenient_parsing_accepts_unquoted_colons_and_missing_brackets_only() {
         let table = r#"
             for=192.0.2.43:80 => 192.0.2.43
             for=2001:db8::7 => 2001:db8::7

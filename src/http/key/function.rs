@@ -1,3 +1,5 @@
+//! `key_fn`: keys from a closure.
+
 use std::any::type_name;
 use std::fmt;
 
@@ -5,9 +7,9 @@ use super::{KeyError, KeyExtractor};
 use crate::http::head::RequestHead;
 use crate::values::PartitionKey;
 
-/// Keys by whatever a closure returns; `None` means that the key is missing.
+/// Keys by what a closure returns; `None` means that the key is missing.
 ///
-/// Key on what identifies the client once and for all, such as the number of the account that its credentials
+/// Key on what identifies the client for good, such as the number of the account that its credentials
 /// resolve to. What the client typed has many spellings (`Alice@example.com`, `alice@example.com `), and each would
 /// have a budget of its own.
 ///

@@ -1,19 +1,21 @@
+//! `HeaderKey`: keys from the value of one header field.
+
 use http::HeaderName;
 
 use super::{KeyError, KeyExtractor};
 use crate::http::head::{RequestHead, trimmed};
 use crate::values::PartitionKey;
 
-/// The value of a header field: an API key, a tenant. White space around the value is no part of it (RFC 9110, section
-/// 5.5); otherwise values are compared byte for byte.
+/// Keys by the value of a header field, such as an API key or a tenant. White space around the value is no part of it
+/// (RFC 9110, section 5.5); otherwise values are compared byte for byte.
 ///
-/// Whoever can choose the value can choose the budget. Use it for values that were checked
+/// A client that can choose the value can choose the budget. Use it for values that were checked
 /// (authenticate first), or beside a policy by address.
 ///
-/// Values of any length serve: of those above 256 bytes, a hash is the key (see [`PartitionKey`]).
+/// Values have any length: above 256 bytes, a hash is the key (see [`PartitionKey`]).
 ///
-/// A field that is absent or blank is missing; one that comes in several lines is
-/// [ambiguous](KeyError::Ambiguous), and refused.
+/// A field that is absent or blank is missing; one in several lines is
+/// [ambiguous](KeyError::Ambiguous), and the request is rejected.
 ///
 /// ```
 /// use http::HeaderName;

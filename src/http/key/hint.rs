@@ -1,5 +1,5 @@
-//! Mistakes in the set-up that the first requests give away. Each is told once for the process: from then on, and
-//! after so many requests without it, looking costs one relaxed load.
+//! Set-up mistakes that the first requests reveal. Each is logged once per process. From then on, and after 65,536
+//! requests without it, the check costs one relaxed load.
 
 use std::net::IpAddr;
 use std::sync::Once;
@@ -11,59 +11,64 @@ use http::{HeaderMap, HeaderName};
 use super::source::IpSource;
 use crate::util::log;
 
-/// How many requests are looked at. More than the health checks that a load balancer sends before anybody
-/// else comes.
-const LOOKS: u32 = 1 << 16;
-/// As how many of them a peer counts with a public address, which is no proxy of one's own: a server that such peers reach
-/// is soon known to have none before it.
-const LOOKS_OF_PUBLIC: u32 = 1 << 7;
-/// More than `LOOKS`, and than the threads that count up to it at the same time.
-const OVER: u32 = 1 << 31;
+/// How many requests are checked. More than the health checks that a load balancer sends before the first client
+/// connects.
+const CHECKS: u32 = 1 << 16;
+/// How many checks one request from a public address counts for. Such a peer is hardly the operator's proxy, so a
+/// server that public peers reach directly stops checking soon.
+const CHECKS_PER_PUBLIC_PEER: u32 = 1 << 7;
+/// The count once a mistake is found. Far above `CHECKS`, and far enough below `u32::MAX` that the threads which are
+/// still counting do not make it wrap around.
+const DONE: u32 = 1 << 31;
 
-/// The headers of REQ-99 that proxies set without being asked to.
+/// The headers that proxies set without being configured to.
 static FORWARDING: [HeaderName; 3] =
     [HeaderName::from_static("x-forwarded-for"), FORWARDED, HeaderName::from_static("x-real-ip")];
 
-/// One mistake, looked for in the first requests.
+/// One mistake, checked for in the first requests.
 struct Hint {
-    looks: AtomicU32,
+    /// All accesses are relaxed: no other data depends on this count.
+    checks: AtomicU32,
 }
 
 impl Hint {
     const fn new() -> Self {
-        Self { looks: AtomicU32::new(0) }
+        Self { checks: AtomicU32::new(0) }
     }
 
     #[inline]
-    fn is_over(&self) -> bool {
-        !cfg!(feature = "tracing") || self.looks.load(Ordering::Relaxed) >= LOOKS
+    fn is_done(&self) -> bool {
+        !cfg!(feature = "tracing") || self.checks.load(Ordering::Relaxed) >= CHECKS
     }
 
-    /// Counts a look at a public peer, which finds nothing, as many.
+    /// Counts a request of a public peer, which reveals no mistake, as many checks.
     fn count_public<T>(&self) -> Option<T> {
-        self.looks.fetch_add(LOOKS_OF_PUBLIC - 1, Ordering::Relaxed);
+        self.checks.fetch_add(CHECKS_PER_PUBLIC_PEER - 1, Ordering::Relaxed);
         None
     }
 
-    /// What `found` has found, the first time that it finds something.
+    /// Returns what `find` finds, the first time that it finds something.
     #[inline]
-    fn look<T>(&self, found: impl FnOnce() -> Option<T>) -> Option<T> {
-        if self.is_over() { None } else { self.look_closely(found) }
+    fn check<T>(&self, find: impl FnOnce() -> Option<T>) -> Option<T> {
+        if self.is_done() { None } else { self.check_uncommon(find) }
     }
 
     #[cold]
-    fn look_closely<T>(&self, found: impl FnOnce() -> Option<T>) -> Option<T> {
-        self.looks.fetch_add(1, Ordering::Relaxed);
-        let found = found()?;
-        (self.looks.swap(OVER, Ordering::Relaxed) < OVER).then_some(found)
+    fn check_uncommon<T>(&self, find: impl FnOnce() -> Option<T>) -> Option<T> {
+        self.checks.fetch_add(1, Ordering::Relaxed);
+        let found = find()?;
+        // Two threads may find the mistake at once. The swaps of one atomic are ordered, so exactly one of them reads a
+        // count below `DONE`, and only that one logs.
+        (self.checks.swap(DONE, Ordering::Relaxed) < DONE).then_some(found)
     }
 }
 
-/// Where headers are not looked at: a private peer that forwards is a proxy, and everybody's.
+/// Checks a key that reads no header: a private peer that sends a forwarding header is a proxy, and all its clients
+/// share its key.
 #[inline]
 pub(super) fn peer_is_the_key(peer: impl FnOnce() -> IpAddr, headers: &HeaderMap) {
     static HINT: Hint = Hint::new();
-    let found = HINT.look(|| {
+    let found = HINT.check(|| {
         let class = class(peer());
         if class == PUBLIC {
             return HINT.count_public();
@@ -75,27 +80,27 @@ pub(super) fn peer_is_the_key(peer: impl FnOnce() -> IpAddr, headers: &HeaderMap
     }
 }
 
-/// Where a header is looked at, and whoever sends it is not trusted. Told once of private peers and once of public
-/// ones: of the latter, anybody can bring it about.
+/// Checks a key that reads a header, of an untrusted peer: it may be a proxy that the operator forgot to trust. Logged
+/// once for private peers and once for public ones, since any client can cause the latter.
 #[inline]
 pub(super) fn peer_is_not_trusted(peer: IpAddr, headers: &HeaderMap, source: &IpSource) {
     static PRIVATE_OR_PUBLIC: Hint = Hint::new();
     static LOGGED: [Once; 2] = [const { Once::new() }; 2];
-    PRIVATE_OR_PUBLIC.look(|| {
+    PRIVATE_OR_PUBLIC.check(|| {
         let class = class(peer);
         if source.name().is_some_and(|name| headers.contains_key(name)) {
             LOGGED[usize::from(class == PUBLIC)].call_once(|| log::untrusted_forwarding(class, source));
         }
-        // Goes on looking for the other one.
+        // The other class may still come: the check goes on.
         None::<()>
     });
 }
 
-/// Where a trusted proxy did not send the header that was asked for, but perhaps another one.
+/// Checks a key that reads a header which a trusted proxy did not send: it may send another one.
 #[inline]
 pub(super) fn source_is_absent(headers: &HeaderMap, source: &IpSource) {
     static HINT: Hint = Hint::new();
-    let found = HINT.look(|| {
+    let found = HINT.check(|| {
         let name = source.name()?;
         if headers.contains_key(name) { None } else { forwarding(headers, Some(name)) }
     });
@@ -110,7 +115,7 @@ fn forwarding(headers: &HeaderMap, but: Option<&HeaderName>) -> Option<&'static 
 
 const PUBLIC: &str = "public";
 
-/// All that is logged of an address.
+/// The class of an address, which is logged in its place.
 fn class(ip: IpAddr) -> &'static str {
     let ip = ip.to_canonical();
     let (is_loopback, is_private, is_link_local) = match ip {
@@ -149,29 +154,29 @@ mod tests {
 
     #[cfg(feature = "tracing")]
     #[test]
-    fn a_hint_is_given_once_and_not_looked_for_for_ever() {
+    fn a_mistake_is_reported_once_and_checked_for_a_bounded_number_of_times() {
         let hint = Hint::new();
-        assert_eq!(hint.look(|| None::<u8>), None);
-        assert_eq!(hint.look(|| Some(7)), Some(7));
-        assert_eq!(hint.look(|| -> Option<u8> { panic!("looked again") }), None);
+        assert_eq!(hint.check(|| None::<u8>), None);
+        assert_eq!(hint.check(|| Some(7)), Some(7));
+        assert_eq!(hint.check(|| -> Option<u8> { panic!("checked again") }), None);
 
         let hint = Hint::new();
-        let looks = (0..2 * LOOKS).filter(|_| {
-            let mut looked = false;
-            hint.look(|| {
-                looked = true;
+        let checks = (0..2 * CHECKS).filter(|_| {
+            let mut checked = false;
+            hint.check(|| {
+                checked = true;
                 None::<u8>
             });
-            looked
+            checked
         });
-        assert_eq!(looks.count(), LOOKS as usize);
-        assert_eq!(hint.look(|| Some(7)), None);
+        assert_eq!(checks.count(), CHECKS as usize);
+        assert_eq!(hint.check(|| Some(7)), None);
 
         let hint = Hint::new();
-        for _ in 0..LOOKS / LOOKS_OF_PUBLIC {
-            assert!(!hint.is_over());
-            assert_eq!(hint.look(|| hint.count_public::<u8>()), None);
+        for _ in 0..CHECKS / CHECKS_PER_PUBLIC_PEER {
+            assert!(!hint.is_done());
+            assert_eq!(hint.check(|| hint.count_public::<u8>()), None);
         }
-        assert!(hint.is_over());
+        assert!(hint.is_done());
     }
 }

@@ -1,3 +1,5 @@
+//! `PeerIp`: keys from the address of the connected peer, and the networks that IP keys stand for.
+
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -5,32 +7,32 @@ use super::{KeyError, KeyExtractor, hint};
 use crate::http::head::RequestHead;
 use crate::values::PartitionKey;
 
-/// The address of the socket's other end; IPv6 grouped by network.
+/// Keys by the address of the connected peer; IPv6 grouped by network.
 ///
-/// Behind a reverse proxy that is the proxy, for everybody: use [`ClientIp`](super::ClientIp) there. If a request
-/// comes from a private or loopback address with a forwarding header, that is logged once for the process.
+/// Behind a reverse proxy, the peer is the proxy for all clients: use [`ClientIp`](super::ClientIp) there. A request
+/// from a private or loopback address with a forwarding header is logged once per process.
 ///
-/// The server must say who is connected, in one of these request extensions:
+/// The server must provide the peer's address in one of these request extensions:
 ///
 /// - axum's `ConnectInfo<SocketAddr>` (crate feature `axum`), there when the app is served with
 ///   `into_make_service_with_connect_info::<SocketAddr>()`;
 /// - tonic's `TcpConnectInfo` (crate feature `tonic`), which its server always inserts, also under TLS;
 /// - a plain [`SocketAddr`], for any other server.
 ///
-/// With none, requests are answered 500 and the mistake is logged by name: a limiter that put
-/// everybody in one bucket instead would be found out in the next outage.
+/// Without one, requests are answered 500 and the mistake is logged by name: if all clients shared one bucket
+/// instead, the mistake would show only in the next outage.
 ///
 /// # Accuracy
 ///
-/// An IPv6 client usually owns a whole /64 and can send from any of its addresses, so that is what
-/// a key stands for, unless [set otherwise](Self::with_ipv6_prefix). IPv4 addresses are keys of their own, also
-/// in their IPv6 spellings (IPv4-mapped, NAT64 `64:ff9b::/96`, 6to4 `2002::/16`). Addresses of a local NAT64
-/// (`64:ff9b:1::/48`, RFC 8215) stand for one IPv4 address each, wherever in them it is, and are keys of their own, too.
+/// An IPv6 client usually owns a whole /64 and can send from any of its addresses, so a key stands for a /64
+/// unless [set otherwise](Self::with_ipv6_prefix). Each IPv4 address is a key, also
+/// in its IPv6 spellings (IPv4-mapped, NAT64 `64:ff9b::/96`, 6to4 `2002::/16`). An address of a local NAT64
+/// (`64:ff9b:1::/48`, RFC 8215) stands for one IPv4 address, wherever in it that is, and is a key, too.
 ///
 /// # Tiers
 ///
-/// A home is often given a /56 and a site a /48: whoever has one can send from 256 or 65,536 networks of /64. Tiers
-/// with rising quotas bound that, and leave neighbours room:
+/// A home often has a /56 and a site a /48: its clients can send from 256 or 65,536 networks of /64. Tiers
+/// with rising quotas bound that, and leave room for neighbours:
 ///
 /// ```
 /// use tower_sluice::algorithm::TokenBucket;
@@ -50,14 +52,13 @@ pub struct PeerIp {
 pub(super) const DEFAULT_IPV6_PREFIX: u8 = 64;
 
 impl PeerIp {
-    /// One budget per IPv4 address or IPv6 /64.
+    /// Keys by IPv4 address or IPv6 /64.
     #[must_use]
     pub const fn new() -> Self {
         Self { ipv6_prefix: DEFAULT_IPV6_PREFIX }
     }
 
-    /// One budget per IPv6 network of this prefix length. /56 is what many homes are given, /48
-    /// many sites.
+    /// Sets the prefix length of the IPv6 networks that have a budget each. Many homes have a /56, many sites a /48.
     ///
     /// # Panics
     ///
@@ -69,7 +70,7 @@ impl PeerIp {
     }
 }
 
-/// REQ-125: shorter than /32 would be whole providers, longer than /128 does not exist.
+/// Rejects prefixes shorter than /32, which would make one client of a whole provider, and longer than /128.
 #[track_caller]
 pub(super) const fn checked_prefix(prefix: u8) -> u8 {
     assert!(prefix >= 32 && prefix <= 128, "an IPv6 prefix groups clients sensibly from /32 to /128");
@@ -87,27 +88,27 @@ impl KeyExtractor for PeerIp {
         let peer = peer(head).ok_or_else(peer_unknown)?;
         hint::peer_is_the_key(|| peer.ip(), head.headers());
         Ok(match peer {
-            // A key of its own: nothing to be cut off.
+            // Nothing to mask.
             SocketAddr::V4(peer) => PartitionKey::from(peer.ip().octets().as_slice()),
             SocketAddr::V6(peer) => ipv6_key(*peer.ip(), self.ipv6_prefix),
         })
     }
 }
 
-/// Apart, since it takes more room than the key of an IPv4 address.
+/// Not inlined, since it needs more of the stack than the key of an IPv4 address.
 #[inline(never)]
 fn ipv6_key(ip: Ipv6Addr, prefix: u8) -> PartitionKey {
     IpNetwork::of(ip.into(), prefix).into()
 }
 
-/// Who is connected, as far as the server has said.
+/// Returns the address of the connected peer, if the server provides it.
 #[must_use]
 pub fn peer_addr(head: &RequestHead<'_>) -> Option<SocketAddr> {
     peer(head).copied()
 }
 
-/// The kinds of extensions are looked up in a fixed order, and never by which one was there last: where a request has
-/// several, each request is to be judged by the same one. An app of axum pays for one look.
+/// Looks the extensions up in a fixed order, so that requests with several of them are all keyed by the same kind. An
+/// app of axum pays for one look-up.
 #[inline]
 fn peer<'a>(head: &RequestHead<'a>) -> Option<&'a SocketAddr> {
     #[cfg(feature = "axum")]
@@ -137,7 +138,7 @@ pub(super) fn peer_unknown() -> KeyError {
     }
 }
 
-/// What one IP key stands for: an IPv4 address, or an IPv6 network.
+/// The IPv4 address or IPv6 network that one key stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IpNetwork {
     base: IpAddr,
@@ -145,15 +146,16 @@ pub struct IpNetwork {
 }
 
 impl IpNetwork {
-    /// The network of `ip`: the address itself for IPv4 in any spelling, and within the local NAT64 prefix; else
-    /// `ipv6_prefix` bits of it.
+    /// Returns the network of `ip`: the address itself for IPv4 in any spelling and within the local NAT64 prefix, and
+    /// the first `ipv6_prefix` bits of any other.
     #[must_use]
     pub fn of(ip: IpAddr, ipv6_prefix: u8) -> Self {
         match ip.to_canonical() {
             IpAddr::V4(ip) => Self { base: ip.into(), prefix: 32 },
             IpAddr::V6(ip) => match embedded_ipv4(ip) {
                 Some(ip) => Self { base: ip.into(), prefix: 32 },
-                // One client each: the operator has put its IPv4 address into one of five places (RFC 6052, section 2.2).
+                // One client each: its IPv4 address is in one of five places, as the operator chose (RFC 6052, section
+                // 2.2).
                 None if ip.to_bits() >> 80 == LOCAL_NAT64 => Self { base: ip.into(), prefix: 128 },
                 None => {
                     let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix.min(128))).unwrap_or(0);
@@ -167,9 +169,9 @@ impl IpNetwork {
 /// The first 48 bits of `64:ff9b:1::/48` (RFC 8215).
 const LOCAL_NAT64: u128 = 0x0064_ff9b_0001;
 
-/// The IPv4 address of a NAT64 (RFC 6052, 64:ff9b::/96) or 6to4 (RFC 3056, 2002::/16) address.
+/// Returns the IPv4 address in a NAT64 (RFC 6052, 64:ff9b::/96) or 6to4 (RFC 3056, 2002::/16) address.
 ///
-/// Cut to a /64, the former would be one key for all of IPv4. Both are decided by bits, never by
+/// Masked to a /64, NAT64 would be one key for all of IPv4. Both are recognised by their bits, never by
 /// notation.
 fn embedded_ipv4(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     let bits = ip.to_bits();
@@ -184,9 +186,9 @@ fn embedded_ipv4(ip: Ipv6Addr) -> Option<Ipv4Addr> {
 }
 
 impl From<IpNetwork> for PartitionKey {
-    /// The network's bytes. Networks of different lengths are not told apart: a policy has one.
+    /// Uses the network's bytes. Networks of different lengths can have the same key: a policy uses one length.
     fn from(network: IpNetwork) -> Self {
-        // Canonical already.
+        // `base` is canonical already.
         match network.base {
             IpAddr::V4(ip) => Self::from(ip.octets().as_slice()),
             IpAddr::V6(ip) => Self::from(ip.octets().as_slice()),

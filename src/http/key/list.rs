@@ -1,14 +1,13 @@
 //! List headers, read from the right: a pure function of bytes.
 
-/// REQ-112: how far to the left a search goes. A real chain of proxies is a few elements long.
+/// The most elements that a search reads. A real chain of proxies is a few elements long.
 const MAX_ELEMENTS: usize = 64;
 pub(super) const MAX_BYTES: usize = 8 * 1024;
 
 /// The elements of a list header from the last to the first, across its field lines (RFC 9110 §5.3:
 /// several lines are one list).
 ///
-/// Lazy: what is left of the last element asked for is not looked at, so that nothing a client has
-/// put there can matter (REQ-103).
+/// Lazy: elements to the left of the last one taken are not read, so nothing that a client wrote there has an effect.
 pub(super) struct Elements<'a, L> {
     lines: L,
     rest: Option<&'a [u8]>,
@@ -17,27 +16,27 @@ pub(super) struct Elements<'a, L> {
     bytes_left: usize,
 }
 
-/// The list goes on, but cannot be told apart into elements, or is too long.
+/// The list goes on, but cannot be split into elements, or is too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unreadable;
 
 impl<'a, L: DoubleEndedIterator<Item = &'a [u8]>> Elements<'a, L> {
-    /// Elements between any two commas.
+    /// Splits at every comma.
     pub(super) fn of_x_forwarded_for(lines: L) -> Self {
         Self { lines, rest: None, quoting: false, count_left: MAX_ELEMENTS, bytes_left: MAX_BYTES }
     }
 
-    /// Elements between commas that are not part of a quoted string.
+    /// Splits at commas outside of quoted strings.
     pub(super) fn of_forwarded(lines: L) -> Self {
         Self { quoting: true, ..Self::of_x_forwarded_for(lines) }
     }
 
-    /// Goes `elements` to the left if that is further than usual.
+    /// Raises the bound on elements to `elements` if that is more.
     pub(super) fn reaching(self, elements: usize) -> Self {
         Self { count_left: self.count_left.max(elements), ..self }
     }
 
-    /// The last element of `line`, without the white space around it; the rest is kept for later.
+    /// Splits off the last element of `line`, without the white space around it, and keeps the rest for the next call.
     fn split(&mut self, line: &'a [u8]) -> Result<&'a [u8], Unreadable> {
         self.count_left = self.count_left.checked_sub(1).ok_or(Unreadable)?;
         let (hidden, visible) = line.split_at(line.len().saturating_sub(self.bytes_left));
@@ -79,8 +78,9 @@ fn last_comma(list: &[u8]) -> Option<usize> {
     list.iter().rposition(|&byte| byte == b',')
 }
 
-/// Seen from the right, the first quotation mark closes a quoted string. This finds the commas of
-/// any well-formed list, and those of a well-formed tail whatever a client has sent before it.
+/// Finds the last comma outside of quoted strings. Seen from the right, the first quotation mark closes a quoted
+/// string: this finds the commas of any well-formed list, and those of a well-formed tail, whatever a client sent
+/// before it.
 fn last_unquoted_comma(list: &[u8]) -> Result<Option<usize>, Unreadable> {
     let mut unseen = list;
     while let Some(at) = unseen.iter().rposition(|byte| matches!(byte, b',' | b'"')) {
@@ -93,7 +93,7 @@ fn last_unquoted_comma(list: &[u8]) -> Result<Option<usize>, Unreadable> {
     Ok(None)
 }
 
-/// The last quotation mark that is not escaped: one after an odd number of backslashes is.
+/// Finds the last quotation mark that is not escaped: one after an odd number of backslashes is.
 fn opening_quote(mut unseen: &[u8]) -> Option<usize> {
     loop {
         let at = unseen.iter().rposition(|&byte| byte == b'"')?;

@@ -1,22 +1,23 @@
-//! Whose budget a request draws on.
+//! Key extractors: which budget a request draws on.
 //!
 //! | extractor | one budget per | missing when |
 //! |---|---|---|
 //! | [`Global`] | layer | never |
-//! | [`PeerIp`] | address of the connected socket | never; a server that does not say is a [misconfiguration](KeyError::Misconfigured) |
+//! | [`PeerIp`] | address of the connected peer | never; a server that does not provide it is [misconfigured](KeyError::Misconfigured) |
 //! | [`ClientIp`] | address of the client behind trusted proxies | as configured |
 //! | [`HeaderKey`] | value of a header, such as an API key | the header is absent or blank |
 //! | [`ExtensionKey`] | typed request extension, such as the authenticated user | the extension is absent |
 //! | [`PathKey`] | route or path | never |
 //! | a tuple of these | combination | any part is |
-//! | [`key_fn`] | whatever a closure returns | it returns `None` |
+//! | [`key_fn`] | value that a closure returns | it returns `None` |
 //!
 //! # Spellings
 //!
-//! Keys are compared byte for byte: nothing is put into lower case or normalised behind your back. Only the white space
-//! around the value of a header is left out, which is no part of the value (RFC 9110, section 5.5); a [`key_fn`] that reads
-//! a header has to do that itself, since over HTTP/2 it is still there. Key on what an identity resolves to (the number of the account) rather than on what was typed; where there is only the
-//! latter, `nfkc_casefold_trim` (crate feature `unicode`) makes its spellings one.
+//! Keys are compared byte for byte: nothing is lower-cased or normalised implicitly. Only the white space around the
+//! value of a header is dropped, which is no part of the value (RFC 9110, section 5.5); a [`key_fn`] that reads a
+//! header has to trim it itself, since over HTTP/2 the white space is still there. Key on what an identity resolves to
+//! (the number of the account) rather than on what was typed; if there is only the latter, `nfkc_casefold_trim` (crate
+//! feature `unicode`) makes its spellings one.
 
 mod client_ip;
 mod extension;
@@ -29,7 +30,7 @@ mod list;
 #[cfg(feature = "unicode")]
 mod normalize;
 mod path;
-mod sameness;
+mod same_key;
 mod source;
 mod trusted;
 mod tuple;
@@ -46,7 +47,7 @@ pub use self::ip::{IpNetwork, PeerIp, peer_addr};
 #[cfg(feature = "unicode")]
 pub use self::normalize::nfkc_casefold_trim;
 pub use self::path::PathKey;
-pub(crate) use self::sameness::Sameness;
+pub(crate) use self::same_key::SameKeyCheck;
 pub use self::source::IpSource;
 pub use self::trusted::{TrustedProxies, TrustedProxiesError};
 
@@ -55,21 +56,22 @@ use crate::values::PartitionKey;
 
 /// Reads the key of a request from its head.
 ///
-/// Object safe, and never handed a body: a request is judged before its body is read.
+/// Object safe, and never given a body: a request is decided before its body is read.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not tell clients apart",
+    message = "`{Self}` is no key extractor",
     note = "a closure that reads the key from the request's head goes into `key_fn(...)`"
 )]
 pub trait KeyExtractor: Send + Sync + 'static {
-    /// The key.
+    /// Returns the key.
     ///
     /// # Errors
     ///
-    /// If the request does not tell; what that means is the policy's choice
-    /// ([`Policy::on_missing_key`](crate::Policy::on_missing_key)), save for mistakes in the set-up.
+    /// If the request has no key. The policy decides on a missing one
+    /// ([`Policy::on_missing_key`](crate::Policy::on_missing_key)); ambiguous keys and mistakes in the set-up are
+    /// always rejected.
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError>;
 
-    /// Whether every request has the same key, so that a refusal is nobody's own doing (and is
+    /// Whether clients share a key, so that a rejection is not the fault of the client that gets it (and is
     /// answered 503, not 429).
     fn is_shared(&self) -> bool {
         false
@@ -86,7 +88,7 @@ impl<K: KeyExtractor + ?Sized> KeyExtractor for Box<K> {
     }
 }
 
-/// Everybody shares one budget.
+/// One key for all requests: all clients share one budget.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Global;
 
@@ -109,13 +111,13 @@ pub enum KeyError {
         /// What was looked for, as in "header x-api-key".
         what: Cow<'static, str>,
     },
-    /// The client sent it more than once. Always refused: whichever of the two were believed, a
-    /// client could name somebody else's budget, or a new one each time.
+    /// The client sent it more than once. Always rejected: whichever of the two counted, a
+    /// client could name another client's budget, or a new one each time.
     Ambiguous {
         /// What was looked for, as in "header x-api-key".
         what: Cow<'static, str>,
     },
-    /// The server is not set up to tell. Always refused, as the server's error.
+    /// The server is not set up to provide it. Always rejected, as the server's error.
     Misconfigured {
         /// The name of the mistake, and its cure.
         problem: Cow<'static, str>,

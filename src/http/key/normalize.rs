@@ -1,7 +1,9 @@
+//! `nfkc_casefold_trim`: one spelling for identities as typed.
+
 use caseless::Caseless;
 use unicode_normalization::UnicodeNormalization;
 
-/// An identity as typed (a login name, an email address), with its spellings made one: white space around it, case,
+/// Makes the spellings of an identity as typed (a login name, an email address) one: white space around it, case,
 /// and compatibility forms such as full-width letters and ligatures (crate feature `unicode`).
 ///
 /// ```
@@ -13,21 +15,21 @@ use unicode_normalization::UnicodeNormalization;
 /// assert_eq!(nfkc_casefold_trim(" ＡLICE@Example.com\u{a0}"), "alice@example.com");
 /// ```
 ///
-/// For what is counted *before* it is looked up, such as attempts to log in. What has been looked up is better
-/// counted by the number of its account. And it must be what the look-up does too: if that takes two spellings for
-/// two accounts, they share a budget here; if it takes more for one (invisible characters, dots in the local part),
-/// each has its own.
+/// For identities that are counted *before* the look-up, such as attempts to log in. After the look-up, key on
+/// the number of the account. The look-up must normalise in the same way: if two spellings are two accounts there,
+/// the accounts share a budget here; if it ignores more (invisible characters, dots in the local part), one account
+/// has several budgets.
 ///
-/// Nothing normalises by itself: an API key in other letters is another key.
+/// Nothing is normalised implicitly: an API key in other letters is another key.
 ///
 /// # Cost
 ///
-/// Linear, and some allocations. Limit the length of what is typed first.
+/// Linear in the length, with some allocations. Limit the length of the input first.
 ///
 /// # Source
 ///
 /// Definition 146 of the Unicode Standard (section 3.13.5, compatibility caseless match), then NFKC, and
-/// `White_Space` off both ends. Characters of the property `Default_Ignorable_Code_Point` stay.
+/// `White_Space` trimmed at both ends. Characters of the property `Default_Ignorable_Code_Point` stay.
 #[must_use]
 pub fn nfkc_casefold_trim(text: &str) -> String {
     let folded: String = text.nfd().default_case_fold().nfkd().default_case_fold().nfkc().collect();
@@ -59,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn once_is_enough_and_different_names_stay_so() {
+    fn normalisation_is_idempotent_and_keeps_different_names_apart() {
         for (text, expected) in [
             ("Straße", "strasse"),
             ("STRASSE", "strasse"),

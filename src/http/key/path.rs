@@ -1,12 +1,14 @@
+//! `PathKey`: keys from the matched route or the raw path.
+
 #[cfg(feature = "axum")]
-use super::sameness::Streak;
+use super::same_key::Streak;
 use super::{KeyError, KeyExtractor};
 use crate::http::head::RequestHead;
 #[cfg(feature = "axum")]
 use crate::util::log;
 use crate::values::PartitionKey;
 
-/// The path of the request.
+/// Keys by the path of the request.
 #[derive(Clone, Copy, Debug)]
 pub struct PathKey {
     source: Source,
@@ -20,11 +22,11 @@ enum Source {
 }
 
 impl PathKey {
-    /// The route that axum matched, such as `/users/{id}`: one budget per route, however its path
-    /// is spelled. What matches no route shares one budget.
+    /// Keys by the route that axum matched, such as `/users/{id}`: one budget per route, however its path
+    /// is spelled. Requests that match no route share one budget.
     ///
-    /// For layers inside of the router (`Router::layer`, `Router::route_layer`). **Around a router
-    /// nothing is matched yet, and all requests share one budget.** That is logged once, if the first thousand
+    /// For layers inside the router (`Router::layer`, `Router::route_layer`). **Around a router
+    /// no route is matched yet, and all requests share one budget.** That is logged once, if the first thousand
     /// requests of the process are all unmatched.
     #[cfg(feature = "axum")]
     #[must_use]
@@ -32,9 +34,9 @@ impl PathKey {
         Self { source: Source::Matched }
     }
 
-    /// The path as the client spelled it.
+    /// Keys by the path as the client spelled it.
     ///
-    /// A client that can reach the same thing by many paths (`/users/1`, `//users/1`, `/users/%31`)
+    /// A client that can reach one resource by many paths (`/users/1`, `//users/1`, `/users/%31`)
     /// has as many budgets. Beside a policy by client, that does no harm.
     #[must_use]
     pub const fn raw() -> Self {
@@ -42,7 +44,7 @@ impl PathKey {
     }
 }
 
-/// Whether no request has been matched so far, in the process.
+/// Whether the first requests of the process are all unmatched.
 #[cfg(feature = "axum")]
 static UNMATCHED: Streak = Streak::new();
 
@@ -52,13 +54,13 @@ impl KeyExtractor for PathKey {
             #[cfg(feature = "axum")]
             Source::Matched => match head.extensions().get::<axum::extract::MatchedPath>() {
                 Some(path) => {
-                    if !UNMATCHED.is_over() {
-                        UNMATCHED.breaks();
+                    if !UNMATCHED.is_decided() {
+                        UNMATCHED.interrupt();
                     }
                     path.as_str().into()
                 }
                 None => {
-                    if !UNMATCHED.is_over() && UNMATCHED.goes_on() {
+                    if !UNMATCHED.is_decided() && UNMATCHED.extend() {
                         log::no_route_matched();
                     }
                     PartitionKey::SHARED

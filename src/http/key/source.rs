@@ -1,3 +1,5 @@
+//! `IpSource`: where proxies write the client's address.
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -11,25 +13,25 @@ pub(super) static FORWARDED: HeaderName = header::FORWARDED;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IpSource {
-    /// Nowhere: whoever is connected is the client.
+    /// Nowhere: the peer is the client.
     Peer,
-    /// `X-Forwarded-For`: a list of addresses, to which each proxy appends the one it was called
-    /// from. A port, brackets and quotation marks around an address are accepted.
+    /// `X-Forwarded-For`: a list of addresses, to which each proxy appends its peer's.
+    /// A port, brackets and quotation marks around an address are accepted.
     XForwardedFor,
-    /// `Forwarded`, RFC 7239, likewise a list. Its obfuscated names (`for=_abc`) are no addresses.
+    /// `Forwarded`, RFC 7239: likewise a list. Its obfuscated names (`for=_abc`) are no addresses.
     Forwarded,
     /// A header with one address: [`x_real_ip`](Self::x_real_ip), [`cf_connecting_ip`](Self::cf_connecting_ip) and
-    /// the like, or any other by name. More than one address is none.
+    /// the like, or any other by name. One with several addresses counts as absent.
     ///
-    /// Only for a header that the proxy replaces or removes in every request. By default that is
-    /// not so for `True-Client-IP` at Akamai and Cloudflare, nor for `Fastly-Client-IP`.
+    /// Only for a header that the proxy replaces or removes in every request. By default,
+    /// `True-Client-IP` at Akamai and Cloudflare and `Fastly-Client-IP` are not replaced.
     Header(HeaderName),
 }
 
-/// Headers of one address, with who sets them (REQ-109). Whether the proxy replaces what a client has sent is said
-/// for each: where it does not by itself, make it so before you trust the header.
+/// Headers of one address, with the proxies that set them, and whether these replace a value that a client sends. If
+/// not, configure the proxy to do so before you trust the header.
 impl IpSource {
-    /// `X-Real-IP`, by habit of nginx. Replaced if you configure it with `proxy_set_header X-Real-IP $remote_addr`.
+    /// `X-Real-IP`, usual with nginx. Replaced if you configure it with `proxy_set_header X-Real-IP $remote_addr`.
     #[must_use]
     pub const fn x_real_ip() -> Self {
         Self::Header(HeaderName::from_static("x-real-ip"))
@@ -78,7 +80,7 @@ impl IpSource {
         Self::Header(HeaderName::from_static("x-azure-clientip"))
     }
 
-    /// The header, if it is one.
+    /// The header's name, if the source is a header.
     pub(super) fn name(&self) -> Option<&HeaderName> {
         match self {
             Self::Peer => None,
@@ -89,7 +91,7 @@ impl IpSource {
     }
 }
 
-/// The source that this header is: the two lists are read as such.
+/// Reads the header of this name: the two lists as lists, any other as one address.
 impl From<HeaderName> for IpSource {
     fn from(name: HeaderName) -> Self {
         if name == X_FORWARDED_FOR {
@@ -102,7 +104,7 @@ impl From<HeaderName> for IpSource {
     }
 }
 
-/// `peer`, or the name of a header.
+/// Parses `peer`, or the name of a header.
 impl FromStr for IpSource {
     type Err = InvalidHeaderName;
 
@@ -111,7 +113,7 @@ impl FromStr for IpSource {
     }
 }
 
-/// What [`FromStr`] reads.
+/// Writes what [`FromStr`] parses.
 impl fmt::Display for IpSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name().map_or("peer", HeaderName::as_str))

@@ -1,13 +1,15 @@
+//! `TrustedProxies`: the proxies whose forwarding headers count.
+
 use std::error::Error;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// Whose forwarding headers are believed: by address, by number, or both.
+/// The proxies whose forwarding headers are trusted: by address, by number, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct TrustedProxies {
-    /// Empty: whoever connects is a proxy.
+    /// If empty, every peer is a proxy.
     ranges: Vec<Range>,
     pub(super) count: Option<usize>,
 }
@@ -17,24 +19,24 @@ impl TrustedProxies {
     ///
     /// # Errors
     ///
-    /// If there is none, or one is malformed or has bits set behind its prefix; or if they span, all together, half of all
-    /// IPv4 addresses or half of the IPv6 addresses of the internet (`2000::/3`): a server that trusts everybody lets every
-    /// client choose its address.
+    /// If there is none, or one is malformed or has bits set beyond its prefix; or if they span, all together, half of
+    /// all IPv4 addresses or half of the IPv6 addresses of the internet (`2000::/3`): a server that trusts all peers
+    /// lets every client choose its address.
     pub fn ranges(ranges: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, TrustedProxiesError> {
         Self { ranges: Vec::new(), count: None }.and_ranges(ranges)
     }
 
     /// Trusts the last `n` elements of the list: `n` is the number of proxies in front of this
-    /// server that append to it, including the one that is connected. Zero trusts nobody.
+    /// server that append to it, including the one that is connected. Zero trusts no peer.
     ///
-    /// Whoever is connected is taken for a proxy, unless there are [ranges](Self::and_ranges) as
-    /// well: only for servers that nobody else can reach. A header of one value has no elements to
-    /// count; there, any `n` but 0 trusts whoever is connected.
+    /// Every peer is taken for a proxy, unless there are [ranges](Self::and_ranges) as
+    /// well: only for servers that nothing but the proxies can reach. A header of one value has no elements to
+    /// count; there, any `n` but 0 trusts every peer.
     pub const fn count(n: usize) -> Self {
         Self { ranges: Vec::new(), count: Some(n) }
     }
 
-    /// Trusts this machine (`127.0.0.0/8`, `::1`): for a proxy on it, if nothing else on it may name clients.
+    /// Trusts this machine (`127.0.0.0/8`, `::1`): for a proxy on it, if no other process on it can connect.
     pub fn loopback() -> Self {
         Self { ranges: [LOOPBACK_V4, LOOPBACK_V6].into(), count: None }
     }
@@ -43,7 +45,7 @@ impl TrustedProxies {
     /// `172.16.0.0/12`, `192.168.0.0/16`), unique local (`fc00::/7`) and link-local
     /// (`169.254.0.0/16`, `fe80::/10`).
     ///
-    /// Not where clients, or other tenants of the network, have such addresses too.
+    /// Not for networks where clients or other tenants have such addresses too.
     pub fn private() -> Self {
         let v4 = |a, b, prefix| Range { base: [a, b, 0, 0].into(), prefix };
         let v6 = |first, prefix| Range { base: [first, 0, 0, 0, 0, 0, 0, 0].into(), prefix };
@@ -53,7 +55,7 @@ impl TrustedProxies {
     }
 
     /// Trusts these [`ranges`](Self::ranges) too. After a [`count`](Self::count), the elements are
-    /// counted only if whoever is connected is within the ranges.
+    /// counted only if the peer is within the ranges.
     ///
     /// # Errors
     ///
@@ -71,14 +73,14 @@ impl TrustedProxies {
         if self.ranges.is_empty() { Err(TrustedProxiesError::Empty) } else { Ok(self) }
     }
 
-    /// If whoever is connected is within the ranges, takes the `n`-th element from the right, as
-    /// [`count`](Self::count) does, instead of the first that is outside of the ranges.
+    /// Takes the `n`-th element from the right, as [`count`](Self::count) does, if the peer is within the ranges,
+    /// instead of the first element outside the ranges.
     pub const fn and_count(mut self, n: usize) -> Self {
         self.count = Some(n);
         self
     }
 
-    pub(super) fn believe(&self, peer: IpAddr) -> bool {
+    pub(super) fn trusts(&self, peer: IpAddr) -> bool {
         match self.count {
             Some(0) => false,
             Some(_) if self.ranges.is_empty() => true,
@@ -95,7 +97,7 @@ const LOOPBACK_V4: Range = Range { base: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0))
 const LOOPBACK_V6: Range = Range { base: IpAddr::V6(Ipv6Addr::LOCALHOST), prefix: 128 };
 
 /// Canonical addresses with equal first bits. Unlike [`IpNetwork`](super::IpNetwork), which is for keys, it takes
-/// NAT64 and 6to4 addresses for what they say (REQ-107).
+/// NAT64 and 6to4 addresses literally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     base: IpAddr,
@@ -129,7 +131,7 @@ impl Range {
         if prefix > bits { None } else { Some(Self { base, prefix: prefix.checked_sub(mapped)? }) }
     }
 
-    /// The same with the bits behind the prefix cleared.
+    /// Returns the range with the bits beyond the prefix cleared.
     fn cleared(self) -> Self {
         let prefix = u32::from(self.prefix);
         let base = match self.base {
@@ -140,13 +142,14 @@ impl Range {
     }
 }
 
-/// If so many addresses are within the ranges that clients are: the range with which half of all was reached, and whether it
-/// is that large by itself.
+/// Returns the range with which the ranges reach half of all addresses, if they do, and whether it is that large by
+/// itself: then clients are within them, too.
 fn spanning_half(ranges: &[Range]) -> Option<(Range, bool)> {
-    /// What is routed on the internet (RFC 4291, section 2.4). It stands for all, since of all IPv6 addresses it is an eighth.
+    /// The addresses routed on the internet (RFC 4291, section 2.4): an eighth of all IPv6 addresses, and here all that
+    /// count.
     const INTERNET: Range = Range { base: IpAddr::V6(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0)), prefix: 3 };
     let mut sorted = ranges.to_vec();
-    // Two ranges are either apart or one is within the other, which comes first then.
+    // Two ranges are disjoint, or one contains the other and sorts first.
     sorted.sort_unstable_by_key(|range| (range.base, range.prefix));
     let (mut spanned, mut last) = ([0_u128; 2], None::<Range>);
     for range in sorted {
@@ -192,7 +195,7 @@ impl fmt::Display for Range {
     }
 }
 
-/// Why texts do not make [`TrustedProxies`].
+/// Why [`TrustedProxies`] cannot be built from these ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TrustedProxiesError {
@@ -240,7 +243,7 @@ impl fmt::Display for TrustedProxiesError {
             }
             Self::Everybody { range } => write!(
                 f,
-                "{range:?} trusts everybody, so that clients can choose their address; write the ranges of your \
+                "{range:?} trusts all addresses, so that clients can choose their address; write the ranges of your \
                  proxies, or count the proxies"
             ),
             Self::HalfOfAll { range, is_alone } => {

@@ -1,9 +1,10 @@
+//! Keys combined from several: tuples, and boxed extractors in a vector.
+
 use super::{KeyError, KeyExtractor};
 use crate::http::head::RequestHead;
 use crate::values::PartitionKey;
 
-/// A budget per combination. The parts carry their lengths, so that no two combinations are spelled
-/// alike.
+/// Keys by the combination of the parts. Each part carries its length, so that no two combinations are the same bytes.
 macro_rules! tuple {
     ($($part:ident . $index:tt),+) => {
         impl<$($part: KeyExtractor),+> KeyExtractor for ($($part,)+) {
@@ -22,7 +23,7 @@ tuple!(A.0, B.1);
 tuple!(A.0, B.1, C.2);
 tuple!(A.0, B.1, C.2, D.3);
 
-/// A combination whose length is known only at run time.
+/// Keys by a combination whose length is known only at run time.
 impl KeyExtractor for Vec<Box<dyn KeyExtractor>> {
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
         let parts = self.iter().map(|part| part.extract(head)).collect::<Result<Vec<_>, _>>()?;

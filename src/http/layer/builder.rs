@@ -1,3 +1,5 @@
+//! `RateLimitLayerBuilder`: the settings of a layer.
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +17,7 @@ use crate::http::reject::{Rejection, RejectionFormat};
 use crate::http::reload::{Enforceable, Limits, Settings};
 use crate::values::Quota;
 
-/// Sets up a [`RateLimitLayer`], which is fixed from then on, but for its [policies](RateLimitLayer::handle).
+/// Builds a [`RateLimitLayer`]. Once it is built, only its [policies](RateLimitLayer::handle) can be changed.
 ///
 /// ```
 /// use tower_sluice::algorithm::TokenBucket;
@@ -38,7 +40,7 @@ impl RateLimitLayerBuilder {
         Self { policies: policies.into_policies(), settings: Settings::default() }
     }
 
-    /// The layer.
+    /// Builds the layer.
     ///
     /// # Panics
     ///
@@ -51,22 +53,22 @@ impl RateLimitLayerBuilder {
         }
     }
 
-    /// The layer, of policies that were read from somewhere.
+    /// Builds the layer, of policies that were read at run time.
     ///
     /// # Errors
     ///
-    /// If there is no policy, two have the same name or one has a name that is no token of up to 64 bytes, or if one could never
-    /// admit anything or never reject anything: see [`PolicyError`].
+    /// If there is no policy, if two have the same name, if a name is not a token of up to 64 bytes, or if a policy could never
+    /// admit or never reject a request: see [`PolicyError`].
     pub fn try_build(self) -> Result<RateLimitLayer, PolicyError> {
         let Self { policies, settings } = self;
         Enforceable::new(policies).map(|policies| RateLimitLayer { limits: Limits::new(policies, settings) })
     }
 
-    /// Which fields tell clients what is left, and when; unless set, `RateLimit-Policy` and `RateLimit` on all
-    /// responses, see [`RateLimitFields::draft11`]. Shadows and limiters without
-    /// [terms](crate::Description::advertising) are not told of.
+    /// Sets the fields that report the remaining quota, and on which responses; unless set, `RateLimit-Policy` and `RateLimit`
+    /// on all responses, see [`RateLimitFields::draft11`]. Shadows and limiters without
+    /// [terms](crate::Description::advertising) are not reported.
     ///
-    /// Costs one allocation per response, and two for the map of its fields if it had none.
+    /// Costs one allocation per response, and two for its header map if that is empty.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -81,23 +83,23 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Which fields tell the refused how long to wait, besides `Retry-After`; unless set,
+    /// Sets the fields that report the wait of a rejection, besides `Retry-After`; unless set,
     /// `X-Rate-Limited-For`.
     pub fn wait_fields(mut self, fields: WaitFields) -> Self {
         self.settings.responder.wait = fields;
         self
     }
 
-    /// Lengthens the wait of each rejection by a random time of up to `max`, every length as likely as any other: so clients
-    /// that are rejected together, and retry as soon as they may, do not come back together. Unless set, waits are exact.
+    /// Lengthens the wait of each rejection by a uniformly random time of up to `max`, so that clients that are rejected
+    /// together and retry as early as possible do not all retry at once. Unless set, waits are exact.
     ///
-    /// Lengthened are `Retry-After`, `X-Rate-Limited-For`, the text of the rejection, and what gRPC clients get, all by the
-    /// same; never shortened, so that a client that waits for as long as it was told is admitted as before. `RateLimit`
-    /// goes on to tell when quota is there again.
+    /// `Retry-After`, `X-Rate-Limited-For`, the text of the rejection and the details of gRPC are lengthened by the same time.
+    /// They are never shortened, so a client that waits as advertised is still admitted. `RateLimit` keeps reporting when quota
+    /// is available again.
     ///
-    /// A tenth of the window, and ten seconds at most, is enough for most services with windows, of which all clients are
-    /// readmitted at the same instant; buckets readmit each at its own. See also
-    /// [`FixedWindow::staggered`](crate::algorithm::FixedWindow::staggered), which costs nobody a wait.
+    /// A tenth of the window, and at most ten seconds, is enough for most services with windows, which readmit all clients
+    /// at the same instant; buckets readmit each client at its own. See also
+    /// [`FixedWindow::staggered`](crate::algorithm::FixedWindow::staggered), which lengthens no wait.
     ///
     /// ```
     /// use std::time::Duration;
@@ -119,19 +121,19 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// What plain HTTP clients find in the body of a rejection; problem details in JSON unless set.
+    /// Sets the format of the body of a rejection for plain HTTP clients; problem details in JSON unless set.
     pub fn rejection_format(mut self, format: &RejectionFormat) -> Self {
         self.settings.responder.set_format(format);
         self
     }
 
-    /// Lets preflights of CORS pass uncounted, as many as `budget` allows. Unless set, they count like all requests.
+    /// Exempts CORS preflights from all policies, within a `budget`. Unless set, they count like all requests.
     ///
-    /// Where the layer that handles CORS is [outside](RateLimitLayer#order-of-layers), as it should be, preflights never arrive here,
-    /// and this is not needed. It is for services that answer them further in, or behind another handler: a browser takes a
-    /// rejected preflight for a broken network.
+    /// If the CORS layer is [outside](RateLimitLayer#order-of-layers), as it should be, preflights never reach this layer,
+    /// and this is not needed. It is for services that answer preflights further inside: a browser reports a
+    /// rejected preflight as a network error.
     ///
-    /// Exempt is only what can be nothing but a preflight:
+    /// A request is exempt only if it can be nothing but a preflight:
     ///
     /// - the method is `OPTIONS`, with one `Origin` that is an origin, and one `Access-Control-Request-Method` that is one
     ///   method;
@@ -142,17 +144,17 @@ impl RateLimitLayerBuilder {
     /// In HTTP/1.1, the fields say whether there is a body. Over HTTP/2 and later, only the body knows: there, requests with
     /// another body than axum's (crate feature `axum`), tonic's (`tonic`) or `()` count.
     ///
-    /// A preflight of a key that a policy has [banned](Policy::penalty) is not exempt, and is rejected with the ban. The budget
-    /// is one for the layer, its clones and all clients, in this process, and [live changes](RateLimitLayer::handle) leave it as it
-    /// is. A preflight beyond it is not rejected for that: it counts like any other request. So all clients together gain
-    /// `budget` and no more, and who uses it up takes nothing else from others.
+    /// A preflight of a key that a policy has [banned](Policy::penalty) is not exempt, and is rejected with the ban. The layer,
+    /// its clones and all clients share one budget per process, which [live changes](RateLimitLayer::handle) do not touch.
+    /// A preflight beyond the budget counts like any other request. So all clients together gain `budget` and no more, and a
+    /// client that uses it up takes nothing else from others.
     ///
-    /// Exempt preflights reach the inner service like any `OPTIONS`. Where a handler does its work whatever the method
-    /// (axum's `any`), they are `budget` requests more.
+    /// Exempt preflights reach the inner service like any `OPTIONS` request. If a handler does its work for any method
+    /// (axum's `any`), they are `budget` further requests.
     ///
     /// # Cost
     ///
-    /// To other requests, a look at the method.
+    /// For other requests, one comparison of the method.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -167,16 +169,15 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Answers rejected requests with what `respond` returns.
+    /// Answers rejected requests with the response that `respond` returns.
     ///
-    /// It is for plain HTTP requests only: gRPC and gRPC-Web clients are always told in gRPC, see
+    /// For plain HTTP requests only: gRPC and gRPC-Web clients always get a gRPC error, see
     /// [`grpc`](crate::grpc).
     ///
-    /// Its body is whatever converts to bytes, axum's `Body`, or, by [`RejectionBody::new`], any other.
+    /// The body is anything that converts to bytes, axum's `Body`, or, by [`RejectionBody::new`], any other.
     ///
-    /// The fields that tell the wait and what is left, and `Cache-Control`, are set afterwards; a greater
-    /// `Retry-After` of its own is kept. The status is the closure's, which may use that of the
-    /// rejection.
+    /// The fields that report the wait and the remaining quota, and `Cache-Control`, are set afterwards; a longer
+    /// `Retry-After` of the closure is kept. The closure sets the status, and may use that of the rejection.
     ///
     /// ```
     /// use http::Response;
@@ -198,49 +199,49 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Puts the [`Verdict`](crate::Verdict) into the extensions of all responses, for layers further out that log
+    /// Attaches the [`Verdict`](crate::Verdict) to the extensions of all responses, for outer layers that log
     /// or count. Costs four allocations per request.
     pub fn verdict(mut self) -> Self {
         self.settings.adds_verdict = true;
         self
     }
 
-    /// Names the route, or whatever else tells this layer from others: a label of its metrics, and a field of its events.
+    /// Names the route, or another property that distinguishes this layer: a label of its metrics, and a field of its events.
     ///
     /// Without it, policies of the same name in several layers are counted as one. A [`Config`](crate::config::Config)
-    /// sets it to the first path of the route. Not for anything of which clients can make many.
+    /// sets it to the first path of the route. Do not use values that clients choose: each one is a series.
     ///
     /// # Metrics
     ///
-    /// With the feature `metrics`, each policy keeps these, through the recorder that is installed when its first
-    /// request comes. Names are those of Prometheus; in the facade, `tower_sluice.rate_limiting` and dots.
+    /// With the feature `metrics`, each policy has these series, in the recorder that is installed when its first
+    /// request comes. Names are as in Prometheus; in the facade, they begin with `tower_sluice.rate_limiting` and have dots.
     ///
     /// | `tower_sluice_rate_limiting_…` | labels, with `route` and `policy` | |
     /// |---|---|---|
-    /// | `requests_total` | `result` | `allowed`, `delayed` (after it waited), `denied`, `shadow-denied` (passed), `skipped` (the policy did not apply), `no-key` (refused for want of one), `store-error` (passed uncounted, or answered 503, as its [`FailureMode`](crate::FailureMode) says; or its queue was [closed](RateLimitLayer::close)), `cancelled` (the client left before a decision, or its turn) |
-    /// | `limiter_failures_total` | | requests whose limiter failed, also those that the local guard decided |
-    /// | `queued_requests` | | requests that wait now |
+    /// | `requests_total` | `result` | `allowed`, `delayed` (after it waited), `denied`, `shadow-denied` (passed), `skipped` (the policy did not apply), `no-key` (rejected without a key), `store-error` (passed uncounted, or answered 503, as its [`FailureMode`](crate::FailureMode) says; or its queue was [closed](RateLimitLayer::close)), `cancelled` (the client disconnected before the decision, or before its turn) |
+    /// | `limiter_failures_total` | | requests whose limiter failed, including those that the local fallback decided |
+    /// | `queued_requests` | | current number of waiters |
     /// | `request_time_in_queue_seconds` | `result`: `delayed`, `cancelled` | histogram of waits |
     /// | `table_capacity`, `table_live_keys` | | see [`TableStats`](crate::store::TableStats) |
-    /// | `table_evicted_live_total`, `table_turned_away_total` | | the same, added up over all tables that the policy had |
-    /// | `ban_table_capacity`, `ban_table_live_keys`, `ban_table_evicted_live_total` | | the same of the table of [bans](Policy::penalty) |
-    /// | `store_breaker` | `node` | whether a node of Redis is asked: 0 yes, 1 by one call that tries, 2 no |
-    /// | `store_call_duration_seconds` | only `result`: `ok`, or why not | histogram of calls to Redis, all policies together |
+    /// | `table_evicted_live_total`, `table_turned_away_total` | | the same, summed over all tables that the policy had |
+    /// | `ban_table_capacity`, `ban_table_live_keys`, `ban_table_evicted_live_total` | | the same for the table of [bans](Policy::penalty) |
+    /// | `store_breaker` | `node` | state of the circuit breaker of a Redis node: 0 closed, 1 half-open, 2 open |
+    /// | `store_call_duration_seconds` | only `result`: `ok`, or the error | histogram of calls to Redis, over all policies |
     ///
-    /// A request counts once with each policy, but for those that would have admitted what another refuses. `table_…`,
-    /// `ban_table_…` and `store_breaker` are read when [`observe`](RateLimitLayer#method.observe) is called.
+    /// A request counts once with each policy, except for policies that would have admitted what another rejects. `table_…`,
+    /// `ban_table_…` and `store_breaker` are updated when [`observe`](RateLimitLayer#method.observe) is called.
     ///
-    /// Once a policy is gone, because a [change](crate::LimitsHandle::replace) left it out or the layer, its clones and all
-    /// their services were dropped, its gauges are zero: a recorder cannot remove a series. Counters stay, and go on if a
-    /// policy of the same name comes after it.
+    /// When a policy is removed by a [change](crate::LimitsHandle::replace), or the layer, its clones and all
+    /// their services are dropped, its gauges are set to zero, since a recorder cannot remove a series. Its counters stay, and
+    /// continue if another policy of the same name follows.
     ///
-    /// A counter costs an atomic addition, and a compare if no recorder is installed.
+    /// A counter costs one atomic addition, or one comparison if no recorder is installed.
     pub fn route(mut self, route: impl Into<Arc<str>>) -> Self {
         self.settings.route = Some(route.into());
         self
     }
 
-    /// The code with which gRPC clients are refused; [`GrpcStatus::ResourceExhausted`] unless set.
+    /// Sets the status code of rejections for gRPC clients; [`GrpcStatus::ResourceExhausted`] unless set.
     pub fn grpc_status(mut self, status: GrpcStatus) -> Self {
         self.settings.responder.grpc_status = status;
         self

@@ -1,3 +1,5 @@
+//! `PolicyError`: policies that cannot be enforced.
+
 use std::error::Error;
 use std::fmt;
 
@@ -28,7 +30,7 @@ pub enum PolicyError {
     CostAboveBurst {
         /// The policy's name.
         name: String,
-        /// What a request costs.
+        /// The cost of a request.
         cost: u32,
         /// The most that is ever admitted at once.
         burst: u32,
@@ -38,7 +40,7 @@ pub enum PolicyError {
         /// The policy's name.
         name: String,
     },
-    /// A refusal must have a status of 4xx or 5xx.
+    /// A rejection must have a status of 4xx or 5xx.
     InvalidStatus {
         /// The policy's name.
         name: String,
@@ -79,7 +81,7 @@ impl fmt::Display for PolicyError {
                  key the policy by client and reject or skip requests without a key, or remove the penalty"
             ),
             Self::InvalidStatus { name, status } => {
-                write!(f, "policy `{name}`: {status} does not tell of a refusal; choose a status from 400 to 599")
+                write!(f, "policy `{name}`: {status} is not the status of a rejection; choose one from 400 to 599")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! How a policy goes on from the one of its name, on a live change.
+//! A live change: a policy inherits from its predecessor of the same name.
 
 use std::sync::Arc;
 
@@ -6,21 +6,22 @@ use super::Policy;
 use super::penalty::Penalty;
 use crate::values::{Finish, Inheritance};
 
-/// What comes of a policy's inheriting from the one of its name.
-pub(crate) struct Succession {
-    /// Whether what was used stays used.
+/// What a policy has inherited from its predecessor.
+pub(crate) struct Inherited {
+    /// Whether the limiter has inherited what its keys have used.
     pub(crate) inherits: bool,
     /// Whether the limiter keeps the capacity of its predecessor in place of its own.
     pub(crate) keeps_capacity: bool,
-    /// To be done once the policy is in force.
+    /// The steps to run once the policy is in force.
     pub(crate) finish: Vec<Finish>,
 }
 
 impl Policy {
-    /// Takes the place of the policy that had this name before. What can fail does so here, before it is in force.
-    pub(crate) fn go_on_from(&mut self, old: &Self) -> Succession {
+    /// Inherits from the policy that had this name before. Everything that can fail does so here, before the change is in
+    /// force.
+    pub(crate) fn inherit(&mut self, old: &Self) -> Inherited {
         self.record = Arc::clone(&old.record);
-        self.meter.go_on_from(&old.meter);
+        self.meter.inherit(&old.meter);
         let bans = old.penalty.as_ref().map(Penalty::record).or(old.former_bans.as_ref());
         let finish = match (&mut self.penalty, bans) {
             (Some(penalty), Some(bans)) => penalty.inherit(bans, old.penalty.as_ref()),
@@ -34,17 +35,17 @@ impl Policy {
         let is_same = std::ptr::addr_eq(Arc::as_ptr(&self.limiter), Arc::as_ptr(&old.limiter));
         let inheritance = if is_same { Some(Inheritance::in_place()) } else { self.limiter.inherit(&*old.limiter) };
         let Some(inheritance) = inheritance else {
-            return Succession { inherits: false, keeps_capacity: false, finish };
+            return Inherited { inherits: false, keeps_capacity: false, finish };
         };
         if let Some(heir) = inheritance.heir {
             self.limiter = heir;
         }
         self.lineage = Arc::clone(&old.lineage);
         finish.extend(inheritance.finish);
-        Succession { inherits: true, keeps_capacity: inheritance.keeps_capacity, finish }
+        Inherited { inherits: true, keeps_capacity: inheritance.keeps_capacity, finish }
     }
 
-    /// Whether this policy goes on with what the limiter of `old` knew.
+    /// Whether this policy has inherited, perhaps through others, from `old`.
     pub(crate) fn has_inherited_from(&self, old: &Self) -> bool {
         Arc::ptr_eq(&self.lineage, &old.lineage)
     }

@@ -1,4 +1,4 @@
-//! What is enforced on whom: a limiter under a name, with the conditions under which it counts.
+//! `Policy`: a named limiter, with a key, a cost and conditions.
 
 mod error;
 mod inherit;
@@ -25,11 +25,11 @@ use self::metrics::Meter;
 use self::penalty::PenaltyRecord;
 use self::record::Record;
 use crate::http::head::{RequestHead, ResponseHead};
-use crate::http::key::{Global, KeyExtractor, Sameness};
+use crate::http::key::{Global, KeyExtractor, SameKeyCheck};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::values::{Ask, Check, Decision, Description, LimiterError, Mode, PartitionKey};
 
-/// A quota policy: a name, a limiter, and whom it counts, how much and when.
+/// A quota policy: a name, a limiter, a key, a cost and conditions.
 ///
 /// ```
 /// use tower_sluice::algorithm::{SlidingWindow, TokenBucket};
@@ -45,19 +45,19 @@ use crate::values::{Ask, Check, Decision, Description, LimiterError, Mode, Parti
 ///     .cost_fn(|request| if request.uri().path() == "/import" { 50 } else { 1 });
 /// ```
 ///
-/// Without a [`key`](Self::key) everybody shares one budget.
+/// Without a [`key`](Self::key), all clients share one budget.
 #[must_use]
 pub struct Policy {
     name: Arc<str>,
     limiter: Arc<dyn Limiter>,
     description: Description,
-    /// Those of one policy, and of all that have inherited from it, are the same.
+    /// Shared by a policy and all that have inherited from it.
     lineage: Arc<()>,
     key: Box<dyn KeyExtractor>,
     cost: Cost,
     bill: Option<Bill>,
     penalty: Option<Penalty>,
-    /// Bans of a penalty that this policy had before a live change took it away, for one that may come back.
+    /// The bans of a penalty that a live change removed, in case a later change adds one again.
     former_bans: Option<Arc<PenaltyRecord>>,
     when: Option<Condition>,
     tier: Option<Tier>,
@@ -66,13 +66,13 @@ pub struct Policy {
     on_failure: FailureMode,
     status: Option<StatusCode>,
     record: Arc<Record>,
-    sameness: Sameness,
+    same_key: SameKeyCheck,
     meter: Meter,
 }
 
 type Condition = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
 
-/// The place of a policy among several of which exactly one applies to each request.
+/// The position of a policy among several of which exactly one applies to each request.
 struct Tier {
     choose: Choose,
     index: usize,
@@ -81,8 +81,8 @@ struct Tier {
 /// Returns the index of the policy that applies.
 pub(crate) type Choose = Arc<dyn Fn(&RequestHead<'_>) -> usize + Send + Sync>;
 
-/// What was chosen for one request, by the address of the [`Choose`] that was asked. Each is asked once per request: two
-/// answers could differ, and no policy would apply.
+/// The choices made for one request, by the address of the [`Choose`] function. Each function is called once per request:
+/// two calls could return different tiers, so that no policy applies.
 #[derive(Default)]
 pub(crate) struct Choices(SmallVec<[(usize, usize); 1]>);
 
@@ -103,51 +103,51 @@ enum Cost {
     PerRequest(Box<dyn Fn(&RequestHead<'_>) -> u32 + Send + Sync>),
 }
 
-/// What a request costs in the end.
+/// The final cost of a request, by its response.
 enum Bill {
     /// What was charged, or nothing.
     When(Box<dyn Fn(&ResponseHead<'_>) -> bool + Send + Sync>),
     Cost(Box<dyn Fn(&ResponseHead<'_>) -> u32 + Send + Sync>),
 }
 
-/// What becomes of a request without a key.
+/// How a policy treats a request without a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum MissingKey {
-    /// It is refused with 400. The default: whoever leaves the key out gains nothing by it.
+    /// Rejects it with 400. The default: a client gains nothing by omitting the key.
     #[default]
     Reject,
-    /// The policy does not apply to it. Only sensible beside another policy that does.
+    /// Does not apply to it. Sensible only beside another policy that does.
     Skip,
-    /// It draws on one budget with all others without a key.
+    /// Charges it to one budget that all requests without a key share.
     Share,
 }
 
-/// What becomes of a request whose limiter fails. Limiters in memory do not.
+/// How a policy treats a request whose limiter fails. Limiters in memory never do.
 ///
-/// Whatever is chosen, a failure is never told as a refusal: the client did nothing wrong.
+/// In every mode, a failure is never reported as a rejection by the limit: the client did nothing wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum FailureMode {
-    /// It is decided by what this process knows alone: the same quota, in this process's memory, where everything
-    /// that the store admits is counted along. So *n* processes admit at most *n* times the quota while the store is
-    /// out, and *n* + 1 times over the outage and the recovery, since the store grants its own quota beside: measured, 2, 3
-    /// and 5 times the quota for 1, 2 and 4 processes. A client that was limited before stays so. The default. A limiter that
-    /// knows nothing of its own (one that is no store's) denies instead.
+    /// Decides locally: by the same quota in this process's memory, in which everything that the store admits is counted as
+    /// well. So *n* processes admit at most *n* times the quota during an outage, and *n* + 1 times over the outage and the
+    /// recovery, since the store grants its own quota, too (measured: 2, 3 and 5 times the quota for 1, 2 and 4 processes). A
+    /// client that was limited before stays limited. The default. If a limiter has no local fallback (a custom one, say), the
+    /// request is answered 503.
     #[default]
-    LocalGuard,
-    /// It is answered 503.
+    LocalFallback,
+    /// Fails closed: answers 503.
     Deny,
-    /// It passes, uncounted.
+    /// Fails open: the request passes, uncounted.
     Allow,
 }
 
 impl Policy {
-    /// A policy that enforces `limiter`: an [`Algorithm`](crate::algorithm::Algorithm) in memory, a
+    /// Makes a policy that enforces `limiter`: an [`Algorithm`](crate::algorithm::Algorithm) in memory, a
     /// [`RateLimiter`](crate::RateLimiter), a [`LeakyQueue`](crate::LeakyQueue), or an `Arc` of any
     /// [`Limiter`].
     ///
-    /// The name is what clients and dashboards see: letters, digits and ``!#$%&'*+-.^_`|~:/``, a
+    /// Clients and dashboards see the name: letters, digits and ``!#$%&'*+-.^_`|~:/``, a
     /// letter or `*` first, and 64 bytes at most. [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) checks it.
     pub fn new(name: impl Into<Arc<str>>, limiter: impl IntoLimiter) -> Self {
         let (name, limiter) = (name.into(), limiter.into_limiter());
@@ -170,56 +170,56 @@ impl Policy {
             on_failure: FailureMode::default(),
             status: None,
             record: Arc::default(),
-            sameness: Sameness::new(Global.is_shared()),
+            same_key: SameKeyCheck::new(Global.is_shared()),
         }
     }
 
-    /// Gives each key a budget of its own. If the first thousand requests all have the same one, although it
-    /// [tells clients apart](KeyExtractor::is_shared), that is logged once.
+    /// Sets the key: each one has its own budget. If the first 1,000 requests have the same key, although the extractor
+    /// [distinguishes clients](KeyExtractor::is_shared), that is logged once.
     pub fn key(mut self, key: impl KeyExtractor) -> Self {
-        self.sameness = Sameness::new(key.is_shared());
+        self.same_key = SameKeyCheck::new(key.is_shared());
         self.key = Box::new(key);
         self
     }
 
-    /// What a request costs, in the quota's units; 1 unless set.
+    /// Sets the cost of a request, in the quota's units; 1 unless set.
     ///
-    /// A constant cost of 0 would limit nothing, also with [`cost_after`](Self::cost_after): it is always admitted, and what
-    /// the response adds is only taken from what is left. [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new)
-    /// rejects it. To exempt some requests, use [`when`](Self::when) or [`cost_fn`](Self::cost_fn).
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects a constant cost of 0, which would limit nothing, even
+    /// with [`cost_after`](Self::cost_after): such a request is always admitted, and its final cost is charged only as far as
+    /// units are left. To exempt some requests, use [`when`](Self::when) or [`cost_fn`](Self::cost_fn).
     pub fn cost(mut self, cost: u32) -> Self {
         self.cost = Cost::Fixed(cost);
         self
     }
 
-    /// What a request costs, by its head. A cost above the burst is refused, with no retry time. A request of cost 0 is
+    /// Computes the cost of a request from its head. A cost above the burst is rejected, without a wait. A request of cost 0 is
     /// admitted and not counted.
     pub fn cost_fn(mut self, cost: impl Fn(&RequestHead<'_>) -> u32 + Send + Sync + 'static) -> Self {
         self.cost = Cost::PerRequest(Box::new(cost));
         self
     }
 
-    /// Charges only requests whose responses meet `condition`: failed logins, say, or answers that were not
+    /// Charges only requests whose responses meet `condition`: failed logins, say, or responses that were not
     /// cached.
     ///
-    /// A request is charged when it comes, and the charge is refunded if its response does not meet the condition. What
-    /// has no response, since the client went away or the service failed, stays charged. Replaces
+    /// A request is charged when it comes, and the charge is refunded if its response does not meet the condition. A request
+    /// without a response, since the client disconnected or the service failed, stays charged. Replaces
     /// [`cost_after`](Self::cost_after).
     ///
     /// # Waits
     ///
-    /// A request that is rejected while such charges of its key are under way, and that would fit if they were refunded, is
-    /// told to wait as long as responses have taken lately (a second while none is known), not until the limit allows it: by then the
-    /// charges are settled. If they turn out to count, the next rejection tells the rest of the wait. Such rejections are no
-    /// reason for a [ban](Self::penalty).
+    /// If a request is rejected while such charges of its key are open, and would fit if they were refunded, the advertised
+    /// wait is the recent duration of responses (1 s while none is known), and not the time until the limit allows it: by then
+    /// the charges are settled. If they turn out to count, the next rejection advertises the rest of the wait. Such rejections
+    /// do not count for a [ban](Self::penalty).
     ///
     /// # Accuracy
     ///
-    /// Exact with windows: at most `limit` requests of a key are under way at once, and at most `limit` are charged, in
+    /// Exact with windows: at most `limit` requests of a key are in flight at once, and at most `limit` are charged, in
     /// each window in which they came. With a bucket, which refills while responses are awaited, `burst` + rate × duration
-    /// may be under way at once. It refunds what is not refilled yet; when responses come in another order than their
-    /// requests that may be too much, by less than `burst` in all: see [`Receipt`](crate::Receipt). A queue takes back
-    /// the place of the last one in line only.
+    /// may be in flight at once. It refunds what is not refilled yet; if responses come in another order than their
+    /// requests, that may be too much, by less than `burst` in all: see [`Receipt`](crate::Receipt). A queue refunds
+    /// its last waiter only.
     ///
     /// ```
     /// use tower_sluice::algorithm::SlidingWindow;
@@ -235,12 +235,11 @@ impl Policy {
         self
     }
 
-    /// What a request has cost, by the head of its response: the handler may have put it into the extensions.
+    /// Computes the final cost of a request from the head of its response, whose extensions may have it from the handler.
     ///
-    /// The [`cost`](Self::cost) is charged when the request comes. What is too much of it is given back; what is
-    /// missing is charged as far as there is something left, and the rest is forgiven, so nobody begins the next
-    /// period with a debt. A request without a response stays charged as it is. Replaces
-    /// [`charge_when`](Self::charge_when).
+    /// The [`cost`](Self::cost) is charged when the request comes. Any excess is refunded. A shortfall is charged as far as
+    /// units are left, and the rest is forgiven, so that no key begins the next period with a debt. A request without a
+    /// response stays charged as it is. Replaces [`charge_when`](Self::charge_when).
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -258,12 +257,12 @@ impl Policy {
         self
     }
 
-    /// Bans a key that keeps sending although it was told to wait. While it is banned, every request is rejected, whatever
-    /// is left of its budget: with 429 unless a [`status`](Self::status) is set, and the problem type
+    /// Bans a key that keeps sending after being rejected. While it is banned, every request is rejected, regardless of
+    /// remaining quota: with 429 unless a [`status`](Self::status) is set, and the problem type
     /// `#abnormal-usage-detected`. The advertised wait covers the ban and the limits of all policies.
     ///
-    /// A [shadow](Self::shadow) bans nobody. A key that clients share is never banned, since one of them could lock all
-    /// others out: [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects a penalty on a policy without a
+    /// A [shadow](Self::shadow) bans no key. A key that clients share is never banned, since one of them could lock out
+    /// the others: [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects a penalty on a policy without a
     /// [`key`](Self::key) or with [`MissingKey::Share`].
     pub fn penalty(mut self, penalty: Penalty) -> Self {
         self.penalty = Some(penalty);
@@ -282,32 +281,32 @@ impl Policy {
         self
     }
 
-    /// Counts and reports, but never rejects and makes nobody wait for a turn: what would happen if it were enforced. A
-    /// limiter on a server elsewhere is asked all the same, which takes its time.
+    /// Makes the policy a shadow: it counts and reports what would happen if it were enforced, but never rejects or delays a
+    /// request in a queue. A remote limiter is called nevertheless, and the request waits for its answer.
     ///
-    /// It is charged for what all enforced policies admit. See
-    /// [`RateLimitLayer::shadow_denied`](crate::RateLimitLayer::shadow_denied).
+    /// It is charged for requests that all enforced policies admit. See
+    /// [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected).
     pub const fn shadow(mut self) -> Self {
         self.shadow = true;
         self
     }
 
-    /// What becomes of a request without a key; refused with 400 unless set.
+    /// Sets how a request without a key is treated; rejected with 400 unless set.
     pub const fn on_missing_key(mut self, choice: MissingKey) -> Self {
         self.on_missing_key = choice;
         self
     }
 
-    /// What becomes of a request whose limiter fails; the [local guard](FailureMode::LocalGuard) decides unless set.
+    /// Sets how a request whose limiter fails is treated; the [local fallback](FailureMode::LocalFallback) decides unless set.
     pub const fn on_failure(mut self, choice: FailureMode) -> Self {
         self.on_failure = choice;
         self
     }
 
-    /// The status of a refusal, any 4xx or 5xx.
+    /// Sets the status of a rejection, any 4xx or 5xx.
     ///
-    /// Unless set it is 429 Too Many Requests (also for the [banned](Self::penalty)), or 503 Service Unavailable where everybody shares
-    /// the budget and the client may have done nothing wrong.
+    /// Unless set, it is 429 Too Many Requests (also for [bans](Self::penalty)), or 503 Service Unavailable if all clients share
+    /// the budget, since the client may have done nothing wrong.
     pub const fn status(mut self, status: StatusCode) -> Self {
         self.status = Some(status);
         self
@@ -335,22 +334,22 @@ impl Policy {
         &*self.key
     }
 
-    /// Whether all clients share the key that is extracted.
+    /// Whether the extractor returns one key for all clients.
     pub(crate) fn has_shared_key(&self) -> bool {
         self.key.is_shared()
     }
 
-    /// What its limiter says of itself.
+    /// The description of its limiter.
     pub(crate) const fn description(&self) -> &Description {
         &self.description
     }
 
-    /// What the limiter would decide, if it says that at once.
+    /// The decision of a peek, if the limiter answers one without waiting.
     pub(crate) fn peek(&self, ask: &Ask<'_>) -> Option<Decision> {
         if self.description.answers(Mode::Peek) { self.limiter.decide(&ask.to(Mode::Peek)).at_once() } else { None }
     }
 
-    /// Whether the limiter says at once that it would reject.
+    /// Whether a peek says without waiting that the limiter would reject.
     pub(crate) fn would_reject(&self, ask: &Ask<'_>) -> bool {
         self.peek(ask).is_some_and(|decision| !decision.is_allowed())
     }
@@ -361,28 +360,28 @@ impl Policy {
         self.limiter.decide(&ask.to(mode))
     }
 
-    /// Decides by what this process knows alone, if it knows anything.
+    /// Decides by the local fallback, if the limiter has one.
     pub(crate) fn fall_back(&self, ask: &Ask<'_>) -> Option<Check> {
         self.description.answers(Mode::Fallback).then(|| self.limiter.decide(&ask.to(Mode::Fallback)))
     }
 
-    /// Charges as much as is left.
+    /// Charges as many units as are left.
     pub(crate) fn charge_up_to(&self, ask: &Ask<'_>) {
         if self.description.answers(Mode::UpTo) {
             let _ = self.limiter.decide(&ask.to(Mode::UpTo));
         } else if let Check::Ready(Ok(decision)) = self.charge_as_shadow(ask)
-            && let Some(left) = decision.left_of(ask.cost())
+            && let Some(left) = decision.partial_cost(ask.cost())
         {
             let _ = self.charge_as_shadow(&ask.costing(left));
         }
     }
 
-    /// Whether its limiter may make a request wait.
+    /// Whether its limiter may delay a request.
     pub(crate) const fn delays(&self) -> bool {
         self.description.delays()
     }
 
-    /// `choices` is kept from one policy to the next, for one request.
+    /// Whether the policy applies to a request. All policies of a layer share `choices` for one request.
     #[inline]
     pub(crate) fn applies_to(&self, head: &RequestHead<'_>, choices: &mut Choices) -> bool {
         self.tier.as_ref().is_none_or(|tier| choices.of(&tier.choose, head) == tier.index)
@@ -396,12 +395,12 @@ impl Policy {
         }
     }
 
-    /// Whether the response has a say in what its request costs.
+    /// Whether the final cost depends on the response.
     pub(crate) const fn settles_later(&self) -> bool {
         self.bill.is_some()
     }
 
-    /// What a request costs in the end that was charged so much.
+    /// The final cost of a request that was charged `charged`.
     pub(crate) fn final_cost(&self, charged: u32, response: &ResponseHead<'_>) -> u32 {
         match &self.bill {
             Some(Bill::When(condition)) if !condition(response) => 0,
@@ -410,12 +409,12 @@ impl Policy {
         }
     }
 
-    /// Whether a charge is refunded entirely or not at all, once the response is there.
+    /// Whether a charge is refunded entirely or not at all when the response arrives.
     pub(crate) const fn is_all_or_nothing(&self) -> bool {
         matches!(self.bill, Some(Bill::When(_)))
     }
 
-    /// The penalty that applies to a key. A shadow bans nobody, and a key that clients share is never banned: a custom
+    /// The penalty that applies to a key. A shadow bans no key, and a key that clients share is never banned; a custom
     /// extractor may return it, too.
     pub(crate) fn penalty_for(&self, key: &PartitionKey) -> Option<&Penalty> {
         self.penalty.as_ref().filter(|_| !self.shadow && *key != PartitionKey::SHARED)
@@ -425,7 +424,7 @@ impl Policy {
         self.penalty.is_some()
     }
 
-    /// Whether its limiter decides on each request, and nobody and nothing else has a say.
+    /// Whether its limiter alone decides on each request: no shadow, no bans, and no cost by response.
     pub(crate) const fn is_plain(&self) -> bool {
         !self.shadow && self.penalty.is_none() && self.bill.is_none()
     }
@@ -442,7 +441,7 @@ impl Policy {
         self.on_failure
     }
 
-    /// The status of a refusal, for a key that everybody draws on, or not.
+    /// The status of a rejection; `shared` says whether all clients share the key.
     pub(crate) fn rejection_status(&self, shared: bool) -> StatusCode {
         match self.status {
             Some(status) => status,
@@ -451,9 +450,8 @@ impl Policy {
         }
     }
 
-    /// The order in which policies are asked: those that answer at once, then those that must ask a server, or cannot be asked
-    /// ahead (little has to be refunded then), then those that make a request wait (nobody should wait in vain), and those
-    /// that only watch.
+    /// The order in which policies are charged: first those that decide at once; then those that call a server or cannot be
+    /// peeked at, so that little has to be refunded when they reject; then queues, so that no request waits in vain; then shadows.
     pub(crate) fn rank(&self) -> u8 {
         match (self.shadow, self.delays()) {
             (false, false) => u8::from(!self.answers_at_once()),
@@ -462,14 +460,14 @@ impl Policy {
         }
     }
 
-    /// Whether it is enforced, and decided by what this process knows, also ahead.
+    /// Whether it is enforced, decides without waiting, and can be peeked at.
     #[inline]
     pub(crate) const fn answers_at_once(&self) -> bool {
         !self.shadow && self.description.answers_at_once()
     }
 
-    /// How a key stands.
-    pub(crate) async fn standing(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
+    /// Returns the state of a key, without charging it.
+    pub(crate) async fn peek_at_key(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
         let decision = self.limiter.decide(&Ask::charge(key, 0)).decided().await?;
         Ok(match self.penalty_for(key).and_then(|penalty| penalty.banned_for(key)) {
             Some(left) => decision.banned_for(left),
@@ -477,7 +475,7 @@ impl Policy {
         })
     }
 
-    /// Lets a key owe nothing. Its ban is lifted in any case: that can be done here.
+    /// Resets a key, so that it owes nothing. Its ban is lifted even if the limiter cannot reset it.
     pub(crate) async fn reset(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
         if let Some(penalty) = &self.penalty {
             penalty.lift(key);

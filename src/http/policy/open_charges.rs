@@ -1,4 +1,4 @@
-//! Charges that are refunded if the response says so, while the response is awaited.
+//! Open charges: refundable charges whose responses are still awaited.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -9,24 +9,24 @@ use std::time::Duration;
 use crate::values::PartitionKey;
 use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
 
-/// The refundable charges of a policy that are not settled, by key.
+/// The refundable charges of a policy that are not settled yet, by key.
 ///
-/// A rejection that such charges cause is neither misconduct nor to last: they may be refunded within the time that a
-/// response takes. Bounded by the requests under way.
+/// A rejection that such charges cause is not misconduct, and may be brief: they may be refunded within the time that a
+/// response takes. Bounded by the requests in flight.
 pub(crate) struct OpenCharges {
-    /// By hash, so that requests of different keys seldom take the same lock.
+    /// Sharded by hash, so that requests of different keys seldom take the same lock.
     shards: [Mutex<HashMap<PartitionKey, Open>>; SHARDS],
     hasher: RandomState,
-    /// How long responses took lately, in nanoseconds; zero while none is known.
+    /// The moving average of the duration of responses, in nanoseconds; zero while none is known.
     mean: AtomicU64,
 }
 
 const SHARDS: usize = 16;
 
-/// What a response is expected to take while none is known.
+/// The expected duration of a response while none is known.
 const UNKNOWN: Duration = Duration::from_secs(1);
 
-/// Waits that are told: less would be a busy loop, and more no estimate.
+/// The bounds of advertised waits: less would make clients retry in a busy loop, and more would be no estimate.
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -34,7 +34,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 struct Open {
     requests: u64,
     units: u64,
-    /// When the last one was made.
+    /// The instant of the latest charge.
     newest: Timestamp,
 }
 
@@ -42,11 +42,11 @@ impl OpenCharges {
     fn shard(&self, key: &PartitionKey) -> MutexGuard<'_, HashMap<PartitionKey, Open>> {
         let hash = self.hasher.hash_one(key.as_bytes());
         let index = usize::try_from(hash % SHARDS as u64).expect("below a usize");
-        // Each entry is replaced as a whole.
+        // A panic under the lock leaves no entry half written, so a poisoned lock is safe to use.
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A charge whose response is awaited from `now` on.
+    /// Opens a charge, whose response is awaited from `now` on.
     pub(crate) fn open(&self, key: &PartitionKey, cost: u32, now: Timestamp) {
         let mut shard = self.shard(key);
         let open = shard.entry(key.clone()).or_insert(Open { requests: 0, units: 0, newest: now });
@@ -55,7 +55,7 @@ impl OpenCharges {
         open.newest = now;
     }
 
-    /// A charge that was [opened](Self::open) is settled, or never will be.
+    /// Closes a charge that was [opened](Self::open): it is settled, or has no response.
     pub(crate) fn close(&self, key: &PartitionKey, cost: u32) {
         let mut shard = self.shard(key);
         let Some(open) = shard.get_mut(key) else { return };
@@ -66,10 +66,11 @@ impl OpenCharges {
         }
     }
 
-    /// Learns what a response took.
+    /// Records the duration of a response.
     pub(crate) fn note_duration(&self, took: Duration) {
         let took = nanos_of(took).max(1);
-        // Relaxed, and a race loses one of two samples: it is an estimate. The weight of a sample is one eighth.
+        // Two threads that load the same mean lose one of their samples, which is fine for an estimate; hence relaxed loads and
+        // stores instead of a compare-and-swap loop. A sample has a weight of one eighth.
         let mean = match self.mean.load(Ordering::Relaxed) {
             0 => took,
             mean => mean - mean / 8 + took / 8,
@@ -77,10 +78,10 @@ impl OpenCharges {
         self.mean.store(mean, Ordering::Relaxed);
     }
 
-    /// The units of a key that may be refunded, and when that is expected; `None` if there are none.
+    /// Returns the refundable units of a key, and the expected time until they are refunded; `None` if there are none.
     ///
-    /// Charges whose responses take four times as long as usual do not count: a client that holds a response open must not
-    /// keep itself from being banned by it.
+    /// Charges whose responses take more than four times as long as usual (and more than 1 s) do not count: otherwise, a client
+    /// could avoid bans by holding a response open.
     pub(crate) fn expected(&self, key: &PartitionKey, now: Timestamp) -> Option<(u64, Duration)> {
         let open = *self.shard(key).get(key)?;
         let usual = match self.mean.load(Ordering::Relaxed) {

@@ -14,7 +14,7 @@ use crate::store::Store;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Ask, Check, Decision, Finish, PartitionKey, Quota};
 
-/// Bans a key that keeps sending although it was told to wait; see [`Policy::penalty`](crate::Policy::penalty).
+/// Bans a key that keeps sending after being rejected; see [`Policy::penalty`](crate::Policy::penalty).
 ///
 /// ```
 /// use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::values::{Ask, Check, Decision, Finish, PartitionKey, Quota};
 /// use tower_sluice::key::PeerIp;
 /// use tower_sluice::{Penalty, Policy, Quota};
 ///
-/// // More than 30 requests within a minute that came before they were due: ten minutes.
+/// // A ban of ten minutes for more than 30 premature retries within a minute.
 /// let policy = Policy::new("per-client", TokenBucket::new(Quota::per_second(10)))
 ///     .key(PeerIp::new())
 ///     .penalty(Penalty::new(Quota::per_minute(30), Duration::from_secs(600)));
@@ -30,41 +30,41 @@ use crate::values::{Ask, Check, Decision, Finish, PartitionKey, Quota};
 ///
 /// # Which rejections count
 ///
-/// Those of a request that comes before the wait is over that an earlier rejection of its key advertised. A client
-/// that waits as long as every answer says is never banned, however often it is rejected. These do not count either:
+/// Those of requests that come before the end of a wait that an earlier rejection of the key advertised. A client
+/// that waits as advertised is never banned, however often it is rejected. These do not count either:
 ///
-/// - rejections while the key is banned: a ban ends when its first answer said so;
-/// - rejections without a `Retry-After`, of a cost that never fits: they advertise no wait to be obeyed;
-/// - rejections while [refundable charges](crate::Policy::charge_when) of the key are under way: the limit may turn out
+/// - rejections while the key is banned: a ban ends when its first response said so;
+/// - rejections without a `Retry-After`, of a cost that never fits: they advertise no wait;
+/// - rejections while [refundable charges](crate::Policy::charge_when) of the key are open: the limit may turn out
 ///   not to be used up.
 ///
-/// Requests that a client sends at once count from the second rejection on, since the first has advertised a wait by
-/// then. Let the quota of rejections exceed what an honest client has in flight.
+/// Of concurrent requests of a client, rejections count from the second one on, since the first has advertised a wait by
+/// then. Let the quota of rejections exceed the requests that a well-behaved client has in flight.
 ///
 /// # Memory
 ///
-/// In this process's memory: up to 65,536 keys that are banned, as many that were told to wait, and as many that did
-/// not; some 6 MiB when all of that is in use, and none before the first rejection. A flood of more keys makes the bans that
-/// end first be forgotten, which is [counted](crate::RateLimitLayerBuilder::route). Where budgets are on Redis, each process
-/// bans by what it rejected itself.
+/// In this process's memory: up to 65,536 banned keys, as many with an advertised wait, and as many with counted
+/// rejections; some 6 MiB if all are in use, and none before the first rejection. A flood of more keys evicts the bans that
+/// end first, which is [counted](crate::RateLimitLayerBuilder::route). If budgets are on Redis, each process
+/// bans by its own rejections.
 pub struct Penalty {
     rejections: Quota,
     ban: Duration,
-    /// What a key may be rejected, although it was told to wait, before it is banned.
+    /// The budget of premature retries of a key. Once it is used up, the key is banned.
     misconduct: Arc<dyn Limiter>,
     record: Arc<PenaltyRecord>,
 }
 
-/// Which keys are banned, and which were told to wait. Absolute, so that another penalty goes on from it as it is.
+/// The bans and the advertised waits of keys, as absolute deadlines, so that another penalty can share them unchanged.
 pub(crate) struct PenaltyRecord {
     bans: Deadlines,
     advised: Deadlines,
-    /// Of two kinds of clocks, the timestamps do not compare.
+    /// The type of the clock: timestamps of different clocks cannot be compared.
     clock: TypeId,
 }
 
 impl Penalty {
-    /// Bans a key for `ban` that is rejected more often than `rejections` allows although it was told to wait.
+    /// Bans a key for the time `ban` if premature retries are rejected more often than `rejections` allows.
     ///
     /// # Panics
     ///
@@ -78,7 +78,7 @@ impl Penalty {
         Self::by(rejections, ban, &Monotonic)
     }
 
-    /// Tells the time by `clock`, for tests. Forgets all that was noted.
+    /// Uses `clock`, for tests. Forgets all records.
     #[must_use]
     pub fn with_clock(self, clock: &(impl Clock + Clone)) -> Self {
         Self::by(self.rejections, self.ban, clock)
@@ -99,18 +99,18 @@ impl Penalty {
         &self.record
     }
 
-    /// For how much longer a key is banned, if it is.
+    /// The rest of the ban of a key, if it is banned.
     #[inline]
     pub(crate) fn banned_for(&self, key: &PartitionKey) -> Option<Duration> {
         self.record.bans.left(key)
     }
 
-    /// For how much longer a key was told to wait, if it was.
+    /// The rest of the advertised wait of a key, if there is one.
     pub(crate) fn advised_for(&self, key: &PartitionKey) -> Option<Duration> {
         self.record.advised.left(key)
     }
 
-    /// Counts a rejection if the key was told to wait. For how long it is banned, if that was one too many.
+    /// Counts a rejection if it came before the end of an advertised wait. Returns the ban, if the key is banned now.
     pub(crate) fn note_rejection(&self, key: &PartitionKey) -> Option<Duration> {
         self.advised_for(key)?;
         let another = self.misconduct.decide(&Ask::charge(key, 1));
@@ -121,27 +121,27 @@ impl Penalty {
         self.banned_for(key)
     }
 
-    /// Notes what the answer to a rejected request says.
+    /// Records the wait that the response to a rejected request advertises.
     pub(crate) fn advise(&self, key: &PartitionKey, wait: Duration) {
         self.record.advised.extend(key, wait);
     }
 
-    /// Takes the place of another penalty, which bans by `misconduct` if it was in force until now. Returns what is to be done
-    /// once it is in force.
-    pub(crate) fn inherit(&mut self, record: &Arc<PenaltyRecord>, misconduct: Option<&Self>) -> Option<Finish> {
+    /// Inherits the record of another penalty, and the counts of `old` if that was in force until now. Returns the step to run
+    /// once this penalty is in force.
+    pub(crate) fn inherit(&mut self, record: &Arc<PenaltyRecord>, old: Option<&Self>) -> Option<Finish> {
         if self.record.clock != record.clock {
             return None;
         }
         self.record = Arc::clone(record);
-        // Both are buckets in memory with the same kind of clock, of which one can always inherit from another.
-        let inheritance = self.misconduct.inherit(&*misconduct?.misconduct)?;
+        // Both are buckets in memory with clocks of one type: such a bucket can always inherit.
+        let inheritance = self.misconduct.inherit(&*old?.misconduct)?;
         if let Some(heir) = inheritance.heir {
             self.misconduct = heir;
         }
         inheritance.finish
     }
 
-    /// Forgets all that was noted of a key.
+    /// Forgets all records of a key.
     pub(crate) fn lift(&self, key: &PartitionKey) {
         let _ = self.misconduct.decide(&Ask::reset(key));
         self.record.bans.forget(key);
@@ -161,11 +161,11 @@ impl fmt::Debug for Penalty {
     }
 }
 
-/// One instant per key, which counts until it has passed.
+/// One deadline per key, until it has passed.
 struct Deadlines {
     table: MemoryStore<Timestamp, Arc<dyn Clock>>,
     clock: Arc<dyn Clock>,
-    /// No deadline is later. Most services ban nobody, and need not look into the table.
+    /// No deadline is later: most services ban no client, and skip the lookup.
     latest: AtomicU64,
 }
 
@@ -177,7 +177,8 @@ impl Deadlines {
 
     #[inline]
     fn left(&self, key: &PartitionKey) -> Option<Duration> {
-        // Relaxed: who has set a deadline and looks for it sees its own write, and for others there is no before.
+        // Relaxed: a thread that has set a deadline sees its own write. Another thread that misses it decides as if its request
+        // had come just before the deadline was set, which no client can distinguish.
         let latest = self.latest.load(Ordering::Relaxed);
         if latest == 0 || latest <= self.clock.now().as_nanos() {
             return None;
@@ -185,7 +186,7 @@ impl Deadlines {
         self.table.peek(&Deadline::Look, &Ask::peek(key, 1)).retry_after()
     }
 
-    /// Sets the deadline of a key that has none: of several threads that do so at once, the first.
+    /// Sets the deadline of a key that has none. If several threads do so at once, the first one does.
     fn begin(&self, key: &PartitionKey, span: Duration) {
         self.set(key, span, Deadline::Begin);
     }
@@ -197,6 +198,7 @@ impl Deadlines {
 
     fn set(&self, key: &PartitionKey, span: Duration, to: fn(Timestamp) -> Deadline) {
         let end = self.clock.now().saturating_add(span);
+        // Before the insertion, since a deadline in the table that is later than `latest` would be ignored.
         self.latest.fetch_max(end.as_nanos(), Ordering::Relaxed);
         let _ = self.table.charge(&to(end), &Ask::charge(key, 1));
     }
@@ -208,15 +210,15 @@ impl Deadlines {
     #[cfg(feature = "metrics")]
     fn stats(&self) -> crate::store::TableStats {
         match self.latest.load(Ordering::Relaxed) {
-            // Looking into the table would allocate it.
+            // Reading the table would allocate it.
             0 => crate::store::TableStats { capacity: self.table.capacity() as u64, ..Default::default() },
             _ => self.table.stats(&Deadline::Look).table.unwrap_or_default(),
         }
     }
 }
 
-/// What is done with the deadline of a key. As an algorithm, so that the deadlines have a table of fixed size, which
-/// forgets the one that comes first when it is full.
+/// An operation on the deadline of a key. It is an algorithm, so that deadlines live in a memory store of fixed size, which
+/// evicts the earliest ones when it is full.
 enum Deadline {
     Look,
     Begin(Timestamp),
@@ -226,7 +228,7 @@ enum Deadline {
 impl Algorithm for Deadline {
     type State = Timestamp;
 
-    /// Of no meaning: a table wants to know one.
+    /// Unused, but stores require one.
     fn quota(&self) -> Quota {
         Quota::per_second(1)
     }

@@ -1,11 +1,11 @@
-//! What a policy counts, and when it logs.
+//! The record of a policy: its counters, and what it has logged.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::metrics::{Fate, Meter};
 use super::open_charges::OpenCharges;
-use super::outage::{Health, Turn};
+use super::outage::{Health, Transition};
 #[cfg(feature = "metrics")]
 use super::penalty::Penalty;
 use super::{FailureMode, Policy};
@@ -13,29 +13,29 @@ use crate::util::log;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Decision, LimiterError, PartitionKey};
 
-/// What is counted, and what was logged. Goes on when the policy is replaced by another of its name.
+/// The counters of a policy, and what it has logged. Shared with the policy of its name that replaces it.
 #[derive(Default)]
 pub(super) struct Record {
-    shadow_denied: AtomicU64,
+    shadow_rejected: AtomicU64,
     failures: AtomicU64,
     reported: AtomicBool,
     health: Health,
-    /// Made when the first charge is to wait for its response.
+    /// Made at the first charge that awaits its response.
     open_charges: OnceLock<Box<OpenCharges>>,
 }
 
 impl Policy {
-    /// Charges on whose responses this policy waits.
+    /// The charges that await their responses.
     pub(crate) fn open_charges(&self) -> &OpenCharges {
         self.record.open_charges.get_or_init(Box::default)
     }
 
-    pub(crate) fn count_shadow_denial(&self) {
-        self.record.shadow_denied.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn count_shadow_rejection(&self) {
+        self.record.shadow_rejected.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn shadow_denied(&self) -> u64 {
-        self.record.shadow_denied.load(Ordering::Relaxed)
+    pub(crate) fn shadow_rejected(&self) -> u64 {
+        self.record.shadow_rejected.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count_failure(&self) {
@@ -51,18 +51,19 @@ impl Policy {
         &self.meter
     }
 
-    /// Reads what is not counted as requests pass.
+    /// Updates the metrics that are not counted per request.
     #[cfg(feature = "metrics")]
     pub(crate) fn observe(&self) {
         self.meter.observe(|| self.stats());
     }
 
-    /// To be called once this policy is in force no more; `has_successor` if another one of its name is.
+    /// Updates the metrics for the last time, since this policy is no longer in force. `has_successor` says whether another
+    /// policy of its name is.
     #[cfg(feature = "metrics")]
     pub(crate) fn observe_end(&self, has_successor: bool) {
         self.meter.count_last(|| self.stats());
         if !has_successor {
-            self.meter.go();
+            self.meter.retire();
         }
     }
 
@@ -72,47 +73,48 @@ impl Policy {
         crate::store::Stats { bans, ..self.limiter.stats() }
     }
 
-    /// Counts what became of a request, and tells whoever listens at `debug`.
+    /// Counts the result of a request, and logs it at `debug`.
     #[inline]
     pub(crate) fn note(&self, fate: Fate, key: Option<&PartitionKey>, decision: Option<&Decision>) {
         self.meter.count(fate);
         let route = self.meter.route().map(AsRef::as_ref);
-        log::judged(route, &self.name, fate.as_str(), key, decision);
+        log::decided(route, &self.name, fate.as_str(), key, decision);
     }
 
-    /// Logs a mistake in the set-up the first time that it shows.
+    /// Logs a configuration mistake, once.
     pub(crate) fn report_misconfigured(&self, problem: &str) {
+        // Of several threads, the swap returns `false` to the first only.
         if !self.record.reported.swap(true, Ordering::Relaxed) {
             log::misconfigured(&self.name, problem);
         }
     }
 
-    /// Logs that the first thousand keys were one and the same. To be called with every key that was extracted;
-    /// costs one relaxed load once it is settled.
+    /// Logs if the first 1,000 keys are the same. Called with every key that is extracted;
+    /// costs one relaxed load once that is settled.
     #[inline]
     pub(crate) fn note_key(&self, key: &PartitionKey) {
-        if self.sameness.note(key) {
+        if self.same_key.record(key) {
             log::one_key_for_all(&self.name);
         }
     }
 
-    /// Logs when the limiter begins to fail, and when it has not failed for a while.
+    /// Records a success or a failure of the limiter. Logs when it begins to fail, and when it has recovered.
     #[inline]
     pub(crate) fn report_health(&self, failure: Option<&LimiterError>) {
-        let turn = match failure {
+        let transition = match failure {
             Some(_) => self.record.health.failed(Monotonic.now()),
             None => self.record.health.worked(|| Monotonic.now()),
         };
-        match (turn, failure) {
-            (Some(Turn::Failed), Some(error)) => {
+        match (transition, failure) {
+            (Some(Transition::Failed), Some(error)) => {
                 let requests = match self.on_failure {
-                    FailureMode::LocalGuard => "are decided by this process alone, or answered 503 where it cannot",
+                    FailureMode::LocalFallback => "are decided by the local fallback, or answered 503 if there is none",
                     FailureMode::Allow => "pass uncounted",
                     FailureMode::Deny => "are answered 503",
                 };
                 log::limiter_failed(&self.name, error, requests);
             }
-            (Some(Turn::Recovered), _) => log::limiter_recovered(&self.name),
+            (Some(Transition::Recovered), _) => log::limiter_recovered(&self.name),
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Another limit for each plan that users are on.
+//! `Tiers`: one policy per plan of users.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,17 +6,17 @@ use std::sync::Arc;
 use crate::http::head::RequestHead;
 use crate::http::policy::{Choose, IntoPolicies, Policy};
 
-/// Policies of which one applies to each request, by the plan of its user.
+/// Policies of which exactly one applies to each request, by the plan of its user.
 ///
-/// Each has a name. All are told in `RateLimit-Policy`, and the one that judged in `RateLimit`. Budgets are the policies' own: who
-/// moves to another plan begins anew there.
+/// Each has a name. `RateLimit-Policy` lists all of them, and `RateLimit` the one that applied. Each policy has its own budgets:
+/// a user that moves to another plan starts there with a full budget.
 ///
 /// ```
 /// use tower_sluice::algorithm::TokenBucket;
 /// use tower_sluice::key::{PeerIp, User};
 /// use tower_sluice::{Policy, Quota, RateLimitLayer, Tiers};
 ///
-/// /// What the layer that authenticates puts into the extensions.
+/// /// An extension, which the authentication layer attaches to requests.
 /// #[derive(Clone, PartialEq)]
 /// enum Plan {
 ///     Free,
@@ -27,7 +27,7 @@ use crate::http::policy::{Choose, IntoPolicies, Policy};
 /// let layer = RateLimitLayer::new(
 ///     Tiers::new(
 ///         |request| request.extensions().get::<Plan>().cloned(),
-///         // Whoever has no plan.
+///         // Requests without a plan.
 ///         Policy::new("anonymous", per_minute(10)).key(PeerIp::new()),
 ///     )
 ///     .tier(Some(Plan::Free), Policy::new("free", per_minute(60)).key(User::key()))
@@ -37,7 +37,7 @@ use crate::http::policy::{Choose, IntoPolicies, Policy};
 ///
 /// # Cost
 ///
-/// The plan is looked up once per request. Exactly one policy is chosen, also if the plan changes meanwhile.
+/// The plan is looked up once per request. So exactly one policy is chosen, even if the plan changes meanwhile.
 #[must_use]
 pub struct Tiers<T> {
     plan_of: PlanOf<T>,
@@ -49,21 +49,25 @@ pub struct Tiers<T> {
 type PlanOf<T> = Box<dyn Fn(&RequestHead<'_>) -> T + Send + Sync>;
 
 impl<T: PartialEq + Send + Sync + 'static> Tiers<T> {
-    /// Requests are judged by the policy of the [tier](Self::tier) that `plan_of` returns, and by `otherwise` if there is no
-    /// such tier.
+    /// Makes tiers. The policy of the [tier](Self::tier) that `plan_of` returns applies to a request, or `otherwise` if there is
+    /// no such tier.
     pub fn new(plan_of: impl Fn(&RequestHead<'_>) -> T + Send + Sync + 'static, otherwise: Policy) -> Self {
         Self { plan_of: Box::new(plan_of), plans: Vec::new(), policies: Vec::new(), otherwise }
     }
 
-    /// The policy of a plan. If it has a [condition](Policy::when) that a request of this plan does not meet, no policy applies
-    /// to that request.
+    /// Adds the policy of a plan. If it has a [condition](Policy::when) that a request of this plan does not meet, no policy
+    /// applies to that request.
     ///
     /// # Panics
     ///
     /// If the plan has a policy already.
     #[track_caller]
     pub fn tier(mut self, plan: T, policy: Policy) -> Self {
-        assert!(self.plans.iter().all(|other| *other != plan), "policy `{}` is for a plan that has one", policy.name());
+        assert!(
+            self.plans.iter().all(|other| *other != plan),
+            "policy `{}` is for a plan that has a policy already",
+            policy.name()
+        );
         self.plans.push(plan);
         self.policies.push(policy);
         self
@@ -76,7 +80,7 @@ impl<T: PartialEq + Send + Sync + 'static> IntoPolicies for Tiers<T> {
         policies.push(otherwise);
         let choose: Choose = Arc::new(move |head| {
             let plan = plan_of(head);
-            // `otherwise` stands behind the last plan.
+            // `otherwise` follows the last plan.
             plans.iter().position(|other| *other == plan).unwrap_or(plans.len())
         });
         policies.into_iter().enumerate().map(|(index, policy)| policy.chosen_by(&choose, index)).collect()

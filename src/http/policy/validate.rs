@@ -1,12 +1,12 @@
-//! What is checked when a layer is built, so that a built layer is a valid one.
+//! Validates a policy when a layer is built, so that a built layer is a valid one.
 
 use super::{Cost, MissingKey, Policy, PolicyError};
 
-/// The longest name of a policy, in bytes. It is in several fields of each response, and a label of each series.
+/// The longest name of a policy, in bytes: it occurs in several fields of each response, and in a label of each series.
 pub(super) const MAX_NAME: usize = 64;
 
-/// A token of RFC 9651, section 3.3.4: a letter or `*`, then letters, digits and some punctuation.
-/// Needs no escaping in any header or log.
+/// Returns whether a name is a token of RFC 9651, section 3.3.4: a letter or `*`, then letters, digits and some
+/// punctuation. It needs no escaping in any field or log line.
 fn is_token(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'*')
@@ -14,7 +14,7 @@ fn is_token(name: &str) -> bool {
 }
 
 impl Policy {
-    /// What [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) refuses.
+    /// Returns the error of [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new), if there is one.
     pub(crate) fn validate(&self) -> Result<(), PolicyError> {
         let name = || self.name.to_string();
         if !is_token(&self.name) || self.name.len() > MAX_NAME {

@@ -1,4 +1,4 @@
-//! Rejections, and the responses that they become.
+//! Rejections, and their responses in plain HTTP and gRPC.
 
 mod problem;
 mod rejection;

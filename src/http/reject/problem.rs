@@ -4,7 +4,7 @@ use super::rejection::{Reason, Rejection};
 use crate::http::headers::retry_after_seconds;
 use crate::http::text::Text;
 
-/// Where draft-ietf-httpapi-ratelimit-headers-11, section 5, has its types: requested, not registered yet.
+/// The base of the problem types of draft-ietf-httpapi-ratelimit-headers-11, section 5: requested, not registered yet.
 pub(crate) const DRAFT: &str = "https://iana.org/assignments/http-problem-types";
 
 const QUOTA: (&str, &str) = ("#quota-exceeded", "Quota Exceeded");
@@ -14,7 +14,7 @@ const CAPACITY: (&str, &str) = ("#temporary-reduced-capacity", "Temporary Reduce
 /// Writes the bodies of rejections.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
-    /// What a body begins with that is of a type, up to the status.
+    /// The beginnings of the bodies of each type, up to the status.
     quota: Box<[u8]>,
     capacity: Box<[u8]>,
     abuse: Box<[u8]>,
@@ -22,7 +22,7 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    /// With types under this address; or with `about:blank`, which stands for nothing but the status.
+    /// Writes types under this address; if there is none, `about:blank`, which means just the status.
     pub(crate) fn new(types: Option<&str>) -> Self {
         let begin = |(fragment, title): (&str, &str)| {
             let mut out = Vec::new();
@@ -32,7 +32,7 @@ impl Problem {
         Self { quota: begin(QUOTA), capacity: begin(CAPACITY), abuse: begin(ABUSE), has_types: types.is_some() }
     }
 
-    /// The body of a rejection.
+    /// Writes the body of a rejection.
     pub(crate) fn json(&self, rejection: &Rejection) -> Vec<u8> {
         let (status, detail) = (rejection.status(), Detail::of(rejection));
         let (mut blank, mut escaped) = (Vec::new(), Vec::new());
@@ -45,7 +45,7 @@ impl Problem {
                 &blank
             }
         };
-        // In a sentence with a wait, nothing need be escaped.
+        // A sentence with a wait needs no escaping.
         let [before, digits, after] = detail.pieces();
         let before = if detail.digits.is_empty() {
             push_escaped(&mut escaped, rejection.plain_detail());
@@ -72,7 +72,7 @@ impl Problem {
     }
 }
 
-/// The sentence for people as the body, on a line of its own.
+/// Writes the detail as plain text, with a line feed.
 pub(crate) fn sentence(rejection: &Rejection) -> Vec<u8> {
     let detail = Detail::of(rejection);
     assemble(|out| {
@@ -83,10 +83,10 @@ pub(crate) fn sentence(rejection: &Rejection) -> Vec<u8> {
     })
 }
 
-/// The sentence for people, in pieces.
+/// The detail of a rejection, in pieces.
 struct Detail<'a> {
     before: &'a str,
-    /// Of the whole seconds to wait; empty if they are not in it.
+    /// The digits of the seconds to wait; empty if the detail has none.
     digits: Text<24>,
     after: &'static str,
 }
@@ -111,7 +111,7 @@ impl<'a> Detail<'a> {
     }
 }
 
-/// What `write` puts down, in one allocation that is as long as it is: it is called twice, first to measure.
+/// Collects what `write` puts, in one allocation of the exact length: `write` is called twice, first to measure.
 #[inline]
 fn assemble(write: impl Fn(&mut Sink)) -> Vec<u8> {
     let mut sink = Sink { text: Vec::new(), len: 0, is_measured: false };
@@ -147,9 +147,9 @@ fn push_type(out: &mut Vec<u8>, base: &str, fragment: &str, title: &str) {
     out.extend_from_slice(br#"","status":"#);
 }
 
-/// Writes the inside of a JSON string (RFC 8259, section 7).
+/// Appends the inside of a JSON string (RFC 8259, section 7).
 fn push_escaped(out: &mut Vec<u8>, text: &str) {
-    // All at once, as nearly all texts can be: that check is made on many bytes at a time.
+    // The common case. The fold, unlike `any`, has no early exit, so the compiler checks many bytes at a time.
     if !text.bytes().fold(false, |found, byte| found | is_escaped(byte)) {
         return out.extend_from_slice(text.as_bytes());
     }
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_is_in_a_string_stays_in_it() {
+    fn strings_are_escaped() {
         let mut out = Vec::new();
         push_escaped(&mut out, "a\"b\\c\n\u{1}é\"");
         assert_eq!(std::str::from_utf8(&out).unwrap(), r#"a\"b\\c\u000a\u0001é\""#);

@@ -1,4 +1,4 @@
-//! Why a request does not pass, and how that is told.
+//! `Rejection`: why a request was rejected, and the wait that is advertised.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::http::key::KeyError;
 use crate::http::policy::Policy;
 use crate::http::verdict::Verdict;
 
-/// Why a request was rejected.
+/// A rejected request: the reason, the status, the detail and the wait.
 #[derive(Clone, Debug)]
 pub struct Rejection {
     reason: Reason,
@@ -20,32 +20,32 @@ pub struct Rejection {
     verdict: Verdict,
 }
 
-/// The kinds of rejection.
+/// Why a request was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// A policy's limit, or the room in its queue, is used up.
+    /// The limit of a policy is used up, or its queue is full.
     LimitExceeded,
-    /// The client kept sending although it was told to wait, and is [banned](crate::Policy::penalty).
+    /// The client kept sending after being rejected, and is [banned](crate::Policy::penalty).
     Banned,
-    /// The request lacks what a policy tells clients apart by.
+    /// The request lacks the key of a policy.
     MissingKey,
-    /// The request has it more than once.
+    /// The request has the key more than once.
     AmbiguousKey,
-    /// The server is not set up to tell clients apart. Its operator's fault; see the log.
+    /// The server is not configured to extract the key. The cause is in the log.
     Misconfigured,
-    /// A limiter could not decide, and its policy denies then; or it was [closed](crate::Limiter::close).
+    /// A limiter could not decide and its policy fails closed, or it was [closed](crate::Limiter::close).
     LimiterFailed,
 }
 
-/// What a client is told to wait when a limiter failed: nothing better is known.
+/// The advertised wait when a limiter failed: a guess, since the duration of the outage is unknown.
 const RETRY_FAILED_AFTER: Duration = Duration::from_secs(1);
 
 impl Rejection {
     pub(crate) fn limit_exceeded(status: StatusCode, verdict: Verdict) -> Self {
         let wait = longest_wait(&verdict);
         let detail = match wait {
-            // In the words of `detail_of_wait`.
+            // See `detail_of_wait`.
             Some(_) => "".into(),
             None => "The request costs more than is ever admitted at once; do not retry it.".into(),
         };
@@ -69,11 +69,8 @@ impl Rejection {
     }
 
     pub(crate) fn limiter_failed(policy: &Policy, is_closed: bool, verdict: Verdict) -> Self {
-        let problem = if is_closed {
-            "lets nobody wait any more, since it was closed"
-        } else {
-            "cannot be checked at the moment"
-        };
+        let problem =
+            if is_closed { "has been closed and queues no more requests" } else { "cannot be checked at the moment" };
         let detail = format!("The rate limit `{}` {problem}.", policy.name()).into();
         Self {
             reason: Reason::LimiterFailed,
@@ -98,13 +95,13 @@ impl Rejection {
         self.reason
     }
 
-    /// The status it is answered with.
+    /// The status of the response.
     #[must_use]
     pub const fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// One sentence for people. Contains no key and no address.
+    /// One sentence for people, without the key or an address.
     #[must_use]
     pub fn detail(&self) -> Cow<'_, str> {
         match (self.detail_of_wait(), self.wait) {
@@ -116,43 +113,43 @@ impl Rejection {
         }
     }
 
-    /// What the sentence has before the whole seconds to wait, if it has them. Nothing in it need be escaped in JSON.
+    /// The part of the detail before the seconds to wait, if it has them. Needs no escaping in JSON.
     #[inline]
     pub(crate) fn detail_of_wait(&self) -> Option<&'static str> {
         self.wait?;
         match self.reason {
             Reason::LimitExceeded => Some("The limit is used up; retry in "),
-            Reason::Banned => Some("Too many requests came before they were due; retry in "),
+            Reason::Banned => Some("Too many retries before the advertised wait was over; retry in "),
             _ => None,
         }
     }
 
-    /// What the sentence has after them.
+    /// The part of the detail after the seconds to wait.
     #[inline]
     pub(crate) const fn after_seconds(seconds: u64) -> &'static str {
         if seconds == 1 { " second." } else { " seconds." }
     }
 
-    /// The sentence, if there are no seconds in it.
+    /// The whole detail, if it has no seconds to wait.
     pub(crate) fn plain_detail(&self) -> &str {
         &self.detail
     }
 
-    /// The exact wait after which the same request passes, alone on its keys, and the
+    /// The exact wait after which the same request passes, alone on its keys, plus the
     /// [jitter](crate::RateLimitLayerBuilder::retry_jitter) of the layer, if it has one; `None` if no wait is known to help.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.wait
     }
 
-    /// The decisions that led to it.
+    /// The decisions of all policies.
     #[must_use]
     pub const fn verdict(&self) -> &Verdict {
         &self.verdict
     }
 }
 
-/// The longest wait of all violated policies, `None` if one of them is never satisfied.
+/// The longest wait of all violated policies; `None` if no wait helps one of them.
 fn longest_wait(verdict: &Verdict) -> Option<Duration> {
     verdict
         .violated()

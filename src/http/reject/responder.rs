@@ -1,4 +1,4 @@
-//! How a rejection looks.
+//! `Responder`: makes the response to a rejected request.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -13,37 +13,37 @@ use crate::http::head::RequestHead;
 use crate::http::headers::{Jitter, WaitFields};
 use crate::http::verdict::PolicyVerdict;
 
-/// What plain HTTP clients find in the body of a rejection.
+/// The format of the body of a rejection, for plain HTTP clients.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum RejectionFormat {
-    /// Problem details in JSON (RFC 9457), with the types that draft-ietf-httpapi-ratelimit-headers-11 asks
-    /// to have registered. The default.
+    /// Problem details in JSON (RFC 9457), with the types that draft-ietf-httpapi-ratelimit-headers-11
+    /// registers. The default.
     #[default]
     Problem,
-    /// The same, with types of your own: this, followed by `#quota-exceeded`, `#temporary-reduced-capacity` or
+    /// The same, with custom types: this prefix, followed by `#quota-exceeded`, `#temporary-reduced-capacity` or
     /// `#abnormal-usage-detected`.
     ProblemWithTypes(String),
     /// The same, with the type `about:blank`.
     ProblemWithoutType,
     /// One sentence, as plain text.
     Text,
-    /// Nothing.
+    /// An empty body.
     Empty,
 }
 
-/// Makes a response of a rejection.
+/// Makes the responses to rejected requests.
 #[derive(Clone)]
 pub(crate) struct Responder {
     content: Content,
-    /// What gRPC requests are answered with if a limit is exceeded.
+    /// The status of gRPC responses if a limit is exceeded.
     pub(crate) grpc_status: GrpcStatus,
     pub(crate) wait: WaitFields,
-    /// By how much the waits of rejections are lengthened.
+    /// Lengthens the waits of rejections.
     pub(crate) jitter: Jitter,
 }
 
-/// What plain HTTP requests are answered with.
+/// The content of plain HTTP responses.
 #[derive(Clone)]
 enum Content {
     Problem(Problem),
@@ -76,10 +76,10 @@ impl Responder {
         self.content = Content::Custom(respond);
     }
 
-    /// The response, with the fields that no custom response may leave out.
+    /// Makes the response, with the fields that custom responses have as well.
     #[inline]
     pub(crate) fn respond(&self, rejection: &mut Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
-        // Once, so that all that tells the wait tells the same.
+        // Lengthened once, so that all fields, the body and gRPC advertise the same wait.
         rejection.lengthen(self.jitter);
         let mut response = match Protocol::of(head) {
             Protocol::Http => self.in_http(rejection, head),
@@ -93,7 +93,7 @@ impl Responder {
             // A failed limiter knows no exact wait.
             self.wait.write(fields, wait, rejection.reason() != Reason::LimiterFailed, SystemTime::now);
         }
-        // RFC 6585, section 4: a 429 must not be stored, whatever a layer further out adds.
+        // RFC 6585, section 4: a 429 must not be stored, whatever fields an outer layer adds.
         fields.insert(header::CACHE_CONTROL, NO_STORE);
         response
     }
@@ -108,7 +108,7 @@ impl Responder {
         };
         let mut response = Response::new(body.into());
         *response.status_mut() = rejection.status();
-        // For all that is put in by default, at once.
+        // Room for all default fields, in one allocation.
         response.headers_mut().reserve(6);
         if let Some(content_type) = content_type {
             response.headers_mut().append(header::CONTENT_TYPE, content_type);
@@ -121,8 +121,8 @@ const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+
 const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// What GET is answered, for HEAD (RFC 9110, section 9.3.2). hyper leaves the content out by itself in HTTP/1.1, and
-/// sends it in HTTP/2, where clients take it for a violation of the protocol.
+/// Turns the response to GET into that to HEAD (RFC 9110, section 9.3.2). hyper omits the content by itself in HTTP/1.1, but
+/// sends it in HTTP/2, where clients report a protocol error.
 fn without_content(response: Response<RejectionBody>) -> Response<RejectionBody> {
     let (mut parts, body) = response.into_parts();
     if let Some(length) = body.content_length() {
@@ -131,11 +131,11 @@ fn without_content(response: Response<RejectionBody>) -> Response<RejectionBody>
     Response::from_parts(parts, RejectionBody::from(()))
 }
 
-/// The answer to gRPC and gRPC-Web clients.
+/// Makes the response to gRPC and gRPC-Web clients.
 fn in_grpc(rejection: &Rejection, exceeded: GrpcStatus, protocol: Protocol) -> Response<()> {
     let wait = rejection.retry_after();
     let code = match rejection.reason() {
-        // UNAVAILABLE would say that a retry may help.
+        // Never UNAVAILABLE, which invites retries.
         Reason::Banned => grpc::Code::ResourceExhausted,
         Reason::LimitExceeded if wait.is_none() => grpc::Code::ResourceExhausted,
         Reason::LimitExceeded => exceeded.into(),
@@ -152,7 +152,7 @@ fn in_grpc(rejection: &Rejection, exceeded: GrpcStatus, protocol: Protocol) -> R
         .violated()
         .map(|violated| grpc::Violation { subject: violated.name(), description: violation(violated) })
         .collect();
-    grpc::Refusal { code, message: &rejection.detail(), wait, violations: &violations }.response(protocol)
+    grpc::Status { code, message: &rejection.detail(), wait, violations: &violations }.response(protocol)
 }
 
 #[cfg(test)]
@@ -166,8 +166,8 @@ mod tests {
     use crate::http::policy::Policy;
     use crate::values::{Decision, Quota};
 
-    /// What a gRPC client is told, and whether it may retry, if the layer was told to say UNAVAILABLE.
-    fn told(wait: Option<Duration>) -> [String; 2] {
+    /// The status and the retry pushback of a rejection, with a layer that answers UNAVAILABLE.
+    fn status_and_pushback(wait: Option<Duration>) -> [String; 2] {
         let responder = Responder { grpc_status: GrpcStatus::Unavailable, ..Responder::default() };
         let policy = Policy::new("policy", TokenBucket::new(Quota::per_second(1)));
         let verdict = [(&policy, Decision::deny(1, 0, wait), false)].into_iter().collect();
@@ -179,8 +179,8 @@ mod tests {
     }
 
     #[test]
-    fn unavailable_by_choice_but_not_where_no_wait_helps() {
-        assert_eq!(told(Some(Duration::from_millis(5))), ["14", "5"]);
-        assert_eq!(told(None), ["8", "-1"]);
+    fn unavailable_is_not_sent_if_no_wait_helps() {
+        assert_eq!(status_and_pushback(Some(Duration::from_millis(5))), ["14", "5"]);
+        assert_eq!(status_and_pushback(None), ["8", "-1"]);
     }
 }

@@ -1,22 +1,22 @@
-//! Another quota, and other bounds, for lines in which somebody waits.
+//! Another quota and other bounds, while requests wait.
 
 use std::task::Waker;
 
-use super::waiter_slab::{Seat, SeatNo};
-use super::{Gcra, LineId, Lines};
+use super::waiter_slab::{Slot, WaiterId};
+use super::{FifoId, Gcra, Schedule};
 use crate::values::time::Timestamp;
 use crate::values::{Issuer, Proof, Receipt};
 
-/// What receipts that are out mean.
+/// What receipts mean that were issued before a change.
 #[derive(Default)]
 pub(super) struct History {
     /// How often the quota was changed, modulo 2^16.
     changes: u16,
-    /// The quota before, and until when.
+    /// The quota before the last change, and when it was changed.
     before: Option<(Gcra, Timestamp)>,
 }
 
-/// The TAT of a line after a departure.
+/// The TAT of a FIFO after a departure.
 struct Departure {
     tat: u128,
 }
@@ -38,8 +38,8 @@ impl History {
         Receipt::of(Departure { tat }).after(self.changes)
     }
 
-    /// The TAT of a receipt in the units of the present quota. After two changes it is zero, as if all were paid: whoever has
-    /// the receipt loses what could have been given back, and nobody gets anything twice.
+    /// Returns the TAT of a receipt in the units of the present quota. After two changes it is zero, as if all were
+    /// paid: the refund is lost, and nothing is refunded twice.
     pub(super) fn read(&self, present: &Gcra, receipt: Receipt) -> u128 {
         let Some(Departure { tat }) = receipt.read() else { return 0 };
         match (self.changes.wrapping_sub(receipt.changes()), self.before) {
@@ -50,12 +50,12 @@ impl History {
     }
 }
 
-impl Lines {
-    /// Goes on under the quota and the bounds of `rules`, lines without anybody in them.
+impl Schedule {
+    /// Continues under the quota and the bounds of `rules`, an empty schedule.
     ///
-    /// Who is due by now leaves by the old quota. What then is owed is owed in tokens, so that turns follow the new rate.
-    /// All who still wait are judged as if they came anew, in their order, but for how long they have waited: who could
-    /// not be let in is refused.
+    /// Waiters that are due by now depart by the old quota. The debt is then carried over in tokens, so that turns
+    /// follow the new rate. All others are checked as if they arrived now, in their order, but for how long they have
+    /// waited already: those that could not join are rejected.
     pub(in crate::queue) fn change(&mut self, now: Timestamp, rules: &Self, woken: &mut Vec<Waker>) {
         while !self.release_some(now, woken) {}
         let before = self.pace.gcra;
@@ -64,50 +64,50 @@ impl Lines {
         self.history = History { changes: self.history.changes.wrapping_add(1), before: Some((before, now)) };
 
         (self.due, self.idle) = Default::default();
-        for (id, line) in &mut self.lines {
-            line.tat = present.carried(line.tat, &before, now);
+        for (id, fifo) in &mut self.fifos {
+            fifo.tat = present.carried(fifo.tat, &before, now);
             // A whole number of tokens.
-            line.backlog = line.backlog / before.price(1) * present.price(1);
-            let (waits, entry) = self.pace.index_entry(*id, line);
+            fifo.backlog = fifo.backlog / before.price(1) * present.price(1);
+            let (waits, entry) = self.pace.index_entry(*id, fifo);
             if waits { &mut self.due } else { &mut self.idle }.insert(entry);
         }
-        for number in self.seats.numbers() {
-            if let Seat::Released { receipt, .. } = self.seats.get_mut(number) {
+        for waiter_id in self.slab.waiter_ids() {
+            if let Slot::Released { receipt, .. } = self.slab.get_mut(waiter_id) {
                 let read = self.history.read(&present, *receipt);
                 *receipt = self.history.receipt(read);
             }
-            let Some(waiter) = self.seats.waiter_mut(number) else { continue };
+            let Some(waiter) = self.slab.waiter_mut(waiter_id) else { continue };
             let latest = waiter.since.as_nanos().saturating_add(self.bounds.max_wait);
             waiter.until = waiter.until.min(Timestamp::from_nanos(latest));
         }
-        let waited_in: Vec<LineId> = self.due.iter().map(|(_, id)| *id).collect();
+        let waited_in: Vec<FifoId> = self.due.iter().map(|(_, id)| *id).collect();
         for id in waited_in {
-            for number in self.without_place(now, id) {
-                let waiter = self.unlink(number, Seat::Closed);
-                woken.extend(waiter.and_then(|waiter| self.refuse(number, waiter)));
+            for waiter_id in self.displaced(now, id) {
+                let waiter = self.unlink(waiter_id, Slot::Closed);
+                woken.extend(waiter.and_then(|waiter| self.reject(waiter_id, waiter)));
             }
         }
         while !self.release_some(now, woken) {}
     }
 
-    /// Those of a line who have no place in it any more.
-    fn without_place(&self, now: Timestamp, id: LineId) -> Vec<SeatNo> {
-        let mut refused = Vec::new();
-        let Some(line) = self.lines.get(&id) else { return refused };
-        let (mut number, mut ahead, mut kept) = (line.waiters.oldest, 0, 0);
-        while let Some(waiter) = self.seats.waiter(number) {
+    /// Returns the waiters of a FIFO that the present quota and bounds would not let in.
+    fn displaced(&self, now: Timestamp, id: FifoId) -> Vec<WaiterId> {
+        let mut displaced = Vec::new();
+        let Some(fifo) = self.fifos.get(&id) else { return displaced };
+        let (mut waiter_id, mut ahead, mut kept) = (fifo.waiters.oldest, 0, 0);
+        while let Some(waiter) = self.slab.waiter(waiter_id) {
             let stays = kept < self.bounds.capacity
                 && waiter.cost <= self.max_cost
-                // Who may leave at once has not waited in vain, however long it was.
-                && self.pace.leaves(line.tat + ahead) <= waiter.until.max(now);
+                // A waiter that may depart at once has not waited in vain, however long it was.
+                && self.pace.departs_at(fifo.tat + ahead) <= waiter.until.max(now);
             if stays {
                 kept += 1;
                 ahead += self.pace.gcra.price(waiter.cost);
             } else {
-                refused.push(number);
+                displaced.push(waiter_id);
             }
-            number = waiter.newer;
+            waiter_id = waiter.newer;
         }
-        refused
+        displaced
     }
 }

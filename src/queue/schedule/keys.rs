@@ -1,18 +1,18 @@
-//! Which keys are remembered, and what becomes of new ones when there is no room for more.
+//! Which keys are remembered, and what happens to new ones while the schedule is full.
 
 use std::ops::Bound;
 use std::time::Duration;
 
-use super::{Line, LineId, Lines};
+use super::{Fifo, FifoId, Schedule};
 use crate::store::{TableStats, WhenFull, next_table_number};
 use crate::values::Decision;
 use crate::values::time::Timestamp;
 
-/// What was lost for want of room.
+/// Counts of FIFOs, and of keys that found no room.
 pub(super) struct Keys {
-    /// No other table's.
+    /// Unique among all tables of the process.
     number: u64,
-    /// How many of the lines are shared by keys that have none of their own.
+    /// How many FIFOs are shared by keys that have none of their own.
     shared: usize,
     evicted: u64,
     turned_away: u64,
@@ -25,26 +25,27 @@ impl Keys {
     }
 }
 
-/// How many lines the keys share that have none of their own.
+/// How many FIFOs are shared by keys that have none of their own.
 const SHARED: u128 = 512;
 
-/// How many lines are counted before other threads get the lock.
+/// How many FIFOs are counted before other threads get the lock.
 const STRETCH: usize = 4_096;
 
-/// The line that a request of a key goes to.
+/// The FIFO for a request.
 #[derive(Clone, Copy)]
 pub(in crate::queue) enum Found {
     /// The key's own, which may be new.
     Own,
-    /// The key's own, if this one is forgotten for it.
-    InPlaceOf(LineId),
-    Shared(LineId),
-    /// There is no room for the key.
+    /// The key's own, after this one is forgotten.
+    InPlaceOf(FifoId),
+    Shared(FifoId),
+    /// The schedule is full.
     Nowhere,
 }
 
-impl LineId {
-    /// The line that a key shares with others. A hash that is less than that is out of the question.
+impl FifoId {
+    /// Returns the shared FIFO of a key. The ids below `SHARED` are reserved for these: a hash is that small with a
+    /// probability of 2⁻¹¹⁹.
     const fn shared(self) -> Self {
         Self(self.0 % SHARED)
     }
@@ -54,13 +55,13 @@ impl LineId {
     }
 }
 
-impl Lines {
-    /// Looks for the line of a key, without changing what is remembered and still owes something.
-    pub(in crate::queue) fn find(&mut self, now: Timestamp, id: LineId, cost: u32) -> Found {
-        // What takes nothing, or is never admitted, takes no room.
-        let needs_room = cost > 0 && cost <= self.max_cost && !self.lines.contains_key(&id);
-        while needs_room && self.own_lines() >= self.bounds.max_keys && self.forget_one(now) {}
-        if !needs_room || self.own_lines() < self.bounds.max_keys {
+impl Schedule {
+    /// Looks for the FIFO of a key. Forgets only FIFOs that owe nothing.
+    pub(in crate::queue) fn find(&mut self, now: Timestamp, id: FifoId, cost: u32) -> Found {
+        // A request that takes nothing, or is never admitted, needs no FIFO.
+        let needs_room = cost > 0 && cost <= self.max_cost && !self.fifos.contains_key(&id);
+        while needs_room && self.own_fifos() >= self.bounds.max_keys && self.forget_one(now) {}
+        if !needs_room || self.own_fifos() < self.bounds.max_keys {
             return Found::Own;
         }
         match (self.bounds.when_full, self.owes_least()) {
@@ -70,8 +71,8 @@ impl Lines {
         }
     }
 
-    /// Acts on what was [found](Self::find) for an arrival, and counts it: returns its line, or its rejection.
-    pub(in crate::queue) fn settle_in(&mut self, now: Timestamp, id: LineId, found: Found) -> Result<LineId, Decision> {
+    /// Acts on what was [found](Self::find) for an arrival, and counts it: returns its FIFO, or its rejection.
+    pub(in crate::queue) fn claim(&mut self, now: Timestamp, id: FifoId, found: Found) -> Result<FifoId, Decision> {
         match found {
             Found::Own => Ok(id),
             Found::InPlaceOf(least) => {
@@ -79,92 +80,92 @@ impl Lines {
                 self.forget(least);
                 Ok(id)
             }
-            Found::Shared(line) => {
+            Found::Shared(fifo) => {
                 self.keys.turned_away += 1;
-                Ok(line)
+                Ok(fifo)
             }
             Found::Nowhere => {
                 self.keys.turned_away += 1;
-                Err(self.no_room(now))
+                Err(self.full_rejection(now))
             }
         }
     }
 
-    /// Whether a key was forgotten or turned away for the first time. True once.
+    /// Whether a key has found no room for the first time, or was forgotten for another. True once.
     pub(in crate::queue) fn is_to_warn(&mut self) -> bool {
         let has_lost = self.keys.evicted > 0 || self.keys.turned_away > 0;
         has_lost && !std::mem::replace(&mut self.keys.has_warned, true)
     }
 
-    /// The rejection of a key for which there is no room. There will be some when the first of the others has paid, or
-    /// if somebody waits in all lines, when one of these has.
-    pub(in crate::queue) fn no_room(&self, now: Timestamp) -> Decision {
-        let paid_by_all = |(_, id): &(Timestamp, LineId)| {
-            let line = self.lines.get(id)?;
-            let nanos = self.pace.gcra.nanos_ceil(line.tat + line.backlog);
+    /// Returns the rejection of a key while the schedule is full. There is room when the first of the other keys has
+    /// paid, or if all have waiters, when one of these has.
+    pub(in crate::queue) fn full_rejection(&self, now: Timestamp) -> Decision {
+        let paid_by_all = |(_, id): &(Timestamp, FifoId)| {
+            let fifo = self.fifos.get(id)?;
+            let nanos = self.pace.gcra.nanos_ceil(fifo.tat + fifo.backlog);
             Some(u64::try_from(nanos).map_or(Timestamp::MAX, Timestamp::from_nanos))
         };
         let soonest = self.owes_least().map(|(paid, _)| paid).or_else(|| self.due.first().and_then(paid_by_all));
         let wait = soonest.map(|paid| paid.saturating_since(now).max(Duration::from_nanos(1)));
-        self.describe(now, &Line::default(), |limit, _| Decision::deny(limit, 0, wait))
+        self.describe(now, &Fifo::default(), |limit, _| Decision::deny(limit, 0, wait))
     }
 
-    /// The line that a key was charged to, as far as that is known.
-    pub(in crate::queue) fn charged(&self, id: LineId) -> LineId {
-        let is_elsewhere = !self.lines.contains_key(&id) && self.lines.contains_key(&id.shared());
+    /// Returns the FIFO that a key was charged to, as far as that is known.
+    pub(in crate::queue) fn charged_fifo(&self, id: FifoId) -> FifoId {
+        let is_elsewhere = !self.fifos.contains_key(&id) && self.fifos.contains_key(&id.shared());
         if is_elsewhere { id.shared() } else { id }
     }
 
-    fn own_lines(&self) -> usize {
-        self.lines.len() - self.keys.shared
+    fn own_fifos(&self) -> usize {
+        self.fifos.len() - self.keys.shared
     }
 
-    /// Of the keys in which nobody waits and that have lines of their own, the one that has paid first.
-    fn owes_least(&self) -> Option<(Timestamp, LineId)> {
+    /// Returns the key that has paid first, among those with FIFOs of their own and without waiters.
+    fn owes_least(&self) -> Option<(Timestamp, FifoId)> {
         self.idle.iter().find(|(_, id)| !id.is_shared()).copied()
     }
 
-    /// Begins a line for a key that has none.
-    pub(super) fn open(&mut self, id: LineId) {
-        if !self.lines.contains_key(&id) {
+    /// Creates the FIFO of a key that has none.
+    pub(super) fn ensure_fifo(&mut self, id: FifoId) {
+        if !self.fifos.contains_key(&id) {
             self.idle.insert((Timestamp::ZERO, id));
-            self.lines.insert(id, Line::default());
+            self.fifos.insert(id, Fifo::default());
             self.keys.shared += usize::from(id.is_shared());
         }
     }
 
-    /// Forgets lines that owe nothing, a few at a time: an arrival adds at most one, so two keep pace.
+    /// Forgets FIFOs that owe nothing, two at a time: an arrival adds at most one, so this keeps pace.
     pub(super) fn forget_paid(&mut self, now: Timestamp) {
         let _ = self.forget_one(now) && self.forget_one(now);
     }
 
-    /// Forgets a line that owes nothing, if there is one.
+    /// Forgets a FIFO that owes nothing, if there is one.
     fn forget_one(&mut self, now: Timestamp) -> bool {
         let paid = self.idle.first().filter(|(paid, _)| *paid <= now).copied();
         paid.inspect(|(_, id)| self.forget(*id)).is_some()
     }
 
-    /// Forgets a line in which nobody waits.
-    fn forget(&mut self, id: LineId) {
-        if let Some(line) = self.lines.remove(&id) {
-            self.idle.remove(&self.pace.index_entry(id, &line).1);
+    /// Forgets a FIFO without waiters.
+    fn forget(&mut self, id: FifoId) {
+        if let Some(fifo) = self.fifos.remove(&id) {
+            self.idle.remove(&self.pace.index_entry(id, &fifo).1);
             self.keys.shared -= usize::from(id.is_shared());
         }
     }
 
     pub(super) fn forget_all(&mut self) {
-        self.lines.clear();
-        self.lines.shrink_to_fit();
+        self.fifos.clear();
+        self.fifos.shrink_to_fit();
         self.keys.shared = 0;
     }
 
-    /// How many keys owe nothing any more and are still in memory: of those behind `from`, a stretch, and where it
-    /// ends, if there may be more.
+    /// Counts the keys that owe nothing any more and are still in memory, of a stretch after `from`; and returns where
+    /// the stretch ends, if there may be more.
     pub(in crate::queue) fn count_paid(
         &self,
         now: Timestamp,
-        from: Option<(Timestamp, LineId)>,
-    ) -> (usize, Option<(Timestamp, LineId)>) {
+        from: Option<(Timestamp, FifoId)>,
+    ) -> (usize, Option<(Timestamp, FifoId)>) {
         let after = from.map_or(Bound::Unbounded, Bound::Excluded);
         let paid = self.idle.range((after, Bound::Unbounded)).take_while(|(paid, _)| *paid <= now);
         let (mut looked_at, mut count, mut last) = (0, 0, None);
@@ -176,11 +177,11 @@ impl Lines {
         (count, last.filter(|_| looked_at == STRETCH))
     }
 
-    /// How full it is, if so many keys owe nothing any more.
+    /// Returns the occupancy, given how many keys owe nothing any more.
     pub(in crate::queue) fn table(&self, paid: usize) -> TableStats {
         TableStats {
             capacity: self.bounds.max_keys as u64,
-            live: self.own_lines().saturating_sub(paid) as u64,
+            live: self.own_fifos().saturating_sub(paid) as u64,
             evicted_live: self.keys.evicted,
             turned_away: self.keys.turned_away,
             number: self.keys.number,

@@ -1,89 +1,93 @@
+//! The waiters of a queue in one slab, linked into the wait lists of their keys, without pointers.
+
 use std::task::Waker;
 
-use super::LineId;
-use crate::queue::drivers::DriverNo;
+use super::FifoId;
+use crate::queue::drivers::DriverId;
 use crate::values::Receipt;
 use crate::values::time::Timestamp;
 
-/// All places of a queue, taken or free, each known by its number.
+/// Slots for waiters, each known by its number.
 ///
-/// A place that somebody waits in belongs to that future alone, and nobody else frees it: whatever
-/// becomes of the waiter is left here, for its future to find. So a number never means two waiters.
+/// The slot of a waiter that has a future belongs to that future alone, and only the future frees it: the outcome of
+/// the wait is left in the slot for it to find. So an id never stands for two waiters.
 ///
-/// Grows by chunks, so that nothing is moved, and forgets them when nobody is left.
-pub(in crate::queue) struct Seats {
-    chunks: Vec<Vec<Seat>>,
-    /// The first of the free ones, each of which knows the next.
-    free: SeatNo,
+/// The slab grows by chunks, so that no waiter is moved, and drops them when the last slot is freed.
+pub(in crate::queue) struct WaiterSlab {
+    chunks: Vec<Vec<Slot>>,
+    /// The first free slot; each links to the next.
+    free: WaiterId,
     taken: u32,
 }
 
-/// The number of a place.
+/// The number of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::queue) struct SeatNo(u32);
+pub(in crate::queue) struct WaiterId(u32);
 
-impl SeatNo {
+impl WaiterId {
     pub(in crate::queue) const NONE: Self = Self(u32::MAX);
 }
 
-pub(in crate::queue) enum Seat {
+/// A slot: free, or the state of a waiter.
+pub(in crate::queue) enum Slot {
     Free {
-        next: SeatNo,
+        next: WaiterId,
     },
     Waiting(Waiter),
-    /// The turn has come, and is paid for with `receipt`. It is used once its future has seen it.
+    /// The turn has come, and is paid for with `receipt`. It is used once the future has seen it.
     Released {
-        line: LineId,
+        fifo: FifoId,
         cost: u32,
-        /// Nanoseconds.
+        /// In nanoseconds.
         delay: u64,
         receipt: Receipt,
     },
-    /// Had to make room, or would have waited longer than it would, after a change of the quota.
-    Refused {
-        line: LineId,
+    /// After a change of the quota, it would have waited for too long, or found no room.
+    Rejected {
+        fifo: FifoId,
         cost: u32,
-        /// How long it was ready to wait, in nanoseconds.
+        /// How long it accepted to wait, in nanoseconds.
         patience: u64,
     },
     Closed,
 }
 
+/// A request that waits, and its neighbours in the FIFO of its key.
 pub(in crate::queue) struct Waiter {
-    pub(in crate::queue) line: LineId,
-    /// The one that came before, and the one that came after.
-    pub(in crate::queue) older: SeatNo,
-    pub(in crate::queue) newer: SeatNo,
+    pub(in crate::queue) fifo: FifoId,
+    /// The neighbours in arrival order.
+    pub(in crate::queue) older: WaiterId,
+    pub(in crate::queue) newer: WaiterId,
     pub(in crate::queue) cost: u32,
-    /// That of the runtime on which it waits.
-    pub(in crate::queue) driver: DriverNo,
-    /// Whether a future waits. It does not in a place that was taken to rehearse.
-    pub(in crate::queue) is_owned: bool,
+    /// The driver of the runtime on which it waits.
+    pub(in crate::queue) driver: DriverId,
+    /// Whether a future owns the slot. A detached waiter (a shadow, or a charge of what is left) has none.
+    pub(in crate::queue) has_future: bool,
     pub(in crate::queue) since: Timestamp,
-    /// The last moment at which its turn may come.
+    /// The last instant at which its turn may come.
     pub(in crate::queue) until: Timestamp,
     pub(in crate::queue) waker: Option<Waker>,
 }
 
-/// Both ends of a line, and its length.
+/// Both ends of a doubly linked list, and its length.
 #[derive(Clone, Copy)]
-pub(in crate::queue) struct Chain {
-    pub(in crate::queue) oldest: SeatNo,
-    pub(in crate::queue) newest: SeatNo,
+pub(in crate::queue) struct WaitList {
+    pub(in crate::queue) oldest: WaiterId,
+    pub(in crate::queue) newest: WaiterId,
     pub(in crate::queue) len: usize,
 }
 
-impl Default for Chain {
+impl Default for WaitList {
     fn default() -> Self {
-        Self { oldest: SeatNo::NONE, newest: SeatNo::NONE, len: 0 }
+        Self { oldest: WaiterId::NONE, newest: WaiterId::NONE, len: 0 }
     }
 }
 
 const CHUNK: usize = 256;
 
-impl Seats {
+impl WaiterSlab {
     pub(in crate::queue) const fn new() -> Self {
-        Self { chunks: Vec::new(), free: SeatNo::NONE, taken: 0 }
+        Self { chunks: Vec::new(), free: WaiterId::NONE, taken: 0 }
     }
 
     pub(in crate::queue) const fn is_full(&self) -> bool {
@@ -95,114 +99,113 @@ impl Seats {
         self.taken
     }
 
-    pub(in crate::queue) fn get(&self, number: SeatNo) -> &Seat {
-        let index = number.0 as usize;
+    pub(in crate::queue) fn get(&self, waiter_id: WaiterId) -> &Slot {
+        let index = waiter_id.0 as usize;
         &self.chunks[index / CHUNK][index % CHUNK]
     }
 
-    pub(in crate::queue) fn get_mut(&mut self, number: SeatNo) -> &mut Seat {
-        let index = number.0 as usize;
+    pub(in crate::queue) fn get_mut(&mut self, waiter_id: WaiterId) -> &mut Slot {
+        let index = waiter_id.0 as usize;
         &mut self.chunks[index / CHUNK][index % CHUNK]
     }
 
-    pub(in crate::queue) fn waiter(&self, number: SeatNo) -> Option<&Waiter> {
-        match number {
-            SeatNo::NONE => None,
-            number => match self.get(number) {
-                Seat::Waiting(waiter) => Some(waiter),
+    pub(in crate::queue) fn waiter(&self, waiter_id: WaiterId) -> Option<&Waiter> {
+        match waiter_id {
+            WaiterId::NONE => None,
+            waiter_id => match self.get(waiter_id) {
+                Slot::Waiting(waiter) => Some(waiter),
                 _ => None,
             },
         }
     }
 
-    pub(in crate::queue) fn waiter_mut(&mut self, number: SeatNo) -> Option<&mut Waiter> {
-        match number {
-            SeatNo::NONE => None,
-            number => match self.get_mut(number) {
-                Seat::Waiting(waiter) => Some(waiter),
+    pub(in crate::queue) fn waiter_mut(&mut self, waiter_id: WaiterId) -> Option<&mut Waiter> {
+        match waiter_id {
+            WaiterId::NONE => None,
+            waiter_id => match self.get_mut(waiter_id) {
+                Slot::Waiting(waiter) => Some(waiter),
                 _ => None,
             },
         }
     }
 
-    /// Takes a place at the new end of a chain. There must be room for it.
-    pub(in crate::queue) fn push(&mut self, chain: &mut Chain, mut waiter: Waiter) -> SeatNo {
-        waiter.older = chain.newest;
-        waiter.newer = SeatNo::NONE;
-        let number = self.take(Seat::Waiting(waiter));
-        match self.waiter_mut(chain.newest) {
-            Some(newest) => newest.newer = number,
-            None => chain.oldest = number,
+    /// Appends a waiter to a list. The slab must not be full.
+    pub(in crate::queue) fn push(&mut self, list: &mut WaitList, mut waiter: Waiter) -> WaiterId {
+        waiter.older = list.newest;
+        waiter.newer = WaiterId::NONE;
+        let waiter_id = self.take(Slot::Waiting(waiter));
+        match self.waiter_mut(list.newest) {
+            Some(newest) => newest.newer = waiter_id,
+            None => list.oldest = waiter_id,
         }
-        chain.newest = number;
-        chain.len += 1;
-        number
+        list.newest = waiter_id;
+        list.len += 1;
+        waiter_id
     }
 
-    /// Takes a waiter out of its chain, and leaves `seat` in its place.
-    pub(in crate::queue) fn unlink(&mut self, chain: &mut Chain, number: SeatNo, seat: Seat) -> Option<Waiter> {
-        let Seat::Waiting(waiter) = self.replace(number, seat) else { return None };
+    /// Removes a waiter from its list, and leaves `slot` in its place.
+    pub(in crate::queue) fn unlink(&mut self, list: &mut WaitList, waiter_id: WaiterId, slot: Slot) -> Option<Waiter> {
+        let Slot::Waiting(waiter) = self.replace(waiter_id, slot) else { return None };
         match self.waiter_mut(waiter.older) {
             Some(older) => older.newer = waiter.newer,
-            None => chain.oldest = waiter.newer,
+            None => list.oldest = waiter.newer,
         }
         match self.waiter_mut(waiter.newer) {
             Some(newer) => newer.older = waiter.older,
-            None => chain.newest = waiter.older,
+            None => list.newest = waiter.older,
         }
-        chain.len -= 1;
+        list.len -= 1;
         Some(waiter)
     }
 
-    pub(in crate::queue) fn replace(&mut self, number: SeatNo, seat: Seat) -> Seat {
-        std::mem::replace(self.get_mut(number), seat)
+    pub(in crate::queue) fn replace(&mut self, waiter_id: WaiterId, slot: Slot) -> Slot {
+        std::mem::replace(self.get_mut(waiter_id), slot)
     }
 
-    fn take(&mut self, seat: Seat) -> SeatNo {
+    fn take(&mut self, slot: Slot) -> WaiterId {
         self.taken += 1;
-        if self.free != SeatNo::NONE {
-            let number = self.free;
-            if let Seat::Free { next } = self.replace(number, seat) {
+        if self.free != WaiterId::NONE {
+            let waiter_id = self.free;
+            if let Slot::Free { next } = self.replace(waiter_id, slot) {
                 self.free = next;
             }
-            return number;
+            return waiter_id;
         }
         if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
             self.chunks.push(Vec::new());
         }
         let before = (self.chunks.len() - 1) * CHUNK;
-        let chunk = self.chunks.last_mut().expect("just seen to");
-        chunk.push(seat);
-        SeatNo(u32::try_from(before + chunk.len() - 1).expect("fewer are taken, or one would be free"))
+        let chunk = self.chunks.last_mut().expect("pushed above");
+        chunk.push(slot);
+        WaiterId(u32::try_from(before + chunk.len() - 1).expect("the caller checked that the slab is not full"))
     }
 
-    /// Gives a place back; returns what was in it.
-    pub(in crate::queue) fn free(&mut self, number: SeatNo) -> Seat {
-        let seat = self.replace(number, Seat::Free { next: self.free });
-        self.free = number;
+    /// Frees a slot, and returns its content.
+    pub(in crate::queue) fn free(&mut self, waiter_id: WaiterId) -> Slot {
+        let slot = self.replace(waiter_id, Slot::Free { next: self.free });
+        self.free = waiter_id;
         self.taken -= 1;
         if self.taken == 0 && self.chunks.len() > 1 {
             self.chunks.clear();
             self.chunks.shrink_to_fit();
-            self.free = SeatNo::NONE;
+            self.free = WaiterId::NONE;
         }
-        seat
+        slot
     }
 
-    /// All places, in the order of their numbers.
-    pub(in crate::queue) fn numbers(&self) -> impl Iterator<Item = SeatNo> + use<> {
+    /// Returns the ids of all slots, in order.
+    pub(in crate::queue) fn waiter_ids(&self) -> impl Iterator<Item = WaiterId> + use<> {
         let last = self.chunks.last().map_or(0, |last| (self.chunks.len() - 1) * CHUNK + last.len());
-        (0..u32::try_from(last).unwrap_or(u32::MAX)).map(SeatNo)
+        (0..u32::try_from(last).unwrap_or(u32::MAX)).map(WaiterId)
     }
 
-    /// The wakers of all waiters for which this holds. They keep their places.
+    /// Takes the wakers of all waiters that match. They keep waiting.
     pub(in crate::queue) fn take_wakers(&mut self, is_meant: impl Fn(&Waiter) -> bool) -> Vec<Waker> {
-        let seats = self.chunks.iter_mut().flatten();
-        seats
-            .filter_map(|seat| match seat {
-                Seat::Waiting(waiter) if is_meant(waiter) => waiter.waker.take(),
-                _ => None,
-            })
-            .collect()
+        let slab = self.chunks.iter_mut().flatten();
+        slab.filter_map(|slot| match slot {
+            Slot::Waiting(waiter) if is_meant(waiter) => waiter.waker.take(),
+            _ => None,
+        })
+        .collect()
     }
 }

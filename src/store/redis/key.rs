@@ -1,4 +1,4 @@
-//! What a key is called on the server.
+//! The names of keys on the server.
 
 use sha2::{Digest, Sha256};
 
@@ -8,49 +8,49 @@ use crate::values::PartitionKey;
 /// The name of a budget on the server, `PREFIX:{TAG}:NAME:KIND`.
 ///
 /// The tag is 128 bits of a SHA-256 of the [`PartitionKey`], so a client's bytes never reach the server: they can
-/// neither spell another's key nor be read there; and with a secret, they can neither be found by trying nor
-/// choose the slot of a cluster. Everything that is kept of one
-/// client carries the same tag, and so lies in one slot.
+/// neither imitate another key nor be read there. With a secret, a tag can neither be found by trying keys nor be made
+/// to fall into a chosen slot of a cluster. All budgets of one client carry the same tag, and so are in one slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(crate) struct Key {
     text: Box<str>,
     slot: u16,
 }
 
-/// How many slots a cluster's keys are spread over.
-pub(super) const SLOTS: u16 = 16_384;
+/// The number of slots of a cluster.
+pub(crate) const SLOTS: u16 = 16_384;
 
 /// Makes the names for the budgets of one limiter.
 #[derive(Clone)]
-pub(super) struct Names {
+pub(crate) struct Names {
     prefix: Box<str>,
     name: Box<str>,
-    /// A hash that has read the secret.
+    /// The state of the hash after the secret.
     hash: Sha256,
 }
 
 impl Names {
-    /// All processes that share a budget must agree on the prefix, the name and the secret.
-    pub(super) fn new(prefix: &str, name: &str, secret: &[u8]) -> Self {
-        // A whole block, so that what follows is hashed from a state that nobody knows without the secret.
+    /// Processes that share a budget must agree on the prefix, the name and the secret.
+    pub(crate) fn new(prefix: &str, name: &str, secret: &[u8]) -> Self {
+        // A whole block, so that the hash of a key starts from a state that depends on the secret and is not known
+        // without it.
         let mut block = [0; 64];
         block[..32].copy_from_slice(&Sha256::digest(secret));
         Self { prefix: prefix.into(), name: name.into(), hash: Sha256::new_with_prefix(block) }
     }
 
-    /// What tells the keys of a limiter apart, also in this process.
-    pub(super) fn tag(&self, key: &PartitionKey) -> Tag {
+    /// Returns what identifies a key of this limiter, also in this process.
+    pub(crate) fn tag(&self, key: &PartitionKey) -> Tag {
         let hash = self.hash.clone().chain_update(key.as_bytes()).finalize();
         Tag(hash[..16].try_into().expect("half of 32 bytes"))
     }
 
-    /// The key of what one kind of algorithm keeps.
-    pub(super) fn key(&self, tag: Tag, kind: char) -> Key {
+    /// Returns the name of the state that one kind of algorithm keeps.
+    pub(crate) fn key(&self, tag: Tag, kind: char) -> Key {
         let digits = tag.text();
         let slot = crc16(&digits) % SLOTS;
         let digits = std::str::from_utf8(&digits).expect("base64 is ASCII");
         let parts = [&*self.prefix, ":{", digits, "}:", &*self.name, ":"];
-        // Without `format!`, since this is done for every decision.
+        // Without `format!`, since every decision does this.
         let mut text = String::with_capacity(parts.iter().map(|part| part.len()).sum::<usize>() + kind.len_utf8());
         parts.iter().for_each(|part| text.push_str(part));
         text.push(kind);
@@ -59,27 +59,27 @@ impl Names {
 }
 
 impl Key {
-    pub(super) fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
 
-    pub(super) const fn slot(&self) -> u16 {
+    pub(crate) const fn slot(&self) -> u16 {
         self.slot
     }
 }
 
-/// What stands for a partition key.
+/// A hash that stands for a partition key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Tag([u8; 16]);
+pub(crate) struct Tag([u8; 16]);
 
 impl Tag {
-    /// In base64url.
+    /// Returns it in base64url.
     fn text(self) -> [u8; 22] {
         std::array::from_fn(|index| base64::character(base64::URL_SAFE, &self.0, index))
     }
 
-    /// Sixty-four of its bits, for a table.
-    pub(super) fn short(self) -> u64 {
+    /// Returns 64 of its bits, for a table.
+    pub(crate) fn short(self) -> u64 {
         u64::from_le_bytes(self.0[..8].try_into().expect("eight bytes"))
     }
 }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn names_tell_prefixes_secrets_limiters_and_keys_apart() {
+    fn names_differ_by_prefix_secret_limiter_and_key() {
         let name = |prefix, name, secret: &[u8], key: &str| {
             let names = Names::new(prefix, name, secret);
             names.key(names.tag(&PartitionKey::from(key)), 'b')
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_a_client_spells_chooses_its_slot() {
+    fn a_client_cannot_choose_its_slot_or_spell_a_name() {
         let names = Names::new("sluice", "api", b"");
         let mut nodes = [0_u32; 3];
         for number in 0..10_000 {

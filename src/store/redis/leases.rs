@@ -1,18 +1,18 @@
-//! Units that were taken from a budget in advance, to be spent without asking.
+//! Leases: units that are taken from a budget in advance, and spent without a call.
 
 use std::time::Duration;
 
 use super::key::Tag;
-use super::lines::Lines;
+use super::key_cache::KeyCache;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Issuer, Proof, Receipt};
 
 /// The leases that this process holds, one per key.
 ///
-/// How many units one is for follows the demand: none for a key of which there is one request now and then; twice as
-/// many as before when they were spent in time; and never more than half of what was left, so that others find some.
+/// The size of a lease follows the demand: none for a key with one request now and then; twice as many as before when
+/// they were spent in time; and never more than half of what was left, so that other processes find some.
 pub(super) struct Leases {
-    held: Lines<Lease>,
+    held: KeyCache<Lease>,
     most: u32,
     lifetime: Duration,
 }
@@ -22,43 +22,44 @@ pub(super) struct Leases {
 pub(super) struct Lease {
     /// What each of its requests costs.
     cost: u32,
-    /// How many requests it was granted with.
+    /// How many requests it was granted for.
     granted: u32,
-    /// How many it is still good for.
+    /// How many requests it still pays for.
     left: u32,
-    /// How many were asked for.
+    /// How many requests were asked for.
     size: u32,
-    /// Whether a call is under way that asks for more: another that comes meanwhile does not.
+    /// Whether a call in flight asks for more: a concurrent one does not.
     is_asked_for: bool,
-    /// Ours, from before it was asked for. Tells it apart from the key's other leases.
+    /// Our clock before it was asked for. Distinguishes it from the key's other leases.
     since: Timestamp,
-    /// On the last of the requests that it was granted with.
+    /// The decision on the last request that it was granted for.
     decision: Decision,
 }
 
-/// What a call is to do beside its own.
+/// What a call does beside its own charge.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Want {
-    /// To ask for so many requests more.
+pub(super) enum LeaseAction {
+    /// Asks for so many requests more.
     More(u32),
-    /// To give back what was not spent in time.
-    GiveBack(Unspent),
+    /// Refunds what was not spent in time.
+    Refund(Unspent),
 }
 
+/// What is left of a lease that has ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unspent {
     pub(super) requests: u32,
-    /// Of each.
+    /// The cost of each.
     pub(super) cost: u32,
-    /// Of the last of the charges.
+    /// The receipt of the last of the charges.
     pub(super) receipt: Receipt,
 }
 
-/// The [`since`](Lease::since) of the lease that paid for a request in advance: it is put back there and not on the server.
+/// The [`since`](Lease::since) of the lease that paid for a request: a refund goes to this lease and not to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct OfLease(Timestamp);
+pub(super) struct LeaseReceipt(Timestamp);
 
-impl Proof for OfLease {
+impl Proof for LeaseReceipt {
     const ISSUER: Issuer = Issuer::Lease;
 
     fn into_value(self) -> u128 {
@@ -72,15 +73,15 @@ impl Proof for OfLease {
 }
 
 impl Leases {
-    /// More at a time would take longer to be decided on than others should wait for.
+    /// A greater number would take longer to decide on than other requests should wait for.
     pub(super) const MOST: u32 = 1_024;
 
-    /// Of up to `most` requests each, to be spent within `lifetime`.
+    /// Leases of up to `most` requests each, to be spent within `lifetime`.
     pub(super) fn new(most: u32, lifetime: Duration) -> Self {
-        Self { held: Lines::new(), most, lifetime }
+        Self { held: KeyCache::new(), most, lifetime }
     }
 
-    /// Admits a request, if it is paid for.
+    /// Admits a request, if a lease pays for it.
     pub(super) fn spend(&self, tag: Tag, cost: u32, now: Timestamp) -> Option<Decision> {
         let spend = |lease: &mut Lease| {
             if !self.pays(lease, cost, now) {
@@ -101,28 +102,28 @@ impl Leases {
         lease.cost == cost && lease.left > 0 && now < self.end_of(lease)
     }
 
-    /// What a call that is about to be made should do as well.
-    pub(super) fn want(&self, tag: Tag, cost: u32, now: Timestamp) -> Want {
-        let want = |lease: &mut Lease| {
+    /// Returns what a call that is about to be made does as well.
+    pub(super) fn next_action(&self, tag: Tag, cost: u32, now: Timestamp) -> LeaseAction {
+        let next_action = |lease: &mut Lease| {
             if now >= self.end_of(lease) {
                 let Lease { cost, decision, .. } = *lease;
                 let requests = std::mem::take(&mut lease.left);
                 let unspent = Unspent { requests, cost, receipt: decision.receipt() };
-                return if requests > 0 { Want::GiveBack(unspent) } else { Want::More(0) };
+                return if requests > 0 { LeaseAction::Refund(unspent) } else { LeaseAction::More(0) };
             }
             if lease.cost != cost || lease.is_asked_for {
-                return Want::More(0);
+                return LeaseAction::More(0);
             }
             let affordable = lease.decision.remaining() / 2 / cost;
             let more = lease.size.saturating_mul(2).clamp(1, self.most).min(affordable);
-            // If that call fails, nothing more is asked for until this lease ends.
+            // If that call fails, no more is asked for until this lease ends.
             lease.is_asked_for = more > 0;
-            Want::More(more)
+            LeaseAction::More(more)
         };
-        self.held.change(tag, want).unwrap_or(Want::More(0))
+        self.held.change(tag, next_action).unwrap_or(LeaseAction::More(0))
     }
 
-    /// Takes over what was granted beyond what was needed. Nothing is a lease, too: it shows that there is a demand.
+    /// Stores what was granted beyond what was needed. An empty lease is stored, too: it shows that there is a demand.
     pub(super) fn hold(&self, tag: Tag, lease: Lease) {
         let keep = |held: &mut Lease| {
             if lease.size > 0 {
@@ -136,19 +137,19 @@ impl Leases {
             stays
         };
         if !self.held.change(tag, keep).unwrap_or(false) {
-            // Where there is no room, what is worth nothing goes first, then what ends first, unspent.
+            // In a full set, an empty lease is replaced first, then the one that ends first.
             let worth = |lease: &Lease| if lease.left == 0 { 0 } else { self.end_of(lease).as_nanos() };
             self.held.put(tag, lease, worth);
         }
     }
 
-    /// What was leased of a key that owes nothing any more.
+    /// Removes the lease of a key that was reset.
     pub(super) fn forget(&self, tag: Tag) {
         self.held.remove(tag);
     }
 
-    /// Puts a request back into the lease that paid for it; whether that could be done.
-    pub(super) fn put_back(&self, tag: Tag, cost: u32, lease: OfLease, now: Timestamp) -> bool {
+    /// Returns a request to the lease that paid for it; whether that was possible.
+    pub(super) fn return_to_lease(&self, tag: Tag, cost: u32, lease: LeaseReceipt, now: Timestamp) -> bool {
         let back = |held: &mut Lease| {
             let is_it = held.since == lease.0 && held.cost == cost;
             let fits = is_it && held.left < held.granted && now < self.end_of(held);
@@ -158,15 +159,16 @@ impl Leases {
         self.held.change(tag, back).unwrap_or(false)
     }
 
-    /// What is taken from a window is worth nothing in the next; and no bucket owes anything after its reset.
+    /// Returns when a lease ends. What is taken from a window is worth nothing in the next; and a bucket owes nothing
+    /// after its reset.
     fn end_of(&self, lease: &Lease) -> Timestamp {
         lease.since.saturating_add(self.lifetime.min(lease.decision.reset_after()))
     }
 }
 
 impl Lease {
-    /// Of `left` requests of `cost` each, of `size` that were asked for, granted with `decision` as the last one after
-    /// `since`.
+    /// A lease of `left` requests of `cost` each, of `size` that were asked for, granted after `since` with `decision`
+    /// as the last one.
     pub(super) const fn new(cost: u32, left: u32, size: u32, decision: Decision, since: Timestamp) -> Self {
         Self { cost, granted: left, left, size, is_asked_for: false, since, decision }
     }
@@ -175,7 +177,7 @@ impl Lease {
         let limit = self.decision.limit();
         let remaining = self.decision.remaining().saturating_add(self.left.saturating_mul(self.cost)).min(limit);
         let reset = self.decision.reset_after().saturating_sub(now.saturating_since(self.since));
-        Decision::allow(limit, remaining).with_reset_after(reset).with_receipt(Receipt::of(OfLease(self.since)))
+        Decision::allow(limit, remaining).with_reset_after(reset).with_receipt(Receipt::of(LeaseReceipt(self.since)))
     }
 }
 
@@ -205,29 +207,29 @@ mod tests {
     fn sizes_follow_the_demand() {
         let (leases, mut sizes, mut now) = (leases(), Vec::new(), 0);
         for _ in 0..7 {
-            let Want::More(extra) = leases.want(tag(), 1, at(now)) else { panic!("nothing is left unspent") };
+            let LeaseAction::More(extra) = leases.next_action(tag(), 1, at(now)) else { panic!("all was spent") };
             sizes.push(extra);
             leases.hold(tag(), Lease::new(1, extra, extra, granted(90), at(now)));
             now += 100;
             assert_eq!((0..20).filter(|_| leases.spend(tag(), 1, at(now)).is_some()).count(), extra as usize);
         }
         assert_eq!(sizes, [0, 1, 2, 4, 8, 10, 10]);
-        // A pause, and it begins anew; nor is more taken than half of what there is.
-        assert_eq!(leases.want(tag(), 1, at(now + 1_000)), Want::More(0));
+        // After a pause, the size starts at zero; and no more is taken than half of what is left.
+        assert_eq!(leases.next_action(tag(), 1, at(now + 1_000)), LeaseAction::More(0));
         leases.hold(tag(), Lease::new(1, 0, 8, granted(6), at(now)));
-        assert_eq!(leases.want(tag(), 1, at(now)), Want::More(3));
-        assert_eq!(leases.want(tag(), 2, at(now)), Want::More(0));
+        assert_eq!(leases.next_action(tag(), 1, at(now)), LeaseAction::More(3));
+        assert_eq!(leases.next_action(tag(), 2, at(now)), LeaseAction::More(0));
     }
 
     #[test]
-    fn what_is_not_spent_in_time_is_given_back_once() {
+    fn what_is_not_spent_in_time_is_refunded_once() {
         let leases = leases();
         leases.hold(tag(), Lease::new(3, 5, 8, granted(50), at(0)));
         assert!(leases.spend(tag(), 1, at(1)).is_none() && leases.spend(tag(), 3, at(999)).is_some());
         assert!(leases.spend(tag(), 3, at(1_000)).is_none());
         let unspent = Unspent { requests: 4, cost: 3, receipt: Receipt::new(7) };
-        assert_eq!(leases.want(tag(), 3, at(1_000)), Want::GiveBack(unspent));
-        assert_eq!(leases.want(tag(), 3, at(1_000)), Want::More(0));
+        assert_eq!(leases.next_action(tag(), 3, at(1_000)), LeaseAction::Refund(unspent));
+        assert_eq!(leases.next_action(tag(), 3, at(1_000)), LeaseAction::More(0));
     }
 
     #[test]
@@ -237,14 +239,14 @@ mod tests {
         let decision = leases.spend(tag(), 2, at(250)).unwrap();
         assert_eq!((decision.limit(), decision.remaining()), (100, 56));
         assert_eq!(decision.reset_after(), Duration::from_millis(59_750));
-        let of = decision.receipt().read::<OfLease>().unwrap();
-        assert!(leases.put_back(tag(), 2, of, at(500)) && !leases.put_back(tag(), 1, of, at(500)));
-        // Nor more than it was granted with, nor into another lease, nor too late.
-        assert!(!leases.put_back(tag(), 2, of, at(500)));
+        let of = decision.receipt().read::<LeaseReceipt>().unwrap();
+        assert!(leases.return_to_lease(tag(), 2, of, at(500)) && !leases.return_to_lease(tag(), 1, of, at(500)));
+        // Not more than it was granted for, not to another lease, and not too late.
+        assert!(!leases.return_to_lease(tag(), 2, of, at(500)));
         assert_eq!((0..9).filter(|_| leases.spend(tag(), 2, at(500)).is_some()).count(), 4);
-        assert!(!leases.put_back(tag(), 2, OfLease(at(1)), at(500)));
-        assert!(!leases.put_back(tag(), 2, of, at(1_000)));
-        assert_eq!(Receipt::new(7).read::<OfLease>(), None);
+        assert!(!leases.return_to_lease(tag(), 2, LeaseReceipt(at(1)), at(500)));
+        assert!(!leases.return_to_lease(tag(), 2, of, at(1_000)));
+        assert_eq!(Receipt::new(7).read::<LeaseReceipt>(), None);
     }
 
     #[test]
@@ -255,22 +257,22 @@ mod tests {
         leases.hold(tag(), Lease::new(1, 3, 3, ends_soon, at(100)));
         assert_eq!((0..9).filter(|_| leases.spend(tag(), 1, at(399)).is_some()).count(), 3);
         leases.hold(tag(), Lease::new(1, 2, 2, ends_soon, at(200)));
-        // A call that brought nothing takes nothing away.
+        // A call without a lease takes nothing away.
         leases.hold(tag(), Lease::new(1, 0, 0, ends_soon, at(201)));
         assert!(leases.can_spend(tag(), 1, at(499)) && leases.spend(tag(), 1, at(499)).is_some());
         assert!(!leases.can_spend(tag(), 1, at(500)) && leases.spend(tag(), 1, at(500)).is_none());
     }
 
     #[test]
-    fn of_calls_at_the_same_time_one_asks_for_more() {
+    fn one_of_several_concurrent_calls_asks_for_more() {
         let leases = leases();
         leases.hold(tag(), Lease::new(1, 0, 2, granted(90), at(0)));
-        assert_eq!(leases.want(tag(), 1, at(1)), Want::More(4));
-        assert_eq!(leases.want(tag(), 1, at(1)), Want::More(0));
-        // The other one has come back, and then the one that asked for more, and was granted nothing.
+        assert_eq!(leases.next_action(tag(), 1, at(1)), LeaseAction::More(4));
+        assert_eq!(leases.next_action(tag(), 1, at(1)), LeaseAction::More(0));
+        // The other call returns, and then the one that asked for more, and was granted nothing.
         leases.hold(tag(), Lease::new(1, 0, 0, granted(90), at(1)));
-        assert_eq!(leases.want(tag(), 1, at(2)), Want::More(0));
+        assert_eq!(leases.next_action(tag(), 1, at(2)), LeaseAction::More(0));
         leases.hold(tag(), Lease::new(1, 0, 4, granted(90), at(1)));
-        assert_eq!(leases.want(tag(), 1, at(3)), Want::More(4));
+        assert_eq!(leases.next_action(tag(), 1, at(3)), LeaseAction::More(4));
     }
 }

@@ -1,15 +1,17 @@
+//! [`RedisStore`]: a store for one limiter.
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::asking::{Asking, Inner};
-use super::flights::Flights;
+use super::batch::RedisClaim;
+use super::connection::Redis;
 use super::key::Names;
-use super::leases::{Leases, OfLease};
-use super::link::Redis;
-use super::mirror::Mirror;
+use super::leases::{LeaseReceipt, Leases};
+use super::negative_cache::NegativeCache;
+use super::query::{KeyQuery, StoreInner};
 use super::script::Scripted;
-use super::together::RedisClaim;
+use super::single_flight::SingleFlight;
 use crate::store::{MemoryStore, Stats, Store};
 use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inheritance, Mode, PartitionKey, Receipt};
 
@@ -28,96 +30,97 @@ use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inherita
 ///
 /// # Cost
 ///
-/// One round trip per decision, also of cost 0: one script, which reads the server's clock, decides, and sets the time
-/// after which the key is as if never seen. Requests for one key that come while a call for it is under way on their
-/// runtime share the next, which may take them the time of two, and no longer than the timeout. A key that is used up costs
-/// one call per wait that is told, or two per second if that is shorter, and else nothing but a look at a table in this
-/// process, of 0.8 MiB.
+/// One round trip per decision, also of cost 0: one script, which reads the server's clock, decides, and sets the
+/// expiry to when the key owes nothing any more. Requests for one key that come while a call for it is in flight on
+/// their runtime share the next call, which may take the time of two, and no longer than the timeout. A key that is
+/// used up costs one call per advertised wait, or two per second if that is shorter, and otherwise nothing but a look
+/// at a table in this process, of 0.8 MiB.
 ///
 /// # Accuracy
 ///
-/// That of the algorithm, to the microsecond of the server's clock: exact over all processes. What is given back, or reset,
-/// in another process is noticed here within half a second, if the key is known here as used up: until then, its requests are
-/// rejected although a unit is free.
+/// That of the algorithm, to the microsecond of the server's clock: exact over all processes. A refund or a reset by
+/// another process is noticed here within half a second, if the key is known here as used up: until then, its requests
+/// are rejected although a unit is free.
 ///
-/// The server's clock is what counts. When it is set forward by a step (as by an administrator, or by an `ntpd` that may
-/// step), that pays off debts: up to min(burst, rate × step) per key is admitted twice, and windows that it skips are over. When
-/// it is set back, a key counts as owing a full bucket at most. Let the server's clock be slewed, not stepped.
+/// Only the server's clock counts. When it is set forward by a step (by an administrator, or by an `ntpd` that may
+/// step), that pays off debts: up to min(burst, rate × step) per key is admitted twice, and windows that it skips are
+/// over. When it is set back, a key counts as owing a full bucket at most. Let the server's clock be slewed, not
+/// stepped.
 ///
 /// # Another quota
 ///
-/// may have the same name: processes with the old one and with the new one share what is kept, as while a change is rolled
-/// out. A bucket's debt is kept as the time at which it will be paid, and is a full bucket at most: so the same share of the
-/// bucket is used up, nobody gets more than the new burst, and nobody waits for longer than the new bucket takes to fill. A
-/// window goes on counting under the new limit; with another period, what was used may count until the end of the next
-/// window.
+/// A store with another quota may have the same name: processes with the old one and with the new one share the state, as while a change is rolled
+/// out. A bucket's debt is kept as the time at which it will be paid, and is a full bucket at most: so the same share
+/// of the bucket is used up, no client gets more than the new burst, and none waits for longer than the new bucket
+/// takes to fill. A window continues to count under the new limit; with another period, what was used may count until
+/// the end of the next window.
 ///
 /// # When Redis is out of reach
 ///
-/// A [decision](crate::Limiter::decide) fails within the [timeout](super::RedisBuilder::timeout), also if it shares a call,
-/// gives back a lease first, or needs several nodes: one deadline holds for all that a decision does. While the breaker of the
-/// node is open it fails at once. What then becomes of requests is for the policy to [say](crate::FailureMode). For the
-/// [local guard](crate::FailureMode::LocalGuard) this store counts what Redis admits along in a
-/// [`MemoryStore`] for 65,536 keys. The guard only counts up: what is given back on Redis stays charged there, until time
-/// has paid it off. Redis does not hear of what guards admit: over an outage and the recovery, *n* processes admit up to
-/// *n* + 1 times the quota.
+/// A [decision](crate::Limiter::decide) fails within the [timeout](super::RedisBuilder::timeout), also if it shares a
+/// call, refunds a lease first, or needs several nodes: one deadline holds for all that a decision does. While the
+/// circuit breaker of the node is open it fails at once. The policy [says](crate::FailureMode) what happens to the
+/// request then. For the [local fallback](crate::FailureMode::LocalFallback) this store also counts what Redis admits
+/// in a [`MemoryStore`] for 65,536 keys. The fallback only counts up: what is refunded on Redis stays charged there,
+/// until time has paid it off. What fallbacks admit is not reported to Redis: over an outage and the recovery, *n*
+/// processes admit up to *n* + 1 times the quota.
 ///
-/// A key of ours that holds something else, of another type or another format, is an error for its requests, and is left
-/// as it is: who wrote it may need it. [Reset](crate::Mode::Reset) removes it.
+/// If a key of ours holds something else, of another type or another format, its requests fail, and the value is left
+/// as it is: its writer may need it. [Reset](crate::Mode::Reset) removes it.
 ///
 /// A call whose answer got lost is not repeated, so what it may have charged stays charged. When a primary fails and a
 /// replica takes over, what was not replicated is forgotten: up to burst + rate × lag per key is admitted twice.
 ///
 /// # Cancel safety
 ///
-/// A request that is dropped while it is being decided may have been charged. What its call has leased for others is theirs
-/// all the same, and whether the server answers it is noticed by the breaker all the same.
+/// A request that is dropped while it is being decided may have been charged. A lease that its call takes is kept all
+/// the same, and the circuit breaker counts the outcome of the call all the same.
 pub struct RedisStore<S> {
     name: Box<str>,
     coalesces: bool,
-    inner: Arc<Inner<S>>,
+    inner: Arc<StoreInner<S>>,
 }
 
-/// What a store of the same name goes on from.
+/// What a store of the same name inherits.
 struct Namesake<S> {
     name: Box<str>,
-    inner: Arc<Inner<S>>,
+    inner: Arc<StoreInner<S>>,
 }
 
 impl<S: Copy> RedisStore<S> {
-    /// A store for the one limiter that is called `name`: limiters that share `redis` must be called differently, and
-    /// those of several processes that are to share their budgets, alike.
+    /// Creates a store for the one limiter that is called `name`: limiters that share `redis` need different names, and
+    /// those of several processes that are to share their budgets need the same.
     #[must_use]
     pub fn new(redis: &Redis, name: &str) -> Self {
         Self { name: name.into(), coalesces: true, inner: Self::build(redis, name, None) }
     }
 
-    fn build(redis: &Redis, name: &str, leases: Option<Leases>) -> Arc<Inner<S>> {
-        Arc::new(Inner {
+    fn build(redis: &Redis, name: &str, leases: Option<Leases>) -> Arc<StoreInner<S>> {
+        Arc::new(StoreInner {
             redis: redis.clone(),
             names: Names::new(redis.prefix(), name, redis.secret()),
-            guard: MemoryStore::default(),
-            mirror: Mirror::new(),
-            flights: Arc::new(Flights::new()),
+            fallback: MemoryStore::default(),
+            negative_cache: NegativeCache::new(),
+            single_flight: Arc::new(SingleFlight::new()),
             leases,
         })
     }
 
-    /// Takes units in advance from keys that are much asked for, and spends them without asking: for up to `most`
-    /// requests at a time, within `lifetime`. A second is a good one.
+    /// Takes units in advance (a lease) from keys in demand, and spends them without calls: for up to `most` requests
+    /// at a time, within `lifetime`. A second is a good lifetime.
     ///
-    /// How many are taken follows the demand of this process: none from a key that is asked for less than once per
-    /// `lifetime`, then twice as many each time that they were spent, and never more than half of what is left. What it
-    /// holds it spends first, also where a layer with several policies would else ask for all of them in one call.
+    /// How many are taken follows the demand of this process: none from a key with less than one request per
+    /// `lifetime`, then twice as many each time that they were spent, and never more than half of what is left. A lease
+    /// is spent first, also where a layer with several policies would otherwise charge all of them in one call.
     ///
     /// # Accuracy
     ///
     /// Units are charged when they are taken, so no more than the limit is ever spent in all. But what was charged
     /// earlier may be spent later: in an interval of length *t*, up to burst + rate × (*t* + `lifetime`) is admitted.
     /// And what one process has taken others cannot spend: up to `most` requests per process and key lie idle for up to
-    /// `lifetime`. The next call of that process gives them back; without one, they are forfeited. Not for policies on
-    /// whose charges the [response](crate::Policy::charge_when) has a say: what was leased returns whole, and to the
-    /// lease that it came from, or not at all.
+    /// `lifetime`. The next call of that process refunds them; without one, they are forfeited. Do not use leases for
+    /// policies whose charges depend on the [response](crate::Policy::charge_when): a leased charge is refunded whole,
+    /// and to the lease that it came from, or not at all.
     ///
     /// # Panics
     ///
@@ -130,8 +133,8 @@ impl<S: Copy> RedisStore<S> {
         Self { inner, ..self }
     }
 
-    /// Makes a call of its own for every request. Those of one key that come at the same time are decided side by side
-    /// then, instead of one batch after the other: sooner by up to a round trip, and at the server's cost.
+    /// Makes a call of its own for every request. Concurrent requests for one key are then decided side by side,
+    /// instead of one batch after the other: sooner by up to a round trip, and at the cost of the server.
     #[must_use]
     pub fn without_coalescing(mut self) -> Self {
         self.coalesces = false;
@@ -140,32 +143,32 @@ impl<S: Copy> RedisStore<S> {
 }
 
 impl<S: Copy + Send + 'static> RedisStore<S> {
-    fn charge<A: Scripted<State = S>>(&self, asking: Asking<A>, cost: u32) -> Check {
-        match asking.out_of_lease(cost).or_else(|| asking.certain_refusal(cost)) {
+    fn charge<A: Scripted<State = S>>(&self, query: KeyQuery<A>, cost: u32) -> Check {
+        match query.spend_lease(cost).or_else(|| query.cached_rejection(cost)) {
             Some(decision) => decision.into(),
-            None if self.coalesces => Check::Pending(Box::pin(asking.in_company(cost))),
-            None => Check::Pending(Box::pin(async move { asking.alone(cost).await })),
+            None if self.coalesces => Check::Pending(Box::pin(query.decide_coalesced(cost))),
+            None => Check::Pending(Box::pin(async move { query.decide_alone(cost).await })),
         }
     }
 
-    /// Only a rejection may be known without a call.
-    fn peek<A: Scripted<State = S>>(asking: Asking<A>, cost: u32) -> Check {
-        let known = if asking.is_leased(cost) { None } else { asking.known_refusal(cost) };
-        known.map_or_else(|| Check::Pending(Box::pin(asking.peek(cost))), Check::from)
+    /// Only a rejection can be known without a call.
+    fn peek<A: Scripted<State = S>>(query: KeyQuery<A>, cost: u32) -> Check {
+        let known = if query.is_leased(cost) { None } else { query.peek_rejection(cost) };
+        known.map_or_else(|| Check::Pending(Box::pin(query.peek(cost))), Check::from)
     }
 }
 
-/// Has charges made together with those of other limiters.
+/// Charges together with other limiters, in one call.
 struct Batcher<A: Scripted> {
-    inner: Arc<Inner<A::State>>,
+    inner: Arc<StoreInner<A::State>>,
     algorithm: A,
 }
 
 impl<A: Scripted> Batching for Batcher<A> {
-    /// What is leased needs no call.
+    /// Returns `None` if a lease pays, since that needs no call.
     fn claim(&self, key: &PartitionKey, cost: u32) -> Option<Box<dyn Claim>> {
-        let asking = Asking::of(&self.inner, &self.algorithm, key);
-        if asking.is_leased(cost) { None } else { Some(Box::new(RedisClaim::new(asking, cost))) }
+        let query = KeyQuery::of(&self.inner, &self.algorithm, key);
+        if query.is_leased(cost) { None } else { Some(Box::new(RedisClaim::new(query, cost))) }
     }
 }
 
@@ -178,37 +181,37 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
         if let Err(problem) = algorithm.check_fit() {
             panic!("{problem}");
         }
-        self.inner.guard.prepare(algorithm);
+        self.inner.fallback.prepare(algorithm);
     }
 
     fn decide(&self, algorithm: &A, ask: &Ask<'_>) -> Check {
         let (key, cost) = (ask.key(), ask.cost());
-        let asking = || Asking::of(&self.inner, algorithm, key);
+        let query = || KeyQuery::of(&self.inner, algorithm, key);
         match ask.mode() {
             Mode::Fallback => {
-                let decision = self.inner.guard(algorithm, key, cost);
+                let decision = self.inner.charge_fallback(algorithm, key, cost);
                 decision.with_receipt(decision.receipt().of_fallback()).into()
             }
-            Mode::UpTo => asking().charge_up_to(cost),
+            Mode::UpTo => query().charge_up_to(cost),
             // One round trip. Other processes notice within half a second.
-            Mode::Reset => Check::Pending(Box::pin(asking().reset())),
-            Mode::Peek => Self::peek(asking(), cost),
-            Mode::Charge | Mode::Shadow => self.charge(asking(), cost),
+            Mode::Reset => Check::Pending(Box::pin(query().reset())),
+            Mode::Peek => Self::peek(query(), cost),
+            Mode::Charge | Mode::Shadow => self.charge(query(), cost),
         }
     }
 
-    /// In the background, once: what cannot be given back then stays charged.
+    /// Refunds in the background, by one call: if that fails, the charge stays.
     fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u32) {
         if receipt.is_none() {
             return;
         }
         if let Some(receipt) = receipt.fallback() {
-            return self.inner.guard.refund(algorithm, key, receipt, cost);
+            return self.inner.fallback.refund(algorithm, key, receipt, cost);
         }
-        let asking = Asking::of(&self.inner, algorithm, key);
-        match receipt.read::<OfLease>() {
-            Some(lease) => asking.put_back(cost, lease),
-            None => asking.give_back(cost, receipt),
+        let query = KeyQuery::of(&self.inner, algorithm, key);
+        match receipt.read::<LeaseReceipt>() {
+            Some(lease) => query.return_to_lease(cost, lease),
+            None => query.refund_in_background(cost, receipt),
         }
     }
 
@@ -217,17 +220,17 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
         Description::new().answering_all().batching(batcher)
     }
 
-    /// From a store of this name on the same [`Redis`]: the server keeps what it has, see
-    /// [above](Self#another-quota). What was leased is forfeited.
+    /// Inherits from a store of this name on the same [`Redis`]: the server keeps what it has, see
+    /// [above](Self#another-quota). Leases are forfeited.
     fn inherit(&self, algorithm: &Arc<A>, heritage: &Heritage) -> Option<Inheritance<Self>> {
         let predecessor: Arc<Namesake<A::State>> = heritage.downcast()?;
         if self.inner.redis.id() != predecessor.inner.redis.id() || self.name != predecessor.name {
             return None;
         }
-        // A guard that cannot inherit in place fills up by what is admitted from now on.
-        let guard = Store::heritage(&predecessor.inner.guard, &**algorithm);
-        let guard = guard.and_then(|heritage| self.inner.guard.inherit(algorithm, &heritage));
-        Some(Inheritance::in_place().and_then(guard.and_then(|guard| guard.finish)))
+        // A fallback that cannot inherit in place fills up by what is admitted from now on.
+        let fallback = Store::heritage(&predecessor.inner.fallback, &**algorithm);
+        let fallback = fallback.and_then(|heritage| self.inner.fallback.inherit(algorithm, &heritage));
+        Some(Inheritance::in_place().and_then(fallback.and_then(|fallback| fallback.finish)))
     }
 
     fn heritage(&self, _: &A) -> Option<Heritage> {

@@ -1,7 +1,8 @@
-//! The processor's counter, held to the system's clock: each thread asks the system again once ten
-//! milliseconds have passed on the counter. In between, a counter that was calibrated to within 20 parts
-//! in a million is off by 0.2 µs, and the two readings that an anchor is made of are less than a
-//! microsecond apart.
+//! A clock on the processor's cycle counter, anchored to the system clock (feature `fast-clock`).
+//!
+//! Each thread reads the system clock again once ten milliseconds have passed on the counter. In between, a counter that was
+//! calibrated to within 20 parts per million is off by at most 0.2 µs, and the two readings of an anchor are less than 1 µs
+//! apart.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -10,22 +11,22 @@ use super::{Timestamp, system_now};
 
 const HELD_FOR_NANOS: u64 = 10_000_000;
 
-/// Longer than two readings take.
+/// Readings of an anchor that are further apart do not belong together. Longer than two readings take.
 const TORN_NANOS: u64 = 1_000;
 
-/// Nanoseconds are told of counts in units of 1/2^32: enough for a part in 10^9, and ten milliseconds of
-/// any counter up to 400 GHz still multiply within 64 bits.
+/// Nanoseconds per count are scaled by 2^32. That is precise to one part in 10^9, and ten milliseconds of any counter up to
+/// 400 GHz multiply within 64 bits.
 const SCALE_BITS: u32 = 32;
 
-// A cell each: only `latest` is written at every reading.
+// One cell per field, since only `latest` is written at every reading.
 struct Anchor {
     counter: Cell<u64>,
     system: Cell<u64>,
-    /// For so many counts it holds.
+    /// The number of counts for which the anchor is valid.
     counts: Cell<u64>,
     /// Nanoseconds per 2^32 counts.
     scale: Cell<u64>,
-    /// What this thread was last told: it is not told less, also where the counter ran fast.
+    /// The latest reading of this thread: no later one is less, even if the counter ran fast until it was anchored again.
     latest: Cell<u64>,
 }
 
@@ -44,7 +45,7 @@ thread_local! {
 #[inline(always)]
 pub(super) fn now() -> Timestamp {
     ANCHOR.with(|anchor| {
-        // A counter that starts anew, as after a migration, is caught by its being far off.
+        // A counter that restarts, as after a migration of a virtual machine, gives a huge difference and so a new anchor.
         let passed = clock().raw().wrapping_sub(anchor.counter.get());
         let now = if passed < anchor.counts.get() {
             anchor.system.get() + ((passed * anchor.scale.get()) >> SCALE_BITS)
@@ -52,7 +53,7 @@ pub(super) fn now() -> Timestamp {
             anchor.renew()
         };
         let latest = anchor.latest.get();
-        // A branch, which is foreseen and not waited for; `max` would be.
+        // A branch, which is predicted: `max` would put the previous reading on the critical path.
         if now < latest {
             return held_back(latest);
         }
@@ -73,7 +74,7 @@ impl Anchor {
         let clock = clock();
         let counter = clock.raw();
         let system = system_now().as_nanos();
-        // If the thread was held up between the two readings, they do not belong together, and hold for no time.
+        // If the thread was descheduled between the two readings, they do not belong together: the anchor is valid for no time.
         let is_torn = clock.delta_as_nanos(counter, clock.raw()) > TORN_NANOS;
         let scale = clock.delta_as_nanos(0, 1 << SCALE_BITS).max(1);
         self.counter.set(counter);
@@ -87,6 +88,6 @@ impl Anchor {
 #[inline(always)]
 fn clock() -> &'static quanta::Clock {
     static CLOCK: OnceLock<quanta::Clock> = OnceLock::new();
-    // Calibrates for up to a fifth of a second, the first time: when the first store is made.
+    // The first call calibrates for up to 200 ms: when the first store is made.
     CLOCK.get_or_init(quanta::Clock::new)
 }

@@ -1,4 +1,4 @@
-//! Instants, and the clocks that tell them.
+//! Timestamps and clocks.
 
 #[cfg(feature = "fast-clock")]
 mod counter;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// An instant on a store's clock, in nanoseconds.
 ///
 /// Two timestamps may be compared only when they come from the same clock. The range is 584 years;
-/// arithmetic saturates at its ends, and [`Timestamp::MAX`] reads "not within this clock's range".
+/// arithmetic saturates at its ends, and [`Timestamp::MAX`] means "not within this clock's range".
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(u64);
 
@@ -71,22 +71,22 @@ pub(crate) fn duration_from_nanos(nanos: u128) -> Duration {
     }
 }
 
-/// Tells a store the time.
+/// The source of time of a store.
 ///
 /// # Contract
 ///
-/// A clock should never run backwards. One that does earns a key nothing by it: a key is admitted its burst, and what
-/// comes in while the clock goes forward. Keys wait until the clock has caught up with what they already spent, and the
-/// waits that are advertised count that in. Time that passes twice counts twice.
+/// A clock should never run backwards. If it does, no key gains by it: a key is admitted its burst, and what is restored
+/// while the clock goes forward. Keys wait until the clock has caught up with what they already spent, and the
+/// advertised waits include that. Time that passes twice counts twice.
 ///
-/// Nor should it jump ahead and back. In a [`MemoryStore`](crate::store::MemoryStore), one reading far ahead stops not only
+/// Nor should it jump ahead and back. In a [`MemoryStore`](crate::store::MemoryStore), one reading far ahead blocks not only
 /// the key that it was made for, but up to a thousand neighbours, until the clock catches up.
 pub trait Clock: Send + Sync + 'static {
     /// The present instant.
     fn now(&self) -> Timestamp;
 
-    /// Tells the clock from others: those of one id show the same time. By default the place where it is kept, which clones do
-    /// not share; `None` for a clock without fields, which has no place.
+    /// Identifies the clock: clocks with equal ids show the same time. By default its address in memory, which clones do
+    /// not share; `None` for a clock without fields, which has no address of its own.
     fn id(&self) -> Option<NonZeroUsize> {
         if size_of_val(self) == 0 { None } else { NonZeroUsize::new(std::ptr::from_ref(self).cast::<()>().addr()) }
     }
@@ -122,25 +122,25 @@ impl Clock for Monotonic {
         system_now()
     }
 
-    /// Below all addresses.
+    /// Lower than any address.
     #[inline]
     fn id(&self) -> Option<NonZeroUsize> {
         Some(NonZeroUsize::MIN)
     }
 }
 
-/// The system's monotonic clock, from the epoch.
+/// Reads the system's monotonic clock, as nanoseconds since the Unix epoch.
 fn system_now() -> Timestamp {
     static ANCHOR: OnceLock<(Instant, u64)> = OnceLock::new();
     let (start, epoch_nanos) = ANCHOR.get_or_init(|| {
-        // A wall clock set before 1970 only moves the windows' edges; zero serves as well.
+        // A wall clock set before 1970 only moves the windows' edges: zero does as well.
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         (Instant::now(), nanos_of(wall))
     });
     Timestamp(epoch_nanos.saturating_add(nanos_of(start.elapsed())))
 }
 
-/// A clock that moves only when told to, for tests. Clones share the time.
+/// A clock that moves only by [`advance`](Self::advance) and [`set`](Self::set), for tests. Clones share the time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -174,7 +174,7 @@ impl ManualClock {
         let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| Some(now.saturating_add(step)));
     }
 
-    /// Sets the clock, backwards too: that is how a fault is rehearsed.
+    /// Sets the clock, also backwards, to rehearse a fault.
     pub fn set(&self, now: Timestamp) {
         self.0.store(now.0, Ordering::SeqCst);
     }
@@ -185,7 +185,7 @@ impl Clock for ManualClock {
         Timestamp(self.0.load(Ordering::SeqCst))
     }
 
-    /// Of all clones, which share the time.
+    /// The same for all clones, which share the time.
     #[inline]
     fn id(&self) -> Option<NonZeroUsize> {
         NonZeroUsize::new(Arc::as_ptr(&self.0).addr())

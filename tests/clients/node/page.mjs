@@ -44,7 +44,7 @@ class Watched {
     page.on("pageerror", (error) => this.errors.push(String(error)));
     page.on("console", (message) => {
       const text = message.text();
-      // Chromium reports every refusal to a script, too, and every attempt to reach a server that is gone.
+      // Chromium reports every rejection to a script, too, and every attempt to reach a server that is gone.
       const isExpected = text.includes("status of 429") || (this.mayFail && text.includes("net::ERR_"));
       if (["error", "warning"].includes(message.type()) && !isExpected) this.errors.push(text);
     });
@@ -82,7 +82,7 @@ class Watched {
   }
 }
 
-/** 20 at once, and what comes back while the burst lasts; the rest is refused. */
+/** 20 at once, and what comes back while the burst lasts; the rest is rejected. */
 async function burst(watched) {
   const before = await watched.numbers(BUCKET);
   const begun = performance.now();
@@ -90,23 +90,23 @@ async function burst(watched) {
   const done = watched.page.locator("#done", { hasText: `Burst on ${BUCKET} has ended` });
   await done.waitFor();
   const refilled = Math.ceil((performance.now() - begun) / 100);
-  const after = await watched.until(BUCKET, "50 should be answered", (now) => now.admitted + now.refused >= before.admitted + before.refused + 50);
-  const [offered, admitted, refused] = ["offered", "admitted", "refused"].map((count) => after[count] - before[count]);
+  const after = await watched.until(BUCKET, "50 should be answered", (now) => now.admitted + now.rejected >= before.admitted + before.rejected + 50);
+  const [offered, admitted, rejected] = ["offered", "admitted", "rejected"].map((count) => after[count] - before[count]);
   assert.equal(offered, 50);
-  assert.equal(admitted + refused, 50);
+  assert.equal(admitted + rejected, 50);
   assert.ok(admitted >= 20 && admitted <= 20 + refilled, `${admitted} admitted, ${refilled} refilled`);
-  assert.ok(refused > 0, `none refused in ${refilled}00 ms: this machine is too slow to test with`);
+  assert.ok(rejected > 0, `none rejected in ${refilled}00 ms: this machine is too slow to test with`);
   const sent = await done.textContent();
-  assert.ok(sent.includes(`200 × ${admitted}`) && sent.includes(`429 × ${refused}`), sent);
-  return `${admitted} admitted, ${refused} refused`;
+  assert.ok(sent.includes(`200 × ${admitted}`) && sent.includes(`429 × ${rejected}`), sent);
+  return `${admitted} admitted, ${rejected} rejected`;
 }
 
 async function lastAnswer({ page }) {
   const shown = await page.locator("#fields dt").evaluateAll((terms) => terms.map((term) => term.firstChild.data));
   const wanted = ["RateLimit", "RateLimit-Policy", "Retry-After", "X-Rate-Limited-For"];
-  // The last of a burst was refused, unless a unit came back just then.
-  const isRefused = (await page.locator("#answer").textContent()).startsWith("429");
-  for (const field of isRefused ? wanted : wanted.slice(0, 2)) assert.ok(shown.includes(field), `${field}: ${shown}`);
+  // The last of a burst was rejected, unless a unit came back just then.
+  const isRejected = (await page.locator("#answer").textContent()).startsWith("429");
+  for (const field of isRejected ? wanted : wanted.slice(0, 2)) assert.ok(shown.includes(field), `${field}: ${shown}`);
   return shown.slice(0, 4).join(", ");
 }
 
@@ -117,7 +117,7 @@ async function queue(watched) {
   assert.ok(full.waiting <= 4, `${full.waiting} wait`);
   await watched.card(QUEUE).getByText("waiting, the next leaves in").waitFor();
   const empty = await watched.until(QUEUE, "nobody should wait in the end", (now) => now.waiting === 0 && now.admitted === 5);
-  assert.deepEqual([empty.delayed, empty.refused], [4, 0]);
+  assert.deepEqual([empty.delayed, empty.rejected], [4, 0]);
   return `${full.waiting} waited, then none`;
 }
 
@@ -137,7 +137,7 @@ async function greedy(watched) {
   const busy = await watched.until(FREE, "many should be sent", (now) => now.admitted > 50);
   await watched.press(FREE, "stop");
   assert.ok(watched.authorized > 50, `${watched.authorized} came as greedy`);
-  assert.equal(busy.refused, 0);
+  assert.equal(busy.rejected, 0);
   return "came as user greedy";
 }
 

@@ -1,4 +1,4 @@
-//! The example server, as a process: disguised requests at limit 5, on every route and on its Echo.
+//! Disguised requests to the example server: at limit 5, on every route and on its Echo service.
 
 use http::Version;
 
@@ -8,7 +8,7 @@ use crate::support::server::Server;
 
 const PREFLIGHT: [(&str, &str); 2] = [("origin", "https://page.example"), ("access-control-request-method", "PUT")];
 
-/// Twenty-one requests that a limiter may be tempted to let through.
+/// Twenty-one requests that a limiter might exempt by mistake.
 fn disguised() -> Vec<(Spelled, Version)> {
     let dressed = |method, more: &[(&'static str, &str)], body| {
         let spelled = Spelled::new(method, &[PREFLIGHT.as_slice(), more].concat()).body(body);
@@ -35,7 +35,7 @@ fn disguised() -> Vec<(Spelled, Version)> {
     all
 }
 
-/// Over years, so that no window ends meanwhile.
+/// A route with a period of years, so that no window ends during the test.
 fn route(path: &str, algorithm: &str, more: &str) -> String {
     format!(
         "[[route]]\npath = \"{path}\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"{algorithm}\"\nlimit = 5\n\
@@ -48,7 +48,7 @@ async fn five_of_twenty_one_disguised_requests_pass_on_every_route() {
     let routes = [
         ("/token-bucket", "token-bucket", ""),
         ("/leaky-bucket", "leaky-bucket", ""),
-        // Nobody may wait, so that five pass at once and the others are rejected.
+        // No request may wait, so that five pass at once and the others are rejected.
         ("/leaky-queue", "leaky-queue", "burst = 5\ncapacity = 0"),
         ("/fixed-window", "fixed-window", ""),
         ("/sliding-window", "sliding-window", ""),
@@ -61,7 +61,7 @@ async fn five_of_twenty_one_disguised_requests_pass_on_every_route() {
         let mut passed = 0;
         for (spelled, version) in disguised() {
             let answer = spelled.at(&path.replace("{thing}", "x")).ask(server.address, version).await;
-            passed += usize::from(!answer.expect("an answer").is_rejection());
+            passed += usize::from(!answer.expect("the server answers").is_rejection());
         }
         assert_eq!(passed, 5, "{path}");
     }

@@ -27,8 +27,8 @@ async fn what_cannot_be_grpc_is_rejected_with_429() {
         ("GET", "application/grpc-web-text", Version::HTTP_11),
     ] {
         let answer = rejection(method, media_type, version).await;
-        let told = (answer.status, answer.field("content-type"), answer.field("grpc-status"));
-        assert_eq!(told, (429, Some("application/problem+json"), None), "{method} {media_type} {version:?}");
+        let seen = (answer.status, answer.field("content-type"), answer.field("grpc-status"));
+        assert_eq!(seen, (429, Some("application/problem+json"), None), "{method} {media_type} {version:?}");
     }
 }
 
@@ -48,7 +48,7 @@ async fn only_known_media_types_are_echoed() {
         ("application/grpc-web-text+x\"y", Version::HTTP_11, "application/grpc-web-text"),
     ] {
         let answer = rejection("POST", media_type, version).await;
-        let told = (answer.status, answer.field("content-type"), answer.field("grpc-status"));
-        assert_eq!(told, (200, Some(echoed), Some("8")), "{media_type} {version:?}");
+        let seen = (answer.status, answer.field("content-type"), answer.field("grpc-status"));
+        assert_eq!(seen, (200, Some(echoed), Some("8")), "{media_type} {version:?}");
     }
 }

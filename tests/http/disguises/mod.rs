@@ -1,5 +1,4 @@
-//! Nothing is exempt by how it is dressed: a request counts whatever its method, its fields, its protocol, and wherever the
-//! layer is mounted.
+//! Disguised requests: every request counts, whatever its method, fields and protocol, and wherever the layer is mounted.
 
 mod example;
 mod grpc;
@@ -16,7 +15,7 @@ use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::PeerIp;
 use tower_sluice::{Policy, Quota, RateLimitLayer};
 
-/// How many requests a layer has admitted.
+/// The number of requests that a layer has admitted.
 #[derive(Clone, Default)]
 struct Admitted(Arc<AtomicUsize>);
 
@@ -30,12 +29,12 @@ impl Admitted {
     }
 }
 
-/// So many per day for each address.
+/// A limit per address and day.
 fn per_client(limit: u32) -> RateLimitLayer {
     RateLimitLayer::new(policy(limit))
 }
 
-/// With as many preflights a day uncounted.
+/// A limit per address and day, which exempts this many preflights per day.
 fn exempting(limit: u32, preflights: u32) -> RateLimitLayer {
     RateLimitLayer::builder(policy(limit)).exempt_preflights(Quota::per_day(preflights)).build()
 }

@@ -1,4 +1,4 @@
-//! The places where a layer is mounted, each serving [`echo::PATH`] whatever the method.
+//! The places where a layer can be mounted, each of which serves [`echo::PATH`] for any method.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -94,12 +94,12 @@ impl Mount {
     }
 }
 
-/// Thousands of small answers need not wait for more of their kind.
+/// Sets `TCP_NODELAY`, so that small responses are sent at once.
 fn at_once(socket: &TcpStream) {
     socket.set_nodelay(true).unwrap();
 }
 
-/// Directly inside of the limit.
+/// The service directly inside of the layer.
 fn counting<B>(admitted: &Admitted) -> MapRequestLayer<impl Fn(Request<B>) -> Request<B> + Clone + use<B>> {
     let admitted = admitted.clone();
     MapRequestLayer::new(move |request| {
@@ -127,7 +127,7 @@ async fn serve_hyper(listener: TcpListener, layer: RateLimitLayer, admitted: Adm
     }
 }
 
-/// What tonic generates for `echo.proto`.
+/// The service that tonic generates for `echo.proto`.
 #[derive(Clone)]
 struct Echo;
 

@@ -1,4 +1,4 @@
-//! Preflights of CORS: counted like all requests, unless a layer exempts them.
+//! CORS preflights: they count like all requests, unless a layer exempts them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn preflight(more: &[(&'static str, &'static str)]) -> Spelled {
     Spelled::new("OPTIONS", &[&PREFLIGHT, more].concat())
 }
 
-/// Uses the budget of the one client up.
+/// Uses up the budget of the only client.
 async fn exhaust(address: SocketAddr) {
     for version in VERSIONS {
         let _ = Spelled::new("GET", &[]).ask(address, version).await;
@@ -25,7 +25,7 @@ async fn exhaust(address: SocketAddr) {
     assert!(Spelled::new("GET", &[]).ask(address, Version::HTTP_11).await.unwrap().is_rejection());
 }
 
-/// As a gRPC client would send it, but for the method and two fields.
+/// Requests of a gRPC client, except for the method and two fields.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_a_thousand_disguised_calls_reaches_an_echo_of_tonic() {
     let admitted = Admitted::default();
@@ -49,7 +49,7 @@ async fn one_of_a_thousand_disguised_calls_reaches_an_echo_of_tonic() {
     assert_eq!((admitted.count(), rejected), (1, 999));
 }
 
-/// As Chromium and Firefox send it, over HTTP/1.1 and HTTP/2.
+/// Preflights as Chromium and Firefox send them, over HTTP/1.1 and HTTP/2.
 #[tokio::test]
 async fn exempt_preflights_pass_as_many_as_their_budget_allows_and_then_count() {
     for mount in Mount::ALL {
@@ -63,7 +63,7 @@ async fn exempt_preflights_pass_as_many_as_their_budget_allows_and_then_count() 
             ("user-agent", "Mozilla/5.0"),
             ("referer", "https://page.example/"),
         ]);
-        // The body of hyper's server is of a type that cannot be asked over HTTP/2 whether there is more to come.
+        // Over HTTP/2, the body of hyper's server is of a type that the layer cannot ask whether it has ended.
         let versions = if mount == Mount::Hyper { [Version::HTTP_11; 2] } else { VERSIONS };
         for version in versions {
             for _ in 0..2 {
@@ -71,7 +71,7 @@ async fn exempt_preflights_pass_as_many_as_their_budget_allows_and_then_count() 
                 assert!(!answer.is_rejection() && answer.field("ratelimit").is_none(), "{mount:?}: {answer:?}");
             }
         }
-        // The fifth counts, and the sixth is one too many.
+        // The fifth counts, and the sixth is rejected.
         let fifth = real.ask(address, Version::HTTP_11).await.unwrap();
         assert!(fifth.field("ratelimit").is_some_and(|left| left.starts_with("\"per-client\";r=0")), "{fifth:?}");
         assert!(real.ask(address, Version::HTTP_11).await.unwrap().is_rejection(), "{mount:?}");
@@ -113,7 +113,7 @@ async fn only_what_can_be_nothing_but_a_preflight_is_exempt() {
         preflight(&[("x-method-override", "POST")]),
         preflight(&[("content-encoding", "gzip")]),
         preflight(&[("trailer", "x")]),
-        // Over HTTP/2, without a word about its length.
+        // Over HTTP/2, without a content-length.
         preflight(&[]).body(MESSAGE),
     ];
     for mount in [Mount::RouterLayer, Mount::Tonic, Mount::Hyper] {
@@ -141,7 +141,7 @@ async fn only_what_can_be_nothing_but_a_preflight_is_exempt() {
 #[tokio::test]
 async fn a_ban_is_not_lifted_for_preflights() {
     let penalty = || Penalty::new(Quota::per_day(1), Duration::from_secs(3_600));
-    // What cannot be told without a key does not spare the one that can be.
+    // A policy without a key for the preflight does not lift the ban of another policy.
     let by_key = || {
         Policy::new("per-key", tower_sluice::algorithm::TokenBucket::new(Quota::per_day(9)))
             .key(tower_sluice::key::HeaderKey::from_static("x-api-key"))

@@ -1,4 +1,4 @@
-//! What a request may look like: method, fields, protocol, mount point.
+//! A table of all disguises: methods, fields, protocols and mount points.
 
 use http::Version;
 
@@ -59,7 +59,7 @@ fn all() -> Vec<(Spelled, Version)> {
         for fields in FIELDS {
             for version in [Version::HTTP_11, Version::HTTP_2] {
                 let spelled = Spelled::new(method, fields);
-                // Some say by their fields that nothing follows, or that something does.
+                // Some fields state that there is no body, or that there is one.
                 if method == "POST" || fields.contains(&GRPC) {
                     all.push((spelled.clone().body(MESSAGE), version));
                 }
@@ -70,7 +70,7 @@ fn all() -> Vec<(Spelled, Version)> {
     all
 }
 
-/// Whichever comes first is admitted, and nothing after it.
+/// The first request is admitted, whichever it is, and all later ones are rejected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_all_requests_is_admitted_at_limit_one() {
     let all = all();

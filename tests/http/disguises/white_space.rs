@@ -1,4 +1,4 @@
-//! Optional white space around a field's value is not part of it (RFC 9110, section 5.5), over HTTP/2 as little as elsewhere.
+//! Optional white space around a field value is not part of it (RFC 9110, section 5.5), over HTTP/2 either.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ fn by_api_key() -> RateLimitLayer {
     RateLimitLayer::new(by_key)
 }
 
-/// A blank, a tab, both, ... around `value`, each once.
+/// Distinct combinations of spaces and tabs around `value`.
 fn spellings(value: &str, count: usize) -> HashSet<String> {
     let blank = |number: usize| (0..number.ilog2()).map(|bit| [' ', '\t'][number >> bit & 1]).collect::<String>();
     (1..)

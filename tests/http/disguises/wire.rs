@@ -1,4 +1,4 @@
-//! Requests as they are spelled on the wire, without a library that would tidy them up.
+//! Requests written byte by byte, since a client library would normalise them.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -36,7 +36,7 @@ impl Spelled {
         Self { path: path.to_owned(), ..self.clone() }
     }
 
-    /// The answer over a connection of its own; `None` if the server gives none.
+    /// Sends the request on its own connection. Returns the response; `None` if the server sends none.
     pub(crate) async fn ask(&self, address: SocketAddr, version: Version) -> Option<Answer> {
         let answer = async {
             let socket = TcpStream::connect(address).await.unwrap();
@@ -96,14 +96,14 @@ impl Spelled {
         requests = requests.ready().await.ok()?;
         let (response, mut sender) = requests.send_request(request.body(()).unwrap(), self.body.is_empty()).ok()?;
         if !self.body.is_empty() {
-            // The server may have answered without it.
+            // The server may have answered before it read the body.
             let _ = sender.send_data(Bytes::from_static(self.body), true);
         }
         let (head, mut body) = response.await.ok()?.into_parts();
         let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
         let mut fields: HashMap<_, _> =
             head.headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect();
-        // gRPC says at the end how it went.
+        // gRPC has its status in the trailers.
         while let Some(Ok(data)) = body.data().await {
             let _ = body.flow_control().release_capacity(data.len());
         }
@@ -125,7 +125,7 @@ impl Answer {
         self.fields.get(name).map(String::as_str)
     }
 
-    /// Whether the limiter has rejected the request: it says when to come back.
+    /// Whether the limiter has rejected the request: such a response has a wait.
     pub(crate) fn is_rejection(&self) -> bool {
         let is_rejection = self.fields.contains_key("retry-after");
         let code = self.field("grpc-status");

@@ -1,4 +1,4 @@
-//! The wait that a rejected client is told is true: whoever waits that long, alone on its keys, is admitted.
+//! Advertised waits are true: a rejected client that waits as advertised, alone on its keys, is admitted.
 
 mod stack;
 
@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::stack::{Call, Held, Stack, Told, clock, timed};
+use self::stack::{Answer, Call, Held, Stack, clock, timed};
 use http::{Request, Response, StatusCode};
 use tower_sluice::algorithm::{SlidingWindow, TokenBucket};
 use tower_sluice::key::User;
@@ -21,12 +21,12 @@ fn ban_after_one(clock: &ManualClock) -> Penalty {
 }
 
 /// Sends until the answer is a ban.
-fn until_banned(stack: &Stack) -> Told {
-    (0..10).map(|_| stack.call(Call::of("alice"))).find(Told::is_ban).expect("the client that goes on is banned")
+fn until_banned(stack: &Stack) -> Answer {
+    (0..10).map(|_| stack.call(Call::of("alice"))).find(Answer::is_ban).expect("a client that keeps sending is banned")
 }
 
 #[test]
-fn the_wait_of_a_banned_client_covers_the_limit_that_it_used_up() {
+fn the_wait_of_a_banned_client_covers_the_exhausted_limit() {
     let clock = clock();
     let stack = Stack::new(
         &clock,
@@ -54,13 +54,13 @@ fn the_ban_of_one_policy_does_not_hide_the_longer_wait_of_another() {
         ],
     );
     let banned = until_banned(&stack);
-    assert!(banned.wait > Some(Duration::from_secs(10_000)), "told {:?}", banned.wait);
+    assert!(banned.wait > Some(Duration::from_secs(10_000)), "advertised {:?}", banned.wait);
     clock.advance(banned.wait.unwrap());
     assert_eq!(stack.call(Call::of("alice")).status, 200);
 }
 
 #[test]
-fn a_cost_that_never_fits_is_told_no_wait_during_a_ban_either() {
+fn a_cost_that_never_fits_has_no_wait_even_during_a_ban() {
     let clock = clock();
     let stack = Stack::new(
         &clock,
@@ -75,10 +75,10 @@ fn a_cost_that_never_fits_is_told_no_wait_during_a_ban_either() {
     assert!(never.body.contains("more than is ever admitted"), "{}", never.body);
 }
 
-/// Random stacks of policies, and in each some hundred requests of three clients: one goes on whatever it is told, one
-/// waits as told and is alone then, and one waits as told while the others go on. Some requests are held open meanwhile whose charges are refunded in the end.
+/// Random stacks of policies, each with some hundred requests of three clients: one ignores the waits; one waits as advertised,
+/// alone; and one waits as advertised while the others keep sending. Some refundable requests are held open meanwhile.
 #[test]
-fn random_stacks_tell_true_waits_and_never_ban_an_obedient_client() {
+fn random_stacks_advertise_true_waits_and_never_ban_an_obedient_client() {
     let mut tally = Tally::default();
     for seed in 0..1_000 {
         let (mut random, clock) = (Random::new(seed), clock());
@@ -87,10 +87,10 @@ fn random_stacks_tell_true_waits_and_never_ban_an_obedient_client() {
         let mut passed = Duration::ZERO;
         for _ in 0..60 {
             for _ in 0..random.below(4) {
-                let told = stack.call(Call::random(&mut random, "insistent"));
-                tally.note(&told);
+                let answer = stack.call(Call::random(&mut random, "insistent"));
+                tally.note(&answer);
                 if random.below(6) == 0 {
-                    passed += tally.check(&stack, &told, &mut held, seed);
+                    passed += tally.check(&stack, &answer, &mut held, seed);
                 }
             }
             if random.below(4) == 0 {
@@ -100,15 +100,15 @@ fn random_stacks_tell_true_waits_and_never_ban_an_obedient_client() {
             stack.advance(step);
             passed += step;
             if passed >= patient_until {
-                let told = stack.call(Call::random(&mut random, "patient"));
-                tally.note(&told);
-                tally.banned_obedient += u32::from(told.is_ban());
-                patient_until = passed + told.wait.unwrap_or_default();
+                let answer = stack.call(Call::random(&mut random, "patient"));
+                tally.note(&answer);
+                tally.banned_obedient += u32::from(answer.is_ban());
+                patient_until = passed + answer.wait.unwrap_or_default();
             }
-            let told = stack.call(Call::random(&mut random, "obedient"));
-            tally.note(&told);
-            tally.banned_obedient += u32::from(told.is_ban());
-            passed += tally.check(&stack, &told, &mut held, seed);
+            let answer = stack.call(Call::random(&mut random, "obedient"));
+            tally.note(&answer);
+            tally.banned_obedient += u32::from(answer.is_ban());
+            passed += tally.check(&stack, &answer, &mut held, seed);
         }
     }
     let Tally { rejected, checked, bans, banned_obedient, estimated, untrue } = tally;
@@ -128,55 +128,55 @@ struct Tally {
     checked: u32,
     bans: u32,
     banned_obedient: u32,
-    /// Waits that counted on refunds which came too late to help.
+    /// Waits that assumed refunds which came too late to help.
     estimated: u32,
     untrue: Vec<String>,
 }
 
 impl Tally {
-    fn note(&mut self, told: &Told) {
-        self.rejected += u32::from(told.is_rejected());
-        self.bans += u32::from(told.is_ban());
+    fn note(&mut self, answer: &Answer) {
+        self.rejected += u32::from(answer.is_rejected());
+        self.bans += u32::from(answer.is_ban());
     }
 
-    /// Waits as told, and sends the same again; returns the time that passed. Requests that were held open end before,
-    /// and what they were charged is refunded: a wait that counts on that is true if that comes.
-    fn check(&mut self, stack: &Stack, told: &Told, held: &mut Vec<Held>, seed: u64) -> Duration {
-        if !told.is_rejected() {
+    /// Waits as advertised, and sends the same request again. Returns the time that passed. Held requests are finished and
+    /// refunded before: a wait that assumes refunds is true if they are made.
+    fn check(&mut self, stack: &Stack, answer: &Answer, held: &mut Vec<Held>, seed: u64) -> Duration {
+        if !answer.is_rejected() {
             return Duration::ZERO;
         }
         self.checked += 1;
         let is_estimate = !held.is_empty();
         held.drain(..).for_each(Held::finish);
-        let wait = match told.wait {
+        let wait = match answer.wait {
             Some(wait) => {
-                let seconds = Duration::from_secs(told.retry_after.expect("both fields or none"));
+                let seconds = Duration::from_secs(answer.retry_after.expect("both fields or none"));
                 assert!(!wait.is_zero() && wait <= seconds, "{wait:?} and {seconds:?}");
                 wait
             }
-            // Nothing helps, not even much time.
+            // No wait helps, not even 100 days.
             None => {
-                assert_eq!(told.retry_after, None);
+                assert_eq!(answer.retry_after, None);
                 Duration::from_secs(100 * 86_400)
             }
         };
         stack.advance(wait);
-        let again = stack.call(told.call);
-        if again.is_rejected() && is_estimate && told.wait.is_some() {
-            // A charge that is refunded late may not be owed any more. But by then nothing is left to be estimated.
+        let again = stack.call(answer.call);
+        if again.is_rejected() && is_estimate && answer.wait.is_some() {
+            // The refund came so late that the charge was no longer owed. The next wait is not an estimate.
             self.estimated += 1;
             return wait + self.check(stack, &again, held, seed);
         }
-        if again.is_rejected() == told.wait.is_some() {
-            self.untrue.push(format!("seed {seed}: told {told:?}, then {again:?}"));
+        if again.is_rejected() == answer.wait.is_some() {
+            self.untrue.push(format!("seed {seed}: {answer:?}, then {again:?}"));
         }
         wait
     }
 }
 
-/// The login page of a household or an office: many at once, all of them with the right password.
+/// Many concurrent logins from one address, of a household or an office, all with the right password.
 #[tokio::test]
-async fn correct_logins_at_once_behind_one_address_are_not_banned_and_wait_about_as_long_as_a_login_takes() {
+async fn concurrent_correct_logins_behind_one_address_are_not_banned_and_wait_about_one_login() {
     const LIMIT: usize = 20;
     let policy = Policy::new("failed-logins", SlidingWindow::new(Quota::per_hour(20)))
         .key(User::key())
@@ -207,7 +207,7 @@ async fn correct_logins_at_once_behind_one_address_are_not_banned_and_wait_about
         assert!(rounds < 20, "{left} logins are still rejected");
         let begun = std::time::Instant::now();
         let logins: Vec<_> = (0..left).map(|_| login()).collect();
-        // Those that were rejected have their answers while the others are under way.
+        // Rejections are answered while the admitted requests are in flight.
         while logins.iter().filter(|login| login.is_finished()).count() < left.saturating_sub(LIMIT) {
             tokio::task::yield_now().await;
         }
@@ -219,12 +219,12 @@ async fn correct_logins_at_once_behind_one_address_are_not_banned_and_wait_about
                 admitted += 1;
                 continue;
             }
-            let told = Told::of(&response.map(|_| String::new()), Call::of("one address"));
-            assert!(!told.is_ban());
-            // A second before the first login is over, since nothing is known then; later, what logins took.
+            let answer = Answer::of(&response.map(|_| String::new()), Call::of("one address"));
+            assert!(!answer.is_ban());
+            // In the first round, 1 s, since no duration is known; later, the duration of logins.
             let most =
                 if rounds == 1 { Duration::from_secs(1) } else { Duration::from_secs(1).max(begun.elapsed() * 4) };
-            assert!(told.wait.is_some_and(|wait| wait <= most), "round {rounds}: {told:?} of {most:?}");
+            assert!(answer.wait.is_some_and(|wait| wait <= most), "round {rounds}: {answer:?} of {most:?}");
         }
         assert_eq!(admitted, LIMIT.min(left));
         left -= admitted;

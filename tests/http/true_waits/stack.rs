@@ -28,7 +28,7 @@ pub fn timed<A: Algorithm>(
     algorithm: A,
     clock: &ManualClock,
 ) -> Arc<RateLimiter<A, MemoryStore<A::State, ManualClock>>> {
-    // Small, since there are thousands of them.
+    // Small tables, since there are thousands of them.
     Arc::new(RateLimiter::new(algorithm, MemoryStore::with_capacity(64).with_clock(clock.clone())))
 }
 
@@ -37,7 +37,7 @@ pub fn timed<A: Algorithm>(
 pub struct Call {
     pub user: &'static str,
     pub cost: u32,
-    /// What the handler answers.
+    /// The status of the handler's response.
     pub status: u16,
 }
 
@@ -50,7 +50,7 @@ impl Call {
         Self { user, cost: random.pick(&[1, 1, 1, 2, 3, 7]), status: random.pick(&[200, 200, 401]) }
     }
 
-    /// For policies whose requests differ in cost.
+    /// The cost function of policies whose requests differ in cost.
     pub fn cost_of(head: &RequestHead<'_>) -> u32 {
         head.extensions().get::<Self>().expect("every request has it").cost
     }
@@ -58,7 +58,7 @@ impl Call {
 
 /// The answer to a request.
 #[derive(Debug)]
-pub struct Told {
+pub struct Answer {
     pub call: Call,
     pub status: u16,
     /// `Retry-After`.
@@ -68,7 +68,7 @@ pub struct Told {
     pub body: String,
 }
 
-impl Told {
+impl Answer {
     pub fn of(response: &Response<String>, call: Call) -> Self {
         let field = |name| response.headers().get(name).map(|value| value.to_str().unwrap());
         let wait = |value: &str| {
@@ -84,7 +84,7 @@ impl Told {
         }
     }
 
-    /// Whether the layer answered. The handlers answer 200 and 401.
+    /// Whether the layer rejected the request. The handlers answer 200 and 401.
     pub fn is_rejected(&self) -> bool {
         ![200, 401].contains(&self.status)
     }
@@ -104,7 +104,7 @@ pub struct Stack {
     clock: ManualClock,
 }
 
-/// A request that was admitted, and whose response is kept back.
+/// An admitted request whose response is held back.
 pub struct Held {
     open: oneshot::Sender<()>,
     response: BoxFuture<'static, Result<Response<Body>, Infallible>>,
@@ -178,14 +178,14 @@ impl Stack {
         policy
     }
 
-    pub fn call(&self, call: Call) -> Told {
+    pub fn call(&self, call: Call) -> Answer {
         let response = self.send(call, None).now_or_never().expect("memory answers at once").unwrap();
         let (parts, body) = response.into_parts();
         let body = body.collect().now_or_never().expect("a body in memory").unwrap().to_bytes();
-        Told::of(&Response::from_parts(parts, String::from_utf8(body.to_vec()).unwrap()), call)
+        Answer::of(&Response::from_parts(parts, String::from_utf8(body.to_vec()).unwrap()), call)
     }
 
-    /// Sends a request whose response comes when it is asked to; `None` if it was rejected.
+    /// Sends a request whose response is held back; `None` if it was rejected.
     pub fn hold(&self, call: Call) -> Option<Held> {
         let (open, gate) = oneshot::channel();
         let mut response = self.send(call, Some(gate));

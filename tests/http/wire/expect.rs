@@ -1,19 +1,19 @@
-//! `Expect: 100-continue`, where the request must wait its turn. hyper says 100 when the body is first asked for, which
-//! is not before the service inside is called; so a client that waits for it uploads nothing before its turn, and
-//! nothing at all if it is refused. (RFC 9110, section 10.1.1, would have it told at once.)
+//! `Expect: 100-continue` on a request that waits in a queue. hyper sends 100 when the body is first polled, which
+//! is not before the inner service is called. So a client that waits for it uploads nothing before its turn, and
+//! nothing at all if it is rejected. (RFC 9110, section 10.1.1, asks for an immediate response.)
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tower_sluice::{Ask, Check, Decision, LeakyQueue, Limiter, PartitionKey, Policy, Quota, RateLimitLayer};
 
-use super::raw::Connection;
+use super::http1_client::Connection;
 use super::{Server, until};
 
 const UPLOAD: &str = "PUT /upload HTTP/1.1\r\nhost: test\r\ncontent-length: 2000000\r\nexpect: 100-continue\r\n\r\n";
 const KEY: PartitionKey = PartitionKey::SHARED;
 
-/// A server whose next turn comes in an hour, or when this one is given back.
+/// A server whose next turn comes in an hour, or when the current one is refunded.
 struct Busy {
     queue: Arc<LeakyQueue>,
     turn: Decision,
@@ -31,7 +31,7 @@ impl Busy {
         Self { queue, turn, server, client }
     }
 
-    /// Sends the head of an upload, which then waits.
+    /// Sends the head of an upload, which waits in the queue.
     async fn announce(&mut self) {
         self.client.send(UPLOAD).await;
         until(|| self.queue.waiting() == 1).await;
@@ -48,7 +48,7 @@ impl Busy {
 }
 
 #[tokio::test]
-async fn continue_comes_with_the_turn_and_not_before() {
+async fn continue_is_sent_at_the_turn_and_not_before() {
     let mut busy = Busy::new(1).await;
     busy.announce().await;
     busy.let_in();
@@ -59,9 +59,9 @@ async fn continue_comes_with_the_turn_and_not_before() {
     assert_eq!((served.status, served.content.as_str()), (200, "2000000"));
 }
 
-/// Most clients send their content after a second or so all the same. It stays with the system until the turn comes.
+/// Most clients send the body after about a second without 100. It stays in the system's buffers until the turn comes.
 #[tokio::test]
-async fn whoever_does_not_wait_for_it_is_not_read_before_the_turn() {
+async fn a_body_that_is_sent_without_continue_is_not_read_before_the_turn() {
     let mut busy = Busy::new(1).await;
     busy.announce().await;
     busy.client.send(vec![b'x'; 10_000]).await;
@@ -71,7 +71,7 @@ async fn whoever_does_not_wait_for_it_is_not_read_before_the_turn() {
     assert!(busy.client.is_silent());
     assert_eq!((busy.server.called(), busy.server.polled()), (0, 0));
     busy.let_in();
-    // It says so even now, which is superfluous, and allowed.
+    // hyper sends 100 even now, which is superfluous but allowed.
     assert_eq!(busy.client.answer("PUT").await.status, 100);
     busy.client.send(vec![b'x'; 1_990_000]).await;
     let served = busy.client.answer("PUT").await;
@@ -79,7 +79,7 @@ async fn whoever_does_not_wait_for_it_is_not_read_before_the_turn() {
 }
 
 #[tokio::test]
-async fn a_refusal_comes_instead_of_continue_also_after_a_wait() {
+async fn a_rejection_replaces_continue_even_after_a_wait() {
     for case in ["no place", "closed"] {
         let capacity = usize::from(case != "no place");
         let mut busy = Busy::new(capacity).await;
@@ -90,7 +90,7 @@ async fn a_refusal_comes_instead_of_continue_also_after_a_wait() {
             busy.queue.close();
         }
         assert_eq!(busy.client.answer("PUT").await.status, 503, "{case}");
-        // The client may send its content all the same, so hyper closes.
+        // The client may still send the body, so hyper closes the connection.
         busy.client.ends().await;
         assert_eq!((busy.server.called(), busy.server.polled()), (0, 0), "{case}");
     }

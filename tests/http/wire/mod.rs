@@ -1,11 +1,11 @@
-//! What goes over the wire: the layer under hyper's servers, met by clients that see every byte and every frame.
+//! The layer in hyper's servers, tested byte by byte and frame by frame.
 
 mod expect;
-mod frames;
-mod one;
-mod raw;
+mod http1_client;
+mod http1_responses;
+mod http2_client;
+mod http2_responses;
 mod resets;
-mod two;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -31,16 +31,16 @@ use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;
 use tower_sluice::{Policy, Quota, RateLimitLayer, RateLimiter, ResponseBody};
 
-/// How many came how far.
+/// Counts of requests, by how far they came.
 #[derive(Default)]
 struct Seen {
-    /// Requests, at the layer.
+    /// Requests that reached the layer.
     arrived: AtomicUsize,
-    /// Requests, at the service within.
+    /// Requests that reached the inner service.
     called: AtomicUsize,
-    /// Answers that the service within has not finished.
+    /// Responses that the inner service has not finished.
     under_way: AtomicUsize,
-    /// Times that a body was asked for something.
+    /// Polls of request bodies.
     polled: AtomicUsize,
 }
 
@@ -89,7 +89,7 @@ impl Server {
         tokio::spawn(async move {
             loop {
                 let (socket, _) = listener.accept().await.unwrap();
-                // Or the last piece of an answer waits for the acknowledgement of the one before.
+                // `TCP_NODELAY`: otherwise the last piece of a response waits for the acknowledgement of the previous one.
                 socket.set_nodelay(true).unwrap();
                 connect(TokioIo::new(socket), service.clone());
             }
@@ -114,7 +114,7 @@ impl Server {
     }
 }
 
-/// The service that is limited.
+/// The inner service.
 async fn answer(seen: Arc<Seen>, request: Request<Watched>) -> Result<Response<Full<Bytes>>, Infallible> {
     seen.called.fetch_add(1, Ordering::SeqCst);
     seen.under_way.fetch_add(1, Ordering::SeqCst);
@@ -144,7 +144,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// The body of a request, as it came, and whether anybody looked into it.
+/// The body of a request, which counts its polls.
 struct Watched {
     body: Incoming,
     seen: Arc<Seen>,
@@ -160,19 +160,19 @@ impl Body for Watched {
     }
 }
 
-/// So many, shared by all, of which none comes back.
+/// A limit that all clients share, on a clock that stands still.
 fn only(limit: u32) -> Policy {
     let store = MemoryStore::with_capacity(16).with_clock(ManualClock::new());
     let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(limit)), store);
     Policy::new("p", limiter).status(StatusCode::TOO_MANY_REQUESTS)
 }
 
-/// What comes within a time in which everything here has long come; so that a mistake does not hang.
+/// Waits for a future for at most 30 s, so that a mistake does not hang the test.
 async fn soon<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(30), future).await.expect("it never came")
+    tokio::time::timeout(Duration::from_secs(30), future).await.expect("timed out")
 }
 
-/// Lets the others go on until this holds.
+/// Yields to other tasks until the condition holds.
 async fn until(holds: impl Fn() -> bool) {
     soon(async {
         while !holds() {

@@ -1,15 +1,15 @@
-//! HTTP/2 used as a weapon: bursts of streams, and streams that are reset as soon as they are opened (Rapid
-//! Reset, CVE-2023-44487). What was let through stays charged, and nothing is left behind.
+//! HTTP/2 attacks: bursts of streams, and streams that are reset as soon as they are opened (Rapid
+//! Reset, CVE-2023-44487). Admitted requests stay charged, and nothing is leaked.
 //!
-//! hyper has bounds of its own (200 streams at a time, 20 resets of streams that it has not come to yet, in h2
-//! 0.4), which these clients keep where it is the layer that is to be tried.
+//! hyper has its own bounds (200 concurrent streams, and 20 resets of streams that it has not accepted yet, in h2
+//! 0.4). These clients stay within them where the layer itself is tested.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer};
 
-use super::frames::{Connection, ENHANCE_YOUR_CALM, GOAWAY, REFUSED_STREAM, RST_STREAM};
+use super::http2_client::{Connection, ENHANCE_YOUR_CALM, GOAWAY, REFUSED_STREAM, RST_STREAM};
 use super::{Server, only, until};
 
 const LIMIT: usize = 100;
@@ -18,7 +18,7 @@ async fn limited() -> Server {
     Server::http2(RateLimitLayer::new(only(100)), |_| ()).await
 }
 
-/// Whether one more request, on a connection of its own, is served.
+/// Whether one more request on a new connection is served.
 async fn serves_one_more(server: &Server) -> bool {
     let mut connection = Connection::open(server.address, "/").await;
     let streams = connection.ask(1).await;
@@ -29,7 +29,7 @@ async fn serves_one_more(server: &Server) -> bool {
 
 #[tokio::test]
 async fn ten_thousand_resets_get_no_more_than_the_limit() {
-    // Once with answers that are there at once, and once with such as never come.
+    // Once with immediate responses, and once with responses that never come.
     for path in ["/", "/never"] {
         let server = limited().await;
         let mut connection = Connection::open(server.address, path).await;
@@ -45,7 +45,7 @@ async fn ten_thousand_resets_get_no_more_than_the_limit() {
     }
 }
 
-/// The same without a pause.
+/// The same attack in one write.
 #[tokio::test]
 async fn ten_thousand_resets_in_one_flight_get_no_more_than_the_limit() {
     let layer = || RateLimitLayer::new(only(100));
@@ -60,10 +60,10 @@ async fn ten_thousand_resets_in_one_flight_get_no_more_than_the_limit() {
     assert_eq!(patient.called(), LIMIT);
     assert!(!serves_one_more(&patient).await);
 
-    // hyper as it is ends such a connection, and the layer hears of none of it.
+    // With its default bounds, hyper closes such a connection before any request reaches the layer.
     let server = limited().await;
     let mut connection = Connection::open(server.address, "/never").await;
-    // It may be closed while this is written.
+    // The connection may be closed during the write.
     let _ = connection.ask_and_reset(10_000).await;
     let mut goodbye = None;
     while let Some(frame) = connection.frame().await {
@@ -74,7 +74,7 @@ async fn ten_thousand_resets_in_one_flight_get_no_more_than_the_limit() {
     assert_eq!(server.called(), server.arrived().min(LIMIT));
 }
 
-/// Not one more than the burst, and none refused in a way that makes clients send it again by themselves.
+/// Exactly the burst is served, and no rejection makes clients retry automatically.
 #[tokio::test]
 async fn of_five_hundred_streams_in_one_flight_the_burst_is_served() {
     let server = Server::http2(RateLimitLayer::new(only(100)), |builder| {
@@ -90,7 +90,7 @@ async fn of_five_hundred_streams_in_one_flight_the_burst_is_served() {
         assert!(frames.last().unwrap().ends_stream(), "{frames:?}");
     }
 
-    // As many at a time as hyper allows by itself, from three clients at once.
+    // As many at a time as hyper allows by default, from three clients at once.
     let server = limited().await;
     let mut connections = Vec::new();
     for count in [200, 200, 100] {
@@ -109,7 +109,7 @@ async fn of_five_hundred_streams_in_one_flight_the_burst_is_served() {
 }
 
 #[tokio::test]
-async fn those_who_reset_leave_the_queue() {
+async fn reset_streams_leave_the_queue() {
     let queue = Arc::new(LeakyQueue::new(Quota::per_hour(1)).capacity(50).max_wait(Duration::MAX));
     let server = Server::http2(RateLimitLayer::new(Policy::new("queue", Arc::clone(&queue))), |_| ()).await;
     let mut connection = Connection::open(server.address, "/").await;
@@ -125,7 +125,7 @@ async fn those_who_reset_leave_the_queue() {
     }
     until(|| server.arrived() == 1_200 && queue.waiting() == 0).await;
     assert_eq!(server.called(), 1);
-    // There is room again.
+    // The queue has room again.
     let streams = connection.ask(51).await;
     until(|| server.arrived() == 1_251).await;
     assert_eq!(queue.waiting(), 50);

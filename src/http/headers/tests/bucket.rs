@@ -1,10 +1,12 @@
+//! An oracle: a bucket in plain integers, and the numbers that fields should advertise for it.
+
 use std::time::Duration;
 
 use crate::values::{Decision, Quota};
 
 const NANOS: u128 = 1_000_000_000;
 
-/// A bucket as one would explain it: a number of nanoseconds times `limit`, that runs down with time.
+/// A bucket as one would explain it: a debt in nanoseconds times `limit` that decreases with time.
 pub(super) struct Bucket {
     pub(super) quota: Quota,
     pub(super) paid_at: u128,
@@ -46,8 +48,9 @@ impl Bucket {
         decision.with_reset_after(span(debt))
     }
 
-    /// REQ-14 word for word: the r and t of an admission.
-    pub(super) fn told(&self, now: u64) -> (u128, u128) {
+    /// Returns the `r` and `t` of an admission: the whole units left and the seconds, rounded up, in which they are
+    /// earned; with none left, the time to the next unit, at least 1.
+    pub(super) fn expected(&self, now: u64) -> (u128, u128) {
         let second = NANOS * u128::from(self.quota.limit());
         let capacity = u128::from(self.quota.max_burst()) * self.interval();
         let free = capacity - self.paid_at.saturating_sub(self.units(now));

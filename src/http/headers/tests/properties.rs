@@ -1,4 +1,4 @@
-//! What holds for all quotas, names and decisions.
+//! Properties that hold for all quotas, names and decisions.
 
 use proptest::prelude::*;
 
@@ -23,7 +23,7 @@ fn quota() -> impl Strategy<Value = Quota> {
     })
 }
 
-/// Windows and waits in proportion to a bucket's interval, so that all states come up.
+/// Waits and costs in proportion to a bucket's interval and burst, so that all states occur.
 fn trace(quota: Quota) -> impl Strategy<Value = Vec<(u64, u32)>> {
     let period = u64::try_from(quota.period().as_nanos()).unwrap();
     let interval = period / u64::from(quota.limit());
@@ -40,9 +40,9 @@ fn is_exact(quota: &Quota, q: u64, w: u64) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Whatever a bucket does, what is told of it can be read, is true, and is REQ-14's.
+    /// For every trace of a bucket, its fields can be parsed, are true, and have the numbers of the oracle.
     #[test]
-    fn buckets_are_told_as_required(
+    fn the_fields_of_a_bucket_are_true_and_those_of_the_oracle(
         (quota, trace) in quota().prop_flat_map(|quota| (Just(quota), trace(quota))),
         name in "[ -~]{1,20}",
     ) {
@@ -70,9 +70,9 @@ proptest! {
             prop_assert!(r <= u64::from(decision.remaining()));
             match (decision.is_allowed(), t) {
                 (true, Some(t)) => {
-                    let (left, within) = bucket.told(now);
+                    let (left, within) = bucket.expected(now);
                     prop_assert_eq!(u128::from(r), left);
-                    // A state may be told a tick of its store too early, which is nearly always the same second.
+                    // A state may be advertised a tick of its store too early, which is nearly always the same second.
                     let full = u128::from(quota.max_burst()) * period / limit;
                     let free = full.saturating_sub(decision.reset_after().as_nanos());
                     let earliest = free.saturating_sub((full >> 32) + 2).div_ceil(NANOS);
@@ -83,11 +83,11 @@ proptest! {
                         prop_assert!(u128::from(r) * u128::from(w) <= u128::from(q) * t);
                     }
                 }
-                (true, None) => prop_assert!(false, "an admission tells for how long"),
+                (true, None) => prop_assert!(false, "an admission has a `t`"),
                 (false, t) => {
                     prop_assert_eq!(r, 0);
                     prop_assert_eq!(t, decision.retry_after().map(retry_after_seconds));
-                    // A client alone that waits as told is admitted.
+                    // A lone client that waits for the advertised time is admitted.
                     if let Some(wait) = t.filter(|wait| *wait < 2_147_483) {
                         let mut later = Bucket { quota, paid_at: bucket.paid_at };
                         prop_assert!(later.decide(now + wait * 1_000_000_000, cost).is_allowed());
@@ -97,7 +97,7 @@ proptest! {
         }
     }
 
-    /// Whoever spreads what a sliding window has left over the time that is told keeps to its rate.
+    /// A client that spreads what a sliding window has left over the advertised time keeps to its rate.
     #[test]
     fn sliding_windows_invite_no_more_than_their_rate(quota in quota(), left in 1..u32::MAX, reset: u32) {
         let left = left % quota.limit() + 1;
@@ -117,9 +117,9 @@ proptest! {
         }
     }
 
-    /// Any decision of any limiter, in any generation: it can be read back, and is written canonically.
+    /// Any decision of any limiter, in any generation, is written canonically and can be parsed.
     #[test]
-    fn whatever_is_decided_can_be_read(
+    fn every_decision_is_written_canonically(
         policies in prop::collection::vec((
             ("[ -~]{1,12}", quota(), 0..3_u8),
             (any::<bool>(), any::<u32>(), any::<u32>()),

@@ -1,10 +1,10 @@
-//! Which response gets which fields, and of which policies.
+//! Which responses carry which fields, and of which policies.
 
 use super::*;
 use crate::values::{PartitionKey, Quota};
 
 #[test]
-fn all_policies_that_judged_are_listed_in_order() {
+fn all_policies_that_decided_are_listed_in_order() {
     let day = Terms::fixed_window(Quota::per_day(5_000));
     let second = Terms::bucket(Quota::per_second(10));
     let policies = [("per-second", Some(second)), ("hidden", None), ("day", Some(day))];
@@ -16,11 +16,11 @@ fn all_policies_that_judged_are_listed_in_order() {
         format!(r#"ratelimit: "per-second";r=9;t=1, "day";r=77;t=60; {policy}"#)
     );
     assert_eq!(written(&writer, 200, &[], &[reading(2, &b)]), format!(r#"ratelimit: "day";r=77;t=60; {policy}"#));
-    // Judged by none that is advertised, or not at all.
+    // Decided by no advertised policy, or by none.
     assert_eq!(written(&writer, 200, &[], &[reading(1, &a)]), "");
     assert_eq!(written(&writer, 200, &[], &[]), "");
     assert_eq!(written(&writer, 103, &[], &[reading(0, &a)]), "");
-    // What a layer further in wrote stays in front.
+    // The members of an inner layer stay in front.
     assert_eq!(
         written(
             &writer,
@@ -33,7 +33,7 @@ fn all_policies_that_judged_are_listed_in_order() {
 }
 
 #[test]
-fn a_redirect_is_not_held_up() {
+fn a_redirect_of_an_exhausted_policy_has_no_ratelimit() {
     let terms = Terms::fixed_window(Quota::per_minute(10));
     let left = |left| Decision::allow(10, left).with_reset_after(Duration::from_secs(9));
     let draft11 = writer(&RateLimitFields::draft11(), &[("p", terms)]);
@@ -46,7 +46,7 @@ fn a_redirect_is_not_held_up() {
 }
 
 #[test]
-fn the_older_fields_tell_of_the_policy_that_is_closest_to_exhaustion() {
+fn the_older_fields_describe_the_policy_that_is_closest_to_exhaustion() {
     let policies = [
         ("second", Terms::bucket(Quota::per_second(10))),
         ("minute", Terms::fixed_window(Quota::per_minute(100))),
@@ -73,11 +73,11 @@ fn the_older_fields_tell_of_the_policy_that_is_closest_to_exhaustion() {
         "x-ratelimit-limit: 10; x-ratelimit-remaining: 5; x-ratelimit-reset: 1"
     );
 
-    // One that refuses comes before one that has less left; of those that refuse, the longest wait.
-    let refused = |left, wait| Decision::deny(1_000, left, wait).with_reset_after(Duration::from_secs(1_800));
+    // A policy that rejects comes before one with less left; of several that reject, the one with the longest wait.
+    let rejected = |left, wait| Decision::deny(1_000, left, wait).with_reset_after(Duration::from_secs(1_800));
     let empty = Decision::allow(100, 0).with_reset_after(Duration::from_secs(30));
-    let (short, long) = (refused(3, Some(Duration::from_secs(5))), refused(3, Some(Duration::from_secs(6))));
-    let never = refused(3, None);
+    let (short, long) = (rejected(3, Some(Duration::from_secs(5))), rejected(3, Some(Duration::from_secs(6))));
+    let never = rejected(3, None);
     let state = |readings: &[Reading<'_>]| written(&draft07, 429, &[], readings);
     assert_eq!(
         state(&[reading(1, &empty), reading(2, &short)]),
@@ -86,18 +86,18 @@ fn the_older_fields_tell_of_the_policy_that_is_closest_to_exhaustion() {
     assert!(state(&[reading(1, &short), reading(2, &long)]).contains("limit=1000, remaining=0, reset=6"));
     assert!(state(&[reading(1, &never), reading(2, &long)]).contains("limit=100, remaining=0, reset=1800"));
 
-    // What is there and tells of less stays; what tells of more does not.
+    // Fields of an inner layer stay if they have less left, and are replaced if they have more.
     let inner = |remaining| [("x-ratelimit-limit", "9"), ("x-ratelimit-remaining", remaining)];
     assert_eq!(written(&legacy, 200, &inner("2"), &all), "x-ratelimit-limit: 9; x-ratelimit-remaining: 2");
     assert!(written(&legacy, 200, &inner("50"), &all).contains("remaining: 49; x-ratelimit-reset"));
 }
 
 #[test]
-fn the_fields_are_told_when_that_was_asked_for() {
+fn fields_are_sent_on_the_configured_responses() {
     let terms = Terms::bucket(Quota::per_minute(10));
     let other = Terms::bucket(Quota::per_minute(1_000));
-    let told = |tell: Tell, decision: Decision| {
-        let fields = RateLimitFields::draft11().x_rate_limit(ResetForm::DeltaSeconds).tell(tell);
+    let is_sent = |on: Advertise, decision: Decision| {
+        let fields = RateLimitFields::draft11().x_rate_limit(ResetForm::DeltaSeconds).advertise(on);
         let writer = writer(&fields, &[("p", terms), ("q", other)]);
         let plenty = Decision::allow(1_000, 999);
         let all = written(&writer, 200, &[], &[reading(0, &decision), reading(1, &plenty)]);
@@ -105,23 +105,23 @@ fn the_fields_are_told_when_that_was_asked_for() {
         !all.is_empty()
     };
     let denied = Decision::deny(10, 0, Some(Duration::from_secs(6)));
-    for tell in [Tell::Always, Tell::Refused, Tell::Below { percent: 20 }] {
-        assert!(told(tell, denied), "{tell:?}");
+    for on in [Advertise::Always, Advertise::Rejected, Advertise::Below { percent: 20 }] {
+        assert!(is_sent(on, denied), "{on:?}");
     }
-    assert!(told(Tell::Always, Decision::allow(10, 10)));
-    assert!(!told(Tell::Refused, Decision::allow(10, 0)));
-    assert!(!told(Tell::Below { percent: 20 }, Decision::allow(10, 2)));
-    assert!(told(Tell::Below { percent: 20 }, Decision::allow(10, 1)));
-    assert!(!told(Tell::Never, denied));
+    assert!(is_sent(Advertise::Always, Decision::allow(10, 10)));
+    assert!(!is_sent(Advertise::Rejected, Decision::allow(10, 0)));
+    assert!(!is_sent(Advertise::Below { percent: 20 }, Decision::allow(10, 2)));
+    assert!(is_sent(Advertise::Below { percent: 20 }, Decision::allow(10, 1)));
+    assert!(!is_sent(Advertise::Never, denied));
 
-    // A policy that is not advertised, such as a shadow, has no say in it.
-    let refused = RateLimitFields::draft11().tell(Tell::Refused);
-    let beside_a_shadow = Arc::new(Writer::new(&refused, [("p", Some(terms)), ("shadow", None)]));
+    // A policy that is not advertised, such as a shadow, does not count.
+    let on_rejections = RateLimitFields::draft11().advertise(Advertise::Rejected);
+    let beside_a_shadow = Arc::new(Writer::new(&on_rejections, [("p", Some(terms)), ("shadow", None)]));
     let fine = Decision::allow(10, 10);
     assert_eq!(written(&beside_a_shadow, 200, &[], &[reading(0, &fine), reading(1, &denied)]), "");
 
     let is_silent = |fields: RateLimitFields| writer(&fields, &[("p", terms)]).is_silent();
-    assert!(is_silent(RateLimitFields::none()) && is_silent(RateLimitFields::default().tell(Tell::Never)));
+    assert!(is_silent(RateLimitFields::none()) && is_silent(RateLimitFields::default().advertise(Advertise::Never)));
     assert!(!is_silent(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds)));
     assert!(Writer::new(&RateLimitFields::default(), [("p", None)]).is_silent());
 }
@@ -138,8 +138,8 @@ fn partition_keys_are_hashed_and_kept_from_caches() {
         let all = written(&keyed, 200, lines, &readings);
         all.split("; ").find_map(|line| line.strip_prefix("ratelimit: ")).unwrap().to_owned()
     };
-    let told = state(&[("cache-control", "private, max-age=60")]);
-    let parameters = &members(&told).unwrap()[0].1;
+    let private = state(&[("cache-control", "private, max-age=60")]);
+    let parameters = &members(&private).unwrap()[0].1;
     assert!(matches!(&parameters[..], [_, _, (key, GenericBareItem::ByteSequence(mark))]
         if key == "pk" && mark.len() == 8));
     assert_eq!(state(&[("cache-control", "public")]), r#""p";r=9;t=54"#);
@@ -151,7 +151,7 @@ fn partition_keys_are_hashed_and_kept_from_caches() {
 }
 
 #[test]
-fn what_scripts_may_read_has_all_names() {
+fn exposed_headers_has_all_names() {
     let names = EXPOSED_HEADERS.map(|name| name.to_string());
     assert_eq!(
         names.join(", "),

@@ -1,4 +1,4 @@
-//! What is written, value by value.
+//! The values of the fields, one by one: published vectors, tables, edge cases.
 
 use serde_json::Value;
 use std::num::NonZeroU64;
@@ -13,9 +13,9 @@ fn vectors(text: &str) -> Vec<Value> {
     serde_json::from_str::<Value>(text).unwrap().as_array().unwrap().clone()
 }
 
-/// `vectors/gcra_sequences.json`: whole conversations, worked out independently.
+/// `vectors/gcra_sequences.json`: whole sequences of requests, computed independently.
 #[test]
-fn the_published_sequences_are_told_to_the_letter() {
+fn published_sequences_have_the_published_fields() {
     let nanos = |text: &str| {
         let (whole, part) = text.split_once('.').unwrap_or((text, ""));
         whole.parse::<u64>().unwrap() * 1_000_000_000 + format!("{part:0<9}").parse::<u64>().unwrap()
@@ -39,24 +39,24 @@ fn the_published_sequences_are_told_to_the_letter() {
             }
 
             assert_eq!(u64::from(status.as_u16()), step["status"].as_u64().unwrap(), "{context}");
-            let told = |name: &str| fields.get(name).map(|value| value.to_str().unwrap());
-            assert_eq!(told("ratelimit-policy"), sequence["ratelimit_policy"].as_str(), "{context}");
-            assert_eq!(told("ratelimit"), step["ratelimit"].as_str(), "{context}");
-            assert_eq!(told("x-ratelimit-reset").unwrap(), step["reset_to_full"].to_string(), "{context}");
-            assert_eq!(told("retry-after"), step["retry_after"].as_str(), "{context}");
+            let sent = |name: &str| fields.get(name).map(|value| value.to_str().unwrap());
+            assert_eq!(sent("ratelimit-policy"), sequence["ratelimit_policy"].as_str(), "{context}");
+            assert_eq!(sent("ratelimit"), step["ratelimit"].as_str(), "{context}");
+            assert_eq!(sent("x-ratelimit-reset").unwrap(), step["reset_to_full"].to_string(), "{context}");
+            assert_eq!(sent("retry-after"), step["retry_after"].as_str(), "{context}");
             let exact = step["x_rate_limited_for_exact"].as_str().map(|exact| {
                 let (top, bottom) = exact.split_once('/').unwrap_or((exact, "1"));
                 let micros = (top.parse::<u64>().unwrap() * 1_000_000).div_ceil(bottom.parse().unwrap());
                 format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000)
             });
-            assert_eq!(told("x-rate-limited-for"), exact.as_deref(), "{context}");
+            assert_eq!(sent("x-rate-limited-for"), exact.as_deref(), "{context}");
             steps += 1;
         }
     }
     assert_eq!(steps, 40);
 }
 
-/// `vectors/draft11.json`: what the draft prints, we write in its canonical form.
+/// `vectors/draft11.json`: the examples that the draft prints.
 #[test]
 fn the_examples_of_the_draft_are_written_canonically() {
     let mut compared = 0;
@@ -65,7 +65,7 @@ fn the_examples_of_the_draft_are_written_canonically() {
         let canonical = example["canonical"].as_str().unwrap();
         assert!(members(canonical).is_some() || example["valid"] == false, "{canonical}");
         let keys = if is_policy { POLICY } else { STATE };
-        // Those with other parameters than ours are left out.
+        // Examples with other parameters than ours are skipped.
         let Some(members) = numbers(canonical, keys, 1) else { continue };
         let mut out = Scratch::new();
         for (name, numbers) in members {
@@ -87,9 +87,9 @@ fn the_examples_of_the_draft_are_written_canonically() {
     assert_eq!(compared, 17);
 }
 
-/// `vectors/negative.json`: what our own output is held to below tells these apart from it.
+/// `vectors/negative.json`: the parser of these tests rejects what is no value of these fields.
 #[test]
-fn what_is_no_value_of_these_fields_is_recognised() {
+fn invalid_values_are_recognised() {
     for example in vectors(include_str!("../../../../tests/vectors/negative.json")) {
         let value = example["value"].as_str().unwrap();
         let keys = if example["field"] == "RateLimit-Policy" { POLICY } else { STATE };
@@ -106,9 +106,10 @@ fn policy_of(terms: Terms) -> String {
     all.split("; ").find_map(|line| line.strip_prefix("ratelimit-policy: \"p\";")).unwrap().to_owned()
 }
 
-/// The table of REQ-15, windows that are no whole seconds, and what does not fit anywhere.
+/// Buckets advertise a window of whole seconds in which the burst fits, at no more than the enforced rate. Also windows
+/// that are no whole seconds, and quotas that no such window fits.
 #[test]
-fn a_policy_is_advertised_at_its_very_rate() {
+fn a_policy_is_advertised_at_its_exact_rate() {
     let quota = |limit, seconds| Quota::new(limit, Duration::from_secs(seconds)).unwrap();
     let millis = |limit, millis| Quota::new(limit, Duration::from_millis(millis)).unwrap();
     let nanos = |limit, nanos| Quota::new(limit, Duration::from_nanos(nanos)).unwrap();
@@ -140,7 +141,7 @@ fn a_policy_is_advertised_at_its_very_rate() {
 }
 
 #[test]
-fn windows_tell_when_they_end_or_how_long_what_is_left_has_to_last() {
+fn windows_advertise_their_end_or_how_long_the_rest_has_to_last() {
     let state = |terms: Terms, decision: Decision, next_after: Option<u64>| {
         let writer = writer(&RateLimitFields::draft11(), &[("p", terms)]);
         let next_after = next_after.map(Duration::from_millis);
@@ -151,7 +152,7 @@ fn windows_tell_when_they_end_or_how_long_what_is_left_has_to_last() {
     let fixed = Terms::fixed_window(Quota::per_minute(100));
     assert_eq!(state(fixed, allow(99, 49_001), None), r#""p";r=99;t=50"#);
     assert_eq!(state(fixed, allow(0, 1), None), r#""p";r=0;t=1"#);
-    // Nobody asked yet: no window runs.
+    // No request yet: no window runs.
     assert_eq!(state(fixed, allow(100, 0), None), r#""p";r=100;t=60"#);
     let sliding = Terms::sliding_window(Quota::per_minute(100));
     assert_eq!(state(sliding, allow(100, 0), None), r#""p";r=100;t=60"#);
@@ -169,10 +170,10 @@ fn windows_tell_when_they_end_or_how_long_what_is_left_has_to_last() {
     }
 }
 
-/// A store whose clock goes in ticks hands out a tick too much: 5 per minute, 4 left, and 48 seconds that
-/// would have been rounded up to 49.
+/// A store whose clock goes in ticks returns a `reset_after` that is a tick too short: at 5 per minute with 4 left, 48
+/// seconds would be rounded up to 49.
 #[test]
-fn a_tick_does_not_make_a_second() {
+fn a_tick_does_not_add_a_second() {
     let writer = writer(&RateLimitFields::draft11(), &[("p", Terms::bucket(Quota::per_minute(5)))]);
     let decision = Decision::allow(5, 4).with_reset_after(Duration::from_nanos(11_999_999_993));
     let state = writer.state([reading(0, &decision)].into_iter()).unwrap();

@@ -1,6 +1,6 @@
-//! What dashboards are told of policies: counted as requests pass, in handles that are made once.
+//! The metrics of policies, counted per request in handles that are made once.
 //!
-//! No label holds a key: there would be a series for each, which whoever sends requests could make at will.
+//! No label contains a key: each key would be a series, and clients could create any number of them.
 
 #![cfg_attr(not(feature = "metrics"), allow(dead_code, clippy::unused_self))]
 
@@ -15,23 +15,24 @@ use std::time::Duration;
 
 use self::series::Series;
 
-/// What became of a request with one policy. A request that is refused counts with the policies that refuse it.
+/// The result of a request with one policy. A rejected request counts with the policies that reject it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// Charged, and passed at once.
     Allowed,
     /// Charged, and passed after it waited for its turn.
     Delayed,
+    /// Rejected.
     Denied,
-    /// Passed, although a policy that only watches would have refused it.
+    /// Passed, although a shadow would have rejected it.
     ShadowDenied,
     /// The policy did not apply.
     Skipped,
-    /// Refused, since it could not be told on whom to count it.
+    /// Rejected for lack of a key.
     NoKey,
-    /// Nobody could decide, so that it passed uncounted, or was answered 503.
+    /// The limiter could not decide, so the request passed uncounted, or was answered 503.
     StoreError,
-    /// The client left while the limiter decided, or before its turn.
+    /// The client disconnected before the decision, or before its turn.
     Cancelled,
 }
 
@@ -47,7 +48,7 @@ impl Fate {
         Self::Cancelled,
     ];
 
-    /// As in labels and events.
+    /// The name in labels and events.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
@@ -62,20 +63,20 @@ impl Fate {
     }
 }
 
-/// The meter of one policy. Two with the same labels move the same series. Once a policy has gone, with its successors,
-/// its gauges are zero.
+/// The meter of one policy. Two meters with the same labels update the same series. Once the last policy that shares a
+/// meter's series is gone, its gauges are zero.
 #[derive(Debug)]
 pub(crate) struct Meter {
     labels: Labels,
     series: Series,
 }
 
-/// What tells the series of a policy from those of others.
+/// The labels of a policy's series.
 #[derive(Debug)]
 struct Labels {
     policy: Arc<str>,
     route: OnceLock<Arc<str>>,
-    /// Whether its requests may wait. If not, it has no series of waits.
+    /// Whether its requests may wait in a queue. If not, it has no series of waits.
     delays: bool,
 }
 
@@ -84,8 +85,8 @@ impl Meter {
         Self { labels: Labels { policy, route: OnceLock::new(), delays }, series: Series::default() }
     }
 
-    /// Goes on with the series of the policy of this name that was in force before.
-    pub(crate) fn go_on_from(&mut self, old: &Self) {
+    /// Inherits the series of the policy of this name that was in force before.
+    pub(crate) fn inherit(&mut self, old: &Self) {
         self.series = old.series.clone();
     }
 
@@ -93,7 +94,7 @@ impl Meter {
         self.labels.route.get()
     }
 
-    /// To be called once, before anything is counted.
+    /// Sets the label `route`. Must be called before anything is counted.
     pub(crate) fn set_route(&self, route: &Arc<str>) {
         self.labels.route.get_or_init(|| Arc::clone(route));
     }
@@ -103,41 +104,41 @@ impl Meter {
         self.series.count(&self.labels, fate);
     }
 
-    /// A request whose limiter failed, whoever decided then.
+    /// Counts a request whose limiter failed.
     pub(crate) fn failed(&self) {
         self.series.failed(&self.labels);
     }
 
-    /// A request begins to wait.
+    /// Counts a request that begins to wait.
     pub(crate) fn enter_queue(&self) {
         self.series.enter_queue(&self.labels);
     }
 
-    /// A request waits no longer.
+    /// Counts a request that stops waiting.
     pub(crate) fn leave_queue(&self) {
         self.series.leave_queue(&self.labels);
     }
 
-    /// How long a request waited whose fate this is: [`Fate::Delayed`] or [`Fate::Cancelled`].
+    /// Records the wait of a request that was [`Fate::Delayed`] or [`Fate::Cancelled`].
     pub(crate) fn waited(&self, fate: Fate, time: Duration) {
         self.series.waited(&self.labels, fate, time);
     }
 
-    /// Reads what is not counted as requests pass.
+    /// Updates what is not counted per request.
     #[cfg(feature = "metrics")]
     pub(crate) fn observe(&self, stats: impl FnOnce() -> crate::store::Stats) {
         self.series.observe(&self.labels, stats);
     }
 
-    /// Reads it for the last time: another limiter is in force under this name.
+    /// Adds the final counts of a limiter that is no longer in force.
     #[cfg(feature = "metrics")]
     pub(crate) fn count_last(&self, stats: impl FnOnce() -> crate::store::Stats) {
         self.series.count_last(&self.labels, stats);
     }
 
-    /// No policy of this name is in force any more: sets the gauges to zero, for good.
+    /// Sets the gauges to zero for good, since no policy of this name is in force any more.
     #[cfg(feature = "metrics")]
-    pub(crate) fn go(&self) {
-        self.series.go();
+    pub(crate) fn retire(&self) {
+        self.series.retire();
     }
 }

@@ -1,4 +1,4 @@
-//! Without the feature `metrics`, nothing is counted.
+//! A stand-in for the series without the feature `metrics`: nothing is counted.
 
 use std::time::Duration;
 

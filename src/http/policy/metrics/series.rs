@@ -1,8 +1,7 @@
 //! The series of a policy, in the `metrics` facade.
 //!
-//! The facade can make series, and not remove them. So whatever is set here is set to zero when its policy goes, and
-//! whatever is counted is added up: a counter that were set would fall, or stand still, when a table is replaced by
-//! another.
+//! The facade can create series, but not remove them. So gauges are set to zero when their policy is gone. Counters are
+//! incremented by differences and never set: a counter that is set would fall, or stand still, when a table is replaced.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -27,17 +26,18 @@ const BAN_EVICTED: &str = "tower_sluice.rate_limiting.ban_table.evicted_live";
 #[cfg(feature = "redis")]
 const BREAKER: &str = "tower_sluice.rate_limiting.store.breaker";
 
-/// Shared by a policy and those of its name that replace it. When the last one is dropped, its gauges are set to zero.
+/// Shared by a policy and the policies of its name that replace it. When the last one is dropped, the gauges are set to zero.
 ///
-/// Handles are made with the first request, or the first observation: by then a program has installed its recorder.
+/// Handles are made at the first request or the first observation, since a program may install its recorder after it has
+/// built the layer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Series(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     handles: OnceLock<Handles>,
-    /// Of a policy that delays.
-    line: OnceLock<Line>,
+    /// The series of the queue, of a policy that delays.
+    queue: OnceLock<Queue>,
     observed: Mutex<Observed>,
 }
 
@@ -48,7 +48,7 @@ struct Handles {
 }
 
 #[derive(Debug)]
-struct Line {
+struct Queue {
     queued: Gauge,
     delayed: Histogram,
     cancelled: Histogram,
@@ -58,13 +58,13 @@ impl Series {
     #[inline]
     fn handles(&self, labels: &Labels) -> &Handles {
         self.0.handles.get_or_init(|| {
-            let _ = self.line(labels);
+            let _ = self.queue(labels);
             Handles::new(labels)
         })
     }
 
-    fn line(&self, labels: &Labels) -> Option<&Line> {
-        labels.delays.then(|| self.0.line.get_or_init(|| Line::new(labels)))
+    fn queue(&self, labels: &Labels) -> Option<&Queue> {
+        labels.delays.then(|| self.0.queue.get_or_init(|| Queue::new(labels)))
     }
 
     #[inline]
@@ -77,44 +77,47 @@ impl Series {
     }
 
     pub(super) fn enter_queue(&self, labels: &Labels) {
-        self.line(labels).into_iter().for_each(|line| line.queued.increment(1));
+        self.queue(labels).into_iter().for_each(|queue| queue.queued.increment(1));
     }
 
     pub(super) fn leave_queue(&self, labels: &Labels) {
-        self.line(labels).into_iter().for_each(|line| line.queued.decrement(1));
+        self.queue(labels).into_iter().for_each(|queue| queue.queued.decrement(1));
     }
 
     pub(super) fn waited(&self, labels: &Labels, fate: Fate, time: Duration) {
-        if let Some(line) = self.line(labels) {
-            if fate == Fate::Delayed { &line.delayed } else { &line.cancelled }.record(time);
+        if let Some(queue) = self.queue(labels) {
+            if fate == Fate::Delayed { &queue.delayed } else { &queue.cancelled }.record(time);
         }
     }
 
-    /// Sets the gauges to what `stats` returns, and adds what was counted since it was asked last; does nothing for a
-    /// policy that has gone.
+    /// Sets the gauges to what `stats` returns, and increments the counters by the difference since the last time. Does
+    /// nothing for a policy that is gone.
     pub(super) fn observe(&self, labels: &Labels, stats: impl FnOnce() -> Stats) {
         self.handles(labels);
-        let _ = self.line(labels);
-        // Held while the stats are read, so that no older ones are noted after newer ones.
+        let _ = self.queue(labels);
+        // The lock is held while the stats are read. Otherwise, of two observers, the one that reads first could write last, and
+        // gauges would go back to the older stats.
         let mut observed = self.observed();
-        if !observed.is_gone {
+        if !observed.is_retired {
             observed.is_begun = true;
-            observed.note(labels, &stats(), true);
+            observed.record(labels, &stats(), true);
         }
     }
 
-    /// Adds what a limiter that is no longer in force counted since it was observed last. Its gauges are its successor's.
+    /// Adds what a limiter that is no longer in force has counted since the last observation. The gauges already belong to the
+    /// limiter that is in force.
     pub(super) fn count_last(&self, labels: &Labels, stats: impl FnOnce() -> Stats) {
         let mut observed = self.observed();
-        if observed.is_begun && !observed.is_gone {
-            observed.note(labels, &stats(), false);
+        if observed.is_begun && !observed.is_retired {
+            observed.record(labels, &stats(), false);
         }
     }
 
-    /// Sets the gauges to zero, for good.
-    pub(super) fn go(&self) {
+    /// Sets the gauges to zero for good.
+    pub(super) fn retire(&self) {
         let mut observed = self.observed();
-        observed.is_gone = true;
+        // Set under the lock, so that an observation that waits for it does not raise the gauges again.
+        observed.is_retired = true;
         observed.clear();
     }
 
@@ -129,14 +132,14 @@ impl Drop for Inner {
     }
 }
 
-/// What is read now and then, and not counted as requests pass.
+/// The series that are updated by observations, and not per request.
 #[derive(Debug, Default)]
 struct Observed {
     is_begun: bool,
-    is_gone: bool,
+    is_retired: bool,
     budgets: Option<Table>,
     bans: Option<Table>,
-    /// Whether a node's breaker is open, by its address.
+    /// The states of the nodes' circuit breakers, by address.
     nodes: BTreeMap<String, Gauge>,
 }
 
@@ -147,7 +150,7 @@ struct Table {
     live: Gauge,
     evicted: Counter,
     turned_away: Option<Counter>,
-    /// What was added of the tables that the policy had, by their numbers, the latest one last.
+    /// The counts that were added so far, for each table that the policy had, the latest one last.
     added: Vec<Added>,
 }
 
@@ -158,19 +161,19 @@ struct Added {
     turned_away: u64,
 }
 
-/// So many tables of a policy are remembered, for limiters that are put back.
+/// The number of tables of a policy that are remembered, in case one of their limiters is put in force again.
 const TABLES: usize = 8;
 
 impl Observed {
-    fn note(&mut self, labels: &Labels, stats: &Stats, in_force: bool) {
-        note_table(&mut self.budgets, stats.table.as_ref(), in_force, || Table {
+    fn record(&mut self, labels: &Labels, stats: &Stats, in_force: bool) {
+        record_table(&mut self.budgets, stats.table.as_ref(), in_force, || Table {
             capacity: gauge!(CAPACITY, labels.all()),
             live: gauge!(LIVE, labels.all()),
             evicted: counter!(EVICTED, labels.all()),
             turned_away: Some(counter!(TURNED_AWAY, labels.all())),
             added: Vec::new(),
         });
-        note_table(&mut self.bans, stats.bans.as_ref(), in_force, || Table {
+        record_table(&mut self.bans, stats.bans.as_ref(), in_force, || Table {
             capacity: gauge!(BAN_CAPACITY, labels.all()),
             live: gauge!(BAN_LIVE, labels.all()),
             evicted: counter!(BAN_EVICTED, labels.all()),
@@ -179,14 +182,14 @@ impl Observed {
         });
         #[cfg(feature = "redis")]
         if in_force {
-            self.note_nodes(labels, &stats.nodes);
+            self.record_nodes(labels, &stats.nodes);
         }
     }
 
     #[cfg(feature = "redis")]
-    fn note_nodes(&mut self, labels: &Labels, nodes: &[crate::store::redis::NodeHealth]) {
+    fn record_nodes(&mut self, labels: &Labels, nodes: &[crate::store::redis::NodeHealth]) {
         use crate::store::redis::BreakerState::{Closed, HalfOpen, Open};
-        // A node that is responsible no more is not out of order.
+        // The breaker of a node that is no longer responsible is not of interest.
         self.nodes.retain(|address, gauge| {
             let is_there = nodes.iter().any(|node| node.address() == address);
             if !is_there {
@@ -211,17 +214,17 @@ impl Observed {
     }
 }
 
-fn note_table(table: &mut Option<Table>, stats: Option<&TableStats>, in_force: bool, make: impl FnOnce() -> Table) {
+fn record_table(table: &mut Option<Table>, stats: Option<&TableStats>, in_force: bool, make: impl FnOnce() -> Table) {
     match (stats, table) {
-        (Some(stats), table) => table.get_or_insert_with(make).note(stats, in_force),
-        // The limiter has none any more.
+        (Some(stats), table) => table.get_or_insert_with(make).record(stats, in_force),
+        // The limiter has no table any more.
         (None, Some(table)) if in_force => table.clear(),
         (None, _) => {}
     }
 }
 
 impl Table {
-    fn note(&mut self, stats: &TableStats, in_force: bool) {
+    fn record(&mut self, stats: &TableStats, in_force: bool) {
         if in_force {
             self.capacity.set(saturated(stats.capacity));
             self.live.set(saturated(stats.live));
@@ -242,13 +245,14 @@ impl Table {
         }
     }
 
-    /// What was added of this table before, taken out of the list.
+    /// Removes and returns the counts that were added for this table so far.
     fn added_of(&mut self, stats: &TableStats) -> Added {
         let Some(place) = self.added.iter().position(|added| added.table == stats.number) else {
             return Added::default();
         };
         let added = self.added.remove(place);
-        // Counts of a table never fall. Those of a limiter that does not tell its tables apart do when it takes another.
+        // The counts of a table never fall. Those of a custom limiter, which does not number its tables, fall when it replaces
+        // its table.
         let has_fallen = stats.evicted_live < added.evicted || stats.turned_away < added.turned_away;
         if stats.number == 0 && has_fallen { Added::default() } else { added }
     }
@@ -270,7 +274,7 @@ impl Handles {
     }
 }
 
-impl Line {
+impl Queue {
     #[cold]
     fn new(labels: &Labels) -> Self {
         Self {
@@ -294,24 +298,24 @@ impl Labels {
     }
 }
 
-/// What a gauge cannot tell any more it has long passed.
+/// Saturates at `u32::MAX`, which a gauge converts without loss.
 fn saturated(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 fn describe() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
-    describe_counter!(REQUESTS, "Requests, by what became of them with each policy.");
-    describe_counter!(FAILURES, "Requests whose limiter failed, whoever decided then.");
-    describe_gauge!(QUEUED, "Requests that wait for their turn now.");
-    describe_histogram!(TIME_IN_QUEUE, Unit::Seconds, "Time for which requests waited for their turn.");
+    describe_counter!(REQUESTS, "Requests, by their result with each policy.");
+    describe_counter!(FAILURES, "Requests whose limiter failed, including those that the local fallback decided.");
+    describe_gauge!(QUEUED, "Requests that wait for their turn in a queue.");
+    describe_histogram!(TIME_IN_QUEUE, Unit::Seconds, "Time that requests waited for their turn in a queue.");
     describe_gauge!(CAPACITY, "Keys that a table holds without losing one.");
-    describe_gauge!(LIVE, "Keys in a table that still owe something, estimated.");
-    describe_counter!(EVICTED, "Keys that a full table forgot while they owed something.");
-    describe_counter!(TURNED_AWAY, "Requests that a full table rejected, or had share a budget.");
-    describe_gauge!(BAN_CAPACITY, "Banned keys that a policy holds without losing one.");
+    describe_gauge!(LIVE, "Keys in a table with an unpaid debt, estimated.");
+    describe_counter!(EVICTED, "Keys that a full table evicted before their debt was paid.");
+    describe_counter!(TURNED_AWAY, "Requests that a full table rejected, or charged to a shared budget.");
+    describe_gauge!(BAN_CAPACITY, "Banned keys that a table holds without losing one.");
     describe_gauge!(BAN_LIVE, "Keys that are banned now, estimated.");
-    describe_counter!(BAN_EVICTED, "Bans that a full table forgot before they ended.");
+    describe_counter!(BAN_EVICTED, "Bans that a full table evicted before they ended.");
     #[cfg(feature = "redis")]
-    describe_gauge!(BREAKER, "Whether a store's node is asked: 0 yes, 1 by one call that tries, 2 no.");
+    describe_gauge!(BREAKER, "State of the circuit breaker of a store's node: 0 closed, 1 half-open, 2 open.");
 }

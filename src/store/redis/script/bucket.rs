@@ -1,3 +1,5 @@
+//! Buckets in whole microseconds, exactly.
+
 use std::time::Duration;
 
 use super::sealed::Steps;
@@ -9,13 +11,13 @@ use crate::values::{Quota, Receipt};
 
 /// Times and prices of a quota, as whole microseconds and a rest, exactly.
 ///
-/// In units of 1/`limit` nanosecond, where nothing is rounded (see [`Gcra`](crate::algorithm::gcra)), a microsecond
-/// is 1000 × `limit` units and a token `period` units. All that a bucket ever adds up are microseconds and tokens,
-/// so all sums are multiples of the greatest common divisor of these two, the *grain*, of which a microsecond has
-/// `parts`. For most quotas `parts` is 1, and the rest always zero. It is below 2^42.
+/// In units of 1/`limit` nanosecond, where nothing is rounded (see [`Gcra`](crate::algorithm::gcra)), a microsecond is
+/// 1000 × `limit` units and a token `period` units. A bucket adds up microseconds and tokens only, so all sums are
+/// multiples of the greatest common divisor of these two, the *grain*, of which a microsecond has `parts`. For most
+/// quotas `parts` is 1, and the rest always zero. It is below 2^42.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Grid {
-    pub(super) limit: u32,
+pub(crate) struct Grid {
+    pub(crate) limit: u32,
     period: u64,
     micro: u64,
     grain: u64,
@@ -23,27 +25,27 @@ pub(super) struct Grid {
 
 /// Whole microseconds, and the rest in parts of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
-    pub(super) micros: u64,
-    pub(super) rest: u64,
+pub(crate) struct Span {
+    pub(crate) micros: u64,
+    pub(crate) rest: u64,
 }
 
-/// A bucket may take so many microseconds to fill. With times below 2^52, its TAT and one more price stay below
+/// The most microseconds that a bucket may take to fill. With times below 2^52, its TAT and one more price stay below
 /// 2^53.
-pub(super) const MAX_FILL_MICROS: u64 = 1 << 51;
+pub(crate) const MAX_FILL_MICROS: u64 = 1 << 51;
 
 impl Grid {
-    pub(super) fn new(quota: &Quota) -> Self {
+    pub(crate) fn new(quota: &Quota) -> Self {
         let (period, micro) = (quota.period_nanos(), 1_000 * u64::from(quota.limit()));
         Self { limit: quota.limit(), period, micro, grain: common_divisor(period, micro) }
     }
 
-    pub(super) const fn parts(&self) -> u64 {
+    pub(crate) const fn parts(&self) -> u64 {
         self.micro / self.grain
     }
 
-    /// Rounded down to the grain, of which all that a bucket adds up is a multiple.
-    pub(super) fn span(&self, units: u128) -> Span {
+    /// Rounds down to the grain, of which all sums of a bucket are multiples.
+    pub(crate) fn span(&self, units: u128) -> Span {
         let (micros, rest) = (units / u128::from(self.micro), units % u128::from(self.micro));
         match u64::try_from(micros) {
             Ok(micros) if micros < EXACT => {
@@ -53,27 +55,27 @@ impl Grid {
         }
     }
 
-    pub(super) fn units(&self, span: Span) -> u128 {
+    pub(crate) fn units(&self, span: Span) -> u128 {
         u128::from(span.micros) * u128::from(self.micro) + u128::from(span.rest) * u128::from(self.grain)
     }
 
-    pub(super) fn now(&self, now: Timestamp) -> u128 {
+    pub(crate) fn now(&self, now: Timestamp) -> u128 {
         u128::from(now.as_nanos()) * u128::from(self.limit)
     }
 
-    pub(super) fn price(&self, cost: u32) -> u128 {
+    pub(crate) fn price(&self, cost: u32) -> u128 {
         u128::from(cost) * u128::from(self.period)
     }
 
-    /// What the script calls price, capacity, their rests and parts.
-    pub(super) fn numbers(&self, price: Span, capacity: Span) -> [u64; 5] {
+    /// Returns what the script calls price, capacity, their rests and parts.
+    pub(crate) fn numbers(&self, price: Span, capacity: Span) -> [u64; 5] {
         match self.parts() {
             1 => [price.micros, capacity.micros, 0, 0, 0],
             parts => [price.micros, capacity.micros, price.rest, capacity.rest, parts],
         }
     }
 
-    pub(super) fn check_fit(&self, units: u128) -> Result<(), UnfitQuota> {
+    pub(crate) fn check_fit(&self, units: u128) -> Result<(), UnfitQuota> {
         if units < u128::from(MAX_FILL_MICROS) * u128::from(self.micro) {
             return Ok(());
         }
@@ -81,19 +83,19 @@ impl Grid {
         Err(UnfitQuota::FillTooLong { fill: Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX)) })
     }
 
-    /// A stored TAT, at most `most` units. Written as `-<micros>` or `-<micros>+<rest>`.
-    pub(super) fn read(&self, stored: &[u8], most: u128) -> Option<GcraState> {
+    /// Reads a stored TAT, at most `most` units. Written as `-<micros>` or `-<micros>+<rest>`.
+    pub(crate) fn read(&self, stored: &[u8], most: u128) -> Option<GcraState> {
         let text = stored.strip_prefix(b"-")?;
         let (micros, rest) = match text.iter().position(|byte| *byte == b'+') {
             Some(plus) => (whole(&text[..plus])?, whole(&text[plus + 1..])?),
             None => (whole(text)?, 0),
         };
-        // Where another quota had finer parts.
+        // Another quota may have had finer parts.
         let rest = rest.min(self.parts() - 1);
         Some(GcraState { tat: self.units(Span { micros, rest }).min(most) })
     }
 
-    pub(super) fn receipt_numbers(&self, receipt: Receipt) -> [u64; 2] {
+    pub(crate) fn receipt_numbers(&self, receipt: Receipt) -> [u64; 2] {
         let Span { micros, rest } = self.span(Tat::read(receipt));
         [micros, rest]
     }

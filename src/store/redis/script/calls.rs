@@ -1,12 +1,14 @@
+//! The calls of scripts.
+
 use smallvec::{SmallVec, smallvec};
 
-use super::{GIVE_BACK, RESET, SEVERAL, Scripted, script_of};
+use super::{REFUND, RESET, SEVERAL, Scripted, script_of};
 use crate::store::redis::call::Call;
 use crate::store::redis::key::Key;
 use crate::values::Receipt;
 
-/// Decides on `count` requests of `cost` each, in the order in which they came. The first that does not fit is the
-/// last that is looked at, for none after it would.
+/// Decides on `count` requests of `cost` each, in the order of arrival. Stops at the first that does not fit, since no
+/// later one would.
 pub(crate) fn decide<A: Scripted>(algorithm: &A, key: Key, cost: u32, count: u32) -> Call {
     let is_charge = (1..=algorithm.max_cost()).contains(&cost);
     let mut args = smallvec![if is_charge { count.into() } else { 0 }];
@@ -35,10 +37,10 @@ impl Charge {
     }
 }
 
-/// Decides on all or none. No two charges may be on the same key.
+/// Charges all keys or none. No two charges may be on the same key.
 pub(crate) fn decide_all(charges: impl IntoIterator<Item = Charge>) -> Call {
     let charges: SmallVec<[Charge; 4]> = charges.into_iter().collect();
-    // One that never fits makes questions of all.
+    // A charge that can never be admitted makes the call read only.
     let are_possible = charges.iter().all(|charge| charge.is_possible);
     let mut call = Call { script: &SEVERAL, keys: SmallVec::new(), args: SmallVec::new() };
     for charge in charges {
@@ -49,18 +51,18 @@ pub(crate) fn decide_all(charges: impl IntoIterator<Item = Charge>) -> Call {
     call
 }
 
-/// Gives back what is still owed for a charge. `None` if nothing was charged.
-pub(crate) fn give_back<A: Scripted>(algorithm: &A, key: Key, cost: u32, receipt: Receipt) -> Option<Call> {
+/// Refunds what is still owed for a charge. `None` if nothing was charged.
+pub(crate) fn refund<A: Scripted>(algorithm: &A, key: Key, cost: u32, receipt: Receipt) -> Option<Call> {
     if receipt.is_none() || cost == 0 {
         return None;
     }
     let mut args = smallvec![A::NUMBER];
     args.extend_from_slice(&algorithm.numbers(cost));
     args.extend_from_slice(&algorithm.receipt_numbers(receipt));
-    Some(Call { script: &GIVE_BACK, keys: smallvec![key], args })
+    Some(Call { script: &REFUND, keys: smallvec![key], args })
 }
 
-/// Forgets what a key owes; answered as a [`decide`] on nothing.
+/// Forgets what a key owes; the reply is that of a [`decide`] on a key that holds nothing.
 pub(crate) fn reset(key: Key) -> Call {
     Call { script: &RESET, keys: smallvec![key], args: SmallVec::new() }
 }

@@ -1,59 +1,58 @@
 //! The algorithms, as the server runs them.
 //!
-//! **The server decides and stores; Rust explains.** A script reads the time and the stored state and does the
-//! transition, in one atomic step: it admits and stores, or does nothing. Its reply is the time, the state
-//! *before*, and how many were admitted. From these [`Algorithm::decide`] tells the whole [`Decision`] again, so
-//! that its numbers exist in one place only; and if it does not agree with the script about who passes, that is
-//! an error and never overlooked.
+//! **The server decides and stores; Rust computes the numbers.** A script reads the time and the stored state and does
+//! the transition, in one atomic step: it admits and stores, or does nothing. Its reply is the time, the state
+//! *before*, and how many were admitted. From these, [`Algorithm::decide`] computes the whole [`Decision`] again, so
+//! that its numbers exist in one place only. If it disagrees with the script about what is admitted, that is an error.
 //!
 //! # What holds of all scripts
 //!
-//! - A refusal writes nothing, with one exception: a state from the future is put right (see below). What costs
-//!   nothing, and what costs more than ever fits, is only asked.
-//! - Whatever is written expires at the moment from which it need not be remembered, rounded up to a millisecond.
-//! - A state begins with `-`, which stands for the first version of the format, and is text; a bucket's is a
-//!   number that Redis keeps in place of a pointer, and a queue's is that of a bucket with the holes in its line behind it.
-//!   Anything else in a key is an error whose code is `SLUICE`.
-//! - **A clock that was set back** leaves states from the future. A key counts as owing a full bucket at most,
-//!   and a window as being the next at most, so that nobody is locked out for longer than that takes to pass.
+//! - A rejection writes nothing, with one exception: a state from the future is corrected (see below). A cost of zero,
+//!   and one that can never be admitted, only read.
+//! - What is written expires when it owes nothing any more, rounded up to a millisecond.
+//! - A state begins with `-`, which stands for the first version of the format, and is text. A bucket's is a number
+//!   that Redis stores in place of a pointer; a queue's is that of a bucket followed by its holes. For anything else in
+//!   a key, the script replies with an error whose code is `SLUICE`.
+//! - **A clock that was set back** leaves states from the future. A key counts as owing a full bucket at most, and a
+//!   window as being the next at most, so that no client is locked out for longer than that takes to pass.
 //! - Their sources are constant, and they touch the keys that they are given and no other.
 //!
-//! A server of 32 bits is not supported: it would write nonsense, which is then refused when it is read.
+//! A server of 32 bits is not supported: it would write wrong numbers, which are then rejected when they are read.
 //!
 //! [`Algorithm::decide`]: crate::algorithm::Algorithm::decide
 //! [`Decision`]: crate::values::Decision
 
-mod answer;
 mod bucket;
 mod calls;
-mod queue;
+#[cfg(test)]
+#[allow(clippy::cast_possible_truncation, clippy::needless_pass_by_value, reason = "small numbers, short tests")]
+pub(crate) mod manual_server;
+mod reply;
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, clippy::needless_pass_by_value, reason = "small numbers, short tests")]
 mod tests;
-mod unfit;
+mod unfit_quota;
 mod window;
 
-pub(super) use self::answer::{Answer, BadReply, Decisions};
-pub(super) use self::calls::{Charge, decide, decide_all, give_back, reset};
-pub(crate) use self::queue::Place;
-pub(super) use self::queue::QueueScript;
-pub use self::unfit::UnfitQuota;
+pub(crate) use self::bucket::{Grid, Span};
+pub(super) use self::calls::{Charge, decide, decide_all, refund, reset};
+pub(crate) use self::reply::{BadReply, Decisions, ScriptReply};
+pub use self::unfit_quota::UnfitQuota;
 
 use super::call::Script;
 use crate::algorithm::Algorithm;
 
-/// An algorithm that a Redis server runs: [`TokenBucket`], [`LeakyBucket`], [`FixedWindow`] and
-/// [`SlidingWindow`].
+/// An algorithm that a Redis server runs: [`TokenBucket`], [`LeakyBucket`], [`FixedWindow`] and [`SlidingWindow`].
 ///
-/// Sealed, for each is written twice, in Rust and in Lua, and the two must agree in every case: a trait could
-/// not hold an implementation from outside to that.
+/// Sealed, because each is written twice, in Rust and in Lua, and the two must agree in every case: a trait cannot
+/// enforce that for an implementation from outside.
 ///
 /// [`TokenBucket`]: crate::algorithm::TokenBucket
 /// [`LeakyBucket`]: crate::algorithm::LeakyBucket
 /// [`FixedWindow`]: crate::algorithm::FixedWindow
 /// [`SlidingWindow`]: crate::algorithm::SlidingWindow
 pub trait Scripted: Algorithm + Clone + sealed::Steps {
-    /// Whether Redis, which counts whole microseconds in numbers below 2^53, can keep its quota.
+    /// Checks whether Redis, which counts whole microseconds in numbers below 2^53, can keep its quota.
     ///
     /// # Errors
     ///
@@ -69,24 +68,24 @@ pub(super) mod sealed {
     use crate::values::Receipt;
     use crate::values::time::Timestamp;
 
-    /// What the two sides of an algorithm tell one another. All numbers are below 2^53.
+    /// What Rust and the scripts exchange. All numbers are below 2^53.
     pub trait Steps: Algorithm {
-        /// Stands for the algorithm where a script knows several.
+        /// Identifies the algorithm in scripts that know several.
         const NUMBER: u64;
 
-        /// Ends the names of its keys: what one algorithm stores, another does not understand.
+        /// Ends the names of its keys: one algorithm cannot read the states of another.
         const KIND: char;
 
-        /// Whether the quota can be kept in whole microseconds and numbers below 2^53.
+        /// Checks whether the quota can be kept in whole microseconds and numbers below 2^53.
         fn check_fit(&self) -> Result<(), UnfitQuota>;
 
-        /// What the script must know to charge `cost`. Zeros at the end may be left out.
+        /// Returns the arguments for a charge of `cost`. Zeros at the end may be left out.
         fn numbers(&self, cost: u32) -> [u64; 5];
 
-        /// A stored state, as it counts at `now`; `None` if it is none.
+        /// Reads a stored state, as it counts at `now`; `None` if it is none.
         fn read(&self, stored: &[u8], now: Timestamp) -> Option<Self::State>;
 
-        /// A receipt for the script.
+        /// Returns a receipt as arguments.
         fn receipt_numbers(&self, receipt: Receipt) -> [u64; 2];
     }
 }
@@ -103,12 +102,7 @@ static FIXED_WINDOW: Script = Script::new(lua!("open", "fixed_window_read", "fix
 
 static SLIDING_WINDOW: Script = Script::new(lua!("open", "sliding_window_read", "sliding_window_take", "close"));
 
-static QUEUE: Script = Script::new(lua!("open", "queue_open", "bucket_read", "queue_take", "queue_close"));
-
-static QUEUE_GIVE_BACK: Script =
-    Script::new(lua!("open", "queue_open", "bucket_read", "queue_give_back", "queue_close"));
-
-/// The script of one algorithm.
+/// Returns the script of one algorithm.
 fn script_of<A: Scripted>() -> &'static Script {
     match A::NUMBER {
         1 => &BUCKET,
@@ -128,15 +122,15 @@ static SEVERAL: Script = Script::new(concat!(
     lua!("several_close"),
 ));
 
-static GIVE_BACK: Script = Script::new(concat!(
-    lua!("give_back_open"),
+static REFUND: Script = Script::new(concat!(
+    lua!("refund_open"),
     "elseif algorithm == '1' then\n",
-    lua!("bucket_read", "bucket_give_back"),
+    lua!("bucket_read", "bucket_refund"),
     "elseif algorithm == '2' then\n",
-    lua!("fixed_window_read", "fixed_window_give_back"),
+    lua!("fixed_window_read", "fixed_window_refund"),
     "else\n",
-    lua!("sliding_window_read", "sliding_window_give_back"),
-    lua!("give_back_close"),
+    lua!("sliding_window_read", "sliding_window_refund"),
+    lua!("refund_close"),
 ));
 
 static RESET: Script = Script::new(include_str!("lua/reset.lua"));
@@ -144,8 +138,8 @@ static RESET: Script = Script::new(include_str!("lua/reset.lua"));
 /// From here on, a double does not hold every whole number.
 const EXACT: u64 = 1 << 53;
 
-/// The digits of a whole number that a double holds.
-fn whole(digits: &[u8]) -> Option<u64> {
+/// Parses the digits of a whole number that a double holds.
+pub(crate) fn whole(digits: &[u8]) -> Option<u64> {
     let are_digits = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(digits).ok().filter(|_| are_digits)?;
     text.parse().ok().filter(|number| *number < EXACT)

@@ -1,3 +1,5 @@
+//! Windows in whole microseconds.
+
 use super::sealed::Steps;
 use super::{EXACT, Scripted, UnfitQuota, whole};
 use crate::algorithm::{Algorithm, ChargedIn, FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState};
@@ -22,7 +24,7 @@ fn numbers(quota: &Quota, cost: u32) -> [u64; 5] {
     [cost.into(), quota.limit().into(), quota.period_nanos() / 1_000, 0, 0]
 }
 
-/// The fields of `-<window>:<count>…`, where the window is the next at most.
+/// Parses the fields of `-<window>:<count>…`; a window from the future counts as the next.
 fn fields<const COUNTS: usize>(quota: &Quota, stored: &[u8], now: Timestamp) -> Option<(u64, [u32; COUNTS])> {
     let mut fields = stored.strip_prefix(b"-")?.split(|byte| *byte == b':').map(whole);
     let window = fields.next()??;
@@ -34,7 +36,7 @@ fn fields<const COUNTS: usize>(quota: &Quota, stored: &[u8], now: Timestamp) -> 
     fields.next().is_none().then_some((window.min(next), counts))
 }
 
-/// The number of the window in which the charge was made.
+/// Returns the number of the window in which the charge was made.
 fn receipt_numbers(receipt: Receipt) -> [u64; 2] {
     // No window has the number that stands for "none".
     [ChargedIn::read(receipt).unwrap_or(u64::MAX).min(EXACT - 1), 0]

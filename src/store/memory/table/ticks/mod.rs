@@ -222,7 +222,7 @@ impl Rule for TickBucket {
             Ruling::Peek { debt } => self.with_reset(Decision::allow(self.burst, self.remaining(debt)), now, debt),
             Ruling::Reject { debt } => {
                 let wait = self.clock.span(now, debt + self.price(cost) - self.capacity);
-                self.with_reset(Decision::refuse(self.burst, self.remaining(debt), wait), now, debt)
+                self.with_reset(Decision::reject(self.burst, self.remaining(debt), wait), now, debt)
             }
             Ruling::Never { debt } => {
                 self.with_reset(Decision::deny(self.burst, self.remaining(debt), None), now, debt)

@@ -218,10 +218,10 @@ impl<W: Counts> Rule for WindowRule<W> {
             }
             Ruling::Peek { debt } => self.with_reset(Decision::allow(limit, remaining(debt)), debt, now),
             Ruling::Reject { debt } => {
-                self.with_reset(Decision::refuse(limit, remaining(debt), debt.wait(self, cost, now)), debt, now)
+                self.with_reset(Decision::reject(limit, remaining(debt), debt.wait(self, cost, now)), debt, now)
             }
             Ruling::Never { debt } => self.with_reset(Decision::deny(limit, remaining(debt), None), debt, now),
-            Ruling::Full { wait } => Decision::refuse(limit, 0, nanos(wait)),
+            Ruling::Full { wait } => Decision::reject(limit, 0, nanos(wait)),
         }
     }
 

@@ -20,14 +20,14 @@ if old then
   if not due or due >= 9007199254740992 or rest >= 9007199254740992 then
     return redis.error_reply('SLUICE the key holds no state of a bucket')
   end
-  -- Parts of another quota.
+  -- Another quota may have had other parts.
   if not parts then rest = 0 elseif rest >= parts then rest = parts - 1 end
   local most = full + beyond
   if due < now then
     due, rest = now, 0
   elseif due > most or due == most and rest > full_rest then
-    -- From the future: the clock was set back, or the bucket was larger. It is put right for good,
-    -- or it would still be beyond the limit the next time, until the clock has caught up.
+    -- From the future: the clock was set back, or the bucket was larger. The correction is stored, because
+    -- the old state would be beyond the limit the next time, too, until the clock has caught up.
     due, rest = most, full_rest
     if count ~= '0' then
       call('SET', key, format('-%d+%d', due, rest), 'PXAT', format('%d', (due + 1000) / 1000))

@@ -1,5 +1,5 @@
 if count == '1' and not parts then
-  -- By far the most frequent, and a little faster by itself.
+  -- The most frequent case by far, and a little faster without the loop.
   local next = due + price
   if next <= full then due, admitted = next, 1 end
 else

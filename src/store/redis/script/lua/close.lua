@@ -1,5 +1,5 @@
 if admitted > 0 then
   call('SET', key, state, 'PXAT', format('%d', (expires + 999) / 1000))
 end
--- Seconds, microseconds, admitted, old: in one text, since a table takes the server longer to send.
+-- Seconds, microseconds, admitted, old. In one text, because the server sends a table more slowly.
 return reply[1] .. ' ' .. reply[2] .. ' ' .. admitted .. ' ' .. (old or '')

@@ -11,7 +11,7 @@ if old then
   if not stored or stored >= 9007199254740992 or count_stored >= 4294967296 then
     return redis.error_reply('SLUICE the key holds no state of a fixed window')
   end
-  -- The limit may have been greater.
+  -- Another quota may have had a greater limit.
   if count_stored > limit then count_stored = limit end
   if stored > window + 1 then
     -- From the future: see the bucket.

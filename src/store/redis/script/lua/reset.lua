@@ -1,4 +1,4 @@
--- Forgets a key. Replies as to a question about one that holds nothing.
+-- Deletes a key. Replies as for a key that holds nothing.
 local call = redis.call
 call('DEL', KEYS[1])
 local time = call('TIME')

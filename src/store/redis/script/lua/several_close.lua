@@ -9,7 +9,7 @@ if all == 1 then
     end
   end
 end
--- Seconds, microseconds, whether all were admitted, old states: each by itself, since those of keys that are only asked
--- were not looked at. In the table that TIME made.
+-- Seconds, microseconds, whether all were admitted, old states. In the table that TIME made, and not as one text,
+-- because states of keys that are only read were not checked.
 reply[3] = all
 return reply

@@ -1,6 +1,6 @@
 -- Several keys, all different, of any algorithms: all are charged or none.
 --
--- ARGV: for each key which algorithm (0: it is only asked), and five numbers for it, with zeros at the end.
+-- ARGV: for each key which algorithm (0: it is only read), and five numbers for it, with zeros at the end.
 local ARGV, format, call, count, beyond = ARGV, string.format, redis.call, 1, 0
 local reply = call('TIME')
 local now = reply[1] * 1000000 + reply[2]

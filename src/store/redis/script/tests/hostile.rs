@@ -1,10 +1,10 @@
-//! Keys that hold something else, and replies that are none.
+//! Keys that hold something else, and replies that cannot be read.
 
 use ::redis::ErrorKind;
 use proptest::prelude::*;
 
 use super::*;
-use crate::store::redis::script::{BadReply, Scripted, UnfitQuota, decide, give_back};
+use crate::store::redis::script::{BadReply, Scripted, UnfitQuota, decide, refund};
 use crate::values::Quota;
 
 const FOREIGN: [&str; 32] = [
@@ -42,16 +42,16 @@ const FOREIGN: [&str; 32] = [
     "\0",
 ];
 
-/// What a script reads, Rust reads; what a script does not read is an error. Never an error without a reason.
+/// What a script can read, Rust can read; anything else is an error with a reason.
 fn check_foreign<A: Scripted>(connection: &mut Connection, algorithm: &A) {
     for value in FOREIGN {
         let name = key("foreign");
         cmd("SET").arg(name.as_str()).arg(value).exec(connection).unwrap();
         let receipt = crate::values::Receipt::new(1 << 62);
-        for call in [decide(algorithm, name.clone(), 1, 1), give_back(algorithm, name, 1, receipt).unwrap()] {
+        for call in [decide(algorithm, name.clone(), 1, 1), refund(algorithm, name, 1, receipt).unwrap()] {
             match command(&call, call.script.hash()).query::<Value>(connection) {
                 Ok(reply) => {
-                    let answer = Answer::read(reply).unwrap();
+                    let answer = ScriptReply::read(reply).unwrap();
                     let result = answer.replay(algorithm, 1, 1);
                     assert_eq!(result.err(), Some(BadReply::State), "{value:?} is a state: {answer:?}");
                 }
@@ -75,7 +75,7 @@ fn check_foreign<A: Scripted>(connection: &mut Connection, algorithm: &A) {
 }
 
 #[test]
-fn what_is_no_state_is_an_error() {
+fn a_foreign_value_is_an_error() {
     let server = RedisServer::start();
     let mut connection = server.connection();
     load(&mut connection);
@@ -86,7 +86,7 @@ fn what_is_no_state_is_an_error() {
 }
 
 #[test]
-fn quotas_that_do_not_fit_say_what_to_do() {
+fn errors_of_unfit_quotas_say_what_to_do() {
     let odd = Quota::new(1, std::time::Duration::from_nanos(1_500)).unwrap();
     let long = Quota::new(1, std::time::Duration::from_secs(1 << 31)).unwrap();
     let text = |error: Option<UnfitQuota>| error.unwrap().to_string();
@@ -132,7 +132,7 @@ proptest! {
 
     #[test]
     fn no_reply_makes_rust_panic(reply in prop_oneof![values(), items(), text()], cost in any::<u32>(), count in 0..4_u32) {
-        if let Ok(answer) = Answer::read(reply) {
+        if let Ok(answer) = ScriptReply::read(reply) {
             let quota = Quota::per_second(7);
             let _ = answer.replay(&TokenBucket::new(quota), cost, count);
             let _ = answer.replay(&FixedWindow::new(quota), cost, count);

@@ -1,10 +1,10 @@
-//! On the server's own clock: what scripts write, for how long, and that they are few.
+//! On the server's own clock: what scripts write, when it expires, and that they are few.
 
 use std::time::Duration;
 
 use super::*;
 use crate::algorithm::ChargedIn;
-use crate::store::redis::script::{Charge, Scripted, decide, decide_all, give_back};
+use crate::store::redis::script::{Charge, Scripted, decide, decide_all, refund};
 use crate::values::{Quota, Receipt};
 
 fn expires_at(connection: &mut Connection, key: &Key) -> i64 {
@@ -14,7 +14,7 @@ fn expires_at(connection: &mut Connection, key: &Key) -> i64 {
 /// Every key lives until nothing is owed, and less than two milliseconds longer.
 fn check_life<A: Scripted>(connection: &mut Connection, algorithm: &A, name: &str, cost: u32) {
     let key = key(name);
-    let check = |answer: &Answer, expires: Timestamp, connection: &mut Connection| {
+    let check = |answer: &ScriptReply, expires: Timestamp, connection: &mut Connection| {
         let found = expires_at(connection, &key) * 1_000_000;
         let over = u64::try_from(found).unwrap().checked_sub(expires.as_nanos());
         assert!(over.is_some_and(|over| over < 2_000_000), "{name}: {over:?} {answer:?}");
@@ -25,7 +25,7 @@ fn check_life<A: Scripted>(connection: &mut Connection, algorithm: &A, name: &st
         state = algorithm.decide(state, answer.now, cost).1.or(state);
         check(&answer, algorithm.expires_at(&state.unwrap()), connection);
     }
-    // A refusal, a question, and what is too much, leave everything as it is.
+    // A rejection, a cost of zero, and a cost that is too great leave everything as it is.
     let value = |connection: &mut Connection| -> (Vec<u8>, i64) {
         (cmd("GET").arg(key.as_str()).query(connection).unwrap(), expires_at(connection, &key))
     };
@@ -56,18 +56,18 @@ fn check_returned<A: Scripted>(connection: &mut Connection, algorithm: &A) {
     let key = key("returned");
     let answer = run(connection, &decide(algorithm, key.clone(), 3, 1));
     let receipt = answer.replay(algorithm, 3, 1).unwrap().0[0].receipt();
-    let refund = give_back(algorithm, key.clone(), 3, receipt).unwrap();
+    let refund = refund(algorithm, key.clone(), 3, receipt).unwrap();
     assert_eq!(run(connection, &refund).admitted, 1);
     assert!(!cmd("EXISTS").arg(key.as_str()).query::<bool>(connection).unwrap());
     assert_eq!(run(connection, &refund).admitted, 0);
 }
 
 #[test]
-fn what_owes_nothing_any_more_is_deleted() {
+fn a_key_that_owes_nothing_after_a_refund_is_deleted() {
     let server = RedisServer::start();
     let mut connection = server.connection();
     load(&mut connection);
-    // A bucket has earned a little since, so that less than the price is owed: all of it is given back.
+    // A bucket has been paid a little since, so that less than the price is owed: all of that is refunded.
     let quota = Quota::new(10, Duration::from_secs(10_000_000)).unwrap();
     check_returned(&mut connection, &FixedWindow::new(quota));
     check_returned(&mut connection, &SlidingWindow::new(quota));
@@ -75,8 +75,8 @@ fn what_owes_nothing_any_more_is_deleted() {
 }
 
 #[test]
-fn a_state_from_the_future_locks_nobody_out() {
-    let mut told = Told::new();
+fn a_state_from_the_future_locks_no_client_out() {
+    let mut server = ManualServer::new(&ALL);
     let bucket = TokenBucket::new(Quota::per_second(1).burst(5));
     let fixed = FixedWindow::new(Quota::per_minute(5));
     let sliding = SlidingWindow::new(Quota::per_minute(5));
@@ -85,24 +85,24 @@ fn a_state_from_the_future_locks_nobody_out() {
 
     let mut run = |micros, cost| {
         let [a, b, c] = keys.clone();
-        let bucket = told.run(micros, &decide(&bucket, a, cost, 1)).replay(&bucket, cost, 1).unwrap().0[0];
-        let fixed = told.run(micros, &decide(&fixed, b, cost, 1)).replay(&fixed, cost, 1).unwrap().0[0];
-        let sliding = told.run(micros, &decide(&sliding, c, cost, 1)).replay(&sliding, cost, 1).unwrap().0[0];
+        let bucket = server.run(micros, &decide(&bucket, a, cost, 1)).replay(&bucket, cost, 1).unwrap().0[0];
+        let fixed = server.run(micros, &decide(&fixed, b, cost, 1)).replay(&fixed, cost, 1).unwrap().0[0];
+        let sliding = server.run(micros, &decide(&sliding, c, cost, 1)).replay(&sliding, cost, 1).unwrap().0[0];
         [bucket, fixed, sliding]
     };
     assert!(run(START + hour, 5).iter().all(|it| it.is_allowed()));
-    // The clock is set back by an hour: all are refused once ...
-    let refused = run(START, 5);
-    assert!(refused.iter().all(|it| !it.is_allowed()));
-    assert_eq!(refused[0].retry_after(), Some(Duration::from_secs(5)));
-    assert!(refused.iter().all(|it| it.retry_after().unwrap() <= Duration::from_secs(180)));
+    // The clock is set back by an hour: all are rejected once ...
+    let rejected = run(START, 5);
+    assert!(rejected.iter().all(|it| !it.is_allowed()));
+    assert_eq!(rejected[0].retry_after(), Some(Duration::from_secs(5)));
+    assert!(rejected.iter().all(|it| it.retry_after().unwrap() <= Duration::from_secs(180)));
     // ... and it was as if they owed that much and no more.
     assert!(run(later, 5)[0].is_allowed());
     assert!(run(START + 180_000_000, 5).iter().all(|it| it.is_allowed()));
 }
 
 #[test]
-fn as_many_scripts_as_there_are_files_are_kept() {
+fn the_server_caches_one_script_per_source() {
     let server = RedisServer::start();
     let mut connection = server.connection();
     load(&mut connection);
@@ -115,12 +115,12 @@ fn as_many_scripts_as_there_are_files_are_kept() {
             1 => decide(&fixed, key(number), 1, 1),
             2 => decide(&sliding, key(number), 1, 1),
             3 => decide_all([Charge::new(&bucket, key(number), 1), Charge::new(&fixed, key("other"), 1)]),
-            _ => give_back(&sliding, key(number), 1, Receipt::of(ChargedIn(6))).unwrap(),
+            _ => refund(&sliding, key(number), 1, Receipt::of(ChargedIn(6))).unwrap(),
         };
         pipeline.add_command(command(&call, call.script.hash()));
     }
     let replies: Vec<Value> = pipeline.query(&mut connection).unwrap();
-    assert!(replies.into_iter().all(|reply| Answer::read(reply).is_ok()));
+    assert!(replies.into_iter().all(|reply| ScriptReply::read(reply).is_ok()));
     let memory: String = cmd("INFO").arg("memory").query(&mut connection).unwrap();
     assert!(memory.contains(&format!("number_of_cached_scripts:{}\r\n", ALL.len())), "{memory}");
 }

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use super::*;
-use crate::store::redis::script::{Charge, Scripted, decide, decide_all, give_back};
+use crate::store::redis::script::{Charge, Scripted, decide, decide_all, refund};
 use crate::values::{Decision, Quota, Receipt};
 
 const STEPS: u64 = 100_000;
@@ -55,7 +55,7 @@ fn cost(random: &mut Random, max: u32) -> u32 {
     }
 }
 
-/// Time goes on by nothing, a little, what some tokens take, or several periods; sometimes it goes back.
+/// Advances time by nothing, a little, what some tokens take, or several periods; sometimes it goes back.
 fn later(random: &mut Random, now: u64, quota: &Quota) -> u64 {
     let period = quota.period_nanos() / 1_000 + 1;
     let token = period / u64::from(quota.limit()) + 1;
@@ -77,8 +77,8 @@ enum Expected {
 }
 
 fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, has_burst: bool) {
-    let (mut random, mut told) = (Random::seeded(), Told::new());
-    let (mut steps, mut batch, mut refusals, mut admitted, mut refunds) = (0, 0, 0_u64, 0_u64, 0_u64);
+    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
+    let (mut steps, mut batch, mut rejections, mut admitted, mut refunds) = (0, 0, 0_u64, 0_u64, 0_u64);
     while steps < STEPS {
         let algorithm = make(quota(&mut random, has_burst));
         if algorithm.check_fit().is_err() {
@@ -97,8 +97,8 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, has_burs
                 let index =
                     if random.below(2) == 0 { charges.len() - 1 } else { random.below(charges.len() as u64) as usize };
                 let (id, cost, receipt) = charges.swap_remove(index);
-                let call = give_back(&algorithm, key(batch * KEYS + id), cost, receipt).unwrap();
-                told.add(now, &call);
+                let call = refund(&algorithm, key(batch * KEYS + id), cost, receipt).unwrap();
+                server.add(now, &call);
                 if let Some(state) = states.get_mut(&id) {
                     *state = algorithm.clamped(*state, at(now));
                     let before = algorithm.refund(*state, at(now), 0, receipt);
@@ -116,7 +116,7 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, has_burs
             }
             let cost = cost(&mut random, max);
             let count = if random.below(4) == 0 { 1 + random.below(5) as u32 } else { 1 };
-            told.add(now, &decide(&algorithm, name, cost, count));
+            server.add(now, &decide(&algorithm, name, cost, count));
             let mut state = states.get(&id).map(|state| algorithm.clamped(*state, at(now)));
             if let Some(state) = state.filter(|_| (1..=max).contains(&cost)) {
                 states.insert(id, state);
@@ -130,13 +130,13 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, has_burs
                     charges.push((id, cost, decision.receipt()));
                     admitted += 1;
                 } else {
-                    refusals += 1;
+                    rejections += 1;
                 }
                 decisions.push(decision);
             }
             expected.push((now, Expected::Decisions(decisions), cost));
         }
-        for (step, (answer, (now, expected, cost))) in told.answers().iter().zip(expected).enumerate() {
+        for (step, (answer, (now, expected, cost))) in server.answers().iter().zip(expected).enumerate() {
             assert_eq!(answer.now, at(now));
             if let Expected::Decisions(decisions) = expected {
                 let count = u32::try_from(decisions.len()).unwrap();
@@ -151,8 +151,8 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, has_burs
         steps += BATCH;
         batch += 1;
     }
-    println!("{admitted} admitted, {refusals} not, {refunds} given back");
-    assert!(admitted > STEPS / 10 && refusals > STEPS / 10 && refunds > STEPS / 100);
+    println!("{admitted} admitted, {rejections} not, {refunds} refunded");
+    assert!(admitted > STEPS / 10 && rejections > STEPS / 10 && refunds > STEPS / 100);
 }
 
 #[test]
@@ -175,10 +175,10 @@ fn sliding_windows_agree() {
     check_traces(SlidingWindow::new, false);
 }
 
-/// Three keys of different algorithms are charged together or not at all, and asked with a cost of 0.
+/// Three keys of different algorithms are charged together or not at all; a cost of 0 reads.
 #[test]
 fn several_are_charged_all_or_none() {
-    let (mut random, mut told) = (Random::seeded(), Told::new());
+    let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
     let (mut batch, mut all, mut none) = (0, 0, 0);
     while batch < 50 {
         let quotas = [0; 3].map(|_| quota(&mut random, false));
@@ -191,12 +191,12 @@ fn several_are_charged_all_or_none() {
         let mut now = START + random.below(1 << 50);
         let mut expected = Vec::new();
         for _ in 0..BATCH {
-            // Not back: putting states right is for traces of one key.
+            // Never back: the traces of one key cover the correction of states.
             now = now.max(later(&mut random, now, &random_quota(&quotas, batch)));
             let costs = [bucket.max_cost(), fixed.max_cost(), sliding.max_cost()].map(|max| cost(&mut random, max));
             let keys = ["bucket", "fixed", "sliding"].map(|name| key(format!("{name} {batch}")));
             let [a, b, c] = keys;
-            told.add(
+            server.add(
                 now,
                 &decide_all([
                     Charge::new(&bucket, a, costs[0]),
@@ -216,7 +216,7 @@ fn several_are_charged_all_or_none() {
             }
             expected.push((costs, [one, two, three], are_allowed));
         }
-        for (answer, (costs, decisions, are_allowed)) in told.answers().iter().zip(expected) {
+        for (answer, (costs, decisions, are_allowed)) in server.answers().iter().zip(expected) {
             let found = [
                 answer.decision(&bucket, 0, costs[0]).unwrap(),
                 answer.decision(&fixed, 1, costs[1]).unwrap(),

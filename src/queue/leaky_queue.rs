@@ -1,0 +1,433 @@
+//! [`LeakyQueue`]: a queue whose waiters are all in this process.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::driver::SharedQueue;
+use super::schedule::{Bounds, Schedule};
+use super::{DEFAULT_MAX_WAIT, DEFAULT_MAX_WAITERS, closed};
+use crate::limiter::{IntoLimiter, Limiter};
+use crate::store::{Stats, WhenFull};
+use crate::values::time::nanos_of;
+use crate::values::{Ask, Check, Description, Heritage, Inheritance, Mode, PartitionKey, Quota, Receipt, Terms};
+
+/// Lets the requests of a key depart one by one at the quota's rate, in the order in which they arrived.
+///
+/// A request that finds its key idle departs at once; any other waits in line. A request is rejected only
+/// **on arrival**: if [`capacity`](Self::capacity) requests of its key wait already, or if its turn would come later
+/// than [`max_wait`](Self::max_wait). The rejection carries the exact time after which a retry would be accepted.
+///
+/// - Arrival order is departure order. No request overtakes a waiter, and keys do not delay one another.
+/// - Departures keep the interval `period / limit`, on absolute deadlines that do not drift. Tokio's timer wakes up to
+///   a millisecond late, and the next departure is not late for it (with the feature `precise-timer`,
+///   [`precise`](#method.precise) wakes up sooner). After a stall of more than fifty milliseconds, departures continue
+///   from the present instead of catching up in one burst.
+/// - A waiter that is dropped (its client disconnected, its deadline passed) leaves at once, and all behind it move up.
+///   If it is dropped at the very moment of its release, its turn goes to the next waiter.
+/// - No waiter depends on another being polled, nor on another runtime: see [several runtimes](Self#several-runtimes).
+///
+/// A request of cost *c* delays those behind it for *c* intervals, so a cost whose intervals exceed
+/// [`max_wait`](Self::max_wait) is rejected. A cost of zero neither waits nor counts.
+///
+/// # Shape or reject
+///
+/// Shape (this queue) what will be served anyhow and only comes too close together: calls to a partner that limits
+/// them, jobs, webhooks, a client's own bursts. A wait of a second is cheaper than a rejection and a retry. Reject
+/// (a [bucket](crate::algorithm::TokenBucket)) where the client would rather know at once: a person at a screen, a
+/// caller with a deadline or with another server to call. A queue evens out bursts. It does not help when more arrives
+/// than can be served for longer than `max_wait`: then every request waits for that long, and as many are rejected as
+/// without it.
+///
+/// # Bursts
+///
+/// A quota with a [burst](Quota::burst) lets that many requests depart at once after an idle spell, and spaces out the
+/// rest; so in any span *t*, at most burst + rate × *t* depart. Without one, the burst is 1. In terms of nginx's
+/// `limit_req`, which does not count the first request, and counts what it delays:
+///
+/// | nginx | quota | [`capacity`](Self::capacity) |
+/// |---|---|---|
+/// | `burst=12` | no burst | 12 |
+/// | `burst=12 nodelay` | `burst(13)` | 0 |
+/// | `burst=12 delay=8` | `burst(9)` | 4 |
+///
+/// # How many to let wait
+///
+/// By Little's law, *waiting = rate × wait*. So the line of a key gets no longer than `rate × max_wait` (at ten per
+/// second and 5 seconds: 50), and a larger capacity is never used. A smaller one makes the longest wait shorter: choose
+/// the wait that clients accept, and derive the capacity from it. All keys together need
+/// rate × mean wait × busy keys: that is for [`max_waiters`](Self::max_waiters). Every waiting request also holds its
+/// connection, its headers and the readiness of the inner service.
+///
+/// # Behind a proxy
+///
+/// A proxy in front (nginx, a load balancer) gives up after a timeout of its own, often 60 seconds, and answers 504;
+/// its client may be gone before. Keep `max_wait` well below both. A proxy that buffers requests and keeps connections
+/// open does not report that its client disconnected. Without a proxy, a disconnect goes unnoticed, too, over HTTP/1,
+/// if the client left a body unread or sent a byte more than its request (HTTP/2 reports it). Such ghosts wait until
+/// their turn. That is why capacity, `max_wait` and `max_waiters` all have defaults, and why none can be unlimited.
+///
+/// # Clients that come and go
+///
+/// A waiter that leaves before its turn takes nothing from the rate, and delays no other. So the queue does not meter
+/// attempts: most clients that leave have a bad connection, and would be rejected for it. But then joining and leaving
+/// costs nothing. Where that can be abused, put a [bucket](crate::algorithm::TokenBucket) per client into the same
+/// layer. It is charged before the queue, its charge stays when the client leaves, and a client that joins too often is
+/// rejected at once:
+///
+#[cfg_attr(feature = "http", doc = "```")]
+#[cfg_attr(not(feature = "http"), doc = "```ignore")]
+/// use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer, algorithm::TokenBucket, key::PeerIp};
+///
+/// let layer = RateLimitLayer::new([
+///     Policy::new("attempts", TokenBucket::new(Quota::per_second(20))).key(PeerIp::new()),
+///     Policy::new("partner", LeakyQueue::new(Quota::per_second(50)).capacity(200)),
+/// ]);
+/// ```
+///
+/// # Uploads
+///
+/// The body of a request is not read before its turn. A client that sends `Expect: 100-continue` gets the 100 when the
+/// service reads the body, or a rejection instead; hyper's servers send nothing before, although RFC 9110 (section
+/// 10.1.1) asks for an immediate response. Most clients send the body unasked after a second or so. What the
+/// connection's buffers do not hold, the client keeps until the turn has come.
+///
+/// # Several runtimes
+///
+/// On each tokio runtime that has waiters, the queue spawns a task, the driver, that releases all waiters that are due,
+/// on whatever runtime they wait. The driver ends when no waiter is left on its runtime. So a turn comes on time while
+/// the waiter's *own* runtime is driven. Any other may be idle, blocked, or gone: a `block_on` that has returned, one of
+/// several workers with a runtime each, a runtime that shuts down.
+///
+/// A waiter belongs to the runtime on which it was last polled; before its first poll, to the one in whose context it
+/// was made. If that runtime is shut down, the waiter continues where it is polled next. Each driver looks at the
+/// schedule whenever it expects a departure, so one may wake as many drivers as there are runtimes with waiters.
+/// Arrivals wake only the driver of their own runtime.
+///
+/// If many turns come at once, a driver releases 256 of them, and lets other tasks run before it continues.
+///
+/// A waker that panics costs no other waiter its wake-up. The panic goes to the panic hook, and not to the caller.
+///
+/// # Another quota
+///
+/// A queue that [inherits](Limiter::inherit) from another shares its schedule, with all waiters in it, and from then on
+/// both follow the quota and the bounds of the new one. Waiters that are due by then depart. What was spent is kept, and
+/// is paid at the new rate. The others keep their order and get their turns by the new rate. A waiter is rejected at
+/// once if it would have to wait longer than the new `max_wait`, or than its own patience, or if its key has more
+/// waiters than the new capacity (the newest are rejected). A rejection carries the exact time after which a retry
+/// would be accepted. If [`max_keys`](Self::max_keys) is lowered, the keys beyond are kept until they have paid. A
+/// raised `max_wait` does not extend the patience of those who wait already. A queue that was [closed](Self::close)
+/// stays closed.
+///
+/// # Memory and cost
+///
+/// Bounded, whatever the length of the keys (a hash stands for each): at most [`max_waiters`](Self::max_waiters)
+/// requests wait, each in some 110 bytes at ten per key (290, with those of its key, if it is the only one). At most
+/// [`max_keys`](Self::max_keys) keys are remembered, each until one interval after its last departure, in up to
+/// 200 bytes. Requests of keys beyond are rejected, unless [`when_full`](Self::when_full) says otherwise.
+///
+/// To join and to leave takes constant time, however many wait. The first waiter of a key to join, and the last to
+/// leave, also update the index of all keys by time, in the logarithm of their number.
+///
+/// # Cancel safety
+///
+/// The future of a waiter may be dropped at any time; that is how a waiter leaves.
+///
+/// # Errors
+///
+/// All waiters and arrivals get a [`LimiterError`] once the queue is [closed](Self::close). Waiting needs a tokio
+/// runtime with a timer. Outside of any runtime, a request that has to wait gets a [`LimiterError`], unless others wait:
+/// then its future may be made there, but must be polled on a runtime. Without a timer, a waiter gets a
+/// [`LimiterError`] when it is polled.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_sluice::{LeakyQueue, LimiterExt, PartitionKey, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// // One every 100 ms, up to five waiting.
+/// let queue = LeakyQueue::new(Quota::per_second(10)).capacity(5);
+/// let key = PartitionKey::from("printer");
+///
+/// let first = queue.acquire(&key, 1).await.unwrap();
+/// assert_eq!(first.delay(), Duration::ZERO);
+/// let second = queue.acquire(&key, 1).await.unwrap();
+/// assert_eq!(second.delay(), Duration::from_millis(100));
+/// # }
+/// ```
+///
+/// [`LimiterError`]: crate::LimiterError
+pub struct LeakyQueue {
+    quota: Quota,
+    bounds: Bounds,
+    is_precise: bool,
+    /// Made on first use: a queue that inherits shares its predecessor's instead.
+    shared: OnceLock<Arc<SharedQueue>>,
+}
+
+const DEFAULT_MAX_KEYS: usize = 65_536;
+
+impl LeakyQueue {
+    /// Creates a queue that leaks at the quota's rate. Up to `limit` requests of a key wait, for at most 30 seconds
+    /// each, and 65,536 over all keys; 65,536 keys are remembered.
+    #[must_use]
+    pub fn new(quota: Quota) -> Self {
+        let capacity = usize::try_from(quota.limit()).unwrap_or(usize::MAX);
+        let bounds = Bounds {
+            capacity,
+            max_wait: nanos_of(DEFAULT_MAX_WAIT),
+            max_waiters: DEFAULT_MAX_WAITERS,
+            max_keys: DEFAULT_MAX_KEYS,
+            when_full: WhenFull::Reject,
+        };
+        Self::build(quota, bounds, false)
+    }
+
+    const fn build(quota: Quota, bounds: Bounds, is_precise: bool) -> Self {
+        Self { quota, bounds, is_precise, shared: OnceLock::new() }
+    }
+
+    fn shared(&self) -> &Arc<SharedQueue> {
+        self.shared.get_or_init(|| Arc::new(SharedQueue::new(self.schedule(), self.is_precise)))
+    }
+
+    /// An empty schedule with this queue's quota and bounds.
+    fn schedule(&self) -> Schedule {
+        Schedule::new(&self.quota, self.bounds)
+    }
+
+    fn with(&self, bounds: Bounds) -> Self {
+        Self::build(self.quota, bounds, self.is_precise)
+    }
+
+    /// Sets how many requests of one key may wait. Zero rejects what cannot depart at once.
+    #[must_use]
+    pub fn capacity(self, waiters: usize) -> Self {
+        self.with(Bounds { capacity: waiters, ..self.bounds })
+    }
+
+    /// Sets the longest wait of a request.
+    ///
+    /// Only one of the two bounds is ever met, by [Little's law](Self#how-many-to-let-wait). So raise the
+    /// [capacity](Self::capacity), too, if requests should wait longer than a period.
+    #[must_use]
+    pub fn max_wait(self, max_wait: Duration) -> Self {
+        self.with(Bounds { max_wait: nanos_of(max_wait), ..self.bounds })
+    }
+
+    /// Sets how many requests may wait over all keys together: the bound on memory for waiters.
+    #[must_use]
+    pub fn max_waiters(self, waiters: usize) -> Self {
+        self.with(Bounds { max_waiters: waiters, ..self.bounds })
+    }
+
+    /// Sets how many keys are remembered at a time: the bound on memory for keys without waiters. 65,536, unless set.
+    ///
+    /// A key is remembered from its first departure on until all of its departures are paid for: one interval after the
+    /// last. So a quota of 10 per second needs room for the keys of a tenth of a second, and one of 1 per hour for those
+    /// of an hour. Each takes up to 200 bytes. What happens to keys beyond is set by [`when_full`](Self::when_full).
+    /// [`Limiter::stats`] has the number of keys, and how many found no room; the first of those is also logged, once.
+    ///
+    /// ```
+    /// use tower_sluice::store::WhenFull;
+    /// use tower_sluice::{LeakyQueue, Limiter, Quota};
+    ///
+    /// let resets = LeakyQueue::new(Quota::per_hour(1)).max_keys(1_000_000).when_full(WhenFull::Overflow);
+    /// assert_eq!(resets.stats().table.unwrap().capacity, 1_000_000);
+    /// ```
+    #[must_use]
+    pub fn max_keys(self, keys: usize) -> Self {
+        self.with(Bounds { max_keys: keys, ..self.bounds })
+    }
+
+    /// Sets what happens to a request of a new key while as many keys are remembered as [may be](Self::max_keys).
+    ///
+    /// | | the request | over all keys, at most |
+    /// |---|---|---|
+    /// | [`WhenFull::Reject`], unless set | is rejected, with the time after which the first of the other keys has paid | `max_keys` × quota |
+    /// | [`WhenFull::Overflow`] | joins one of 512 lines that such keys share, and waits there with other clients | (`max_keys` + 512) × quota |
+    /// | [`WhenFull::ForgetLeast`] | is admitted, and the key that owes least is forgotten, if there is one without waiters; else it is rejected | no bound |
+    ///
+    /// **With `ForgetLeast`, a flood of keys is not limited.** Among keys that have each sent one request, the one that owes
+    /// least is the one that came first. So if 70,000 keys take turns at a quota of 1 per hour, all of their requests pass.
+    /// With `Reject`, it is one of each of 65,536 keys. But then a flood of fresh keys locks new clients out for as long as
+    /// it lasts; put a policy with a wider key before the queue where unknown clients choose their keys.
+    ///
+    /// No choice forgets a key that has waiters.
+    #[must_use]
+    pub fn when_full(self, when_full: WhenFull) -> Self {
+        self.with(Bounds { when_full, ..self.bounds })
+    }
+
+    /// Releases requests some tens of microseconds after they are due instead of up to a millisecond, and one by one
+    /// also above 1,000 per second: for calls to a partner that counts by the millisecond, not for fairness or the mean
+    /// rate, which are as good without.
+    ///
+    /// A `timerfd` then runs beside tokio's timer: one for each [runtime](Self#several-runtimes) with waiters, and open
+    /// only while it has some. A thread of the process, which the first precise queue starts, watches all of them, so
+    /// that the runtime needs no I/O driver. Every departure wakes that thread and the runtime, instead of one wake-up
+    /// per millisecond. A busy runtime is late with this timer as with any other.
+    ///
+    /// Available on Linux and Android; elsewhere the queue uses tokio's timer.
+    ///
+    /// This is a choice for each queue, and not the feature alone, since Cargo unifies features over all users of the
+    /// crate.
+    #[cfg(feature = "precise-timer")]
+    #[must_use]
+    pub fn precise(self) -> Self {
+        Self::build(self.quota, self.bounds, true)
+    }
+
+    /// Ends all waits at once with a [`LimiterError`], and answers later arrivals with one, too; a layer responds with
+    /// 503, whatever its policy does when a limiter fails. Waiters whose turn has come already still depart.
+    ///
+    /// Call it when a server shuts down, which would otherwise wait for its queue. It cannot be undone; a second call
+    /// does nothing. A layer, its handle and a configuration close all their queues at once.
+    ///
+    /// Policies share a queue that is in an `Arc`:
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tower_sluice::{LeakyQueue, LimiterExt, PartitionKey, Quota, ThrottleLayer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)));
+    /// let layer: ThrottleLayer<()> = ThrottleLayer::new(Arc::clone(&queue));
+    ///
+    /// let first = queue.acquire(&PartitionKey::SHARED, 1).await;
+    /// assert!(first.is_ok());
+    /// let waits = queue.acquire(&PartitionKey::SHARED, 1);
+    /// queue.close();
+    /// assert_eq!(waits.await.unwrap_err().to_string(), "the queue was closed");
+    /// # drop(layer);
+    /// # }
+    /// ```
+    ///
+    /// [`LimiterError`]: crate::LimiterError
+    pub fn close(&self) {
+        self.shared().close();
+    }
+
+    /// Returns how many requests are waiting, over all keys.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.shared.get().map_or(0, |shared| shared.monitor.waiting())
+    }
+
+    /// Returns the time from now until the next waiter may depart, over all keys; zero if it is just departing, `None`
+    /// without waiters.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_sluice::{LeakyQueue, LimiterExt, PartitionKey, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// let queue = LeakyQueue::new(Quota::per_second(10));
+    /// let _leaves_at_once = queue.acquire(&PartitionKey::SHARED, 1);
+    /// assert_eq!(queue.next_release(), None);
+    /// let _waits = queue.acquire(&PartitionKey::SHARED, 1);
+    /// assert_eq!(queue.next_release(), Some(Duration::from_millis(100)));
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn next_release(&self) -> Option<Duration> {
+        self.shared.get()?.backlog().next_release()
+    }
+}
+
+/// The longest wait that a request accepts, in nanoseconds: less than its patience.
+fn longest_wait(patience: Option<Duration>) -> u64 {
+    patience.map_or(u64::MAX, |patience| nanos_of(patience).saturating_sub(1))
+}
+
+impl Limiter for LeakyQueue {
+    /// The [patience](Ask::within) of a request bounds its wait as [`max_wait`](Self::max_wait) does, but for the very
+    /// last nanosecond: a turn that comes when the patience ends comes too late.
+    ///
+    /// A [shadow](Mode::Shadow) joins without a future, so that those behind it wait as long as they would behind a
+    /// request.
+    fn decide(&self, ask: &Ask<'_>) -> Check {
+        let (shared, key, cost, longest) = (self.shared(), ask.key(), ask.cost(), longest_wait(ask.patience()));
+        let detached = |cost| shared.enqueue_detached(key, cost, u64::MAX);
+        match ask.mode() {
+            Mode::Peek => shared.peek(key, cost, longest).map_or_else(|| Check::Ready(Err(closed())), Check::from),
+            Mode::Shadow => Check::Ready(detached(cost)),
+            Mode::UpTo => Check::Ready(match detached(cost) {
+                Ok(decision) => decision.partial_cost(cost).map_or(Ok(decision), detached),
+                Err(error) => Err(error),
+            }),
+            Mode::Charge | Mode::Fallback | Mode::Reset => match shared.enqueue(key, cost, longest) {
+                Ok(Ok(decision)) => decision.into(),
+                Ok(Err(waiter)) => Check::Pending(Box::pin(waiter)),
+                Err(error) => Check::Ready(Err(error)),
+            },
+        }
+    }
+
+    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
+        self.shared().refund(key, cost, receipt);
+    }
+
+    /// Advertises a bucket that holds all requests that may depart or wait at once, which is what decisions count, too.
+    fn describe(&self) -> Description {
+        let schedule = self.schedule();
+        Description::new()
+            .advertising(Terms::bucket(self.quota.burst(schedule.limit().max(1))))
+            .admitting_at_most(schedule.max_cost())
+            .delaying()
+            .answering(Mode::Peek)
+            .answering(Mode::Shadow)
+            .answering(Mode::UpTo)
+    }
+
+    /// See [`LeakyQueue::close`].
+    fn close(&self) {
+        self.close();
+    }
+
+    /// See [another quota](Self#another-quota).
+    fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
+        let theirs: Arc<SharedQueue> = predecessor.heritage()?.downcast()?;
+        // A queue that was used has a schedule of its own, unless it is the predecessor's: it was in force before.
+        if !Arc::ptr_eq(self.shared.get_or_init(|| Arc::clone(&theirs)), &theirs) {
+            return None;
+        }
+        self.shared().change(&self.schedule(), self.is_precise);
+        Some(Inheritance::in_place())
+    }
+
+    fn heritage(&self) -> Option<Heritage> {
+        Some(Heritage::new(Arc::clone(self.shared())))
+    }
+
+    /// Counts exactly how many keys are remembered, of [`max_keys`](Self::max_keys). `evicted_live` and `turned_away` are
+    /// requests of keys beyond, see [`when_full`](Self::when_full). Takes some microseconds, and ten for any thousand
+    /// keys that have paid since and are still in memory.
+    fn stats(&self) -> Stats {
+        let shared = self.shared();
+        Stats { table: Some(shared.table()), backlog: Some(shared.backlog()), ..Stats::default() }
+    }
+}
+
+impl IntoLimiter for LeakyQueue {
+    fn into_limiter(self) -> Arc<dyn Limiter> {
+        Arc::new(self)
+    }
+}
+
+impl fmt::Debug for LeakyQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeakyQueue")
+            .field("quota", &self.quota)
+            .field("capacity", &self.bounds.capacity)
+            .field("max_wait", &Duration::from_nanos(self.bounds.max_wait))
+            .field("max_keys", &self.bounds.max_keys)
+            .field("waiting", &self.waiting())
+            .finish()
+    }
+}

@@ -1,0 +1,277 @@
+//! The queue's scripts, as the server runs them, and what their replies mean.
+
+#[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "small numbers, short tests")]
+mod tests;
+
+use std::time::Duration;
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::algorithm::gcra::{Gcra, GcraState, Tat};
+use crate::store::redis::{BadReply, Call, Grid, Key, Script, ScriptReply, Span, UnfitQuota, whole};
+use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
+use crate::values::{Decision, Quota, Receipt};
+
+/// A queue is a bucket with holes: its scripts are made of the blocks of a bucket, and of some of its own.
+macro_rules! queue_script {
+    ($block:literal) => {
+        Script::new(concat!(
+            include_str!("../../../store/redis/script/lua/open.lua"),
+            include_str!("lua/open.lua"),
+            include_str!("../../../store/redis/script/lua/bucket_read.lua"),
+            include_str!(concat!("lua/", $block, ".lua")),
+            include_str!("lua/close.lua"),
+        ))
+    };
+}
+
+static QUEUE: Script = queue_script!("take");
+
+static QUEUE_REFUND: Script = queue_script!("refund");
+
+/// The schedule of a key that many processes share: a bucket that is paid after the fact.
+///
+/// The server keeps the time at which all requests that were let in will be paid for. An arrival may depart when the
+/// debt before it is down to `burst − 1` intervals, and is let in if that is soon enough. So the order of arrival at
+/// the server is the order of departure; each process does its own waiting.
+///
+/// A reservation is a stretch of that time, as long as its price, and no two overlap. If the last one is returned, the
+/// backlog becomes shorter. Any other becomes a *hole*, because those behind it know already when to depart; the next
+/// arrival for which it is wide enough takes it. The part of a hole that has passed is trimmed, so a reservation begins
+/// no earlier than its arrival. That keeps the rate: of the requests that depart within *t*, all reservations begin
+/// within *t* and the burst.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueScript {
+    gcra: Gcra,
+    grid: Grid,
+    /// How far ahead of its payment a request may depart, `burst − 1` intervals; in units of 1/`limit` ns, as the
+    /// others.
+    ahead: u128,
+    /// The longest wait of any request: as it is set, or as long as `capacity` intervals.
+    longest: u128,
+    max_cost: u32,
+}
+
+/// What a key holds: until when time is reserved, and the holes before that.
+#[derive(Clone, Debug, Default)]
+struct Timeline {
+    tat: u128,
+    holes: SmallVec<[Hole; 2]>,
+}
+
+/// A free stretch before the end of the timeline.
+#[derive(Clone, Copy, Debug)]
+struct Hole {
+    first: u128,
+    last: u128,
+}
+
+/// The answer to an arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It departs after the decision's delay, on the server's clock.
+    Granted(Decision),
+    Rejected(Decision),
+}
+
+impl QueueScript {
+    /// For at most `capacity` waiting requests of a key, and `max_wait`.
+    pub(crate) fn new(quota: &Quota, capacity: usize, max_wait: Duration) -> Result<Self, UnfitQuota> {
+        let burst = quota.explicit_burst_or(1);
+        let (gcra, grid) = (Gcra::new(quota, burst), Grid::new(quota));
+        let (ahead, interval) = (gcra.price(burst - 1), gcra.price(1));
+        let wait = u128::from(nanos_of(max_wait)) * u128::from(quota.limit());
+        let full = interval.saturating_mul(capacity as u128);
+        // As in a queue in memory: a cost that takes longer than the longest wait to pay for would block its key.
+        let max_cost = u32::try_from((wait + ahead) / interval + 1).unwrap_or(u32::MAX);
+        let queue = Self { gcra, grid, ahead, longest: wait.min(full), max_cost };
+        grid.check_fit(queue.most())?;
+        Ok(queue)
+    }
+
+    pub(crate) const fn max_cost(&self) -> u32 {
+        self.max_cost
+    }
+
+    /// Returns how many requests of cost one would be let in at once, if nothing were owed.
+    pub(crate) fn limit(&self) -> u32 {
+        self.fitting(0)
+    }
+
+    /// Returns how many would be let in at once, if `debt` were owed.
+    fn fitting(&self, debt: u128) -> u32 {
+        match (self.ahead + self.longest).checked_sub(debt) {
+            Some(room) => u32::try_from(room / self.gcra.price(1) + 1).unwrap_or(u32::MAX),
+            None => 0,
+        }
+    }
+
+    /// Returns the most that can be owed.
+    fn most(&self) -> u128 {
+        self.ahead + self.longest + self.gcra.price(self.max_cost)
+    }
+
+    /// Returns the longest wait of a request that gives up after `patience`.
+    fn longest_wait(&self, patience: Option<Duration>) -> u128 {
+        let patience = patience.map_or(u64::MAX, nanos_of);
+        self.longest.min(u128::from(patience) * u128::from(self.grid.limit))
+    }
+
+    /// Returns the script's numbers, and how much more than their capacity other requests may owe, in microseconds.
+    fn numbers(&self, cost: u32, longest: u128) -> ([u64; 5], u64) {
+        let price = self.grid.price(cost.min(self.max_cost));
+        let capacity = self.ahead + longest + price;
+        let [numbers, most] = [capacity, self.most()].map(|units| self.grid.span(units).micros);
+        // Rounded up, since both sides were rounded down.
+        let beyond = most.saturating_sub(numbers) + 1;
+        (self.grid.numbers(self.grid.span(price), self.grid.span(capacity)), beyond)
+    }
+
+    /// Returns the call that makes a reservation for a request of `cost` that waits for `patience` at most. It is made
+    /// once: if its answer gets lost, the reservation stays.
+    pub(crate) fn call(&self, key: Key, cost: u32, patience: Option<Duration>) -> Call {
+        let (numbers, beyond) = self.numbers(cost, self.longest_wait(patience));
+        let is_charge = (1..=self.max_cost).contains(&cost);
+        let mut args = smallvec::smallvec![u64::from(is_charge)];
+        args.extend_from_slice(&numbers);
+        args.push(beyond);
+        Call { script: &QUEUE, keys: smallvec![key], args }
+    }
+
+    /// Reads the answer to a [`call`](Self::call) with the same arguments. Returns also the state that the key has now,
+    /// for the negative cache: `None` if it has none, or has a hole, since the end of the timeline does not say when a
+    /// request fits into that.
+    pub(crate) fn admission(
+        &self,
+        answer: &ScriptReply,
+        cost: u32,
+        patience: Option<Duration>,
+    ) -> Result<(Admission, Option<GcraState>), BadReply> {
+        let old = answer.old(0)?.map(|old| self.read(old, answer.now).ok_or(BadReply::State)).transpose()?;
+        let (place, new) = self.arrive(old.as_ref(), answer.now, cost, patience);
+        if answer.admitted != u32::from(new.is_some()) {
+            return Err(BadReply::Disagreement);
+        }
+        let known = new.or(old).filter(|timeline| timeline.holes.iter().all(|hole| self.places(*hole) == 0));
+        Ok((place, known.map(|timeline| GcraState { tat: timeline.tat })))
+    }
+
+    /// Reads a stored timeline, without what has passed of the holes, and without holes beyond its end.
+    fn read(&self, stored: &[u8], now: Timestamp) -> Option<Timeline> {
+        let (bucket, holes) = match stored.iter().position(|byte| *byte == b' ') {
+            Some(space) => (&stored[..space], &stored[space + 1..]),
+            None => (stored, &[][..]),
+        };
+        let now = self.grid.now(now);
+        // The script reduces a debt that is greater than any can be.
+        let tat = self.grid.read(bucket, now + self.most())?.tat;
+        let holes = holes.split(|byte| *byte == b' ').filter(|hole| !hole.is_empty()).map(|hole| self.read_hole(hole));
+        let holes: Option<SmallVec<[Hole; 2]>> = holes.collect();
+        let trimmed = holes?.into_iter().map(|hole| Hole { first: hole.first.max(now), ..hole });
+        Some(Timeline { tat, holes: trimmed.filter(|hole| hole.first < hole.last && hole.last <= tat).collect() })
+    }
+
+    /// Reads `<first>+<rest>:<last>+<rest>`.
+    fn read_hole(&self, stored: &[u8]) -> Option<Hole> {
+        let ends = stored.splitn(2, |byte| *byte == b':').map(|end| {
+            let plus = end.iter().position(|byte| *byte == b'+')?;
+            let (micros, rest) = (whole(&end[..plus])?, whole(&end[plus + 1..])?);
+            // As for the end of the timeline: another quota may have had finer parts.
+            Some(self.grid.units(Span { micros, rest: rest.min(self.grid.parts() - 1) }))
+        });
+        let ends: Option<SmallVec<[u128; 2]>> = ends.collect();
+        match ends?[..] {
+            [first, last] => Some(Hole { first, last }),
+            _ => None,
+        }
+    }
+
+    /// Returns how many requests of cost one fit into a hole.
+    fn places(&self, hole: Hole) -> u32 {
+        u32::try_from((hole.last - hole.first) / self.gcra.price(1)).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the rejection of a request that comes at `at` to a key in that state, if it is rejected.
+    pub(crate) fn rejection(
+        &self,
+        state: GcraState,
+        at: Timestamp,
+        cost: u32,
+        patience: Option<Duration>,
+    ) -> Option<Decision> {
+        let timeline = Timeline { tat: state.tat, holes: SmallVec::new() };
+        match self.arrive(Some(&timeline), at, cost, patience).0 {
+            Admission::Rejected(decision) => Some(decision),
+            Admission::Granted(_) => None,
+        }
+    }
+
+    /// Whether a request that cannot wait at all would be rejected.
+    pub(crate) fn has_backlog(&self, state: GcraState, at: Timestamp) -> bool {
+        state.tat > self.grid.now(at) + self.ahead
+    }
+
+    /// Returns the answer to a request that comes at `at`, and the timeline after it if it makes a reservation.
+    fn arrive(
+        &self,
+        timeline: Option<&Timeline>,
+        at: Timestamp,
+        cost: u32,
+        patience: Option<Duration>,
+    ) -> (Admission, Option<Timeline>) {
+        let (now, longest) = (self.grid.now(at), self.longest_wait(patience));
+        let mut timeline = timeline.cloned().unwrap_or_default();
+        timeline.tat = timeline.tat.max(now);
+        if cost > self.max_cost {
+            return (
+                Admission::Rejected(self.decision(&timeline, now, |limit, left| Decision::deny(limit, left, None))),
+                None,
+            );
+        }
+        if cost == 0 {
+            return (Admission::Granted(self.decision(&timeline, now, Decision::allow)), None);
+        }
+        let price = self.gcra.price(cost);
+        let hole = timeline.holes.iter().position(|hole| hole.first + price <= hole.last);
+        let first = hole.map_or(timeline.tat, |index| timeline.holes[index].first);
+        let wait = (first - now).saturating_sub(self.ahead);
+        if wait > longest {
+            let wait = duration_from_nanos(self.gcra.nanos_ceil(wait - longest));
+            // Others may wait for longer than this one, so there may be room; there is none for it.
+            return (
+                Admission::Rejected(self.decision(&timeline, now, |limit, _| Decision::deny(limit, 0, Some(wait)))),
+                None,
+            );
+        }
+        match hole {
+            Some(index) => timeline.holes[index].first += price,
+            None => timeline.tat += price,
+        }
+        let delay = duration_from_nanos(self.gcra.nanos_ceil(wait));
+        let decision = self.decision(&timeline, now, Decision::allow).with_delay(delay);
+        (Admission::Granted(decision.with_receipt(Receipt::of(Tat(first + price)))), Some(timeline))
+    }
+
+    /// Returns a decision with the numbers of a timeline: how many requests of cost one would be let in at once, if it
+    /// were empty, and now.
+    fn decision(&self, timeline: &Timeline, now: u128, outcome: impl FnOnce(u32, u32) -> Decision) -> Decision {
+        let (limit, debt) = (self.limit(), timeline.tat - now);
+        let holes = timeline.holes.iter().fold(0_u32, |sum, hole| sum.saturating_add(self.places(*hole)));
+        let left = self.fitting(debt).saturating_add(holes).min(limit);
+        outcome(limit, left).with_reset_after(duration_from_nanos(self.gcra.nanos_ceil(debt)))
+    }
+
+    /// Returns the call that returns a reservation, to the next arrival for which it is wide enough.
+    pub(crate) fn refund(&self, key: Key, cost: u32, receipt: Receipt) -> Option<Call> {
+        if receipt.is_none() || cost == 0 {
+            return None;
+        }
+        let (numbers, beyond) = self.numbers(cost, self.longest);
+        let mut args = smallvec![1];
+        args.extend_from_slice(&numbers);
+        args.push(beyond);
+        args.extend_from_slice(&self.grid.receipt_numbers(receipt));
+        Some(Call { script: &QUEUE_REFUND, keys: smallvec![key], args })
+    }
+}

@@ -1,0 +1,183 @@
+//! The waiters of one process, and what they return when they leave.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::remote::RemoteQueue;
+use super::script::Admission;
+use crate::limiter::Limiter;
+use crate::queue::{LeakyQueue, closed, no_runtime};
+use crate::values::{Ask, Decision, LimiterError, Mode, PartitionKey, Receipt};
+
+/// What the waiters of one process share.
+pub(super) struct ProcessQueue {
+    pub(super) remote: RemoteQueue,
+    /// Decides while Redis fails.
+    pub(super) fallback: LeakyQueue,
+    waiting: AtomicUsize,
+    max_waiters: usize,
+    is_closed: watch::Sender<bool>,
+}
+
+impl ProcessQueue {
+    pub(super) fn new(remote: RemoteQueue, fallback: LeakyQueue, max_waiters: usize) -> Self {
+        Self { remote, fallback, waiting: AtomicUsize::new(0), max_waiters, is_closed: watch::Sender::new(false) }
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn close(&self) {
+        self.is_closed.send_replace(true);
+        self.fallback.close();
+    }
+
+    /// Returns a slot for a request that waits for less than `patience`, and its longest wait: zero, if no slot is free.
+    pub(super) fn take_slot(self: &Arc<Self>, patience: Option<Duration>) -> (Option<WaiterSlot>, Option<Duration>) {
+        let take = |taken: usize| (taken < self.max_waiters).then_some(taken + 1);
+        // Relaxed: only the count matters, and no other memory is published by it.
+        match self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+            Ok(_) => {
+                (Some(WaiterSlot(Arc::clone(self))), patience.map(|it| it.saturating_sub(Duration::from_nanos(1))))
+            }
+            Err(_) => (None, Some(Duration::ZERO)),
+        }
+    }
+
+    /// Joins the queue on Redis, and if it is admitted, the fallback's as well.
+    pub(super) async fn join(
+        &self,
+        key: &PartitionKey,
+        cost: u32,
+        patience: Option<Duration>,
+    ) -> Result<Admission, LimiterError> {
+        let admission = self.remote.join(key, cost, patience).await;
+        if let Ok(Admission::Granted(_)) = admission {
+            // Whatever the fallback decides: its queue is shorter, unless Redis has forgotten a longer one.
+            drop(self.fallback.decide(&Ask::charge(key, cost).to(Mode::Shadow)));
+        }
+        admission
+    }
+
+    /// Joins, and waits until the turn comes.
+    pub(super) async fn wait_turn(
+        self: Arc<Self>,
+        key: PartitionKey,
+        cost: u32,
+        patience: Option<Duration>,
+    ) -> Result<Decision, LimiterError> {
+        let (_slot, patience) = self.take_slot(patience);
+        let runtime = Handle::try_current().map_err(|_| no_runtime())?;
+        let (shared, of) = (Arc::clone(&self), key.clone());
+        // Boxed, since the call takes thirty times as much memory as the wait.
+        let answer: JoinFuture = Box::pin(async move { shared.join(&of, cost, patience).await });
+        let mut join = PendingJoin { shared: self, key, cost, runtime, answer: Some(answer) };
+        let decision = match join.answer().await? {
+            Admission::Rejected(decision) => return Ok(decision),
+            Admission::Granted(decision) if decision.delay().is_zero() => return Ok(decision),
+            Admission::Granted(decision) => decision,
+        };
+        let answered = Instant::now();
+        let mut wait = GrantedWait { join, receipt: decision.receipt(), is_over: false };
+        sleep_until(answered + decision.delay()).await;
+        // Set before anything else is awaited: a waiter that is dropped from here on has used its turn.
+        wait.is_over = true;
+        Ok(decision.with_delay(answered.elapsed()))
+    }
+
+    /// Returns the result of `turn`, unless the queue is closed first. Takes it by reference, since a future that is
+    /// moved into another one takes its memory twice.
+    pub(super) async fn unless_closed<T>(
+        &self,
+        turn: Pin<&mut impl Future<Output = Result<T, LimiterError>>>,
+    ) -> Result<T, LimiterError> {
+        let mut is_closed = self.is_closed.subscribe();
+        // Before Redis is called: what it grants would have to be returned.
+        if *is_closed.borrow() {
+            return Err(closed());
+        }
+        tokio::select! {
+            // A waiter whose turn has come departs, although the queue is closed.
+            biased;
+            answer = turn => answer,
+            _ = is_closed.wait_for(|is_closed| *is_closed) => Err(closed()),
+        }
+    }
+
+    pub(super) fn refund_in_background(
+        self: Arc<Self>,
+        runtime: &Handle,
+        key: PartitionKey,
+        cost: u32,
+        receipt: Receipt,
+    ) {
+        runtime.spawn(async move { self.remote.refund(&key, cost, receipt).await });
+    }
+}
+
+/// Counts a waiter of this process for as long as it waits.
+pub(super) struct WaiterSlot(Arc<ProcessQueue>);
+
+impl Drop for WaiterSlot {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+type JoinFuture = Pin<Box<dyn Future<Output = Result<Admission, LimiterError>> + Send>>;
+
+/// A request that is joining. If it is dropped before Redis answers, the call continues in the background, and what it
+/// was granted is returned.
+struct PendingJoin {
+    shared: Arc<ProcessQueue>,
+    key: PartitionKey,
+    cost: u32,
+    runtime: Handle,
+    /// `None` once Redis has answered.
+    answer: Option<JoinFuture>,
+}
+
+impl PendingJoin {
+    async fn answer(&mut self) -> Result<Admission, LimiterError> {
+        let Some(answer) = &mut self.answer else { return Err(closed()) };
+        let admission = answer.await;
+        self.answer = None;
+        admission
+    }
+}
+
+impl Drop for PendingJoin {
+    fn drop(&mut self) {
+        let Some(answer) = self.answer.take() else { return };
+        let (shared, key, cost) = (Arc::clone(&self.shared), self.key.clone(), self.cost);
+        self.runtime.spawn(async move {
+            if let Ok(Admission::Granted(decision)) = answer.await {
+                shared.remote.refund(&key, cost, decision.receipt()).await;
+            }
+        });
+    }
+}
+
+/// A waiter whose turn has not come. If it is dropped before, its reservation is returned.
+struct GrantedWait {
+    join: PendingJoin,
+    receipt: Receipt,
+    is_over: bool,
+}
+
+impl Drop for GrantedWait {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let PendingJoin { shared, key, cost, runtime, .. } = &self.join;
+            Arc::clone(shared).refund_in_background(runtime, key.clone(), *cost, self.receipt);
+        }
+    }
+}

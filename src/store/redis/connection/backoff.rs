@@ -1,0 +1,47 @@
+//! Pauses between attempts: exponential backoff with full jitter.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+/// Draws a duration from zero to `longest`, all equally likely ("full jitter"), so that clients that failed together do
+/// not come back together.
+pub(super) fn up_to(longest: Duration) -> Duration {
+    // A new state has new keys, so its hash of anything is a new number. Drawn only after a failure.
+    let random = u128::from(RandomState::new().hash_one(0));
+    let nanos = u64::try_from((longest.as_nanos() * random) >> 64).unwrap_or(u64::MAX);
+    Duration::from_nanos(nanos)
+}
+
+/// Returns 100 ms, 200 ms, 400 ms, and so on up to five seconds.
+pub(super) fn longest(failures: u32) -> Duration {
+    Duration::from_millis(100).saturating_mul(1 << failures.min(10)).min(Duration::from_secs(5))
+}
+
+/// Draws the pause after that many failures in a row.
+pub(super) fn pause(failures: u32) -> Duration {
+    up_to(longest(failures))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_of_the_range_is_used_and_nothing_beyond() {
+        let longest = Duration::from_millis(800);
+        let mut eighths = [0_u32; 8];
+        for _ in 0..8_000 {
+            let drawn = up_to(longest);
+            assert!(drawn <= longest);
+            eighths[usize::try_from(drawn.as_millis() / 100).unwrap().min(7)] += 1;
+        }
+        // Each has 1,000 on average, with a standard deviation of 30.
+        assert!(eighths.iter().all(|count| (700..1_300).contains(count)), "{eighths:?}");
+    }
+
+    #[test]
+    fn pauses_double_up_to_five_seconds() {
+        let ms: Vec<_> = [0, 1, 2, 5, 6, 40].map(|failures| longest(failures).as_millis()).into();
+        assert_eq!(ms, [100, 200, 400, 3_200, 5_000, 5_000]);
+    }
+}

@@ -1,0 +1,417 @@
+//! The circuit breaker of a node: whether to call it at all.
+//!
+//! While a node fails, its clients fall back at once instead of waiting for a timeout each. The calls themselves find
+//! out when it has recovered: after a pause, one call passes as the half-open probe, and the others keep failing fast
+//! until it succeeds. No background task does this, for three reasons: only a real call shows that the server can do
+//! what it must (one that is out of memory, or a replica, answers every `PING`); where calls are rare, each of them is
+//! a probe, and the first after the recovery succeeds; and a server that no request needs is not called.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::backoff;
+
+/// The breaker opens after that many failures in a row,
+const STREAK: u32 = 5;
+/// or when half of so many calls or more
+const MIN_CALLS: u32 = 20;
+/// failed in so many seconds;
+const SECONDS: usize = 10;
+/// if the failures came in so many waves. A wave is the failures of calls that had all begun before the first of them
+/// was noticed: however many they are, they may have one cause, such as a pause of the server, that is over by then.
+const WAVES: u32 = 2;
+
+#[derive(Debug)]
+pub(super) struct CircuitBreaker {
+    state: State,
+    /// Grows with each change of the state, so that the outcome of a call that began before a change is ignored.
+    epoch: u64,
+    /// Failures since the last success, and in how many waves they came.
+    streak: Failures,
+    /// When the first failure of the last wave was noticed.
+    wave: Option<Instant>,
+    /// How long a probe may take. One that takes longer is on a runtime that is blocked, and another call may probe.
+    patience: Duration,
+    window: Window,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Failures {
+    count: u32,
+    waves: u32,
+}
+
+#[derive(Debug)]
+enum State {
+    Closed,
+    /// So many probes have failed.
+    Open {
+        probes: u32,
+        retry_at: Instant,
+    },
+    /// One probe is in flight.
+    HalfOpen {
+        probes: u32,
+        until: Instant,
+    },
+}
+
+/// The state of the circuit breaker of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BreakerState {
+    /// Calls pass.
+    Closed,
+    /// Calls fail at once.
+    Open,
+    /// One call probes whether the node has recovered; the others fail at once.
+    HalfOpen,
+}
+
+/// The permission to make one call.
+#[derive(Debug)]
+pub(super) struct CallPermit {
+    epoch: u64,
+    began: Instant,
+    /// How many requests share the call.
+    requests: u32,
+}
+
+impl CircuitBreaker {
+    /// For calls that take no longer than `timeout`.
+    pub(super) fn new(now: Instant, timeout: Duration) -> Self {
+        Self {
+            state: State::Closed,
+            epoch: 0,
+            streak: Failures::default(),
+            wave: None,
+            patience: timeout.saturating_mul(2),
+            window: Window::new(now),
+        }
+    }
+
+    /// Returns a permit to make a call, unless the breaker is open. The call is counted now: calls that hang must not
+    /// look like calls that were not made.
+    pub(super) fn try_enter(&mut self, now: Instant, requests: u32) -> Option<CallPermit> {
+        match self.state {
+            State::Closed => {
+                let calls = &mut self.window.at(now).calls;
+                *calls = calls.saturating_add(requests);
+            }
+            State::Open { probes, retry_at: at } | State::HalfOpen { probes, until: at } if at <= now => {
+                self.change(State::HalfOpen { probes, until: now + self.patience });
+            }
+            State::Open { .. } | State::HalfOpen { .. } => return None,
+        }
+        Some(CallPermit { epoch: self.epoch, began: now, requests })
+    }
+
+    /// Whether [`try_enter`](Self::try_enter) would return `None`.
+    pub(super) fn rejects_calls(&self, now: Instant) -> bool {
+        match self.state {
+            State::Closed => false,
+            State::Open { retry_at: at, .. } | State::HalfOpen { until: at, .. } => now < at,
+        }
+    }
+
+    /// Whether it is not closed: most calls fail at once.
+    pub(super) const fn is_failing(&self) -> bool {
+        !matches!(self.state, State::Closed)
+    }
+
+    /// Records a success; whether this closed the breaker.
+    pub(super) fn succeeded(&mut self, permit: &CallPermit) -> bool {
+        if permit.epoch != self.epoch {
+            return false;
+        }
+        self.streak = Failures::default();
+        let closes = matches!(self.state, State::HalfOpen { .. });
+        if closes {
+            self.window.counts = Default::default();
+            self.change(State::Closed);
+        }
+        closes
+    }
+
+    /// Records a failure; whether this opened the breaker. A failed probe does not: the breaker was open before.
+    pub(super) fn failed(&mut self, permit: &CallPermit, now: Instant) -> bool {
+        if permit.epoch != self.epoch {
+            return false;
+        }
+        match self.state {
+            State::HalfOpen { probes, .. } => {
+                let probes = probes.saturating_add(1);
+                self.change(State::Open { probes, retry_at: now + backoff::pause(probes) });
+                false
+            }
+            _ => {
+                let begins_wave = self.wave.is_none_or(|noticed| permit.began >= noticed);
+                if begins_wave {
+                    self.wave = Some(now);
+                }
+                let failed = Failures { count: permit.requests, waves: begins_wave.into() };
+                self.streak.add(failed);
+                self.window.at(now).failures.add(failed);
+                let is_streak = self.streak.count >= STREAK && self.streak.waves >= WAVES;
+                let opens = is_streak || self.window.is_bad();
+                if opens {
+                    self.change(State::Open { probes: 0, retry_at: now + backoff::pause(0) });
+                }
+                opens
+            }
+        }
+    }
+
+    /// Records a call whose outcome is unknown, which is no evidence about the node. If it was the probe, another one
+    /// may follow.
+    pub(super) fn abandoned(&mut self, permit: &CallPermit, now: Instant) {
+        if let State::HalfOpen { probes, .. } = self.state {
+            if permit.epoch == self.epoch {
+                self.change(State::Open { probes, retry_at: now + backoff::pause(probes) });
+            }
+        }
+    }
+
+    /// Records a new connection, which is worth a probe at once.
+    pub(super) fn connected(&mut self, now: Instant) {
+        if let State::Open { retry_at, .. } = &mut self.state {
+            *retry_at = now;
+        }
+    }
+
+    pub(super) const fn state(&self) -> BreakerState {
+        match self.state {
+            State::Closed => BreakerState::Closed,
+            State::Open { .. } => BreakerState::Open,
+            State::HalfOpen { .. } => BreakerState::HalfOpen,
+        }
+    }
+
+    fn change(&mut self, state: State) {
+        self.state = state;
+        (self.streak, self.wave) = (Failures::default(), None);
+        self.epoch += 1;
+    }
+}
+
+impl Failures {
+    fn add(&mut self, other: Self) {
+        self.count = self.count.saturating_add(other.count);
+        self.waves = self.waves.saturating_add(other.waves);
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Second {
+    calls: u32,
+    failures: Failures,
+}
+
+/// Calls and failures, for each of the last seconds.
+#[derive(Debug)]
+struct Window {
+    start: Instant,
+    /// The second of the newest count.
+    second: u64,
+    counts: [Second; SECONDS],
+}
+
+impl Window {
+    fn new(start: Instant) -> Self {
+        Self { start, second: 0, counts: Default::default() }
+    }
+
+    fn at(&mut self, now: Instant) -> &mut Second {
+        let second = now.saturating_duration_since(self.start).as_secs();
+        for passed in (self.second..second).take(SECONDS) {
+            self.counts[Self::index(passed + 1)] = Second::default();
+        }
+        // Cleared in order, so all counts are when more seconds have passed than there are counts.
+        self.second = self.second.max(second);
+        &mut self.counts[Self::index(self.second)]
+    }
+
+    fn index(second: u64) -> usize {
+        usize::try_from(second % SECONDS as u64).expect("less than ten")
+    }
+
+    fn is_bad(&self) -> bool {
+        let (mut calls, mut failures) = (0_u32, Failures::default());
+        for second in &self.counts {
+            calls = calls.saturating_add(second.calls);
+            failures.add(second.failures);
+        }
+        calls >= MIN_CALLS && failures.count >= calls.div_ceil(2) && failures.waves >= WAVES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_millis(50);
+
+    /// The longest pause: a node that has recovered is probed after it at the latest.
+    const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+    fn fails(breaker: &mut CircuitBreaker, now: Instant) -> bool {
+        let permit = breaker.try_enter(now, 1).expect("it is closed");
+        breaker.failed(&permit, now)
+    }
+
+    fn succeeds(breaker: &mut CircuitBreaker, now: Instant) -> bool {
+        let permit = breaker.try_enter(now, 1).expect("it is closed");
+        breaker.succeeded(&permit)
+    }
+
+    fn opened(now: Instant) -> CircuitBreaker {
+        let mut breaker = CircuitBreaker::new(now, TIMEOUT);
+        let opens = [(); STREAK as usize].map(|()| fails(&mut breaker, now));
+        assert_eq!(opens, [false, false, false, false, true]);
+        breaker
+    }
+
+    #[test]
+    fn five_failures_in_a_row_open_it() {
+        let now = Instant::now();
+        let mut breaker = opened(now);
+        assert_eq!(breaker.state(), BreakerState::Open);
+        // The pause is random, but never that short: a draw of zero has a chance of one in 10^8.
+        assert!(breaker.try_enter(now, 1).is_none());
+    }
+
+    #[test]
+    fn a_success_between_failures_keeps_it_closed() {
+        let now = Instant::now();
+        let mut breaker = CircuitBreaker::new(now, TIMEOUT);
+        // One in three fails, four of them in a row at most: never half of them.
+        for round in 0..1_000_u64 {
+            let now = now + Duration::from_millis(round * 10);
+            let answers = round % 12 >= 4;
+            assert!(!if answers { succeeds(&mut breaker, now) } else { fails(&mut breaker, now) });
+        }
+        assert_eq!(breaker.state(), BreakerState::Closed);
+    }
+
+    #[test]
+    fn half_of_twenty_in_ten_seconds_open_it() {
+        let start = Instant::now();
+        for (gap, opens_at) in [(Duration::from_millis(100), Some(19)), (Duration::from_millis(600), None)] {
+            let mut breaker = CircuitBreaker::new(start, TIMEOUT);
+            let opened = (0..60).find(|round| {
+                let now = start + gap * *round;
+                if round % 2 == 0 { succeeds(&mut breaker, now) } else { fails(&mut breaker, now) }
+            });
+            assert_eq!(opened, opens_at, "{gap:?}");
+        }
+    }
+
+    #[test]
+    fn calls_that_hang_count_from_their_start() {
+        let now = Instant::now();
+        let mut breaker = CircuitBreaker::new(now, TIMEOUT);
+        let hanging: Vec<_> = (0..16).map(|_| breaker.try_enter(now, 1).unwrap()).collect();
+        for _ in 0..4 {
+            assert!(!fails(&mut breaker, now));
+        }
+        // Twenty were made, but four failed.
+        assert_eq!(breaker.state(), BreakerState::Closed);
+        succeeds(&mut breaker, now);
+        // These are one wave, which is not enough.
+        let end = now + Duration::from_millis(1);
+        assert!(!hanging.iter().take(5).any(|permit| breaker.failed(permit, end)));
+        assert!(fails(&mut breaker, end));
+    }
+
+    #[test]
+    fn one_wave_of_failures_does_not_open_it_and_a_second_does() {
+        let now = Instant::now();
+        let timeout = Duration::from_millis(50);
+        let mut breaker = CircuitBreaker::new(now, TIMEOUT);
+        let late: Vec<_> = (0..100).map(|number| breaker.try_enter(now + timeout * number / 120, 1).unwrap()).collect();
+        for (permit, number) in late.iter().zip(0..) {
+            assert!(!breaker.failed(permit, now + timeout * number / 120 + timeout), "all had begun before one failed");
+        }
+        let next = breaker.try_enter(now + timeout * 2, 1).unwrap();
+        assert!(breaker.failed(&next, now + timeout * 3));
+    }
+
+    #[test]
+    fn a_shared_call_fails_for_all_its_requests() {
+        let now = Instant::now();
+        let mut breaker = CircuitBreaker::new(now, TIMEOUT);
+        assert!(!fails(&mut breaker, now));
+        let shared = breaker.try_enter(now, 4).unwrap();
+        assert!(breaker.failed(&shared, now));
+    }
+
+    #[test]
+    fn exactly_one_probe_at_a_time() {
+        let now = Instant::now();
+        let mut breaker = opened(now);
+        let later = now + LONGEST_PAUSE;
+        let probe = breaker.try_enter(later, 1).expect("a probe");
+        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+        assert!(breaker.try_enter(later, 1).is_none() && breaker.try_enter(later + TIMEOUT, 1).is_none());
+        assert!(breaker.succeeded(&probe));
+        assert_eq!(breaker.state(), BreakerState::Closed);
+        assert!(!breaker.succeeded(&probe), "only once");
+    }
+
+    #[test]
+    fn after_a_recovery_it_closes_within_five_seconds() {
+        let mut now = Instant::now();
+        let mut breaker = opened(now);
+        for _ in 0..20 {
+            now += LONGEST_PAUSE;
+            assert!(!fails(&mut breaker, now));
+        }
+        now += LONGEST_PAUSE;
+        assert!(succeeds(&mut breaker, now));
+    }
+
+    #[test]
+    fn outcomes_of_calls_before_a_change_are_ignored() {
+        let now = Instant::now();
+        let mut breaker = CircuitBreaker::new(now, TIMEOUT);
+        let old: Vec<_> = (0..20).map(|_| breaker.try_enter(now, 1).unwrap()).collect();
+        let opens: Vec<_> = old.iter().take(5).map(|permit| breaker.failed(permit, now)).collect();
+        assert_eq!(opens.last(), Some(&true));
+        assert!(!breaker.succeeded(&old[5]), "an old success does not close it");
+        let later = now + LONGEST_PAUSE;
+        assert!(succeeds(&mut breaker, later));
+        assert!(old[6..].iter().all(|permit| !breaker.failed(permit, later)), "old failures do not open it again");
+    }
+
+    #[test]
+    fn an_abandoned_probe_makes_way_for_another() {
+        let now = Instant::now();
+        let mut breaker = opened(now);
+        let probe = breaker.try_enter(now + LONGEST_PAUSE, 1).unwrap();
+        breaker.abandoned(&probe, now + LONGEST_PAUSE);
+        assert!(succeeds(&mut breaker, now + LONGEST_PAUSE * 2));
+    }
+
+    #[test]
+    fn a_probe_that_never_ends_makes_way_for_another() {
+        let now = Instant::now();
+        let mut breaker = opened(now);
+        let probe = breaker.try_enter(now + LONGEST_PAUSE, 1).unwrap();
+        assert!(breaker.rejects_calls(now + LONGEST_PAUSE + TIMEOUT));
+        let later = now + LONGEST_PAUSE + TIMEOUT * 2;
+        assert!(!breaker.rejects_calls(later));
+        let next = breaker.try_enter(later, 1).unwrap();
+        assert!(!breaker.failed(&probe, later), "it is ignored");
+        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+        assert!(breaker.succeeded(&next));
+    }
+
+    #[test]
+    fn a_new_connection_is_worth_a_probe() {
+        let now = Instant::now();
+        let mut breaker = opened(now);
+        breaker.connected(now);
+        assert!(succeeds(&mut breaker, now));
+    }
+}

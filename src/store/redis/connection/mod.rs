@@ -1,0 +1,248 @@
+//! Connections to Redis: routing, timeouts, circuit breaking.
+//!
+//! The `redis` crate speaks the protocol, over one connection per node. When to connect, how long to wait, which node
+//! to call, and when to call none at all is decided here: a client that repeats a call whose answer it missed would
+//! charge twice.
+
+mod address;
+mod backoff;
+mod builder;
+mod call_metrics;
+mod circuit_breaker;
+mod cluster;
+mod command;
+mod eviction_check;
+mod fault;
+mod node;
+mod node_call;
+mod refresh;
+mod sentinel;
+mod shared_task;
+#[cfg(test)]
+mod tests;
+mod topology;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ::redis::Value;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
+
+pub use self::builder::RedisBuilder;
+pub use self::circuit_breaker::BreakerState;
+pub use self::fault::{Fault, Reason};
+pub use self::node::NodeHealth;
+
+use self::builder::Servers;
+use self::call_metrics::CallMetrics;
+use self::node::{CallLimits, NodeReply, Settings};
+use self::topology::Topology;
+use super::call::Call;
+
+/// A Redis server, or several that act as one, through which budgets are shared. Redis 6.2 or newer (tested with 7.0),
+/// or Valkey.
+///
+/// Clones share their connections. There is one connection per node and Tokio runtime. The runtime that needs a
+/// connection makes it, and drives it from then on. So a runtime that is blocked, or that is not driven, delays its own
+/// calls and no others. A server that runs a runtime per core has as many connections to each node.
+///
+/// # When Redis fails
+///
+/// - A decision takes no longer than the [`timeout`](RedisBuilder::timeout). A call that may have been carried out is
+///   never repeated.
+/// - Each node has a circuit breaker. It opens after five failures in a row, or when half of at least twenty calls of
+///   the last ten seconds failed: then calls fail at once. But all calls that had begun before the first of them failed
+///   count as one wave, and two waves are needed: so a pause of the server of up to two timeouts fails the calls that
+///   it hits, and opens nothing; and the breaker of a dead node is open after two timeouts. After a pause, which grows
+///   from 100 ms to 5 s while the node keeps failing, one call probes it, and no other request waits for that; when it
+///   succeeds, the breaker closes.
+/// - A call that is cancelled, or that has less than the timeout left when its node is called, is watched in the
+///   background until the node has had the whole timeout, and its outcome then counts.
+/// - All failures to connect count, including a login that the server does not accept.
+/// - Only [`max_in_flight`](RedisBuilder::max_in_flight) calls may wait for a node.
+///
+/// # Permissions
+///
+/// An ACL user needs `+eval +evalsha +get +set +del +time` and the keys `~sluice:*` (or of your
+/// [`prefix`](RedisBuilder::prefix)); in a cluster, `+cluster|slots +asking` as well; for a database other than 0,
+/// `+select`. With `+config|get`, a warning is logged if the server may evict keys.
+///
+/// # One node of a cluster
+///
+/// A cluster of one node may be named as a [`single`](Self::single) server: once it has answered that it wants the keys
+/// of a call in one slot, policies whose keys are in different slots are decided in a call each. Of a cluster of
+/// several nodes, keys of the other nodes fail with an error that says so.
+///
+/// # TLS
+///
+/// `rediss://` verifies the server against the certificates of Mozilla. A private authority and client certificates
+/// cannot be set yet; where they are required, connect through a TLS proxy on the same machine.
+///
+/// # Addresses
+///
+/// `redis://USER:PASSWORD@HOST:PORT/DATABASE`, all but the host may be left out; `rediss://` for TLS (feature
+/// `redis-tls`; your program must have installed a `CryptoProvider` of `rustls`); `unix:///PATH`.
+#[derive(Clone)]
+pub struct Redis(Arc<Inner>);
+
+struct Inner {
+    topology: Topology,
+    settings: Arc<Settings>,
+    prefix: String,
+    secret: Vec<u8>,
+    calls: CallMetrics,
+    /// Whether a server that was not opened as a cluster wants the keys of a call in one slot: it is the one node of a
+    /// cluster.
+    is_split: AtomicBool,
+}
+
+/// How often a call is redirected at most.
+const MAX_HOPS: u32 = 5;
+
+/// Keys that are being moved have arrived after this time, or it takes longer than a decision may.
+const ON_THE_WAY: Duration = Duration::from_millis(5);
+
+impl Redis {
+    /// Uses one server, with the default settings. Does not connect yet.
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisBuilder::open`].
+    pub fn open(url: impl Into<String>) -> Result<Self, Fault> {
+        Self::single(url).open()
+    }
+
+    /// Uses one server.
+    pub fn single(url: impl Into<String>) -> RedisBuilder {
+        RedisBuilder::new(Servers::Single(url.into()))
+    }
+
+    /// Uses a primary with replicas, and the sentinels that watch over them.
+    ///
+    /// `master` is the name that the sentinels know it by; or a URL with this name as its host, if a password, a
+    /// database or TLS is needed: `redis://USER:PASSWORD@NAME/DATABASE`. The URLs are those of the sentinels.
+    pub fn sentinel<U: Into<String>>(master: impl Into<String>, urls: impl IntoIterator<Item = U>) -> RedisBuilder {
+        RedisBuilder::new(Servers::Sentinel(master.into(), urls.into_iter().map(Into::into).collect()))
+    }
+
+    /// Uses a cluster, some of whose nodes are at these URLs. User, password and TLS of the first hold for all nodes.
+    pub fn cluster<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> RedisBuilder {
+        RedisBuilder::new(Servers::Cluster(urls.into_iter().map(Into::into).collect()))
+    }
+
+    /// Returns the state of all nodes that are known so far.
+    #[must_use]
+    pub fn health(&self) -> Vec<NodeHealth> {
+        let mut health: Vec<_> = self.0.topology.nodes().iter().map(|node| node.health()).collect();
+        health.sort_by(|one, other| one.address().cmp(other.address()));
+        health
+    }
+
+    /// Returns the deadline of a decision that begins now.
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.0.settings.timeout
+    }
+
+    /// Returns how long a decision may take.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.0.settings.timeout
+    }
+
+    /// Returns a number that is equal for clones only.
+    pub(crate) fn id(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
+    /// Whether keys of these slots may be in one call.
+    pub(crate) fn share_a_node(&self, one: u16, other: u16) -> bool {
+        one == other || !(self.0.topology.is_cluster() || self.0.is_split.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        &self.0.prefix
+    }
+
+    pub(crate) fn secret(&self) -> &[u8] {
+        &self.0.secret
+    }
+
+    /// Runs the script for one request, once at the most, within the timeout. If this is dropped, or if no answer came,
+    /// it may have run nevertheless.
+    pub(crate) async fn call(&self, call: &Call) -> Result<Value, Fault> {
+        self.call_by(call, self.deadline(), 1).await
+    }
+
+    /// Runs the script once at the most, within the time that the decision has left, and for so many requests: a
+    /// failure counts for each.
+    pub(crate) async fn call_by(&self, call: &Call, deadline: Instant, requests: u32) -> Result<Value, Fault> {
+        // Most calls are made within a task, which is quicker to check.
+        if tokio::task::try_id().is_none() && Handle::try_current().is_err() {
+            return Err(Reason::NoRuntime.into());
+        }
+        let start = Instant::now();
+        let answer = if start < deadline {
+            self.run(call, CallLimits { deadline, requests }).await
+        } else {
+            Err(Reason::TimedOut.into())
+        };
+        if answer.as_ref().is_err_and(Fault::questions_topology) {
+            self.0.topology.refresh_soon();
+        }
+        if answer.as_ref().is_err_and(|fault| fault.reason() == Reason::CrossSlot) {
+            self.0.is_split.store(true, Ordering::Relaxed);
+        }
+        self.0.calls.note(start, answer.as_ref().err());
+        answer
+    }
+
+    /// Whether the circuit breaker of the node with this slot is not closed, as far as the node is known.
+    pub(crate) fn is_failing(&self, slot: impl FnOnce() -> u16) -> bool {
+        let slot = if self.0.topology.is_cluster() { slot() } else { 0 };
+        self.0.topology.known_node(slot).is_some_and(|node| node.lock().breaker.is_failing())
+    }
+
+    async fn run(&self, call: &Call, limits: CallLimits) -> Result<Value, Fault> {
+        let (topology, deadline) = (&self.0.topology, limits.deadline);
+        let slot = call.keys.first().map_or(0, super::key::Key::slot);
+        let mut node = topology.node(slot, deadline).await?;
+        let (mut asking, mut may_retry) = (false, true);
+        let mut first_fault = None;
+        for _ in 0..=MAX_HOPS {
+            // All but the first two attempts were rejected before they ran, so sending the call again charges once.
+            match node.run(call, asking, limits).await {
+                Ok(NodeReply::Value(value)) => return Ok(value),
+                Ok(NodeReply::Moved(to)) => {
+                    topology.refresh_soon();
+                    (node, asking) = (topology.node_at(&to, &node)?, false);
+                }
+                Ok(NodeReply::Ask(to)) => (node, asking) = (topology.node_at(&to, &node)?, true),
+                Ok(NodeReply::TryAgain) if may_retry && Instant::now() + ON_THE_WAY < deadline => {
+                    may_retry = false;
+                    sleep(ON_THE_WAY).await;
+                }
+                Ok(NodeReply::TryAgain) => break,
+                Err(fault) if may_retry && fault.reason() == Reason::ReadOnly => {
+                    may_retry = false;
+                    if topology.refresh_now(&node, deadline).await.is_err() {
+                        return Err(fault);
+                    }
+                    node = topology.node(slot, deadline).await?;
+                    first_fault = Some(fault);
+                }
+                // The first fault says more than the breaker of the second node.
+                Err(fault) if fault.reason() == Reason::BreakerOpen => return Err(first_fault.unwrap_or(fault)),
+                Err(fault) => return Err(fault),
+            }
+        }
+        Err(Reason::Redirected.into())
+    }
+}
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redis").field("nodes", &self.health()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,123 @@
+//! When to ask again which node is responsible: one at a time, not too often, and less often while it fails.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::backoff;
+use super::fault::{Fault, Reason};
+use super::shared_task::{SharedTask, TAKE_OVER_AFTER, Work};
+
+/// The shortest time between two refreshes, however many failures ask for one.
+const GAP: Duration = TAKE_OVER_AFTER;
+
+/// Runs refreshes of the topology, at most one at a time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Refresh(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    task: SharedTask,
+    pace: Mutex<Pace>,
+}
+
+/// When the next refresh may begin.
+#[derive(Debug, Default)]
+struct Pace {
+    not_before: Option<Instant>,
+    failures: u32,
+    last: Option<Fault>,
+}
+
+impl Refresh {
+    /// Runs a refresh, and waits for it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the work; and if it is too early for it, those of the last time.
+    pub(super) async fn run<W>(&self, deadline: Instant, work: impl Fn() -> W) -> Result<(), Fault>
+    where
+        W: Future<Output = Result<(), Fault>> + Send + 'static,
+    {
+        self.0.task.run(deadline, || self.begin(&work)).await
+    }
+
+    /// Runs a refresh without waiting for it.
+    pub(super) fn start<W>(&self, work: impl Fn() -> W)
+    where
+        W: Future<Output = Result<(), Fault>> + Send + 'static,
+    {
+        self.0.task.start(|| self.begin(&work));
+    }
+
+    fn begin<W>(&self, work: &impl Fn() -> W) -> Result<Work, Fault>
+    where
+        W: Future<Output = Result<(), Fault>> + Send + 'static,
+    {
+        let now = Instant::now();
+        let mut pace = self.pace();
+        if pace.not_before.is_some_and(|moment| now < moment) {
+            return Err(pace.last.clone().unwrap_or_else(|| Reason::BreakerOpen.into()));
+        }
+        pace.not_before = Some(now + GAP);
+        let (this, work) = (self.clone(), work());
+        Ok(Box::pin(async move {
+            let outcome = work.await;
+            this.end(&outcome);
+            outcome
+        }))
+    }
+
+    fn end(&self, outcome: &Result<(), Fault>) {
+        let mut pace = self.pace();
+        match outcome {
+            Ok(()) => *pace = Pace { not_before: pace.not_before, ..Pace::default() },
+            Err(fault) => {
+                pace.failures = pace.failures.saturating_add(1);
+                pace.not_before = Some(Instant::now() + GAP.max(backoff::pause(pace.failures)));
+                pace.last = Some(fault.clone());
+            }
+        }
+    }
+
+    fn pace(&self) -> std::sync::MutexGuard<'_, Pace> {
+        self.0.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn many_failures_cause_one_refresh_per_gap() {
+        let (refresh, runs) = (Refresh::default(), Arc::new(AtomicU32::new(0)));
+        let work = || {
+            let runs = runs.clone();
+            async move {
+                runs.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+        };
+        for _ in 0..1_000 {
+            refresh.start(work);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(runs.load(Ordering::Relaxed), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_it_fails_the_last_fault_is_returned_at_once() {
+        let refresh = Refresh::default();
+        let fails = || async { Err(Fault::new(Reason::Unreachable, "no server")) };
+        let soon = Instant::now() + Duration::from_secs(1);
+        let first = refresh.run(soon, fails).await;
+        let asked_again = || async { unreachable!("it is too early") };
+        assert_eq!(refresh.run(soon, asked_again).await, first);
+        assert!(first.unwrap_err().to_string().contains("no server"));
+    }
+}

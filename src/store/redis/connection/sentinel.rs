@@ -1,0 +1,105 @@
+//! A primary that sentinels watch over.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use ::redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, FromRedisValue};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::address;
+use super::fault::{Fault, Reason};
+use super::node::{Node, Settings};
+use super::refresh::Refresh;
+use crate::util::log;
+
+/// A primary with replicas, and sentinels that know which of them it is.
+pub(super) struct Sentinel {
+    master: String,
+    sentinels: Vec<Client>,
+    /// User, password, database and TLS for the primary, whichever server that is.
+    like: ConnectionInfo,
+    settings: Arc<Settings>,
+    primary: RwLock<Option<Arc<Node>>>,
+    refresh: Refresh,
+}
+
+impl Sentinel {
+    pub(super) fn new(
+        master: String,
+        sentinels: Vec<ConnectionInfo>,
+        like: ConnectionInfo,
+        settings: Arc<Settings>,
+    ) -> Result<Arc<Self>, Fault> {
+        let sentinels = sentinels.into_iter().map(Client::open).collect::<Result<_, _>>();
+        let sentinels = sentinels.map_err(|error| Fault::new(Reason::Misconfigured, error.to_string()))?;
+        let (primary, refresh) = (RwLock::new(None), Refresh::default());
+        Ok(Arc::new(Self { master, sentinels, like, settings, primary, refresh }))
+    }
+
+    pub(super) async fn node(self: &Arc<Self>, deadline: Instant) -> Result<Arc<Node>, Fault> {
+        if let Some(node) = self.primary() {
+            return Ok(node);
+        }
+        self.refresh_now(deadline).await?;
+        self.primary().ok_or_else(|| Reason::Unreachable.into())
+    }
+
+    pub(super) fn primary(&self) -> Option<Arc<Node>> {
+        self.primary.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) async fn refresh_now(self: &Arc<Self>, deadline: Instant) -> Result<(), Fault> {
+        self.refresh.run(deadline, || self.clone().ask_sentinels()).await
+    }
+
+    pub(super) fn refresh_soon(self: &Arc<Self>) {
+        self.refresh.start(|| self.clone().ask_sentinels());
+    }
+
+    /// Asks all sentinels at once, and trusts the first that knows. If it is behind the others, the old primary will
+    /// answer that it is a replica now, and the sentinels are asked again.
+    async fn ask_sentinels(self: Arc<Self>) -> Result<(), Fault> {
+        let mut answers = JoinSet::new();
+        for index in 0..self.sentinels.len() {
+            let this = self.clone();
+            answers.spawn(async move { this.ask(&this.sentinels[index]).await });
+        }
+        let mut fault = Fault::from(Reason::Unreachable);
+        while let Some(answer) = answers.join_next().await {
+            match answer {
+                Ok(Ok((host, port))) => return self.set_primary(host, port),
+                Ok(Err(other)) => fault = other,
+                Err(_) => {}
+            }
+        }
+        Err(fault)
+    }
+
+    async fn ask(&self, sentinel: &Client) -> Result<(String, u16), Fault> {
+        let patience = Some(self.settings.connect_timeout);
+        let config = AsyncConnectionConfig::new().set_connection_timeout(patience).set_response_timeout(patience);
+        let connection = sentinel.get_multiplexed_async_connection_with_config(&config).await;
+        let mut connection = connection.map_err(|error| Fault::connecting(&error))?;
+        let mut question = Cmd::new();
+        question.arg("SENTINEL").arg("get-master-addr-by-name").arg(&self.master);
+        let answer = connection.send_packed_command(&question).await.map_err(|error| Fault::underway(&error))?;
+        let answer = Option::<(String, u16)>::from_redis_value(answer)
+            .map_err(|error| Fault::new(Reason::Unintelligible, error.to_string()))?;
+        answer.ok_or_else(|| Fault::new(Reason::Misconfigured, format!("no sentinel watches `{}`", self.master)))
+    }
+
+    fn set_primary(&self, host: String, port: u16) -> Result<(), Fault> {
+        let server = address::moved_to(&self.like, host, port);
+        let mut primary = self.primary.write().unwrap_or_else(PoisonError::into_inner);
+        let address = server.addr().to_string();
+        if primary.as_ref().is_some_and(|node| **node.address() == address) {
+            return Ok(());
+        }
+        let before = primary.replace(Node::new(server, self.settings.clone())?);
+        drop(primary);
+        if before.is_some() {
+            log::redis_topology_changed(&address);
+        }
+        Ok(())
+    }
+}

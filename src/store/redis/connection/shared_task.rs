@@ -1,0 +1,176 @@
+//! Work that all callers wait for together.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::{Handle, Id};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+use super::fault::{Fault, Reason};
+
+/// Runs work at most once at a time, in a task of its own, so that it continues when its callers give up. All callers
+/// get its result.
+#[derive(Debug, Default)]
+pub(super) struct SharedTask {
+    running: Mutex<Option<Running>>,
+}
+
+/// Work that was started, and may have ended.
+#[derive(Clone, Debug)]
+struct Running {
+    outcome: watch::Receiver<Outcome>,
+    runtime: Id,
+    began: Instant,
+}
+
+/// How long to wait for work on another runtime. If it takes longer, that runtime may be blocked, and the caller does
+/// the work itself.
+pub(super) const TAKE_OVER_AFTER: Duration = Duration::from_millis(250);
+
+/// The work to be done.
+pub(super) type Work = Pin<Box<dyn Future<Output = Result<(), Fault>> + Send>>;
+
+type Outcome = Option<Result<(), Fault>>;
+
+impl SharedTask {
+    /// Runs the work on this runtime, unless it is running already, or `begin` fails because it is too early.
+    ///
+    /// # Errors
+    ///
+    /// Those of `begin` and of the work, or a timeout at the deadline.
+    pub(super) async fn run(&self, deadline: Instant, begin: impl Fn() -> Result<Work, Fault>) -> Result<(), Fault> {
+        loop {
+            let (mut work, is_here) = self.join(&begin)?;
+            let until = if is_here { deadline } else { deadline.min(work.began + TAKE_OVER_AFTER) };
+            let waited = timeout_at(until, work.outcome.wait_for(Option::is_some)).await;
+            match waited {
+                Ok(Ok(done)) => return done.clone().unwrap_or(Ok(())),
+                // Its runtime was shut down in the middle of it, or is blocked: then run it on this runtime.
+                _ if Instant::now() < deadline => {}
+                _ => return Err(Reason::TimedOut.into()),
+            }
+        }
+    }
+
+    /// Runs the work as [`run`](Self::run) does, but does not wait for it.
+    pub(super) fn start(&self, begin: impl Fn() -> Result<Work, Fault>) {
+        // If it is too early, a later caller starts it.
+        let _ = self.join(&begin);
+    }
+
+    /// Returns the work that is running, and whether it is on this runtime.
+    fn join(&self, begin: &impl Fn() -> Result<Work, Fault>) -> Result<(Running, bool), Fault> {
+        let handle = Handle::try_current().map_err(|_| Fault::from(Reason::NoRuntime))?;
+        let (runtime, now) = (handle.id(), Instant::now());
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(work) = &*running {
+            let is_here = work.runtime == runtime;
+            // The sender is dropped with its runtime. After the work is done, the sender may live on for a moment, so
+            // look at the outcome as well.
+            let is_running = work.outcome.has_changed().is_ok() && work.outcome.borrow().is_none();
+            if is_running && (is_here || now < work.began + TAKE_OVER_AFTER) {
+                return Ok((work.clone(), is_here));
+            }
+        }
+        let work = begin()?;
+        let (sender, outcome) = watch::channel(None);
+        handle.spawn(async move {
+            let outcome = work.await;
+            sender.send_replace(Some(outcome));
+        });
+        Ok((running.insert(Running { outcome, runtime, began: now }).clone(), true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use tokio::runtime::Builder;
+
+    use super::*;
+
+    fn work(work: impl Future<Output = Result<(), Fault>> + Send + 'static) -> Result<Work, Fault> {
+        Ok(Box::pin(work))
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(5)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_callers_share_one_run() {
+        let (shared, runs) = (Arc::new(SharedTask::default()), Arc::new(AtomicU32::new(0)));
+        let waiting: Vec<_> = (0..100)
+            .map(|_| {
+                let (shared, runs) = (shared.clone(), runs.clone());
+                tokio::spawn(async move {
+                    let begin = || {
+                        let runs = runs.clone();
+                        work(async move {
+                            tokio::time::sleep(Duration::from_secs(1)).await;
+                            runs.fetch_add(1, Ordering::Relaxed);
+                            Err(Reason::Unreachable.into())
+                        })
+                    };
+                    shared.run(soon(), begin).await
+                })
+            })
+            .collect();
+        for waiter in waiting {
+            assert_eq!(waiter.await.unwrap(), Err(Reason::Unreachable.into()));
+        }
+        assert_eq!(runs.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_continues_when_its_caller_gives_up() {
+        let (shared, done) = (SharedTask::default(), Arc::new(AtomicU32::new(0)));
+        let begin = || {
+            let done = done.clone();
+            work(async move {
+                tokio::time::sleep(Duration::from_secs(10)).await;
+                done.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            })
+        };
+        assert_eq!(shared.run(soon(), begin).await, Err(Reason::TimedOut.into()));
+        assert_eq!(shared.run(soon() + Duration::from_secs(5), begin).await, Ok(()));
+        assert_eq!(done.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn another_runtime_takes_over_from_one_that_is_gone() {
+        let shared = SharedTask::default();
+        let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+        let first = runtime();
+        first.block_on(async { shared.start(|| work(std::future::pending())) });
+        drop(first);
+        assert_eq!(runtime().block_on(shared.run(soon(), || work(async { Ok(()) }))), Ok(()));
+    }
+
+    #[test]
+    fn another_runtime_takes_over_from_one_that_is_blocked() {
+        let shared = SharedTask::default();
+        let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+        let blocked = runtime();
+        blocked.block_on(async { shared.start(|| work(std::future::pending())) });
+        let began = Instant::now();
+        assert_eq!(runtime().block_on(shared.run(soon(), || work(async { Ok(()) }))), Ok(()));
+        assert!(began.elapsed() >= TAKE_OVER_AFTER && began.elapsed() < Duration::from_secs(4));
+    }
+
+    #[test]
+    fn outside_of_a_runtime_it_is_a_fault() {
+        assert!(
+            SharedTask::default()
+                .join(&|| work(async { Ok(()) }))
+                .is_err_and(|fault| fault.reason() == Reason::NoRuntime)
+        );
+    }
+}

@@ -1,0 +1,177 @@
+//! Errors that servers answer.
+
+use std::thread;
+
+use super::servers::await_until;
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_server_is_a_fault_and_its_script_is_not_killed() {
+    let server = RedisServer::with(&["--busy-reply-threshold", "50"]);
+    let redis = patient(&server);
+    assert_eq!(charge(&redis, "a").await, Ok(1));
+    let mut other = server.connection();
+    let script = thread::spawn(move || {
+        let mut endless = ::redis::cmd("EVAL");
+        endless.arg("while true do end").arg(0).query::<()>(&mut other).expect_err("it is killed")
+    });
+    let is_busy = || server.try_run::<()>(&["PING"]).is_err_and(|error| error.code() == Some("BUSY"));
+    await_until("it is busy", is_busy);
+    let reasons = fails_until_open(&redis, "a").await;
+    assert_eq!(reasons, [Reason::Busy; 5]);
+    assert!(is_busy(), "the script still runs");
+    server.run::<()>(&["SCRIPT", "KILL"]);
+    assert!(script.join().unwrap().to_string().contains("killed"));
+    recovers(&redis, "a").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_script_that_the_server_lost_is_sent_in_full_once() {
+    let mut server = RedisServer::start();
+    let redis = patient(&server);
+    for sum in 1..=5 {
+        server.run::<()>(&["SCRIPT", "FLUSH"]);
+        assert_eq!(charge(&redis, "a").await, Ok(sum));
+    }
+    assert!(server.info("cmdstat_eval").starts_with("calls=5,"), "{}", server.info("cmdstat_eval"));
+    assert_eq!(charge(&redis, "a").await, Ok(6));
+    assert!(server.info("cmdstat_eval").starts_with("calls=5,"), "by its hash, as long as it is known");
+    // Many at once: each is charged once.
+    server.run::<()>(&["SCRIPT", "FLUSH"]);
+    let calls: Vec<_> = (0..200)
+        .map(|_| {
+            let redis = redis.clone();
+            tokio::spawn(async move { charge(&redis, "b").await })
+        })
+        .collect();
+    for call in calls {
+        assert!(call.await.unwrap().is_ok());
+    }
+    assert_eq!(charged(&server, "b"), 200);
+    assert_eq!(server.info("number_of_cached_scripts"), "1");
+    server.restart();
+    recovers(&redis, "c").await;
+    assert_eq!(state(&redis), BreakerState::Closed);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_is_a_fault_after_a_new_connection() {
+    let primary = RedisServer::start();
+    let replica = RedisServer::replica_of(primary.address(), &[]);
+    let redis = patient(&replica);
+    let before: u32 = replica.info("total_connections_received").parse().unwrap();
+    assert_eq!(fails_until_open(&redis, "a").await, [Reason::ReadOnly; 3], "each is tried on a new connection, too");
+    let after: u32 = replica.info("total_connections_received").parse().unwrap();
+    assert!(after - before <= 8, "{}", after - before);
+    replica.run::<()>(&["REPLICAOF", "NO", "ONE"]);
+    assert!(recovers(&redis, "a").await < RECOVERY + Duration::from_secs(1));
+    assert_eq!(charged(&replica, "a"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_is_promoted_is_used() {
+    let primary = RedisServer::start();
+    let replica = RedisServer::replica_of(primary.address(), &[]);
+    let redis = patient(&replica);
+    assert_eq!(charge(&redis, "a").await, Err(Reason::ReadOnly));
+    replica.run::<()>(&["REPLICAOF", "NO", "ONE"]);
+    assert_eq!(charge(&redis, "a").await, Ok(1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_without_memory_or_replicas_have_faults_of_their_own() {
+    let server = RedisServer::start();
+    // What is set, and what is set back.
+    for (setting, bad, good, reason) in
+        [("maxmemory", "1", "0", Reason::OutOfMemory), ("min-replicas-to-write", "1", "0", Reason::NoReplicas)]
+    {
+        let redis = patient(&server);
+        assert!(charge(&redis, "a").await.is_ok());
+        server.run::<()>(&["CONFIG", "SET", setting, bad]);
+        assert_eq!(fails_until_open(&redis, "a").await, [reason; 5]);
+        server.run::<()>(&["CONFIG", "SET", setting, good]);
+        assert!(recovers(&redis, "a").await < RECOVERY + Duration::from_secs(1), "{reason:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_cannot_save_has_a_fault_of_its_own() {
+    let server = RedisServer::with(&["--save", "3600 1", "--dbfilename", "taken"]);
+    let redis = patient(&server);
+    assert!(charge(&redis, "a").await.is_ok());
+    // A folder cannot be replaced by a file.
+    let dir: Vec<String> = server.run(&["CONFIG", "GET", "dir"]);
+    std::fs::create_dir_all(format!("{}/taken/full", dir[1])).unwrap();
+    server.run::<()>(&["BGSAVE"]);
+    await_until("it failed to save", || server.info("rdb_last_bgsave_status") == "err");
+    assert_eq!(charge(&redis, "a").await, Err(Reason::CannotPersist));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_without_its_primary_has_a_fault_of_its_own() {
+    let mut primary = RedisServer::start();
+    let replica = RedisServer::replica_of(primary.address(), &["--replica-serve-stale-data", "no"]);
+    primary.kill();
+    await_until("it is noticed", || replica.try_run::<()>(&["GET", "a"]).is_err());
+    assert_eq!(charge(&patient(&replica), "a").await, Err(Reason::MasterDown));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_with_too_many_clients_has_a_fault_of_its_own() {
+    let server = RedisServer::start();
+    let mut first = server.connection();
+    ::redis::cmd("CONFIG").arg(&["SET", "maxclients", "1"]).query::<()>(&mut first).unwrap();
+    let redis = patient(&server);
+    assert_eq!(fails_until_open(&redis, "a").await, [Reason::MaxClients; 5]);
+    ::redis::cmd("CONFIG").arg(&["SET", "maxclients", "100"]).query::<()>(&mut first).unwrap();
+    assert!(recovers(&redis, "a").await < RECOVERY + Duration::from_secs(1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_of_a_call_do_not_count_against_the_node() {
+    static WRONG: Script = Script::new("return redis.call('LPUSH', KEYS[1], 'x')");
+    let server = RedisServer::start();
+    server.run::<()>(&["ACL", "SETUSER", "narrow", "on", ">geheim", "~nothing", "+@all"]);
+    let redis = patient(&server);
+    assert_eq!(charge(&redis, "a").await, Ok(1));
+    for _ in 0..50 {
+        let wrong = Call { script: &WRONG, ..add("a") };
+        let fault = redis.call(&wrong).await.unwrap_err();
+        assert_eq!(fault.reason(), Reason::Script);
+        assert!(fault.to_string().contains("WRONGTYPE"), "{fault}");
+    }
+    assert_eq!(state(&redis), BreakerState::Closed);
+    let url = |login: &str| server.url().replace("//", &format!("//{login}@"));
+    let narrow = Redis::single(url("narrow:geheim")).timeout(PLENTY).open().unwrap();
+    for _ in 0..50 {
+        assert_eq!(charge(&narrow, "a").await, Err(Reason::NoPermission));
+    }
+    assert_eq!(state(&narrow), BreakerState::Closed);
+    let stranger = Redis::single(url("narrow:geheimnis")).timeout(PLENTY).open().unwrap();
+    assert_eq!(charge(&stranger, "a").await, Err(Reason::Unauthenticated));
+    for shown in [format!("{narrow:?} {stranger:?}"), stranger.call(&add("a")).await.unwrap_err().to_string()] {
+        assert!(!shown.contains("geheim"), "{shown}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_url_chooses_the_database_and_the_socket() {
+    let server = RedisServer::with(&["--unixsocket", "socket"]);
+    let dir: Vec<String> = server.run(&["CONFIG", "GET", "dir"]);
+    let open = |url: String| Redis::single(url).timeout(PLENTY).open().unwrap();
+    let third = open(format!("{}3", server.url()));
+    assert_eq!(charge(&third, "a").await, Ok(1));
+    let socket = open(format!("unix://{}/socket", dir[1]));
+    assert_eq!(charge(&socket, "a").await, Ok(1));
+    assert_eq!(charge(&patient(&server), "a").await, Ok(2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_types_of_replies_are_returned_unchanged() {
+    static KINDS: Script = Script::new("return {1, 'two', false, {ok = 'OK'}}");
+    let server = RedisServer::start();
+    let call = Call { script: &KINDS, ..add("a") };
+    let answer = patient(&server).call(&call).await.unwrap();
+    let expected = [Value::Int(1), Value::BulkString(b"two".to_vec()), Value::Nil, Value::Okay];
+    assert_eq!(answer, Value::Array(expected.to_vec()));
+}

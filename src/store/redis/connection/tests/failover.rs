@@ -1,0 +1,166 @@
+//! Failovers, and servers that recover.
+
+use super::proxy::{Mode, Proxy};
+use super::servers::{RedisCluster, await_until};
+use super::*;
+
+/// A failover loses what was not replicated, and nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_loses_what_was_not_replicated_and_nothing_else() {
+    let mut primary = RedisServer::start();
+    let link = Proxy::to(primary.address());
+    let replica = RedisServer::replica_of(link.address(), &[]);
+    let before = patient(&primary);
+    for sum in 1..=50 {
+        assert_eq!(charge(&before, "a").await, Ok(sum));
+    }
+    await_until("the replica heard of them", || charged(&replica, "a") == 50);
+    link.set(Mode::BlackHole);
+    for sum in 51..=70 {
+        assert_eq!(charge(&before, "a").await, Ok(sum));
+    }
+    primary.kill();
+    replica.run::<()>(&["REPLICAOF", "NO", "ONE"]);
+    let after = patient(&replica);
+    assert_eq!(charge(&after, "a").await, Ok(51), "twenty were lost, and no more");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_is_followed_through_sentinels() {
+    let mut primary = RedisServer::with(&["--requirepass", ""]);
+    let replica = RedisServer::replica_of(primary.address(), &[]);
+    let sentinels = [(); 2].map(|()| RedisServer::sentinel("main", primary.address()));
+    for sentinel in &sentinels {
+        await_until("it knows the replica", || {
+            let info: String = sentinel.run(&["INFO", "sentinel"]);
+            info.contains("slaves=1,sentinels=2")
+        });
+    }
+    // A sentinel that is not there does no harm.
+    let urls = [format!("redis://127.0.0.1:{}", servers::free_port()), sentinels[0].url(), sentinels[1].url()];
+    let redis = Redis::sentinel("main", urls.clone()).timeout(Duration::from_millis(500)).open().unwrap();
+    recovers(&redis, "a").await;
+    assert_eq!(redis.health()[0].address(), primary.address().to_string());
+    await_until("the replica heard of it", || charged(&replica, "a") >= 1);
+    let sum = charged(&primary, "a");
+    primary.kill();
+    let start = Instant::now();
+    while charge(&redis, "a").await.is_err() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{redis:?}");
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(redis.health()[0].address(), replica.address().to_string());
+    assert_eq!(charged(&replica, "a"), sum + 1);
+    // As a URL, with a database.
+    let second = Redis::sentinel("redis://main/2", urls.clone()).timeout(PLENTY).open().unwrap();
+    assert_eq!(charge(&second, "a").await, Ok(1));
+    let unknown = Redis::sentinel("other", urls).timeout(PLENTY).open().unwrap();
+    assert!(charge(&unknown, "a").await.is_err());
+}
+
+/// A planned failover: the old primary lives on as a replica, and says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_are_asked_when_the_primary_became_a_replica() {
+    let primary = RedisServer::start();
+    let replica = RedisServer::replica_of(primary.address(), &[]);
+    let sentinel = RedisServer::sentinel("main", primary.address());
+    await_until("it knows the replica", || sentinel.run::<String>(&["INFO", "sentinel"]).contains("slaves=1"));
+    let redis = Redis::sentinel("main", [sentinel.url()]).timeout(PLENTY).open().unwrap();
+    assert_eq!(charge(&redis, "a").await, Ok(1));
+    await_until("it fails over", || sentinel.try_run::<()>(&["SENTINEL", "FAILOVER", "main"]).is_ok());
+    await_until("the old primary follows", || primary.info("role") == "slave");
+    await_until("the new primary leads", || replica.info("role") == "master");
+    recovers(&redis, "a").await;
+    assert_eq!(redis.health()[0].address(), replica.address().to_string());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recovered_server_gets_one_connection_per_client() {
+    let mut server = RedisServer::start();
+    // As eight processes would: they share nothing.
+    let all: Vec<_> = (0..8).map(|_| patient(&server)).collect();
+    for redis in &all {
+        assert!(charge(redis, "a").await.is_ok());
+    }
+    let hammer = |redis: Redis| async move {
+        let start = Instant::now();
+        let mut last = false;
+        while start.elapsed() < Duration::from_secs(4) || !last {
+            assert!(start.elapsed() < Duration::from_secs(20), "{redis:?}");
+            let calls = (0..20).map(|_| {
+                let redis = redis.clone();
+                tokio::spawn(async move { charge(&redis, "a").await.is_ok() })
+            });
+            for call in calls.collect::<Vec<_>>() {
+                last = call.await.unwrap();
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let hammering: Vec<_> = all.iter().map(|redis| tokio::spawn(hammer(redis.clone()))).collect();
+    sleep(Duration::from_millis(300)).await;
+    server.kill();
+    sleep(Duration::from_millis(700)).await;
+    server.restart();
+    for task in hammering {
+        task.await.unwrap();
+    }
+    // Each of us made one; a few are those of the test.
+    let connections: u32 = server.info("total_connections_received").parse().unwrap();
+    assert!((8..=13).contains(&connections), "{connections} connections");
+}
+
+/// Six nodes take a while to start, so that what they show is shown in one go.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_move_to_replicas_when_nodes_of_a_cluster_die() {
+    let mut cluster = RedisCluster::start(3, 1);
+    let redis = Redis::cluster(cluster.urls()).timeout(Duration::from_millis(500)).open().unwrap();
+    let name_at = |node: usize| {
+        let names = (0..).map(|number| format!("key {number}"));
+        names.into_iter().find(|name| cluster.owner_of(key(name).slot()) == node).unwrap()
+    };
+    let names = [0, 1, 2].map(name_at);
+    for name in &names {
+        recovers(&redis, name).await;
+    }
+    await_until("the replica heard of it", || {
+        cluster.nodes[3].run::<()>(&["READONLY"]);
+        cluster.nodes[3].info("master_repl_offset") == cluster.nodes[0].info("master_repl_offset")
+    });
+    cluster.nodes[0].kill();
+    let start = Instant::now();
+    while charge(&redis, &names[0]).await.is_err() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{redis:?}");
+        sleep(Duration::from_millis(5)).await;
+    }
+    for name in &names {
+        recovers(&redis, name).await;
+    }
+    assert!(charged(&cluster.nodes[3], &names[0]) >= 2, "the replica took over what there was");
+    // Most of the others die as well.
+    for index in [1, 4, 5] {
+        cluster.nodes[index].kill();
+    }
+    let is_down = || cluster.nodes[2].cluster_info("cluster_state") == "fail";
+    await_until("the rest gives up", is_down);
+    let start = Instant::now();
+    loop {
+        match charge(&redis, &names[2]).await {
+            Err(Reason::ClusterDown) => break,
+            other => assert!(start.elapsed() < Duration::from_secs(20), "{other:?}"),
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+    // The breaker opens before long.
+    fails_until_open_at(&redis, &names[2], cluster.nodes[2].address().to_string()).await;
+}
+
+async fn fails_until_open_at(redis: &Redis, name: &str, address: String) {
+    for _ in 0..200 {
+        assert!(charge(redis, name).await.is_err());
+        if redis.health().iter().any(|node| node.address() == address && node.breaker() != BreakerState::Closed) {
+            return;
+        }
+    }
+    panic!("{redis:?}");
+}

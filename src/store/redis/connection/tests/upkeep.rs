@@ -1,0 +1,132 @@
+//! Runtimes that end, calls that are cancelled, and what is logged.
+
+use std::io;
+use std::sync::Mutex;
+
+use tokio::runtime::Builder;
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::proxy::{Mode, Proxy};
+use super::servers::await_until;
+use super::*;
+
+#[test]
+fn runtimes_come_and_go() {
+    let server = RedisServer::start();
+    let redis = patient(&server);
+    for sum in 1..=5 {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        assert_eq!(runtime.block_on(charge(&redis, "a")), Ok(sum));
+    }
+    // A runtime that exists but does not run delays no other.
+    let idle = Builder::new_current_thread().enable_all().build().unwrap();
+    let redis = patient(&server);
+    assert_eq!(idle.block_on(charge(&redis, "b")), Ok(1));
+    let other = Builder::new_current_thread().enable_all().build().unwrap();
+    for sum in 1..=5 {
+        assert_eq!(other.block_on(charge(&redis, "c")), Ok(sum));
+    }
+    assert_eq!(idle.block_on(charge(&redis, "b")), Ok(2));
+}
+
+#[test]
+fn outside_of_a_runtime_a_call_is_a_fault() {
+    let redis = Redis::open("redis://127.0.0.1:1").unwrap();
+    let call = add("a");
+    let mut future = std::pin::pin!(redis.call(&call));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let std::task::Poll::Ready(Err(fault)) = future.as_mut().poll(&mut context) else {
+        panic!("it waits");
+    };
+    assert_eq!(fault.reason(), Reason::NoRuntime);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancelled_calls_leave_nothing_behind() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.address());
+    let redis = Redis::single(proxy.url()).timeout(PLENTY).max_in_flight(4).open().unwrap();
+    assert_eq!(charge(&redis, "a").await, Ok(1));
+    proxy.set(Mode::BlackHole);
+    for _ in 0..100 {
+        let call = add("a");
+        let given_up = tokio::time::timeout(Duration::from_millis(1), redis.call(&call)).await;
+        assert!(given_up.is_err(), "{given_up:?}");
+    }
+    assert_eq!(redis.health()[0].in_flight(), 0);
+    proxy.set(Mode::Pass);
+    assert!(charge(&redis, "a").await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connecting_continues_for_later_calls() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.address());
+    // To connect takes longer than a call may.
+    proxy.set(Mode::Latency(Duration::from_millis(200)));
+    let redis = Redis::single(proxy.url()).timeout(Duration::from_millis(50)).connect_timeout(PLENTY).open().unwrap();
+    assert_eq!(charge(&redis, "a").await, Err(Reason::TimedOut));
+    await_until("it is connected", || redis.health()[0].is_connected());
+    assert_eq!(proxy.connections(), 1);
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(line)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+#[test]
+fn transitions_are_logged_once_each_and_without_passwords() {
+    let log = Log::default();
+    let lines = || {
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert!(!text.contains("geheim"), "{text}");
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
+    // With one subscriber alone, a log line that another test reaches first is off for good, since that test has none.
+    let _second = tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish());
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let mut server = RedisServer::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    server.run::<()>(&["CONFIG", "SET", "requirepass", "geheim"]);
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let url = server.url().replace("//", "//:geheim@");
+        let redis = Redis::single(url).timeout(PLENTY).open().unwrap();
+        assert_eq!(charge(&redis, "a").await, Ok(1));
+        while lines().is_empty() {
+            sleep(Duration::from_millis(1)).await;
+        }
+        let [evicts] = &lines()[..] else { panic!("{:?}", lines()) };
+        assert!(evicts.contains("WARN") && evicts.contains("allkeys-lru"), "{evicts}");
+        server.kill();
+        // Probes that fail are not logged.
+        for _ in 0..300 {
+            assert!(charge(&redis, "a").await.is_err());
+            sleep(Duration::from_millis(2)).await;
+        }
+        let [_, given_up] = &lines()[..] else { panic!("{:?}", lines()) };
+        let address = server.address().to_string();
+        assert!(given_up.contains("keeps failing") && given_up.contains(&address), "{given_up}");
+        server.restart();
+        recovers(&redis, "a").await;
+        let [_, _, back] = &lines()[..] else { panic!("{:?}", lines()) };
+        assert!(back.contains("is back") && back.contains(&address), "{back}");
+    });
+}

@@ -1,0 +1,80 @@
+//! Which node is responsible for a key.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::cluster::Cluster;
+use super::fault::{Fault, Reason};
+use super::node::Node;
+use super::sentinel::Sentinel;
+
+/// The nodes, and how to find the one that is responsible for a key.
+pub(super) enum Topology {
+    Single(Arc<Node>),
+    Sentinel(Arc<Sentinel>),
+    Cluster(Arc<Cluster>),
+}
+
+impl Topology {
+    /// Returns the node that has a slot; finds out first if that is unknown.
+    pub(super) async fn node(&self, slot: u16, deadline: Instant) -> Result<Cow<'_, Arc<Node>>, Fault> {
+        match self {
+            Self::Single(node) => Ok(Cow::Borrowed(node)),
+            Self::Sentinel(sentinel) => sentinel.node(deadline).await.map(Cow::Owned),
+            Self::Cluster(cluster) => cluster.node(slot, deadline).await.map(Cow::Owned),
+        }
+    }
+
+    /// Returns the node that has a slot, if that is known without a call.
+    pub(super) fn known_node(&self, slot: u16) -> Option<Cow<'_, Arc<Node>>> {
+        match self {
+            Self::Single(node) => Some(Cow::Borrowed(node)),
+            Self::Sentinel(sentinel) => sentinel.primary().map(Cow::Owned),
+            Self::Cluster(cluster) => cluster.owner(slot).map(Cow::Owned),
+        }
+    }
+
+    /// Returns the node to which `source` redirected.
+    pub(super) fn node_at(&self, address: &str, source: &Node) -> Result<Cow<'_, Arc<Node>>, Fault> {
+        match self {
+            Self::Cluster(cluster) => cluster.node_at(address, source).map(Cow::Owned),
+            _ => Err(Fault::new(Reason::Misconfigured, "this is a node of a cluster: use Redis::cluster")),
+        }
+    }
+
+    /// Finds out again which nodes there are, and waits for it, because `node` is not what it was.
+    pub(super) async fn refresh_now(&self, node: &Node, deadline: Instant) -> Result<(), Fault> {
+        match self {
+            Self::Single(_) => {
+                // The name may resolve to another server by now.
+                node.forget_connection();
+                Ok(())
+            }
+            Self::Sentinel(sentinel) => sentinel.refresh_now(deadline).await,
+            Self::Cluster(cluster) => cluster.refresh_now(deadline).await,
+        }
+    }
+
+    /// Finds out again in the background. Cheap enough to be called on each failure.
+    pub(super) fn refresh_soon(&self) {
+        match self {
+            Self::Single(_) => {}
+            Self::Sentinel(sentinel) => sentinel.refresh_soon(),
+            Self::Cluster(cluster) => cluster.refresh_soon(),
+        }
+    }
+
+    pub(super) const fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+
+    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+        match self {
+            Self::Single(node) => vec![node.clone()],
+            Self::Sentinel(sentinel) => sentinel.primary().into_iter().collect(),
+            Self::Cluster(cluster) => cluster.nodes(),
+        }
+    }
+}

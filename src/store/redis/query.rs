@@ -1,0 +1,331 @@
+//! The requests of one limiter to Redis: what is decided without a call, in a shared call, and in a call of one's own.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::connection::{Fault, Reason, Redis};
+use super::key::{Key, Names, Tag};
+use super::leases::{Lease, LeaseAction, LeaseReceipt, Leases, Unspent};
+use super::negative_cache::{NegativeCache, Observation};
+use super::script::{self, BadReply, Decisions, ScriptReply, Scripted};
+use super::single_flight::{Collector, FlightKey, FollowerOutcome, Group, Join, SingleFlight};
+use crate::store::MemoryStore;
+use crate::values::time::{Clock, Monotonic, Timestamp};
+use crate::values::{Ask, Check, Decision, LimiterError, PartitionKey, Receipt};
+
+/// What the requests of one limiter share.
+pub(super) struct StoreInner<S> {
+    pub(super) redis: Redis,
+    pub(super) names: Names,
+    pub(super) fallback: MemoryStore<S>,
+    pub(super) negative_cache: NegativeCache<S>,
+    pub(super) single_flight: Arc<SingleFlight<Answered>>,
+    pub(super) leases: Option<Leases>,
+}
+
+/// The most requests that one call decides on.
+const BATCH: usize = 256;
+
+pub(super) type Answered = Result<Decision, LimiterError>;
+
+impl<S: Copy + Send + 'static> StoreInner<S> {
+    /// Decides in this process alone.
+    pub(super) fn charge_fallback<A: Scripted<State = S>>(
+        &self,
+        algorithm: &A,
+        key: &PartitionKey,
+        cost: u32,
+    ) -> Decision {
+        self.fallback.charge(algorithm, &Ask::charge(key, cost))
+    }
+}
+
+/// A request to Redis about one key, with all that is needed to make it from any task.
+pub(super) struct KeyQuery<A: Scripted> {
+    pub(super) inner: Arc<StoreInner<A::State>>,
+    pub(super) algorithm: A,
+    pub(super) key: PartitionKey,
+    pub(super) tag: Tag,
+}
+
+impl<A: Scripted> Clone for KeyQuery<A> {
+    fn clone(&self) -> Self {
+        let Self { inner, algorithm, key, tag } = self;
+        Self { inner: Arc::clone(inner), algorithm: algorithm.clone(), key: key.clone(), tag: *tag }
+    }
+}
+
+impl<A: Scripted> KeyQuery<A> {
+    pub(super) fn of(inner: &Arc<StoreInner<A::State>>, algorithm: &A, key: &PartitionKey) -> Self {
+        Self { inner: Arc::clone(inner), algorithm: algorithm.clone(), key: key.clone(), tag: inner.names.tag(key) }
+    }
+
+    /// Returns the rejection that the server would answer, if that is certain, and unless this request is to verify it.
+    pub(super) fn cached_rejection(&self, cost: u32) -> Option<Decision> {
+        let rejection = |state, at| self.rejection(state, at, cost);
+        (cost > 0).then(|| self.inner.negative_cache.rejection(self.tag, Monotonic.now(), rejection)).flatten()
+    }
+
+    /// Returns the rejection for a caller that makes no call, and so verifies nothing.
+    pub(super) fn peek_rejection(&self, cost: u32) -> Option<Decision> {
+        let rejection = |state, at| self.rejection(state, at, cost);
+        (cost > 0).then(|| self.inner.negative_cache.peek(self.tag, Monotonic.now(), rejection)).flatten()
+    }
+
+    fn rejection(&self, state: A::State, at: Timestamp, cost: u32) -> Option<Decision> {
+        Some(self.algorithm.decide(Some(state), at, cost).0).filter(|decision| !decision.is_allowed())
+    }
+
+    /// Admits a request from a lease, if one pays for it.
+    pub(super) fn spend_lease(&self, cost: u32) -> Option<Decision> {
+        self.inner.leases.as_ref()?.spend(self.tag, cost, Monotonic.now())
+    }
+
+    /// Whether a lease would admit a request.
+    pub(super) fn is_leased(&self, cost: u32) -> bool {
+        self.inner.leases.as_ref().is_some_and(|leases| leases.can_spend(self.tag, cost, Monotonic.now()))
+    }
+
+    /// Decides in a call of its own.
+    pub(super) async fn decide_alone(&self, cost: u32) -> Answered {
+        self.decide_alone_by(cost, self.inner.redis.deadline()).await
+    }
+
+    async fn decide_alone_by(&self, cost: u32, deadline: Instant) -> Answered {
+        Ok(self.call(cost, 1, deadline).await?[0])
+    }
+
+    /// Decides in a call of its own, if none for this key is in flight; else in the next, with all requests that come
+    /// meanwhile.
+    pub(super) async fn decide_coalesced(self, cost: u32) -> Answered {
+        let deadline = self.inner.redis.deadline();
+        if self.inner.redis.is_failing(|| self.name().slot()) {
+            // One of them may probe the node, without making others wait; the others need no call.
+            return self.decide_alone_by(cost, deadline).await;
+        }
+        let single_flight = Arc::clone(&self.inner.single_flight);
+        match single_flight.join(FlightKey::of(self.tag), cost, deadline) {
+            Join::Leader(leader) => {
+                let answer = self.decide_alone_by(cost, deadline).await;
+                // Dropped after the answer is in the negative cache, where the followers find it.
+                drop(leader);
+                answer
+            }
+            Join::Follower(follower, collector) => {
+                let handle = Handle::try_current().map_err(|_| failed(Reason::NoRuntime))?;
+                if let Some(collector) = collector {
+                    handle.spawn(self.clone().collect(collector));
+                }
+                match follower.answer().await {
+                    FollowerOutcome::Answered(answer) => answer,
+                    FollowerOutcome::Lost => Err(failed(Fault::new(Reason::Disconnected, "the call was cancelled"))),
+                    FollowerOutcome::Late(collector) => {
+                        if let Some(collector) = collector {
+                            handle.spawn(self.collect(collector));
+                        }
+                        Err(failed(Reason::TimedOut))
+                    }
+                }
+            }
+            Join::Full => Err(failed(Reason::TooManyInFlight)),
+        }
+    }
+
+    async fn collect(self, mut collector: Collector<Answered>) {
+        // Half of the timeout is left for a call, in case the leader's future is not polled.
+        collector.await_leader(self.inner.redis.timeout() / 2).await;
+        loop {
+            let mut groups = collector.groups();
+            let Some(last) = groups.pop() else { return };
+            // Concurrently: otherwise a client that chooses unusual costs would delay the others.
+            let others: Vec<_> = groups.into_iter().map(|group| tokio::spawn(self.clone().answer(group))).collect();
+            self.clone().answer(last).await;
+            for other in others {
+                // One that panicked has dropped its followers without an answer.
+                let _ = other.await;
+            }
+        }
+    }
+
+    async fn answer(self, Group { cost, followers }: Group<Answered>) {
+        let mut followers = followers.into_iter().peekable();
+        while followers.peek().is_some() {
+            if let Some(decision) = self.spend_lease(cost).or_else(|| self.peek_rejection(cost)) {
+                // A follower that was cancelled needs no answer.
+                followers.next().into_iter().for_each(|(_, follower)| drop(follower.send(Ok(decision))));
+                continue;
+            }
+            // Cancelled requests are not charged.
+            let batch: Vec<_> = followers.by_ref().filter(|(_, follower)| !follower.is_closed()).take(BATCH).collect();
+            // Followers with an earlier deadline give up by themselves.
+            let Some(deadline) = batch.iter().map(|(deadline, _)| *deadline).max() else { return };
+            match self.call(cost, u32::try_from(batch.len()).expect("a batch is small"), deadline).await {
+                Ok(decisions) => {
+                    batch
+                        .into_iter()
+                        .zip(decisions)
+                        .for_each(|((_, follower), decision)| drop(follower.send(Ok(decision))));
+                }
+                Err(error) => batch.into_iter().for_each(|(_, follower)| drop(follower.send(Err(error.clone())))),
+            }
+        }
+    }
+
+    /// Returns the name of the key on the server.
+    pub(super) fn name(&self) -> Key {
+        self.inner.names.key(self.tag, A::KIND)
+    }
+
+    /// Decides on `count` requests of the same cost, one after the other, in one round trip; and takes a lease with it
+    /// if the key is in demand.
+    async fn call(&self, cost: u32, count: u32, deadline: Instant) -> Result<Decisions, LimiterError> {
+        let Some(leases) = self.inner.leases.as_ref().filter(|_| cost > 0) else {
+            return self.call_for(cost, count, count, deadline).await;
+        };
+        let action = leases.next_action(self.tag, cost, Monotonic.now());
+        if action == LeaseAction::More(0) {
+            return self.clone().call_with_lease(cost, count, action, deadline).await;
+        }
+        // In a task, so that a lease, or the refund of one, is not lost if this request is cancelled.
+        let task = tokio::spawn(self.clone().call_with_lease(cost, count, action, deadline));
+        task.await.unwrap_or_else(|_| Err(failed(Fault::new(Reason::Disconnected, "the call was cancelled"))))
+    }
+
+    async fn call_with_lease(
+        self,
+        cost: u32,
+        count: u32,
+        action: LeaseAction,
+        deadline: Instant,
+    ) -> Result<Decisions, LimiterError> {
+        // Read before the call: a lease must not outlive the window that it was taken from.
+        let since = Monotonic.now();
+        let extra = if let LeaseAction::More(extra) = action { extra } else { 0 };
+        let call = self.call_for(cost, count + extra, count, deadline);
+        let mut decisions = match action {
+            LeaseAction::More(_) => call.await?,
+            LeaseAction::Refund(Unspent { requests, cost, receipt }) => {
+                // Polled first, so that it is sent first on the same connection: otherwise the units would be missing
+                // when the server decides.
+                tokio::join!(self.refund(cost.saturating_mul(requests), receipt, deadline), call).1?
+            }
+        };
+        let granted = decisions.iter().rposition(Decision::is_allowed).map(|last| (last + 1, decisions[last]));
+        if let (Some((allowed, last)), Some(leases)) = (granted, &self.inner.leases) {
+            let left = u32::try_from(allowed).expect("as many as were asked for").saturating_sub(count);
+            leases.hold(self.tag, Lease::new(cost, left, extra, last, since));
+        }
+        decisions.truncate(count as usize);
+        Ok(decisions)
+    }
+
+    /// Decides on `count` requests, of which `requests` are waiting for the answer.
+    async fn call_for(
+        &self,
+        cost: u32,
+        count: u32,
+        requests: u32,
+        deadline: Instant,
+    ) -> Result<Decisions, LimiterError> {
+        let inner = &*self.inner;
+        let call = script::decide(&self.algorithm, self.name(), cost, count);
+        let sent = Monotonic.now();
+        let value = inner.redis.call_by(&call, deadline, requests).await.map_err(failed)?;
+        let answered = Monotonic.now();
+        let answer = ScriptReply::read(value).map_err(failed)?;
+        let (decisions, state) = answer.replay(&self.algorithm, cost, count).map_err(failed)?;
+        let seen = Observation { server: answer.now, sent, answered };
+        self.learn(&decisions, state, seen, cost);
+        Ok(decisions)
+    }
+
+    /// Records an answer of the server.
+    pub(super) fn learn(&self, decisions: &[Decision], state: Option<A::State>, seen: Observation, cost: u32) {
+        // Used up for requests of this cost: greater ones may be rejected for longer.
+        let used_up = state.filter(|state| self.rejection(*state, seen.server, cost.max(1)).is_some());
+        self.inner.negative_cache.note(self.tag, used_up, seen);
+        // The fallback counts admitted requests, whatever it decides itself: so it is warm when it is needed.
+        for _ in decisions.iter().filter(|decision| decision.is_allowed()) {
+            let _ = self.inner.charge_fallback(&self.algorithm, &self.key, cost);
+        }
+    }
+
+    /// Returns what a lease paid. It is forfeited if that lease has ended.
+    pub(super) fn return_to_lease(&self, cost: u32, lease: LeaseReceipt) {
+        let _ = self.inner.leases.as_ref().map(|leases| leases.return_to_lease(self.tag, cost, lease, Monotonic.now()));
+    }
+
+    /// Refunds in the background, by one call.
+    pub(super) fn refund_in_background(self, cost: u32, receipt: Receipt) {
+        self.inner.negative_cache.forget(self.tag, Monotonic.now());
+        if let Ok(handle) = Handle::try_current() {
+            handle.spawn(async move { self.refund(cost, receipt, self.inner.redis.deadline()).await });
+        }
+    }
+
+    /// Charges as much as is left, in the background: in one call, or two if not all could be had.
+    pub(super) fn charge_up_to(self, cost: u32) -> Check {
+        in_background(async move {
+            let decision = self.decide_alone(cost).await?;
+            // What cannot be charged is forgiven.
+            match decision.partial_cost(cost) {
+                Some(left) => self.decide_alone(left).await,
+                None => Ok(decision),
+            }
+        })
+    }
+
+    /// Decides in a call of its own, which charges nothing.
+    pub(super) async fn peek(self, cost: u32) -> Answered {
+        let call = script::decide(&self.algorithm, self.name(), 0, 1);
+        let value = self.inner.redis.call(&call).await.map_err(failed)?;
+        let answer = ScriptReply::read(value).map_err(failed)?;
+        Ok(answer.replay(&self.algorithm, cost, 1).map_err(failed)?.0[0])
+    }
+
+    pub(super) async fn reset(self) -> Answered {
+        let inner = &*self.inner;
+        let value = inner.redis.call(&script::reset(self.name())).await.map_err(failed)?;
+        inner.negative_cache.forget(self.tag, Monotonic.now());
+        if let Some(leases) = &inner.leases {
+            leases.forget(self.tag);
+        }
+        let _ = inner.fallback.reset(&self.algorithm, &Ask::reset(&self.key));
+        let answer = ScriptReply::read(value).map_err(failed)?;
+        Ok(answer.replay(&self.algorithm, 0, 1).map_err(failed)?.0[0])
+    }
+
+    async fn refund(&self, cost: u32, receipt: Receipt, deadline: Instant) {
+        if let Some(call) = script::refund(&self.algorithm, self.name(), cost, receipt) {
+            // If the call fails, the charge stays: too little is admitted then, and never too much.
+            let _ = self.inner.redis.call_by(&call, deadline, 1).await;
+        }
+        // A rejection from before the refund may have been recorded meanwhile.
+        self.inner.negative_cache.forget(self.tag, Monotonic.now());
+    }
+}
+
+/// A reply from which nothing can be concluded.
+impl From<BadReply> for Fault {
+    fn from(reply: BadReply) -> Self {
+        Self::new(Reason::Unintelligible, reply.to_string())
+    }
+}
+
+/// Runs a charge in a task, so that it completes even if the caller is cancelled.
+pub(crate) fn in_background(charge: impl Future<Output = Answered> + Send + 'static) -> Check {
+    let Ok(runtime) = Handle::try_current() else { return Check::Ready(Err(failed(Reason::NoRuntime))) };
+    let task = runtime.spawn(charge);
+    Check::Pending(Box::pin(async move {
+        task.await.unwrap_or_else(|_| Err(failed(Fault::new(Reason::Disconnected, "the call was cancelled"))))
+    }))
+}
+
+/// Wraps a fault into the error of a limiter, with the fault as its source.
+pub(crate) fn failed(fault: impl Into<Fault>) -> LimiterError {
+    let fault = fault.into();
+    LimiterError::new(fault.to_string()).with_source(fault)
+}

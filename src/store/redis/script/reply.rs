@@ -1,0 +1,155 @@
+//! What scripts reply.
+
+use std::error::Error;
+use std::fmt;
+
+use ::redis::Value;
+use smallvec::{SmallVec, smallvec};
+
+use super::{Scripted, whole};
+use crate::values::time::Timestamp;
+use crate::values::{Decision, Outcome};
+
+/// The reply of a script.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ScriptReply {
+    pub(crate) now: Timestamp,
+    /// With one key: how many requests. With several: 1 if all were charged. Of a refund: 1 if something was refunded.
+    pub(crate) admitted: u32,
+    /// What each key held before.
+    old: SmallVec<[Option<Vec<u8>>; 1]>,
+}
+
+/// One for each request of a call.
+pub(crate) type Decisions = SmallVec<[Decision; 1]>;
+
+/// A reply that cannot be read, or that Rust disagrees with. Nothing may be concluded from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BadReply {
+    /// Not the reply of one of our scripts.
+    Shape,
+    /// A time from the year 2112 on, for which sums would not be exact.
+    Time,
+    /// A key held something that is no state of the algorithm.
+    State,
+    /// Rust admits what the script rejected, or the other way round.
+    Disagreement,
+}
+
+impl fmt::Display for BadReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Shape => "the server's reply is not that of a script of ours",
+            Self::Time => "the server's clock is beyond the year 2112",
+            Self::State => "a key of ours holds something else on the server",
+            Self::Disagreement => "the server's decision contradicts the state in its reply",
+        })
+    }
+}
+
+impl Error for BadReply {}
+
+const MAX_MICROS: u64 = 1 << 52;
+
+impl ScriptReply {
+    pub(crate) fn read(reply: Value) -> Result<Self, BadReply> {
+        match reply {
+            Value::BulkString(text) => Self::of_one(&text),
+            Value::Array(items) => Self::of_several(items),
+            _ => Err(BadReply::Shape),
+        }
+    }
+
+    /// Reads `<seconds> <microseconds> <admitted> <old>`, the last of which is empty if the key held nothing.
+    fn of_one(text: &[u8]) -> Result<Self, BadReply> {
+        let mut parts = text.splitn(4, |byte| *byte == b' ');
+        let mut part = || parts.next().ok_or(BadReply::Shape);
+        let mut number = || whole(part()?).ok_or(BadReply::Shape);
+        let numbers = [number()?, number()?, number()?];
+        let old = part()?;
+        Self::new(numbers, smallvec![(!old.is_empty()).then(|| old.to_vec())])
+    }
+
+    /// Reads the same as an array, with what each of the keys held.
+    fn of_several(items: Vec<Value>) -> Result<Self, BadReply> {
+        let mut items = items.into_iter();
+        let mut number = || items.next().as_ref().and_then(number).ok_or(BadReply::Shape);
+        let numbers = [number()?, number()?, number()?];
+        let old = items.map(|item| match item {
+            Value::Nil => Ok(None),
+            Value::BulkString(state) => Ok(Some(state)),
+            _ => Err(BadReply::Shape),
+        });
+        Self::new(numbers, old.collect::<Result<_, _>>()?)
+    }
+
+    fn new([seconds, micros, admitted]: [u64; 3], old: SmallVec<[Option<Vec<u8>>; 1]>) -> Result<Self, BadReply> {
+        if micros >= 1_000_000 {
+            return Err(BadReply::Shape);
+        }
+        let now = seconds.saturating_mul(1_000_000).saturating_add(micros);
+        if now >= MAX_MICROS {
+            return Err(BadReply::Time);
+        }
+        Ok(Self {
+            now: Timestamp::from_nanos(now * 1_000),
+            admitted: u32::try_from(admitted).map_err(|_| BadReply::Shape)?,
+            old,
+        })
+    }
+
+    /// Returns what the key at `index` held.
+    pub(crate) fn old(&self, index: usize) -> Result<Option<&[u8]>, BadReply> {
+        self.old.get(index).map(Option::as_deref).ok_or(BadReply::Shape)
+    }
+
+    /// Returns the state that the key at `index` had.
+    pub(crate) fn state<A: Scripted>(&self, algorithm: &A, index: usize) -> Result<Option<A::State>, BadReply> {
+        self.old(index)?.map(|old| algorithm.read(old, self.now).ok_or(BadReply::State)).transpose()
+    }
+
+    /// Returns the decisions on the requests of a [`decide`](super::decide) with the same arguments, and the state
+    /// after them.
+    pub(crate) fn replay<A: Scripted>(
+        &self,
+        algorithm: &A,
+        cost: u32,
+        count: u32,
+    ) -> Result<(Decisions, Option<A::State>), BadReply> {
+        let mut state = self.state(algorithm, 0)?;
+        let mut admitted = 0;
+        let decisions = (0..count).map(|_| {
+            let (decision, next) = algorithm.decide(state, self.now, cost);
+            state = next.or(state);
+            admitted += u32::from(next.is_some());
+            decision
+        });
+        let decisions = decisions.collect();
+        if admitted == self.admitted { Ok((decisions, state)) } else { Err(BadReply::Disagreement) }
+    }
+
+    /// Returns the decision on the key at `index` of a [`decide_all`](super::decide_all), by itself. With a cost of 0,
+    /// its numbers are those without a charge.
+    pub(crate) fn decision<A: Scripted>(&self, algorithm: &A, index: usize, cost: u32) -> Result<Decision, BadReply> {
+        Ok(algorithm.decide(self.state(algorithm, index)?, self.now, cost).0)
+    }
+
+    /// Whether a [`decide_all`](super::decide_all) has charged, given the decisions on each of its keys.
+    pub(crate) fn were_charged(&self, decisions: &[Decision]) -> Result<bool, BadReply> {
+        let never = |it: &Decision| matches!(it.outcome(), Outcome::Deny { retry_after: None });
+        if decisions.iter().any(never) {
+            // A cost that can never be admitted: the script was only asked to read.
+            return Ok(false);
+        }
+        let expected = decisions.iter().all(Decision::is_allowed);
+        if u32::from(expected) == self.admitted { Ok(expected) } else { Err(BadReply::Disagreement) }
+    }
+}
+
+fn number(value: &Value) -> Option<u64> {
+    match value {
+        Value::Int(number) => u64::try_from(*number).ok(),
+        Value::BulkString(digits) => whole(digits),
+        _ => None,
+    }
+}

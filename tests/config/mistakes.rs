@@ -1,0 +1,235 @@
+//! Tables of mistakes in each part of a file: each is reported with its line and the cure.
+
+use tower_sluice::config::Config;
+
+use crate::{error, with};
+
+#[test]
+fn every_mistake_in_a_policy_is_reported_with_its_line() {
+    for (line, expected) in [
+        ("limt = 10", "f.toml:9: unknown field `limt`, expected one of `name`, `algorithm`, `limit`, `per`"),
+        ("limit = 0", "f.toml:6: limit = 0 is out of range; write a number from 1 to 4294967295"),
+        ("limit = -3", "f.toml:6: limit = -3 is out of range"),
+        ("limit = 5000000000", "f.toml:6: limit = 5000000000 is out of range"),
+        ("limit = \"ten\"", "f.toml:6: limit = \"ten\": write a whole number, such as 10"),
+        ("limit = 1.5", "f.toml:6: limit = 1.5: write a whole number, such as 10"),
+        ("limit = 99999999999999999999", "f.toml:6: limit = 99999999999999999999: write a whole number"),
+        ("shadow = \"yes\"", "f.toml:9: shadow = \"yes\": write true or false"),
+        ("name = 3", "f.toml:4: name = 3: write a text in quotation marks"),
+        ("store = true", "f.toml:9: store = true: write a word in quotation marks, such as \"memory\""),
+        ("status = \"429\"", "f.toml:9: status = \"429\": write a whole number, such as 429"),
+        ("charge-on = 401", "f.toml:9: charge-on = 401: write a list in brackets, such as [401, 403]"),
+        ("penalty = 3", "f.toml:9: penalty needs a table; write { refusals = 30, per = \"1m\", ban = \"10m\" }"),
+        (
+            "penalty = { refusals = \"a\", per = \"1m\", ban = \"1m\" }",
+            "f.toml:9: refusals = \"a\": write a whole number, such as 30",
+        ),
+        ("per = \"soon\"", "f.toml:7: per = \"soon\" is not a time; write 250ms, 1s, 1m, 1h or 1day"),
+        ("per = 1", "f.toml:7: per = 1: write a time in quotation marks, such as \"1s\""),
+        ("per = \"0s\"", "f.toml:7: per = \"0s\": the period is 0; write a time such as 1s"),
+        ("per = \"500years\"", "f.toml:7: per = \"500years\": the period of"),
+        ("burst = 0", "f.toml:9: burst = 0 is out of range; write a number from 1"),
+        (
+            "cost = 11",
+            "f.toml:9: policy `p`: a cost of 11 never fits in a burst of 10; lower the cost or raise the burst",
+        ),
+        ("cost = -1", "f.toml:9: cost = -1 is out of range; write a number from 1"),
+        ("capacity = 3", "f.toml:9: capacity is for leaky-queue; remove it or choose that algorithm"),
+        ("max-wait = \"3s\"", "f.toml:9: max-wait is for leaky-queue; remove it or choose that algorithm"),
+        ("order = \"newest-first\"", "f.toml:9: unknown field `order`"),
+        (
+            "stagger = true",
+            "f.toml:9: stagger is for fixed-window and sliding-window; remove it or choose that algorithm",
+        ),
+        ("max-keys = 9", "f.toml:9: max-keys is for leaky-queue in memory; remove it or choose that algorithm"),
+        (
+            "when-full = \"reject\"",
+            "f.toml:9: when-full is for leaky-queue in memory; remove it or choose that algorithm",
+        ),
+        ("algorithm = \"tocken-bucket\"", "f.toml:5: algorithm = \"tocken-bucket\": write \"token-bucket\", "),
+        ("name = \"two words\"", "f.toml:4: `two words` cannot be a policy's name; begin with a letter and write"),
+        ("key = \"ip\"", "f.toml:8: unknown key `ip`; write global, client-ip, header:NAME"),
+        ("key = \"header:\"", "f.toml:8: unknown key `header:`"),
+        ("key = []", "f.toml:8: the key is empty; write global"),
+        ("key = 3", "f.toml:8: key = 3: write a text in quotation marks or a list of such, such as \"client-ip\""),
+        ("status = 200", "f.toml:9: status = 200 is out of range; write a number from 400 to 599"),
+        ("status = 700", "f.toml:9: status = 700 is out of range; write a number from 400 to 599"),
+        ("charge-on = []", "f.toml:9: charge-on = []: no request would count; write the statuses that count"),
+        ("charge-on = [401, 99]", "f.toml:9: charge-on = [99]: no response has that status; write 200 to 599"),
+        (
+            "penalty = { refusals = 0, per = \"1m\", ban = \"1m\" }",
+            "f.toml:9: refusals = 0 is out of range; write a number from 1",
+        ),
+        (
+            "penalty = { refusals = 1, per = \"1m\", ban = \"ever\" }",
+            "f.toml:9: ban = \"ever\" is not a time; write 250ms",
+        ),
+        ("penalty = { refusals = 1, per = \"1m\" }", "f.toml:9: missing field `ban`; add ban = \"10m\""),
+        (
+            "store = \"redis\"",
+            "f.toml:9: store = \"redis\" needs a server; write [redis] with url = \"redis://HOST:PORT\" at the top of the file",
+        ),
+        ("store = \"disk\"", "f.toml:9: store = \"disk\": write \"memory\" or \"redis\""),
+        (
+            "on-missing-key = \"ignore\"",
+            "f.toml:9: on-missing-key = \"ignore\": write \"reject\", \"skip\" or \"share\"",
+        ),
+        (
+            "on-store-error = \"panic\"",
+            "f.toml:9: on-store-error = \"panic\": write \"local-guard\", \"allow\" or \"deny\"",
+        ),
+    ] {
+        let message = error(&with(line));
+        assert!(message.starts_with(expected), "{line}\n  reported: {message}\n  expected: {expected}");
+    }
+}
+
+#[test]
+fn every_mistake_around_policies_is_reported_with_its_line() {
+    let policy = "[[route.policy]]\nname = \"p\"\nalgorithm = \"fixed-window\"\nlimit = 1\nper = \"1s\"\n";
+    for (text, expected) in [
+        (
+            format!("[[route]]\npath = \"/a\"\n{policy}{policy}"),
+            "f.toml:9: two policies are named `p`; give each a name of its own",
+        ),
+        (
+            format!("[[route]]\npath = \"/a\"\n{policy}burst = 3"),
+            "f.toml:8: burst is for token-bucket, leaky-bucket and leaky-queue",
+        ),
+        (format!("[[route]]\n{policy}"), "f.toml:1: missing field `path`"),
+        ("[[route]]\npath = \"a\"".into(), "f.toml:2: path `a` must begin with a slash; write \"/a\""),
+        ("[[route]]\npath = []".into(), "f.toml:2: the route has no path"),
+        ("[[route]]\npath = \"/a/:id\"".into(), "f.toml:2: segment `:id` of path `/a/:id` cannot be matched"),
+        ("[[route]]\npath = \"/a/{b\"".into(), "f.toml:2: segment `{b` of path `/a/{b` cannot be matched"),
+        (
+            "[[route]]\npath = \"/a\"\n\n[[route]]\npath = [\"/b\", \"/a\"]".into(),
+            "f.toml:5: path `/a` is already served by the route on line 2",
+        ),
+        (
+            "[[route]]\npath = \"/a/{x}\"\n[[route]]\npath = \"/a/{y}\"".into(),
+            "f.toml:4: path `/a/{y}` is already served",
+        ),
+        (
+            "[[rout]]\npath = \"/a\"".into(),
+            "f.toml:1: unknown field `rout`, expected one of `client-ip`, `redis`, `answer`, `route`",
+        ),
+        ("[[route]\n".into(), "f.toml:1: "),
+        (
+            "[client-ip]\nsource = \"x-forwarded-for\"".into(),
+            "f.toml:2: any client can forge a header; write which proxies to trust",
+        ),
+        ("[client-ip]\nsource = \"peer\"\nhops = 1".into(), "f.toml:2: the socket's peer needs no trusted proxies"),
+        (
+            "[client-ip]\nsource = \"not a header\"\nhops = 1".into(),
+            "f.toml:2: source `not a header` is not a header's name",
+        ),
+        ("[client-ip]\nsource = \"forwarded\"\ntrusted = [\"10.0.0.0/33\"]".into(), "f.toml:3: "),
+        (
+            "[client-ip]\nipv6-prefix = 16".into(),
+            "f.toml:2: ipv6-prefix = 16 is out of range; write a number from 32 to 128",
+        ),
+        ("\n[client-ip]\nhops = 1".into(), "f.toml:3: the socket's peer needs no trusted proxies"),
+        ("[client-ip]\nsource = \"forwarded\"\nhops = 0".into(), "f.toml:3: hops = 0 trusts no proxy"),
+        ("[[route]]\npath = \"/a\\\"b\"".into(), "f.toml:2: segment `a\"b`"),
+        (
+            format!("[[route]]\npath = \"/a\"\nexempt-preflights = 3\n{policy}"),
+            "f.toml:3: exempt-preflights needs a table; write { limit = 50, per = \"1s\" }",
+        ),
+        (
+            format!("[[route]]\npath = \"/a\"\nexempt-preflights = {{ limit = 0, per = \"1s\" }}\n{policy}"),
+            "f.toml:3: limit = 0 is out of range; write a number from 1",
+        ),
+        (
+            "[[route]]\npath = \"/a\"\nexempt-preflights = { limit = 5, per = \"1s\" }".into(),
+            "f.toml:3: the route has no policy, so that all requests pass uncounted; remove exempt-preflights",
+        ),
+        ("[client-ip]\nhop = 1".into(), "f.toml:2: unknown field `hop`, expected one of `source`, `trusted`, `hops`"),
+    ] {
+        let message = error(&text);
+        assert!(message.starts_with(expected), "{text}\n  reported: {message}\n  expected: {expected}");
+    }
+}
+
+#[test]
+fn every_mistake_in_an_answer_is_reported_with_its_line() {
+    for (line, expected) in [
+        ("field = \"none\"", "unknown field `field`, expected one of `fields`, `x-ratelimit`, `tell`, `rejection`"),
+        ("fields = \"draft-12\"", "fields = \"draft-12\": write \"draft-11\", \"draft-07\" or \"none\""),
+        (
+            "fields = [\"draft-11\", \"draft-07\"]",
+            "fields = [\"draft-11\", \"draft-07\"]: write a word in quotation marks, such as \"draft-11\"",
+        ),
+        ("fields = 11", "fields = 11: write a word in quotation marks, such as \"draft-11\""),
+        ("x-ratelimit = \"date\"", "x-ratelimit = \"date\": write \"epoch\", \"delta\" or \"none\""),
+        ("rejection = \"html\"", "rejection = \"html\": write \"problem\", \"text\" or \"empty\""),
+        ("grpc-status = \"ok\"", "grpc-status = \"ok\": write \"resource-exhausted\" or \"unavailable\""),
+        ("tell = true", "tell = true: write a text in quotation marks"),
+        ("tell = \"sometimes\"", "tell = \"sometimes\" is not known; write always, refused, never, or below-20%"),
+        ("tell = \"below-101%\"", "tell = \"below-101%\" is not known"),
+        ("tell = \"below-300%\"", "tell = \"below-300%\" is not known"),
+        ("tell = \"below-+5%\"", "tell = \"below-+5%\" is not known"),
+        ("tell = \"below-%\"", "tell = \"below-%\" is not known"),
+        ("tell = \"below-20\"", "tell = \"below-20\" is not known"),
+        ("retry-jitter = \"some\"", "retry-jitter = \"some\" is not a time; write 250ms, 1s, 1m, 1h or 1day"),
+    ] {
+        let route = format!("{}[route.answer]\n{line}\n", with("burst = 20"));
+        for (text, at) in [(format!("\n[answer]\n{line}\n"), 3), (route, 11)] {
+            let message = error(&text);
+            let expected = format!("f.toml:{at}: {expected}");
+            assert!(message.starts_with(&expected), "{line}\n  reported: {message}\n  expected: {expected}");
+        }
+    }
+    let twice = error("[answer]\n[answer]\n");
+    assert!(twice.starts_with("f.toml:2: duplicate key"), "{twice}");
+    for text in [
+        "[[route]]\npath = \"/a\"\nanswer = { tell = \"never\" }",
+        "[[route]]\npath = \"/a\"\n[route.answer]\ntell = \"never\"",
+    ] {
+        let message = error(text);
+        assert!(message.starts_with("f.toml:3: the route has no policy"), "{message}");
+    }
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn staggered_windows_are_for_memory() {
+    let redis = "[redis]\nurl = \"redis://127.0.0.1:1\"\n";
+    let window = with("stagger = true").replace("token-bucket", "fixed-window");
+    let message = error(&format!("{redis}{window}"));
+    assert!(message.starts_with("f.toml:11: a staggered window is kept in memory only"), "{message}");
+    let message = error(&format!("{redis}{}", window.replace("fixed-window", "sliding-window")));
+    assert!(message.starts_with("f.toml:11: a staggered window is kept in memory only"), "{message}");
+    Config::parse("f.toml", &format!("{redis}{window}store = \"memory\"\n")).unwrap();
+    Config::parse("f.toml", &window).unwrap();
+}
+
+#[test]
+fn mistakes_about_redis_are_reported_with_their_lines() {
+    let policy = |lines: &str| {
+        format!(
+            "[redis]\nurl = \"redis://127.0.0.1:1\"\n[[route]]\npath = \"/\"\n[[route.policy]]\nname = \"p\"\nlimit = 1\n{lines}"
+        )
+    };
+    for (text, expected) in [
+        ("[redis]\nurl = \"127.0.0.1\"".to_owned(), "f.toml:2: "),
+        ("[redis]\nurl = []".to_owned(), "f.toml:2: "),
+        ("[redis]\ntimeout = \"1s\"".to_owned(), "f.toml:1: missing field `url`"),
+        ("[redis]\nurl = \"redis://h\"\ntimeout = \"soon\"".to_owned(), "f.toml:3: timeout = \"soon\" is not a time"),
+        (
+            "[redis]\nurl = \"redis://h\"\nprefix = \"{x}\"".to_owned(),
+            "f.toml:3: prefix = \"{x}\": a cluster takes braces for the part to hash; leave them out",
+        ),
+        (policy("algorithm = \"fixed-window\"\nper = \"1500ns\""), "f.toml:9: "),
+    ] {
+        let message = error(&text);
+        assert!(message.starts_with(expected), "{text}\n  reported: {message}\n  expected: {expected}");
+    }
+    for fine in [
+        policy("algorithm = \"fixed-window\"\nper = \"1500ns\"\nstore = \"memory\""),
+        policy("algorithm = \"leaky-queue\"\nper = \"1s\"\nstore = \"redis\"\ncapacity = 3\nmax-wait = \"9s\""),
+        "[redis]\nurl = [\"redis://a:1\", \"redis://b:2\"]\ntimeout = \"20ms\"\nprefix = \"shop\"".to_owned(),
+        "[redis]\nurl = [\"redis://a:1\", \"redis://b:2\"]\nmaster = \"main\"".to_owned(),
+    ] {
+        Config::parse("f.toml", &fine).unwrap_or_else(|error| panic!("{fine}: {error}"));
+    }
+}

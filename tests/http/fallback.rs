@@ -1,0 +1,139 @@
+//! What a policy does while its limiter fails.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use http::{Request, Response};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::TokenBucket;
+use tower_sluice::{
+    Ask, Check, Description, FailureMode, LeakyQueue, Limiter, LimiterError, Mode, PartitionKey, Policy, Quota,
+    RateLimitLayer, RateLimiter, Receipt, Verdict,
+};
+
+/// A remote limiter with outages, and a local fallback.
+struct Remote<G> {
+    is_out: AtomicBool,
+    calls: AtomicU32,
+    refunds: AtomicU32,
+    fallback: G,
+}
+
+impl<G: Limiter> Remote<G> {
+    fn new(fallback: G) -> Arc<Self> {
+        let (calls, refunds) = (AtomicU32::new(0), AtomicU32::new(0));
+        Arc::new(Self { is_out: AtomicBool::new(true), calls, refunds, fallback })
+    }
+}
+
+impl<G: Limiter> Limiter for Remote<G> {
+    fn decide(&self, ask: &Ask<'_>) -> Check {
+        if ask.mode() == Mode::Fallback {
+            return self.fallback.decide(&ask.to(Mode::Charge));
+        }
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        let is_out = self.is_out.load(Ordering::SeqCst);
+        Check::Pending(Box::pin(async move {
+            tokio::task::yield_now().await;
+            if is_out { Err(LimiterError::new("out of reach")) } else { Ok(tower_sluice::Decision::allow(9, 8)) }
+        }))
+    }
+
+    fn describe(&self) -> Description {
+        Description::new().answering(Mode::Fallback)
+    }
+
+    fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
+        self.refunds.fetch_add(1, Ordering::SeqCst);
+        self.fallback.refund(key, receipt, cost);
+    }
+}
+
+fn bucket(
+    burst: u32,
+) -> RateLimiter<
+    TokenBucket,
+    tower_sluice::store::MemoryStore<<TokenBucket as tower_sluice::algorithm::Algorithm>::State>,
+> {
+    RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(burst)))
+}
+
+async fn send(layer: &RateLimitLayer) -> Response<()> {
+    let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
+    let service = layer.clone().layer(inner);
+    service.oneshot(Request::new(())).await.unwrap().map(drop)
+}
+
+async fn statuses(layer: &RateLimitLayer, count: usize) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    for _ in 0..count {
+        statuses.push(send(layer).await.status().as_u16());
+    }
+    statuses
+}
+
+fn fell_back(response: &Response<()>) -> bool {
+    response.extensions().get::<Verdict>().unwrap().policies()[0].fell_back()
+}
+
+#[tokio::test]
+async fn the_fallback_decides_during_an_outage_only() {
+    let remote = Remote::new(bucket(2));
+    let layer = RateLimitLayer::builder(Policy::new("remote", Arc::clone(&remote))).verdict().build();
+    let first = send(&layer).await;
+    assert!(first.status() == 200 && fell_back(&first));
+    // The fallback rejects like any limiter: 503, since all clients share the key.
+    let [_, rejected] = [send(&layer).await, send(&layer).await];
+    assert!(rejected.status() == 503 && fell_back(&rejected) && rejected.headers().contains_key("x-rate-limited-for"));
+    assert_eq!(layer.limiter_failures("remote"), Some(3));
+    assert_eq!(layer.limiter_failures("another"), None);
+
+    remote.is_out.store(false, Ordering::SeqCst);
+    let answer = send(&layer).await;
+    assert!(answer.status() == 200 && !fell_back(&answer));
+    assert_eq!((layer.limiter_failures("remote"), remote.calls.load(Ordering::SeqCst)), (Some(3), 4));
+}
+
+#[tokio::test]
+async fn a_charge_of_the_fallback_is_refunded_if_another_policy_rejects() {
+    let remote = Remote::new(bucket(9));
+    let layer = RateLimitLayer::builder([
+        Policy::new("remote", Arc::clone(&remote)),
+        Policy::new("broken", Remote::new(bucket(1))),
+    ])
+    .verdict()
+    .build();
+    assert_eq!(statuses(&layer, 3).await, [200, 503, 503]);
+    assert_eq!(remote.fallback.decide(&Ask::peek(&PartitionKey::SHARED, 0)).at_once().unwrap().remaining(), 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fallback_may_be_a_queue() {
+    let remote = Remote::new(LeakyQueue::new(Quota::per_second(10)).capacity(1));
+    let layer = RateLimitLayer::builder(Policy::new("remote", remote)).verdict().build();
+    let begun = tokio::time::Instant::now();
+    assert_eq!(statuses(&layer, 3).await, [200, 200, 200]);
+    assert_eq!(begun.elapsed(), Duration::from_millis(200));
+}
+
+#[tokio::test]
+async fn failing_open_and_failing_closed_use_no_fallback() {
+    let layer = |mode| {
+        RateLimitLayer::builder(Policy::new("remote", Remote::new(bucket(1))).on_failure(mode)).verdict().build()
+    };
+    assert_eq!(statuses(&layer(FailureMode::Allow), 3).await, [200; 3]);
+    let deny = layer(FailureMode::Deny);
+    let rejected = send(&deny).await;
+    assert!(rejected.status() == 503 && !rejected.headers().contains_key("x-rate-limited-for"));
+    assert_eq!(deny.limiter_failures("remote"), Some(1));
+}
+
+#[tokio::test]
+async fn shadows_do_not_fall_back() {
+    let remote = Remote::new(bucket(1));
+    let layer = RateLimitLayer::builder(Policy::new("remote", Arc::clone(&remote)).shadow()).verdict().build();
+    assert_eq!(statuses(&layer, 3).await, [200; 3]);
+    assert_eq!(remote.fallback.decide(&Ask::peek(&PartitionKey::SHARED, 0)).at_once().unwrap().remaining(), 1);
+}

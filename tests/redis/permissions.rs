@@ -1,0 +1,43 @@
+//! The permissions that a user of Redis needs.
+
+use std::time::{Duration, Instant};
+
+use crate::support::clients::{at_most, charged, is_decided, key, per_client, send};
+use crate::support::redis::RedisServer;
+use tokio::time::sleep;
+use tower_sluice::store::redis::{Redis, RedisStore};
+use tower_sluice::{Ask, Limiter, Quota, RateLimitLayer, RateLimiter, RedisQueue};
+
+/// The permissions that the documentation names are enough for all that limiters and queues do.
+#[tokio::test]
+async fn the_documented_permissions_are_enough() {
+    let server = RedisServer::start();
+    let commands = ["+eval", "+evalsha", "+get", "+set", "+del", "+time"];
+    server.run::<()>(&[&["ACL", "SETUSER", "app", "on", ">pw", "~sluice:*", "-@all"][..], &commands[..]].concat());
+    let redis = Redis::single(server.url().replace("//", "//app:pw@")).timeout(Duration::from_secs(2)).open().unwrap();
+    let layer = RateLimitLayer::builder([per_client(&redis, "a", at_most(5)), per_client(&redis, "b", at_most(3))])
+        .verdict()
+        .build();
+    for status in [200, 200, 200, 429] {
+        let response = send(&layer, "a").await;
+        assert!(response.status() == status && is_decided(&response), "{response:?}");
+    }
+    let limiter = RateLimiter::new(at_most(5), RedisStore::new(&redis, "c"));
+    let receipt = limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap().receipt();
+    limiter.refund(&key("a"), receipt, 1);
+    let start = Instant::now();
+    while charged(&redis, "c", at_most(5), "a").await > 0 {
+        assert!(start.elapsed() < Duration::from_secs(5), "it is not refunded");
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert!(limiter.decide(&Ask::reset(&key("a"))).decided().await.is_ok());
+    let queue = RedisQueue::new(&redis, "q", Quota::per_hour(1)).capacity(5).max_wait(Duration::from_secs(100_000));
+    let reserve =
+        async || queue.decide(&Ask::charge(&key("a"), 1).to(tower_sluice::Mode::Shadow)).decided().await.unwrap();
+    let (_, middle, _) = (reserve().await, reserve().await, reserve().await);
+    queue.refund(&key("a"), middle.receipt(), 1);
+    while queue.decide(&Ask::charge(&key("a"), 0)).decided().await.unwrap().remaining() != 4 {
+        assert!(start.elapsed() < Duration::from_secs(5), "it is not refunded");
+        sleep(Duration::from_millis(5)).await;
+    }
+}

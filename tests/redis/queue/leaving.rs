@@ -1,0 +1,208 @@
+//! Waiters that leave before their turn, and what becomes of their reservations.
+
+use super::*;
+
+#[tokio::test]
+async fn a_reservation_returned_by_this_process_is_free_at_once() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_hour(1)).capacity(1);
+    let _ = take(&queue, "a").await;
+    let last = take(&queue, "a").await;
+    assert!(!ask(&queue, "a").await.is_allowed());
+    queue.refund(&key("a"), last.receipt(), 1);
+    until("the reservation is known to be free", async || take(&queue, "a").await.is_allowed()).await;
+}
+
+#[tokio::test]
+async fn the_last_waiter_returns_its_reservation() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    let _ = take(&queue, "a").await;
+    let waiter = join(&queue, "a").await;
+    assert_eq!((queue.waiting(), left(&queue, "a").await), (1, 8));
+    leave(waiter).await;
+    assert_eq!(queue.waiting(), 0);
+    until("its reservation is free", async || left(&queue, "a").await == 9).await;
+    let next = take(&queue, "a").await.delay();
+    assert!(next <= HOUR && next > HOUR - 60 * SECOND, "{next:?}");
+}
+
+#[tokio::test]
+async fn a_reservation_is_returned_from_any_thread() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    let _ = take(&queue, "a").await;
+    let mut waits = Box::pin(queue.decide(&Ask::charge(&key("a"), 1)).decided());
+    until("it has a reservation", async || {
+        assert!((&mut waits).now_or_never().is_none());
+        left(&queue, "a").await == 8
+    })
+    .await;
+    // Its answer came before the one that counted it.
+    assert!((&mut waits).now_or_never().is_none());
+    std::thread::spawn(|| drop(waits)).join().unwrap();
+    until("its reservation is free", async || left(&queue, "a").await == 9).await;
+}
+
+#[test]
+fn a_runtime_may_end_while_a_request_waits() {
+    let server = RedisServer::start();
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    first.block_on(async {
+        let _ = take(&queue, "a").await;
+        drop(join(&queue, "a").await);
+    });
+    drop(first);
+    assert_eq!(queue.waiting(), 0);
+    let next = second.block_on(take(&queue, "a")).delay();
+    assert!(next > HOUR - 60 * SECOND, "{next:?}");
+}
+
+#[tokio::test]
+async fn the_reservation_of_a_waiter_in_the_middle_goes_to_the_next_arrival() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    // So that the script is there.
+    let bait = take(&queue, "another").await;
+    queue.refund(&key("another"), bait.receipt(), 1);
+    until("it is returned", async || left(&queue, "another").await == 10).await;
+
+    let _ = take(&queue, "a").await;
+    let (middle, last) = (join(&queue, "a").await, join(&queue, "a").await);
+    let before = calls(&server);
+    leave(middle).await;
+    until("it has been returned", async || calls(&server) > before && left(&queue, "a").await == 8).await;
+    let next = take(&queue, "a").await.delay();
+    assert!(next <= HOUR && next > HOUR - 60 * SECOND, "{next:?}");
+    let next = take(&queue, "a").await.delay();
+    assert!(next <= 3 * HOUR && next > 3 * HOUR - 60 * SECOND, "{next:?}");
+    leave(last).await;
+}
+
+#[tokio::test]
+async fn a_reservation_is_returned_once() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    let (first, last) = (take(&queue, "a").await, take(&queue, "a").await);
+    let return_it = async |decision: Decision| {
+        let before = calls(&server);
+        queue.refund(&key("a"), decision.receipt(), 1);
+        // One that the server did not know yet counts, too.
+        until("it has tried", async || calls(&server) > before).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        left(&queue, "a").await
+    };
+    assert_eq!(left(&queue, "a").await, 8);
+    assert_eq!(return_it(first).await, 8, "some of it has passed, and what is left is too little for another");
+    assert_eq!(return_it(first).await, 8);
+    assert_eq!(return_it(last).await, 10, "together they are the end of the timeline");
+    assert_eq!(return_it(last).await, 10);
+    assert_eq!(return_it(first).await, 10);
+}
+
+/// Fifteen clients per second come, and leave after 0.3 s, at a queue of ten per second: more than depart from it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_come_and_go_do_not_starve_one_that_waits() {
+    let server = RedisServer::start();
+    let process = || RedisQueue::new(&redis(&server), "test", Quota::per_second(10)).capacity(20).max_wait(2 * SECOND);
+    let (crowd, patient) = (Arc::new(process()), process());
+    for queue in [&*crowd, &patient] {
+        let _ = take(queue, "another").await;
+    }
+    let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let over = Arc::clone(&is_over);
+    let crowding = tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(SECOND / 15);
+        while !over.load(std::sync::atomic::Ordering::Relaxed) {
+            ticks.tick().await;
+            let queue = Arc::clone(&crowd);
+            tokio::spawn(async move {
+                let _ = tokio::time::timeout(SECOND * 3 / 10, queue.decide(&Ask::charge(&key("a"), 1)).decided()).await;
+            });
+        }
+    });
+    // Until a queue without usable holes would be full: it grows by five per second.
+    tokio::time::sleep(6 * SECOND).await;
+    let (mut served, mut waits) = (0, Vec::new());
+    for _ in 0..9 {
+        let began = Instant::now();
+        served += usize::from(ask(&patient, "a").await.is_allowed());
+        waits.push(began.elapsed());
+        tokio::time::sleep(SECOND / 5).await;
+    }
+    is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    crowding.await.unwrap();
+    println!("{served} of 9 were served: {waits:?}");
+    assert_eq!(served, 9, "{waits:?}");
+}
+
+/// Clients that hang up at once, while the server is 30 ms away.
+#[tokio::test]
+async fn a_request_that_is_dropped_during_its_call_keeps_no_reservation() {
+    let server = RedisServer::start();
+    let proxy = crate::support::proxy::Proxy::at(server.address(), Duration::from_millis(30));
+    let far = Redis::single(proxy.url()).timeout(Duration::from_secs(5)).open().unwrap();
+    let far = RedisQueue::new(&far, "test", Quota::per_hour(1)).max_wait(100 * HOUR).capacity(50);
+    let near = queue(&server, Quota::per_hour(1)).capacity(50);
+    let _ = take(&far, "a").await;
+    let before = calls(&server);
+    for _ in 0..20 {
+        let hangs_up =
+            tokio::time::timeout(Duration::from_millis(3), far.decide(&Ask::charge(&key("a"), 1)).decided()).await;
+        assert!(hangs_up.is_err());
+    }
+    until("all have called", async || calls(&server) >= before + 20).await;
+    until("all reservations are free", async || left(&near, "a").await == 50).await;
+    assert_eq!(far.waiting(), 0);
+}
+
+#[tokio::test]
+async fn a_closed_queue_returns_all_its_reservations() {
+    let server = RedisServer::start();
+    let [queue, elsewhere] = [0, 1].map(|_| queue(&server, Quota::per_hour(1)).capacity(50));
+    let _ = take(&queue, "a").await;
+    let waiters: Vec<_> = (0..39).map(|_| tokio::spawn(queue.decide(&Ask::charge(&key("a"), 1)).decided())).collect();
+    until("all have reservations", async || left(&elsewhere, "a").await == 11).await;
+    queue.close();
+    for waiter in waiters {
+        assert!(waiter.await.unwrap().is_err());
+    }
+    let mut returned = 0;
+    for _ in 0..100 {
+        returned = left(&elsewhere, "a").await - 11;
+        if returned == 39 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("{returned} of 39 reservations were returned");
+}
+
+#[tokio::test]
+async fn closing_ends_all_waits() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_hour(1)).capacity(9);
+    let _ = take(&queue, "a").await;
+    let (one, other) = (join(&queue, "a").await, join(&queue, "a").await);
+    assert_eq!(queue.waiting(), 2);
+    queue.close();
+    queue.close();
+    for waiter in [one, other] {
+        let answer = tokio::time::timeout(60 * SECOND, waiter).await.expect("at once").unwrap();
+        assert_eq!(answer.unwrap_err().to_string(), "the queue was closed");
+    }
+    assert_eq!(queue.waiting(), 0);
+    let come = [
+        queue.decide(&Ask::charge(&key("b"), 1)),
+        queue.decide(&Ask::charge(&key("b"), 1).to(Mode::Shadow)),
+        queue.decide(&Ask::charge(&key("b"), 1).to(Mode::Fallback)),
+    ];
+    for check in come {
+        assert_eq!(check.decided().await.unwrap_err().to_string(), "the queue was closed");
+    }
+    // The one that came last, at least.
+    let elsewhere = self::queue(&server, Quota::per_hour(1)).capacity(9);
+    until("a reservation was returned", async || left(&elsewhere, "a").await >= 8).await;
+}
