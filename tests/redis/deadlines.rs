@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::clients::{at_most, charged, is_guarded, key, per_client, recovers, send};
+use crate::support::clients::{at_most, charged, is_fallback, key, per_client, recovers, send};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::redis::{RedisCluster, RedisServer, await_until};
 use futures_util::FutureExt;
@@ -66,7 +66,7 @@ async fn the_node_asked_second_opens_its_breaker() {
         let (start, mut waited) = (Instant::now(), 0);
         while !is_open() && start.elapsed() < Duration::from_secs(5) {
             let began = Instant::now();
-            assert!(is_guarded(&send(&layer, &client).await));
+            assert!(is_fallback(&send(&layer, &client).await));
             assert!(began.elapsed() < patience * 2, "{:?}", began.elapsed());
             waited += 1;
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::clients::{
-    RECOVERY, at_most, at_most_in_window, charged, is_decided, is_guarded, key, per_client, recovers, send, with_store,
+    RECOVERY, at_most, at_most_in_window, charged, is_decided, is_fallback, key, per_client, recovers, send, with_store,
 };
 use crate::support::log::Log;
 use crate::support::proxy::{Mode, Proxy};
@@ -49,12 +49,12 @@ async fn holds_through(begin: impl FnOnce(&mut RedisServer, &Proxy), end: impl F
         let (mut admitted, mut fell_back) = (0, 0);
         for _ in 0..ROUNDS {
             let response = send(layer, client).await;
-            fell_back += usize::from(is_guarded(&response));
+            fell_back += usize::from(is_fallback(&response));
             match response.status().as_u16() {
                 200 => admitted += 1,
                 429 => {
                     assert_eq!(admitted, LIMIT, "the fallback's quota is not used up");
-                    assert!(is_guarded(&response) && response.headers().contains_key("retry-after"));
+                    assert!(is_fallback(&response) && response.headers().contains_key("retry-after"));
                 }
                 other => panic!("{other}"),
             }
@@ -112,13 +112,13 @@ async fn an_open_breaker_sends_nothing_and_makes_no_request_wait() {
     // The server gets all that is sent.
     proxy.set(Mode::Swallow);
     while redis.health()[0].breaker() == BreakerState::Closed {
-        assert!(is_guarded(&send(&layer, "b").await));
+        assert!(is_fallback(&send(&layer, "b").await));
     }
     let (bytes, connections) = (proxy.bytes(), proxy.connections());
     let mut probes = 0;
     for number in 0..10_000 {
         match send(&layer, &format!("{}", number % 100)).now_or_never() {
-            Some(response) => assert!(is_guarded(&response)),
+            Some(response) => assert!(is_fallback(&response)),
             None => probes += 1,
         }
     }
@@ -236,7 +236,7 @@ async fn flapping_admits_the_shared_and_the_local_limits_and_hardly_logs() {
                 200 | 409 => {}
                 other => panic!("{other}"),
             }
-            let count = if is_guarded(&response) { &fell_back } else { &decided };
+            let count = if is_fallback(&response) { &fell_back } else { &decided };
             count.fetch_add(1, Ordering::Relaxed);
             sleep(Duration::from_millis(2)).await;
         }
@@ -272,7 +272,7 @@ async fn a_flood_while_the_server_is_stopped_is_admitted_up_to_the_local_limit()
     server.signal("-STOP");
     let responses = join_all((0..5_000).map(|_| send(&layer, "a"))).await;
     server.signal("-CONT");
-    assert!(responses.iter().all(|response| matches!(response.status().as_u16(), 200 | 429) && is_guarded(response)));
+    assert!(responses.iter().all(|response| matches!(response.status().as_u16(), 200 | 429) && is_fallback(response)));
     assert_eq!(responses.iter().filter(|response| response.status() == 200).count(), 100);
     assert_eq!(layer.limiter_failures("p"), Some(before + 5_000));
 }
@@ -361,7 +361,7 @@ async fn a_server_without_memory_has_a_reason_of_its_own_and_the_fallback_decide
     let mut statuses = Vec::new();
     for _ in 0..4 {
         let response = send(&layer, "a").await;
-        assert!(is_guarded(&response));
+        assert!(is_fallback(&response));
         statuses.push(response.status().as_u16());
     }
     assert_eq!(statuses, [200, 200, 429, 429], "the fallback has counted the first");
@@ -391,7 +391,7 @@ async fn several_policies_fall_back_together() {
     assert!(is_decided(&send(&layer, "a").await));
     proxy.set(Mode::Reset);
     let responses = join_all((0..50).map(|_| send(&layer, "a"))).await;
-    assert!(responses.iter().all(is_guarded));
+    assert!(responses.iter().all(is_fallback));
     assert_eq!(responses.iter().filter(|response| response.status() == 200).count(), 4);
     // What "minute" rejected was refunded to the others; the last may be reported as it was before.
     let rejected = send(&layer, "a").await;

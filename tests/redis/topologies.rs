@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::clients::{
-    at_most, at_most_in_window, charged, is_decided, is_guarded, key, per_client, recovers, send,
+    at_most, at_most_in_window, charged, is_decided, is_fallback, key, per_client, recovers, send,
 };
 use crate::support::http::get_with;
 use crate::support::log::Log;
@@ -85,7 +85,7 @@ async fn a_cluster_that_is_stopped_costs_one_timeout() {
     let response = send(&layer, "a").await;
     let took = start.elapsed();
     cluster.nodes.iter().for_each(|node| node.signal("-CONT"));
-    assert!(response.status() == 200 && is_guarded(&response));
+    assert!(response.status() == 200 && is_fallback(&response));
     assert!(took < TIMEOUT * 7 / 4, "{took:?}");
     recovers(&layer, "a").await;
 }
@@ -122,7 +122,7 @@ async fn when_a_node_of_a_cluster_dies_the_others_continue() {
         for (client, home) in &homes {
             let response = send(&layer, client).await;
             assert!(matches!(response.status().as_u16(), 200 | 429), "{response:?}");
-            if is_guarded(&response) {
+            if is_fallback(&response) {
                 assert_eq!(*home, dead, "{client} has another server");
                 *by_guard.entry(client).or_default() += u32::from(response.status() == 200);
                 (fell_back, is_back) = (fell_back + 1, false);

@@ -39,7 +39,7 @@ pub async fn send(layer: &RateLimitLayer, client: &str) -> Response<()> {
 }
 
 /// Whether the local fallback decided for any policy.
-pub fn is_guarded(response: &Response<()>) -> bool {
+pub fn is_fallback(response: &Response<()>) -> bool {
     let verdict = response.extensions().get::<Verdict>().expect("the layer attaches its verdict");
     verdict.policies().iter().any(|policy| policy.fell_back())
 }
@@ -47,7 +47,7 @@ pub fn is_guarded(response: &Response<()>) -> bool {
 /// Whether the store decided.
 pub fn is_decided(response: &Response<()>) -> bool {
     // A 503 for lack of a decision has no `X-Rate-Limited-For`.
-    !is_guarded(response) && (response.status() == 200 || response.headers().contains_key("x-rate-limited-for"))
+    !is_fallback(response) && (response.status() == 200 || response.headers().contains_key("x-rate-limited-for"))
 }
 
 /// Sends until the store decides again. Returns how long that took.

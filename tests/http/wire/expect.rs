@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tower_sluice::{Ask, Check, Decision, LeakyQueue, Limiter, PartitionKey, Policy, Quota, RateLimitLayer};
 
-use super::raw::Connection;
+use super::http1_client::Connection;
 use super::{Server, until};
 
 const UPLOAD: &str = "PUT /upload HTTP/1.1\r\nhost: test\r\ncontent-length: 2000000\r\nexpect: 100-continue\r\n\r\n";

@@ -1,11 +1,11 @@
 //! The layer in hyper's servers, tested byte by byte and frame by frame.
 
 mod expect;
-mod frames;
-mod one;
-mod raw;
+mod http1_client;
+mod http1_responses;
+mod http2_client;
+mod http2_responses;
 mod resets;
-mod two;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer};
 
-use super::frames::{Connection, ENHANCE_YOUR_CALM, GOAWAY, REFUSED_STREAM, RST_STREAM};
+use super::http2_client::{Connection, ENHANCE_YOUR_CALM, GOAWAY, REFUSED_STREAM, RST_STREAM};
 use super::{Server, only, until};
 
 const LIMIT: usize = 100;

@@ -18,7 +18,7 @@ use tower_sluice::{
     Ask, Check, FailureMode, Limiter, LimiterError, Policy, RateLimitLayer, RejectionBody, RejectionFormat,
 };
 
-use super::frames::{DATA, END_STREAM, Frame, HEADERS, NO_ERROR, RST_STREAM};
+use super::http2_client::{DATA, END_STREAM, Frame, HEADERS, NO_ERROR, RST_STREAM};
 use super::{Server, only, soon};
 
 /// A socket that keeps a copy of the bytes that it reads.

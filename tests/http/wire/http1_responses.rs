@@ -4,7 +4,7 @@ use tower_http::cors::{Any, CorsLayer};
 use tower_sluice::headers::{EXPOSED_HEADERS, RateLimitFields};
 use tower_sluice::{RateLimitLayer, RejectionFormat};
 
-use super::raw::Connection;
+use super::http1_client::Connection;
 use super::{Server, only};
 
 #[tokio::test]

@@ -1,0 +1,83 @@
+//! Failures of limiters, and invalid policies.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use tower_sluice::algorithm::{FixedWindow, TokenBucket};
+use tower_sluice::{
+    Ask, Check, FailureMode, Limiter, LimiterError, PartitionKey, Policy, PolicyError, Quota, RateLimitLayer,
+    RateLimiter,
+};
+
+use super::{by_key, one, request, send, statuses};
+
+struct Broken;
+
+impl Limiter for Broken {
+    fn decide(&self, _: &Ask<'_>) -> Check {
+        Check::Pending(Box::pin(async { Err(LimiterError::new("the store is out of reach").with_source("rejected")) }))
+    }
+}
+
+#[tokio::test]
+async fn a_limiter_that_fails_is_never_a_429() {
+    let bucket = Arc::new(RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(3))));
+    let deny = RateLimitLayer::builder([by_key("bucket", Arc::clone(&bucket)), by_key("broken", Arc::new(Broken))])
+        .verdict()
+        .build();
+    let ask = || request(&[("x-api-key", "a")]);
+    for _ in 0..5 {
+        let rejected = send(&deny, ask()).await;
+        assert_eq!((rejected.status.as_u16(), rejected.headers["retry-after"].to_str().unwrap()), (503, "1"));
+        assert!(!rejected.headers.contains_key("x-rate-limited-for"));
+    }
+    // The charge before the failure was refunded.
+    assert_eq!(bucket.decide(&Ask::peek(&PartitionKey::from("a"), 0)).at_once().unwrap().remaining(), 3);
+
+    let allow =
+        RateLimitLayer::builder(by_key("broken", Arc::new(Broken)).on_failure(FailureMode::Allow)).verdict().build();
+    assert_eq!(statuses(&allow, [ask(), ask()]).await, [200, 200]);
+}
+
+#[test]
+fn invalid_policies_are_rejected_when_the_layer_is_made() {
+    let rejected = |policies: Vec<Policy>| RateLimitLayer::try_new(policies).unwrap_err();
+    assert_eq!(rejected(vec![]), PolicyError::NoPolicy);
+    assert_eq!(
+        rejected(vec![Policy::new("a", one()), Policy::new("b", one()), Policy::new("a", one())]),
+        PolicyError::DuplicateName { name: "a".into() }
+    );
+    let longest = "n".repeat(64);
+    assert!(RateLimitLayer::try_new(Policy::new(longest.clone(), one())).is_ok());
+    for name in ["", "two words", "1st", "naïve", "quote\"", "line\nbreak", &(longest.clone() + "n")] {
+        assert_eq!(rejected(vec![Policy::new(name, one())]), PolicyError::InvalidName { name: name.into() });
+    }
+    let message = rejected(vec![Policy::new("é".repeat(100_000), one())]).to_string();
+    assert!(message.len() < 400 && message.contains("only, 64 at most"), "{message}");
+    for policy in [Policy::new("a", one()), Policy::new("a", one()).cost_after(|_| 1), Policy::new("a", one()).shadow()]
+    {
+        let error = rejected(vec![policy.cost(0)]);
+        assert_eq!(error, PolicyError::CostOfZero { name: "a".into() });
+        assert!(error.to_string().contains("charge at least 1 for a request"), "{error}");
+    }
+    assert_eq!(
+        rejected(vec![Policy::new("a", TokenBucket::new(Quota::per_second(9).burst(2))).cost(3)]),
+        PolicyError::CostAboveBurst { name: "a".into(), cost: 3, burst: 2 }
+    );
+    assert_eq!(
+        rejected(vec![Policy::new("a", one()).status(StatusCode::OK)]),
+        PolicyError::InvalidStatus { name: "a".into(), status: 200 }
+    );
+}
+
+#[test]
+#[should_panic(expected = "two policies are named `a`")]
+fn the_infallible_constructor_panics_with_the_same_message() {
+    let _layer = RateLimitLayer::builder([Policy::new("a", one()), Policy::new("a", one())]).verdict().build();
+}
+
+#[test]
+#[should_panic(expected = "a window admits its whole limit at once")]
+fn a_window_rejects_a_burst() {
+    let _window = FixedWindow::new(Quota::per_second(10).burst(20));
+}
