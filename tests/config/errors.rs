@@ -1,14 +1,12 @@
-//! Checks errors in a configuration: each names the file, the line, the field and the cure; none holds a secret; and they are
-//! found in linear time.
+//! Checks errors in a configuration: each names the file, the line, the field and the cure; none holds a secret; and
+//! they are found in linear time.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use tower_sluice::config::Config;
 
-fn error(text: &str) -> String {
-    Config::parse("f.toml", text).expect_err(text).to_string()
-}
+use crate::error;
 
 const POLICY: &str = "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\nlimit = 10\nper = \"1s\"\n";
 
