@@ -148,12 +148,12 @@ mod with_tracing {
     }
 
     #[cfg(feature = "redis")]
-    pub(crate) fn redis_node_given_up(address: &str, reason: &dyn Display) {
+    pub(crate) fn redis_breaker_opened(address: &str, reason: &dyn Display) {
         tracing::warn!(target: TARGET, address, %reason, "redis: a node keeps failing: its circuit breaker is open, and it is not called for a while");
     }
 
     #[cfg(feature = "redis")]
-    pub(crate) fn redis_node_back(address: &str) {
+    pub(crate) fn redis_breaker_closed(address: &str) {
         tracing::warn!(target: TARGET, address, "redis: a node is back: its circuit breaker is closed");
     }
 
@@ -203,9 +203,9 @@ mod without_tracing {
     pub(crate) fn no_route_matched() {}
     pub(crate) fn mounted_twice(_policy: &str) {}
     #[cfg(feature = "redis")]
-    pub(crate) fn redis_node_given_up(_address: &str, _reason: &dyn Display) {}
+    pub(crate) fn redis_breaker_opened(_address: &str, _reason: &dyn Display) {}
     #[cfg(feature = "redis")]
-    pub(crate) fn redis_node_back(_address: &str) {}
+    pub(crate) fn redis_breaker_closed(_address: &str) {}
     #[cfg(feature = "redis")]
     pub(crate) fn redis_topology_changed(_topology: &str) {}
     #[cfg(feature = "redis")]

@@ -1,10 +1,10 @@
 //! `Policy`: a named limiter, with a key, a cost and conditions.
 
 mod error;
+mod health;
 mod inherit;
 mod metrics;
 mod open_charges;
-mod outage;
 mod penalty;
 mod record;
 mod tiers;

@@ -3,9 +3,9 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::health::{Health, Transition};
 use super::metrics::{Fate, Meter};
 use super::open_charges::OpenCharges;
-use super::outage::{Health, Transition};
 #[cfg(feature = "metrics")]
 use super::penalty::Penalty;
 use super::{FailureMode, Policy};
