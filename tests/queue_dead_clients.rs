@@ -40,7 +40,8 @@ fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
-/// Waits until the condition holds. The bound is for the test, not for the queue, whose times are tested with paused time.
+/// Waits until the condition holds. The bound is for the test, not for the queue, whose times are tested with paused
+/// time.
 async fn until(holds: impl Fn() -> bool, otherwise: &str) {
     let held = async {
         while !holds() {

@@ -1,5 +1,5 @@
-//! Log lines: configuration mistakes, once each, and transitions. No line contains a key. Above `debug`, nothing is logged
-//! per request, or clients could flood the log.
+//! Log lines: configuration mistakes, once each, and transitions. No line contains a key. Above `debug`, nothing is
+//! logged per request, or clients could flood the log.
 
 #![cfg_attr(not(feature = "axum"), allow(dead_code))]
 
@@ -41,8 +41,8 @@ mod with_tracing {
         tracing::warn!(target: TARGET, policy, "limiter recovered");
     }
 
-    /// Field names are those of OpenTelemetry where it has one. `client.address` is left out: a key may be an address, and
-    /// is logged only as a keyed hash, whose secret lives as long as the process.
+    /// Field names are those of OpenTelemetry where it has one. `client.address` is left out: a key may be an address,
+    /// and is logged only as a keyed hash, whose secret lives as long as the process.
     #[inline]
     pub(crate) fn decided(
         route: Option<&str>,

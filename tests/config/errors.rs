@@ -1,5 +1,5 @@
-//! Checks errors in a configuration: each names the file, the line, the field and the cure; none holds a secret; and they are
-//! found in linear time.
+//! Checks errors in a configuration: each names the file, the line, the field and the cure; none holds a secret; and
+//! they are found in linear time.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};

@@ -94,8 +94,8 @@ fn keyed(key: &[u8], address: u32) -> Request<()> {
     request
 }
 
-/// A thousand API keys and addresses: none is in a response, in the log up to `info`, or in a metric, and there are no more
-/// series after the last than after the first.
+/// A thousand API keys and addresses: none is in a response, in the log up to `info`, or in a metric, and there are no
+/// more series after the last than after the first.
 #[test]
 fn keys_appear_in_no_response_no_log_and_no_metric() {
     let recorder = PrometheusBuilder::new().build_recorder();
@@ -148,7 +148,8 @@ fn keys_appear_in_no_response_no_log_and_no_metric() {
     assert!(found.is_empty(), "{found:?}");
 }
 
-/// The guide's recipe: an outer budget by address, which also counts requests without a valid key, and an inner one by key.
+/// The guide's recipe: an outer budget by address, which also counts requests without a valid key, and an inner one by
+/// key.
 #[test]
 fn a_flood_without_a_credential_leaves_the_owner_of_a_key_alone() {
     let clock = ManualClock::new();
@@ -196,8 +197,8 @@ fn a_flood_without_a_credential_leaves_the_owner_of_a_key_alone() {
     assert!(guesses <= 50 + 500, "{guesses} guesses in ten seconds");
 }
 
-/// With refunds, a client never has more at one instant than twice the burst, less one, for any charges held open, for any
-/// time, and in any order; and a burst if they end in the order in which they began, or in reverse.
+/// With refunds, a client never has more at one instant than twice the burst, less one, for any charges held open, for
+/// any time, and in any order; and a burst if they end in the order in which they began, or in reverse.
 #[test]
 fn refunds_of_charges_that_were_held_open_give_less_than_a_burst_beyond_the_burst() {
     const BURST: u32 = 5;

@@ -192,8 +192,8 @@ fn an_invalid_configuration_or_argument_is_rejected_at_start() {
     }
 }
 
-/// The server never reads a body, so a client with `Expect: 100-continue` never gets 100: not before its request departs, not
-/// then, and not with a rejection.
+/// The server never reads a body, so a client with `Expect: 100-continue` never gets 100: not before its request
+/// departs, not then, and not with a rejection.
 #[test]
 fn a_client_that_expects_100_gets_a_final_response_when_its_request_departs() {
     let queue = |path: &str, rest: &str| {

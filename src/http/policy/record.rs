@@ -57,8 +57,8 @@ impl Policy {
         self.meter.observe(|| self.stats());
     }
 
-    /// Updates the metrics for the last time, since this policy is no longer in force. `has_successor` says whether another
-    /// policy of its name is.
+    /// Updates the metrics for the last time, since this policy is no longer in force. `has_successor` says whether
+    /// another policy of its name is.
     #[cfg(feature = "metrics")]
     pub(crate) fn observe_end(&self, has_successor: bool) {
         self.meter.count_last(|| self.stats());

@@ -59,13 +59,14 @@ impl IntoPolicies for Enforceable {
     }
 }
 
-/// The state that a layer, its clones and all their services share by one pointer: the settings, which never change, and the
-/// policies in force. These are replaced as a whole: a request uses the policies that were in force when it came, until it
-/// is answered.
+/// The state that a layer, its clones and all their services share by one pointer: the settings, which never change,
+/// and the policies in force. These are replaced as a whole: a request uses the policies that were in force when it
+/// came, until it is answered.
 pub(crate) struct Limits {
     in_force: ArcSwap<InForce>,
     pub(crate) settings: Settings,
-    /// Locked by a thread that replaces `in_force`: so replacements follow one another, and no inheritance is lost between two.
+    /// Locked by a thread that replaces `in_force`: so replacements follow one another, and no inheritance is lost
+    /// between two.
     past: Mutex<Past>,
     mounting: Mounting,
 }
@@ -127,15 +128,15 @@ impl Limits {
         Arc::new(Self { in_force, settings, past: Mutex::default(), mounting: Mounting::new() })
     }
 
-    /// Loads the policies in force. `arc-swap` marks the pointer in a slot of this thread, and changes the shared reference
-    /// count only if all slots of the thread are in use.
+    /// Loads the policies in force. `arc-swap` marks the pointer in a slot of this thread, and changes the shared
+    /// reference count only if all slots of the thread are in use.
     #[inline]
     pub(crate) fn load(&self) -> Guard<Arc<InForce>> {
         self.in_force.load()
     }
 
-    /// The policy in force that has inherited from `policy`, which is one of `before`. `None` if no change was made since then,
-    /// or if no policy has inherited from it.
+    /// The policy in force that has inherited from `policy`, which is one of `before`. `None` if no change was made
+    /// since then, or if no policy has inherited from it.
     pub(crate) fn heir_of(&self, before: &Arc<InForce>, policy: &Policy) -> Option<Heir> {
         let in_force = self.load();
         if Arc::ptr_eq(&in_force, before) {
@@ -156,9 +157,9 @@ impl Limits {
     /// Replaces the policies in force.
     pub(crate) fn replace(&self, policies: Enforceable) -> Replaced {
         let mut policies = policies.0;
-        // Foreign code runs under the lock, since custom limiters inherit. It must not change the same layer, which would
-        // deadlock. The lock is needed: without it, two threads could both inherit from the same policies, and the charges made
-        // under the first replacement would be lost in the second.
+        // Foreign code runs under the lock, since custom limiters inherit. It must not change the same layer, which
+        // would deadlock. The lock is needed: without it, two threads could both inherit from the same policies, and
+        // the charges made under the first replacement would be lost in the second.
         let (before, after, replaced, finish, is_closed) = {
             let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
             let before = Arc::clone(&self.load());
@@ -189,7 +190,8 @@ impl Limits {
             self.in_force.store(Arc::clone(&after));
             (before, after, replaced, finish, past.is_closed)
         };
-        // After the lock is released, since copying the debts takes its time; on this thread, so that no request waits for it.
+        // After the lock is released, since copying the debts takes its time; on this thread, so that no request waits
+        // for it.
         finish.into_iter().for_each(|finish| finish());
         observe_ends(&before.policies, &after.policies);
         // `close` ran before the lock was taken, and closed the limiters before this change only.
@@ -202,8 +204,8 @@ impl Limits {
     /// Closes all limiters that are in force, were, or will be.
     pub(crate) fn close(&self) {
         let limiters: Vec<_> = {
-            // Under the lock, `close` is either before a replacement, which then closes its own limiters, or after it, and finds
-            // them in force.
+            // Under the lock, `close` is either before a replacement, which then closes its own limiters, or after it,
+            // and finds them in force.
             let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
             past.is_closed = true;
             let in_force = self.in_force.load();
@@ -215,8 +217,8 @@ impl Limits {
     }
 }
 
-/// Updates the metrics of limiters that are no longer in force for the last time, and sets the gauges of removed policies to
-/// zero.
+/// Updates the metrics of limiters that are no longer in force for the last time, and sets the gauges of removed
+/// policies to zero.
 #[cfg(feature = "metrics")]
 fn observe_ends(before: &[Policy], after: &[Policy]) {
     for old in before {
