@@ -1,4 +1,5 @@
-//! A store of your own: any algorithm over a plain map. It never forgets a key, so it is for a few keys that you choose.
+//! A store of your own: any algorithm over a plain map. It never forgets a key, so it is for a few keys that you
+//! choose.
 //!
 //!     cargo run --example custom_store
 

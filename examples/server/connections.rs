@@ -49,7 +49,7 @@ pub(crate) async fn serve(listener: TcpListener, app: Router, stop: impl Future<
             let (socket, peer) = accept(&listener).await;
             let (app, is_stopping, open) = (app.clone(), is_stopping.clone(), open.clone());
             tokio::spawn(async move {
-                keep(socket, peer, app, is_stopping).await;
+                serve_connection(socket, peer, app, is_stopping).await;
                 drop(open);
             });
         }
@@ -86,7 +86,8 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
 }
 
 /// Serves one connection until it ends, times out, or is idle when the server stops.
-async fn keep(socket: TcpStream, peer: SocketAddr, app: Router, mut is_stopping: watch::Receiver<()>) {
+async fn serve_connection(socket: TcpStream, peer: SocketAddr, app: Router, mut is_stopping: watch::Receiver<()>) {
+    // Relaxed: hyper calls the service within this task, which also reads it.
     let has_requests = Arc::new(AtomicBool::new(false));
     let service = {
         let has_requests = Arc::clone(&has_requests);

@@ -3,7 +3,7 @@
 "use strict";
 
 const SECONDS = 60;
-const LOOK_EVERY = 250;
+const POLL_EVERY = 250;
 const STEADY_FOR = 10_000;
 const GREEDY_FOR = 5_000;
 const GREEDY_AT_ONCE = 4;
@@ -155,12 +155,12 @@ class Card {
 const nothing = () => ({ offered: 0, admitted: 0, delayed: 0, rejected: 0, waiting: 0 });
 const answered = (column) => (column ? column.admitted + column.rejected : 0);
 
-// ---- Looking ----
+// ---- Polling ----
 
 let last = { started: 0, at: -Infinity };
 let lostSince = null;
 
-async function look() {
+async function poll() {
   const begun = performance.now();
   const sharesLanes = lanes.length > 1 && lanes[1].busy > 0;
   try {
@@ -173,7 +173,7 @@ async function look() {
   const took = performance.now() - begun;
   // A browser that counts both lanes as one made this poll wait behind the page's own requests.
   if (sharesLanes && took > 1000) lanes.length = 1;
-  setTimeout(look, lostSince ? 1000 : Math.max(0, LOOK_EVERY - took));
+  setTimeout(poll, lostSince ? 1000 : Math.max(0, POLL_EVERY - took));
 }
 
 function show({ started_at: started, routes }) {
@@ -229,23 +229,23 @@ const running = new Set();
 
 class Run {
   constructor(card, kind) {
-    Object.assign(this, { card, kind, pending: 0, flying: 0, isAllSaid: false, counts: new Map() });
+    Object.assign(this, { card, kind, pending: 0, flying: 0, isAllDue: false, counts: new Map() });
     this.abort = new AbortController();
     this.headers = kind === "greedy" ? { authorization: "Bearer greedy" } : {};
   }
 
   burst(count) {
     this.pending = count;
-    this.isAllSaid = true;
+    this.isAllDue = true;
   }
 
   steady(rate) {
     const begun = performance.now();
-    let said = 0;
+    let total = 0;
     this.timer = setInterval(() => {
       const passed = Math.min(performance.now() - begun, STEADY_FOR);
-      const due = Math.ceil((passed / 1000) * rate) - said;
-      said += due;
+      const due = Math.ceil((passed / 1000) * rate) - total;
+      total += due;
       // Requests that could not be sent for a second are dropped, not sent later in one burst.
       this.pending = Math.min(this.pending + due, rate);
       if (passed >= STEADY_FOR) this.end();
@@ -264,7 +264,7 @@ class Run {
   /** Nothing more is to be sent than what is pending. */
   end() {
     clearTimeout(this.timer);
-    this.isAllSaid = true;
+    this.isAllDue = true;
     this.settle();
   }
 
@@ -273,7 +273,7 @@ class Run {
   }
 
   settle() {
-    if (!this.isAllSaid || this.pending || this.flying || !running.delete(this)) return;
+    if (!this.isAllDue || this.pending || this.flying || !running.delete(this)) return;
     this.card.drawSent();
     const counts = [...this.counts].map(([outcome, count]) => `${outcome} × ${count}`).join(", ");
     const kind = this.kind[0].toUpperCase() + this.kind.slice(1);
@@ -327,7 +327,7 @@ async function send(run, lane) {
   }
   lane.busy--;
   run.flying--;
-  if (run.kind === "greedy" && !run.isAllSaid) run.pending++;
+  if (run.kind === "greedy" && !run.isAllDue) run.pending++;
   unshown = true;
   run.settle();
   pump();
@@ -378,4 +378,4 @@ const openIfWide = () => (byId("last").open = wide.matches);
 wide.addEventListener("change", openIfWide);
 openIfWide();
 setInterval(showAnswers, 200);
-look();
+poll();

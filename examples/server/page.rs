@@ -40,11 +40,13 @@ fn add_one(count: &AtomicU64) {
     count.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Counts the requests of a route. Outside of the route's layer.
+/// Counts the requests of a route. It runs outside the route's layer.
 pub(crate) async fn count(State(tally): State<Arc<Tally>>, request: Request, next: Next) -> Response {
     add_one(&tally.offered);
     let unanswered = Unanswered(&tally);
     let response = next.run(request).await;
+    // The response is here, so the request must not count as left. If the client disconnects before, this future is
+    // dropped at the await, and `unanswered` with it.
     std::mem::forget(unanswered);
     let verdict = response.extensions().get::<Verdict>();
     // A request without its key is rejected before any policy decides, and has no verdict.

@@ -14,8 +14,8 @@ use crate::limits::Limits;
 /// it is a link that now points to another file, or was copied with its time.
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// Applies each edit of `file` after `text`, for as long as the server runs, and logs the result. An edit is applied once
-/// the text is unchanged for a period, so that no half-written file is. A text that is rejected changes nothing.
+/// Applies each edit of `file` after `text`, for as long as the server runs, and logs the result. An edit is applied
+/// once the text is unchanged for a period, so that no half-written file is. A text that is rejected changes nothing.
 pub(crate) async fn apply_edits(file: String, text: String, limits: Arc<RwLock<Limits>>) {
     let (mut applied, mut last) = (Ok(text.clone()), Ok(text));
     loop {

@@ -10,7 +10,8 @@ use tower_sluice::key::{HeaderKey, PathKey};
 use tower_sluice::{LeakyQueue, MissingKey, Policy, Quota, RateLimitLayer};
 use tower_sluice_fuzz::layer::{field, send, wait};
 
-/// Parses the input: a kind of policy and a path on the first line; then a field per line, after the first letter of its name.
+/// Parses the input: a kind of policy and a path on the first line; then a field per line, after the first letter of
+/// its name.
 fn read(data: &[u8]) -> Option<(bool, Request<()>)> {
     let mut lines = data.split(|byte| *byte == b'\n');
     let (kind, path) = lines.next()?.split_first()?;

@@ -87,12 +87,12 @@ impl Config {
     /// Consumed quota carries over, see [`LimitsHandle`](crate::LimitsHandle).
     ///
     /// Policies may be added, removed and changed in all their settings. Routes may change their order. The paths,
-    /// `[client-ip]`, `[redis]`, `[answer]`, `exempt-preflights`, and whether a route is limited at all are fixed. To switch a
-    /// policy off, write `shadow = true`.
+    /// `[client-ip]`, `[redis]`, `[answer]`, `exempt-preflights`, and whether a route is limited at all are fixed. To
+    /// switch a policy off, write `shadow = true`.
     ///
-    /// The whole text is parsed and checked before the first route changes. Each route changes atomically, one after the other.
-    /// Policies that the text no longer has, and optional fields that a policy no longer has (except `shadow`), are logged by
-    /// name at `WARN`: a file that was truncated while it was written may still be valid.
+    /// The whole text is parsed and checked before the first route changes. Each route changes atomically, one after
+    /// the other. Policies that the text no longer has, and optional fields that a policy no longer has (except
+    /// `shadow`), are logged by name at `WARN`: a file that was truncated while it was written may still be valid.
     ///
     /// ```
     /// use tower_sluice::config::Config;
@@ -190,8 +190,8 @@ impl Config {
     }
 }
 
-/// Returns the optional fields of a policy that the file sets. Without `shadow`: removing it is how a shadow policy becomes
-/// enforced.
+/// Returns the optional fields of a policy that the file sets. Without `shadow`: removing it is how a shadow policy
+/// becomes enforced.
 pub(super) fn optional_fields(raw: &RawPolicy) -> Vec<&'static str> {
     let fields = [
         ("burst", raw.burst.is_some()),

@@ -42,8 +42,8 @@ impl Error for ConfigError {}
 pub(super) struct Source<'a> {
     file: &'a str,
     text: &'a str,
-    /// Where each line begins. Each route needs its line number, and counting from the top each time would take quadratic
-    /// time.
+    /// Where each line begins. Each route needs its line number, and counting from the top each time would take
+    /// quadratic time.
     lines: Vec<usize>,
 }
 

@@ -75,17 +75,18 @@
 //! [`GrpcStatus`](crate::grpc::GrpcStatus) for what they mean. With any of them, a rejected client
 //! gets `Retry-After` and `X-Rate-Limited-For`.
 //!
-//! Paths match exactly. A route without a policy is not limited. Each route has its own budgets, even
-//! if its policies have the names of others. On Redis, processes share the budgets of a policy if the prefix, the first path
-//! of its route and its name are the same. `user` is the extension [`User`](crate::key::User),
-//! which an authenticating layer must insert.
+//! Paths match exactly. A route without a policy is not limited. Each route has its own budgets, even if its policies
+//! have the names of others. On Redis, processes share the budgets of a policy if the prefix, the first path of its
+//! route and its name are the same. `user` is the extension [`User`](crate::key::User), which an authenticating layer
+//! must insert.
 //!
-//! [`Config::change`] applies an edited file while its layers run. [`Config::close`] closes its queues when the server stops.
+//! [`Config::change`] applies an edited file while its layers run. [`Config::close`] closes its queues when the server
+//! stops.
 //!
 //! # Errors
 //!
-//! An error names the file, the line, the field and what to write instead. It repeats the value, unless that may be a secret
-//! (`url`, `master`, `secret`). Parsing takes time in proportion to the length of the file.
+//! An error names the file, the line, the field and what to write instead. It repeats the value, unless that may be a
+//! secret (`url`, `master`, `secret`). Parsing takes time in proportion to the length of the file.
 
 mod answer;
 mod change;
@@ -115,8 +116,8 @@ use crate::http::{Enforceable, PolicyError, RateLimitLayer};
 use crate::values::Quota;
 
 /// The format as a JSON Schema (draft 2020-12), for editors that check TOML while it is typed: write it to a file, and
-/// `#:schema ./limits.schema.json` into the first line of yours. It has the tables, their keys and the type and range of each
-/// value; combinations are checked by [`Config::parse`] only.
+/// `#:schema ./limits.schema.json` into the first line of yours. It has the tables, their keys and the type and range
+/// of each value; combinations are checked by [`Config::parse`] only.
 pub const SCHEMA: &str = include_str!("schema.json");
 
 /// A parsed configuration, with a layer for each limited route.
@@ -329,7 +330,8 @@ fn check_path(path: &str) -> Result<(), String> {
                 "segment `{segment}` of path `{path}` cannot be matched; write % as %25, or two hexadecimal digits behind it"
             ));
         }
-        // The characters that a URI may contain literally (RFC 3986, section 3.3), less those that routers take for patterns.
+        // The characters that a URI may contain literally (RFC 3986, section 3.3), less those that routers take for
+        // patterns.
         let fits = |char: char| char.is_ascii_alphanumeric() || "-._~%!$&'()+,;=:@".contains(char);
         if !inner.chars().all(fits) || inner.starts_with(':') || (named && inner.is_empty()) {
             return Err(format!(
@@ -354,7 +356,8 @@ fn skeleton(path: &str) -> String {
 const MAX_HOPS: u32 = 100;
 
 fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigError> {
-    // The line of an error is that of the first of the three which is set: a mistake in one is mostly a lack of another.
+    // The line of an error is that of the first of the three which is set: a mistake in one is mostly a lack of
+    // another.
     let at = raw.source.as_ref().map(toml::Spanned::span);
     let at = at.or_else(|| raw.trusted.as_ref().map(toml::Spanned::span));
     let at = at.or_else(|| raw.hops.as_ref().map(toml::Spanned::span)).unwrap_or(0..0);

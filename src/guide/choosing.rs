@@ -19,8 +19,8 @@
 #![doc = include_str!("shapes/burst.svg")]
 //!
 //! - **The buckets** admit ten at once: that is the burst, which is set [separately from the rate](super::quotas). From
-//!   then on they earn a token every 100 ms. A client that continues at half the rate is never rejected, and has saved up a
-//!   full burst two seconds later.
+//!   then on they earn a token every 100 ms. A client that continues at half the rate is never rejected, and has saved
+//!   up a full burst two seconds later.
 //! - **The fixed window** admits ten, rejects all until the second is over, and then forgets everything.
 //! - **The sliding window** admits ten, and rejects until they weigh less: the weight of the last second's count
 //!   decreases over the next.
@@ -35,8 +35,8 @@
 #![doc = include_str!("shapes/overload.svg")]
 //!
 //! - **The buckets** spend the saved tokens, and then admit every other request: evenly.
-//! - **The fixed window** admits everything for half a second and nothing for the other half. The service behind it gets
-//!   the full rate, in blocks; and all clients come back at the same instant, unless each key's windows are
+//! - **The fixed window** admits everything for half a second and nothing for the other half. The service behind it
+//!   gets the full rate, in blocks; and all clients come back at the same instant, unless each key's windows are
 //!   [staggered](crate::algorithm::FixedWindow::staggered), or [jitter](crate::RateLimitLayerBuilder::retry_jitter) is
 //!   added to the waits.
 //! - **The sliding window** begins like it, and becomes even in the second period.
@@ -47,9 +47,9 @@
 //!
 #![doc = include_str!("shapes/edge.svg")]
 //!
-//! Ten requests come shortly before the full second, ten shortly after. **The fixed window admits all twenty**, twice the
-//! limit within a quarter of a second. That is its price: use it for quotas that are counted by the calendar, and not to
-//! protect a service. The sliding window admits eleven.
+//! Ten requests come shortly before the full second, ten shortly after. **The fixed window admits all twenty**, twice
+//! the limit within a quarter of a second. That is its price: use it for quotas that are counted by the calendar, and
+//! not to protect a service. The sliding window admits eleven.
 //!
 //! # Below the limit
 //!

@@ -25,15 +25,15 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - **The fallback is warm.** It counts the requests that Redis admits, for up to 65,536 keys. A client that was limited
-//!   before the outage stays limited.
+//! - **The fallback is warm.** It counts the requests that Redis admits, for up to 65,536 keys. A client that was
+//!   limited before the outage stays limited.
 //! - **Fallbacks do not report to Redis.** Redis never learns what they admitted, so after the recovery it grants
 //!   its own quota: 2, 3 and 5 times the quota in all were measured for 1, 2 and 4 processes.
 //! - **A slow server counts as failed.** A decision takes at most [50 ms](crate::store::redis::RedisBuilder::timeout),
 //!   then the failure mode applies. After five failures in a row, or if half of at least twenty calls in ten seconds
-//!   fail, the circuit breaker opens: the node gets no calls, and no request waits for it. A pause of the server of less
-//!   than two timeouts does not open it. One call probes the node after 100 ms, and then less and less often, down to
-//!   every 5 s, until a probe succeeds.
+//!   fail, the circuit breaker opens: the node gets no calls, and no request waits for it. A pause of the server of
+//!   less than two timeouts does not open it. One call probes the node after 100 ms, and then less and less often, down
+//!   to every 5 s, until a probe succeeds.
 //! - **Nothing is charged twice.** A call that may have been executed is never repeated, and its charge stays.
 //! - **A failure is never a 429.** The client did nothing wrong: it gets 503 and `Retry-After: 1`.
 //!
@@ -48,8 +48,8 @@
 //!
 //! # The table is full
 //!
-//! It never grows. Beyond its capacity, a new key may find both of its sets full, and the key that owes least is evicted:
-//! the keys that have drawn most stay limited. [The figures, and the other choices](crate::store::WhenFull).
+//! It never grows. Beyond its capacity, a new key may find both of its sets full, and the key that owes least is
+//! evicted: the keys that have drawn most stay limited. [The figures, and the other choices](crate::store::WhenFull).
 //! For quotas with a burst of 1 that must hold (logins), choose one of those.
 //!
 //! # The clock jumps

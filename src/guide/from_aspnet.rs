@@ -65,8 +65,8 @@
 //!
 //! # What is different
 //!
-//! - **A queue is an algorithm of its own**, and not a property of all. Here, one request departs every half second, where a
-//!   limiter that is replenished once a second releases two at a time. Windows do not queue.
+//! - **A queue is an algorithm of its own**, and not a property of all. Here, one request departs every half second,
+//!   where a limiter that is replenished once a second releases two at a time. Windows do not queue.
 //! - **A queue is bounded in time**, not only in length: [`max_wait`](crate::LeakyQueue::max_wait), 30
 //!   seconds unless set. Requests that would wait for longer are rejected on arrival. `QueueLimit` counts permits;
 //!   `capacity` counts requests.

@@ -82,9 +82,9 @@
 //! - **The advertised wait is exact.** Reschedule the job for then, instead of backing off.
 //! - **A leaky queue spaces calls out** from the first on, unless its quota has a [burst](crate::Quota::burst):
 //!   `.burst(60)` lets sixty depart at once, as `leaky` does.
-//! - **Costs are set before the call** in a [`ThrottleLayer`](crate::ThrottleLayer). If the actual cost differs, charge or
-//!   refund the difference on the limiter: [`Mode::UpTo`](crate::Mode::UpTo),
-//!   [`refund`](crate::Limiter::refund). In a server, [`cost_after`](crate::Policy::cost_after) does both.
+//! - **Costs are set before the call** in a [`ThrottleLayer`](crate::ThrottleLayer). If the actual cost differs, charge
+//!   or refund the difference on the limiter: [`Mode::UpTo`](crate::Mode::UpTo), [`refund`](crate::Limiter::refund). In
+//!   a server, [`cost_after`](crate::Policy::cost_after) does both.
 //! - **If Redis fails**, each process keeps the limit [by itself](super::failure), instead of raising. That is
 //!   for policies of a [`RateLimitLayer`](crate::RateLimitLayer); a [`ThrottleLayer`](crate::ThrottleLayer) returns
 //!   [`ThrottleError::Limiter`](crate::ThrottleError), and the caller decides.

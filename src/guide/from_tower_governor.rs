@@ -63,9 +63,9 @@
 //! - **`Retry-After` is rounded up**, and at least 1. There it is rounded down and may be 0, so that obedient clients
 //!   come back too early. There is no `X-RateLimit-After`; [`X-Rate-Limited-For`](crate::headers::WaitFields) has the
 //!   exact wait, with decimals.
-//! - **Forwarding headers count only from trusted proxies.** `SmartIpKeyExtractor` takes the leftmost address in the first
-//!   line of `X-Forwarded-For`, then `X-Real-IP`, then `Forwarded`, from any peer: a client that changes it has a fresh
-//!   budget each time.
+//! - **Forwarding headers count only from trusted proxies.** `SmartIpKeyExtractor` takes the leftmost address in the
+//!   first line of `X-Forwarded-For`, then `X-Real-IP`, then `Forwarded`, from any peer: a client that changes it has a
+//!   fresh budget each time.
 //! - **IPv6 clients count by their /64**, and not by single addresses.
 //! - **503 instead of 429** if clients share the limit; [`status`](crate::Policy::status) changes that.
 //! - **A missing key is 400** if the client left it out, and 500 only if the server is set up wrong.
@@ -73,7 +73,7 @@
 //!   clean-up.
 //! - **gRPC by request**: one layer serves HTTP and gRPC, and decides by the request, not by the type of the body.
 //! - **Nothing is logged per rejection.** There, the feature `tracing` logs a line for each.
-//! - **CORS preflights count** where they arrive, unless [you exempt them](crate::RateLimitLayerBuilder::exempt_preflights).
-//!   With the CORS layer outside, they do not arrive.
+//! - **CORS preflights count** where they arrive, unless [you exempt
+//!   them](crate::RateLimitLayerBuilder::exempt_preflights). With the CORS layer outside, they do not arrive.
 //! - **Several limits** go into one layer, and a request is charged to all or to none; stacked `GovernorLayer`s charge
 //!   each for itself.

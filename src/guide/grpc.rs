@@ -1,8 +1,8 @@
 //! gRPC.
 //!
-//! **You want** to limit gRPC clients, and have them retry at the right time. The same layer does it, per
-//! request: a `POST` of `application/grpc` over HTTP/2, or of `application/grpc-web`, is rejected in gRPC, everything else
-//! in HTTP. One port, one route and one budget may serve all three. The layer goes outside of `tonic_web::GrpcWebLayer`.
+//! **You want** to limit gRPC clients, and have them retry at the right time. The same layer does it, per request: a
+//! `POST` of `application/grpc` over HTTP/2, or of `application/grpc-web`, is rejected in gRPC, everything else in
+//! HTTP. One port, one route and one budget may serve all three. The layer goes outside of `tonic_web::GrpcWebLayer`.
 //!
 //! ```no_run
 //! use tower_sluice::{Policy, Quota, RateLimitLayer, algorithm::TokenBucket, key::PeerIp};
@@ -60,5 +60,5 @@
 //!
 //! # Deadlines
 //!
-//! In a [queue](super::waiting), a call whose `grpc-timeout` ends before it would depart is rejected on arrival, with the
-//! time after which a retry would depart within its timeout. No call waits whose client will have given up.
+//! In a [queue](super::waiting), a call whose `grpc-timeout` ends before it would depart is rejected on arrival, with
+//! the time after which a retry would depart within its timeout. No call waits whose client will have given up.

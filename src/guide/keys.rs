@@ -33,8 +33,8 @@
 //! # }
 //! ```
 //!
-//! The server must provide the peer's address: with axum, by `into_make_service_with_connect_info`. Without it, requests
-//! are answered 500, and the log names the cure.
+//! The server must provide the peer's address: with axum, by `into_make_service_with_connect_info`. Without it,
+//! requests are answered 500, and the log names the cure.
 //!
 //! **IPv6** addresses count by their /64, since that is the least that a client owns. A home often has a /56, and
 //! a site a /48: [tiers](crate::key::PeerIp#tiers) with rising quotas bound those, too. Each IPv4 address is a key, in
@@ -43,8 +43,8 @@
 //! # Addresses, behind proxies
 //!
 //! Behind a proxy, the peer is the proxy for all clients. The proxy writes the client's address into a header, and **so
-//! can any client**. It means something only if your proxy wrote it. So configure two things: which one header, and which
-//! proxies.
+//! can any client**. It means something only if your proxy wrote it. So configure two things: which one header, and
+//! which proxies.
 //!
 //! ```
 //! use tower_sluice::key::{ClientIp, IpSource, TrustedProxies};
@@ -178,8 +178,8 @@
 //!
 //! # How keys are stored
 //!
-//! Keys are compared byte for byte; of those above 256 bytes, the SHA-256 is. Tables in memory store bits of a keyed hash,
-//! and Redis stores a hash. No log and no response has a key; [a keyed
+//! Keys are compared byte for byte; of those above 256 bytes, the SHA-256 is. Tables in memory store bits of a keyed
+//! hash, and Redis stores a hash. No log and no response has a key; [a keyed
 //! hash](crate::headers::RateLimitFields::partition_key) in the fields is optional.
 //!
 //! [`PeerIp`]: crate::key::PeerIp

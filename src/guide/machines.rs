@@ -34,13 +34,14 @@
 //!
 //! # Names
 //!
-//! Processes share budgets under the same names: the [prefix](crate::store::redis::RedisBuilder::prefix) of the `Redis`,
-//! and the name of the store. Two services on one Redis need different prefixes, and two limiters different names.
+//! Processes share budgets under the same names: the [prefix](crate::store::redis::RedisBuilder::prefix) of the
+//! `Redis`, and the name of the store. Two services on one Redis need different prefixes, and two limiters different
+//! names.
 //!
 //! A changed quota may keep its name. A bucket stores the instant at which its debt will be paid, so the debt keeps its
 //! length, and is a full bucket at most: no client gets more than the new burst, and none waits for longer than the new
-//! bucket takes to fill. A window continues to count under the new limit; with another period, the used units count in the
-//! next window, too. While a change is rolled out, each process decides with the quota that it has.
+//! bucket takes to fill. A window continues to count under the new limit; with another period, the used units count in
+//! the next window, too. While a change is rolled out, each process decides with the quota that it has.
 //!
 //! Clients are stored as hashes. With a [secret](crate::store::redis::RedisBuilder::secret), a reader of the
 //! server cannot identify them by trying all keys.
@@ -65,8 +66,8 @@
 //!
 //! # Set the server up
 //!
-//! - `maxmemory-policy noeviction`, or a server of its own. A server that evicts keys forgets debts; a warning is logged
-//!   once.
+//! - `maxmemory-policy noeviction`, or a server of its own. A server that evicts keys forgets debts; a warning is
+//!   logged once.
 //! - A short round trip. A decision waits for one, and 50 ms at most, unless [set
 //!   otherwise](crate::store::redis::RedisBuilder::timeout).
 //! - No persistence is needed: at most, what clients owe is lost.

@@ -4,8 +4,8 @@
 //!
 //! # Try it out first
 //!
-//! A [shadow](crate::Policy::shadow) policy (a dry run) counts and never rejects. It is charged for the requests that are
-//! served, and clients see nothing of it.
+//! A [shadow](crate::Policy::shadow) policy (a dry run) counts and never rejects. It is charged for the requests that
+//! are served, and clients see nothing of it.
 //!
 //! ```
 //! use tower_sluice::algorithm::TokenBucket;
@@ -32,8 +32,8 @@
 //! | [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected) | requests that a shadow would have rejected | more than you want to reject |
 //! | [`RateLimitLayer::limiter_failures`](crate::RateLimitLayer::limiter_failures) | requests on which a limiter could not decide | it grows: the store fails, and the [failure mode](super::failure) applies |
 //! | [`Redis::health`](crate::store::Redis::health) | each node: connected, its circuit breaker, calls in flight | a breaker is open |
-//! | [`MemoryStore::evicted_live`](crate::store::MemoryStore::evicted_live) | keys that were forgotten with debts | it grows: raise the capacity, or a flood is on |
-//! | [`MemoryStore::turned_away`](crate::store::MemoryStore::turned_away) | new keys that were refused or had to share | the same |
+//! | [`MemoryStore::evicted_live`](crate::store::MemoryStore::evicted_live) | keys that were evicted with debts | it grows: raise the capacity, or check for a flood of keys |
+//! | [`MemoryStore::turned_away`](crate::store::MemoryStore::turned_away) | requests of new keys that were rejected or had to share | the same |
 //! | [`LeakyQueue::waiting`](crate::LeakyQueue::waiting) | waiters, over all keys | it stays near its bounds: lasting overload, see [waiting](super::waiting) |
 //!
 //! Share limiters and queues by an `Arc` to read their figures while a policy uses them:
@@ -76,8 +76,8 @@
 //!
 //! # Metrics
 //!
-//! The feature `metrics` counts through the [`metrics`](https://docs.rs/metrics) facade. Install a recorder before the first
-//! request, name the route of each layer, and update gauges before each scrape:
+//! The feature `metrics` counts through the [`metrics`](https://docs.rs/metrics) facade. Install a recorder before the
+//! first request, name the route of each layer, and update gauges before each scrape:
 //!
 #![cfg_attr(feature = "metrics", doc = "```")]
 #![cfg_attr(not(feature = "metrics"), doc = "```ignore")]
@@ -106,9 +106,10 @@
 //! | `store_breaker` | a gauge | `route`, `policy`, `node` | the circuit breaker: 0 closed, 1 half-open (one probe), 2 open |
 //! | `store_call_duration_seconds` | a histogram | `result`: `ok`, or the reason | calls to Redis |
 //!
-//! `deploy/` in the repository has a dashboard for Grafana and alerts for Prometheus. A [`ThrottleLayer`](crate::ThrottleLayer)
-//! has no names, and is not counted. Series of a store's results begin with their first call, so `rate()` does not see the
-//! first failures of a kind: alert on `limiter_failures_total`, which begins at zero.
+//! `deploy/` in the repository has a dashboard for Grafana and alerts for Prometheus. A
+//! [`ThrottleLayer`](crate::ThrottleLayer) has no names, and is not counted. Series of a store's results begin with
+//! their first call, so `rate()` does not see the first failures of a kind: alert on `limiter_failures_total`, which
+//! begins at zero.
 //!
 //! Do not label metrics with keys or paths that clients choose: a client that sends many fills up your metrics.
 //!
@@ -116,28 +117,28 @@
 //!
 //! Through `tracing` (a default feature): mistakes in the set-up, each once, and outages, one line as they begin and
 //! one as they end. Never a key or a client's address, and no line per rejection: otherwise rejected clients could fill
-//! your log. At `debug` (`RUST_LOG=tower_sluice=debug`), there is one event per decision, with a hash of the key that stays
-//! the same until the process ends.
+//! your log. At `debug` (`RUST_LOG=tower_sluice=debug`), there is one event per decision, with a hash of the key that
+//! stays the same until the process ends.
 //!
 //! | it says | do |
 //! |---|---|
-//! | rate limiter misconfigured: requests have no key | as it says; requests are answered 500. With axum, serve by `into_make_service_with_connect_info` |
+//! | rate limiter misconfigured: requests have no key | follow its advice; requests are answered 500. With axum, serve by `into_make_service_with_connect_info` |
 //! | the peer is a proxy, and every client behind it shares one budget | use [`ClientIp`](crate::key::ClientIp) instead of `PeerIp` |
-//! | a forwarding header was not trusted and was ignored | if your proxy sent it, trust its network; else nothing, it was forged |
+//! | a forwarding header was not trusted and was ignored | if your proxy sent it, trust its network; otherwise nothing: it was forged |
 //! | a trusted proxy sends another forwarding header than the configured one | name that one in [`IpSource`](crate::key::IpSource) |
 //! | fewer elements than proxies | lower the count, or close the way past the proxies |
-//! | a rate limit layer is mounted around itself | mount it once: it charges each request twice, and only the first 1,000 requests of a layer are looked at |
-//! | the first 1,000 requests all had the same key | look at the key: it does not tell clients apart |
-//! | none of the first 1,000 requests had a matched route | put the layer inside of the router |
-//! | the CORS layer is inside of the rate limit | put it outside, or pages of other origins cannot read refusals |
+//! | a rate limit layer is mounted around itself | mount it once: it charges each request twice, and only the first 1,000 requests of a layer are checked |
+//! | the first 1,000 requests all had the same key | check the key: it does not distinguish clients |
+//! | none of the first 1,000 requests had a matched route | put the layer inside the router |
+//! | the CORS layer is inside of the rate limit | put it outside, or pages of other origins cannot read rejections |
 //! | a memory store is filling up and may lose keys | raise its [capacity](#how-much-memory) |
-//! | policies replaced: this one could not inherit | nothing, if it was meant: its new limiter is of another kind |
-//! | configuration changed: a policy was removed; configuration changed: fields of a policy were removed | nothing, if it was meant: a file that was cut off may still make sense |
+//! | policies replaced: this one could not inherit | nothing, if intended: its new limiter is of another kind |
+//! | configuration changed: a policy was removed; configuration changed: fields of a policy were removed | nothing, if intended: a truncated file may still be valid |
 //! | limiter failed; limiter recovered | see [failure](super::failure) |
 //! | redis: a node keeps failing; a node is back | the same |
 //! | redis: topology changed | nothing: a failover, or slots have moved |
 //! | redis: when its memory is full, the server may evict budgets | `maxmemory-policy noeviction` |
-//! | the body of a custom rejection failed | look at what [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) returns |
+//! | the body of a custom rejection failed | check the body that [`rejection_response`](crate::RateLimitLayerBuilder::rejection_response) returns |
 //!
 //! # When a customer calls
 //!
@@ -162,20 +163,20 @@
 //!
 //! A table holds [65,536 keys](crate::store::MemoryStore) unless set otherwise, at 17 bytes each for buckets and
 //! windows (50 for a [sliding window](crate::algorithm::SlidingWindow) of more than 65,535 units), and never grows.
-//! Only keys that still owe something need a slot: new keys per second × the time until their spent units are earned again.
-//! With ten per second, a request owes for 0.1 s, a burst of 20 for two seconds; so 65,536 keys are some 30,000 new
-//! clients per second that all spend their burst. With five per day, a request owes for 4.8 hours,
-//! and the table is full at four new clients per second. Size those limits by clients per day.
+//! Only keys that still owe something need a slot: new keys per second × the time until their spent units are earned
+//! again. With ten per second, a request owes for 0.1 s, a burst of 20 for two seconds; so 65,536 keys are some 30,000
+//! new clients per second that all spend their burst. With five per day, a request owes for 4.8 hours, and the table is
+//! full at four new clients per second. Size those limits by clients per day.
 //!
 //! A [`LeakyQueue`](crate::LeakyQueue) remembers as many keys unless set otherwise
-//! ([`max_keys`](crate::LeakyQueue::max_keys)), at up to 200 bytes each, and allocates them on demand. Beyond, it rejects new
-//! keys, where a table evicts the key that owes least.
+//! ([`max_keys`](crate::LeakyQueue::max_keys)), at up to 200 bytes each, and allocates them on demand. Beyond, it
+//! rejects new keys, where a table evicts the key that owes least.
 //!
 //! # Change a limit
 //!
-//! Keep the [handle](crate::RateLimitLayer::handle) of the layer in the code that reads your configuration. Build the new
-//! policies as at the start; each inherits the state of the policy with its name. A set that `try_new` would reject changes
-//! nothing.
+//! Keep the [handle](crate::RateLimitLayer::handle) of the layer in the code that reads your configuration. Build the
+//! new policies as at the start; each inherits the state of the policy with its name. A set that `try_new` would reject
+//! changes nothing.
 //!
 //! ```
 //! use tower_sluice::algorithm::TokenBucket;
@@ -202,20 +203,21 @@
 //! | the algorithm (bucket to window, say), or the store | all keys lose their state: [`Replaced::not_inherited`](crate::Replaced::not_inherited) names the policy, and a warning is logged |
 //! | the name | a new policy; all keys lose their state |
 //!
-//! On Redis, debts are kept [in time](crate::store::RedisStore#another-quota), and waiters of a queue depart at the times that
-//! they got. Try a stricter limit first as a shadow, and then enforce it under the same name: its counts are kept.
+//! On Redis, debts are kept [in time](crate::store::RedisStore#another-quota), and waiters of a queue depart at the
+//! times that they got. Try a stricter limit first as a shadow, and then enforce it under the same name: its counts are
+//! kept.
 //!
-//! With a configuration file: [`Config::change`](crate::config::Config::change). The example server calls it whenever its
-//! `--config` is edited. It logs that the limits were changed, or file, line and field of the mistake, which changes nothing.
-//! Policies and fields that the new text lacks are logged by name, as warnings.
+//! With a configuration file: [`Config::change`](crate::config::Config::change). The example server calls it whenever
+//! its `--config` is edited. It logs that the limits were changed, or file, line and field of the mistake, which
+//! changes nothing. Policies and fields that the new text lacks are logged by name, as warnings.
 //!
 //! # Shut down
 //!
-//! Close the queues, or a graceful shutdown waits for all waiters. [`RateLimitLayer::close`](crate::RateLimitLayer::close),
-//! [`LimitsHandle::close`](crate::LimitsHandle::close) and [`Config::close`](crate::config::Config::close) reject all waiters
-//! and all later requests with 503; [`LeakyQueue::close`](crate::LeakyQueue::close) does so for one queue. A closed queue stays
-//! closed, and so do queues that a later change adds. Call it when SIGTERM arrives, before the server waits for requests in
-//! flight:
+//! Close the queues, or a graceful shutdown waits for all waiters.
+//! [`RateLimitLayer::close`](crate::RateLimitLayer::close), [`LimitsHandle::close`](crate::LimitsHandle::close) and
+//! [`Config::close`](crate::config::Config::close) reject all waiters and all later requests with 503;
+//! [`LeakyQueue::close`](crate::LeakyQueue::close) does so for one queue. A closed queue stays closed, and so do queues
+//! that a later change adds. Call it when SIGTERM arrives, before the server waits for requests in flight:
 //!
 //! ```
 //! # use tower_sluice::RateLimitLayer;
@@ -229,6 +231,6 @@
 //! # }
 //! ```
 //!
-//! Bound the drain: a client that never ends its request would keep the server alive for ever. The example server exits after
-//! ten seconds. It also drops connections whose request head takes longer than ten (`header_read_timeout` of hyper, and a
-//! timeout of its own for the first head): `axum::serve` has neither.
+//! Bound the drain: a client that never ends its request would keep the server alive for ever. The example server exits
+//! after ten seconds. It also drops connections whose request head takes longer than ten (`header_read_timeout` of
+//! hyper, and a timeout of its own for the first head): `axum::serve` has neither.

@@ -32,12 +32,12 @@
 //! # Which burst?
 //!
 //! - At least what a well-behaved client sends at once. A page that loads 15 images is 15 requests.
-//! - For the service behind the limiter: the most that it can take at one instant, divided by the number of clients that
-//!   may send together.
+//! - For the service behind the limiter: the most that it can take at one instant, divided by the number of clients
+//!   that may send together.
 //! - After a burst, a bucket takes burst / rate to fill up: 20 at 10 per second are back
 //!   after two seconds; 1,000 at one per minute after 17 hours.
-//! - Not 1 without a reason. Two requests that a client sends a second apart may arrive 999 ms apart, and one of them is
-//!   rejected. A burst of 1 is also the hardest to hold [under a flood of keys](crate::store::WhenFull).
+//! - Not 1 without a reason. Two requests that a client sends a second apart may arrive 999 ms apart, and one of them
+//!   is rejected. A burst of 1 is also the hardest to hold [under a flood of keys](crate::store::WhenFull).
 //!
 //! # Rates are exact
 //!
@@ -59,7 +59,8 @@
 //! ```
 //!
 //! - A fixed [cost](crate::Policy::cost) above the burst is an error when the layer is built. If a
-//!   [function](crate::Policy::cost_fn) returns one, the request is rejected without `Retry-After`, since no wait helps.
+//!   [function](crate::Policy::cost_fn) returns one, the request is rejected without `Retry-After`, since no wait
+//!   helps.
 //! - In a queue, a request of cost 3 departs in its order, and the next departs three intervals later.
 //! - The cost is set before the body is read. If the handler [reports](crate::Policy::cost_after) another one
 //!   afterwards, the difference is charged or refunded.
@@ -77,15 +78,15 @@
 //!     .charge_when(|response| response.status() == StatusCode::UNAUTHORIZED);
 //! ```
 //!
-//! Each request is [charged on arrival, and refunded](crate::Policy::charge_when) if the response has another status; so
-//! no client has more guesses in flight than the limit of a window allows. Use a window for that: a bucket may refund
-//! [too much](crate::Receipt) if responses come in another order than requests.
+//! Each request is [charged on arrival, and refunded](crate::Policy::charge_when) if the response has another status;
+//! so no client has more guesses in flight than the limit of a window allows. Use a window for that: a bucket may
+//! refund [too much](crate::Receipt) if responses come in another order than requests.
 //!
 //! # When requests are charged
 //!
 //! A request is charged when it is admitted, before the service is called, and stays charged if the client disconnects:
-//! opening and cancelling requests must not be free. A rejection costs nothing, so a client that keeps sending is admitted
-//! again as soon as one that waits. To change that, add a [penalty](crate::Policy::penalty): a client that
+//! opening and cancelling requests must not be free. A rejection costs nothing, so a client that keeps sending is
+//! admitted again as soon as one that waits. To change that, add a [penalty](crate::Policy::penalty): a client that
 //! keeps sending before the advertised wait is over is banned for a while. (For guesses at a password, see
 //! [keys](super::keys#guesses), too.)
 //!

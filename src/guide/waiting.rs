@@ -25,16 +25,16 @@
 //! | rejections are expensive: the upload would start again | waits are expensive: each holds a connection, memory, a transaction |
 //!
 //! A queue evens out bursts. It does not add capacity: if arrivals exceed the rate for longer than the longest wait,
-//! the queue is full, every request waits for the longest time, and as many are rejected as without it. Keep queues short.
-//! A full queue of half a second is a buffer; one of a minute is an outage that answers 200.
+//! the queue is full, every request waits for the longest time, and as many are rejected as without it. Keep queues
+//! short. A full queue of half a second is a buffer; one of a minute is an outage that answers 200.
 //!
-//! Both work together: first a bucket per client, which rejects the clients that send too much, and behind it a queue for
-//! all. Within a layer, policies that delay are evaluated last, so that no request waits only to be rejected.
+//! Both work together: first a bucket per client, which rejects the clients that send too much, and behind it a queue
+//! for all. Within a layer, policies that delay are evaluated last, so that no request waits only to be rejected.
 //!
 //! # How many: Little's law
 //!
-//! **L = λ × W**: the number of waiters is the number of departures per second (λ), times the seconds that each waits (W).
-//! For one key, λ is the quota's rate. So choose the wait that clients accept, and compute the capacity from it:
+//! **L = λ × W**: the number of waiters is the number of departures per second (λ), times the seconds that each waits
+//! (W). For one key, λ is the quota's rate. So choose the wait that clients accept, and compute the capacity from it:
 //!
 //! | rate λ | longest wait W | [`capacity`](crate::LeakyQueue::capacity) L |
 //! |---|---|---|
@@ -44,8 +44,8 @@
 //! | 6 per minute | 30 s | 3 |
 //!
 //! Or the other way: a capacity of 50 at 5 per second means that the last one waits for 10 s. Only one of the two
-//! bounds, capacity and [`max_wait`](crate::LeakyQueue::max_wait), is ever reached: a capacity beyond λ × W is never used.
-//! Unless set, the capacity is the quota's limit (a period's worth), and the longest wait 30 seconds.
+//! bounds, capacity and [`max_wait`](crate::LeakyQueue::max_wait), is ever reached: a capacity beyond λ × W is never
+//! used. Unless set, the capacity is the quota's limit (a period's worth), and the longest wait 30 seconds.
 //!
 //! ```
 //! # use std::time::Duration;
@@ -64,9 +64,9 @@
 //! ```
 //!
 //! **Over all keys together**, λ is the rate of all busy keys together, and W the mean wait. 300 busy clients at 10 per
-//! second that wait for half a second are 300 × 10 × 0.5 = 1,500 requests, each with a connection, headers, and perhaps a
-//! body in the buffers. [`max_waiters`](crate::LeakyQueue::max_waiters) bounds it: 65,536 unless set, which is much. Check
-//! that your server, and its limit of file descriptors, can hold 65,536 open requests.
+//! second that wait for half a second are 300 × 10 × 0.5 = 1,500 requests, each with a connection, headers, and perhaps
+//! a body in the buffers. [`max_waiters`](crate::LeakyQueue::max_waiters) bounds it: 65,536 unless set, which is much.
+//! Check that your server, and its limit of file descriptors, can hold 65,536 open requests.
 //!
 //! **Keys without waiters** are remembered, too, until an interval after their last departure.
 //! [`max_keys`](crate::LeakyQueue::max_keys) bounds them: 65,536 unless set, which is little for 1 per hour and many
@@ -100,7 +100,8 @@
 //!
 //! # A queue for what you send
 //!
-//! A queue in front of a client paces outgoing calls: a partner allows five calls per second, so they depart every 200 ms.
+//! A queue in front of a client paces outgoing calls: a partner allows five calls per second, so they depart every 200
+//! ms.
 //!
 //! ```
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};

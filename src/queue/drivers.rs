@@ -114,6 +114,8 @@ impl<R: Runtime> Drivers<R> {
                 deferred.signals.push(driver.signal.clone());
             }
         } else if let Some(runtime) = runtime {
+            // Alive from here on, under the lock, although its task is not spawned yet: otherwise a second arrival on
+            // this runtime would start another.
             (driver.is_alive, driver.alarm) = (true, Timestamp::ZERO);
             deferred.start = Some(Start { runtime: runtime.clone(), id, signal: driver.signal.clone() });
         }
@@ -123,6 +125,7 @@ impl<R: Runtime> Drivers<R> {
     pub(super) fn signal(&self, schedule: &Schedule, deferred: &mut Deferred<R>) {
         let next = schedule.next_release().unwrap_or(Timestamp::MAX);
         for (id, driver) in (0..=u16::MAX).map(DriverId).zip(&self.0) {
+            // A driver that is awake needs no signal: before it sleeps, it reads the schedule again under the lock.
             let is_asleep = driver.is_alive && driver.alarm > Timestamp::ZERO;
             if is_asleep && (next < driver.alarm || schedule.waiting_at(id) == 0) {
                 deferred.signals.push(driver.signal.clone());

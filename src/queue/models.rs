@@ -479,7 +479,7 @@ fn one_leaves_while_the_queue_is_closed() {
         };
         assert!(run(monitor.close()).is_none());
         other.join().unwrap();
-        // Its turn may have been given back to it before all were sent away.
+        // The turn of the first may have come to it before the close.
         assert!(matches!(poll(&monitor, second, 1), Polled::Closed));
         assert_empty(&monitor);
     });

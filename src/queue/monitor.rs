@@ -117,8 +117,8 @@ impl<R: Runtime> Monitor<R> {
         request: &Request,
         here: impl FnOnce() -> Option<R>,
     ) -> (Result<Arrival, LimiterError>, Deferred<R>) {
-        self.arrive(now, request, |state, now, request, leaves, deferred| {
-            let decision = state.schedule.preview(now, request.id, request.cost, leaves);
+        self.arrive(now, request, |state, now, request, departs_at, deferred| {
+            let decision = state.schedule.preview(now, request.id, request.cost, departs_at);
             state.join(now, request, false, here, deferred).map(|_| Arrival::Decided(decision))
         })
     }
@@ -146,8 +146,8 @@ impl<R: Runtime> Monitor<R> {
         state.schedule.catch_up(now, id, &mut deferred.wake);
         let arrival = match state.schedule.check_arrival(now, id, cost, max_wait) {
             Err(rejection) => Ok(Arrival::Decided(rejection)),
-            Ok(leaves) if leaves <= now => Ok(Arrival::Decided(state.schedule.depart_now(now, id, cost))),
-            Ok(leaves) => join(&mut state, now, &Request { id, cost, max_wait }, leaves, &mut deferred),
+            Ok(departs_at) if departs_at <= now => Ok(Arrival::Decided(state.schedule.depart_now(now, id, cost))),
+            Ok(departs_at) => join(&mut state, now, &Request { id, cost, max_wait }, departs_at, &mut deferred),
         };
         (arrival, deferred)
     }
@@ -169,7 +169,7 @@ impl<R: Runtime> Monitor<R> {
         state.schedule.catch_up(now, id, &mut deferred.wake);
         let decision = match state.schedule.check_arrival(now, id, cost, max_wait) {
             Err(rejection) => rejection,
-            Ok(leaves) => state.schedule.preview(now, id, cost, leaves),
+            Ok(departs_at) => state.schedule.preview(now, id, cost, departs_at),
         };
         (Some(decision), deferred)
     }

@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use tower_sluice::config::Config;
 
-fn error(text: &str) -> String {
-    Config::parse("f.toml", text).expect_err(text).to_string()
-}
+use crate::error;
 
 const POLICY: &str = "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\nlimit = 10\nper = \"1s\"\n";
 

@@ -1,5 +1,24 @@
 //! Tests of configuration files.
 
 mod errors;
-mod file;
+mod layers;
+mod mistakes;
 mod schema;
+
+use tower_sluice::config::Config;
+
+/// Returns a route with one policy, in which `line` replaces the line of the same field, or is added.
+fn with(line: &str) -> String {
+    let field = line.split(['=', ' ']).next().unwrap();
+    let policy = ["name = \"p\"", "algorithm = \"token-bucket\"", "limit = 10", "per = \"1s\"", "key = \"global\""];
+    let mut lines: Vec<_> = policy.iter().map(|old| if old.starts_with(field) { line } else { old }).collect();
+    if !policy.iter().any(|old| old.starts_with(field)) {
+        lines.push(line);
+    }
+    format!("[[route]]\npath = \"/a\"\n[[route.policy]]\n{}\n", lines.join("\n"))
+}
+
+/// Returns the message of the error in a configuration.
+fn error(text: &str) -> String {
+    Config::parse("f.toml", text).expect_err(text).to_string()
+}

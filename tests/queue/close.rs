@@ -19,7 +19,7 @@ use tower_sluice::{
 
 type Service = BoxCloneSyncService<Request<()>, Response<String>, Infallible>;
 
-/// Answers with an empty body, so that a rejection is known by its own.
+/// Answers with an empty body; a rejection has one of its own.
 fn service(layer: &RateLimitLayer) -> Service {
     let inner = service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(String::new()))));
     let answered = layer.layer(inner).map_response(|response| response.map(|_| String::new()));

@@ -27,7 +27,7 @@ async fn ask(limiter: &(impl Limiter + ?Sized), key: &str, cost: u32) -> Decisio
     limiter.decide(&Ask::charge(&PartitionKey::from(key), cost)).decided().await.unwrap()
 }
 
-/// How many scripts the server ran, of any kind.
+/// Returns how many scripts the server ran, of any kind.
 fn calls(server: &RedisServer) -> u64 {
     let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut server.connection()).unwrap();
     let of = |command: &str| {
@@ -289,7 +289,7 @@ async fn charges_up_to_what_is_left_and_resets_reach_the_server() {
     let key = PartitionKey::from("a");
     for [limiter, elsewhere, third] in &processes {
         assert_eq!(ask(&**limiter, "a", 3).await.remaining(), 7);
-        // More than there is: what there is.
+        // More than is left: what is left is charged.
         let _ = limiter.decide(&Ask::charge(&key, 20).to(Mode::UpTo));
         for _ in 0..100 {
             if ask(&**elsewhere, "a", 0).await.remaining() == 0 {

@@ -86,7 +86,7 @@ fn the_pictures_have_no_cycle() {
 fn hold(folder: &str, prefix: &str, picture: Picture) {
     for (room, path) in files(folder) {
         let Some((_, allowed)) = picture.iter().find(|(name, _)| *name == room) else {
-            panic!("{} belongs to no room of the picture: give `{room}` a place in it", path.display());
+            panic!("{} belongs to no room of the picture: add `{room}` to it", path.display());
         };
         let text = fs::read_to_string(&path).unwrap();
         for import in imports(&text, prefix) {

@@ -206,8 +206,8 @@ fn content_type(protocol: Protocol) -> HeaderValue {
     }
 }
 
-/// Returns the pushback of gRFC A6 in signed 32-bit milliseconds; a negative number forbids to retry. Never zero, on which
-/// some clients hang.
+/// Returns the pushback of gRFC A6 in signed 32-bit milliseconds; a negative number forbids to retry. Never zero, on
+/// which some clients hang.
 fn pushback_ms(wait: Option<Duration>) -> i32 {
     wait.map_or(-1, |wait| i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX).max(1))
 }

@@ -16,6 +16,7 @@ const MAX_LEAKED: usize = 4_096;
 pub(super) fn constant(value: &[u8]) -> HeaderValue {
     static ALL: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let text = std::str::from_utf8(value).expect("printable ASCII");
+    // If a thread panicked with the lock, the set is still valid: a text is leaked before it is inserted.
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
     match all.get(text).copied() {
         Some(kept) => HeaderValue::from_static(kept),
@@ -28,8 +29,8 @@ pub(super) fn constant(value: &[u8]) -> HeaderValue {
     }
 }
 
-/// The constant part of draft-11's fields for one policy. Leaked, so that a response future refers to it by one word and
-/// counts no references.
+/// The constant part of draft-11's fields for one policy. Leaked, so that a response future refers to it by one word
+/// and counts no references.
 #[derive(Debug)]
 pub(crate) struct Member {
     /// `"name";r=`.

@@ -87,8 +87,8 @@ impl RateLimitFields {
     /// `r` is what is left, and `t` the seconds for which it has to suffice: a client that spreads `r`
     /// requests over `t` seconds is not rejected. After a rejection, `t` is `Retry-After`.
     ///
-    /// If an inner layer or service has set these fields, ours are appended to theirs. Of two policies of one name,
-    /// the one with less left is advertised, once. Fields in another syntax, such as that of [`draft07`](Self::draft07),
+    /// If an inner layer or service has set these fields, ours are appended to theirs. Of two policies of one name, the
+    /// one with less left is advertised, once. Fields in another syntax, such as that of [`draft07`](Self::draft07),
     /// cannot share a list with ours: ours replace them if they can be read and advertise more than all of ours, and
     /// are left out otherwise.
     pub const fn draft11() -> Self {

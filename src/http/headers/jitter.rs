@@ -29,9 +29,10 @@ thread_local! {
     static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0));
 }
 
-/// SplitMix64 (G. Steele et al., "Fast splittable pseudorandom number generators", 2014), with a state per thread. It may be
-/// predictable: a client that predicts it gains a shorter wait at most, and is still admitted after it.
+/// SplitMix64 (G. Steele et al., "Fast splittable pseudorandom number generators", 2014), with a state per thread. It
+/// may be predictable: a client that predicts it gains a shorter wait at most, and is still admitted after it.
 fn random() -> u64 {
+    // Each thread has its own state, and nothing between `get` and `set` can call this function again.
     let state = STATE.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
     STATE.set(state);
     let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

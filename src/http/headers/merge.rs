@@ -48,10 +48,10 @@ fn take_back(fields: &mut HeaderMap, name: &HeaderName) -> Option<HeaderValue> {
 
 /// Merges draft-11's fields with those that are set. `state` is `None` if only the policies are advertised.
 ///
-/// Members of other names stay, and ours follow. Of two members of one name, the one with less left stays, in both fields:
-/// theirs if it cannot be read. Fields in another syntax, such as that of draft-07, cannot share a list with ours: ours
-/// replace them if they can be read and advertise more than all of ours, and are left out otherwise. So no limit looks
-/// larger than it is.
+/// Members of other names stay, and ours follow. Of two members of one name, the one with less left stays, in both
+/// fields: theirs if it cannot be read. Fields in another syntax, such as that of draft-07, cannot share a list with
+/// ours: ours replace them if they can be read and advertise more than all of ours, and are left out otherwise. So no
+/// limit looks larger than it is.
 #[cold]
 fn merge_draft11(fields: &mut HeaderMap, policy: &HeaderValue, state: Option<&HeaderValue>) {
     let (theirs, ours) =

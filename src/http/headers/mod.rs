@@ -42,8 +42,8 @@ pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-poli
 /// The fields to list in `Access-Control-Expose-Headers`, since scripts in a browser can read only listed fields.
 /// The last four are those of gRPC-Web.
 ///
-/// The CORS layer goes *outside* of the rate limit, so that rejections have its fields, too (without them, a script sees only
-/// a network error), and so that it answers preflights before they are counted.
+/// The CORS layer goes *outside* of the rate limit, so that rejections have its fields, too (without them, a script
+/// sees only a network error), and so that it answers preflights before they are counted.
 ///
 /// ```
 /// use tower::ServiceBuilder;

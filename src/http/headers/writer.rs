@@ -71,8 +71,8 @@ pub(crate) struct State {
     pub(super) is_exhausted: bool,
 }
 
-/// Fields computed at decision time, to be written when the response arrives. Three words, since each response future holds
-/// them.
+/// Fields computed at decision time, to be written when the response arrives. Three words, since each response future
+/// holds them.
 #[derive(Debug)]
 pub(crate) enum Fields {
     /// Draft-11's alone, of one policy: its [`Level`].

@@ -124,8 +124,8 @@ impl ClientIp {
         Self { lenient: true, ..self }
     }
 
-    /// Gives each client that a trusted proxy reports by a name instead of its address (`Forwarded: for=_abc`, RFC 7239,
-    /// section 6.3) a budget of its own. Without this, they are unidentified.
+    /// Gives each client that a trusted proxy reports by a name instead of its address (`Forwarded: for=_abc`, RFC
+    /// 7239, section 6.3) a budget of its own. Without this, they are unidentified.
     ///
     /// Only for proxies that give a client the same name each time. Two proxies that use one name for two clients
     /// make them share a budget.

@@ -17,8 +17,8 @@ const CHECKS: u32 = 1 << 16;
 /// How many checks one request from a public address counts for. Such a peer is hardly the operator's proxy, so a
 /// server that public peers reach directly stops checking soon.
 const CHECKS_PER_PUBLIC_PEER: u32 = 1 << 7;
-/// The count once a mistake is found. Far above `CHECKS`, and far enough below `u32::MAX` that the threads which are still
-/// counting do not make it wrap around.
+/// The count once a mistake is found. Far above `CHECKS`, and far enough below `u32::MAX` that the threads which are
+/// still counting do not make it wrap around.
 const DONE: u32 = 1 << 31;
 
 /// The headers that proxies set without being configured to.
@@ -80,8 +80,8 @@ pub(super) fn peer_is_the_key(peer: impl FnOnce() -> IpAddr, headers: &HeaderMap
     }
 }
 
-/// Checks a key that reads a header, of an untrusted peer: it may be a proxy that the operator forgot to trust. Logged once
-/// for private peers and once for public ones, since any client can cause the latter.
+/// Checks a key that reads a header, of an untrusted peer: it may be a proxy that the operator forgot to trust. Logged
+/// once for private peers and once for public ones, since any client can cause the latter.
 #[inline]
 pub(super) fn peer_is_not_trusted(peer: IpAddr, headers: &HeaderMap, source: &IpSource) {
     static PRIVATE_OR_PUBLIC: Hint = Hint::new();

@@ -9,8 +9,8 @@ use crate::values::PartitionKey;
 
 /// Keys by the address of the connected peer; IPv6 grouped by network.
 ///
-/// Behind a reverse proxy, the peer is the proxy for all clients: use [`ClientIp`](super::ClientIp) there. A request from
-/// a private or loopback address with a forwarding header is logged once per process.
+/// Behind a reverse proxy, the peer is the proxy for all clients: use [`ClientIp`](super::ClientIp) there. A request
+/// from a private or loopback address with a forwarding header is logged once per process.
 ///
 /// The server must provide the peer's address in one of these request extensions:
 ///
@@ -107,8 +107,8 @@ pub fn peer_addr(head: &RequestHead<'_>) -> Option<SocketAddr> {
     peer(head).copied()
 }
 
-/// Looks the extensions up in a fixed order, so that requests with several of them are all keyed by the same kind. An app
-/// of axum pays for one look-up.
+/// Looks the extensions up in a fixed order, so that requests with several of them are all keyed by the same kind. An
+/// app of axum pays for one look-up.
 #[inline]
 fn peer<'a>(head: &RequestHead<'a>) -> Option<&'a SocketAddr> {
     #[cfg(feature = "axum")]
@@ -154,7 +154,8 @@ impl IpNetwork {
             IpAddr::V4(ip) => Self { base: ip.into(), prefix: 32 },
             IpAddr::V6(ip) => match embedded_ipv4(ip) {
                 Some(ip) => Self { base: ip.into(), prefix: 32 },
-                // One client each: its IPv4 address is in one of five places, as the operator chose (RFC 6052, section 2.2).
+                // One client each: its IPv4 address is in one of five places, as the operator chose (RFC 6052, section
+                // 2.2).
                 None if ip.to_bits() >> 80 == LOCAL_NAT64 => Self { base: ip.into(), prefix: 128 },
                 None => {
                     let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix.min(128))).unwrap_or(0);

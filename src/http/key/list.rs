@@ -78,8 +78,9 @@ fn last_comma(list: &[u8]) -> Option<usize> {
     list.iter().rposition(|&byte| byte == b',')
 }
 
-/// Finds the last comma outside of quoted strings. Seen from the right, the first quotation mark closes a quoted string:
-/// this finds the commas of any well-formed list, and those of a well-formed tail, whatever a client sent before it.
+/// Finds the last comma outside of quoted strings. Seen from the right, the first quotation mark closes a quoted
+/// string: this finds the commas of any well-formed list, and those of a well-formed tail, whatever a client sent
+/// before it.
 fn last_unquoted_comma(list: &[u8]) -> Result<Option<usize>, Unreadable> {
     let mut unseen = list;
     while let Some(at) = unseen.iter().rposition(|byte| matches!(byte, b',' | b'"')) {

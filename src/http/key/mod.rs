@@ -13,9 +13,9 @@
 //!
 //! # Spellings
 //!
-//! Keys are compared byte for byte: nothing is lower-cased or normalised implicitly. Only the white space
-//! around the value of a header is dropped, which is no part of the value (RFC 9110, section 5.5); a [`key_fn`] that reads
-//! a header has to trim it itself, since over HTTP/2 the white space is still there. Key on what an identity resolves to
+//! Keys are compared byte for byte: nothing is lower-cased or normalised implicitly. Only the white space around the
+//! value of a header is dropped, which is no part of the value (RFC 9110, section 5.5); a [`key_fn`] that reads a
+//! header has to trim it itself, since over HTTP/2 the white space is still there. Key on what an identity resolves to
 //! (the number of the account) rather than on what was typed; if there is only the latter, `nfkc_casefold_trim` (crate
 //! feature `unicode`) makes its spellings one.
 
@@ -67,8 +67,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// # Errors
     ///
     /// If the request has no key. The policy decides on a missing one
-    /// ([`Policy::on_missing_key`](crate::Policy::on_missing_key)); ambiguous keys and mistakes in the set-up are always
-    /// rejected.
+    /// ([`Policy::on_missing_key`](crate::Policy::on_missing_key)); ambiguous keys and mistakes in the set-up are
+    /// always rejected.
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError>;
 
     /// Whether clients share a key, so that a rejection is not the fault of the client that gets it (and is

@@ -7,8 +7,8 @@ use crate::values::PartitionKey;
 
 /// The length of a streak that is no coincidence, in requests.
 const LONG: u32 = 1_000;
-/// The count of an interrupted streak. Far above `LONG`, and far enough below `u32::MAX` that the threads which are still
-/// counting do not make it wrap around.
+/// The count of an interrupted streak. Far above `LONG`, and far enough below `u32::MAX` that the threads which are
+/// still counting do not make it wrap around.
 const INTERRUPTED: u32 = 1 << 31;
 
 /// Whether something is true of all of the first thousand requests. Once that is decided, the check costs one relaxed
@@ -30,7 +30,8 @@ impl Streak {
 
     /// Counts one more request; returns `true` to the one that makes the streak long.
     ///
-    /// Every `fetch_add` returns another count, so of several threads exactly one reads `LONG - 1`, and only that one logs.
+    /// Every `fetch_add` returns another count, so of several threads exactly one reads `LONG - 1`, and only that one
+    /// logs.
     #[cold]
     pub(super) fn extend(&self) -> bool {
         self.0.fetch_add(1, Ordering::Relaxed) == LONG - 1

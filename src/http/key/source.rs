@@ -28,8 +28,8 @@ pub enum IpSource {
     Header(HeaderName),
 }
 
-/// Headers of one address, with the proxies that set them, and whether these replace a value that a client sends. If not,
-/// configure the proxy to do so before you trust the header.
+/// Headers of one address, with the proxies that set them, and whether these replace a value that a client sends. If
+/// not, configure the proxy to do so before you trust the header.
 impl IpSource {
     /// `X-Real-IP`, usual with nginx. Replaced if you configure it with `proxy_set_header X-Real-IP $remote_addr`.
     #[must_use]

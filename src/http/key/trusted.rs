@@ -19,9 +19,9 @@ impl TrustedProxies {
     ///
     /// # Errors
     ///
-    /// If there is none, or one is malformed or has bits set beyond its prefix; or if they span, all together, half of all
-    /// IPv4 addresses or half of the IPv6 addresses of the internet (`2000::/3`): a server that trusts all peers lets every
-    /// client choose its address.
+    /// If there is none, or one is malformed or has bits set beyond its prefix; or if they span, all together, half of
+    /// all IPv4 addresses or half of the IPv6 addresses of the internet (`2000::/3`): a server that trusts all peers
+    /// lets every client choose its address.
     pub fn ranges(ranges: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, TrustedProxiesError> {
         Self { ranges: Vec::new(), count: None }.and_ranges(ranges)
     }
@@ -73,8 +73,8 @@ impl TrustedProxies {
         if self.ranges.is_empty() { Err(TrustedProxiesError::Empty) } else { Ok(self) }
     }
 
-    /// Takes the `n`-th element from the right, as [`count`](Self::count) does, if the peer is within the ranges, instead
-    /// of the first element outside the ranges.
+    /// Takes the `n`-th element from the right, as [`count`](Self::count) does, if the peer is within the ranges,
+    /// instead of the first element outside the ranges.
     pub const fn and_count(mut self, n: usize) -> Self {
         self.count = Some(n);
         self
@@ -142,10 +142,11 @@ impl Range {
     }
 }
 
-/// Returns the range with which the ranges reach half of all addresses, if they do, and whether it is that large by itself:
-/// then clients are within them, too.
+/// Returns the range with which the ranges reach half of all addresses, if they do, and whether it is that large by
+/// itself: then clients are within them, too.
 fn spanning_half(ranges: &[Range]) -> Option<(Range, bool)> {
-    /// The addresses routed on the internet (RFC 4291, section 2.4): an eighth of all IPv6 addresses, and here all that count.
+    /// The addresses routed on the internet (RFC 4291, section 2.4): an eighth of all IPv6 addresses, and here all that
+    /// count.
     const INTERNET: Range = Range { base: IpAddr::V6(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0)), prefix: 3 };
     let mut sorted = ranges.to_vec();
     // Two ranges are disjoint, or one contains the other and sorts first.

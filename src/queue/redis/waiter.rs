@@ -43,6 +43,7 @@ impl ProcessQueue {
     /// Returns a slot for a request that waits for less than `patience`, and its longest wait: zero, if no slot is free.
     pub(super) fn take_slot(self: &Arc<Self>, patience: Option<Duration>) -> (Option<WaiterSlot>, Option<Duration>) {
         let take = |taken: usize| (taken < self.max_waiters).then_some(taken + 1);
+        // Relaxed: only the count matters, and no other memory is published by it.
         match self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
             Ok(_) => {
                 (Some(WaiterSlot(Arc::clone(self))), patience.map(|it| it.saturating_sub(Duration::from_nanos(1))))

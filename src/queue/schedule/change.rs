@@ -66,7 +66,7 @@ impl Schedule {
         (self.due, self.idle) = Default::default();
         for (id, fifo) in &mut self.fifos {
             fifo.tat = present.carried(fifo.tat, &before, now);
-            // A whole waiter_id of tokens.
+            // A whole number of tokens.
             fifo.backlog = fifo.backlog / before.price(1) * present.price(1);
             let (waits, entry) = self.pace.index_entry(*id, fifo);
             if waits { &mut self.due } else { &mut self.idle }.insert(entry);
@@ -92,22 +92,22 @@ impl Schedule {
 
     /// Returns the waiters of a FIFO that the present quota and bounds would not let in.
     fn displaced(&self, now: Timestamp, id: FifoId) -> Vec<WaiterId> {
-        let mut rejection = Vec::new();
-        let Some(fifo) = self.fifos.get(&id) else { return rejection };
+        let mut displaced = Vec::new();
+        let Some(fifo) = self.fifos.get(&id) else { return displaced };
         let (mut waiter_id, mut ahead, mut kept) = (fifo.waiters.oldest, 0, 0);
         while let Some(waiter) = self.slab.waiter(waiter_id) {
             let stays = kept < self.bounds.capacity
                 && waiter.cost <= self.max_cost
                 // A waiter that may depart at once has not waited in vain, however long it was.
-                && self.pace.leaves(fifo.tat + ahead) <= waiter.until.max(now);
+                && self.pace.departs_at(fifo.tat + ahead) <= waiter.until.max(now);
             if stays {
                 kept += 1;
                 ahead += self.pace.gcra.price(waiter.cost);
             } else {
-                rejection.push(waiter_id);
+                displaced.push(waiter_id);
             }
             waiter_id = waiter.newer;
         }
-        rejection
+        displaced
     }
 }

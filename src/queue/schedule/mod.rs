@@ -110,7 +110,7 @@ const BATCH: usize = 256;
 
 impl Pace {
     /// Returns when the head of a FIFO with this `tat` may depart.
-    fn leaves(&self, tat: u128) -> Timestamp {
+    fn departs_at(&self, tat: u128) -> Timestamp {
         let nanos = self.gcra.nanos_ceil(tat.saturating_sub(self.ahead));
         u64::try_from(nanos).map_or(Timestamp::MAX, Timestamp::from_nanos)
     }
@@ -121,7 +121,7 @@ impl Pace {
             let paid = u64::try_from(self.gcra.nanos_ceil(fifo.tat)).map_or(Timestamp::MAX, Timestamp::from_nanos);
             (false, (paid, id))
         } else {
-            (true, (self.leaves(fifo.tat), id))
+            (true, (self.departs_at(fifo.tat), id))
         }
     }
 }
@@ -215,27 +215,27 @@ impl Schedule {
         if cost > self.max_cost {
             return Err(self.describe(now, fifo, |limit, left| Decision::deny(limit, left, None)));
         }
-        let head_leaves = self.pace.leaves(fifo.tat);
-        if cost == 0 || (fifo.waiters.len == 0 && head_leaves <= now) {
+        let head_departs_at = self.pace.departs_at(fifo.tat);
+        if cost == 0 || (fifo.waiters.len == 0 && head_departs_at <= now) {
             return Ok(now);
         }
 
-        let leaves = self.pace.leaves(fifo.tat + fifo.backlog);
-        let mut accepted_at = Timestamp::from_nanos(leaves.as_nanos().saturating_sub(max_wait));
+        let departs_at = self.pace.departs_at(fifo.tat + fifo.backlog);
+        let mut accepted_at = Timestamp::from_nanos(departs_at.as_nanos().saturating_sub(max_wait));
         if fifo.waiters.len >= self.bounds.capacity {
-            accepted_at = accepted_at.max(head_leaves);
+            accepted_at = accepted_at.max(head_departs_at);
         }
         if self.is_full() {
             // Not before a waiter has departed, however late that is.
             let soonest = Timestamp::from_nanos(now.as_nanos().saturating_add(1));
-            accepted_at = accepted_at.max(self.next_release().unwrap_or(head_leaves)).max(soonest);
+            accepted_at = accepted_at.max(self.next_release().unwrap_or(head_departs_at)).max(soonest);
         }
         if accepted_at > now {
             let wait = accepted_at.saturating_since(now);
             // Zero remaining: there may be room for requests that accept a longer wait, but not for this one.
             return Err(self.describe(now, fifo, |limit, _| Decision::deny(limit, 0, Some(wait))));
         }
-        Ok(leaves)
+        Ok(departs_at)
     }
 
     /// Lets a request depart at once, as [`check_arrival`](Self::check_arrival) allowed.
@@ -273,16 +273,16 @@ impl Schedule {
         slot.expect("ensured above")
     }
 
-    /// Returns the decision that an arrival would get if it joined now and departed at `leaves`, as computed by
+    /// Returns the decision that an arrival would get if it joined now and departed at `departs_at`, as computed by
     /// [`check_arrival`](Self::check_arrival).
-    pub(super) fn preview(&self, now: Timestamp, id: FifoId, cost: u32, leaves: Timestamp) -> Decision {
+    pub(super) fn preview(&self, now: Timestamp, id: FifoId, cost: u32, departs_at: Timestamp) -> Decision {
         let fifo = self.fifos.get(&id);
         let (tat, backlog) = fifo.map_or((0, 0), |fifo| (fifo.tat, fifo.backlog));
-        let waits = usize::from(leaves > now);
+        let waits = usize::from(departs_at > now);
         let waiting = fifo.map_or(0, |fifo| fifo.waiters.len) + waits;
         let end = tat.max(self.pace.gcra.units(now)) + backlog + self.pace.gcra.price(cost);
         self.numbers(now, end, (waiting, self.waiting + waits), Decision::allow)
-            .with_delay(leaves.saturating_since(now))
+            .with_delay(departs_at.saturating_since(now))
     }
 
     /// Returns the state of a waiter. Unless it still waits, its slot is free from now on. If it does, it keeps
@@ -294,6 +294,8 @@ impl Schedule {
         waker: &mut Option<Waker>,
     ) -> WaiterState {
         if let Slot::Waiting(waiter) = self.slab.get_mut(waiter_id) {
+            // Stored under the lock under which a release takes it: a release either wakes this waker, or was before,
+            // and then the slot is not `Waiting` any more. So no wake-up is lost between this look and the sleep.
             std::mem::swap(&mut waiter.waker, waker);
             return WaiterState::Waiting;
         }
@@ -359,7 +361,7 @@ impl Schedule {
     fn release_up_to(&mut self, now: Timestamp, id: FifoId, woken: &mut Vec<Waker>, left: &mut usize) {
         while let Some(fifo) = self.fifos.get(&id) {
             let WaitList { oldest: head, len, .. } = fifo.waiters;
-            if len == 0 || self.pace.leaves(fifo.tat) > now || *left == 0 {
+            if len == 0 || self.pace.departs_at(fifo.tat) > now || *left == 0 {
                 break;
             }
             *left -= 1;

@@ -60,7 +60,7 @@ async fn decide_all(claims: Vec<RedisClaim>) -> Answers {
                 let rejects = decisions.iter().any(|decision| !decision.is_allowed());
                 if rejects && !is_rejected {
                     is_rejected = true;
-                    undo(&claims, &mut answers);
+                    roll_back(&claims, &mut answers);
                 }
                 group.iter().zip(decisions).for_each(|(index, decision)| answers[*index] = Some(Ok(decision)));
             }
@@ -78,7 +78,7 @@ async fn decide_all(claims: Vec<RedisClaim>) -> Answers {
 }
 
 /// Refunds what was charged, the last charge first, see [`Receipt`].
-fn undo(claims: &[RedisClaim], answers: &mut [Option<Result<Decision, LimiterError>>]) {
+fn roll_back(claims: &[RedisClaim], answers: &mut [Option<Result<Decision, LimiterError>>]) {
     for (claim, answer) in claims.iter().zip(answers).rev() {
         if let Some(Ok(decision)) = answer {
             claim.part.refund(decision.receipt());

@@ -49,7 +49,7 @@ pub(super) enum LeaseAction {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unspent {
     pub(super) requests: u32,
-    /// Of each.
+    /// The cost of each.
     pub(super) cost: u32,
     /// The receipt of the last of the charges.
     pub(super) receipt: Receipt,

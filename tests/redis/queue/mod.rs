@@ -22,7 +22,7 @@ use tower_sluice::{
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// As another process would connect: with connections of its own. Patient, for machines that do other things too.
+/// Connects as another process would, with connections of its own. The timeout is long, for busy machines.
 fn redis(server: &RedisServer) -> Redis {
     Redis::single(server.url()).timeout(Duration::from_secs(5)).open().unwrap()
 }

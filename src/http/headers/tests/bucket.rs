@@ -48,8 +48,8 @@ impl Bucket {
         decision.with_reset_after(span(debt))
     }
 
-    /// Returns the `r` and `t` of an admission: the whole units left and the seconds, rounded up, in which they are earned;
-    /// with none left, the time to the next unit, at least 1.
+    /// Returns the `r` and `t` of an admission: the whole units left and the seconds, rounded up, in which they are
+    /// earned; with none left, the time to the next unit, at least 1.
     pub(super) fn expected(&self, now: u64) -> (u128, u128) {
         let second = NANOS * u128::from(self.quota.limit());
         let capacity = u128::from(self.quota.max_burst()) * self.interval();

@@ -26,8 +26,8 @@ fn at_2026() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_790_000_000)
 }
 
-/// Returns all fields of a response of this status that had these lines before. Checks that they are the same if their numbers
-/// are kept until the response arrives.
+/// Returns all fields of a response of this status that had these lines before. Checks that they are the same if their
+/// numbers are kept until the response arrives.
 fn written(
     writer: &Arc<Writer>,
     status: u16,
@@ -81,8 +81,8 @@ fn members(value: &str) -> Option<Vec<(String, Parameters)>> {
         .collect()
 }
 
-/// Parses members whose parameters are numbers: the name, and the parameters of these keys in this order. All but the first
-/// `required` may be missing, from the end.
+/// Parses members whose parameters are numbers: the name, and the parameters of these keys in this order. All but the
+/// first `required` may be missing, from the end.
 fn numbers(value: &str, keys: &[&str], required: usize) -> Option<Vec<(String, Vec<u64>)>> {
     let number = |value: &BareItem| match value {
         GenericBareItem::Integer(number) => u64::try_from(i64::from(*number)).ok(),

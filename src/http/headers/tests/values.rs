@@ -106,8 +106,8 @@ fn policy_of(terms: Terms) -> String {
     all.split("; ").find_map(|line| line.strip_prefix("ratelimit-policy: \"p\";")).unwrap().to_owned()
 }
 
-/// Buckets advertise a window of whole seconds in which the burst fits, at no more than the enforced rate. Also windows that are
-/// no whole seconds, and quotas that no such window fits.
+/// Buckets advertise a window of whole seconds in which the burst fits, at no more than the enforced rate. Also windows
+/// that are no whole seconds, and quotas that no such window fits.
 #[test]
 fn a_policy_is_advertised_at_its_exact_rate() {
     let quota = |limit, seconds| Quota::new(limit, Duration::from_secs(seconds)).unwrap();
@@ -170,8 +170,8 @@ fn windows_advertise_their_end_or_how_long_the_rest_has_to_last() {
     }
 }
 
-/// A store whose clock goes in ticks returns a `reset_after` that is a tick too short: at 5 per minute with 4 left, 48 seconds
-/// would be rounded up to 49.
+/// A store whose clock goes in ticks returns a `reset_after` that is a tick too short: at 5 per minute with 4 left, 48
+/// seconds would be rounded up to 49.
 #[test]
 fn a_tick_does_not_add_a_second() {
     let writer = writer(&RateLimitFields::draft11(), &[("p", Terms::bucket(Quota::per_minute(5)))]);

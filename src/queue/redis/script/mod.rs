@@ -140,7 +140,7 @@ impl QueueScript {
     }
 
     /// Reads the answer to a [`call`](Self::call) with the same arguments. Returns also the state that the key has now,
-    /// for the negative cache: `None` if it has none, or has a hole, since the end of the timeline does not tell when a
+    /// for the negative cache: `None` if it has none, or has a hole, since the end of the timeline does not say when a
     /// request fits into that.
     pub(crate) fn admission(
         &self,

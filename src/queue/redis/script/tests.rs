@@ -112,7 +112,7 @@ fn reservations_are_those_of_a_naive_list() {
         }
     }
     println!(
-        "{granted} granted ({into_holes} in holes), {rejected} refusals, {returned} returned, {predicted_rejections} predicted"
+        "{granted} granted ({into_holes} in holes), {rejected} rejected, {returned} returned, {predicted_rejections} predicted"
     );
     assert!(granted > 1_000 && rejected > 1_000 && returned > 1_000 && predicted_rejections > 200 && into_holes > 100);
 }

@@ -111,7 +111,7 @@ impl Fault {
         Self { reason, detail: Some(detail.into()) }
     }
 
-    /// What kind of trouble this is.
+    /// Returns the kind of this fault.
     #[must_use]
     pub const fn reason(&self) -> Reason {
         self.reason

@@ -224,6 +224,7 @@ impl Node {
             let mut state = self.lock();
             state.connections += 1;
             let number = state.connections;
+            // If the connection has ended already, `alive` says so, and the next look removes it.
             state.state_of(runtime, &self.settings).live =
                 Some(OpenConnection { connection, alive, idle: Vec::new(), number });
             state.breaker.connected(now);
@@ -256,6 +257,8 @@ impl Node {
         }
         let left_over = handle.and_then(|handle| state.put_handle(handle));
         drop(state);
+        // After the lock is released: the last handle of a connection runs code of the `redis` crate when it is
+        // dropped.
         drop((left_over, spoilt));
         if let Some(fault) = opened {
             log::redis_breaker_opened(&self.address, fault);

@@ -52,7 +52,8 @@ pub(super) struct NodeCall<'a> {
 }
 
 impl<'a> NodeCall<'a> {
-    /// If all slots are taken, waits for one for half of the time that is left: the other half is for the call.
+    /// Asks the breaker for a permit. If all slots are taken, waits for one for half of the time that is left: the
+    /// other half is for the call.
     pub(super) async fn enter(node: &'a Arc<Node>, limits: CallLimits) -> Result<Self, Fault> {
         let runtime = Handle::try_current().map_err(|_| Reason::NoRuntime)?.id();
         let now = Instant::now();
@@ -71,6 +72,7 @@ impl<'a> NodeCall<'a> {
         let patience = limits.deadline.saturating_duration_since(now) / 2;
         let slot = timeout_at(now + patience, slots.acquire_owned()).await;
         let slot = slot.ok().and_then(Result::ok).ok_or(Reason::TooManyInFlight)?;
+        // The breaker may have opened in the meantime, and is asked under the lock.
         Self::begin(node, node.lock(), slot, Instant::now(), limits)
     }
 
@@ -128,6 +130,8 @@ impl Drop for NodeCall<'_> {
             let watches = Arc::clone(&state.state_of(runtime.id(), &self.node.settings).watches);
             Some((watches.try_acquire_owned().ok()?, runtime))
         });
+        // Unlocked before the spawn: a runtime that shuts down drops the task on the spot, and the drop of the abandoned
+        // call locks the node.
         drop(state);
         let watch = AbandonedCall { node: Arc::clone(self.node), permit: Some(permit) };
         let Some((watch_slot, runtime)) = watch_slot else { return };
@@ -171,7 +175,8 @@ impl AbandonedCall {
 
 impl Drop for AbandonedCall {
     fn drop(&mut self) {
-        // The runtime was shut down, or too many calls are watched.
+        // The runtime was shut down, or too many calls are watched. If this was the probe, the breaker must not wait
+        // for it.
         self.record(Verdict::Unknown, None);
     }
 }

@@ -54,7 +54,7 @@ async fn charge(redis: &Redis, name: &str) -> Result<i64, Reason> {
     }
 }
 
-/// What was charged, as the server knows it.
+/// Returns what was charged, as the server knows it.
 fn charged(server: &RedisServer, name: &str) -> i64 {
     server.run::<Option<i64>>(&["GET", key(name).as_str()]).unwrap_or(0)
 }

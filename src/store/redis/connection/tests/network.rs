@@ -7,7 +7,7 @@ fn through(proxy: &Proxy) -> Redis {
     Redis::single(proxy.url()).timeout(Duration::from_millis(100)).open().unwrap()
 }
 
-/// Until the first call succeeds: the first connection may take longer than a call.
+/// Waits until the first call succeeds: the first connection may take longer than a call.
 async fn warm(redis: &Redis) {
     recovers(redis, "warm").await;
 }

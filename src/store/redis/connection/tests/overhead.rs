@@ -61,7 +61,7 @@ async fn run<F: Future<Output = ()> + Send + 'static>(concurrency: u32, work: im
     (passed / u64::from(CALLS), (processor_time() - processor) / u64::from(CALLS))
 }
 
-/// Of all threads that there are.
+/// Returns the processor time of all threads, in nanoseconds.
 fn processor_time() -> u64 {
     let threads = fs::read_dir("/proc/self/task").expect("Linux");
     let times = threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("schedstat")).unwrap());

@@ -1,0 +1,240 @@
+//! Checks that valid configurations are accepted, and the layers that they build.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http::{Request, Response, Version};
+use http_body_util::{BodyExt, Full};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::config::Config;
+
+use crate::with;
+
+#[test]
+fn valid_configurations_are_accepted() {
+    for line in [
+        "burst = 20",
+        "cost = 1",
+        "shadow = true",
+        "status = 418",
+        "store = \"memory\"",
+        "on-missing-key = \"share\"",
+        "on-store-error = \"allow\"",
+        "charge-on = [401, 403]",
+        "key = \"header:x-api-key\"\npenalty = { refusals = 30, per = \"1m\", ban = \"10m\" }",
+        "key = [\"client-ip\", \"header:X-Api-Key\", \"user\", \"path\", \"global\"]",
+        "per = \"1day\"",
+        "per = \"250ms\"",
+    ] {
+        Config::parse("f.toml", &with(line)).unwrap_or_else(|error| panic!("{line}: {error}"));
+    }
+    let queue = with("algorithm = \"leaky-queue\"");
+    for line in ["burst = 9\ncapacity = 4", "max-wait = \"3s\""] {
+        Config::parse("f.toml", &format!("{queue}\n{line}")).unwrap_or_else(|error| panic!("{line}: {error}"));
+    }
+    for when_full in ["reject", "overflow", "forget-least"] {
+        let text = format!("{queue}\nmax-keys = 1\nwhen-full = \"{when_full}\"");
+        Config::parse("f.toml", &text).unwrap_or_else(|error| panic!("{when_full}: {error}"));
+    }
+    let error = Config::parse("f.toml", &format!("{queue}\nmax-keys = 0")).unwrap_err().to_string();
+    assert!(error.contains("max-keys = 0 is out of range; write a number from 1"), "{error}");
+    assert!(Config::parse("f.toml", "").unwrap().routes().is_empty());
+    let unlimited = Config::parse("f.toml", "[[route]]\npath = [\"/a\", \"/b/{c}\"]").unwrap();
+    assert_eq!(unlimited.routes()[0].paths(), ["/a", "/b/{c}"]);
+    assert!(unlimited.routes()[0].layer().is_none());
+}
+
+#[tokio::test]
+async fn a_layer_reports_the_waiters_of_each_policy() {
+    let text = "[[route]]\npath = \"/q\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 1\nper = \"1h\"\n\
+                max-wait = \"2h\"\n[[route.policy]]\nname = \"b\"\nalgorithm = \"token-bucket\"\nlimit = 10\nper = \"1h\"\n";
+    let config = Config::parse("f.toml", text).unwrap();
+    let layer = config.routes()[0].layer().unwrap();
+    let waiting = || layer.backlog("q").map(|backlog| backlog.waiting());
+    assert_eq!((waiting(), layer.backlog("b"), layer.backlog("none")), (Some(0), None, None));
+    let service = layer
+        .layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) }));
+    assert_eq!(service.clone().oneshot(Request::new(())).await.unwrap().status(), 200);
+    let mut waits = tokio_test::task::spawn(service.oneshot(Request::new(())));
+    assert!(waits.poll().is_pending());
+    assert_eq!(waiting(), Some(1));
+    let hour = std::time::Duration::from_secs(3_600);
+    assert!(layer.backlog("q").unwrap().next_release().is_some_and(|wait| wait <= hour && wait > hour / 2));
+    drop(waits);
+    assert_eq!(waiting(), Some(0));
+}
+
+#[test]
+fn the_embedded_default_of_the_example_server_is_accepted() {
+    Config::parse("server.toml", include_str!("../../examples/server.toml")).unwrap();
+}
+
+#[test]
+fn the_documented_format_is_accepted() {
+    let docs = include_str!("../../src/config/mod.rs").lines().filter_map(|line| line.strip_prefix("//!"));
+    let format = docs.skip_while(|line| *line != " ```toml").skip(1).take_while(|line| *line != " ```");
+    let format: Vec<_> = format.collect();
+    assert!(format.len() > 20);
+    for text in [format.join("\n"), format.join("\n").replace("# answer =", "answer =")] {
+        Config::parse("format.toml", &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    }
+}
+
+#[tokio::test]
+async fn charge_on_and_penalty_apply() {
+    let used_up = with("limit = 1").replace("1s", "1h");
+    // The service answers 200.
+    for (line, statuses) in [("charge-on = [401]", [200, 200, 200, 200]), ("charge-on = [200]", [200, 503, 503, 503])] {
+        let answers = answers(&format!("{used_up}{line}\n"), 0, "text/plain").await;
+        assert_eq!(answers.each_ref().map(|answer| answer.status().as_u16()), statuses, "{line}");
+    }
+    // The first rejection advertises the wait, one early retry is free, and the next begins the ban.
+    let banned = used_up.replace(
+        "key = \"global\"",
+        "key = \"header:content-type\"\npenalty = { refusals = 1, per = \"1m\", ban = \"2h\" }",
+    );
+    let answers: [_; 4] = answers(&banned, 0, "text/plain").await;
+    assert_eq!(answers.each_ref().map(|answer| answer.status().as_u16()), [200, 429, 429, 429]);
+    assert_eq!(answers[3].headers()["retry-after"], "7200");
+}
+
+/// Jitter up to the configured maximum is added to waits, in the route or for all.
+#[tokio::test]
+async fn retry_jitter_applies() {
+    let used_up = with("limit = 1").replace("1s", "1h");
+    for text in [
+        format!("{used_up}[route.answer]\nretry-jitter = \"1day\"\n"),
+        format!("[answer]\nretry-jitter = \"1day\"\n{used_up}"),
+    ] {
+        let answers: [_; 21] = answers(&text, 0, "text/plain").await;
+        let waits = answers[1..].iter().map(|answer| answer.headers()["retry-after"].to_str().unwrap());
+        let waits: Vec<u64> = waits.map(|wait| wait.parse().unwrap()).collect();
+        assert!(waits.iter().all(|wait| (3_599..=90_001).contains(wait)), "{waits:?}");
+        // Not one of twenty above an hour and a half: once in 10^24.
+        assert!(waits.iter().any(|wait| *wait > 5_400), "{waits:?}");
+    }
+}
+
+/// Returns the responses to `N` POSTs of this media type to a route of this configuration.
+async fn answers<const N: usize>(config: &str, route: usize, media_type: &str) -> [Response<Bytes>; N] {
+    let config = Config::parse("f.toml", config).unwrap_or_else(|error| panic!("{error}\n{config}"));
+    let hello = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) });
+    let service = config.routes()[route].layer().unwrap().layer(hello);
+    let mut answers = Vec::new();
+    for _ in 0..N {
+        let request = Request::post("/").version(Version::HTTP_2).header("content-type", media_type).body(()).unwrap();
+        let (parts, body) = service.clone().oneshot(request).await.unwrap().into_parts();
+        answers.push(Response::from_parts(parts, body.collect().await.unwrap().to_bytes()));
+    }
+    answers.try_into().unwrap()
+}
+
+/// Returns the names of the `RateLimit` fields in a response, sorted.
+fn limits(answer: &Response<Bytes>) -> String {
+    let mut names: Vec<_> = answer.headers().keys().map(|name| name.as_str()).collect();
+    names.retain(|name| name.contains("ratelimit"));
+    names.sort_unstable();
+    names.join(" ")
+}
+
+#[tokio::test]
+async fn the_fields_and_when_they_are_sent_are_configurable() {
+    const DRAFT_11: &str = "ratelimit ratelimit-policy";
+    const LEGACY: &str = "x-ratelimit-limit x-ratelimit-remaining x-ratelimit-reset";
+    for (answer, fresh, used_up, rejected) in [
+        ("", DRAFT_11, DRAFT_11, DRAFT_11),
+        ("fields = \"draft-11\"", DRAFT_11, DRAFT_11, DRAFT_11),
+        ("fields = \"draft-07\"", DRAFT_11, DRAFT_11, DRAFT_11),
+        ("fields = \"none\"", "", "", ""),
+        ("fields = \"none\"\nx-ratelimit = \"none\"", "", "", ""),
+        ("fields = \"none\"\nx-ratelimit = \"epoch\"", LEGACY, LEGACY, LEGACY),
+        ("tell = \"always\"", DRAFT_11, DRAFT_11, DRAFT_11),
+        ("tell = \"below-50%\"", "", DRAFT_11, DRAFT_11),
+        ("tell = \"below-0%\"", "", "", DRAFT_11),
+        ("tell = \"refused\"", "", "", DRAFT_11),
+        ("tell = \"never\"", "", "", ""),
+    ] {
+        // Two of half the burst, so that one half is left after the first, and nothing after the second.
+        let policy = with("cost = 5").replace("1s", "1h");
+        for config in [format!("[answer]\n{answer}\n{policy}"), format!("{policy}[route.answer]\n{answer}\n")] {
+            let answers: [_; 3] = answers(&config, 0, "text/plain").await;
+            assert_eq!(answers.each_ref().map(limits), [fresh, used_up, rejected], "{config}");
+            assert!(answers[2].headers().contains_key("retry-after"), "{config}");
+            assert!(answers[2].headers().contains_key("x-rate-limited-for"), "{config}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_form_of_a_rejection_is_configurable() {
+    let rejected = async |answer: &str, media_type: &str| {
+        let config = format!("[answer]\n{answer}\n{}", with("cost = 10").replace("1s", "1h"));
+        let [_, rejected] = answers(&config, 0, media_type).await;
+        rejected
+    };
+    let syntax = async |answer: &str| {
+        let rejected = rejected(answer, "text/plain").await;
+        rejected.headers()["ratelimit"].to_str().unwrap().split_once('=').unwrap().0.to_owned()
+    };
+    assert_eq!(syntax("").await, "\"p\";r");
+    assert_eq!(syntax("fields = \"draft-11\"").await, "\"p\";r");
+    assert_eq!(syntax("fields = \"draft-07\"").await, "limit");
+
+    let reset = async |answer: &str| {
+        let rejected = rejected(answer, "text/plain").await;
+        rejected.headers()["x-ratelimit-reset"].to_str().unwrap().parse::<u64>().unwrap()
+    };
+    assert_eq!(reset("x-ratelimit = \"delta\"").await, 3_600);
+    assert!(reset("x-ratelimit = \"epoch\"").await > 1_700_000_000);
+
+    for (answer, media_type) in [
+        ("", Some("application/problem+json")),
+        ("rejection = \"problem\"", Some("application/problem+json")),
+        ("rejection = \"text\"", Some("text/plain; charset=utf-8")),
+        ("rejection = \"empty\"", None),
+    ] {
+        let rejected = rejected(answer, "text/plain").await;
+        assert_eq!(rejected.headers().get("content-type").map(|value| value.to_str().unwrap()), media_type, "{answer}");
+        assert_eq!(rejected.body().is_empty(), media_type.is_none(), "{answer}");
+    }
+    for (answer, status) in
+        [("", "8"), ("grpc-status = \"resource-exhausted\"", "8"), ("grpc-status = \"unavailable\"", "14")]
+    {
+        assert_eq!(rejected(answer, "application/grpc").await.headers()["grpc-status"], status, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn preflights_count_unless_the_route_exempts_them() {
+    let policy = with("cost = 10").replace("1s", "1day");
+    let exempting = policy
+        .replace("/a", "/b")
+        .replace("[[route.policy]]", "exempt-preflights = { limit = 1, per = \"1day\", burst = 2 }\n[[route.policy]]");
+    let mut config = Config::parse("f.toml", &(policy.clone() + &exempting)).unwrap();
+    let hello = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) });
+    for (route, statuses) in [(0, [200, 503, 503, 503]), (1, [200, 200, 200, 503])] {
+        let service = config.routes()[route].layer().unwrap().layer(hello);
+        for status in statuses {
+            let preflight = Request::builder().method("OPTIONS").header("origin", "https://page.example");
+            let preflight = preflight.header("access-control-request-method", "PUT").body(()).unwrap();
+            assert_eq!(service.clone().oneshot(preflight).await.unwrap().status(), status, "route {route}");
+        }
+    }
+    let error = config.change("f.toml", &(policy.clone() + &policy.replace("/a", "/b"))).unwrap_err().to_string();
+    assert!(error.contains("exempt-preflights of this route differs from the one at the start"), "{error}");
+}
+
+#[tokio::test]
+async fn an_answer_of_a_route_overrides_only_what_it_sets() {
+    let policy = with("cost = 10").replace("1s", "1h");
+    let other = policy.replace("/a", "/b");
+    let general = "[answer]\nx-ratelimit = \"delta\"\nrejection = \"text\"\ntell = \"refused\"\n";
+    let config = format!("{general}{policy}[route.answer]\nrejection = \"empty\"\nx-ratelimit = \"none\"\n{other}");
+    let [admitted, rejected] = answers(&config, 0, "text/plain").await;
+    assert_eq!([limits(&admitted).as_str(), limits(&rejected).as_str()], ["", "ratelimit ratelimit-policy"]);
+    assert!(rejected.body().is_empty());
+    let [admitted, rejected] = answers(&config, 1, "text/plain").await;
+    assert_eq!(limits(&admitted), "");
+    assert!(limits(&rejected).ends_with("x-ratelimit-limit x-ratelimit-remaining x-ratelimit-reset"));
+    assert_eq!(rejected.headers()["content-type"], "text/plain; charset=utf-8");
+}
