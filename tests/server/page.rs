@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::support::http::{get, get_with};
-use crate::support::server::{Server, refused};
+use crate::support::server::{Server, rejected};
 use serde_json::Value;
 
 /// Returns the numbers of the route with this path in `/live`.
@@ -48,7 +48,7 @@ fn the_page_is_complete_and_loads_nothing_from_other_origins() {
     }
     assert!(get(server.address, "/page.js").body.len() < 20_000);
 
-    let own = refused("[[route]]\npath = \"/live\"\n");
+    let own = rejected("[[route]]\npath = \"/live\"\n");
     assert!(String::from_utf8_lossy(&own.stderr).contains(".toml:2: path `/live` is the server's own"));
 }
 

@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::support::http::{get, get_with};
-use crate::support::server::{Server, output, refused};
+use crate::support::server::{Server, output, rejected};
 use tonic_prost::ProstCodec;
 
 const ROUTES: [&str; 5] = ["/token-bucket", "/leaky-bucket", "/leaky-queue", "/fixed-window", "/sliding-window"];
@@ -165,14 +165,14 @@ fn whoami_shows_the_client_and_its_keys() {
 
 #[test]
 fn an_invalid_configuration_or_argument_is_rejected_at_start() {
-    let bad = refused(
+    let bad = rejected(
         "[[route]]\npath = \"/a\"\n  [[route.policy]]\n  name = \"p\"\n  algorithm = \"token-bucket\"\n  limit = 0\n  per = \"1s\"\n",
     );
     let message = String::from_utf8(bad.stderr).unwrap();
     assert_eq!((bad.status.code(), bad.stdout.as_slice()), (Some(2), b"".as_slice()));
     assert!(message.contains(".toml:6: limit = 0 is out of range; write a number from 1"), "{message}");
 
-    let own = refused("\n[[route]]\npath = \"/metrics\"\n");
+    let own = rejected("\n[[route]]\npath = \"/metrics\"\n");
     assert_eq!(own.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&own.stderr).contains(".toml:3: path `/metrics` is the server's own"));
 

@@ -82,7 +82,7 @@ impl Drop for Server {
 }
 
 /// Runs the server with a configuration that it should reject.
-pub fn refused(config: &str) -> Output {
+pub fn rejected(config: &str) -> Output {
     let file = config_file(config);
     output(&["--config", file.to_str().unwrap()])
 }
