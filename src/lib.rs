@@ -18,8 +18,8 @@
 //! # }
 //! ```
 //!
-//! The [guide] is organised by task: choosing an algorithm, keys, several machines, failures. The rest of this page is an
-//! overview.
+//! The [guide] is organised by task: choosing an algorithm, keys, several machines, failures. The rest of this page is
+//! an overview.
 //!
 //! # Map
 //!
@@ -48,8 +48,8 @@
 //!    [cost](Policy::cost) from the request's head. The body is not touched.
 //! 2. Several policies are a transaction. The precheck peeks at them without charging. If one would reject, nothing is
 //!    charged, and the response names every policy that would.
-//! 3. Each policy is charged in turn. If a concurrent request has used up what the precheck saw, the charges made so far
-//!    are refunded.
+//! 3. Each policy is charged in turn. If a concurrent request has used up what the precheck saw, the charges made so
+//!    far are refunded.
 //! 4. A [`LeakyQueue`] is charged last, so that a request waits only after all other policies have admitted it.
 //! 5. The inner service is called. The charge stays, even if the client disconnects, unless it
 //!    [depends on the response](Policy::charge_when).
@@ -69,14 +69,14 @@
 //!
 //! # Several machines
 //!
-//! By default, state is in the memory of each process: *n* processes behind a load balancer admit up to *n* times the limit
-//! together.
+//! By default, state is in the memory of each process: *n* processes behind a load balancer admit up to *n* times the
+//! limit together.
 //!
-//! With a `store::RedisStore` (feature `redis`), they share one limit. A decision is one round trip, also on several policies
-//! of a layer if they are on one server. Each process keeps a negative cache of keys that are used up, so that rejections
-//! need no round trip. While Redis cannot be reached, a policy follows its [`FailureMode`]: by default, each process falls
-//! back to the same quota in memory, in which it has counted what Redis admitted. A queue that processes share is a
-//! `RedisQueue`.
+//! With a `store::RedisStore` (feature `redis`), they share one limit. A decision is one round trip, also on several
+//! policies of a layer if they are on one server. Each process keeps a negative cache of keys that are used up, so that
+//! rejections need no round trip. While Redis cannot be reached, a policy follows its [`FailureMode`]: by default, each
+//! process falls back to the same quota in memory, in which it has counted what Redis admitted. A queue that processes
+//! share is a `RedisQueue`.
 //!
 //! # Crate features
 //!

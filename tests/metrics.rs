@@ -1,4 +1,5 @@
-//! Metrics: each request is counted once with each policy that applies to it, whatever the result; and gauges are correct.
+//! Metrics: each request is counted once with each policy that applies to it, whatever the result; and gauges are
+//! correct.
 
 #![cfg(feature = "metrics")]
 

@@ -1,4 +1,5 @@
-//! The queue on a system timer: it makes the same decisions at the same times, wakes up with less delay, and leaks nothing.
+//! The queue on a system timer: it makes the same decisions at the same times, wakes up with less delay, and leaks
+//! nothing.
 
 mod support;
 

@@ -14,8 +14,8 @@ use crate::util::log;
 pin_project! {
     /// The body of a response: that of the inner service, or that of a rejection.
     ///
-    /// It is a [`Body`] if the inner one is, and if the inner data type converts from [`Bytes`], as `Bytes` and `Vec<u8>`
-    /// do. It is `Send` and `Sync` if the inner one is.
+    /// It is a [`Body`] if the inner one is, and if the inner data type converts from [`Bytes`], as `Bytes` and
+    /// `Vec<u8>` do. It is `Send` and `Sync` if the inner one is.
     pub struct ResponseBody<B> {
         #[pin]
         kind: Kind<B>,
@@ -76,8 +76,8 @@ enum Content {
     Whole(Box<[u8]>),
     Static(&'static [u8]),
     Shared(Box<Bytes>),
-    /// Some bodies, such as axum's, are not `Sync`. The mutex makes them so: it is never contended, and polling does not
-    /// lock it.
+    /// Some bodies, such as axum's, are not `Sync`. The mutex makes them so: it is never contended, and polling does
+    /// not lock it.
     Streamed(Box<Mutex<Pin<Box<dyn Streamed>>>>),
 }
 

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 /// The number of requests of a layer that are checked.
 const CHECKS: u32 = 1_000;
 
-/// Marks the first requests of a layer, and detects one that arrives a second time. After [`CHECKS`] requests, or the first
-/// detection, it costs one relaxed load.
+/// Marks the first requests of a layer, and detects one that arrives a second time. After [`CHECKS`] requests, or the
+/// first detection, it costs one relaxed load.
 pub(crate) struct Mounting {
     /// The identity of the layer.
     id: u64,

@@ -19,8 +19,8 @@ use crate::values::{PartitionKey, Quota};
 /// Exempts requests that can only be preflights, within a budget. All other requests count, and so do preflights
 /// beyond the budget and those of banned keys.
 pub(crate) struct Exemption {
-    /// One budget for the layer. A budget per client would need a key that the client cannot choose, and preflights carry no
-    /// credentials. A client that uses the budget up only causes other preflights to be counted.
+    /// One budget for the layer. A budget per client would need a key that the client cannot choose, and preflights
+    /// carry no credentials. A client that uses the budget up only causes other preflights to be counted.
     budget: RateLimiter<TokenBucket, MemoryStore<GcraState>>,
 }
 
@@ -53,8 +53,8 @@ fn is_banned(policy: &Policy, head: &RequestHead<'_>) -> bool {
     key.is_ok_and(|key| policy.penalty_for(&key).is_some_and(|penalty| penalty.banned_for(&key).is_some()))
 }
 
-/// Fields that no browser sends in a preflight, which has no credentials and no body. Some frameworks use the last three as
-/// the method.
+/// Fields that no browser sends in a preflight, which has no credentials and no body. Some frameworks use the last
+/// three as the method.
 static FOREIGN: [HeaderName; 13] = [
     AUTHORIZATION,
     PROXY_AUTHORIZATION,
@@ -96,8 +96,8 @@ fn is_origin(value: &[u8]) -> bool {
         && host.parse::<Authority>().is_ok_and(|authority| authority.as_str() == host && !host.contains('@'))
 }
 
-/// Returns whether a request certainly has no body. In HTTP/1.1 and earlier, its fields say so. In later versions, only the
-/// body knows, so it must be of a known type: axum's, tonic's, or `()`.
+/// Returns whether a request certainly has no body. In HTTP/1.1 and earlier, its fields say so. In later versions, only
+/// the body knows, so it must be of a known type: axum's, tonic's, or `()`.
 pub(crate) fn has_no_body<B: 'static>(request: &Request<B>) -> bool {
     let is_at_end = is_at_end(request.body());
     is_at_end.unwrap_or(request.version() <= Version::HTTP_11)

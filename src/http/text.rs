@@ -2,7 +2,8 @@
 
 use std::ops::Deref;
 
-/// Up to `N` bytes on the stack, more on the heap. Optimised for many short pieces: each costs little more than its copy.
+/// Up to `N` bytes on the stack, more on the heap. Optimised for many short pieces: each costs little more than its
+/// copy.
 pub(crate) struct Text<const N: usize> {
     bytes: [u8; N],
     len: usize,
@@ -88,8 +89,8 @@ impl<const N: usize> Text<N> {
     fn push_last(&mut self, digits: u64, count: u32) {
         let text = ((digits | ASCII) >> (64 - 8 * count)).to_le_bytes();
         match self.bytes[self.len..].first_chunk_mut() {
-            // One store of eight bytes, of which the next piece overwrites the excess: the processor can forward a store to a
-            // later load only if one store covers the whole load.
+            // One store of eight bytes, of which the next piece overwrites the excess: the processor can forward a
+            // store to a later load only if one store covers the whole load.
             Some(room) => {
                 *room = text;
                 self.len += count as usize;

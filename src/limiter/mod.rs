@@ -48,7 +48,8 @@ pub trait Limiter: Send + Sync + 'static {
     /// Decides on the request, and charges it as its [mode](Ask::mode) says.
     fn decide(&self, ask: &Ask<'_>) -> Check;
 
-    /// Refunds `cost` units of the charge that returned `receipt`, as far as they are still owed. By default, charges stay.
+    /// Refunds `cost` units of the charge that returned `receipt`, as far as they are still owed. By default, charges
+    /// stay.
     fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
         let _ = (key, receipt, cost);
     }
@@ -58,13 +59,13 @@ pub trait Limiter: Send + Sync + 'static {
         Description::new()
     }
 
-    /// Inherits what the keys of `predecessor` have used, under this limiter's quota. Returns `None`, the default, if it
-    /// cannot; then all keys start with a full budget.
+    /// Inherits what the keys of `predecessor` have used, under this limiter's quota. Returns `None`, the default, if
+    /// it cannot; then all keys start with a full budget.
     ///
-    /// For a [live change](crate::LimitsHandle), which puts the heir in force and then finishes the [`Inheritance`]. The
-    /// heir is this limiter itself if it was not used yet. A limiter in memory that holds debts of its own (it was
-    /// in force before, or is in force elsewhere) cannot take on those of another as well: then a new limiter with the same
-    /// algorithm, capacity and clock is the heir. The two limiters must be of one kind:
+    /// For a [live change](crate::LimitsHandle), which puts the heir in force and then finishes the [`Inheritance`].
+    /// The heir is this limiter itself if it was not used yet. A limiter in memory that holds debts of its own (it was
+    /// in force before, or is in force elsewhere) cannot take on those of another as well: then a new limiter with the
+    /// same algorithm, capacity and clock is the heir. The two limiters must be of one kind:
     ///
     /// | limiter | inherits from | what is kept |
     /// |---|---|---|
@@ -85,15 +86,15 @@ pub trait Limiter: Send + Sync + 'static {
         None
     }
 
-    /// Reports how full the table is, the waiters, and the health of the servers; by default nothing. For gauges: not on the
-    /// path of requests.
+    /// Reports how full the table is, the waiters, and the health of the servers; by default nothing. For gauges: not
+    /// on the path of requests.
     fn stats(&self) -> Stats {
         Stats::default()
     }
 
-    /// Rejects all waiters, and all requests from now on, with
-    /// [`LimiterError::closed`](crate::LimiterError::closed). For the shutdown of a server, which would otherwise wait for its
-    /// queue. It cannot be undone; a second call does nothing.
+    /// Rejects all waiters, and all requests from now on, with [`LimiterError::closed`](crate::LimiterError::closed).
+    /// For the shutdown of a server, which would otherwise wait for its queue. It cannot be undone; a second call does
+    /// nothing.
     ///
     /// Does nothing by default, which is right for limiters that decide at once.
     fn close(&self) {}

@@ -7,7 +7,8 @@ use crate::algorithm::Algorithm;
 use crate::values::Decision;
 use crate::values::time::Timestamp;
 
-/// Checks the six points of the [`Algorithm`] contract, and the numbers in decisions, on random traces and on edge values.
+/// Checks the six points of the [`Algorithm`] contract, and the numbers in decisions, on random traces and on edge
+/// values.
 ///
 /// # Panics
 ///

@@ -5,8 +5,8 @@ use crate::values::time::Timestamp;
 
 /// Checks that every interval of a history admitted at most `burst + rate × length`.
 ///
-/// Takes constant time per event. Let S be the running total and E = S − rate × time. The largest excess over the rate of
-/// any interval that ends now is E(now) minus the minimum of E just before each event so far.
+/// Takes constant time per event. Let S be the running total and E = S − rate × time. The largest excess over the rate
+/// of any interval that ends now is E(now) minus the minimum of E just before each event so far.
 ///
 /// ```
 /// use tower_sluice::Quota;

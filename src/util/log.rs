@@ -1,5 +1,5 @@
-//! Log lines: configuration mistakes, once each, and transitions. No line contains a key. Above `debug`, nothing is logged
-//! per request, or clients could flood the log.
+//! Log lines: configuration mistakes, once each, and transitions. No line contains a key. Above `debug`, nothing is
+//! logged per request, or clients could flood the log.
 
 #![cfg_attr(not(feature = "axum"), allow(dead_code))]
 
@@ -41,8 +41,8 @@ mod with_tracing {
         tracing::warn!(target: TARGET, policy, "limiter recovered");
     }
 
-    /// Field names are those of OpenTelemetry where it has one. `client.address` is left out: a key may be an address, and
-    /// is logged only as a keyed hash, whose secret lives as long as the process.
+    /// Field names are those of OpenTelemetry where it has one. `client.address` is left out: a key may be an address,
+    /// and is logged only as a keyed hash, whose secret lives as long as the process.
     #[inline]
     pub(crate) fn decided(
         route: Option<&str>,
@@ -148,12 +148,12 @@ mod with_tracing {
     }
 
     #[cfg(feature = "redis")]
-    pub(crate) fn redis_node_given_up(address: &str, reason: &dyn Display) {
+    pub(crate) fn redis_breaker_opened(address: &str, reason: &dyn Display) {
         tracing::warn!(target: TARGET, address, %reason, "redis: a node keeps failing: its circuit breaker is open, and it is not called for a while");
     }
 
     #[cfg(feature = "redis")]
-    pub(crate) fn redis_node_back(address: &str) {
+    pub(crate) fn redis_breaker_closed(address: &str) {
         tracing::warn!(target: TARGET, address, "redis: a node is back: its circuit breaker is closed");
     }
 
@@ -203,9 +203,9 @@ mod without_tracing {
     pub(crate) fn no_route_matched() {}
     pub(crate) fn mounted_twice(_policy: &str) {}
     #[cfg(feature = "redis")]
-    pub(crate) fn redis_node_given_up(_address: &str, _reason: &dyn Display) {}
+    pub(crate) fn redis_breaker_opened(_address: &str, _reason: &dyn Display) {}
     #[cfg(feature = "redis")]
-    pub(crate) fn redis_node_back(_address: &str) {}
+    pub(crate) fn redis_breaker_closed(_address: &str) {}
     #[cfg(feature = "redis")]
     pub(crate) fn redis_topology_changed(_topology: &str) {}
     #[cfg(feature = "redis")]

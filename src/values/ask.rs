@@ -41,27 +41,28 @@ pub struct Ask<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
-    /// Charges the units if all of them are admitted. A limiter that [delays](crate::Description::delaying) may have the
-    /// request wait for its turn.
+    /// Charges the units if all of them are admitted. A limiter that [delays](crate::Description::delaying) may have
+    /// the request wait for its turn.
     #[default]
     Charge,
-    /// Returns what [`Charge`](Self::Charge) would decide, and charges nothing. A limiter that has to call a server may answer
-    /// [`Check::Pending`](crate::Check::Pending); the precheck of several policies does not wait for it.
+    /// Returns what [`Charge`](Self::Charge) would decide, and charges nothing. A limiter that has to call a server may
+    /// answer [`Check::Pending`](crate::Check::Pending); the precheck of several policies does not wait for it.
     Peek,
-    /// Charges like [`Charge`](Self::Charge), for a request that passes whatever the answer is. So it never waits for a turn.
+    /// Charges like [`Charge`](Self::Charge), for a request that passes whatever the answer is. So it never waits for a
+    /// turn.
     Shadow,
-    /// Charges as many of the units as are left, for a request that was admitted before its final cost was known. The rest
-    /// is forgiven. The answer need not be awaited: the units are charged even if it is dropped.
+    /// Charges as many of the units as are left, for a request that was admitted before its final cost was known. The
+    /// rest is forgiven. The answer need not be awaited: the units are charged even if it is dropped.
     UpTo,
     /// Charges in this process alone, in place of a decision that failed.
     Fallback,
-    /// Forgets what the key owes, and answers as to a request of cost 0 after that. In memory, a charge from before the reset is
-    /// not refunded after it.
+    /// Forgets what the key owes, and answers as to a request of cost 0 after that. In memory, a charge from before the
+    /// reset is not refunded after it.
     Reset,
 }
 
-/// The clock reading that all policies of a request share, if they use the same clock. It is read once, by the first policy,
-/// so that all of them decide at one instant.
+/// The clock reading that all policies of a request share, if they use the same clock. It is read once, by the first
+/// policy, so that all of them decide at one instant.
 #[derive(Debug, Default)]
 pub struct Now {
     /// The [id](Clock::id) of the clock; zero before the first reading.
@@ -84,9 +85,9 @@ impl Now {
             return Timestamp::from_nanos(self.nanos.load(Ordering::Relaxed));
         }
         let now = clock.now();
-        // One thread at a time decides on a request, so no other thread writes between the load and these stores. The id is
-        // stored with release, after the nanoseconds: a thread to which the request moves and that acquires the id reads the
-        // nanoseconds that belong to it.
+        // One thread at a time decides on a request, so no other thread writes between the load and these stores. The
+        // id is stored with release, after the nanoseconds: a thread to which the request moves and that acquires the
+        // id reads the nanoseconds that belong to it.
         if read == 0 {
             self.nanos.store(now.as_nanos(), Ordering::Relaxed);
             self.clock.store(id.get(), Ordering::Release);
@@ -124,9 +125,9 @@ impl<'a> Ask<'a> {
     /// Bounds the time that the request may wait, after which its client gives up (`None`: only the limiter's own bound
     /// applies).
     ///
-    /// A limiter that [delays](crate::Description::delaying) rejects a request at once, and without charging it, if it would
-    /// wait for `patience` or longer. `retry_after` is then the time after which the same request with the same patience would
-    /// be accepted. A request that need not wait passes, whatever its patience.
+    /// A limiter that [delays](crate::Description::delaying) rejects a request at once, and without charging it, if it
+    /// would wait for `patience` or longer. `retry_after` is then the time after which the same request with the same
+    /// patience would be accepted. A request that need not wait passes, whatever its patience.
     #[must_use]
     pub const fn within(self, patience: Option<Duration>) -> Self {
         Self { patience, ..self }
@@ -168,8 +169,8 @@ impl<'a> Ask<'a> {
         self.patience
     }
 
-    /// The present instant on `clock`: its first reading for this request, if there is one. A limiter that has waited for a
-    /// lock since then reads the clock itself.
+    /// The present instant on `clock`: its first reading for this request, if there is one. A limiter that has waited
+    /// for a lock since then reads the clock itself.
     #[must_use]
     #[inline(always)]
     pub fn now<C: Clock + ?Sized>(&self, clock: &C) -> Timestamp {

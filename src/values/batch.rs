@@ -20,8 +20,8 @@ pub(crate) trait Claim: Send {
     /// Identifies the store: claims with equal ids can be decided in one call.
     fn store(&self) -> usize;
 
-    /// Decides on this claim and on others of the same [store](Self::store), in their order: all of them are charged, or
-    /// none. If one is rejected, the others are answered like peeks.
+    /// Decides on this claim and on others of the same [store](Self::store), in their order: all of them are charged,
+    /// or none. If one is rejected, the others are answered like peeks.
     fn decide_all(self: Box<Self>, others: Vec<Box<dyn Claim>>) -> Pin<Box<dyn Future<Output = Answers> + Send>>;
 
     /// Lets a store downcast its own claims.

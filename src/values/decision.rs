@@ -20,8 +20,9 @@ use crate::values::{Shape, Terms};
 #[must_use]
 pub struct Decision {
     receipt: Receipt,
-    /// The time until the same request is admitted (if rejected), or until one unit is available (if admitted, and if known).
-    /// In units of 1/`per` nanosecond, like `reset`: most decisions are made without a division, which the getters do.
+    /// The time until the same request is admitted (if rejected), or until one unit is available (if admitted, and if
+    /// known). In units of 1/`per` nanosecond, like `reset`: most decisions are made without a division, which the
+    /// getters do.
     wait: u64,
     /// The time until the key owes nothing.
     reset: u64,
@@ -111,8 +112,8 @@ impl Decision {
         Some(self.remaining.min(cost)).filter(|left| *left > 0 && !self.is_allowed())
     }
 
-    /// The decision for a key whose ban lasts for another `left`: rejected until the ban ends, or for longer if it would be
-    /// rejected for longer without the ban.
+    /// The decision for a key whose ban lasts for another `left`: rejected until the ban ends, or for longer if it
+    /// would be rejected for longer without the ban.
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn banned_for(self, left: Duration) -> Self {
         let wait = match self.kind {
@@ -132,8 +133,8 @@ impl Decision {
         }
     }
 
-    /// The decision if `cost` had been charged in place of `charged`. Exact, except that the reset of a sliding window may be
-    /// too late.
+    /// The decision if `cost` had been charged in place of `charged`. Exact, except that the reset of a sliding window
+    /// may be too late.
     #[cfg_attr(not(any(feature = "http", feature = "redis")), allow(dead_code))]
     pub(crate) fn recharged(mut self, charged: u32, cost: u32, terms: Option<Terms>) -> Self {
         let remaining = u64::from(self.remaining) + u64::from(charged);
@@ -187,8 +188,8 @@ impl Decision {
         converted
     }
 
-    /// Converts a time to units that the `other` time can share, if that is not zero. Returns the decision in these units, the
-    /// time, and whether the time is in milliseconds.
+    /// Converts a time to units that the `other` time can share, if that is not zero. Returns the decision in these
+    /// units, the time, and whether the time is in milliseconds.
     #[inline(always)]
     const fn in_units(self, span: Span, other: u64) -> (Self, u64, bool) {
         match span.parts() {
@@ -254,8 +255,8 @@ impl Decision {
         }
     }
 
-    /// Sets the time until one unit is available, for an admission that leaves none. For sliding windows: of buckets and fixed
-    /// windows, it follows from the terms.
+    /// Sets the time until one unit is available, for an admission that leaves none. For sliding windows: of buckets
+    /// and fixed windows, it follows from the terms.
     pub const fn with_next_after(self, next_after: Duration) -> Self {
         self.with_next_span(Span::Whole(next_after))
     }
@@ -436,8 +437,9 @@ impl LimiterError {
         Self(Arc::new(Failure { reason: reason.into(), is_closed: false, source: None }))
     }
 
-    /// The error of a limiter that was [closed](crate::Limiter::close), with this message. It does not count as a failure: a layer
-    /// answers 503 whatever the policy's [`FailureMode`](crate::FailureMode), and neither counts nor logs a failure.
+    /// The error of a limiter that was [closed](crate::Limiter::close), with this message. It does not count as a
+    /// failure: a layer answers 503 whatever the policy's [`FailureMode`](crate::FailureMode), and neither counts nor
+    /// logs a failure.
     pub fn closed(reason: impl Into<String>) -> Self {
         Self(Arc::new(Failure { reason: reason.into(), is_closed: true, source: None }))
     }

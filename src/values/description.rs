@@ -25,7 +25,8 @@ impl Description {
         Self { terms: None, max_cost: None, delays: false, modes: 0, batching: None }
     }
 
-    /// Advertises these terms to clients. A limiter without terms does not appear in `RateLimit` and `RateLimit-Policy`.
+    /// Advertises these terms to clients. A limiter without terms does not appear in `RateLimit` and
+    /// `RateLimit-Policy`.
     pub const fn advertising(mut self, terms: Terms) -> Self {
         self.terms = Some(terms);
         self
@@ -37,8 +38,8 @@ impl Description {
         self
     }
 
-    /// Declares that the limiter may delay requests. Such limiters are charged last, so that no request waits only to be
-    /// rejected by another policy.
+    /// Declares that the limiter may delay requests. Such limiters are charged last, so that no request waits only to
+    /// be rejected by another policy.
     pub const fn delaying(mut self) -> Self {
         self.delays = true;
         self

@@ -28,8 +28,8 @@ impl fmt::Debug for Heritage {
     }
 }
 
-/// The result of [`Limiter::inherit`](crate::Limiter::inherit): the heir (`H`, a limiter or a store), and what to do once it
-/// is in force.
+/// The result of [`Limiter::inherit`](crate::Limiter::inherit): the heir (`H`, a limiter or a store), and what to do
+/// once it is in force.
 #[must_use]
 pub struct Inheritance<H> {
     pub(crate) heir: Option<H>,
@@ -46,14 +46,14 @@ impl<H> Inheritance<H> {
         Self { heir: None, keeps_capacity: false, finish: None }
     }
 
-    /// Another limiter inherits and is to be put in force: an equal one, in place of the limiter that was asked, which holds
-    /// debts of its own.
+    /// Another limiter inherits and is to be put in force: an equal one, in place of the limiter that was asked, which
+    /// holds debts of its own.
     pub const fn by(heir: H) -> Self {
         Self { heir: Some(heir), keeps_capacity: false, finish: None }
     }
 
-    /// Runs `finish` right after the change is in force, on the thread that makes the change. For slow work, and for work that
-    /// should include the requests from before the change.
+    /// Runs `finish` right after the change is in force, on the thread that makes the change. For slow work, and for
+    /// work that should include the requests from before the change.
     pub fn then(mut self, finish: impl FnOnce() + Send + 'static) -> Self {
         self.finish = Some(Box::new(finish));
         self

@@ -9,8 +9,8 @@ use sha2::{Digest, Sha256};
 
 /// The bytes that identify one budget: a client, a user, a path, or any combination.
 ///
-/// Two requests share a budget exactly if their keys are equal. Keys are compared byte for byte, without normalisation. If
-/// several spellings of a name are one account, use the account as the key.
+/// Two requests share a budget exactly if their keys are equal. Keys are compared byte for byte, without normalisation.
+/// If several spellings of a name are one account, use the account as the key.
 ///
 /// ```
 /// use tower_sluice::PartitionKey;
@@ -24,11 +24,11 @@ use sha2::{Digest, Sha256};
 ///
 /// # Cost
 ///
-/// Keys of up to 46 bytes (every address, most API keys) are stored inline, keys of up to 256 bytes in an allocation. Of
-/// longer keys, whose length only the server's limits bound, just the SHA-256 is kept, inline: their bytes are read once,
-/// and neither stored nor compared. SHA-256 resists collisions without a secret, so that no client can find a value that
-/// draws on the budget of another, and all processes that share a store agree. (A hash with a secret per process would be
-/// cheaper, but processes would disagree; truncation would unite all tokens with one prefix.)
+/// Keys of up to 46 bytes (every address, most API keys) are stored inline, keys of up to 256 bytes in an allocation.
+/// Of longer keys, whose length only the server's limits bound, just the SHA-256 is kept, inline: their bytes are read
+/// once, and neither stored nor compared. SHA-256 resists collisions without a secret, so that no client can find a
+/// value that draws on the budget of another, and all processes that share a store agree. (A hash with a secret per
+/// process would be cheaper, but processes would disagree; truncation would unite all tokens with one prefix.)
 #[derive(Clone)]
 pub struct PartitionKey(Bytes);
 
@@ -38,7 +38,8 @@ const INLINE: usize = 46;
 /// Longer keys are stored as their hash.
 const LONGEST: usize = 256;
 
-/// The prefix of a hash. A key that has this form is hashed as well, so that no client can send the hash of another key.
+/// The prefix of a hash. A key that has this form is hashed as well, so that no client can send the hash of another
+/// key.
 const MARK: [u8; 8] = *b"\0sha256\0";
 const HASHED: usize = MARK.len() + 32;
 
@@ -124,8 +125,8 @@ impl Joined {
     }
 }
 
-/// A short key, padded with zeros. Written in 8-byte words, in which the hash reads it soon after: the processor can forward
-/// a store to a load only if one store covers the whole load.
+/// A short key, padded with zeros. Written in 8-byte words, in which the hash reads it soon after: the processor can
+/// forward a store to a load only if one store covers the whole load.
 #[inline]
 fn padded(key: &[u8]) -> [u8; INLINE] {
     let mut bytes = [0; INLINE];

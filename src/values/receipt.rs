@@ -1,21 +1,22 @@
 //! Receipts: what a refund needs to know of a charge.
 //!
-//! Each issuer encodes its receipts with a [`Proof`] type of its own, which is private to the module that issues and reads it.
-//! So no issuer reads the receipt of another, and no bits have two meanings. An enum of these types would say the same, but
-//! leaves no room for `changes` and `is_fallback` beside its tag, and a [`Decision`](super::Decision) is one cache line. Hence
-//! one value, with its issuer and these two beside it; packed, since alignment would take twelve bytes more.
+//! Each issuer encodes its receipts with a [`Proof`] type of its own, which is private to the module that issues and
+//! reads it. So no issuer reads the receipt of another, and no bits have two meanings. An enum of these types would say
+//! the same, but leaves no room for `changes` and `is_fallback` beside its tag, and a [`Decision`](super::Decision) is
+//! one cache line. Hence one value, with its issuer and these two beside it; packed, since alignment would take twelve
+//! bytes more.
 
-/// What a refund needs to know of a charge, so that it returns no more than is still owed for it. Opaque: only the issuer of
-/// a receipt can read it.
+/// What a refund needs to know of a charge, so that it returns no more than is still owed for it. Opaque: only the
+/// issuer of a receipt can read it.
 ///
-/// Of a bucket, refunds are exact if the charges of a key are refunded in reverse order. If an earlier charge is refunded
-/// before later ones, the refund of each later one may be too large, by up to the refund of the earlier one.
+/// Of a bucket, refunds are exact if the charges of a key are refunded in reverse order. If an earlier charge is
+/// refunded before later ones, the refund of each later one may be too large, by up to the refund of the earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, packed(4))]
 pub struct Receipt {
     value: u128,
-    /// The number of changes before the charge that void older receipts, modulo 2^16: resets of the key, or changes of a
-    /// queue's quota.
+    /// The number of changes before the charge that void older receipts, modulo 2^16: resets of the key, or changes of
+    /// a queue's quota.
     changes: u16,
     issuer: Issuer,
     /// Whether the local fallback made the charge, in place of a server that failed.

@@ -145,8 +145,8 @@ async fn a_limiter_that_was_in_force_before_is_in_force_again() {
     assert_eq!((usual.waiting(), strict.waiting()), (3, 3));
 }
 
-/// A waiter is answered under the policies that it arrived under. Its turn follows the new rate. The next request uses the new
-/// policies.
+/// A waiter is answered under the policies that it arrived under. Its turn follows the new rate. The next request uses
+/// the new policies.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_finishes_under_the_policies_that_it_arrived_under() {
     let queue = |per_hour| LeakyQueue::new(Quota::per_hour(per_hour)).capacity(5).max_wait(Duration::from_secs(86_400));

@@ -204,7 +204,8 @@ fn two_servers_on_one_redis_admit_exactly_the_limit() {
             .collect();
         asking.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
-    // Where the machine is so busy that Redis misses the timeout, the request is rejected, whether it was charged or not.
+    // Where the machine is so busy that Redis misses the timeout, the request is rejected, whether it was charged or
+    // not.
     let count = |status| outcomes.iter().filter(|it| **it == status).count();
     let (admitted, rejected, failed) = (count(200), count(429), count(503));
     assert_eq!((admitted + rejected + failed, outcomes.len()), (2 * LIMIT, 2 * LIMIT));

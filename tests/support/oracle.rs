@@ -74,8 +74,8 @@ impl Oracle for FixedWindowOracle {
     }
 }
 
-/// Counts the log entries of the current window, plus those of the previous one, weighted by the share of it that is less
-/// than a period ago.
+/// Counts the log entries of the current window, plus those of the previous one, weighted by the share of it that is
+/// less than a period ago.
 pub struct SlidingWindowOracle {
     quota: Quota,
     log: Vec<(u64, u32)>,

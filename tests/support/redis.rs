@@ -224,8 +224,8 @@ fn spawn(folder: &Path, settings: &Vec<String>) -> Child {
         .expect("redis-server is missing: `scripts/test` installs it (Debian's package `redis-server`)")
 }
 
-/// A port that was free a moment ago. None of those that the system gives to outgoing connections (from 32,768 on): one of them
-/// could take it before its server does.
+/// A port that was free a moment ago. None of those that the system gives to outgoing connections (from 32,768 on): one
+/// of them could take it before its server does.
 pub fn free_port() -> u16 {
     const FIRST: u32 = 16_384;
     static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -13,8 +13,8 @@ use crate::http::policy::Policy;
 use crate::http::verdict::Verdict;
 use crate::values::{Decision, PartitionKey};
 
-/// Response fields and extensions, computed at decision time and applied when the response arrives. Every response future
-/// holds them, so the rare parts are boxed.
+/// Response fields and extensions, computed at decision time and applied when the response arrives. Every response
+/// future holds them, so the rare parts are boxed.
 #[derive(Default)]
 pub(crate) struct Annotations {
     fields: Option<Fields>,
@@ -72,7 +72,8 @@ impl Rare {
 }
 
 impl Scope<'_> {
-    /// The annotations of a request that the only policy of a [plain](crate::http::reload::InForce::is_plain) layer has admitted at once.
+    /// The annotations of a request that the only policy of a [plain](crate::http::reload::InForce::is_plain) layer has
+    /// admitted at once.
     #[inline]
     pub(super) fn annotate_plain(self, key: &PartitionKey, decision: &Decision) -> Annotations {
         let write = |writer: &Arc<Writer>| writer.fields_of_one(reading(writer, 0, key, decision));

@@ -152,8 +152,8 @@ impl Entry {
         {
             self.decision = self.decision.map(|decision| {
                 let fits = u64::from(decision.remaining()).saturating_add(refundable) >= self.cost.into();
-                // The refund is predictable only if it is all or nothing; and a queue takes back no charge but that of its
-                // last waiter.
+                // The refund is predictable only if it is all or nothing; and a queue takes back no charge but that of
+                // its last waiter.
                 let is_known = policy.is_all_or_nothing() && !policy.delays();
                 if fits && is_known { decision.wait_at_most(soon) } else { decision }
             });

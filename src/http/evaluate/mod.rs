@@ -1,13 +1,14 @@
 //! Evaluates a request: a transaction that charges all policies of a layer, or none.
 //!
-//! 1. **Prepare**: each policy that applies makes an [entry](entry::Entry): a key, a cost, and the ban of the key, if any.
-//! 2. **Precheck**: every entry but the first to be charged is peeked at. If one would be rejected, nothing is charged: the
-//!    others are peeked at as well, and the request is [rejected](reject) with the longest wait.
-//! 3. **Reserve**: the entries are charged in turn, those that are hard to refund last. First memory; then servers, each of
-//!    which decides on all of its entries in one call; then queues, so that no request waits only to be rejected; then shadows,
-//!    which see the admitted requests only.
-//! 4. **Commit**, or **roll back**: a concurrent request may have used up what the precheck saw. Then the charges made so far
-//!    are refunded, the last one first.
+//! 1. **Prepare**: each policy that applies makes an [entry](entry::Entry): a key, a cost, and the ban of the key, if
+//!    any.
+//! 2. **Precheck**: every entry but the first to be charged is peeked at. If one would be rejected, nothing is charged:
+//!    the others are peeked at as well, and the request is [rejected](reject) with the longest wait.
+//! 3. **Reserve**: the entries are charged in turn, those that are hard to refund last. First memory; then servers,
+//!    each of which decides on all of its entries in one call; then queues, so that no request waits only to be
+//!    rejected; then shadows, which see the admitted requests only.
+//! 4. **Commit**, or **roll back**: a concurrent request may have used up what the precheck saw. Then the charges made
+//!    so far are refunded, the last one first.
 //!
 //! All entries see [one instant](crate::Now). Decisions are [counted](observe) in one place, and become
 //! [annotations] of the response in another; neither asks a limiter again.
@@ -54,8 +55,8 @@ pub(crate) enum Evaluation {
 /// The decision of all policies.
 pub(crate) type Evaluated = Result<Annotations, Box<Rejected>>;
 
-/// A layer, and the policies that were in force when a request arrived. They decide on it even if others are put in force
-/// meanwhile.
+/// A layer, and the policies that were in force when a request arrived. They decide on it even if others are put in
+/// force meanwhile.
 #[derive(Clone, Copy)]
 struct Scope<'a> {
     limits: &'a Arc<Limits>,
@@ -93,8 +94,8 @@ impl Scope<'_> {
         Evaluation::Admitted(Annotations::default())
     }
 
-    /// Evaluates a request of a layer with a single plain policy, as most layers have: its charge is all or none by itself. This
-    /// is the hot path of an admitted request; every other outcome takes the path of several policies.
+    /// Evaluates a request of a layer with a single plain policy, as most layers have: its charge is all or none by
+    /// itself. This is the hot path of an admitted request; every other outcome takes the path of several policies.
     #[inline]
     fn evaluate_plain(self, head: &RequestHead<'_>) -> Evaluation {
         let policy = &self.in_force.policies[0];

@@ -23,7 +23,8 @@ pub(super) fn committed(policies: &[Policy], entries: &[Entry]) {
     }
 }
 
-/// Records the decisions on a rejected request. Policies that would have admitted it were not charged, and are not counted.
+/// Records the decisions on a rejected request. Policies that would have admitted it were not charged, and are not
+/// counted.
 pub(super) fn rejected(policies: &[Policy], entries: &[Entry]) {
     for (policy, key, decision) in decided(policies, entries) {
         if !decision.is_allowed() && !policy.is_shadow() {

@@ -41,9 +41,9 @@ impl Scope<'_> {
     ///
     /// # Waits
     ///
-    /// The advertised wait is the longest of all policies that reject, bans included, and absent if no wait helps one of them.
-    /// A request that is sent again after it, alone on its keys, is admitted. Every penalty records it: a client that retries
-    /// sooner misbehaves, and no other client does.
+    /// The advertised wait is the longest of all policies that reject, bans included, and absent if no wait helps one
+    /// of them. A request that is sent again after it, alone on its keys, is admitted. Every penalty records it: a
+    /// client that retries sooner misbehaves, and no other client does.
     #[cold]
     pub(super) fn reject(self, entries: &mut [Entry]) -> Rejected {
         let policies = &*self.in_force.policies;
@@ -52,8 +52,8 @@ impl Scope<'_> {
             entry.note_rejection(entry.policy_of(policies));
         }
         observe::rejected(policies, entries);
-        // The policy with the longest wait sets the status and the reason (no helpful wait counts as the longest). A ban goes
-        // before all waits, so that the response names it.
+        // The policy with the longest wait sets the status and the reason (no helpful wait counts as the longest). A
+        // ban goes before all waits, so that the response names it.
         let wait = |entry: &&Entry| {
             let wait = entry.decision.and_then(|decision| decision.retry_after()).unwrap_or(Duration::MAX);
             (entry.ban.is_some(), wait)

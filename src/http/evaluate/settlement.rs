@@ -68,9 +68,9 @@ impl Scope<'_> {
 
 impl Drop for Settlement {
     fn drop(&mut self) {
-        // Only now, after `settle` has refunded. If charges were closed first, a request that is rejected between the two would
-        // neither find the refund nor expect it, and so would advertise the full wait and count for a ban. As it is, such a
-        // request at worst expects a refund that has been made already.
+        // Only now, after `settle` has refunded. If charges were closed first, a request that is rejected between the
+        // two would neither find the refund nor expect it, and so would advertise the full wait and count for a ban. As
+        // it is, such a request at worst expects a refund that has been made already.
         for entry in self.entries.iter().filter(|entry| entry.is_open) {
             entry.policy_of(&self.in_force.policies).open_charges().close(&entry.key, entry.cost);
         }

@@ -56,8 +56,8 @@ impl Transaction {
         }
     }
 
-    /// Charges one entry after the other, until one must be waited for, or to the end. `answer` is the answer to the next
-    /// entry, if that was charged already.
+    /// Charges one entry after the other, until one must be waited for, or to the end. `answer` is the answer to the
+    /// next entry, if that was charged already.
     #[inline]
     pub(super) fn reserve(&mut self, scope: Scope<'_>, mut answer: Option<Check>) -> Progress {
         while let Some(entry) = self.entries.get_mut(self.next) {
@@ -108,8 +108,8 @@ impl Transaction {
         Charge::One(policy.limiter().decide(&self.entries[self.next].ask(&self.context)))
     }
 
-    /// Charges the next entry in one call with the later entries of the same store, and moves these right behind it. `None` if
-    /// there are no others.
+    /// Charges the next entry in one call with the later entries of the same store, and moves these right behind it.
+    /// `None` if there are no others.
     fn charge_batch(&mut self, scope: Scope<'_>) -> Option<Pin<Box<dyn Future<Output = Answers> + Send>>> {
         if self.next + 1 == self.entries.len() {
             return None;
@@ -130,9 +130,9 @@ impl Transaction {
         if others.is_empty() { None } else { Some(first.decide_all(others)) }
     }
 
-    /// Stores the answers of a batch. All decisions are set before the first is acted on, since a rejection names every policy
-    /// that rejects. A rejection comes first, so that a request that one policy rejects is not answered with the failure of
-    /// another.
+    /// Stores the answers of a batch. All decisions are set before the first is acted on, since a rejection names every
+    /// policy that rejects. A rejection comes first, so that a request that one policy rejects is not answered with the
+    /// failure of another.
     pub(super) fn set_answers(&mut self, mut answers: Answers) {
         let entries = &mut self.entries[self.next..];
         for (entry, answer) in entries.iter_mut().zip(&answers) {
@@ -241,8 +241,8 @@ impl<'a> Scope<'a> {
         self.current(self.policy(entry)).limiter().refund(&entry.key, receipt, cost);
     }
 
-    /// The policy to ask now in place of `policy`: the heir that is in force, if there was a live change since the request
-    /// came. So a slow request neither reads nor changes the state of a limiter that is no longer in force.
+    /// The policy to ask now in place of `policy`: the heir that is in force, if there was a live change since the
+    /// request came. So a slow request neither reads nor changes the state of a limiter that is no longer in force.
     pub(super) fn current(self, policy: &'a Policy) -> Current<'a> {
         self.limits.heir_of(self.in_force, policy).map_or(Current::Unchanged(policy), Current::Heir)
     }

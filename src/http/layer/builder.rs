@@ -57,15 +57,15 @@ impl RateLimitLayerBuilder {
     ///
     /// # Errors
     ///
-    /// If there is no policy, if two have the same name, if a name is not a token of up to 64 bytes, or if a policy could never
-    /// admit or never reject a request: see [`PolicyError`].
+    /// If there is no policy, if two have the same name, if a name is not a token of up to 64 bytes, or if a policy
+    /// could never admit or never reject a request: see [`PolicyError`].
     pub fn try_build(self) -> Result<RateLimitLayer, PolicyError> {
         let Self { policies, settings } = self;
         Enforceable::new(policies).map(|policies| RateLimitLayer { limits: Limits::new(policies, settings) })
     }
 
-    /// Sets the fields that report the remaining quota, and on which responses; unless set, `RateLimit-Policy` and `RateLimit`
-    /// on all responses, see [`RateLimitFields::draft11`]. Shadows and limiters without
+    /// Sets the fields that report the remaining quota, and on which responses; unless set, `RateLimit-Policy` and
+    /// `RateLimit` on all responses, see [`RateLimitFields::draft11`]. Shadows and limiters without
     /// [terms](crate::Description::advertising) are not reported.
     ///
     /// Costs one allocation per response, and two for its header map if that is empty.
@@ -90,15 +90,15 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Lengthens the wait of each rejection by a uniformly random time of up to `max`, so that clients that are rejected
-    /// together and retry as early as possible do not all retry at once. Unless set, waits are exact.
+    /// Lengthens the wait of each rejection by a uniformly random time of up to `max`, so that clients that are
+    /// rejected together and retry as early as possible do not all retry at once. Unless set, waits are exact.
     ///
-    /// `Retry-After`, `X-Rate-Limited-For`, the text of the rejection and the details of gRPC are lengthened by the same time.
-    /// They are never shortened, so a client that waits as advertised is still admitted. `RateLimit` keeps reporting when quota
-    /// is available again.
+    /// `Retry-After`, `X-Rate-Limited-For`, the text of the rejection and the details of gRPC are lengthened by the
+    /// same time. They are never shortened, so a client that waits as advertised is still admitted. `RateLimit` keeps
+    /// reporting when quota is available again.
     ///
-    /// A tenth of the window, and at most ten seconds, is enough for most services with windows, which readmit all clients
-    /// at the same instant; buckets readmit each client at its own. See also
+    /// A tenth of the window, and at most ten seconds, is enough for most services with windows, which readmit all
+    /// clients at the same instant; buckets readmit each client at its own. See also
     /// [`FixedWindow::staggered`](crate::algorithm::FixedWindow::staggered), which lengthens no wait.
     ///
     /// ```
@@ -129,25 +129,25 @@ impl RateLimitLayerBuilder {
 
     /// Exempts CORS preflights from all policies, within a `budget`. Unless set, they count like all requests.
     ///
-    /// If the CORS layer is [outside](RateLimitLayer#order-of-layers), as it should be, preflights never reach this layer,
-    /// and this is not needed. It is for services that answer preflights further inside: a browser reports a
+    /// If the CORS layer is [outside](RateLimitLayer#order-of-layers), as it should be, preflights never reach this
+    /// layer, and this is not needed. It is for services that answer preflights further inside: a browser reports a
     /// rejected preflight as a network error.
     ///
     /// A request is exempt only if it can be nothing but a preflight:
     ///
-    /// - the method is `OPTIONS`, with one `Origin` that is an origin, and one `Access-Control-Request-Method` that is one
-    ///   method;
+    /// - the method is `OPTIONS`, with one `Origin` that is an origin, and one `Access-Control-Request-Method` that is
+    ///   one method;
     /// - there is no body, and no `content-type` (so it is never gRPC);
     /// - there is no `authorization`, `proxy-authorization` or `cookie`, no `te`, `trailer`, `expect`, `upgrade`,
     ///   `content-encoding` or `transfer-encoding`, and no field that overrides the method.
     ///
-    /// In HTTP/1.1, the fields say whether there is a body. Over HTTP/2 and later, only the body knows: there, requests with
-    /// another body than axum's (crate feature `axum`), tonic's (`tonic`) or `()` count.
+    /// In HTTP/1.1, the fields say whether there is a body. Over HTTP/2 and later, only the body knows: there, requests
+    /// with another body than axum's (crate feature `axum`), tonic's (`tonic`) or `()` count.
     ///
-    /// A preflight of a key that a policy has [banned](Policy::penalty) is not exempt, and is rejected with the ban. The layer,
-    /// its clones and all clients share one budget per process, which [live changes](RateLimitLayer::handle) do not touch.
-    /// A preflight beyond the budget counts like any other request. So all clients together gain `budget` and no more, and a
-    /// client that uses it up takes nothing else from others.
+    /// A preflight of a key that a policy has [banned](Policy::penalty) is not exempt, and is rejected with the ban.
+    /// The layer, its clones and all clients share one budget per process, which [live changes](RateLimitLayer::handle)
+    /// do not touch. A preflight beyond the budget counts like any other request. So all clients together gain `budget`
+    /// and no more, and a client that uses it up takes nothing else from others.
     ///
     /// Exempt preflights reach the inner service like any `OPTIONS` request. If a handler does its work for any method
     /// (axum's `any`), they are `budget` further requests.
@@ -206,7 +206,8 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Names the route, or another property that distinguishes this layer: a label of its metrics, and a field of its events.
+    /// Names the route, or another property that distinguishes this layer: a label of its metrics, and a field of its
+    /// events.
     ///
     /// Without it, policies of the same name in several layers are counted as one. A [`Config`](crate::config::Config)
     /// sets it to the first path of the route. Do not use values that clients choose: each one is a series.
@@ -214,7 +215,8 @@ impl RateLimitLayerBuilder {
     /// # Metrics
     ///
     /// With the feature `metrics`, each policy has these series, in the recorder that is installed when its first
-    /// request comes. Names are as in Prometheus; in the facade, they begin with `tower_sluice.rate_limiting` and have dots.
+    /// request comes. Names are as in Prometheus; in the facade, they begin with `tower_sluice.rate_limiting` and have
+    /// dots.
     ///
     /// | `tower_sluice_rate_limiting_…` | labels, with `route` and `policy` | |
     /// |---|---|---|
@@ -228,12 +230,13 @@ impl RateLimitLayerBuilder {
     /// | `store_breaker` | `node` | state of the circuit breaker of a Redis node: 0 closed, 1 half-open, 2 open |
     /// | `store_call_duration_seconds` | only `result`: `ok`, or the error | histogram of calls to Redis, over all policies |
     ///
-    /// A request counts once with each policy, except for policies that would have admitted what another rejects. `table_…`,
-    /// `ban_table_…` and `store_breaker` are updated when [`observe`](RateLimitLayer#method.observe) is called.
+    /// A request counts once with each policy, except for policies that would have admitted what another rejects.
+    /// `table_…`, `ban_table_…` and `store_breaker` are updated when [`observe`](RateLimitLayer#method.observe) is
+    /// called.
     ///
-    /// When a policy is removed by a [change](crate::LimitsHandle::replace), or the layer, its clones and all
-    /// their services are dropped, its gauges are set to zero, since a recorder cannot remove a series. Its counters stay, and
-    /// continue if another policy of the same name follows.
+    /// When a policy is removed by a [change](crate::LimitsHandle::replace), or the layer, its clones and all their
+    /// services are dropped, its gauges are set to zero, since a recorder cannot remove a series. Its counters stay,
+    /// and continue if another policy of the same name follows.
     ///
     /// A counter costs one atomic addition, or one comparison if no recorder is installed.
     pub fn route(mut self, route: impl Into<Arc<str>>) -> Self {

@@ -17,8 +17,8 @@ pub(crate) struct Inherited {
 }
 
 impl Policy {
-    /// Inherits from the policy that had this name before. Everything that can fail does so here, before the change is in
-    /// force.
+    /// Inherits from the policy that had this name before. Everything that can fail does so here, before the change is
+    /// in force.
     pub(crate) fn inherit(&mut self, old: &Self) -> Inherited {
         self.record = Arc::clone(&old.record);
         self.meter.inherit(&old.meter);

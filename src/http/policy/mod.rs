@@ -1,10 +1,10 @@
 //! `Policy`: a named limiter, with a key, a cost and conditions.
 
 mod error;
+mod health;
 mod inherit;
 mod metrics;
 mod open_charges;
-mod outage;
 mod penalty;
 mod record;
 mod tiers;
@@ -81,8 +81,8 @@ struct Tier {
 /// Returns the index of the policy that applies.
 pub(crate) type Choose = Arc<dyn Fn(&RequestHead<'_>) -> usize + Send + Sync>;
 
-/// The choices made for one request, by the address of the [`Choose`] function. Each function is called once per request:
-/// two calls could return different tiers, so that no policy applies.
+/// The choices made for one request, by the address of the [`Choose`] function. Each function is called once per
+/// request: two calls could return different tiers, so that no policy applies.
 #[derive(Default)]
 pub(crate) struct Choices(SmallVec<[(usize, usize); 1]>);
 
@@ -129,11 +129,11 @@ pub enum MissingKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum FailureMode {
-    /// Decides locally: by the same quota in this process's memory, in which everything that the store admits is counted as
-    /// well. So *n* processes admit at most *n* times the quota during an outage, and *n* + 1 times over the outage and the
-    /// recovery, since the store grants its own quota, too (measured: 2, 3 and 5 times the quota for 1, 2 and 4 processes). A
-    /// client that was limited before stays limited. The default. If a limiter has no local fallback (a custom one, say), the
-    /// request is answered 503.
+    /// Decides locally: by the same quota in this process's memory, in which everything that the store admits is
+    /// counted as well. So *n* processes admit at most *n* times the quota during an outage, and *n* + 1 times over the
+    /// outage and the recovery, since the store grants its own quota, too (measured: 2, 3 and 5 times the quota for 1,
+    /// 2 and 4 processes). A client that was limited before stays limited. The default. If a limiter has no local
+    /// fallback (a custom one, say), the request is answered 503.
     #[default]
     LocalFallback,
     /// Fails closed: answers 503.
@@ -148,7 +148,8 @@ impl Policy {
     /// [`Limiter`].
     ///
     /// Clients and dashboards see the name: letters, digits and ``!#$%&'*+-.^_`|~:/``, a
-    /// letter or `*` first, and 64 bytes at most. [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) checks it.
+    /// letter or `*` first, and 64 bytes at most.
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) checks it.
     pub fn new(name: impl Into<Arc<str>>, limiter: impl IntoLimiter) -> Self {
         let (name, limiter) = (name.into(), limiter.into_limiter());
         let description = limiter.describe();
@@ -184,16 +185,17 @@ impl Policy {
 
     /// Sets the cost of a request, in the quota's units; 1 unless set.
     ///
-    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects a constant cost of 0, which would limit nothing, even
-    /// with [`cost_after`](Self::cost_after): such a request is always admitted, and its final cost is charged only as far as
-    /// units are left. To exempt some requests, use [`when`](Self::when) or [`cost_fn`](Self::cost_fn).
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects a constant cost of 0, which would limit
+    /// nothing, even with [`cost_after`](Self::cost_after): such a request is always admitted, and its final cost is
+    /// charged only as far as units are left. To exempt some requests, use [`when`](Self::when) or
+    /// [`cost_fn`](Self::cost_fn).
     pub fn cost(mut self, cost: u32) -> Self {
         self.cost = Cost::Fixed(cost);
         self
     }
 
-    /// Computes the cost of a request from its head. A cost above the burst is rejected, without a wait. A request of cost 0 is
-    /// admitted and not counted.
+    /// Computes the cost of a request from its head. A cost above the burst is rejected, without a wait. A request of
+    /// cost 0 is admitted and not counted.
     pub fn cost_fn(mut self, cost: impl Fn(&RequestHead<'_>) -> u32 + Send + Sync + 'static) -> Self {
         self.cost = Cost::PerRequest(Box::new(cost));
         self
@@ -202,24 +204,24 @@ impl Policy {
     /// Charges only requests whose responses meet `condition`: failed logins, say, or responses that were not
     /// cached.
     ///
-    /// A request is charged when it comes, and the charge is refunded if its response does not meet the condition. A request
-    /// without a response, since the client disconnected or the service failed, stays charged. Replaces
+    /// A request is charged when it comes, and the charge is refunded if its response does not meet the condition. A
+    /// request without a response, since the client disconnected or the service failed, stays charged. Replaces
     /// [`cost_after`](Self::cost_after).
     ///
     /// # Waits
     ///
-    /// If a request is rejected while such charges of its key are open, and would fit if they were refunded, the advertised
-    /// wait is the recent duration of responses (1 s while none is known), and not the time until the limit allows it: by then
-    /// the charges are settled. If they turn out to count, the next rejection advertises the rest of the wait. Such rejections
-    /// do not count for a [ban](Self::penalty).
+    /// If a request is rejected while such charges of its key are open, and would fit if they were refunded, the
+    /// advertised wait is the recent duration of responses (1 s while none is known), and not the time until the limit
+    /// allows it: by then the charges are settled. If they turn out to count, the next rejection advertises the rest of
+    /// the wait. Such rejections do not count for a [ban](Self::penalty).
     ///
     /// # Accuracy
     ///
     /// Exact with windows: at most `limit` requests of a key are in flight at once, and at most `limit` are charged, in
-    /// each window in which they came. With a bucket, which refills while responses are awaited, `burst` + rate × duration
-    /// may be in flight at once. It refunds what is not refilled yet; if responses come in another order than their
-    /// requests, that may be too much, by less than `burst` in all: see [`Receipt`](crate::Receipt). A queue refunds
-    /// its last waiter only.
+    /// each window in which they came. With a bucket, which refills while responses are awaited, `burst` + rate ×
+    /// duration may be in flight at once. It refunds what is not refilled yet; if responses come in another order than
+    /// their requests, that may be too much, by less than `burst` in all: see [`Receipt`](crate::Receipt). A queue
+    /// refunds its last waiter only.
     ///
     /// ```
     /// use tower_sluice::algorithm::SlidingWindow;
@@ -235,11 +237,12 @@ impl Policy {
         self
     }
 
-    /// Computes the final cost of a request from the head of its response, whose extensions may have it from the handler.
+    /// Computes the final cost of a request from the head of its response, whose extensions may have it from the
+    /// handler.
     ///
-    /// The [`cost`](Self::cost) is charged when the request comes. Any excess is refunded. A shortfall is charged as far as
-    /// units are left, and the rest is forgiven, so that no key begins the next period with a debt. A request without a
-    /// response stays charged as it is. Replaces [`charge_when`](Self::charge_when).
+    /// The [`cost`](Self::cost) is charged when the request comes. Any excess is refunded. A shortfall is charged as
+    /// far as units are left, and the rest is forgiven, so that no key begins the next period with a debt. A request
+    /// without a response stays charged as it is. Replaces [`charge_when`](Self::charge_when).
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -275,14 +278,15 @@ impl Policy {
         self
     }
 
-    /// Applies the policy only to requests for which `choose` returns `index`, in addition to its [condition](Self::when).
+    /// Applies the policy only to requests for which `choose` returns `index`, in addition to its
+    /// [condition](Self::when).
     pub(crate) fn chosen_by(mut self, choose: &Choose, index: usize) -> Self {
         self.tier = Some(Tier { choose: Arc::clone(choose), index });
         self
     }
 
-    /// Makes the policy a shadow: it counts and reports what would happen if it were enforced, but never rejects or delays a
-    /// request in a queue. A remote limiter is called nevertheless, and the request waits for its answer.
+    /// Makes the policy a shadow: it counts and reports what would happen if it were enforced, but never rejects or
+    /// delays a request in a queue. A remote limiter is called nevertheless, and the request waits for its answer.
     ///
     /// It is charged for requests that all enforced policies admit. See
     /// [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected).
@@ -297,7 +301,8 @@ impl Policy {
         self
     }
 
-    /// Sets how a request whose limiter fails is treated; the [local fallback](FailureMode::LocalFallback) decides unless set.
+    /// Sets how a request whose limiter fails is treated; the [local fallback](FailureMode::LocalFallback) decides
+    /// unless set.
     pub const fn on_failure(mut self, choice: FailureMode) -> Self {
         self.on_failure = choice;
         self
@@ -305,8 +310,8 @@ impl Policy {
 
     /// Sets the status of a rejection, any 4xx or 5xx.
     ///
-    /// Unless set, it is 429 Too Many Requests (also for [bans](Self::penalty)), or 503 Service Unavailable if all clients share
-    /// the budget, since the client may have done nothing wrong.
+    /// Unless set, it is 429 Too Many Requests (also for [bans](Self::penalty)), or 503 Service Unavailable if all
+    /// clients share the budget, since the client may have done nothing wrong.
     pub const fn status(mut self, status: StatusCode) -> Self {
         self.status = Some(status);
         self
@@ -450,8 +455,9 @@ impl Policy {
         }
     }
 
-    /// The order in which policies are charged: first those that decide at once; then those that call a server or cannot be
-    /// peeked at, so that little has to be refunded when they reject; then queues, so that no request waits in vain; then shadows.
+    /// The order in which policies are charged: first those that decide at once; then those that call a server or
+    /// cannot be peeked at, so that little has to be refunded when they reject; then queues, so that no request waits
+    /// in vain; then shadows.
     pub(crate) fn rank(&self) -> u8 {
         match (self.shadow, self.delays()) {
             (false, false) => u8::from(!self.answers_at_once()),

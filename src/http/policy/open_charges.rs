@@ -69,8 +69,8 @@ impl OpenCharges {
     /// Records the duration of a response.
     pub(crate) fn note_duration(&self, took: Duration) {
         let took = nanos_of(took).max(1);
-        // Two threads that load the same mean lose one of their samples, which is fine for an estimate; hence relaxed loads and
-        // stores instead of a compare-and-swap loop. A sample has a weight of one eighth.
+        // Two threads that load the same mean lose one of their samples, which is fine for an estimate; hence relaxed
+        // loads and stores instead of a compare-and-swap loop. A sample has a weight of one eighth.
         let mean = match self.mean.load(Ordering::Relaxed) {
             0 => took,
             mean => mean - mean / 8 + took / 8,
@@ -80,8 +80,8 @@ impl OpenCharges {
 
     /// Returns the refundable units of a key, and the expected time until they are refunded; `None` if there are none.
     ///
-    /// Charges whose responses take more than four times as long as usual (and more than 1 s) do not count: otherwise, a client
-    /// could avoid bans by holding a response open.
+    /// Charges whose responses take more than four times as long as usual (and more than 1 s) do not count: otherwise,
+    /// a client could avoid bans by holding a response open.
     pub(crate) fn expected(&self, key: &PartitionKey, now: Timestamp) -> Option<(u64, Duration)> {
         let open = *self.shard(key).get(key)?;
         let usual = match self.mean.load(Ordering::Relaxed) {

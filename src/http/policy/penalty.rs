@@ -38,15 +38,15 @@ use crate::values::{Ask, Check, Decision, Finish, PartitionKey, Quota};
 /// - rejections while [refundable charges](crate::Policy::charge_when) of the key are open: the limit may turn out
 ///   not to be used up.
 ///
-/// Of concurrent requests of a client, rejections count from the second one on, since the first has advertised a wait by
-/// then. Let the quota of rejections exceed the requests that a well-behaved client has in flight.
+/// Of concurrent requests of a client, rejections count from the second one on, since the first has advertised a wait
+/// by then. Let the quota of rejections exceed the requests that a well-behaved client has in flight.
 ///
 /// # Memory
 ///
 /// In this process's memory: up to 65,536 banned keys, as many with an advertised wait, and as many with counted
-/// rejections; some 6 MiB if all are in use, and none before the first rejection. A flood of more keys evicts the bans that
-/// end first, which is [counted](crate::RateLimitLayerBuilder::route). If budgets are on Redis, each process
-/// bans by its own rejections.
+/// rejections; some 6 MiB if all are in use, and none before the first rejection. A flood of more keys evicts the bans
+/// that end first, which is [counted](crate::RateLimitLayerBuilder::route). If budgets are on Redis, each process bans
+/// by its own rejections.
 pub struct Penalty {
     rejections: Quota,
     ban: Duration,
@@ -126,8 +126,8 @@ impl Penalty {
         self.record.advised.extend(key, wait);
     }
 
-    /// Inherits the record of another penalty, and the counts of `old` if that was in force until now. Returns the step to run
-    /// once this penalty is in force.
+    /// Inherits the record of another penalty, and the counts of `old` if that was in force until now. Returns the step
+    /// to run once this penalty is in force.
     pub(crate) fn inherit(&mut self, record: &Arc<PenaltyRecord>, old: Option<&Self>) -> Option<Finish> {
         if self.record.clock != record.clock {
             return None;
@@ -177,8 +177,8 @@ impl Deadlines {
 
     #[inline]
     fn left(&self, key: &PartitionKey) -> Option<Duration> {
-        // Relaxed: a thread that has set a deadline sees its own write. Another thread that misses it decides as if its request
-        // had come just before the deadline was set, which no client can distinguish.
+        // Relaxed: a thread that has set a deadline sees its own write. Another thread that misses it decides as if its
+        // request had come just before the deadline was set, which no client can distinguish.
         let latest = self.latest.load(Ordering::Relaxed);
         if latest == 0 || latest <= self.clock.now().as_nanos() {
             return None;
@@ -217,8 +217,8 @@ impl Deadlines {
     }
 }
 
-/// An operation on the deadline of a key. It is an algorithm, so that deadlines live in a memory store of fixed size, which
-/// evicts the earliest ones when it is full.
+/// An operation on the deadline of a key. It is an algorithm, so that deadlines live in a memory store of fixed size,
+/// which evicts the earliest ones when it is full.
 enum Deadline {
     Look,
     Begin(Timestamp),

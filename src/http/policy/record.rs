@@ -3,9 +3,9 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::health::{Health, Transition};
 use super::metrics::{Fate, Meter};
 use super::open_charges::OpenCharges;
-use super::outage::{Health, Transition};
 #[cfg(feature = "metrics")]
 use super::penalty::Penalty;
 use super::{FailureMode, Policy};
@@ -57,8 +57,8 @@ impl Policy {
         self.meter.observe(|| self.stats());
     }
 
-    /// Updates the metrics for the last time, since this policy is no longer in force. `has_successor` says whether another
-    /// policy of its name is.
+    /// Updates the metrics for the last time, since this policy is no longer in force. `has_successor` says whether
+    /// another policy of its name is.
     #[cfg(feature = "metrics")]
     pub(crate) fn observe_end(&self, has_successor: bool) {
         self.meter.count_last(|| self.stats());

@@ -8,8 +8,8 @@ use crate::http::policy::{Choose, IntoPolicies, Policy};
 
 /// Policies of which exactly one applies to each request, by the plan of its user.
 ///
-/// Each has a name. `RateLimit-Policy` lists all of them, and `RateLimit` the one that applied. Each policy has its own budgets:
-/// a user that moves to another plan starts there with a full budget.
+/// Each has a name. `RateLimit-Policy` lists all of them, and `RateLimit` the one that applied. Each policy has its own
+/// budgets: a user that moves to another plan starts there with a full budget.
 ///
 /// ```
 /// use tower_sluice::algorithm::TokenBucket;
@@ -49,14 +49,14 @@ pub struct Tiers<T> {
 type PlanOf<T> = Box<dyn Fn(&RequestHead<'_>) -> T + Send + Sync>;
 
 impl<T: PartialEq + Send + Sync + 'static> Tiers<T> {
-    /// Makes tiers. The policy of the [tier](Self::tier) that `plan_of` returns applies to a request, or `otherwise` if there is
-    /// no such tier.
+    /// Makes tiers. The policy of the [tier](Self::tier) that `plan_of` returns applies to a request, or `otherwise` if
+    /// there is no such tier.
     pub fn new(plan_of: impl Fn(&RequestHead<'_>) -> T + Send + Sync + 'static, otherwise: Policy) -> Self {
         Self { plan_of: Box::new(plan_of), plans: Vec::new(), policies: Vec::new(), otherwise }
     }
 
-    /// Adds the policy of a plan. If it has a [condition](Policy::when) that a request of this plan does not meet, no policy
-    /// applies to that request.
+    /// Adds the policy of a plan. If it has a [condition](Policy::when) that a request of this plan does not meet, no
+    /// policy applies to that request.
     ///
     /// # Panics
     ///

@@ -136,7 +136,8 @@ impl Rejection {
     }
 
     /// The exact wait after which the same request passes, alone on its keys, plus the
-    /// [jitter](crate::RateLimitLayerBuilder::retry_jitter) of the layer, if it has one; `None` if no wait is known to help.
+    /// [jitter](crate::RateLimitLayerBuilder::retry_jitter) of the layer, if it has one; `None` if no wait is known to
+    /// help.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.wait

@@ -121,8 +121,8 @@ const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+
 const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// Turns the response to GET into that to HEAD (RFC 9110, section 9.3.2). hyper omits the content by itself in HTTP/1.1, but
-/// sends it in HTTP/2, where clients report a protocol error.
+/// Turns the response to GET into that to HEAD (RFC 9110, section 9.3.2). hyper omits the content by itself in
+/// HTTP/1.1, but sends it in HTTP/2, where clients report a protocol error.
 fn without_content(response: Response<RejectionBody>) -> Response<RejectionBody> {
     let (mut parts, body) = response.into_parts();
     if let Some(length) = body.content_length() {

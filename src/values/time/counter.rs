@@ -1,8 +1,8 @@
 //! A clock on the processor's cycle counter, anchored to the system clock (feature `fast-clock`).
 //!
-//! Each thread reads the system clock again once ten milliseconds have passed on the counter. In between, a counter that was
-//! calibrated to within 20 parts per million is off by at most 0.2 µs, and the two readings of an anchor are less than 1 µs
-//! apart.
+//! Each thread reads the system clock again once ten milliseconds have passed on the counter. In between, a counter
+//! that was calibrated to within 20 parts per million is off by at most 0.2 µs, and the two readings of an anchor are
+//! less than 1 µs apart.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -14,8 +14,8 @@ const HELD_FOR_NANOS: u64 = 10_000_000;
 /// Readings of an anchor that are further apart do not belong together. Longer than two readings take.
 const TORN_NANOS: u64 = 1_000;
 
-/// Nanoseconds per count are scaled by 2^32. That is precise to one part in 10^9, and ten milliseconds of any counter up to
-/// 400 GHz multiply within 64 bits.
+/// Nanoseconds per count are scaled by 2^32. That is precise to one part in 10^9, and ten milliseconds of any counter
+/// up to 400 GHz multiply within 64 bits.
 const SCALE_BITS: u32 = 32;
 
 // One cell per field, since only `latest` is written at every reading.
@@ -26,7 +26,8 @@ struct Anchor {
     counts: Cell<u64>,
     /// Nanoseconds per 2^32 counts.
     scale: Cell<u64>,
-    /// The latest reading of this thread: no later one is less, even if the counter ran fast until it was anchored again.
+    /// The latest reading of this thread: no later one is less, even if the counter ran fast until it was anchored
+    /// again.
     latest: Cell<u64>,
 }
 
@@ -45,7 +46,8 @@ thread_local! {
 #[inline(always)]
 pub(super) fn now() -> Timestamp {
     ANCHOR.with(|anchor| {
-        // A counter that restarts, as after a migration of a virtual machine, gives a huge difference and so a new anchor.
+        // A counter that restarts, as after a migration of a virtual machine, gives a huge difference and so a new
+        // anchor.
         let passed = clock().raw().wrapping_sub(anchor.counter.get());
         let now = if passed < anchor.counts.get() {
             anchor.system.get() + ((passed * anchor.scale.get()) >> SCALE_BITS)
@@ -74,7 +76,8 @@ impl Anchor {
         let clock = clock();
         let counter = clock.raw();
         let system = system_now().as_nanos();
-        // If the thread was descheduled between the two readings, they do not belong together: the anchor is valid for no time.
+        // If the thread was descheduled between the two readings, they do not belong together: the anchor is valid for
+        // no time.
         let is_torn = clock.delta_as_nanos(counter, clock.raw()) > TORN_NANOS;
         let scale = clock.delta_as_nanos(0, 1 << SCALE_BITS).max(1);
         self.counter.set(counter);

@@ -75,18 +75,18 @@ pub(crate) fn duration_from_nanos(nanos: u128) -> Duration {
 ///
 /// # Contract
 ///
-/// A clock should never run backwards. If it does, no key gains by it: a key is admitted its burst, and what is restored
-/// while the clock goes forward. Keys wait until the clock has caught up with what they already spent, and the
+/// A clock should never run backwards. If it does, no key gains by it: a key is admitted its burst, and what is
+/// restored while the clock goes forward. Keys wait until the clock has caught up with what they already spent, and the
 /// advertised waits include that. Time that passes twice counts twice.
 ///
-/// Nor should it jump ahead and back. In a [`MemoryStore`](crate::store::MemoryStore), one reading far ahead blocks not only
-/// the key that it was made for, but up to a thousand neighbours, until the clock catches up.
+/// Nor should it jump ahead and back. In a [`MemoryStore`](crate::store::MemoryStore), one reading far ahead blocks not
+/// only the key that it was made for, but up to a thousand neighbours, until the clock catches up.
 pub trait Clock: Send + Sync + 'static {
     /// The present instant.
     fn now(&self) -> Timestamp;
 
-    /// Identifies the clock: clocks with equal ids show the same time. By default its address in memory, which clones do
-    /// not share; `None` for a clock without fields, which has no address of its own.
+    /// Identifies the clock: clocks with equal ids show the same time. By default its address in memory, which clones
+    /// do not share; `None` for a clock without fields, which has no address of its own.
     fn id(&self) -> Option<NonZeroUsize> {
         if size_of_val(self) == 0 { None } else { NonZeroUsize::new(std::ptr::from_ref(self).cast::<()>().addr()) }
     }

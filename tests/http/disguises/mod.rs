@@ -1,4 +1,5 @@
-//! Disguised requests: every request counts, whatever its method, fields and protocol, and wherever the layer is mounted.
+//! Disguised requests: every request counts, whatever its method, fields and protocol, and wherever the layer is
+//! mounted.
 
 mod example;
 mod grpc;

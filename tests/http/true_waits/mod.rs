@@ -75,8 +75,9 @@ fn a_cost_that_never_fits_has_no_wait_even_during_a_ban() {
     assert!(never.body.contains("more than is ever admitted"), "{}", never.body);
 }
 
-/// Random stacks of policies, each with some hundred requests of three clients: one ignores the waits; one waits as advertised,
-/// alone; and one waits as advertised while the others keep sending. Some refundable requests are held open meanwhile.
+/// Random stacks of policies, each with some hundred requests of three clients: one ignores the waits; one waits as
+/// advertised, alone; and one waits as advertised while the others keep sending. Some refundable requests are held open
+/// meanwhile.
 #[test]
 fn random_stacks_advertise_true_waits_and_never_ban_an_obedient_client() {
     let mut tally = Tally::default();
@@ -139,8 +140,8 @@ impl Tally {
         self.bans += u32::from(answer.is_ban());
     }
 
-    /// Waits as advertised, and sends the same request again. Returns the time that passed. Held requests are finished and
-    /// refunded before: a wait that assumes refunds is true if they are made.
+    /// Waits as advertised, and sends the same request again. Returns the time that passed. Held requests are finished
+    /// and refunded before: a wait that assumes refunds is true if they are made.
     fn check(&mut self, stack: &Stack, answer: &Answer, held: &mut Vec<Held>, seed: u64) -> Duration {
         if !answer.is_rejected() {
             return Duration::ZERO;

@@ -48,8 +48,8 @@ async fn every_response_has_a_date_and_only_rejections_are_no_store() {
     assert_eq!(names, "content-type retry-after x-rate-limited-for cache-control content-length date");
 }
 
-/// A redirect or a 304 needs no `Retry-After`, since the client need not wait for either. And a cacheable response never
-/// has a partition key, which a cache would pass on to other clients.
+/// A redirect or a 304 needs no `Retry-After`, since the client need not wait for either. And a cacheable response
+/// never has a partition key, which a cache would pass on to other clients.
 #[tokio::test]
 async fn redirects_and_304_get_no_retry_after_and_no_key() {
     let fields = RateLimitFields::draft11().partition_key();

@@ -71,7 +71,8 @@ impl Client {
         (soon(response).await.unwrap(), sender)
     }
 
-    /// Sends a request without a body. Returns the whole response. (h2 treats content in a response to HEAD as a protocol error.)
+    /// Sends a request without a body. Returns the whole response. (h2 treats content in a response to HEAD as a
+    /// protocol error.)
     async fn ask(&self, request: Request<()>) -> Response<String> {
         let (response, _) = self.begin(request, true).await;
         whole(response).await

@@ -89,7 +89,8 @@ impl Server {
         tokio::spawn(async move {
             loop {
                 let (socket, _) = listener.accept().await.unwrap();
-                // `TCP_NODELAY`: otherwise the last piece of a response waits for the acknowledgement of the previous one.
+                // `TCP_NODELAY`: otherwise the last piece of a response waits for the acknowledgement of the previous
+                // one.
                 socket.set_nodelay(true).unwrap();
                 connect(TokioIo::new(socket), service.clone());
             }

@@ -1,7 +1,8 @@
 //! The series of a policy, in the `metrics` facade.
 //!
 //! The facade can create series, but not remove them. So gauges are set to zero when their policy is gone. Counters are
-//! incremented by differences and never set: a counter that is set would fall, or stand still, when a table is replaced.
+//! incremented by differences and never set: a counter that is set would fall, or stand still, when a table is
+//! replaced.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -26,10 +27,11 @@ const BAN_EVICTED: &str = "tower_sluice.rate_limiting.ban_table.evicted_live";
 #[cfg(feature = "redis")]
 const BREAKER: &str = "tower_sluice.rate_limiting.store.breaker";
 
-/// Shared by a policy and the policies of its name that replace it. When the last one is dropped, the gauges are set to zero.
+/// Shared by a policy and the policies of its name that replace it. When the last one is dropped, the gauges are set to
+/// zero.
 ///
-/// Handles are made at the first request or the first observation, since a program may install its recorder after it has
-/// built the layer.
+/// Handles are made at the first request or the first observation, since a program may install its recorder after it
+/// has built the layer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Series(Arc<Inner>);
 
@@ -95,8 +97,8 @@ impl Series {
     pub(super) fn observe(&self, labels: &Labels, stats: impl FnOnce() -> Stats) {
         self.handles(labels);
         let _ = self.queue(labels);
-        // The lock is held while the stats are read. Otherwise, of two observers, the one that reads first could write last, and
-        // gauges would go back to the older stats.
+        // The lock is held while the stats are read. Otherwise, of two observers, the one that reads first could write
+        // last, and gauges would go back to the older stats.
         let mut observed = self.observed();
         if !observed.is_retired {
             observed.is_begun = true;
@@ -104,8 +106,8 @@ impl Series {
         }
     }
 
-    /// Adds what a limiter that is no longer in force has counted since the last observation. The gauges already belong to the
-    /// limiter that is in force.
+    /// Adds what a limiter that is no longer in force has counted since the last observation. The gauges already belong
+    /// to the limiter that is in force.
     pub(super) fn count_last(&self, labels: &Labels, stats: impl FnOnce() -> Stats) {
         let mut observed = self.observed();
         if observed.is_begun && !observed.is_retired {
@@ -251,8 +253,8 @@ impl Table {
             return Added::default();
         };
         let added = self.added.remove(place);
-        // The counts of a table never fall. Those of a custom limiter, which does not number its tables, fall when it replaces
-        // its table.
+        // The counts of a table never fall. Those of a custom limiter, which does not number its tables, fall when it
+        // replaces its table.
         let has_fallen = stats.evicted_live < added.evicted || stats.turned_away < added.turned_away;
         if stats.number == 0 && has_fallen { Added::default() } else { added }
     }

@@ -261,10 +261,10 @@ impl Node {
         // dropped.
         drop((left_over, spoilt));
         if let Some(fault) = opened {
-            log::redis_node_given_up(&self.address, fault);
+            log::redis_breaker_opened(&self.address, fault);
         }
         if closed {
-            log::redis_node_back(&self.address);
+            log::redis_breaker_closed(&self.address);
         }
     }
 

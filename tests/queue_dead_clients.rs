@@ -13,10 +13,10 @@ use tokio::net::TcpListener;
 use tower_sluice::key::HeaderKey;
 use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer};
 
-const GHOSTS: usize = 1_000;
+const DEAD_CLIENTS: usize = 1_000;
 
 /// Sends a request and disconnects.
-fn haunt(server: SocketAddr, number: usize) {
+fn send_and_disconnect(server: SocketAddr, number: usize) {
     let mut socket = TcpStream::connect(server).unwrap();
     let request = if number % 2 == 0 {
         "GET / HTTP/1.1\r\nhost: test\r\nx-key: hot\r\n\r\nG"
@@ -40,7 +40,8 @@ fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
-/// Waits until the condition holds. The bound is for the test, not for the queue, whose times are tested with paused time.
+/// Waits until the condition holds. The bound is for the test, not for the queue, whose times are tested with paused
+/// time.
 async fn until(holds: impl Fn() -> bool, otherwise: &str) {
     let held = async {
         while !holds() {
@@ -60,16 +61,16 @@ async fn a_thousand_dead_clients_are_gone_when_the_longest_wait_is_over() {
     let serving = tokio::spawn(async move { axum::serve(listener, app).await });
 
     let open_before = open_files();
-    let haunted = tokio::task::spawn_blocking(move || {
-        for number in 0..GHOSTS {
-            haunt(server, number);
+    let sent = tokio::task::spawn_blocking(move || {
+        for number in 0..DEAD_CLIENTS {
+            send_and_disconnect(server, number);
             if number % 50 == 49 {
                 // Live clients are served meanwhile.
                 assert_eq!(ask(server, number), "HTTP/1.1 200 OK");
             }
         }
     });
-    haunted.await.unwrap();
+    sent.await.unwrap();
     until(|| queue.waiting() == 0, "dead clients wait for ever").await;
     until(|| open_files() <= open_before, "connections of dead clients stay open").await;
     serving.abort();

@@ -15,10 +15,10 @@ use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 
 /// Limits the requests to a service by one or more policies.
 ///
-/// The state of the limiters belongs to the layer: all services that it makes, and all their clones, share their budgets.
-/// Make the layer once, when the app is built, and mount it once on the path of a request: a
-/// layer around itself charges each request twice, which is logged once. Its [handle](Self::handle) changes the policies at
-/// run time.
+/// The state of the limiters belongs to the layer: all services that it makes, and all their clones, share their
+/// budgets. Make the layer once, when the app is built, and mount it once on the path of a request: a layer around
+/// itself charges each request twice, which is logged once. Its [handle](Self::handle) changes the policies at run
+/// time.
 ///
 /// A request passes if every enforced policy that applies to it admits it. Then each of them is charged, and otherwise
 /// none. It is charged before the inner service is called, and stays charged if the client disconnects.
@@ -27,8 +27,8 @@ use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 /// layer. To count such requests (guesses at an API key, say, by address), put that policy into an outer
 /// layer: each layer charges for itself.
 ///
-/// The layer answers rejected requests. Unless a [custom
-/// response](RateLimitLayerBuilder::rejection_response) is set, the answer is 429 (503 if all clients share the limit), with
+/// The layer answers rejected requests. Unless a [custom response](RateLimitLayerBuilder::rejection_response) is set,
+/// the answer is 429 (503 if all clients share the limit), with
 ///
 /// - `Retry-After`: whole seconds, rounded up, at least 1;
 /// - `X-Rate-Limited-For`: the exact wait in seconds, to the microsecond, rounded up;
@@ -41,15 +41,15 @@ use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 ///
 /// A client that waits as long as either field says is admitted, unless other requests of its key were charged
 /// meanwhile: the fields cover the limits of all policies of the layer, for the cost of this request, and their
-/// [bans](Policy::penalty). If no wait helps one of them, both fields are absent. (Both are capped at 24.8 days: beyond, timers
-/// of clients overflow. Of a policy on Redis, the wait covers what this process knows. Charges [that may be
-/// refunded](Policy::charge_when) are assumed to be.)
+/// [bans](Policy::penalty). If no wait helps one of them, both fields are absent. (Both are capped at 24.8 days:
+/// beyond, timers of clients overflow. Of a policy on Redis, the wait covers what this process knows. Charges [that may
+/// be refunded](Policy::charge_when) are assumed to be.)
 ///
 /// # Order of layers
 ///
-/// Inside of CORS (rejections need CORS fields, too, and preflights, which count like all requests, then never reach this
-/// layer), and inside of authentication (if the user is the key). Outside of concurrency limits and everything costly: a
-/// request that waits in a [`LeakyQueue`](crate::LeakyQueue) occupies the readiness of the services inside.
+/// Inside of CORS (rejections need CORS fields, too, and preflights, which count like all requests, then never reach
+/// this layer), and inside of authentication (if the user is the key). Outside of concurrency limits and everything
+/// costly: a request that waits in a [`LeakyQueue`](crate::LeakyQueue) occupies the readiness of the services inside.
 ///
 /// # Examples
 ///
@@ -115,8 +115,8 @@ impl RateLimitLayer {
         self.limits.close();
     }
 
-    /// Updates the [metrics](RateLimitLayerBuilder::route) that are not counted per request: the occupancy of tables, and the
-    /// health of Redis nodes. Call it before the recorder is read. Takes some 10 to 50 µs per policy.
+    /// Updates the [metrics](RateLimitLayerBuilder::route) that are not counted per request: the occupancy of tables,
+    /// and the health of Redis nodes. Call it before the recorder is read. Takes some 10 to 50 µs per policy.
     #[cfg(feature = "metrics")]
     #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
     pub fn observe(&self) {
@@ -139,11 +139,11 @@ impl RateLimitLayer {
         self.limits.load().policy(policy).map(Policy::failures)
     }
 
-    /// Returns the state of a key with the policy of this name, for support staff: the decision on a request of cost 0, which
-    /// is rejected only if the key is [banned](Policy::penalty). Charges nothing.
+    /// Returns the state of a key with the policy of this name, for support staff: the decision on a request of cost 0,
+    /// which is rejected only if the key is [banned](Policy::penalty). Charges nothing.
     ///
-    /// The key is the one that the policy's [`KeyExtractor`](crate::key::KeyExtractor) extracts from a request: for a header or
-    /// a user, `PartitionKey::from("alice")`.
+    /// The key is the one that the policy's [`KeyExtractor`](crate::key::KeyExtractor) extracts from a request: for a
+    /// header or a user, `PartitionKey::from("alice")`.
     ///
     /// # Errors
     ///
@@ -153,9 +153,9 @@ impl RateLimitLayer {
         in_force.policies[index].peek_at_key(key).await
     }
 
-    /// Resets a key: it owes the policy of this name nothing, and its ban is lifted. Returns its state after that. Other
-    /// processes that share the budget on Redis may reject the key for up to another minute, and a concurrent decision may
-    /// still reject it.
+    /// Resets a key: it owes the policy of this name nothing, and its ban is lifted. Returns its state after that.
+    /// Other processes that share the budget on Redis may reject the key for up to another minute, and a concurrent
+    /// decision may still reject it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -164,8 +164,8 @@ impl RateLimitLayer {
     /// use tower_sluice::key::HeaderKey;
     /// use tower_sluice::{PartitionKey, Policy, Quota, RateLimitLayer};
     ///
-    /// let logins = Policy::new("logins", SlidingWindow::new(Quota::per_day(5))).key(HeaderKey::from_static("x-account"));
-    /// let layer = RateLimitLayer::new(logins);
+    /// let logins = SlidingWindow::new(Quota::per_day(5));
+    /// let layer = RateLimitLayer::new(Policy::new("logins", logins).key(HeaderKey::from_static("x-account")));
     /// let alice = PartitionKey::from("alice");
     /// assert_eq!(layer.reset("logins", &alice).await?.remaining(), 5);
     /// # Ok(())

@@ -7,8 +7,8 @@ use crate::values::time::Timestamp;
 
 /// The health of a limiter: at most two transitions per [`QUIET`], while failures and successes alternate.
 ///
-/// If one node of a cluster is down, or a server is slow at times, they alternate with every request. So a success ends an
-/// outage only if the last failure was at least [`QUIET`] ago.
+/// If one node of a cluster is down, or a server is slow at times, they alternate with every request. So a success ends
+/// an outage only if the last failure was at least [`QUIET`] ago.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     /// The instant of the last failure, in nanoseconds; zero while the limiter is healthy.

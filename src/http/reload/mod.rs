@@ -1,0 +1,230 @@
+//! The settings and policies of a layer, and their replacement at run time.
+
+mod handle;
+
+use std::collections::HashSet;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use arc_swap::{ArcSwap, Guard};
+use http::Extensions;
+
+pub use self::handle::{LimitsHandle, Replaced};
+use crate::http::headers::{RateLimitFields, Writer};
+use crate::http::mounting::Mounting;
+use crate::http::policy::{IntoPolicies, Policy, PolicyError};
+use crate::http::preflight::Exemption;
+use crate::http::reject::Responder;
+use crate::limiter::Limiter;
+use crate::util::log;
+
+/// The settings of a layer, which never change.
+#[derive(Default)]
+pub(crate) struct Settings {
+    pub(crate) fields: RateLimitFields,
+    pub(crate) responder: Responder,
+    /// Whether responses have the verdict in their extensions.
+    pub(crate) adds_verdict: bool,
+    /// Whether responses report the time that their requests waited.
+    pub(crate) adds_timing: bool,
+    /// The exemption of CORS preflights, if any.
+    pub(crate) exemption: Option<Exemption>,
+    pub(crate) route: Option<Arc<str>>,
+}
+
+/// Validated policies that can be enforced together, in the order in which they are charged.
+pub(crate) struct Enforceable(Vec<Policy>);
+
+impl Enforceable {
+    pub(crate) fn new(policies: impl IntoPolicies) -> Result<Self, PolicyError> {
+        let mut policies = policies.into_policies();
+        if policies.is_empty() {
+            return Err(PolicyError::NoPolicy);
+        }
+        let mut names = HashSet::with_capacity(policies.len());
+        for policy in &policies {
+            policy.validate()?;
+            if !names.insert(policy.name()) {
+                return Err(PolicyError::DuplicateName { name: policy.name().to_owned() });
+            }
+        }
+        policies.sort_by_key(Policy::rank);
+        Ok(Self(policies))
+    }
+}
+
+impl IntoPolicies for Enforceable {
+    fn into_policies(self) -> Vec<Policy> {
+        self.0
+    }
+}
+
+/// The state that a layer, its clones and all their services share by one pointer: the settings, which never change,
+/// and the policies in force. These are replaced as a whole: a request uses the policies that were in force when it
+/// came, until it is answered.
+pub(crate) struct Limits {
+    in_force: ArcSwap<InForce>,
+    pub(crate) settings: Settings,
+    /// Locked by a thread that replaces `in_force`: so replacements follow one another, and no inheritance is lost
+    /// between two.
+    past: Mutex<Past>,
+    mounting: Mounting,
+}
+
+/// The limiters that were in force before.
+#[derive(Default)]
+struct Past {
+    is_closed: bool,
+    /// Limiters that are still in use: requests may wait in them.
+    limiters: Vec<Weak<dyn Limiter>>,
+}
+
+/// The policies in force. Immutable: a change replaces it.
+pub(crate) struct InForce {
+    pub(crate) policies: Box<[Policy]>,
+    /// Whether there is one policy, its limiter alone decides, and responses have no annotations but its fields.
+    pub(crate) is_plain: bool,
+    /// Whether a policy may delay requests.
+    pub(crate) delays: bool,
+    /// `None` if no response has a field that reports quota.
+    pub(crate) writer: Option<Arc<Writer>>,
+}
+
+impl InForce {
+    fn new(policies: Vec<Policy>, settings: &Settings) -> Arc<Self> {
+        let advertised = |policy: &Policy| policy.description().terms().filter(|_| !policy.is_shadow());
+        let writer = Writer::new(&settings.fields, policies.iter().map(|policy| (policy.name(), advertised(policy))));
+        let writer = (!writer.is_silent()).then(|| Arc::new(writer));
+        let is_plain = matches!(&*policies, [policy] if policy.is_plain()) && !settings.adds_verdict;
+        let delays = policies.iter().any(Policy::delays);
+        Arc::new(Self { policies: policies.into(), is_plain, delays, writer })
+    }
+
+    pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {
+        self.policies.iter().find(|policy| policy.name() == name)
+    }
+}
+
+/// A policy in force that has inherited from another one.
+pub(crate) struct Heir {
+    in_force: Arc<InForce>,
+    index: usize,
+}
+
+impl Deref for Heir {
+    type Target = Policy;
+
+    fn deref(&self) -> &Policy {
+        &self.in_force.policies[self.index]
+    }
+}
+
+impl Limits {
+    pub(crate) fn new(policies: Enforceable, settings: Settings) -> Arc<Self> {
+        if let Some(route) = &settings.route {
+            policies.0.iter().for_each(|policy| policy.meter().set_route(route));
+        }
+        let in_force = ArcSwap::new(InForce::new(policies.0, &settings));
+        Arc::new(Self { in_force, settings, past: Mutex::default(), mounting: Mounting::new() })
+    }
+
+    /// Loads the policies in force. `arc-swap` marks the pointer in a slot of this thread, and changes the shared
+    /// reference count only if all slots of the thread are in use.
+    #[inline]
+    pub(crate) fn load(&self) -> Guard<Arc<InForce>> {
+        self.in_force.load()
+    }
+
+    /// The policy in force that has inherited from `policy`, which is one of `before`. `None` if no change was made
+    /// since then, or if no policy has inherited from it.
+    pub(crate) fn heir_of(&self, before: &Arc<InForce>, policy: &Policy) -> Option<Heir> {
+        let in_force = self.load();
+        if Arc::ptr_eq(&in_force, before) {
+            return None;
+        }
+        let index = in_force.policies.iter().position(|new| new.has_inherited_from(policy))?;
+        Some(Heir { in_force: Arc::clone(&in_force), index })
+    }
+
+    /// Logs, once, that the layer is mounted around itself.
+    #[inline]
+    pub(crate) fn note_mounting(&self, request: &mut Extensions) {
+        if self.mounting.is_found_in(request) {
+            log::mounted_twice(self.load().policies[0].name());
+        }
+    }
+
+    /// Replaces the policies in force.
+    pub(crate) fn replace(&self, policies: Enforceable) -> Replaced {
+        let mut policies = policies.0;
+        // Foreign code runs under the lock, since custom limiters inherit. It must not change the same layer, which
+        // would deadlock. The lock is needed: without it, two threads could both inherit from the same policies, and
+        // the charges made under the first replacement would be lost in the second.
+        let (before, after, replaced, finish, is_closed) = {
+            let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = Arc::clone(&self.load());
+            let (mut replaced, mut finish) = (Replaced::default(), Vec::new());
+            for policy in &mut policies {
+                if let Some(route) = &self.settings.route {
+                    policy.meter().set_route(route);
+                }
+                let Some(old) = before.policy(policy.name()) else { continue };
+                let inherited = policy.inherit(old);
+                finish.extend(inherited.finish);
+                if !inherited.inherits {
+                    log::not_inherited(policy.name());
+                    replaced.not_inherited.push(policy.name().to_owned());
+                }
+                if inherited.keeps_capacity {
+                    replaced.keeping_capacity.push(policy.name().to_owned());
+                }
+            }
+            let names: HashSet<_> = policies.iter().map(Policy::name).collect();
+            let removed = before.policies.iter().map(Policy::name).filter(|name| !names.contains(name));
+            replaced.removed = removed.map(str::to_owned).collect();
+            drop(names);
+            past.limiters.retain(|limiter| limiter.strong_count() > 0);
+            // Remembered for `close`: requests may still wait in them.
+            past.limiters.extend(before.policies.iter().map(|policy| Arc::downgrade(policy.shared_limiter())));
+            let after = InForce::new(policies, &self.settings);
+            self.in_force.store(Arc::clone(&after));
+            (before, after, replaced, finish, past.is_closed)
+        };
+        // After the lock is released, since copying the debts takes its time; on this thread, so that no request waits
+        // for it.
+        finish.into_iter().for_each(|finish| finish());
+        observe_ends(&before.policies, &after.policies);
+        // `close` ran before the lock was taken, and closed the limiters before this change only.
+        if is_closed {
+            self.close();
+        }
+        replaced
+    }
+
+    /// Closes all limiters that are in force, were, or will be.
+    pub(crate) fn close(&self) {
+        let limiters: Vec<_> = {
+            // Under the lock, `close` is either before a replacement, which then closes its own limiters, or after it,
+            // and finds them in force.
+            let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+            past.is_closed = true;
+            let in_force = self.in_force.load();
+            let present = in_force.policies.iter().map(|policy| Arc::clone(policy.shared_limiter()));
+            present.chain(past.limiters.iter().filter_map(Weak::upgrade)).collect()
+        };
+        // After the lock is released, since closing a queue runs wakers, which are foreign code.
+        limiters.iter().for_each(|limiter| limiter.close());
+    }
+}
+
+/// Updates the metrics of limiters that are no longer in force for the last time, and sets the gauges of removed
+/// policies to zero.
+#[cfg(feature = "metrics")]
+fn observe_ends(before: &[Policy], after: &[Policy]) {
+    for old in before {
+        old.observe_end(after.iter().any(|new| new.name() == old.name()));
+    }
+}
+
+#[cfg(not(feature = "metrics"))]
+const fn observe_ends(_: &[Policy], _: &[Policy]) {}
