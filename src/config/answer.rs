@@ -13,6 +13,7 @@ use crate::http::{RateLimitLayerBuilder, RejectionFormat};
 
 /// The responses that clients get; where a setting is absent, the layer's default holds.
 #[derive(Clone, Copy, Default)]
+#[cfg_attr(test, derive(Debug, PartialEq))]
 pub(super) struct Answer {
     fields: Option<FieldsName>,
     x_ratelimit: Option<ResetName>,

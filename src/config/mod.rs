@@ -97,6 +97,8 @@ mod policy;
 mod raw;
 mod reader;
 mod store;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;

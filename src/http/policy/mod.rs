@@ -7,6 +7,8 @@ mod metrics;
 mod open_charges;
 mod penalty;
 mod record;
+#[cfg(test)]
+mod tests;
 mod tiers;
 mod validate;
 

@@ -1,0 +1,130 @@
+//! How single values of a file are read, and what is said of those that cannot be.
+
+use std::time::Duration;
+
+use super::answer::Answer;
+use super::key::KeySpec;
+use super::policy::{duration, number};
+use super::raw::RawAnswer;
+use super::*;
+
+/// Reads `a = VALUE` as the last of three lines.
+fn value_of<T: serde::de::DeserializeOwned>(value: &str) -> (String, toml::Spanned<T>) {
+    #[derive(serde::Deserialize)]
+    struct File<T> {
+        a: toml::Spanned<T>,
+    }
+    let text = format!("# A comment.\n\na = {value}\n");
+    let File { a } = toml::from_str(&text).unwrap();
+    (text, a)
+}
+
+#[test]
+fn a_number_is_read_within_its_range_and_else_rejected_with_its_line() {
+    for (text, expected) in [("1", Some(1)), ("100", Some(100)), ("0", None), ("101", None), ("-1", None)] {
+        let (file, value) = value_of::<i64>(text);
+        let read = number(&Source::new("f.toml", &file), "hops", 1..=100, &value);
+        assert_eq!(read.clone().ok(), expected, "{text}");
+        if let Err(error) = read {
+            assert_eq!(
+                error.to_string(),
+                format!("f.toml:3: hops = {text} is out of range; write a number from 1 to 100")
+            );
+        }
+    }
+    let (file, value) = value_of::<i64>("4294967296");
+    assert!(number(&Source::new("f.toml", &file), "limit", 1..=u32::MAX, &value).is_err(), "2^32 is not cut");
+}
+
+#[test]
+fn a_time_has_a_unit() {
+    let read = |text: &str| {
+        let (file, value) = value_of(&format!("\"{text}\""));
+        duration(&Source::new("f.toml", &file), "per", &value).map_err(|error| error.to_string())
+    };
+    assert_eq!(read("250ms"), Ok(Duration::from_millis(250)));
+    assert_eq!(read("1m 30s"), Ok(Duration::from_secs(90)));
+    assert_eq!(read("1day"), Ok(Duration::from_secs(86_400)));
+    for text in ["", "5", "soon", "-1s"] {
+        let expected = format!("f.toml:3: per = \"{text}\" is not a time; write 250ms, 1s, 1m, 1h or 1day");
+        assert_eq!(read(text), Err(expected));
+    }
+}
+
+#[test]
+fn a_position_is_on_the_line_that_it_is_in() {
+    let source = Source::new("f.toml", "a\n\nbc\n");
+    let lines: Vec<_> = (0..=6).map(|at| source.line(&(at..at))).collect();
+    assert_eq!(lines, [1, 1, 2, 3, 3, 3, 4]);
+}
+
+#[test]
+fn a_key_is_one_name_or_a_list_of_names() {
+    let parse = |names: &[&str]| KeySpec::parse(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+    for names in [&["global"][..], &["client-ip"], &["user"], &["path"], &["header: X-Api-Key "], &["user", "path"]] {
+        assert!(parse(names).is_ok(), "{names:?}");
+    }
+    let Ok(KeySpec::Header(name)) = parse(&["header: X-Api-Key "]) else { panic!("it is a header") };
+    assert_eq!(name, "x-api-key");
+    for names in [&[][..], &["ip"], &["header:"], &["header:two words"], &["user", "nobody"]] {
+        let error = parse(names).err().unwrap();
+        assert!(error.contains("write global, client-ip, header:NAME"), "{error}");
+    }
+}
+
+#[test]
+fn a_route_takes_from_the_general_answer_what_it_does_not_set() {
+    let answer = |text: &str| {
+        let (file, raw) = value_of::<RawAnswer>(text);
+        Answer::parse(&Source::new("f.toml", &file), raw.get_ref()).unwrap()
+    };
+    let own = answer("{ tell = \"never\", retry-jitter = \"1s\" }");
+    let general = answer("{ tell = \"refused\", fields = \"draft-07\" }");
+    let both = answer("{ tell = \"never\", retry-jitter = \"1s\", fields = \"draft-07\" }");
+    assert_eq!(own.or(general), both);
+}
+
+#[test]
+fn how_much_is_left_is_advertised_always_never_or_below_a_share() {
+    let parse = |text: &str| {
+        let (file, raw) = value_of::<RawAnswer>(&format!("{{ tell = \"{text}\" }}"));
+        Answer::parse(&Source::new("f.toml", &file), raw.get_ref()).map_err(|error| error.to_string())
+    };
+    for text in ["always", "refused", "never", "below-0%", "below-20%", "below-100%"] {
+        assert!(parse(text).is_ok(), "{text}");
+    }
+    for text in ["", "sometimes", "below-101%", "below-+5%", "below-5", "below-%"] {
+        assert!(parse(text).is_err_and(|error| error.starts_with("f.toml:3: tell = ")), "{text}");
+    }
+}
+
+#[test]
+fn a_path_has_literal_segments_or_whole_parameters() {
+    for path in ["/", "/a", "/a/{id}/b", "/caf%C3%A9", "/v1.0/~me@home", "/a//b"] {
+        assert_eq!(check_path(path), Ok(()), "{path}");
+    }
+    for path in ["", "a", "/a b", "/{}", "/a{id}", "/:id", "/*rest", "/50%", "/%zz", "/ä", "/{a}{b}"] {
+        assert!(check_path(path).is_err_and(|problem| problem.contains("write")), "{path}");
+    }
+}
+
+#[test]
+fn paths_that_differ_in_names_of_parameters_are_the_same() {
+    assert_eq!(skeleton("/a/{id}/b"), skeleton("/a/{name}/b"));
+    assert_ne!(skeleton("/a/{id}/b"), skeleton("/a/{id}/c"));
+    assert_ne!(skeleton("/a/{id}"), skeleton("/a/id"));
+}
+
+#[test]
+fn no_message_repeats_a_secret() {
+    for text in [
+        "[redis]\nurl = 5\n",
+        "[redis]\nurl = { password = \"swordfish\" }\n",
+        "[redis]\nurl = \"redis://:swordfish@h\"\nsecret = [\"swordfish\"]\n",
+        "[redis]\nurl = \"redis://:swordfish@h\nsecret = \"x\"\n",
+        "[redis]\nurl = \"redis://:swordfish@h\"\nmaster = { name = \"swordfish\" }\n",
+    ] {
+        let error = Source::new("f.toml", text).read::<raw::RawConfig>().err().unwrap().to_string();
+        assert!(!error.contains("swordfish"), "{error}");
+    }
+}

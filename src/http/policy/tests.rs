@@ -1,0 +1,182 @@
+//! What a policy asks of its limiter, in which order policies are asked, and what a layer rejects when it is built.
+
+use std::sync::Mutex;
+
+use http::{Request, Response};
+
+use super::*;
+use crate::algorithm::TokenBucket;
+use crate::http::key::HeaderKey;
+use crate::values::{Quota, Receipt};
+
+/// Records the modes and costs that it is asked for, and admits up to a cost.
+struct Recording {
+    description: Description,
+    left: u32,
+    asked: Arc<Mutex<Vec<(Mode, u32)>>>,
+}
+
+impl Limiter for Recording {
+    fn decide(&self, ask: &Ask<'_>) -> Check {
+        self.asked.lock().unwrap().push((ask.mode(), ask.cost()));
+        if ask.cost() <= self.left {
+            Decision::allow(9, self.left - ask.cost()).with_receipt(Receipt::new(1)).into()
+        } else {
+            Decision::deny(9, self.left, None).into()
+        }
+    }
+
+    fn describe(&self) -> Description {
+        self.description.clone()
+    }
+}
+
+type Asked = Arc<Mutex<Vec<(Mode, u32)>>>;
+
+fn recording(description: Description, left: u32) -> (Policy, Asked) {
+    let asked = Asked::default();
+    let limiter = Recording { description, left, asked: Arc::clone(&asked) };
+    (Policy::new("recording", Arc::new(limiter)), asked)
+}
+
+fn taken(asked: &Asked) -> Vec<(Mode, u32)> {
+    std::mem::take(&mut asked.lock().unwrap())
+}
+
+fn bucket(burst: u32) -> TokenBucket {
+    TokenBucket::new(Quota::per_second(1).burst(burst))
+}
+
+#[test]
+fn a_limiter_is_asked_only_in_modes_that_it_answers() {
+    let (policy, asked) = recording(Description::new(), 9);
+    let key = "a".into();
+    let ask = Ask::charge(&key, 2);
+    assert_eq!(policy.peek(&ask), None);
+    assert!(!policy.would_reject(&ask));
+    assert!(policy.fall_back(&ask).is_none());
+    assert_eq!(taken(&asked), []);
+    assert!(policy.charge_as_shadow(&ask).at_once().is_some());
+    assert_eq!(taken(&asked), [(Mode::Charge, 2)]);
+
+    let all = [Mode::Peek, Mode::Shadow, Mode::UpTo, Mode::Fallback];
+    let (policy, asked) = recording(all.into_iter().fold(Description::new(), Description::answering), 1);
+    assert!(policy.would_reject(&ask));
+    let _ = policy.charge_as_shadow(&ask);
+    let _ = policy.fall_back(&ask);
+    policy.charge_up_to(&ask);
+    assert_eq!(taken(&asked), [Mode::Peek, Mode::Shadow, Mode::Fallback, Mode::UpTo].map(|mode| (mode, 2)));
+}
+
+#[test]
+fn what_is_left_is_charged_in_a_second_step_where_a_limiter_cannot_do_it_in_one() {
+    let (policy, asked) = recording(Description::new(), 3);
+    let key = "a".into();
+    policy.charge_up_to(&Ask::charge(&key, 5));
+    assert_eq!(taken(&asked), [(Mode::Charge, 5), (Mode::Charge, 3)]);
+    policy.charge_up_to(&Ask::charge(&key, 3));
+    assert_eq!(taken(&asked), [(Mode::Charge, 3)], "all of it was charged");
+    let (policy, asked) = recording(Description::new(), 0);
+    policy.charge_up_to(&Ask::charge(&key, 5));
+    assert_eq!(taken(&asked), [(Mode::Charge, 5)], "nothing is left");
+}
+
+#[test]
+fn policies_are_asked_in_the_order_of_what_it_costs_to_undo_them() {
+    let memory = Policy::new("memory", bucket(1));
+    let (cannot_peek, _) = recording(Description::new(), 1);
+    let (queue, _) = recording(Description::new().answering(Mode::Peek).delaying(), 1);
+    assert_eq!([memory.rank(), cannot_peek.rank(), queue.rank(), queue.shadow().rank()], [0, 1, 2, 3]);
+    assert_eq!(Policy::new("shadow", bucket(1)).shadow().rank(), 3);
+}
+
+#[test]
+fn a_policy_is_plain_if_its_limiter_alone_decides() {
+    let policy = || Policy::new("p", bucket(1)).key(HeaderKey::from_static("x-key"));
+    assert!(policy().is_plain());
+    assert!(policy().when(|_| true).cost(1).is_plain());
+    assert!(!policy().shadow().is_plain());
+    assert!(!policy().charge_when(|_| true).is_plain());
+    let penalty = Penalty::new(Quota::per_minute(1), std::time::Duration::from_secs(1));
+    assert!(!policy().penalty(penalty).is_plain());
+}
+
+#[test]
+fn the_response_sets_the_final_cost() {
+    let response = |status: u16| Response::builder().status(status).body(()).unwrap();
+    let cost = |policy: &Policy, status| policy.final_cost(4, &(&response(status)).into());
+    let fixed = Policy::new("fixed", bucket(9));
+    assert_eq!([cost(&fixed, 200), cost(&fixed, 401)], [4, 4]);
+    let failed = Policy::new("failed", bucket(9)).charge_when(|response| response.status() == 401);
+    assert_eq!([cost(&failed, 200), cost(&failed, 401)], [0, 4]);
+    let after = Policy::new("after", bucket(9)).cost_after(|response| u32::from(response.status().as_u16()));
+    assert_eq!([cost(&after, 200), cost(&after, 401)], [200, 401]);
+    assert!(failed.is_all_or_nothing() && !after.is_all_or_nothing() && !fixed.settles_later());
+}
+
+#[test]
+fn each_choice_among_tiers_is_made_once_for_a_request() {
+    let calls = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&calls);
+    let choose: Choose = Arc::new(move |_| {
+        *counted.lock().unwrap() += 1;
+        1
+    });
+    let tiers: Vec<_> = (0..3).map(|index| Policy::new("tier", bucket(1)).chosen_by(&choose, index)).collect();
+    let request = Request::new(());
+    let (head, mut choices) = (RequestHead::from(&request), Choices::default());
+    let applying: Vec<_> = tiers.iter().map(|tier| tier.applies_to(&head, &mut choices)).collect();
+    assert_eq!((applying, *calls.lock().unwrap()), (vec![false, true, false], 1));
+    assert!(!Policy::new("never", bucket(1)).when(|_| false).applies_to(&head, &mut choices));
+}
+
+#[test]
+fn a_rejection_is_429_or_503_where_all_clients_share_the_budget() {
+    let policy = Policy::new("p", bucket(1));
+    assert_eq!(
+        [policy.rejection_status(false), policy.rejection_status(true)].map(|status| status.as_u16()),
+        [429, 503]
+    );
+    let teapot = policy.status(StatusCode::IM_A_TEAPOT);
+    assert_eq!([teapot.rejection_status(false), teapot.rejection_status(true)], [StatusCode::IM_A_TEAPOT; 2]);
+}
+
+#[test]
+fn an_invalid_policy_is_named_with_the_cure() {
+    let key = || HeaderKey::from_static("x-key");
+    let penalty = || Penalty::new(Quota::per_minute(1), std::time::Duration::from_secs(1));
+    let policy = |name: &str| Policy::new(name.to_owned(), bucket(5));
+    let long = "n".repeat(65);
+    for name in ["", "1st", "two words", "ümlaut", "quote\"", &long] {
+        assert_eq!(policy(name).validate(), Err(PolicyError::InvalidName { name: name.to_owned() }));
+    }
+    for name in ["p", "*", "per-client", "a.b:c/d~e", &long[..64]] {
+        assert_eq!(policy(name).validate(), Ok(()), "{name}");
+    }
+    let name = || "p".to_owned();
+    let status = StatusCode::FOUND;
+    let invalid = [
+        (policy("p").cost(0), PolicyError::CostOfZero { name: name() }),
+        (policy("p").cost(6), PolicyError::CostAboveBurst { name: name(), cost: 6, burst: 5 }),
+        (policy("p").penalty(penalty()), PolicyError::PenaltyOnSharedKey { name: name() }),
+        (
+            policy("p").key(key()).on_missing_key(MissingKey::Share).penalty(penalty()),
+            PolicyError::PenaltyOnSharedKey { name: name() },
+        ),
+        (policy("p").status(status), PolicyError::InvalidStatus { name: name(), status: 302 }),
+    ];
+    for (policy, error) in invalid {
+        assert_eq!(policy.validate().as_ref(), Err(&error));
+        let text = error.to_string();
+        assert!(text.starts_with("policy `p`: ") && text.len() > 40, "{text}");
+    }
+    let valid = [
+        policy("p").cost(5),
+        policy("p").cost_fn(|_| 0),
+        policy("p").key(key()).penalty(penalty()),
+        policy("p").status(StatusCode::BAD_GATEWAY),
+    ];
+    for policy in valid {
+        assert_eq!(policy.validate(), Ok(()));
+    }
+}
