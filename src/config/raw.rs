@@ -159,6 +159,7 @@ pub(super) enum StoreName {
 #[serde(rename_all = "kebab-case")]
 pub(super) enum OnStoreError {
     #[default]
+    #[serde(rename = "local-guard")]
     LocalFallback,
     Allow,
     Deny,
