@@ -14,6 +14,7 @@ mod validate;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use http::StatusCode;
 use smallvec::SmallVec;
@@ -68,6 +69,8 @@ pub struct Policy {
     on_failure: FailureMode,
     status: Option<StatusCode>,
     record: Arc<Record>,
+    /// Not shared with a successor: its mistake may be another one.
+    misconfiguration_logged: AtomicBool,
     same_key: SameKeyCheck,
     meter: Meter,
 }
@@ -173,6 +176,7 @@ impl Policy {
             on_failure: FailureMode::default(),
             status: None,
             record: Arc::default(),
+            misconfiguration_logged: AtomicBool::new(false),
             same_key: SameKeyCheck::new(Global.is_shared()),
         }
     }

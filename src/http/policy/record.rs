@@ -1,7 +1,7 @@
 //! The record of a policy: its counters, and what it has logged.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::health::{Health, Transition};
 use super::metrics::{Fate, Meter};
@@ -18,7 +18,6 @@ use crate::values::{Decision, LimiterError, PartitionKey};
 pub(super) struct Record {
     shadow_rejected: AtomicU64,
     failures: AtomicU64,
-    reported: AtomicBool,
     health: Health,
     /// Made at the first charge that awaits its response.
     open_charges: OnceLock<Box<OpenCharges>>,
@@ -84,7 +83,7 @@ impl Policy {
     /// Logs a configuration mistake, once.
     pub(crate) fn report_misconfigured(&self, problem: &str) {
         // Of several threads, the swap returns `false` to the first only.
-        if !self.record.reported.swap(true, Ordering::Relaxed) {
+        if !self.misconfiguration_logged.swap(true, Ordering::Relaxed) {
             log::misconfigured(&self.name, problem);
         }
     }
