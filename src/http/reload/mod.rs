@@ -48,7 +48,7 @@ impl Enforceable {
                 return Err(PolicyError::DuplicateName { name: policy.name().to_owned() });
             }
         }
-        policies.sort_by_key(Policy::rank);
+        policies.sort_by_key(Policy::charge_order);
         Ok(Self(policies))
     }
 }
