@@ -28,6 +28,7 @@ pub(crate) use self::choice::Choices;
 use self::choice::{Choose, Tier};
 use self::cost::{Bill, Cost};
 pub use self::error::PolicyError;
+pub(crate) use self::inherit::Budgets;
 pub use self::into_policies::IntoPolicies;
 pub(crate) use self::metrics::Fate;
 use self::metrics::Meter;
