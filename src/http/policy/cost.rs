@@ -16,6 +16,14 @@ impl Cost {
             Self::PerRequest(cost) => cost(head),
         }
     }
+
+    /// The cost of every request, if it is known in advance.
+    pub(super) const fn fixed(&self) -> Option<u32> {
+        match self {
+            Self::Fixed(cost) => Some(*cost),
+            Self::PerRequest(_) => None,
+        }
+    }
 }
 
 /// The final cost of a request, by its response.
