@@ -16,8 +16,8 @@ use http::{HeaderName, HeaderValue, Request, Response};
 use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
-use tower_sluice::key::{ClientIp, HeaderKey, IpSource, KeyExtractor, PathKey, PeerIp, TrustedProxies};
-use tower_sluice::{Policy, Quota, RateLimitLayer, RequestHead};
+use tower_sluice::key::{ClientIp, HeaderKey, IpSource, KeyError, KeyExtractor, PathKey, PeerIp, TrustedProxies};
+use tower_sluice::{PartitionKey, Policy, Quota, RateLimitLayer, RequestHead};
 
 use crate::log::Log;
 
@@ -129,6 +129,29 @@ fn one_key_for_all_requests_is_logged_once_per_policy() {
     assert!(!log[0].contains("secret-key"));
     assert_eq!(send(&by_key(), ["a", "b"].into_iter().cycle().take(3_000)), NOTHING);
     assert_eq!(send(&RateLimitLayer::new(Policy::new("all", bucket())), ["a"; 3_000]), NOTHING);
+}
+
+#[test]
+fn a_missing_key_by_configuration_is_logged_once_per_policy_and_again_for_its_successor() {
+    struct Broken(&'static str);
+
+    impl KeyExtractor for Broken {
+        fn extract(&self, _: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
+            Err(KeyError::Misconfigured { problem: self.0.into() })
+        }
+    }
+
+    let policy = |problem| Policy::new("p", TokenBucket::new(Quota::per_second(10))).key(Broken(problem));
+    let layer = RateLimitLayer::new(policy("no peer address"));
+    let is_about = |log: &[String], problem: &str| {
+        let [line] = log else { panic!("{log:?}") };
+        assert!(line.contains("ERROR tower_sluice: ") && line.contains(problem), "{line}");
+    };
+    is_about(&send(&layer, ["a"; 10]), "no peer address");
+    assert_eq!(send(&layer, ["a"; 10]), NOTHING);
+    layer.handle().replace(policy("no matched route")).unwrap();
+    is_about(&send(&layer, ["a"; 10]), "no matched route");
+    assert_eq!(send(&layer, ["a"; 10]), NOTHING);
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
         ("burst = 0", "f.toml:9: burst = 0 is out of range; write a number from 1"),
         (
             "cost = 11",
-            "f.toml:9: policy `p`: a cost of 11 never fits in a burst of 10; lower the cost or raise the burst",
+            "f.toml:9: policy `p`: a cost of 11 never fits, since 10 is the most that is ever admitted at once",
         ),
         ("cost = -1", "f.toml:9: cost = -1 is out of range; write a number from 1"),
         ("capacity = 3", "f.toml:9: capacity is for leaky-queue; remove it or choose that algorithm"),
@@ -47,7 +47,10 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
             "f.toml:9: when-full is for leaky-queue in memory; remove it or choose that algorithm",
         ),
         ("algorithm = \"tocken-bucket\"", "f.toml:5: algorithm = \"tocken-bucket\": write \"token-bucket\", "),
-        ("name = \"two words\"", "f.toml:4: `two words` cannot be a policy's name; begin with a letter and write"),
+        (
+            "name = \"two words\"",
+            "f.toml:4: \"two words\" cannot be a policy's name; begin with an ASCII letter or `*`",
+        ),
         ("key = \"ip\"", "f.toml:8: unknown key `ip`; write global, client-ip, header:NAME"),
         ("key = \"header:\"", "f.toml:8: unknown key `header:`"),
         ("key = []", "f.toml:8: the key is empty; write global"),

@@ -154,9 +154,6 @@ impl Transaction {
         let is_closed = answer.as_ref().is_err_and(LimiterError::is_closed);
         if !entry.fell_back && !is_closed {
             policy.report_health(answer.as_ref().err());
-            if answer.is_err() {
-                policy.count_failure();
-            }
         }
         let error = match answer {
             Ok(decision) => {

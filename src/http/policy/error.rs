@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use super::validate::MAX_NAME;
+use super::validate::{MAX_NAME, PUNCTUATION};
 
 /// Why policies cannot be enforced as given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,23 +57,22 @@ impl fmt::Display for PolicyError {
                 write!(f, "two policies are named `{name}`; give each a name of its own")
             }
             Self::InvalidName { name } => {
-                let shown = name.char_indices().nth(MAX_NAME).map_or(&**name, |(end, _)| &name[..end]);
-                let rest = if shown.len() < name.len() { "…" } else { "" };
+                let (shown, rest) = beginning(name);
                 write!(
                     f,
-                    "`{shown}{rest}` cannot be a policy's name; begin with a letter and write letters, digits and -_.:/ \
-                     only, {MAX_NAME} at most"
+                    "{shown:?}{rest} cannot be a policy's name; begin with an ASCII letter or `*`, then write ASCII \
+                     letters, digits and {PUNCTUATION} only, {MAX_NAME} bytes at most"
                 )
             }
             Self::CostOfZero { name } => write!(
                 f,
-                "policy `{name}`: a cost of 0 limits nothing, whatever the response adds; charge at least 1 for a request, \
+                "policy `{name}`: a cost of 0 limits nothing, even with `cost_after`; charge at least 1 for a request, \
                  or leave the policy out"
             ),
             Self::CostAboveBurst { name, cost, burst } => write!(
                 f,
-                "policy `{name}`: a cost of {cost} never fits in a burst of {burst}; \
-                 lower the cost or raise the burst"
+                "policy `{name}`: a cost of {cost} never fits, since {burst} is the most that is ever admitted at \
+                 once; lower the cost, or raise the limit or its burst"
             ),
             Self::PenaltyOnSharedKey { name } => write!(
                 f,
@@ -88,3 +87,65 @@ impl fmt::Display for PolicyError {
 }
 
 impl Error for PolicyError {}
+
+/// The part of a name that a message shows, and an ellipsis if that is not all of it.
+fn beginning(name: &str) -> (&str, &str) {
+    if name.len() <= MAX_NAME {
+        return (name, "");
+    }
+    let end = (0..=MAX_NAME).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
+    (&name[..end], "…")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_names_the_mistake_and_the_cure() {
+        let name = || "p".to_owned();
+        for (error, text) in [
+            (PolicyError::NoPolicy, "no policy is given; a layer needs at least one"),
+            (PolicyError::DuplicateName { name: name() }, "two policies are named `p`; give each a name of its own"),
+            (
+                PolicyError::InvalidName { name: "two\nlines".to_owned() },
+                "\"two\\nlines\" cannot be a policy's name; begin with an ASCII letter or `*`, then write ASCII \
+                 letters, digits and !#$%&'*+-.^_`|~:/ only, 64 bytes at most",
+            ),
+            (
+                PolicyError::CostOfZero { name: name() },
+                "policy `p`: a cost of 0 limits nothing, even with `cost_after`; charge at least 1 for a request, or \
+                 leave the policy out",
+            ),
+            (
+                PolicyError::CostAboveBurst { name: name(), cost: 6, burst: 5 },
+                "policy `p`: a cost of 6 never fits, since 5 is the most that is ever admitted at once; lower the \
+                 cost, or raise the limit or its burst",
+            ),
+            (
+                PolicyError::PenaltyOnSharedKey { name: name() },
+                "policy `p`: a penalty would let one client ban all that share its key; key the policy by client and \
+                 reject or skip requests without a key, or remove the penalty",
+            ),
+            (
+                PolicyError::InvalidStatus { name: name(), status: 302 },
+                "policy `p`: 302 is not the status of a rejection; choose one from 400 to 599",
+            ),
+        ] {
+            assert_eq!(error.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_long_name_is_cut_off_at_64_bytes_between_characters() {
+        let shown = |name: &str| {
+            let text = PolicyError::InvalidName { name: name.to_owned() }.to_string();
+            text.split(" cannot be").next().unwrap().to_owned()
+        };
+        let ascii = "n".repeat(64);
+        assert_eq!(shown(&ascii), format!("\"{ascii}\""));
+        assert_eq!(shown(&format!("{ascii}n")), format!("\"{ascii}\"…"));
+        // 1 + 31 × 2 bytes: another character would end at byte 65.
+        assert_eq!(shown(&format!("n{}", "é".repeat(99))), format!("\"n{}\"…", "é".repeat(31)));
+    }
+}

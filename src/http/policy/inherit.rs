@@ -8,45 +8,153 @@ use crate::values::{Finish, Inheritance};
 
 /// What a policy has inherited from its predecessor.
 pub(crate) struct Inherited {
-    /// Whether the limiter has inherited what its keys have used.
-    pub(crate) inherits: bool,
-    /// Whether the limiter keeps the capacity of its predecessor in place of its own.
-    pub(crate) keeps_capacity: bool,
+    pub(crate) budgets: Budgets,
     /// The steps to run once the policy is in force.
     pub(crate) finish: Vec<Finish>,
 }
 
+/// What became of the budgets of the predecessor's keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Budgets {
+    /// The limiter has inherited them.
+    Inherited,
+    /// The limiter has inherited them with the capacity of its predecessor, in place of its own.
+    InheritedWithCapacity,
+    /// The limiter cannot inherit them: all keys start with a full budget.
+    Lost,
+}
+
 impl Policy {
-    /// Inherits from the policy that had this name before. Everything that can fail does so here, before the change is
-    /// in force.
+    /// Inherits from the policy that had this name before.
+    ///
+    /// Called before the change is in force, since a custom limiter may panic when it inherits: then `old` stays in
+    /// force.
     pub(crate) fn inherit(&mut self, old: &Self) -> Inherited {
         self.record = Arc::clone(&old.record);
         self.meter.inherit(&old.meter);
-        let bans = old.penalty.as_ref().map(Penalty::record).or(old.former_bans.as_ref());
-        let finish = match (&mut self.penalty, bans) {
-            (Some(penalty), Some(bans)) => penalty.inherit(bans, old.penalty.as_ref()),
-            (None, bans) => {
-                self.former_bans = bans.cloned();
-                None
-            }
-            (Some(_), None) => None,
-        };
-        let mut finish: Vec<_> = finish.into_iter().collect();
-        let is_same = std::ptr::addr_eq(Arc::as_ptr(&self.limiter), Arc::as_ptr(&old.limiter));
-        let inheritance = if is_same { Some(Inheritance::in_place()) } else { self.limiter.inherit(&*old.limiter) };
-        let Some(inheritance) = inheritance else {
-            return Inherited { inherits: false, keeps_capacity: false, finish };
-        };
-        if let Some(heir) = inheritance.heir {
-            self.limiter = heir;
-        }
-        self.lineage = Arc::clone(&old.lineage);
-        finish.extend(inheritance.finish);
-        Inherited { inherits: true, keeps_capacity: inheritance.keeps_capacity, finish }
+        let bans = self.inherit_bans(old);
+        let (budgets, limiter) = self.inherit_limiter(old);
+        Inherited { budgets, finish: bans.into_iter().chain(limiter).collect() }
     }
 
     /// Whether this policy has inherited, perhaps through others, from `old`.
     pub(crate) fn has_inherited_from(&self, old: &Self) -> bool {
         Arc::ptr_eq(&self.lineage, &old.lineage)
+    }
+
+    /// Inherits the bans of `old`, or those that it keeps from before its penalty was removed.
+    ///
+    /// Bans outlive budgets: a ban is a deadline that was advertised to the client, whatever the quota is now. So a
+    /// policy inherits bans even if its limiter cannot inherit, and keeps them while it has no penalty itself.
+    fn inherit_bans(&mut self, old: &Self) -> Option<Finish> {
+        let bans = old.penalty.as_ref().map(Penalty::record).or(old.former_bans.as_ref())?;
+        let Some(penalty) = &mut self.penalty else {
+            self.former_bans = Some(Arc::clone(bans));
+            return None;
+        };
+        penalty.inherit(bans, old.penalty.as_ref())
+    }
+
+    fn inherit_limiter(&mut self, old: &Self) -> (Budgets, Option<Finish>) {
+        // If both policies have the same limiter, its state is ours already, even if it cannot inherit. `ptr_eq`
+        // ignores vtables, of which one type may have several.
+        let is_same = Arc::ptr_eq(&self.limiter, &old.limiter);
+        let inheritance = if is_same { Some(Inheritance::in_place()) } else { self.limiter.inherit(&*old.limiter) };
+        let Some(Inheritance { heir, keeps_capacity, finish }) = inheritance else { return (Budgets::Lost, None) };
+        if let Some(heir) = heir {
+            self.limiter = heir;
+        }
+        self.lineage = Arc::clone(&old.lineage);
+        (if keeps_capacity { Budgets::InheritedWithCapacity } else { Budgets::Inherited }, finish)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limiter::Limiter;
+    use crate::values::{Ask, Check, Decision, PartitionKey, Quota};
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    /// A custom limiter, which cannot inherit.
+    struct Custom;
+
+    impl Limiter for Custom {
+        fn decide(&self, _: &Ask<'_>) -> Check {
+            Decision::allow(1, 1).into()
+        }
+    }
+
+    fn policy() -> Policy {
+        Policy::new("p", Arc::new(Custom))
+    }
+
+    /// Bans at the second premature retry.
+    fn banning() -> Policy {
+        policy().penalty(Penalty::new(Quota::per_hour(1), HOUR))
+    }
+
+    fn replaced(old: &Policy, mut new: Policy) -> Policy {
+        new.inherit(old).finish.into_iter().for_each(|finish| finish());
+        new
+    }
+
+    fn retry_too_early(policy: &Policy) {
+        let (key, penalty) = (PartitionKey::from("a"), policy.penalty.as_ref().unwrap());
+        penalty.advise(&key, HOUR);
+        penalty.note_rejection(&key);
+    }
+
+    fn bans(policy: &Policy) -> bool {
+        policy.penalty.as_ref().unwrap().banned_for(&PartitionKey::from("a")).is_some()
+    }
+
+    fn with_a_ban() -> Policy {
+        let old = banning();
+        retry_too_early(&old);
+        assert!(!bans(&old));
+        retry_too_early(&old);
+        assert!(bans(&old));
+        old
+    }
+
+    #[test]
+    fn a_penalty_inherits_bans_and_counts() {
+        assert!(bans(&replaced(&with_a_ban(), banning())), "although the limiter cannot inherit");
+        let old = banning();
+        retry_too_early(&old);
+        let new = replaced(&old, banning());
+        assert!(!bans(&new));
+        retry_too_early(&new);
+        assert!(bans(&new), "the first one counts");
+    }
+
+    #[test]
+    fn bans_are_kept_while_there_is_no_penalty() {
+        let without = replaced(&replaced(&with_a_ban(), policy()), policy());
+        assert!(without.former_bans.is_some());
+        assert!(bans(&replaced(&without, banning())));
+    }
+
+    #[test]
+    fn a_new_penalty_has_no_bans() {
+        assert!(!bans(&replaced(&policy(), banning())));
+    }
+
+    #[test]
+    fn without_penalties_there_is_nothing_to_keep() {
+        assert!(replaced(&policy(), policy()).former_bans.is_none());
+    }
+
+    #[test]
+    fn a_limiter_that_stays_keeps_its_budgets_even_if_it_cannot_inherit() {
+        let custom = Arc::new(Custom);
+        let with = |limiter: &Arc<Custom>| Policy::new("p", Arc::clone(limiter));
+        let (old, mut same, mut other) = (with(&custom), with(&custom), policy());
+        assert_eq!((same.inherit(&old).budgets, same.has_inherited_from(&old)), (Budgets::Inherited, true));
+        assert_eq!((other.inherit(&old).budgets, other.has_inherited_from(&old)), (Budgets::Lost, false));
     }
 }

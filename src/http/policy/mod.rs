@@ -1,12 +1,18 @@
 //! `Policy`: a named limiter, with a key, a cost and conditions.
 
+mod asks;
+mod choice;
+mod cost;
 mod error;
 mod health;
 mod inherit;
+mod into_policies;
 mod metrics;
 mod open_charges;
+mod order;
 mod penalty;
 mod record;
+mod reports;
 #[cfg(test)]
 mod tests;
 mod tiers;
@@ -14,22 +20,26 @@ mod validate;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use http::StatusCode;
-use smallvec::SmallVec;
 
-pub(crate) use self::metrics::Fate;
-pub use self::penalty::Penalty;
-pub use self::tiers::Tiers;
-
+pub(crate) use self::choice::Choices;
+use self::choice::{Choose, Tier};
+use self::cost::{Bill, Cost};
 pub use self::error::PolicyError;
+pub(crate) use self::inherit::Budgets;
+pub use self::into_policies::IntoPolicies;
+pub(crate) use self::metrics::Fate;
 use self::metrics::Meter;
+pub use self::penalty::Penalty;
 use self::penalty::PenaltyRecord;
 use self::record::Record;
+pub use self::tiers::Tiers;
 use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::key::{Global, KeyExtractor, SameKeyCheck};
 use crate::limiter::{IntoLimiter, Limiter};
-use crate::values::{Ask, Check, Decision, Description, LimiterError, Mode, PartitionKey};
+use crate::values::{Description, PartitionKey};
 
 /// A quota policy: a name, a limiter, a key, a cost and conditions.
 ///
@@ -68,49 +78,13 @@ pub struct Policy {
     on_failure: FailureMode,
     status: Option<StatusCode>,
     record: Arc<Record>,
+    /// Not shared with a successor: its mistake may be another one.
+    misconfiguration_logged: AtomicBool,
     same_key: SameKeyCheck,
     meter: Meter,
 }
 
 type Condition = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
-
-/// The position of a policy among several of which exactly one applies to each request.
-struct Tier {
-    choose: Choose,
-    index: usize,
-}
-
-/// Returns the index of the policy that applies.
-pub(crate) type Choose = Arc<dyn Fn(&RequestHead<'_>) -> usize + Send + Sync>;
-
-/// The choices made for one request, by the address of the [`Choose`] function. Each function is called once per
-/// request: two calls could return different tiers, so that no policy applies.
-#[derive(Default)]
-pub(crate) struct Choices(SmallVec<[(usize, usize); 1]>);
-
-impl Choices {
-    fn of(&mut self, choose: &Choose, head: &RequestHead<'_>) -> usize {
-        let address = Arc::as_ptr(choose).cast::<()>().addr();
-        if let Some((_, chosen)) = self.0.iter().find(|(known, _)| *known == address) {
-            return *chosen;
-        }
-        let chosen = choose(head);
-        self.0.push((address, chosen));
-        chosen
-    }
-}
-
-enum Cost {
-    Fixed(u32),
-    PerRequest(Box<dyn Fn(&RequestHead<'_>) -> u32 + Send + Sync>),
-}
-
-/// The final cost of a request, by its response.
-enum Bill {
-    /// What was charged, or nothing.
-    When(Box<dyn Fn(&ResponseHead<'_>) -> bool + Send + Sync>),
-    Cost(Box<dyn Fn(&ResponseHead<'_>) -> u32 + Send + Sync>),
-}
 
 /// How a policy treats a request without a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -131,11 +105,13 @@ pub enum MissingKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum FailureMode {
-    /// Decides locally: by the same quota in this process's memory, in which everything that the store admits is
-    /// counted as well. So *n* processes admit at most *n* times the quota during an outage, and *n* + 1 times over the
-    /// outage and the recovery, since the store grants its own quota, too (measured: 2, 3 and 5 times the quota for 1,
-    /// 2 and 4 processes). A client that was limited before stays limited. The default. If a limiter has no local
-    /// fallback (a custom one, say), the request is answered 503.
+    /// Decides by the same quota in this process's memory, where everything that the store admits is counted as well.
+    ///
+    /// During an outage, *n* processes admit at most *n* times the quota; over the outage and the recovery, *n* + 1
+    /// times, since the store grants its own quota, too. Measured: 2, 3 and 5 times the quota for 1, 2 and 4 processes.
+    ///
+    /// The default, since a client that was limited before stays limited. If a limiter has no local fallback (a custom
+    /// one, say), the request is answered 503.
     #[default]
     LocalFallback,
     /// Fails closed: answers 503.
@@ -173,6 +149,7 @@ impl Policy {
             on_failure: FailureMode::default(),
             status: None,
             record: Arc::default(),
+            misconfiguration_logged: AtomicBool::new(false),
             same_key: SameKeyCheck::new(Global.is_shared()),
         }
     }
@@ -292,20 +269,20 @@ impl Policy {
     ///
     /// It is charged for requests that all enforced policies admit. See
     /// [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected).
-    pub const fn shadow(mut self) -> Self {
+    pub fn shadow(mut self) -> Self {
         self.shadow = true;
         self
     }
 
     /// Sets how a request without a key is treated; rejected with 400 unless set.
-    pub const fn on_missing_key(mut self, choice: MissingKey) -> Self {
+    pub fn on_missing_key(mut self, choice: MissingKey) -> Self {
         self.on_missing_key = choice;
         self
     }
 
     /// Sets how a request whose limiter fails is treated; the [local fallback](FailureMode::LocalFallback) decides
     /// unless set.
-    pub const fn on_failure(mut self, choice: FailureMode) -> Self {
+    pub fn on_failure(mut self, choice: FailureMode) -> Self {
         self.on_failure = choice;
         self
     }
@@ -314,7 +291,7 @@ impl Policy {
     ///
     /// Unless set, it is 429 Too Many Requests (also for [bans](Self::penalty)), or 503 Service Unavailable if all
     /// clients share the budget, since the client may have done nothing wrong.
-    pub const fn status(mut self, status: StatusCode) -> Self {
+    pub fn status(mut self, status: StatusCode) -> Self {
         self.status = Some(status);
         self
     }
@@ -351,38 +328,6 @@ impl Policy {
         &self.description
     }
 
-    /// The decision of a peek, if the limiter answers one without waiting.
-    pub(crate) fn peek(&self, ask: &Ask<'_>) -> Option<Decision> {
-        if self.description.answers(Mode::Peek) { self.limiter.decide(&ask.to(Mode::Peek)).at_once() } else { None }
-    }
-
-    /// Whether a peek says without waiting that the limiter would reject.
-    pub(crate) fn would_reject(&self, ask: &Ask<'_>) -> bool {
-        self.peek(ask).is_some_and(|decision| !decision.is_allowed())
-    }
-
-    /// Charges a request that passes whatever the answer is.
-    pub(crate) fn charge_as_shadow(&self, ask: &Ask<'_>) -> Check {
-        let mode = if self.description.answers(Mode::Shadow) { Mode::Shadow } else { Mode::Charge };
-        self.limiter.decide(&ask.to(mode))
-    }
-
-    /// Decides by the local fallback, if the limiter has one.
-    pub(crate) fn fall_back(&self, ask: &Ask<'_>) -> Option<Check> {
-        self.description.answers(Mode::Fallback).then(|| self.limiter.decide(&ask.to(Mode::Fallback)))
-    }
-
-    /// Charges as many units as are left.
-    pub(crate) fn charge_up_to(&self, ask: &Ask<'_>) {
-        if self.description.answers(Mode::UpTo) {
-            let _ = self.limiter.decide(&ask.to(Mode::UpTo));
-        } else if let Check::Ready(Ok(decision)) = self.charge_as_shadow(ask)
-            && let Some(left) = decision.partial_cost(ask.cost())
-        {
-            let _ = self.charge_as_shadow(&ask.costing(left));
-        }
-    }
-
     /// Whether its limiter may delay a request.
     pub(crate) const fn delays(&self) -> bool {
         self.description.delays()
@@ -391,15 +336,12 @@ impl Policy {
     /// Whether the policy applies to a request. All policies of a layer share `choices` for one request.
     #[inline]
     pub(crate) fn applies_to(&self, head: &RequestHead<'_>, choices: &mut Choices) -> bool {
-        self.tier.as_ref().is_none_or(|tier| choices.of(&tier.choose, head) == tier.index)
+        self.tier.as_ref().is_none_or(|tier| tier.is_chosen(head, choices))
             && self.when.as_ref().is_none_or(|condition| condition(head))
     }
 
     pub(crate) fn cost_of(&self, head: &RequestHead<'_>) -> u32 {
-        match &self.cost {
-            Cost::Fixed(cost) => *cost,
-            Cost::PerRequest(cost) => cost(head),
-        }
+        self.cost.of(head)
     }
 
     /// Whether the final cost depends on the response.
@@ -409,11 +351,7 @@ impl Policy {
 
     /// The final cost of a request that was charged `charged`.
     pub(crate) fn final_cost(&self, charged: u32, response: &ResponseHead<'_>) -> u32 {
-        match &self.bill {
-            Some(Bill::When(condition)) if !condition(response) => 0,
-            Some(Bill::Cost(cost)) => cost(response),
-            _ => charged,
-        }
+        self.bill.as_ref().map_or(charged, |bill| bill.final_cost(charged, response))
     }
 
     /// Whether a charge is refunded entirely or not at all when the response arrives.
@@ -457,74 +395,16 @@ impl Policy {
         }
     }
 
-    /// The order in which policies are charged: first those that decide at once; then those that call a server or
-    /// cannot be peeked at, so that little has to be refunded when they reject; then queues, so that no request waits
-    /// in vain; then shadows.
-    pub(crate) fn rank(&self) -> u8 {
-        match (self.shadow, self.delays()) {
-            (false, false) => u8::from(!self.answers_at_once()),
-            (false, true) => 2,
-            (true, _) => 3,
-        }
-    }
-
     /// Whether it is enforced, decides without waiting, and can be peeked at.
     #[inline]
     pub(crate) const fn answers_at_once(&self) -> bool {
         !self.shadow && self.description.answers_at_once()
     }
-
-    /// Returns the state of a key, without charging it.
-    pub(crate) async fn peek_at_key(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
-        let decision = self.limiter.decide(&Ask::charge(key, 0)).decided().await?;
-        Ok(match self.penalty_for(key).and_then(|penalty| penalty.banned_for(key)) {
-            Some(left) => decision.banned_for(left),
-            None => decision,
-        })
-    }
-
-    /// Resets a key, so that it owes nothing. Its ban is lifted even if the limiter cannot reset it.
-    pub(crate) async fn reset(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
-        if let Some(penalty) = &self.penalty {
-            penalty.lift(key);
-        }
-        if !self.description.answers(Mode::Reset) {
-            return Err(LimiterError::new(format!(
-                "the limiter of policy `{}` cannot forget what a key owes",
-                self.name
-            )));
-        }
-        let check = self.limiter.decide(&Ask::reset(key));
-        check.decided().await
-    }
 }
 
+// By hand, since limiters and closures have no `Debug`.
 impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Policy").field("name", &self.name).field("shadow", &self.shadow).finish_non_exhaustive()
-    }
-}
-
-/// One policy, or several.
-pub trait IntoPolicies {
-    /// The policies, in the order in which they are reported.
-    fn into_policies(self) -> Vec<Policy>;
-}
-
-impl IntoPolicies for Policy {
-    fn into_policies(self) -> Vec<Policy> {
-        vec![self]
-    }
-}
-
-impl<const N: usize> IntoPolicies for [Policy; N] {
-    fn into_policies(self) -> Vec<Policy> {
-        self.into()
-    }
-}
-
-impl IntoPolicies for Vec<Policy> {
-    fn into_policies(self) -> Vec<Policy> {
-        self
     }
 }

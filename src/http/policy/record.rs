@@ -1,24 +1,23 @@
-//! The record of a policy: its counters, and what it has logged.
+//! The record of a policy: what a policy that replaces it continues to count.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::health::{Health, Transition};
-use super::metrics::{Fate, Meter};
 use super::open_charges::OpenCharges;
-#[cfg(feature = "metrics")]
-use super::penalty::Penalty;
 use super::{FailureMode, Policy};
 use crate::util::log;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Decision, LimiterError, PartitionKey};
+use crate::values::{LimiterError, Mode};
 
-/// The counters of a policy, and what it has logged. Shared with the policy of its name that replaces it.
+/// The counters of a policy, the health of its limiter, and its open charges. Shared with the policy of its name that
+/// replaces it.
+///
+/// Counters are relaxed: nothing is published through them.
 #[derive(Default)]
 pub(super) struct Record {
     shadow_rejected: AtomicU64,
     failures: AtomicU64,
-    reported: AtomicBool,
     health: Health,
     /// Made at the first charge that awaits its response.
     open_charges: OnceLock<Box<OpenCharges>>,
@@ -38,84 +37,84 @@ impl Policy {
         self.record.shadow_rejected.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn count_failure(&self) {
-        self.record.failures.fetch_add(1, Ordering::Relaxed);
-        self.meter.failed();
-    }
-
     pub(crate) fn failures(&self) -> u64 {
         self.record.failures.load(Ordering::Relaxed)
     }
 
-    pub(crate) const fn meter(&self) -> &Meter {
-        &self.meter
-    }
-
-    /// Updates the metrics that are not counted per request.
-    #[cfg(feature = "metrics")]
-    pub(crate) fn observe(&self) {
-        self.meter.observe(|| self.stats());
-    }
-
-    /// Updates the metrics for the last time, since this policy is no longer in force. `has_successor` says whether
-    /// another policy of its name is.
-    #[cfg(feature = "metrics")]
-    pub(crate) fn observe_end(&self, has_successor: bool) {
-        self.meter.count_last(|| self.stats());
-        if !has_successor {
-            self.meter.retire();
-        }
-    }
-
-    #[cfg(feature = "metrics")]
-    fn stats(&self) -> crate::store::Stats {
-        let bans = self.penalty.as_ref().map(Penalty::ban_table);
-        crate::store::Stats { bans, ..self.limiter.stats() }
-    }
-
-    /// Counts the result of a request, and logs it at `debug`.
-    #[inline]
-    pub(crate) fn note(&self, fate: Fate, key: Option<&PartitionKey>, decision: Option<&Decision>) {
-        self.meter.count(fate);
-        let route = self.meter.route().map(AsRef::as_ref);
-        log::decided(route, &self.name, fate.as_str(), key, decision);
-    }
-
-    /// Logs a configuration mistake, once.
-    pub(crate) fn report_misconfigured(&self, problem: &str) {
-        // Of several threads, the swap returns `false` to the first only.
-        if !self.record.reported.swap(true, Ordering::Relaxed) {
-            log::misconfigured(&self.name, problem);
-        }
-    }
-
-    /// Logs if the first 1,000 keys are the same. Called with every key that is extracted;
-    /// costs one relaxed load once that is settled.
-    #[inline]
-    pub(crate) fn note_key(&self, key: &PartitionKey) {
-        if self.same_key.record(key) {
-            log::one_key_for_all(&self.name);
-        }
-    }
-
-    /// Records a success or a failure of the limiter. Logs when it begins to fail, and when it has recovered.
+    /// Records a success or a failure of the limiter. Counts failures, and logs when the limiter begins to fail and
+    /// when it has recovered.
     #[inline]
     pub(crate) fn report_health(&self, failure: Option<&LimiterError>) {
-        let transition = match failure {
-            Some(_) => self.record.health.failed(Monotonic.now()),
-            None => self.record.health.worked(|| Monotonic.now()),
-        };
-        match (transition, failure) {
-            (Some(Transition::Failed), Some(error)) => {
-                let requests = match self.on_failure {
-                    FailureMode::LocalFallback => "are decided by the local fallback, or answered 503 if there is none",
-                    FailureMode::Allow => "pass uncounted",
-                    FailureMode::Deny => "are answered 503",
-                };
-                log::limiter_failed(&self.name, error, requests);
-            }
-            (Some(Transition::Recovered), _) => log::limiter_recovered(&self.name),
-            _ => {}
+        if let Some(error) = failure {
+            self.report_failure(error);
+        } else if self.record.health.worked(|| Monotonic.now()) == Some(Transition::Recovered) {
+            log::limiter_recovered(&self.name);
         }
+    }
+
+    #[cold]
+    fn report_failure(&self, error: &LimiterError) {
+        self.record.failures.fetch_add(1, Ordering::Relaxed);
+        self.meter.failed();
+        if self.record.health.failed(Monotonic.now()) == Some(Transition::Failed) {
+            log::limiter_failed(&self.name, error, self.fate_on_failure());
+        }
+    }
+
+    /// What becomes of requests while the limiter fails, for the log.
+    fn fate_on_failure(&self) -> &'static str {
+        match self.on_failure {
+            FailureMode::LocalFallback if self.description.answers(Mode::Fallback) => {
+                "are decided by the local fallback"
+            }
+            FailureMode::LocalFallback | FailureMode::Deny => "are answered 503",
+            FailureMode::Allow => "pass uncounted",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::limiter::{Limiter, RateLimiter};
+    use crate::values::{Ask, Check, Decision, Description, Quota};
+
+    struct Custom(Description);
+
+    impl Limiter for Custom {
+        fn decide(&self, _: &Ask<'_>) -> Check {
+            Decision::allow(1, 1).into()
+        }
+
+        fn describe(&self) -> Description {
+            self.0.clone()
+        }
+    }
+
+    #[test]
+    fn the_log_says_what_becomes_of_requests_while_the_limiter_fails() {
+        let custom = |description| Policy::new("p", Arc::new(Custom(description)));
+        for (mode, without, with) in [
+            (FailureMode::LocalFallback, "are answered 503", "are decided by the local fallback"),
+            (FailureMode::Deny, "are answered 503", "are answered 503"),
+            (FailureMode::Allow, "pass uncounted", "pass uncounted"),
+        ] {
+            assert_eq!(custom(Description::new()).on_failure(mode).fate_on_failure(), without);
+            let fallback = Description::new().answering(Mode::Fallback);
+            assert_eq!(custom(fallback).on_failure(mode).fate_on_failure(), with);
+        }
+    }
+
+    #[test]
+    fn failures_are_counted_and_successes_are_not() {
+        let bucket = RateLimiter::in_memory(crate::algorithm::TokenBucket::new(Quota::per_second(1)));
+        let policy = Policy::new("p", bucket);
+        policy.report_health(None);
+        policy.report_health(Some(&LimiterError::new("the store is out of reach")));
+        policy.report_health(Some(&LimiterError::new("the store is out of reach")));
+        policy.report_health(None);
+        assert_eq!(policy.failures(), 2);
     }
 }

@@ -4,10 +4,11 @@ use std::sync::Mutex;
 
 use http::{Request, Response};
 
+use super::order::ChargeOrder;
 use super::*;
 use crate::algorithm::TokenBucket;
 use crate::http::key::HeaderKey;
-use crate::values::{Quota, Receipt};
+use crate::values::{Ask, Check, Decision, Mode, Quota, Receipt};
 
 /// Records the modes and costs that it is asked for, and admits up to a cost.
 struct Recording {
@@ -86,8 +87,13 @@ fn policies_are_asked_in_the_order_of_what_it_costs_to_undo_them() {
     let memory = Policy::new("memory", bucket(1));
     let (cannot_peek, _) = recording(Description::new(), 1);
     let (queue, _) = recording(Description::new().answering(Mode::Peek).delaying(), 1);
-    assert_eq!([memory.rank(), cannot_peek.rank(), queue.rank(), queue.shadow().rank()], [0, 1, 2, 3]);
-    assert_eq!(Policy::new("shadow", bucket(1)).shadow().rank(), 3);
+    let shadow = Policy::new("shadow", bucket(1)).shadow();
+    assert_eq!(
+        [&memory, &cannot_peek, &queue, &shadow].map(Policy::charge_order),
+        [ChargeOrder::AtOnce, ChargeOrder::NotAtOnce, ChargeOrder::Delaying, ChargeOrder::Shadow]
+    );
+    assert!([&memory, &cannot_peek, &queue, &shadow].is_sorted_by_key(|policy| policy.charge_order()));
+    assert_eq!(queue.shadow().charge_order(), ChargeOrder::Shadow);
 }
 
 #[test]

@@ -3,13 +3,17 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::choice::Choose;
+use super::{IntoPolicies, Policy};
 use crate::http::head::RequestHead;
-use crate::http::policy::{Choose, IntoPolicies, Policy};
 
 /// Policies of which exactly one applies to each request, by the plan of its user.
 ///
-/// Each has a name. `RateLimit-Policy` lists all of them, and `RateLimit` the one that applied. Each policy has its own
-/// budgets: a user that moves to another plan starts there with a full budget.
+/// `RateLimit-Policy` lists all of them, and `RateLimit` the one that applied.
+///
+/// Each policy has its own budgets: a user that moves to another plan starts there with a full budget. So a client that
+/// can switch plans at will gets the budget of each of them. Take the plan from what the server knows about the user,
+/// not from a field that the client sets.
 ///
 /// ```
 /// use tower_sluice::algorithm::TokenBucket;
@@ -35,9 +39,13 @@ use crate::http::policy::{Choose, IntoPolicies, Policy};
 /// );
 /// ```
 ///
-/// # Cost
+/// # Consistency
 ///
 /// The plan is looked up once per request. So exactly one policy is chosen, even if the plan changes meanwhile.
+///
+/// # Cost
+///
+/// One call of the function that returns the plan per request, and at most one comparison per plan.
 #[must_use]
 pub struct Tiers<T> {
     plan_of: PlanOf<T>,
@@ -87,6 +95,7 @@ impl<T: PartialEq + Send + Sync + 'static> IntoPolicies for Tiers<T> {
     }
 }
 
+// By hand, since closures have no `Debug`, and plans need none.
 impl<T> fmt::Debug for Tiers<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tiers").field("policies", &self.policies).field("otherwise", &self.otherwise).finish()

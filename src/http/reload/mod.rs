@@ -12,7 +12,7 @@ use http::Extensions;
 pub use self::handle::{LimitsHandle, Replaced};
 use crate::http::headers::{RateLimitFields, Writer};
 use crate::http::mounting::Mounting;
-use crate::http::policy::{IntoPolicies, Policy, PolicyError};
+use crate::http::policy::{Budgets, IntoPolicies, Policy, PolicyError};
 use crate::http::preflight::Exemption;
 use crate::http::reject::Responder;
 use crate::limiter::Limiter;
@@ -48,7 +48,7 @@ impl Enforceable {
                 return Err(PolicyError::DuplicateName { name: policy.name().to_owned() });
             }
         }
-        policies.sort_by_key(Policy::rank);
+        policies.sort_by_key(Policy::charge_order);
         Ok(Self(policies))
     }
 }
@@ -171,12 +171,13 @@ impl Limits {
                 let Some(old) = before.policy(policy.name()) else { continue };
                 let inherited = policy.inherit(old);
                 finish.extend(inherited.finish);
-                if !inherited.inherits {
-                    log::not_inherited(policy.name());
-                    replaced.not_inherited.push(policy.name().to_owned());
-                }
-                if inherited.keeps_capacity {
-                    replaced.keeping_capacity.push(policy.name().to_owned());
+                match inherited.budgets {
+                    Budgets::Inherited => {}
+                    Budgets::InheritedWithCapacity => replaced.keeping_capacity.push(policy.name().to_owned()),
+                    Budgets::Lost => {
+                        log::not_inherited(policy.name());
+                        replaced.not_inherited.push(policy.name().to_owned());
+                    }
                 }
             }
             let names: HashSet<_> = policies.iter().map(Policy::name).collect();

@@ -53,7 +53,7 @@ fn invalid_policies_are_rejected_when_the_layer_is_made() {
         assert_eq!(rejected(vec![Policy::new(name, one())]), PolicyError::InvalidName { name: name.into() });
     }
     let message = rejected(vec![Policy::new("é".repeat(100_000), one())]).to_string();
-    assert!(message.len() < 400 && message.contains("only, 64 at most"), "{message}");
+    assert!(message.len() < 400 && message.contains("only, 64 bytes at most"), "{message}");
     for policy in [Policy::new("a", one()), Policy::new("a", one()).cost_after(|_| 1), Policy::new("a", one()).shadow()]
     {
         let error = rejected(vec![policy.cost(0)]);

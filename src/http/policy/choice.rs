@@ -1,0 +1,40 @@
+//! The choice of one policy among several, by the request.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::http::head::RequestHead;
+
+/// Returns the index of the policy that applies.
+pub(super) type Choose = Arc<dyn Fn(&RequestHead<'_>) -> usize + Send + Sync>;
+
+/// The position of a policy among several of which exactly one applies to each request.
+pub(super) struct Tier {
+    pub(super) choose: Choose,
+    pub(super) index: usize,
+}
+
+impl Tier {
+    /// Whether the policy at this position applies to a request.
+    pub(super) fn is_chosen(&self, head: &RequestHead<'_>, choices: &mut Choices) -> bool {
+        choices.of(&self.choose, head) == self.index
+    }
+}
+
+/// The choices made for one request, by the address of the [`Choose`] function. Each function is called once per
+/// request: two calls could return different tiers, so that no policy applies.
+#[derive(Default)]
+pub(crate) struct Choices(SmallVec<[(usize, usize); 1]>);
+
+impl Choices {
+    fn of(&mut self, choose: &Choose, head: &RequestHead<'_>) -> usize {
+        let address = Arc::as_ptr(choose).cast::<()>().addr();
+        if let Some((_, chosen)) = self.0.iter().find(|(known, _)| *known == address) {
+            return *chosen;
+        }
+        let chosen = choose(head);
+        self.0.push((address, chosen));
+        chosen
+    }
+}

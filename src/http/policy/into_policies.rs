@@ -1,0 +1,27 @@
+//! `IntoPolicies`: what a layer is made of.
+
+use super::Policy;
+
+/// One policy, or several.
+pub trait IntoPolicies {
+    /// The policies, in the order in which they are reported.
+    fn into_policies(self) -> Vec<Policy>;
+}
+
+impl IntoPolicies for Policy {
+    fn into_policies(self) -> Vec<Policy> {
+        vec![self]
+    }
+}
+
+impl<const N: usize> IntoPolicies for [Policy; N] {
+    fn into_policies(self) -> Vec<Policy> {
+        self.into()
+    }
+}
+
+impl IntoPolicies for Vec<Policy> {
+    fn into_policies(self) -> Vec<Policy> {
+        self
+    }
+}
