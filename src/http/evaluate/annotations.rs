@@ -8,7 +8,7 @@ use http::Response;
 use super::Scope;
 use super::entry::Entry;
 use super::settlement::Settlement;
-use crate::http::headers::{self, Fields, Reading, Writer};
+use crate::http::headers::{self, Reading, ResponseFields, Writer};
 use crate::http::policy::Policy;
 use crate::http::verdict::Verdict;
 use crate::values::{Decision, PartitionKey};
@@ -17,7 +17,7 @@ use crate::values::{Decision, PartitionKey};
 /// future holds them, so the rare parts are boxed.
 #[derive(Default)]
 pub(crate) struct Annotations {
-    fields: Option<Fields>,
+    fields: Option<ResponseFields>,
     rare: Option<Box<Rare>>,
 }
 
