@@ -20,6 +20,7 @@
 //! feature `unicode`) makes its spellings one.
 
 mod client_ip;
+mod combined;
 mod extension;
 mod forwarded;
 mod function;
@@ -33,7 +34,6 @@ mod path;
 mod same_key;
 mod source;
 mod trusted;
-mod tuple;
 
 use std::borrow::Cow;
 use std::error::Error;
