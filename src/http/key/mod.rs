@@ -119,7 +119,7 @@ pub enum KeyError {
     },
     /// The server is not set up to provide it. Always rejected, as the server's error.
     Misconfigured {
-        /// The name of the mistake, and its cure.
+        /// The name of the mistake, and its cure: for the log, not for clients.
         problem: Cow<'static, str>,
     },
 }
