@@ -155,6 +155,22 @@ fn a_missing_key_by_configuration_is_logged_once_per_policy_and_again_for_its_su
 }
 
 #[test]
+fn a_missing_peer_address_is_logged_once_with_its_cure() {
+    let layer = RateLimitLayer::new(Policy::new("by-peer", TokenBucket::new(Quota::per_second(10))).key(PeerIp::new()));
+    let ok =
+        service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))));
+    let log = logged(|| {
+        for _ in 0..3 {
+            let response = layer.layer(ok).oneshot(Request::new(())).now_or_never().expect("memory answers at once");
+            assert_eq!(response.unwrap().status(), 500);
+        }
+    });
+    let [line] = &*log else { panic!("{log:?}") };
+    assert!(line.trim_start().starts_with("ERROR tower_sluice: "), "{line}");
+    assert!(line.contains("by-peer") && line.contains("into_make_service_with_connect_info"), "{line}");
+}
+
+#[test]
 fn a_layer_that_is_mounted_around_itself_is_reported_once() {
     let limit = |name| RateLimitLayer::new(Policy::new(name, TokenBucket::new(Quota::per_second(1_000))));
     let (layer, other) = (limit("twice"), limit("once"));

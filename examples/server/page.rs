@@ -49,7 +49,7 @@ pub(crate) async fn count(State(tally): State<Arc<Tally>>, request: Request, nex
     // dropped at the await, and `unanswered` with it.
     std::mem::forget(unanswered);
     let verdict = response.extensions().get::<Verdict>();
-    // A request without its key is rejected before any policy decides, and has no verdict.
+    // A route without policies has no layer, and so no verdict.
     let is_passed = verdict.is_none_or(Verdict::is_allowed) && is_well(&response);
     if !is_passed {
         add_one(&tally.rejected);

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::http::policy::Policy;
 use crate::values::Decision;
 
-/// The decisions of all policies that applied to a request. A layer with
+/// The decisions of all policies that applied to a request, and whether it was admitted. A layer with
 /// [`verdict`](crate::RateLimitLayerBuilder::verdict) attaches it to the extensions of all responses; every
 /// [`Rejection`](crate::Rejection) has it.
 ///
@@ -23,10 +23,14 @@ use crate::values::Decision;
 /// ```
 ///
 /// Policies appear in the order in which they are charged: as declared, but those in memory first, those that
-/// delay after those that reject, and shadows last. Skipped policies do not appear.
+/// delay after those that reject, and shadows last. Only policies that have decided appear: none that was skipped, or
+/// whose limiter failed without a [local fallback](crate::FailureMode::LocalFallback), or that was not asked since the
+/// request was rejected before. No policy appears if the request lacks a key, or is an exempt CORS preflight.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
+    // Most layers have one policy, and a verdict is behind a pointer wherever it waits for its response.
     policies: SmallVec<[PolicyVerdict; 1]>,
+    is_rejected: bool,
 }
 
 /// The decision of one policy.
@@ -45,40 +49,44 @@ impl Verdict {
         &self.policies
     }
 
-    /// The enforced policies that rejected the request.
+    pub(crate) fn of(policies: impl IntoIterator<Item = PolicyVerdict>) -> Self {
+        Self { policies: policies.into_iter().collect(), is_rejected: false }
+    }
+
+    /// Marks the request as rejected, by policies or for another reason.
+    pub(crate) fn rejected(self) -> Self {
+        Self { is_rejected: true, ..self }
+    }
+
+    /// The enforced policies that rejected the request. None if it was rejected for another
+    /// [reason](crate::Rejection::reason): it lacks a key, or a limiter failed.
     pub fn violated(&self) -> impl Iterator<Item = &PolicyVerdict> {
         self.policies.iter().filter(|policy| !policy.shadow && !policy.decision.is_allowed())
     }
 
-    /// Whether the request passed.
+    /// Whether the request was admitted, by this layer and by all inner layers that attach their verdicts. Otherwise a
+    /// policy rejected it, it lacked a key, or a limiter failed whose policy fails closed.
     #[must_use]
-    pub fn is_allowed(&self) -> bool {
-        self.violated().next().is_none()
+    pub const fn is_allowed(&self) -> bool {
+        !self.is_rejected
     }
 
     /// Attaches it to a response, in front of the verdict of an inner layer.
     pub(crate) fn insert_into(mut self, extensions: &mut Extensions) {
         if let Some(inner) = extensions.remove::<Self>() {
             self.policies.extend(inner.policies);
+            self.is_rejected |= inner.is_rejected;
         }
         extensions.insert(self);
     }
 }
 
-/// Collects decisions. The flag says whether the local fallback decided.
-impl<'a> FromIterator<(&'a Policy, Decision, bool)> for Verdict {
-    fn from_iter<I: IntoIterator<Item = (&'a Policy, Decision, bool)>>(decided: I) -> Self {
-        let of = |(policy, decision, fell_back): (&Policy, _, _)| PolicyVerdict {
-            name: Arc::clone(policy.shared_name()),
-            decision,
-            shadow: policy.is_shadow(),
-            fell_back,
-        };
-        Self { policies: decided.into_iter().map(of).collect() }
-    }
-}
-
 impl PolicyVerdict {
+    /// `fell_back`: whether the local fallback made the decision.
+    pub(crate) fn new(policy: &Policy, decision: Decision, fell_back: bool) -> Self {
+        Self { name: Arc::clone(policy.shared_name()), decision, shadow: policy.is_shadow(), fell_back }
+    }
+
     /// The policy's name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -100,5 +108,21 @@ impl PolicyVerdict {
     #[must_use]
     pub const fn is_shadow(&self) -> bool {
         self.shadow
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_admitted_only_if_all_layers_admit_it() {
+        let verdict = |is_rejected| Verdict { is_rejected, ..Verdict::default() };
+        for (outer, inner) in [(false, false), (false, true), (true, false)] {
+            let mut extensions = Extensions::new();
+            verdict(inner).insert_into(&mut extensions);
+            verdict(outer).insert_into(&mut extensions);
+            assert_eq!(extensions.get::<Verdict>().unwrap().is_allowed(), !outer && !inner);
+        }
     }
 }

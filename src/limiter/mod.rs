@@ -63,19 +63,21 @@ pub trait Limiter: Send + Sync + 'static {
     /// it cannot; then all keys start with a full budget.
     ///
     /// For a [live change](crate::LimitsHandle), which puts the heir in force and then finishes the [`Inheritance`].
-    /// The heir is this limiter itself if it was not used yet. A limiter in memory that holds debts of its own (it was
-    /// in force before, or is in force elsewhere) cannot take on those of another as well: then a new limiter with the
-    /// same algorithm, capacity and clock is the heir. The two limiters must be of one kind:
+    /// The heir is this limiter itself if it was not used yet. A limiter that holds debts of its own (it was in force
+    /// before, or is in force elsewhere) cannot take on those of another as well. In a [`MemoryStore`], a new limiter
+    /// with the same algorithm, capacity and clock is then the heir; a `LeakyQueue` returns `None`, unless the two share
+    /// a schedule already. The two limiters must be of one kind:
     ///
     /// | limiter | inherits from | what is kept |
     /// |---|---|---|
     /// | a bucket in a [`MemoryStore`] | any such bucket | the debt of every key in tokens, to a tick of the new rate |
-    /// | a window in a `MemoryStore` | one of the same type | what counts at the moment of the change |
-    /// | a [`LeakyQueue`](crate::LeakyQueue) | any other | all waiters in their order, and what was spent |
+    /// | a window in a `MemoryStore` | one of the same type; if either is staggered, both, with one period | what counts at the moment of the change |
+    /// | a [`LeakyQueue`](crate::LeakyQueue) without a schedule of its own | any other | all waiters in their order, and what was spent |
+    /// | a custom algorithm in a `MemoryStore` | one of the same type, if the algorithm [can](Algorithm::can_inherit) | the states that it converts |
     /// | any of them on Redis | one of the same type and name on the same `Redis` | the state on the server, see `RedisStore` |
     ///
-    /// Both must use the same clock. In memory, each heir has its own copy of what was used at the instant of the
-    /// change; the predecessor keeps its state for other layers that use it. Heirs of a queue share the queue.
+    /// Both must use the same clock. In a `MemoryStore`, each heir has its own copy of what was used at the instant of
+    /// the change; the predecessor keeps its state for other layers that use it. Heirs of a queue share the queue.
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
         let _ = predecessor;
         None

@@ -8,16 +8,16 @@ use http::Response;
 use super::Scope;
 use super::entry::Entry;
 use super::settlement::Settlement;
-use crate::http::headers::{self, Fields, Reading, Writer};
+use crate::http::headers::{self, Reading, ResponseFields, Writer};
 use crate::http::policy::Policy;
-use crate::http::verdict::Verdict;
+use crate::http::verdict::{PolicyVerdict, Verdict};
 use crate::values::{Decision, PartitionKey};
 
 /// Response fields and extensions, computed at decision time and applied when the response arrives. Every response
 /// future holds them, so the rare parts are boxed.
 #[derive(Default)]
 pub(crate) struct Annotations {
-    fields: Option<Fields>,
+    fields: Option<ResponseFields>,
     rare: Option<Box<Rare>>,
 }
 
@@ -80,8 +80,18 @@ impl Scope<'_> {
         Annotations { fields: self.in_force.writer.as_ref().and_then(write), rare: None }
     }
 
-    /// The annotations of a request with these entries.
+    /// The annotations of an admitted request with these entries.
     pub(super) fn annotate(self, entries: &[Entry]) -> Annotations {
+        let verdict = self.limits.settings.adds_verdict.then(|| verdict(&self.in_force.policies, entries));
+        self.annotate_with(entries, verdict)
+    }
+
+    /// The annotations of a rejected request with these entries, but for the verdict: the rejection has it.
+    pub(super) fn annotate_rejected(self, entries: &[Entry]) -> Annotations {
+        self.annotate_with(entries, None)
+    }
+
+    fn annotate_with(self, entries: &[Entry], verdict: Option<Verdict>) -> Annotations {
         let write = |writer: &Arc<Writer>| {
             let of = |entry| reading_of(writer, entry);
             match entries {
@@ -92,7 +102,6 @@ impl Scope<'_> {
         let fields = self.in_force.writer.as_ref().and_then(write);
         let (settings, policies) = (&self.limits.settings, &*self.in_force.policies);
         let waited = if settings.adds_timing { waited(policies, entries) } else { None };
-        let verdict = settings.adds_verdict.then(|| verdict(policies, entries));
         let is_rare = waited.is_some() || verdict.is_some();
         Annotations { fields, rare: is_rare.then(|| Box::new(Rare::Known { waited, verdict })) }
     }
@@ -116,6 +125,6 @@ fn waited(policies: &[Policy], entries: &[Entry]) -> Option<Duration> {
 }
 
 pub(super) fn verdict(policies: &[Policy], entries: &[Entry]) -> Verdict {
-    let decided = |entry: &Entry| Some((entry.policy_of(policies), entry.decision?, entry.fell_back));
-    entries.iter().filter_map(decided).collect()
+    let decided = |entry: &Entry| Some(PolicyVerdict::new(entry.policy_of(policies), entry.decision?, entry.fell_back));
+    Verdict::of(entries.iter().filter_map(decided))
 }

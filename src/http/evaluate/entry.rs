@@ -54,7 +54,7 @@ pub(super) fn key(policy: &Policy, head: &RequestHead<'_>, choices: &mut Choices
     if !policy.applies_to(head, choices) {
         return Err(skip(policy));
     }
-    let key = policy.extractor().extract(head).or_else(|error| without_key(policy, error))?;
+    let key = policy.extractor().extract(head).or_else(|error| without_key(policy, &error))?;
     policy.note_key(&key);
     Ok(key)
 }
@@ -67,8 +67,8 @@ fn skip(policy: &Policy) -> NoKey {
 
 /// The key of a request without a key, as the policy's [`MissingKey`] says.
 #[cold]
-fn without_key(policy: &Policy, error: KeyError) -> Result<PartitionKey, NoKey> {
-    match (&error, policy.missing_key()) {
+fn without_key(policy: &Policy, error: &KeyError) -> Result<PartitionKey, NoKey> {
+    match (error, policy.missing_key()) {
         (KeyError::Missing { .. }, MissingKey::Skip) => return Err(skip(policy)),
         (KeyError::Missing { .. }, MissingKey::Share) => return Ok(PartitionKey::SHARED),
         (KeyError::Misconfigured { problem }, _) => policy.report_misconfigured(problem),

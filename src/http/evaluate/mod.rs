@@ -91,7 +91,7 @@ impl Scope<'_> {
     #[cold]
     fn exempt(self) -> Evaluation {
         self.in_force.policies.iter().for_each(|policy| policy.note(Fate::Skipped, None, None));
-        Evaluation::Admitted(Annotations::default())
+        Evaluation::Admitted(self.annotate(&[]))
     }
 
     /// Evaluates a request of a layer with a single plain policy, as most layers have: its charge is all or none by

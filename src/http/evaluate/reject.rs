@@ -1,4 +1,5 @@
-//! Rejections of a transaction, and the waits that they advertise.
+//! Rejections of a transaction: their status and reason, and the penalties that note them. The wait that they advertise
+//! is computed in `http/reject/rejection.rs` (`longest_wait`), from the verdict.
 
 use std::time::Duration;
 
@@ -32,6 +33,9 @@ impl Rejected {
     pub(crate) fn respond(mut self, limits: &Limits, head: &RequestHead<'_>) -> Response<RejectionBody> {
         let mut response = limits.settings.responder.respond(&mut self.rejection, head);
         self.annotations.write(&mut response);
+        if limits.settings.adds_verdict {
+            self.rejection.into_verdict().insert_into(response.extensions_mut());
+        }
         response
     }
 }
@@ -60,11 +64,11 @@ impl Scope<'_> {
         };
         // Reversed, since `max_by_key` returns the last of equals, and the first one is wanted.
         let rejecting = entries.iter().filter(|entry| is_rejected(entry)).rev();
-        let longest = rejecting.max_by_key(wait).expect("one is rejected");
+        let decisive = rejecting.max_by_key(wait).expect("one is rejected");
         // A ban is the client's own doing, even if others share the key: so it is answered 429, not 503.
-        let is_banned = longest.ban.is_some();
-        let policy = longest.policy_of(policies);
-        let is_shared = policy.has_shared_key() || longest.key == PartitionKey::SHARED;
+        let is_banned = decisive.ban.is_some();
+        let policy = decisive.policy_of(policies);
+        let is_shared = policy.has_shared_key() || decisive.key == PartitionKey::SHARED;
         let status = policy.rejection_status(is_shared && !is_banned);
         uncharge(policies, entries);
         let verdict = verdict(policies, entries);
@@ -77,7 +81,7 @@ impl Scope<'_> {
                 }
             }
         }
-        Rejected { rejection, annotations: self.annotate(entries) }
+        Rejected { rejection, annotations: self.annotate_rejected(entries) }
     }
 
     /// Rejects a request since the limiter of `policy` cannot decide. No entry is charged (any more).
@@ -86,7 +90,7 @@ impl Scope<'_> {
         uncharge(&self.in_force.policies, entries);
         let verdict = verdict(&self.in_force.policies, entries);
         let rejection = Rejection::limiter_failed(policy, error.is_closed(), verdict);
-        Rejected { rejection, annotations: self.annotate(entries) }
+        Rejected { rejection, annotations: self.annotate_rejected(entries) }
     }
 }
 

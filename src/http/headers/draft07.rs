@@ -2,9 +2,9 @@
 
 use http::{HeaderMap, HeaderValue};
 
+use super::append::is_stricter;
 use super::decimal::{Scratch, value_of};
 use super::measure::Advertised;
-use super::merge::is_stricter;
 use super::{RATELIMIT, RATELIMIT_POLICY};
 
 /// The policy that the fields describe.

@@ -4,9 +4,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderName};
 
+use super::append::is_stricter;
 use super::decimal::{self, seconds_ceil};
 use super::fields::ResetForm;
-use super::merge::is_stricter;
 use crate::values::Decision;
 
 pub(super) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");

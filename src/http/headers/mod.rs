@@ -8,6 +8,7 @@
 //! | `Server-Timing` (W3C) | those of requests that waited in a queue | the time they waited | [`server_timing`](crate::RateLimitLayerBuilder::server_timing) |
 //! | `X-RateLimit-*` (common practice) | all | what is left | [`RateLimitFields::x_rate_limit`] |
 
+mod append;
 mod constant;
 mod decimal;
 mod draft07;
@@ -16,7 +17,6 @@ mod fields;
 mod jitter;
 mod legacy;
 mod measure;
-mod merge;
 mod partition;
 mod retry;
 #[cfg(test)]
@@ -31,7 +31,7 @@ pub(crate) use self::jitter::Jitter;
 pub(crate) use self::retry::retry_after_seconds;
 pub use self::retry::{WaitFields, X_RATE_LIMITED_FOR};
 pub(crate) use self::timing::append_server_timing;
-pub(crate) use self::writer::{Fields, Reading, Writer};
+pub(crate) use self::writer::{Reading, ResponseFields, Writer};
 
 /// The field with what is left of each policy.
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use smallvec::SmallVec;
 
+use super::append::append_draft11;
 use super::constant::{Member, constant};
 use super::decimal::{Scratch, seconds_ceil, value_of};
 use super::draft07::{self, Standing};
@@ -15,7 +16,6 @@ use super::draft11;
 use super::fields::{Advertise, Generation, Partition, RateLimitFields, ResetForm};
 use super::legacy;
 use super::measure::{Level, Measure};
-use super::merge::append_draft11;
 use super::partition::{Mark, is_publicly_cacheable, secret_of_process};
 use crate::util::keyed_hash::Secret;
 use crate::values::{Decision, PartitionKey, Terms};
@@ -74,7 +74,7 @@ pub(crate) struct State {
 /// Fields computed at decision time, to be written when the response arrives. Three words, since each response future
 /// holds them.
 #[derive(Debug)]
-pub(crate) enum Fields {
+pub(crate) enum ResponseFields {
     /// Draft-11's alone, of one policy: its [`Level`].
     One { member: &'static Member, left: u32, within: Option<NonZeroU64> },
     /// Draft-11's alone, of several policies.
@@ -83,7 +83,7 @@ pub(crate) enum Fields {
     Deferred(Box<Deferred>),
 }
 
-const _: () = assert!(size_of::<Option<Fields>>() <= 3 * size_of::<u64>());
+const _: () = assert!(size_of::<Option<ResponseFields>>() <= 3 * size_of::<u64>());
 
 /// What it takes to compute the fields when the response arrives.
 #[derive(Debug)]
@@ -101,55 +101,55 @@ struct OwnedReading {
     mark: Option<Mark>,
 }
 
-impl Fields {
+impl ResponseFields {
     /// Adds the fields to a response of this status, if its kind carries them.
     #[inline]
-    pub(crate) fn write(self, status: StatusCode, fields: &mut HeaderMap) {
+    pub(crate) fn write(self, status: StatusCode, headers: &mut HeaderMap) {
         match self {
             Self::One { member, left, within } => {
-                write_draft11(status, fields, &[(member, Level { left, within })]);
+                write_draft11(status, headers, &[(member, Level { left, within })]);
             }
-            Self::Several(levels) => write_several(status, fields, &levels),
-            Self::Deferred(deferred) => deferred.write(status, fields),
+            Self::Several(levels) => write_several(status, headers, &levels),
+            Self::Deferred(deferred) => deferred.write(status, headers),
         }
     }
 }
 
 #[cold]
-fn write_several(status: StatusCode, fields: &mut HeaderMap, levels: &[(&'static Member, Level)]) {
-    write_draft11(status, fields, levels);
+fn write_several(status: StatusCode, headers: &mut HeaderMap, levels: &[(&'static Member, Level)]) {
+    write_draft11(status, headers, levels);
 }
 
 #[inline]
-fn write_draft11(status: StatusCode, fields: &mut HeaderMap, levels: &[(&'static Member, Level)]) {
+fn write_draft11(status: StatusCode, headers: &mut HeaderMap, levels: &[(&'static Member, Level)]) {
     let Some((Member { list, .. }, _)) = levels.first() else { return };
     let mut out = Scratch::new();
     for (member, level) in levels {
         draft11::push_state(&mut out, &member.prefix, *level, None);
     }
     let is_exhausted = levels.iter().any(|(_, level)| level.left == 0);
-    add_draft11(status, fields, list.clone(), State { value: value_of(&out), is_exhausted });
+    add_draft11(status, headers, list.clone(), State { value: value_of(&out), is_exhausted });
 }
 
 impl Deferred {
     #[cold]
-    fn write(&self, status: StatusCode, fields: &mut HeaderMap) {
+    fn write(&self, status: StatusCode, headers: &mut HeaderMap) {
         let readings = self.readings.iter().map(|reading| Reading {
             policy: reading.policy,
             decision: &reading.decision,
             next_after: reading.next_after,
             mark: reading.mark,
         });
-        self.writer.write(status, fields, readings, SystemTime::now);
+        self.writer.write(status, headers, readings, SystemTime::now);
     }
 }
 
 #[inline]
-fn add_draft11(status: StatusCode, fields: &mut HeaderMap, policy: HeaderValue, state: State) {
+fn add_draft11(status: StatusCode, headers: &mut HeaderMap, policy: HeaderValue, state: State) {
     if !status.is_informational() {
         // A client might wait before it follows `Location` (draft-ietf-httpapi-ratelimit-headers-11, section 6).
         let state = (!(status.is_redirection() && state.is_exhausted)).then_some(state.value);
-        append_draft11(fields, policy, state);
+        append_draft11(headers, policy, state);
     }
 }
 
@@ -211,17 +211,20 @@ impl Writer {
 
     /// Returns the fields of a response after one policy's decision, if any. The common case.
     #[inline]
-    pub(crate) fn fields_of_one(self: &Arc<Self>, reading: Reading<'_>) -> Option<Fields> {
+    pub(crate) fn fields_of_one(self: &Arc<Self>, reading: Reading<'_>) -> Option<ResponseFields> {
         if self.advertise != Advertise::Always || !self.is_constant {
             return self.fields(std::iter::once(reading));
         }
         let policy_fields = self.policy_fields(reading.policy)?;
         let Level { left, within } = policy_fields.measure.level(reading.decision, reading.next_after);
-        Some(Fields::One { member: policy_fields.member?, left, within })
+        Some(ResponseFields::One { member: policy_fields.member?, left, within })
     }
 
     /// Returns the fields of a response after these decisions, if any.
-    pub(crate) fn fields<'a>(self: &Arc<Self>, readings: impl Iterator<Item = Reading<'a>> + Clone) -> Option<Fields> {
+    pub(crate) fn fields<'a>(
+        self: &Arc<Self>,
+        readings: impl Iterator<Item = Reading<'a>> + Clone,
+    ) -> Option<ResponseFields> {
         if self.advertise != Advertise::Always && !self.advertises(readings.clone()) {
             return None;
         }
@@ -236,20 +239,23 @@ impl Writer {
         let levels: SmallVec<[_; 4]> = levels.collect();
         match *levels {
             [] => None,
-            [(member, Level { left, within })] => Some(Fields::One { member, left, within }),
-            ref several => Some(Fields::Several(several.into())),
+            [(member, Level { left, within })] => Some(ResponseFields::One { member, left, within }),
+            ref several => Some(ResponseFields::Several(several.into())),
         }
     }
 
     #[cold]
-    fn deferred<'a>(self: &Arc<Self>, readings: impl Iterator<Item = Reading<'a>>) -> Fields {
+    fn deferred<'a>(self: &Arc<Self>, readings: impl Iterator<Item = Reading<'a>>) -> ResponseFields {
         let owned = |reading: Reading<'_>| OwnedReading {
             policy: reading.policy,
             decision: *reading.decision,
             next_after: reading.next_after,
             mark: reading.mark,
         };
-        Fields::Deferred(Box::new(Deferred { writer: Arc::clone(self), readings: readings.map(owned).collect() }))
+        ResponseFields::Deferred(Box::new(Deferred {
+            writer: Arc::clone(self),
+            readings: readings.map(owned).collect(),
+        }))
     }
 
     /// Adds the fields to a response of this status, if its kind carries them. Calls `now` only for a reset in
@@ -257,7 +263,7 @@ impl Writer {
     pub(super) fn write<'a>(
         &self,
         status: StatusCode,
-        fields: &mut HeaderMap,
+        headers: &mut HeaderMap,
         readings: impl Iterator<Item = Reading<'a>> + Clone,
         now: impl FnOnce() -> SystemTime,
     ) {
@@ -265,10 +271,10 @@ impl Writer {
             return;
         }
         if self.generation == Generation::Draft11 {
-            let hides = self.secret.is_some() && is_publicly_cacheable(fields);
+            let hides = self.secret.is_some() && is_publicly_cacheable(headers);
             let readings = readings.clone().map(|reading| Reading { mark: reading.mark.filter(|_| !hides), ..reading });
             if let (Some(policy), Some(state)) = (&self.policy, self.state(readings)) {
-                add_draft11(status, fields, policy.clone(), state);
+                add_draft11(status, headers, policy.clone(), state);
             }
         }
         if self.legacy.is_none() && self.generation != Generation::Draft07 {
@@ -281,11 +287,11 @@ impl Writer {
         match self.generation {
             // A client might wait before it follows `Location`.
             Generation::Draft07 if status.is_redirection() && level.left == 0 => {}
-            Generation::Draft07 => draft07::write(fields, &standing),
+            Generation::Draft07 => draft07::write(headers, &standing),
             Generation::Draft11 | Generation::None => {}
         }
         if let Some(form) = self.legacy {
-            legacy::write(fields, form, decision, level.left, now);
+            legacy::write(headers, form, decision, level.left, now);
         }
     }
 

@@ -20,6 +20,7 @@
 //! feature `unicode`) makes its spellings one.
 
 mod client_ip;
+mod combined;
 mod extension;
 mod forwarded;
 mod function;
@@ -33,7 +34,6 @@ mod path;
 mod same_key;
 mod source;
 mod trusted;
-mod tuple;
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -119,7 +119,7 @@ pub enum KeyError {
     },
     /// The server is not set up to provide it. Always rejected, as the server's error.
     Misconfigured {
-        /// The name of the mistake, and its cure.
+        /// The name of the mistake, and its cure: for the log, not for clients.
         problem: Cow<'static, str>,
     },
 }

@@ -1,5 +1,6 @@
 //! Rejections, and their responses in plain HTTP and gRPC.
 
+mod grpc;
 mod problem;
 mod rejection;
 mod responder;

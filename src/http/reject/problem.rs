@@ -1,7 +1,6 @@
 //! Problem details in JSON (RFC 9457).
 
-use super::rejection::{Reason, Rejection};
-use crate::http::headers::retry_after_seconds;
+use super::rejection::{Pieces, Reason, Rejection};
 use crate::http::text::Text;
 
 /// The base of the problem types of draft-ietf-httpapi-ratelimit-headers-11, section 5: requested, not registered yet.
@@ -34,7 +33,7 @@ impl Problem {
 
     /// Writes the body of a rejection.
     pub(crate) fn json(&self, rejection: &Rejection) -> Vec<u8> {
-        let (status, detail) = (rejection.status(), Detail::of(rejection));
+        let (status, detail) = (rejection.status(), rejection.pieces());
         let (mut blank, mut escaped) = (Vec::new(), Vec::new());
         let begin: &[u8] = match rejection.reason() {
             Reason::LimitExceeded if self.has_types && !status.is_server_error() => &self.quota,
@@ -45,19 +44,18 @@ impl Problem {
                 &blank
             }
         };
-        // A sentence with a wait needs no escaping.
-        let [before, digits, after] = detail.pieces();
-        let before = if detail.digits.is_empty() {
-            push_escaped(&mut escaped, rejection.plain_detail());
-            &escaped
+        let digits = digits(&detail);
+        let before: &[u8] = if detail.seconds.is_some() {
+            detail.before.as_bytes()
         } else {
-            before
+            push_escaped(&mut escaped, detail.before);
+            &escaped
         };
         assemble(|out| {
             out.put(begin);
             out.put(status.as_str().as_bytes());
             out.put(br#","detail":""#);
-            for piece in [before, digits, after] {
+            for piece in [before, &*digits, detail.after.as_bytes()] {
                 out.put(piece);
             }
             let (mut separator, mut end): (&[u8], &[u8]) = (br#"","violated-policies":[""#, br#""}"#);
@@ -74,41 +72,23 @@ impl Problem {
 
 /// Writes the detail as plain text, with a line feed.
 pub(crate) fn sentence(rejection: &Rejection) -> Vec<u8> {
-    let detail = Detail::of(rejection);
+    let detail = rejection.pieces();
+    let digits = digits(&detail);
     assemble(|out| {
-        for piece in detail.pieces() {
+        for piece in [detail.before.as_bytes(), &*digits, detail.after.as_bytes(), b"\n".as_slice()] {
             out.put(piece);
         }
-        out.put(b"\n");
     })
 }
 
-/// The detail of a rejection, in pieces.
-struct Detail<'a> {
-    before: &'a str,
-    /// The digits of the seconds to wait; empty if the detail has none.
-    digits: Text<24>,
-    after: &'static str,
-}
-
-impl<'a> Detail<'a> {
-    #[inline]
-    fn of(rejection: &'a Rejection) -> Self {
-        let mut digits = Text::new();
-        match (rejection.detail_of_wait(), rejection.retry_after()) {
-            (Some(before), Some(wait)) => {
-                let seconds = retry_after_seconds(wait);
-                digits.push_number(seconds);
-                Self { before, digits, after: Rejection::after_seconds(seconds) }
-            }
-            _ => Self { before: rejection.plain_detail(), digits, after: "" },
-        }
+/// The digits of the seconds to wait; empty if the detail has none.
+#[inline]
+fn digits(detail: &Pieces<'_>) -> Text<24> {
+    let mut digits = Text::new();
+    if let Some(seconds) = detail.seconds {
+        digits.push_number(seconds);
     }
-
-    #[inline]
-    fn pieces(&self) -> [&[u8]; 3] {
-        [self.before.as_bytes(), &self.digits, self.after.as_bytes()]
-    }
+    digits
 }
 
 /// Collects what `write` puts, in one allocation of the exact length: `write` is called twice, first to measure.

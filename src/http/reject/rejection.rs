@@ -15,9 +15,28 @@ use crate::http::verdict::Verdict;
 pub struct Rejection {
     reason: Reason,
     status: StatusCode,
-    detail: Cow<'static, str>,
+    detail: Detail,
     wait: Option<Duration>,
     verdict: Verdict,
+}
+
+/// The detail: a sentence that begins with a capital and ends with a full stop.
+#[derive(Clone, Debug)]
+enum Detail {
+    /// `before`, and the wait in seconds. Written when it is read, since the jitter may lengthen the wait until then.
+    Wait {
+        before: &'static str,
+    },
+    Plain(Cow<'static, str>),
+}
+
+/// The pieces of a detail. Written one after the other, they are the sentence.
+pub(crate) struct Pieces<'a> {
+    /// The whole sentence, if there is no number; else, needs no escaping in JSON.
+    pub(crate) before: &'a str,
+    /// The number of seconds to wait, if it is part of the sentence.
+    pub(crate) seconds: Option<u64>,
+    pub(crate) after: &'static str,
 }
 
 /// Why a request was rejected.
@@ -43,41 +62,52 @@ const RETRY_FAILED_AFTER: Duration = Duration::from_secs(1);
 
 impl Rejection {
     pub(crate) fn limit_exceeded(status: StatusCode, verdict: Verdict) -> Self {
-        let wait = longest_wait(&verdict);
-        let detail = match wait {
-            // See `detail_of_wait`.
-            Some(_) => "".into(),
-            None => "The request costs more than is ever admitted at once; do not retry it.".into(),
-        };
-        Self { reason: Reason::LimitExceeded, status, detail, wait, verdict }
+        Self::by_policies(Reason::LimitExceeded, "The limit is used up; retry in ", status, verdict)
     }
 
     pub(crate) fn banned(status: StatusCode, verdict: Verdict) -> Self {
-        Self { reason: Reason::Banned, ..Self::limit_exceeded(status, verdict) }
+        let before = "Too many retries before the advertised wait was over; retry in ";
+        Self::by_policies(Reason::Banned, before, status, verdict)
     }
 
-    pub(crate) fn without_key(policy: &Policy, error: KeyError) -> Self {
+    /// A rejection by at least one policy. `before` is the detail up to the number of seconds to wait, if a wait helps.
+    fn by_policies(reason: Reason, before: &'static str, status: StatusCode, verdict: Verdict) -> Self {
+        let wait = longest_wait(&verdict);
+        let detail = match wait {
+            Some(_) => Detail::Wait { before },
+            None => Detail::Plain("The request costs more than is ever admitted at once; do not retry it.".into()),
+        };
+        Self { reason, status, detail, wait, verdict: verdict.rejected() }
+    }
+
+    pub(crate) fn without_key(policy: &Policy, error: &KeyError) -> Self {
         let (reason, status, detail) = match error {
-            KeyError::Missing { .. } => (Reason::MissingKey, StatusCode::BAD_REQUEST, error.to_string().into()),
-            KeyError::Ambiguous { .. } => (Reason::AmbiguousKey, StatusCode::BAD_REQUEST, error.to_string().into()),
-            KeyError::Misconfigured { problem } => {
-                let detail = format!("rate limit policy `{}`: {problem}", policy.name());
-                (Reason::Misconfigured, StatusCode::INTERNAL_SERVER_ERROR, detail.into())
+            KeyError::Missing { .. } => {
+                (Reason::MissingKey, StatusCode::BAD_REQUEST, format!("The request has no key: {error}."))
+            }
+            KeyError::Ambiguous { .. } => {
+                (Reason::AmbiguousKey, StatusCode::BAD_REQUEST, format!("The request has several keys: {error}."))
+            }
+            // The problem is the operator's, and in the log.
+            KeyError::Misconfigured { .. } => {
+                let detail = format!("The server is not set up to check the rate limit `{}`.", policy.name());
+                (Reason::Misconfigured, StatusCode::INTERNAL_SERVER_ERROR, detail)
             }
         };
-        Self { reason, status, detail, wait: None, verdict: Verdict::default() }
+        let verdict = Verdict::default().rejected();
+        Self { reason, status, detail: Detail::Plain(detail.into()), wait: None, verdict }
     }
 
     pub(crate) fn limiter_failed(policy: &Policy, is_closed: bool, verdict: Verdict) -> Self {
         let problem =
             if is_closed { "has been closed and queues no more requests" } else { "cannot be checked at the moment" };
-        let detail = format!("The rate limit `{}` {problem}.", policy.name()).into();
+        let detail = format!("The rate limit `{}` {problem}.", policy.name());
         Self {
             reason: Reason::LimiterFailed,
             status: StatusCode::SERVICE_UNAVAILABLE,
-            detail,
+            detail: Detail::Plain(detail.into()),
             wait: Some(RETRY_FAILED_AFTER),
-            verdict,
+            verdict: verdict.rejected(),
         }
     }
 
@@ -104,56 +134,119 @@ impl Rejection {
     /// One sentence for people, without the key or an address.
     #[must_use]
     pub fn detail(&self) -> Cow<'_, str> {
-        match (self.detail_of_wait(), self.wait) {
-            (Some(before), Some(wait)) => {
-                let seconds = headers::retry_after_seconds(wait);
-                format!("{before}{seconds}{}", Self::after_seconds(seconds)).into()
+        let Pieces { before, seconds, after } = self.pieces();
+        match seconds {
+            None => before.into(),
+            Some(seconds) => format!("{before}{seconds}{after}").into(),
+        }
+    }
+
+    /// The detail, in pieces.
+    #[inline]
+    pub(crate) fn pieces(&self) -> Pieces<'_> {
+        match &self.detail {
+            Detail::Plain(detail) => Pieces { before: detail, seconds: None, after: "" },
+            Detail::Wait { before } => {
+                let seconds = self.wait.map(headers::retry_after_seconds);
+                Pieces { before, seconds, after: if seconds == Some(1) { " second." } else { " seconds." } }
             }
-            _ => Cow::Borrowed(&self.detail),
         }
     }
 
-    /// The part of the detail before the seconds to wait, if it has them. Needs no escaping in JSON.
-    #[inline]
-    pub(crate) fn detail_of_wait(&self) -> Option<&'static str> {
-        self.wait?;
-        match self.reason {
-            Reason::LimitExceeded => Some("The limit is used up; retry in "),
-            Reason::Banned => Some("Too many retries before the advertised wait was over; retry in "),
-            _ => None,
-        }
-    }
-
-    /// The part of the detail after the seconds to wait.
-    #[inline]
-    pub(crate) const fn after_seconds(seconds: u64) -> &'static str {
-        if seconds == 1 { " second." } else { " seconds." }
-    }
-
-    /// The whole detail, if it has no seconds to wait.
-    pub(crate) fn plain_detail(&self) -> &str {
-        &self.detail
-    }
-
-    /// The exact wait after which the same request passes, alone on its keys, plus the
-    /// [jitter](crate::RateLimitLayerBuilder::retry_jitter) of the layer, if it has one; `None` if no wait is known to
-    /// help.
+    /// The wait that the response advertises; `None` if no wait is known to help.
+    ///
+    /// | reason | wait |
+    /// |---|---|
+    /// | [`LimitExceeded`](Reason::LimitExceeded), [`Banned`](Reason::Banned) | the exact time after which the same request is admitted, alone on its keys; `None` if it costs more than is ever admitted |
+    /// | [`LimiterFailed`](Reason::LimiterFailed) | one second: a guess, since the duration of the outage is unknown |
+    /// | any other | `None` |
+    ///
+    /// The layer adds its [jitter](crate::RateLimitLayerBuilder::retry_jitter), if it has one.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.wait
     }
 
-    /// The decisions of all policies.
+    /// The decisions of all policies that have decided.
     #[must_use]
     pub const fn verdict(&self) -> &Verdict {
         &self.verdict
     }
+
+    pub(crate) fn into_verdict(self) -> Verdict {
+        self.verdict
+    }
 }
 
-/// The longest wait of all violated policies; `None` if no wait helps one of them.
+/// The longest wait of all violated policies, of which there is at least one; `None` if no wait helps one of them.
 fn longest_wait(verdict: &Verdict) -> Option<Duration> {
+    debug_assert!(verdict.violated().next().is_some(), "no policy has rejected");
     verdict
         .violated()
         .map(|violated| violated.decision().retry_after())
         .try_fold(Duration::ZERO, |longest, wait| Some(longest.max(wait?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::TokenBucket;
+    use crate::http::verdict::PolicyVerdict;
+    use crate::values::{Decision, Quota};
+
+    fn policy(name: &'static str) -> Policy {
+        Policy::new(name, TokenBucket::new(Quota::per_second(1)))
+    }
+
+    /// The verdict of policies that reject, with these waits.
+    fn denied(waits: &[Option<u64>]) -> Verdict {
+        let decision = |wait: &Option<u64>| Decision::deny(1, 0, wait.map(Duration::from_secs));
+        Verdict::of(waits.iter().map(|wait| PolicyVerdict::new(&policy("p"), decision(wait), false)))
+    }
+
+    #[test]
+    fn every_detail_is_a_sentence_and_no_rejection_counts_as_admitted() {
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        let without_key = |error| Rejection::without_key(&policy("p"), &error);
+        for (rejection, detail) in [
+            (Rejection::limit_exceeded(status, denied(&[Some(1)])), "The limit is used up; retry in 1 second."),
+            (Rejection::limit_exceeded(status, denied(&[Some(0)])), "The limit is used up; retry in 1 second."),
+            (
+                Rejection::limit_exceeded(status, denied(&[Some(9), Some(2)])),
+                "The limit is used up; retry in 9 seconds.",
+            ),
+            (
+                Rejection::limit_exceeded(status, denied(&[Some(9), None])),
+                "The request costs more than is ever admitted at once; do not retry it.",
+            ),
+            (
+                Rejection::banned(status, denied(&[Some(600)])),
+                "Too many retries before the advertised wait was over; retry in 600 seconds.",
+            ),
+            (
+                without_key(KeyError::Missing { what: "header x-api-key".into() }),
+                "The request has no key: header x-api-key is missing.",
+            ),
+            (
+                without_key(KeyError::Ambiguous { what: "header x-api-key".into() }),
+                "The request has several keys: header x-api-key was sent more than once.",
+            ),
+            // The cure is for the log, not for clients.
+            (
+                without_key(KeyError::Misconfigured { problem: "peer address unknown: serve the app with …".into() }),
+                "The server is not set up to check the rate limit `p`.",
+            ),
+            (
+                Rejection::limiter_failed(&policy("p"), false, Verdict::default()),
+                "The rate limit `p` cannot be checked at the moment.",
+            ),
+            (
+                Rejection::limiter_failed(&policy("p"), true, Verdict::default()),
+                "The rate limit `p` has been closed and queues no more requests.",
+            ),
+        ] {
+            assert_eq!(rejection.detail(), detail);
+            assert!(!rejection.verdict().is_allowed(), "{detail}");
+        }
+    }
 }

@@ -5,13 +5,13 @@ use std::time::SystemTime;
 
 use http::{HeaderValue, Method, Response, header};
 
+use super::grpc;
 use super::problem::{self, Problem};
 use super::rejection::{Reason, Rejection};
 use crate::http::body::RejectionBody;
-use crate::http::grpc::{self, GrpcStatus, Protocol};
+use crate::http::grpc::{GrpcStatus, Protocol};
 use crate::http::head::RequestHead;
 use crate::http::headers::{Jitter, WaitFields};
-use crate::http::verdict::PolicyVerdict;
 
 /// The format of the body of a rejection, for plain HTTP clients.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -56,20 +56,30 @@ pub(crate) type Respond = dyn Fn(&Rejection, &RequestHead<'_>) -> Response<Rejec
 
 impl Default for Responder {
     fn default() -> Self {
-        let content = Content::Problem(Problem::new(Some(problem::DRAFT)));
-        Self { content, grpc_status: GrpcStatus::default(), wait: WaitFields::default(), jitter: Jitter::default() }
+        Self {
+            content: Content::from(&RejectionFormat::default()),
+            grpc_status: GrpcStatus::default(),
+            wait: WaitFields::default(),
+            jitter: Jitter::default(),
+        }
+    }
+}
+
+impl From<&RejectionFormat> for Content {
+    fn from(format: &RejectionFormat) -> Self {
+        match format {
+            RejectionFormat::Problem => Self::Problem(Problem::new(Some(problem::DRAFT))),
+            RejectionFormat::ProblemWithTypes(base) => Self::Problem(Problem::new(Some(base))),
+            RejectionFormat::ProblemWithoutType => Self::Problem(Problem::new(None)),
+            RejectionFormat::Text => Self::Text,
+            RejectionFormat::Empty => Self::Empty,
+        }
     }
 }
 
 impl Responder {
     pub(crate) fn set_format(&mut self, format: &RejectionFormat) {
-        self.content = match format {
-            RejectionFormat::Problem => Content::Problem(Problem::new(Some(problem::DRAFT))),
-            RejectionFormat::ProblemWithTypes(base) => Content::Problem(Problem::new(Some(base))),
-            RejectionFormat::ProblemWithoutType => Content::Problem(Problem::new(None)),
-            RejectionFormat::Text => Content::Text,
-            RejectionFormat::Empty => Content::Empty,
-        };
+        self.content = format.into();
     }
 
     pub(crate) fn set_custom(&mut self, respond: Arc<Respond>) {
@@ -83,7 +93,7 @@ impl Responder {
         rejection.lengthen(self.jitter);
         let mut response = match Protocol::of(head) {
             Protocol::Http => self.in_http(rejection, head),
-            protocol => in_grpc(rejection, self.grpc_status, protocol).map(RejectionBody::from),
+            protocol => grpc::response(rejection, self.grpc_status, protocol).map(RejectionBody::from),
         };
         if *head.method() == Method::HEAD {
             response = without_content(response);
@@ -98,6 +108,7 @@ impl Responder {
         response
     }
 
+    // `respond` is its only caller. Inlined, the response of more than a hundred bytes is built in place, not moved.
     #[inline(always)]
     fn in_http(&self, rejection: &Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
         let (body, content_type) = match &self.content {
@@ -108,8 +119,6 @@ impl Responder {
         };
         let mut response = Response::new(body.into());
         *response.status_mut() = rejection.status();
-        // Room for all default fields, in one allocation.
-        response.headers_mut().reserve(6);
         if let Some(content_type) = content_type {
             response.headers_mut().append(header::CONTENT_TYPE, content_type);
         }
@@ -129,58 +138,4 @@ fn without_content(response: Response<RejectionBody>) -> Response<RejectionBody>
         parts.headers.entry(header::CONTENT_LENGTH).or_insert_with(|| length.into());
     }
     Response::from_parts(parts, RejectionBody::from(()))
-}
-
-/// Makes the response to gRPC and gRPC-Web clients.
-fn in_grpc(rejection: &Rejection, exceeded: GrpcStatus, protocol: Protocol) -> Response<()> {
-    let wait = rejection.retry_after();
-    let code = match rejection.reason() {
-        // Never UNAVAILABLE, which invites retries.
-        Reason::Banned => grpc::Code::ResourceExhausted,
-        Reason::LimitExceeded if wait.is_none() => grpc::Code::ResourceExhausted,
-        Reason::LimitExceeded => exceeded.into(),
-        Reason::LimiterFailed => grpc::Code::Unavailable,
-        Reason::MissingKey | Reason::AmbiguousKey => grpc::Code::InvalidArgument,
-        Reason::Misconfigured => grpc::Code::Internal,
-    };
-    let violation = |violated: &PolicyVerdict| {
-        let (left, limit) = (violated.decision().remaining(), violated.decision().limit());
-        format!("{left} of {limit} left")
-    };
-    let violations: Vec<_> = rejection
-        .verdict()
-        .violated()
-        .map(|violated| grpc::Violation { subject: violated.name(), description: violation(violated) })
-        .collect();
-    grpc::Status { code, message: &rejection.detail(), wait, violations: &violations }.response(protocol)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use http::{Request, StatusCode, Version};
-
-    use super::*;
-    use crate::algorithm::TokenBucket;
-    use crate::http::policy::Policy;
-    use crate::values::{Decision, Quota};
-
-    /// The status and the retry pushback of a rejection, with a layer that answers UNAVAILABLE.
-    fn status_and_pushback(wait: Option<Duration>) -> [String; 2] {
-        let responder = Responder { grpc_status: GrpcStatus::Unavailable, ..Responder::default() };
-        let policy = Policy::new("policy", TokenBucket::new(Quota::per_second(1)));
-        let verdict = [(&policy, Decision::deny(1, 0, wait), false)].into_iter().collect();
-        let mut rejection = Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, verdict);
-        let request = Request::post("/").version(Version::HTTP_2).header("content-type", "application/grpc");
-        let request = request.body(()).unwrap();
-        let response = responder.respond(&mut rejection, &RequestHead::from(&request));
-        ["grpc-status", "grpc-retry-pushback-ms"].map(|name| response.headers()[name].to_str().unwrap().to_owned())
-    }
-
-    #[test]
-    fn unavailable_is_not_sent_if_no_wait_helps() {
-        assert_eq!(status_and_pushback(Some(Duration::from_millis(5))), ["14", "5"]);
-        assert_eq!(status_and_pushback(None), ["8", "-1"]);
-    }
 }

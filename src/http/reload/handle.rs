@@ -28,9 +28,14 @@ use crate::http::policy::{IntoPolicies, PolicyError};
 ///
 /// # What is kept
 ///
-/// A policy inherits from the predecessor of the same name: what its keys have used, if its limiter [can
-/// inherit](crate::Limiter::inherit), and its counts of failures and of shadow rejections. Policies with new
-/// names start with full budgets.
+/// A policy inherits from the predecessor of the same name. Policies with new names start with full budgets.
+///
+/// | inherited | if |
+/// |---|---|
+/// | what its keys have used | its limiter [can inherit](crate::Limiter::inherit) |
+/// | bans, and advertised waits | both [penalties](crate::Policy::penalty) use clocks of one type. While a policy has no penalty, they are kept, but not enforced |
+/// | premature retries, which count towards a ban | also, the predecessor itself has a penalty |
+/// | counts of failures and of shadow rejections, metrics, expected refunds, and whether its misconfiguration was logged | always |
 ///
 /// - A lowered limit never grants more than its burst. A client that has used more waits until the excess is paid at
 ///   the new rate; the advertised wait is exact.
@@ -43,8 +48,9 @@ use crate::http::policy::{IntoPolicies, PolicyError};
 ///
 /// A limiter that several layers share (an `Arc` of it) is replaced in each layer separately: the others keep it,
 /// undisturbed. If two layers replace it by the same new limiter, the first change counts, and they share the new
-/// limiter from then on. A limiter that was used before, here or elsewhere, may be put in force again: in memory, an
-/// equal new limiter then inherits, and the layer does not ask the one in the given `Arc`.
+/// limiter from then on. A limiter that was used before, here or elsewhere, may be put in force again: in a
+/// [`MemoryStore`](crate::store::MemoryStore), an equal new limiter then inherits, and the layer does not ask the one in
+/// the given `Arc`; a [`LeakyQueue`](crate::LeakyQueue) that was used with a schedule of its own does not inherit.
 ///
 /// # Accuracy
 ///
@@ -123,7 +129,7 @@ pub struct Replaced {
 
 impl Replaced {
     /// The policies that had a predecessor but could not inherit from it, so that all of their keys start with full
-    /// budgets: the limiter is of another kind, or the old one hands nothing on.
+    /// budgets; see [`Limiter::inherit`](crate::Limiter::inherit).
     #[must_use]
     pub fn not_inherited(&self) -> &[String] {
         &self.not_inherited

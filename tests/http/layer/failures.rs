@@ -30,6 +30,9 @@ async fn a_limiter_that_fails_is_never_a_429() {
         let rejected = send(&deny, ask()).await;
         assert_eq!((rejected.status.as_u16(), rejected.headers["retry-after"].to_str().unwrap()), (503, "1"));
         assert!(!rejected.headers.contains_key("x-rate-limited-for"));
+        // No policy has rejected it, and yet it was not admitted.
+        let verdict = rejected.verdict.unwrap();
+        assert!(!verdict.is_allowed() && verdict.violated().next().is_none());
     }
     // The charge before the failure was refunded.
     assert_eq!(bucket.decide(&Ask::peek(&PartitionKey::from("a"), 0)).at_once().unwrap().remaining(), 3);

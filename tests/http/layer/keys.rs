@@ -101,17 +101,20 @@ async fn a_key_that_is_sent_twice_is_always_rejected() {
         let twice = send(&layer, request(&[("x-api-key", "a"), ("x-api-key", "b")])).await;
         assert_eq!(twice.status, 400);
         assert!(twice.body.contains("more than once"), "{}", twice.body);
+        assert!(!twice.verdict.unwrap().is_allowed());
     }
 }
 
 #[tokio::test]
-async fn a_server_without_peer_addresses_answers_500_with_the_cure() {
+async fn a_server_without_peer_addresses_answers_500_and_sends_no_cure() {
     for choice in [MissingKey::Reject, MissingKey::Skip, MissingKey::Share] {
         let layer = RateLimitLayer::builder(Policy::new("p", one()).key(PeerIp::new()).on_missing_key(choice))
             .verdict()
             .build();
         let rejected = send(&layer, request(&[])).await;
         assert_eq!(rejected.status, 500);
-        assert!(rejected.body.contains("into_make_service_with_connect_info"), "{}", rejected.body);
+        assert!(rejected.body.contains("The server is not set up to check the rate limit `p`."), "{}", rejected.body);
+        let verdict = rejected.verdict.unwrap();
+        assert!(!verdict.is_allowed() && verdict.policies().is_empty());
     }
 }

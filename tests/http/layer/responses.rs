@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::StatusCode;
+use http::{Method, StatusCode};
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_sluice::algorithm::{SlidingWindow, TokenBucket};
 use tower_sluice::key::{Global, HeaderKey};
@@ -79,5 +79,19 @@ async fn the_verdict_is_attached_only_if_it_is_enabled() {
             let response = layer.layer(hello()).oneshot(request(&[])).await.unwrap();
             assert_eq!(response.extensions().get::<Verdict>().is_some(), is_attached);
         }
+    }
+}
+
+#[tokio::test]
+async fn exempt_preflights_have_a_verdict_without_policies() {
+    let layer =
+        RateLimitLayer::builder(Policy::new("p", one())).verdict().exempt_preflights(Quota::per_hour(1)).build();
+    for decisions in [0, 1] {
+        let mut preflight = request(&[("origin", "https://page.example"), ("access-control-request-method", "PUT")]);
+        *preflight.method_mut() = Method::OPTIONS;
+        let answer = send(&layer, preflight).await;
+        let verdict = answer.verdict.unwrap();
+        assert_eq!((verdict.is_allowed(), verdict.policies().len()), (true, decisions));
+        assert_eq!(answer.headers.contains_key("ratelimit-policy"), decisions == 1);
     }
 }

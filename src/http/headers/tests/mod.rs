@@ -46,7 +46,7 @@ fn written(
     };
     if let Some(kept) = kept {
         // Deferred fields may depend on the system's clock, so they cannot be compared.
-        let is_comparable = !matches!(kept, Fields::Deferred(_));
+        let is_comparable = !matches!(kept, ResponseFields::Deferred(_));
         kept.write(status, &mut deferred);
         assert!(!is_comparable || listed(&deferred) == listed(&fields), "{deferred:?} for {fields:?}");
     } else {

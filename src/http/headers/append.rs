@@ -1,4 +1,4 @@
-//! Merges our fields with those that an inner service or layer has set.
+//! Appends draft-11's fields to a response, and merges them with those that an inner service or layer has set.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -9,39 +9,39 @@ use super::{RATELIMIT, RATELIMIT_POLICY, decimal};
 /// Nearly always neither is set yet. Appending finds that out with one look-up per name; a look-up before an insertion
 /// would take half as long again.
 #[inline]
-pub(super) fn append_draft11(fields: &mut HeaderMap, policy: HeaderValue, state: Option<HeaderValue>) {
+pub(super) fn append_draft11(headers: &mut HeaderMap, policy: HeaderValue, state: Option<HeaderValue>) {
     // If the map is full, the field is left out: that is no reason to fail a response.
     let was_set = |appended: Result<bool, _>| appended.unwrap_or(false);
-    if was_set(fields.try_append(RATELIMIT_POLICY, policy)) {
-        return merge_taken_back(fields, state.as_ref());
+    if was_set(headers.try_append(RATELIMIT_POLICY, policy)) {
+        return merge_taken_back(headers, state.as_ref());
     }
     let Some(state) = state else {
-        if fields.contains_key(RATELIMIT) {
-            merge_taken_back(fields, None);
+        if headers.contains_key(RATELIMIT) {
+            merge_taken_back(headers, None);
         }
         return;
     };
-    if was_set(fields.try_append(RATELIMIT, state)) {
-        let state = take_back(fields, &RATELIMIT);
-        merge_taken_back(fields, state.as_ref());
+    if was_set(headers.try_append(RATELIMIT, state)) {
+        let state = take_back(headers, &RATELIMIT);
+        merge_taken_back(headers, state.as_ref());
     }
 }
 
 #[cold]
-fn merge_taken_back(fields: &mut HeaderMap, state: Option<&HeaderValue>) {
-    if let Some(policy) = take_back(fields, &RATELIMIT_POLICY) {
-        merge_draft11(fields, &policy, state);
+fn merge_taken_back(headers: &mut HeaderMap, state: Option<&HeaderValue>) {
+    if let Some(policy) = take_back(headers, &RATELIMIT_POLICY) {
+        merge_draft11(headers, &policy, state);
     }
 }
 
 /// Removes and returns the last line of a field.
 #[cold]
-fn take_back(fields: &mut HeaderMap, name: &HeaderName) -> Option<HeaderValue> {
-    let mut lines: Vec<_> = fields.get_all(name).iter().cloned().collect();
+fn take_back(headers: &mut HeaderMap, name: &HeaderName) -> Option<HeaderValue> {
+    let mut lines: Vec<_> = headers.get_all(name).iter().cloned().collect();
     let last = lines.pop();
-    fields.remove(name);
+    headers.remove(name);
     for line in lines {
-        let _ = fields.try_append(name, line);
+        let _ = headers.try_append(name, line);
     }
     last
 }
@@ -53,15 +53,15 @@ fn take_back(fields: &mut HeaderMap, name: &HeaderName) -> Option<HeaderValue> {
 /// ours: ours replace them if they can be read and advertise more than all of ours, and are left out otherwise. So no
 /// limit looks larger than it is.
 #[cold]
-fn merge_draft11(fields: &mut HeaderMap, policy: &HeaderValue, state: Option<&HeaderValue>) {
+fn merge_draft11(headers: &mut HeaderMap, policy: &HeaderValue, state: Option<&HeaderValue>) {
     let (theirs, ours) =
-        ([lines(fields, &RATELIMIT), lines(fields, &RATELIMIT_POLICY)], state.map(HeaderValue::as_bytes));
+        ([lines(headers, &RATELIMIT), lines(headers, &RATELIMIT_POLICY)], state.map(HeaderValue::as_bytes));
     let ours = [ours.unwrap_or_default(), policy.as_bytes()].map(|list| members(list).unwrap_or_default());
     let merged = match theirs.each_ref().map(|list| members(list)) {
         [Some(states), Some(policies)] => merged([states, policies], ours).map(|members| joined(&members)),
         _ => {
             let least = ours[0].iter().filter_map(Member::left).min().and_then(|least| u32::try_from(least).ok());
-            if !least.is_some_and(|least| fields.contains_key(RATELIMIT) && !is_stricter(fields, &RATELIMIT, least)) {
+            if !least.is_some_and(|least| headers.contains_key(RATELIMIT) && !is_stricter(headers, &RATELIMIT, least)) {
                 return;
             }
             ours.map(|members| joined(&members))
@@ -71,7 +71,7 @@ fn merge_draft11(fields: &mut HeaderMap, policy: &HeaderValue, state: Option<&He
         // If there is nothing to add, the lines stay as they are.
         let is_changed = state.is_some() || name == RATELIMIT_POLICY;
         if let Some(value) = HeaderValue::from_bytes(&list).ok().filter(|value| is_changed && !value.is_empty()) {
-            let _ = fields.try_insert(name, value);
+            let _ = headers.try_insert(name, value);
         }
     }
 }
@@ -165,8 +165,8 @@ fn parameters_end(text: &[u8]) -> Option<usize> {
 }
 
 /// Joins all lines of a field (RFC 9110, section 5.3).
-fn lines(fields: &HeaderMap, name: &HeaderName) -> Vec<u8> {
-    let lines: Vec<_> = fields.get_all(name).iter().map(HeaderValue::as_bytes).collect();
+fn lines(headers: &HeaderMap, name: &HeaderName) -> Vec<u8> {
+    let lines: Vec<_> = headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
     lines.join(&b',')
 }
 
@@ -177,8 +177,8 @@ fn joined(members: &[Member<'_>]) -> Vec<u8> {
 
 /// Whether a field with one number of remaining units is set and must stay: it has no more than `left`,
 /// or cannot be read.
-pub(super) fn is_stricter(fields: &HeaderMap, name: &HeaderName, left: u32) -> bool {
-    let mut lines = fields.get_all(name).iter();
+pub(super) fn is_stricter(headers: &HeaderMap, name: &HeaderName, left: u32) -> bool {
+    let mut lines = headers.get_all(name).iter();
     lines.any(|line| remaining_in(line.as_bytes()).is_none_or(|there| there <= u64::from(left)))
 }
 
@@ -200,16 +200,16 @@ mod tests {
         state: &'static str,
         policy: &'static str,
     ) -> [String; 2] {
-        let mut fields = HeaderMap::new();
+        let mut headers = HeaderMap::new();
         for (name, lines) in [(RATELIMIT, states), (RATELIMIT_POLICY, policies)] {
             for line in lines {
-                fields.append(&name, HeaderValue::from_static(line));
+                headers.append(&name, HeaderValue::from_static(line));
             }
         }
         let state = Some(HeaderValue::from_static(state)).filter(|state| !state.is_empty());
-        merge_draft11(&mut fields, &HeaderValue::from_static(policy), state.as_ref());
+        merge_draft11(&mut headers, &HeaderValue::from_static(policy), state.as_ref());
         [RATELIMIT, RATELIMIT_POLICY].map(|name| {
-            let lines: Vec<_> = fields.get_all(name).iter().map(|line| line.to_str().unwrap()).collect();
+            let lines: Vec<_> = headers.get_all(name).iter().map(|line| line.to_str().unwrap()).collect();
             lines.join("|")
         })
     }
@@ -261,24 +261,24 @@ mod tests {
 
     #[test]
     fn members_that_are_not_ascii_stay() {
-        let mut fields = HeaderMap::new();
-        fields.insert(RATELIMIT, HeaderValue::from_bytes(b"\"\xff\";r=0").unwrap());
+        let mut headers = HeaderMap::new();
+        headers.insert(RATELIMIT, HeaderValue::from_bytes(b"\"\xff\";r=0").unwrap());
         merge_draft11(
-            &mut fields,
+            &mut headers,
             &HeaderValue::from_static("\"a\";q=1"),
             Some(&HeaderValue::from_static("\"a\";r=1")),
         );
-        assert_eq!(fields[RATELIMIT].as_bytes(), b"\"\xff\";r=0, \"a\";r=1");
+        assert_eq!(headers[RATELIMIT].as_bytes(), b"\"\xff\";r=0, \"a\";r=1");
     }
 
     #[test]
     fn a_single_number_yields_to_a_smaller_one_only() {
         let stays = |there: &[&'static str]| {
-            let mut fields = HeaderMap::new();
+            let mut headers = HeaderMap::new();
             for line in there {
-                fields.append(RATELIMIT, HeaderValue::from_static(line));
+                headers.append(RATELIMIT, HeaderValue::from_static(line));
             }
-            is_stricter(&fields, &RATELIMIT, 5)
+            is_stricter(&headers, &RATELIMIT, 5)
         };
         assert!(!stays(&[]) && !stays(&["6"]) && !stays(&["limit=9, remaining=6, reset=1"]));
         assert!(stays(&["5"]) && stays(&["0"]) && stays(&["limit=9, remaining=4, reset=1"]));

@@ -1,0 +1,97 @@
+//! Keys combined from several: tuples, and boxed extractors in a vector.
+
+use smallvec::SmallVec;
+
+use super::{KeyError, KeyExtractor};
+use crate::http::head::RequestHead;
+use crate::values::PartitionKey;
+
+/// Keys by the combination of the parts. Each part carries its length, so that no two combinations are the same bytes.
+macro_rules! tuple {
+    ($($part:ident . $index:tt),+) => {
+        impl<$($part: KeyExtractor),+> KeyExtractor for ($($part,)+) {
+            fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
+                Ok(PartitionKey::from_parts([$(self.$index.extract(head)?.as_bytes()),+]))
+            }
+
+            /// Only if all parts are: one that differs from client to client makes the combination differ.
+            fn is_shared(&self) -> bool {
+                $(self.$index.is_shared())&&+
+            }
+        }
+    };
+}
+
+tuple!(A.0, B.1);
+tuple!(A.0, B.1, C.2);
+tuple!(A.0, B.1, C.2, D.3);
+
+/// Keys by a combination whose length is known only at run time. The keys equal those of a tuple of the same parts.
+///
+/// All requests have the same key if the vector is empty, as with [`Global`](super::Global).
+impl KeyExtractor for Vec<Box<dyn KeyExtractor>> {
+    fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
+        // As many as the longest tuple has.
+        let parts = self.iter().map(|part| part.extract(head)).collect::<Result<SmallVec<[_; 4]>, _>>()?;
+        Ok(PartitionKey::from_parts(parts.iter().map(PartitionKey::as_bytes)))
+    }
+
+    /// See the tuples. True for an empty vector.
+    fn is_shared(&self) -> bool {
+        self.iter().all(KeyExtractor::is_shared)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::http::key::{Global, HeaderKey};
+
+    const A: HeaderKey = HeaderKey::from_static("a");
+    const B: HeaderKey = HeaderKey::from_static("b");
+
+    fn key(extractor: &impl KeyExtractor, [a, b]: [&str; 2]) -> PartitionKey {
+        let request = Request::builder().header("a", a).header("b", b).body(()).unwrap();
+        extractor.extract(&RequestHead::from(&request)).unwrap()
+    }
+
+    #[test]
+    fn combinations_are_equal_only_if_all_parts_are() {
+        let tuple = (A, B);
+        let list: Vec<Box<dyn KeyExtractor>> = vec![Box::new(A), Box::new(B)];
+        let values = [["ab", "c"], ["a", "bc"], ["c", "ab"], ["ab", "ab"]];
+        for (index, value) in values.into_iter().enumerate() {
+            assert_eq!(key(&tuple, value), key(&list, value), "{value:?}");
+            for other in &values[..index] {
+                assert_ne!(key(&tuple, value), key(&tuple, *other), "{value:?} and {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_combination_is_missing_if_any_part_is() {
+        let request = Request::builder().header("a", "1").body(()).unwrap();
+        let head = RequestHead::from(&request);
+        let list: Vec<Box<dyn KeyExtractor>> = vec![Box::new(A), Box::new(B)];
+        let missing = B.extract(&head);
+        assert!(missing.is_err());
+        assert_eq!((A, B).extract(&head), missing);
+        assert_eq!(list.extract(&head), missing);
+    }
+
+    #[test]
+    fn a_combination_is_shared_if_all_parts_are() {
+        let list = |parts: Vec<Box<dyn KeyExtractor>>| parts;
+        assert!(!(Global, A).is_shared() && !list(vec![Box::new(Global), Box::new(A)]).is_shared());
+        assert!((Global, Global).is_shared() && list(vec![Box::new(Global)]).is_shared());
+    }
+
+    #[test]
+    fn an_empty_vector_keys_as_global_does() {
+        let none: Vec<Box<dyn KeyExtractor>> = Vec::new();
+        assert_eq!(key(&none, ["1", "2"]), PartitionKey::SHARED);
+        assert!(none.is_shared());
+    }
+}

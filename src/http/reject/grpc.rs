@@ -1,0 +1,80 @@
+//! The response to a rejected gRPC or gRPC-Web request.
+
+use http::Response;
+
+use super::rejection::{Reason, Rejection};
+use crate::http::grpc::{Code, GrpcStatus, Protocol, Status, Violation};
+use crate::http::verdict::PolicyVerdict;
+
+/// Makes the response. `exceeded` is the status if a limit is exceeded, and a wait helps.
+pub(super) fn response(rejection: &Rejection, exceeded: GrpcStatus, protocol: Protocol) -> Response<()> {
+    let violation = |violated: &PolicyVerdict| {
+        let (left, limit) = (violated.decision().remaining(), violated.decision().limit());
+        format!("{left} of {limit} left")
+    };
+    let violations: Vec<_> = rejection
+        .verdict()
+        .violated()
+        .map(|violated| Violation { subject: violated.name(), description: violation(violated) })
+        .collect();
+    let (code, message) = (code(rejection, exceeded), rejection.detail());
+    Status { code, message: &message, wait: rejection.retry_after(), violations: &violations }.response(protocol)
+}
+
+fn code(rejection: &Rejection, exceeded: GrpcStatus) -> Code {
+    match rejection.reason() {
+        // Never UNAVAILABLE, which means an outage of the server, and which many clients retry by default. A ban is the
+        // client's own doing, and no retry helps a request that costs too much.
+        Reason::Banned => Code::ResourceExhausted,
+        Reason::LimitExceeded if rejection.retry_after().is_none() => Code::ResourceExhausted,
+        Reason::LimitExceeded => exceeded.into(),
+        Reason::LimiterFailed => Code::Unavailable,
+        Reason::MissingKey | Reason::AmbiguousKey => Code::InvalidArgument,
+        Reason::Misconfigured => Code::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::StatusCode;
+
+    use super::*;
+    use crate::algorithm::TokenBucket;
+    use crate::http::key::KeyError;
+    use crate::http::policy::Policy;
+    use crate::http::verdict::Verdict;
+    use crate::values::{Decision, Quota};
+
+    #[test]
+    fn each_reason_has_its_status_and_pushback() {
+        let policy = Policy::new("policy", TokenBucket::new(Quota::per_second(1)));
+        let denied = |wait| Verdict::of([PolicyVerdict::new(&policy, Decision::deny(1, 0, wait), false)]);
+        let short = Some(Duration::from_millis(5));
+        let exceeded = |wait| Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, denied(wait));
+        let banned = |wait| Rejection::banned(StatusCode::TOO_MANY_REQUESTS, denied(wait));
+        let without_key = |error| Rejection::without_key(&policy, &error);
+        let what = "header x-api-key";
+        // The statuses of a layer that answers RESOURCE_EXHAUSTED, and of one that answers UNAVAILABLE.
+        for (rejection, statuses, pushback) in [
+            (exceeded(short), ["8", "14"], "5"),
+            (exceeded(None), ["8", "8"], "-1"),
+            (banned(short), ["8", "8"], "5"),
+            (banned(None), ["8", "8"], "-1"),
+            (Rejection::limiter_failed(&policy, false, Verdict::default()), ["14", "14"], "1000"),
+            (Rejection::limiter_failed(&policy, true, Verdict::default()), ["14", "14"], "1000"),
+            (without_key(KeyError::Missing { what: what.into() }), ["3", "3"], "-1"),
+            (without_key(KeyError::Ambiguous { what: what.into() }), ["3", "3"], "-1"),
+            (without_key(KeyError::Misconfigured { problem: "peer address unknown".into() }), ["13", "13"], "-1"),
+        ] {
+            for (exceeded, status) in [GrpcStatus::ResourceExhausted, GrpcStatus::Unavailable].into_iter().zip(statuses)
+            {
+                let response = response(&rejection, exceeded, Protocol::Grpc);
+                let found =
+                    ["grpc-status", "grpc-retry-pushback-ms"].map(|name| response.headers()[name].to_str().unwrap());
+                assert_eq!(found, [status, pushback], "{rejection:?}");
+            }
+        }
+    }
+}
