@@ -1,4 +1,4 @@
-//! Stores own the state of keys, and time with it.
+//! Stores keep what each key owes, and read the time by which it is decided: in memory, or on Redis.
 
 mod memory;
 #[cfg(feature = "redis")]
@@ -18,21 +18,30 @@ use std::sync::Arc;
 use crate::algorithm::Algorithm;
 use crate::values::{Ask, Check, Description, Heritage, Inheritance, PartitionKey, Receipt};
 
-/// Runs an algorithm over the states that it keeps.
+/// Keeps the state of each key, and decides on it by an algorithm.
 ///
 /// A store owns time as well as state, so that all threads and processes that share the state agree on the time.
 ///
 /// # Contract
 ///
-/// `testing::check_store` (feature `test-util`) checks these for any store in memory:
-///
-/// - A decision is one atomic step: with a frozen clock and any number of threads, exactly as much
-///   is admitted as the algorithm admits.
+/// - A decision is one atomic step: with a frozen clock and any number of threads, exactly as much is admitted as the
+///   algorithm admits.
 /// - A rejection changes nothing.
 /// - A key's state survives for as long as it owes anything, unless the store is full and reports so.
 /// - A failure is an error, never a rejection.
+///
+/// For a store in memory, `testing::check_store` (feature `test-util`) tests the first three, as far as samples can:
+/// one random trace of charges, peeks and refunds over 64 keys must be decided as the algorithm decides it over a plain
+/// map; and eight threads at one key must be admitted exactly its limit. It does not fill the store, and does not make
+/// it fail.
 pub trait Store<A: Algorithm>: Send + Sync + 'static {
-    /// Prepares the store for its algorithm. Called once, before anything else. By default does nothing.
+    /// Prepares the store for its algorithm: makes its tables, say, and checks that it can keep this quota. A
+    /// [`RateLimiter`](crate::RateLimiter) calls it once, when it is created and before anything else. By default does
+    /// nothing.
+    ///
+    /// # Panics
+    ///
+    /// An implementation may panic if it cannot keep the states of this algorithm.
     fn prepare(&self, algorithm: &A) {
         let _ = algorithm;
     }
@@ -40,12 +49,14 @@ pub trait Store<A: Algorithm>: Send + Sync + 'static {
     /// Decides, in the [mode](Ask::mode) of the question and by the time on this store's own clock: see [`Ask::now`].
     fn decide(&self, algorithm: &A, ask: &Ask<'_>) -> Check;
 
-    /// Refunds what is still owed for the charge of `cost` that `receipt` is for.
+    /// Refunds what is still owed for the charge of `cost` that `receipt` is for. By default does nothing, so charges
+    /// stay.
     fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u32) {
         let _ = (algorithm, key, receipt, cost);
     }
 
-    /// Returns in which modes it decides. The limiter adds what its algorithm advertises.
+    /// Returns the modes in which it decides, by default [`Mode::Charge`](crate::Mode::Charge) alone. The limiter adds
+    /// what its algorithm advertises.
     fn describe(&self, algorithm: &A) -> Description {
         let _ = algorithm;
         Description::new()

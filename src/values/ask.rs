@@ -34,68 +34,6 @@ pub struct Ask<'a> {
     now: Option<&'a Now>,
 }
 
-/// What an [`Ask`] does with its units.
-///
-/// Every limiter answers [`Charge`](Self::Charge). Another mode is asked only if the limiter's
-/// [`Description`](crate::Description) lists it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Mode {
-    /// Charges the units if all of them are admitted. A limiter that [delays](crate::Description::delaying) may have
-    /// the request wait for its turn.
-    #[default]
-    Charge,
-    /// Returns what [`Charge`](Self::Charge) would decide, and charges nothing. A limiter that has to call a server may
-    /// answer [`Check::Pending`](crate::Check::Pending); the precheck of several policies does not wait for it.
-    Peek,
-    /// Charges like [`Charge`](Self::Charge), for a request that passes whatever the answer is. So it never waits for a
-    /// turn.
-    Shadow,
-    /// Charges as many of the units as are left, for a request that was admitted before its final cost was known. The
-    /// rest is forgiven. The answer need not be awaited: the units are charged even if it is dropped.
-    UpTo,
-    /// Charges in this process alone, in place of a decision that failed.
-    Fallback,
-    /// Forgets what the key owes, and answers as to a request of cost 0 after that. In memory, a charge from before the
-    /// reset is not refunded after it.
-    Reset,
-}
-
-/// The clock reading that all policies of a request share, if they use the same clock. It is read once, by the first
-/// policy, so that all of them decide at one instant.
-#[derive(Debug, Default)]
-pub struct Now {
-    /// The [id](Clock::id) of the clock; zero before the first reading.
-    clock: AtomicUsize,
-    nanos: AtomicU64,
-}
-
-impl Now {
-    /// An instant that is not read yet.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self { clock: AtomicUsize::new(0), nanos: AtomicU64::new(0) }
-    }
-
-    #[inline]
-    fn read<C: Clock + ?Sized>(&self, clock: &C) -> Timestamp {
-        let Some(id) = clock.id() else { return clock.now() };
-        let read = self.clock.load(Ordering::Acquire);
-        if read == id.get() {
-            return Timestamp::from_nanos(self.nanos.load(Ordering::Relaxed));
-        }
-        let now = clock.now();
-        // One thread at a time decides on a request, so no other thread writes between the load and these stores. The
-        // id is stored with release, after the nanoseconds: a thread to which the request moves and that acquires the
-        // id reads the nanoseconds that belong to it.
-        if read == 0 {
-            self.nanos.store(now.as_nanos(), Ordering::Relaxed);
-            self.clock.store(id.get(), Ordering::Release);
-        }
-        now
-    }
-}
-
 impl<'a> Ask<'a> {
     /// Asks to charge `cost` units to `key`, if all of them are admitted. A cost of zero charges nothing and is always
     /// admitted.
@@ -181,6 +119,81 @@ impl<'a> Ask<'a> {
     }
 }
 
+/// What an [`Ask`] does with its units.
+///
+/// Every limiter answers [`Charge`](Self::Charge). Another mode is asked only if the limiter's
+/// [`Description`](crate::Description) lists it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mode {
+    /// Charges the units if all of them are admitted. A limiter that [delays](crate::Description::delaying) may have
+    /// the request wait for its turn.
+    #[default]
+    Charge,
+    /// Returns what [`Charge`](Self::Charge) would decide, and charges nothing. A limiter that has to call a server may
+    /// answer [`Check::Pending`](crate::Check::Pending); the precheck of several policies does not wait for it.
+    Peek,
+    /// Charges like [`Charge`](Self::Charge), for a request that passes whatever the answer is. So it never waits for a
+    /// turn.
+    Shadow,
+    /// Charges as many of the units as are left, for a request that was admitted before its final cost was known. The
+    /// rest is forgiven. The answer need not be awaited: the units are charged even if it is dropped.
+    UpTo,
+    /// Charges in this process alone, in place of a decision that failed.
+    Fallback,
+    /// Forgets what the key owes, and answers as to a request of cost 0 after that. In memory, a charge from before the
+    /// reset is not refunded after it.
+    Reset,
+}
+
+/// The clock reading that all policies of a request share, if they use the same clock. It is read once, by the first
+/// policy, so that all of them decide at one instant.
+///
+/// # Precondition
+///
+/// One thread at a time decides on a request: a `Now` may move between threads, but its limiters must not be asked
+/// concurrently. If two threads asked at once, with clocks *A* and *B*, this could happen:
+///
+/// 1. Both find that nothing is read yet, and each reads its own clock.
+/// 2. The first stores its reading, then the id of *A*.
+/// 3. The second stores its own reading over the first, and is descheduled before it stores the id of *B*.
+/// 4. A third question on *A* finds the id of *A*, and takes the reading of *B* for one of *A*.
+///
+/// The third question is then decided at a wrong instant. With one clock alone, two questions may be decided at two
+/// instants, and nothing else goes wrong.
+#[derive(Debug, Default)]
+pub struct Now {
+    /// The [id](Clock::id) of the clock; zero before the first reading.
+    clock: AtomicUsize,
+    nanos: AtomicU64,
+}
+
+impl Now {
+    /// Creates an instant that is not read yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { clock: AtomicUsize::new(0), nanos: AtomicU64::new(0) }
+    }
+
+    #[inline]
+    fn read<C: Clock + ?Sized>(&self, clock: &C) -> Timestamp {
+        let Some(id) = clock.id() else { return clock.now() };
+        let read = self.clock.load(Ordering::Acquire);
+        if read == id.get() {
+            return Timestamp::from_nanos(self.nanos.load(Ordering::Relaxed));
+        }
+        let now = clock.now();
+        // By the precondition, no other thread writes between the load and these stores. The id is stored with release,
+        // after the nanoseconds: a thread to which the request moves and that acquires the id reads the nanoseconds of
+        // that clock.
+        if read == 0 {
+            self.nanos.store(now.as_nanos(), Ordering::Relaxed);
+            self.clock.store(id.get(), Ordering::Release);
+        }
+        now
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,5 +211,25 @@ mod tests {
         // Another clock is read separately.
         assert_eq!(ask.now(&other), other.now());
         assert_eq!(Ask::charge(&key, 1).now(&clock), clock.now());
+    }
+
+    #[test]
+    fn within_sets_the_patience_and_nothing_else() {
+        let key = "a".into();
+        let ask = Ask::peek(&key, 3).within(Some(Duration::from_secs(2)));
+        assert_eq!((ask.patience(), ask.cost(), ask.mode()), (Some(Duration::from_secs(2)), 3, Mode::Peek));
+        assert_eq!(ask.within(None).patience(), None);
+        assert_eq!(Ask::charge(&key, 3).patience(), None);
+    }
+
+    #[test]
+    fn costing_sets_the_cost_and_nothing_else() {
+        let (clock, key, now) = (ManualClock::new(), "a".into(), Now::new());
+        let ask = Ask::peek(&key, 3).within(Some(Duration::from_secs(2))).at(&now);
+        let first = ask.now(&clock);
+        clock.advance(Duration::from_secs(1));
+        let other = ask.costing(5);
+        assert_eq!((other.key(), other.cost(), other.mode(), other.patience()), (&key, 5, ask.mode(), ask.patience()));
+        assert_eq!(other.now(&clock), first);
     }
 }

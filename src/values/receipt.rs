@@ -1,16 +1,19 @@
 //! Receipts: what a refund needs to know of a charge.
 //!
 //! Each issuer encodes its receipts with a [`Proof`] type of its own, which is private to the module that issues and
-//! reads it. So no issuer reads the receipt of another, and no bits have two meanings. An enum of these types would say
-//! the same, but leaves no room for `changes` and `is_fallback` beside its tag, and a [`Decision`](super::Decision) is
-//! one cache line. Hence one value, with its issuer and these two beside it; packed, since alignment would take twelve
-//! bytes more.
+//! reads it. So no issuer reads the receipt of another, and no bits have two meanings.
+//!
+//! An enum of the proofs was rejected for its size: a [`Decision`](super::Decision) must fit into one cache line, which
+//! leaves 20 bytes for a receipt. An enum takes 32, since its widest proof has 16 bytes and is aligned to 16, and
+//! `changes` and `is_fallback` would come on top. A packed struct with the proof as a number takes 20.
 
 /// What a refund needs to know of a charge, so that it returns no more than is still owed for it. Opaque: only the
 /// issuer of a receipt can read it.
 ///
-/// Of a bucket, refunds are exact if the charges of a key are refunded in reverse order. If an earlier charge is
-/// refunded before later ones, the refund of each later one may be too large, by up to the refund of the earlier one.
+/// # Accuracy
+///
+/// A bucket refunds exactly if the charges of a key are refunded in reverse order. If an earlier charge is refunded
+/// before later ones, the refund of each later one may be too large, by up to the refund of the earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, packed(4))]
 pub struct Receipt {
@@ -26,6 +29,10 @@ pub struct Receipt {
 const _: () = assert!(size_of::<Receipt>() == 20, "a decision has no room for more");
 
 /// The issuer of a receipt, which says what [`Proof`] it holds.
+///
+/// A closed list: each issuer in this crate has a number of its own, and whatever is written outside the crate shares
+/// [`Custom`](Self::Custom). So code outside can neither read a receipt of this crate nor make one. A custom limiter
+/// only ever gets back the receipts that it issued, so one number is enough for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Issuer {
     Nobody,
@@ -79,9 +86,10 @@ impl Receipt {
         Self::issued(P::ISSUER, proof.into_value())
     }
 
-    /// The content; `None` if another issuer wrote it.
+    /// The content; `None` if another issuer wrote it, or if it is [marked](Self::mark_fallback) as a charge of
+    /// the local fallback.
     pub(crate) fn read<P: Proof>(self) -> Option<P> {
-        (self.issuer == P::ISSUER).then(|| P::from_value(self.value))
+        (self.issuer == P::ISSUER && !self.is_fallback).then(|| P::from_value(self.value))
     }
 
     pub(crate) fn is_none(self) -> bool {
@@ -99,13 +107,13 @@ impl Receipt {
 
     /// Marks the charge as one of the local fallback, so that it is not refunded on the server, which never made it.
     #[cfg_attr(not(feature = "redis"), allow(dead_code))]
-    pub(crate) fn of_fallback(self) -> Self {
+    pub(crate) fn mark_fallback(self) -> Self {
         if self.is_none() { self } else { Self { is_fallback: true, ..self } }
     }
 
-    /// The receipt without the mark of [`of_fallback`](Self::of_fallback), if it has that mark.
+    /// The receipt without the mark of [`mark_fallback`](Self::mark_fallback), if it has that mark.
     #[cfg_attr(not(feature = "redis"), allow(dead_code))]
-    pub(crate) fn fallback(self) -> Option<Self> {
+    pub(crate) fn unmark_fallback(self) -> Option<Self> {
         self.is_fallback.then_some(Self { is_fallback: false, ..self })
     }
 }
@@ -151,11 +159,12 @@ mod tests {
     #[test]
     fn only_the_issuer_reads_a_receipt() {
         for value in [0, 1, u128::MAX] {
-            let marked = Receipt::of(Mine(value)).after(u16::MAX).of_fallback();
+            let marked = Receipt::of(Mine(value)).after(u16::MAX).mark_fallback();
             assert_eq!((marked.changes(), marked.value()), (u16::MAX, None));
-            let receipt = marked.fallback().unwrap();
+            assert!(marked.read::<Mine>().is_none(), "it would be refunded on the server");
+            let receipt = marked.unmark_fallback().unwrap();
             assert_eq!(receipt.read::<Mine>().unwrap().0, value);
-            assert!(receipt.read::<Another>().is_none() && receipt.fallback().is_none());
+            assert!(receipt.read::<Another>().is_none() && receipt.unmark_fallback().is_none());
             assert_eq!(receipt.after(0), Receipt::of(Mine(value)));
             let custom = Receipt::new(value);
             assert_eq!(custom.value(), Some(value));
@@ -165,7 +174,7 @@ mod tests {
 
     #[test]
     fn nothing_charged_is_never_marked() {
-        assert_eq!(Receipt::NONE.after(7).of_fallback(), Receipt::default());
+        assert_eq!(Receipt::NONE.after(7).mark_fallback(), Receipt::default());
         assert_eq!(Receipt::NONE.value(), None);
     }
 }

@@ -256,7 +256,7 @@ impl RedisQueue {
 impl RedisQueue {
     /// Lets the request wait in the queue of this process alone.
     fn decide_fallback(&self, ask: &Ask<'_>) -> Check {
-        let marked = |decision: Decision| decision.with_receipt(decision.receipt().of_fallback());
+        let marked = |decision: Decision| decision.with_receipt(decision.receipt().mark_fallback());
         let (slot, patience) = match self.shared.take_slot(ask.patience()) {
             // The fallback takes off a nanosecond itself.
             (Some(slot), _) => (Some(slot), ask.patience()),
@@ -308,7 +308,7 @@ impl Limiter for RedisQueue {
         if receipt.is_none() {
             return;
         }
-        match (receipt.fallback(), Handle::try_current()) {
+        match (receipt.unmark_fallback(), Handle::try_current()) {
             (Some(receipt), _) => self.shared.fallback.refund(key, receipt, cost),
             (None, Ok(runtime)) => Arc::clone(&self.shared).refund_in_background(&runtime, key.clone(), cost, receipt),
             (None, Err(_)) => {}

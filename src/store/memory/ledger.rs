@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::inherited::{self, Geometry, Inherited, PackedDebt, Source};
+use super::debt_copies::{self, DebtCopies, Geometry, PackedDebt, Source};
 use super::table::{InheritedDebts, PaidAt, Rule, SetAssociativeTable, Tag, Tick, TickBucket, stamp_of_nothing};
 use super::{Occupancy, WhenFull};
 use crate::values::time::Timestamp;
@@ -20,7 +20,7 @@ pub(super) struct Ledger<R> {
 /// Stamps of what keys owed at the instant of a change, counted from `base`.
 #[derive(Clone)]
 struct Debts {
-    inherited: Arc<Inherited<PackedDebt>>,
+    inherited: Arc<DebtCopies<PackedDebt>>,
     base: u64,
     /// The most that any key may owe of it.
     most: u64,
@@ -63,7 +63,7 @@ impl<R: Rule> Ledger<R> {
         self.table.copies(hash)
     }
 
-    pub(super) fn inherited(&self) -> Option<&Arc<Inherited<PackedDebt>>> {
+    pub(super) fn inherited(&self) -> Option<&Arc<DebtCopies<PackedDebt>>> {
         self.inherited.as_ref().map(|debts| &debts.inherited)
     }
 
@@ -75,7 +75,7 @@ impl<R: Rule> Ledger<R> {
 
     /// Returns how the keys are spread that may still owe something at `now`.
     pub(super) fn geometries(&self, now: Timestamp) -> Vec<Geometry> {
-        inherited::geometries(self.table.geometry(), self.inherited().filter(|_| self.has_past(now)))
+        debt_copies::geometries(self.table.geometry(), self.inherited().filter(|_| self.has_past(now)))
     }
 
     /// Lets the ledger begin with debts that `source` copies as stamps of `rule`, counted from that of nothing at
@@ -90,7 +90,7 @@ impl<R: Rule> Ledger<R> {
     ) {
         self.rule = rule;
         let base = stamp_of_nothing(&rule, rule.read(now));
-        let inherited = Arc::new(Inherited::new(predecessor, geometries, source(base)));
+        let inherited = Arc::new(DebtCopies::new(predecessor, geometries, source(base)));
         let debts = Debts { inherited, base, most: 0 };
         self.table.inherit(Box::new(debts.clone()));
         self.inherited = Some(debts);

@@ -2,10 +2,10 @@
 //!
 //! Buckets, and windows whose counts fit, are kept in a set-associative table of words, without a lock (`table`);
 //! everything else in a table behind locks (`locked`). `ledger` joins a table of words with its rule and with what it
-//! has inherited; `inherit` and `inherited` are live changes.
+//! has inherited; at a live change, `heir` makes the new table, and `debt_copies` holds what its keys owe from before.
 
-mod inherit;
-mod inherited;
+mod debt_copies;
+mod heir;
 mod ledger;
 mod locked;
 #[cfg(all(test, sluice_loom))]
@@ -480,7 +480,7 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
 
     /// From a `MemoryStore` with the same kind of clock and state: see [`Limiter::inherit`](crate::Limiter::inherit).
     fn inherit(&self, algorithm: &Arc<A>, heritage: &Heritage) -> Option<Inheritance<Self>> {
-        inherit::inherit(self, algorithm, &heritage.downcast()?)
+        heir::inherit(self, algorithm, &heritage.downcast()?)
     }
 
     fn heritage(&self, algorithm: &A) -> Option<Heritage> {

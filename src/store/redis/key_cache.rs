@@ -33,7 +33,16 @@ impl<V: Copy> KeyCache<V> {
     /// Stores a value, in place of the former value of the key, or else of the one in its set with the least `worth`;
     /// unless that is worth more.
     pub(super) fn put(&self, tag: Tag, value: V, worth: impl Fn(&V) -> u64) {
+        self.put_if(|| true, tag, value, worth);
+    }
+
+    /// Does the same if `condition` holds. It is evaluated under the lock of the set, so in one order with
+    /// [`remove`](Self::remove).
+    pub(super) fn put_if(&self, condition: impl Fn() -> bool, tag: Tag, value: V, worth: impl Fn(&V) -> u64) {
         self.with(tag, |set| {
+            if !condition() {
+                return;
+            }
             let worth_of = |slot: &Option<(Tag, V)>| slot.map_or(0, |(_, value)| worth(&value));
             let own = set.iter().position(|slot| is_of(slot, tag));
             let least = || {

@@ -2,10 +2,10 @@
 //!
 //! The path of a request: `store` answers from a lease or the negative cache, or makes a `query`, which `single_flight`
 //! lets share a call with others; `batch` puts the charges of several limiters into one call. `script` has the Lua
-//! scripts and computes decisions from their replies; `connection` finds the node and gets the call to it.
+//! scripts and computes decisions from their replies; `script_call` is one run of a script, as data; `connection` finds
+//! the node and gets the call to it.
 
 mod batch;
-mod call;
 mod connection;
 mod key;
 mod key_cache;
@@ -13,6 +13,7 @@ mod leases;
 mod negative_cache;
 mod query;
 mod script;
+mod script_call;
 #[cfg(test)]
 #[path = "../../../tests/support/redis.rs"]
 #[allow(dead_code, unreachable_pub, missing_debug_implementations, reason = "shared with other tests")]
@@ -25,10 +26,10 @@ pub use self::script::{Scripted, UnfitQuota};
 pub use self::store::RedisStore;
 
 // For the queue.
-pub(crate) use self::call::{Call, Script};
 pub(crate) use self::key::{Key, Names, Tag};
 pub(crate) use self::negative_cache::{NegativeCache, Observation};
 pub(crate) use self::query::{failed, in_background};
 #[cfg(test)]
 pub(crate) use self::script::manual_server;
 pub(crate) use self::script::{BadReply, Grid, ScriptReply, Span, whole};
+pub(crate) use self::script_call::{Call, Script};

@@ -8,12 +8,24 @@ use super::key_cache::KeyCache;
 use crate::values::Decision;
 use crate::values::time::Timestamp;
 
-/// The states of keys from which nothing could be taken.
+/// The states of keys from which nothing could be taken. A request is rejected by them without a call, and never
+/// admitted.
 ///
 /// A key's debt grows by what others take and shrinks with time alone. So a known state implies for how long, at least,
-/// the server would reject, and until then it need not be asked. A refund or a reset by another process makes that
-/// untrue: so an entry that is older than [`VERIFY_EVERY`] is verified by one request, while the others are rejected by
-/// it. Too much is rejected for that long, and never too little.
+/// the server would reject, and until then it need not be asked.
+///
+/// # Staleness
+///
+/// A refund or a reset by another process may free units that this process does not know of: until it does, it rejects
+/// requests that the server would admit. So the first request that finds an entry older than [`VERIFY_EVERY`] verifies
+/// it by a call, while the others are still rejected. A key with steady requests is thus rejected wrongly for up to
+/// [`VERIFY_EVERY`] and the time of one call. If verifying calls fail, one is made every [`VERIFY_EVERY`], and the entry
+/// is ignored from [`MAX_AGE`] on.
+///
+/// # Clocks
+///
+/// The two clocks may show different times, but must run at the same rate within one part in [`DRIFT_DIVISOR`]. If the
+/// server's clock is stepped, or this machine is suspended, entries may be wrong for as long as above.
 pub(crate) struct NegativeCache<S> {
     entries: KeyCache<Entry<S>>,
     /// For each group of keys, the least time after one was last forgotten: the result of a call that was sent earlier
@@ -21,10 +33,16 @@ pub(crate) struct NegativeCache<S> {
     forgotten: Box<[AtomicU64; GROUPS]>,
 }
 
+/// The number of groups: 256 times take 2 KiB. A group is forgotten as one: the answers to calls in flight for one in 256 other keys are not
+/// stored either, and each of these keys costs one more call.
 const GROUPS: usize = 256;
 
-/// How often an entry is verified, and so the longest time for which a refund of another process goes unnoticed.
+/// How long an entry is used before one request verifies it: a key that is used up costs two calls per second.
 const VERIFY_EVERY: Duration = Duration::from_millis(500);
+
+/// Two clocks drift apart by at most one part in so many, since each is slewed by up to 500 parts per million (as by
+/// `adjtimex`).
+const DRIFT_DIVISOR: u32 = 1_000;
 
 /// An entry beyond this age is ignored, in case the requests that should have verified it failed.
 const MAX_AGE: Duration = Duration::from_secs(60);
@@ -46,17 +64,16 @@ pub(crate) struct Observation {
 }
 
 impl Observation {
-    /// Returns a time no later than the server's clock shows when ours shows `now`. Clocks are steered by up to half a
-    /// thousandth each (as by `adjtimex`).
+    /// Returns a time no later than the server's clock shows when ours shows `now`.
     fn earliest(self, now: Timestamp) -> Timestamp {
         let passed = now.saturating_since(self.answered);
-        self.server.saturating_add(passed.saturating_sub(passed / 1_000))
+        self.server.saturating_add(passed.saturating_sub(passed / DRIFT_DIVISOR))
     }
 
     /// Returns a time no earlier than the server's clock shows when ours shows `now`.
     fn latest(self, now: Timestamp) -> Timestamp {
         let passed = now.saturating_since(self.sent);
-        self.server.saturating_add(passed.saturating_add(passed / 1_000))
+        self.server.saturating_add(passed.saturating_add(passed / DRIFT_DIVISOR))
     }
 }
 
@@ -111,18 +128,23 @@ impl<S: Copy> NegativeCache<S> {
     /// Stores the state of a key that is used up, and removes a key that is not.
     pub(crate) fn note(&self, tag: Tag, used_up: Option<S>, observed: Observation) {
         match used_up {
-            // In a full set, the oldest entry is the likeliest to have ended.
-            Some(state) if observed.sent.as_nanos() >= self.forgotten(tag).load(Ordering::SeqCst) => {
+            Some(state) => {
                 let entry = Entry { state, observed, verified: observed.answered };
-                self.entries.put(tag, entry, |entry| entry.observed.answered.as_nanos());
+                // A call that was sent before the key was forgotten says nothing: an entry that is there by now is from
+                // a later call, and stays. Read under the lock of the set: see `forget`.
+                let is_current = || observed.sent.as_nanos() >= self.last_forgotten(tag).load(Ordering::Relaxed);
+                // In a full set, the oldest entry is the likeliest to have ended.
+                self.entries.put_if(is_current, tag, entry, |entry| entry.observed.answered.as_nanos());
             }
-            _ => {
+            // If this answer is late, the entry may be from a call that was sent after this one. To remove that costs
+            // one call, and rejects nobody wrongly.
+            None => {
                 self.entries.remove(tag);
             }
         }
     }
 
-    fn forgotten(&self, tag: Tag) -> &AtomicU64 {
+    fn last_forgotten(&self, tag: Tag) -> &AtomicU64 {
         #[allow(clippy::cast_possible_truncation)]
         let group = tag.short() as usize % GROUPS;
         &self.forgotten[group]
@@ -130,10 +152,11 @@ impl<S: Copy> NegativeCache<S> {
 
     /// Removes a key whose debt has shrunk faster than by time, at this time of our clock.
     pub(crate) fn forget(&self, tag: Tag, now: Timestamp) {
-        // Before the entry is removed: in the other order, the answer of an earlier call could be stored between the
-        // two. An answer that has passed the check in `note` already may still be stored after the removal; one request
-        // verifies it within `VERIFY_EVERY`.
-        self.forgotten(tag).fetch_max(now.as_nanos().saturating_add(1), Ordering::SeqCst);
+        // Marked first, then removed under the lock of the set, under which `note` reads the mark and stores. If `note`
+        // locks the set first, what it stores is removed here. If it locks the set second, the lock makes the mark
+        // visible, and it stores nothing that was sent earlier. So the mark itself may be relaxed. In the other order,
+        // an earlier answer could be stored between the removal and the mark.
+        self.last_forgotten(tag).fetch_max(now.as_nanos().saturating_add(1), Ordering::Relaxed);
         self.entries.remove(tag);
     }
 }
@@ -194,20 +217,23 @@ mod tests {
     fn a_key_that_is_no_longer_used_up_is_removed() {
         let bucket = TokenBucket::new(Quota::per_second(1).burst(5));
         let negative_cache = NegativeCache::new();
-        let is_refused = || rejected(&negative_cache, bucket, "a", 5, 0).is_some();
+        let is_rejected = || rejected(&negative_cache, bucket, "a", 5, 0).is_some();
         let (_, all) = bucket.decide(None, observed().server, 5);
         negative_cache.note(tag("a"), all, observed());
-        assert!(is_refused());
+        assert!(is_rejected());
         negative_cache.note(tag("a"), None, observed());
-        assert!(!is_refused());
+        assert!(!is_rejected());
         negative_cache.note(tag("a"), all, observed());
         negative_cache.forget(tag("a"), at(0));
-        assert!(!is_refused());
+        assert!(!is_rejected());
         // The answer to a call that was sent before is ignored.
         negative_cache.note(tag("a"), all, observed());
-        assert!(!is_refused());
+        assert!(!is_rejected());
         negative_cache.note(tag("a"), all, Observation { sent: at(1), ..observed() });
-        assert!(is_refused());
+        assert!(is_rejected());
+        // Nor does it remove the entry of a later call.
+        negative_cache.note(tag("a"), all, observed());
+        assert!(is_rejected());
     }
 
     #[test]

@@ -155,21 +155,22 @@ impl<A: Scripted> KeyQuery<A> {
         while followers.peek().is_some() {
             if let Some(decision) = self.spend_lease(cost).or_else(|| self.peek_rejection(cost)) {
                 // A follower that was cancelled needs no answer.
-                followers.next().into_iter().for_each(|(_, follower)| drop(follower.send(Ok(decision))));
+                followers.next().into_iter().for_each(|follower| drop(follower.answer.send(Ok(decision))));
                 continue;
             }
             // Cancelled requests are not charged.
-            let batch: Vec<_> = followers.by_ref().filter(|(_, follower)| !follower.is_closed()).take(BATCH).collect();
+            let batch: Vec<_> =
+                followers.by_ref().filter(|follower| !follower.answer.is_closed()).take(BATCH).collect();
             // Followers with an earlier deadline give up by themselves.
-            let Some(deadline) = batch.iter().map(|(deadline, _)| *deadline).max() else { return };
+            let Some(deadline) = batch.iter().map(|follower| follower.deadline).max() else { return };
             match self.call(cost, u32::try_from(batch.len()).expect("a batch is small"), deadline).await {
                 Ok(decisions) => {
                     batch
                         .into_iter()
                         .zip(decisions)
-                        .for_each(|((_, follower), decision)| drop(follower.send(Ok(decision))));
+                        .for_each(|(follower, decision)| drop(follower.answer.send(Ok(decision))));
                 }
-                Err(error) => batch.into_iter().for_each(|(_, follower)| drop(follower.send(Err(error.clone())))),
+                Err(error) => batch.into_iter().for_each(|follower| drop(follower.answer.send(Err(error.clone())))),
             }
         }
     }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::{Entry, HashMap, OccupiedEntry};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,8 +24,12 @@ use super::key::Tag;
 /// commit).
 ///
 /// Each runtime has flights of its own, so a runtime that is blocked delays only itself.
+///
+/// Nothing foreign runs under the lock of a shard: wakers are called, and answers and flights dropped, after it is
+/// released.
 pub(super) struct SingleFlight<T> {
     shards: [Mutex<HashMap<FlightKey, Flight<T>>>; SHARDS],
+    next_id: AtomicU64,
 }
 
 /// A key, on one runtime.
@@ -40,27 +45,56 @@ impl FlightKey {
     }
 }
 
+/// The number of locks. Each is held for one look at a map and no longer, so a few per core suffice for requests of
+/// different keys to meet rarely.
 const SHARDS: usize = 16;
 
-/// The most followers of one key.
+/// The most followers of one key. They are answered in calls of up to 256, one after the other, so these take 16 calls:
+/// with more, the last would pass their deadline. It also bounds the memory for a key that is under attack.
 const MAX_FOLLOWERS: usize = 4_096;
 
-/// The flight of one key. Its `leader_done` is its identity, too: see [`own`].
+/// The flight of one key.
 struct Flight<T> {
-    /// Whether the leader's call is in flight.
-    leader_in_flight: bool,
+    /// Distinguishes this flight from earlier and later ones of its key.
+    id: u64,
+    phase: Phase,
     /// When the leader's call began.
     since: Instant,
     leader_done: Arc<Notify>,
-    has_collector: bool,
+    /// How many collectors this flight has had: the number of the present or last one.
+    collectors: u64,
+    /// When the present or last collector was made.
+    collector_since: Instant,
     followers: Vec<PendingFollower<T>>,
 }
 
+/// Which of the leader and the collector are at work in a flight. A flight with neither is removed.
+///
+/// | from | to | when |
+/// |---|---|---|
+/// | no flight | `Leader` | a request joins |
+/// | `Leader` | `Both` | the first follower joins |
+/// | `Leader` | no flight | the leader is done |
+/// | `Both` | `Collector` | the leader is done, or a late follower replaces the collector |
+/// | `Both` | `Leader` | the collector finds no follower |
+/// | `Collector` | `Collector` | a late follower replaces the collector |
+/// | `Collector` | no flight | the collector finds no follower |
+/// | `Both`, `Collector` | no flight | the collector is dropped before it is done, or is stuck and has no follower left |
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The leader's call is in flight. There are no followers.
+    Leader,
+    /// The leader's call is in flight, and a collector waits for it or serves followers.
+    Both,
+    /// The collector serves followers. The leader is done, or is not waited for any more.
+    Collector,
+}
+
 /// A follower without an answer.
-struct PendingFollower<T> {
+pub(super) struct PendingFollower<T> {
     cost: u32,
-    deadline: Instant,
-    answer: oneshot::Sender<T>,
+    pub(super) deadline: Instant,
+    pub(super) answer: oneshot::Sender<T>,
 }
 
 /// The role of a request in the flight of its key.
@@ -75,25 +109,27 @@ pub(super) enum Join<T> {
 
 impl<T> SingleFlight<T> {
     pub(super) fn new() -> Self {
-        Self { shards: std::array::from_fn(|_| Mutex::default()) }
+        Self { shards: std::array::from_fn(|_| Mutex::default()), next_id: AtomicU64::new(0) }
     }
 
     /// Joins the flight of a key, for a request that waits until `deadline`.
     pub(super) fn join(self: &Arc<Self>, key: FlightKey, cost: u32, deadline: Instant) -> Join<T> {
+        let now = Instant::now();
         let mut shard = self.shard(key);
         match shard.entry(key) {
             Entry::Vacant(entry) => {
-                let leader_done = Arc::new(Notify::new());
-                let leader =
-                    LeaderGuard { single_flight: Arc::clone(self), key, leader_done: Arc::clone(&leader_done) };
+                // Relaxed: an id need only be unique.
+                let id = self.next_id.fetch_add(1, Ordering::Relaxed);
                 entry.insert(Flight {
-                    leader_in_flight: true,
-                    since: Instant::now(),
-                    leader_done,
-                    has_collector: false,
+                    id,
+                    phase: Phase::Leader,
+                    since: now,
+                    leader_done: Arc::new(Notify::new()),
+                    collectors: 0,
+                    collector_since: now,
                     followers: Vec::new(),
                 });
-                Join::Leader(leader)
+                Join::Leader(LeaderGuard { single_flight: Arc::clone(self), key, id })
             }
             Entry::Occupied(entry) => {
                 let flight = entry.into_mut();
@@ -102,26 +138,21 @@ impl<T> SingleFlight<T> {
                 }
                 let (sender, answer) = oneshot::channel();
                 flight.followers.push(PendingFollower { cost, deadline, answer: sender });
-                let is_first = !std::mem::replace(&mut flight.has_collector, true);
-                let (since, leader_done) = (flight.since, &flight.leader_done);
-                let follower = Follower {
-                    single_flight: Arc::clone(self),
-                    key,
-                    leader_done: Arc::clone(leader_done),
-                    deadline,
-                    answer,
-                };
-                let leader_done = Arc::clone(leader_done);
-                let collector =
-                    || Collector { single_flight: Arc::clone(self), key, since, leader_done, is_done: false };
-                Join::Follower(follower, is_first.then(collector))
+                let follower =
+                    Follower { single_flight: Arc::clone(self), key, id: flight.id, joined: now, deadline, answer };
+                let collector = (flight.phase == Phase::Leader).then(|| {
+                    flight.phase = Phase::Both;
+                    let leader = Some((flight.since, Arc::clone(&flight.leader_done)));
+                    flight.new_collector(self, key, leader, now)
+                });
+                Join::Follower(follower, collector)
             }
         }
     }
 
     fn shard(&self, key: FlightKey) -> MutexGuard<'_, HashMap<FlightKey, Flight<T>>> {
         #[allow(clippy::cast_possible_truncation)]
-        let shard = &self.shards[key.tag.short() as usize / 7 % SHARDS];
+        let shard = &self.shards[key.tag.short() as usize % SHARDS];
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -131,23 +162,57 @@ impl<T> SingleFlight<T> {
     }
 }
 
+impl<T> Flight<T> {
+    /// Makes a collector, in place of the former one if there was one.
+    fn new_collector(
+        &mut self,
+        single_flight: &Arc<SingleFlight<T>>,
+        key: FlightKey,
+        leader: Option<(Instant, Arc<Notify>)>,
+        now: Instant,
+    ) -> Collector<T> {
+        self.collectors += 1;
+        self.collector_since = now;
+        let (id, number) = (self.id, self.collectors);
+        Collector { single_flight: Arc::clone(single_flight), key, id, number, leader, is_done: false }
+    }
+
+    /// Takes the followers whose requests were cancelled or are late, to be dropped outside the lock.
+    fn take_cancelled(&mut self) -> Vec<PendingFollower<T>> {
+        let (cancelled, waiting) =
+            std::mem::take(&mut self.followers).into_iter().partition(|follower| follower.answer.is_closed());
+        self.followers = waiting;
+        cancelled
+    }
+}
+
 /// The leader's call. Dropped when its answer is recorded, or when the leader is cancelled.
 pub(super) struct LeaderGuard<T> {
     single_flight: Arc<SingleFlight<T>>,
     key: FlightKey,
-    leader_done: Arc<Notify>,
+    id: u64,
 }
 
 impl<T> Drop for LeaderGuard<T> {
     fn drop(&mut self) {
         let mut shard = self.single_flight.shard(self.key);
-        let Some(mut entry) = own(&mut shard, self.key, &self.leader_done) else { return };
+        let Some(mut entry) = own(&mut shard, self.key, self.id) else { return };
         let flight = entry.get_mut();
-        flight.leader_in_flight = false;
-        if flight.has_collector {
-            flight.leader_done.notify_one();
-        } else {
-            entry.remove();
+        match flight.phase {
+            Phase::Leader => {
+                let ended = entry.remove();
+                drop(shard);
+                drop(ended);
+            }
+            Phase::Both => {
+                flight.phase = Phase::Collector;
+                let leader_done = Arc::clone(&flight.leader_done);
+                drop(shard);
+                // A collector that does not wait yet finds the notification when it does.
+                leader_done.notify_one();
+            }
+            // The collector was replaced, and its successor does not wait for this call.
+            Phase::Collector => {}
         }
     }
 }
@@ -156,7 +221,8 @@ impl<T> Drop for LeaderGuard<T> {
 pub(super) struct Follower<T> {
     single_flight: Arc<SingleFlight<T>>,
     key: FlightKey,
-    leader_done: Arc<Notify>,
+    id: u64,
+    joined: Instant,
     deadline: Instant,
     answer: oneshot::Receiver<T>,
 }
@@ -173,7 +239,7 @@ pub(super) enum FollowerOutcome<T> {
 
 impl<T> Follower<T> {
     pub(super) async fn answer(self) -> FollowerOutcome<T> {
-        let Self { single_flight, key, leader_done, deadline, answer } = self;
+        let Self { single_flight, key, id, joined, deadline, answer } = self;
         match timeout_at(deadline, answer).await {
             Ok(Ok(answer)) => return FollowerOutcome::Answered(answer),
             Ok(Err(_)) => return FollowerOutcome::Lost,
@@ -182,25 +248,27 @@ impl<T> Follower<T> {
         }
         let now = Instant::now();
         let mut shard = single_flight.shard(key);
-        let Some(mut entry) = own(&mut shard, key, &leader_done) else { return FollowerOutcome::Late(None) };
+        let Some(mut entry) = own(&mut shard, key, id) else { return FollowerOutcome::Late(None) };
         let flight = entry.get_mut();
-        let is_stuck = flight.followers.iter().any(|follower| follower.answer.is_closed() && follower.deadline <= now);
-        if !is_stuck {
+        // Of many followers that are late at once, the first replaces the collector. The successor then has half of a
+        // timeout to take the others, before it counts as stuck in its turn.
+        let is_new = now.saturating_duration_since(flight.collector_since) < (deadline - joined) / 2;
+        let is_left = |follower: &PendingFollower<T>| follower.answer.is_closed() && follower.deadline <= now;
+        if is_new || !flight.followers.iter().any(is_left) {
             return FollowerOutcome::Late(None);
         }
-        flight.followers.retain(|follower| !follower.answer.is_closed());
-        if flight.followers.is_empty() {
-            entry.remove();
-            return FollowerOutcome::Late(None);
-        }
-        // A new identity under the lock: the stuck collector, when it continues, no longer owns the flight, so it neither
-        // answers followers a second time nor removes the flight from under its successor.
-        let leader_done = Arc::new(Notify::new());
-        leader_done.notify_one();
-        (flight.leader_done, flight.leader_in_flight) = (Arc::clone(&leader_done), false);
-        let since = flight.since;
+        let cancelled = flight.take_cancelled();
+        let (ended, collector) = if flight.followers.is_empty() {
+            (Some(entry.remove()), None)
+        } else {
+            // A new number under the lock: the stuck collector, when it continues, no longer owns the flight, so it
+            // neither answers followers a second time nor removes the flight from under its successor.
+            flight.phase = Phase::Collector;
+            (None, Some(flight.new_collector(&single_flight, key, None, now)))
+        };
         drop(shard);
-        FollowerOutcome::Late(Some(Collector { single_flight, key, since, leader_done, is_done: false }))
+        drop((cancelled, ended));
+        FollowerOutcome::Late(collector)
     }
 }
 
@@ -209,8 +277,10 @@ impl<T> Follower<T> {
 pub(super) struct Collector<T> {
     single_flight: Arc<SingleFlight<T>>,
     key: FlightKey,
-    since: Instant,
-    leader_done: Arc<Notify>,
+    id: u64,
+    number: u64,
+    /// When the leader's call began, and what reports its end. `None` for a collector that replaces another.
+    leader: Option<(Instant, Arc<Notify>)>,
     is_done: bool,
 }
 
@@ -218,8 +288,10 @@ impl<T> Collector<T> {
     /// Waits until the leader's call is done, but only until `patience` after it began: the leader's future may not be
     /// polled.
     pub(super) async fn await_leader(&self, patience: Duration) {
-        // Whether it is done or not, the followers are served.
-        let _ = timeout_at(self.since + patience, self.leader_done.notified()).await;
+        if let Some((since, done)) = &self.leader {
+            // Whether it is done or not, the followers are served.
+            let _ = timeout_at(*since + patience, done.notified()).await;
+        }
     }
 
     /// Takes all followers that are to be answered, in groups of an equal cost, each in the order of arrival. If there
@@ -227,29 +299,35 @@ impl<T> Collector<T> {
     /// another.
     pub(super) fn groups(&mut self) -> Vec<Group<T>> {
         let mut shard = self.single_flight.shard(self.key);
-        let Some(mut entry) = own(&mut shard, self.key, &self.leader_done) else {
+        let Some(mut entry) = self.own(&mut shard) else {
             self.is_done = true;
             return Vec::new();
         };
         let flight = entry.get_mut();
-        flight.followers.retain(|follower| !follower.answer.is_closed());
-        if flight.followers.is_empty() {
+        let cancelled = flight.take_cancelled();
+        let followers = std::mem::take(&mut flight.followers);
+        let mut ended = None;
+        if followers.is_empty() {
             self.is_done = true;
-            flight.has_collector = false;
-            if !flight.leader_in_flight {
-                entry.remove();
+            match flight.phase {
+                Phase::Both => flight.phase = Phase::Leader,
+                Phase::Collector | Phase::Leader => ended = Some(entry.remove()),
             }
-            return Vec::new();
         }
+        drop(shard);
+        drop((cancelled, ended));
+
         let mut groups: BTreeMap<u32, Group<T>> = BTreeMap::new();
-        for PendingFollower { cost, deadline, answer } in flight.followers.drain(..) {
-            groups
-                .entry(cost)
-                .or_insert_with(|| Group { cost, followers: Vec::new() })
-                .followers
-                .push((deadline, answer));
+        for follower in followers {
+            let cost = follower.cost;
+            groups.entry(cost).or_insert_with(|| Group { cost, followers: Vec::new() }).followers.push(follower);
         }
         groups.into_values().collect()
+    }
+
+    /// Returns the flight if this is still its collector: it may have been replaced.
+    fn own<'a>(&self, shard: &'a mut HashMap<FlightKey, Flight<T>>) -> Option<OccupiedEntry<'a, FlightKey, Flight<T>>> {
+        own(shard, self.key, self.id).filter(|entry| entry.get().collectors == self.number)
     }
 }
 
@@ -257,26 +335,28 @@ impl<T> Drop for Collector<T> {
     fn drop(&mut self) {
         if !self.is_done {
             let mut shard = self.single_flight.shard(self.key);
-            own(&mut shard, self.key, &self.leader_done).map(OccupiedEntry::remove);
+            let ended = self.own(&mut shard).map(OccupiedEntry::remove);
+            // Unlocked before the senders are dropped, which wakes every follower.
+            drop(shard);
+            drop(ended);
         }
     }
 }
 
-/// Followers of one cost, each with its deadline.
+/// Followers of one cost.
 pub(super) struct Group<T> {
     pub(super) cost: u32,
-    pub(super) followers: Vec<(Instant, oneshot::Sender<T>)>,
+    pub(super) followers: Vec<PendingFollower<T>>,
 }
 
-/// Returns the flight of a key if it is still the one with this `leader_done`: it may have ended, and the key have a
-/// new one.
-fn own<'a, T>(
-    shard: &'a mut HashMap<FlightKey, Flight<T>>,
+/// Returns the flight of a key if it is still the one with this id: it may have ended, and the key have a new one.
+fn own<T>(
+    shard: &mut HashMap<FlightKey, Flight<T>>,
     key: FlightKey,
-    leader_done: &Arc<Notify>,
-) -> Option<OccupiedEntry<'a, FlightKey, Flight<T>>> {
+    id: u64,
+) -> Option<OccupiedEntry<'_, FlightKey, Flight<T>>> {
     match shard.entry(key) {
-        Entry::Occupied(entry) if Arc::ptr_eq(&entry.get().leader_done, leader_done) => Some(entry),
+        Entry::Occupied(entry) if entry.get().id == id => Some(entry),
         _ => None,
     }
 }
@@ -305,6 +385,13 @@ mod tests {
     fn follower(single_flight: &Arc<SingleFlight<u32>>, cost: u32) -> (oneshot::Receiver<u32>, Option<Collector<u32>>) {
         match single_flight.join(key(), cost, later()) {
             Join::Follower(follower, collector) => (follower.answer, collector),
+            _ => panic!("no call was in flight"),
+        }
+    }
+
+    fn joined(single_flight: &Arc<SingleFlight<u32>>, deadline: Instant) -> (Follower<u32>, Option<Collector<u32>>) {
+        match single_flight.join(key(), 1, deadline) {
+            Join::Follower(follower, collector) => (follower, collector),
             _ => panic!("no call was in flight"),
         }
     }
@@ -346,7 +433,7 @@ mod tests {
     #[test]
     fn followers_are_bounded() {
         let single_flight = Arc::new(SingleFlight::new());
-        let _landing = first(&single_flight);
+        let _leader = first(&single_flight);
         let mut followers: Vec<_> = (0..MAX_FOLLOWERS).map(|_| follower(&single_flight, 1)).collect();
         assert!(matches!(single_flight.join(key(), 1, later()), Join::Full));
         let mut collector = followers[0].1.take().unwrap();
@@ -405,15 +492,9 @@ mod tests {
     async fn a_late_follower_replaces_a_stuck_collector() {
         let single_flight = Arc::new(SingleFlight::<u32>::new());
         let leader = first(&single_flight);
-        let Join::Follower(follower, stuck) = single_flight.join(key(), 1, later()) else {
-            panic!("no call is in flight")
-        };
-        let (followers, others): (Vec<_>, Vec<_>) = (0..3)
-            .map(|_| match single_flight.join(key(), 1, later() + Duration::from_millis(1)) {
-                Join::Follower(follower, other) => (follower, other),
-                _ => panic!("no call is in flight"),
-            })
-            .unzip();
+        let (follower, stuck) = joined(&single_flight, later());
+        let (followers, others): (Vec<_>, Vec<_>) =
+            (0..3).map(|_| joined(&single_flight, later() + Duration::from_millis(1))).unzip();
         assert!(others.iter().all(Option::is_none));
         let FollowerOutcome::Late(Some(mut collector)) = follower.answer().await else { panic!("it was answered") };
         // The stuck collector continues, and has no effect.
@@ -421,8 +502,8 @@ mod tests {
         collector.await_leader(Duration::from_secs(1)).await;
         let mut groups = collector.groups();
         assert_eq!((groups.len(), groups[0].followers.len()), (1, 3));
-        for (number, (_, answer)) in (0..).zip(groups.remove(0).followers) {
-            answer.send(number).unwrap();
+        for (number, follower) in (0..).zip(groups.remove(0).followers) {
+            follower.answer.send(number).unwrap();
         }
         for (number, follower) in (0..).zip(followers) {
             assert!(matches!(follower.answer().await, FollowerOutcome::Answered(answer) if answer == number));
@@ -431,23 +512,47 @@ mod tests {
         assert_eq!(single_flight.len(), 0);
     }
 
+    /// All of these followers joined before the first collector was replaced.
+    #[tokio::test(start_paused = true)]
+    async fn a_successor_that_is_stuck_too_is_replaced_in_its_turn() {
+        let single_flight = Arc::new(SingleFlight::<u32>::new());
+        let leader = first(&single_flight);
+        let begun = Instant::now();
+        let in_millis = |millis| joined(&single_flight, begun + Duration::from_millis(millis));
+        let (first_late, stuck) = in_millis(50);
+        let ((soon_late, _), (second_late, _), (served, _)) = (in_millis(51), in_millis(120), in_millis(200));
+
+        let FollowerOutcome::Late(Some(stuck_too)) = first_late.answer().await else {
+            panic!("the collector was not replaced")
+        };
+        // The successor has had no time yet.
+        assert!(matches!(soon_late.answer().await, FollowerOutcome::Late(None)));
+        let FollowerOutcome::Late(Some(mut collector)) = second_late.answer().await else {
+            panic!("the successor was not replaced")
+        };
+        drop((leader, stuck, stuck_too));
+        for follower in collector.groups().remove(0).followers {
+            follower.answer.send(7).unwrap();
+        }
+        assert!(matches!(served.answer().await, FollowerOutcome::Answered(7)));
+        assert!(collector.groups().is_empty());
+        assert_eq!(single_flight.len(), 0);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_late_follower_of_a_call_in_flight_replaces_no_collector() {
         let single_flight = Arc::new(SingleFlight::<u32>::new());
         let leader = first(&single_flight);
-        let Join::Follower(follower, collector) = single_flight.join(key(), 1, later()) else {
-            panic!("no call is in flight")
-        };
+        let (follower, collector) = joined(&single_flight, later());
         let mut collector = collector.unwrap();
         drop(leader);
         let calling = collector.groups();
-        let Join::Follower(next, None) = single_flight.join(key(), 1, later() + Duration::from_secs(1)) else {
-            panic!()
-        };
+        let (next, other) = joined(&single_flight, later() + Duration::from_secs(1));
+        assert!(other.is_none());
         assert!(matches!(follower.answer().await, FollowerOutcome::Late(None)));
         drop(calling);
-        for (_, answer) in collector.groups().remove(0).followers {
-            answer.send(7).unwrap();
+        for follower in collector.groups().remove(0).followers {
+            follower.answer.send(7).unwrap();
         }
         assert!(matches!(next.answer().await, FollowerOutcome::Answered(7)));
     }

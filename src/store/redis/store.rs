@@ -39,8 +39,8 @@ use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inherita
 /// # Accuracy
 ///
 /// That of the algorithm, to the microsecond of the server's clock: exact over all processes. A refund or a reset by
-/// another process is noticed here within half a second, if the key is known here as used up: until then, its requests
-/// are rejected although a unit is free.
+/// another process is noticed here within half a second and the time of one call, if the key is known here as used up:
+/// until then, its requests are rejected although a unit is free.
 ///
 /// Only the server's clock counts. When it is set forward by a step (by an administrator, or by an `ntpd` that may
 /// step), that pays off debts: up to min(burst, rate × step) per key is admitted twice, and windows that it skips are
@@ -49,11 +49,11 @@ use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inherita
 ///
 /// # Another quota
 ///
-/// A store with another quota may have the same name: processes with the old one and with the new one share the state, as while a change is rolled
-/// out. A bucket's debt is kept as the time at which it will be paid, and is a full bucket at most: so the same share
-/// of the bucket is used up, no client gets more than the new burst, and none waits for longer than the new bucket
-/// takes to fill. A window continues to count under the new limit; with another period, what was used may count until
-/// the end of the next window.
+/// A store with another quota may have the same name: processes with the old one and with the new one share the state,
+/// as while a change is rolled out. A bucket's debt is kept as the time at which it will be paid, and is a full bucket
+/// at most: so the same share of the bucket is used up, no client gets more than the new burst, and none waits for
+/// longer than the new bucket takes to fill. A window continues to count under the new limit; with another period, what
+/// was used may count until the end of the next window.
 ///
 /// # When Redis is out of reach
 ///
@@ -190,10 +190,10 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
         match ask.mode() {
             Mode::Fallback => {
                 let decision = self.inner.charge_fallback(algorithm, key, cost);
-                decision.with_receipt(decision.receipt().of_fallback()).into()
+                decision.with_receipt(decision.receipt().mark_fallback()).into()
             }
             Mode::UpTo => query().charge_up_to(cost),
-            // One round trip. Other processes notice within half a second.
+            // One round trip. Other processes notice within half a second and one call of theirs.
             Mode::Reset => Check::Pending(Box::pin(query().reset())),
             Mode::Peek => Self::peek(query(), cost),
             Mode::Charge | Mode::Shadow => self.charge(query(), cost),
@@ -205,7 +205,7 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
         if receipt.is_none() {
             return;
         }
-        if let Some(receipt) = receipt.fallback() {
+        if let Some(receipt) = receipt.unmark_fallback() {
             return self.inner.fallback.refund(algorithm, key, receipt, cost);
         }
         let query = KeyQuery::of(&self.inner, algorithm, key);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use self::set::{SLOTS, StateSet, Tag64};
-use super::inherited::{self, Geometry, Inherited, KeptState};
+use super::debt_copies::{self, DebtCopies, Geometry, KeptState};
 use super::table::{GROUPS, SETS_PER_PAGE, Tag};
 use super::{Occupancy, WhenFull, occupancy};
 use crate::algorithm::Algorithm;
@@ -23,7 +23,7 @@ pub(super) struct LockedTable<S> {
     overflow: Box<[Mutex<StateSet<S>>]>,
     when_full: WhenFull,
     occupancy: Occupancy,
-    inherited: Option<Arc<Inherited<KeptState<S>>>>,
+    inherited: Option<Arc<DebtCopies<KeptState<S>>>>,
     /// The greatest count of a window among what is inherited.
     greatest: u32,
 }
@@ -69,14 +69,14 @@ impl<S: Copy + Send> LockedTable<S> {
         Geometry::Locked { sets: self.sets.len() }
     }
 
-    pub(super) fn inherited(&self) -> Option<&Arc<Inherited<KeptState<S>>>> {
+    pub(super) fn inherited(&self) -> Option<&Arc<DebtCopies<KeptState<S>>>> {
         self.inherited.as_ref()
     }
 
     /// Returns how the keys are spread of which something may still count at `now`.
     pub(super) fn geometries(&self, now: Timestamp) -> Vec<Geometry> {
         let past = self.inherited.as_ref().filter(|past| !past.has_ended(now.as_nanos()));
-        inherited::geometries(self.geometry(), past)
+        debt_copies::geometries(self.geometry(), past)
     }
 
     /// Returns the greatest count of a window that may still count at `now` of what was inherited.
@@ -87,7 +87,7 @@ impl<S: Copy + Send> LockedTable<S> {
 
     /// Lets the table begin with these states, of windows with counts up to `greatest`. For a table that was not used
     /// yet.
-    pub(super) fn inherit(&mut self, past: Arc<Inherited<KeptState<S>>>, greatest: u32) {
+    pub(super) fn inherit(&mut self, past: Arc<DebtCopies<KeptState<S>>>, greatest: u32) {
         (self.inherited, self.greatest) = (Some(past), greatest);
     }
 

@@ -3,7 +3,7 @@
 //!
 //! The tables are as small as possible (two sets of two slots), and each model is named after its hazard.
 
-mod inherit;
+mod heir;
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};

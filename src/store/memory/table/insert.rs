@@ -109,7 +109,7 @@ impl SetAssociativeTable {
     /// Rejects a new key, since the table is full and must not forget one, until the first slot is free.
     fn reject_full<R: Rule>(&self, rule: &R, candidates: &CandidateSets, now: R::Now) -> Ruling<R::Debt> {
         self.occupancy.note_turned_away();
-        let slots = candidates.sets.into_iter().flat_map(|set| self.slots.set(set).map(move |slot| (set, slot)));
+        let slots = candidates.sets.into_iter().flat_map(|set| self.slots.in_set(set).map(move |slot| (set, slot)));
         let wait = slots.map(|(set, slot)| {
             let (word, _, at) = self.read(rule, set, slot, now);
             let at = rule.local(at, word.tag());

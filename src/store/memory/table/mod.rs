@@ -4,7 +4,7 @@
 //! | file | concern |
 //! |---|---|
 //! | `placement` | candidate sets, search, choice of a slot for a new key |
-//! | `charge` | search, judge, swap, validate: the hot path |
+//! | `charge` | judge, swap, validate: the hot path |
 //! | `insert` | a key that is not found; a full table |
 //! | `peek`, `refund` | reading debts, and lowering them |
 //! | `epoch`, `sweep` | the epochs of a page, and its sweeps |
@@ -60,8 +60,9 @@
 //! keys of the pages that it touched (512 slots each, two pages at most per request) until the clock catches up. They
 //! cannot be distinguished from keys that were charged at that time.
 //!
-//! What was paid when an epoch began, and was cleared, stays paid when the clock is set back to before that. So a
-//! window that has ended may begin again, once for each step of the clock into a new epoch.
+//! A sweep clears what was paid when its epoch began. If the clock is then set back to before that instant, the cleared
+//! counts do not come back, so a window that had ended begins again with nothing used. Each time takes a sweep: at most
+//! one for each new epoch that the clock enters.
 //!
 //! # Inherited debts
 //!
@@ -108,7 +109,7 @@ pub(super) use self::word::{GROUPS, Tag};
 use self::epoch::{Epochs, Page};
 use self::slots::{SLOTS_PER_SET, Slots};
 use self::stripe::Stripes;
-use super::inherited::Geometry;
+use super::debt_copies::Geometry;
 use super::{Occupancy, WhenFull};
 
 /// What the keys of a table owe from before a live change. Asked about keys that are not in the table, under their
@@ -161,7 +162,7 @@ impl SetAssociativeTable {
         // The page is as of now: one that was last swept in an earlier epoch would be swept first, and its words taken
         // for old.
         let _ = self.pages[page].replace(Epochs::swept(0), Epochs::swept(rule.epoch(now)));
-        for (slot, stamp) in self.slots.page(page).zip(stamps) {
+        for (slot, stamp) in self.slots.in_page(page).zip(stamps) {
             if let Some(stamp) = stamp {
                 let _ = slot.replace(word::Word::EMPTY, word::Word::new(placement::OVERFLOW, stamp));
             }

@@ -63,7 +63,7 @@ impl SetAssociativeTable {
     ) -> impl Iterator<Item = R::Debt> + '_ {
         let rule = *rule;
         self.overflow_page().into_iter().flat_map(move |page| {
-            self.slots.page(page).map(move |slot| {
+            self.slots.in_page(page).map(move |slot| {
                 let (word, at) = self.read_unswept(&rule, page, slot, now);
                 rule.owed(word, at)
             })
@@ -86,7 +86,7 @@ impl SetAssociativeTable {
         }
         let first = page * SETS_PER_PAGE;
         for set in first..self.sets.min(first + SETS_PER_PAGE) {
-            for slot in self.slots.set(set) {
+            for slot in self.slots.in_set(set) {
                 let (word, at) = self.read_unswept(rule, page, slot, now);
                 let debt = rule.owed(word, rule.local(at, word.tag()));
                 if rule.size(debt) > 0 {
@@ -125,7 +125,7 @@ impl SetAssociativeTable {
                     let (word, _, at) = self.read(rule, set, *slot, now);
                     rule.size(rule.owed(word, rule.local(at, word.tag()))) > 0
                 };
-                live += self.slots.set(set).filter(owes).count();
+                live += self.slots.in_set(set).filter(owes).count();
                 seen += 1;
             }
         }

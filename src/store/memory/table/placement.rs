@@ -73,14 +73,14 @@ impl SetAssociativeTable {
     /// Searches one set.
     #[inline(always)]
     pub(super) fn find_in(&self, set: usize, tag: Tag) -> Option<(Slot<'_>, Word)> {
-        self.slots.set(set).map(|slot| (slot, slot.load())).find(|(_, word)| word.is(tag))
+        self.slots.in_set(set).map(|slot| (slot, slot.load())).find(|(_, word)| word.is(tag))
     }
 
     /// Chooses the slot for a new key: a free one of the emptier candidate set, or else that of the key that owes
     /// least.
     pub(super) fn choose_slot<R: Rule>(&self, rule: &R, candidates: &CandidateSets, now: R::Now) -> Target<'_, R::Now> {
         let [a, b] = candidates.sets.map(|set| {
-            let slots = self.slots.set(set).map(|slot| {
+            let slots = self.slots.in_set(set).map(|slot| {
                 let (word, epochs, at) = self.read(rule, set, slot, now);
                 let size = rule.size(rule.owed(word, rule.local(at, word.tag())));
                 Target { set, slot, word, epochs, at, size, free: 0 }
@@ -106,7 +106,7 @@ impl SetAssociativeTable {
         }
         let index = usize::try_from(tag.value() % SLOTS_PER_PAGE as u64).expect("below a page");
         let set = (self.pages.len() - 1) * SETS_PER_PAGE + index / SLOTS_PER_SET;
-        self.slots.set(set).nth(index % SLOTS_PER_SET).map(|slot| (set, slot))
+        self.slots.in_set(set).nth(index % SLOTS_PER_SET).map(|slot| (set, slot))
     }
 }
 
@@ -115,7 +115,7 @@ impl SetAssociativeTable {
     /// Returns in how many slots a key is.
     pub(in crate::store::memory) fn copies(&self, hash: u64) -> usize {
         let candidates = self.candidates(hash);
-        let slots = candidates.sets.into_iter().flat_map(|set| self.slots.set(set));
+        let slots = candidates.sets.into_iter().flat_map(|set| self.slots.in_set(set));
         slots.filter(|slot| slot.load().is(candidates.tag)).count()
     }
 }

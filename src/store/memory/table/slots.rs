@@ -83,12 +83,12 @@ impl Slots {
     }
 
     #[inline(always)]
-    pub(super) fn set(&self, set: usize) -> impl Iterator<Item = Slot<'_>> {
+    pub(super) fn in_set(&self, set: usize) -> impl Iterator<Item = Slot<'_>> {
         let start = self.first + set * SLOTS_PER_SET;
         self.words[start..start + SLOTS_PER_SET].iter().map(Slot)
     }
 
-    pub(super) fn page(&self, page: usize) -> impl Iterator<Item = Slot<'_>> {
+    pub(super) fn in_page(&self, page: usize) -> impl Iterator<Item = Slot<'_>> {
         let start = self.first + page * SLOTS_PER_PAGE;
         self.words[start..start + SLOTS_PER_PAGE].iter().map(Slot)
     }

@@ -53,7 +53,7 @@ impl SetAssociativeTable {
             let all_paid = epochs.latest() - epochs.before() >= ALL_PAID;
             let begins = rule.epoch_start(epochs.latest());
             let mut is_overtaken = false;
-            for slot in self.slots.page(index) {
+            for slot in self.slots.in_page(index) {
                 // In one order with the epochs: a writer that misses the mark has written before this load.
                 let word = slot.load_in_order();
                 if word.is_empty() || (!all_paid && rule.size(rule.owed(word, begins)) > 0) {

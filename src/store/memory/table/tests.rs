@@ -163,7 +163,7 @@ fn a_word_that_is_written_late_is_taken_back() {
     let table = table();
     let candidates = table.candidates(7);
     let set = candidates.sets[0];
-    let slot = table.slots.set(set).next().unwrap();
+    let slot = table.slots.in_set(set).next().unwrap();
     let (read, tat) = (Epochs::swept(0), 5 + table.bucket.capacity());
     // Another thread sweeps meanwhile.
     table.ensure_swept(&table.bucket, set, Tick::at(40 * EPOCH));

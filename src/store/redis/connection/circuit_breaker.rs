@@ -12,14 +12,19 @@ use tokio::time::Instant;
 
 use super::backoff;
 
-/// The breaker opens after that many failures in a row,
+/// The breaker opens after this many failures in a row, if they came in [`WAVES`] waves.
 const STREAK: u32 = 5;
-/// or when half of so many calls or more
+
+/// The breaker opens, too, if half of the calls in the window failed. With fewer calls than this, the share that failed
+/// says too little.
 const MIN_CALLS: u32 = 20;
-/// failed in so many seconds;
+
+/// The length of the window over which calls and failures are counted, in seconds.
 const SECONDS: usize = 10;
-/// if the failures came in so many waves. A wave is the failures of calls that had all begun before the first of them
-/// was noticed: however many they are, they may have one cause, such as a pause of the server, that is over by then.
+
+/// The least number of waves that failures must come in to open the breaker. A wave is the failures of calls that had
+/// all begun before the first of them was noticed: however many they are, they may have one cause, such as a pause of
+/// the server, that is over by then.
 const WAVES: u32 = 2;
 
 #[derive(Debug)]

@@ -15,9 +15,9 @@ use super::circuit_breaker::{BreakerState, CallPermit, CircuitBreaker};
 use super::command;
 use super::eviction_check;
 use super::fault::{Fault, Reason};
-use super::node_call::{NodeCall, Verdict};
+use super::node_call::{Evidence, NodeCall};
 use super::shared_task::{SharedTask, Work};
-use crate::store::redis::call::Call;
+use crate::store::redis::script_call::Call;
 use crate::util::log;
 
 /// The settings of all nodes.
@@ -240,20 +240,20 @@ impl Node {
         &self,
         mut state: MutexGuard<'_, State>,
         permit: &CallPermit,
-        verdict: Verdict<'_>,
+        evidence: Evidence<'_>,
         handle: Option<ConnectionHandle>,
     ) {
         let (mut opened, mut closed, mut spoilt) = (None, false, Vec::new());
-        match verdict {
-            Verdict::Failed(fault) => {
+        match evidence {
+            Evidence::Failed(fault) => {
                 opened = state.breaker.failed(permit, Instant::now()).then_some(fault);
                 let is_failing = state.breaker.is_failing();
                 if is_failing && fault.spoils_connection() {
                     spoilt = state.take_connections();
                 }
             }
-            Verdict::Answered => closed = state.breaker.succeeded(permit),
-            Verdict::Unknown => state.breaker.abandoned(permit, Instant::now()),
+            Evidence::Answered => closed = state.breaker.succeeded(permit),
+            Evidence::Unknown => state.breaker.abandoned(permit, Instant::now()),
         }
         let left_over = handle.and_then(|handle| state.put_handle(handle));
         drop(state);

@@ -1,4 +1,7 @@
 //! One call to one node, and what its outcome says about the node.
+//!
+//! Calls are given up here, for one of three reasons: the deadline passes, the circuit breaker of the node is open, or
+//! no slot for a call in flight becomes free in time.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,16 +16,16 @@ use super::circuit_breaker::CallPermit;
 use super::fault::{Fault, Reason};
 use super::node::{CallLimits, ConnectionHandle, Node, State, send};
 
-/// What the circuit breaker learns from a call.
+/// What a call says about its node, for the circuit breaker.
 #[derive(Clone, Copy)]
-pub(super) enum Verdict<'a> {
+pub(super) enum Evidence<'a> {
     Answered,
     Failed(&'a Fault),
     /// Neither.
     Unknown,
 }
 
-impl<'a> Verdict<'a> {
+impl<'a> Evidence<'a> {
     /// `is_connected`: whether the call got as far as a connection.
     fn of(fault: Option<&'a Fault>, is_connected: bool) -> Self {
         match fault {
@@ -102,14 +105,14 @@ impl<'a> NodeCall<'a> {
     pub(super) fn end(mut self, fault: Option<&Fault>) {
         let is_timeout = fault.is_some_and(|fault| fault.reason() == Reason::TimedOut);
         if is_timeout && !self.is_fair(Instant::now()) {
-            // Dropped without a verdict: it is watched from here on.
+            // Dropped without a evidence: it is watched from here on.
             return;
         }
         if let Some(permit) = self.permit.take() {
             let mut state = self.node.lock();
             state.in_flight -= 1;
             let is_connected = self.handle.is_some() || self.answer.is_some();
-            self.node.record(state, &permit, Verdict::of(fault, is_connected), self.handle.take());
+            self.node.record(state, &permit, Evidence::of(fault, is_connected), self.handle.take());
         }
     }
 
@@ -160,15 +163,15 @@ impl AbandonedCall {
             // It was still connecting, which continues without it. A success is weak evidence about the node.
             None => match self.node.connect(until).await {
                 Ok(_) => return,
-                Err(fault) => return self.record(Verdict::Failed(&fault), None),
+                Err(fault) => return self.record(Evidence::Failed(&fault), None),
             },
         };
-        self.record(Verdict::of(outcome.as_ref().err(), true), handle);
+        self.record(Evidence::of(outcome.as_ref().err(), true), handle);
     }
 
-    fn record(&mut self, verdict: Verdict<'_>, handle: Option<ConnectionHandle>) {
+    fn record(&mut self, evidence: Evidence<'_>, handle: Option<ConnectionHandle>) {
         if let Some(permit) = self.permit.take() {
-            self.node.record(self.node.lock(), &permit, verdict, handle);
+            self.node.record(self.node.lock(), &permit, evidence, handle);
         }
     }
 }
@@ -177,6 +180,6 @@ impl Drop for AbandonedCall {
     fn drop(&mut self) {
         // The runtime was shut down, or too many calls are watched. If this was the probe, the breaker must not wait
         // for it.
-        self.record(Verdict::Unknown, None);
+        self.record(Evidence::Unknown, None);
     }
 }

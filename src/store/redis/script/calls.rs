@@ -3,8 +3,8 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::{REFUND, RESET, SEVERAL, Scripted, script_of};
-use crate::store::redis::call::Call;
 use crate::store::redis::key::Key;
+use crate::store::redis::script_call::Call;
 use crate::values::Receipt;
 
 /// Decides on `count` requests of `cost` each, in the order of arrival. Stops at the first that does not fit, since no

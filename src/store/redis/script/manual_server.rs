@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ::redis::{Cmd, Connection, Pipeline, Value, cmd};
 
 use super::ScriptReply;
-use crate::store::redis::call::{Call, Script};
 use crate::store::redis::key::{Key, Names};
+use crate::store::redis::script_call::{Call, Script};
 use crate::store::redis::servers::RedisServer;
 use crate::values::PartitionKey;
 use crate::values::time::Timestamp;

@@ -39,7 +39,7 @@ pub(super) use self::calls::{Charge, decide, decide_all, refund, reset};
 pub(crate) use self::reply::{BadReply, Decisions, ScriptReply};
 pub use self::unfit_quota::UnfitQuota;
 
-use super::call::Script;
+use super::script_call::Script;
 use crate::algorithm::Algorithm;
 
 /// An algorithm that a Redis server runs: [`TokenBucket`], [`LeakyBucket`], [`FixedWindow`] and [`SlidingWindow`].

@@ -10,8 +10,8 @@ use super::manual_server::{ManualServer, Random, START, at, command, key};
 use super::sealed::Steps;
 use super::{BUCKET, FIXED_WINDOW, REFUND, RESET, SEVERAL, SLIDING_WINDOW, ScriptReply};
 use crate::algorithm::{Algorithm, FixedWindow, GcraState, LeakyBucket, SlidingWindow, TokenBucket};
-use crate::store::redis::call::{Call, Script};
 use crate::store::redis::key::Key;
+use crate::store::redis::script_call::{Call, Script};
 use crate::store::redis::servers::RedisServer;
 use crate::values::time::Timestamp;
 

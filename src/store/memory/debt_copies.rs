@@ -31,8 +31,11 @@ pub(super) enum Geometry {
     Locked { sets: usize },
 }
 
-/// From so many geometries on, a change to another capacity is not honoured until the debts of one are paid. So there
-/// are copies of tables of no more capacities, and of each capacity up to two: one of words and one of states.
+/// With this many table copies, a live change to yet another capacity keeps the predecessor's, until all debts in one
+/// of the copies are paid.
+///
+/// There may still be up to twice as many: a change between words and states adds a copy without adding a capacity, so
+/// each capacity may have one copy of either kind.
 pub(super) const MOST_COPIES: usize = 4;
 
 impl Geometry {
@@ -135,8 +138,8 @@ pub(super) trait Source<E>: Send + Sync {
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, E, u64));
 }
 
-/// What an heir's keys owed in its predecessor's tables.
-pub(super) struct Inherited<E> {
+/// Copies of what an heir's keys owed in its predecessor's tables.
+pub(super) struct DebtCopies<E> {
     /// The number of the predecessor's table: identifies a second change to the same heir of the same limiter.
     predecessor: u64,
     copies: Box<[TableCopy<E>]>,
@@ -167,7 +170,7 @@ struct PageCopy<E> {
 /// Each request that finds all inherited debts paid drops so many pages.
 const DROPPED_AT_ONCE: usize = 8;
 
-impl<E: CopiedDebt> Inherited<E> {
+impl<E: CopiedDebt> DebtCopies<E> {
     /// Prepares copies of tables of these geometries.
     ///
     /// # Panics
@@ -322,7 +325,7 @@ impl<E> PageCopy<E> {
 }
 
 /// Returns a table's own geometry, and those of what it inherits.
-pub(super) fn geometries<E: CopiedDebt>(own: Geometry, past: Option<&Arc<Inherited<E>>>) -> Vec<Geometry> {
+pub(super) fn geometries<E: CopiedDebt>(own: Geometry, past: Option<&Arc<DebtCopies<E>>>) -> Vec<Geometry> {
     let before = past.into_iter().flat_map(|past| past.copies.iter().map(|copy| copy.geometry));
     std::iter::once(own).chain(before.filter(|geometry| *geometry != own)).collect()
 }

@@ -7,7 +7,7 @@ use loom::thread;
 
 use super::{Modelled, key, model, model_of_three, models};
 use crate::store::memory::WhenFull;
-use crate::store::memory::inherited::{CopiedDebt, Geometry, PackedDebt, Source};
+use crate::store::memory::debt_copies::{CopiedDebt, Geometry, PackedDebt, Source};
 use crate::store::memory::ledger::Ledger;
 use crate::store::memory::table::{FixedRule, Rule, SlidingRule, TickBucket};
 use crate::values::Decision;

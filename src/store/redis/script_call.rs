@@ -1,4 +1,4 @@
-//! A call of a script: what is sent to a server in one round trip.
+//! One run of a script as data: the script, its keys and its arguments. [`connection`](super::connection) sends it.
 
 use std::sync::OnceLock;
 

@@ -1,9 +1,10 @@
-//! How a limiter in memory inherits from another one. All that can fail is done here, before the change is in force.
+//! Makes the heir of a limiter in memory, at a live change. All that can fail is done here, before the change is in
+//! force; [`debt_copies`](super::debt_copies) then copies what is owed.
 
 use std::any::{Any, TypeId};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::inherited::{CopiedDebt, Geometry, Inherited, KeptState, MOST_COPIES, PackedDebt, Source};
+use super::debt_copies::{CopiedDebt, DebtCopies, Geometry, KeptState, MOST_COPIES, PackedDebt, Source};
 use super::ledger::Ledger;
 use super::locked::{LockedTable, local_of};
 use super::table::{Conversion, Counts, Rule, Tag, TickBucket, WindowRule};
@@ -98,7 +99,7 @@ fn make_heir<A: Algorithm, C: Clock>(
                 }
                 if let Table::Locked(own) = &mut heir.table {
                     let number = states.predecessor.occupancy().number();
-                    own.inherit(Arc::new(Inherited::new(number, &geometries, Box::new(states))), greatest);
+                    own.inherit(Arc::new(DebtCopies::new(number, &geometries, Box::new(states))), greatest);
                 }
             }
         }
@@ -139,7 +140,7 @@ impl<S: Copy + Send + 'static> Kept<S> {
     }
 }
 
-fn finish<E: CopiedDebt + 'static>(past: &Arc<Inherited<E>>) -> Finish {
+fn finish<E: CopiedDebt + 'static>(past: &Arc<DebtCopies<E>>) -> Finish {
     let past = Arc::clone(past);
     Box::new(move || past.copy_all())
 }

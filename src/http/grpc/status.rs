@@ -1,0 +1,179 @@
+//! A rejection as a gRPC status: its codes, and the response that carries it.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use http::header::CONTENT_TYPE;
+use http::{HeaderName, HeaderValue, Response};
+
+use super::details::{self, Violation};
+use super::protocol::Protocol;
+use crate::util::base64;
+
+/// The code that gRPC clients get if a limit is exceeded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GrpcStatus {
+    /// RESOURCE_EXHAUSTED (8), which google.rpc has for quotas, and which does not count as an error of
+    /// the server. The default.
+    #[default]
+    ResourceExhausted,
+    /// UNAVAILABLE (14), which many clients retry by default. OpenTelemetry counts it as an error of
+    /// the server.
+    Unavailable,
+}
+
+/// The codes that this crate sends (google.rpc.Code).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Code {
+    InvalidArgument = 3,
+    ResourceExhausted = 8,
+    Internal = 13,
+    Unavailable = 14,
+}
+
+impl From<GrpcStatus> for Code {
+    fn from(status: GrpcStatus) -> Self {
+        match status {
+            GrpcStatus::ResourceExhausted => Self::ResourceExhausted,
+            GrpcStatus::Unavailable => Self::Unavailable,
+        }
+    }
+}
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+const GRPC_RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
+/// The most bytes of a message: clients that accept 8 KiB of headers would otherwise drop the whole response.
+const MAX_MESSAGE: usize = 1_024;
+
+/// A rejection as a gRPC status.
+#[derive(Debug)]
+pub(crate) struct Status<'a> {
+    pub(crate) code: Code,
+    pub(crate) message: &'a str,
+    /// `None` if no wait helps.
+    pub(crate) wait: Option<Duration>,
+    pub(crate) violations: &'a [Violation<'a>],
+}
+
+impl Status<'_> {
+    /// Makes the response to a request in `protocol`.
+    pub(crate) fn response(&self, protocol: Protocol) -> Response<()> {
+        let end = (0..=MAX_MESSAGE.min(self.message.len())).rev().find(|end| self.message.is_char_boundary(*end));
+        let message = &self.message[..end.unwrap_or(0)];
+        let details = details::status(self.code as u32, message, self.wait, self.violations);
+
+        let mut response = Response::new(());
+        let fields = response.headers_mut();
+        fields.insert(CONTENT_TYPE, content_type(protocol));
+        fields.insert(GRPC_STATUS, HeaderValue::from(self.code as u32));
+        fields.insert(GRPC_MESSAGE, percent_encoded(message));
+        fields.insert(GRPC_STATUS_DETAILS, binary(&details));
+        fields.insert(GRPC_RETRY_PUSHBACK, HeaderValue::from(pushback_ms(self.wait)));
+        response
+    }
+}
+
+fn content_type(protocol: Protocol) -> HeaderValue {
+    match protocol {
+        Protocol::GrpcWeb(content_type) => HeaderValue::from_static(content_type),
+        Protocol::Grpc | Protocol::Http => HeaderValue::from_static("application/grpc"),
+    }
+}
+
+/// Returns the pushback of gRFC A6 in signed 32-bit milliseconds; a negative number forbids to retry. Never zero, on
+/// which some clients hang.
+fn pushback_ms(wait: Option<Duration>) -> i32 {
+    wait.map_or(-1, |wait| i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX).max(1))
+}
+
+/// Percent-encodes a message (PROTOCOL-HTTP2, "Status-Message"), spaces included, so that none is trimmed at an end.
+fn percent_encoded(message: &str) -> HeaderValue {
+    let mut text = String::with_capacity(message.len() * 2);
+    for byte in message.bytes() {
+        if byte.is_ascii_graphic() && byte != b'%' {
+            text.push(char::from(byte));
+        } else {
+            write!(text, "%{byte:02X}").expect("a string takes all that is written");
+        }
+    }
+    HeaderValue::try_from(text).expect("visible ASCII")
+}
+
+/// Encodes binary metadata: base64 without padding.
+fn binary(bytes: &[u8]) -> HeaderValue {
+    let text: Vec<u8> =
+        (0..base64::length(bytes.len())).map(|index| base64::character(base64::STANDARD, bytes, index)).collect();
+    HeaderValue::try_from(text).expect("letters, digits, plus and slash")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pushback_covers_the_wait_and_is_never_zero() {
+        for (wait, pushback) in [
+            (Some(Duration::ZERO), 1),
+            (Some(Duration::from_nanos(1)), 1),
+            (Some(Duration::from_millis(1)), 1),
+            (Some(Duration::from_nanos(1_000_001)), 2),
+            (Some(Duration::from_micros(779_124)), 780),
+            (Some(Duration::from_micros(542_360)), 543),
+            (Some(Duration::from_secs(7)), 7_000),
+            (Some(Duration::from_millis(2_147_483_647)), i32::MAX),
+            (Some(Duration::from_millis(2_147_483_648)), i32::MAX),
+            (Some(Duration::MAX), i32::MAX),
+            (None, -1),
+        ] {
+            assert_eq!(pushback_ms(wait), pushback, "{wait:?}");
+        }
+    }
+
+    #[test]
+    fn messages_are_percent_encoded() {
+        assert_eq!(percent_encoded("rate limit exceeded"), "rate%20limit%20exceeded");
+        assert_eq!(percent_encoded("100 %\n~ü"), "100%20%25%0A~%C3%BC");
+    }
+
+    /// A client decoded the details to a RetryInfo of 0.7 s.
+    #[test]
+    fn a_whole_response() {
+        let status = Status {
+            code: Code::ResourceExhausted,
+            message: "rate limit exceeded",
+            wait: Some(Duration::from_millis(700)),
+            violations: &[],
+        };
+        let response = status.response(Protocol::Grpc);
+        // Its type excludes a body.
+        assert_eq!(response.status().as_u16(), 200);
+        let fields: Vec<_> =
+            response.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        let details =
+            "CAgSE3JhdGUgbGltaXQgZXhjZWVkZWQaNAoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIICgYQgM7kzQI";
+        assert_eq!(
+            fields,
+            [
+                ("content-type", "application/grpc"),
+                ("grpc-status", "8"),
+                ("grpc-message", "rate%20limit%20exceeded"),
+                ("grpc-status-details-bin", details),
+                ("grpc-retry-pushback-ms", "700"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_response_stays_below_the_header_limit_of_clients() {
+        let (long, names) = ("ü%".repeat(5_000), "n".repeat(500));
+        let violations = vec![Violation { subject: &names, description: names.clone() }; 50];
+        let status = Status { code: Code::Internal, message: &long, wait: None, violations: &violations };
+        let response = status.response(Protocol::Grpc);
+        let size: usize = response.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum();
+        assert!(size < 8_192, "{size} bytes");
+    }
+}
