@@ -156,7 +156,7 @@ fn mistakes() -> Vec<(String, usize, &'static str)> {
         ),
         (route("/a%2"), 2, "segment `a%2` of path `/a%2` cannot be matched; write % as %25"),
         (route("/%"), 2, "segment `%` of path `/%` cannot be matched; write % as %25"),
-        (instead("name", &longest), 4, "`nnnnnnnn"),
+        (instead("name", &longest), 4, "\"nnnnnnnn"),
     ]
 }
 
@@ -170,7 +170,7 @@ fn each_mistake_is_reported_with_file_line_field_and_cure() {
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
-    assert!(error(&instead("name", &format!("name = \"{}\"", "n".repeat(65)))).contains("64 at most"));
+    assert!(error(&instead("name", &format!("name = \"{}\"", "n".repeat(65)))).contains("64 bytes at most"));
 }
 
 #[test]

@@ -82,9 +82,10 @@ impl RedisServer {
         cmd.query(&mut connection)
     }
 
-    /// A field of `INFO`.
+    /// A field of `INFO`. Asked again if the connection is lost: a server whose role changes closes all.
     pub fn info(&self, field: &str) -> String {
-        let text: String = self.run(&["INFO", "all"]);
+        let ask = || self.try_run::<String>(&["INFO", "all"]);
+        let text = ask().or_else(|_| ask()).unwrap_or_else(|error| panic!("INFO: {error}"));
         let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         value.unwrap_or_default().trim().to_owned()
     }

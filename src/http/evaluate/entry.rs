@@ -147,9 +147,8 @@ impl Entry {
         if self.ban.is_some() {
             return;
         }
-        if policy.settles_later()
-            && let Some((refundable, soon)) = policy.open_charges().expected(&self.key, Monotonic.now())
-        {
+        let expected = || policy.open_charges().expected(&self.key, Monotonic.now());
+        if let Some((refundable, soon)) = policy.settles_later().then(expected).flatten() {
             self.decision = self.decision.map(|decision| {
                 let fits = u64::from(decision.remaining()).saturating_add(refundable) >= self.cost.into();
                 // The refund is predictable only if it is all or nothing; and a queue takes back no charge but that of

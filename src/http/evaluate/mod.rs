@@ -79,10 +79,10 @@ pub(crate) fn evaluate(
     has_no_body: impl FnOnce() -> bool,
 ) -> Evaluation {
     let scope = Scope { limits, in_force };
-    if let Some(exemption) = &limits.settings.exemption
-        && exemption.exempts(&in_force.policies, head, has_no_body)
-    {
-        return scope.exempt();
+    if let Some(exemption) = &limits.settings.exemption {
+        if exemption.exempts(&in_force.policies, head, has_no_body) {
+            return scope.exempt();
+        }
     }
     if in_force.is_plain { scope.evaluate_plain(head) } else { scope.evaluate_all(head) }
 }

@@ -281,9 +281,8 @@ impl<S: Copy + Send> LockedTable<S> {
         if let Some(state) = high.find(tag) {
             return act(Some(state), local);
         }
-        if let Some(past) = &self.inherited
-            && let Some(mut state) = past.get(hash, now.as_nanos())
-        {
+        let inherited = self.inherited.as_ref();
+        if let Some((past, mut state)) = inherited.and_then(|past| Some((past, past.get(hash, now.as_nanos())?))) {
             let result = act(Some(&mut state), local);
             past.set(hash, Some(state));
             return result;
