@@ -16,7 +16,7 @@ type Bucket = RateLimiter<TokenBucket, MemoryStore<tower_sluice::algorithm::Gcra
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Ten per second and a burst of 20. Its table sweeps a page once in 12.8 seconds.
+/// Ten per second and a burst of 20. Its table sweeps a page once in 1.6 seconds.
 fn bucket(keys: usize, clock: &ManualClock) -> Bucket {
     let store = MemoryStore::with_capacity(keys).with_clock(clock.clone());
     RateLimiter::new(TokenBucket::new(Quota::per_second(10).burst(20)), store)

@@ -34,7 +34,7 @@
 //! (`windows/mod.rs`). A debt is owed for four epochs at most, so it can be distinguished from one that was paid up to
 //! nine epochs ago; an older one could look like a debt again. Therefore the first thread that touches a page in an
 //! epoch **sweeps** it: it clears what was paid before the epoch began. That is 512 words, about a microsecond, once in
-//! an epoch (at ten per second and a burst of 20, in 12.8 seconds). If a page was not touched for five epochs,
+//! an epoch (at ten per second and a burst of 20, in 1.6 seconds). If a page was not touched for five epochs,
 //! everything in it is paid, whatever it looks like. A page that no request touches costs nothing, and there is no pass
 //! over the table.
 //!

@@ -20,9 +20,10 @@ use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 /// a debt fits into 36 bits with room to spare.
 ///
 /// Clock readings are rounded down to ticks, so an admission after silence may count as up to a tick earlier than it
-/// was. A tick is the time in which a full bucket empties, divided by at least 2^30, or at most four nanoseconds: three
-/// for 20 at ten per second, three microseconds for 10,000 per hour. Advertised waits are exact all the same: they are
-/// the least after which the rounded clock admits.
+/// was. A tick is at most a 2^33rd of the time in which a full bucket empties, or half a nanosecond: 0.37 nanoseconds for
+/// 20 at ten per second, 0.34 microseconds for 10,000 per hour. (After a live change it may be longer, so that greater
+/// debts fit: see [`holding`](Self::holding).) Advertised waits are exact all the same: they are the least after which
+/// the rounded clock admits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::memory) struct TickBucket {
     /// The number of the table whose charges it writes receipts for.
