@@ -10,9 +10,9 @@ use tower_sluice::algorithm::{LeakyBucket, TokenBucket};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::testing::Random;
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
-use tower_sluice::{Ask, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter, Receipt};
+use tower_sluice::{Ask, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter};
 
-use crate::common::decided;
+use crate::common::{Charge, decided};
 use crate::heirs::inherit;
 
 /// Parts of a token. All periods below divide it, so that every drain is whole.
@@ -77,16 +77,6 @@ impl Model {
             self.charges.remove(&charge.number);
         }
     }
-}
-
-/// A charge that may still be refunded.
-#[derive(Clone, Copy)]
-struct Charge {
-    layer: usize,
-    number: usize,
-    key: u64,
-    cost: u32,
-    receipt: Receipt,
 }
 
 fn clock() -> ManualClock {

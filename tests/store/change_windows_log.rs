@@ -10,9 +10,9 @@ use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::testing::Random;
 use tower_sluice::time::{Clock, ManualClock};
-use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter, Receipt};
+use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter};
 
-use crate::common::clock;
+use crate::common::{Charge, clock};
 use crate::heirs::inherit;
 
 /// What was charged to a key, and counts in a window.
@@ -65,16 +65,6 @@ impl Log {
 }
 
 const KEYS: u64 = 12;
-
-/// A charge that may still be refunded.
-#[derive(Clone, Copy)]
-struct Charge {
-    layer: usize,
-    number: usize,
-    key: u64,
-    cost: u32,
-    receipt: Receipt,
-}
 
 /// A limiter, and what it should do.
 type Modelled = (Arc<dyn Limiter>, Rc<RefCell<Log>>);

@@ -1,11 +1,21 @@
 //! What several of these files need: a clock, and questions to a limiter in memory.
 
 use tower_sluice::time::{ManualClock, Timestamp};
-use tower_sluice::{Ask, Check, Decision, Limiter, PartitionKey};
+use tower_sluice::{Ask, Check, Decision, Limiter, PartitionKey, Receipt};
 
 /// A clock that stands still until it is set. At an odd instant, so that rounding shows.
 pub(crate) fn clock() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
+}
+
+/// A charge that may still be refunded.
+#[derive(Clone, Copy)]
+pub(crate) struct Charge {
+    pub(crate) layer: usize,
+    pub(crate) number: usize,
+    pub(crate) key: u64,
+    pub(crate) cost: u32,
+    pub(crate) receipt: Receipt,
 }
 
 /// Returns the decision of a limiter in memory, which decides at once.
