@@ -186,6 +186,7 @@ fn turn(monitor: &Monitor, waiter: WaiterId, second: u64) -> bool {
 
 fn assert_empty(monitor: &Monitor) {
     assert_eq!((monitor.waiting(), monitor.taken()), (0, 0));
+    monitor.check_invariants();
 }
 
 /// Two arrive at once, and the driver releases: the older one must depart first.
