@@ -2,9 +2,9 @@
 
 use http::Version;
 
-use super::wire::{MESSAGE, Spelled};
 use crate::echo;
-use crate::support::server::Server;
+use crate::server::Server;
+use crate::wire::{MESSAGE, Spelled};
 
 const PREFLIGHT: [(&str, &str); 2] = [("origin", "https://page.example"), ("access-control-request-method", "PUT")];
 
