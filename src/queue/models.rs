@@ -1,5 +1,4 @@
-//! What threads can do to one another in a [`Monitor`], in every order: run with `RUSTFLAGS="--cfg sluice_loom" cargo
-//! test --release --lib models`.
+//! What threads can do to one another in a [`Monitor`], in every order, with loom: see `models/Cargo.toml`.
 //!
 //! All shared state of a queue is in the monitor; tokio's part is to call [`Monitor::tick`] again in time, and to wake.
 //! Here, the models do both. Each is named after its hazard.
