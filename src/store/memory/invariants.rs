@@ -16,8 +16,8 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
     }
 }
 
-/// For tests of this crate: [the same](MemoryStore::check_invariants) for the store that has this heritage, at the time of
-/// its clock.
+/// For tests of this crate: [the same](MemoryStore::check_invariants) for the store that has this heritage, whose clock
+/// shows `now`.
 pub fn check_invariants_of(heritage: &Heritage, now: Timestamp) {
     fn is_checked<S: Copy + Send + 'static>(heritage: &Heritage, now: Timestamp) -> bool {
         heritage.downcast::<Kept<S>>().map(|kept| kept.check_invariants(now)).is_some()

@@ -38,9 +38,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::store::memory::WhenFull;
     use crate::store::memory::debt_copies::{CopiedDebt, DebtCopies, Geometry, KeptState, Source};
     use crate::store::memory::table::Tag;
-    use crate::store::memory::{Occupancy, WhenFull};
 
     const NOW: Timestamp = Timestamp::from_nanos(5);
     const HASH: u64 = 7 << 40 | 7 << 28 | 7;
@@ -95,7 +95,7 @@ mod tests {
     #[should_panic(expected = "0 keys were evicted, 1 turned away")]
     fn a_key_that_is_turned_away_without_need_is_found() {
         let table = table(WhenFull::ForgetLeast);
-        Occupancy::note_turned_away(table.occupancy());
+        table.occupancy().note_turned_away();
         table.check_invariants(NOW);
     }
 
