@@ -6,6 +6,8 @@
 
 mod debt_copies;
 mod heir;
+#[cfg(feature = "test-util")]
+mod invariants;
 mod ledger;
 mod locked;
 #[cfg(all(test, sluice_loom))]
@@ -14,6 +16,9 @@ mod occupancy;
 mod published;
 mod resets;
 mod table;
+
+#[cfg(feature = "test-util")]
+pub use self::invariants::check_invariants_of;
 
 use std::any::TypeId;
 use std::fmt;
