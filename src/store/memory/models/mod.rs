@@ -1,5 +1,4 @@
-//! What threads can do to one another in a [`SetAssociativeTable`], in every order: run with
-//! `RUSTFLAGS="--cfg sluice_loom" LOOM_MAX_PREEMPTIONS=3 cargo test --release --lib --no-default-features models`.
+//! What threads can do to one another in a [`SetAssociativeTable`], in every order, with loom: see `models/Cargo.toml`.
 //!
 //! The tables are as small as possible (two sets of two slots), and each model is named after its hazard.
 
