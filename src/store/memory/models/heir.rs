@@ -156,6 +156,26 @@ fn a_key_is_inserted_while_an_heir_of_the_heir_copies<R: Modelled>() {
     });
 }
 
+/// There is no room for an inherited key until another thread makes some, between two looks: then the key is in the
+/// table, and what it has inherited must be cleared.
+fn room_is_made_while_an_inherited_key_is_inserted<R: Modelled>() {
+    model(|| {
+        let (before, mut heir) = (Arc::new(ledger::<R>()), Ledger::new(R::of(LIMIT), 2, WhenFull::Reject));
+        assert!(ask(&before).is_allowed());
+        let from = Arc::clone(&before);
+        heir.inherit(R::of(LIMIT), 0, NOW, &[before.geometry()], |base| Box::new(Debts { from, base }));
+        let heir = Arc::new(heir);
+        copy_all(&heir);
+        let other_keys = 4..8;
+        assert!(other_keys.map(key).all(|other| heir.check(other, 1, || NOW, || NOW).is_allowed()));
+        let other = beside(&heir, |heir| heir.reset(key(4), NOW));
+        let mine = admitted(&heir);
+        other.join().unwrap();
+        heir.check_invariants(NOW);
+        assert_eq!(mine + left(&heir), 1);
+    });
+}
+
 models! {
     buckets: TickBucket {
         a_key_is_inserted_while_its_page_is_copied,
@@ -164,6 +184,7 @@ models! {
         a_request_charges_the_old_table_while_another_inserts_and_all_is_copied,
         a_refund_meets_the_insert_of_its_key,
         a_key_is_inserted_while_an_heir_of_the_heir_copies,
+        room_is_made_while_an_inherited_key_is_inserted,
     }
     fixed_windows: FixedRule {
         a_key_is_inserted_while_its_page_is_copied,
@@ -171,6 +192,7 @@ models! {
         a_request_charges_the_old_table_while_the_key_is_inserted,
         a_refund_meets_the_insert_of_its_key,
         a_key_is_inserted_while_an_heir_of_the_heir_copies,
+        room_is_made_while_an_inherited_key_is_inserted,
     }
     sliding_windows: SlidingRule {
         a_key_is_inserted_while_its_page_is_copied,
@@ -178,5 +200,6 @@ models! {
         a_request_charges_the_old_table_while_the_key_is_inserted,
         a_refund_meets_the_insert_of_its_key,
         a_key_is_inserted_while_an_heir_of_the_heir_copies,
+        room_is_made_while_an_inherited_key_is_inserted,
     }
 }

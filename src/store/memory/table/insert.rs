@@ -42,6 +42,7 @@ impl SetAssociativeTable {
             let own = rule.local(now, tag);
             // What the key has spent of an overflow slot, it must not spend again.
             let mut owed = self.overflow_debt(rule, tag, now);
+            let mut uncleared = None;
             if let Some(past) = &self.inherited {
                 let inherited = rule.stamped(past.stamp_of(hash, stamp_of_nothing(rule, now)), own);
                 if rule.size(inherited) > 0 {
@@ -52,6 +53,7 @@ impl SetAssociativeTable {
                         past.set_stamp_of(hash, 0);
                         continue;
                     }
+                    uncleared = Some(past);
                 }
             }
             let ruling = rule.judge(owed, cost, own);
@@ -70,6 +72,10 @@ impl SetAssociativeTable {
             let ruling = rule.judge(rule.stamped(rule.stamp(owed, own), at), cost, at);
             let Ruling::Admit { debt } = ruling else { return (ruling, at) };
             if self.write_to(rule, &target, tag, rule.stamp(debt, at)) {
+                // Another thread has made room since there was none for the inherited debt.
+                if let Some(past) = uncleared {
+                    past.set_stamp_of(hash, 0);
+                }
                 return (ruling, at);
             }
         }
