@@ -38,7 +38,15 @@ fn outside_of_a_runtime_a_call_is_a_fault() {
     let std::task::Poll::Ready(Err(fault)) = future.as_mut().poll(&mut context) else {
         panic!("it waits");
     };
-    assert_eq!(fault.reason(), Reason::NoRuntime);
+    assert_eq!(fault.kind(), FaultKind::NoRuntime);
+}
+
+/// Their sum with the time would overflow.
+#[tokio::test]
+async fn endless_timeouts_are_cut() {
+    let builder = Redis::single(format!("redis://127.0.0.1:{}", servers::free_port()));
+    let redis = builder.timeout(Duration::MAX).connect_timeout(Duration::MAX).open().unwrap();
+    assert_eq!(charge(&redis, "a").await, Err(FaultKind::Unreachable));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -65,7 +73,7 @@ async fn connecting_continues_for_later_calls() {
     // To connect takes longer than a call may.
     proxy.set(Mode::Latency(Duration::from_millis(200)));
     let redis = Redis::single(proxy.url()).timeout(Duration::from_millis(50)).connect_timeout(PLENTY).open().unwrap();
-    assert_eq!(charge(&redis, "a").await, Err(Reason::TimedOut));
+    assert_eq!(charge(&redis, "a").await, Err(FaultKind::TimedOut));
     await_until("it is connected", || redis.health()[0].is_connected());
     assert_eq!(proxy.connections(), 1);
 }
