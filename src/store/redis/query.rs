@@ -328,3 +328,21 @@ pub(crate) fn failed(fault: impl Into<Fault>) -> LimiterError {
     let fault = fault.into();
     LimiterError::new(fault.to_string()).with_source(fault)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_charge_whose_task_panics_is_cancelled() {
+        async fn panics() -> Answered {
+            panic!("on purpose")
+        }
+        let Check::Pending(answer) = in_background(panics()) else { unreachable!("it has a runtime") };
+        let error = answer.await.unwrap_err();
+        let fault = error.source().and_then(|source| source.downcast_ref::<Fault>());
+        assert_eq!(fault.map(Fault::kind), Some(FaultKind::Cancelled));
+    }
+}

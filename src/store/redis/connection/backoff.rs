@@ -3,8 +3,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// The longest pause before any failure is repeated: two timeouts at the default, so that a server that merely stalls is
-/// not probed again and again.
+/// The longest pause after the first failure: two timeouts at the default, since a server that merely stalls must not
+/// be probed again and again.
 const FIRST: Duration = Duration::from_millis(100);
 
 /// The longest pause of all. What has recovered is used again after this at the latest.

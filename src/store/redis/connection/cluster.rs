@@ -139,8 +139,8 @@ impl Cluster {
         self.node_of(&host, u16::try_from(*port).map_err(|_| unclear())?, source.server())
     }
 
-    /// Returns the node at an address that `source` reported: the one that is known, or a new one. A host that is missing
-    /// or unknown is that of `source`.
+    /// Returns the node at an address that `source` reported: the one that is known, or a new one. A host that is
+    /// missing or unknown is that of `source`.
     fn node_of(&self, host: &str, port: u16, source: &ConnectionInfo) -> Result<Arc<Node>, Fault> {
         let host = if matches!(host, "" | "?") { address::host(source).unwrap_or_default() } else { host };
         let server = address::moved_to(&self.like, host.to_owned(), port);

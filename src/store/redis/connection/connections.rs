@@ -103,7 +103,7 @@ impl Connections {
         Some(ConnectionHandle { connection, number: live.number, runtime })
     }
 
-    /// Keeps a handle for the next call. Returns it if its connection was replaced, to be dropped outside of the lock.
+    /// Keeps a handle for the next call. Returns it if its connection was replaced: drop it outside of the lock.
     pub(super) fn put_handle(&mut self, handle: ConnectionHandle) -> Option<ConnectionHandle> {
         let runtime_state = self.runtimes.iter_mut().find(|it| it.runtime == handle.runtime);
         match runtime_state.and_then(|it| it.live.as_mut()) {
@@ -115,7 +115,7 @@ impl Connections {
         }
     }
 
-    /// Removes all connections, so that the next call of each runtime makes a new one. To be dropped outside of the lock:
+    /// Removes all connections, so that the next call of each runtime makes a new one. Drop them outside of the lock:
     /// the last handle of a connection runs code of the `redis` crate when it is dropped.
     pub(super) fn remove_all(&mut self) -> Vec<OpenConnection> {
         self.runtimes.iter_mut().filter_map(|it| it.live.take()).collect()

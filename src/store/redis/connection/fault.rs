@@ -333,7 +333,7 @@ mod tests {
         }
     }
 
-    /// Otherwise, a replica or a full server of that version would never open its breaker, nor have its sentinels asked.
+    /// Otherwise, a replica of that version would never open its breaker, nor would its sentinels be asked.
     #[test]
     fn errors_that_redis_6_2_wraps_are_classified_by_their_own_code() {
         for (error, kind) in [

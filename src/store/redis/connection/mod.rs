@@ -108,8 +108,8 @@ struct Inner {
 /// there is one redirection.
 const MAX_HOPS: u32 = 5;
 
-/// How long to wait for keys that are being moved, before the one further attempt: small keys arrive within this time, and
-/// of a decision's 50 ms, it leaves enough for the attempt.
+/// How long to wait for keys that are being moved, before the one further attempt: small keys arrive within this time,
+/// and of the 50 ms of a decision, it leaves enough for the attempt.
 const ON_THE_WAY: Duration = Duration::from_millis(5);
 
 impl Redis {
@@ -135,8 +135,8 @@ impl Redis {
         RedisBuilder::new(Servers::Sentinel(master.into(), urls.into_iter().map(Into::into).collect()))
     }
 
-    /// Uses a cluster, some of whose nodes are at these URLs. User, password and TLS of the first hold for all nodes that
-    /// are not named here.
+    /// Uses a cluster, some of whose nodes are at these URLs. User, password and TLS of the first hold for all nodes
+    /// that are not named here.
     pub fn cluster<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> RedisBuilder {
         RedisBuilder::new(Servers::Cluster(urls.into_iter().map(Into::into).collect()))
     }

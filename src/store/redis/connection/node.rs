@@ -227,7 +227,7 @@ impl Node {
         }
         let left_over = handle.and_then(|handle| state.connections.put_handle(handle));
         drop(state);
-        // After the lock is released, as they are to be.
+        // Outside of the lock, as their methods ask.
         drop((left_over, spoilt));
         if let Some(fault) = opened {
             log::redis_breaker_opened(&self.address, fault);

@@ -24,7 +24,7 @@ pub(super) enum Evidence<'a> {
     /// The node answered, if only with an error that is not its own.
     Healthy,
     Failed(&'a Fault),
-    /// Neither.
+    /// The outcome of the call did not become known.
     Unknown,
 }
 
@@ -206,8 +206,8 @@ impl AbandonedCall {
 
 impl Drop for AbandonedCall {
     fn drop(&mut self) {
-        // If it was not recorded: the runtime was shut down, too many calls are watched, or it only connected. If this was
-        // the probe, the breaker must not wait for it.
+        // If it was not recorded, the runtime was shut down, too many calls are watched, or it only connected. If this
+        // was the probe, the breaker must not wait for it.
         self.record(Evidence::Unknown, None);
     }
 }

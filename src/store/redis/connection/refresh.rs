@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::backoff;
-use super::fault::Fault;
+use super::fault::FaultKind;
 use super::shared_task::{Outcome, SharedTask, TAKE_OVER_AFTER, Work};
 
-/// The shortest time between the beginnings of two refreshes, however many failures ask for one. No longer than the time
-/// after which another runtime takes a refresh over, since that counts as a second one.
+/// The shortest time between the beginnings of two refreshes, however many failures ask for one. No longer than the
+/// time after which another runtime takes a refresh over, since that counts as a second one.
 const GAP: Duration = TAKE_OVER_AFTER;
 
 /// Runs refreshes of the topology, at most one at a time.
@@ -30,12 +30,12 @@ struct Pace {
     not_before: Option<Instant>,
     /// In a row.
     failures: u32,
-    /// The fault of the last refresh, if it failed.
-    last: Option<Fault>,
+    /// The outcome of the last refresh that has ended.
+    last: Option<Outcome>,
 }
 
 impl Refresh {
-    /// Runs a refresh, and waits for it. If it is too early for one, the outcome is that of the last.
+    /// Runs a refresh, and waits for it. If it is too early for one, returns the outcome of the last.
     ///
     /// # Errors
     ///
@@ -63,7 +63,8 @@ impl Refresh {
         let now = Instant::now();
         let mut pace = self.pace();
         if pace.not_before.is_some_and(|moment| now < moment) {
-            return Err(pace.last.clone().map_or(Ok(()), Err));
+            // None has ended if the runtime of the first was shut down.
+            return Err(pace.last.clone().unwrap_or_else(|| Err(FaultKind::Unreachable.into())));
         }
         pace.not_before = Some(now + GAP);
         let (this, work) = (self.clone(), work());
@@ -77,13 +78,13 @@ impl Refresh {
     fn end(&self, outcome: &Outcome) {
         let mut pace = self.pace();
         match outcome {
-            Ok(()) => *pace = Pace { not_before: pace.not_before, ..Pace::default() },
-            Err(fault) => {
+            Ok(()) => pace.failures = 0,
+            Err(_) => {
                 pace.failures = pace.failures.saturating_add(1);
                 pace.not_before = Some(Instant::now() + GAP.max(backoff::pause(pace.failures)));
-                pace.last = Some(fault.clone());
             }
         }
+        pace.last = Some(outcome.clone());
     }
 
     fn pace(&self) -> MutexGuard<'_, Pace> {
@@ -96,7 +97,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
-    use crate::store::redis::connection::FaultKind;
+    use crate::store::redis::connection::Fault;
 
     #[tokio::test(start_paused = true)]
     async fn many_requests_cause_one_refresh_per_gap() {

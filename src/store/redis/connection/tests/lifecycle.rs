@@ -1,11 +1,8 @@
 //! Runtimes that end, calls that are cancelled, and what is logged.
 
-use std::io;
-use std::sync::Mutex;
-
 use tokio::runtime::Builder;
-use tracing_subscriber::fmt::MakeWriter;
 
+use super::log::Log;
 use super::proxy::{Mode, Proxy};
 use super::servers::await_until;
 use super::*;
@@ -78,39 +75,14 @@ async fn connecting_continues_for_later_calls() {
     assert_eq!(proxy.connections(), 1);
 }
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(line)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
 #[test]
 fn transitions_are_logged_once_each_and_without_passwords() {
-    let log = Log::default();
+    let (log, _guard) = Log::start();
     let lines = || {
-        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-        assert!(!text.contains("geheim"), "{text}");
-        text.lines().map(str::to_owned).collect::<Vec<_>>()
+        let lines = log.lines();
+        assert!(!lines.iter().any(|line| line.contains("geheim")), "{lines:?}");
+        lines
     };
-    let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
-    // With one subscriber alone, a log line that another test reaches first is off for good, since that test has none.
-    let _second = tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish());
-    let _guard = tracing::subscriber::set_default(subscriber);
     let mut server = RedisServer::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
     server.run::<()>(&["CONFIG", "SET", "requirepass", "geheim"]);
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();

@@ -6,6 +6,10 @@
 #[allow(dead_code, unreachable_pub)]
 mod proxy;
 
+#[path = "../../../../../tests/support/log.rs"]
+#[allow(unreachable_pub)]
+mod log;
+
 mod answers;
 mod cluster;
 mod failover;
