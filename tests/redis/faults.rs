@@ -15,7 +15,7 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::time::sleep;
 use tower_sluice::algorithm::TokenBucket;
-use tower_sluice::store::redis::{BreakerState, Fault, Reason, Redis, RedisStore};
+use tower_sluice::store::redis::{BreakerState, Fault, FaultKind, Redis, RedisStore};
 use tower_sluice::{Ask, FailureMode, Limiter, Quota, RateLimitLayer, RateLimiter, Verdict};
 
 const PLENTY: Duration = Duration::from_secs(5);
@@ -369,7 +369,7 @@ async fn a_server_without_memory_has_a_reason_of_its_own_and_the_fallback_decide
     let limiter = RateLimiter::new(at_most(3), RedisStore::new(&patient(&server), "p"));
     let error = limiter.decide(&Ask::charge(&key("b"), 1)).decided().await.unwrap_err();
     let fault = error.source().and_then(|source| source.downcast_ref::<Fault>()).expect("a fault");
-    assert_eq!((fault.reason(), fault.reason().label()), (Reason::OutOfMemory, "oom"));
+    assert_eq!((fault.kind(), fault.kind().label()), (FaultKind::OutOfMemory, "oom"));
     server.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     recovers(&layer, "a").await;
 }

@@ -21,7 +21,7 @@ mod servers;
 mod single_flight;
 mod store;
 
-pub use self::connection::{BreakerState, Fault, NodeHealth, Reason, Redis, RedisBuilder};
+pub use self::connection::{BreakerState, Fault, FaultKind, NodeHealth, Redis, RedisBuilder};
 pub use self::script::{Scripted, UnfitQuota};
 pub use self::store::RedisStore;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::connection::{Fault, Reason, Redis};
+use super::connection::{Fault, FaultKind, Redis};
 use super::key::{Key, Names, Tag};
 use super::leases::{Lease, LeaseAction, LeaseReceipt, Leases, Unspent};
 use super::negative_cache::{NegativeCache, Observation};
@@ -115,22 +115,22 @@ impl<A: Scripted> KeyQuery<A> {
                 answer
             }
             Join::Follower(follower, collector) => {
-                let handle = Handle::try_current().map_err(|_| failed(Reason::NoRuntime))?;
+                let handle = Handle::try_current().map_err(|_| failed(FaultKind::NoRuntime))?;
                 if let Some(collector) = collector {
                     handle.spawn(self.clone().collect(collector));
                 }
                 match follower.answer().await {
                     FollowerOutcome::Answered(answer) => answer,
-                    FollowerOutcome::Lost => Err(failed(Fault::new(Reason::Disconnected, "the call was cancelled"))),
+                    FollowerOutcome::Lost => Err(failed(FaultKind::Cancelled)),
                     FollowerOutcome::Late(collector) => {
                         if let Some(collector) = collector {
                             handle.spawn(self.collect(collector));
                         }
-                        Err(failed(Reason::TimedOut))
+                        Err(failed(FaultKind::TimedOut))
                     }
                 }
             }
-            Join::Full => Err(failed(Reason::TooManyInFlight)),
+            Join::Full => Err(failed(FaultKind::TooManyInFlight)),
         }
     }
 
@@ -192,7 +192,7 @@ impl<A: Scripted> KeyQuery<A> {
         }
         // In a task, so that a lease, or the refund of one, is not lost if this request is cancelled.
         let task = tokio::spawn(self.clone().call_with_lease(cost, count, action, deadline));
-        task.await.unwrap_or_else(|_| Err(failed(Fault::new(Reason::Disconnected, "the call was cancelled"))))
+        task.await.unwrap_or_else(|_| Err(failed(FaultKind::Cancelled)))
     }
 
     async fn call_with_lease(
@@ -312,21 +312,37 @@ impl<A: Scripted> KeyQuery<A> {
 /// A reply from which nothing can be concluded.
 impl From<BadReply> for Fault {
     fn from(reply: BadReply) -> Self {
-        Self::new(Reason::Unintelligible, reply.to_string())
+        Self::new(FaultKind::Unintelligible, reply.to_string())
     }
 }
 
 /// Runs a charge in a task, so that it completes even if the caller is cancelled.
 pub(crate) fn in_background(charge: impl Future<Output = Answered> + Send + 'static) -> Check {
-    let Ok(runtime) = Handle::try_current() else { return Check::Ready(Err(failed(Reason::NoRuntime))) };
+    let Ok(runtime) = Handle::try_current() else { return Check::Ready(Err(failed(FaultKind::NoRuntime))) };
     let task = runtime.spawn(charge);
-    Check::Pending(Box::pin(async move {
-        task.await.unwrap_or_else(|_| Err(failed(Fault::new(Reason::Disconnected, "the call was cancelled"))))
-    }))
+    Check::Pending(Box::pin(async move { task.await.unwrap_or_else(|_| Err(failed(FaultKind::Cancelled))) }))
 }
 
 /// Wraps a fault into the error of a limiter, with the fault as its source.
 pub(crate) fn failed(fault: impl Into<Fault>) -> LimiterError {
     let fault = fault.into();
     LimiterError::new(fault.to_string()).with_source(fault)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_charge_whose_task_panics_is_cancelled() {
+        async fn panics() -> Answered {
+            panic!("on purpose")
+        }
+        let Check::Pending(answer) = in_background(panics()) else { unreachable!("it has a runtime") };
+        let error = answer.await.unwrap_err();
+        let fault = error.source().and_then(|source| source.downcast_ref::<Fault>());
+        assert_eq!(fault.map(Fault::kind), Some(FaultKind::Cancelled));
+    }
 }

@@ -5,40 +5,44 @@ use std::time::Duration;
 use ::redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use ::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 
-use super::fault::{Fault, Reason};
+use super::fault::{Fault, FaultKind};
 
-/// Firewalls drop connections that are silent for minutes.
+/// How long a connection may be silent before a keepalive is sent. Firewalls drop those that are silent for minutes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Parses `redis://`, `rediss://`, or `unix://`. An error holds nothing of the URL, which may have a password in it.
 pub(super) fn parse(url: &str) -> Result<ConnectionInfo, Fault> {
-    let server = url.into_connection_info().map_err(|error| {
-        Fault::new(Reason::Misconfigured, format!("{error}; write an address such as redis://HOST:6379"))
-    })?;
-    if matches!(server.addr(), ConnectionAddr::TcpTls { .. }) {
+    let scheme = url.split(':').next().unwrap_or_default();
+    if ["rediss", "valkeys"].iter().any(|name| scheme.eq_ignore_ascii_case(name)) {
         tls_is_possible()?;
     }
+    let server = url.into_connection_info().map_err(|error| {
+        Fault::new(FaultKind::Misconfigured, format!("{error}; write an address such as redis://HOST:6379"))
+    })?;
     let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(TcpKeepalive::new().with_time(KEEPALIVE));
     Ok(server.set_tcp_settings(tcp))
 }
 
-/// Speaks RESP3, the only protocol that reports the end of a connection.
+/// Returns the settings for connections that calls are made on: they speak RESP3, the only protocol over which the
+/// `redis` crate reports the end of a connection.
 pub(super) fn for_calls(server: ConnectionInfo) -> ConnectionInfo {
     let login = server.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
     server.set_redis_settings(login)
 }
 
-/// Replaces host and port.
+/// Returns the address of another server with the login and the TLS settings of this one.
 pub(super) fn moved_to(like: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
     let addr = match like.addr().clone() {
         ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
             ConnectionAddr::TcpTls { host, port, insecure, tls_params }
         }
+        // A socket of this machine has neither a host nor TLS.
         _ => ConnectionAddr::Tcp(host, port),
     };
     like.clone().set_addr(addr)
 }
 
+/// Returns the host, unless the address is a path.
 pub(super) fn host(server: &ConnectionInfo) -> Option<&str> {
     match server.addr() {
         ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host),
@@ -46,7 +50,7 @@ pub(super) fn host(server: &ConnectionInfo) -> Option<&str> {
     }
 }
 
-/// Splits `HOST:PORT`, whose host may be an IPv6 address without brackets, or missing.
+/// Splits `HOST:PORT`. The host may be an IPv6 address without brackets, or missing.
 pub(super) fn host_and_port(text: &str) -> Option<(&str, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     Some((host, port.parse().ok()?))
@@ -60,12 +64,12 @@ fn tls_is_possible() -> Result<(), Fault> {
     }
     let advice =
         "for rediss://, install a rustls CryptoProvider first, such as ring::default_provider().install_default()";
-    Err(Fault::new(Reason::Misconfigured, advice))
+    Err(Fault::new(FaultKind::Misconfigured, advice))
 }
 
 #[cfg(not(feature = "redis-tls"))]
 fn tls_is_possible() -> Result<(), Fault> {
-    Err(Fault::new(Reason::Misconfigured, "rediss:// needs the feature `redis-tls`"))
+    Err(Fault::new(FaultKind::Misconfigured, "rediss:// needs the feature `redis-tls`"))
 }
 
 #[cfg(test)]
@@ -92,7 +96,7 @@ mod tests {
             "rediss://u:hunter2@h",
         ] {
             let fault = parse(url).expect_err(url);
-            assert_eq!(fault.reason(), Reason::Misconfigured, "{url}");
+            assert_eq!(fault.kind(), FaultKind::Misconfigured, "{url}");
             assert!(!format!("{fault} {fault:?}").contains("hunter2"), "{fault:?}");
         }
     }

@@ -3,23 +3,30 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Draws a duration from zero to `longest`, all equally likely ("full jitter"), so that clients that failed together do
-/// not come back together.
-pub(super) fn up_to(longest: Duration) -> Duration {
-    // A new state has new keys, so its hash of anything is a new number. Drawn only after a failure.
-    let random = u128::from(RandomState::new().hash_one(0));
-    let nanos = u64::try_from((longest.as_nanos() * random) >> 64).unwrap_or(u64::MAX);
-    Duration::from_nanos(nanos)
-}
+/// The longest pause after the first failure: two timeouts at the default, since a server that merely stalls must not
+/// be probed again and again.
+const FIRST: Duration = Duration::from_millis(100);
 
-/// Returns 100 ms, 200 ms, 400 ms, and so on up to five seconds.
-pub(super) fn longest(failures: u32) -> Duration {
-    Duration::from_millis(100).saturating_mul(1 << failures.min(10)).min(Duration::from_secs(5))
-}
+/// The longest pause of all. What has recovered is used again after this at the latest.
+pub(super) const LONGEST: Duration = Duration::from_secs(5);
 
 /// Draws the pause after that many failures in a row.
 pub(super) fn pause(failures: u32) -> Duration {
     up_to(longest(failures))
+}
+
+/// Returns 100 ms, 200 ms, 400 ms, and so on up to five seconds.
+fn longest(failures: u32) -> Duration {
+    FIRST.saturating_mul(2_u32.saturating_pow(failures)).min(LONGEST)
+}
+
+/// Draws a duration from zero to `longest`, all equally likely ("full jitter"), so that clients that failed together do
+/// not come back together.
+fn up_to(longest: Duration) -> Duration {
+    // A new state has new keys, so its hash of anything is a new number. Drawn only after a failure.
+    let random = u128::from(RandomState::new().hash_one(0));
+    let nanos = u64::try_from((longest.as_nanos() * random) >> 64).expect("five seconds at the most");
+    Duration::from_nanos(nanos)
 }
 
 #[cfg(test)]
@@ -41,7 +48,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_five_seconds() {
-        let ms: Vec<_> = [0, 1, 2, 5, 6, 40].map(|failures| longest(failures).as_millis()).into();
-        assert_eq!(ms, [100, 200, 400, 3_200, 5_000, 5_000]);
+        let ms: Vec<_> = [0, 1, 2, 5, 6, 40, u32::MAX].map(|failures| longest(failures).as_millis()).into();
+        assert_eq!(ms, [100, 200, 400, 3_200, 5_000, 5_000, 5_000]);
     }
 }

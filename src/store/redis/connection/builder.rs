@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::address;
 use super::call_metrics::CallMetrics;
 use super::cluster::Cluster;
-use super::fault::{Fault, Reason};
+use super::fault::{Fault, FaultKind};
 use super::node::{Node, Settings};
 use super::sentinel::Sentinel;
 use super::topology::Topology;
@@ -26,12 +26,17 @@ pub struct RedisBuilder {
     secret: Vec<u8>,
 }
 
+/// The addresses as they were given.
 #[derive(Clone)]
 pub(super) enum Servers {
     Single(String),
+    /// The name of the primary, or a URL with it, and the URLs of the sentinels.
     Sentinel(String, Vec<String>),
     Cluster(Vec<String>),
 }
+
+/// Longer timeouts are cut to a day: a sum of one and the time must not overflow.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl RedisBuilder {
     pub(super) fn new(servers: Servers) -> Self {
@@ -45,16 +50,16 @@ impl RedisBuilder {
         }
     }
 
-    /// Sets how long a decision may take, all in all, however many calls it needs; 50 ms by default. If Redis has not
-    /// answered by then, the [policy](crate::FailureMode) decides what happens, and what Redis may have charged stays
-    /// charged.
+    /// Sets how long a decision may take, all in all, however many calls it needs; 50 ms by default, and a day at the
+    /// most. With zero, Redis is never called. If Redis has not answered by then, the [policy](crate::FailureMode)
+    /// decides what happens, and what Redis may have charged stays charged.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Sets how long it may take to connect; 1 s by default. A decision does not wait that long: connecting continues
-    /// in the background, for later decisions.
+    /// Sets how long it may take to connect; 1 s by default, and a day at the most. A decision does not wait that long:
+    /// connecting continues in the background, for later decisions.
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -87,18 +92,19 @@ impl RedisBuilder {
     ///
     /// # Errors
     ///
-    /// [`Reason::Misconfigured`] if an address cannot be parsed, or needs a feature that is off, or if there is none.
+    /// [`FaultKind::Misconfigured`] if there is no address, or one cannot be parsed; if one is `rediss://`, and the
+    /// feature `redis-tls` is off or no `CryptoProvider` is installed; or if the prefix has a brace.
     pub fn open(self) -> Result<Redis, Fault> {
         let settings = Arc::new(Settings {
-            timeout: self.timeout,
-            connect_timeout: self.connect_timeout,
+            timeout: self.timeout.min(LONGEST_TIMEOUT),
+            connect_timeout: self.connect_timeout.min(LONGEST_TIMEOUT),
             max_in_flight: self.max_in_flight,
             eviction_checked: AtomicBool::new(false),
         });
         if self.prefix.contains(['{', '}']) {
             return Err(Fault::new(
-                Reason::Misconfigured,
-                "the prefix has a brace, by which a cluster would take it for a key; permit it out",
+                FaultKind::Misconfigured,
+                "the prefix has a brace, and a cluster would hash it as part of the key; leave it out",
             ));
         }
         let parse = |urls: &[String]| urls.iter().map(|url| address::parse(url)).collect::<Result<Vec<_>, _>>();
@@ -109,11 +115,13 @@ impl RedisBuilder {
             Servers::Sentinel(master, urls) => {
                 let sentinels = parse(urls)?;
                 if sentinels.is_empty() {
-                    return Err(Fault::new(Reason::Misconfigured, "no address of a sentinel is given"));
+                    return Err(Fault::new(FaultKind::Misconfigured, "no address of a sentinel is given"));
                 }
                 let url = if master.contains("://") { master.clone() } else { format!("redis://{master}") };
                 let like = address::for_calls(address::parse(&url)?);
-                let master = address::host(&like).unwrap_or_default().to_owned();
+                let Some(master) = address::host(&like).map(str::to_owned) else {
+                    return Err(Fault::new(FaultKind::Misconfigured, "a primary has a name, and not a path"));
+                };
                 Topology::Sentinel(Sentinel::new(master, sentinels, like, settings.clone())?)
             }
             Servers::Cluster(urls) => {
@@ -128,7 +136,7 @@ impl RedisBuilder {
 }
 
 impl fmt::Debug for RedisBuilder {
-    /// Addresses may hold passwords.
+    // Without the addresses, which may hold passwords, and the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisBuilder")
             .field("timeout", &self.timeout)
@@ -136,5 +144,32 @@ impl fmt::Debug for RedisBuilder {
             .field("max_in_flight", &self.max_in_flight)
             .field("prefix", &self.prefix)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_opened_is_misconfigured() {
+        let none: [&str; 0] = [];
+        for (builder, problem) in [
+            (Redis::single("http://host"), "redis://HOST:6379"),
+            (Redis::cluster(none), "no address"),
+            (Redis::sentinel("main", none), "no address"),
+            (Redis::sentinel("unix:///main", ["redis://host"]), "a name"),
+            (Redis::single("redis://host").prefix("{a}"), "a brace"),
+        ] {
+            let fault = builder.open().unwrap_err();
+            assert_eq!(fault.kind(), FaultKind::Misconfigured, "{fault}");
+            assert!(fault.to_string().contains(problem), "{fault}");
+        }
+    }
+
+    #[test]
+    fn neither_passwords_nor_the_secret_are_shown() {
+        let builder = Redis::single("redis://:hunter2@host").secret("hunter3");
+        assert!(!format!("{builder:?}").contains("hunter"), "{builder:?}");
     }
 }

@@ -16,28 +16,25 @@ mod with_metrics {
     use metrics::{Histogram, Unit, describe_histogram, histogram};
 
     use super::{Fault, Instant};
-    use crate::store::redis::connection::Reason;
+    use crate::store::redis::connection::FaultKind;
 
     const DURATION: &str = "tower_sluice.rate_limiting.store.call.duration";
 
-    /// One histogram of answered calls, and one for each reason why others failed.
+    /// One histogram of answered calls, and one for each kind of fault. Each is registered when it is needed first.
     pub(in crate::store::redis::connection) struct CallMetrics {
         answered: OnceLock<Histogram>,
-        failed: [OnceLock<Histogram>; REASONS],
+        failed: [OnceLock<Histogram>; FaultKind::ALL.len()],
     }
-
-    /// As many as there are variants: `Misconfigured` is declared last.
-    const REASONS: usize = Reason::Misconfigured as usize + 1;
 
     impl CallMetrics {
         pub(in crate::store::redis::connection) const fn new() -> Self {
-            Self { answered: OnceLock::new(), failed: [const { OnceLock::new() }; REASONS] }
+            Self { answered: OnceLock::new(), failed: [const { OnceLock::new() }; FaultKind::ALL.len()] }
         }
 
         pub(in crate::store::redis::connection) fn note(&self, start: Instant, fault: Option<&Fault>) {
-            let (histogram, result) = match fault.map(Fault::reason) {
+            let (histogram, result) = match fault.map(Fault::kind) {
                 None => (&self.answered, "ok"),
-                Some(reason) => (&self.failed[reason as usize], reason.label()),
+                Some(kind) => (&self.failed[kind as usize], kind.label()),
             };
             histogram.get_or_init(|| new(result)).record(start.elapsed());
         }
@@ -61,7 +58,7 @@ mod without_metrics {
             Self
         }
 
-        #[allow(clippy::unused_self, reason = "as with it")]
+        #[allow(clippy::unused_self, reason = "the signature with the feature")]
         pub(in crate::store::redis::connection) const fn note(&self, _start: Instant, _fault: Option<&Fault>) {}
     }
 }

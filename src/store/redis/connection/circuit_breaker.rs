@@ -12,14 +12,16 @@ use tokio::time::Instant;
 
 use super::backoff;
 
-/// The breaker opens after this many failures in a row, if they came in [`WAVES`] waves.
+/// The breaker opens after this many failures in a row, if they came in [`WAVES`] waves. If one call in a hundred fails
+/// by chance, five in a row do once in ten billion calls.
 const STREAK: u32 = 5;
 
 /// The breaker opens, too, if half of the calls in the window failed. With fewer calls than this, the share that failed
 /// says too little.
 const MIN_CALLS: u32 = 20;
 
-/// The length of the window over which calls and failures are counted, in seconds.
+/// The length of the window over which calls and failures are counted, in seconds. Two calls per second are enough for
+/// [`MIN_CALLS`].
 const SECONDS: usize = 10;
 
 /// The least number of waves that failures must come in to open the breaker. A wave is the failures of calls that had
@@ -150,7 +152,8 @@ impl CircuitBreaker {
                 self.change(State::Open { probes, retry_at: now + backoff::pause(probes) });
                 false
             }
-            _ => {
+            // An open one has let no call of this epoch pass.
+            State::Closed | State::Open { .. } => {
                 let begins_wave = self.wave.is_none_or(|noticed| permit.began >= noticed);
                 if begins_wave {
                     self.wave = Some(now);
@@ -257,8 +260,8 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_millis(50);
 
-    /// The longest pause: a node that has recovered is probed after it at the latest.
-    const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+    /// A node that has recovered is probed after this at the latest.
+    const LONGEST_PAUSE: Duration = backoff::LONGEST;
 
     fn fails(breaker: &mut CircuitBreaker, now: Instant) -> bool {
         let permit = breaker.try_enter(now, 1).expect("it is closed");
@@ -294,7 +297,8 @@ mod tests {
         for round in 0..1_000_u64 {
             let now = now + Duration::from_millis(round * 10);
             let answers = round % 12 >= 4;
-            assert!(!if answers { succeeds(&mut breaker, now) } else { fails(&mut breaker, now) });
+            let changes = if answers { succeeds(&mut breaker, now) } else { fails(&mut breaker, now) };
+            assert!(!changes, "round {round}");
         }
         assert_eq!(breaker.state(), BreakerState::Closed);
     }
@@ -332,14 +336,15 @@ mod tests {
     #[test]
     fn one_wave_of_failures_does_not_open_it_and_a_second_does() {
         let now = Instant::now();
-        let timeout = Duration::from_millis(50);
         let mut breaker = CircuitBreaker::new(now, TIMEOUT);
-        let late: Vec<_> = (0..100).map(|number| breaker.try_enter(now + timeout * number / 120, 1).unwrap()).collect();
+        // A hundred calls within less than one timeout, each of which times out.
+        let begin = |number: u32| now + TIMEOUT * number / 120;
+        let late: Vec<_> = (0..100).map(|number| breaker.try_enter(begin(number), 1).unwrap()).collect();
         for (permit, number) in late.iter().zip(0..) {
-            assert!(!breaker.failed(permit, now + timeout * number / 120 + timeout), "all had begun before one failed");
+            assert!(!breaker.failed(permit, begin(number) + TIMEOUT), "all had begun before one failed");
         }
-        let next = breaker.try_enter(now + timeout * 2, 1).unwrap();
-        assert!(breaker.failed(&next, now + timeout * 3));
+        let next = breaker.try_enter(now + TIMEOUT * 2, 1).unwrap();
+        assert!(breaker.failed(&next, now + TIMEOUT * 3));
     }
 
     #[test]

@@ -7,24 +7,25 @@ use ::redis::{Cmd, ConnectionInfo, FromRedisValue, Value};
 use tokio::time::Instant;
 
 use super::address;
-use super::fault::{Fault, Reason};
+use super::fault::{Fault, FaultKind};
 use super::node::{Node, Settings};
 use super::refresh::Refresh;
+use crate::store::redis::key::SLOTS;
 use crate::util::log;
 
 /// Many primaries, each with some of the slots.
 pub(super) struct Cluster {
     seeds: Vec<Arc<Node>>,
-    /// User, password and TLS for all nodes.
+    /// User, password and TLS for nodes that are not among the seeds.
     like: ConnectionInfo,
     settings: Arc<Settings>,
     map: RwLock<Arc<[Range]>>,
-    /// Replicas as well: when a primary is gone, they know its successor.
+    /// By address. Replicas as well: when a primary is gone, they know its successor.
     nodes: Mutex<HashMap<String, Arc<Node>>>,
     refresh: Refresh,
 }
 
-/// Adjacent slots of one node. Sorted, and they do not overlap.
+/// Adjacent slots of one node. In the map, ranges are sorted, and do not overlap.
 #[derive(Clone)]
 struct Range {
     first: u16,
@@ -37,25 +38,26 @@ type Assignment = (Range, Vec<Arc<Node>>);
 
 impl Cluster {
     pub(super) fn new(seeds: Vec<ConnectionInfo>, settings: Arc<Settings>) -> Result<Arc<Self>, Fault> {
-        let like = seeds.first().cloned().ok_or_else(|| Fault::new(Reason::Misconfigured, "no address is given"))?;
+        let like = seeds.first().cloned().ok_or_else(|| Fault::new(FaultKind::Misconfigured, "no address is given"))?;
         let seeds: Vec<_> = seeds.into_iter().map(|it| Node::new(it, settings.clone())).collect::<Result<_, _>>()?;
         let nodes = Mutex::new(by_address(seeds.iter().cloned()));
         let (map, refresh) = (RwLock::new(Arc::from([])), Refresh::default());
         Ok(Arc::new(Self { seeds, like, settings, map, nodes, refresh }))
     }
 
+    /// Returns the node that has a slot. Asks the cluster first if that is unknown.
     pub(super) async fn node(self: &Arc<Self>, slot: u16, deadline: Instant) -> Result<Arc<Node>, Fault> {
         if let Some(node) = self.owner(slot) {
             return Ok(node);
         }
         self.refresh_now(deadline).await?;
-        self.owner(slot).ok_or_else(|| Fault::new(Reason::ClusterDown, format!("no node has slot {slot}")))
+        self.owner(slot).ok_or_else(|| Fault::new(FaultKind::ClusterDown, format!("no node has slot {slot}")))
     }
 
     /// Returns the node at `HOST:PORT`, as reported by `source`.
     pub(super) fn node_at(&self, text: &str, source: &Node) -> Result<Arc<Node>, Fault> {
         let Some((host, port)) = address::host_and_port(text) else {
-            return Err(Fault::new(Reason::Unintelligible, format!("redirected to `{text}`")));
+            return Err(Fault::new(FaultKind::Unintelligible, format!("redirected to `{text}`")));
         };
         self.node_of(host, port, source.server())
     }
@@ -72,6 +74,7 @@ impl Cluster {
         self.refresh.start(|| self.clone().ask_any_node());
     }
 
+    /// Returns the node that has a slot, if that is known.
     pub(super) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner).clone();
         let range = map.get(map.partition_point(|range| range.last < slot))?;
@@ -81,10 +84,11 @@ impl Cluster {
     /// Asks one node after the other until one answers, healthy nodes first.
     async fn ask_any_node(self: Arc<Self>) -> Result<(), Fault> {
         let mut nodes = self.nodes();
-        nodes.sort_by_key(|node| !node.is_healthy());
-        let mut fault = Fault::from(Reason::Unreachable);
+        nodes.sort_by_cached_key(|node| !node.is_healthy());
+        let mut fault = Fault::from(FaultKind::Unreachable);
         for node in nodes {
-            // A healthy node that does not answer swallows packets, so there is no point in a longer wait.
+            // A healthy node that does not answer in twice the time of a call will not answer: it hangs, or the network
+            // drops packets. Another one may have to be connected first.
             let patience = if node.is_healthy() { self.settings.timeout * 2 } else { self.settings.connect_timeout };
             let mut question = Cmd::new();
             question.arg("CLUSTER").arg("SLOTS");
@@ -101,7 +105,7 @@ impl Cluster {
 
     /// Reads `[[first, last, [host, port, …], replica…]…]`.
     fn read(&self, answer: Value, source: &Node) -> Result<Vec<Assignment>, Fault> {
-        let unclear = || Fault::new(Reason::Unintelligible, "the answer to CLUSTER SLOTS");
+        let unclear = || Fault::new(FaultKind::Unintelligible, "the answer to CLUSTER SLOTS");
         let rows = Vec::<Vec<Value>>::from_redis_value(answer).map_err(|_| unclear())?;
         let mut map = Vec::with_capacity(rows.len());
         for row in rows {
@@ -109,20 +113,22 @@ impl Cluster {
                 return Err(unclear());
             };
             let nodes: Vec<_> = nodes.iter().map(|node| self.read_node(node, source)).collect::<Result<_, _>>()?;
-            let (Ok(first), Ok(last), Some(node)) = (u16::try_from(*first), u16::try_from(*last), nodes.first()) else {
+            let (Some(first), Some(last), Some(node)) = (slot(*first), slot(*last), nodes.first()) else {
                 return Err(unclear());
             };
             map.push((Range { first, last, node: node.clone() }, nodes));
         }
         if map.is_empty() {
-            return Err(Fault::new(Reason::ClusterDown, format!("{} knows of no slots", source.address())));
+            return Err(Fault::new(FaultKind::ClusterDown, format!("{} knows of no slots", source.address())));
         }
         map.sort_by_key(|(range, _)| range.first);
-        Ok(map)
+        let is_in_order = map.iter().all(|(range, _)| range.first <= range.last)
+            && map.windows(2).all(|pair| pair[0].0.last < pair[1].0.first);
+        if is_in_order { Ok(map) } else { Err(unclear()) }
     }
 
     fn read_node(&self, node: &Value, source: &Node) -> Result<Arc<Node>, Fault> {
-        let unclear = || Fault::new(Reason::Unintelligible, "a node in the answer to CLUSTER SLOTS");
+        let unclear = || Fault::new(FaultKind::Unintelligible, "a node in the answer to CLUSTER SLOTS");
         let Value::Array(fields) = node else {
             return Err(unclear());
         };
@@ -133,7 +139,8 @@ impl Cluster {
         self.node_of(&host, u16::try_from(*port).map_err(|_| unclear())?, source.server())
     }
 
-    /// A host that is missing or unknown is that of `source`.
+    /// Returns the node at an address that `source` reported: the one that is known, or a new one. A host that is
+    /// missing or unknown is that of `source`.
     fn node_of(&self, host: &str, port: u16, source: &ConnectionInfo) -> Result<Arc<Node>, Fault> {
         let host = if matches!(host, "" | "?") { address::host(source).unwrap_or_default() } else { host };
         let server = address::moved_to(&self.like, host.to_owned(), port);
@@ -147,6 +154,7 @@ impl Cluster {
         Ok(node)
     }
 
+    /// Replaces the map, and forgets the nodes that are not in it.
     fn adopt(&self, map: Vec<Assignment>) {
         let mut nodes = by_address(self.seeds.iter().cloned());
         nodes.extend(by_address(map.iter().flat_map(|(_, nodes)| nodes.iter().cloned())));
@@ -154,8 +162,8 @@ impl Cluster {
         for (range, _) in map {
             match ranges.last_mut() {
                 // Adjacent ranges of one node are merged.
-                Some(last) if last.last + 1 == range.first && Arc::ptr_eq(&last.node, &range.node) => {
-                    last.last = range.last
+                Some(previous) if previous.last + 1 == range.first && Arc::ptr_eq(&previous.node, &range.node) => {
+                    previous.last = range.last;
                 }
                 _ => ranges.push(range),
             }
@@ -180,6 +188,71 @@ impl Cluster {
     }
 }
 
+/// Returns a slot, unless the number is that of none.
+fn slot(number: i64) -> Option<u16> {
+    u16::try_from(number).ok().filter(|slot| *slot < SLOTS)
+}
+
 fn by_address(nodes: impl Iterator<Item = Arc<Node>>) -> HashMap<String, Arc<Node>> {
     nodes.map(|node| (node.address().to_string(), node)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn cluster() -> Arc<Cluster> {
+        let seed = address::parse("redis://10.0.0.1:6379").unwrap();
+        let timeout = Duration::from_millis(50);
+        let settings =
+            Settings { timeout, connect_timeout: timeout, max_in_flight: 1, eviction_checked: AtomicBool::new(false) };
+        Cluster::new(vec![seed], Arc::new(settings)).unwrap()
+    }
+
+    /// An answer to `CLUSTER SLOTS`, with a port for each range.
+    fn answer(ranges: &[(i64, i64, i64)]) -> Value {
+        let row = |(first, last, port): &(i64, i64, i64)| {
+            let node = Value::Array(vec![Value::BulkString(b"10.0.0.1".to_vec()), Value::Int(*port)]);
+            Value::Array(vec![Value::Int(*first), Value::Int(*last), node])
+        };
+        Value::Array(ranges.iter().map(row).collect())
+    }
+
+    fn owner(cluster: &Cluster, slot: u16) -> Option<String> {
+        cluster.owner(slot).map(|node| node.address().to_string())
+    }
+
+    #[test]
+    fn each_slot_has_the_node_that_the_map_names() {
+        let cluster = cluster();
+        let map = cluster.read(answer(&[(200, 16_383, 3), (0, 99, 1), (100, 149, 1)]), &cluster.seeds[0]).unwrap();
+        cluster.adopt(map);
+        for (slot, port) in [(0, 1), (99, 1), (100, 1), (149, 1), (200, 3), (16_383, 3)] {
+            assert_eq!(owner(&cluster, slot), Some(format!("10.0.0.1:{port}")), "{slot}");
+        }
+        for slot in [150, 199] {
+            assert_eq!(owner(&cluster, slot), None, "{slot}");
+        }
+        assert_eq!(cluster.map.read().unwrap().len(), 2, "adjacent ranges of one node are merged");
+    }
+
+    #[test]
+    fn a_map_that_makes_no_sense_is_a_fault() {
+        let cluster = cluster();
+        for (ranges, kind) in [
+            (&[][..], FaultKind::ClusterDown),
+            (&[(0, 16_384, 1)], FaultKind::Unintelligible),
+            (&[(-1, 5, 1)], FaultKind::Unintelligible),
+            (&[(0, 65_535, 1), (65_535, 65_535, 1)], FaultKind::Unintelligible),
+            (&[(9, 5, 1)], FaultKind::Unintelligible),
+            (&[(0, 5, 1), (5, 9, 2)], FaultKind::Unintelligible),
+            (&[(0, 5, 65_536)], FaultKind::Unintelligible),
+        ] {
+            let fault = cluster.read(answer(ranges), &cluster.seeds[0]).map(drop).unwrap_err();
+            assert_eq!(fault.kind(), kind, "{ranges:?}");
+        }
+    }
 }

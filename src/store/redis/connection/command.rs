@@ -4,20 +4,34 @@ use ::redis::Cmd;
 
 use crate::store::redis::script_call::Call;
 
-/// For a server that has cached the script.
+/// The most digits of an argument, which is below 2^53.
+const ARGUMENT_DIGITS: usize = 16;
+
+/// The most digits of the number of keys. A call has at most as many as a layer has policies: never 10,000.
+const KEY_COUNT_DIGITS: usize = 4;
+
+/// Builds `EVALSHA`, for a server that has the script cached.
 pub(super) fn by_hash(call: &Call) -> Cmd {
-    command("EVALSHA", call.script.hash(), call)
+    evalsha(call, call.script.hash())
 }
 
-/// For a server that has not, and caches it by this.
+/// Builds `EVALSHA` for a script of this hash. Tests give it that of a script with another clock.
+pub(in crate::store::redis) fn evalsha(call: &Call, hash: &str) -> Cmd {
+    command("EVALSHA", hash, call)
+}
+
+/// Builds `EVAL`, which also caches the script.
 pub(super) fn in_full(call: &Call) -> Cmd {
     command("EVAL", call.script.source, call)
 }
 
+/// Builds a command in two allocations of the right size: one for its bytes, one for where each argument ends.
 fn command(name: &str, script: &str, call: &Call) -> Cmd {
     let keys = call.keys.iter().map(|key| key.as_str().len()).sum::<usize>();
+    let numbers = KEY_COUNT_DIGITS + ARGUMENT_DIGITS * call.args.len();
+    // The name, the script and the number of keys come before them.
     let count = 3 + call.keys.len() + call.args.len();
-    let mut command = Cmd::with_capacity(count, name.len() + script.len() + keys + 4 + 16 * call.args.len());
+    let mut command = Cmd::with_capacity(count, name.len() + script.len() + keys + numbers);
     command.arg(name).arg(script).arg(call.keys.len());
     for key in &call.keys {
         command.arg(key.as_str());

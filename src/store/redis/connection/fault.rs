@@ -9,21 +9,25 @@ use ::redis::{ErrorKind, RedisError, ServerError};
 /// Why Redis gave no decision. Never a rejection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    reason: Reason,
+    kind: FaultKind,
     detail: Option<Arc<str>>,
 }
 
-/// The kind of a [`Fault`].
+/// What went wrong in a [`Fault`].
+// `ALL` lists them in the same order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Reason {
-    /// No connection could be made: refused, no such host, TLS.
+pub enum FaultKind {
+    /// No connection could be made: it was refused, there is no such host, or TLS failed.
     Unreachable,
-    /// No answer in time. The call may have been carried out.
+    /// No connection or no answer in time. The call may have been carried out.
     TimedOut,
     /// The connection ended before the answer came. The call may have been carried out.
     Disconnected,
-    /// No call was made, because the node kept failing a moment ago.
+    /// The task that made the call was cancelled, because its runtime was shut down, or panicked. The call may have
+    /// been carried out.
+    Cancelled,
+    /// No call was made, because the node kept failing: its circuit breaker is open.
     BreakerOpen,
     /// No call was made, because too many were in flight.
     TooManyInFlight,
@@ -53,28 +57,59 @@ pub enum Reason {
     Unauthenticated,
     /// The ACL of the user forbids this (`NOPERM`).
     NoPermission,
-    /// The script failed, or the server did not understand the call.
+    /// The script failed, or the server rejected the call for a reason that has no kind of its own.
     Script,
     /// The answer cannot be read.
     Unintelligible,
     /// Called from outside of a Tokio runtime.
     NoRuntime,
-    /// An address or an option is wrong.
+    /// An address or an option is wrong, or the server rejects the connection because of one, such as a database that
+    /// it does not have.
     Misconfigured,
 }
 
-impl Reason {
+impl FaultKind {
+    /// All kinds, each at the index that is its number.
+    #[cfg(feature = "metrics")]
+    pub(super) const ALL: [Self; 23] = [
+        Self::Unreachable,
+        Self::TimedOut,
+        Self::Disconnected,
+        Self::Cancelled,
+        Self::BreakerOpen,
+        Self::TooManyInFlight,
+        Self::Busy,
+        Self::ReadOnly,
+        Self::OutOfMemory,
+        Self::NoReplicas,
+        Self::MasterDown,
+        Self::Loading,
+        Self::CannotPersist,
+        Self::MaxClients,
+        Self::ClusterDown,
+        Self::Redirected,
+        Self::CrossSlot,
+        Self::Unauthenticated,
+        Self::NoPermission,
+        Self::Script,
+        Self::Unintelligible,
+        Self::NoRuntime,
+        Self::Misconfigured,
+    ];
+
     /// A short name, such as `timeout`, for the label of a metric.
     #[must_use]
     pub const fn label(self) -> &'static str {
         self.names().0
     }
 
+    /// The label, and the message for people.
     const fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Unreachable => ("unreachable", "Redis cannot be reached"),
             Self::TimedOut => ("timeout", "Redis did not answer in time"),
             Self::Disconnected => ("disconnected", "Redis closed the connection before it answered"),
+            Self::Cancelled => ("cancelled", "the call to Redis was cancelled"),
             Self::BreakerOpen => ("breaker_open", "Redis was not called, because it kept failing"),
             Self::TooManyInFlight => {
                 ("too_many_in_flight", "Redis was not called, because too many calls were in flight")
@@ -100,122 +135,160 @@ impl Reason {
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.names().1)
     }
 }
 
 impl Fault {
-    pub(in crate::store::redis) fn new(reason: Reason, detail: impl Into<Arc<str>>) -> Self {
-        Self { reason, detail: Some(detail.into()) }
+    pub(in crate::store::redis) fn new(kind: FaultKind, detail: impl Into<Arc<str>>) -> Self {
+        Self { kind, detail: Some(detail.into()) }
     }
 
-    /// Returns the kind of this fault.
+    /// Returns what went wrong.
     #[must_use]
-    pub const fn reason(&self) -> Reason {
-        self.reason
+    pub const fn kind(&self) -> FaultKind {
+        self.kind
     }
 
     /// The fault of an attempt to connect.
     pub(super) fn connecting(error: &RedisError) -> Self {
-        let reason = match (error.kind(), error.code()) {
-            (ErrorKind::AuthenticationFailed, _) => Reason::Unauthenticated,
-            (ErrorKind::Parse, _) => Reason::Unintelligible,
-            (ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported, _) => Reason::Misconfigured,
-            (_, Some(code)) => classify(code, error.detail()),
-            _ => Reason::Unreachable,
+        let kind = match (error.kind(), error.code()) {
+            (ErrorKind::AuthenticationFailed, _) => FaultKind::Unauthenticated,
+            (ErrorKind::Parse, _) => FaultKind::Unintelligible,
+            (ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported, _) => FaultKind::Misconfigured,
+            (_, Some(code)) => classify_login(code, error.detail().unwrap_or_default()),
+            _ => FaultKind::Unreachable,
         };
-        Self::new(reason, error.to_string())
+        Self::new(kind, error.to_string())
     }
 
-    /// The fault of a call that was handed to a connection.
+    /// The fault of a call that was handed to a connection, and got no answer.
     pub(super) fn underway(error: &RedisError) -> Self {
-        let reason = if error.kind() == ErrorKind::Parse { Reason::Unintelligible } else { Reason::Disconnected };
-        Self::new(reason, error.to_string())
+        let kind = match error.kind() {
+            ErrorKind::Parse => FaultKind::Unintelligible,
+            _ => FaultKind::Disconnected,
+        };
+        Self::new(kind, error.to_string())
     }
 
     /// The fault that the server answered.
     pub(super) fn answered(error: &ServerError) -> Self {
-        let reason = classify(error.code(), error.details());
-        Self::new(reason, format!("{} {}", error.code(), error.details().unwrap_or_default()))
+        let text = error.details().unwrap_or_default();
+        Self::new(classify(error.code(), text), format!("{} {text}", error.code()))
     }
 
-    /// Whether the node is to blame. An error in the call is no evidence about the node, nor is a call that was not
-    /// made.
-    pub(super) const fn counts(&self) -> bool {
-        !matches!(
-            self.reason,
-            Reason::BreakerOpen
-                | Reason::TooManyInFlight
-                | Reason::NoPermission
-                | Reason::Script
-                | Reason::Redirected
-                | Reason::CrossSlot
-                | Reason::NoRuntime
-        )
+    /// Whether this counts against the node, if the call got as far as a connection. An error in the call is no
+    /// evidence about the node, nor is a call that was not made.
+    pub(super) const fn blames_node(&self) -> bool {
+        match self.kind {
+            FaultKind::Unreachable
+            | FaultKind::TimedOut
+            | FaultKind::Disconnected
+            | FaultKind::Busy
+            | FaultKind::ReadOnly
+            | FaultKind::OutOfMemory
+            | FaultKind::NoReplicas
+            | FaultKind::MasterDown
+            | FaultKind::Loading
+            | FaultKind::CannotPersist
+            | FaultKind::MaxClients
+            | FaultKind::ClusterDown
+            | FaultKind::Unauthenticated
+            | FaultKind::Unintelligible
+            | FaultKind::Misconfigured => true,
+            FaultKind::Cancelled
+            | FaultKind::BreakerOpen
+            | FaultKind::TooManyInFlight
+            | FaultKind::Redirected
+            | FaultKind::CrossSlot
+            | FaultKind::NoPermission
+            | FaultKind::Script
+            | FaultKind::NoRuntime => false,
+        }
     }
 
     /// Whether to make a new connection: this one may lead nowhere, or to the wrong server.
     pub(super) const fn spoils_connection(&self) -> bool {
         matches!(
-            self.reason,
-            Reason::Unreachable
-                | Reason::TimedOut
-                | Reason::Disconnected
-                | Reason::Unintelligible
-                | Reason::ReadOnly
-                | Reason::MasterDown
+            self.kind,
+            FaultKind::Unreachable
+                | FaultKind::TimedOut
+                | FaultKind::Disconnected
+                | FaultKind::Unintelligible
+                | FaultKind::ReadOnly
+                | FaultKind::MasterDown
         )
     }
 
-    /// Whether to call for each key alone: some of them are on their way to another node, or they are in several slots.
-    /// The script was not run then.
+    /// Whether to call again for each key alone: some keys are being moved to another node, or they are in several
+    /// slots. The script did not run.
     pub(in crate::store::redis) const fn wants_single_keys(&self) -> bool {
-        matches!(self.reason, Reason::Redirected | Reason::CrossSlot)
+        matches!(self.kind, FaultKind::Redirected | FaultKind::CrossSlot)
     }
 
     /// Whether another node may have become responsible.
     pub(super) const fn questions_topology(&self) -> bool {
-        self.spoils_connection() || matches!(self.reason, Reason::BreakerOpen | Reason::ClusterDown | Reason::Loading)
+        self.spoils_connection()
+            || matches!(self.kind, FaultKind::BreakerOpen | FaultKind::ClusterDown | FaultKind::Loading)
     }
 }
 
-impl From<Reason> for Fault {
-    fn from(reason: Reason) -> Self {
-        Self { reason, detail: None }
+impl From<FaultKind> for Fault {
+    fn from(kind: FaultKind) -> Self {
+        Self { kind, detail: None }
     }
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.detail {
-            Some(detail) => write!(f, "{} ({detail})", self.reason),
-            None => self.reason.fmt(f),
+            Some(detail) => write!(f, "{} ({detail})", self.kind),
+            None => self.kind.fmt(f),
         }
     }
 }
 
 impl Error for Fault {}
 
-/// Classifies by the first word alone: the rest differs between versions, and between a command and a script.
-fn classify(code: &str, rest: Option<&str>) -> Reason {
+/// Classifies an error by its code, which is its first word. The rest differs between versions, and between a command
+/// and a script, so it is looked at only where the code is the general `ERR`.
+fn classify(code: &str, text: &str) -> FaultKind {
     match code {
-        "BUSY" => Reason::Busy,
-        "READONLY" => Reason::ReadOnly,
-        "OOM" => Reason::OutOfMemory,
-        "NOREPLICAS" => Reason::NoReplicas,
-        "MASTERDOWN" => Reason::MasterDown,
-        "LOADING" => Reason::Loading,
-        "MISCONF" => Reason::CannotPersist,
-        "CLUSTERDOWN" => Reason::ClusterDown,
-        "MOVED" | "ASK" | "TRYAGAIN" => Reason::Redirected,
-        "CROSSSLOT" => Reason::CrossSlot,
-        "NOAUTH" | "WRONGPASS" => Reason::Unauthenticated,
-        "NOPERM" => Reason::NoPermission,
-        // The only one without a word of its own.
-        "ERR" if rest.is_some_and(|rest| rest.starts_with("max number of clients")) => Reason::MaxClients,
-        _ => Reason::Script,
+        "BUSY" => FaultKind::Busy,
+        "READONLY" => FaultKind::ReadOnly,
+        "OOM" => FaultKind::OutOfMemory,
+        "NOREPLICAS" => FaultKind::NoReplicas,
+        "MASTERDOWN" => FaultKind::MasterDown,
+        "LOADING" => FaultKind::Loading,
+        "MISCONF" => FaultKind::CannotPersist,
+        "CLUSTERDOWN" => FaultKind::ClusterDown,
+        "MOVED" | "ASK" | "TRYAGAIN" => FaultKind::Redirected,
+        "CROSSSLOT" => FaultKind::CrossSlot,
+        "NOAUTH" | "WRONGPASS" => FaultKind::Unauthenticated,
+        "NOPERM" => FaultKind::NoPermission,
+        "ERR" if text.starts_with("max number of clients") => FaultKind::MaxClients,
+        "ERR" => code_within_script(text).map_or(FaultKind::Script, |code| classify(code, "")),
+        _ => FaultKind::Script,
+    }
+}
+
+/// Returns the code of an error that a command got within a script. Redis 6.2 wraps it, with a dash before it:
+/// `Error running script (call to f_HASH): @user_script:1: @user_script: 1: -OOM command not allowed …`.
+fn code_within_script(text: &str) -> Option<&str> {
+    let (_, error) = text.strip_prefix("Error running script")?.split_once(": -")?;
+    error.split(' ').next()
+}
+
+/// Classifies an error of the login, which runs no script. The `redis` crate reports each refusal of `SELECT` as `ERR`,
+/// and drops its code.
+fn classify_login(code: &str, text: &str) -> FaultKind {
+    match classify(code, text) {
+        FaultKind::Script if text.contains("has no permissions") => FaultKind::NoPermission,
+        FaultKind::Script if text.starts_with("Redis is busy") => FaultKind::Busy,
+        FaultKind::Script => FaultKind::Misconfigured,
+        kind => kind,
     }
 }
 
@@ -223,17 +296,70 @@ fn classify(code: &str, rest: Option<&str>) -> Reason {
 mod tests {
     use super::*;
 
+    #[cfg(feature = "metrics")]
     #[test]
-    fn errors_are_classified_by_their_first_word() {
-        for (code, rest, reason) in [
-            ("OOM", "command not allowed when used memory > 'maxmemory'. script: 9b3f, on @user_script:1.", "oom"),
-            ("READONLY", "You can't write against a read only replica.", "readonly"),
-            ("READONLY", "", "readonly"),
-            ("ERR", "max number of clients reached", "maxclients"),
-            ("ERR", "the word READONLY does not matter here", "script"),
-            ("WRONGTYPE", "Operation against a key", "script"),
+    fn each_kind_has_an_index_and_a_label_of_its_own() {
+        for (index, kind) in FaultKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, index, "{kind:?}");
+            let same = FaultKind::ALL.into_iter().filter(|other| other.label() == kind.label());
+            assert_eq!(same.count(), 1, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn errors_are_classified_by_their_code() {
+        for (code, text, kind) in [
+            ("BUSY", "Redis is busy running a script.", FaultKind::Busy),
+            ("READONLY", "You can't write against a read only replica.", FaultKind::ReadOnly),
+            ("READONLY", "", FaultKind::ReadOnly),
+            ("OOM", "command not allowed. script: 9b3f, on @user_script:1.", FaultKind::OutOfMemory),
+            ("NOREPLICAS", "Not enough good replicas to write.", FaultKind::NoReplicas),
+            ("MASTERDOWN", "Link with MASTER is down", FaultKind::MasterDown),
+            ("LOADING", "Redis is loading the dataset in memory", FaultKind::Loading),
+            ("MISCONF", "Redis is configured to save RDB snapshots", FaultKind::CannotPersist),
+            ("CLUSTERDOWN", "Hash slot not served", FaultKind::ClusterDown),
+            ("MOVED", "3999 127.0.0.1:6381", FaultKind::Redirected),
+            ("ASK", "3999 127.0.0.1:6381", FaultKind::Redirected),
+            ("TRYAGAIN", "Multiple keys request during rehashing of slot", FaultKind::Redirected),
+            ("CROSSSLOT", "Keys in request don't hash to the same slot", FaultKind::CrossSlot),
+            ("NOAUTH", "Authentication required.", FaultKind::Unauthenticated),
+            ("WRONGPASS", "invalid username-password pair", FaultKind::Unauthenticated),
+            ("NOPERM", "User app has no permissions to run the 'eval' command", FaultKind::NoPermission),
+            ("ERR", "max number of clients reached", FaultKind::MaxClients),
+            ("ERR", "the word READONLY does not matter here", FaultKind::Script),
+            ("WRONGTYPE", "Operation against a key", FaultKind::Script),
         ] {
-            assert_eq!(classify(code, Some(rest)).label(), reason, "{code} {rest}");
+            assert_eq!(classify(code, text), kind, "{code} {text}");
+        }
+    }
+
+    /// Otherwise, a replica of that version would never open its breaker, nor would its sentinels be asked.
+    #[test]
+    fn errors_that_redis_6_2_wraps_are_classified_by_their_own_code() {
+        for (error, kind) in [
+            ("@user_script: 1: -READONLY You can't write against a read only replica.", FaultKind::ReadOnly),
+            ("@user_script: 1: -OOM command not allowed when used memory > 'maxmemory'.", FaultKind::OutOfMemory),
+            ("@user_script: 1: -MISCONF Redis is configured to save RDB snapshots", FaultKind::CannotPersist),
+            ("@user_script: 1: -NOREPLICAS Not enough good replicas to write.", FaultKind::NoReplicas),
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", FaultKind::Script),
+            ("@user_script: 1: -ERR something else", FaultKind::Script),
+        ] {
+            let text = format!("Error running script (call to f_9b5da7354cb61e2c): @user_script:1: {error}");
+            assert_eq!(classify("ERR", &text), kind, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_login_never_fails_because_of_a_script() {
+        for (code, text, kind) in [
+            ("ERR", "DB index is out of range", FaultKind::Misconfigured),
+            ("ERR", "User app has no permissions to run the 'select' command", FaultKind::NoPermission),
+            ("ERR", "Redis is busy running a script.", FaultKind::Busy),
+            ("ERR", "max number of clients reached", FaultKind::MaxClients),
+            ("DENIED", "Redis is running in protected mode", FaultKind::Misconfigured),
+            ("NOAUTH", "HELLO must be called with the client already authenticated", FaultKind::Unauthenticated),
+        ] {
+            assert_eq!(classify_login(code, text), kind, "{code} {text}");
         }
     }
 }

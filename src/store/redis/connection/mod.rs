@@ -11,6 +11,7 @@ mod call_metrics;
 mod circuit_breaker;
 mod cluster;
 mod command;
+mod connections;
 mod eviction_check;
 mod fault;
 mod node;
@@ -31,15 +32,19 @@ use ::redis::Value;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
+#[cfg(test)]
+pub(super) use self::command::evalsha;
+
 pub use self::builder::RedisBuilder;
 pub use self::circuit_breaker::BreakerState;
-pub use self::fault::{Fault, Reason};
+pub use self::fault::{Fault, FaultKind};
 pub use self::node::NodeHealth;
 
 use self::builder::Servers;
 use self::call_metrics::CallMetrics;
 use self::node::{CallLimits, NodeReply, Settings};
 use self::topology::Topology;
+use super::key::Key;
 use super::script_call::Call;
 
 /// A Redis server, or several that act as one, through which budgets are shared. Redis 6.2 or newer (tested with 7.0),
@@ -99,10 +104,12 @@ struct Inner {
     is_split: AtomicBool,
 }
 
-/// How often a call is redirected at most.
+/// How often a call is sent again at most, because it was redirected or for another reason. Between nodes that agree,
+/// there is one redirection.
 const MAX_HOPS: u32 = 5;
 
-/// Keys that are being moved have arrived after this time, or it takes longer than a decision may.
+/// How long to wait for keys that are being moved, before the one further attempt: small keys arrive within this time,
+/// and of the 50 ms of a decision, it leaves enough for the attempt.
 const ON_THE_WAY: Duration = Duration::from_millis(5);
 
 impl Redis {
@@ -128,7 +135,8 @@ impl Redis {
         RedisBuilder::new(Servers::Sentinel(master.into(), urls.into_iter().map(Into::into).collect()))
     }
 
-    /// Uses a cluster, some of whose nodes are at these URLs. User, password and TLS of the first hold for all nodes.
+    /// Uses a cluster, some of whose nodes are at these URLs. User, password and TLS of the first hold for all nodes
+    /// that are not named here.
     pub fn cluster<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> RedisBuilder {
         RedisBuilder::new(Servers::Cluster(urls.into_iter().map(Into::into).collect()))
     }
@@ -151,7 +159,7 @@ impl Redis {
         self.0.settings.timeout
     }
 
-    /// Returns a number that is equal for clones only.
+    /// Returns a number that is equal for clones only, as long as one of them lives.
     pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
@@ -180,18 +188,18 @@ impl Redis {
     pub(crate) async fn call_by(&self, call: &Call, deadline: Instant, requests: u32) -> Result<Value, Fault> {
         // Most calls are made within a task, which is quicker to check.
         if tokio::task::try_id().is_none() && Handle::try_current().is_err() {
-            return Err(Reason::NoRuntime.into());
+            return Err(FaultKind::NoRuntime.into());
         }
         let start = Instant::now();
         let answer = if start < deadline {
             self.run(call, CallLimits { deadline, requests }).await
         } else {
-            Err(Reason::TimedOut.into())
+            Err(FaultKind::TimedOut.into())
         };
         if answer.as_ref().is_err_and(Fault::questions_topology) {
             self.0.topology.refresh_soon();
         }
-        if answer.as_ref().is_err_and(|fault| fault.reason() == Reason::CrossSlot) {
+        if answer.as_ref().is_err_and(|fault| fault.kind() == FaultKind::CrossSlot) {
             self.0.is_split.store(true, Ordering::Relaxed);
         }
         self.0.calls.note(start, answer.as_ref().err());
@@ -204,14 +212,15 @@ impl Redis {
         self.0.topology.known_node(slot).is_some_and(|node| node.lock().breaker.is_failing())
     }
 
+    /// Finds the node, and follows redirections.
     async fn run(&self, call: &Call, limits: CallLimits) -> Result<Value, Fault> {
         let (topology, deadline) = (&self.0.topology, limits.deadline);
-        let slot = call.keys.first().map_or(0, super::key::Key::slot);
+        let slot = call.keys.first().map_or(0, Key::slot);
         let mut node = topology.node(slot, deadline).await?;
         let (mut asking, mut may_retry) = (false, true);
         let mut first_fault = None;
         for _ in 0..=MAX_HOPS {
-            // All but the first two attempts were rejected before they ran, so sending the call again charges once.
+            // All attempts before this one were rejected before they charged, so sending the call again charges once.
             match node.run(call, asking, limits).await {
                 Ok(NodeReply::Value(value)) => return Ok(value),
                 Ok(NodeReply::Moved(to)) => {
@@ -224,7 +233,7 @@ impl Redis {
                     sleep(ON_THE_WAY).await;
                 }
                 Ok(NodeReply::TryAgain) => break,
-                Err(fault) if may_retry && fault.reason() == Reason::ReadOnly => {
+                Err(fault) if may_retry && fault.kind() == FaultKind::ReadOnly => {
                     may_retry = false;
                     if topology.refresh_now(&node, deadline).await.is_err() {
                         return Err(fault);
@@ -233,11 +242,11 @@ impl Redis {
                     first_fault = Some(fault);
                 }
                 // The first fault says more than the breaker of the second node.
-                Err(fault) if fault.reason() == Reason::BreakerOpen => return Err(first_fault.unwrap_or(fault)),
+                Err(fault) if fault.kind() == FaultKind::BreakerOpen => return Err(first_fault.unwrap_or(fault)),
                 Err(fault) => return Err(fault),
             }
         }
-        Err(Reason::Redirected.into())
+        Err(FaultKind::Redirected.into())
     }
 }
 

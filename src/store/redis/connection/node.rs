@@ -1,42 +1,38 @@
-//! One Redis server: its connections, its circuit breaker, and the calls to it.
+//! One Redis server: its circuit breaker, and the calls to it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ::redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
-use ::redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, PushInfo, ServerErrorKind, Value};
+use ::redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ServerErrorKind, Value};
 use tokio::runtime::{Handle, Id};
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::circuit_breaker::{BreakerState, CallPermit, CircuitBreaker};
 use super::command;
+use super::connections::{ConnectionHandle, Connections, EndOfConnection};
 use super::eviction_check;
-use super::fault::{Fault, Reason};
+use super::fault::{Fault, FaultKind};
 use super::node_call::{Evidence, NodeCall};
-use super::shared_task::{SharedTask, Work};
+use super::shared_task::Work;
 use crate::store::redis::script_call::Call;
 use crate::util::log;
 
 /// The settings of all nodes.
 #[derive(Debug)]
 pub(super) struct Settings {
-    /// For a call, all in all.
+    /// For a decision, all in all. A node that has not answered a call by then has failed.
     pub(super) timeout: Duration,
     /// For a connection, which may be made in the background.
     pub(super) connect_timeout: Duration,
     /// The most calls of one runtime to one node.
     pub(super) max_in_flight: usize,
-    /// Whether the eviction settings of some server were checked.
+    /// Whether the eviction settings of a server were checked, or are being checked: the first that is connected.
     pub(super) eviction_checked: AtomicBool,
 }
 
-/// One server, with a connection for each runtime that calls it.
-///
-/// A connection is driven by a task of the runtime that made it. If runtimes shared one, a runtime that is blocked, or
-/// that is not driven, would delay the calls of all the others.
+/// One server.
 pub(super) struct Node {
     address: Arc<str>,
     server: ConnectionInfo,
@@ -48,38 +44,7 @@ pub(super) struct Node {
 pub(super) struct State {
     pub(super) breaker: CircuitBreaker,
     pub(super) in_flight: usize,
-    runtimes: Vec<RuntimeState>,
-    /// How many connections were made.
-    connections: u64,
-}
-
-/// What a runtime has of a node. Nothing that a call holds is shared between runtimes, since a blocked runtime could
-/// hold all of it.
-pub(super) struct RuntimeState {
-    runtime: Id,
-    live: Option<OpenConnection>,
-    connecting: Arc<SharedTask>,
-    /// One permit for each call that may be in flight.
-    pub(super) slots: Arc<Semaphore>,
-    /// One permit for each abandoned call that is watched for the circuit breaker.
-    pub(super) watches: Arc<Semaphore>,
-}
-
-/// A connection of one runtime.
-struct OpenConnection {
-    connection: MultiplexedConnection,
-    alive: Arc<AtomicBool>,
-    /// Handles that are not in use. To make one, and to drop it, contends for several counters that all calls share;
-    /// the lock of the node is taken anyway.
-    idle: Vec<MultiplexedConnection>,
-    number: u64,
-}
-
-/// A handle to a connection, and the number of that connection.
-pub(super) struct ConnectionHandle {
-    connection: MultiplexedConnection,
-    number: u64,
-    runtime: Id,
+    pub(super) connections: Connections,
 }
 
 /// The reply of a node to a call.
@@ -94,19 +59,22 @@ pub(super) enum NodeReply {
     TryAgain,
 }
 
-/// The most abandoned calls of a node that are watched at a time. More of them would add no evidence.
-const WATCHED: usize = 64;
+/// The deadline of a call, and how many requests it is for.
+#[derive(Clone, Copy)]
+pub(super) struct CallLimits {
+    pub(super) deadline: Instant,
+    pub(super) requests: u32,
+}
 
 impl Node {
     pub(super) fn new(server: ConnectionInfo, settings: Arc<Settings>) -> Result<Arc<Self>, Fault> {
         let address = server.addr().to_string().into();
         let client =
-            Client::open(server.clone()).map_err(|error| Fault::new(Reason::Misconfigured, error.to_string()))?;
+            Client::open(server.clone()).map_err(|error| Fault::new(FaultKind::Misconfigured, error.to_string()))?;
         let state = State {
             breaker: CircuitBreaker::new(Instant::now(), settings.timeout),
             in_flight: 0,
-            runtimes: Vec::new(),
-            connections: 0,
+            connections: Connections::default(),
         };
         Ok(Arc::new(Self { address, server, client, settings, state: Mutex::new(state) }))
     }
@@ -161,21 +129,22 @@ impl Node {
 
     /// Sends a command that belongs to no call. The circuit breaker neither prevents nor counts it.
     pub(super) async fn ask(self: &Arc<Self>, question: Cmd, deadline: Instant) -> Result<Value, Fault> {
-        let live = self.lock().take_handle();
+        let live = self.lock().connections.take_handle();
         let handle = match live {
             Some(handle) => handle,
             None => self.connect(deadline).await?,
         };
-        match timeout_at(deadline, send(handle, question, false)).await.map_err(|_| Reason::TimedOut)?.1? {
+        let (_, answer) = timeout_at(deadline, handle.send(question)).await.map_err(|_| FaultKind::TimedOut)?;
+        match answer? {
             Value::ServerError(error) => Err(Fault::answered(&error)),
             value => Ok(value),
         }
     }
 
-    /// Makes the next call open a new connection.
+    /// Makes the next call of each runtime open a new connection.
     pub(super) fn forget_connection(&self) {
-        let forgotten = self.lock().take_connections();
-        drop(forgotten);
+        let removed = self.lock().connections.remove_all();
+        drop(removed);
     }
 
     pub(super) fn health(&self) -> NodeHealth {
@@ -184,25 +153,30 @@ impl Node {
             address: self.address.clone(),
             breaker: state.breaker.state(),
             in_flight: state.in_flight,
-            connected: state.is_alive(),
+            connected: state.connections.is_alive(),
         }
     }
 
     /// Whether it is likely to answer.
     pub(super) fn is_healthy(&self) -> bool {
         let mut state = self.lock();
-        state.breaker.state() == BreakerState::Closed && state.is_alive()
+        state.breaker.state() == BreakerState::Closed && state.connections.is_alive()
     }
 
+    /// Connects this runtime, unless it is connected already, and returns a handle. Callers share one attempt, which
+    /// continues after the deadline.
     pub(super) async fn connect(self: &Arc<Self>, deadline: Instant) -> Result<ConnectionHandle, Fault> {
-        let runtime = Handle::try_current().map_err(|_| Reason::NoRuntime)?.id();
-        let connecting = Arc::clone(&self.lock().state_of(runtime, &self.settings).connecting);
+        let runtime = Handle::try_current().map_err(|_| FaultKind::NoRuntime)?.id();
+        let connecting = Arc::clone(&self.lock().connections.of_runtime(runtime, &self.settings).connecting);
         let work = || {
-            let node = self.clone();
-            Ok(Box::pin(node.make_connection(runtime)) as Work)
+            // The attempt of another caller may have ended since this one found no connection.
+            if self.lock().connections.has_live(runtime) {
+                return Err(Ok(()));
+            }
+            Ok(Box::pin(self.clone().make_connection(runtime)) as Work)
         };
         connecting.run(deadline, work).await?;
-        self.lock().take_handle().ok_or_else(|| Reason::Disconnected.into())
+        self.lock().connections.take_handle().ok_or_else(|| FaultKind::Disconnected.into())
     }
 
     async fn make_connection(self: Arc<Self>, runtime: Id) -> Result<(), Fault> {
@@ -215,18 +189,14 @@ impl Node {
         let made =
             timeout(self.settings.connect_timeout, self.client.get_multiplexed_async_connection_with_config(&config));
         let connection = match made.await {
-            Err(_) => return Err(Fault::new(Reason::TimedOut, format!("connecting to {}", self.address))),
+            Err(_) => return Err(Fault::new(FaultKind::TimedOut, format!("connecting to {}", self.address))),
             Ok(Err(error)) => return Err(Fault::connecting(&error)),
             Ok(Ok(connection)) => connection,
         };
         {
             let (connection, now) = (connection.clone(), Instant::now());
             let mut state = self.lock();
-            state.connections += 1;
-            let number = state.connections;
-            // If the connection has ended already, `alive` says so, and the next look removes it.
-            state.state_of(runtime, &self.settings).live =
-                Some(OpenConnection { connection, alive, idle: Vec::new(), number });
+            state.connections.add(runtime, connection, alive, &self.settings);
             state.breaker.connected(now);
         }
         if !self.settings.eviction_checked.swap(true, Ordering::Relaxed) {
@@ -235,7 +205,7 @@ impl Node {
         Ok(())
     }
 
-    /// Records the outcome of a call.
+    /// Records the outcome of a call, and keeps its handle for the next.
     pub(super) fn record(
         &self,
         mut state: MutexGuard<'_, State>,
@@ -249,16 +219,15 @@ impl Node {
                 opened = state.breaker.failed(permit, Instant::now()).then_some(fault);
                 let is_failing = state.breaker.is_failing();
                 if is_failing && fault.spoils_connection() {
-                    spoilt = state.take_connections();
+                    spoilt = state.connections.remove_all();
                 }
             }
-            Evidence::Answered => closed = state.breaker.succeeded(permit),
+            Evidence::Healthy => closed = state.breaker.succeeded(permit),
             Evidence::Unknown => state.breaker.abandoned(permit, Instant::now()),
         }
-        let left_over = handle.and_then(|handle| state.put_handle(handle));
+        let left_over = handle.and_then(|handle| state.connections.put_handle(handle));
         drop(state);
-        // After the lock is released: the last handle of a connection runs code of the `redis` crate when it is
-        // dropped.
+        // Outside of the lock, as their methods ask.
         drop((left_over, spoilt));
         if let Some(fault) = opened {
             log::redis_breaker_opened(&self.address, fault);
@@ -279,110 +248,6 @@ impl fmt::Debug for Node {
     }
 }
 
-impl State {
-    /// Whether any runtime is connected.
-    fn is_alive(&mut self) -> bool {
-        self.runtimes.iter_mut().any(RuntimeState::is_alive)
-    }
-
-    pub(super) fn state_of(&mut self, runtime: Id, settings: &Settings) -> &mut RuntimeState {
-        let index = self.runtimes.iter().position(|it| it.runtime == runtime).unwrap_or_else(|| {
-            // Runtimes that are gone have no connection that is alive and no call in flight.
-            self.runtimes.retain_mut(|it| it.is_alive() || it.is_busy());
-            let slots = Arc::new(Semaphore::new(settings.max_in_flight.min(Semaphore::MAX_PERMITS)));
-            let (connecting, watches) = (Arc::default(), Arc::new(Semaphore::new(WATCHED)));
-            self.runtimes.push(RuntimeState { runtime, live: None, connecting, slots, watches });
-            self.runtimes.len() - 1
-        });
-        &mut self.runtimes[index]
-    }
-
-    /// Returns a handle to the connection of this runtime, if there is one.
-    pub(super) fn take_handle(&mut self) -> Option<ConnectionHandle> {
-        let runtime = Handle::try_current().ok()?.id();
-        let runtime_state = self.runtimes.iter_mut().find(|it| it.runtime == runtime)?;
-        if !runtime_state.is_alive() {
-            return None;
-        }
-        let live = runtime_state.live.as_mut()?;
-        let connection = live.idle.pop().unwrap_or_else(|| live.connection.clone());
-        Some(ConnectionHandle { connection, number: live.number, runtime })
-    }
-
-    /// Keeps a handle for the next call. Returns it if its connection was replaced, to be dropped outside of the lock.
-    fn put_handle(&mut self, handle: ConnectionHandle) -> Option<ConnectionHandle> {
-        let runtime_state = self.runtimes.iter_mut().find(|it| it.runtime == handle.runtime);
-        match runtime_state.and_then(|it| it.live.as_mut()) {
-            Some(live) if live.number == handle.number => {
-                live.idle.push(handle.connection);
-                None
-            }
-            _ => Some(handle),
-        }
-    }
-
-    fn take_connections(&mut self) -> Vec<OpenConnection> {
-        self.runtimes.iter_mut().filter_map(|it| it.live.take()).collect()
-    }
-}
-
-impl RuntimeState {
-    fn is_busy(&self) -> bool {
-        Arc::strong_count(&self.connecting) + Arc::strong_count(&self.slots) + Arc::strong_count(&self.watches) > 3
-    }
-
-    fn is_alive(&mut self) -> bool {
-        if self.live.as_ref().is_some_and(|live| !live.alive.load(Ordering::Acquire)) {
-            self.live = None;
-        }
-        self.live.is_some()
-    }
-}
-
-/// The deadline of a call, and how many requests it is for.
-#[derive(Clone, Copy)]
-pub(super) struct CallLimits {
-    pub(super) deadline: Instant,
-    pub(super) requests: u32,
-}
-
-/// Notices the end of a connection: it gets a message, or is dropped, also when the runtime that drives the connection
-/// ends.
-struct EndOfConnection(Arc<AtomicBool>);
-
-impl AsyncPushSender for EndOfConnection {
-    fn send(&self, push: PushInfo) -> Result<(), SendError> {
-        if push.kind == ::redis::PushKind::Disconnection {
-            self.0.store(false, Ordering::Release);
-        }
-        Ok(())
-    }
-}
-
-impl Drop for EndOfConnection {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
-
-/// Sends a command, and returns the handle with the answer.
-pub(super) async fn send(
-    mut handle: ConnectionHandle,
-    command: Cmd,
-    asking: bool,
-) -> (ConnectionHandle, Result<Value, Fault>) {
-    let connection = &mut handle.connection;
-    let answer = if asking {
-        let mut both = Pipeline::with_capacity(2);
-        both.cmd("ASKING").add_command(command);
-        let answers = connection.send_packed_commands(&both, 0, 2).await;
-        answers.map(|mut answers| answers.pop().unwrap_or_default())
-    } else {
-        connection.send_packed_command(&command).await
-    };
-    (handle, answer.map_err(|error| Fault::underway(&error)))
-}
-
 /// The state of a node.
 #[derive(Clone, Debug)]
 pub struct NodeHealth {
@@ -393,7 +258,7 @@ pub struct NodeHealth {
 }
 
 impl NodeHealth {
-    /// Returns `HOST:PORT`, or a path.
+    /// Returns the address of the node: `HOST:PORT`, or the path of a socket.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
@@ -405,13 +270,13 @@ impl NodeHealth {
         self.breaker
     }
 
-    /// Returns how many calls are in flight.
+    /// Returns how many calls to the node are in flight, of all runtimes.
     #[must_use]
     pub const fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Whether there is a connection, as far as is known here.
+    /// Whether any runtime has a connection to the node, as far as is known here.
     #[must_use]
     pub const fn is_connected(&self) -> bool {
         self.connected

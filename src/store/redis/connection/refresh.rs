@@ -1,16 +1,17 @@
 //! When to ask again which node is responsible: one at a time, not too often, and less often while it fails.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::backoff;
-use super::fault::{Fault, Reason};
-use super::shared_task::{SharedTask, TAKE_OVER_AFTER, Work};
+use super::fault::FaultKind;
+use super::shared_task::{Outcome, SharedTask, TAKE_OVER_AFTER, Work};
 
-/// The shortest time between two refreshes, however many failures ask for one.
+/// The shortest time between the beginnings of two refreshes, however many failures ask for one. No longer than the
+/// time after which another runtime takes a refresh over, since that counts as a second one.
 const GAP: Duration = TAKE_OVER_AFTER;
 
 /// Runs refreshes of the topology, at most one at a time.
@@ -27,19 +28,21 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Pace {
     not_before: Option<Instant>,
+    /// In a row.
     failures: u32,
-    last: Option<Fault>,
+    /// The outcome of the last refresh that has ended.
+    last: Option<Outcome>,
 }
 
 impl Refresh {
-    /// Runs a refresh, and waits for it.
+    /// Runs a refresh, and waits for it. If it is too early for one, returns the outcome of the last.
     ///
     /// # Errors
     ///
-    /// Those of the work; and if it is too early for it, those of the last time.
-    pub(super) async fn run<W>(&self, deadline: Instant, work: impl Fn() -> W) -> Result<(), Fault>
+    /// Those of the work, a timeout at the deadline, and that of a caller outside of a runtime.
+    pub(super) async fn run<W>(&self, deadline: Instant, work: impl Fn() -> W) -> Outcome
     where
-        W: Future<Output = Result<(), Fault>> + Send + 'static,
+        W: Future<Output = Outcome> + Send + 'static,
     {
         self.0.task.run(deadline, || self.begin(&work)).await
     }
@@ -47,19 +50,21 @@ impl Refresh {
     /// Runs a refresh without waiting for it.
     pub(super) fn start<W>(&self, work: impl Fn() -> W)
     where
-        W: Future<Output = Result<(), Fault>> + Send + 'static,
+        W: Future<Output = Outcome> + Send + 'static,
     {
         self.0.task.start(|| self.begin(&work));
     }
 
-    fn begin<W>(&self, work: &impl Fn() -> W) -> Result<Work, Fault>
+    /// Returns the refresh to be run; or, if it is too early for one, the outcome of the last.
+    fn begin<W>(&self, work: &impl Fn() -> W) -> Result<Work, Outcome>
     where
-        W: Future<Output = Result<(), Fault>> + Send + 'static,
+        W: Future<Output = Outcome> + Send + 'static,
     {
         let now = Instant::now();
         let mut pace = self.pace();
         if pace.not_before.is_some_and(|moment| now < moment) {
-            return Err(pace.last.clone().unwrap_or_else(|| Reason::BreakerOpen.into()));
+            // None has ended if the runtime of the first was shut down.
+            return Err(pace.last.clone().unwrap_or_else(|| Err(FaultKind::Unreachable.into())));
         }
         pace.not_before = Some(now + GAP);
         let (this, work) = (self.clone(), work());
@@ -70,19 +75,19 @@ impl Refresh {
         }))
     }
 
-    fn end(&self, outcome: &Result<(), Fault>) {
+    fn end(&self, outcome: &Outcome) {
         let mut pace = self.pace();
         match outcome {
-            Ok(()) => *pace = Pace { not_before: pace.not_before, ..Pace::default() },
-            Err(fault) => {
+            Ok(()) => pace.failures = 0,
+            Err(_) => {
                 pace.failures = pace.failures.saturating_add(1);
                 pace.not_before = Some(Instant::now() + GAP.max(backoff::pause(pace.failures)));
-                pace.last = Some(fault.clone());
             }
         }
+        pace.last = Some(outcome.clone());
     }
 
-    fn pace(&self) -> std::sync::MutexGuard<'_, Pace> {
+    fn pace(&self) -> MutexGuard<'_, Pace> {
         self.0.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -92,9 +97,10 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
+    use crate::store::redis::connection::Fault;
 
     #[tokio::test(start_paused = true)]
-    async fn many_failures_cause_one_refresh_per_gap() {
+    async fn many_requests_cause_one_refresh_per_gap() {
         let (refresh, runs) = (Refresh::default(), Arc::new(AtomicU32::new(0)));
         let work = || {
             let runs = runs.clone();
@@ -110,10 +116,20 @@ mod tests {
         assert_eq!(runs.load(Ordering::Relaxed), 4);
     }
 
+    /// Otherwise, calls that fail a moment after a failover was noticed would not be made again at the new primary.
+    #[tokio::test(start_paused = true)]
+    async fn soon_after_a_refresh_its_success_is_returned() {
+        let refresh = Refresh::default();
+        let soon = Instant::now() + Duration::from_secs(1);
+        assert_eq!(refresh.run(soon, || async { Ok(()) }).await, Ok(()));
+        let asked_again = || async { unreachable!("it is too early") };
+        assert_eq!(refresh.run(soon, asked_again).await, Ok(()));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn while_it_fails_the_last_fault_is_returned_at_once() {
         let refresh = Refresh::default();
-        let fails = || async { Err(Fault::new(Reason::Unreachable, "no server")) };
+        let fails = || async { Err(Fault::new(FaultKind::Unreachable, "no server")) };
         let soon = Instant::now() + Duration::from_secs(1);
         let first = refresh.run(soon, fails).await;
         let asked_again = || async { unreachable!("it is too early") };

@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use ::redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, FromRedisValue};
+use ::redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, FromRedisValue, Value};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::address;
-use super::fault::{Fault, Reason};
+use super::fault::{Fault, FaultKind};
 use super::node::{Node, Settings};
 use super::refresh::Refresh;
 use crate::util::log;
@@ -31,19 +31,21 @@ impl Sentinel {
         settings: Arc<Settings>,
     ) -> Result<Arc<Self>, Fault> {
         let sentinels = sentinels.into_iter().map(Client::open).collect::<Result<_, _>>();
-        let sentinels = sentinels.map_err(|error| Fault::new(Reason::Misconfigured, error.to_string()))?;
+        let sentinels = sentinels.map_err(|error| Fault::new(FaultKind::Misconfigured, error.to_string()))?;
         let (primary, refresh) = (RwLock::new(None), Refresh::default());
         Ok(Arc::new(Self { master, sentinels, like, settings, primary, refresh }))
     }
 
+    /// Returns the primary. Asks the sentinels first if it is unknown.
     pub(super) async fn node(self: &Arc<Self>, deadline: Instant) -> Result<Arc<Node>, Fault> {
         if let Some(node) = self.primary() {
             return Ok(node);
         }
         self.refresh_now(deadline).await?;
-        self.primary().ok_or_else(|| Reason::Unreachable.into())
+        self.primary().ok_or_else(|| FaultKind::Unreachable.into())
     }
 
+    /// Returns the primary, if it is known.
     pub(super) fn primary(&self) -> Option<Arc<Node>> {
         self.primary.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -64,7 +66,7 @@ impl Sentinel {
             let this = self.clone();
             answers.spawn(async move { this.ask(&this.sentinels[index]).await });
         }
-        let mut fault = Fault::from(Reason::Unreachable);
+        let mut fault = Fault::from(FaultKind::Unreachable);
         while let Some(answer) = answers.join_next().await {
             match answer {
                 Ok(Ok((host, port))) => return self.set_primary(host, port),
@@ -75,6 +77,7 @@ impl Sentinel {
         Err(fault)
     }
 
+    /// Asks one sentinel for the address of the primary, on a connection for this one question.
     async fn ask(&self, sentinel: &Client) -> Result<(String, u16), Fault> {
         let patience = Some(self.settings.connect_timeout);
         let config = AsyncConnectionConfig::new().set_connection_timeout(patience).set_response_timeout(patience);
@@ -83,9 +86,14 @@ impl Sentinel {
         let mut question = Cmd::new();
         question.arg("SENTINEL").arg("get-master-addr-by-name").arg(&self.master);
         let answer = connection.send_packed_command(&question).await.map_err(|error| Fault::underway(&error))?;
+        if let Value::ServerError(error) = answer {
+            return Err(Fault::answered(&error));
+        }
         let answer = Option::<(String, u16)>::from_redis_value(answer)
-            .map_err(|error| Fault::new(Reason::Unintelligible, error.to_string()))?;
-        answer.ok_or_else(|| Fault::new(Reason::Misconfigured, format!("no sentinel watches `{}`", self.master)))
+            .map_err(|error| Fault::new(FaultKind::Unintelligible, error.to_string()))?;
+        answer.ok_or_else(|| {
+            Fault::new(FaultKind::Misconfigured, format!("a sentinel knows no primary of the name `{}`", self.master))
+        })
     }
 
     fn set_primary(&self, host: String, port: u16) -> Result<(), Fault> {

@@ -9,10 +9,10 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::fault::{Fault, Reason};
+use super::fault::{Fault, FaultKind};
 
-/// Runs work at most once at a time, in a task of its own, so that it continues when its callers give up. All callers
-/// get its result.
+/// Runs work in a task of its own, so that it continues when its callers give up. Callers that come while it runs share
+/// its outcome, so it runs once at a time; it runs a second time only if the runtime of the first may be blocked.
 #[derive(Debug, Default)]
 pub(super) struct SharedTask {
     running: Mutex<Option<Running>>,
@@ -21,58 +21,64 @@ pub(super) struct SharedTask {
 /// Work that was started, and may have ended.
 #[derive(Clone, Debug)]
 struct Running {
-    outcome: watch::Receiver<Outcome>,
+    outcome: watch::Receiver<Option<Outcome>>,
     runtime: Id,
     began: Instant,
 }
 
 /// How long to wait for work on another runtime. If it takes longer, that runtime may be blocked, and the caller does
-/// the work itself.
+/// the work itself. On a runtime that is not blocked, healthy servers answer within milliseconds.
 pub(super) const TAKE_OVER_AFTER: Duration = Duration::from_millis(250);
 
 /// The work to be done.
-pub(super) type Work = Pin<Box<dyn Future<Output = Result<(), Fault>> + Send>>;
+pub(super) type Work = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-type Outcome = Option<Result<(), Fault>>;
+pub(super) type Outcome = Result<(), Fault>;
 
 impl SharedTask {
-    /// Runs the work on this runtime, unless it is running already, or `begin` fails because it is too early.
+    /// Waits for the work that is running. If there is none, `begin` returns the work to be run on this runtime, or the
+    /// outcome if there is no work to do now.
     ///
     /// # Errors
     ///
-    /// Those of `begin` and of the work, or a timeout at the deadline.
-    pub(super) async fn run(&self, deadline: Instant, begin: impl Fn() -> Result<Work, Fault>) -> Result<(), Fault> {
+    /// Those of `begin` and of the work; [`FaultKind::TimedOut`] at the deadline; [`FaultKind::NoRuntime`].
+    pub(super) async fn run(&self, deadline: Instant, begin: impl Fn() -> Result<Work, Outcome>) -> Outcome {
+        let handle = Handle::try_current().map_err(|_| FaultKind::NoRuntime)?;
         loop {
-            let (mut work, is_here) = self.join(&begin)?;
+            let mut work = match self.join(&handle, &begin) {
+                Ok(work) => work,
+                Err(outcome) => return outcome,
+            };
+            let is_here = work.runtime == handle.id();
             let until = if is_here { deadline } else { deadline.min(work.began + TAKE_OVER_AFTER) };
             let waited = timeout_at(until, work.outcome.wait_for(Option::is_some)).await;
             match waited {
                 Ok(Ok(done)) => return done.clone().unwrap_or(Ok(())),
                 // Its runtime was shut down in the middle of it, or is blocked: then run it on this runtime.
                 _ if Instant::now() < deadline => {}
-                _ => return Err(Reason::TimedOut.into()),
+                _ => return Err(FaultKind::TimedOut.into()),
             }
         }
     }
 
     /// Runs the work as [`run`](Self::run) does, but does not wait for it.
-    pub(super) fn start(&self, begin: impl Fn() -> Result<Work, Fault>) {
-        // If it is too early, a later caller starts it.
-        let _ = self.join(&begin);
+    pub(super) fn start(&self, begin: impl Fn() -> Result<Work, Outcome>) {
+        if let Ok(handle) = Handle::try_current() {
+            // The outcome matters to no one here.
+            let _ = self.join(&handle, &begin);
+        }
     }
 
-    /// Returns the work that is running, and whether it is on this runtime.
-    fn join(&self, begin: &impl Fn() -> Result<Work, Fault>) -> Result<(Running, bool), Fault> {
-        let handle = Handle::try_current().map_err(|_| Fault::from(Reason::NoRuntime))?;
+    /// Returns the work that is running, here or on another runtime. Starts it if there is none.
+    fn join(&self, handle: &Handle, begin: &impl Fn() -> Result<Work, Outcome>) -> Result<Running, Outcome> {
         let (runtime, now) = (handle.id(), Instant::now());
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(work) = &*running {
-            let is_here = work.runtime == runtime;
             // The sender is dropped with its runtime. After the work is done, the sender may live on for a moment, so
             // look at the outcome as well.
             let is_running = work.outcome.has_changed().is_ok() && work.outcome.borrow().is_none();
-            if is_running && (is_here || now < work.began + TAKE_OVER_AFTER) {
-                return Ok((work.clone(), is_here));
+            if is_running && (work.runtime == runtime || now < work.began + TAKE_OVER_AFTER) {
+                return Ok(work.clone());
             }
         }
         let work = begin()?;
@@ -81,21 +87,23 @@ impl SharedTask {
             let outcome = work.await;
             sender.send_replace(Some(outcome));
         });
-        Ok((running.insert(Running { outcome, runtime, began: now }).clone(), true))
+        Ok(running.insert(Running { outcome, runtime, began: now }).clone())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::{Context, Poll, Waker};
     use std::time::Duration;
 
     use tokio::runtime::Builder;
 
     use super::*;
 
-    fn work(work: impl Future<Output = Result<(), Fault>> + Send + 'static) -> Result<Work, Fault> {
+    fn work(work: impl Future<Output = Outcome> + Send + 'static) -> Result<Work, Outcome> {
         Ok(Box::pin(work))
     }
 
@@ -115,7 +123,7 @@ mod tests {
                         work(async move {
                             tokio::time::sleep(Duration::from_secs(1)).await;
                             runs.fetch_add(1, Ordering::Relaxed);
-                            Err(Reason::Unreachable.into())
+                            Err(FaultKind::Unreachable.into())
                         })
                     };
                     shared.run(soon(), begin).await
@@ -123,13 +131,13 @@ mod tests {
             })
             .collect();
         for waiter in waiting {
-            assert_eq!(waiter.await.unwrap(), Err(Reason::Unreachable.into()));
+            assert_eq!(waiter.await.unwrap(), Err(FaultKind::Unreachable.into()));
         }
         assert_eq!(runs.load(Ordering::Relaxed), 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_continues_when_its_caller_gives_up() {
+    async fn work_continues_when_its_caller_gives_up() {
         let (shared, done) = (SharedTask::default(), Arc::new(AtomicU32::new(0)));
         let begin = || {
             let done = done.clone();
@@ -139,7 +147,7 @@ mod tests {
                 Ok(())
             })
         };
-        assert_eq!(shared.run(soon(), begin).await, Err(Reason::TimedOut.into()));
+        assert_eq!(shared.run(soon(), begin).await, Err(FaultKind::TimedOut.into()));
         assert_eq!(shared.run(soon() + Duration::from_secs(5), begin).await, Ok(()));
         assert_eq!(done.load(Ordering::Relaxed), 1);
     }
@@ -165,12 +173,19 @@ mod tests {
         assert!(began.elapsed() >= TAKE_OVER_AFTER && began.elapsed() < Duration::from_secs(4));
     }
 
+    #[tokio::test]
+    async fn where_there_is_no_work_to_do_its_outcome_is_returned() {
+        let shared = SharedTask::default();
+        for outcome in [Ok(()), Err(Fault::from(FaultKind::Unreachable))] {
+            assert_eq!(shared.run(soon(), || Err(outcome.clone())).await, outcome);
+        }
+    }
+
     #[test]
     fn outside_of_a_runtime_it_is_a_fault() {
-        assert!(
-            SharedTask::default()
-                .join(&|| work(async { Ok(()) }))
-                .is_err_and(|fault| fault.reason() == Reason::NoRuntime)
-        );
+        let shared = SharedTask::default();
+        let mut waiting = pin!(shared.run(soon(), || work(async { Ok(()) })));
+        let outcome = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert_eq!(outcome, Poll::Ready(Err(FaultKind::NoRuntime.into())));
     }
 }

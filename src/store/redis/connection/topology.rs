@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::cluster::Cluster;
-use super::fault::{Fault, Reason};
+use super::fault::{Fault, FaultKind};
 use super::node::Node;
 use super::sentinel::Sentinel;
 
@@ -18,7 +18,7 @@ pub(super) enum Topology {
 }
 
 impl Topology {
-    /// Returns the node that has a slot; finds out first if that is unknown.
+    /// Returns the node that has a slot. Asks the sentinels or the cluster first if that is unknown.
     pub(super) async fn node(&self, slot: u16, deadline: Instant) -> Result<Cow<'_, Arc<Node>>, Fault> {
         match self {
             Self::Single(node) => Ok(Cow::Borrowed(node)),
@@ -40,11 +40,13 @@ impl Topology {
     pub(super) fn node_at(&self, address: &str, source: &Node) -> Result<Cow<'_, Arc<Node>>, Fault> {
         match self {
             Self::Cluster(cluster) => cluster.node_at(address, source).map(Cow::Owned),
-            _ => Err(Fault::new(Reason::Misconfigured, "this is a node of a cluster: use Redis::cluster")),
+            Self::Single(_) | Self::Sentinel(_) => {
+                Err(Fault::new(FaultKind::Misconfigured, "this is a node of a cluster: use Redis::cluster"))
+            }
         }
     }
 
-    /// Finds out again which nodes there are, and waits for it, because `node` is not what it was.
+    /// Asks again which nodes there are, and waits for the answer, because `node` turned out to be a replica.
     pub(super) async fn refresh_now(&self, node: &Node, deadline: Instant) -> Result<(), Fault> {
         match self {
             Self::Single(_) => {
@@ -57,7 +59,7 @@ impl Topology {
         }
     }
 
-    /// Finds out again in the background. Cheap enough to be called on each failure.
+    /// Asks again which nodes there are, in the background. Cheap enough to be called on each failure.
     pub(super) fn refresh_soon(&self) {
         match self {
             Self::Single(_) => {}
@@ -70,6 +72,7 @@ impl Topology {
         matches!(self, Self::Cluster(_))
     }
 
+    /// Returns the nodes that are known.
     pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
         match self {
             Self::Single(node) => vec![node.clone()],

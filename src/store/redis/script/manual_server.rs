@@ -2,9 +2,10 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ::redis::{Cmd, Connection, Pipeline, Value, cmd};
+use ::redis::{Connection, Pipeline, Value, cmd};
 
 use super::ScriptReply;
+use crate::store::redis::connection::evalsha;
 use crate::store::redis::key::{Key, Names};
 use crate::store::redis::script_call::{Call, Script};
 use crate::store::redis::servers::RedisServer;
@@ -14,16 +15,6 @@ use crate::values::time::Timestamp;
 pub(crate) fn key(name: impl ToString) -> Key {
     let names = Names::new("test", "limiter", b"");
     names.key(names.tag(&PartitionKey::from(name.to_string())), 'b')
-}
-
-pub(crate) fn command(call: &Call, hash: &str) -> Cmd {
-    let mut evalsha = cmd("EVALSHA");
-    evalsha.arg(hash).arg(call.keys.len());
-    for key in &call.keys {
-        evalsha.arg(key.as_str());
-    }
-    evalsha.arg(call.args.as_slice());
-    evalsha
 }
 
 /// Runs scripts at times that the test chooses.
@@ -59,7 +50,7 @@ impl ManualServer {
         let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
         self.pipeline.cmd("MSET").arg("seconds").arg(seconds).arg("micros").arg(micros).ignore();
         let (_, hash) = self.hashes.iter().find(|(source, _)| *source == call.script.source).unwrap();
-        self.pipeline.add_command(command(call, hash));
+        self.pipeline.add_command(evalsha(call, hash));
     }
 
     /// Runs the pipeline.

@@ -18,7 +18,7 @@ async fn a_busy_server_is_a_fault_and_its_script_is_not_killed() {
     let is_busy = || server.try_run::<()>(&["PING"]).is_err_and(|error| error.code() == Some("BUSY"));
     await_until("it is busy", is_busy);
     let reasons = fails_until_open(&redis, "a").await;
-    assert_eq!(reasons, [Reason::Busy; 5]);
+    assert_eq!(reasons, [FaultKind::Busy; 5]);
     assert!(is_busy(), "the script still runs");
     server.run::<()>(&["SCRIPT", "KILL"]);
     assert!(script.join().unwrap().to_string().contains("killed"));
@@ -60,7 +60,7 @@ async fn a_replica_is_a_fault_after_a_new_connection() {
     let replica = RedisServer::replica_of(primary.address(), &[]);
     let redis = patient(&replica);
     let before: u32 = replica.info("total_connections_received").parse().unwrap();
-    assert_eq!(fails_until_open(&redis, "a").await, [Reason::ReadOnly; 3], "each is tried on a new connection, too");
+    assert_eq!(fails_until_open(&redis, "a").await, [FaultKind::ReadOnly; 3], "each is tried on a new connection, too");
     let after: u32 = replica.info("total_connections_received").parse().unwrap();
     assert!(after - before <= 8, "{}", after - before);
     replica.run::<()>(&["REPLICAOF", "NO", "ONE"]);
@@ -73,7 +73,7 @@ async fn a_replica_that_is_promoted_is_used() {
     let primary = RedisServer::start();
     let replica = RedisServer::replica_of(primary.address(), &[]);
     let redis = patient(&replica);
-    assert_eq!(charge(&redis, "a").await, Err(Reason::ReadOnly));
+    assert_eq!(charge(&redis, "a").await, Err(FaultKind::ReadOnly));
     replica.run::<()>(&["REPLICAOF", "NO", "ONE"]);
     assert_eq!(charge(&redis, "a").await, Ok(1));
 }
@@ -83,7 +83,7 @@ async fn servers_without_memory_or_replicas_have_faults_of_their_own() {
     let server = RedisServer::start();
     // What is set, and what is set back.
     for (setting, bad, good, reason) in
-        [("maxmemory", "1", "0", Reason::OutOfMemory), ("min-replicas-to-write", "1", "0", Reason::NoReplicas)]
+        [("maxmemory", "1", "0", FaultKind::OutOfMemory), ("min-replicas-to-write", "1", "0", FaultKind::NoReplicas)]
     {
         let redis = patient(&server);
         assert!(charge(&redis, "a").await.is_ok());
@@ -104,7 +104,7 @@ async fn a_server_that_cannot_save_has_a_fault_of_its_own() {
     std::fs::create_dir_all(format!("{}/taken/full", dir[1])).unwrap();
     server.run::<()>(&["BGSAVE"]);
     await_until("it failed to save", || server.info("rdb_last_bgsave_status") == "err");
-    assert_eq!(charge(&redis, "a").await, Err(Reason::CannotPersist));
+    assert_eq!(charge(&redis, "a").await, Err(FaultKind::CannotPersist));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,7 +113,7 @@ async fn a_replica_without_its_primary_has_a_fault_of_its_own() {
     let replica = RedisServer::replica_of(primary.address(), &["--replica-serve-stale-data", "no"]);
     primary.kill();
     await_until("it is noticed", || replica.try_run::<()>(&["GET", "a"]).is_err());
-    assert_eq!(charge(&patient(&replica), "a").await, Err(Reason::MasterDown));
+    assert_eq!(charge(&patient(&replica), "a").await, Err(FaultKind::MasterDown));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -122,7 +122,7 @@ async fn a_server_with_too_many_clients_has_a_fault_of_its_own() {
     let mut first = server.connection();
     ::redis::cmd("CONFIG").arg(&["SET", "maxclients", "1"]).query::<()>(&mut first).unwrap();
     let redis = patient(&server);
-    assert_eq!(fails_until_open(&redis, "a").await, [Reason::MaxClients; 5]);
+    assert_eq!(fails_until_open(&redis, "a").await, [FaultKind::MaxClients; 5]);
     ::redis::cmd("CONFIG").arg(&["SET", "maxclients", "100"]).query::<()>(&mut first).unwrap();
     assert!(recovers(&redis, "a").await < RECOVERY + Duration::from_secs(1));
 }
@@ -137,21 +137,41 @@ async fn errors_of_a_call_do_not_count_against_the_node() {
     for _ in 0..50 {
         let wrong = Call { script: &WRONG, ..add("a") };
         let fault = redis.call(&wrong).await.unwrap_err();
-        assert_eq!(fault.reason(), Reason::Script);
+        assert_eq!(fault.kind(), FaultKind::Script);
         assert!(fault.to_string().contains("WRONGTYPE"), "{fault}");
     }
     assert_eq!(state(&redis), BreakerState::Closed);
     let url = |login: &str| server.url().replace("//", &format!("//{login}@"));
     let narrow = Redis::single(url("narrow:geheim")).timeout(PLENTY).open().unwrap();
     for _ in 0..50 {
-        assert_eq!(charge(&narrow, "a").await, Err(Reason::NoPermission));
+        assert_eq!(charge(&narrow, "a").await, Err(FaultKind::NoPermission));
     }
     assert_eq!(state(&narrow), BreakerState::Closed);
     let stranger = Redis::single(url("narrow:geheimnis")).timeout(PLENTY).open().unwrap();
-    assert_eq!(charge(&stranger, "a").await, Err(Reason::Unauthenticated));
+    assert_eq!(charge(&stranger, "a").await, Err(FaultKind::Unauthenticated));
     for shown in [format!("{narrow:?} {stranger:?}"), stranger.call(&add("a")).await.unwrap_err().to_string()] {
         assert!(!shown.contains("geheim"), "{shown}");
     }
+}
+
+/// The server rejects the login, so no script runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_cannot_be_selected_is_no_fault_of_the_script() {
+    let server = RedisServer::with(&["--busy-reply-threshold", "50"]);
+    server.run::<()>(&["ACL", "SETUSER", "narrow", "on", ">geheim", "~*", "+@all", "-select"]);
+    let open = |url: String| Redis::single(url).timeout(PLENTY).open().unwrap();
+    let missing = open(format!("{}99", server.url()));
+    assert_eq!(charge(&missing, "a").await, Err(FaultKind::Misconfigured));
+    let forbidden = open(format!("{}3", server.url()).replace("//", "//narrow:geheim@"));
+    assert_eq!(charge(&forbidden, "a").await, Err(FaultKind::NoPermission));
+    let mut other = server.connection();
+    let script = thread::spawn(move || {
+        ::redis::cmd("EVAL").arg("while true do end").arg(0).query::<()>(&mut other).expect_err("it is killed")
+    });
+    await_until("it is busy", || server.try_run::<()>(&["PING"]).is_err_and(|error| error.code() == Some("BUSY")));
+    assert_eq!(charge(&open(format!("{}3", server.url())), "a").await, Err(FaultKind::Busy));
+    server.run::<()>(&["SCRIPT", "KILL"]);
+    script.join().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

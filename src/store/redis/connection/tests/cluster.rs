@@ -58,7 +58,7 @@ async fn one_url_is_enough(cluster: &RedisCluster) {
     }
     // As a single server, it fails with an error that says so.
     let single = Redis::single(cluster.nodes[0].url()).timeout(PLENTY).open().unwrap();
-    assert_eq!(charge(&single, &name_at(cluster, 1)).await, Err(Reason::Misconfigured));
+    assert_eq!(charge(&single, &name_at(cluster, 1)).await, Err(FaultKind::Misconfigured));
 }
 
 async fn keys_of_one_slot_go_together(cluster: &RedisCluster) {
@@ -93,6 +93,7 @@ async fn a_slot_on_its_way(cluster: &RedisCluster) {
     assert_eq!(charge(&redis, &name).await, Ok(3));
     assert_eq!(charge(&redis, &name).await, Ok(4));
     assert!(commands(to, "asking") >= 2);
+    may_not_ask(cluster, &name).await;
     for node in [to, from, &cluster.nodes[2]] {
         node.run::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
     }
@@ -110,6 +111,16 @@ async fn a_slot_on_its_way(cluster: &RedisCluster) {
         assert!(sum < 2_000, "still the wrong node is asked");
     }
     assert!(redis.health().iter().all(|node| node.breaker() == BreakerState::Closed), "no node has failed");
+}
+
+/// A user without the permission for `ASKING` calls for a key that is asked for at another node.
+async fn may_not_ask(cluster: &RedisCluster, name: &str) {
+    for node in &cluster.nodes {
+        node.run::<()>(&["ACL", "SETUSER", "narrow", "on", ">geheim", "~*", "+@all", "-asking"]);
+    }
+    let urls = cluster.urls().into_iter().map(|url| url.replace("//", "//narrow:geheim@"));
+    let redis = Redis::cluster(urls).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
+    assert_eq!(charge(&redis, name).await, Err(FaultKind::NoPermission));
 }
 
 /// A node that hangs does not affect the others.

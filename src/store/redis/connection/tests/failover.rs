@@ -4,7 +4,6 @@ use super::proxy::{Mode, Proxy};
 use super::servers::{RedisCluster, await_until};
 use super::*;
 
-/// A failover loses what was not replicated, and nothing else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_loses_what_was_not_replicated_and_nothing_else() {
     let mut primary = RedisServer::start();
@@ -55,7 +54,18 @@ async fn a_failover_is_followed_through_sentinels() {
     let second = Redis::sentinel("redis://main/2", urls.clone()).timeout(PLENTY).open().unwrap();
     assert_eq!(charge(&second, "a").await, Ok(1));
     let unknown = Redis::sentinel("other", urls).timeout(PLENTY).open().unwrap();
-    assert!(charge(&unknown, "a").await.is_err());
+    assert!(matches!(charge(&unknown, "a").await, Err(FaultKind::Misconfigured | FaultKind::Unreachable)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_that_wants_a_login_has_a_fault_of_its_own() {
+    let primary = RedisServer::start();
+    let sentinel = RedisServer::sentinel("main", primary.address());
+    let with_login = sentinel.url().replace("//", "//:geheim@");
+    sentinel.run::<()>(&["ACL", "SETUSER", "default", "resetpass", ">geheim"]);
+    let open = |url: String| Redis::sentinel("main", [url]).timeout(PLENTY).open().unwrap();
+    assert_eq!(charge(&open(sentinel.url()), "a").await, Err(FaultKind::Unauthenticated));
+    assert_eq!(charge(&open(with_login), "a").await, Ok(1));
 }
 
 /// A planned failover: the old primary lives on as a replica, and says so.
@@ -146,7 +156,7 @@ async fn keys_move_to_replicas_when_nodes_of_a_cluster_die() {
     let start = Instant::now();
     loop {
         match charge(&redis, &names[2]).await {
-            Err(Reason::ClusterDown) => break,
+            Err(FaultKind::ClusterDown) => break,
             other => assert!(start.elapsed() < Duration::from_secs(20), "{other:?}"),
         }
         sleep(Duration::from_millis(5)).await;

@@ -17,14 +17,14 @@ async fn a_refused_connection_opens_the_breaker() {
     let mut server = RedisServer::start();
     let redis = Redis::single(server.url()).open().unwrap();
     server.kill();
-    assert_eq!(fails_until_open(&redis, "a").await, [Reason::Unreachable; 5]);
+    assert_eq!(fails_until_open(&redis, "a").await, [FaultKind::Unreachable; 5]);
     let start = Instant::now();
     let mut asked = 0;
     for _ in 0..20_000 {
         match charge(&redis, "a").await.expect_err("no server is there") {
-            Reason::BreakerOpen => {}
+            FaultKind::BreakerOpen => {}
             reason => {
-                assert_eq!(reason, Reason::Unreachable);
+                assert_eq!(reason, FaultKind::Unreachable);
                 asked += 1;
             }
         }
@@ -49,7 +49,7 @@ async fn a_black_hole_costs_one_timeout_per_call_until_the_breaker_opens() {
     let (mut timeouts, mut longest) = (0, Duration::ZERO);
     for _ in 0..1_000 {
         let began = Instant::now();
-        if charge(&redis, "a").await == Err(Reason::TimedOut) {
+        if charge(&redis, "a").await == Err(FaultKind::TimedOut) {
             timeouts += 1;
         }
         longest = longest.max(began.elapsed());
@@ -99,8 +99,8 @@ async fn ten_thousand_calls_to_a_slow_server_are_bounded() {
     let mut waited = 0;
     for call in calls {
         match call.await.unwrap() {
-            Reason::TimedOut => waited += 1,
-            Reason::TooManyInFlight | Reason::BreakerOpen => {}
+            FaultKind::TimedOut => waited += 1,
+            FaultKind::TooManyInFlight | FaultKind::BreakerOpen => {}
             other => panic!("{other:?}"),
         }
     }
@@ -125,7 +125,7 @@ async fn flapping_opens_the_breaker_once_per_outage_at_most() {
         proxy.set(if is_up { Mode::Pass } else { Mode::Reset });
         match charge(&redis, "a").await {
             Ok(_) => charges += 1,
-            Err(Reason::TimedOut | Reason::Disconnected) => unknown += 1,
+            Err(FaultKind::TimedOut | FaultKind::Disconnected) => unknown += 1,
             Err(_) => {}
         }
         let is = state(&redis);
@@ -147,7 +147,7 @@ async fn a_lost_answer_is_a_charge_that_is_kept() {
     recovers(&redis, "warm").await;
     proxy.set(Mode::Swallow);
     let reasons = fails_until_open(&redis, "a").await;
-    assert_eq!(reasons, [Reason::TimedOut; 5]);
+    assert_eq!(reasons, [FaultKind::TimedOut; 5]);
     servers::await_until("all arrived", || charged(&server, "a") >= 5);
     // Nothing is on its way any more: it is the only connection, and in order.
     sleep(Duration::from_millis(100)).await;
@@ -176,7 +176,7 @@ async fn a_reset_is_never_followed_by_a_second_charge() {
         for call in calls {
             match call.await.unwrap() {
                 Ok(_) => charges += 1,
-                Err(Reason::Disconnected | Reason::TimedOut) => unknown += 1,
+                Err(FaultKind::Disconnected | FaultKind::TimedOut) => unknown += 1,
                 Err(_) => {}
             }
         }

@@ -49,7 +49,7 @@ fn check_foreign<A: Scripted>(connection: &mut Connection, algorithm: &A) {
         cmd("SET").arg(name.as_str()).arg(value).exec(connection).unwrap();
         let receipt = crate::values::Receipt::new(1 << 62);
         for call in [decide(algorithm, name.clone(), 1, 1), refund(algorithm, name, 1, receipt).unwrap()] {
-            match command(&call, call.script.hash()).query::<Value>(connection) {
+            match evalsha(&call, call.script.hash()).query::<Value>(connection) {
                 Ok(reply) => {
                     let answer = ScriptReply::read(reply).unwrap();
                     let result = answer.replay(algorithm, 1, 1);
@@ -69,7 +69,7 @@ fn check_foreign<A: Scripted>(connection: &mut Connection, algorithm: &A) {
     let name = key("list");
     cmd("RPUSH").arg(name.as_str()).arg(1).exec(connection).unwrap();
     let call = decide(algorithm, name, 1, 1);
-    let error = command(&call, call.script.hash()).query::<Value>(connection).unwrap_err();
+    let error = evalsha(&call, call.script.hash()).query::<Value>(connection).unwrap_err();
     assert_eq!(error.code(), Some("WRONGTYPE"), "{error}");
     cmd("DEL").arg(key("list").as_str()).exec(connection).unwrap();
 }

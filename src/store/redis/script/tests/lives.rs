@@ -117,7 +117,7 @@ fn the_server_caches_one_script_per_source() {
             3 => decide_all([Charge::new(&bucket, key(number), 1), Charge::new(&fixed, key("other"), 1)]),
             _ => refund(&sliding, key(number), 1, Receipt::of(ChargedIn(6))).unwrap(),
         };
-        pipeline.add_command(command(&call, call.script.hash()));
+        pipeline.add_command(evalsha(&call, call.script.hash()));
     }
     let replies: Vec<Value> = pipeline.query(&mut connection).unwrap();
     assert!(replies.into_iter().all(|reply| ScriptReply::read(reply).is_ok()));

@@ -6,10 +6,11 @@ mod traces;
 
 use ::redis::{Connection, Pipeline, Value, cmd};
 
-use super::manual_server::{ManualServer, Random, START, at, command, key};
+use super::manual_server::{ManualServer, Random, START, at, key};
 use super::sealed::Steps;
 use super::{BUCKET, FIXED_WINDOW, REFUND, RESET, SEVERAL, SLIDING_WINDOW, ScriptReply};
 use crate::algorithm::{Algorithm, FixedWindow, GcraState, LeakyBucket, SlidingWindow, TokenBucket};
+use crate::store::redis::connection::evalsha;
 use crate::store::redis::key::Key;
 use crate::store::redis::script_call::{Call, Script};
 use crate::store::redis::servers::RedisServer;
@@ -25,7 +26,7 @@ fn load(connection: &mut Connection) {
 }
 
 fn run(connection: &mut Connection, call: &Call) -> ScriptReply {
-    ScriptReply::read(command(call, call.script.hash()).query(connection).unwrap()).unwrap()
+    ScriptReply::read(evalsha(call, call.script.hash()).query(connection).unwrap()).unwrap()
 }
 
 /// What a model over a plain map must do as the scripts do, and the algorithms in memory do not.

@@ -1,11 +1,8 @@
 //! Runtimes that end, calls that are cancelled, and what is logged.
 
-use std::io;
-use std::sync::Mutex;
-
 use tokio::runtime::Builder;
-use tracing_subscriber::fmt::MakeWriter;
 
+use super::log::Log;
 use super::proxy::{Mode, Proxy};
 use super::servers::await_until;
 use super::*;
@@ -38,7 +35,15 @@ fn outside_of_a_runtime_a_call_is_a_fault() {
     let std::task::Poll::Ready(Err(fault)) = future.as_mut().poll(&mut context) else {
         panic!("it waits");
     };
-    assert_eq!(fault.reason(), Reason::NoRuntime);
+    assert_eq!(fault.kind(), FaultKind::NoRuntime);
+}
+
+/// Their sum with the time would overflow.
+#[tokio::test]
+async fn endless_timeouts_are_cut() {
+    let builder = Redis::single(format!("redis://127.0.0.1:{}", servers::free_port()));
+    let redis = builder.timeout(Duration::MAX).connect_timeout(Duration::MAX).open().unwrap();
+    assert_eq!(charge(&redis, "a").await, Err(FaultKind::Unreachable));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -65,44 +70,19 @@ async fn connecting_continues_for_later_calls() {
     // To connect takes longer than a call may.
     proxy.set(Mode::Latency(Duration::from_millis(200)));
     let redis = Redis::single(proxy.url()).timeout(Duration::from_millis(50)).connect_timeout(PLENTY).open().unwrap();
-    assert_eq!(charge(&redis, "a").await, Err(Reason::TimedOut));
+    assert_eq!(charge(&redis, "a").await, Err(FaultKind::TimedOut));
     await_until("it is connected", || redis.health()[0].is_connected());
     assert_eq!(proxy.connections(), 1);
 }
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(line)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
 #[test]
 fn transitions_are_logged_once_each_and_without_passwords() {
-    let log = Log::default();
+    let (log, _guard) = Log::start();
     let lines = || {
-        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-        assert!(!text.contains("geheim"), "{text}");
-        text.lines().map(str::to_owned).collect::<Vec<_>>()
+        let lines = log.lines();
+        assert!(!lines.iter().any(|line| line.contains("geheim")), "{lines:?}");
+        lines
     };
-    let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
-    // With one subscriber alone, a log line that another test reaches first is off for good, since that test has none.
-    let _second = tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish());
-    let _guard = tracing::subscriber::set_default(subscriber);
     let mut server = RedisServer::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
     server.run::<()>(&["CONFIG", "SET", "requirepass", "geheim"]);
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,0 +1,192 @@
+//! The connections of one node: one for each runtime that calls it.
+//!
+//! A connection is driven by a task of the runtime that made it. If runtimes shared one, a runtime that is blocked, or
+//! that is not driven, would delay the calls of all the others.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ::redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
+use ::redis::{Cmd, Pipeline, PushInfo, Value};
+use tokio::runtime::{Handle, Id};
+use tokio::sync::Semaphore;
+
+use super::fault::Fault;
+use super::node::Settings;
+use super::shared_task::SharedTask;
+
+/// What each runtime has of a node.
+#[derive(Default)]
+pub(super) struct Connections {
+    runtimes: Vec<RuntimeState>,
+    /// How many connections were made.
+    made: u64,
+}
+
+/// What a runtime has of a node. Nothing that a call holds is shared between runtimes, since a blocked runtime could
+/// hold all of it.
+pub(super) struct RuntimeState {
+    runtime: Id,
+    live: Option<OpenConnection>,
+    pub(super) connecting: Arc<SharedTask>,
+    /// One permit for each call that may be in flight.
+    pub(super) slots: Arc<Semaphore>,
+    /// One permit for each abandoned call that is watched for the circuit breaker.
+    pub(super) watches: Arc<Semaphore>,
+}
+
+/// A connection of one runtime.
+pub(super) struct OpenConnection {
+    connection: MultiplexedConnection,
+    alive: Arc<AtomicBool>,
+    /// Handles that are not in use. To make one, and to drop it, contends for several counters that all calls share;
+    /// the lock of the node is taken anyway.
+    idle: Vec<MultiplexedConnection>,
+    number: u64,
+}
+
+/// A handle to a connection, and the number of that connection.
+pub(super) struct ConnectionHandle {
+    connection: MultiplexedConnection,
+    number: u64,
+    runtime: Id,
+}
+
+/// The most abandoned calls of one runtime to one node that are watched at a time. The breaker opens after fewer
+/// failures, so more of them would add no evidence.
+const WATCHED: usize = 64;
+
+impl Connections {
+    /// Whether any runtime is connected.
+    pub(super) fn is_alive(&mut self) -> bool {
+        self.runtimes.iter_mut().any(RuntimeState::is_alive)
+    }
+
+    /// Whether this runtime is connected.
+    pub(super) fn has_live(&mut self, runtime: Id) -> bool {
+        self.runtimes.iter_mut().any(|it| it.runtime == runtime && it.is_alive())
+    }
+
+    /// Returns what this runtime has of the node, which is nothing but empty slots at first.
+    pub(super) fn of_runtime(&mut self, runtime: Id, settings: &Settings) -> &mut RuntimeState {
+        let index = self.runtimes.iter().position(|it| it.runtime == runtime).unwrap_or_else(|| {
+            // Runtimes that are gone have no connection that is alive and no call in flight.
+            self.runtimes.retain_mut(|it| it.is_alive() || it.is_busy());
+            self.runtimes.push(RuntimeState::new(runtime, settings));
+            self.runtimes.len() - 1
+        });
+        &mut self.runtimes[index]
+    }
+
+    /// Keeps a new connection of a runtime. If it has ended already, `alive` says so, and the next look removes it.
+    pub(super) fn add(
+        &mut self,
+        runtime: Id,
+        connection: MultiplexedConnection,
+        alive: Arc<AtomicBool>,
+        settings: &Settings,
+    ) {
+        self.made += 1;
+        let number = self.made;
+        self.of_runtime(runtime, settings).live = Some(OpenConnection { connection, alive, idle: Vec::new(), number });
+    }
+
+    /// Returns a handle to the connection of the current runtime, if there is one.
+    pub(super) fn take_handle(&mut self) -> Option<ConnectionHandle> {
+        let runtime = Handle::try_current().ok()?.id();
+        let runtime_state = self.runtimes.iter_mut().find(|it| it.runtime == runtime)?;
+        if !runtime_state.is_alive() {
+            return None;
+        }
+        let live = runtime_state.live.as_mut()?;
+        let connection = live.idle.pop().unwrap_or_else(|| live.connection.clone());
+        Some(ConnectionHandle { connection, number: live.number, runtime })
+    }
+
+    /// Keeps a handle for the next call. Returns it if its connection was replaced: drop it outside of the lock.
+    pub(super) fn put_handle(&mut self, handle: ConnectionHandle) -> Option<ConnectionHandle> {
+        let runtime_state = self.runtimes.iter_mut().find(|it| it.runtime == handle.runtime);
+        match runtime_state.and_then(|it| it.live.as_mut()) {
+            Some(live) if live.number == handle.number => {
+                live.idle.push(handle.connection);
+                None
+            }
+            _ => Some(handle),
+        }
+    }
+
+    /// Removes all connections, so that the next call of each runtime makes a new one. Drop them outside of the lock:
+    /// the last handle of a connection runs code of the `redis` crate when it is dropped.
+    pub(super) fn remove_all(&mut self) -> Vec<OpenConnection> {
+        self.runtimes.iter_mut().filter_map(|it| it.live.take()).collect()
+    }
+}
+
+impl RuntimeState {
+    fn new(runtime: Id, settings: &Settings) -> Self {
+        Self {
+            runtime,
+            live: None,
+            connecting: Arc::default(),
+            slots: Arc::new(Semaphore::new(settings.max_in_flight.min(Semaphore::MAX_PERMITS))),
+            watches: Arc::new(Semaphore::new(WATCHED)),
+        }
+    }
+
+    /// Whether anything but this holds one of the three.
+    fn is_busy(&self) -> bool {
+        Arc::strong_count(&self.connecting) > 1
+            || Arc::strong_count(&self.slots) > 1
+            || Arc::strong_count(&self.watches) > 1
+    }
+
+    fn is_alive(&mut self) -> bool {
+        if self.live.as_ref().is_some_and(|live| !live.alive.load(Ordering::Acquire)) {
+            self.live = None;
+        }
+        self.live.is_some()
+    }
+}
+
+impl ConnectionHandle {
+    /// Sends a command, and returns this with the answer.
+    pub(super) async fn send(mut self, command: Cmd) -> (Self, Result<Value, Fault>) {
+        let answer = self.connection.send_packed_command(&command).await;
+        (self, answer.map_err(|error| Fault::underway(&error)))
+    }
+
+    /// Sends a command after `ASKING`, without which a node executes none for a slot that is on its way to it.
+    pub(super) async fn send_asking(mut self, command: Cmd) -> (Self, Result<Value, Fault>) {
+        let mut both = Pipeline::with_capacity(2);
+        both.cmd("ASKING").add_command(command);
+        let answers = self.connection.send_packed_commands(&both, 0, 2).await;
+        // If `ASKING` is rejected, this is the reason why the command is as well.
+        let decisive = |answers: Vec<Value>| {
+            answers.into_iter().reduce(|asking, answer| match asking {
+                Value::ServerError(_) => asking,
+                _ => answer,
+            })
+        };
+        let answer = answers.map(|answers| decisive(answers).unwrap_or_default());
+        (self, answer.map_err(|error| Fault::underway(&error)))
+    }
+}
+
+/// Clears its flag when a connection ends. The `redis` crate sends a message to it then, or drops it, also when the
+/// runtime that drives the connection ends.
+pub(super) struct EndOfConnection(pub(super) Arc<AtomicBool>);
+
+impl AsyncPushSender for EndOfConnection {
+    fn send(&self, push: PushInfo) -> Result<(), SendError> {
+        if push.kind == ::redis::PushKind::Disconnection {
+            self.0.store(false, Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for EndOfConnection {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
