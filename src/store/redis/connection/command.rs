@@ -2,7 +2,7 @@
 
 use ::redis::Cmd;
 
-use crate::store::redis::script_call::Call;
+use crate::store::redis::evalsha::Call;
 
 /// For a server that has cached the script.
 pub(super) fn by_hash(call: &Call) -> Cmd {

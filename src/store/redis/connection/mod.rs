@@ -40,7 +40,7 @@ use self::builder::Servers;
 use self::call_metrics::CallMetrics;
 use self::node::{CallLimits, NodeReply, Settings};
 use self::topology::Topology;
-use super::script_call::Call;
+use super::evalsha::Call;
 
 /// A Redis server, or several that act as one, through which budgets are shared. Redis 6.2 or newer (tested with 7.0),
 /// or Valkey.
