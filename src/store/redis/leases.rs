@@ -288,6 +288,12 @@ mod tests {
         assert_eq!(leases.next_action(tag(), 1, at(1_000)), LeaseAction::Refund(unspent));
     }
 
+    /// As documented for `RedisStore::leasing`.
+    #[test]
+    fn leases_take_up_to_nine_tenths_of_a_mebibyte() {
+        assert_eq!((10 * KeyCache::<Lease>::SIZE).div_ceil(1 << 20), 9);
+    }
+
     #[test]
     fn a_key_is_in_demand_until_its_lease_ends_even_if_that_is_spent() {
         let leases = leases();
