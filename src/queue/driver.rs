@@ -52,6 +52,7 @@ impl SharedQueue {
         FifoId(high << 64 | low)
     }
 
+    /// Returns the time since the queue was first used.
     fn now(&self) -> Timestamp {
         let now = Instant::now();
         Timestamp::from_nanos(nanos_of(now.saturating_duration_since(*self.zero.get_or_init(|| now))))
@@ -59,15 +60,14 @@ impl SharedQueue {
 
     fn instant(&self, at: Timestamp) -> Instant {
         let zero = *self.zero.get_or_init(Instant::now);
-        // An instant beyond the range of `Instant` is never waited for.
-        let far = Duration::from_secs(86_400 * 365 * 30);
-        zero.checked_add(Duration::from_nanos(at.as_nanos())).unwrap_or_else(|| Instant::now() + far)
+        zero.checked_add(Duration::from_nanos(at.as_nanos())).unwrap_or_else(|| Instant::now() + THIRTY_YEARS)
     }
 
     fn request(&self, key: &PartitionKey, cost: u32, max_wait: u64) -> Request {
         Request { id: self.id(key), cost, max_wait }
     }
 
+    /// Decides, or returns a waiter.
     pub(super) fn enqueue(
         self: &Arc<Self>,
         key: &PartitionKey,
@@ -101,6 +101,7 @@ impl SharedQueue {
         })
     }
 
+    /// Returns what [`enqueue`](Self::enqueue) would decide; `None` if the queue is closed.
     pub(super) fn peek(self: &Arc<Self>, key: &PartitionKey, cost: u32, max_wait: u64) -> Option<Decision> {
         let (decision, deferred) = self.monitor.peek(|| self.now(), &self.request(key, cost, max_wait));
         self.run(deferred);
@@ -132,13 +133,14 @@ impl SharedQueue {
     /// Does what was deferred, never under the lock: waking a task runs foreign code, and a runtime that shuts down
     /// drops a new task on the spot, which locks the queue again.
     fn run(self: &Arc<Self>, deferred: Deferred<Handle>) {
-        deferred.signals.iter().for_each(|signal| signal.notify_one());
-        if let Some(Start { runtime, id: driver, signal }) = deferred.start {
+        let Deferred { signals, start, wake, warn } = deferred;
+        signals.iter().for_each(|signal| signal.notify_one());
+        if let Some(Start { runtime, id: driver, signal }) = start {
             let guard = DriverGuard { shared: Arc::clone(self), driver, signal, is_cut_short: true };
             drop(runtime.spawn(drive(guard)));
         }
-        wake_all(deferred.wake);
-        if deferred.warn {
+        wake_all(wake);
+        if warn {
             log::queue_full();
         }
     }
@@ -151,6 +153,9 @@ impl SharedQueue {
         next
     }
 }
+
+/// As good as for ever, and within the range of `Instant` on all systems. A driver that wakes up then sleeps again.
+const THIRTY_YEARS: Duration = Duration::from_secs(86_400 * 365 * 30);
 
 /// Returns the runtime that the caller is in.
 fn here() -> Option<Handle> {

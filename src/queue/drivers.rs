@@ -2,8 +2,8 @@
 //! signalled is returned.
 
 use super::monitor::Deferred;
-use super::no_timer;
 use super::schedule::Schedule;
+use super::{no_timer, too_many_runtimes};
 use crate::values::LimiterError;
 use crate::values::time::Timestamp;
 
@@ -67,6 +67,7 @@ pub(super) struct Start<R: Runtime> {
 }
 
 /// After so many losses, a runtime is taken to have no timer, or to be shut down: it loses each driver that is started.
+/// Not after the first, since a driver is lost by a panic, too, and the next may live.
 const MAX_LOSSES: u8 = 3;
 
 impl<R: Runtime> Drivers<R> {
@@ -89,7 +90,7 @@ impl<R: Runtime> Drivers<R> {
             self.0[id.index()] = new;
             return Ok(id);
         }
-        let id = u16::try_from(self.0.len()).map_err(|_| no_timer())?;
+        let id = u16::try_from(self.0.len()).map_err(|_| too_many_runtimes())?;
         self.0.push(new);
         Ok(DriverId(id))
     }
@@ -154,5 +155,51 @@ impl<R: Runtime> Drivers<R> {
 impl<R: Runtime> Driver<R> {
     const fn is_lost_for_good(&self) -> bool {
         !self.is_alive && self.losses >= MAX_LOSSES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::schedule::Bounds;
+    use crate::store::WhenFull;
+    use crate::values::Quota;
+
+    impl Runtime for u32 {
+        type Id = Self;
+        type Signal = ();
+
+        fn id(&self) -> Self {
+            *self
+        }
+    }
+
+    /// Nobody waits in it.
+    fn schedule() -> Schedule {
+        let bounds = Bounds { capacity: 1, max_wait: 1, max_waiters: 1, max_keys: 1, when_full: WhenFull::Overflow };
+        Schedule::new(&Quota::per_second(1), bounds)
+    }
+
+    fn driver(runtime: u32, is_alive: bool, losses: u8) -> Driver<u32> {
+        Driver { runtime, signal: (), is_alive, alarm: Timestamp::ZERO, losses }
+    }
+
+    #[test]
+    fn each_runtime_has_one_driver_and_ids_are_used_again() {
+        let mut drivers = Drivers(vec![driver(7, true, 0), driver(8, false, 0), driver(9, true, 0)]);
+        assert_eq!(drivers.on(9, &schedule()).unwrap(), DriverId(2));
+        // The driver of runtime 8 has ended, and has no waiters.
+        assert_eq!(drivers.on(5, &schedule()).unwrap(), DriverId(1));
+        drivers.lose(DriverId(0));
+        assert_eq!(drivers.any(), Some(DriverId(2)));
+    }
+
+    #[test]
+    fn no_more_than_65_536_runtimes_have_drivers_and_the_error_says_so() {
+        let mut drivers = Drivers((0..=u32::from(u16::MAX)).map(|runtime| driver(runtime, true, 0)).collect());
+        assert_eq!(drivers.on(65_535, &schedule()).unwrap(), DriverId(u16::MAX));
+        assert!(drivers.on(65_536, &schedule()).unwrap_err().to_string().contains("65,536"));
+        drivers.end(DriverId(3));
+        assert_eq!(drivers.on(65_536, &schedule()).unwrap(), DriverId(3));
     }
 }

@@ -24,10 +24,11 @@ pub use self::leaky_queue::LeakyQueue;
 #[cfg(feature = "redis")]
 pub use self::redis::RedisQueue;
 
-/// The longest wait of a queue for which none is set.
+/// The longest wait in a queue for which none is set: half of the 60 seconds after which many proxies give up.
 const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(30);
 
-/// How many requests wait over all keys, unless set.
+/// How many requests wait over all keys of a queue for which that is not set. In a `LeakyQueue` at ten per key, they take
+/// some 7 MB.
 const DEFAULT_MAX_WAITERS: usize = 65_536;
 
 fn closed() -> LimiterError {
@@ -40,4 +41,8 @@ fn no_runtime() -> LimiterError {
 
 fn no_timer() -> LimiterError {
     LimiterError::new("this tokio runtime was shut down, or has no timer, on which a leaky queue waits")
+}
+
+fn too_many_runtimes() -> LimiterError {
+    LimiterError::new("a leaky queue has waiters on 65,536 tokio runtimes already, and on no more")
 }

@@ -11,10 +11,12 @@ use self::fine::FineTimer;
 /// Tokio's clock is the clock of the queue in any case, so that tests can pause it. A driver that wakes up reads that
 /// clock, and trusts no timer.
 pub(super) struct Alarm {
+    /// `None` as well once it has failed.
     fine: Option<FineTimer>,
     woke_early: bool,
 }
 
+/// Of tokio's timer.
 const TICK: Duration = Duration::from_millis(1);
 
 impl Alarm {
@@ -27,14 +29,14 @@ impl Alarm {
     /// Sleeps until `due`; rarely it wakes up to a millisecond early. Cancel safe.
     pub(super) async fn sleep_until(&mut self, due: Instant) {
         if let Some(fine) = &mut self.fine {
-            let is_broken = tokio::select! {
-                () = sleep_until(due) => false,
-                rung = fine.ring_at(due) => rung.is_err(),
+            let rung = tokio::select! {
+                () = sleep_until(due) => Ok(()),
+                rung = fine.ring_at(due) => rung,
             };
-            if is_broken {
-                self.fine = None;
+            if rung.is_ok() {
+                return;
             }
-            return;
+            self.fine = None;
         }
         let sleep = sleep_until(if self.woke_early { due } else { in_whole_ticks(Instant::now(), due) });
         self.woke_early = false;

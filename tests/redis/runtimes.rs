@@ -1,4 +1,4 @@
-//! Redis from several runtimes: none of them delays the calls, or the waiters, of another.
+//! Redis from several runtimes, none of which delays the calls, or the waiters, of another; and from outside of any.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
-use tower_sluice::store::redis::{Redis, RedisStore};
+use tower_sluice::store::redis::{Fault, Reason, Redis, RedisStore};
 use tower_sluice::{Ask, Limiter, PartitionKey, Quota, RateLimiter, RedisQueue};
 
 use super::deadlines::{DISTANCES, ms};
@@ -142,4 +142,19 @@ async fn turns_in_a_queue_come_on_time_whatever_another_runtime_does() {
         // A runtime is not dropped within another.
         thread::spawn(move || drop(kept)).join().unwrap();
     }
+}
+
+/// A lease is taken in a task, which cannot be spawned there.
+#[test]
+fn a_leased_key_is_an_error_outside_of_a_runtime() {
+    let server = RedisServer::start();
+    let redis = Redis::single(server.url()).timeout(Duration::from_secs(5)).open().unwrap();
+    let store = RedisStore::new(&redis, "p").leasing(100, Duration::from_secs(600)).without_coalescing();
+    let limiter = RateLimiter::new(at_most(10_000), store);
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    assert!(runtime.block_on(limiter.decide(&Ask::charge(&key("a"), 1)).decided()).unwrap().is_allowed());
+    let outside = limiter.decide(&Ask::charge(&key("a"), 1)).decided().now_or_never().expect("it fails at once");
+    let error = outside.unwrap_err();
+    let fault = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<Fault>()).unwrap();
+    assert_eq!(fault.reason(), Reason::NoRuntime);
 }

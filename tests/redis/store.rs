@@ -20,7 +20,11 @@ fn redis(server: &RedisServer) -> Redis {
 }
 
 fn limiter<A: Scripted>(redis: &Redis, algorithm: A) -> RateLimiter<A, RedisStore<A::State>> {
-    RateLimiter::new(algorithm, RedisStore::new(redis, "test"))
+    limiter_of(redis, "test", algorithm)
+}
+
+fn limiter_of<A: Scripted>(redis: &Redis, name: &str, algorithm: A) -> RateLimiter<A, RedisStore<A::State>> {
+    RateLimiter::new(algorithm, RedisStore::new(redis, name))
 }
 
 async fn ask(limiter: &(impl Limiter + ?Sized), key: &str, cost: u32) -> Decision {
@@ -76,6 +80,26 @@ async fn what_one_process_spends_the_other_sees() {
     let wait = rejected.retry_after().unwrap();
     assert!(wait > Duration::from_secs(300) && wait <= Duration::from_secs(360), "{wait:?}");
     assert_eq!(ask(&here, "b", 1).await.remaining(), 9);
+}
+
+#[tokio::test]
+async fn a_peek_answers_as_a_charge_would_and_charges_nothing() {
+    let server = RedisServer::start();
+    let (redis, quota) = (redis(&server), Quota::per_hour(10));
+    let limiters: [Box<dyn Limiter>; 3] = [
+        Box::new(limiter(&redis, TokenBucket::new(quota))),
+        Box::new(limiter(&redis, FixedWindow::new(quota))),
+        Box::new(limiter(&redis, SlidingWindow::new(quota))),
+    ];
+    for limiter in &limiters {
+        let peek = async |cost| limiter.decide(&Ask::peek(&PartitionKey::from("a"), cost)).decided().await.unwrap();
+        let before = [peek(10).await, peek(3).await, peek(0).await];
+        assert_eq!(before.map(|it| (it.is_allowed(), it.remaining())), [(true, 0), (true, 7), (true, 10)]);
+        assert_eq!(ask(&**limiter, "a", 8).await.remaining(), 2, "the peeks charged nothing");
+        let after = [peek(3).await, peek(11).await];
+        assert_eq!(after.map(|it| (it.is_allowed(), it.remaining())), [(false, 2), (false, 2)]);
+        assert!(after[0].retry_after().is_some() && after[1].retry_after().is_none());
+    }
 }
 
 #[tokio::test]
@@ -179,6 +203,53 @@ async fn what_is_left_of_a_lease_is_refunded() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     panic!("the lease was not refunded");
+}
+
+/// A layer charges both policies in one call, which takes no lease: so a key in demand gets a call of its own, which does.
+#[tokio::test]
+async fn a_layer_with_several_policies_takes_leases() {
+    let server = RedisServer::start();
+    let redis = redis(&server);
+    // So slow that nothing is earned meanwhile.
+    let bucket = TokenBucket::new(Quota::per_day(1).burst(100_000));
+    let store = RedisStore::new(&redis, "leased").leasing(100, Duration::from_secs(600));
+    let client = HeaderKey::new(http::HeaderName::from_static("x-client"));
+    let layer = RateLimitLayer::new([
+        Policy::new("leased", RateLimiter::new(bucket, store)).key(client),
+        policy(&redis, "plain", bucket),
+        policy(&redis, "other", bucket),
+    ]);
+    let before = calls(&server);
+    for _ in 0..200 {
+        assert_eq!(send(&layer, "a").await.status(), 200);
+    }
+    let made = calls(&server) - before;
+    assert!(made < 220, "{made} calls: one per request for the other two, and few for leases");
+    let leased = limiter_of(&redis, "leased", bucket);
+    assert!(ask(&leased, "a", 0).await.remaining() < 100_000 - 200, "more was taken than was needed");
+    let plain = limiter_of(&redis, "plain", bucket);
+    assert_eq!(ask(&plain, "a", 0).await.remaining(), 100_000 - 200);
+}
+
+/// A peek and a charge agree while a lease pays, although the server has nothing left for other processes.
+#[tokio::test]
+async fn a_peek_sees_what_a_lease_admits() {
+    let server = RedisServer::start();
+    let redis = redis(&server);
+    let bucket = TokenBucket::new(Quota::per_day(20));
+    let store = RedisStore::new(&redis, "test").leasing(100, Duration::from_secs(600));
+    let leasing = RateLimiter::new(bucket, store);
+    // The third call leases two.
+    for _ in 0..4 {
+        assert!(ask(&leasing, "a", 1).await.is_allowed());
+    }
+    let elsewhere = limiter(&redis, bucket);
+    let rest = ask(&elsewhere, "a", 0).await.remaining();
+    assert!(ask(&elsewhere, "a", rest).await.is_allowed() && !ask(&elsewhere, "a", 1).await.is_allowed());
+    let peeked = leasing.decide(&Ask::peek(&PartitionKey::from("a"), 1)).decided().await.unwrap();
+    let charged = ask(&leasing, "a", 1).await;
+    assert_eq!((peeked.is_allowed(), peeked.remaining()), (true, charged.remaining()));
+    assert!(charged.is_allowed());
 }
 
 async fn send(layer: &RateLimitLayer, client: &str) -> Response<()> {

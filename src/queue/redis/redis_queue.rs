@@ -8,15 +8,13 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use super::remote::RemoteQueue;
-use super::script::Admission;
 use super::waiter::ProcessQueue;
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::queue::{DEFAULT_MAX_WAIT, DEFAULT_MAX_WAITERS, LeakyQueue};
 use crate::store::redis::{Redis, UnfitQuota, in_background};
 use crate::store::{Stats, WhenFull};
 use crate::values::{
-    Ask, Backlog, Check, Decision, Description, Heritage, Inheritance, Mode, PartitionKey, Pending, Quota, Receipt,
-    Terms,
+    Ask, Backlog, Check, Decision, Description, Heritage, Inheritance, Mode, PartitionKey, Quota, Receipt, Terms,
 };
 
 /// A [`LeakyQueue`] that many processes share, on Redis (6.2 or later) or Valkey: the requests of a key depart one by
@@ -132,7 +130,8 @@ use crate::values::{
 /// # Errors
 ///
 /// A [`LimiterError`](crate::LimiterError) whose source is the [`Fault`](crate::store::redis::Fault) if Redis gives no
-/// answer, and one without a source if the queue is [closed](Self::close).
+/// answer, and one without a source if the queue is [closed](Self::close), or if a request that may have to wait is
+/// decided outside of a tokio runtime.
 pub struct RedisQueue {
     redis: Redis,
     name: Box<str>,
@@ -271,14 +270,18 @@ impl RedisQueue {
         }
     }
 
-    /// Makes a reservation for which no request waits.
-    fn join_detached(&self, ask: &Ask<'_>) -> Pending {
-        let (shared, key, cost) = (Arc::clone(&self.shared), ask.key().clone(), ask.cost());
-        Box::pin(async move {
-            let (Admission::Granted(decision) | Admission::Rejected(decision)) =
-                shared.unless_closed(pin!(shared.join(&key, cost, None))).await?;
-            Ok(decision)
-        })
+    /// Returns what a future needs, which outlives the question.
+    fn parts(&self, ask: &Ask<'_>) -> (Arc<ProcessQueue>, PartitionKey, u32) {
+        (Arc::clone(&self.shared), ask.key().clone(), ask.cost())
+    }
+
+    /// Lets the request wait for its turn.
+    fn decide_turn(&self, ask: &Ask<'_>) -> Check {
+        let ((shared, key, cost), patience) = (self.parts(ask), ask.patience());
+        Check::Pending(Box::pin(async move {
+            let turn = pin!(Arc::clone(&shared).wait_turn(key, cost, patience));
+            shared.unless_closed(turn).await
+        }))
     }
 }
 
@@ -290,16 +293,18 @@ impl Limiter for RedisQueue {
     fn decide(&self, ask: &Ask<'_>) -> Check {
         match ask.mode() {
             Mode::Fallback => self.decide_fallback(ask),
-            Mode::Shadow => Check::Pending(self.join_detached(ask)),
-            Mode::UpTo => in_background(self.join_detached(ask)),
-            Mode::Charge | Mode::Peek | Mode::Reset => {
-                let (shared, key, cost) = (Arc::clone(&self.shared), ask.key().clone(), ask.cost());
-                let patience = ask.patience();
-                Check::Pending(Box::pin(async move {
-                    let turn = pin!(Arc::clone(&shared).wait_turn(key, cost, patience));
-                    shared.unless_closed(turn).await
-                }))
+            Mode::Shadow => {
+                let (shared, key, cost) = self.parts(ask);
+                Check::Pending(Box::pin(
+                    async move { shared.unless_closed(pin!(shared.join_detached(&key, cost))).await },
+                ))
             }
+            Mode::UpTo => {
+                let (shared, key, cost) = self.parts(ask);
+                in_background(async move { shared.unless_closed(pin!(shared.join_up_to(&key, cost))).await })
+            }
+            // Another mode than those that it describes is not asked.
+            Mode::Charge | Mode::Peek | Mode::Reset => self.decide_turn(ask),
         }
     }
 
@@ -361,13 +366,15 @@ impl IntoLimiter for RedisQueue {
 
 impl fmt::Debug for RedisQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { redis, name, quota, bounds: Bounds { capacity, max_wait, max_waiters }, shared } = self;
         f.debug_struct("RedisQueue")
-            .field("redis", &self.redis)
-            .field("name", &self.name)
-            .field("quota", &self.quota)
-            .field("capacity", &self.bounds.capacity)
-            .field("max_wait", &self.bounds.max_wait)
-            .field("waiting", &self.waiting())
+            .field("redis", redis)
+            .field("name", name)
+            .field("quota", quota)
+            .field("capacity", capacity)
+            .field("max_wait", max_wait)
+            .field("max_waiters", max_waiters)
+            .field("waiting", &shared.waiting())
             .finish()
     }
 }

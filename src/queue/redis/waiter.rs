@@ -40,13 +40,15 @@ impl ProcessQueue {
         self.fallback.close();
     }
 
-    /// Returns a slot for a request that waits for less than `patience`, and its longest wait: zero, if no slot is free.
+    /// Takes a slot for a request that waits for less than `patience`, if one is free. Returns it, and how long the
+    /// request may wait: zero without a slot, and `None` if only the bound of the queue applies.
     pub(super) fn take_slot(self: &Arc<Self>, patience: Option<Duration>) -> (Option<WaiterSlot>, Option<Duration>) {
         let take = |taken: usize| (taken < self.max_waiters).then_some(taken + 1);
         // Relaxed: only the count matters, and no other memory is published by it.
         match self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
             Ok(_) => {
-                (Some(WaiterSlot(Arc::clone(self))), patience.map(|it| it.saturating_sub(Duration::from_nanos(1))))
+                let longest = patience.map(|patience| patience.saturating_sub(Duration::from_nanos(1)));
+                (Some(WaiterSlot(Arc::clone(self))), longest)
             }
             Err(_) => (None, Some(Duration::ZERO)),
         }
@@ -65,6 +67,22 @@ impl ProcessQueue {
             drop(self.fallback.decide(&Ask::charge(key, cost).to(Mode::Shadow)));
         }
         admission
+    }
+
+    /// Joins as often as it takes to charge as many units as are left: a second time if a cost that can never be let in
+    /// was rejected. No request waits for the turn.
+    pub(super) async fn join_up_to(&self, key: &PartitionKey, cost: u32) -> Result<Decision, LimiterError> {
+        let decision = self.join_detached(key, cost).await?;
+        match decision.partial_cost(cost) {
+            Some(left) => self.join_detached(key, left).await,
+            None => Ok(decision),
+        }
+    }
+
+    /// Joins, for no request that would wait.
+    pub(super) async fn join_detached(&self, key: &PartitionKey, cost: u32) -> Result<Decision, LimiterError> {
+        let (Admission::Granted(decision) | Admission::Rejected(decision)) = self.join(key, cost, None).await?;
+        Ok(decision)
     }
 
     /// Joins, and waits until the turn comes.
@@ -112,6 +130,7 @@ impl ProcessQueue {
         }
     }
 
+    /// Returns a reservation, by one call.
     pub(super) fn refund_in_background(
         self: Arc<Self>,
         runtime: &Handle,
@@ -146,9 +165,9 @@ struct PendingJoin {
 }
 
 impl PendingJoin {
+    /// Waits for the answer, once.
     async fn answer(&mut self) -> Result<Admission, LimiterError> {
-        let Some(answer) = &mut self.answer else { return Err(closed()) };
-        let admission = answer.await;
+        let admission = self.answer.as_mut().expect("asked for once").await;
         self.answer = None;
         admission
     }

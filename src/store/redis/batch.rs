@@ -10,10 +10,10 @@ use tokio::time::Instant;
 use super::connection::{Fault, Redis};
 use super::key::Key;
 use super::negative_cache::Observation;
-use super::query::{KeyQuery, failed};
+use super::query::{Answered, KeyQuery, failed};
 use super::script::{self, BadReply, Charge, ScriptReply, Scripted};
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Answers, Claim, Decision, LimiterError, Receipt};
+use crate::values::{Answers, Claim, Decision};
 
 /// The part of one request that concerns one of several limiters on the same Redis.
 pub(super) struct RedisClaim {
@@ -45,21 +45,29 @@ impl Claim for RedisClaim {
     }
 }
 
+/// What a call does with its claims.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Intent {
+    /// Charges all of them, or none.
+    Charge,
+    /// Only reports what is left.
+    Report,
+}
+
 /// Decides on all claims in one call if one server has all keys. If not, makes one call after the other: when one is
 /// rejected, those before it are refunded, and those after it only report what is left. All calls together have one
 /// deadline.
 async fn decide_all(claims: Vec<RedisClaim>) -> Answers {
     let deadline = claims[0].redis.deadline();
-    let mut answers: Vec<Option<Result<Decision, LimiterError>>> = claims.iter().map(|_| None).collect();
-    let mut is_rejected = false;
+    let mut answers: Vec<Option<Answered>> = claims.iter().map(|_| None).collect();
+    let mut intent = Intent::Charge;
     let mut groups: VecDeque<Vec<usize>> = groups(&claims).into();
     while let Some(group) = groups.pop_front() {
-        let parts: Vec<&RedisClaim> = group.iter().map(|index| &claims[*index]).collect();
-        match call(&parts, !is_rejected, deadline).await {
+        let members: Vec<&RedisClaim> = group.iter().map(|index| &claims[*index]).collect();
+        match call(&members, intent, deadline).await {
             Ok(decisions) => {
-                let rejects = decisions.iter().any(|decision| !decision.is_allowed());
-                if rejects && !is_rejected {
-                    is_rejected = true;
+                if intent == Intent::Charge && !decisions.iter().all(Decision::is_allowed) {
+                    intent = Intent::Report;
                     roll_back(&claims, &mut answers);
                 }
                 group.iter().zip(decisions).for_each(|(index, decision)| answers[*index] = Some(Ok(decision)));
@@ -77,12 +85,11 @@ async fn decide_all(claims: Vec<RedisClaim>) -> Answers {
     answers.into_iter().map(|answer| answer.expect("each claim is in a group")).collect()
 }
 
-/// Refunds what was charged, the last charge first, see [`Receipt`].
-fn roll_back(claims: &[RedisClaim], answers: &mut [Option<Result<Decision, LimiterError>>]) {
+/// Refunds what was charged, the last charge first, see [`Receipt`](crate::values::Receipt).
+fn roll_back(claims: &[RedisClaim], answers: &mut [Option<Answered>]) {
     for (claim, answer) in claims.iter().zip(answers).rev() {
         if let Some(Ok(decision)) = answer {
-            claim.part.refund(decision.receipt());
-            *decision = claim.part.uncharged(*decision);
+            *decision = claim.part.refund(*decision);
         }
     }
 }
@@ -104,47 +111,59 @@ fn groups(claims: &[RedisClaim]) -> Vec<Vec<usize>> {
     groups
 }
 
-async fn call(claims: &[&RedisClaim], is_charge: bool, deadline: Instant) -> Result<Vec<Decision>, Fault> {
-    let call = script::decide_all(claims.iter().map(|claim| claim.part.charge(claim.key.clone(), is_charge)));
+/// Decides on claims that can share a call.
+async fn call(claims: &[&RedisClaim], intent: Intent, deadline: Instant) -> Result<Vec<Decision>, Fault> {
+    let call = script::decide_all(claims.iter().map(|claim| claim.part.charge(claim.key.clone(), intent)));
     let sent = Monotonic.now();
     let value = claims[0].redis.call_by(&call, deadline, 1).await?;
     let answered = Monotonic.now();
-    let read = || -> Result<Vec<Decision>, BadReply> {
-        let answer = ScriptReply::read(value)?;
-        let seen = Observation { server: answer.now, sent, answered };
-        let indexed = || claims.iter().enumerate();
-        let asked: Result<Vec<_>, _> = indexed().map(|(index, claim)| claim.part.decision(&answer, index)).collect();
-        let asked = asked?;
-        let are_charged = is_charge && answer.were_charged(&asked)?;
-        indexed()
-            .zip(asked)
-            .map(|((index, claim), decision)| claim.part.settle(&answer, index, seen, decision, are_charged))
-            .collect()
-    };
-    Ok(read()?)
+    let answer = ScriptReply::read(value)?;
+    let seen = Observation { server: answer.now, sent, answered };
+    Ok(conclude(claims, intent, &answer, seen)?)
+}
+
+/// Computes the decisions. Records nothing before the whole reply was found to be sound.
+fn conclude(
+    claims: &[&RedisClaim],
+    intent: Intent,
+    answer: &ScriptReply,
+    seen: Observation,
+) -> Result<Vec<Decision>, BadReply> {
+    let replies = || (0..).map(|index| KeyReply { answer, index, seen });
+    let alone = claims.iter().zip(replies()).map(|(claim, reply)| claim.part.decide(reply));
+    let alone = alone.collect::<Result<Vec<_>, _>>()?;
+    let are_charged = intent == Intent::Charge && answer.were_charged(&alone)?;
+    let parts = claims.iter().map(|claim| &claim.part).zip(replies()).zip(alone);
+    if are_charged {
+        parts.map(|((part, reply), decision)| part.record_charge(reply, decision).map(|()| decision)).collect()
+    } else {
+        parts.map(|((part, reply), decision)| part.record_no_charge(reply, decision)).collect()
+    }
+}
+
+/// What the server replied about one of the keys of a call.
+#[derive(Clone, Copy)]
+struct KeyReply<'a> {
+    answer: &'a ScriptReply,
+    index: usize,
+    seen: Observation,
 }
 
 /// A [`RedisClaim`] without its algorithm in the type.
 trait ClaimPart: Send + Sync {
-    fn charge(&self, key: Key, is_charge: bool) -> Charge;
+    fn charge(&self, key: Key, intent: Intent) -> Charge;
 
-    /// Returns the decision of this limiter alone.
-    fn decision(&self, answer: &ScriptReply, index: usize) -> Result<Decision, BadReply>;
+    /// Returns the decision of this limiter by itself.
+    fn decide(&self, reply: KeyReply<'_>) -> Result<Decision, BadReply>;
 
-    /// Returns the decision with the other limiters taken into account, and records the state.
-    fn settle(
-        &self,
-        answer: &ScriptReply,
-        index: usize,
-        seen: Observation,
-        decision: Decision,
-        are_charged: bool,
-    ) -> Result<Decision, BadReply>;
+    /// Records that all claims were charged.
+    fn record_charge(&self, reply: KeyReply<'_>, decision: Decision) -> Result<(), BadReply>;
 
-    /// Returns the decision as it reads after a refund of its charge.
-    fn uncharged(&self, decision: Decision) -> Decision;
+    /// Records that no claim was charged. Returns the decision of this limiter without the charge.
+    fn record_no_charge(&self, reply: KeyReply<'_>, decision: Decision) -> Result<Decision, BadReply>;
 
-    fn refund(&self, receipt: Receipt);
+    /// Refunds what a decision has charged, if anything, in the background. Returns the decision without the charge.
+    fn refund(&self, decision: Decision) -> Decision;
 }
 
 /// The claim of a limiter with this algorithm.
@@ -154,44 +173,45 @@ struct KeyClaim<A: Scripted> {
 }
 
 impl<A: Scripted> ClaimPart for KeyClaim<A> {
-    fn charge(&self, key: Key, is_charge: bool) -> Charge {
-        Charge::new(&self.query.algorithm, key, if is_charge { self.cost } else { 0 })
+    fn charge(&self, key: Key, intent: Intent) -> Charge {
+        let cost = match intent {
+            Intent::Charge => self.cost,
+            Intent::Report => 0,
+        };
+        Charge::new(&self.query.algorithm, key, cost)
     }
 
-    fn decision(&self, answer: &ScriptReply, index: usize) -> Result<Decision, BadReply> {
+    fn decide(&self, KeyReply { answer, index, .. }: KeyReply<'_>) -> Result<Decision, BadReply> {
         answer.decision(&self.query.algorithm, index, self.cost)
     }
 
-    fn settle(
+    fn record_charge(
         &self,
-        answer: &ScriptReply,
-        index: usize,
-        seen: Observation,
+        KeyReply { answer, index, seen }: KeyReply<'_>,
         decision: Decision,
-        are_charged: bool,
-    ) -> Result<Decision, BadReply> {
-        let KeyQuery { algorithm, .. } = &self.query;
-        let old = answer.state(algorithm, index)?;
-        if are_charged {
-            let state = algorithm.decide(old, answer.now, self.cost).1.or(old);
-            self.query.learn(&[decision], state, seen, self.cost);
-            Ok(decision)
-        } else {
-            self.query.learn(&[], old, seen, self.cost);
-            if decision.is_allowed() { answer.decision(algorithm, index, 0) } else { Ok(decision) }
-        }
+    ) -> Result<(), BadReply> {
+        let old = answer.state(&self.query.algorithm, index)?;
+        let new = self.query.algorithm.decide(old, answer.now, self.cost).1;
+        self.query.learn(&[decision], new.or(old), seen, self.cost);
+        self.query.note_demand(decision, self.cost, seen.sent);
+        Ok(())
     }
 
-    fn uncharged(&self, decision: Decision) -> Decision {
+    fn record_no_charge(
+        &self,
+        KeyReply { answer, index, seen }: KeyReply<'_>,
+        decision: Decision,
+    ) -> Result<Decision, BadReply> {
+        let old = answer.state(&self.query.algorithm, index)?;
+        self.query.learn(&[], old, seen, self.cost);
+        if decision.is_allowed() { answer.decision(&self.query.algorithm, index, 0) } else { Ok(decision) }
+    }
+
+    fn refund(&self, decision: Decision) -> Decision {
         if decision.receipt().is_none() {
             return decision;
         }
+        self.query.clone().refund_in_background(self.cost, decision.receipt());
         decision.recharged(self.cost, 0, Some(self.query.algorithm.terms()))
-    }
-
-    fn refund(&self, receipt: Receipt) {
-        if !receipt.is_none() {
-            self.query.clone().refund_in_background(self.cost, receipt);
-        }
     }
 }

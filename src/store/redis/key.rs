@@ -29,7 +29,8 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Processes that share a budget must agree on the prefix, the name and the secret.
+    /// Makes names with this prefix for the limiter called `name`. Processes that share its budgets must agree on all
+    /// three.
     pub(crate) fn new(prefix: &str, name: &str, secret: &[u8]) -> Self {
         // A whole block, so that the hash of a key starts from a state that depends on the secret and is not known
         // without it.
@@ -38,13 +39,14 @@ impl Names {
         Self { prefix: prefix.into(), name: name.into(), hash: Sha256::new_with_prefix(block) }
     }
 
-    /// Returns what identifies a key of this limiter, also in this process.
+    /// Returns what stands for a key of this limiter, in its names and in the tables of this process.
     pub(crate) fn tag(&self, key: &PartitionKey) -> Tag {
         let hash = self.hash.clone().chain_update(key.as_bytes()).finalize();
         Tag(hash[..16].try_into().expect("half of 32 bytes"))
     }
 
-    /// Returns the name of the state that one kind of algorithm keeps.
+    /// Returns the name of the state that one kind of algorithm keeps. `kind` is a letter of its own: `b` for buckets, `f`
+    /// and `s` for fixed and sliding windows, `q` for queues.
     pub(crate) fn key(&self, tag: Tag, kind: char) -> Key {
         let digits = tag.text();
         let slot = crc16(&digits) % SLOTS;
@@ -73,7 +75,7 @@ impl Key {
 pub(crate) struct Tag([u8; 16]);
 
 impl Tag {
-    /// Returns it in base64url.
+    /// Returns the tag in base64url.
     fn text(self) -> [u8; 22] {
         std::array::from_fn(|index| base64::character(base64::URL_SAFE, &self.0, index))
     }
@@ -142,7 +144,7 @@ mod tests {
             assert!(key.as_str().bytes().all(|byte| byte.is_ascii_graphic()));
             nodes[usize::from(key.slot()) * 3 / usize::from(SLOTS)] += 1;
         }
-        // Chi-squared with two degrees of freedom is above 9.2 once in a hundred times; the keys are fixed.
+        // As often as by chance: chi-squared with two degrees of freedom is above 9.2 once in a hundred times; the keys are fixed.
         let chi: u32 = nodes.iter().map(|count| count.abs_diff(3_333).pow(2) / 3_333).sum();
         assert!(chi < 10, "{nodes:?}");
     }

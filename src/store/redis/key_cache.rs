@@ -1,21 +1,30 @@
-//! A small set-associative cache of fixed size, for values that are worth keeping of a key.
+//! A small set-associative cache of fixed size, which prefers the values that are worth more.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::key::Tag;
 
-/// Up to 8,192 keys in sets of four. In a full set, the value with the least worth is replaced.
+/// Holds one value for each of up to 8,192 keys, in sets of four. In a full set, the value with the least worth is
+/// replaced.
 pub(super) struct KeyCache<V>(Box<[Mutex<Set<V>>]>);
 
 /// The entries of one set.
 type Set<V> = [Option<(Tag, V)>; WAYS];
 
+/// Each set has a lock of its own. A whole negative cache takes 0.7 MiB (see its tests); a key beyond its 8,192 that is
+/// used up costs a call per request.
 const SETS: usize = 2_048;
+
+/// Few enough to look at all of them under the lock. More would let a set fill up later, and each look take longer.
 const WAYS: usize = 4;
 
 impl<V: Copy> KeyCache<V> {
     #[cfg(test)]
     pub(super) const CAPACITY: usize = SETS * WAYS;
+
+    /// In bytes.
+    #[cfg(test)]
+    pub(super) const SIZE: usize = SETS * size_of::<Mutex<Set<V>>>();
 
     pub(super) fn new() -> Self {
         Self(std::iter::repeat_with(|| Mutex::new([None; WAYS])).take(SETS).collect())
@@ -30,24 +39,25 @@ impl<V: Copy> KeyCache<V> {
         self.with(tag, |set| find(set, tag).and_then(Option::as_mut).map(|(_, value)| change(value)))
     }
 
-    /// Stores a value, in place of the former value of the key, or else of the one in its set with the least `worth`;
-    /// unless that is worth more.
+    /// Stores a value, in place of the former value of the key; or else in a free slot of its set; or else in place of
+    /// the value with the least `worth` there, unless that is worth more.
     pub(super) fn put(&self, tag: Tag, value: V, worth: impl Fn(&V) -> u64) {
         self.put_if(|| true, tag, value, worth);
     }
 
-    /// Does the same if `condition` holds. It is evaluated under the lock of the set, so in one order with
-    /// [`remove`](Self::remove).
+    /// Does the same as [`put`](Self::put) if `condition` holds. It is evaluated under the lock of the set, so in one
+    /// order with [`remove`](Self::remove).
     pub(super) fn put_if(&self, condition: impl Fn() -> bool, tag: Tag, value: V, worth: impl Fn(&V) -> u64) {
         self.with(tag, |set| {
             if !condition() {
                 return;
             }
-            let worth_of = |slot: &Option<(Tag, V)>| slot.map_or(0, |(_, value)| worth(&value));
+            // `None`, a free slot, is less than any worth.
+            let worth_of = |slot: &Option<(Tag, V)>| slot.map(|(_, value)| worth(&value));
             let own = set.iter().position(|slot| is_of(slot, tag));
             let least = || {
                 let index = (0..WAYS).min_by_key(|index| worth_of(&set[*index])).expect("a set has slots");
-                (worth_of(&set[index]) <= worth(&value)).then_some(index)
+                (worth_of(&set[index]) <= Some(worth(&value))).then_some(index)
             };
             if let Some(index) = own.or_else(least) {
                 set[index] = Some((tag, value));
@@ -55,16 +65,21 @@ impl<V: Copy> KeyCache<V> {
         });
     }
 
+    /// Removes the value of a key, and returns it.
     pub(super) fn remove(&self, tag: Tag) -> Option<V> {
         self.with(tag, |set| find(set, tag).and_then(Option::take).map(|(_, value)| value))
     }
 
     fn with<R>(&self, tag: Tag, look: impl FnOnce(&mut Set<V>) -> R) -> R {
-        #[allow(clippy::cast_possible_truncation)]
-        let set = &self.0[tag.short() as usize % SETS];
+        let set = &self.0[set_of(tag)];
         // A poisoned lock is no harm: values are replaced whole.
         look(&mut set.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "which bits are used does not matter")]
+fn set_of(tag: Tag) -> usize {
+    tag.short() as usize % SETS
 }
 
 fn is_of<V>(slot: &Option<(Tag, V)>, tag: Tag) -> bool {
@@ -73,4 +88,46 @@ fn is_of<V>(slot: &Option<(Tag, V)>, tag: Tag) -> bool {
 
 fn find<V>(set: &mut Set<V>, tag: Tag) -> Option<&mut Option<(Tag, V)>> {
     set.iter_mut().find(|slot| is_of(slot, tag))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::key::Names;
+    use crate::values::PartitionKey;
+
+    /// Returns keys of one set.
+    fn neighbours(count: usize) -> Vec<Tag> {
+        let names = Names::new("", "", b"");
+        let tags = (0..).map(|number: u32| names.tag(&PartitionKey::from(number.to_string())));
+        tags.filter(|tag| set_of(*tag) == 0).take(count).collect()
+    }
+
+    #[test]
+    fn a_value_without_worth_is_not_replaced_while_a_slot_is_free() {
+        let cache = KeyCache::new();
+        let tags = neighbours(WAYS);
+        for (tag, value) in tags.iter().zip(0_u64..) {
+            cache.put(*tag, value, |_| 0);
+        }
+        assert_eq!(tags.iter().map(|tag| cache.get(*tag)).collect::<Vec<_>>(), [Some(0), Some(1), Some(2), Some(3)]);
+    }
+
+    #[test]
+    fn in_a_full_set_the_least_worth_is_replaced_and_never_by_less() {
+        let cache = KeyCache::new();
+        let tags = neighbours(WAYS + 1);
+        let values = [30, 10, 20, 40_u64];
+        for (tag, value) in tags.iter().zip(values) {
+            cache.put(*tag, value, |value| *value);
+        }
+        cache.put(tags[WAYS], 9, |value| *value);
+        assert_eq!(cache.get(tags[WAYS]), None);
+        cache.put(tags[WAYS], 10, |value| *value);
+        assert_eq!([cache.get(tags[1]), cache.get(tags[WAYS])], [None, Some(10)]);
+        // The former value of the key itself, whatever it is worth.
+        cache.put(tags[3], 1, |value| *value);
+        assert_eq!([cache.get(tags[3]), cache.get(tags[0])], [Some(1), Some(30)]);
+        assert_eq!([cache.remove(tags[3]), cache.get(tags[3])], [Some(1), None]);
+    }
 }

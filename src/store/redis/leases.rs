@@ -24,15 +24,16 @@ pub(super) struct Lease {
     cost: u32,
     /// How many requests it was granted for.
     granted: u32,
-    /// How many requests it still pays for.
+    /// How many of them it still pays for.
     left: u32,
-    /// How many requests were asked for.
+    /// How many requests it was asked for: the next lease is asked for twice as many.
     size: u32,
     /// Whether a call in flight asks for more: a concurrent one does not.
     is_asked_for: bool,
     /// Our clock before it was asked for. Distinguishes it from the key's other leases.
     since: Timestamp,
-    /// The decision on the last request that it was granted for.
+    /// The decision on the last request that it was granted for, with the receipt of that charge. If it was spent, the
+    /// numbers are those of the last call.
     decision: Decision,
 }
 
@@ -73,7 +74,8 @@ impl Proof for LeaseReceipt {
 }
 
 impl Leases {
-    /// A greater number would take longer to decide on than other requests should wait for.
+    /// The most requests that a lease may be for. The server decides on each in turn, and nothing else meanwhile: other
+    /// keys should not wait for longer.
     pub(super) const MOST: u32 = 1_024;
 
     /// Leases of up to `most` requests each, to be spent within `lifetime`.
@@ -83,23 +85,29 @@ impl Leases {
 
     /// Admits a request, if a lease pays for it.
     pub(super) fn spend(&self, tag: Tag, cost: u32, now: Timestamp) -> Option<Decision> {
-        let spend = |lease: &mut Lease| {
-            if !self.pays(lease, cost, now) {
-                return None;
-            }
-            lease.left -= 1;
-            Some(lease.decision(now))
-        };
-        self.held.change(tag, spend).flatten()
+        self.held.change(tag, |lease| self.spend_from(lease, cost, now)).flatten()
     }
 
-    /// Whether a request would be admitted.
-    pub(super) fn can_spend(&self, tag: Tag, cost: u32, now: Timestamp) -> bool {
-        self.held.get(tag).is_some_and(|lease| self.pays(&lease, cost, now))
+    /// Returns what [`spend`](Self::spend) would.
+    pub(super) fn peek(&self, tag: Tag, cost: u32, now: Timestamp) -> Option<Decision> {
+        self.spend_from(&mut self.held.get(tag)?, cost, now)
     }
 
-    fn pays(&self, lease: &Lease, cost: u32, now: Timestamp) -> bool {
-        lease.cost == cost && lease.left > 0 && now < self.end_of(lease)
+    fn spend_from(&self, lease: &mut Lease, cost: u32, now: Timestamp) -> Option<Decision> {
+        if lease.left == 0 || !self.is_for(lease, cost, now) {
+            return None;
+        }
+        lease.left -= 1;
+        Some(lease.decision(now))
+    }
+
+    /// Whether a lease pays for requests of this cost, or did and was spent in time: then the next call takes another.
+    pub(super) fn is_in_demand(&self, tag: Tag, cost: u32, now: Timestamp) -> bool {
+        self.held.get(tag).is_some_and(|lease| self.is_for(&lease, cost, now))
+    }
+
+    fn is_for(&self, lease: &Lease, cost: u32, now: Timestamp) -> bool {
+        lease.cost == cost && now < self.end_of(lease)
     }
 
     /// Returns what a call that is about to be made does as well.
@@ -123,7 +131,8 @@ impl Leases {
         self.held.change(tag, next_action).unwrap_or(LeaseAction::More(0))
     }
 
-    /// Stores what was granted beyond what was needed. An empty lease is stored, too: it shows that there is a demand.
+    /// Stores what a call was granted beyond what it needed. An empty lease is stored, too: it shows that there is a
+    /// demand.
     pub(super) fn hold(&self, tag: Tag, lease: Lease) {
         let keep = |held: &mut Lease| {
             if lease.size > 0 {
@@ -132,7 +141,8 @@ impl Leases {
             // Never added up: what is left of an earlier window is worth nothing in the next.
             let stays = lease.left == 0 && lease.since < self.end_of(held);
             if stays && held.left == 0 {
-                held.decision = lease.decision;
+                // A request that is returned is refunded by the receipt of its own charge.
+                held.decision = lease.decision.with_receipt(held.decision.receipt());
             }
             stays
         };
@@ -148,7 +158,7 @@ impl Leases {
         self.held.remove(tag);
     }
 
-    /// Returns a request to the lease that paid for it; whether that was possible.
+    /// Returns the units of a request to the lease that paid for it. Returns whether that was possible.
     pub(super) fn return_to_lease(&self, tag: Tag, cost: u32, lease: LeaseReceipt, now: Timestamp) -> bool {
         let back = |held: &mut Lease| {
             let is_it = held.since == lease.0 && held.cost == cost;
@@ -159,20 +169,21 @@ impl Leases {
         self.held.change(tag, back).unwrap_or(false)
     }
 
-    /// Returns when a lease ends. What is taken from a window is worth nothing in the next; and a bucket owes nothing
-    /// after its reset.
+    /// Returns when a lease ends: with its lifetime, or earlier with the time until reset. What is taken from a window
+    /// is worth nothing in the next, and a bucket has paid for all of it by then.
     fn end_of(&self, lease: &Lease) -> Timestamp {
         lease.since.saturating_add(self.lifetime.min(lease.decision.reset_after()))
     }
 }
 
 impl Lease {
-    /// A lease of `left` requests of `cost` each, of `size` that were asked for, granted after `since` with `decision`
-    /// as the last one.
+    /// A lease for `left` requests of `cost` each, which was asked for at `since` with `size` requests; `decision` is
+    /// that on the last of them.
     pub(super) const fn new(cost: u32, left: u32, size: u32, decision: Decision, since: Timestamp) -> Self {
         Self { cost, granted: left, left, size, is_asked_for: false, since, decision }
     }
 
+    /// Returns the decision on a request that this lease pays for.
     fn decision(&self, now: Timestamp) -> Decision {
         let limit = self.decision.limit();
         let remaining = self.decision.remaining().saturating_add(self.left.saturating_mul(self.cost)).min(limit);
@@ -259,8 +270,37 @@ mod tests {
         leases.hold(tag(), Lease::new(1, 2, 2, ends_soon, at(200)));
         // A call without a lease takes nothing away.
         leases.hold(tag(), Lease::new(1, 0, 0, ends_soon, at(201)));
-        assert!(leases.can_spend(tag(), 1, at(499)) && leases.spend(tag(), 1, at(499)).is_some());
-        assert!(!leases.can_spend(tag(), 1, at(500)) && leases.spend(tag(), 1, at(500)).is_none());
+        let peeked = leases.peek(tag(), 1, at(499)).unwrap();
+        let spent = leases.spend(tag(), 1, at(499)).unwrap();
+        assert_eq!((peeked.remaining(), peeked.receipt()), (spent.remaining(), spent.receipt()));
+        assert!(leases.peek(tag(), 1, at(500)).is_none() && leases.spend(tag(), 1, at(500)).is_none());
+    }
+
+    #[test]
+    fn a_returned_request_is_refunded_by_the_receipt_of_its_own_charge() {
+        let leases = leases();
+        leases.hold(tag(), Lease::new(1, 1, 1, granted(90), at(0)));
+        let lease = leases.spend(tag(), 1, at(1)).unwrap().receipt().read().unwrap();
+        // A later call charges the key, too.
+        leases.hold(tag(), Lease::new(1, 0, 0, granted(80).with_receipt(Receipt::new(8)), at(2)));
+        assert!(leases.return_to_lease(tag(), 1, lease, at(3)));
+        let unspent = Unspent { requests: 1, cost: 1, receipt: Receipt::new(7) };
+        assert_eq!(leases.next_action(tag(), 1, at(1_000)), LeaseAction::Refund(unspent));
+    }
+
+    /// As documented for `RedisStore::leasing`.
+    #[test]
+    fn leases_take_up_to_nine_tenths_of_a_mebibyte() {
+        assert_eq!((10 * KeyCache::<Lease>::SIZE).div_ceil(1 << 20), 9);
+    }
+
+    #[test]
+    fn a_key_is_in_demand_until_its_lease_ends_even_if_that_is_spent() {
+        let leases = leases();
+        assert!(!leases.is_in_demand(tag(), 1, at(0)));
+        leases.hold(tag(), Lease::new(1, 0, 0, granted(90), at(0)));
+        assert!(leases.is_in_demand(tag(), 1, at(999)) && !leases.is_in_demand(tag(), 1, at(1_000)));
+        assert!(!leases.is_in_demand(tag(), 2, at(1)), "of another cost");
     }
 
     #[test]

@@ -1,19 +1,23 @@
 //! Budgets that many processes share, on Redis.
 //!
-//! The path of a request: `store` answers from a lease or the negative cache, or makes a `query`, which `single_flight`
-//! lets share a call with others; `batch` puts the charges of several limiters into one call. `script` has the Lua
-//! scripts and computes decisions from their replies; `script_call` is one run of a script, as data; `connection` finds
-//! the node and gets the call to it.
+//! The path of a request:
+//!
+//! 1. `store` answers from a lease (`leases`) or from the `negative_cache`; both are tables by `key_cache`.
+//! 2. Otherwise it makes a `query`, which `single_flight` lets share a call with others for its key. `batch` puts the
+//!    charges of several limiters into one call.
+//! 3. `script` has the Lua scripts: it makes the calls, and computes decisions from the replies. A call names its keys
+//!    as `key` spells them, and is plain data, see `evalsha`.
+//! 4. `connection` finds the node and sends it the call.
 
 mod batch;
 mod connection;
+mod evalsha;
 mod key;
 mod key_cache;
 mod leases;
 mod negative_cache;
 mod query;
 mod script;
-mod script_call;
 #[cfg(test)]
 #[path = "../../../tests/support/redis.rs"]
 #[allow(dead_code, unreachable_pub, missing_debug_implementations, reason = "shared with other tests")]
@@ -26,10 +30,10 @@ pub use self::script::{Scripted, UnfitQuota};
 pub use self::store::RedisStore;
 
 // For the queue.
+pub(crate) use self::evalsha::{Call, Script};
 pub(crate) use self::key::{Key, Names, Tag};
 pub(crate) use self::negative_cache::{NegativeCache, Observation};
 pub(crate) use self::query::{failed, in_background};
-#[cfg(test)]
-pub(crate) use self::script::manual_server;
 pub(crate) use self::script::{BadReply, Grid, ScriptReply, Span, whole};
-pub(crate) use self::script_call::{Call, Script};
+#[cfg(test)]
+pub(crate) use self::script::{manual_server, random};

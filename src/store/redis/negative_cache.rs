@@ -1,4 +1,4 @@
-//! The negative cache: which keys were used up when this process last asked, and until when.
+//! The negative cache: the keys that were used up when this process last asked, and until when they certainly are.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -28,13 +28,13 @@ use crate::values::time::Timestamp;
 /// server's clock is stepped, or this machine is suspended, entries may be wrong for as long as above.
 pub(crate) struct NegativeCache<S> {
     entries: KeyCache<Entry<S>>,
-    /// For each group of keys, the least time after one was last forgotten: the result of a call that was sent earlier
-    /// is not stored.
+    /// For each group of keys, the first nanosecond after one of them was last forgotten: the answer to a call that was
+    /// sent earlier is not stored.
     forgotten: Box<[AtomicU64; GROUPS]>,
 }
 
-/// The number of groups: 256 times take 2 KiB. A group is forgotten as one: the answers to calls in flight for one in 256 other keys are not
-/// stored either, and each of these keys costs one more call.
+/// The number of groups, whose times take 2 KiB. A group is forgotten as one: the answers to the calls in flight for one
+/// in 256 other keys are not stored either, which costs each of these keys one more call.
 const GROUPS: usize = 256;
 
 /// How long an entry is used before one request verifies it: a key that is used up costs two calls per second.
@@ -44,7 +44,7 @@ const VERIFY_EVERY: Duration = Duration::from_millis(500);
 /// `adjtimex`).
 const DRIFT_DIVISOR: u32 = 1_000;
 
-/// An entry beyond this age is ignored, in case the requests that should have verified it failed.
+/// An entry beyond this age is ignored, in case the calls that should have verified it failed.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy)]
@@ -77,6 +77,16 @@ impl Observation {
     }
 }
 
+impl<S: Copy> Entry<S> {
+    fn rejection(&self, now: Timestamp, rejected: impl Fn(S, Timestamp) -> Option<Decision>) -> Option<Decision> {
+        if now.saturating_since(self.observed.answered) > MAX_AGE {
+            return None;
+        }
+        let rejected_at = |time| rejected(self.state, time);
+        rejected_at(self.observed.latest(now)).and_then(|_| rejected_at(self.observed.earliest(now)))
+    }
+}
+
 impl<S: Copy> NegativeCache<S> {
     pub(crate) fn new() -> Self {
         Self { entries: KeyCache::new(), forgotten: Box::new(std::array::from_fn(|_| AtomicU64::new(0))) }
@@ -101,31 +111,20 @@ impl<S: Copy> NegativeCache<S> {
             (*entry, is_due)
         };
         let (entry, is_due) = self.entries.change(tag, verifies)?;
-        if is_due { None } else { Self::rejection_by(entry, now, rejected) }
+        if is_due { None } else { entry.rejection(now, rejected) }
     }
 
-    /// Returns the rejection for a caller that makes no call, and so verifies nothing.
+    /// Returns the [`rejection`](Self::rejection), and leaves it to another request to verify the entry.
     pub(crate) fn peek(
         &self,
         tag: Tag,
         now: Timestamp,
         rejected: impl Fn(S, Timestamp) -> Option<Decision>,
     ) -> Option<Decision> {
-        Self::rejection_by(self.entries.get(tag)?, now, rejected)
+        self.entries.get(tag)?.rejection(now, rejected)
     }
 
-    fn rejection_by(
-        Entry { state, observed, .. }: Entry<S>,
-        now: Timestamp,
-        rejected: impl Fn(S, Timestamp) -> Option<Decision>,
-    ) -> Option<Decision> {
-        if now.saturating_since(observed.answered) > MAX_AGE {
-            return None;
-        }
-        rejected(state, observed.latest(now)).and_then(|_| rejected(state, observed.earliest(now)))
-    }
-
-    /// Stores the state of a key that is used up, and removes a key that is not.
+    /// Records the answer to a call: stores the state of a key that is used up, and removes a key that is not.
     pub(crate) fn note(&self, tag: Tag, used_up: Option<S>, observed: Observation) {
         match used_up {
             Some(state) => {
@@ -275,7 +274,15 @@ mod tests {
             range.filter(|number| rejected(&negative_cache, bucket, &number.to_string(), 1, 100_000).is_some()).count()
         };
         assert_eq!(known(0..50_000), 0);
+        // A set that got five of these keys has lost one of them.
         assert!(known(99_000..100_000) > 980);
         assert_eq!(known(0..100_000), KeyCache::<()>::CAPACITY);
+    }
+
+    /// As documented for `RedisStore` and `RedisQueue`.
+    #[test]
+    fn it_takes_up_to_seven_tenths_of_a_mebibyte() {
+        let bytes = KeyCache::<Entry<GcraState>>::SIZE + size_of::<[AtomicU64; GROUPS]>();
+        assert!((6..=7).contains(&(10 * bytes).div_ceil(1 << 20)), "{bytes}");
     }
 }

@@ -11,7 +11,7 @@ use super::key::{Key, Names, Tag};
 use super::leases::{Lease, LeaseAction, LeaseReceipt, Leases, Unspent};
 use super::negative_cache::{NegativeCache, Observation};
 use super::script::{self, BadReply, Decisions, ScriptReply, Scripted};
-use super::single_flight::{Collector, FlightKey, FollowerOutcome, Group, Join, SingleFlight};
+use super::single_flight::{Collector, FlightKey, FollowerOutcome, Group, Join, PendingFollower, SingleFlight};
 use crate::store::MemoryStore;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Ask, Check, Decision, LimiterError, PartitionKey, Receipt};
@@ -26,13 +26,15 @@ pub(super) struct StoreInner<S> {
     pub(super) leases: Option<Leases>,
 }
 
-/// The most requests that one call decides on.
-const BATCH: usize = 256;
+/// The most followers that one call decides on; a lease that is taken with it comes on top. The server decides on each in
+/// turn, and nothing else meanwhile: other keys should not wait for longer.
+pub(super) const BATCH: usize = 256;
 
+/// The answer to one request.
 pub(super) type Answered = Result<Decision, LimiterError>;
 
 impl<S: Copy + Send + 'static> StoreInner<S> {
-    /// Decides in this process alone.
+    /// Decides in this process alone, as the local fallback.
     pub(super) fn charge_fallback<A: Scripted<State = S>>(
         &self,
         algorithm: &A,
@@ -84,9 +86,21 @@ impl<A: Scripted> KeyQuery<A> {
         self.inner.leases.as_ref()?.spend(self.tag, cost, Monotonic.now())
     }
 
-    /// Whether a lease would admit a request.
-    pub(super) fn is_leased(&self, cost: u32) -> bool {
-        self.inner.leases.as_ref().is_some_and(|leases| leases.can_spend(self.tag, cost, Monotonic.now()))
+    /// Returns what [`spend_lease`](Self::spend_lease) would.
+    pub(super) fn peek_lease(&self, cost: u32) -> Option<Decision> {
+        self.inner.leases.as_ref()?.peek(self.tag, cost, Monotonic.now())
+    }
+
+    /// Whether a lease pays, or a call of its own would take one.
+    pub(super) fn is_in_demand(&self, cost: u32) -> bool {
+        self.inner.leases.as_ref().is_some_and(|leases| leases.is_in_demand(self.tag, cost, Monotonic.now()))
+    }
+
+    /// Records the charge by a call that took no lease: if another request comes soon, its call may take one.
+    pub(super) fn note_demand(&self, decision: Decision, cost: u32, since: Timestamp) {
+        if let Some(leases) = self.inner.leases.as_ref().filter(|_| cost > 0) {
+            leases.hold(self.tag, Lease::new(cost, 0, 0, decision, since));
+        }
     }
 
     /// Decides in a call of its own.
@@ -134,6 +148,7 @@ impl<A: Scripted> KeyQuery<A> {
         }
     }
 
+    /// Runs as the task that answers all followers of the key, until none is left.
     async fn collect(self, mut collector: Collector<Answered>) {
         // Half of the timeout is left for a call, in case the leader's future is not polled.
         collector.await_leader(self.inner.redis.timeout() / 2).await;
@@ -150,27 +165,22 @@ impl<A: Scripted> KeyQuery<A> {
         }
     }
 
+    /// Answers followers of one cost, in as few calls as may be.
     async fn answer(self, Group { cost, followers }: Group<Answered>) {
-        let mut followers = followers.into_iter().peekable();
+        // Cancelled requests are charged neither to a lease nor on the server.
+        let is_waiting = |follower: &PendingFollower<Answered>| !follower.answer.is_closed();
+        let mut followers = followers.into_iter().filter(is_waiting).peekable();
         while followers.peek().is_some() {
             if let Some(decision) = self.spend_lease(cost).or_else(|| self.peek_rejection(cost)) {
-                // A follower that was cancelled needs no answer.
-                followers.next().into_iter().for_each(|follower| drop(follower.answer.send(Ok(decision))));
+                answer_all(followers.next(), [Ok(decision)]);
                 continue;
             }
-            // Cancelled requests are not charged.
-            let batch: Vec<_> =
-                followers.by_ref().filter(|follower| !follower.answer.is_closed()).take(BATCH).collect();
+            let batch: Vec<_> = followers.by_ref().take(BATCH).collect();
             // Followers with an earlier deadline give up by themselves.
-            let Some(deadline) = batch.iter().map(|follower| follower.deadline).max() else { return };
+            let deadline = batch.iter().map(|follower| follower.deadline).max().expect("one was peeked at");
             match self.call(cost, u32::try_from(batch.len()).expect("a batch is small"), deadline).await {
-                Ok(decisions) => {
-                    batch
-                        .into_iter()
-                        .zip(decisions)
-                        .for_each(|(follower, decision)| drop(follower.answer.send(Ok(decision))));
-                }
-                Err(error) => batch.into_iter().for_each(|follower| drop(follower.answer.send(Err(error.clone())))),
+                Ok(decisions) => answer_all(batch, decisions.into_iter().map(Ok)),
+                Err(error) => answer_all(batch, std::iter::repeat(Err(error))),
             }
         }
     }
@@ -186,15 +196,17 @@ impl<A: Scripted> KeyQuery<A> {
         let Some(leases) = self.inner.leases.as_ref().filter(|_| cost > 0) else {
             return self.call_for(cost, count, count, deadline).await;
         };
+        let runtime = Handle::try_current().map_err(|_| failed(FaultKind::NoRuntime))?;
         let action = leases.next_action(self.tag, cost, Monotonic.now());
         if action == LeaseAction::More(0) {
             return self.clone().call_with_lease(cost, count, action, deadline).await;
         }
         // In a task, so that a lease, or the refund of one, is not lost if this request is cancelled.
-        let task = tokio::spawn(self.clone().call_with_lease(cost, count, action, deadline));
+        let task = runtime.spawn(self.clone().call_with_lease(cost, count, action, deadline));
         task.await.unwrap_or_else(|_| Err(failed(FaultKind::Cancelled)))
     }
 
+    /// Decides on `count` requests, and carries out what `action` says of leases.
     async fn call_with_lease(
         self,
         cost: u32,
@@ -254,7 +266,7 @@ impl<A: Scripted> KeyQuery<A> {
         }
     }
 
-    /// Returns what a lease paid. It is forfeited if that lease has ended.
+    /// Returns what a lease paid to that lease. It is forfeited if the lease has ended.
     pub(super) fn return_to_lease(&self, cost: u32, lease: LeaseReceipt) {
         let _ = self.inner.leases.as_ref().map(|leases| leases.return_to_lease(self.tag, cost, lease, Monotonic.now()));
     }
@@ -283,10 +295,11 @@ impl<A: Scripted> KeyQuery<A> {
     pub(super) async fn peek(self, cost: u32) -> Answered {
         let call = script::decide(&self.algorithm, self.name(), 0, 1);
         let value = self.inner.redis.call(&call).await.map_err(failed)?;
-        let answer = ScriptReply::read(value).map_err(failed)?;
-        Ok(answer.replay(&self.algorithm, cost, 1).map_err(failed)?.0[0])
+        // The script only reads, so Rust alone decides on the cost.
+        ScriptReply::read(value).and_then(|answer| answer.decision(&self.algorithm, 0, cost)).map_err(failed)
     }
 
+    /// Deletes the key, and forgets what this process knows of it.
     pub(super) async fn reset(self) -> Answered {
         let inner = &*self.inner;
         let value = inner.redis.call(&script::reset(self.name())).await.map_err(failed)?;
@@ -299,6 +312,7 @@ impl<A: Scripted> KeyQuery<A> {
         Ok(answer.replay(&self.algorithm, 0, 1).map_err(failed)?.0[0])
     }
 
+    /// Refunds on the server, by one call.
     async fn refund(&self, cost: u32, receipt: Receipt, deadline: Instant) {
         if let Some(call) = script::refund(&self.algorithm, self.name(), cost, receipt) {
             // If the call fails, the charge stays: too little is admitted then, and never too much.
@@ -306,6 +320,16 @@ impl<A: Scripted> KeyQuery<A> {
         }
         // A rejection from before the refund may have been recorded meanwhile.
         self.inner.negative_cache.forget(self.tag, Monotonic.now());
+    }
+}
+
+/// Answers followers, in their order. One that was cancelled meanwhile needs no answer.
+fn answer_all(
+    followers: impl IntoIterator<Item = PendingFollower<Answered>>,
+    answers: impl IntoIterator<Item = Answered>,
+) {
+    for (follower, answer) in followers.into_iter().zip(answers) {
+        let _ = follower.answer.send(answer);
     }
 }
 

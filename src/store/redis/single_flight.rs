@@ -12,6 +12,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::key::Tag;
+use super::query::BATCH;
 
 /// The keys for which calls are in flight. `T` is the answer to a request.
 ///
@@ -49,9 +50,9 @@ impl FlightKey {
 /// different keys to meet rarely.
 const SHARDS: usize = 16;
 
-/// The most followers of one key. They are answered in calls of up to 256, one after the other, so these take 16 calls:
-/// with more, the last would pass their deadline. It also bounds the memory for a key that is under attack.
-const MAX_FOLLOWERS: usize = 4_096;
+/// The most followers of one key. If they have one cost, they are answered in 16 calls, one after the other: with more,
+/// the last would pass their deadline. It also bounds the memory for a key that is under attack.
+const MAX_FOLLOWERS: usize = 16 * BATCH;
 
 /// The flight of one key.
 struct Flight<T> {
@@ -478,11 +479,11 @@ mod tests {
         let (_receiver, collector) = follower(&single_flight, 1);
         let collector = collector.unwrap();
         let patience = Duration::from_millis(50);
-        let begun = tokio::time::Instant::now();
+        let begun = Instant::now();
         collector.await_leader(patience).await;
         assert!(begun.elapsed() >= patience);
         // Nor a second time.
-        let begun = tokio::time::Instant::now();
+        let begun = Instant::now();
         collector.await_leader(patience).await;
         assert_eq!(begun.elapsed(), Duration::ZERO);
         drop(leader);

@@ -316,6 +316,18 @@ async fn the_bounds_and_the_terms_are_those_of_a_queue_in_memory() {
     }
 }
 
+/// A response whose cost is known late may cost more than the queue ever lets in.
+#[tokio::test]
+async fn a_charge_up_to_what_is_left_takes_all_that_is_left() {
+    let server = RedisServer::start();
+    let queue = queue(&server, Quota::per_hour(10)).capacity(4);
+    let too_much = queue.describe().max_cost().unwrap() + 1;
+    assert_eq!(left(&queue, "a").await, 5);
+    let charged = queue.decide(&Ask::charge(&key("a"), too_much).to(Mode::UpTo)).decided().await.unwrap();
+    assert!(charged.is_allowed(), "{charged:?}");
+    assert_eq!(left(&queue, "a").await, 0);
+}
+
 #[tokio::test]
 async fn a_request_without_patience_is_rejected_on_arrival_and_reserves_nothing() {
     let server = RedisServer::start();

@@ -76,7 +76,7 @@ pub(crate) enum Admission {
 }
 
 impl QueueScript {
-    /// For at most `capacity` waiting requests of a key, and `max_wait`.
+    /// Creates a queue in which at most `capacity` requests of cost one wait per key, for at most `max_wait`.
     pub(crate) fn new(quota: &Quota, capacity: usize, max_wait: Duration) -> Result<Self, UnfitQuota> {
         let burst = quota.explicit_burst_or(1);
         let (gcra, grid) = (Gcra::new(quota, burst), Grid::new(quota));
@@ -99,7 +99,7 @@ impl QueueScript {
         self.fitting(0)
     }
 
-    /// Returns how many would be let in at once, if `debt` were owed.
+    /// Returns how many requests of cost one would be let in at once, if `debt` were owed.
     fn fitting(&self, debt: u128) -> u32 {
         match (self.ahead + self.longest).checked_sub(debt) {
             Some(room) => u32::try_from(room / self.gcra.price(1) + 1).unwrap_or(u32::MAX),
@@ -107,7 +107,7 @@ impl QueueScript {
         }
     }
 
-    /// Returns the most that can be owed.
+    /// Returns the most units that can be owed.
     fn most(&self) -> u128 {
         self.ahead + self.longest + self.gcra.price(self.max_cost)
     }
@@ -133,7 +133,7 @@ impl QueueScript {
     pub(crate) fn call(&self, key: Key, cost: u32, patience: Option<Duration>) -> Call {
         let (numbers, beyond) = self.numbers(cost, self.longest_wait(patience));
         let is_charge = (1..=self.max_cost).contains(&cost);
-        let mut args = smallvec::smallvec![u64::from(is_charge)];
+        let mut args = smallvec![u64::from(is_charge)];
         args.extend_from_slice(&numbers);
         args.push(beyond);
         Call { script: &QUEUE, keys: smallvec![key], args }
@@ -149,12 +149,12 @@ impl QueueScript {
         patience: Option<Duration>,
     ) -> Result<(Admission, Option<GcraState>), BadReply> {
         let old = answer.old(0)?.map(|old| self.read(old, answer.now).ok_or(BadReply::State)).transpose()?;
-        let (place, new) = self.arrive(old.as_ref(), answer.now, cost, patience);
+        let (admission, new) = self.arrive(old.as_ref(), answer.now, cost, patience);
         if answer.admitted != u32::from(new.is_some()) {
             return Err(BadReply::Disagreement);
         }
         let known = new.or(old).filter(|timeline| timeline.holes.iter().all(|hole| self.places(*hole) == 0));
-        Ok((place, known.map(|timeline| GcraState { tat: timeline.tat })))
+        Ok((admission, known.map(|timeline| GcraState { tat: timeline.tat })))
     }
 
     /// Reads a stored timeline, without what has passed of the holes, and without holes beyond its end.

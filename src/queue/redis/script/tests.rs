@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::{Admission, QUEUE, QUEUE_REFUND, QueueScript};
 use crate::algorithm::gcra::Tat;
-use crate::store::redis::manual_server::{ManualServer, Random, START, key};
+use crate::store::redis::manual_server::{ManualServer, START, key};
+use crate::store::redis::random::Random;
 use crate::values::{Quota, Receipt};
 
 /// A naive model: a request takes the first stretch that is free and wide enough, and departs when the `burst − 1`
@@ -83,7 +84,7 @@ fn reservations_are_those_of_a_naive_list() {
                 if random.below(3) == 0 { Some(Duration::from_nanos(random.below(max_wait + 1))) } else { None };
             let answer = server.run(now, &queue.call(key(number), cost, patience));
             let predicted = known.map(|state| queue.rejection(state, answer.now, cost, patience));
-            naive.longest = patience.map_or(longest, |it| longest.min(it.as_nanos() as u64));
+            naive.longest = patience.map_or(longest, |patience| longest.min(patience.as_nanos() as u64));
             let tail = naive.taken.last().map_or(0, |(_, end)| *end);
             let before = naive.taken.clone();
             let expected = naive.arrive(now * 1_000, cost.into());

@@ -2,7 +2,7 @@
 
 use ::redis::Cmd;
 
-use crate::store::redis::script_call::Call;
+use crate::store::redis::evalsha::Call;
 
 /// The most digits of an argument, which is below 2^53.
 const ARGUMENT_DIGITS: usize = 16;

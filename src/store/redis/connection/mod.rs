@@ -44,8 +44,8 @@ use self::builder::Servers;
 use self::call_metrics::CallMetrics;
 use self::node::{CallLimits, NodeReply, Settings};
 use self::topology::Topology;
+use super::evalsha::Call;
 use super::key::Key;
-use super::script_call::Call;
 
 /// A Redis server, or several that act as one, through which budgets are shared. Redis 6.2 or newer (tested with 7.0),
 /// or Valkey.

@@ -16,7 +16,7 @@ use super::eviction_check;
 use super::fault::{Fault, FaultKind};
 use super::node_call::{Evidence, NodeCall};
 use super::shared_task::Work;
-use crate::store::redis::script_call::Call;
+use crate::store::redis::evalsha::Call;
 use crate::util::log;
 
 /// The settings of all nodes.

@@ -9,17 +9,20 @@ use crate::algorithm::{Algorithm, GcraState, LeakyBucket, TokenBucket};
 use crate::values::time::Timestamp;
 use crate::values::{Quota, Receipt};
 
-/// Times and prices of a quota, as whole microseconds and a rest, exactly.
+/// Converts the times and prices of a quota to whole microseconds and a rest, exactly.
 ///
 /// In units of 1/`limit` nanosecond, where nothing is rounded (see [`Gcra`](crate::algorithm::gcra)), a microsecond is
 /// 1000 × `limit` units and a token `period` units. A bucket adds up microseconds and tokens only, so all sums are
 /// multiples of the greatest common divisor of these two, the *grain*, of which a microsecond has `parts`. For most
-/// quotas `parts` is 1, and the rest always zero. It is below 2^42.
+/// quotas `parts` is 1, and the rest always zero. `parts` is at most 1000 × `limit`, and so below 2^42.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
     pub(crate) limit: u32,
+    /// Units per token.
     period: u64,
+    /// Units per microsecond.
     micro: u64,
+    /// Units per part.
     grain: u64,
 }
 
@@ -30,9 +33,8 @@ pub(crate) struct Span {
     pub(crate) rest: u64,
 }
 
-/// The most microseconds that a bucket may take to fill. With times below 2^52, its TAT and one more price stay below
-/// 2^53.
-pub(crate) const MAX_FILL_MICROS: u64 = 1 << 51;
+/// A bucket must fill in fewer microseconds. With times below 2^52, its TAT and one more price then stay below 2^53.
+const MAX_FILL_MICROS: u64 = 1 << 51;
 
 impl Grid {
     pub(crate) fn new(quota: &Quota) -> Self {
@@ -40,11 +42,12 @@ impl Grid {
         Self { limit: quota.limit(), period, micro, grain: common_divisor(period, micro) }
     }
 
+    /// Returns the number of parts of a microsecond.
     pub(crate) const fn parts(&self) -> u64 {
         self.micro / self.grain
     }
 
-    /// Rounds down to the grain, of which all sums of a bucket are multiples.
+    /// Converts units, rounded down to the grain, of which all sums of a bucket are multiples. Saturates below 2^53.
     pub(crate) fn span(&self, units: u128) -> Span {
         let (micros, rest) = (units / u128::from(self.micro), units % u128::from(self.micro));
         match u64::try_from(micros) {
@@ -55,14 +58,17 @@ impl Grid {
         }
     }
 
+    /// Converts back to units.
     pub(crate) fn units(&self, span: Span) -> u128 {
         u128::from(span.micros) * u128::from(self.micro) + u128::from(span.rest) * u128::from(self.grain)
     }
 
+    /// Returns a time in units.
     pub(crate) fn now(&self, now: Timestamp) -> u128 {
         u128::from(now.as_nanos()) * u128::from(self.limit)
     }
 
+    /// Returns what `cost` tokens take to be paid, in units.
     pub(crate) fn price(&self, cost: u32) -> u128 {
         u128::from(cost) * u128::from(self.period)
     }
@@ -75,6 +81,7 @@ impl Grid {
         }
     }
 
+    /// Checks whether a bucket can be kept that takes so many units to fill.
     pub(crate) fn check_fit(&self, units: u128) -> Result<(), UnfitQuota> {
         if units < u128::from(MAX_FILL_MICROS) * u128::from(self.micro) {
             return Ok(());
@@ -83,7 +90,7 @@ impl Grid {
         Err(UnfitQuota::FillTooLong { fill: Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX)) })
     }
 
-    /// Reads a stored TAT, at most `most` units. Written as `-<micros>` or `-<micros>+<rest>`.
+    /// Reads a stored TAT, `-<micros>` or `-<micros>+<rest>`, as at most `most` units. `None` if it is none.
     pub(crate) fn read(&self, stored: &[u8], most: u128) -> Option<GcraState> {
         let text = stored.strip_prefix(b"-")?;
         let (micros, rest) = match text.iter().position(|byte| *byte == b'+') {
@@ -95,6 +102,7 @@ impl Grid {
         Some(GcraState { tat: self.units(Span { micros, rest }).min(most) })
     }
 
+    /// Returns when the charge is paid off: microseconds and rest.
     pub(crate) fn receipt_numbers(&self, receipt: Receipt) -> [u64; 2] {
         let Span { micros, rest } = self.span(Tat::read(receipt));
         [micros, rest]

@@ -10,9 +10,9 @@
 //! - A rejection writes nothing, with one exception: a state from the future is corrected (see below). A cost of zero,
 //!   and one that can never be admitted, only read.
 //! - What is written expires when it owes nothing any more, rounded up to a millisecond.
-//! - A state begins with `-`, which stands for the first version of the format, and is text. A bucket's is a number
-//!   that Redis stores in place of a pointer; a queue's is that of a bucket followed by its holes. For anything else in
-//!   a key, the script replies with an error whose code is `SLUICE`.
+//! - A state is text, and begins with `-`, which stands for the first version of the format. A bucket's without a rest
+//!   is a number, which Redis stores in place of a pointer; a queue's is that of a bucket, followed by its holes. For
+//!   other text in a key, the script replies with an error whose code is `SLUICE`; for another type, with `WRONGTYPE`.
 //! - **A clock that was set back** leaves states from the future. A key counts as owing a full bucket at most, and a
 //!   window as being the next at most, so that no client is locked out for longer than that takes to pass.
 //! - Their sources are constant, and they touch the keys that they are given and no other.
@@ -22,11 +22,14 @@
 //! [`Algorithm::decide`]: crate::algorithm::Algorithm::decide
 //! [`Decision`]: crate::values::Decision
 
+mod arguments;
 mod bucket;
-mod calls;
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, clippy::needless_pass_by_value, reason = "small numbers, short tests")]
 pub(crate) mod manual_server;
+#[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "the high half of a product")]
+pub(crate) mod random;
 mod reply;
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, clippy::needless_pass_by_value, reason = "small numbers, short tests")]
@@ -34,12 +37,12 @@ mod tests;
 mod unfit_quota;
 mod window;
 
+pub(super) use self::arguments::{Charge, decide, decide_all, refund, reset};
 pub(crate) use self::bucket::{Grid, Span};
-pub(super) use self::calls::{Charge, decide, decide_all, refund, reset};
 pub(crate) use self::reply::{BadReply, Decisions, ScriptReply};
 pub use self::unfit_quota::UnfitQuota;
 
-use super::script_call::Script;
+use super::evalsha::Script;
 use crate::algorithm::Algorithm;
 
 /// An algorithm that a Redis server runs: [`TokenBucket`], [`LeakyBucket`], [`FixedWindow`] and [`SlidingWindow`].
@@ -70,7 +73,8 @@ pub(super) mod sealed {
 
     /// What Rust and the scripts exchange. All numbers are below 2^53.
     pub trait Steps: Algorithm {
-        /// Identifies the algorithm in scripts that know several.
+        /// Identifies the algorithm in scripts that know several: 1 is a bucket, 2 a fixed window, and 3 a sliding one.
+        /// 0 is no algorithm: such a key is only read.
         const NUMBER: u64;
 
         /// Ends the names of its keys: one algorithm cannot read the states of another.
@@ -107,7 +111,8 @@ fn script_of<A: Scripted>() -> &'static Script {
     match A::NUMBER {
         1 => &BUCKET,
         2 => &FIXED_WINDOW,
-        _ => &SLIDING_WINDOW,
+        3 => &SLIDING_WINDOW,
+        other => unreachable!("{other} is the number of no algorithm"),
     }
 }
 

@@ -13,6 +13,7 @@ use crate::values::{Decision, Outcome};
 /// The reply of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ScriptReply {
+    /// The time at which the script ran, on the server's clock.
     pub(crate) now: Timestamp,
     /// With one key: how many requests. With several: 1 if all were charged. Of a refund: 1 if something was refunded.
     pub(crate) admitted: u32,
@@ -26,9 +27,9 @@ pub(crate) type Decisions = SmallVec<[Decision; 1]>;
 /// A reply that cannot be read, or that Rust disagrees with. Nothing may be concluded from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadReply {
-    /// Not the reply of one of our scripts.
+    /// The shape is not that of a reply of our scripts.
     Shape,
-    /// A time from the year 2112 on, for which sums would not be exact.
+    /// The server's clock shows the year 2112 or later, for which sums would not be exact.
     Time,
     /// A key held something that is no state of the algorithm.
     State,
@@ -49,9 +50,11 @@ impl fmt::Display for BadReply {
 
 impl Error for BadReply {}
 
+/// A server's clock must show less, as it does until the year 2112: sums of a time and a debt then stay below 2^53.
 const MAX_MICROS: u64 = 1 << 52;
 
 impl ScriptReply {
+    /// Reads the reply of any script: on one key it is a text, on several an array.
     pub(crate) fn read(reply: Value) -> Result<Self, BadReply> {
         match reply {
             Value::BulkString(text) => Self::of_one(&text),
@@ -73,7 +76,7 @@ impl ScriptReply {
     /// Reads the same as an array, with what each of the keys held.
     fn of_several(items: Vec<Value>) -> Result<Self, BadReply> {
         let mut items = items.into_iter();
-        let mut number = || items.next().as_ref().and_then(number).ok_or(BadReply::Shape);
+        let mut number = || items.next().as_ref().and_then(whole_number).ok_or(BadReply::Shape);
         let numbers = [number()?, number()?, number()?];
         let old = items.map(|item| match item {
             Value::Nil => Ok(None),
@@ -134,10 +137,10 @@ impl ScriptReply {
         Ok(algorithm.decide(self.state(algorithm, index)?, self.now, cost).0)
     }
 
-    /// Whether a [`decide_all`](super::decide_all) has charged, given the decisions on each of its keys.
+    /// Whether a [`decide_all`](super::decide_all) has charged its keys, given the decision on each by itself.
     pub(crate) fn were_charged(&self, decisions: &[Decision]) -> Result<bool, BadReply> {
-        let never = |it: &Decision| matches!(it.outcome(), Outcome::Deny { retry_after: None });
-        if decisions.iter().any(never) {
+        let is_never = |decision: &Decision| matches!(decision.outcome(), Outcome::Deny { retry_after: None });
+        if decisions.iter().any(is_never) {
             // A cost that can never be admitted: the script was only asked to read.
             return Ok(false);
         }
@@ -146,7 +149,8 @@ impl ScriptReply {
     }
 }
 
-fn number(value: &Value) -> Option<u64> {
+/// The server's replies have numbers of both kinds: `TIME` replies with digits, and Lua's numbers are integers.
+fn whole_number(value: &Value) -> Option<u64> {
     match value {
         Value::Int(number) => u64::try_from(*number).ok(),
         Value::BulkString(digits) => whole(digits),

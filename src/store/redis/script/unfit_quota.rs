@@ -47,11 +47,59 @@ impl fmt::Display for UnfitQuota {
                  the period or the longest wait"
             ),
             Self::Staggered => f.write_str(
-                "a staggered window is kept in memory only, and on Redis all begin at once; leave the staggering out, or use \
-                 a bucket, which readmits each client at a time of its own",
+                "a staggered window is kept in memory only, and on Redis all begin at once; leave the staggering out, \
+                 or use a bucket, which readmits each client at a time of its own",
             ),
         }
     }
 }
 
 impl Error for UnfitQuota {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+    use crate::store::redis::script::Scripted;
+    use crate::values::Quota;
+
+    fn once_in(period: Duration) -> Quota {
+        Quota::new(1, period).unwrap()
+    }
+
+    #[test]
+    fn quotas_fit_up_to_the_documented_bounds() {
+        let (whole, odd) = (once_in(Duration::from_micros(1)), once_in(Duration::from_nanos(1_500)));
+        let longest = once_in(Duration::from_micros((1 << 50) - 1));
+        let too_long = once_in(Duration::from_micros(1 << 50));
+        for fits in [
+            FixedWindow::new(whole).fits(),
+            SlidingWindow::new(longest).fits(),
+            TokenBucket::new(odd).fits(),
+            TokenBucket::new(longest.burst(2)).fits(),
+        ] {
+            assert_eq!(fits, Ok(()));
+        }
+        for (fits, unfit, advice) in [
+            (
+                FixedWindow::new(odd).fits(),
+                UnfitQuota::PeriodNotWhole { period: odd.period() },
+                "round the period, or use a bucket",
+            ),
+            (
+                SlidingWindow::new(too_long).fits(),
+                UnfitQuota::PeriodTooLong { period: too_long.period() },
+                "check its unit",
+            ),
+            (
+                TokenBucket::new(too_long.burst(2)).fits(),
+                UnfitQuota::FillTooLong { fill: Duration::from_secs((1 << 51) / 1_000_000) },
+                "raise the limit, or lower the burst",
+            ),
+            (FixedWindow::new(whole).staggered().fits(), UnfitQuota::Staggered, "leave the staggering out"),
+        ] {
+            assert!(unfit.to_string().contains(advice), "{unfit}");
+            assert_eq!(fits, Err(unfit));
+        }
+    }
+}

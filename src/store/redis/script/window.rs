@@ -24,7 +24,7 @@ fn numbers(quota: &Quota, cost: u32) -> [u64; 5] {
     [cost.into(), quota.limit().into(), quota.period_nanos() / 1_000, 0, 0]
 }
 
-/// Parses the fields of `-<window>:<count>…`; a window from the future counts as the next.
+/// Parses the window and the counts of `-<window>:<count>…`. A window from the future counts as the next.
 fn fields<const COUNTS: usize>(quota: &Quota, stored: &[u8], now: Timestamp) -> Option<(u64, [u32; COUNTS])> {
     let mut fields = stored.strip_prefix(b"-")?.split(|byte| *byte == b':').map(whole);
     let window = fields.next()??;
@@ -36,9 +36,8 @@ fn fields<const COUNTS: usize>(quota: &Quota, stored: &[u8], now: Timestamp) -> 
     fields.next().is_none().then_some((window.min(next), counts))
 }
 
-/// Returns the number of the window in which the charge was made.
+/// Returns the number of the window in which the charge was made; if there is none, a number that no window has.
 fn receipt_numbers(receipt: Receipt) -> [u64; 2] {
-    // No window has the number that stands for "none".
     [ChargedIn::read(receipt).unwrap_or(u64::MAX).min(EXACT - 1), 0]
 }
 
@@ -51,6 +50,7 @@ macro_rules! window {
             const KIND: char = $kind;
 
             fn check_fit(&self) -> Result<(), UnfitQuota> {
+                // The phase of the greatest draw is the latest: only without staggering is it zero.
                 if self.phase(u64::MAX).is_zero() { check_fit(&self.quota()) } else { Err(UnfitQuota::Staggered) }
             }
 

@@ -22,8 +22,8 @@ use smallvec::smallvec;
 use tokio::time::Instant;
 
 use super::*;
+use crate::store::redis::evalsha::Script;
 use crate::store::redis::key::Names;
-use crate::store::redis::script_call::Script;
 use crate::store::redis::servers::{self, RedisServer};
 use crate::values::PartitionKey;
 

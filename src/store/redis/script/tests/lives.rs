@@ -1,10 +1,15 @@
-//! On the server's own clock: what scripts write, when it expires, and that they are few.
+//! How long keys live, what states from the future do, and how many scripts the server caches.
 
 use std::time::Duration;
 
-use super::*;
-use crate::algorithm::ChargedIn;
-use crate::store::redis::script::{Charge, Scripted, decide, decide_all, refund};
+use ::redis::{Connection, Pipeline, Value, cmd};
+
+use super::{ALL, run, start};
+use crate::algorithm::{ChargedIn, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use crate::store::redis::key::Key;
+use crate::store::redis::script::manual_server::{ManualServer, START, key};
+use crate::store::redis::script::{Charge, ScriptReply, Scripted, decide, decide_all, refund};
+use crate::values::time::Timestamp;
 use crate::values::{Quota, Receipt};
 
 fn expires_at(connection: &mut Connection, key: &Key) -> i64 {
@@ -40,9 +45,7 @@ fn check_life<A: Scripted>(connection: &mut Connection, algorithm: &A, name: &st
 
 #[test]
 fn keys_live_for_as_long_as_they_owe() {
-    let server = RedisServer::start();
-    let mut connection = server.connection();
-    load(&mut connection);
+    let (_server, mut connection) = start();
     // Windows so long that none ends during the test.
     let quota = Quota::new(10, Duration::from_secs(10_000_000)).unwrap();
     check_life(&mut connection, &TokenBucket::new(quota), "bucket", 3);
@@ -64,9 +67,7 @@ fn check_returned<A: Scripted>(connection: &mut Connection, algorithm: &A) {
 
 #[test]
 fn a_key_that_owes_nothing_after_a_refund_is_deleted() {
-    let server = RedisServer::start();
-    let mut connection = server.connection();
-    load(&mut connection);
+    let (_server, mut connection) = start();
     // A bucket has been paid a little since, so that less than the price is owed: all of that is refunded.
     let quota = Quota::new(10, Duration::from_secs(10_000_000)).unwrap();
     check_returned(&mut connection, &FixedWindow::new(quota));
@@ -103,9 +104,7 @@ fn a_state_from_the_future_locks_no_client_out() {
 
 #[test]
 fn the_server_caches_one_script_per_source() {
-    let server = RedisServer::start();
-    let mut connection = server.connection();
-    load(&mut connection);
+    let (_server, mut connection) = start();
     let mut pipeline = Pipeline::new();
     for number in 1..=10_000_u32 {
         let quota = Quota::per_second(number);

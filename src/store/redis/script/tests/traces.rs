@@ -1,16 +1,22 @@
-//! Long traces of random and of edge values.
+//! Long traces of random and of edge values: the scripts decide as Rust does over a plain map.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use super::*;
+use super::ALL;
+use super::model::Model;
+use crate::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use crate::store::redis::script::manual_server::{ManualServer, START, at, key};
+use crate::store::redis::script::random::Random;
 use crate::store::redis::script::{Charge, Scripted, decide, decide_all, refund};
 use crate::values::{Decision, Quota, Receipt};
 
+/// Steps per algorithm.
 const STEPS: u64 = 100_000;
 /// Steps with one quota, sent together.
 const BATCH: u64 = 400;
+/// Few, so that each key is used often.
 const KEYS: u64 = 3;
 
 const EDGES: [u32; 13] =
@@ -32,13 +38,17 @@ const PERIODS: [u64; 13] = [
     ((1 << 50) - 1) * 1_000,
 ];
 
-fn quota(random: &mut Random, has_burst: bool) -> Quota {
+fn window_quota(random: &mut Random) -> Quota {
     let limit = if random.below(2) == 0 { random.pick(&EDGES) } else { 1 + random.below(50) as u32 };
     let period = if random.below(3) == 0 { 1 + random.below(10_000_000) * 1_000 } else { random.pick(&PERIODS) };
-    let quota = Quota::new(limit, Duration::from_nanos(period)).unwrap();
+    Quota::new(limit, Duration::from_nanos(period)).unwrap()
+}
+
+fn bucket_quota(random: &mut Random) -> Quota {
+    let quota = window_quota(random);
     match random.below(3) {
-        0 if has_burst => quota.burst(random.pick(&EDGES)),
-        1 if has_burst => quota.burst(1 + random.below(20) as u32),
+        0 => quota.burst(random.pick(&EDGES)),
+        1 => quota.burst(1 + random.below(20) as u32),
         _ => quota,
     }
 }
@@ -71,17 +81,18 @@ fn later(random: &mut Random, now: u64, quota: &Quota) -> u64 {
     if next < (1 << 52) { next } else { START }
 }
 
+/// What the script must reply to one step.
 enum Expected {
-    Decisions(Vec<Decision>),
-    Refund,
+    Decisions { cost: u32, decisions: Vec<Decision> },
+    Refund { is_owed: bool },
 }
 
-fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, has_burst: bool) {
+fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, quota: impl Fn(&mut Random) -> Quota) {
     let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
     let (mut steps, mut batch, mut rejections, mut admitted, mut refunds) = (0, 0, 0_u64, 0_u64, 0_u64);
     while steps < STEPS {
-        let algorithm = make(quota(&mut random, has_burst));
-        if algorithm.check_fit().is_err() {
+        let algorithm = make(quota(&mut random));
+        if algorithm.fits().is_err() {
             continue;
         }
         let (quota, max) = (algorithm.quota(), algorithm.max_cost());
@@ -99,19 +110,21 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, has_burs
                 let (id, cost, receipt) = charges.swap_remove(index);
                 let call = refund(&algorithm, key(batch * KEYS + id), cost, receipt).unwrap();
                 server.add(now, &call);
+                let mut is_owed = false;
                 if let Some(state) = states.get_mut(&id) {
                     *state = algorithm.clamped(*state, at(now));
                     let before = algorithm.refund(*state, at(now), 0, receipt);
                     let after = algorithm.refund(*state, at(now), cost, receipt);
-                    if !A::is_same(&before, &after) && !algorithm.is_over(&before, at(now)) {
+                    is_owed = before != after && !algorithm.is_over(&before, at(now));
+                    if is_owed {
                         *state = after;
-                        if A::is_nothing(&after, at(now), quota.limit()) {
+                        if algorithm.is_nothing(&after, at(now)) {
                             states.remove(&id);
                         }
                         refunds += 1;
                     }
                 }
-                expected.push((now, Expected::Refund, 0));
+                expected.push((now, Expected::Refund { is_owed }));
                 continue;
             }
             let cost = cost(&mut random, max);
@@ -134,18 +147,19 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, has_burs
                 }
                 decisions.push(decision);
             }
-            expected.push((now, Expected::Decisions(decisions), cost));
+            expected.push((now, Expected::Decisions { cost, decisions }));
         }
-        for (step, (answer, (now, expected, cost))) in server.answers().iter().zip(expected).enumerate() {
+        for (step, (answer, (now, expected))) in server.answers().iter().zip(expected).enumerate() {
+            let context = || format!("{algorithm:?}, batch {batch}, step {step}, {answer:?}");
             assert_eq!(answer.now, at(now));
-            if let Expected::Decisions(decisions) = expected {
-                let count = u32::try_from(decisions.len()).unwrap();
-                let found = answer.replay(&algorithm, cost, count);
-                assert_eq!(
-                    found.as_ref().map(|(decisions, _)| &decisions[..]),
-                    Ok(&decisions[..]),
-                    "{algorithm:?}, batch {batch}, step {step}, cost {cost}, {answer:?}"
-                );
+            match expected {
+                Expected::Decisions { cost, decisions } => {
+                    let count = u32::try_from(decisions.len()).unwrap();
+                    let found = answer.replay(&algorithm, cost, count);
+                    let found = found.as_ref().map(|(decisions, _)| &decisions[..]);
+                    assert_eq!(found, Ok(&decisions[..]), "cost {cost}, {}", context());
+                }
+                Expected::Refund { is_owed } => assert_eq!(answer.admitted, u32::from(is_owed), "{}", context()),
             }
         }
         steps += BATCH;
@@ -157,22 +171,22 @@ fn check_traces<A: Scripted + Model + Debug>(make: impl Fn(Quota) -> A, has_burs
 
 #[test]
 fn token_buckets_agree() {
-    check_traces(TokenBucket::new, true);
+    check_traces(TokenBucket::new, bucket_quota);
 }
 
 #[test]
 fn leaky_buckets_agree() {
-    check_traces(LeakyBucket::new, true);
+    check_traces(LeakyBucket::new, bucket_quota);
 }
 
 #[test]
 fn fixed_windows_agree() {
-    check_traces(FixedWindow::new, false);
+    check_traces(FixedWindow::new, window_quota);
 }
 
 #[test]
 fn sliding_windows_agree() {
-    check_traces(SlidingWindow::new, false);
+    check_traces(SlidingWindow::new, window_quota);
 }
 
 /// Three keys of different algorithms are charged together or not at all; a cost of 0 reads.
@@ -181,10 +195,10 @@ fn several_are_charged_all_or_none() {
     let (mut random, mut server) = (Random::seeded(), ManualServer::new(&ALL));
     let (mut batch, mut all, mut none) = (0, 0, 0);
     while batch < 50 {
-        let quotas = [0; 3].map(|_| quota(&mut random, false));
+        let quotas = [(); 3].map(|()| window_quota(&mut random));
         let bucket = TokenBucket::new(quotas[0].burst(random.pick(&EDGES)));
         let (fixed, sliding) = (FixedWindow::new(quotas[1]), SlidingWindow::new(quotas[2]));
-        if bucket.check_fit().and(fixed.check_fit()).and(sliding.check_fit()).is_err() {
+        if bucket.fits().and(fixed.fits()).and(sliding.fits()).is_err() {
             continue;
         }
         let (mut first, mut second, mut third) = (None, None, None);
@@ -192,7 +206,7 @@ fn several_are_charged_all_or_none() {
         let mut expected = Vec::new();
         for _ in 0..BATCH {
             // Never back: the traces of one key cover the correction of states.
-            now = now.max(later(&mut random, now, &random_quota(&quotas, batch)));
+            now = now.max(later(&mut random, now, &quotas[batch % 3]));
             let costs = [bucket.max_cost(), fixed.max_cost(), sliding.max_cost()].map(|max| cost(&mut random, max));
             let keys = ["bucket", "fixed", "sliding"].map(|name| key(format!("{name} {batch}")));
             let [a, b, c] = keys;
@@ -229,8 +243,4 @@ fn several_are_charged_all_or_none() {
     }
     println!("{all} charged, {none} not");
     assert!(all > 500 && none > 500);
-}
-
-fn random_quota(quotas: &[Quota; 3], batch: usize) -> Quota {
-    quotas[batch % 3]
 }

@@ -1,17 +1,18 @@
-//! The calls of scripts.
+//! What scripts are called with: the keys and arguments of each. [`reply`](super::reply) reads what they reply.
 
 use smallvec::{SmallVec, smallvec};
 
 use super::{REFUND, RESET, SEVERAL, Scripted, script_of};
+use crate::store::redis::evalsha::Call;
 use crate::store::redis::key::Key;
-use crate::store::redis::script_call::Call;
 use crate::values::Receipt;
 
 /// Decides on `count` requests of `cost` each, in the order of arrival. Stops at the first that does not fit, since no
-/// later one would.
+/// later one would. Only reads if the cost is zero, or can never be admitted.
 pub(crate) fn decide<A: Scripted>(algorithm: &A, key: Key, cost: u32, count: u32) -> Call {
     let is_charge = (1..=algorithm.max_cost()).contains(&cost);
     let mut args = smallvec![if is_charge { count.into() } else { 0 }];
+    // Zeros at the end may be left out.
     let numbers = algorithm.numbers(cost);
     let length = numbers.iter().rposition(|number| *number > 0).map_or(0, |last| last + 1);
     args.extend_from_slice(&numbers[..length]);
@@ -21,12 +22,14 @@ pub(crate) fn decide<A: Scripted>(algorithm: &A, key: Key, cost: u32, count: u32
 /// What one of several keys is to be charged.
 pub(crate) struct Charge {
     key: Key,
+    /// [`NUMBER`](super::sealed::Steps::NUMBER), or 0 if the key is only read.
     algorithm: u64,
     numbers: [u64; 5],
     is_possible: bool,
 }
 
 impl Charge {
+    /// A charge of `cost`; of 0, it only reads the key.
     pub(crate) fn new<A: Scripted>(algorithm: &A, key: Key, cost: u32) -> Self {
         Self {
             key,
@@ -51,7 +54,7 @@ pub(crate) fn decide_all(charges: impl IntoIterator<Item = Charge>) -> Call {
     call
 }
 
-/// Refunds what is still owed for a charge. `None` if nothing was charged.
+/// Refunds what is still owed for the charge of `cost` that `receipt` is for. `None` if nothing was charged.
 pub(crate) fn refund<A: Scripted>(algorithm: &A, key: Key, cost: u32, receipt: Receipt) -> Option<Call> {
     if receipt.is_none() || cost == 0 {
         return None;

@@ -1,4 +1,5 @@
-//! One run of a script as data: the script, its keys and its arguments. [`connection`](super::connection) sends it.
+//! One run of a script (an `EVALSHA`) as data: the script, its keys and its arguments. Nothing is sent here:
+//! [`connection`](super::connection) does that.
 
 use std::sync::OnceLock;
 

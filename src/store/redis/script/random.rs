@@ -1,0 +1,33 @@
+//! Random numbers for tests, from a seed that a failed run prints.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A random number generator: xorshift (Marsaglia).
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// Seeds it with `SLUICE_SEED`, or else with the time, and prints the seed.
+    pub(crate) fn seeded() -> Self {
+        let seed = std::env::var("SLUICE_SEED").ok().and_then(|seed| seed.parse().ok());
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
+        let seed = seed.unwrap_or_else(|| u64::from(now()) + 1);
+        println!("SLUICE_SEED={seed}");
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Returns a number below `end`.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
+    }
+
+    pub(crate) fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+        items[usize::try_from(self.below(items.len() as u64)).unwrap()]
+    }
+}

@@ -1,0 +1,62 @@
+//! What the scripts do beyond the algorithm: clamp states from the future, delete paid ones.
+
+use crate::algorithm::{Algorithm, FixedWindow, GcraState, LeakyBucket, SlidingWindow, TokenBucket};
+use crate::values::time::Timestamp;
+
+/// An algorithm whose states a test keeps in a plain map, as the scripts keep them on the server.
+pub(super) trait Model: Algorithm<State: PartialEq> {
+    /// Corrects a state from the future.
+    fn clamped(&self, state: Self::State, now: Timestamp) -> Self::State;
+
+    /// Whether nothing is owed: a refund that leaves such a state deletes the key.
+    fn is_nothing(&self, state: &Self::State, now: Timestamp) -> bool;
+
+    /// Whether the window has ended: then nothing is owed for a charge, and a clock that is set back does not revive
+    /// it.
+    fn is_over(&self, state: &Self::State, now: Timestamp) -> bool;
+}
+
+macro_rules! bucket_model {
+    ($name:ident) => {
+        impl Model for $name {
+            fn clamped(&self, state: GcraState, now: Timestamp) -> GcraState {
+                let quota = self.quota();
+                let full = u128::from(quota.max_burst()) * u128::from(quota.period_nanos());
+                GcraState { tat: state.tat.min(u128::from(now.as_nanos()) * u128::from(quota.limit()) + full) }
+            }
+
+            fn is_nothing(&self, state: &GcraState, now: Timestamp) -> bool {
+                state.tat <= u128::from(now.as_nanos()) * u128::from(self.quota().limit())
+            }
+
+            fn is_over(&self, _: &GcraState, _: Timestamp) -> bool {
+                false
+            }
+        }
+    };
+}
+
+bucket_model!(TokenBucket);
+bucket_model!(LeakyBucket);
+
+macro_rules! window_model {
+    ($name:ident, |$state:ident| $is_nothing:expr) => {
+        impl Model for $name {
+            fn clamped(&self, state: Self::State, now: Timestamp) -> Self::State {
+                let next = now.as_nanos() / self.quota().period_nanos() + 1;
+                Self::State { window: state.window.min(next), ..state }
+            }
+
+            fn is_nothing(&self, $state: &Self::State, _: Timestamp) -> bool {
+                $is_nothing
+            }
+
+            fn is_over(&self, state: &Self::State, now: Timestamp) -> bool {
+                self.expires_at(state) <= now
+            }
+        }
+    };
+}
+
+window_model!(FixedWindow, |state| state.used == 0);
+window_model!(SlidingWindow, |state| state.previous == 0 && state.current == 0);
