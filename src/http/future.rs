@@ -12,9 +12,9 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::http::body::{RejectionBody, ResponseBody};
-use crate::http::evaluate::{Annotations, Evaluated};
+use crate::http::evaluate::{Annotations, Waiting};
 use crate::http::head::RequestHead;
-use crate::http::reload::Limits;
+use crate::http::reload::LayerState;
 use crate::util::log;
 
 pin_project! {
@@ -22,8 +22,8 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped while the request waits for its turn, the request leaves the queue. Charges stay, or
-    /// opening and cancelling requests would be free.
+    /// If the future is dropped while the request waits for its turn, the request leaves the queue. Charges stay:
+    /// otherwise, opening and cancelling requests would be free.
     pub struct ResponseFuture<S, B>
     where
         S: Service<Request<B>>,
@@ -39,7 +39,7 @@ pin_project! {
         Passing { #[pin] response: F, annotations: Option<Annotations> },
         Rejected { response: Option<Response<RejectionBody>> },
         // Boxed, so that the future of a service that never waits need not be as large as a request.
-        Waiting { evaluated: Pin<Box<dyn Future<Output = Evaluated> + Send>>, rest: Option<Box<Rest<S, B>>> },
+        Waiting { evaluated: Waiting, rest: Option<Box<Rest<S, B>>> },
     }
 }
 
@@ -47,7 +47,7 @@ pin_project! {
 struct Rest<S, B> {
     service: S,
     request: Request<B>,
-    limits: Arc<Limits>,
+    layer: Arc<LayerState>,
 }
 
 impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
@@ -59,13 +59,8 @@ impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
         Self { state: State::Rejected { response: Some(response) } }
     }
 
-    pub(crate) fn waiting(
-        evaluated: Pin<Box<dyn Future<Output = Evaluated> + Send>>,
-        service: S,
-        request: Request<B>,
-        limits: Arc<Limits>,
-    ) -> Self {
-        Self { state: State::Waiting { evaluated, rest: Some(Box::new(Rest { service, request, limits })) } }
+    pub(crate) fn waiting(evaluated: Waiting, service: S, request: Request<B>, layer: Arc<LayerState>) -> Self {
+        Self { state: State::Waiting { evaluated, rest: Some(Box::new(Rest { service, request, layer })) } }
     }
 }
 
@@ -97,13 +92,13 @@ where
                 StateProj::Waiting { evaluated, rest } => {
                     let evaluated = ready!(evaluated.as_mut().poll(cx));
                     let rest = rest.take().expect("taken only once, when the policies have decided");
-                    let Rest { mut service, request, limits } = *rest;
+                    let Rest { mut service, request, layer } = *rest;
                     let next = match evaluated {
                         Ok(annotations) => {
                             State::Passing { response: service.call(request), annotations: Some(annotations) }
                         }
                         Err(rejected) => {
-                            let response = rejected.respond(&limits, &RequestHead::from(&request));
+                            let response = rejected.respond(&layer, &RequestHead::from(&request));
                             State::Rejected { response: Some(response) }
                         }
                     };

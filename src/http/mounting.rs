@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use http::Extensions;
 use smallvec::SmallVec;
 
-/// The number of requests of a layer that are checked.
+/// The number of requests of a layer that are checked. One is enough to find a layer that is around itself on all
+/// routes; the others find one that is so on some routes only.
 const CHECKS: u32 = 1_000;
 
 /// Marks the first requests of a layer, and detects one that arrives a second time. After [`CHECKS`] requests, or the

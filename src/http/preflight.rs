@@ -39,18 +39,19 @@ impl Exemption {
     ) -> bool {
         is_preflight(head)
             && has_no_body()
-            && !policies.iter().any(|policy| is_banned(policy, head))
+            && !is_banned(policies, head)
             && self.budget.check(&PartitionKey::SHARED).is_allowed()
     }
 }
 
-/// Returns whether a policy bans the key of a request. A request without a key is not banned.
-fn is_banned(policy: &Policy, head: &RequestHead<'_>) -> bool {
-    if !policy.has_penalty() || !policy.applies_to(head, &mut Choices::default()) {
-        return false;
-    }
-    let key = policy.extractor().extract(head);
-    key.is_ok_and(|key| policy.penalty_for(&key).is_some_and(|penalty| penalty.banned_for(&key).is_some()))
+/// Returns whether one of these policies bans the key of a request. A request without a key is not banned.
+fn is_banned(policies: &[Policy], head: &RequestHead<'_>) -> bool {
+    let mut choices = Choices::default();
+    let mut applying = policies.iter().filter(|policy| policy.has_penalty() && policy.applies_to(head, &mut choices));
+    applying.any(|policy| {
+        let key = policy.extractor().extract(head);
+        key.is_ok_and(|key| policy.penalty_for(&key).is_some_and(|penalty| penalty.banned_for(&key).is_some()))
+    })
 }
 
 /// Fields that no browser sends in a preflight, which has no credentials and no body. Some frameworks use the last
@@ -93,7 +94,17 @@ fn is_origin(value: &[u8]) -> bool {
     let Some((scheme, host)) = text.split_once("://") else { return text == "null" };
     scheme.starts_with(|first: char| first.is_ascii_alphabetic())
         && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
-        && host.parse::<Authority>().is_ok_and(|authority| authority.as_str() == host && !host.contains('@'))
+        && host.parse::<Authority>().is_ok_and(|authority| is_host_and_port(&authority))
+}
+
+/// Returns whether an authority is a host with an optional port, and has no user.
+fn is_host_and_port(authority: &Authority) -> bool {
+    let host = authority.host();
+    match authority.as_str().strip_prefix(host) {
+        Some("") => true,
+        Some(_) => !host.is_empty() && authority.port_u16().is_some(),
+        None => false,
+    }
 }
 
 /// Returns whether a request certainly has no body. In HTTP/1.1 and earlier, its fields say so. In later versions, only
@@ -120,7 +131,12 @@ fn is_at_end(body: &dyn Any) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
     use super::*;
+    use crate::http::policy::{IntoPolicies, Penalty, Tiers};
 
     #[test]
     fn origins_have_the_form_that_browsers_send() {
@@ -154,8 +170,26 @@ mod tests {
             "https://page.example, https://other.example",
             " https://page.example",
             "https://p\u{e4}ge.example",
+            "https://:80",
+            "https://page.example:",
+            "https://page.example:port",
+            "https://page.example:65536",
         ] {
             assert!(!is_origin(other.as_bytes()), "{other}");
         }
+    }
+
+    #[test]
+    fn the_plan_of_a_user_is_looked_up_once_for_all_tiers() {
+        let lookups = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&lookups);
+        let policy = |name| {
+            let penalty = Penalty::new(Quota::per_minute(1), Duration::from_secs(60));
+            Policy::new(name, TokenBucket::new(Quota::per_minute(1))).penalty(penalty)
+        };
+        let plan_of = move |_: &RequestHead<'_>| counted.fetch_add(1, Ordering::Relaxed);
+        let tiers = Tiers::new(plan_of, policy("otherwise")).tier(1, policy("one")).tier(2, policy("two"));
+        assert!(!is_banned(&tiers.into_policies(), &RequestHead::from(&Request::new(()))));
+        assert_eq!(lookups.load(Ordering::Relaxed), 1);
     }
 }

@@ -12,7 +12,7 @@ use crate::http::evaluate::{Evaluation, evaluate};
 use crate::http::future::ResponseFuture;
 use crate::http::head::RequestHead;
 use crate::http::preflight::has_no_body;
-use crate::http::reload::Limits;
+use crate::http::reload::LayerState;
 
 /// A rate-limited service, made by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
@@ -20,14 +20,14 @@ use crate::http::reload::Limits;
 #[derive(Clone)]
 pub struct RateLimit<S> {
     inner: S,
-    limits: Arc<Limits>,
+    layer: Arc<LayerState>,
 }
 
 const _: () = assert!(size_of::<RateLimit<()>>() == size_of::<usize>(), "servers clone services for each connection");
 
 impl<S> RateLimit<S> {
-    pub(crate) const fn new(inner: S, limits: Arc<Limits>) -> Self {
-        Self { inner, limits }
+    pub(crate) const fn new(inner: S, layer: Arc<LayerState>) -> Self {
+        Self { inner, layer }
     }
 
     /// The inner service.
@@ -63,9 +63,9 @@ where
     }
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        self.limits.note_mounting(request.extensions_mut());
-        let in_force = self.limits.load();
-        match evaluate(&self.limits, &in_force, &RequestHead::from(&request), || has_no_body(&request)) {
+        self.layer.note_mounting(request.extensions_mut());
+        let in_force = self.layer.load();
+        match evaluate(&self.layer, &in_force, &RequestHead::from(&request), || has_no_body(&request)) {
             Evaluation::Admitted(annotations) => ResponseFuture::passing(self.inner.call(request), annotations),
             Evaluation::Rejected(response) => ResponseFuture::rejected(response),
             Evaluation::Pending(evaluated) => {
@@ -73,7 +73,7 @@ where
                 // again: <https://docs.rs/tower/latest/tower/trait.Service.html#be-careful-when-cloning-inner-services>
                 let clone = self.inner.clone();
                 let ready = std::mem::replace(&mut self.inner, clone);
-                ResponseFuture::waiting(evaluated, ready, request, Arc::clone(&self.limits))
+                ResponseFuture::waiting(evaluated, ready, request, Arc::clone(&self.layer))
             }
         }
     }
@@ -81,6 +81,6 @@ where
 
 impl<S: fmt::Debug> fmt::Debug for RateLimit<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit").field("inner", &self.inner).field("policies", &self.limits.load().policies).finish()
+        f.debug_struct("RateLimit").field("inner", &self.inner).field("policies", &self.layer.load().policies).finish()
     }
 }

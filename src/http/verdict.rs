@@ -43,7 +43,8 @@ pub struct PolicyVerdict {
 }
 
 impl Verdict {
-    /// The decision of each policy.
+    /// The decision of each policy, in the order in which they are charged; then those of inner layers that attach
+    /// their verdicts.
     #[must_use]
     pub fn policies(&self) -> &[PolicyVerdict] {
         &self.policies
@@ -59,13 +60,13 @@ impl Verdict {
     }
 
     /// The enforced policies that rejected the request. None if it was rejected for another
-    /// [reason](crate::Rejection::reason): it lacks a key, or a limiter failed.
+    /// [reason](crate::Rejection::reason): it has no usable key, or a limiter could not decide.
     pub fn violated(&self) -> impl Iterator<Item = &PolicyVerdict> {
         self.policies.iter().filter(|policy| !policy.shadow && !policy.decision.is_allowed())
     }
 
     /// Whether the request was admitted, by this layer and by all inner layers that attach their verdicts. Otherwise a
-    /// policy rejected it, it lacked a key, or a limiter failed whose policy fails closed.
+    /// policy rejected it, it had no usable key, or a limiter could not decide and its policy fails closed.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
         !self.is_rejected
@@ -118,11 +119,24 @@ mod tests {
     #[test]
     fn a_request_is_admitted_only_if_all_layers_admit_it() {
         let verdict = |is_rejected| Verdict { is_rejected, ..Verdict::default() };
-        for (outer, inner) in [(false, false), (false, true), (true, false)] {
+        for (outer, inner) in [(false, false), (false, true), (true, false), (true, true)] {
             let mut extensions = Extensions::new();
             verdict(inner).insert_into(&mut extensions);
             verdict(outer).insert_into(&mut extensions);
             assert_eq!(extensions.get::<Verdict>().unwrap().is_allowed(), !outer && !inner);
         }
+    }
+
+    #[test]
+    fn the_policies_of_inner_layers_follow() {
+        let verdict = |name: &str| {
+            let decision = Decision::allow(1, 1);
+            Verdict::of([PolicyVerdict { name: name.into(), decision, shadow: false, fell_back: false }])
+        };
+        let mut extensions = Extensions::new();
+        verdict("inner").insert_into(&mut extensions);
+        verdict("outer").insert_into(&mut extensions);
+        let names: Vec<_> = extensions.get::<Verdict>().unwrap().policies().iter().map(PolicyVerdict::name).collect();
+        assert_eq!(names, ["outer", "inner"]);
     }
 }

@@ -109,6 +109,15 @@ async fn a_charge_of_the_fallback_is_refunded_if_another_policy_rejects() {
     assert_eq!(remote.fallback.decide(&Ask::peek(&PartitionKey::SHARED, 0)).at_once().unwrap().remaining(), 8);
 }
 
+#[tokio::test]
+async fn a_shortfall_after_a_fallback_is_charged_as_far_as_units_are_left() {
+    let remote = Remote::new(bucket(9));
+    let policy = Policy::new("remote", Arc::clone(&remote)).cost_after(|_| 20);
+    let layer = RateLimitLayer::builder(policy).verdict().build();
+    assert_eq!(statuses(&layer, 2).await, [200, 503]);
+    assert_eq!(remote.fallback.decide(&Ask::peek(&PartitionKey::SHARED, 0)).at_once().unwrap().remaining(), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_fallback_may_be_a_queue() {
     let remote = Remote::new(LeakyQueue::new(Quota::per_second(10)).capacity(1));

@@ -122,6 +122,9 @@ async fn the_handler_reports_the_cost() {
     for (rows, left) in [(0, 100), (4, 96), (10, 86), (50, 36), (200, 0)] {
         let answer = send(&layer, "a", 200, rows).await;
         assert_eq!((answer.status, answer.left()), (200, left), "{rows} rows");
+        // At 100 rows per hour. What is forgiven is not owed.
+        let reset = answer.verdict.policies()[0].decision().reset_after();
+        assert_eq!(reset, Duration::from_secs(36) * (100 - left), "{rows} rows");
     }
     let rejected = send(&layer, "a", 200, 1).await;
     assert_eq!((rejected.status, rejected.field("retry-after")), (429, "360"));

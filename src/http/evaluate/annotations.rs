@@ -82,7 +82,7 @@ impl Scope<'_> {
 
     /// The annotations of an admitted request with these entries.
     pub(super) fn annotate(self, entries: &[Entry]) -> Annotations {
-        let verdict = self.limits.settings.adds_verdict.then(|| verdict(&self.in_force.policies, entries));
+        let verdict = self.layer.settings.adds_verdict.then(|| verdict_of(&self.in_force.policies, entries));
         self.annotate_with(entries, verdict)
     }
 
@@ -100,8 +100,8 @@ impl Scope<'_> {
             }
         };
         let fields = self.in_force.writer.as_ref().and_then(write);
-        let (settings, policies) = (&self.limits.settings, &*self.in_force.policies);
-        let waited = if settings.adds_timing { waited(policies, entries) } else { None };
+        let (settings, policies) = (&self.layer.settings, &*self.in_force.policies);
+        let waited = if settings.adds_timing { total_wait(policies, entries) } else { None };
         let is_rare = waited.is_some() || verdict.is_some();
         Annotations { fields, rare: is_rare.then(|| Box::new(Rare::Known { waited, verdict })) }
     }
@@ -116,15 +116,17 @@ fn reading<'a>(writer: &Writer, policy: usize, key: &PartitionKey, decision: &'a
     Reading { policy, decision, next_after: decision.next_after(), mark: writer.mark(key) }
 }
 
-/// The sum of the times in all queues; `None` for a request that did not wait.
-fn waited(policies: &[Policy], entries: &[Entry]) -> Option<Duration> {
-    // Shadows delay no request, and a rejected request has not waited.
-    let charged = entries.iter().filter(|entry| !entry.policy_of(policies).is_shadow()).filter_map(Entry::charged);
-    let waited = charged.fold(Duration::ZERO, |sum, decision| sum.saturating_add(decision.delay()));
-    Some(waited).filter(|waited| !waited.is_zero())
+/// The sum of the times in all queues; `None` for a request that did not wait. A request that waited in one queue may
+/// have been rejected by the next.
+fn total_wait(policies: &[Policy], entries: &[Entry]) -> Option<Duration> {
+    // Shadows delay no request, and a preview has the time that a request would wait.
+    let has_waited = |entry: &&Entry| !entry.is_preview && !entry.policy_of(policies).is_shadow();
+    let admissions = entries.iter().filter(has_waited).filter_map(Entry::admission);
+    let total = admissions.fold(Duration::ZERO, |sum, decision| sum.saturating_add(decision.delay()));
+    Some(total).filter(|total| !total.is_zero())
 }
 
-pub(super) fn verdict(policies: &[Policy], entries: &[Entry]) -> Verdict {
+pub(super) fn verdict_of(policies: &[Policy], entries: &[Entry]) -> Verdict {
     let decided = |entry: &Entry| Some(PolicyVerdict::new(entry.policy_of(policies), entry.decision?, entry.fell_back));
     Verdict::of(entries.iter().filter_map(decided))
 }

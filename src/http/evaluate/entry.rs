@@ -6,8 +6,7 @@ use smallvec::SmallVec;
 
 use crate::http::head::RequestHead;
 use crate::http::key::KeyError;
-use crate::http::policy::Fate;
-use crate::http::policy::{Choices, MissingKey, Policy};
+use crate::http::policy::{Choices, Fate, MissingKey, Policy};
 use crate::http::reject::Rejection;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Ask, Decision, Now, PartitionKey, Receipt};
@@ -25,7 +24,7 @@ pub(super) struct Entry {
     pub(super) fell_back: bool,
     /// Whether the charge awaits its settlement by the response.
     pub(super) is_open: bool,
-    /// Whether the decision is a peek, so that nothing was charged.
+    /// Whether the decision was peeked at, so that nothing was charged.
     pub(super) is_preview: bool,
 }
 
@@ -104,8 +103,8 @@ impl Entry {
         self.decision.is_some_and(|decision| !decision.is_allowed())
     }
 
-    /// The decision, if the entry was charged.
-    pub(super) fn charged(&self) -> Option<&Decision> {
+    /// The decision, if it admits the request: a charge, or a [preview](Self::is_preview) of one.
+    pub(super) fn admission(&self) -> Option<&Decision> {
         self.decision.as_ref().filter(|decision| decision.is_allowed())
     }
 
@@ -117,8 +116,22 @@ impl Entry {
 
     /// Rewrites the decision as if the entry had not been charged.
     pub(super) fn uncharge(&mut self, policy: &Policy) {
-        if self.charged().is_some_and(|decision| self.is_preview || decision.receipt() != Receipt::NONE) {
+        if self.admission().is_some_and(|decision| self.is_preview || decision.receipt() != Receipt::NONE) {
             self.recharge(policy, 0);
+        }
+    }
+
+    /// Returns whether a peek says without waiting that the charge would be rejected. Such a decision is kept: a second
+    /// peek might admit, since a charge was refunded meanwhile, and then no policy would have rejected the request.
+    #[inline]
+    pub(super) fn would_be_rejected(&mut self, policy: &Policy, context: &AskContext) -> bool {
+        match policy.peek(&self.ask(context)) {
+            Some(rejection) if !rejection.is_allowed() => {
+                self.decision = Some(rejection);
+                self.is_preview = true;
+                true
+            }
+            _ => false,
         }
     }
 

@@ -3,30 +3,29 @@
 //! 1. **Prepare**: each policy that applies makes an [entry](entry::Entry): a key, a cost, and the ban of the key, if
 //!    any.
 //! 2. **Precheck**: every entry but the first to be charged is peeked at. If one would be rejected, nothing is charged:
-//!    the others are peeked at as well, and the request is [rejected](reject) with the longest wait.
+//!    the others are peeked at as well, and the request is [rejected] with the
+//!    [longest wait](crate::http::reject::Rejection::limit_exceeded).
 //! 3. **Reserve**: the entries are charged in turn, those that are hard to refund last. First memory; then servers,
 //!    each of which decides on all of its entries in one call; then queues, so that no request waits only to be
 //!    rejected; then shadows, which see the admitted requests only.
 //! 4. **Commit**, or **roll back**: a concurrent request may have used up what the precheck saw. Then the charges made
 //!    so far are refunded, the last one first.
 //!
-//! All entries see [one instant](crate::Now). Decisions are [counted](observe) in one place, and become
-//! [annotations] of the response in another; neither asks a limiter again.
+//! All entries see [one instant](crate::Now), and a later one after each wait. Decisions are [counted](observe) in one
+//! place, and become [annotations] of the response in another; neither asks a limiter again.
 //!
 //! A failure of a limiter is not a rejection. The policy's failure mode decides what happens then.
 
 mod annotations;
 mod entry;
 mod observe;
-mod reject;
+mod rejected;
 mod settlement;
 #[cfg(test)]
 mod tests;
 mod transaction;
 mod waiting;
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,14 +33,14 @@ use http::Response;
 
 pub(crate) use self::annotations::Annotations;
 use self::entry::{Entry, NoKey};
-pub(crate) use self::reject::Rejected;
+pub(crate) use self::rejected::Rejected;
 use self::transaction::{Progress, Transaction};
+pub(crate) use self::waiting::Waiting;
 use crate::http::body::RejectionBody;
 use crate::http::grpc;
 use crate::http::head::RequestHead;
-use crate::http::policy::Fate;
-use crate::http::policy::{Choices, Policy};
-use crate::http::reload::{InForce, Limits};
+use crate::http::policy::{Choices, Fate, Policy};
+use crate::http::reload::{InForce, LayerState};
 use crate::values::{Ask, Check};
 
 /// The result of an evaluation.
@@ -49,7 +48,7 @@ pub(crate) enum Evaluation {
     Admitted(Annotations),
     Rejected(Response<RejectionBody>),
     /// The request waits for its turn in a queue, or for a server.
-    Pending(Pin<Box<dyn Future<Output = Evaluated> + Send>>),
+    Pending(Waiting),
 }
 
 /// The decision of all policies.
@@ -59,7 +58,7 @@ pub(crate) type Evaluated = Result<Annotations, Box<Rejected>>;
 /// force meanwhile.
 #[derive(Clone, Copy)]
 struct Scope<'a> {
-    limits: &'a Arc<Limits>,
+    layer: &'a Arc<LayerState>,
     in_force: &'a Arc<InForce>,
 }
 
@@ -73,13 +72,13 @@ impl<'a> Scope<'a> {
 /// Evaluates a request. `has_no_body` returns whether the request certainly has no body.
 #[inline]
 pub(crate) fn evaluate(
-    limits: &Arc<Limits>,
+    layer: &Arc<LayerState>,
     in_force: &Arc<InForce>,
     head: &RequestHead<'_>,
     has_no_body: impl FnOnce() -> bool,
 ) -> Evaluation {
-    let scope = Scope { limits, in_force };
-    if let Some(exemption) = &limits.settings.exemption {
+    let scope = Scope { layer, in_force };
+    if let Some(exemption) = &layer.settings.exemption {
         if exemption.exempts(&in_force.policies, head, has_no_body) {
             return scope.exempt();
         }
@@ -172,6 +171,6 @@ impl Scope<'_> {
 
     #[cold]
     fn respond(self, rejected: Rejected, head: &RequestHead<'_>) -> Evaluation {
-        Evaluation::Rejected(rejected.respond(self.limits, head))
+        Evaluation::Rejected(rejected.respond(self.layer, head))
     }
 }

@@ -1,8 +1,7 @@
 //! Counts and logs decisions.
 
 use super::entry::Entry;
-use crate::http::policy::Fate;
-use crate::http::policy::Policy;
+use crate::http::policy::{Fate, Policy};
 use crate::values::{Decision, PartitionKey};
 
 /// Records that an enforced policy has admitted a request.
@@ -12,13 +11,13 @@ pub(super) fn admitted(policy: &Policy, key: &PartitionKey, decision: &Decision)
     policy.note(fate, Some(key), Some(decision));
 }
 
-/// Records the decisions on a request that passes.
+/// Records the decisions on a request that passes: no policy but a shadow has rejected it.
 pub(super) fn committed(policies: &[Policy], entries: &[Entry]) {
     for (policy, key, decision) in decided(policies, entries) {
-        match (decision.is_allowed(), policy.is_shadow()) {
-            (true, _) => admitted(policy, key, decision),
-            (false, true) => policy.note(Fate::ShadowDenied, Some(key), Some(decision)),
-            (false, false) => policy.note(Fate::Denied, Some(key), Some(decision)),
+        if decision.is_allowed() {
+            admitted(policy, key, decision);
+        } else {
+            policy.note(Fate::ShadowDenied, Some(key), Some(decision));
         }
     }
 }

@@ -7,15 +7,15 @@ use super::Scope;
 use super::annotations::Annotations;
 use super::entry::{Entries, Entry};
 use crate::http::head::ResponseHead;
-use crate::http::reload::{InForce, Limits};
+use crate::http::reload::{InForce, LayerState};
+use crate::values::Ask;
 use crate::values::time::{Clock, Monotonic, Timestamp};
-use crate::values::{Ask, Mode};
 
-/// Entries that were charged before the final cost of their request was known.
+/// All entries of an admitted request; those that are [open](Entry::is_open) await settlement.
 ///
 /// If it is dropped without a response, since the client has disconnected or the service has failed, they stay charged.
 pub(super) struct Settlement {
-    limits: Arc<Limits>,
+    layer: Arc<LayerState>,
     in_force: Arc<InForce>,
     entries: Entries,
     since: Timestamp,
@@ -26,43 +26,32 @@ impl Settlement {
         let since = Monotonic.now();
         for entry in &mut entries {
             let policy = scope.policy(entry);
-            if policy.settles_later() && entry.charged().is_some() {
+            if policy.settles_later() && entry.admission().is_some() {
                 policy.open_charges().open(&entry.key, entry.cost, since);
                 entry.is_open = true;
             }
         }
-        Self { limits: Arc::clone(scope.limits), in_force: Arc::clone(scope.in_force), entries, since }
+        Self { layer: Arc::clone(scope.layer), in_force: Arc::clone(scope.in_force), entries, since }
     }
 
     /// Settles the charges in reverse order: see [`Receipt`](crate::values::Receipt).
     pub(super) fn settle(mut self, response: &ResponseHead<'_>) -> Annotations {
-        let scope = Scope { limits: &self.limits, in_force: &self.in_force };
-        for entry in self.entries.iter_mut().rev().filter(|entry| entry.is_open) {
+        let scope = Scope { layer: &self.layer, in_force: &self.in_force };
+        let took = Monotonic.now().saturating_since(self.since);
+        for entry in self.entries.iter_mut().rev() {
+            let Some(decision) = entry.decision.filter(|_| entry.is_open) else { continue };
             let policy = scope.policy(entry);
-            policy.open_charges().note_duration(Monotonic.now().saturating_since(self.since));
-            let Some(decision) = entry.decision else { continue };
+            policy.open_charges().note_duration(took);
             let cost = policy.final_cost(entry.cost, response);
             match cost.cmp(&entry.cost) {
                 Ordering::Less => scope.refund(entry, decision.receipt(), entry.cost - cost),
                 Ordering::Greater => scope.charge_more(entry, cost - entry.cost),
                 Ordering::Equal => continue,
             }
-            entry.recharge(policy, cost);
+            // The rest of a shortfall is forgiven, so it is not reported as owed.
+            entry.recharge(policy, cost.min(entry.cost.saturating_add(decision.remaining())));
         }
         scope.annotate(&self.entries)
-    }
-}
-
-impl Scope<'_> {
-    fn charge_more(self, entry: &Entry, cost: u32) {
-        let policy = self.current(self.policy(entry));
-        let ask = Ask::charge(&entry.key, cost);
-        // The store failed on this request, so the rest is charged where the first part was.
-        if entry.fell_back {
-            let _ = policy.fall_back(&ask.to(Mode::Fallback));
-        } else {
-            policy.charge_up_to(&ask);
-        }
     }
 }
 
@@ -73,6 +62,20 @@ impl Drop for Settlement {
         // it is, such a request at worst expects a refund that has been made already.
         for entry in self.entries.iter().filter(|entry| entry.is_open) {
             entry.policy_of(&self.in_force.policies).open_charges().close(&entry.key, entry.cost);
+        }
+    }
+}
+
+impl Scope<'_> {
+    /// Charges a shortfall as far as units are left.
+    fn charge_more(self, entry: &Entry, cost: u32) {
+        let policy = self.current(self.policy(entry));
+        let ask = Ask::charge(&entry.key, cost);
+        // The limiter failed on this request, so the rest is charged where the first part was.
+        if entry.fell_back {
+            policy.fall_back_up_to(&ask);
+        } else {
+            policy.charge_up_to(&ask);
         }
     }
 }

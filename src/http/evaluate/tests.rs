@@ -1,5 +1,6 @@
 //! The questions and refunds of a transaction, in their order.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use http::{Request, Response, StatusCode};
 use super::{Evaluation, evaluate};
 use crate::http::head::RequestHead;
 use crate::http::policy::Policy;
-use crate::http::reload::{Enforceable, Limits, Settings};
+use crate::http::reload::{Enforceable, LayerState, Settings};
 use crate::limiter::Limiter;
 use crate::values::{Ask, Check, Decision, Description, Inheritance, LimiterError, Mode, PartitionKey, Receipt, Terms};
 
@@ -56,25 +57,29 @@ fn scripted(log: &Log, name: &'static str, admits: [bool; 2]) -> Policy {
     Policy::new(name, Arc::new(Scripted { name, log: Arc::clone(log), admits, fails: false }))
 }
 
-fn layer(policies: impl Into<Vec<Policy>>) -> Arc<Limits> {
+fn layer(policies: impl Into<Vec<Policy>>) -> Arc<LayerState> {
     // With the verdict and the timing, so that everything that can be rendered is.
     let settings = Settings { adds_verdict: true, adds_timing: true, ..Settings::default() };
-    Limits::new(Enforceable::new(policies.into()).unwrap_or_else(|error| panic!("{error}")), settings)
+    LayerState::new(Enforceable::new(policies.into()).unwrap_or_else(|error| panic!("{error}")), settings)
 }
 
-/// The status of the response to a request.
-fn status(limits: &Arc<Limits>) -> StatusCode {
+/// The response to a request, without its body.
+fn respond(layer: &Arc<LayerState>) -> Response<()> {
     let request = Request::new(());
-    match evaluate(limits, &limits.load(), &RequestHead::from(&request), || true) {
+    match evaluate(layer, &layer.load(), &RequestHead::from(&request), || true) {
         Evaluation::Admitted(annotations) => {
             let mut response = Response::new(());
             annotations.write(&mut response);
             assert!(response.headers().contains_key("ratelimit"));
-            response.status()
+            response
         }
-        Evaluation::Rejected(response) => response.status(),
+        Evaluation::Rejected(response) => response.map(drop),
         Evaluation::Pending(_) => panic!("all limiters answer at once"),
     }
+}
+
+fn status(layer: &Arc<LayerState>) -> StatusCode {
+    respond(layer).status()
 }
 
 fn taken(log: &Log) -> Vec<String> {
@@ -101,10 +106,55 @@ fn policies_that_follow_a_charge_are_peeked_at_first() {
 fn a_rejection_by_the_precheck_charges_nothing_and_peeks_at_all_for_their_waits() {
     let log = Log::default();
     assert_eq!(status(&layer([scripted(&log, "a", [true; 2]), scripted(&log, "b", [false; 2])])), 503);
-    assert_eq!(taken(&log), ["b Peek 1", "a Peek 1", "b Peek 1"]);
+    assert_eq!(taken(&log), ["b Peek 1", "a Peek 1"]);
     // Likewise if the first charge is rejected.
     assert_eq!(status(&layer([scripted(&log, "a", [false; 2]), scripted(&log, "b", [true; 2])])), 503);
     assert_eq!(taken(&log), ["b Peek 1", "a Charge 1", "b Peek 1"]);
+}
+
+/// Rejects the first question and admits the next, as if a charge were refunded in between.
+struct RefundedMeanwhile(AtomicBool);
+
+impl Limiter for RefundedMeanwhile {
+    fn decide(&self, _: &Ask<'_>) -> Check {
+        let was_asked = self.0.swap(true, Ordering::Relaxed);
+        if was_asked { Decision::allow(9, 8).into() } else { Decision::deny(9, 0, Some(Duration::from_secs(5))).into() }
+    }
+
+    fn describe(&self) -> Description {
+        Description::new().answering(Mode::Peek)
+    }
+}
+
+#[test]
+fn a_refund_after_the_precheck_does_not_undo_the_rejection() {
+    let refunded = Policy::new("b", Arc::new(RefundedMeanwhile(AtomicBool::new(false))));
+    assert_eq!(status(&layer([scripted(&Log::default(), "a", [true; 2]), refunded])), 503);
+}
+
+/// Admits every request after two seconds in its queue.
+struct Queue;
+
+impl Limiter for Queue {
+    fn decide(&self, _: &Ask<'_>) -> Check {
+        Decision::allow(9, 8).with_delay(Duration::from_secs(2)).into()
+    }
+
+    fn describe(&self) -> Description {
+        Description::new().answering(Mode::Peek)
+    }
+}
+
+#[test]
+fn a_rejected_request_reports_the_time_that_it_has_waited_and_not_the_time_that_it_would_wait() {
+    let queue = || Policy::new("queue", Arc::new(Queue));
+    let timing = |admits| {
+        let response = respond(&layer([queue(), scripted(&Log::default(), "next", admits)]));
+        assert_eq!(response.status(), 503);
+        response.headers().get("server-timing").cloned()
+    };
+    assert_eq!(timing([false, false]), None, "rejected by the precheck");
+    assert_eq!(timing([true, false]).unwrap(), "ratelimit;dur=2000.000", "rejected after the wait");
 }
 
 #[test]
@@ -136,14 +186,14 @@ fn a_fallback_decides_in_place_of_a_failure() {
 fn a_settlement_after_a_change_goes_to_the_heir() {
     let log = Log::default();
     let unless_created = |policy: Policy| policy.charge_when(|response| response.status() == StatusCode::CREATED);
-    let limits = layer([unless_created(scripted(&log, "a", [true; 2]))]);
+    let layer = layer([unless_created(scripted(&log, "a", [true; 2]))]);
     let request = Request::new(());
-    let Evaluation::Admitted(annotations) = evaluate(&limits, &limits.load(), &RequestHead::from(&request), || true)
+    let Evaluation::Admitted(annotations) = evaluate(&layer, &layer.load(), &RequestHead::from(&request), || true)
     else {
         panic!("it is admitted")
     };
     let heir = Scripted { name: "heir", log: Arc::clone(&log), admits: [true; 2], fails: false };
-    limits.replace(
+    layer.replace(
         Enforceable::new(unless_created(Policy::new("a", Arc::new(heir)))).unwrap_or_else(|error| panic!("{error}")),
     );
     annotations.write(&mut Response::new(()));

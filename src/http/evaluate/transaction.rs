@@ -7,9 +7,8 @@ use std::time::Duration;
 use super::entry::{AskContext, Entries, Entry};
 use super::settlement::Settlement;
 use super::{Annotations, Evaluated, Scope, observe};
-use crate::http::policy::Fate;
-use crate::http::policy::{FailureMode, Policy};
-use crate::http::reload::Heir;
+use crate::http::policy::{FailureMode, Fate, Policy};
+use crate::http::reload::PolicyInForce;
 use crate::values::{Answers, Check, Claim, Decision, LimiterError, Now, Pending, Receipt};
 
 /// The entries of a request, reserved up to `next`. If it is dropped in between, they stay charged: a request that was
@@ -29,8 +28,10 @@ pub(super) enum Progress {
     /// It waits for the answer to the next entry.
     One(Pending),
     /// It waits for the answers to a batch of entries.
-    Several(Pin<Box<dyn Future<Output = Answers> + Send>>),
+    Several(PendingAnswers),
 }
+
+type PendingAnswers = Pin<Box<dyn Future<Output = Answers> + Send>>;
 
 impl Transaction {
     pub(super) fn within(patience: Option<Duration>) -> Self {
@@ -40,10 +41,11 @@ impl Transaction {
     /// Returns whether a key is banned, or an entry would be rejected after others were charged. The first entry is not
     /// peeked at, since nothing has to be refunded if its charge is rejected. Nor are shadows, which reject nothing.
     #[inline]
-    pub(super) fn precheck_rejects(&self, scope: Scope<'_>) -> bool {
-        self.entries.iter().enumerate().any(|(index, entry)| {
+    pub(super) fn precheck_rejects(&mut self, scope: Scope<'_>) -> bool {
+        let context = &self.context;
+        self.entries.iter_mut().enumerate().any(|(index, entry)| {
             let policy = scope.policy(entry);
-            entry.ban.is_some() || (index > 0 && !policy.is_shadow() && policy.would_reject(&entry.ask(&self.context)))
+            entry.ban.is_some() || (index > 0 && !policy.is_shadow() && entry.would_be_rejected(policy, context))
         })
     }
 
@@ -110,7 +112,7 @@ impl Transaction {
 
     /// Charges the next entry in one call with the later entries of the same store, and moves these right behind it.
     /// `None` if there are no others.
-    fn charge_batch(&mut self, scope: Scope<'_>) -> Option<Pin<Box<dyn Future<Output = Answers> + Send>>> {
+    fn charge_batch(&mut self, scope: Scope<'_>) -> Option<PendingAnswers> {
         if self.next + 1 == self.entries.len() {
             return None;
         }
@@ -193,7 +195,7 @@ impl Transaction {
     fn roll_back(&mut self, scope: Scope<'_>, cause: Cause) -> super::Rejected {
         for entry in self.entries.iter().rev() {
             // Entries from `next` on may be charged as well, by a batch.
-            if let Some(decision) = entry.charged() {
+            if let Some(decision) = entry.admission() {
                 scope.refund(entry, decision.receipt(), entry.cost);
             }
         }
@@ -212,9 +214,10 @@ impl Transaction {
     }
 }
 
+/// The charge of one entry, or of several in one call.
 enum Charge {
     One(Check),
-    Several(Pin<Box<dyn Future<Output = Answers> + Send>>),
+    Several(PendingAnswers),
 }
 
 /// What follows a rejection or a failure of one entry.
@@ -241,14 +244,14 @@ impl<'a> Scope<'a> {
     /// The policy to ask now in place of `policy`: the heir that is in force, if there was a live change since the
     /// request came. So a slow request neither reads nor changes the state of a limiter that is no longer in force.
     pub(super) fn current(self, policy: &'a Policy) -> Current<'a> {
-        self.limits.heir_of(self.in_force, policy).map_or(Current::Unchanged(policy), Current::Heir)
+        self.layer.heir_of(self.in_force, policy).map_or(Current::Unchanged(policy), Current::Heir)
     }
 }
 
 /// See [`Scope::current`].
 pub(super) enum Current<'a> {
     Unchanged(&'a Policy),
-    Heir(Heir),
+    Heir(PolicyInForce),
 }
 
 impl std::ops::Deref for Current<'_> {

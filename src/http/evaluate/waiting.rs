@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 use super::entry::Entry;
 use super::transaction::{Progress, Transaction};
 use super::{Evaluated, Scope, observe};
-use crate::http::policy::Fate;
-use crate::http::policy::Policy;
-use crate::http::reload::{InForce, Limits};
+use crate::http::policy::{Fate, Policy};
+use crate::http::reload::{InForce, LayerState};
 use crate::values::{Check, Decision, Now};
 
-/// The future of a transaction.
-pub(super) type Waiting = Pin<Box<dyn Future<Output = Evaluated> + Send>>;
+/// The future of a transaction that waits.
+pub(crate) type Waiting = Pin<Box<dyn Future<Output = Evaluated> + Send>>;
 
 pub(super) fn wait(transaction: Transaction, scope: Scope<'_>, mut progress: Progress) -> Waiting {
     // Made now and not at the first poll, so that a request whose future is dropped unpolled is counted as cancelled.
@@ -42,7 +41,7 @@ pub(super) fn wait(transaction: Transaction, scope: Scope<'_>, mut progress: Pro
 /// A request that waits for the answer to its next entry. If it is dropped meanwhile, the client has disconnected.
 struct Waiter {
     transaction: Transaction,
-    limits: Arc<Limits>,
+    layer: Arc<LayerState>,
     in_force: Arc<InForce>,
     /// `None` while it does not wait.
     since: Option<Instant>,
@@ -50,8 +49,8 @@ struct Waiter {
 
 impl Waiter {
     fn new(transaction: Transaction, scope: Scope<'_>) -> Self {
-        let (limits, in_force) = (Arc::clone(scope.limits), Arc::clone(scope.in_force));
-        let mut waiter = Self { transaction, limits, in_force, since: None };
+        let (layer, in_force) = (Arc::clone(scope.layer), Arc::clone(scope.in_force));
+        let mut waiter = Self { transaction, layer, in_force, since: None };
         waiter.begin_wait();
         waiter
     }
@@ -76,7 +75,7 @@ impl Waiter {
     }
 
     fn resume(&mut self, answer: Option<Check>) -> Progress {
-        let scope = Scope { limits: &self.limits, in_force: &self.in_force };
+        let scope = Scope { layer: &self.layer, in_force: &self.in_force };
         // Time has passed since the first reading.
         self.transaction.context.now = Now::new();
         let progress = self.transaction.reserve(scope, answer);

@@ -14,7 +14,7 @@ use crate::http::headers::{Jitter, RateLimitFields, WaitFields};
 use crate::http::policy::{IntoPolicies, Policy, PolicyError};
 use crate::http::preflight::Exemption;
 use crate::http::reject::{Rejection, RejectionFormat};
-use crate::http::reload::{Enforceable, Limits, Settings};
+use crate::http::reload::{Enforceable, LayerState, Settings};
 use crate::values::Quota;
 
 /// Builds a [`RateLimitLayer`]. Once it is built, only its [policies](RateLimitLayer::handle) can be changed.
@@ -57,11 +57,11 @@ impl RateLimitLayerBuilder {
     ///
     /// # Errors
     ///
-    /// If there is no policy, if two have the same name, if a name is not a token of up to 64 bytes, or if a policy
-    /// could never admit or never reject a request: see [`PolicyError`].
+    /// If there is no policy, if two have the same name, or if a policy cannot be enforced as it is: [`PolicyError`]
+    /// lists the mistakes.
     pub fn try_build(self) -> Result<RateLimitLayer, PolicyError> {
         let Self { policies, settings } = self;
-        Enforceable::new(policies).map(|policies| RateLimitLayer { limits: Limits::new(policies, settings) })
+        Enforceable::new(policies).map(|policies| RateLimitLayer { state: LayerState::new(policies, settings) })
     }
 
     /// Sets the fields that report the remaining quota, and on which responses; unless set, `RateLimit-Policy` and

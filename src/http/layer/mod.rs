@@ -9,7 +9,7 @@ use tower_layer::Layer;
 
 pub use self::builder::RateLimitLayerBuilder;
 use crate::http::policy::{IntoPolicies, Policy, PolicyError};
-use crate::http::reload::{InForce, Limits, LimitsHandle};
+use crate::http::reload::{LayerState, LimitsHandle, PolicyInForce};
 use crate::http::service::RateLimit;
 use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 
@@ -75,7 +75,7 @@ use crate::values::{Backlog, Decision, LimiterError, PartitionKey};
 #[derive(Clone)]
 #[must_use]
 pub struct RateLimitLayer {
-    limits: Arc<Limits>,
+    state: Arc<LayerState>,
 }
 
 impl RateLimitLayer {
@@ -106,13 +106,13 @@ impl RateLimitLayer {
     /// Returns a handle that replaces the policies of this layer, its clones and all their services, while they run.
     #[must_use]
     pub fn handle(&self) -> LimitsHandle {
-        LimitsHandle::new(Arc::clone(&self.limits))
+        LimitsHandle::new(Arc::clone(&self.state))
     }
 
     /// Rejects, with 503, all waiters in the queues of this layer, and all requests to these queues from now on: see
     /// [`LimitsHandle::close`].
     pub fn close(&self) {
-        self.limits.close();
+        self.state.close();
     }
 
     /// Updates the [metrics](RateLimitLayerBuilder::route) that are not counted per request: the occupancy of tables,
@@ -120,7 +120,7 @@ impl RateLimitLayer {
     #[cfg(feature = "metrics")]
     #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
     pub fn observe(&self) {
-        for policy in &*self.limits.load().policies {
+        for policy in &*self.state.load().policies {
             policy.observe();
         }
     }
@@ -129,14 +129,14 @@ impl RateLimitLayer {
     /// `None` if there is no policy of this name.
     #[must_use]
     pub fn shadow_rejected(&self, policy: &str) -> Option<u64> {
-        self.limits.load().policy(policy).map(Policy::shadow_rejected)
+        self.state.load().policy(policy).map(Policy::shadow_rejected)
     }
 
-    /// The number of requests on which the limiter of the policy of this name could not decide, so that its
-    /// [`FailureMode`](crate::FailureMode) applied; `None` if there is no policy of this name.
+    /// The number of requests on which the limiter of the policy of this name could not decide; `None` if there is no
+    /// policy of this name. Unless it is a shadow, its [`FailureMode`](crate::FailureMode) applied.
     #[must_use]
     pub fn limiter_failures(&self, policy: &str) -> Option<u64> {
-        self.limits.load().policy(policy).map(Policy::failures)
+        self.state.load().policy(policy).map(Policy::failures)
     }
 
     /// Returns the state of a key with the policy of this name, for support staff: the decision on a request of cost 0,
@@ -149,8 +149,7 @@ impl RateLimitLayer {
     ///
     /// If there is no policy of this name, or its limiter fails.
     pub async fn peek(&self, policy: &str, key: &PartitionKey) -> Result<Decision, LimiterError> {
-        let (in_force, index) = self.named(policy)?;
-        in_force.policies[index].peek_at_key(key).await
+        self.named(policy)?.peek_at_key(key).await
     }
 
     /// Resets a key: it owes the policy of this name nothing, and its ban is lifted. Returns its state after that.
@@ -174,26 +173,22 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// If there is no policy of this name, if its limiter fails, or if it cannot reset keys, like a queue. A ban is
-    /// lifted even then.
+    /// If there is no policy of this name, if its limiter fails, or if it cannot reset keys, like a queue. If the
+    /// limiter is the cause, the ban is lifted nevertheless.
     pub async fn reset(&self, policy: &str, key: &PartitionKey) -> Result<Decision, LimiterError> {
-        let (in_force, index) = self.named(policy)?;
-        in_force.policies[index].reset(key).await
+        self.named(policy)?.reset(key).await
     }
 
     /// The waiters in the limiter of the policy of this name, such as a [`LeakyQueue`](crate::LeakyQueue);
     /// `None` if there is no policy of this name, or if its limiter never delays requests.
     #[must_use]
     pub fn backlog(&self, policy: &str) -> Option<Backlog> {
-        self.limits.load().policy(policy)?.limiter().stats().backlog
+        self.state.load().policy(policy)?.limiter().stats().backlog
     }
 
-    /// Returns the policies that are in force, and the index of the one of this name.
-    fn named(&self, name: &str) -> Result<(Arc<InForce>, usize), LimiterError> {
-        let in_force = Arc::clone(&self.limits.load());
-        let index = in_force.policies.iter().position(|policy| policy.name() == name);
-        let index = index.ok_or_else(|| LimiterError::new(format!("no policy of this layer is named `{name}`")))?;
-        Ok((in_force, index))
+    fn named(&self, name: &str) -> Result<PolicyInForce, LimiterError> {
+        let policy = PolicyInForce::find(&self.state.load(), |policy| policy.name() == name);
+        policy.ok_or_else(|| LimiterError::new(format!("no policy of this layer is named `{name}`")))
     }
 }
 
@@ -201,12 +196,12 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> RateLimit<S> {
-        RateLimit::new(inner, Arc::clone(&self.limits))
+        RateLimit::new(inner, Arc::clone(&self.state))
     }
 }
 
 impl fmt::Debug for RateLimitLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitLayer").field("policies", &self.limits.load().policies).finish_non_exhaustive()
+        f.debug_struct("RateLimitLayer").field("policies", &self.state.load().policies).finish_non_exhaustive()
     }
 }

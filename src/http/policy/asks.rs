@@ -9,11 +9,6 @@ impl Policy {
         if self.description.answers(Mode::Peek) { self.limiter.decide(&ask.to(Mode::Peek)).at_once() } else { None }
     }
 
-    /// Whether a peek says without waiting that the limiter would reject.
-    pub(crate) fn would_reject(&self, ask: &Ask<'_>) -> bool {
-        self.peek(ask).is_some_and(|decision| !decision.is_allowed())
-    }
-
     /// Charges a request that passes whatever the answer is.
     pub(crate) fn charge_as_shadow(&self, ask: &Ask<'_>) -> Check {
         let mode = if self.description.answers(Mode::Shadow) { Mode::Shadow } else { Mode::Charge };
@@ -32,12 +27,13 @@ impl Policy {
             let _ = self.limiter.decide(&ask.to(Mode::UpTo));
             return;
         }
-        // A pending answer is dropped unpolled, and what it would charge is forgiven: the response is ready, and waits
-        // for no server. A custom limiter that calls one should answer `Mode::UpTo`.
-        let Some(decision) = self.charge_as_shadow(ask).at_once() else { return };
-        if let Some(left) = decision.partial_cost(ask.cost()) {
-            let _ = self.charge_as_shadow(&ask.costing(left));
-        }
+        // A custom limiter that calls a server should answer `Mode::UpTo`: a pending answer charges nothing here.
+        charge_left(ask, |ask| self.charge_as_shadow(ask).at_once());
+    }
+
+    /// Charges the local fallback as many units as are left, and forgives the rest.
+    pub(crate) fn fall_back_up_to(&self, ask: &Ask<'_>) {
+        charge_left(ask, |ask| self.fall_back(ask)?.at_once());
     }
 
     /// Returns the state of a key, without charging it.
@@ -50,18 +46,34 @@ impl Policy {
         })
     }
 
-    /// Resets a key, so that it owes nothing. Its ban is lifted even if the limiter cannot reset it.
-    pub(crate) async fn reset(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
+    /// Lifts the ban of a key, also one that is kept while there is no penalty.
+    pub(super) fn lift_ban(&self, key: &PartitionKey) {
         if let Some(penalty) = &self.penalty {
             penalty.lift(key);
         }
+        if let Some(bans) = &self.former_bans {
+            bans.lift(key);
+        }
+    }
+
+    /// Resets a key, so that it owes nothing. Its ban is lifted even if the limiter fails, or cannot reset it.
+    pub(crate) async fn reset(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
+        self.lift_ban(key);
         if !self.description.answers(Mode::Reset) {
             return Err(LimiterError::new(format!(
                 "the limiter of policy `{}` cannot forget what a key owes",
                 self.name
             )));
         }
-        let check = self.limiter.decide(&Ask::reset(key));
-        check.decided().await
+        self.limiter.decide(&Ask::reset(key)).decided().await
+    }
+}
+
+/// Charges as many units as are left in two steps: all of them, or else as many as the rejection reports. `charge`
+/// returns the decision on one step; `None` if it is pending. Such an answer is dropped unpolled, and what it would
+/// charge is forgiven: the response is ready, and waits for no server and no turn.
+fn charge_left(ask: &Ask<'_>, charge: impl Fn(&Ask<'_>) -> Option<Decision>) {
+    if let Some(left) = charge(ask).and_then(|decision| decision.partial_cost(ask.cost())) {
+        let _ = charge(&ask.costing(left));
     }
 }

@@ -22,19 +22,25 @@ impl Tier {
     }
 }
 
-/// The choices made for one request, by the address of the [`Choose`] function. Each function is called once per
-/// request: two calls could return different tiers, so that no policy applies.
+/// The choices made for one request. Each [`Choose`] function is called once per request: two calls could return
+/// different tiers, so that no policy applies.
 #[derive(Default)]
-pub(crate) struct Choices(SmallVec<[(usize, usize); 1]>);
+pub(crate) struct Choices(SmallVec<[Choice; 1]>);
+
+struct Choice {
+    /// The address of the function.
+    function: usize,
+    index: usize,
+}
 
 impl Choices {
     fn of(&mut self, choose: &Choose, head: &RequestHead<'_>) -> usize {
-        let address = Arc::as_ptr(choose).cast::<()>().addr();
-        if let Some((_, chosen)) = self.0.iter().find(|(known, _)| *known == address) {
-            return *chosen;
+        let function = Arc::as_ptr(choose).cast::<()>().addr();
+        if let Some(made) = self.0.iter().find(|choice| choice.function == function) {
+            return made.index;
         }
-        let chosen = choose(head);
-        self.0.push((address, chosen));
-        chosen
+        let index = choose(head);
+        self.0.push(Choice { function, index });
+        index
     }
 }

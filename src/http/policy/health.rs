@@ -22,10 +22,12 @@ pub(crate) enum Transition {
     Recovered,
 }
 
-/// The time without a failure after which a success ends an outage.
+/// The time without a failure after which a success ends an outage. A limiter that fails now and then logs at most 24
+/// lines a minute.
 const QUIET: Duration = Duration::from_secs(5);
 
 impl Health {
+    /// Records a failure.
     pub(crate) fn failed(&self, now: Timestamp) -> Option<Transition> {
         // Zero means healthy.
         let now = now.as_nanos().max(1);

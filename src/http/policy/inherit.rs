@@ -1,4 +1,9 @@
-//! A live change: a policy inherits from its predecessor of the same name.
+//! The second step of a live change: a policy inherits from its predecessor.
+//!
+//! 1. [`LayerState::replace`](crate::http::reload) pairs policies by name.
+//! 2. [`Policy::inherit`] takes over the record, the metrics and the bans, and asks the new limiter to inherit from the
+//!    old one.
+//! 3. [`Limiter::inherit`](crate::Limiter::inherit) takes over the debts: in memory, `store/memory/heir.rs` does it.
 
 use std::sync::Arc;
 
@@ -37,7 +42,7 @@ impl Policy {
         Inherited { budgets, finish: bans.into_iter().chain(limiter).collect() }
     }
 
-    /// Whether this policy has inherited, perhaps through others, from `old`.
+    /// Whether the limiter of this policy has inherited, perhaps through others, from that of `old`.
     pub(crate) fn has_inherited_from(&self, old: &Self) -> bool {
         Arc::ptr_eq(&self.lineage, &old.lineage)
     }
@@ -137,6 +142,13 @@ mod tests {
         let without = replaced(&replaced(&with_a_ban(), policy()), policy());
         assert!(without.former_bans.is_some());
         assert!(bans(&replaced(&without, banning())));
+    }
+
+    #[test]
+    fn a_ban_that_is_kept_can_be_lifted() {
+        let without = replaced(&with_a_ban(), policy());
+        without.lift_ban(&PartitionKey::from("a"));
+        assert!(!bans(&replaced(&without, banning())));
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub struct Policy {
     name: Arc<str>,
     limiter: Arc<dyn Limiter>,
     description: Description,
-    /// Shared by a policy and all that have inherited from it.
+    /// Shared by a policy and those whose limiters have inherited from its own.
     lineage: Arc<()>,
     key: Box<dyn KeyExtractor>,
     cost: Cost,
@@ -174,7 +174,7 @@ impl Policy {
     }
 
     /// Computes the cost of a request from its head. A cost above the burst is rejected, without a wait. A request of
-    /// cost 0 is admitted and not counted.
+    /// cost 0 is charged nothing, and admitted unless its key is [banned](Self::penalty).
     pub fn cost_fn(mut self, cost: impl Fn(&RequestHead<'_>) -> u32 + Send + Sync + 'static) -> Self {
         self.cost = Cost::PerRequest(Box::new(cost));
         self

@@ -21,6 +21,7 @@ pub(crate) struct OpenCharges {
     mean: AtomicU64,
 }
 
+/// As many threads as most servers have cores can be expected to take different locks.
 const SHARDS: usize = 16;
 
 /// The expected duration of a response while none is known.
@@ -29,6 +30,10 @@ const UNKNOWN: Duration = Duration::from_secs(1);
 /// The bounds of advertised waits: less would make clients retry in a busy loop, and more would be no estimate.
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(60);
+
+/// The multiple of the usual duration after which a response is no longer expected: far above what the durations of one
+/// service vary by.
+const LATE: u32 = 4;
 
 #[derive(Clone, Copy)]
 struct Open {
@@ -41,7 +46,7 @@ struct Open {
 impl OpenCharges {
     fn shard(&self, key: &PartitionKey) -> MutexGuard<'_, HashMap<PartitionKey, Open>> {
         let hash = self.hasher.hash_one(key.as_bytes());
-        let index = usize::try_from(hash % SHARDS as u64).expect("below a usize");
+        let index = usize::try_from(hash % SHARDS as u64).expect("less than `SHARDS`");
         // A panic under the lock leaves no entry half written, so a poisoned lock is safe to use.
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -70,7 +75,8 @@ impl OpenCharges {
     pub(crate) fn note_duration(&self, took: Duration) {
         let took = nanos_of(took).max(1);
         // Two threads that load the same mean lose one of their samples, which is fine for an estimate; hence relaxed
-        // loads and stores instead of a compare-and-swap loop. A sample has a weight of one eighth.
+        // loads and stores instead of a compare-and-swap loop. A sample has a weight of one eighth, like a round
+        // trip in RFC 6298.
         let mean = match self.mean.load(Ordering::Relaxed) {
             0 => took,
             mean => mean - mean / 8 + took / 8,
@@ -80,15 +86,15 @@ impl OpenCharges {
 
     /// Returns the refundable units of a key, and the expected time until they are refunded; `None` if there are none.
     ///
-    /// Charges whose responses take more than four times as long as usual (and more than 1 s) do not count: otherwise,
-    /// a client could avoid bans by holding a response open.
+    /// Charges whose responses take more than [`LATE`] times as long as usual (and more than 1 s) do not count:
+    /// otherwise, a client could avoid bans by holding a response open.
     pub(crate) fn expected(&self, key: &PartitionKey, now: Timestamp) -> Option<(u64, Duration)> {
         let open = *self.shard(key).get(key)?;
         let usual = match self.mean.load(Ordering::Relaxed) {
             0 => UNKNOWN,
             mean => duration_from_nanos(mean.into()).clamp(SHORTEST, LONGEST),
         };
-        let is_late = now.saturating_since(open.newest) > usual.saturating_mul(4).max(UNKNOWN);
+        let is_late = now.saturating_since(open.newest) > usual.saturating_mul(LATE).max(UNKNOWN);
         (!is_late).then_some((open.units, usual))
     }
 }
@@ -118,5 +124,24 @@ mod tests {
         assert_eq!(charges.expected(&key, at(1_011)), None);
         charges.close(&key, 3);
         assert_eq!(charges.expected(&key, at(20)), None);
+    }
+
+    #[test]
+    fn the_expected_wait_is_the_mean_duration_within_bounds() {
+        let key = PartitionKey::from("key");
+        let (millis, hour) = (Duration::from_millis, Duration::from_secs(3_600));
+        for (durations, expected) in [
+            (&[millis(80)][..], millis(80)),
+            (&[millis(80), millis(160)], millis(90)),
+            (&[Duration::ZERO], SHORTEST),
+            (&[hour], LONGEST),
+            (&[Duration::MAX, Duration::MAX], LONGEST),
+        ] {
+            let charges = OpenCharges::default();
+            charges.open(&key, u32::MAX, Timestamp::from_nanos(0));
+            durations.iter().for_each(|took| charges.note_duration(*took));
+            let units = u32::MAX.into();
+            assert_eq!(charges.expected(&key, Timestamp::from_nanos(0)), Some((units, expected)), "{durations:?}");
+        }
     }
 }

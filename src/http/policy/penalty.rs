@@ -63,6 +63,14 @@ pub(crate) struct PenaltyRecord {
     clock: TypeId,
 }
 
+impl PenaltyRecord {
+    /// Forgets the ban and the advertised wait of a key.
+    pub(crate) fn lift(&self, key: &PartitionKey) {
+        self.bans.forget(key);
+        self.advised.forget(key);
+    }
+}
+
 impl Penalty {
     /// Bans a key for the time `ban` if premature retries are rejected more often than `rejections` allows.
     ///
@@ -144,8 +152,7 @@ impl Penalty {
     /// Forgets all records of a key.
     pub(crate) fn lift(&self, key: &PartitionKey) {
         let _ = self.misconduct.decide(&Ask::reset(key));
-        self.record.bans.forget(key);
-        self.record.advised.forget(key);
+        self.record.lift(key);
     }
 
     /// How full the table of bans is.

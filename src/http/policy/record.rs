@@ -64,6 +64,7 @@ impl Policy {
     /// What becomes of requests while the limiter fails, for the log.
     fn fate_on_failure(&self) -> &'static str {
         match self.on_failure {
+            _ if self.is_shadow() => "pass uncounted",
             FailureMode::LocalFallback if self.description.answers(Mode::Fallback) => {
                 "are decided by the local fallback"
             }
@@ -103,7 +104,8 @@ mod tests {
         ] {
             assert_eq!(custom(Description::new()).on_failure(mode).fate_on_failure(), without);
             let fallback = Description::new().answering(Mode::Fallback);
-            assert_eq!(custom(fallback).on_failure(mode).fate_on_failure(), with);
+            assert_eq!(custom(fallback.clone()).on_failure(mode).fate_on_failure(), with);
+            assert_eq!(custom(fallback).on_failure(mode).shadow().fate_on_failure(), "pass uncounted");
         }
     }
 

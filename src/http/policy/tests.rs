@@ -54,7 +54,6 @@ fn a_limiter_is_asked_only_in_modes_that_it_answers() {
     let key = "a".into();
     let ask = Ask::charge(&key, 2);
     assert_eq!(policy.peek(&ask), None);
-    assert!(!policy.would_reject(&ask));
     assert!(policy.fall_back(&ask).is_none());
     assert_eq!(taken(&asked), []);
     assert!(policy.charge_as_shadow(&ask).at_once().is_some());
@@ -62,7 +61,7 @@ fn a_limiter_is_asked_only_in_modes_that_it_answers() {
 
     let all = [Mode::Peek, Mode::Shadow, Mode::UpTo, Mode::Fallback];
     let (policy, asked) = recording(all.into_iter().fold(Description::new(), Description::answering), 1);
-    assert!(policy.would_reject(&ask));
+    assert!(policy.peek(&ask).is_some_and(|decision| !decision.is_allowed()));
     let _ = policy.charge_as_shadow(&ask);
     let _ = policy.fall_back(&ask);
     policy.charge_up_to(&ask);
@@ -80,6 +79,9 @@ fn what_is_left_is_charged_in_a_second_step_where_a_limiter_cannot_do_it_in_one(
     let (policy, asked) = recording(Description::new(), 0);
     policy.charge_up_to(&Ask::charge(&key, 5));
     assert_eq!(taken(&asked), [(Mode::Charge, 5)], "nothing is left");
+    let (policy, asked) = recording(Description::new().answering(Mode::Fallback), 3);
+    policy.fall_back_up_to(&Ask::charge(&key, 5));
+    assert_eq!(taken(&asked), [(Mode::Fallback, 5), (Mode::Fallback, 3)]);
 }
 
 #[test]

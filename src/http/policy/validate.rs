@@ -1,11 +1,12 @@
-//! Validates a policy when a layer is built, so that a built layer is a valid one.
+//! Validates a policy before it can be enforced: each policy in force is a valid one.
 
 use super::{MissingKey, Policy, PolicyError};
 
 impl Policy {
     /// Returns the first mistake in the name, the cost, the penalty or the status of this policy.
     ///
-    /// `Enforceable` checks what concerns several policies: that there is one, and that no two have the same name.
+    /// [`Enforceable`](crate::http::reload::Enforceable) checks what concerns all policies of a layer: that there is
+    /// one, and that no two have the same name.
     pub(crate) fn validate(&self) -> Result<(), PolicyError> {
         let name = || self.name.to_string();
         if !is_token(&self.name) || self.name.len() > MAX_NAME {
@@ -14,9 +15,10 @@ impl Policy {
         if self.cost.fixed() == Some(0) {
             return Err(PolicyError::CostOfZero { name: name() });
         }
-        let cost_and_max = self.cost.fixed().zip(self.description.max_cost());
-        if let Some((cost, burst)) = cost_and_max.filter(|(cost, max)| cost > max) {
-            return Err(PolicyError::CostAboveBurst { name: name(), cost, burst });
+        if let (Some(cost), Some(burst)) = (self.cost.fixed(), self.description.max_cost()) {
+            if cost > burst {
+                return Err(PolicyError::CostAboveBurst { name: name(), cost, burst });
+            }
         }
         if self.penalty.is_some() && (self.key.is_shared() || self.on_missing_key == MissingKey::Share) {
             return Err(PolicyError::PenaltyOnSharedKey { name: name() });
@@ -36,9 +38,28 @@ fn is_token(name: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || PUNCTUATION.as_bytes().contains(&byte))
 }
 
-/// The longest name of a policy, in bytes: it occurs in several fields of each response, and in a label of every
-/// metric.
+/// The longest name of a policy, in bytes. `RateLimit-Policy` and `RateLimit` repeat the names of all policies in each
+/// response: those of 16 policies take 2 KiB at most, half of the response head that nginx accepts from a server (one
+/// page of memory, unless `proxy_buffer_size` is set).
 pub(super) const MAX_NAME: usize = 64;
 
 /// The punctuation that a name may contain: that of a token.
 pub(super) const PUNCTUATION: &str = "!#$%&'*+-.^_`|~:/";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_tokens() {
+        let letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+        let firsts = format!("{letters}*");
+        // `tchar` of RFC 9110, section 5.6.2, and the two that RFC 9651 adds.
+        let others = format!("{letters}0123456789!#$%&'*+-.^_`|~:/");
+        for character in (0..128).map(char::from) {
+            assert_eq!(is_token(&format!("{character}")), firsts.contains(character), "{character:?} first");
+            assert_eq!(is_token(&format!("n{character}")), others.contains(character), "{character:?} second");
+        }
+        assert!(!is_token("") && !is_token("é") && !is_token("né"));
+    }
+}

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Enforceable, Limits};
+use super::{Enforceable, LayerState};
 use crate::http::policy::{IntoPolicies, PolicyError};
 
 /// Replaces the policies of a layer at run time; made by
@@ -35,7 +35,7 @@ use crate::http::policy::{IntoPolicies, PolicyError};
 /// | what its keys have used | its limiter [can inherit](crate::Limiter::inherit) |
 /// | bans, and advertised waits | both [penalties](crate::Policy::penalty) use clocks of one type. While a policy has no penalty, they are kept, but not enforced |
 /// | premature retries, which count towards a ban | also, the predecessor itself has a penalty |
-/// | counts of failures and of shadow rejections, metrics, expected refunds, and whether its misconfiguration was logged | always |
+/// | counts of failures and of shadow rejections, metrics, expected refunds, and whether an outage of its limiter was logged | always |
 ///
 /// - A lowered limit never grants more than its burst. A client that has used more waits until the excess is paid at
 ///   the new rate; the advertised wait is exact.
@@ -43,8 +43,8 @@ use crate::http::policy::{IntoPolicies, PolicyError};
 /// - Waiters in a [`LeakyQueue`](crate::LeakyQueue) keep their order. Their turns follow the new rate. A waiter that
 ///   would wait too long then, or exceeds the new capacity, is rejected.
 ///
-/// In memory, capacity and [`WhenFull`](crate::store::WhenFull) are those of the new limiter.
-/// [`replace`](Self::replace) returns what could not be inherited.
+/// In memory, [`WhenFull`](crate::store::WhenFull) is that of the new limiter, and so is the capacity, unless it
+/// [is kept](Replaced::kept_capacity). [`replace`](Self::replace) returns what could not be inherited.
 ///
 /// A limiter that several layers share (an `Arc` of it) is replaced in each layer separately: the others keep it,
 /// undisturbed. If two layers replace it by the same new limiter, the first change counts, and they share the new
@@ -72,12 +72,12 @@ use crate::http::policy::{IntoPolicies, PolicyError};
 /// change is answered, and the copy (8 bytes per key for words) until its last debt is paid.
 #[derive(Clone)]
 pub struct LimitsHandle {
-    limits: Arc<Limits>,
+    layer: Arc<LayerState>,
 }
 
 impl LimitsHandle {
-    pub(crate) const fn new(limits: Arc<Limits>) -> Self {
-        Self { limits }
+    pub(crate) const fn new(layer: Arc<LayerState>) -> Self {
+        Self { layer }
     }
 
     /// Replaces all policies of the layer atomically. Other settings of the layer stay.
@@ -89,7 +89,7 @@ impl LimitsHandle {
     /// If [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) would reject the policies. Then nothing has
     /// changed.
     pub fn replace(&self, policies: impl IntoPolicies) -> Result<Replaced, PolicyError> {
-        Enforceable::new(policies).map(|policies| self.limits.replace(policies))
+        Enforceable::new(policies).map(|policies| self.layer.replace(policies))
     }
 
     /// Rejects, with 503, all waiters in the queues of this layer (a [`LeakyQueue`](crate::LeakyQueue), a `RedisQueue`,
@@ -104,18 +104,18 @@ impl LimitsHandle {
     /// Such a rejection is neither counted nor logged as a failure of the limiter, and
     /// [`FailureMode`](crate::FailureMode) does not apply.
     pub fn close(&self) {
-        self.limits.close();
+        self.layer.close();
     }
 
     #[cfg(feature = "config")]
     pub(crate) fn enforce(&self, policies: Enforceable) -> Replaced {
-        self.limits.replace(policies)
+        self.layer.replace(policies)
     }
 }
 
 impl fmt::Debug for LimitsHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LimitsHandle").field("policies", &self.limits.load().policies).finish()
+        f.debug_struct("LimitsHandle").field("policies", &self.layer.load().policies).finish()
     }
 }
 

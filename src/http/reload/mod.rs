@@ -1,4 +1,5 @@
-//! The settings and policies of a layer, and their replacement at run time.
+//! The settings and policies of a layer, and the first step of a live change: new policies inherit from those of their
+//! names, and replace them. `http/policy/inherit.rs` has the steps that follow.
 
 mod handle;
 
@@ -17,6 +18,7 @@ use crate::http::preflight::Exemption;
 use crate::http::reject::Responder;
 use crate::limiter::Limiter;
 use crate::util::log;
+use crate::values::Finish;
 
 /// The settings of a layer, which never change.
 #[derive(Default)]
@@ -62,7 +64,7 @@ impl IntoPolicies for Enforceable {
 /// The state that a layer, its clones and all their services share by one pointer: the settings, which never change,
 /// and the policies in force. These are replaced as a whole: a request uses the policies that were in force when it
 /// came, until it is answered.
-pub(crate) struct Limits {
+pub(crate) struct LayerState {
     in_force: ArcSwap<InForce>,
     pub(crate) settings: Settings,
     /// Locked by a thread that replaces `in_force`: so replacements follow one another, and no inheritance is lost
@@ -105,13 +107,20 @@ impl InForce {
     }
 }
 
-/// A policy in force that has inherited from another one.
-pub(crate) struct Heir {
+/// One of the policies in force. Keeps all of them in memory.
+pub(crate) struct PolicyInForce {
     in_force: Arc<InForce>,
     index: usize,
 }
 
-impl Deref for Heir {
+impl PolicyInForce {
+    pub(crate) fn find(in_force: &Arc<InForce>, is_wanted: impl Fn(&Policy) -> bool) -> Option<Self> {
+        let index = in_force.policies.iter().position(is_wanted)?;
+        Some(Self { in_force: Arc::clone(in_force), index })
+    }
+}
+
+impl Deref for PolicyInForce {
     type Target = Policy;
 
     fn deref(&self) -> &Policy {
@@ -119,7 +128,7 @@ impl Deref for Heir {
     }
 }
 
-impl Limits {
+impl LayerState {
     pub(crate) fn new(policies: Enforceable, settings: Settings) -> Arc<Self> {
         if let Some(route) = &settings.route {
             policies.0.iter().for_each(|policy| policy.meter().set_route(route));
@@ -135,15 +144,14 @@ impl Limits {
         self.in_force.load()
     }
 
-    /// The policy in force that has inherited from `policy`, which is one of `before`. `None` if no change was made
-    /// since then, or if no policy has inherited from it.
-    pub(crate) fn heir_of(&self, before: &Arc<InForce>, policy: &Policy) -> Option<Heir> {
+    /// The policy in force whose limiter has inherited from that of `policy`, which is one of `before`. `None` if no
+    /// change was made since then, or if no limiter has inherited.
+    pub(crate) fn heir_of(&self, before: &Arc<InForce>, policy: &Policy) -> Option<PolicyInForce> {
         let in_force = self.load();
         if Arc::ptr_eq(&in_force, before) {
             return None;
         }
-        let index = in_force.policies.iter().position(|new| new.has_inherited_from(policy))?;
-        Some(Heir { in_force: Arc::clone(&in_force), index })
+        PolicyInForce::find(&in_force, |new| new.has_inherited_from(policy))
     }
 
     /// Logs, once, that the layer is mounted around itself.
@@ -157,42 +165,24 @@ impl Limits {
     /// Replaces the policies in force.
     pub(crate) fn replace(&self, policies: Enforceable) -> Replaced {
         let mut policies = policies.0;
+        if let Some(route) = &self.settings.route {
+            policies.iter().for_each(|policy| policy.meter().set_route(route));
+        }
         // Foreign code runs under the lock, since custom limiters inherit. It must not change the same layer, which
         // would deadlock. The lock is needed: without it, two threads could both inherit from the same policies, and
         // the charges made under the first replacement would be lost in the second.
-        let (before, after, replaced, finish, is_closed) = {
-            let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
-            let before = Arc::clone(&self.load());
-            let (mut replaced, mut finish) = (Replaced::default(), Vec::new());
-            for policy in &mut policies {
-                if let Some(route) = &self.settings.route {
-                    policy.meter().set_route(route);
-                }
-                let Some(old) = before.policy(policy.name()) else { continue };
-                let inherited = policy.inherit(old);
-                finish.extend(inherited.finish);
-                match inherited.budgets {
-                    Budgets::Inherited => {}
-                    Budgets::InheritedWithCapacity => replaced.keeping_capacity.push(policy.name().to_owned()),
-                    Budgets::Lost => {
-                        log::not_inherited(policy.name());
-                        replaced.not_inherited.push(policy.name().to_owned());
-                    }
-                }
-            }
-            let names: HashSet<_> = policies.iter().map(Policy::name).collect();
-            let removed = before.policies.iter().map(Policy::name).filter(|name| !names.contains(name));
-            replaced.removed = removed.map(str::to_owned).collect();
-            drop(names);
-            past.limiters.retain(|limiter| limiter.strong_count() > 0);
-            // Remembered for `close`: requests may still wait in them.
-            past.limiters.extend(before.policies.iter().map(|policy| Arc::downgrade(policy.shared_limiter())));
-            let after = InForce::new(policies, &self.settings);
-            self.in_force.store(Arc::clone(&after));
-            (before, after, replaced, finish, past.is_closed)
-        };
-        // After the lock is released, since copying the debts takes its time; on this thread, so that no request waits
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = Arc::clone(&self.load());
+        let (replaced, finish) = inherit(&mut policies, &before);
+        // Remembered for `close`: requests may still wait in them.
+        past.limiters.retain(|limiter| limiter.strong_count() > 0);
+        past.limiters.extend(before.policies.iter().map(|policy| Arc::downgrade(policy.shared_limiter())));
+        let after = InForce::new(policies, &self.settings);
+        self.in_force.store(Arc::clone(&after));
+        let is_closed = past.is_closed;
+        // Released before the debts are copied, which takes its time. This thread copies them, so that no request waits
         // for it.
+        drop(past);
         finish.into_iter().for_each(|finish| finish());
         observe_ends(&before.policies, &after.policies);
         // `close` ran before the lock was taken, and closed the limiters before this change only.
@@ -216,6 +206,29 @@ impl Limits {
         // After the lock is released, since closing a queue runs wakers, which are foreign code.
         limiters.iter().for_each(|limiter| limiter.close());
     }
+}
+
+/// Lets policies inherit from those of their names in `before`. Returns the result, and the steps to run once the
+/// policies are in force.
+fn inherit(policies: &mut [Policy], before: &InForce) -> (Replaced, Vec<Finish>) {
+    let (mut replaced, mut finish) = (Replaced::default(), Vec::new());
+    for policy in &mut *policies {
+        let Some(old) = before.policy(policy.name()) else { continue };
+        let inherited = policy.inherit(old);
+        finish.extend(inherited.finish);
+        match inherited.budgets {
+            Budgets::Inherited => {}
+            Budgets::InheritedWithCapacity => replaced.keeping_capacity.push(policy.name().to_owned()),
+            Budgets::Lost => {
+                log::not_inherited(policy.name());
+                replaced.not_inherited.push(policy.name().to_owned());
+            }
+        }
+    }
+    let names: HashSet<_> = policies.iter().map(Policy::name).collect();
+    let removed = before.policies.iter().map(Policy::name).filter(|name| !names.contains(name));
+    replaced.removed = removed.map(str::to_owned).collect();
+    (replaced, finish)
 }
 
 /// Updates the metrics of limiters that are no longer in force for the last time, and sets the gauges of removed

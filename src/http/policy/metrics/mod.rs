@@ -5,6 +5,8 @@
 #![cfg_attr(not(feature = "metrics"), allow(dead_code, clippy::unused_self))]
 
 #[cfg(feature = "metrics")]
+mod observed;
+#[cfg(feature = "metrics")]
 mod series;
 #[cfg(not(feature = "metrics"))]
 #[path = "no_series.rs"]
@@ -37,6 +39,7 @@ pub(crate) enum Fate {
 }
 
 impl Fate {
+    /// All fates, in their order.
     const ALL: [Self; 8] = [
         Self::Allowed,
         Self::Delayed,
@@ -62,6 +65,15 @@ impl Fate {
         }
     }
 }
+
+// `Series` indexes its counters by fate.
+const _: () = {
+    let mut index = 0;
+    while index < Fate::ALL.len() {
+        assert!(Fate::ALL[index] as usize == index, "`ALL` has the order of the variants");
+        index += 1;
+    }
+};
 
 /// The meter of one policy. Two meters with the same labels update the same series. Once the last policy that shares a
 /// meter's series is gone, its gauges are zero.

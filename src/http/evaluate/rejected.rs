@@ -1,21 +1,19 @@
-//! Rejections of a transaction: their status and reason, and the penalties that note them. The wait that they advertise
-//! is computed in `http/reject/rejection.rs` (`longest_wait`), from the verdict.
-
-use std::time::Duration;
+//! Rejected requests: their status and reason, and the penalties that note them. [`Rejection::limit_exceeded`] computes
+//! the wait that they advertise, from the verdict.
 
 use http::Response;
 
-use super::annotations::{Annotations, verdict};
+use super::annotations::{Annotations, verdict_of};
 use super::entry::Entry;
 use super::{Scope, observe};
 use crate::http::body::RejectionBody;
 use crate::http::head::RequestHead;
 use crate::http::policy::Policy;
 use crate::http::reject::Rejection;
-use crate::http::reload::Limits;
+use crate::http::reload::LayerState;
 use crate::values::{LimiterError, PartitionKey};
 
-/// A rejected request, with the annotations of its response.
+/// Why a request is rejected, and the annotations of its response.
 pub(crate) struct Rejected {
     rejection: Rejection,
     annotations: Annotations,
@@ -30,10 +28,10 @@ impl From<Rejection> for Rejected {
 
 impl Rejected {
     /// Makes the response.
-    pub(crate) fn respond(mut self, limits: &Limits, head: &RequestHead<'_>) -> Response<RejectionBody> {
-        let mut response = limits.settings.responder.respond(&mut self.rejection, head);
+    pub(crate) fn respond(mut self, layer: &LayerState, head: &RequestHead<'_>) -> Response<RejectionBody> {
+        let mut response = layer.settings.responder.respond(&mut self.rejection, head);
         self.annotations.write(&mut response);
-        if limits.settings.adds_verdict {
+        if layer.settings.adds_verdict {
             self.rejection.into_verdict().insert_into(response.extensions_mut());
         }
         response
@@ -43,11 +41,8 @@ impl Rejected {
 impl Scope<'_> {
     /// Rejects entries of which at least one is rejected, and none is charged (any more).
     ///
-    /// # Waits
-    ///
-    /// The advertised wait is the longest of all policies that reject, bans included, and absent if no wait helps one
-    /// of them. A request that is sent again after it, alone on its keys, is admitted. Every penalty records it: a
-    /// client that retries sooner misbehaves, and no other client does.
+    /// The [advertised wait](Rejection::retry_after) is recorded by the penalty of every policy that rejects: a client
+    /// that retries sooner misbehaves, and no other client does.
     #[cold]
     pub(super) fn reject(self, entries: &mut [Entry]) -> Rejected {
         let policies = &*self.in_force.policies;
@@ -56,22 +51,22 @@ impl Scope<'_> {
             entry.note_rejection(entry.policy_of(policies));
         }
         observe::rejected(policies, entries);
-        // The policy with the longest wait sets the status and the reason (no helpful wait counts as the longest). A
-        // ban goes before all waits, so that the response names it.
-        let wait = |entry: &&Entry| {
-            let wait = entry.decision.and_then(|decision| decision.retry_after()).unwrap_or(Duration::MAX);
-            (entry.ban.is_some(), wait)
+        // One policy sets the status and the reason: a ban goes first, so that the response names it; then a policy
+        // that no wait helps; then the longest wait.
+        let rank = |entry: &&Entry| {
+            let wait = entry.decision.and_then(|decision| decision.retry_after());
+            (entry.ban.is_some(), wait.is_none(), wait)
         };
         // Reversed, since `max_by_key` returns the last of equals, and the first one is wanted.
         let rejecting = entries.iter().filter(|entry| is_rejected(entry)).rev();
-        let decisive = rejecting.max_by_key(wait).expect("one is rejected");
+        let decisive = rejecting.max_by_key(rank).expect("one is rejected");
         // A ban is the client's own doing, even if others share the key: so it is answered 429, not 503.
         let is_banned = decisive.ban.is_some();
         let policy = decisive.policy_of(policies);
         let is_shared = policy.has_shared_key() || decisive.key == PartitionKey::SHARED;
         let status = policy.rejection_status(is_shared && !is_banned);
         uncharge(policies, entries);
-        let verdict = verdict(policies, entries);
+        let verdict = verdict_of(policies, entries);
         let rejection =
             if is_banned { Rejection::banned(status, verdict) } else { Rejection::limit_exceeded(status, verdict) };
         if let Some(wait) = rejection.retry_after() {
@@ -88,7 +83,7 @@ impl Scope<'_> {
     #[cold]
     pub(super) fn fail(self, policy: &Policy, error: &LimiterError, entries: &mut [Entry]) -> Rejected {
         uncharge(&self.in_force.policies, entries);
-        let verdict = verdict(&self.in_force.policies, entries);
+        let verdict = verdict_of(&self.in_force.policies, entries);
         let rejection = Rejection::limiter_failed(policy, error.is_closed(), verdict);
         Rejected { rejection, annotations: self.annotate_rejected(entries) }
     }

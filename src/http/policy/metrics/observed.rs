@@ -1,0 +1,217 @@
+//! The series of a policy that are updated by observations, and not per request: those of its tables, and of the
+//! servers that it calls.
+//!
+//! Counters are incremented by differences and never set: a counter that is set would fall, or stand still, when a
+//! table is replaced.
+
+use std::collections::BTreeMap;
+
+use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
+
+use super::Labels;
+use crate::store::{Stats, TableStats};
+
+const CAPACITY: &str = "tower_sluice.rate_limiting.table.capacity";
+const LIVE: &str = "tower_sluice.rate_limiting.table.live_keys";
+const EVICTED: &str = "tower_sluice.rate_limiting.table.evicted_live";
+const TURNED_AWAY: &str = "tower_sluice.rate_limiting.table.turned_away";
+const BAN_CAPACITY: &str = "tower_sluice.rate_limiting.ban_table.capacity";
+const BAN_LIVE: &str = "tower_sluice.rate_limiting.ban_table.live_keys";
+const BAN_EVICTED: &str = "tower_sluice.rate_limiting.ban_table.evicted_live";
+#[cfg(feature = "redis")]
+const BREAKER: &str = "tower_sluice.rate_limiting.store.breaker";
+
+#[derive(Debug, Default)]
+pub(super) struct Observed {
+    /// Whether an observation was made. Without one, no series are made when a limiter is replaced.
+    pub(super) is_begun: bool,
+    /// Whether the policy is gone, so that its gauges stay zero.
+    pub(super) is_retired: bool,
+    budgets: Option<Table>,
+    bans: Option<Table>,
+    /// The states of the nodes' circuit breakers, by address.
+    nodes: BTreeMap<String, Gauge>,
+}
+
+impl Observed {
+    /// Sets the gauges to the stats of the limiter that is in force.
+    pub(super) fn set_gauges(&mut self, labels: &Labels, stats: &Stats) {
+        self.make_tables(labels, stats);
+        for (table, stats) in [(&self.budgets, stats.table), (&self.bans, stats.bans)] {
+            if let Some(table) = table {
+                // Zero if the limiter has no table any more.
+                table.set_gauges(&stats.unwrap_or_default());
+            }
+        }
+        #[cfg(feature = "redis")]
+        self.set_breakers(labels, &stats.nodes);
+    }
+
+    /// Increments the counters by what a limiter has counted since the last time.
+    pub(super) fn add_counts(&mut self, labels: &Labels, stats: &Stats) {
+        self.make_tables(labels, stats);
+        for (table, stats) in [(&mut self.budgets, &stats.table), (&mut self.bans, &stats.bans)] {
+            if let (Some(table), Some(stats)) = (table, stats) {
+                table.add_counts(stats);
+            }
+        }
+    }
+
+    /// Sets the gauges to zero.
+    pub(super) fn clear(&self) {
+        for table in [&self.budgets, &self.bans].into_iter().flatten() {
+            table.set_gauges(&TableStats::default());
+        }
+        self.nodes.values().for_each(|gauge| gauge.set(0));
+    }
+
+    /// Makes the series of the tables that a limiter has.
+    fn make_tables(&mut self, labels: &Labels, stats: &Stats) {
+        if stats.table.is_some() {
+            self.budgets.get_or_insert_with(|| Table {
+                capacity: gauge!(CAPACITY, labels.all()),
+                live: gauge!(LIVE, labels.all()),
+                evicted: counter!(EVICTED, labels.all()),
+                turned_away: Some(counter!(TURNED_AWAY, labels.all())),
+                added: Vec::new(),
+            });
+        }
+        if stats.bans.is_some() {
+            self.bans.get_or_insert_with(|| Table {
+                capacity: gauge!(BAN_CAPACITY, labels.all()),
+                live: gauge!(BAN_LIVE, labels.all()),
+                evicted: counter!(BAN_EVICTED, labels.all()),
+                turned_away: None,
+                added: Vec::new(),
+            });
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    fn set_breakers(&mut self, labels: &Labels, nodes: &[crate::store::redis::NodeHealth]) {
+        use crate::store::redis::BreakerState::{Closed, HalfOpen, Open};
+        // The breaker of a node that is no longer responsible is not of interest.
+        self.nodes.retain(|address, gauge| {
+            let is_there = nodes.iter().any(|node| node.address() == address);
+            if !is_there {
+                gauge.set(0);
+            }
+            is_there
+        });
+        for node in nodes {
+            let state: u8 = match node.breaker() {
+                Closed => 0,
+                HalfOpen => 1,
+                Open => 2,
+            };
+            let gauge = || gauge!(BREAKER, labels.and("node", node.address()));
+            self.nodes.entry(node.address().to_owned()).or_insert_with(gauge).set(state);
+        }
+    }
+}
+
+/// The series of a table.
+#[derive(Debug)]
+struct Table {
+    capacity: Gauge,
+    live: Gauge,
+    evicted: Counter,
+    turned_away: Option<Counter>,
+    /// What was added so far, for each of the latest tables that the policy had, the latest one last.
+    added: Vec<Added>,
+}
+
+/// The counts of a table that were added to the counters.
+#[derive(Clone, Copy, Debug, Default)]
+struct Added {
+    table: u64,
+    evicted: u64,
+    turned_away: u64,
+}
+
+/// The number of tables whose counts are remembered, so that a policy that is changed for years needs no more memory. A
+/// change back and forth has two tables. If an older one is put in force again, its counts are added once more.
+const TABLES: usize = 8;
+
+impl Table {
+    fn set_gauges(&self, stats: &TableStats) {
+        self.capacity.set(saturated(stats.capacity));
+        self.live.set(saturated(stats.live));
+    }
+
+    fn add_counts(&mut self, stats: &TableStats) {
+        let added = self.take_added(stats);
+        self.evicted.increment(stats.evicted_live.saturating_sub(added.evicted));
+        if let Some(turned_away) = &self.turned_away {
+            turned_away.increment(stats.turned_away.saturating_sub(added.turned_away));
+        }
+        self.added.push(Added {
+            table: stats.number,
+            evicted: stats.evicted_live.max(added.evicted),
+            turned_away: stats.turned_away.max(added.turned_away),
+        });
+        if self.added.len() > TABLES {
+            self.added.remove(0);
+        }
+    }
+
+    /// Removes and returns the counts that were added for this table so far.
+    fn take_added(&mut self, stats: &TableStats) -> Added {
+        let Some(place) = self.added.iter().position(|added| added.table == stats.number) else {
+            return Added::default();
+        };
+        let added = self.added.remove(place);
+        // The counts of a table never fall. Those of a custom limiter, which does not number its tables, fall when it
+        // replaces its table.
+        let has_fallen = stats.evicted_live < added.evicted || stats.turned_away < added.turned_away;
+        if stats.number == 0 && has_fallen { Added::default() } else { added }
+    }
+}
+
+/// Saturates at `u32::MAX`, which a gauge converts without loss.
+fn saturated(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+pub(super) fn describe() {
+    describe_gauge!(CAPACITY, "Keys that a table holds without losing one.");
+    describe_gauge!(LIVE, "Keys in a table with an unpaid debt, estimated.");
+    describe_counter!(EVICTED, "Keys that a full table evicted before their debt was paid.");
+    describe_counter!(TURNED_AWAY, "Requests that a full table rejected, or charged to a shared budget.");
+    describe_gauge!(BAN_CAPACITY, "Banned keys that a table holds without losing one.");
+    describe_gauge!(BAN_LIVE, "Keys that are banned now, estimated.");
+    describe_counter!(BAN_EVICTED, "Bans that a full table evicted before they ended.");
+    #[cfg(feature = "redis")]
+    describe_gauge!(BREAKER, "State of the circuit breaker of a store's node: 0 closed, 1 half-open, 2 open.");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn the_counts_of_the_latest_eight_tables_are_added_once() {
+        let evicted = Arc::new(AtomicU64::new(0));
+        let mut series = Table {
+            capacity: Gauge::noop(),
+            live: Gauge::noop(),
+            evicted: Counter::from_arc(Arc::clone(&evicted)),
+            turned_away: None,
+            added: Vec::new(),
+        };
+        let mut after = |number, evicted_live| {
+            series.add_counts(&TableStats { number, evicted_live, ..TableStats::default() });
+            evicted.load(Ordering::Relaxed)
+        };
+        for number in 1..=8 {
+            assert_eq!(after(number, 10), number * 10);
+        }
+        assert_eq!(after(1, 12), 82, "remembered: two more");
+        assert_eq!(after(9, 10), 92, "the second table is the oldest, and forgotten");
+        assert_eq!(after(1, 12), 92, "still remembered");
+        assert_eq!(after(2, 10), 102, "added once more");
+    }
+}
