@@ -46,7 +46,7 @@ proptest! {
         (quota, trace) in quota().prop_flat_map(|quota| (Just(quota), trace(quota))),
         name in "[ -~]{1,20}",
     ) {
-        let writer = writer(&RateLimitFields::draft11(), &[(&name, Terms::bucket(quota))]);
+        let writer = writer_of(&RateLimitFields::draft11(), &[(&name, Terms::bucket(quota))]);
         let mut bucket = Bucket::new(quota);
         let mut now = 0_u64;
         for (pass, cost) in trace {
@@ -101,7 +101,7 @@ proptest! {
     #[test]
     fn sliding_windows_invite_no_more_than_their_rate(quota in quota(), left in 1..u32::MAX, reset: u32) {
         let left = left % quota.limit() + 1;
-        let writer = writer(&RateLimitFields::draft11(), &[("p", Terms::sliding_window(quota))]);
+        let writer = writer_of(&RateLimitFields::draft11(), &[("p", Terms::sliding_window(quota))]);
         let decision = Decision::allow(quota.limit(), left).with_reset_after(Duration::from_millis(reset.into()));
         let mut fields = HeaderMap::new();
         writer.write(StatusCode::OK, &mut fields, [reading(0, &decision)].into_iter(), at_2026);
@@ -123,7 +123,7 @@ proptest! {
         policies in prop::collection::vec((
             ("[ -~]{1,12}", quota(), 0..3_u8),
             (any::<bool>(), any::<u32>(), any::<u32>()),
-            (any::<u64>(), any::<Option<u64>>(), any::<Option<u64>>(), any::<bool>()),
+            (any::<u64>(), any::<Option<u64>>(), any::<u64>(), any::<bool>()),
         ), 1..4),
     ) {
         let terms = |quota: Quota, shape: u8| match shape {
@@ -133,20 +133,20 @@ proptest! {
         };
         let announced: Vec<_> =
             policies.iter().map(|((name, quota, shape), ..)| (name.as_str(), terms(*quota, *shape))).collect();
-        let decisions: Vec<_> = policies.iter().map(|(_, (allow, limit, left), (reset, wait, ..))| {
+        let decisions: Vec<_> = policies.iter().map(|(_, (allow, limit, left), (reset, wait, next, _))| {
             let (limit, left) = (*limit.max(left), *limit.min(left));
             let decision = if *allow {
-                Decision::allow(limit, left)
+                Decision::allow(limit, left).with_next_after(Duration::from_nanos(*next))
             } else {
                 Decision::deny(limit, left, wait.map(Duration::from_nanos))
             };
             decision.with_reset_after(Duration::from_nanos(*reset))
         }).collect();
         let fields = RateLimitFields::draft11().partition_key_by([1; 16]);
-        let draft11 = writer(&fields, &announced);
-        let readings = || policies.iter().zip(&decisions).enumerate().map(|(index, ((_, _, (.., next, marked)), decision))| {
+        let draft11 = writer_of(&fields, &announced);
+        let readings = || policies.iter().zip(&decisions).enumerate().map(|(index, ((_, _, (.., marked)), decision))| {
             let mark = if *marked { draft11.mark(&PartitionKey::from(index as u64)) } else { None };
-            Reading { policy: index, decision, next_after: next.map(Duration::from_nanos), mark }
+            Reading { policy: index, decision, mark }
         });
 
         let mut fields = HeaderMap::new();
@@ -170,7 +170,7 @@ proptest! {
 
         let fields = RateLimitFields::draft07().x_rate_limit(ResetForm::EpochSeconds);
         let mut older = HeaderMap::new();
-        writer(&fields, &announced).write(StatusCode::OK, &mut older, readings(), at_2026);
+        writer_of(&fields, &announced).write(StatusCode::OK, &mut older, readings(), at_2026);
         for (name, value) in &older {
             let text = value.to_str().unwrap();
             let canonical = if name == RATELIMIT {
