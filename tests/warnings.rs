@@ -89,6 +89,10 @@ fn mistakes_are_logged_once_and_without_addresses() {
     let log = logged_by(&key, &["192.0.2.7"], &[("forwarded", "for=203.0.113.7")]);
     assert_once(&log, &["configured=x-forwarded-for", "seen=forwarded", "IpSource"]);
 
+    // An unreadable list is not a short one.
+    let counting = ClientIp::new(IpSource::Forwarded, TrustedProxies::count(3));
+    assert_eq!(logged_by(&counting, &["192.0.2.7"], &[("forwarded", "for=\"203.0.113.7")]), NOTHING);
+
     // More proxies than there are.
     let counting = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::count(3));
     assert_once(&logged_by(&counting, &["192.0.2.7"], &[XFF]), &["count=3", "fewer elements"]);

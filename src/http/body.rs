@@ -68,7 +68,7 @@ impl<B: Body<Data: From<Bytes>>> Body for ResponseBody<B> {
     }
 }
 
-/// The body of a custom rejection: anything that converts to bytes, or any [`Body`].
+/// The body of a rejection: anything that converts to bytes, or any [`Body`].
 pub struct RejectionBody(Content);
 
 /// Three words, since it shares its place with the inner service's body, which often has two.
@@ -85,7 +85,7 @@ const _: () = assert!(size_of::<RejectionBody>() <= 3 * size_of::<usize>());
 const _: () = assert!(size_of::<ResponseBody<[usize; 2]>>() <= 3 * size_of::<usize>());
 const _: () = assert!(size_of::<ResponseBody<[usize; 8]>>() <= 9 * size_of::<usize>());
 
-/// A body whose errors are handled.
+/// A body whose errors are logged, so that it never fails.
 trait Streamed: Send {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>>;
     fn is_end_stream(&self) -> bool;
@@ -93,7 +93,7 @@ trait Streamed: Send {
 }
 
 impl RejectionBody {
-    /// Sends `body`. If it fails, it is cut off, and the error is logged.
+    /// Sends `body`. If polling it fails, the response ends there, and the error is logged.
     pub fn new<B>(body: B) -> Self
     where
         B: Body<Data = Bytes> + Send + 'static,
@@ -104,7 +104,7 @@ impl RejectionBody {
 
     /// The length in bytes, if it is known and not zero.
     pub(crate) fn content_length(&self) -> Option<u64> {
-        if self.is_end_stream() { None } else { self.size_hint().exact() }
+        self.size_hint().exact().filter(|length| *length > 0)
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
@@ -212,7 +212,7 @@ impl fmt::Debug for RejectionBody {
     }
 }
 
-/// An empty body, which some outer layers need.
+/// The default body of the inner service, usually an empty one. Some outer layers need it for responses of their own.
 impl<B: Default> Default for ResponseBody<B> {
     fn default() -> Self {
         Self::inner(B::default())
@@ -225,5 +225,38 @@ impl<B> fmt::Debug for ResponseBody<B> {
             Kind::Inner { .. } => "ResponseBody::Inner",
             Kind::Rejection { .. } => "ResponseBody::Rejection",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    /// A body that knows its length of zero, but not that it has ended.
+    struct Nothing;
+
+    impl Body for Nothing {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            Poll::Ready(None)
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            SizeHint::with_exact(0)
+        }
+    }
+
+    #[test]
+    fn only_a_body_with_bytes_has_a_content_length() {
+        for body in [RejectionBody::from(()), "".into(), Bytes::new().into(), RejectionBody::new(Nothing)] {
+            assert_eq!(body.content_length(), None);
+        }
+        for body in [RejectionBody::from("ab"), Bytes::from("ab").into(), String::from("ab").into()] {
+            assert_eq!(body.content_length(), Some(2));
+        }
     }
 }

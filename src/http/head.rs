@@ -3,13 +3,6 @@
 use http::request::Parts;
 use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 
-/// Returns a field value without the optional white space around it, which is not part of the value (RFC 9110, section
-/// 5.5). Servers remove it in HTTP/1.1, but `h2` does not.
-pub(crate) fn trimmed(value: &HeaderValue) -> &[u8] {
-    // Of ASCII white space, a `HeaderValue` can contain spaces and tabs only.
-    value.as_bytes().trim_ascii()
-}
-
 /// A request without its body, borrowed.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestHead<'a> {
@@ -108,4 +101,11 @@ impl<'a, B> From<&'a Response<B>> for ResponseHead<'a> {
     fn from(response: &'a Response<B>) -> Self {
         Self { status: response.status(), headers: response.headers(), extensions: response.extensions() }
     }
+}
+
+/// Returns a field value without the optional white space around it, which is not part of the value (RFC 9110, section
+/// 5.5). Servers remove it in HTTP/1.1, but `h2` does not.
+pub(crate) fn trimmed(value: &HeaderValue) -> &[u8] {
+    // Of ASCII white space, a `HeaderValue` can contain spaces and tabs only.
+    value.as_bytes().trim_ascii()
 }

@@ -17,6 +17,7 @@ impl<const N: usize> Text<N> {
         Self { bytes: [0; N], len: 0, spilled: Vec::new() }
     }
 
+    /// Appends bytes.
     #[inline]
     pub(crate) fn push(&mut self, piece: &[u8]) {
         match self.bytes.get_mut(self.len..self.len + piece.len()) {
@@ -78,7 +79,7 @@ impl<const N: usize> Text<N> {
         self.push_last(digits, 8 - zeros);
     }
 
-    /// Appends the last `width` decimal digits, padded with zeros; `width` is 1 to 8.
+    /// Appends the last `width` decimal digits of a number, padded with zeros; `width` is 1 to 8.
     #[inline]
     pub(crate) fn push_padded(&mut self, number: u64, width: u32) {
         self.push_last(eight_digits(number % HUNDRED_MILLION), width);

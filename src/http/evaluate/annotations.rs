@@ -113,7 +113,7 @@ fn reading_of<'a>(writer: &Writer, entry: &'a Entry) -> Option<Reading<'a>> {
 
 #[inline]
 fn reading<'a>(writer: &Writer, policy: usize, key: &PartitionKey, decision: &'a Decision) -> Reading<'a> {
-    Reading { policy, decision, next_after: decision.next_after(), mark: writer.mark(key) }
+    Reading { policy, decision, mark: writer.mark(key) }
 }
 
 /// The sum of the times in all queues; `None` for a request that did not wait. A request that waited in one queue may

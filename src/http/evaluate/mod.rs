@@ -166,7 +166,7 @@ impl Scope<'_> {
     /// How long the client is willing to wait, if it says so and a policy may delay it.
     #[inline]
     fn patience(self, head: &RequestHead<'_>) -> Option<Duration> {
-        if self.in_force.delays { grpc::deadline(head) } else { None }
+        if self.in_force.delays { grpc::timeout(head) } else { None }
     }
 
     #[cold]

@@ -84,7 +84,7 @@ impl Scope<'_> {
     pub(super) fn fail(self, policy: &Policy, error: &LimiterError, entries: &mut [Entry]) -> Rejected {
         uncharge(&self.in_force.policies, entries);
         let verdict = verdict_of(&self.in_force.policies, entries);
-        let rejection = Rejection::limiter_failed(policy, error.is_closed(), verdict);
+        let rejection = Rejection::limiter_failed(policy, error, verdict);
         Rejected { rejection, annotations: self.annotate_rejected(entries) }
     }
 }

@@ -1,6 +1,4 @@
-//! Encodes `google.rpc.Status` in the wire format of Protocol Buffers.
-//!
-//! The four messages it takes are encoded by hand; nothing is decoded.
+//! Encodes `google.rpc.Status`, with its details, in the wire format of Protocol Buffers. Nothing is decoded.
 
 use std::time::Duration;
 
@@ -9,10 +7,12 @@ use std::time::Duration;
 pub(crate) struct Violation<'a> {
     /// The policy's name.
     pub(crate) subject: &'a str,
+    /// What is left, for people.
     pub(crate) description: String,
 }
 
-/// The most bytes of violations; those beyond are left out.
+/// The most bytes of violations, but for the tag and the length of each; those beyond are left out. With the message,
+/// which is bounded, too, they keep the fields of a response below the 8 KiB that clients accept.
 const MAX_VIOLATIONS: usize = 1_024;
 
 /// The longest `google.protobuf.Duration`: 10,000 years, by its definition.
@@ -42,6 +42,7 @@ fn detail(status: &mut Vec<u8>, type_url: &str, value: &[u8]) {
     bytes(status, 3, &any);
 }
 
+/// Encodes a `google.protobuf.Duration`.
 fn duration(span: Duration) -> Vec<u8> {
     let span = span.min(Duration::from_secs(MAX_SECONDS));
     let mut duration = Vec::new();
@@ -50,6 +51,7 @@ fn duration(span: Duration) -> Vec<u8> {
     duration
 }
 
+/// Encodes a `google.rpc.QuotaFailure`.
 fn quota_failure(violations: &[Violation<'_>]) -> Vec<u8> {
     let mut failure = Vec::new();
     for Violation { subject, description } in violations {
@@ -117,5 +119,14 @@ mod tests {
         let failure = quota_failure(&[violation.clone(), violation]);
         let one = [0x0a, 7, 0x0a, 1, b'a', 0x12, 2, b'b', b'c'];
         assert_eq!(failure, [one, one].concat());
+    }
+
+    #[test]
+    fn violations_beyond_the_bound_are_left_out() {
+        // A violation has its two strings, and the tag and the length of each: two bytes, or three from 128 on.
+        let violation = |length: usize| Violation { subject: "a", description: "b".repeat(length) };
+        assert_eq!(quota_failure(&[violation(MAX_VIOLATIONS - 6)]).len(), MAX_VIOLATIONS + 3);
+        let two = [violation(MAX_VIOLATIONS - 6), violation(1)];
+        assert_eq!(quota_failure(&two), quota_failure(&two[..1]));
     }
 }

@@ -30,20 +30,20 @@
 //!
 //! A rejection is HTTP 200 with one block of headers and no body. gRPC calls this "Trailers-Only", and clients retry it.
 //! gRPC-Web clients get the same fields. Their content type is that of the request: a suffix `+proto`, `+json` or
-//! `+thrift` is kept, and any other is left out. The fields are:
+//! `+thrift` is kept (of `-text` only `+proto`), and any other is left out. The fields are:
 //!
 //! | field | value |
 //! |---|---|
-//! | `grpc-status` | [8 or 14](GrpcStatus) if a limit is exceeded; 14 if a limiter failed, 3 if the request has no key or has it twice, 13 if the server is not set up to provide the key |
+//! | `grpc-status` | [8 or 14](GrpcStatus) if a limit is exceeded; 8 if no wait helps or the client is banned; 14 if a limiter failed, 3 if the request has no key or has it twice, 13 if the server is not set up to provide the key |
 //! | `grpc-message` | the sentence that HTTP clients find as `detail` |
 //! | `grpc-status-details-bin` | a `google.rpc.Status` with the same code and message, with `RetryInfo` (the exact wait) and `QuotaFailure` (a violation for each policy; its subject is the policy's name) |
 //! | `grpc-retry-pushback-ms` | the wait in milliseconds, rounded up, from 1 to 2^31 − 1 (24.8 days); −1, "do not retry", if no wait helps |
 //!
 //! `Retry-After`, `X-Rate-Limited-For` and `Cache-Control` go with them, as metadata.
 //!
-//! Code 8 is also sent where HTTP clients get 503 because all clients share the limit: it means an exhausted quota as
-//! well as an exhausted system, and clients of OpenTelemetry retry it, given
-//! `RetryInfo`. If no wait helps, the code is always 8, since 14 invites to retry.
+//! The code for an exceeded limit is also sent where HTTP clients get 503 because all clients share the limit: 8 means
+//! an exhausted quota as well as an exhausted system, and clients of OpenTelemetry retry it, given `RetryInfo`. If no
+//! wait helps, the code is always 8, since 14 invites clients to retry.
 //!
 //! # Clients
 //!
@@ -74,4 +74,4 @@ pub(crate) use self::details::Violation;
 pub(crate) use self::protocol::Protocol;
 pub use self::status::GrpcStatus;
 pub(crate) use self::status::{Code, Status};
-pub(crate) use self::timeout::deadline;
+pub(crate) use self::timeout::timeout;

@@ -62,19 +62,24 @@ pub(crate) struct Status<'a> {
 impl Status<'_> {
     /// Makes the response to a request in `protocol`.
     pub(crate) fn response(&self, protocol: Protocol) -> Response<()> {
-        let end = (0..=MAX_MESSAGE.min(self.message.len())).rev().find(|end| self.message.is_char_boundary(*end));
-        let message = &self.message[..end.unwrap_or(0)];
+        let message = shortened(self.message);
         let details = details::status(self.code as u32, message, self.wait, self.violations);
 
         let mut response = Response::new(());
-        let fields = response.headers_mut();
-        fields.insert(CONTENT_TYPE, content_type(protocol));
-        fields.insert(GRPC_STATUS, HeaderValue::from(self.code as u32));
-        fields.insert(GRPC_MESSAGE, percent_encoded(message));
-        fields.insert(GRPC_STATUS_DETAILS, binary(&details));
-        fields.insert(GRPC_RETRY_PUSHBACK, HeaderValue::from(pushback_ms(self.wait)));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, content_type(protocol));
+        headers.insert(GRPC_STATUS, HeaderValue::from(self.code as u32));
+        headers.insert(GRPC_MESSAGE, percent_encoded(message));
+        headers.insert(GRPC_STATUS_DETAILS, binary(&details));
+        headers.insert(GRPC_RETRY_PUSHBACK, HeaderValue::from(pushback_ms(self.wait)));
         response
     }
+}
+
+/// Cuts a message off after `MAX_MESSAGE` bytes, at the end of a character.
+fn shortened(message: &str) -> &str {
+    let end = (0..=MAX_MESSAGE.min(message.len())).rev().find(|end| message.is_char_boundary(*end));
+    &message[..end.unwrap_or(0)]
 }
 
 fn content_type(protocol: Protocol) -> HeaderValue {
@@ -139,7 +144,19 @@ mod tests {
         assert_eq!(percent_encoded("100 %\n~ü"), "100%20%25%0A~%C3%BC");
     }
 
-    /// A client decoded the details to a RetryInfo of 0.7 s.
+    #[test]
+    fn a_long_message_is_cut_off_at_the_end_of_a_character() {
+        for (message, length) in [
+            ("a".repeat(MAX_MESSAGE), MAX_MESSAGE),
+            ("a".repeat(MAX_MESSAGE + 1), MAX_MESSAGE),
+            ("a".repeat(MAX_MESSAGE - 1) + "ü", MAX_MESSAGE - 1),
+            ("a".repeat(MAX_MESSAGE - 2) + "ü", MAX_MESSAGE),
+        ] {
+            assert_eq!(shortened(&message).len(), length);
+        }
+    }
+
+    /// The details are those that a gRPC client decoded to a RetryInfo of 0.7 s.
     #[test]
     fn a_whole_response() {
         let status = Status {

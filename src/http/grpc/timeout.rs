@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::Protocol;
 use crate::http::head::{RequestHead, trimmed};
 
-/// Returns how long the client of a gRPC request waits for the response, from when it sent the request; `None` if
-/// the field is absent or unreadable.
-pub(crate) fn deadline(head: &RequestHead<'_>) -> Option<Duration> {
+/// Returns how long the client of a gRPC request waits for the response, from when it sent the request; `None` if the
+/// field is absent, repeated or unreadable, or the request is plain HTTP.
+pub(crate) fn timeout(head: &RequestHead<'_>) -> Option<Duration> {
     let mut lines = head.headers().get_all("grpc-timeout").iter();
     let (line, None) = (lines.next()?, lines.next()) else { return None };
     let timeout = parse(trimmed(line))?;
@@ -15,8 +15,8 @@ pub(crate) fn deadline(head: &RequestHead<'_>) -> Option<Duration> {
 }
 
 /// Parses `TimeoutValue TimeoutUnit` of PROTOCOL-HTTP2, with one to eight digits.
-fn parse(timeout: &[u8]) -> Option<Duration> {
-    let (unit, digits) = timeout.split_last()?;
+fn parse(text: &[u8]) -> Option<Duration> {
+    let (unit, digits) = text.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
@@ -59,18 +59,18 @@ mod tests {
     }
 
     #[test]
-    fn only_grpc_has_a_deadline_and_only_one() {
-        let deadline_of = |content_type: &str, timeouts: &[&str]| {
+    fn only_grpc_has_a_timeout_and_only_one() {
+        let timeout_of = |content_type: &str, timeouts: &[&str]| {
             let request = Request::post("/").version(Version::HTTP_2).header("content-type", content_type);
             let request = timeouts.iter().fold(request, |request, timeout| request.header("grpc-timeout", *timeout));
-            deadline(&RequestHead::from(&request.body(()).unwrap()))
+            timeout(&RequestHead::from(&request.body(()).unwrap()))
         };
         let second = Some(Duration::from_secs(1));
-        assert_eq!(deadline_of("application/grpc", &["1S"]), second);
-        assert_eq!(deadline_of("application/grpc", &[" 1S\t"]), second);
-        assert_eq!(deadline_of("application/grpc-web+proto", &["1S"]), second);
-        assert_eq!(deadline_of("application/json", &["1S"]), None);
-        assert_eq!(deadline_of("application/grpc", &[]), None);
-        assert_eq!(deadline_of("application/grpc", &["1S", "2S"]), None);
+        assert_eq!(timeout_of("application/grpc", &["1S"]), second);
+        assert_eq!(timeout_of("application/grpc", &[" 1S\t"]), second);
+        assert_eq!(timeout_of("application/grpc-web+proto", &["1S"]), second);
+        assert_eq!(timeout_of("application/json", &["1S"]), None);
+        assert_eq!(timeout_of("application/grpc", &[]), None);
+        assert_eq!(timeout_of("application/grpc", &["1S", "2S"]), None);
     }
 }

@@ -6,10 +6,10 @@ use http::HeaderValue;
 
 use crate::http::text::Text;
 
-/// The buffer in which a value is built, with space for two policies.
+/// The buffer in which a value is built, on the stack. Two policies with names of usual length fit in.
 pub(super) type Scratch = Text<128>;
 
-/// Makes a value of printable ASCII.
+/// Makes a value of `text`, which has to be printable ASCII.
 pub(super) fn value_of(text: &[u8]) -> HeaderValue {
     HeaderValue::from_bytes(text).expect("printable ASCII")
 }

@@ -1,15 +1,16 @@
-//! The fields of draft-ietf-httpapi-ratelimit-headers-07, which describe one policy.
+//! `RateLimit-Policy` and `RateLimit` in the syntax of draft-ietf-httpapi-ratelimit-headers-07: two fields that
+//! describe one policy.
 
 use http::{HeaderMap, HeaderValue};
 
-use super::append::is_stricter;
 use super::decimal::{Scratch, value_of};
 use super::measure::Advertised;
+use super::merge::{is_stricter, set};
 use super::{RATELIMIT, RATELIMIT_POLICY};
 
-/// The policy that the fields describe.
+/// What the fields say of the policy that they describe.
 pub(super) struct Standing<'a> {
-    /// Made by [`policy`].
+    /// `RateLimit-Policy`, made by [`policy`].
     pub(super) policy: &'a HeaderValue,
     pub(super) limit: u64,
     pub(super) remaining: u32,
@@ -17,7 +18,7 @@ pub(super) struct Standing<'a> {
     pub(super) reset: u64,
 }
 
-/// `RateLimit-Policy: 100;w=60`.
+/// Makes `RateLimit-Policy: 100;w=60`.
 pub(super) fn policy(advertised: Advertised) -> HeaderValue {
     let mut out = Scratch::new();
     out.push_number(advertised.quota);
@@ -26,16 +27,16 @@ pub(super) fn policy(advertised: Advertised) -> HeaderValue {
     value_of(&out)
 }
 
-/// Sets both fields, unless stricter ones are there.
-pub(super) fn write(fields: &mut HeaderMap, standing: &Standing<'_>) {
-    if !is_stricter(fields, &RATELIMIT, standing.remaining) {
-        fields.insert(RATELIMIT_POLICY, standing.policy.clone());
-        fields.insert(RATELIMIT, state(standing));
+/// Sets both fields, unless stricter ones are set already.
+pub(super) fn write(headers: &mut HeaderMap, standing: &Standing<'_>) {
+    if !is_stricter(headers, &RATELIMIT, standing.remaining.into()) {
+        set(headers, RATELIMIT_POLICY, standing.policy.clone());
+        set(headers, RATELIMIT, ratelimit(standing));
     }
 }
 
-/// `limit=100, remaining=50, reset=5`.
-fn state(standing: &Standing<'_>) -> HeaderValue {
+/// Makes `RateLimit: limit=100, remaining=50, reset=5`.
+fn ratelimit(standing: &Standing<'_>) -> HeaderValue {
     let mut out = Scratch::new();
     out.push(b"limit=");
     out.push_number(standing.limit);

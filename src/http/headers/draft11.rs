@@ -1,15 +1,63 @@
 //! `RateLimit-Policy` and `RateLimit` in the syntax of draft-ietf-httpapi-ratelimit-headers-11 (that of
 //! -08 to -11): lists of Strings with parameters, serialized canonically (RFC 9651, section 4.1).
 
+use http::{HeaderMap, HeaderName, HeaderValue};
+
 use super::decimal::Scratch;
 use super::measure::{Advertised, Level};
+use super::merge::merge_draft11;
 use super::partition::Mark;
+use super::{RATELIMIT, RATELIMIT_POLICY};
 
-/// `"name"` (RFC 9651, section 4.1.6).
+/// Adds both fields to a response, and merges them with those that are set. `state` is the value of `RateLimit`; `None`
+/// if only the policies are advertised.
+///
+/// Nearly always neither is set yet. Appending finds that out with one look-up per name; a look-up before an insertion
+/// would take half as long again.
+#[inline]
+pub(super) fn write(headers: &mut HeaderMap, policy: HeaderValue, state: Option<HeaderValue>) {
+    // If the map is full, the field is left out: that is no reason to fail a response.
+    let was_set = |appended: Result<bool, _>| appended.unwrap_or(false);
+    if was_set(headers.try_append(RATELIMIT_POLICY, policy)) {
+        return merge_taken_back(headers, state.as_ref());
+    }
+    let Some(state) = state else {
+        if headers.contains_key(RATELIMIT) {
+            merge_taken_back(headers, None);
+        }
+        return;
+    };
+    if was_set(headers.try_append(RATELIMIT, state)) {
+        let state = take_back(headers, &RATELIMIT);
+        merge_taken_back(headers, state.as_ref());
+    }
+}
+
+/// Merges the appended `RateLimit-Policy`, and `state`, with what was set before.
+#[cold]
+fn merge_taken_back(headers: &mut HeaderMap, state: Option<&HeaderValue>) {
+    if let Some(policy) = take_back(headers, &RATELIMIT_POLICY) {
+        merge_draft11(headers, &policy, state);
+    }
+}
+
+/// Removes and returns the last line of a field.
+#[cold]
+fn take_back(headers: &mut HeaderMap, name: &HeaderName) -> Option<HeaderValue> {
+    let mut lines: Vec<_> = headers.get_all(name).iter().cloned().collect();
+    let last = lines.pop();
+    headers.remove(name);
+    for line in lines {
+        let _ = headers.try_append(name, line);
+    }
+    last
+}
+
+/// Returns `"name"` (RFC 9651, section 4.1.6).
 ///
 /// # Panics
 ///
-/// If the name is not printable ASCII: a layer rejects such names.
+/// If the name is not printable ASCII. A layer rejects such names when it is built.
 pub(super) fn quoted(name: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(name.len() + 2);
     out.push(b'"');
@@ -24,7 +72,7 @@ pub(super) fn quoted(name: &str) -> Vec<u8> {
     out
 }
 
-/// `"name";q=10;w=1`.
+/// Appends `"name";q=10;w=1`, a member of `RateLimit-Policy`.
 pub(super) fn push_policy(out: &mut Scratch, quoted: &[u8], advertised: Advertised) {
     separate(out);
     out.push(quoted);
@@ -34,12 +82,12 @@ pub(super) fn push_policy(out: &mut Scratch, quoted: &[u8], advertised: Advertis
     out.push_number(advertised.window);
 }
 
-/// `"name";r=`: the constant start of a member of `RateLimit`.
+/// Returns `"name";r=`, the constant start of a member of `RateLimit`.
 pub(super) fn prefix(quoted: &[u8]) -> Box<[u8]> {
     [quoted, b";r="].concat().into()
 }
 
-/// `"name";r=7;t=1`.
+/// Appends `"name";r=7;t=1`, a member of `RateLimit`.
 #[inline]
 pub(super) fn push_state(out: &mut Scratch, prefix: &[u8], level: Level, mark: Option<Mark>) {
     separate(out);

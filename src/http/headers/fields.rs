@@ -22,18 +22,21 @@ use crate::util::keyed_hash::Secret;
 pub struct RateLimitFields {
     pub(super) generation: Generation,
     /// The form of `X-RateLimit-Reset`, if `X-RateLimit-*` are sent.
-    pub(super) legacy: Option<ResetForm>,
+    pub(super) x_rate_limit: Option<ResetForm>,
     pub(super) advertise: Advertise,
     pub(super) partition: Partition,
 }
 
+/// The syntax of `RateLimit` and `RateLimit-Policy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Generation {
     Draft11,
     Draft07,
+    /// Neither field is sent.
     None,
 }
 
+/// Whether draft-11's `RateLimit` has a `pk`, and with which secret.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Partition {
     Hidden,
@@ -64,7 +67,7 @@ pub enum Advertise {
     /// Those, and responses where an advertised policy has less left than this share of what a fresh key can take
     /// at once.
     Below {
-        /// 0 to 100.
+        /// 0 to 100; a greater one counts as [`Always`](Self::Always).
         percent: u8,
     },
     /// None.
@@ -73,7 +76,7 @@ pub enum Advertise {
 
 impl RateLimitFields {
     const fn of(generation: Generation) -> Self {
-        Self { generation, legacy: None, advertise: Advertise::Always, partition: Partition::Hidden }
+        Self { generation, x_rate_limit: None, advertise: Advertise::Always, partition: Partition::Hidden }
     }
 
     /// Sends `RateLimit-Policy` and `RateLimit` in the syntax of draft-ietf-httpapi-ratelimit-headers-11 (the
@@ -84,8 +87,10 @@ impl RateLimitFields {
     /// ratelimit: "per-client";r=7;t=1, "daily";r=4711;t=81407
     /// ```
     ///
-    /// `r` is what is left, and `t` the seconds for which it has to suffice: a client that spreads `r`
-    /// requests over `t` seconds is not rejected. After a rejection, `t` is `Retry-After`.
+    /// `r` is what is left, and `t` the seconds for which it has to suffice: a client that spreads `r` requests evenly
+    /// over `t` seconds is not rejected. (Two exceptions: the `t` of a fixed window is its end; and a quota that fits
+    /// no window of whole seconds is rounded down.) Of a policy that rejects, `r` is 0 and `t` is its wait, without any
+    /// [jitter](crate::RateLimitLayerBuilder::retry_jitter); if no wait helps, there is no `t`.
     ///
     /// If an inner layer or service has set these fields, ours are appended to theirs. Of two policies of one name, the
     /// one with less left is advertised, once. Fields in another syntax, such as that of [`draft07`](Self::draft07),
@@ -96,9 +101,11 @@ impl RateLimitFields {
     }
 
     /// Sends `RateLimit-Policy: 100;w=60` and `RateLimit: limit=100, remaining=50, reset=5`, in the syntax of
-    /// draft-ietf-httpapi-ratelimit-headers-07: only the policy that is closest to exhaustion.
+    /// draft-ietf-httpapi-ratelimit-headers-07: only the policy that is closest to exhaustion. That is the one with the
+    /// longest wait of those that reject, or else the one with the least left of what a fresh key can take at once.
     ///
-    /// `remaining` and `reset` are the `r` and `t` of [`draft11`](Self::draft11).
+    /// `remaining` and `reset` are the `r` and `t` of [`draft11`](Self::draft11). If no wait helps, `reset` is the time
+    /// until the key has its full quota again.
     pub const fn draft07() -> Self {
         Self::of(Generation::Draft07)
     }
@@ -108,11 +115,11 @@ impl RateLimitFields {
         Self::of(Generation::None)
     }
 
-    /// Adds `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, of the policy that is
-    /// closest to exhaustion: what a fresh key can take at once, what is left of it, and when the key has
-    /// its full quota again.
+    /// Adds `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, of the policy that is [closest to
+    /// exhaustion](Self::draft07): what a fresh key can take at once, what is left of it, and when the key has its full
+    /// quota again.
     pub const fn x_rate_limit(mut self, reset: ResetForm) -> Self {
-        self.legacy = Some(reset);
+        self.x_rate_limit = Some(reset);
         self
     }
 

@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use super::decimal::{MAX_INTEGER, seconds_ceil};
-use super::retry::retry_after_seconds;
+use super::wait::retry_after_seconds;
 use crate::values::{Decision, Outcome, Shape, Terms, gcd};
 
 /// The terms of one policy, with all that can be computed in advance.
@@ -41,7 +41,8 @@ pub(crate) struct Level {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The longest window, in seconds, to search for one that holds a whole number of units.
+/// The longest window, in seconds, that is advertised only because it holds a whole number of units. Beyond an hour, it
+/// has nothing in common any more with the configured period, and a client sees less from it than from a rounded quota.
 const LONGEST_SEARCH: u64 = 3_600;
 
 impl Measure {
@@ -52,7 +53,7 @@ impl Measure {
         let common = gcd(limit, period);
         let advertised = match terms.shape() {
             Shape::Bucket => Advertised::of_bucket(limit, period, burst),
-            _ => Advertised::of_window(limit, period),
+            Shape::FixedWindow | Shape::SlidingWindow => Advertised::of_window(limit, period),
         };
         let (limit, period) = (limit / common, period / common);
         let capacity = u128::from(burst) * u128::from(period);
@@ -71,37 +72,39 @@ impl Measure {
         self.advertised
     }
 
-    /// Returns the numbers to advertise after `decision`. `next_after` is the time until one unit is available, if
-    /// the decision has it.
+    /// Returns the numbers to advertise after `decision`.
     ///
     /// left / within never exceeds quota / window: a client that spreads what is left
     /// evenly is never rejected. (Except with fixed windows, which advertise their end; and if the
     /// advertised quota had to be rounded down.)
-    pub(super) fn level(&self, decision: &Decision, next_after: Option<Duration>) -> Level {
+    pub(super) fn level(&self, decision: &Decision) -> Level {
         let (left, within) = match decision.outcome() {
             Outcome::Deny { retry_after } => (0, retry_after.map(retry_after_seconds)),
             Outcome::Allow => {
                 let left = decision.remaining();
-                (left, Some(self.within(decision, left, next_after).min(MAX_INTEGER)))
+                (left, Some(self.within(decision, left).min(MAX_INTEGER)))
             }
         };
         // Each of these is a second at least.
         Level { left, within: within.map(|within| NonZeroU64::new(within).unwrap_or(NonZeroU64::MIN)) }
     }
 
-    fn within(&self, decision: &Decision, left: u32, next_after: Option<Duration>) -> u64 {
+    /// Returns the seconds for which `left` units have to suffice.
+    fn within(&self, decision: &Decision, left: u32) -> u64 {
         match (self.shape, left) {
             // Nothing is used: no window has begun.
             (Shape::FixedWindow, _) if decision.reset_after().is_zero() => self.seconds_of(self.capacity),
             (Shape::FixedWindow, _) => seconds_ceil(decision.reset_after()),
-            (_, 0) => seconds_ceil(next_after.unwrap_or_else(|| self.next_after(decision))).max(1),
+            (Shape::Bucket | Shape::SlidingWindow, 0) => {
+                seconds_ceil(decision.next_after().unwrap_or_else(|| self.next_after(decision))).max(1)
+            }
             (Shape::Bucket, _) => {
                 // The unused time, less one tick: a tick too much could round up to a whole second more. It
                 // covers at least the time that the whole units left are worth.
                 let free = self.capacity.saturating_sub(self.units_of(decision.reset_after()) + self.tick);
                 self.seconds_of(free.max(self.price(left)))
             }
-            (_, _) => self.seconds_of(self.price(left)),
+            (Shape::SlidingWindow, _) => self.seconds_of(self.price(left)),
         }
     }
 
@@ -114,15 +117,16 @@ impl Measure {
                 Duration::from_secs(self.seconds_of(wait))
             }
             // The decision has no better bound.
-            _ => decision.reset_after(),
+            Shape::FixedWindow | Shape::SlidingWindow => decision.reset_after(),
         }
     }
 
+    /// The time that `units` are worth.
     fn price(&self, units: u32) -> u128 {
         u128::from(units) * u128::from(self.period)
     }
 
-    /// Below 2^126, since a `Duration` has fewer than 2^94 nanoseconds.
+    /// The product is below 2^126, since a `Duration` has fewer than 2^94 nanoseconds.
     fn units_of(&self, span: Duration) -> u128 {
         span.as_nanos() * u128::from(self.limit)
     }

@@ -1,37 +1,43 @@
-//! Response fields: pure functions from decisions to header values.
+//! Response fields: the settings that select them, their values, and the code that writes them into a response.
 //!
-//! | field | responses | value | configured by |
-//! |---|---|---|---|
-//! | `Retry-After` (RFC 9110) | rejections | the wait in whole seconds, rounded up, never zero | always sent |
-//! | `X-Rate-Limited-For` | rejections | the exact wait | [`WaitFields`] |
-//! | `RateLimit-Policy`, `RateLimit` (Internet-Drafts) | all | what is left | [`RateLimitFields`] |
-//! | `Server-Timing` (W3C) | those of requests that waited in a queue | the time they waited | [`server_timing`](crate::RateLimitLayerBuilder::server_timing) |
-//! | `X-RateLimit-*` (common practice) | all | what is left | [`RateLimitFields::x_rate_limit`] |
+//! | field | responses | value | configured by | written in |
+//! |---|---|---|---|---|
+//! | `Retry-After` (RFC 9110) | rejections | the wait in whole seconds, rounded up, from 1 to 2,147,483 (24.8 days) | always sent | `wait.rs` |
+//! | `X-Rate-Limited-For` | rejections | the exact wait | [`WaitFields`] | `wait.rs` |
+//! | `RateLimit-Policy`, `RateLimit` (Internet-Drafts) | all | what is left | [`RateLimitFields`] | `draft11.rs`, `draft07.rs` |
+//! | `X-RateLimit-*` (common practice) | all | what is left | [`RateLimitFields::x_rate_limit`] | `x_rate_limit.rs` |
+//! | `Server-Timing` (W3C) | those of requests that waited in a queue | the time they waited | [`server_timing`](crate::RateLimitLayerBuilder::server_timing) | `server_timing.rs` |
 
-mod append;
-mod constant;
+// From a decision to a field: `Writer` (writer.rs) selects the fields and the policies that they describe, `Measure`
+// (measure.rs) converts a decision to the numbers, `ResponseFields` (response_fields.rs) keeps them until the response
+// arrives, and the `write` of each syntax puts them in, merged with what is set already (merge.rs).
+
 mod decimal;
 mod draft07;
 mod draft11;
 mod fields;
+mod interned;
 mod jitter;
-mod legacy;
 mod measure;
+mod merge;
 mod partition;
-mod retry;
+mod response_fields;
+mod server_timing;
 #[cfg(test)]
 mod tests;
-mod timing;
+mod wait;
 mod writer;
+mod x_rate_limit;
 
 use http::{HeaderName, header};
 
 pub use self::fields::{Advertise, RateLimitFields, ResetForm};
 pub(crate) use self::jitter::Jitter;
-pub(crate) use self::retry::retry_after_seconds;
-pub use self::retry::{WaitFields, X_RATE_LIMITED_FOR};
-pub(crate) use self::timing::append_server_timing;
-pub(crate) use self::writer::{Reading, ResponseFields, Writer};
+pub(crate) use self::response_fields::ResponseFields;
+pub(crate) use self::server_timing::append_server_timing;
+pub use self::wait::{WaitFields, X_RATE_LIMITED_FOR};
+pub(crate) use self::wait::{merge_retry_after, retry_after_seconds};
+pub(crate) use self::writer::{Reading, Writer};
 
 /// The field with what is left of each policy.
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -40,7 +46,8 @@ pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// The fields to list in `Access-Control-Expose-Headers`, since scripts in a browser can read only listed fields.
-/// The last four are those of gRPC-Web.
+/// The last four are those of gRPC-Web. A [name of your own](WaitFields::exact_wait_named) for the exact wait has to be
+/// added; `Server-Timing` needs `Timing-Allow-Origin` instead.
 ///
 /// The CORS layer goes *outside* of the rate limit, so that rejections have its fields, too (without them, a script
 /// sees only a network error), and so that it answers preflights before they are counted.
@@ -55,14 +62,15 @@ pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-poli
 /// let cors = CorsLayer::new().allow_origin(Any).expose_headers(EXPOSED_HEADERS);
 /// let layers = ServiceBuilder::new().layer(cors).layer(rate_limit); // The first is the outermost.
 /// ```
-pub const EXPOSED_HEADERS: [HeaderName; 11] = [
+pub const EXPOSED_HEADERS: [HeaderName; 12] = [
     header::RETRY_AFTER,
     RATELIMIT,
     RATELIMIT_POLICY,
-    legacy::LIMIT,
-    legacy::REMAINING,
-    legacy::RESET,
+    x_rate_limit::LIMIT,
+    x_rate_limit::REMAINING,
+    x_rate_limit::RESET,
     X_RATE_LIMITED_FOR,
+    wait::RETRY_AFTER_MS,
     HeaderName::from_static("grpc-status"),
     HeaderName::from_static("grpc-message"),
     HeaderName::from_static("grpc-status-details-bin"),

@@ -1,4 +1,5 @@
-//! `pk`: a keyed hash that identifies the budget a response is about without revealing the partition key.
+//! `pk`: a keyed hash of the partition key, by which a client can distinguish its budgets, and which does not reveal
+//! the key.
 
 use std::sync::OnceLock;
 
@@ -16,7 +17,7 @@ pub(super) fn secret_of_process() -> Secret {
     *SECRET.get_or_init(Secret::random)
 }
 
-/// A keyed hash of a partition key.
+/// A keyed hash of a partition key, as `pk` advertises it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark([u8; 8]);
 
@@ -36,10 +37,10 @@ impl Mark {
     }
 }
 
-/// Whether a shared cache might store a response with these fields (RFC 9111, section 3), and send one client's
-/// partition key to another.
-pub(crate) fn is_publicly_cacheable(fields: &HeaderMap) -> bool {
-    let lines = || fields.get_all(CACHE_CONTROL).iter().map(HeaderValue::as_bytes);
+/// Whether a shared cache might store a response with these fields (RFC 9111, section 3), and so send the mark of one
+/// client to another.
+pub(super) fn is_publicly_cacheable(headers: &HeaderMap) -> bool {
+    let lines = || headers.get_all(CACHE_CONTROL).iter().map(HeaderValue::as_bytes);
     let directives = || lines().flat_map(|line| line.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
     let has = |name: &str| directives().any(|directive| directive.eq_ignore_ascii_case(name.as_bytes()));
     let has_value = |name: &str| {
@@ -54,7 +55,7 @@ pub(crate) fn is_publicly_cacheable(fields: &HeaderMap) -> bool {
     // `private="field"` keeps only that field private.
     let is_kept_private = has("private") || has("no-store");
     let can_be_reused =
-        [ETAG, LAST_MODIFIED, EXPIRES].iter().any(|name| fields.contains_key(name)) || has_value("max-age");
+        [ETAG, LAST_MODIFIED, EXPIRES].iter().any(|name| headers.contains_key(name)) || has_value("max-age");
     can_be_reused && !is_kept_private
 }
 
@@ -89,11 +90,11 @@ mod tests {
     #[test]
     fn publicly_cacheable_responses_are_recognised() {
         let cacheable = |lines: &[(&'static str, &'static str)]| {
-            let mut fields = HeaderMap::new();
+            let mut headers = HeaderMap::new();
             for (name, value) in lines {
-                fields.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+                headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
             }
-            is_publicly_cacheable(&fields)
+            is_publicly_cacheable(&headers)
         };
         for public in [
             &[("cache-control", "public")][..],

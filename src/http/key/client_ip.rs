@@ -2,13 +2,14 @@
 
 use std::net::IpAddr;
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderValue};
 
 use super::forwarded::{self, Node};
 use super::hint;
-use super::ip::{DEFAULT_IPV6_PREFIX, IpNetwork, checked_prefix, peer_addr, peer_unknown};
-use super::list::Elements;
-use super::source::{FORWARDED, IpSource, X_FORWARDED_FOR};
+use super::ip::{peer_addr, peer_unknown};
+use super::list::{Elements, Unreadable};
+use super::network::{DEFAULT_IPV6_PREFIX, IpNetwork, checked_prefix};
+use super::source::{CLOUDFRONT_VIEWER_ADDRESS, FORWARDED, IpSource, X_FORWARDED_FOR};
 use super::trusted::TrustedProxies;
 use super::{KeyError, KeyExtractor};
 use crate::http::head::RequestHead;
@@ -109,6 +110,7 @@ impl ClientIp {
     /// # Panics
     ///
     /// If `prefix` is not within 32 and 128.
+    #[track_caller]
     pub fn with_ipv6_prefix(self, prefix: u8) -> Self {
         Self { ipv6_prefix: checked_prefix(prefix), ..self }
     }
@@ -165,7 +167,8 @@ impl ClientIp {
         }
     }
 
-    /// Returns what the key stands for: the [address](Self::address), or the IPv6 network that it is in.
+    /// Returns what the key stands for: the [address](Self::address), or the IPv6 network that it is in. (A key made of
+    /// a [name](Self::with_obfuscated_nodes) stands for no address; this is the substitute's network then.)
     ///
     /// # Errors
     ///
@@ -174,6 +177,8 @@ impl ClientIp {
         Ok(IpNetwork::of(self.address(head)?, self.ipv6_prefix))
     }
 
+    /// Returns the client: the peer, or what the peer reports if it is a trusted proxy. `None` if it reports nothing
+    /// readable.
     fn find<'a>(&self, peer: IpAddr, headers: &'a HeaderMap) -> Option<Node<'a>> {
         if self.source == IpSource::Peer {
             hint::peer_is_the_key(|| peer, headers);
@@ -215,20 +220,36 @@ impl ClientIp {
         }
     }
 
+    /// Finds the client in a list, by count or by range.
     fn search<'a, L>(&self, elements: Elements<'a, L>, read: impl Fn(&'a [u8]) -> Option<Node<'a>>) -> Option<Node<'a>>
     where
         L: DoubleEndedIterator<Item = &'a [u8]>,
     {
-        if let Some(count) = self.trusted.count {
-            let nth = elements.reaching(count).nth(count.checked_sub(1)?);
-            if nth.is_none() {
-                log::short_forwarding_list(&self.source, count);
-            }
-            return nth?.ok().and_then(read);
+        match self.trusted.count {
+            Some(count) => read(self.nth(elements.reaching(count), count)?),
+            None => self.first_untrusted(elements, read),
         }
+    }
+
+    fn nth<'a>(&self, elements: impl Iterator<Item = Result<&'a [u8], Unreadable>>, count: usize) -> Option<&'a [u8]> {
+        for (passed, element) in elements.enumerate() {
+            let element = element.ok()?;
+            if passed + 1 == count {
+                return Some(element);
+            }
+        }
+        log::short_forwarding_list(&self.source, count);
+        None
+    }
+
+    fn first_untrusted<'a>(
+        &self,
+        elements: impl Iterator<Item = Result<&'a [u8], Unreadable>>,
+        read: impl Fn(&'a [u8]) -> Option<Node<'a>>,
+    ) -> Option<Node<'a>> {
         let mut leftmost = None;
         for element in elements {
-            let Ok(Some(node)) = element.map(&read) else { return None };
+            let node = read(element.ok()?)?;
             if !node.address().is_some_and(|ip| self.trusted.contains(ip)) {
                 return Some(node);
             }
@@ -250,8 +271,6 @@ impl KeyExtractor for ClientIp {
         Ok(IpNetwork::of(ip, self.ipv6_prefix).into())
     }
 }
-
-static CLOUDFRONT_VIEWER_ADDRESS: HeaderName = HeaderName::from_static("cloudfront-viewer-address");
 
 fn peer_ip(head: &RequestHead<'_>) -> Result<IpAddr, KeyError> {
     peer_addr(head).map(|peer| peer.ip().to_canonical()).ok_or_else(peer_unknown)

@@ -14,7 +14,7 @@ macro_rules! tuple {
                 Ok(PartitionKey::from_parts([$(self.$index.extract(head)?.as_bytes()),+]))
             }
 
-            /// Only if all parts are: one that differs from client to client makes the combination differ.
+            /// Whether all parts are shared: one that differs from client to client makes the combination differ.
             fn is_shared(&self) -> bool {
                 $(self.$index.is_shared())&&+
             }
@@ -36,7 +36,7 @@ impl KeyExtractor for Vec<Box<dyn KeyExtractor>> {
         Ok(PartitionKey::from_parts(parts.iter().map(PartitionKey::as_bytes)))
     }
 
-    /// See the tuples. True for an empty vector.
+    /// Whether all parts are shared, as for a tuple. An empty vector is.
     fn is_shared(&self) -> bool {
         self.iter().all(KeyExtractor::is_shared)
     }

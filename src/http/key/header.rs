@@ -1,5 +1,7 @@
 //! `HeaderKey`: keys from the value of one header field.
 
+use std::borrow::Cow;
+
 use http::HeaderName;
 
 use super::{KeyError, KeyExtractor};
@@ -51,7 +53,8 @@ impl HeaderKey {
         Self::new(HeaderName::from_static(name))
     }
 
-    fn what(&self) -> std::borrow::Cow<'static, str> {
+    /// What is looked for, as a [`KeyError`] names it.
+    fn what(&self) -> Cow<'static, str> {
         format!("header {}", self.name).into()
     }
 }

@@ -8,22 +8,24 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName};
 
-use super::source::IpSource;
+use super::source::{IpSource, X_REAL_IP};
 use crate::util::log;
 
 /// How many requests are checked. More than the health checks that a load balancer sends before the first client
 /// connects.
 const CHECKS: u32 = 1 << 16;
+
 /// How many checks one request from a public address counts for. Such a peer is hardly the operator's proxy, so a
-/// server that public peers reach directly stops checking soon.
+/// server that public peers reach directly stops checking after 512 requests.
 const CHECKS_PER_PUBLIC_PEER: u32 = 1 << 7;
+
 /// The count once a mistake is found. Far above `CHECKS`, and far enough below `u32::MAX` that the threads which are
 /// still counting do not make it wrap around.
 const DONE: u32 = 1 << 31;
 
 /// The headers that proxies set without being configured to.
 static FORWARDING: [HeaderName; 3] =
-    [HeaderName::from_static("x-forwarded-for"), FORWARDED, HeaderName::from_static("x-real-ip")];
+    [HeaderName::from_static("x-forwarded-for"), FORWARDED, HeaderName::from_static(X_REAL_IP)];
 
 /// One mistake, checked for in the first requests.
 struct Hint {
@@ -41,10 +43,10 @@ impl Hint {
         !cfg!(feature = "tracing") || self.checks.load(Ordering::Relaxed) >= CHECKS
     }
 
-    /// Counts a request of a public peer, which reveals no mistake, as many checks.
-    fn count_public<T>(&self) -> Option<T> {
+    /// Counts a request of a public peer, which reveals no mistake, as [`CHECKS_PER_PUBLIC_PEER`] checks, of which
+    /// [`check`](Self::check) has counted one.
+    fn count_public(&self) {
         self.checks.fetch_add(CHECKS_PER_PUBLIC_PEER - 1, Ordering::Relaxed);
-        None
     }
 
     /// Returns what `find` finds, the first time that it finds something.
@@ -63,15 +65,16 @@ impl Hint {
     }
 }
 
-/// Checks a key that reads no header: a private peer that sends a forwarding header is a proxy, and all its clients
-/// share its key.
+/// Checks a key that is the peer's address: a private peer that sends a forwarding header is a proxy, and all its
+/// clients share its key.
 #[inline]
 pub(super) fn peer_is_the_key(peer: impl FnOnce() -> IpAddr, headers: &HeaderMap) {
     static HINT: Hint = Hint::new();
     let found = HINT.check(|| {
-        let class = class(peer());
+        let class = class_of(peer());
         if class == PUBLIC {
-            return HINT.count_public();
+            HINT.count_public();
+            return None;
         }
         forwarding(headers, None).map(|header| (class, header))
     });
@@ -80,23 +83,24 @@ pub(super) fn peer_is_the_key(peer: impl FnOnce() -> IpAddr, headers: &HeaderMap
     }
 }
 
-/// Checks a key that reads a header, of an untrusted peer: it may be a proxy that the operator forgot to trust. Logged
-/// once for private peers and once for public ones, since any client can cause the latter.
+/// Checks a request of an untrusted peer to a key that reads a header: the peer may be a proxy that the operator forgot
+/// to trust. Logged once for private peers and once for public ones, since any client can cause the latter.
 #[inline]
 pub(super) fn peer_is_not_trusted(peer: IpAddr, headers: &HeaderMap, source: &IpSource) {
     static PRIVATE_OR_PUBLIC: Hint = Hint::new();
     static LOGGED: [Once; 2] = [const { Once::new() }; 2];
     PRIVATE_OR_PUBLIC.check(|| {
-        let class = class(peer);
+        let class = class_of(peer);
         if source.name().is_some_and(|name| headers.contains_key(name)) {
             LOGGED[usize::from(class == PUBLIC)].call_once(|| log::untrusted_forwarding(class, source));
         }
-        // The other class may still come: the check goes on.
-        None::<()>
+        // Unless both are logged, the other class may still come: the check goes on.
+        LOGGED.iter().all(Once::is_completed).then_some(())
     });
 }
 
-/// Checks a key that reads a header which a trusted proxy did not send: it may send another one.
+/// Checks a request in which a trusted proxy did not report the client: the proxy may send another header than the
+/// configured one.
 #[inline]
 pub(super) fn source_is_absent(headers: &HeaderMap, source: &IpSource) {
     static HINT: Hint = Hint::new();
@@ -109,6 +113,7 @@ pub(super) fn source_is_absent(headers: &HeaderMap, source: &IpSource) {
     }
 }
 
+/// Returns a forwarding header that the request has, other than `but`.
 fn forwarding(headers: &HeaderMap, but: Option<&HeaderName>) -> Option<&'static HeaderName> {
     FORWARDING.iter().find(|name| Some(*name) != but && headers.contains_key(*name))
 }
@@ -116,7 +121,7 @@ fn forwarding(headers: &HeaderMap, but: Option<&HeaderName>) -> Option<&'static 
 const PUBLIC: &str = "public";
 
 /// The class of an address, which is logged in its place.
-fn class(ip: IpAddr) -> &'static str {
+fn class_of(ip: IpAddr) -> &'static str {
     let ip = ip.to_canonical();
     let (is_loopback, is_private, is_link_local) = match ip {
         IpAddr::V4(ip) => (ip.is_loopback(), ip.is_private(), ip.is_link_local()),
@@ -135,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes() {
+    fn every_spelling_of_an_address_has_its_class() {
         for (ip, expected) in [
             ("127.9.9.9", "loopback"),
             ("::1", "loopback"),
@@ -148,7 +153,7 @@ mod tests {
             ("203.0.113.9", PUBLIC),
             ("2001:db8::1", PUBLIC),
         ] {
-            assert_eq!(class(ip.parse().unwrap()), expected, "{ip}");
+            assert_eq!(class_of(ip.parse().unwrap()), expected, "{ip}");
         }
     }
 
@@ -175,7 +180,11 @@ mod tests {
         let hint = Hint::new();
         for _ in 0..CHECKS / CHECKS_PER_PUBLIC_PEER {
             assert!(!hint.is_done());
-            assert_eq!(hint.check(|| hint.count_public::<u8>()), None);
+            let found = hint.check(|| {
+                hint.count_public();
+                None::<u8>
+            });
+            assert_eq!(found, None);
         }
         assert!(hint.is_done());
     }

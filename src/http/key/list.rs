@@ -2,6 +2,8 @@
 
 /// The most elements that a search reads. A real chain of proxies is a few elements long.
 const MAX_ELEMENTS: usize = 64;
+
+/// The most bytes that a search reads. Most servers reject a request whose header fields have more.
 pub(super) const MAX_BYTES: usize = 8 * 1024;
 
 /// The elements of a list header from the last to the first, across its field lines (RFC 9110 §5.3:
@@ -9,8 +11,11 @@ pub(super) const MAX_BYTES: usize = 8 * 1024;
 ///
 /// Lazy: elements to the left of the last one taken are not read, so nothing that a client wrote there has an effect.
 pub(super) struct Elements<'a, L> {
+    /// The field lines that are not read yet.
     lines: L,
+    /// The part of the last line that is not read yet.
     rest: Option<&'a [u8]>,
+    /// Whether commas in quoted strings separate no elements.
     quoting: bool,
     count_left: usize,
     bytes_left: usize,
@@ -61,7 +66,8 @@ impl<'a, L: DoubleEndedIterator<Item = &'a [u8]>> Iterator for Elements<'a, L> {
         loop {
             let line = self.rest.take().or_else(|| self.lines.next_back())?;
             match self.split(line) {
-                // RFC 9110 §5.6.1.2: empty elements do not count.
+                // Empty elements are none (RFC 9110 §5.6.1.2), but use up the bound on elements, or a list of commas
+                // could be searched without end.
                 Ok([]) => {}
                 Ok(element) => return Some(Ok(element)),
                 Err(unreadable) => {

@@ -2,13 +2,13 @@
 //!
 //! | extractor | one budget per | missing when |
 //! |---|---|---|
-//! | [`Global`] | layer | never |
+//! | [`Global`] | policy: all clients share it | never |
 //! | [`PeerIp`] | address of the connected peer | never; a server that does not provide it is [misconfigured](KeyError::Misconfigured) |
 //! | [`ClientIp`] | address of the client behind trusted proxies | as configured |
 //! | [`HeaderKey`] | value of a header, such as an API key | the header is absent or blank |
 //! | [`ExtensionKey`] | typed request extension, such as the authenticated user | the extension is absent |
 //! | [`PathKey`] | route or path | never |
-//! | a tuple of these | combination | any part is |
+//! | a tuple of these, or a vector of boxed ones | combination | any part is |
 //! | [`key_fn`] | value that a closure returns | it returns `None` |
 //!
 //! # Spellings
@@ -28,11 +28,13 @@ mod header;
 mod hint;
 mod ip;
 mod list;
+mod network;
 #[cfg(feature = "unicode")]
 mod normalize;
 mod path;
 mod same_key;
 mod source;
+mod streak;
 mod trusted;
 
 use std::borrow::Cow;
@@ -43,7 +45,8 @@ pub use self::client_ip::{ClientIp, Unidentified};
 pub use self::extension::{ExtensionKey, User};
 pub use self::function::{FnKey, key_fn};
 pub use self::header::HeaderKey;
-pub use self::ip::{IpNetwork, PeerIp, peer_addr};
+pub use self::ip::{PeerIp, peer_addr};
+pub use self::network::IpNetwork;
 #[cfg(feature = "unicode")]
 pub use self::normalize::nfkc_casefold_trim;
 pub use self::path::PathKey;

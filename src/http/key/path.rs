@@ -1,7 +1,7 @@
 //! `PathKey`: keys from the matched route or the raw path.
 
 #[cfg(feature = "axum")]
-use super::same_key::Streak;
+use super::streak::Streak;
 use super::{KeyError, KeyExtractor};
 use crate::http::head::RequestHead;
 #[cfg(feature = "axum")]

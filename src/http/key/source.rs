@@ -8,6 +8,8 @@ use http::header::{self, InvalidHeaderName};
 
 pub(super) static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub(super) static FORWARDED: HeaderName = header::FORWARDED;
+pub(super) const X_REAL_IP: &str = "x-real-ip";
+pub(super) const CLOUDFRONT_VIEWER_ADDRESS: &str = "cloudfront-viewer-address";
 
 /// Where proxies write the address of the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,50 +36,54 @@ impl IpSource {
     /// `X-Real-IP`, usual with nginx. Replaced if you configure it with `proxy_set_header X-Real-IP $remote_addr`.
     #[must_use]
     pub const fn x_real_ip() -> Self {
-        Self::Header(HeaderName::from_static("x-real-ip"))
+        Self::one_address(X_REAL_IP)
     }
 
     /// `CF-Connecting-IP`, of Cloudflare. Always replaced.
     #[must_use]
     pub const fn cf_connecting_ip() -> Self {
-        Self::Header(HeaderName::from_static("cf-connecting-ip"))
+        Self::one_address("cf-connecting-ip")
     }
 
     /// `True-Client-IP`, of Akamai and Cloudflare. **Passed on as sent by the client** unless turned on there.
     #[must_use]
     pub const fn true_client_ip() -> Self {
-        Self::Header(HeaderName::from_static("true-client-ip"))
+        Self::one_address("true-client-ip")
     }
 
     /// `Fly-Client-IP`, of Fly.io. Always replaced.
     #[must_use]
     pub const fn fly_client_ip() -> Self {
-        Self::Header(HeaderName::from_static("fly-client-ip"))
+        Self::one_address("fly-client-ip")
     }
 
     /// `X-Envoy-External-Address`, of Envoy. Replaced at its edge (`use_remote_address`), passed on elsewhere.
     #[must_use]
     pub const fn x_envoy_external_address() -> Self {
-        Self::Header(HeaderName::from_static("x-envoy-external-address"))
+        Self::one_address("x-envoy-external-address")
     }
 
     /// `CloudFront-Viewer-Address`, of Amazon CloudFront: always with a port, and IPv6 without brackets. Replaced if
     /// the origin request policy adds it.
     #[must_use]
     pub const fn cloudfront_viewer_address() -> Self {
-        Self::Header(HeaderName::from_static("cloudfront-viewer-address"))
+        Self::one_address(CLOUDFRONT_VIEWER_ADDRESS)
     }
 
     /// `Fastly-Client-IP`, of Fastly. **Passed on as sent by the client** unless your VCL sets it.
     #[must_use]
     pub const fn fastly_client_ip() -> Self {
-        Self::Header(HeaderName::from_static("fastly-client-ip"))
+        Self::one_address("fastly-client-ip")
     }
 
     /// `X-Azure-ClientIP`, of Azure Front Door. Set there; a client that reaches the origin directly can set it too.
     #[must_use]
     pub const fn x_azure_client_ip() -> Self {
-        Self::Header(HeaderName::from_static("x-azure-clientip"))
+        Self::one_address("x-azure-clientip")
+    }
+
+    const fn one_address(name: &'static str) -> Self {
+        Self::Header(HeaderName::from_static(name))
     }
 
     /// The header's name, if the source is a header.
@@ -104,18 +110,38 @@ impl From<HeaderName> for IpSource {
     }
 }
 
-/// Parses `peer`, or the name of a header.
+/// Parses `peer`, or the name of a header, both in any case.
 impl FromStr for IpSource {
     type Err = InvalidHeaderName;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text == "peer" { Ok(Self::Peer) } else { text.parse().map(HeaderName::into) }
+        if text.eq_ignore_ascii_case("peer") { Ok(Self::Peer) } else { text.parse().map(HeaderName::into) }
     }
 }
 
-/// Writes what [`FromStr`] parses.
+/// Writes what [`FromStr`] parses, in lower case.
 impl fmt::Display for IpSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name().map_or("peer", HeaderName::as_str))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_parsed_in_any_case_and_written_in_lower_case() {
+        for (text, source, written) in [
+            ("peer", IpSource::Peer, "peer"),
+            ("Peer", IpSource::Peer, "peer"),
+            ("X-Forwarded-For", IpSource::XForwardedFor, "x-forwarded-for"),
+            ("FORWARDED", IpSource::Forwarded, "forwarded"),
+            ("X-Real-IP", IpSource::x_real_ip(), "x-real-ip"),
+        ] {
+            assert_eq!(text.parse::<IpSource>().unwrap(), source, "{text}");
+            assert_eq!(source.to_string(), written);
+        }
+        assert!("".parse::<IpSource>().is_err() && "x real ip".parse::<IpSource>().is_err());
     }
 }

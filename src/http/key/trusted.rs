@@ -9,8 +9,9 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct TrustedProxies {
-    /// If empty, every peer is a proxy.
+    /// If empty, every peer is a proxy, and there is a count.
     ranges: Vec<Range>,
+    /// The number of proxies that append to the list; `None` to skip the elements within the ranges.
     pub(super) count: Option<usize>,
 }
 
@@ -67,9 +68,7 @@ impl TrustedProxies {
         for range in ranges {
             self.ranges.push(range.as_ref().parse()?);
         }
-        if let Some((largest, is_alone)) = spanning_half(&self.ranges) {
-            return Err(TrustedProxiesError::HalfOfAll { range: largest.to_string(), is_alone });
-        }
+        check_span(&self.ranges)?;
         if self.ranges.is_empty() { Err(TrustedProxiesError::Empty) } else { Ok(self) }
     }
 
@@ -80,6 +79,7 @@ impl TrustedProxies {
         self
     }
 
+    /// Whether this peer is a proxy.
     pub(super) fn trusts(&self, peer: IpAddr) -> bool {
         match self.count {
             Some(0) => false,
@@ -88,6 +88,7 @@ impl TrustedProxies {
         }
     }
 
+    /// Whether the address is within the ranges.
     pub(super) fn contains(&self, ip: IpAddr) -> bool {
         self.ranges.iter().any(|range| range.contains(ip))
     }
@@ -142,35 +143,38 @@ impl Range {
     }
 }
 
-/// Returns the range with which the ranges reach half of all addresses, if they do, and whether it is that large by
-/// itself: then clients are within them, too.
-fn spanning_half(ranges: &[Range]) -> Option<(Range, bool)> {
-    /// The addresses routed on the internet (RFC 4291, section 2.4): an eighth of all IPv6 addresses, and here all that
-    /// count.
+/// Rejects ranges that span half of all addresses: clients are within them, too.
+fn check_span(ranges: &[Range]) -> Result<(), TrustedProxiesError> {
+    /// The addresses that are routed on the internet (RFC 4291, section 2.4): an eighth of all IPv6 addresses. The
+    /// others are not counted.
     const INTERNET: Range = Range { base: IpAddr::V6(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0)), prefix: 3 };
+    const HALF_OF_V4: u128 = 1 << 31;
+    const HALF_OF_V6: u128 = 1 << 124;
     let mut sorted = ranges.to_vec();
     // Two ranges are disjoint, or one contains the other and sorts first.
     sorted.sort_unstable_by_key(|range| (range.base, range.prefix));
-    let (mut spanned, mut last) = ([0_u128; 2], None::<Range>);
+    let (mut spanned_v4, mut spanned_v6, mut last) = (0, 0, None::<Range>);
     for range in sorted {
         if last.is_some_and(|last| last.prefix <= range.prefix && last.contains(range.base)) {
             continue;
         }
         last = Some(range);
-        let (kind, all, size) = match range.base {
-            IpAddr::V4(_) => (0, 1 << 32, 1_u128 << (32 - range.prefix)),
+        let (spanned, half, size) = match range.base {
+            IpAddr::V4(_) => (&mut spanned_v4, HALF_OF_V4, 1_u128 << (32 - range.prefix)),
             IpAddr::V6(_) if range.prefix <= INTERNET.prefix && range.contains(INTERNET.base) => {
-                (1, 1 << 125, 1 << 125)
+                (&mut spanned_v6, HALF_OF_V6, 2 * HALF_OF_V6)
             }
-            IpAddr::V6(base) if INTERNET.contains(base.into()) => (1, 1 << 125, 1_u128 << (128 - range.prefix)),
+            IpAddr::V6(base) if INTERNET.contains(base.into()) => {
+                (&mut spanned_v6, HALF_OF_V6, 1_u128 << (128 - range.prefix))
+            }
             IpAddr::V6(_) => continue,
         };
-        spanned[kind] += size;
-        if spanned[kind] >= all / 2 {
-            return Some((range, size >= all / 2));
+        *spanned += size;
+        if *spanned >= half {
+            return Err(TrustedProxiesError::HalfOfAll { range: range.to_string(), is_alone: size >= half });
         }
     }
-    None
+    Ok(())
 }
 
 impl FromStr for Range {

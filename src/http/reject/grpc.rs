@@ -6,28 +6,30 @@ use super::rejection::{Reason, Rejection};
 use crate::http::grpc::{Code, GrpcStatus, Protocol, Status, Violation};
 use crate::http::verdict::PolicyVerdict;
 
-/// Makes the response. `exceeded` is the status if a limit is exceeded, and a wait helps.
+/// Makes the response to a rejected request in `protocol`. `exceeded` is the layer's status for an exceeded limit.
 pub(super) fn response(rejection: &Rejection, exceeded: GrpcStatus, protocol: Protocol) -> Response<()> {
-    let violation = |violated: &PolicyVerdict| {
-        let (left, limit) = (violated.decision().remaining(), violated.decision().limit());
-        format!("{left} of {limit} left")
+    let violations: Vec<_> = rejection.verdict().violated().map(violation).collect();
+    let status = Status {
+        code: code_of(rejection, exceeded),
+        message: &rejection.detail(),
+        wait: rejection.retry_after(),
+        violations: &violations,
     };
-    let violations: Vec<_> = rejection
-        .verdict()
-        .violated()
-        .map(|violated| Violation { subject: violated.name(), description: violation(violated) })
-        .collect();
-    let (code, message) = (code(rejection, exceeded), rejection.detail());
-    Status { code, message: &message, wait: rejection.retry_after(), violations: &violations }.response(protocol)
+    status.response(protocol)
 }
 
-fn code(rejection: &Rejection, exceeded: GrpcStatus) -> Code {
+fn violation(violated: &PolicyVerdict) -> Violation<'_> {
+    let (left, limit) = (violated.decision().remaining(), violated.decision().limit());
+    Violation { subject: violated.name(), description: format!("{left} of {limit} left") }
+}
+
+fn code_of(rejection: &Rejection, exceeded: GrpcStatus) -> Code {
     match rejection.reason() {
-        // Never UNAVAILABLE, which means an outage of the server, and which many clients retry by default. A ban is the
-        // client's own doing, and no retry helps a request that costs too much.
-        Reason::Banned => Code::ResourceExhausted,
+        // Many clients retry UNAVAILABLE by default, and no retry helps a request that costs too much.
         Reason::LimitExceeded if rejection.retry_after().is_none() => Code::ResourceExhausted,
         Reason::LimitExceeded => exceeded.into(),
+        // UNAVAILABLE also means an outage of the server, and a ban is the client's own doing.
+        Reason::Banned => Code::ResourceExhausted,
         Reason::LimiterFailed => Code::Unavailable,
         Reason::MissingKey | Reason::AmbiguousKey => Code::InvalidArgument,
         Reason::Misconfigured => Code::Internal,
@@ -45,7 +47,7 @@ mod tests {
     use crate::http::key::KeyError;
     use crate::http::policy::Policy;
     use crate::http::verdict::Verdict;
-    use crate::values::{Decision, Quota};
+    use crate::values::{Decision, LimiterError, Quota};
 
     #[test]
     fn each_reason_has_its_status_and_pushback() {
@@ -55,6 +57,7 @@ mod tests {
         let exceeded = |wait| Rejection::limit_exceeded(StatusCode::TOO_MANY_REQUESTS, denied(wait));
         let banned = |wait| Rejection::banned(StatusCode::TOO_MANY_REQUESTS, denied(wait));
         let without_key = |error| Rejection::without_key(&policy, &error);
+        let failed = |error| Rejection::limiter_failed(&policy, &error, Verdict::default());
         let what = "header x-api-key";
         // The statuses of a layer that answers RESOURCE_EXHAUSTED, and of one that answers UNAVAILABLE.
         for (rejection, statuses, pushback) in [
@@ -62,8 +65,8 @@ mod tests {
             (exceeded(None), ["8", "8"], "-1"),
             (banned(short), ["8", "8"], "5"),
             (banned(None), ["8", "8"], "-1"),
-            (Rejection::limiter_failed(&policy, false, Verdict::default()), ["14", "14"], "1000"),
-            (Rejection::limiter_failed(&policy, true, Verdict::default()), ["14", "14"], "1000"),
+            (failed(LimiterError::new("lost")), ["14", "14"], "1000"),
+            (failed(LimiterError::closed("closed")), ["14", "14"], "1000"),
             (without_key(KeyError::Missing { what: what.into() }), ["3", "3"], "-1"),
             (without_key(KeyError::Ambiguous { what: what.into() }), ["3", "3"], "-1"),
             (without_key(KeyError::Misconfigured { problem: "peer address unknown".into() }), ["13", "13"], "-1"),

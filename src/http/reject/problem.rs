@@ -1,4 +1,4 @@
-//! Problem details in JSON (RFC 9457).
+//! The bodies of rejections: problem details in JSON (RFC 9457), or one sentence of plain text.
 
 use super::rejection::{Pieces, Reason, Rejection};
 use crate::http::text::Text;
@@ -6,45 +6,56 @@ use crate::http::text::Text;
 /// The base of the problem types of draft-ietf-httpapi-ratelimit-headers-11, section 5: requested, not registered yet.
 pub(crate) const DRAFT: &str = "https://iana.org/assignments/http-problem-types";
 
+/// The problem types of the draft: the fragment of the address, and the title.
 const QUOTA: (&str, &str) = ("#quota-exceeded", "Quota Exceeded");
 const ABUSE: (&str, &str) = ("#abnormal-usage-detected", "Abnormal Usage Detected");
 const CAPACITY: (&str, &str) = ("#temporary-reduced-capacity", "Temporary Reduced Capacity");
 
-/// Writes the bodies of rejections.
+/// Writes problem details.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
-    /// The beginnings of the bodies of each type, up to the status.
+    /// `None` to write `about:blank`, which means just the status.
+    types: Option<Types>,
+}
+
+/// The beginnings of the bodies of each type, up to the status.
+#[derive(Clone, Debug)]
+struct Types {
     quota: Box<[u8]>,
     capacity: Box<[u8]>,
     abuse: Box<[u8]>,
-    has_types: bool,
 }
 
 impl Problem {
-    /// Writes types under this address; if there is none, `about:blank`, which means just the status.
-    pub(crate) fn new(types: Option<&str>) -> Self {
-        let begin = |(fragment, title): (&str, &str)| {
-            let mut out = Vec::new();
-            push_type(&mut out, types.unwrap_or_default(), fragment, title);
-            out.into()
-        };
-        Self { quota: begin(QUOTA), capacity: begin(CAPACITY), abuse: begin(ABUSE), has_types: types.is_some() }
+    /// Writes types under the address `base`, or none.
+    pub(crate) fn new(base: Option<&str>) -> Self {
+        let types = base.map(|base| {
+            let begin = |(fragment, title): (&str, &str)| {
+                let mut out = Vec::new();
+                push_type(&mut out, base, fragment, title);
+                out.into()
+            };
+            Types { quota: begin(QUOTA), capacity: begin(CAPACITY), abuse: begin(ABUSE) }
+        });
+        Self { types }
     }
 
     /// Writes the body of a rejection.
     pub(crate) fn json(&self, rejection: &Rejection) -> Vec<u8> {
         let (status, detail) = (rejection.status(), rejection.pieces());
         let (mut blank, mut escaped) = (Vec::new(), Vec::new());
-        let begin: &[u8] = match rejection.reason() {
-            Reason::LimitExceeded if self.has_types && !status.is_server_error() => &self.quota,
-            Reason::Banned if self.has_types => &self.abuse,
-            Reason::LimitExceeded | Reason::LimiterFailed if self.has_types => &self.capacity,
-            _ => {
+        let begin: &[u8] = match (&self.types, rejection.reason()) {
+            // A server error: all clients share the limit.
+            (Some(types), Reason::LimitExceeded) if status.is_server_error() => &types.capacity,
+            (Some(types), Reason::LimitExceeded) => &types.quota,
+            (Some(types), Reason::LimiterFailed) => &types.capacity,
+            (Some(types), Reason::Banned) => &types.abuse,
+            (Some(_), Reason::MissingKey | Reason::AmbiguousKey | Reason::Misconfigured) | (None, _) => {
                 push_type(&mut blank, "about:blank", "", status.canonical_reason().unwrap_or("Rejected"));
                 &blank
             }
         };
-        let digits = digits(&detail);
+        let digits = digits_of(&detail);
         let before: &[u8] = if detail.seconds.is_some() {
             detail.before.as_bytes()
         } else {
@@ -73,7 +84,7 @@ impl Problem {
 /// Writes the detail as plain text, with a line feed.
 pub(crate) fn sentence(rejection: &Rejection) -> Vec<u8> {
     let detail = rejection.pieces();
-    let digits = digits(&detail);
+    let digits = digits_of(&detail);
     assemble(|out| {
         for piece in [detail.before.as_bytes(), &*digits, detail.after.as_bytes(), b"\n".as_slice()] {
             out.put(piece);
@@ -83,7 +94,7 @@ pub(crate) fn sentence(rejection: &Rejection) -> Vec<u8> {
 
 /// The digits of the seconds to wait; empty if the detail has none.
 #[inline]
-fn digits(detail: &Pieces<'_>) -> Text<24> {
+fn digits_of(detail: &Pieces<'_>) -> Text<24> {
     let mut digits = Text::new();
     if let Some(seconds) = detail.seconds {
         digits.push_number(seconds);

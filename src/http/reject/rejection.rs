@@ -9,6 +9,7 @@ use crate::http::headers::{self, Jitter};
 use crate::http::key::KeyError;
 use crate::http::policy::Policy;
 use crate::http::verdict::Verdict;
+use crate::values::LimiterError;
 
 /// A rejected request: the reason, the status, the detail and the wait.
 #[derive(Clone, Debug)]
@@ -32,10 +33,12 @@ enum Detail {
 
 /// The pieces of a detail. Written one after the other, they are the sentence.
 pub(crate) struct Pieces<'a> {
-    /// The whole sentence, if there is no number; else, needs no escaping in JSON.
+    /// The sentence up to the number. If there is no number, the whole sentence, which may need escaping in JSON: it
+    /// can contain what a key extractor looks for.
     pub(crate) before: &'a str,
     /// The number of seconds to wait, if it is part of the sentence.
     pub(crate) seconds: Option<u64>,
+    /// The sentence after the number.
     pub(crate) after: &'static str,
 }
 
@@ -57,7 +60,8 @@ pub enum Reason {
     LimiterFailed,
 }
 
-/// The advertised wait when a limiter failed: a guess, since the duration of the outage is unknown.
+/// The advertised wait when a limiter failed: a guess, since the duration of the outage is unknown. The shortest that
+/// `Retry-After` can advertise: a client that comes back too early is only rejected once more.
 const RETRY_FAILED_AFTER: Duration = Duration::from_secs(1);
 
 impl Rejection {
@@ -70,7 +74,8 @@ impl Rejection {
         Self::by_policies(Reason::Banned, before, status, verdict)
     }
 
-    /// A rejection by at least one policy. `before` is the detail up to the number of seconds to wait, if a wait helps.
+    /// Makes a rejection by at least one policy. `before` is the detail up to the number of seconds to wait, if a wait
+    /// helps.
     fn by_policies(reason: Reason, before: &'static str, status: StatusCode, verdict: Verdict) -> Self {
         let wait = longest_wait(&verdict);
         let detail = match wait {
@@ -98,9 +103,12 @@ impl Rejection {
         Self { reason, status, detail: Detail::Plain(detail.into()), wait: None, verdict }
     }
 
-    pub(crate) fn limiter_failed(policy: &Policy, is_closed: bool, verdict: Verdict) -> Self {
-        let problem =
-            if is_closed { "has been closed and queues no more requests" } else { "cannot be checked at the moment" };
+    pub(crate) fn limiter_failed(policy: &Policy, error: &LimiterError, verdict: Verdict) -> Self {
+        let problem = if error.is_closed() {
+            "has been closed and queues no more requests"
+        } else {
+            "cannot be checked at the moment"
+        };
         let detail = format!("The rate limit `{}` {problem}.", policy.name());
         Self {
             reason: Reason::LimiterFailed,
@@ -161,13 +169,14 @@ impl Rejection {
     /// | [`LimiterFailed`](Reason::LimiterFailed) | one second: a guess, since the duration of the outage is unknown |
     /// | any other | `None` |
     ///
-    /// The layer adds its [jitter](crate::RateLimitLayerBuilder::retry_jitter), if it has one.
+    /// The layer adds its [jitter](crate::RateLimitLayerBuilder::retry_jitter), if it has one. No field advertises more
+    /// than [24.8 days](crate::headers::WaitFields).
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.wait
     }
 
-    /// The decisions of all policies that have decided.
+    /// The decisions of all policies that have decided; none if the request lacks a key.
     #[must_use]
     pub const fn verdict(&self) -> &Verdict {
         &self.verdict
@@ -237,11 +246,11 @@ mod tests {
                 "The server is not set up to check the rate limit `p`.",
             ),
             (
-                Rejection::limiter_failed(&policy("p"), false, Verdict::default()),
+                Rejection::limiter_failed(&policy("p"), &LimiterError::new("lost"), Verdict::default()),
                 "The rate limit `p` cannot be checked at the moment.",
             ),
             (
-                Rejection::limiter_failed(&policy("p"), true, Verdict::default()),
+                Rejection::limiter_failed(&policy("p"), &LimiterError::closed("closed"), Verdict::default()),
                 "The rate limit `p` has been closed and queues no more requests.",
             ),
         ] {

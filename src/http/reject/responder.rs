@@ -11,14 +11,14 @@ use super::rejection::{Reason, Rejection};
 use crate::http::body::RejectionBody;
 use crate::http::grpc::{GrpcStatus, Protocol};
 use crate::http::head::RequestHead;
-use crate::http::headers::{Jitter, WaitFields};
+use crate::http::headers::{Jitter, WaitFields, merge_retry_after};
 
 /// The format of the body of a rejection, for plain HTTP clients.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum RejectionFormat {
     /// Problem details in JSON (RFC 9457), with the types that draft-ietf-httpapi-ratelimit-headers-11
-    /// registers. The default.
+    /// defines. The default.
     #[default]
     Problem,
     /// The same, with custom types: this prefix, followed by `#quota-exceeded`, `#temporary-reduced-capacity` or
@@ -52,6 +52,7 @@ enum Content {
     Custom(Arc<Respond>),
 }
 
+/// Makes a custom response.
 pub(crate) type Respond = dyn Fn(&Rejection, &RequestHead<'_>) -> Response<RejectionBody> + Send + Sync;
 
 impl Default for Responder {
@@ -86,10 +87,11 @@ impl Responder {
         self.content = Content::Custom(respond);
     }
 
-    /// Makes the response, with the fields that custom responses have as well.
+    /// Makes the response to a rejected request. The fields of the wait and `Cache-Control` are set on custom
+    /// responses, too.
     #[inline]
     pub(crate) fn respond(&self, rejection: &mut Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
-        // Lengthened once, so that all fields, the body and gRPC advertise the same wait.
+        // Lengthened once, so that the fields of the wait, the body and gRPC advertise the same one.
         rejection.lengthen(self.jitter);
         let mut response = match Protocol::of(head) {
             Protocol::Http => self.in_http(rejection, head),
@@ -98,13 +100,18 @@ impl Responder {
         if *head.method() == Method::HEAD {
             response = without_content(response);
         }
-        let fields = response.headers_mut();
-        if let Some(wait) = rejection.retry_after() {
+        let headers = response.headers_mut();
+        match rejection.retry_after() {
             // A failed limiter knows no exact wait.
-            self.wait.write(fields, wait, rejection.reason() != Reason::LimiterFailed, SystemTime::now);
+            Some(guess) if rejection.reason() == Reason::LimiterFailed => {
+                merge_retry_after(headers, guess, SystemTime::now);
+            }
+            Some(wait) => self.wait.write(headers, wait, SystemTime::now),
+            None => {}
         }
-        // RFC 6585, section 4: a 429 must not be stored, whatever fields an outer layer adds.
-        fields.insert(header::CACHE_CONTROL, NO_STORE);
+        // RFC 6585, section 4: a 429 must not be stored, whatever fields an outer layer adds. If the map of a custom
+        // response is full, the field is left out: that is no reason to panic.
+        let _ = headers.try_insert(header::CACHE_CONTROL, NO_STORE);
         response
     }
 
@@ -135,7 +142,9 @@ const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 fn without_content(response: Response<RejectionBody>) -> Response<RejectionBody> {
     let (mut parts, body) = response.into_parts();
     if let Some(length) = body.content_length() {
-        parts.headers.entry(header::CONTENT_LENGTH).or_insert_with(|| length.into());
+        if !parts.headers.contains_key(header::CONTENT_LENGTH) {
+            let _ = parts.headers.try_insert(header::CONTENT_LENGTH, length.into());
+        }
     }
     Response::from_parts(parts, RejectionBody::from(()))
 }

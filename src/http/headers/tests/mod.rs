@@ -14,12 +14,12 @@ use sfv::{BareItem, FieldType, GenericBareItem, List, ListEntry, Parser};
 use super::*;
 use crate::values::{Decision, Terms};
 
-fn writer(fields: &RateLimitFields, policies: &[(&str, Terms)]) -> Arc<Writer> {
+fn writer_of(fields: &RateLimitFields, policies: &[(&str, Terms)]) -> Arc<Writer> {
     Arc::new(Writer::new(fields, policies.iter().map(|(name, terms)| (*name, Some(*terms)))))
 }
 
 fn reading(policy: usize, decision: &Decision) -> Reading<'_> {
-    Reading { policy, decision, next_after: None, mark: None }
+    Reading { policy, decision, mark: None }
 }
 
 fn at_2026() -> SystemTime {
@@ -34,12 +34,12 @@ fn written(
     lines: &[(&'static str, &'static str)],
     readings: &[Reading<'_>],
 ) -> String {
-    let mut fields = HeaderMap::new();
+    let mut headers = HeaderMap::new();
     for (name, value) in lines {
-        fields.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
-    let (status, mut deferred) = (StatusCode::from_u16(status).unwrap(), fields.clone());
-    writer.write(status, &mut fields, readings.iter().copied(), at_2026);
+    let (status, mut deferred) = (StatusCode::from_u16(status).unwrap(), headers.clone());
+    writer.write(status, &mut headers, readings.iter().copied(), at_2026);
     let kept = match readings {
         [reading] => writer.fields_of_one(*reading),
         _ => writer.fields(readings.iter().copied()),
@@ -48,16 +48,16 @@ fn written(
         // Deferred fields may depend on the system's clock, so they cannot be compared.
         let is_comparable = !matches!(kept, ResponseFields::Deferred(_));
         kept.write(status, &mut deferred);
-        assert!(!is_comparable || listed(&deferred) == listed(&fields), "{deferred:?} for {fields:?}");
+        assert!(!is_comparable || listed(&deferred) == listed(&headers), "{deferred:?} for {headers:?}");
     } else {
-        assert_eq!(listed(&deferred), listed(&fields));
+        assert_eq!(listed(&deferred), listed(&headers));
     }
-    listed(&fields)
+    listed(&headers)
 }
 
 /// `name: value; name: value`, sorted by name.
-pub(super) fn listed(fields: &HeaderMap) -> String {
-    let mut lines: Vec<_> = fields.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+pub(super) fn listed(headers: &HeaderMap) -> String {
+    let mut lines: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
     lines.sort_unstable();
     lines.into_iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>().join("; ")
 }
@@ -99,5 +99,8 @@ fn numbers(value: &str, keys: &[&str], required: usize) -> Option<Vec<(String, V
         .collect()
 }
 
+/// The parameters of a member of `RateLimit-Policy` that are numbers.
 const POLICY: &[&str] = &["q", "w"];
+
+/// The parameters of a member of `RateLimit` that are numbers.
 const STATE: &[&str] = &["r", "t"];

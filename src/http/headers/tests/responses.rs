@@ -20,7 +20,11 @@ fn all_policies_that_decided_are_listed_in_order() {
     assert_eq!(written(&writer, 200, &[], &[reading(1, &a)]), "");
     assert_eq!(written(&writer, 200, &[], &[]), "");
     assert_eq!(written(&writer, 103, &[], &[reading(0, &a)]), "");
-    // The members of an inner layer stay in front.
+    // The members of an inner layer stay in front, also if it sends no policies.
+    assert_eq!(
+        written(&writer, 200, &[("ratelimit", r#""in";r=0;t=9"#)], &[reading(2, &b)]),
+        format!(r#"ratelimit: "in";r=0;t=9, "day";r=77;t=60; {policy}"#)
+    );
     assert_eq!(
         written(
             &writer,
@@ -36,12 +40,12 @@ fn all_policies_that_decided_are_listed_in_order() {
 fn a_redirect_of_an_exhausted_policy_has_no_ratelimit() {
     let terms = Terms::fixed_window(Quota::per_minute(10));
     let left = |left| Decision::allow(10, left).with_reset_after(Duration::from_secs(9));
-    let draft11 = writer(&RateLimitFields::draft11(), &[("p", terms)]);
+    let draft11 = writer_of(&RateLimitFields::draft11(), &[("p", terms)]);
     let policy = r#"ratelimit-policy: "p";q=10;w=60"#;
     assert_eq!(written(&draft11, 301, &[], &[reading(0, &left(0))]), policy);
     assert_eq!(written(&draft11, 301, &[], &[reading(0, &left(1))]), format!(r#"ratelimit: "p";r=1;t=9; {policy}"#));
     assert_eq!(written(&draft11, 200, &[], &[reading(0, &left(0))]), format!(r#"ratelimit: "p";r=0;t=9; {policy}"#));
-    let draft07 = writer(&RateLimitFields::draft07(), &[("p", terms)]);
+    let draft07 = writer_of(&RateLimitFields::draft07(), &[("p", terms)]);
     assert_eq!(written(&draft07, 301, &[], &[reading(0, &left(0))]), "");
 }
 
@@ -52,9 +56,9 @@ fn the_older_fields_describe_the_policy_that_is_closest_to_exhaustion() {
         ("minute", Terms::fixed_window(Quota::per_minute(100))),
         ("hour", Terms::fixed_window(Quota::per_hour(1_000))),
     ];
-    let draft07 = writer(&RateLimitFields::draft07(), &policies);
-    let legacy = writer(&RateLimitFields::none().x_rate_limit(ResetForm::EpochSeconds), &policies);
-    let delta = writer(&RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds), &policies);
+    let draft07 = writer_of(&RateLimitFields::draft07(), &policies);
+    let x_rate_limit = writer_of(&RateLimitFields::none().x_rate_limit(ResetForm::EpochSeconds), &policies);
+    let delta = writer_of(&RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds), &policies);
     let second = Decision::allow(10, 5).with_reset_after(Duration::from_millis(500));
     let minute = Decision::allow(100, 49).with_reset_after(Duration::from_millis(30_500));
     let hour = Decision::allow(1_000, 600).with_reset_after(Duration::from_secs(1_800));
@@ -65,12 +69,23 @@ fn the_older_fields_describe_the_policy_that_is_closest_to_exhaustion() {
         "ratelimit: limit=100, remaining=49, reset=31; ratelimit-policy: 100;w=60"
     );
     assert_eq!(
-        written(&legacy, 200, &[], &all),
+        written(&x_rate_limit, 200, &[], &all),
         "x-ratelimit-limit: 100; x-ratelimit-remaining: 49; x-ratelimit-reset: 1790000031"
     );
     assert_eq!(
         written(&delta, 200, &[], &all[..1]),
         "x-ratelimit-limit: 10; x-ratelimit-remaining: 5; x-ratelimit-reset: 1"
+    );
+
+    // A full bucket is not close to exhaustion, however much more than its burst it admits in the advertised window.
+    let small = [
+        ("second", Terms::bucket(Quota::per_second(100).burst(10))),
+        ("minute", Terms::fixed_window(Quota::per_minute(100))),
+    ];
+    let full = Decision::allow(10, 10);
+    assert_eq!(
+        written(&writer_of(&RateLimitFields::draft07(), &small), 200, &[], &[reading(0, &full), reading(1, &minute)]),
+        "ratelimit: limit=100, remaining=49, reset=31; ratelimit-policy: 100;w=60"
     );
 
     // A policy that rejects comes before one with less left; of several that reject, the one with the longest wait.
@@ -88,8 +103,8 @@ fn the_older_fields_describe_the_policy_that_is_closest_to_exhaustion() {
 
     // Fields of an inner layer stay if they have less left, and are replaced if they have more.
     let inner = |remaining| [("x-ratelimit-limit", "9"), ("x-ratelimit-remaining", remaining)];
-    assert_eq!(written(&legacy, 200, &inner("2"), &all), "x-ratelimit-limit: 9; x-ratelimit-remaining: 2");
-    assert!(written(&legacy, 200, &inner("50"), &all).contains("remaining: 49; x-ratelimit-reset"));
+    assert_eq!(written(&x_rate_limit, 200, &inner("2"), &all), "x-ratelimit-limit: 9; x-ratelimit-remaining: 2");
+    assert!(written(&x_rate_limit, 200, &inner("50"), &all).contains("remaining: 49; x-ratelimit-reset"));
 }
 
 #[test]
@@ -98,7 +113,7 @@ fn fields_are_sent_on_the_configured_responses() {
     let other = Terms::bucket(Quota::per_minute(1_000));
     let is_sent = |on: Advertise, decision: Decision| {
         let fields = RateLimitFields::draft11().x_rate_limit(ResetForm::DeltaSeconds).advertise(on);
-        let writer = writer(&fields, &[("p", terms), ("q", other)]);
+        let writer = writer_of(&fields, &[("p", terms), ("q", other)]);
         let plenty = Decision::allow(1_000, 999);
         let all = written(&writer, 200, &[], &[reading(0, &decision), reading(1, &plenty)]);
         assert!(all.is_empty() || !writer.is_silent());
@@ -120,7 +135,7 @@ fn fields_are_sent_on_the_configured_responses() {
     let fine = Decision::allow(10, 10);
     assert_eq!(written(&beside_a_shadow, 200, &[], &[reading(0, &fine), reading(1, &denied)]), "");
 
-    let is_silent = |fields: RateLimitFields| writer(&fields, &[("p", terms)]).is_silent();
+    let is_silent = |fields: RateLimitFields| writer_of(&fields, &[("p", terms)]).is_silent();
     assert!(is_silent(RateLimitFields::none()) && is_silent(RateLimitFields::default().advertise(Advertise::Never)));
     assert!(!is_silent(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds)));
     assert!(Writer::new(&RateLimitFields::default(), [("p", None)]).is_silent());
@@ -129,7 +144,7 @@ fn fields_are_sent_on_the_configured_responses() {
 #[test]
 fn partition_keys_are_hashed_and_kept_from_caches() {
     let terms = Terms::bucket(Quota::per_minute(10));
-    let keyed = writer(&RateLimitFields::draft11().partition_key_by([7; 16]), &[("p", terms)]);
+    let keyed = writer_of(&RateLimitFields::draft11().partition_key_by([7; 16]), &[("p", terms)]);
     let decision = Decision::allow(10, 9).with_reset_after(Duration::from_secs(6));
     let mark = keyed.mark(&PartitionKey::from("alice"));
     assert!(mark.is_some());
@@ -144,18 +159,39 @@ fn partition_keys_are_hashed_and_kept_from_caches() {
         if key == "pk" && mark.len() == 8));
     assert_eq!(state(&[("cache-control", "public")]), r#""p";r=9;t=54"#);
 
-    assert!(writer(&RateLimitFields::draft11(), &[("p", terms)]).mark(&PartitionKey::SHARED).is_none());
-    let random = writer(&RateLimitFields::draft11().partition_key(), &[("p", terms)]);
+    assert!(writer_of(&RateLimitFields::draft11(), &[("p", terms)]).mark(&PartitionKey::SHARED).is_none());
+    let random = writer_of(&RateLimitFields::draft11().partition_key(), &[("p", terms)]);
     assert_ne!(random.mark(&PartitionKey::from("alice")), mark);
     assert!(!format!("{:?}", RateLimitFields::draft11().partition_key_by([77; 16])).contains("77"));
 }
 
 #[test]
-fn exposed_headers_has_all_names() {
+fn all_names_are_exposed() {
     let names = EXPOSED_HEADERS.map(|name| name.to_string());
     assert_eq!(
         names.join(", "),
         "retry-after, ratelimit, ratelimit-policy, x-ratelimit-limit, x-ratelimit-remaining, x-ratelimit-reset, \
-         x-rate-limited-for, grpc-status, grpc-message, grpc-status-details-bin, grpc-retry-pushback-ms"
+         x-rate-limited-for, retry-after-ms, grpc-status, grpc-message, grpc-status-details-bin, grpc-retry-pushback-ms"
     );
+}
+
+/// `HeaderMap` has room for 24,576 names, and panics if one more is inserted.
+#[test]
+fn fields_for_which_a_response_has_no_room_are_left_out() {
+    let mut full = HeaderMap::new();
+    for i in 0.. {
+        if full.try_insert(HeaderName::try_from(format!("x-{i}")).unwrap(), HeaderValue::from_static("")).is_err() {
+            break;
+        }
+    }
+    let names = full.len();
+    let decision = Decision::allow(10, 9);
+    for fields in [RateLimitFields::draft11(), RateLimitFields::draft07()] {
+        let fields = fields.x_rate_limit(ResetForm::DeltaSeconds);
+        let writer = writer_of(&fields, &[("p", Terms::bucket(Quota::per_minute(10)))]);
+        writer.write(StatusCode::OK, &mut full, [reading(0, &decision)].into_iter(), at_2026);
+    }
+    WaitFields::new().retry_after_ms().write(&mut full, Duration::from_secs(1), at_2026);
+    append_server_timing(&mut full, Duration::from_secs(1));
+    assert_eq!(full.len(), names);
 }

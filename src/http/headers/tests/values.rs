@@ -26,7 +26,7 @@ fn published_sequences_have_the_published_fields() {
         let period = Duration::from_secs(small(&sequence["rate"][1]).into());
         let quota = Quota::new(small(&sequence["rate"][0]), period).unwrap().burst(small(&sequence["burst"]));
         let fields = RateLimitFields::draft11().x_rate_limit(ResetForm::DeltaSeconds);
-        let writer = writer(&fields, &[("default", Terms::bucket(quota))]);
+        let writer = writer_of(&fields, &[("default", Terms::bucket(quota))]);
         let mut bucket = Bucket::new(quota);
         for step in sequence["steps"].as_array().unwrap() {
             let context = format!("{} at {}", sequence["name"], step["at"]);
@@ -35,7 +35,7 @@ fn published_sequences_have_the_published_fields() {
             let status = if decision.is_allowed() { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
             writer.write(status, &mut fields, [reading(0, &decision)].into_iter(), at_2026);
             if let Some(wait) = decision.retry_after() {
-                WaitFields::new().write(&mut fields, wait, true, at_2026);
+                WaitFields::new().write(&mut fields, wait, at_2026);
             }
 
             assert_eq!(u64::from(status.as_u16()), step["status"].as_u64().unwrap(), "{context}");
@@ -100,7 +100,7 @@ fn invalid_values_are_recognised() {
 }
 
 fn policy_of(terms: Terms) -> String {
-    let writer = writer(&RateLimitFields::draft11(), &[("p", terms)]);
+    let writer = writer_of(&RateLimitFields::draft11(), &[("p", terms)]);
     let decision = Decision::allow(1, 1);
     let all = written(&writer, 200, &[], &[reading(0, &decision)]);
     all.split("; ").find_map(|line| line.strip_prefix("ratelimit-policy: \"p\";")).unwrap().to_owned()
@@ -142,31 +142,30 @@ fn a_policy_is_advertised_at_its_exact_rate() {
 
 #[test]
 fn windows_advertise_their_end_or_how_long_the_rest_has_to_last() {
-    let state = |terms: Terms, decision: Decision, next_after: Option<u64>| {
-        let writer = writer(&RateLimitFields::draft11(), &[("p", terms)]);
-        let next_after = next_after.map(Duration::from_millis);
-        let state = writer.state([Reading { next_after, ..reading(0, &decision) }].into_iter()).unwrap();
-        state.value.to_str().unwrap().to_owned()
+    let state = |terms: Terms, decision: Decision| {
+        let writer = writer_of(&RateLimitFields::draft11(), &[("p", terms)]);
+        let ratelimit = writer.ratelimit([reading(0, &decision)].into_iter()).unwrap();
+        ratelimit.text.to_str().unwrap().to_owned()
     };
     let allow = |left, reset| Decision::allow(100, left).with_reset_after(Duration::from_millis(reset));
     let fixed = Terms::fixed_window(Quota::per_minute(100));
-    assert_eq!(state(fixed, allow(99, 49_001), None), r#""p";r=99;t=50"#);
-    assert_eq!(state(fixed, allow(0, 1), None), r#""p";r=0;t=1"#);
+    assert_eq!(state(fixed, allow(99, 49_001)), r#""p";r=99;t=50"#);
+    assert_eq!(state(fixed, allow(0, 1)), r#""p";r=0;t=1"#);
     // No request yet: no window runs.
-    assert_eq!(state(fixed, allow(100, 0), None), r#""p";r=100;t=60"#);
+    assert_eq!(state(fixed, allow(100, 0)), r#""p";r=100;t=60"#);
     let sliding = Terms::sliding_window(Quota::per_minute(100));
-    assert_eq!(state(sliding, allow(100, 0), None), r#""p";r=100;t=60"#);
-    assert_eq!(state(sliding, allow(99, 119_000), None), r#""p";r=99;t=60"#);
-    assert_eq!(state(sliding, allow(50, 119_000), None), r#""p";r=50;t=30"#);
-    assert_eq!(state(sliding, allow(1, 119_000), None), r#""p";r=1;t=1"#);
-    assert_eq!(state(sliding, allow(0, 119_000), Some(7_001)), r#""p";r=0;t=8"#);
-    assert_eq!(state(sliding, allow(0, 119_000), Some(0)), r#""p";r=0;t=1"#);
-    assert_eq!(state(sliding, allow(0, 119_001), None), r#""p";r=0;t=120"#);
+    assert_eq!(state(sliding, allow(100, 0)), r#""p";r=100;t=60"#);
+    assert_eq!(state(sliding, allow(99, 119_000)), r#""p";r=99;t=60"#);
+    assert_eq!(state(sliding, allow(50, 119_000)), r#""p";r=50;t=30"#);
+    assert_eq!(state(sliding, allow(1, 119_000)), r#""p";r=1;t=1"#);
+    assert_eq!(state(sliding, allow(0, 119_000).with_next_after(Duration::from_millis(7_001))), r#""p";r=0;t=8"#);
+    assert_eq!(state(sliding, allow(0, 119_000).with_next_after(Duration::from_nanos(1))), r#""p";r=0;t=1"#);
+    assert_eq!(state(sliding, allow(0, 119_001)), r#""p";r=0;t=120"#);
     for terms in [fixed, sliding, Terms::bucket(Quota::per_minute(100))] {
         let deny = |wait| Decision::deny(100, 3, wait).with_reset_after(Duration::from_secs(50));
-        assert_eq!(state(terms, deny(Some(Duration::from_millis(6_001))), None), r#""p";r=0;t=7"#);
-        assert_eq!(state(terms, deny(Some(Duration::MAX)), None), r#""p";r=0;t=2147483"#);
-        assert_eq!(state(terms, deny(None), None), r#""p";r=0"#);
+        assert_eq!(state(terms, deny(Some(Duration::from_millis(6_001)))), r#""p";r=0;t=7"#);
+        assert_eq!(state(terms, deny(Some(Duration::MAX))), r#""p";r=0;t=2147483"#);
+        assert_eq!(state(terms, deny(None)), r#""p";r=0"#);
     }
 }
 
@@ -174,8 +173,8 @@ fn windows_advertise_their_end_or_how_long_the_rest_has_to_last() {
 /// seconds would be rounded up to 49.
 #[test]
 fn a_tick_does_not_add_a_second() {
-    let writer = writer(&RateLimitFields::draft11(), &[("p", Terms::bucket(Quota::per_minute(5)))]);
+    let writer = writer_of(&RateLimitFields::draft11(), &[("p", Terms::bucket(Quota::per_minute(5)))]);
     let decision = Decision::allow(5, 4).with_reset_after(Duration::from_nanos(11_999_999_993));
-    let state = writer.state([reading(0, &decision)].into_iter()).unwrap();
-    assert_eq!(state.value, r#""p";r=4;t=48"#);
+    let ratelimit = writer.ratelimit([reading(0, &decision)].into_iter()).unwrap();
+    assert_eq!(ratelimit.text, r#""p";r=4;t=48"#);
 }

@@ -1,104 +1,96 @@
-//! Appends draft-11's fields to a response, and merges them with those that an inner service or layer has set.
+//! Merges fields with those that an inner service or layer has set, so that no limit looks larger than it is.
 
+use http::header::IntoHeaderName;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{RATELIMIT, RATELIMIT_POLICY, decimal};
 
-/// Adds draft-11's fields to a response. `state` is `None` if only the policies are advertised.
-///
-/// Nearly always neither is set yet. Appending finds that out with one look-up per name; a look-up before an insertion
-/// would take half as long again.
-#[inline]
-pub(super) fn append_draft11(headers: &mut HeaderMap, policy: HeaderValue, state: Option<HeaderValue>) {
-    // If the map is full, the field is left out: that is no reason to fail a response.
-    let was_set = |appended: Result<bool, _>| appended.unwrap_or(false);
-    if was_set(headers.try_append(RATELIMIT_POLICY, policy)) {
-        return merge_taken_back(headers, state.as_ref());
-    }
-    let Some(state) = state else {
-        if headers.contains_key(RATELIMIT) {
-            merge_taken_back(headers, None);
-        }
-        return;
-    };
-    if was_set(headers.try_append(RATELIMIT, state)) {
-        let state = take_back(headers, &RATELIMIT);
-        merge_taken_back(headers, state.as_ref());
-    }
+/// Sets a field. If the map is full, leaves the field out: that is no reason to fail a response.
+pub(super) fn set(headers: &mut HeaderMap, name: impl IntoHeaderName, value: HeaderValue) {
+    let _ = headers.try_insert(name, value);
 }
 
-#[cold]
-fn merge_taken_back(headers: &mut HeaderMap, state: Option<&HeaderValue>) {
-    if let Some(policy) = take_back(headers, &RATELIMIT_POLICY) {
-        merge_draft11(headers, &policy, state);
-    }
+/// Whether a field with one number of remaining units is set and must stay: it has no more than `left`,
+/// or cannot be read.
+pub(super) fn is_stricter(headers: &HeaderMap, name: &HeaderName, left: u64) -> bool {
+    let mut lines = headers.get_all(name).iter();
+    lines.any(|line| remaining_in(line.as_bytes()).is_none_or(|there| there <= left))
 }
 
-/// Removes and returns the last line of a field.
-#[cold]
-fn take_back(headers: &mut HeaderMap, name: &HeaderName) -> Option<HeaderValue> {
-    let mut lines: Vec<_> = headers.get_all(name).iter().cloned().collect();
-    let last = lines.pop();
-    headers.remove(name);
-    for line in lines {
-        let _ = headers.try_append(name, line);
-    }
-    last
+/// Parses an Integer, or the `remaining` of draft-07.
+fn remaining_in(value: &[u8]) -> Option<u64> {
+    let mut members = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    let number = members.find_map(|member| member.strip_prefix(b"remaining="));
+    decimal::parse(number.unwrap_or(value.trim_ascii()))
 }
 
 /// Merges draft-11's fields with those that are set. `state` is `None` if only the policies are advertised.
 ///
 /// Members of other names stay, and ours follow. Of two members of one name, the one with less left stays, in both
 /// fields: theirs if it cannot be read. Fields in another syntax, such as that of draft-07, cannot share a list with
-/// ours: ours replace them if they can be read and advertise more than all of ours, and are left out otherwise. So no
-/// limit looks larger than it is.
+/// ours: ours replace them if they can be read and advertise more than all of ours, and are left out otherwise.
 #[cold]
-fn merge_draft11(headers: &mut HeaderMap, policy: &HeaderValue, state: Option<&HeaderValue>) {
-    let (theirs, ours) =
-        ([lines(headers, &RATELIMIT), lines(headers, &RATELIMIT_POLICY)], state.map(HeaderValue::as_bytes));
-    let ours = [ours.unwrap_or_default(), policy.as_bytes()].map(|list| members(list).unwrap_or_default());
-    let merged = match theirs.each_ref().map(|list| members(list)) {
-        [Some(states), Some(policies)] => merged([states, policies], ours).map(|members| joined(&members)),
-        _ => {
-            let least = ours[0].iter().filter_map(Member::left).min().and_then(|least| u32::try_from(least).ok());
-            if !least.is_some_and(|least| headers.contains_key(RATELIMIT) && !is_stricter(headers, &RATELIMIT, least)) {
-                return;
-            }
-            ours.map(|members| joined(&members))
-        }
+pub(super) fn merge_draft11(headers: &mut HeaderMap, policy: &HeaderValue, state: Option<&HeaderValue>) {
+    let ours = Lists {
+        states: state.and_then(|state| members(state.as_bytes())).unwrap_or_default(),
+        policies: members(policy.as_bytes()).unwrap_or_default(),
     };
-    for (name, list) in [RATELIMIT, RATELIMIT_POLICY].into_iter().zip(merged) {
-        // If there is nothing to add, the lines stay as they are.
-        let is_changed = state.is_some() || name == RATELIMIT_POLICY;
-        if let Some(value) = HeaderValue::from_bytes(&list).ok().filter(|value| is_changed && !value.is_empty()) {
-            let _ = headers.try_insert(name, value);
+    let (their_states, their_policies) = (lines(headers, &RATELIMIT), lines(headers, &RATELIMIT_POLICY));
+    let merged = match (members(&their_states), members(&their_policies)) {
+        (Some(states), Some(policies)) => Lists { states, policies }.merged_with(ours),
+        _ if ours.may_replace_another_syntax(headers) => ours,
+        _ => return,
+    };
+    if state.is_some() {
+        set_list(headers, RATELIMIT, &merged.states);
+    }
+    set_list(headers, RATELIMIT_POLICY, &merged.policies);
+}
+
+/// The members of `RateLimit` and of `RateLimit-Policy`.
+struct Lists<'a> {
+    states: Vec<Member<'a>>,
+    policies: Vec<Member<'a>>,
+}
+
+impl<'a> Lists<'a> {
+    /// Adds the members of `ours`, each name once.
+    fn merged_with(mut self, ours: Self) -> Self {
+        let find = |members: &[Member<'_>], name| members.iter().position(|member| member.name == name);
+        let mut replaced = Vec::new();
+        for state in ours.states {
+            match find(&self.states, state.name) {
+                None => self.states.push(state),
+                Some(at) if self.states[at].left() > state.left() => {
+                    replaced.push(state.name);
+                    self.states[at] = state;
+                }
+                Some(_) => {}
+            }
         }
+        for policy in ours.policies {
+            match find(&self.policies, policy.name) {
+                None => self.policies.push(policy),
+                Some(at) if replaced.contains(&policy.name) => self.policies[at] = policy,
+                Some(_) => {}
+            }
+        }
+        self
+    }
+
+    /// Whether the response has a `RateLimit` in another syntax that advertises more than all of these.
+    fn may_replace_another_syntax(&self, headers: &HeaderMap) -> bool {
+        let least = self.states.iter().filter_map(Member::left).min();
+        headers.contains_key(RATELIMIT) && least.is_some_and(|least| !is_stricter(headers, &RATELIMIT, least))
     }
 }
 
-/// Merges states and policies, each name once.
-fn merged<'a>(theirs: [Vec<Member<'a>>; 2], ours: [Vec<Member<'a>>; 2]) -> [Vec<Member<'a>>; 2] {
-    let ([mut states, mut policies], [our_states, our_policies]) = (theirs, ours);
-    let find = |members: &[Member<'_>], name| members.iter().position(|member| member.name == name);
-    let mut is_tighter = Vec::new();
-    for state in our_states {
-        match find(&states, state.name) {
-            None => states.push(state),
-            Some(at) if states[at].left() > state.left() => {
-                is_tighter.push(state.name);
-                states[at] = state;
-            }
-            Some(_) => {}
-        }
+fn set_list(headers: &mut HeaderMap, name: HeaderName, members: &[Member<'_>]) {
+    let members: Vec<_> = members.iter().map(|member| [member.name, member.parameters].concat()).collect();
+    // Each byte is one of a field value.
+    if let Ok(value) = HeaderValue::from_bytes(&members.join(b", ".as_slice())) {
+        set(headers, name, value);
     }
-    for policy in our_policies {
-        match find(&policies, policy.name) {
-            None => policies.push(policy),
-            Some(at) if is_tighter.contains(&policy.name) => policies[at] = policy,
-            Some(_) => {}
-        }
-    }
-    [states, policies]
 }
 
 /// A member of a list: a String, with parameters (RFC 9651, section 3.1).
@@ -110,10 +102,17 @@ struct Member<'a> {
 }
 
 impl Member<'_> {
-    /// The parameter `r`, if it can be read.
+    /// The parameter `r`, if it can be read. Of several, the last one counts (RFC 9651, section 4.2.3.2).
     fn left(&self) -> Option<u64> {
-        let mut parameters = self.parameters.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
-        parameters.find_map(|parameter| decimal::parse(parameter.strip_prefix(b"r=")?))
+        let (mut left, mut rest) = (None, self.parameters);
+        while let [b';', after @ ..] = rest {
+            let (parameter, unseen) = after.split_at(end_before(b';', after)?);
+            if let Some(number) = parameter.trim_ascii().strip_prefix(b"r=") {
+                left = decimal::parse(number);
+            }
+            rest = unseen;
+        }
+        left
     }
 }
 
@@ -128,7 +127,7 @@ fn members(list: &[u8]) -> Option<Vec<Member<'_>>> {
             [b',', after @ ..] => rest = after,
             _ => {
                 let (name, after) = rest.split_at(string_end(rest)?);
-                let (parameters, after) = after.split_at(parameters_end(after)?);
+                let (parameters, after) = after.split_at(end_before(b',', after)?);
                 let parameters = parameters.trim_ascii_end();
                 if !matches!(parameters, [] | [b';', ..]) {
                     return None;
@@ -152,12 +151,14 @@ fn string_end(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// Returns the length of the parameters at the start of `text`: up to a comma, or to the end.
-fn parameters_end(text: &[u8]) -> Option<usize> {
+/// Returns the length of `text` up to the first `stop` that is in no String, or up to its end; `None` if a String does
+/// not end.
+fn end_before(stop: u8, text: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
         match text.get(at) {
-            None | Some(b',') => return Some(at),
+            None => return Some(at),
+            Some(byte) if *byte == stop => return Some(at),
             Some(b'"') => at += string_end(&text[at..])?,
             Some(_) => at += 1,
         }
@@ -168,25 +169,6 @@ fn parameters_end(text: &[u8]) -> Option<usize> {
 fn lines(headers: &HeaderMap, name: &HeaderName) -> Vec<u8> {
     let lines: Vec<_> = headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
     lines.join(&b',')
-}
-
-fn joined(members: &[Member<'_>]) -> Vec<u8> {
-    let members: Vec<_> = members.iter().map(|member| [member.name, member.parameters].concat()).collect();
-    members.join(b", ".as_slice())
-}
-
-/// Whether a field with one number of remaining units is set and must stay: it has no more than `left`,
-/// or cannot be read.
-pub(super) fn is_stricter(headers: &HeaderMap, name: &HeaderName, left: u32) -> bool {
-    let mut lines = headers.get_all(name).iter();
-    lines.any(|line| remaining_in(line.as_bytes()).is_none_or(|there| there <= u64::from(left)))
-}
-
-/// Parses an Integer, or the `remaining` of draft-07.
-fn remaining_in(value: &[u8]) -> Option<u64> {
-    let members = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-    let number = members.filter_map(|member| member.strip_prefix(b"remaining=")).next();
-    decimal::parse(number.unwrap_or(value.trim_ascii()))
 }
 
 #[cfg(test)]
@@ -232,6 +214,9 @@ mod tests {
         assert_eq!(after(&["\"a\";r=3;t=7"], &theirs, "\"a\";r=4;t=8", ours), ["\"a\";r=3;t=7", "\"a\";q=1;w=60"]);
         assert_eq!(after(&["\"a\";r=4;t=7"], &theirs, "\"a\";r=4;t=8", ours), ["\"a\";r=4;t=7", "\"a\";q=1;w=60"]);
         assert_eq!(after(&["\"a\";t=7;r=5"], &theirs, "\"a\";r=4;t=8", ours), ["\"a\";r=4;t=8", "\"a\";q=9;w=60"]);
+        // Of several `r`, the last one counts; one within a String is none.
+        assert_eq!(after(&["\"a\";r=3;r=5"], &theirs, "\"a\";r=4", ours), ["\"a\";r=4", "\"a\";q=9;w=60"]);
+        assert_eq!(after(&["\"a\";x=\";r=9;\";r=3"], &theirs, "\"a\";r=4", ours)[1], "\"a\";q=1;w=60");
         assert_eq!(after(&["\"a\""], &theirs, "\"a\";r=0", ours), ["\"a\"", "\"a\";q=1;w=60"]);
         assert_eq!(after(&[], &theirs, "", ours), ["", "\"a\";q=1;w=60"]);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The fields that advertise how long a rejected client has to wait.
+//! `Retry-After`, `X-Rate-Limited-For` and `retry-after-ms`: how long a rejected client has to wait.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,21 +6,28 @@ use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::decimal::{self, Scratch, seconds_ceil, value_of};
+use super::merge::set;
 
-/// The field with the exact wait, in decimal seconds to the microsecond, rounded up.
+/// The field with the exact wait, in decimal seconds to the microsecond, rounded up. After the field of M. Perham, "The
+/// Leaky Bucket rate limiter", 2020.
 pub const X_RATE_LIMITED_FOR: HeaderName = HeaderName::from_static("x-rate-limited-for");
 
 /// The wait in whole milliseconds, as some vendors' clients read it.
-const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+pub(super) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
-/// The greatest `Retry-After` that is sent, in seconds. Clients keep the wait in milliseconds in a signed 32-bit
-/// timer; beyond 2^31 − 1 milliseconds, several clients retry at once.
-const MAX_RETRY_AFTER: u64 = 2_147_483;
-
+/// The longest wait that is advertised, in milliseconds: 2^31 − 1. Clients keep the wait in a signed 32-bit timer, and
+/// several retry at once if it is longer.
 const MAX_RETRY_AFTER_MS: u64 = 2_147_483_647;
+
+/// The longest wait that is advertised, in whole seconds.
+const MAX_RETRY_AFTER: u64 = MAX_RETRY_AFTER_MS / 1_000;
 
 /// Selects the fields of a rejection that advertise the wait. `Retry-After` is always sent; by default,
 /// so is `X-Rate-Limited-For`, the same wait to the microsecond.
+///
+/// Rejections that no wait helps have none of these fields; those of a limiter that failed have `Retry-After` alone,
+/// since the wait is a guess. A wait of more than 2,147,483 seconds (24.8 days) is advertised as 2,147,483 seconds:
+/// many clients cannot wait longer, and retry at once.
 ///
 /// ```
 /// use http::HeaderName;
@@ -74,30 +81,21 @@ impl WaitFields {
         self
     }
 
-    /// Sets the fields of a rejection that ends after `wait`; if that is not exact, `Retry-After`
-    /// alone. Calls `now` only if a `Retry-After` with a date is set already.
-    pub(crate) fn write(
-        &self,
-        fields: &mut HeaderMap,
-        wait: Duration,
-        is_exact: bool,
-        now: impl FnOnce() -> SystemTime,
-    ) {
-        merge_retry_after(fields, wait, now);
-        if !is_exact {
-            return;
-        }
+    /// Sets the fields of a rejection after which the client has to wait for exactly `wait`. Calls `now` only if a
+    /// `Retry-After` with a date is set already.
+    pub(crate) fn write(&self, headers: &mut HeaderMap, wait: Duration, now: impl FnOnce() -> SystemTime) {
+        merge_retry_after(headers, wait, now);
         if let Some(name) = &self.exact {
             let value = match self.precision {
-                Precision::Micros => rate_limited_for(wait),
-                Precision::Millis => rate_limited_for_millis(wait),
+                Precision::Micros => exact_micros(wait),
+                Precision::Millis => exact_millis(wait),
             };
-            fields.insert(name, value);
+            set(headers, name, value);
         }
         if self.millis {
             let millis = wait.as_nanos().div_ceil(1_000_000);
             let millis = u64::try_from(millis).unwrap_or(MAX_RETRY_AFTER_MS).clamp(1, MAX_RETRY_AFTER_MS);
-            fields.insert(RETRY_AFTER_MS, decimal::value(millis));
+            set(headers, RETRY_AFTER_MS, decimal::value(millis));
         }
     }
 }
@@ -109,32 +107,30 @@ impl Default for WaitFields {
 }
 
 /// Rounds `wait` up to whole seconds, at least 1 (zero means "at once" to many clients) and at most
-/// 2,147,483.
+/// [`MAX_RETRY_AFTER`].
 pub(crate) fn retry_after_seconds(wait: Duration) -> u64 {
     seconds_ceil(wait).clamp(1, MAX_RETRY_AFTER)
-}
-
-/// `Retry-After`.
-fn retry_after(wait: Duration) -> HeaderValue {
-    decimal::value(retry_after_seconds(wait))
 }
 
 /// Sets `Retry-After` (RFC 9110, section 10.2.3) to one integer that covers `wait` and the value that is set
 /// already, be it seconds or a date in any of the three forms. Any other value is replaced.
 ///
 /// The field is not a list: a second line would make most clients ignore both.
-fn merge_retry_after(fields: &mut HeaderMap, wait: Duration, now: impl FnOnce() -> SystemTime) {
-    // One look-up: nearly always nothing is set yet. If the map is full, the field is left out.
-    if fields.try_append(RETRY_AFTER, retry_after(wait)).unwrap_or(false) {
-        unite_retry_after(fields, now);
+pub(crate) fn merge_retry_after(headers: &mut HeaderMap, wait: Duration, now: impl FnOnce() -> SystemTime) {
+    // One look-up: nearly always nothing is set yet. If the map is full, the field is left out: that is no reason to
+    // fail a response.
+    let value = decimal::value(retry_after_seconds(wait));
+    if headers.try_append(RETRY_AFTER, value).unwrap_or(false) {
+        unite_retry_after(headers, now);
     }
 }
 
+/// Replaces all lines of `Retry-After` by the longest wait of any.
 #[cold]
-fn unite_retry_after(fields: &mut HeaderMap, now: impl FnOnce() -> SystemTime) {
+fn unite_retry_after(headers: &mut HeaderMap, now: impl FnOnce() -> SystemTime) {
     let mut now = LazyNow { at: None, read: Some(now) };
-    let longest = fields.get_all(RETRY_AFTER).iter().filter_map(|line| seconds_in(line, &mut now)).max();
-    let _ = fields.try_insert(RETRY_AFTER, decimal::value(longest.unwrap_or(1).clamp(1, MAX_RETRY_AFTER)));
+    let seconds = headers.get_all(RETRY_AFTER).iter().filter_map(|line| seconds_in(line, &mut now)).max();
+    set(headers, RETRY_AFTER, decimal::value(seconds.unwrap_or(1).clamp(1, MAX_RETRY_AFTER)));
 }
 
 /// Reads the clock at most once, and only on demand.
@@ -161,20 +157,18 @@ fn seconds_in(value: &HeaderValue, now: &mut LazyNow<impl FnOnce() -> SystemTime
     Some(seconds_ceil(date.duration_since(now.get()?).unwrap_or(Duration::ZERO)))
 }
 
-/// `X-Rate-Limited-For`: decimal seconds to the microsecond, rounded up and above zero, so that
-/// waiting exactly that long is enough. Never more than `Retry-After`.
-///
-/// After the field of M. Perham, "The Leaky Bucket rate limiter", 2020.
-fn rate_limited_for(wait: Duration) -> HeaderValue {
+/// Writes the exact wait to the microsecond.
+fn exact_micros(wait: Duration) -> HeaderValue {
     fraction(wait, 1_000, 6)
 }
 
-/// The exact wait to the millisecond.
-fn rate_limited_for_millis(wait: Duration) -> HeaderValue {
+/// Writes the exact wait to the millisecond.
+fn exact_millis(wait: Duration) -> HeaderValue {
     fraction(wait, 1_000_000, 3)
 }
 
-/// Writes decimal seconds with `decimals` decimals, the last of which is `grain` nanoseconds.
+/// Writes decimal seconds with `decimals` decimals, the last of which is `grain` nanoseconds. They are rounded up and
+/// above zero, so that waiting exactly that long is enough, and never more than `Retry-After`.
 fn fraction(wait: Duration, grain: u32, decimals: u32) -> HeaderValue {
     let mut seconds = wait.as_secs();
     let mut grains = wait.subsec_nanos().div_ceil(grain);
@@ -217,20 +211,20 @@ mod tests {
             (Duration::MAX, 2_147_483, "2147483.000000", "2147483.000"),
         ] {
             assert_eq!(retry_after_seconds(wait), seconds, "{wait:?}");
-            assert_eq!(rate_limited_for(wait), exact, "{wait:?}");
-            assert_eq!(rate_limited_for_millis(wait), millis, "{wait:?}");
+            assert_eq!(exact_micros(wait), exact, "{wait:?}");
+            assert_eq!(exact_millis(wait), millis, "{wait:?}");
         }
     }
 
     /// Returns the field after merging a wait of five seconds with these lines, at 09:27:00.
     fn after(lines: &[&'static str]) -> String {
-        let mut fields = HeaderMap::new();
+        let mut headers = HeaderMap::new();
         for line in lines {
-            fields.append(RETRY_AFTER, HeaderValue::from_static(line));
+            headers.append(RETRY_AFTER, HeaderValue::from_static(line));
         }
         let now = httpdate::parse_http_date("Mon, 05 Aug 2019 09:27:00 GMT").unwrap();
-        merge_retry_after(&mut fields, Duration::from_secs(5), || now);
-        let lines: Vec<_> = fields.get_all(RETRY_AFTER).iter().map(|line| line.to_str().unwrap()).collect();
+        merge_retry_after(&mut headers, Duration::from_secs(5), || now);
+        let lines: Vec<_> = headers.get_all(RETRY_AFTER).iter().map(|line| line.to_str().unwrap()).collect();
         lines.join("|")
     }
 
@@ -262,26 +256,26 @@ mod tests {
 
     #[test]
     fn parts_of_a_second_until_a_date_are_rounded_up() {
-        let mut fields = HeaderMap::new();
-        fields.insert(RETRY_AFTER, HeaderValue::from_static("Thu, 01 Jan 1970 00:01:00 GMT"));
-        merge_retry_after(&mut fields, Duration::ZERO, || UNIX_EPOCH + Duration::from_millis(500));
-        assert_eq!(fields[RETRY_AFTER], "60");
+        let mut headers = HeaderMap::new();
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("Thu, 01 Jan 1970 00:01:00 GMT"));
+        merge_retry_after(&mut headers, Duration::ZERO, || UNIX_EPOCH + Duration::from_millis(500));
+        assert_eq!(headers[RETRY_AFTER], "60");
     }
 
     #[test]
     fn the_clock_is_read_only_for_a_date() {
-        let mut fields = HeaderMap::new();
-        fields.insert(RETRY_AFTER, HeaderValue::from_static("7"));
-        merge_retry_after(&mut fields, Duration::ZERO, || unreachable!("no date is set"));
-        assert_eq!(fields[RETRY_AFTER], "7");
+        let mut headers = HeaderMap::new();
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("7"));
+        merge_retry_after(&mut headers, Duration::ZERO, || unreachable!("no date is set"));
+        assert_eq!(headers[RETRY_AFTER], "7");
     }
 
     #[test]
     fn a_rejection_has_the_configured_fields() {
         let written = |choice: &WaitFields| {
-            let mut fields = HeaderMap::new();
-            choice.write(&mut fields, Duration::from_micros(1_200_001), true, || UNIX_EPOCH);
-            listed(&fields)
+            let mut headers = HeaderMap::new();
+            choice.write(&mut headers, Duration::from_micros(1_200_001), || UNIX_EPOCH);
+            listed(&headers)
         };
         assert_eq!(written(&WaitFields::default()), "retry-after: 2; x-rate-limited-for: 1.200001");
         let renamed = WaitFields::new().exact_wait_named(HeaderName::from_static("x-retry-in")).exact_wait_in_millis();
@@ -301,7 +295,7 @@ mod tests {
             let span = Duration::from_nanos(wait);
             let seconds = retry_after_seconds(span);
             prop_assert!(seconds * 1_000_000_000 >= wait);
-            for (value, grain) in [(rate_limited_for(span), 1_000), (rate_limited_for_millis(span), 1_000_000)] {
+            for (value, grain) in [(exact_micros(span), 1_000), (exact_millis(span), 1_000_000)] {
                 let text = value.to_str().unwrap();
                 let exact = text.replace('.', "").parse::<u64>().unwrap() * grain;
                 prop_assert!(exact >= wait && exact - wait < grain, "{text} for {wait} ns");

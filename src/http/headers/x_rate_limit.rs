@@ -1,12 +1,12 @@
-//! `X-RateLimit-*`: not standardised, and older than all drafts.
+//! `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`: not standardised, and older than all drafts.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderName};
 
-use super::append::is_stricter;
 use super::decimal::{self, seconds_ceil};
 use super::fields::ResetForm;
+use super::merge::{is_stricter, set};
 use crate::values::Decision;
 
 pub(super) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -16,30 +16,30 @@ pub(super) const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset"
 /// Clients take greater numbers for seconds since 1970.
 const MAX_DELTA: Duration = Duration::from_secs(1_000_000_000);
 
-/// Sets the fields of one policy, unless stricter ones are there.
+/// Sets the fields of one policy, unless stricter ones are set already. Calls `now` only for seconds since 1970.
 pub(super) fn write(
-    fields: &mut HeaderMap,
+    headers: &mut HeaderMap,
     form: ResetForm,
     decision: &Decision,
     remaining: u32,
     now: impl FnOnce() -> SystemTime,
 ) {
-    if is_stricter(fields, &REMAINING, remaining) {
+    if is_stricter(headers, &REMAINING, remaining.into()) {
         return;
     }
-    let reset = reset(form, decision.reset_after(), now);
-    fields.insert(LIMIT, decimal::value(decision.limit().into()));
-    fields.insert(REMAINING, decimal::value(remaining.into()));
-    fields.insert(RESET, decimal::value(reset));
+    let reset = reset_seconds(form, decision.reset_after(), now);
+    set(headers, LIMIT, decimal::value(decision.limit().into()));
+    set(headers, REMAINING, decimal::value(remaining.into()));
+    set(headers, RESET, decimal::value(reset));
 }
 
 /// Returns `X-RateLimit-Reset` of a key that has its full quota again after `span`, in whole seconds, rounded up.
-pub(super) fn reset(form: ResetForm, span: Duration, now: impl FnOnce() -> SystemTime) -> u64 {
+fn reset_seconds(form: ResetForm, span: Duration, now: impl FnOnce() -> SystemTime) -> u64 {
     let delta = span.min(MAX_DELTA);
     match form {
         ResetForm::DeltaSeconds => seconds_ceil(delta),
-        // A clock before 1970 is wrong in any case.
         ResetForm::EpochSeconds => {
+            // A clock before 1970 is wrong in any case.
             let now = now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
             seconds_ceil(now.saturating_add(delta))
         }
@@ -62,10 +62,10 @@ mod tests {
             (Duration::MAX, 1_000_000_000, 2_790_000_001),
         ];
         for (span, delta, epoch) in cases {
-            assert_eq!(reset(ResetForm::DeltaSeconds, span, now), delta, "{span:?}");
-            assert_eq!(reset(ResetForm::EpochSeconds, span, now), epoch, "{span:?}");
+            assert_eq!(reset_seconds(ResetForm::DeltaSeconds, span, now), delta, "{span:?}");
+            assert_eq!(reset_seconds(ResetForm::EpochSeconds, span, now), epoch, "{span:?}");
         }
         let before_1970 = || UNIX_EPOCH - Duration::from_secs(5);
-        assert_eq!(reset(ResetForm::EpochSeconds, Duration::from_secs(9), before_1970), 9);
+        assert_eq!(reset_seconds(ResetForm::EpochSeconds, Duration::from_secs(9), before_1970), 9);
     }
 }

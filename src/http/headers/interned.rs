@@ -8,12 +8,13 @@ use http::HeaderValue;
 use super::decimal::value_of;
 
 /// The most values of each kind that are leaked. A layer needs as few as it has policies; a program that keeps
-/// changing its limits gets reference-counted values beyond this bound.
+/// changing its limits gets reference-counted values beyond this bound, and has lost about a megabyte by then, at some
+/// hundred bytes per value.
 const MAX_LEAKED: usize = 4_096;
 
-/// Interns a value that is the same on all responses. It is leaked: copies then cost nothing, where
+/// Interns a value of printable ASCII that is the same on all responses. It is leaked: copies then cost nothing, where
 /// reference counting would make all threads write to one cache line.
-pub(super) fn constant(value: &[u8]) -> HeaderValue {
+pub(super) fn intern(value: &[u8]) -> HeaderValue {
     static ALL: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let text = std::str::from_utf8(value).expect("printable ASCII");
     // If a thread panicked with the lock, the set is still valid: a text is leaked before it is inserted.
@@ -32,19 +33,20 @@ pub(super) fn constant(value: &[u8]) -> HeaderValue {
 /// The constant part of draft-11's fields for one policy. Leaked, so that a response future refers to it by one word
 /// and counts no references.
 #[derive(Debug)]
-pub(crate) struct Member {
-    /// `"name";r=`.
+pub(crate) struct Constants {
+    /// `"name";r=`, the start of the policy's member of `RateLimit`.
     pub(super) prefix: Box<[u8]>,
-    /// `RateLimit-Policy`, of all policies of the layer.
-    pub(super) list: HeaderValue,
+    /// `RateLimit-Policy`, with all policies of the layer.
+    pub(super) policies: HeaderValue,
 }
 
-impl Member {
-    /// Interns a member; `None` if too many are leaked already.
-    pub(super) fn constant(prefix: &[u8], list: &HeaderValue) -> Option<&'static Self> {
-        type Known = BTreeMap<[Box<[u8]>; 2], &'static Member>;
+impl Constants {
+    /// Interns the constants of a policy; `None` if too many are leaked already.
+    pub(super) fn intern(prefix: &[u8], policies: &HeaderValue) -> Option<&'static Self> {
+        type Known = BTreeMap<[Box<[u8]>; 2], &'static Constants>;
         static ALL: Mutex<Known> = Mutex::new(Known::new());
-        let key = [prefix, list.as_bytes()].map(Box::from);
+        let key = [prefix, policies.as_bytes()].map(Box::from);
+        // As above: the constants are leaked before they are inserted.
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = all.get(&key) {
             return Some(known);
@@ -52,7 +54,7 @@ impl Member {
         if all.len() >= MAX_LEAKED {
             return None;
         }
-        let new: &Self = Box::leak(Box::new(Self { prefix: prefix.into(), list: list.clone() }));
+        let new: &Self = Box::leak(Box::new(Self { prefix: prefix.into(), policies: policies.clone() }));
         all.insert(key, new);
         Some(new)
     }

@@ -9,11 +9,12 @@ use super::decimal::{Scratch, value_of};
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// Appends `Server-Timing: ratelimit;dur=1234.567` (W3C Server Timing; milliseconds).
-pub(crate) fn append_server_timing(fields: &mut HeaderMap, waited: Duration) {
+pub(crate) fn append_server_timing(headers: &mut HeaderMap, waited: Duration) {
     // If the map is full, the field is left out: that is no reason to fail a response.
-    let _ = fields.try_append(SERVER_TIMING, value(waited));
+    let _ = headers.try_append(SERVER_TIMING, value(waited));
 }
 
+/// Rounds up to microseconds, which are written as thousandths of a millisecond.
 fn value(waited: Duration) -> HeaderValue {
     let micros = u64::try_from(waited.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
     let mut out = Scratch::new();
@@ -29,14 +30,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn milliseconds_to_the_microsecond() {
+    fn waits_are_written_in_milliseconds_to_the_microsecond() {
         for (waited, expected) in [
             (Duration::from_nanos(1), "ratelimit;dur=0.001"),
+            (Duration::from_nanos(1_001), "ratelimit;dur=0.002"),
             (Duration::from_micros(1_500), "ratelimit;dur=1.500"),
             (Duration::from_secs(2), "ratelimit;dur=2000.000"),
+            (Duration::MAX, "ratelimit;dur=18446744073709551.615"),
         ] {
             assert_eq!(value(waited), expected);
         }
-        assert!(value(Duration::MAX).len() < 40);
     }
 }

@@ -1,0 +1,115 @@
+//! `ResponseFields`: the fields of one response, computed at decision time and written when the response arrives.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use http::{HeaderMap, HeaderValue, StatusCode};
+
+use super::decimal::{Scratch, value_of};
+use super::draft11;
+use super::interned::Constants;
+use super::measure::Level;
+use super::partition::Mark;
+use super::writer::{Reading, Writer};
+use crate::values::Decision;
+
+/// Fields computed at decision time, to be written when the response arrives. Three words, since each response future
+/// holds them.
+#[derive(Debug)]
+pub(crate) enum ResponseFields {
+    /// Draft-11's alone, of one policy: its [`Level`].
+    One { constants: &'static Constants, left: u32, within: Option<NonZeroU64> },
+    /// Draft-11's alone, of several policies.
+    Several(Box<[(&'static Constants, Level)]>),
+    /// Fields that depend on the response, or on the time of the day.
+    Deferred(Box<Deferred>),
+}
+
+const _: () = assert!(size_of::<Option<ResponseFields>>() <= 3 * size_of::<u64>());
+
+/// What it takes to compute the fields when the response arrives.
+#[derive(Debug)]
+pub(crate) struct Deferred {
+    writer: Arc<Writer>,
+    readings: Vec<OwnedReading>,
+}
+
+/// A [`Reading`] that owns its decision.
+#[derive(Debug)]
+struct OwnedReading {
+    policy: usize,
+    decision: Decision,
+    mark: Option<Mark>,
+}
+
+impl ResponseFields {
+    /// Adds the fields to a response of this status, unless the status excludes them.
+    #[inline]
+    pub(crate) fn write(self, status: StatusCode, headers: &mut HeaderMap) {
+        match self {
+            Self::One { constants, left, within } => {
+                write_levels(status, headers, &[(constants, Level { left, within })]);
+            }
+            Self::Several(levels) => write_several(status, headers, &levels),
+            Self::Deferred(deferred) => deferred.write(status, headers),
+        }
+    }
+}
+
+#[cold]
+fn write_several(status: StatusCode, headers: &mut HeaderMap, levels: &[(&'static Constants, Level)]) {
+    write_levels(status, headers, levels);
+}
+
+#[inline]
+fn write_levels(status: StatusCode, headers: &mut HeaderMap, levels: &[(&'static Constants, Level)]) {
+    let Some((Constants { policies, .. }, _)) = levels.first() else { return };
+    let mut out = Scratch::new();
+    for (constants, level) in levels {
+        draft11::push_state(&mut out, &constants.prefix, *level, None);
+    }
+    let is_exhausted = levels.iter().any(|(_, level)| level.left == 0);
+    write_draft11(status, headers, policies.clone(), RateLimitValue { text: value_of(&out), is_exhausted });
+}
+
+/// A value of draft-11's `RateLimit`.
+#[derive(Debug)]
+pub(super) struct RateLimitValue {
+    pub(super) text: HeaderValue,
+    /// Whether a policy has nothing left.
+    pub(super) is_exhausted: bool,
+}
+
+/// Adds draft-11's fields to a response of this status. `policies` is the value of `RateLimit-Policy`.
+#[inline]
+pub(super) fn write_draft11(
+    status: StatusCode,
+    headers: &mut HeaderMap,
+    policies: HeaderValue,
+    ratelimit: RateLimitValue,
+) {
+    if !status.is_informational() {
+        // A client might wait before it follows `Location` (draft-ietf-httpapi-ratelimit-headers-11, section 6).
+        let is_left_out = status.is_redirection() && ratelimit.is_exhausted;
+        draft11::write(headers, policies, (!is_left_out).then_some(ratelimit.text));
+    }
+}
+
+impl Deferred {
+    pub(super) fn new<'a>(writer: Arc<Writer>, readings: impl Iterator<Item = Reading<'a>>) -> Self {
+        let owned =
+            |Reading { policy, decision, mark }: Reading<'_>| OwnedReading { policy, decision: *decision, mark };
+        Self { writer, readings: readings.map(owned).collect() }
+    }
+
+    #[cold]
+    fn write(&self, status: StatusCode, headers: &mut HeaderMap) {
+        let readings = self.readings.iter().map(|reading| Reading {
+            policy: reading.policy,
+            decision: &reading.decision,
+            mark: reading.mark,
+        });
+        self.writer.write(status, headers, readings, SystemTime::now);
+    }
+}

@@ -1,0 +1,81 @@
+//! `IpNetwork`: the IPv4 address or IPv6 network that the key of an address stands for.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::values::PartitionKey;
+
+/// The prefix length of the IPv6 networks that have a budget each, unless set: the smallest network that a provider
+/// gives to a customer (RFC 6177).
+pub(super) const DEFAULT_IPV6_PREFIX: u8 = 64;
+
+/// The IPv4 address or IPv6 network that one key stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IpNetwork {
+    base: IpAddr,
+    prefix: u8,
+}
+
+impl IpNetwork {
+    /// Returns the network of `ip`: the address itself for IPv4 in any spelling and within the local NAT64 prefix, and
+    /// the first `ipv6_prefix` bits of any other.
+    #[must_use]
+    pub fn of(ip: IpAddr, ipv6_prefix: u8) -> Self {
+        match ip.to_canonical() {
+            IpAddr::V4(ip) => Self { base: ip.into(), prefix: 32 },
+            IpAddr::V6(ip) => match embedded_ipv4(ip) {
+                Some(ip) => Self { base: ip.into(), prefix: 32 },
+                // One client each: its IPv4 address is in one of five places, as the operator chose (RFC 6052, section
+                // 2.2).
+                None if ip.to_bits() >> 80 == LOCAL_NAT64 => Self { base: ip.into(), prefix: 128 },
+                None => {
+                    let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix.min(128))).unwrap_or(0);
+                    Self { base: Ipv6Addr::from_bits(ip.to_bits() & mask).into(), prefix: ipv6_prefix.min(128) }
+                }
+            },
+        }
+    }
+}
+
+/// The first 48 bits of `64:ff9b:1::/48` (RFC 8215).
+const LOCAL_NAT64: u128 = 0x0064_ff9b_0001;
+
+/// Returns the IPv4 address in a NAT64 (RFC 6052, 64:ff9b::/96) or 6to4 (RFC 3056, 2002::/16) address.
+///
+/// Masked to a /64, NAT64 would be one key for all of IPv4. Both are recognised by their bits, never by
+/// notation.
+fn embedded_ipv4(ip: Ipv6Addr) -> Option<Ipv4Addr> {
+    let bits = ip.to_bits();
+    #[allow(clippy::cast_possible_truncation, reason = "the address is 32 of the bits")]
+    if bits >> 32 == 0x0064_ff9b_0000_0000_0000_0000 {
+        Some(Ipv4Addr::from_bits(bits as u32))
+    } else if bits >> 112 == 0x2002 {
+        Some(Ipv4Addr::from_bits((bits >> 80) as u32))
+    } else {
+        None
+    }
+}
+
+/// Rejects prefixes shorter than /32, which would make one client of a whole provider, and longer than /128.
+#[track_caller]
+pub(super) const fn checked_prefix(prefix: u8) -> u8 {
+    assert!(prefix >= 32 && prefix <= 128, "an IPv6 prefix groups clients sensibly from /32 to /128");
+    prefix
+}
+
+impl From<IpNetwork> for PartitionKey {
+    /// Uses the network's bytes. Networks of different lengths can have the same key: a policy uses one length.
+    fn from(network: IpNetwork) -> Self {
+        // `base` is canonical already.
+        match network.base {
+            IpAddr::V4(ip) => Self::from(ip.octets().as_slice()),
+            IpAddr::V6(ip) => Self::from(ip.octets().as_slice()),
+        }
+    }
+}
+
+impl fmt::Display for IpNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.base, self.prefix)
+    }
+}
