@@ -77,8 +77,9 @@
 //!
 //! Paths match exactly. A route without a policy is not limited. Each route has its own budgets, even if its policies
 //! have the names of others. On Redis, processes share the budgets of a policy if the prefix, the first path of its
-//! route and its name are the same. `user` is the extension [`User`](crate::key::User), which an authenticating layer
-//! must insert.
+//! route and its name are the same. Of the keys, `user` is the extension [`User`](crate::key::User), which an
+//! authenticating layer must insert; `path` is the route that axum matched ([`PathKey::matched`](crate::key::PathKey)),
+//! or without the feature `axum` the path as sent.
 //!
 //! [`Config::change`] applies an edited file while its layers run. [`Config::close`] closes its queues when the server
 //! stops.
@@ -90,9 +91,9 @@
 
 mod answer;
 mod change;
-mod cure;
 mod error;
 mod key;
+mod parser_errors;
 mod policy;
 mod raw;
 mod reader;
@@ -372,7 +373,7 @@ fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigEr
         None | Some("peer") => IpSource::Peer,
         Some("x-forwarded-for") => IpSource::XForwardedFor,
         Some("forwarded") => IpSource::Forwarded,
-        Some(name) => match name.to_ascii_lowercase().parse() {
+        Some(name) => match name.parse() {
             Ok(name) => IpSource::Header(name),
             Err(_) => {
                 let problem = format!(
