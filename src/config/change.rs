@@ -54,15 +54,17 @@ fn check_same<T: PartialEq>(
         (None, None) => Ok(()),
         (Some(before), Some(after)) if before == after.get_ref() => Ok(()),
         (Some(_), Some(after)) => {
-            Err(fixed(source, &after.span(), format_args!("{table} differs from the one at the start")))
+            Err(needs_restart(source, &after.span(), format_args!("{table} differs from the one at the start")))
         }
-        (Some(_), None) => Err(fixed(source, &source.end(), format_args!("{table} is missing"))),
-        (None, Some(after)) => Err(fixed(source, &after.span(), format_args!("there was no {table} at the start"))),
+        (Some(_), None) => Err(needs_restart(source, &source.end(), format_args!("{table} is missing"))),
+        (None, Some(after)) => {
+            Err(needs_restart(source, &after.span(), format_args!("there was no {table} at the start")))
+        }
     }
 }
 
 /// Makes the error of a change that the running layers cannot follow.
-fn fixed(source: &Source<'_>, at: &Range<usize>, problem: impl fmt::Display) -> ConfigError {
+fn needs_restart(source: &Source<'_>, at: &Range<usize>, problem: impl fmt::Display) -> ConfigError {
     source.error(at, format_args!("{problem}; undo this change, or restart the server to apply it"))
 }
 
@@ -163,14 +165,14 @@ impl Config {
         let mut indices = Vec::with_capacity(drafts.len());
         for draft in drafts {
             let Some(index) = left.remove(&*draft.paths) else {
-                return Err(fixed(source, &draft.at, "these paths are not those of any route at the start"));
+                return Err(needs_restart(source, &draft.at, "these paths are not those of any route at the start"));
             };
             self.routes[index].check_fixed(source, draft)?;
             indices.push(index);
         }
         if let Some(index) = left.into_values().min() {
             let problem = format_args!("the route of path `{}` is missing", self.routes[index].paths[0]);
-            return Err(fixed(source, &source.end(), problem));
+            return Err(needs_restart(source, &source.end(), problem));
         }
         Ok(indices)
     }
@@ -190,7 +192,7 @@ impl Route {
                 (None, Some(_)) => "this route had no policy at the start",
             }
         };
-        Err(fixed(source, &draft.at, problem))
+        Err(needs_restart(source, &draft.at, problem))
     }
 }
 
