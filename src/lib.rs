@@ -85,7 +85,7 @@
 //! | `http` | yes | the HTTP layer, policies and keys; without it, there is no HTTP type in the crate |
 //! | `queue` | yes | [`LeakyQueue`], on tokio's timer |
 //! | `precise-timer` | no | [`LeakyQueue::precise`], on a system timer that is finer than tokio's (Linux, Android) |
-//! | `tracing` | yes | a log line for a mistake in the configuration, and when a limiter fails or recovers; at `debug`, one per decision |
+//! | `tracing` | yes | log lines: mistakes in the configuration, stores that fill up, limiters that fail or recover; at `debug`, one per decision |
 //! | `metrics` | no | requests by policy and result, queues, tables and stores, for the recorder of the `metrics` crate: see [`RateLimitLayerBuilder::route`] |
 //! | `fast-clock` | no | reads the processor's counter instead of the system clock; saves about 10 ns per decision |
 //! | `axum` | no | reads axum's `ConnectInfo` and `MatchedPath` |

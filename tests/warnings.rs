@@ -17,7 +17,8 @@ use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::{ClientIp, HeaderKey, IpSource, KeyError, KeyExtractor, PathKey, PeerIp, TrustedProxies};
-use tower_sluice::{PartitionKey, Policy, Quota, RateLimitLayer, RequestHead};
+use tower_sluice::store::MemoryStore;
+use tower_sluice::{PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead};
 
 use crate::log::Log;
 
@@ -172,6 +173,17 @@ fn a_missing_peer_address_is_logged_once_with_its_cure() {
     let [line] = &*log else { panic!("{log:?}") };
     assert!(line.trim_start().starts_with("ERROR tower_sluice: "), "{line}");
     assert!(line.contains("by-peer") && line.contains("into_make_service_with_connect_info"), "{line}");
+}
+
+#[test]
+fn a_store_that_fills_up_is_logged_once() {
+    let limiter = RateLimiter::new(TokenBucket::new(Quota::per_hour(1)), MemoryStore::with_capacity(64));
+    let log = logged(|| {
+        for key in 0..10_000_u32 {
+            let _ = limiter.check(&key.into());
+        }
+    });
+    assert_once(&log, &["a memory store is filling up", "raise its capacity"]);
 }
 
 #[test]

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use super::window::{ChargedIn, NO_BURST, phase, start_of};
 use super::{Algorithm, Kind};
 use crate::values::time::Timestamp;
-use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
+use crate::values::{Decision, Quota, Receipt};
 
 /// Counts requests in windows that begin at multiples of the period; each window starts at zero.
 ///
@@ -88,44 +89,7 @@ impl FixedWindow {
         self.staggered = true;
         self
     }
-
-    fn start_of(&self, window: u64) -> u64 {
-        window.saturating_mul(self.quota.period_nanos())
-    }
 }
-
-/// The window in which a charge was made.
-pub(crate) struct ChargedIn(pub(crate) u64);
-
-impl ChargedIn {
-    /// Reads the window from a receipt, if it names one.
-    pub(crate) fn read(receipt: Receipt) -> Option<u64> {
-        receipt.read().map(|Self(window)| window)
-    }
-}
-
-impl Proof for ChargedIn {
-    const ISSUER: Issuer = Issuer::Window;
-
-    #[inline(always)]
-    fn into_value(self) -> u128 {
-        self.0.into()
-    }
-
-    #[allow(clippy::cast_possible_truncation)] // No more was written.
-    fn from_value(window: u128) -> Self {
-        Self(window as u64)
-    }
-}
-
-/// Returns the share of the period that `draw` is of 2^64.
-pub(super) fn phase(quota: &Quota, draw: u64) -> Duration {
-    let nanos = (u128::from(draw) * u128::from(quota.period_nanos())) >> u64::BITS;
-    Duration::from_nanos(u64::try_from(nanos).expect("less than the period"))
-}
-
-pub(super) const NO_BURST: &str =
-    "a window admits its whole limit at once and has no other burst: leave the burst out, or use a bucket";
 
 impl Algorithm for FixedWindow {
     type State = FixedWindowState;
@@ -147,7 +111,7 @@ impl Algorithm for FixedWindow {
             Some(state) if state.window >= current => (state.window, state.used),
             _ => (current, 0),
         };
-        let until_next = Timestamp::from_nanos(self.start_of(window.saturating_add(1))).saturating_since(now);
+        let until_next = Timestamp::from_nanos(start_of(&self.quota, window.saturating_add(1))).saturating_since(now);
         let answer = |decision: Decision, used: u32| {
             if used == 0 { decision } else { decision.with_reset_after(until_next) }
         };
@@ -168,7 +132,7 @@ impl Algorithm for FixedWindow {
     }
 
     fn expires_at(&self, state: &FixedWindowState) -> Timestamp {
-        Timestamp::from_nanos(self.start_of(state.window.saturating_add(1)))
+        Timestamp::from_nanos(start_of(&self.quota, state.window.saturating_add(1)))
     }
 
     fn refund(&self, state: FixedWindowState, _: Timestamp, cost: u32, receipt: Receipt) -> FixedWindowState {

@@ -15,13 +15,14 @@ mod fixed_window;
 pub(crate) mod gcra;
 mod kind;
 mod sliding_window;
+mod window;
 
 pub use self::bucket::{LeakyBucket, TokenBucket};
-pub(crate) use self::fixed_window::ChargedIn;
 pub use self::fixed_window::{FixedWindow, FixedWindowState};
 pub use self::gcra::GcraState;
 pub use self::kind::Kind;
 pub use self::sliding_window::{SlidingWindow, SlidingWindowState};
+pub(crate) use self::window::ChargedIn;
 
 use std::time::Duration;
 
@@ -138,11 +139,12 @@ pub trait Algorithm: Send + Sync + 'static {
         Kind::Other
     }
 
-    /// Returns what a store adds to the clock's time in all calls for a key for which it drew `draw` at random. So each
-    /// key may have windows that begin at an instant of its own. By default nothing.
+    /// Returns by how much the clock of a key is ahead, so that its windows begin at an instant of its own. By default
+    /// zero.
     ///
-    /// The same for the same `draw`, and growing with it from zero to less than a period. A store that draws nothing
-    /// for its keys adds nothing.
+    /// A store that supports this draws a random number for each key, passes it as `draw`, and adds the result to the
+    /// time in all calls for that key. The result depends on `draw` alone, and grows with it from zero to less than a
+    /// period.
     fn phase(&self, draw: u64) -> Duration {
         let _ = draw;
         Duration::ZERO
@@ -159,7 +161,7 @@ pub trait Algorithm: Send + Sync + 'static {
         }
     }
 
-    /// Returns the most that is admitted in an interval of length zero, in the worst case (contract 5).
+    /// Returns the most that is admitted in an arbitrarily short interval, in the worst case (contract 5).
     fn worst_burst(&self) -> u64 {
         u64::from(self.quota().max_burst())
     }

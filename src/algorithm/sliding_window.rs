@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::fixed_window::{ChargedIn, NO_BURST, phase};
+use super::window::{ChargedIn, NO_BURST, phase, start_of};
 use super::{Algorithm, Kind};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt};
@@ -124,12 +124,8 @@ impl SlidingWindow {
         }
     }
 
-    fn start_of(&self, window: u64) -> u64 {
-        window.saturating_mul(self.quota.period_nanos())
-    }
-
-    /// Returns the time until `cost` units fit, which do not now, and are no more than the limit. `state` is as of the
-    /// window of `now`.
+    /// Returns the time until `cost` units fit. They do not fit now, and are no more than the limit. `state` was
+    /// [rolled](Self::roll) to `now`.
     fn wait(&self, state: &SlidingWindowState, now: Timestamp, cost: u32) -> Duration {
         let limit = self.quota.limit();
         let current = state.current.checked_add(cost).filter(|current| *current <= limit);
@@ -137,12 +133,13 @@ impl SlidingWindow {
             // The previous window decays far enough while this one lasts.
             Some(current) => {
                 let decayed = self.decayed_after(state.previous, limit - current);
-                self.start_of(state.window).saturating_add(decayed)
+                start_of(&self.quota, state.window).saturating_add(decayed)
             }
             // This window must become the previous one, and decay then.
-            None => self
-                .start_of(state.window.saturating_add(1))
-                .saturating_add(self.decayed_after(state.current, limit - cost)),
+            None => {
+                let decayed = self.decayed_after(state.current, limit - cost);
+                start_of(&self.quota, state.window.saturating_add(1)).saturating_add(decayed)
+            }
         };
         Timestamp::from_nanos(admitted_at).saturating_since(now)
     }
@@ -174,7 +171,7 @@ impl Algorithm for SlidingWindow {
     ) -> (Decision, Option<SlidingWindowState>) {
         let (limit, period) = (self.quota.limit(), u128::from(self.quota.period_nanos()));
         let state = self.roll(state, now);
-        let start = self.start_of(state.window);
+        let start = start_of(&self.quota, state.window);
         let elapsed = u128::from(now.as_nanos().saturating_sub(start));
 
         // In units of 1/period of a request, so that the weighted count is a whole number; counts
@@ -215,7 +212,7 @@ impl Algorithm for SlidingWindow {
     fn expires_at(&self, state: &SlidingWindowState) -> Timestamp {
         // The current count still weighs in the window after this one.
         let windows = if state.current > 0 { 2 } else { 1 };
-        Timestamp::from_nanos(self.start_of(state.window.saturating_add(windows)))
+        Timestamp::from_nanos(start_of(&self.quota, state.window.saturating_add(windows)))
     }
 
     fn refund(&self, state: SlidingWindowState, now: Timestamp, cost: u32, receipt: Receipt) -> SlidingWindowState {
@@ -239,7 +236,7 @@ impl Algorithm for SlidingWindow {
         }
         let (before, period) = (Self { quota: *from, staggered: false }, u128::from(from.period_nanos()));
         let state = before.roll(Some(state), now);
-        let elapsed = u128::from(now.as_nanos().saturating_sub(before.start_of(state.window)));
+        let elapsed = u128::from(now.as_nanos().saturating_sub(start_of(from, state.window)));
         let weighted = (u128::from(state.previous) * (period - elapsed.min(period))).div_ceil(period);
         let current = u32::try_from(weighted + u128::from(state.current)).unwrap_or(u32::MAX);
         SlidingWindowState { window: now.as_nanos() / self.quota.period_nanos(), previous: 0, current }

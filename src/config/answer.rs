@@ -84,16 +84,19 @@ fn advertise(source: &Source<'_>, text: &Spanned<String>) -> Result<Advertise, C
         "always" => Ok(Advertise::Always),
         "refused" => Ok(Advertise::Rejected),
         "never" => Ok(Advertise::Never),
-        other => {
-            let percent = other.strip_prefix("below-").and_then(|rest| rest.strip_suffix('%'));
-            let percent = percent.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
-            let percent = percent.and_then(|digits| digits.parse().ok()).filter(|percent| *percent <= 100);
-            percent.map(|percent| Advertise::Below { percent }).ok_or_else(|| {
-                let problem = format!(
-                    "tell = \"{other}\" is not known; write always, refused, never, or below-20% (or another percentage up to 100)"
-                );
-                source.error(&text.span(), problem)
-            })
-        }
+        other => below(other).map(|percent| Advertise::Below { percent }).ok_or_else(|| {
+            let problem = format!(
+                "tell = \"{other}\" is not known; write always, refused, never, or below-20% (or another percentage up to 100)"
+            );
+            source.error(&text.span(), problem)
+        }),
     }
+}
+
+/// Parses `below-20%`, with any whole percentage up to 100.
+fn below(text: &str) -> Option<u8> {
+    let digits = text.strip_prefix("below-")?.strip_suffix('%')?;
+    // `parse` would accept a sign.
+    let is_unsigned = digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|percent| is_unsigned && *percent <= 100)
 }

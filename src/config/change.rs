@@ -12,7 +12,7 @@ use super::raw::{RawAnswer, RawClientIp, RawConfig, RawPolicy, RawRedis};
 use super::{Common, Config, Draft, Route};
 use crate::util::log;
 
-/// The settings that only a restart changes, except the paths.
+/// The tables that only a restart changes. A route has further such settings: see [`Route::check_fixed`].
 pub(super) struct Fixed {
     client_ip: Option<RawClientIp>,
     redis: Option<RawRedis>,
@@ -21,13 +21,14 @@ pub(super) struct Fixed {
 
 impl Fixed {
     pub(super) fn of(raw: &RawConfig) -> Self {
-        Self { client_ip: inner(&raw.client_ip), redis: inner(&raw.redis), answer: inner(&raw.answer) }
+        let RawConfig { client_ip, redis, answer, route: _ } = raw;
+        Self { client_ip: inner(client_ip), redis: inner(redis), answer: inner(answer) }
     }
 
     fn check(&self, source: &Source<'_>, raw: &RawConfig) -> Result<(), ConfigError> {
-        same(source, "[client-ip]", &self.client_ip, &raw.client_ip)?;
-        same(source, "[redis]", &self.redis, &raw.redis)?;
-        same(source, "[answer]", &self.answer, &raw.answer)
+        check_same(source, "[client-ip]", &self.client_ip, &raw.client_ip)?;
+        check_same(source, "[redis]", &self.redis, &raw.redis)?;
+        check_same(source, "[answer]", &self.answer, &raw.answer)
     }
 }
 
@@ -42,21 +43,29 @@ fn inner<T: Clone>(spanned: &Option<Spanned<T>>) -> Option<T> {
     spanned.as_ref().map(|spanned| spanned.get_ref().clone())
 }
 
-fn same<T: PartialEq>(
+/// Checks that a table is as it was at the start.
+fn check_same<T: PartialEq>(
     source: &Source<'_>,
-    what: &str,
+    table: &str,
     before: &Option<T>,
     after: &Option<Spanned<T>>,
 ) -> Result<(), ConfigError> {
-    if before.as_ref() == after.as_ref().map(Spanned::get_ref) {
-        return Ok(());
+    match (before, after) {
+        (None, None) => Ok(()),
+        (Some(before), Some(after)) if before == after.get_ref() => Ok(()),
+        (Some(_), Some(after)) => {
+            Err(needs_restart(source, &after.span(), format_args!("{table} differs from the one at the start")))
+        }
+        (Some(_), None) => Err(needs_restart(source, &source.end(), format_args!("{table} is missing"))),
+        (None, Some(after)) => {
+            Err(needs_restart(source, &after.span(), format_args!("there was no {table} at the start")))
+        }
     }
-    let at = after.as_ref().map_or(0..0, Spanned::span);
-    Err(restart(source, &at, format_args!("{what} differs from the one at the start")))
 }
 
-fn restart(source: &Source<'_>, at: &Range<usize>, problem: impl fmt::Display) -> ConfigError {
-    source.error(at, format_args!("{problem}; restore it, or restart the server to change this"))
+/// Makes the error of a change that the running layers cannot follow.
+fn needs_restart(source: &Source<'_>, at: &Range<usize>, problem: impl fmt::Display) -> ConfigError {
+    source.error(at, format_args!("{problem}; undo this change, or restart the server to apply it"))
 }
 
 /// The result of a change of a configuration.
@@ -86,9 +95,9 @@ impl Config {
     /// Replaces the policies in force by those of an edited text, in all layers of this configuration, while they run.
     /// Consumed quota carries over, see [`LimitsHandle`](crate::LimitsHandle).
     ///
-    /// Policies may be added, removed and changed in all their settings. Routes may change their order. The paths,
-    /// `[client-ip]`, `[redis]`, `[answer]`, `exempt-preflights`, and whether a route is limited at all are fixed. To
-    /// switch a policy off, write `shadow = true`.
+    /// Policies may be added, removed and changed in all their settings. Routes may change their order. Everything else
+    /// is fixed: `[client-ip]`, `[redis]` and `[answer]`, and for each route its paths, its `answer`, its
+    /// `exempt-preflights`, and whether it has a policy at all. To switch a policy off, write `shadow = true`.
     ///
     /// The whole text is parsed and checked before the first route changes. Each route changes atomically, one after
     /// the other. Policies that the text no longer has, and optional fields that a policy no longer has (except
@@ -134,7 +143,8 @@ impl Config {
             let route = &mut self.routes[index];
             let path = route.paths[0].clone();
             log_removed_fields(route, &draft);
-            (route.line, route.optional) = (source.line(&draft.at), draft.optional);
+            route.line = source.line(&draft.at);
+            route.optional = draft.optional;
             if let (Some(layer), Some(policies)) = (&route.layer, draft.policies) {
                 let replaced = layer.handle().enforce(policies);
                 let after_path = |policy: &String| (path.clone(), policy.clone());
@@ -155,56 +165,62 @@ impl Config {
         let mut indices = Vec::with_capacity(drafts.len());
         for draft in drafts {
             let Some(index) = left.remove(&*draft.paths) else {
-                return Err(restart(source, &draft.at, "these paths are not those of any route at the start"));
+                return Err(needs_restart(source, &draft.at, "these paths are not those of any route at the start"));
             };
-            Self::check(source, &self.routes[index], draft)?;
+            self.routes[index].check_fixed(source, draft)?;
             indices.push(index);
         }
         if let Some(index) = left.into_values().min() {
             let problem = format_args!("the route of path `{}` is missing", self.routes[index].paths[0]);
-            return Err(restart(source, &source.end(), problem));
+            return Err(needs_restart(source, &source.end(), problem));
         }
         Ok(indices)
     }
+}
 
-    /// Checks that a draft changes only what may change.
-    fn check(source: &Source<'_>, route: &Route, draft: &Draft) -> Result<(), ConfigError> {
-        if route.answer != draft.answer {
-            return Err(restart(source, &draft.at, "the answer of this route differs from the one at the start"));
-        }
-        if route.exempt_preflights != draft.exempt_preflights {
-            return Err(restart(
-                source,
-                &draft.at,
-                "exempt-preflights of this route differs from the one at the start",
-            ));
-        }
-        if route.layer.is_some() != draft.policies.is_some() {
-            let problem = match &route.layer {
-                Some(_) => "this route no longer has a policy (to switch one off, write shadow = true)",
-                None => "this route had no policy at the start",
-            };
-            return Err(restart(source, &draft.at, problem));
-        }
-        Ok(())
+impl Route {
+    /// Checks that a draft of this route changes nothing but its policies.
+    fn check_fixed(&self, source: &Source<'_>, draft: &Draft) -> Result<(), ConfigError> {
+        let problem = if self.answer != draft.answer {
+            "the answer of this route differs from the one at the start"
+        } else if self.exempt_preflights != draft.exempt_preflights {
+            "exempt-preflights of this route differs from the one at the start"
+        } else {
+            match (&self.layer, &draft.policies) {
+                (Some(_), Some(_)) | (None, None) => return Ok(()),
+                (Some(_), None) => "this route no longer has a policy (to switch one off, write shadow = true)",
+                (None, Some(_)) => "this route had no policy at the start",
+            }
+        };
+        Err(needs_restart(source, &draft.at, problem))
     }
 }
 
 /// Returns the optional fields of a policy that the file sets. Without `shadow`: removing it is how a shadow policy
 /// becomes enforced.
 pub(super) fn optional_fields(raw: &RawPolicy) -> Vec<&'static str> {
+    // Without `..`, so that a new field does not compile until it is listed.
+    #[rustfmt::skip]
+    let RawPolicy {
+        name: _, algorithm: _, limit: _, per: _, shadow: _,
+        burst, capacity, max_wait, max_keys, when_full, stagger, key, cost,
+        store, on_store_error, on_missing_key, status, charge_on, penalty,
+    } = raw;
     let fields = [
-        ("burst", raw.burst.is_some()),
-        ("capacity", raw.capacity.is_some()),
-        ("max-wait", raw.max_wait.is_some()),
-        ("key", raw.key.is_some()),
-        ("cost", raw.cost.is_some()),
-        ("store", raw.store.is_some()),
-        ("on-store-error", raw.on_store_error.is_some()),
-        ("on-missing-key", raw.on_missing_key.is_some()),
-        ("status", raw.status.is_some()),
-        ("charge-on", raw.charge_on.is_some()),
-        ("penalty", raw.penalty.is_some()),
+        ("burst", burst.is_some()),
+        ("capacity", capacity.is_some()),
+        ("max-wait", max_wait.is_some()),
+        ("max-keys", max_keys.is_some()),
+        ("when-full", when_full.is_some()),
+        ("stagger", stagger.is_some()),
+        ("key", key.is_some()),
+        ("cost", cost.is_some()),
+        ("store", store.is_some()),
+        ("on-store-error", on_store_error.is_some()),
+        ("on-missing-key", on_missing_key.is_some()),
+        ("status", status.is_some()),
+        ("charge-on", charge_on.is_some()),
+        ("penalty", penalty.is_some()),
     ];
     fields.into_iter().filter(|(_, is_set)| *is_set).map(|(field, _)| field).collect()
 }

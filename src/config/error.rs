@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use serde::de::DeserializeOwned;
 
-use super::cure;
+use super::parser_errors;
 
 /// What is wrong with a configuration, where, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,11 +65,11 @@ impl<'a> Source<'a> {
     pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
         toml::from_str(self.text).map_err(|error| {
             let at = error.span().unwrap_or(0..0);
-            self.error(&at, cure::reworded(self.text, &at, error.message()))
+            self.error(&at, parser_errors::reworded(self.text, &at, error.message()))
         })
     }
 
-    /// The position behind the last character.
+    /// The position behind the last character, for what is missing.
     pub(super) const fn end(&self) -> Range<usize> {
         self.text.len()..self.text.len()
     }

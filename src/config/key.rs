@@ -30,8 +30,8 @@ impl KeySpec {
             "user" => Ok(Self::User),
             "path" => Ok(Self::Path),
             _ => {
-                let header = name.strip_prefix("header:").map(|header| header.trim().to_ascii_lowercase());
-                header.and_then(|header| header.parse().ok()).map(Self::Header).ok_or_else(|| {
+                let header = name.strip_prefix("header:").and_then(|header| header.trim().parse().ok());
+                header.map(Self::Header).ok_or_else(|| {
                     format!(
                         "unknown key `{name}`; write global, client-ip, header:NAME (such as header:x-api-key), \
                          user, path, or a list of these"

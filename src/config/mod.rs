@@ -77,8 +77,9 @@
 //!
 //! Paths match exactly. A route without a policy is not limited. Each route has its own budgets, even if its policies
 //! have the names of others. On Redis, processes share the budgets of a policy if the prefix, the first path of its
-//! route and its name are the same. `user` is the extension [`User`](crate::key::User), which an authenticating layer
-//! must insert.
+//! route and its name are the same. Of the keys, `user` is the extension [`User`](crate::key::User), which an
+//! authenticating layer must insert; `path` is the route that axum matched ([`PathKey::matched`](crate::key::PathKey)),
+//! or without the feature `axum` the path as sent.
 //!
 //! [`Config::change`] applies an edited file while its layers run. [`Config::close`] closes its queues when the server
 //! stops.
@@ -90,9 +91,9 @@
 
 mod answer;
 mod change;
-mod cure;
 mod error;
 mod key;
+mod parser_errors;
 mod policy;
 mod raw;
 mod reader;
@@ -136,7 +137,9 @@ pub struct Config {
 pub struct Route {
     paths: Vec<String>,
     line: usize,
+    /// As in the file, to find out what a change changes.
     answer: Option<RawAnswer>,
+    /// As in the file, too.
     exempt_preflights: Option<RawBudget>,
     layer: Option<RateLimitLayer>,
     /// The name of each policy, with its optional fields that are set.
@@ -146,10 +149,13 @@ pub struct Route {
 /// A `[[route]]` that is parsed and checked, but not in force.
 struct Draft {
     paths: Vec<String>,
+    /// Where its paths are in the file.
     at: Range<usize>,
     answer: Option<RawAnswer>,
+    /// `answer`, with what it leaves out from the general one.
     answers: Answer,
     exempt_preflights: Option<RawBudget>,
+    /// `exempt_preflights`, checked.
     preflights: Option<Quota>,
     /// `None` if the route has no policy.
     policies: Option<Enforceable>,
@@ -327,7 +333,7 @@ fn check_path(path: &str) -> Result<(), String> {
     for segment in rest.split('/') {
         let inner = segment.strip_prefix('{').and_then(|segment| segment.strip_suffix('}')).unwrap_or(segment);
         let named = inner.len() < segment.len();
-        if !inner.split('%').skip(1).all(begins_with_two_digits) {
+        if !inner.split('%').skip(1).all(begins_with_two_hex_digits) {
             return Err(format!(
                 "segment `{segment}` of path `{path}` cannot be matched; write % as %25, or two hexadecimal digits behind it"
             ));
@@ -344,7 +350,7 @@ fn check_path(path: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn begins_with_two_digits(text: &str) -> bool {
+fn begins_with_two_hex_digits(text: &str) -> bool {
     text.as_bytes().first_chunk().is_some_and(|digits: &[u8; 2]| digits.iter().all(u8::is_ascii_hexdigit))
 }
 
@@ -372,7 +378,7 @@ fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigEr
         None | Some("peer") => IpSource::Peer,
         Some("x-forwarded-for") => IpSource::XForwardedFor,
         Some("forwarded") => IpSource::Forwarded,
-        Some(name) => match name.to_ascii_lowercase().parse() {
+        Some(name) => match name.parse() {
             Ok(name) => IpSource::Header(name),
             Err(_) => {
                 let problem = format!(

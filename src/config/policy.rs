@@ -19,6 +19,7 @@ use crate::limiter::Limiter;
 use crate::store::WhenFull;
 use crate::values::Quota;
 
+/// Builds a policy, on `store`.
 pub(super) fn build(
     source: &Source<'_>,
     raw: RawPolicy,
@@ -56,34 +57,39 @@ pub(super) fn build(
         policy = policy.cost(count(source, "cost", 1, cost)?);
     }
     if let Some(status) = &raw.status {
-        let code = u16::try_from(number(source, "status", 400..=599, status)?).unwrap_or_default();
-        policy = policy.status(StatusCode::from_u16(code).expect("it is from 400 to 599"));
+        let code = u16::try_from(number(source, "status", 400..=599, status)?).ok();
+        policy = policy.status(code.and_then(|code| StatusCode::from_u16(code).ok()).expect("it is from 400 to 599"));
     }
     if let Some(statuses) = &raw.charge_on {
         policy = policy.charge_when(charged(source, statuses)?);
     }
-    if let Some(RawPenalty { rejections, per, ban }) = &raw.penalty {
-        let rejections = quota(source, count(source, "refusals", 1, rejections)?, "per", per)?;
-        if duration(source, "ban", ban)?.is_zero() {
-            return Err(source.error(&ban.span(), "ban = \"0s\": the time is 0; write a time such as 10m"));
-        }
-        // A ban is kept as the period of a quota.
-        let ban = quota(source, 1, "ban", ban)?.period();
-        policy = policy.penalty(Penalty::new(rejections, ban));
+    if let Some(raw) = &raw.penalty {
+        policy = policy.penalty(penalty(source, raw)?);
     }
     if raw.shadow {
         policy = policy.shadow();
     }
     policy.validate().map_err(|error| {
-        let cost_at = raw.cost.as_ref().map(Spanned::span);
-        let penalty_at = raw.penalty.as_ref().map(|penalty| penalty.rejections.span());
-        match error {
-            PolicyError::CostAboveBurst { .. } => source.error(&cost_at.unwrap_or(name_at), error),
-            PolicyError::PenaltyOnSharedKey { .. } => source.error(&penalty_at.unwrap_or(name_at), error),
-            _ => source.error(&name_at, error),
-        }
+        let at = match &error {
+            PolicyError::CostOfZero { .. } | PolicyError::CostAboveBurst { .. } => raw.cost.as_ref().map(Spanned::span),
+            PolicyError::PenaltyOnSharedKey { .. } => raw.penalty.as_ref().map(|penalty| penalty.rejections.span()),
+            PolicyError::InvalidStatus { .. } => raw.status.as_ref().map(Spanned::span),
+            PolicyError::NoPolicy | PolicyError::DuplicateName { .. } | PolicyError::InvalidName { .. } => None,
+        };
+        source.error(&at.unwrap_or(name_at), error)
     })?;
     Ok(policy)
+}
+
+fn penalty(source: &Source<'_>, raw: &RawPenalty) -> Result<Penalty, ConfigError> {
+    let RawPenalty { rejections, per, ban } = raw;
+    let rejections = quota(source, count(source, "refusals", 1, rejections)?, "per", per)?;
+    if duration(source, "ban", ban)?.is_zero() {
+        return Err(source.error(&ban.span(), "ban = \"0s\": the time is 0; write a time such as 10m"));
+    }
+    // A ban is kept as the period of a quota.
+    let ban = quota(source, 1, "ban", ban)?.period();
+    Ok(Penalty::new(rejections, ban))
 }
 
 fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {

@@ -89,14 +89,13 @@ impl StoreSpec {
         path: &str,
         redis: Option<&Redis>,
     ) -> Result<Self, ConfigError> {
-        match (&raw.store, redis) {
-            (Some(store), None) if *store.get_ref() == StoreName::Redis => {
+        match (raw.store.as_ref().map(|store| (store.get_ref(), store.span())), redis) {
+            (Some((StoreName::Memory, _)), _) | (None, None) => Ok(Self::Memory),
+            (Some((StoreName::Redis, _)) | None, Some(redis)) => Ok(Self::on(redis, path, raw.name.get_ref())),
+            (Some((StoreName::Redis, at)), None) => {
                 let problem = "store = \"redis\" needs a server; write [redis] with url = \"redis://HOST:PORT\" at the top of the file";
-                Err(source.error(&store.span(), problem))
+                Err(source.error(&at, problem))
             }
-            (Some(store), _) if *store.get_ref() == StoreName::Memory => Ok(Self::Memory),
-            (_, Some(redis)) => Ok(Self::on(redis, path, raw.name.get_ref())),
-            (_, None) => Ok(Self::Memory),
         }
     }
 
@@ -157,7 +156,10 @@ impl StoreSpec {
             }
             #[cfg(feature = "redis")]
             Self::Redis(redis, name) => {
-                RedisQueue::check_fit(&quota, capacity.unwrap_or(0), max_wait.unwrap_or_default())
+                // A queue has the limit as its capacity before another is set.
+                let default_capacity = usize::try_from(quota.limit()).unwrap_or(usize::MAX);
+                let most_waiting = capacity.unwrap_or(0).max(default_capacity);
+                RedisQueue::check_fit(&quota, most_waiting, max_wait.unwrap_or_default())
                     .map_err(|problem| problem.to_string())?;
                 let mut queue = RedisQueue::new(&redis, &name, quota);
                 if let Some(capacity) = capacity {

@@ -74,7 +74,8 @@ pub trait Limiter: Send + Sync + 'static {
     /// | a window in a `MemoryStore` | one of the same type; if either is staggered, both, with one period | what counts at the moment of the change |
     /// | a [`LeakyQueue`](crate::LeakyQueue) without a schedule of its own | any other | all waiters in their order, and what was spent |
     /// | a custom algorithm in a `MemoryStore` | one of the same type, if the algorithm [can](Algorithm::can_inherit) | the states that it converts |
-    /// | any of them on Redis | one of the same type and name on the same `Redis` | the state on the server, see `RedisStore` |
+    /// | a `RedisStore` | one of the same name on the same `Redis`: a bucket from any bucket, a window from one of the same type | the state on the server |
+    /// | a `RedisQueue` | one of the same name on the same `Redis` | the reservations on the server; requests that wait depart as scheduled |
     ///
     /// Both must use the same clock. In a `MemoryStore`, each heir has its own copy of what was used at the instant of
     /// the change; the predecessor keeps its state for other layers that use it. Heirs of a queue share the queue.

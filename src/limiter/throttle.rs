@@ -3,7 +3,6 @@
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
-use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -16,8 +15,7 @@ use tower_service::Service;
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::values::{Ask, Check, Decision, LimiterError, Outcome, PartitionKey, Pending};
 
-/// Limits a service of any request type. A rejected request ends with the error
-/// [`ThrottleError::Rejected`].
+/// Limits a service of any request type. A rejected request ends with the error [`ThrottleError::Rejected`].
 ///
 /// With a [`LeakyQueue`](crate::LeakyQueue), it paces outgoing calls: requests wait for their turn, and
 /// only those that would wait too long are rejected.
@@ -69,7 +67,7 @@ impl<Req> ThrottleLayer<Req> {
     ///
     /// # Panics
     ///
-    /// If the layer was cloned, or has made a service.
+    /// If a clone of the layer, or a service that it made, is alive.
     #[must_use]
     #[track_caller]
     pub fn cost(mut self, cost: impl Fn(&Req) -> u32 + Send + Sync + 'static) -> Self {
@@ -138,7 +136,7 @@ where
                 State::Waiting { pending, rest: Some((ready, request)) }
             }
         };
-        ThrottleFuture { state, service: PhantomData }
+        ThrottleFuture { state }
     }
 }
 
@@ -164,7 +162,6 @@ pin_project! {
     {
         #[pin]
         state: State<S::Future, S, Req, S::Error>,
-        service: PhantomData<fn() -> S>,
     }
 }
 

@@ -35,8 +35,8 @@ use crate::values::{Ask, Check, Description, Heritage, Inheritance, PartitionKey
 ///
 /// For a store in memory, `testing::check_store` (feature `test-util`) tests the first three, as far as samples can:
 /// one random trace of charges, peeks and refunds over 64 keys must be decided as the algorithm decides it over a plain
-/// map; and eight threads at one key must be admitted exactly its limit. It does not fill the store, and does not make
-/// it fail.
+/// map; and eight threads at one key must together be admitted exactly what the algorithm admits at one instant. It does
+/// not fill the store, and does not make it fail.
 pub trait Store<A: Algorithm>: Send + Sync + 'static {
     /// Prepares the store for its algorithm: makes its tables, say, and checks that it can keep this quota. A
     /// [`RateLimiter`](crate::RateLimiter) calls it once, when it is created and before anything else. By default does

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{IntervalChecker, Random};
 use crate::algorithm::Algorithm;
 use crate::values::Decision;
-use crate::values::time::Timestamp;
+use crate::values::time::{Timestamp, nanos_of};
 
 /// Checks the six points of the [`Algorithm`] contract, and the numbers in decisions, on random traces and on edge
 /// values.
@@ -15,18 +15,19 @@ use crate::values::time::Timestamp;
 /// At the first step that breaks the contract. The message says how.
 pub fn check_algorithm<A: Algorithm>(algorithm: &A, seed: u64) {
     let mut random = Random::new(seed);
+    // The beginning of time, a day of November 2023, and the middle of the clock's range.
     for start in [0, 1, 1_700_000_000_000_000_000, u64::MAX / 2] {
         for _ in 0..16 {
-            walk(algorithm, &mut random, Timestamp::from_nanos(start));
+            run_forward(algorithm, &mut random, Timestamp::from_nanos(start));
         }
     }
     for _ in 0..64 {
-        stumble(algorithm, &mut random);
+        run_anywhere(algorithm, &mut random);
     }
 }
 
 /// Runs a trace forward in time, in steps around the quota's interval and period.
-fn walk<A: Algorithm>(algorithm: &A, random: &mut Random, start: Timestamp) {
+fn run_forward<A: Algorithm>(algorithm: &A, random: &mut Random, start: Timestamp) {
     let mut trial = Trial { algorithm, state: None, now: start };
     let mut checker = IntervalChecker::new(algorithm.quota(), algorithm.worst_burst());
     for _ in 0..400 {
@@ -44,9 +45,8 @@ fn walk<A: Algorithm>(algorithm: &A, random: &mut Random, start: Timestamp) {
     }
 }
 
-/// Runs a trace with arbitrary instants and costs. An algorithm must not panic, must not charge for a rejection, and
-/// `remaining` must not exceed the limit.
-fn stumble<A: Algorithm>(algorithm: &A, random: &mut Random) {
+/// Runs a trace with arbitrary instants and costs. An algorithm must not panic, and its decisions must still make sense.
+fn run_anywhere<A: Algorithm>(algorithm: &A, random: &mut Random) {
     let mut trial = Trial { algorithm, state: None, now: Timestamp::ZERO };
     for _ in 0..100 {
         let edges = [0, 1, u64::MAX, u64::MAX - 1, u64::MAX / 2, 1 << 53, random.next(), random.next() >> 20];
@@ -74,7 +74,7 @@ impl<A: Algorithm> Trial<'_, A> {
 
     fn some_step(&self, random: &mut Random) -> Duration {
         let quota = self.algorithm.quota();
-        let period = u64::try_from(quota.period().as_nanos()).unwrap_or(u64::MAX);
+        let period = quota.period_nanos();
         let interval = period / u64::from(quota.limit());
         let steps = [
             0,
@@ -101,6 +101,8 @@ impl<A: Algorithm> Trial<'_, A> {
         decision
     }
 
+    /// Checks point 2, that a cost of zero is admitted and charges nothing, and that exactly the costs above the maximum
+    /// never fit.
     fn check_decision(&self, cost: u32, decision: &Decision, next: Option<&A::State>) {
         let (now, max) = (self.now, self.algorithm.max_cost());
         assert!(decision.remaining() <= decision.limit(), "at {now:?}: `remaining` exceeds the limit: {decision:?}");
@@ -152,7 +154,7 @@ impl<A: Algorithm> Trial<'_, A> {
 
     /// Checks point 3: setting the clock back admits no more.
     fn check_backwards(&self, random: &mut Random) {
-        let earlier = Timestamp::from_nanos(self.now.as_nanos().saturating_sub(nanos(self.some_step(random))));
+        let earlier = Timestamp::from_nanos(self.now.as_nanos().saturating_sub(nanos_of(self.some_step(random))));
         let cost = self.some_cost(random);
         let admitted = |at| self.algorithm.decide(self.state, at, cost).0.is_allowed();
         assert!(
@@ -177,8 +179,4 @@ impl<A: Algorithm> Trial<'_, A> {
             assert_eq!(remembered, forgotten, "point 4: expired at {expiry:?}, yet observable at {now:?}");
         }
     }
-}
-
-fn nanos(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }

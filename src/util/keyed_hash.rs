@@ -18,6 +18,7 @@ impl Secret {
         Self([seed.hash_one(0), seed.hash_one(1)])
     }
 
+    /// The secret of these bytes, read as two little-endian words like the keys of the authors' test vectors.
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) const fn from_bytes(bytes: [u8; 16]) -> Self {
         let both = u128::from_le_bytes(bytes);
@@ -40,11 +41,12 @@ impl Secret {
     #[inline(always)]
     fn sip<const C: usize, const D: usize>(self, key: &[u8]) -> u64 {
         let Self([k0, k1]) = self;
+        // The constants of the paper.
         let mut state = State([
-            k0 ^ 0x736f_6d65_7073_6575,
-            k1 ^ 0x646f_7261_6e64_6f6d,
-            k0 ^ 0x6c79_6765_6e65_7261,
-            k1 ^ 0x7465_6462_7974_6573,
+            k0 ^ u64::from_be_bytes(*b"somepseu"),
+            k1 ^ u64::from_be_bytes(*b"dorandom"),
+            k0 ^ u64::from_be_bytes(*b"lygenera"),
+            k1 ^ u64::from_be_bytes(*b"tedbytes"),
         ]);
         let words = key.chunks_exact(8);
         let rest = words.remainder();
@@ -62,6 +64,7 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// The paper's internal state, *v*0 to *v*3.
 struct State([u64; 4]);
 
 impl State {

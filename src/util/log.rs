@@ -1,5 +1,5 @@
-//! Log lines: configuration mistakes, once each, and transitions. No line contains a key. Above `debug`, nothing is
-//! logged per request, or clients could flood the log.
+//! Log lines, one function each: mistakes in the configuration, changes of state, and decisions at `debug`. No line
+//! contains a key. Above `debug`, nothing is logged per request, or clients could flood the log.
 
 #![cfg_attr(not(feature = "axum"), allow(dead_code))]
 
@@ -110,7 +110,7 @@ mod with_tracing {
     }
 
     pub(crate) fn table_filling_up() {
-        tracing::warn!("a memory store is filling up and may lose keys: raise its capacity");
+        tracing::warn!(target: TARGET, "a memory store is filling up and may lose keys: raise its capacity");
     }
 
     /// Logged once per process, since a client that bypasses the proxies can cause it at will.

@@ -1,4 +1,4 @@
-//! Helpers that several rooms share: base64, the keyed hash, logging, and the loom shim.
+//! Helpers that several modules share: base64, the keyed hash, log lines, and atomics that loom can check.
 
 #[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) mod base64;

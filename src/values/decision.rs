@@ -1,21 +1,17 @@
-//! `Decision`, the answer of a limiter, and `Check`, a decision now or later.
+//! `Decision`, the answer of a limiter.
 
-use std::error::Error;
 use std::fmt;
-use std::future::Future;
 use std::num::NonZeroU64;
-use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::values::Receipt;
-use crate::values::{Shape, Terms};
+use crate::values::{Receipt, Shape, Terms};
 
 /// The answer to one request: whether it passes, and the numbers that a client needs.
 ///
 /// A rejection is a decision, not an error. A limiter that cannot decide returns a [`LimiterError`].
 ///
-/// 64 bytes. Times are kept in nanoseconds, or above 584 years in milliseconds, rounded up.
+/// 64 bytes. Times are kept in nanoseconds, or above 584 years in milliseconds, rounded up; a delay is 584 years at
+/// most.
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Decision {
@@ -40,6 +36,7 @@ pub struct Decision {
 
 const _: () = assert!(size_of::<Decision>() == 64, "one cache line");
 
+/// As in [`Outcome`], without the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Allow,
@@ -142,6 +139,10 @@ impl Decision {
         self.remaining = u32::try_from(remaining).unwrap_or(self.limit);
         if cost == 0 {
             self.receipt = Receipt::NONE;
+        }
+        if self.is_allowed() && self.remaining > 0 {
+            // No unit has to be waited for.
+            (self.wait, self.is_wait_coarse) = (0, false);
         }
         let reset = match terms.filter(|terms| terms.shape() == Shape::Bucket) {
             _ if self.remaining == self.limit => Duration::ZERO,
@@ -278,7 +279,7 @@ impl Decision {
     pub const fn outcome(&self) -> Outcome {
         match self.kind {
             Kind::Allow => Outcome::Allow,
-            _ => Outcome::Deny { retry_after: self.retry_after() },
+            Kind::Reject | Kind::Never => Outcome::Deny { retry_after: self.retry_after() },
         }
     }
 
@@ -298,7 +299,8 @@ impl Decision {
         }
     }
 
-    /// The time until one unit is available, if this is an admission that [has it](Self::with_next_after).
+    /// The time until one unit is available, if this is an admission that leaves none, and if its limiter
+    /// [has set it](Self::with_next_after).
     #[must_use]
     pub const fn next_after(&self) -> Option<Duration> {
         if self.wait > 0 && self.is_allowed() { Some(self.waits()) } else { None }
@@ -336,16 +338,14 @@ impl Decision {
     }
 }
 
-impl Decision {
-    fn facts(&self) -> (Kind, [u32; 2], [Duration; 2], u64, Receipt) {
-        let times = [self.waits(), self.span(self.reset, self.is_reset_coarse)];
-        (self.kind, [self.limit, self.remaining], times, self.delay, self.receipt)
-    }
-}
-
+/// Two decisions are equal if their times are, in whatever units these are kept.
 impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
-        self.facts() == other.facts()
+        let facts = |decision: &Self| {
+            let Self { receipt, delay, limit, remaining, kind, .. } = *decision;
+            (receipt, delay, limit, remaining, kind, decision.waits(), decision.reset_after())
+        };
+        facts(self) == facts(other)
     }
 }
 
@@ -357,6 +357,7 @@ impl fmt::Debug for Decision {
             .field("outcome", &self.outcome())
             .field("limit", &self.limit)
             .field("remaining", &self.remaining)
+            .field("next_after", &self.next_after())
             .field("reset_after", &self.reset_after())
             .field("delay", &self.delay())
             .field("receipt", &self.receipt)
@@ -364,114 +365,49 @@ impl fmt::Debug for Decision {
     }
 }
 
-/// A decision, or the future of one. Complete by definition.
-///
-/// A limiter in memory decides at once and allocates nothing. Only a queue or a remote store returns a future.
-#[allow(clippy::exhaustive_enums)]
-#[must_use]
-pub enum Check {
-    /// Decided.
-    Ready(Result<Decision, LimiterError>),
-    /// The decision must be awaited. Dropping the future withdraws the request: it leaves its queue; a remote
-    /// store may already have charged it.
-    Pending(Pending),
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The future of a decision.
-pub type Pending = Pin<Box<dyn Future<Output = Result<Decision, LimiterError>> + Send>>;
+    #[test]
+    fn times_are_kept_in_nanoseconds_and_above_584_years_in_milliseconds() {
+        let longest = Duration::from_nanos(u64::MAX);
+        let longer = longest + Duration::from_nanos(1);
+        let ceil = Duration::from_millis(u64::MAX / 1_000_000 + 1);
+        for (wait, kept) in [(Duration::ZERO, Duration::ZERO), (longest, longest), (longer, ceil)] {
+            for (reset, kept_reset) in [(Duration::ZERO, Duration::ZERO), (longest, longest), (longer, ceil)] {
+                let decision = Decision::deny(5, 0, Some(wait)).with_reset_after(reset);
+                assert_eq!((decision.retry_after(), decision.reset_after()), (Some(kept), kept_reset));
+            }
+        }
+        assert_eq!(Decision::allow(5, 0).with_delay(longer).delay(), longest);
+    }
 
-impl Check {
-    /// Waits for the decision, if it is pending.
-    ///
-    /// # Errors
-    ///
-    /// If the limiter cannot decide.
-    pub async fn decided(self) -> Result<Decision, LimiterError> {
-        match self {
-            Self::Ready(result) => result,
-            Self::Pending(pending) => pending.await,
+    #[test]
+    fn quotients_of_two_units_are_rounded_up_to_nanoseconds() {
+        let per = |per| NonZeroU64::new(per).unwrap();
+        let reset = Span::Quotient { owed: 10, per: per(4) };
+        for (wait, nanos) in
+            [(Span::Quotient { owed: 10, per: per(3) }, 4), (Span::Quotient { owed: 9, per: per(4) }, 3)]
+        {
+            let decision = Decision::reject(5, 0, wait).with_reset_span(reset);
+            assert_eq!(decision.retry_after(), Some(Duration::from_nanos(nanos)));
+            assert_eq!(decision.reset_after(), Duration::from_nanos(3));
+            // The units in which times are kept do not count.
+            let whole = Decision::deny(5, 0, Some(Duration::from_nanos(nanos)));
+            assert_eq!(decision, whole.with_reset_after(Duration::from_nanos(3)));
         }
     }
-}
 
-impl Check {
-    /// The decision, if it is ready and no error.
-    #[must_use]
-    pub fn at_once(self) -> Option<Decision> {
-        match self {
-            Self::Ready(Ok(decision)) => Some(decision),
-            Self::Ready(Err(_)) | Self::Pending(_) => None,
-        }
-    }
-}
-
-impl fmt::Debug for Check {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ready(result) => f.debug_tuple("Ready").field(result).finish(),
-            Self::Pending(_) => f.write_str("Pending"),
-        }
-    }
-}
-
-impl From<Decision> for Check {
-    fn from(decision: Decision) -> Self {
-        Self::Ready(Ok(decision))
-    }
-}
-
-/// The error of a limiter that cannot decide: its store is unreachable, or it was closed. Never a rejection.
-#[derive(Clone)]
-pub struct LimiterError(Arc<Failure>);
-
-// Behind a pointer, since a `Check` is returned by value and seldom holds an error.
-struct Failure {
-    reason: String,
-    is_closed: bool,
-    source: Option<Box<dyn Error + Send + Sync>>,
-}
-
-impl LimiterError {
-    /// An error with this message.
-    pub fn new(reason: impl Into<String>) -> Self {
-        Self(Arc::new(Failure { reason: reason.into(), is_closed: false, source: None }))
-    }
-
-    /// The error of a limiter that was [closed](crate::Limiter::close), with this message. It does not count as a
-    /// failure: a layer answers 503 whatever the policy's [`FailureMode`](crate::FailureMode), and neither counts nor
-    /// logs a failure.
-    pub fn closed(reason: impl Into<String>) -> Self {
-        Self(Arc::new(Failure { reason: reason.into(), is_closed: true, source: None }))
-    }
-
-    /// Whether the limiter was [closed](Self::closed).
-    #[must_use]
-    pub fn is_closed(&self) -> bool {
-        self.0.is_closed
-    }
-
-    /// Sets the underlying error.
-    #[must_use]
-    pub fn with_source(self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        let Failure { reason, is_closed, .. } = &*self.0;
-        Self(Arc::new(Failure { reason: reason.clone(), is_closed: *is_closed, source: Some(source.into()) }))
-    }
-}
-
-impl fmt::Debug for LimiterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LimiterError").field("reason", &self.0.reason).field("source", &self.0.source).finish()
-    }
-}
-
-impl fmt::Display for LimiterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.reason)
-    }
-}
-
-impl Error for LimiterError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.0.source.as_deref().map(|source| source as _)
+    /// The wait for one unit was kept, although the refund had made some available.
+    #[test]
+    fn a_recharge_that_leaves_units_needs_no_wait_for_one() {
+        let second = Duration::from_secs(1);
+        let used_up = Decision::allow(5, 0).with_next_after(second);
+        assert_eq!(used_up.recharged(2, 2, None).next_after(), Some(second));
+        let refunded = used_up.recharged(2, 0, None);
+        assert_eq!((refunded.remaining(), refunded.next_after()), (2, None));
+        let rejected = Decision::deny(5, 0, Some(second));
+        assert_eq!(rejected.recharged(2, 0, None).retry_after(), Some(second));
     }
 }

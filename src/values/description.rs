@@ -1,4 +1,4 @@
-//! The properties of a limiter that layers and clients need in advance.
+//! `Description`: what a limiter declares of itself.
 
 use std::fmt;
 use std::sync::Arc;
@@ -49,7 +49,8 @@ impl Description {
     ///
     /// - [`Mode::Peek`]: skips the precheck of this limiter, so that more charges are rolled back;
     /// - [`Mode::Shadow`]: asks [`Mode::Charge`];
-    /// - [`Mode::UpTo`]: asks [`Mode::Charge`], and if that is rejected, once more for what is left;
+    /// - [`Mode::UpTo`]: asks [`Mode::Shadow`], and if that is rejected, once more for what is left; it waits for neither
+    ///   answer, so a limiter that calls a server charges nothing;
     /// - [`Mode::Fallback`]: answers 503;
     /// - [`Mode::Reset`]: returns an error.
     pub const fn answering(mut self, mode: Mode) -> Self {
@@ -103,9 +104,12 @@ impl Description {
     }
 }
 
+/// The bit of a mode in `modes`: there are fewer than eight.
 const fn bit(mode: Mode) -> u8 {
     1 << mode as u8
 }
+
+const _: () = assert!((Mode::Reset as u8) < 8, "the last mode has a bit");
 
 impl fmt::Debug for Description {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

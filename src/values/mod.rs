@@ -1,9 +1,11 @@
-//! Values that all rooms exchange: the question (`Ask`), its answer (`Decision`), and their parts. No locks, no I/O.
+//! Values that all other modules exchange: the question (`Ask`), its answer (`Decision`), and their parts. No locks, no
+//! I/O.
 
 mod ask;
 mod backlog;
 #[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
 mod batch;
+mod check;
 mod decision;
 #[cfg_attr(not(all(feature = "http", feature = "redis")), allow(dead_code))]
 mod description;
@@ -19,8 +21,9 @@ pub use self::backlog::Backlog;
 pub(crate) use self::batch::Batching;
 #[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) use self::batch::{Answers, Claim};
+pub use self::check::{Check, LimiterError, Pending};
 pub(crate) use self::decision::Span;
-pub use self::decision::{Check, Decision, LimiterError, Outcome, Pending};
+pub use self::decision::{Decision, Outcome};
 pub use self::description::Description;
 pub(crate) use self::inheritance::Finish;
 pub use self::inheritance::{Heritage, Inheritance};

@@ -67,6 +67,7 @@ impl PartitionKey {
         }
     }
 
+    /// Makes a key that is not kept inline as it is: a longer one, or one that has the form of a hash.
     #[cold]
     fn long(key: &[u8]) -> Self {
         if key.len() <= LONGEST && key.len() != HASHED {
@@ -84,7 +85,8 @@ impl PartitionKey {
         Self(Bytes::Inline { len: HASHED as u8, bytes })
     }
 
-    /// The canonical bytes: those that the key was made of, or their hash if they are more than 256.
+    /// The canonical bytes: those that the key was made of, or their hash if they are more than 256 or read like such a
+    /// hash.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {

@@ -1,7 +1,10 @@
 //! Tests of configuration files.
 
+mod change;
 mod errors;
 mod layers;
+#[path = "../support/log.rs"]
+mod log;
 mod mistakes;
 mod schema;
 

@@ -73,6 +73,9 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
             "f.toml:9: store = \"redis\" needs a server; write [redis] with url = \"redis://HOST:PORT\" at the top of the file",
         ),
         ("store = \"disk\"", "f.toml:9: store = \"disk\": write \"memory\" or \"redis\""),
+        // Texts that read like messages of the parser.
+        ("store = \"x`, expected `y\"", "f.toml:9: store = \"x`, expected `y\": write \"memory\" or \"redis\""),
+        ("limit = \"missing field `burst`\"", "f.toml:6: limit = \"missing field `burst`\": write a whole number"),
         (
             "on-missing-key = \"ignore\"",
             "f.toml:9: on-missing-key = \"ignore\": write \"reject\", \"skip\" or \"share\"",
@@ -223,6 +226,11 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
             "f.toml:3: prefix = \"{x}\": a cluster takes braces for the part to hash; leave them out",
         ),
         (policy("algorithm = \"fixed-window\"\nper = \"1500ns\""), "f.toml:9: "),
+        // Redis can keep it without waiters, and not with the one of the default capacity.
+        (
+            policy("algorithm = \"leaky-queue\"\nper = \"1s\"\nburst = 1125899892"),
+            "f.toml:9: an empty bucket would take",
+        ),
     ] {
         let message = error(&text);
         assert!(message.starts_with(expected), "{text}\n  reported: {message}\n  expected: {expected}");

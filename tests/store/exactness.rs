@@ -1,10 +1,10 @@
 //! With the clock standing still, exactly the limit is admitted, however many threads ask.
 
-use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::algorithm::{Algorithm, FixedWindow, GcraState, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_sluice::store::MemoryStore;
-use tower_sluice::testing::{admitted_by_threads, check_store};
+use tower_sluice::testing::{admitted_by_threads, check_algorithm, check_store};
 use tower_sluice::time::Timestamp;
-use tower_sluice::{Ask, Check, LeakyQueue, Limiter, PartitionKey, Quota, RateLimiter};
+use tower_sluice::{Ask, Check, Decision, LeakyQueue, Limiter, Outcome, PartitionKey, Quota, RateLimiter};
 
 use std::time::Duration;
 
@@ -85,6 +85,43 @@ fn the_memory_store_keeps_the_contract() {
     check_store(&LeakyBucket::new(quota.burst(300)), 2, make);
     check_store(&FixedWindow::new(quota), 3, |clock| MemoryStore::with_capacity(256).with_clock(clock));
     check_store(&SlidingWindow::new(quota), 4, |clock| MemoryStore::with_capacity(256).with_clock(clock));
+}
+
+/// A bucket of which one request gets two units at most, although more may be left.
+struct TwoAtMost(TokenBucket);
+
+impl Algorithm for TwoAtMost {
+    type State = GcraState;
+
+    fn quota(&self) -> Quota {
+        self.0.quota()
+    }
+
+    fn max_cost(&self) -> u32 {
+        2
+    }
+
+    fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u32) -> (Decision, Option<GcraState>) {
+        let is_too_much = cost > 2;
+        let (decision, next) = self.0.decide(state, now, if is_too_much { 0 } else { cost });
+        let remaining = decision.remaining().min(2);
+        let limited = match decision.outcome() {
+            Outcome::Allow if !is_too_much => Decision::allow(2, remaining),
+            _ => Decision::deny(2, remaining, decision.retry_after()),
+        };
+        (limited.with_reset_after(decision.reset_after()), next)
+    }
+
+    fn expires_at(&self, state: &GcraState) -> Timestamp {
+        self.0.expires_at(state)
+    }
+}
+
+#[test]
+fn the_suites_accept_an_algorithm_whose_requests_get_less_than_the_burst() {
+    let algorithm = TwoAtMost(TokenBucket::new(Quota::per_minute(7)));
+    check_algorithm(&algorithm, 5);
+    check_store(&algorithm, 5, |clock| MemoryStore::with_capacity(256).with_clock(clock));
 }
 
 /// When two threads insert a key at once, it must not get two slots.

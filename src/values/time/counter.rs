@@ -9,13 +9,14 @@ use std::sync::OnceLock;
 
 use super::{Timestamp, system_now};
 
+/// How long an anchor is valid: ten milliseconds.
 const HELD_FOR_NANOS: u64 = 10_000_000;
 
 /// Readings of an anchor that are further apart do not belong together. Longer than two readings take.
 const TORN_NANOS: u64 = 1_000;
 
-/// Nanoseconds per count are scaled by 2^32. That is precise to one part in 10^9, and ten milliseconds of any counter
-/// up to 400 GHz multiply within 64 bits.
+/// Nanoseconds per count are scaled by 2^32. That is precise to one part in 10^9 for a counter of up to 4 GHz. The
+/// product of counts and scale stays below 2^56, since an anchor is valid for 10^7 nanoseconds.
 const SCALE_BITS: u32 = 32;
 
 // One cell per field, since only `latest` is written at every reading.

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// An instant on a store's clock, in nanoseconds.
 ///
-/// Two timestamps may be compared only when they come from the same clock. The range is 584 years;
-/// arithmetic saturates at its ends, and [`Timestamp::MAX`] means "not within this clock's range".
+/// Two timestamps may be compared only when they come from the same clock. The range is 584 years; arithmetic
+/// saturates at its ends, and [`Timestamp::MAX`] means "not within this clock's range".
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(u64);
 

@@ -256,10 +256,10 @@ fn an_edited_file_changes_the_limits_and_a_broken_one_changes_nothing() {
         (config("9", "burst = \n"), ".toml:8: "),
         (
             config("9", "").replace("/b", "/c"),
-            ".toml:9: these paths are not those of any route at the start; restore it, or restart",
+            ".toml:9: these paths are not those of any route at the start; undo this change, or restart",
         ),
         (config("9", "").replace("[[route]]\npath = \"/b\"\n", ""), "the route of path `/b` is missing"),
-        (config("9", "") + "[answer]\ntell = \"never\"\n", ".toml:10: [answer] differs from the one at the start"),
+        (config("9", "") + "[answer]\ntell = \"never\"\n", ".toml:10: there was no [answer] at the start"),
     ] {
         std::fs::write(&file, text).unwrap();
         eventually(message, || logged(message));

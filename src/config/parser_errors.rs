@@ -1,15 +1,16 @@
-//! Reports the TOML parser's type errors with TOML names: the field, its value unless that is a secret, and the
-//! cure. The parser itself knows only the types of Rust.
+//! Rewords the errors of the TOML parser, which knows only the types of Rust: the field, its value unless that is a
+//! secret, and what to write instead.
 
 use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// The longest value that a message repeats, in bytes.
+/// The longest value that a message repeats, in bytes: a log line should stay readable.
 const LONGEST_SHOWN: usize = 60;
 
-/// Each field, prefixed by its table, with the kind of value that it takes and an example.
+/// Each field, prefixed by its table, with the kind of value that it takes and an example. `tests/config/schema.rs` finds
+/// a field that is missing here.
 const FIELDS: [(&str, &str, &str); 39] = [
     ("client-ip.source", TEXT, "\"x-forwarded-for\""),
     ("client-ip.trusted", LIST, "[\"10.0.0.0/8\"]"),
@@ -59,8 +60,11 @@ const TIME: &str = "a time in quotation marks";
 const NUMBER: &str = "a whole number";
 const LIST: &str = "a list in brackets";
 
-/// Fields that need other advice.
-const OTHERS: [(&str, &str); 7] = [
+/// Fields that are true or false.
+const FLAGS: [&str; 2] = ["policy.shadow", "policy.stagger"];
+
+/// Fields that are tables or lists of tables, with advice.
+const TABLES: [(&str, &str); 7] = [
     ("client-ip", "is one table; write [client-ip], in single brackets"),
     ("redis", "is one table; write [redis], in single brackets"),
     ("answer", "is one table; write [answer], in single brackets"),
@@ -70,6 +74,33 @@ const OTHERS: [(&str, &str); 7] = [
     ("policy.penalty", "needs a table; write { refusals = 30, per = \"1m\", ban = \"10m\" }"),
 ];
 
+/// A kind of error that serde has, by the beginning of its message: those of `serde::de::Error::missing_field` and so on,
+/// which the parser leaves as they are.
+enum Mistake<'m> {
+    MissingField(&'m str),
+    UnknownField,
+    /// A word that is none of these.
+    UnknownWord(Vec<String>),
+    /// Any other: a value of a type that the field does not take.
+    Type,
+}
+
+impl<'m> Mistake<'m> {
+    fn of(message: &'m str) -> Self {
+        if let Some(field) = message.strip_prefix("missing field ") {
+            Self::MissingField(field.trim_matches('`'))
+        } else if message.starts_with("unknown field ") {
+            Self::UnknownField
+        } else if message.starts_with("unknown variant ") {
+            // The last one: the unknown word comes before, and may read like this, too.
+            let words = message.rsplit_once(", expected ").map_or("", |(_, words)| words);
+            Self::UnknownWord(words.split('`').skip(1).step_by(2).map(|word| format!("\"{word}\"")).collect())
+        } else {
+            Self::Type
+        }
+    }
+}
+
 /// Rewords the parser's `message` on the text at `at`.
 pub(super) fn reworded(text: &str, at: &Range<usize>, message: &str) -> String {
     let Ok(file) = DeTable::parse(text) else {
@@ -77,49 +108,43 @@ pub(super) fn reworded(text: &str, at: &Range<usize>, message: &str) -> String {
         return message.to_owned();
     };
     let found = find(file.get_ref(), at).unwrap_or_default();
-    if let Some(field) = in_backquotes(message, "missing field ").next() {
-        let example = example_of(&found.child(field).name()).map(|(_, example)| format!("; add {field} = {example}"));
-        return format!("missing field `{field}`{}", example.unwrap_or_default());
-    }
-    // The parser reads a date as a table with a field that no file has.
-    if message.starts_with("unknown field ") && !is_known(&found.name()) {
-        return message.to_owned();
+    let mistake = Mistake::of(message);
+    match mistake {
+        Mistake::MissingField(field) => {
+            let example = example_of(&found.child(field).name());
+            let advice = example.map(|(_, example)| format!("; add {field} = {example}"));
+            return format!("missing field `{field}`{}", advice.unwrap_or_default());
+        }
+        // Of a known field, this is a date, which the parser reads as a table with a field that no file has.
+        Mistake::UnknownField if !is_known(&found.name()) => return message.to_owned(),
+        Mistake::UnknownField | Mistake::UnknownWord(_) | Mistake::Type => {}
     }
     let found = found.known();
     let (Some(field), name) = (found.path.last(), found.name()) else { return message.to_owned() };
-    if let Some((_, advice)) = OTHERS.iter().find(|(other, _)| *other == name) {
+    if let Some((_, advice)) = TABLES.iter().find(|(table, _)| *table == name) {
         return format!("{field} {advice}");
     }
-    let cure = match example_of(&name) {
-        _ if message.starts_with("unknown variant ") => {
-            let words: Vec<_> = in_backquotes(message, "expected ").map(|word| format!("\"{word}\"")).collect();
-            format!("write {}", either(&words))
-        }
-        Some((what, example)) => format!("write {what}, such as {example}"),
-        None => "write true or false".to_owned(),
+    let advice = match (mistake, example_of(&name)) {
+        (Mistake::UnknownWord(words), _) => format!("write {}", either(&words)),
+        (_, Some((what, example))) => format!("write {what}, such as {example}"),
+        // One of FLAGS.
+        (_, None) => "write true or false".to_owned(),
     };
     match found.shown(text, &name) {
-        Some(value) => format!("{field} = {value}: {cure}"),
-        None => format!("{field}: {cure}"),
+        Some(value) => format!("{field} = {value}: {advice}"),
+        None => format!("{field}: {advice}"),
     }
 }
 
 fn is_known(name: &str) -> bool {
-    ["policy.shadow", "policy.stagger"].contains(&name)
-        || example_of(name).is_some()
-        || OTHERS.iter().any(|(other, _)| *other == name)
+    FLAGS.contains(&name) || example_of(name).is_some() || TABLES.iter().any(|(table, _)| *table == name)
 }
 
 fn example_of(name: &str) -> Option<(&'static str, &'static str)> {
     FIELDS.iter().find(|(field, ..)| *field == name).map(|(_, what, example)| (*what, *example))
 }
 
-/// Returns the texts in backquotes behind `after`.
-fn in_backquotes<'a>(message: &'a str, after: &str) -> impl Iterator<Item = &'a str> {
-    let list = message.split_once(after).map_or("", |(_, list)| list);
-    list.split('`').skip(1).step_by(2)
-}
-
+/// Joins words as alternatives: "a, b or c".
 fn either(words: &[String]) -> String {
     match words {
         [most @ .., last] if !most.is_empty() => format!("{} or {last}", most.join(", ")),
@@ -145,6 +170,7 @@ impl<'a> Found<'a> {
     fn known(mut self) -> Self {
         while !self.path.is_empty() && !is_known(&self.name()) {
             self.path.pop();
+            // Nothing is shown of a whole table.
             self.at = 0..0;
         }
         self

@@ -1,0 +1,119 @@
+//! `Check`, a decision now or later, and `LimiterError`, for limiters that cannot decide.
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use crate::values::Decision;
+
+/// A decision, or the future of one. Complete by definition.
+///
+/// A limiter in memory decides at once and allocates nothing. Only a queue or a remote store returns a future.
+#[allow(clippy::exhaustive_enums)]
+#[must_use]
+pub enum Check {
+    /// Decided.
+    Ready(Result<Decision, LimiterError>),
+    /// The decision must be awaited. Dropping the future withdraws the request: it leaves its queue; a remote
+    /// store may already have charged it.
+    Pending(Pending),
+}
+
+/// The future of a decision.
+pub type Pending = Pin<Box<dyn Future<Output = Result<Decision, LimiterError>> + Send>>;
+
+impl Check {
+    /// Waits for the decision, if it is pending.
+    ///
+    /// # Errors
+    ///
+    /// If the limiter cannot decide.
+    pub async fn decided(self) -> Result<Decision, LimiterError> {
+        match self {
+            Self::Ready(result) => result,
+            Self::Pending(pending) => pending.await,
+        }
+    }
+
+    /// The decision, if it is ready and no error.
+    #[must_use]
+    pub fn at_once(self) -> Option<Decision> {
+        match self {
+            Self::Ready(Ok(decision)) => Some(decision),
+            Self::Ready(Err(_)) | Self::Pending(_) => None,
+        }
+    }
+}
+
+impl fmt::Debug for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ready(result) => f.debug_tuple("Ready").field(result).finish(),
+            Self::Pending(_) => f.write_str("Pending"),
+        }
+    }
+}
+
+impl From<Decision> for Check {
+    fn from(decision: Decision) -> Self {
+        Self::Ready(Ok(decision))
+    }
+}
+
+/// The error of a limiter that cannot decide: its store is unreachable, or it was closed. Never a rejection.
+#[derive(Clone)]
+pub struct LimiterError(Arc<Failure>);
+
+// Behind a pointer, since a `Check` is returned by value and seldom holds an error.
+struct Failure {
+    reason: String,
+    is_closed: bool,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl LimiterError {
+    /// An error with this message.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self(Arc::new(Failure { reason: reason.into(), is_closed: false, source: None }))
+    }
+
+    /// The error of a limiter that was [closed](crate::Limiter::close), with this message. It does not count as a
+    /// failure: a layer answers 503 whatever the policy's [`FailureMode`](crate::FailureMode), and neither counts nor
+    /// logs a failure.
+    pub fn closed(reason: impl Into<String>) -> Self {
+        Self(Arc::new(Failure { reason: reason.into(), is_closed: true, source: None }))
+    }
+
+    /// Whether the limiter was [closed](Self::closed).
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.0.is_closed
+    }
+
+    /// Sets the underlying error.
+    #[must_use]
+    pub fn with_source(self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        let Failure { reason, is_closed, .. } = &*self.0;
+        Self(Arc::new(Failure { reason: reason.clone(), is_closed: *is_closed, source: Some(source.into()) }))
+    }
+}
+
+impl fmt::Debug for LimiterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimiterError").field("reason", &self.0.reason).field("source", &self.0.source).finish()
+    }
+}
+
+impl fmt::Display for LimiterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.reason)
+    }
+}
+
+impl Error for LimiterError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}

@@ -1,0 +1,98 @@
+//! Checks which edits of a file apply to running layers, which do not, and what is logged of them.
+
+use tower_sluice::config::Config;
+
+use crate::log::Log;
+use crate::with;
+
+const TABLES: [(&str, &str); 3] = [
+    ("[client-ip]", "[client-ip]\nipv6-prefix = 56\n"),
+    ("[redis]", "[redis]\nurl = \"redis://127.0.0.1:1\"\n"),
+    ("[answer]", "[answer]\ntell = \"never\"\n"),
+];
+
+/// Returns the message of the error that a change causes.
+#[track_caller]
+fn rejected(before: &str, after: &str) -> String {
+    let mut config = Config::parse("f.toml", before).unwrap_or_else(|error| panic!("{error}\n{before}"));
+    let message = config.change("f.toml", after).expect_err(after).to_string();
+    message.strip_suffix("; undo this change, or restart the server to apply it").expect(&message).to_owned()
+}
+
+#[test]
+fn a_table_that_a_restart_changes_is_reported_at_its_line_or_where_it_is_missing() {
+    let policy = with("store = \"memory\"");
+    for (name, table) in TABLES {
+        let without = format!("\n{policy}");
+        let set = format!("\n{table}{policy}");
+        let other = set.replace("56", "48").replace("127.0.0.1", "127.0.0.2").replace("never", "always");
+        assert_eq!(rejected(&without, &set), format!("f.toml:2: there was no {name} at the start"));
+        assert_eq!(rejected(&set, &other), format!("f.toml:2: {name} differs from the one at the start"));
+        let lines = without.lines().count();
+        assert_eq!(rejected(&set, &without), format!("f.toml:{}: {name} is missing", lines + 1));
+    }
+}
+
+#[test]
+fn a_setting_of_a_route_that_a_restart_changes_is_reported_at_its_path() {
+    let policy = with("burst = 20");
+    let unlimited = "[[route]]\npath = \"/a\"\n";
+    let answer = policy.replace("[[route.policy]]", "answer = { tell = \"never\" }\n[[route.policy]]");
+    let exempt =
+        policy.replace("[[route.policy]]", "exempt-preflights = { limit = 1, per = \"1s\" }\n[[route.policy]]");
+    let missing = policy.replace("/a", "/b");
+    let [policy, answer, exempt, missing]: [&str; 4] = [&policy, &answer, &exempt, &missing];
+    for (before, after, expected) in [
+        (policy, answer, "f.toml:2: the answer of this route differs from the one at the start"),
+        (answer, policy, "f.toml:2: the answer of this route differs from the one at the start"),
+        (policy, exempt, "f.toml:2: exempt-preflights of this route differs from the one at the start"),
+        (exempt, policy, "f.toml:2: exempt-preflights of this route differs from the one at the start"),
+        (policy, unlimited, "f.toml:2: this route no longer has a policy (to switch one off, write shadow = true)"),
+        (unlimited, policy, "f.toml:2: this route had no policy at the start"),
+        (policy, missing, "f.toml:2: these paths are not those of any route at the start"),
+        (policy, "\n\n", "f.toml:3: the route of path `/a` is missing"),
+    ] {
+        assert_eq!(rejected(before, after), expected);
+    }
+}
+
+#[test]
+fn each_optional_field_that_a_policy_loses_is_logged() {
+    let queue = "leaky-queue";
+    for (algorithm, field, value) in [
+        ("token-bucket", "burst", "20"),
+        (queue, "capacity", "5"),
+        (queue, "max-wait", "\"5s\""),
+        (queue, "max-keys", "9"),
+        (queue, "when-full", "\"overflow\""),
+        ("fixed-window", "stagger", "true"),
+        ("token-bucket", "key", "\"user\""),
+        ("token-bucket", "cost", "2"),
+        ("token-bucket", "store", "\"memory\""),
+        ("token-bucket", "on-store-error", "\"deny\""),
+        ("token-bucket", "on-missing-key", "\"skip\""),
+        ("token-bucket", "status", "430"),
+        ("token-bucket", "charge-on", "[401]"),
+        ("token-bucket", "penalty", "{ refusals = 3, per = \"1m\", ban = \"1m\" }"),
+    ] {
+        let line = format!("{field} = {value}\n");
+        let before = with(&line).replace("token-bucket", algorithm).replace("global", "header:x-api-key");
+        let mut config = Config::parse("f.toml", &before).unwrap_or_else(|error| panic!("{error}\n{before}"));
+        let (log, _guard) = Log::start();
+        config.change("f.toml", &before).unwrap();
+        assert_eq!(log.lines(), [""; 0], "nothing was removed: {field}");
+        config.change("f.toml", &before.replace(&line, "")).unwrap();
+        let logged = log.lines().into_iter().filter(|line| line.contains("fields of a policy were removed"));
+        let logged: Vec<_> = logged.collect();
+        let [warning] = &logged[..] else { panic!("{field}: {logged:?}") };
+        for part in ["WARN tower_sluice: ", "route=\"/a\"", "policy=\"p\"", &format!("fields=\"{field}\"")] {
+            assert!(warning.contains(part), "{part}: {warning}");
+        }
+    }
+    // A shadow that ends is meant to.
+    let shadow = with("shadow = true");
+    let mut config = Config::parse("f.toml", &shadow).unwrap();
+    let (log, _guard) = Log::start();
+    config.change("f.toml", &shadow.replace("shadow = true", "")).unwrap();
+    assert_eq!(log.lines(), [""; 0]);
+}
