@@ -2,10 +2,12 @@
 //!
 //! Buckets, and windows whose counts fit, are kept in a set-associative table of words, without a lock (`table`);
 //! everything else in a table behind locks (`locked`). `ledger` joins a table of words with its rule and with what it
-//! has inherited; at a live change, `heir` makes the new table, and `debt_copies` holds what its keys owe from before.
+//! has inherited. At a live change, `heir_table` makes the new table, and `debt_copies` holds what its keys owe from
+//! before, which `debt_sources` reads from the old table.
 
 mod debt_copies;
-mod heir;
+mod debt_sources;
+mod heir_table;
 mod ledger;
 mod locked;
 #[cfg(all(test, sluice_loom))]
@@ -68,7 +70,8 @@ use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mo
 /// Up to `capacity` live keys (keys that still owe something) are held without losing one. Beyond that, both candidate
 /// sets of a new key may be full of live keys; [`WhenFull`] chooses what happens then.
 /// [`evicted_live`](Self::evicted_live) and [`turned_away`](Self::turned_away) count how often. A warning is logged
-/// once, when some three fifths of the slots are taken (more keys than its capacity), or the first key is lost.
+/// once, when some three fifths of the slots are taken (more keys than its capacity), or when the first key is evicted or
+/// turned away.
 ///
 /// # Accuracy
 ///
@@ -165,7 +168,7 @@ fn free<S: Copy + Send + 'static>(table: &mut Table<S>) {
 }
 
 /// What the states in a table depend on, for heirs.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 struct Terms {
     algorithm: TypeId,
     clock: TypeId,
@@ -283,7 +286,8 @@ impl<S: Copy, C> MemoryStore<S, C> {
         self.kept.get().map_or(self.capacity, |kept| kept.capacity)
     }
 
-    /// Returns the bytes of its table, all that it will ever take. Zero before it is given to a limiter.
+    /// Returns the bytes of its table, which never grows. Zero before the store is given to a limiter. Without what a
+    /// [live change](crate::LimitsHandle#cost) copies until it is paid, and one KiB from the first reset on.
     #[must_use]
     pub fn size_in_bytes(&self) -> usize {
         let made = self.made();
@@ -372,7 +376,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
         if resets == 0 { decision } else { resets::with_count(decision, resets) }
     }
 
-    /// Returns what [`charge`](Self::charge) would decide.
+    /// Returns what [`charge`](Self::charge) would decide, if there is room for the key.
     pub(crate) fn peek<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
         let kept = self.kept(algorithm);
         let hash = kept.hash(ask.key());
@@ -480,7 +484,7 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
 
     /// From a `MemoryStore` with the same kind of clock and state: see [`Limiter::inherit`](crate::Limiter::inherit).
     fn inherit(&self, algorithm: &Arc<A>, heritage: &Heritage) -> Option<Inheritance<Self>> {
-        heir::inherit(self, algorithm, &heritage.downcast()?)
+        heir_table::inherit(self, algorithm, &heritage.downcast()?)
     }
 
     fn heritage(&self, algorithm: &A) -> Option<Heritage> {
@@ -491,8 +495,9 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
 impl<S: Copy, C> fmt::Debug for MemoryStore<S, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore")
-            .field("capacity", &self.capacity)
+            .field("capacity", &self.capacity())
             .field("evicted_live", &self.evicted_live())
+            .field("turned_away", &self.turned_away())
             .finish_non_exhaustive()
     }
 }

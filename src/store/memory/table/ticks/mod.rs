@@ -63,6 +63,11 @@ const DEBT_BITS: u32 = 34;
 /// The ticks of an epoch, in bits: times repeat every sixteen epochs in a word.
 pub(super) const EPOCH_BITS: u32 = 32;
 
+/// The farthest that the time in a word can be ahead: a debt is at most four epochs long, and seen from up to two epochs
+/// before its page's. All that looks farther ahead is behind, up to nine epochs; the table clears every word before it
+/// is so old.
+const FARTHEST_AHEAD: u64 = 7 << EPOCH_BITS;
+
 impl TickBucket {
     /// Makes the bucket of `quota`, unless that is one of four units per nanosecond or more.
     pub(in crate::store::memory) fn new(quota: &Quota) -> Option<Self> {
@@ -170,16 +175,14 @@ impl Rule for TickBucket {
 
     /// Returns the ticks from `now` until the debt is paid, zero if it is.
     ///
-    /// The word's time is modulo 2^36. A debt is at most four epochs of 2^32 ticks ahead, and seen from up to two
-    /// epochs before its page's: a time that is farther ahead than seven is taken to be behind. The table clears every
-    /// word before it is nine epochs old.
+    /// The word's time is modulo 2^36: one that is farther ahead than [`FARTHEST_AHEAD`] is taken to be behind.
     #[inline(always)]
     fn owed(&self, word: Word, now: Tick) -> u64 {
         if word.is_empty() {
             return nothing();
         }
         let distance = word.ahead_of(now.count);
-        let is_paid = distance > 7 << EPOCH_BITS;
+        let is_paid = distance > FARTHEST_AHEAD;
         if is_paid { 0 } else { distance }
     }
 
