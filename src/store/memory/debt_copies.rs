@@ -31,8 +31,8 @@ pub(super) enum Geometry {
     Locked { sets: usize },
 }
 
-/// With this many table copies, a live change to yet another capacity keeps the predecessor's, until all debts in one
-/// of the copies are paid.
+/// With this many table copies, a live change to yet another capacity keeps the predecessor's, until all that was
+/// inherited is paid.
 ///
 /// There may still be up to twice as many: a change between words and states adds a copy without adding a capacity, so
 /// each capacity may have one copy of either kind.
@@ -67,8 +67,8 @@ pub(super) trait CopiedDebt: Send + Sync {
     fn set(&self, debt: Option<Self::Debt>);
 }
 
-/// A tag, and a debt, in eight bytes like those of a word: the debt's stamp, counted from that of nothing at the instant
-/// of the change.
+/// A tag, and a debt, in eight bytes like those of a word: the debt's stamp, counted from that of nothing at the
+/// instant of the change.
 pub(super) struct PackedDebt(AtomicU64);
 
 const DEBT_MASK: u64 = (1 << PAYLOAD_BITS) - 1;

@@ -97,8 +97,8 @@ impl<R: Rule> Ledger<R> {
         self.inherited = Some(debts);
     }
 
-    /// Lets the overflow slots of these tags begin with the debts that these stamps stand for. For a ledger that was not
-    /// used yet.
+    /// Lets the overflow slots of these tags begin with the debts that these stamps stand for. For a ledger that was
+    /// not used yet.
     pub(super) fn inherit_overflow(&self, now: Timestamp, stamps: impl Iterator<Item = (Tag, u64)>) {
         self.table.inherit_overflow(&self.rule, self.rule.read(now), stamps);
     }

@@ -17,6 +17,7 @@ pub(super) struct Occupancy {
     turned_away: AtomicU64,
     /// The share of taken slots that sampled arrivals met, averaged, in parts of 2^16.
     load: AtomicU32,
+    /// One, once the warning was logged.
     warned: AtomicU32,
 }
 

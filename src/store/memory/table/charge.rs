@@ -57,9 +57,9 @@ impl SetAssociativeTable {
         rule.decision(ruling, cost, at)
     }
 
-    /// Decides by a new reading of the clock, since the first one was too old. Either this thread was descheduled since,
-    /// and what it took for debts is paid by now; or the clock was set back, and shows the same again. What is decided
-    /// anew was rejected, so nothing is charged twice.
+    /// Decides by a new reading of the clock, since the first one was too old. Either this thread was descheduled
+    /// since, and what it took for debts is paid by now; or the clock was set back, and shows the same again. What is
+    /// decided anew was rejected, so nothing is charged twice.
     #[cold]
     #[inline(never)]
     fn find_and_charge_again<R: Rule>(&self, rule: &R, hash: u64, cost: u32, clock: &impl Fn() -> R::Now) -> Judged<R> {
@@ -91,8 +91,8 @@ impl SetAssociativeTable {
         self.insert(rule, hash, &CandidateSets { tag, sets: [first, second] }, cost, clock)
     }
 
-    /// Decides on a key in the slot that `find` returns, a slot of `set`, and charges what is admitted; `None` if `find`
-    /// returns `None`.
+    /// Decides on a key in the slot that `find` returns, a slot of `set`, and charges what is admitted; `None` if
+    /// `find` returns `None`.
     #[inline(always)]
     pub(super) fn charge<'a, R: Rule>(
         &'a self,

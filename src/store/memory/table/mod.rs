@@ -158,8 +158,8 @@ impl SetAssociativeTable {
         self.inherited = Some(debts);
     }
 
-    /// Sets what is owed in the overflow slots of these tags, if there are such slots, by the stamps of the debts. For a
-    /// table that was not used yet.
+    /// Sets what is owed in the overflow slots of these tags, if there are such slots, by the stamps of the debts. For
+    /// a table that was not used yet.
     pub(super) fn inherit_overflow<R: Rule>(&self, rule: &R, now: R::Now, stamps: impl Iterator<Item = (Tag, u64)>) {
         let Some(page) = self.overflow_page() else { return };
         // The page is as of now: one that was last swept in an earlier epoch would be swept first, and its words taken

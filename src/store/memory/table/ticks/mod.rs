@@ -2,7 +2,7 @@
 
 mod clock;
 mod conversion;
-#[cfg(test)]
+#[cfg(all(test, not(sluice_loom)))]
 mod tests;
 
 pub(in crate::store::memory) use self::clock::Tick;
@@ -20,10 +20,10 @@ use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 /// a debt fits into 36 bits with room to spare.
 ///
 /// Clock readings are rounded down to ticks, so an admission after silence may count as up to a tick earlier than it
-/// was. A tick is at most a 2^33rd of the time in which a full bucket empties, or half a nanosecond: 0.37 nanoseconds for
-/// 20 at ten per second, 0.34 microseconds for 10,000 per hour. (After a live change it may be longer, so that greater
-/// debts fit: see [`holding`](Self::holding).) Advertised waits are exact all the same: they are the least after which
-/// the rounded clock admits.
+/// was. A tick is at most a 2^33rd of the time in which a full bucket empties, or half a nanosecond: 0.37 nanoseconds
+/// for 20 at ten per second, 0.34 microseconds for 10,000 per hour. (After a live change it may be longer, so that
+/// greater debts fit: see [`holding`](Self::holding).) Advertised waits are exact all the same: they are the least
+/// after which the rounded clock admits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::memory) struct TickBucket {
     /// The number of the table whose charges it writes receipts for.
@@ -63,9 +63,9 @@ const DEBT_BITS: u32 = 34;
 /// The ticks of an epoch, in bits: times repeat every sixteen epochs in a word.
 pub(super) const EPOCH_BITS: u32 = 32;
 
-/// The farthest that the time in a word can be ahead: a debt is at most four epochs long, and seen from up to two epochs
-/// before its page's. All that looks farther ahead is behind, up to nine epochs; the table clears every word before it
-/// is so old.
+/// The farthest that the time in a word can be ahead: a debt is at most four epochs long, and seen from up to two
+/// epochs before its page's. All that looks farther ahead is behind, up to nine epochs; the table clears every word
+/// before it is so old.
 const FARTHEST_AHEAD: u64 = 7 << EPOCH_BITS;
 
 impl TickBucket {
