@@ -5,6 +5,14 @@ die() {
     exit 1
 }
 
+step() { printf '\n== %s\n' "$*"; }
+
+# Checks what threads can do to one another, with loom: every order of steps with at most so many preemptions.
+run_models() {
+    RUSTFLAGS='--cfg sluice_loom' LOOM_MAX_PREEMPTIONS=$1 CARGO_TARGET_DIR=target/models \
+        cargo test --quiet --release -p tower-sluice-models models
+}
+
 # Installs Debian packages on Debian and its derivatives; elsewhere, prints what to install.
 install_packages() {
     command -v apt-get >/dev/null || die "install $*, then run this again"

@@ -60,6 +60,7 @@ async fn decisions(queue: LeakyQueue, seed: u64) -> Vec<String> {
                 false
             }
         });
+        queue.check_invariants();
     }
     decisions
 }

@@ -338,6 +338,13 @@ impl LeakyQueue {
     pub fn next_release(&self) -> Option<Duration> {
         self.shared.get()?.backlog().next_release()
     }
+
+    /// For the tests of this crate: panics if an invariant of the schedule is broken.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    pub fn check_invariants(&self) {
+        self.shared().monitor.check_invariants();
+    }
 }
 
 /// The longest wait that a request accepts, in nanoseconds: less than its patience.

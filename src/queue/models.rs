@@ -1,5 +1,4 @@
-//! What threads can do to one another in a [`Monitor`], in every order: run with `RUSTFLAGS="--cfg sluice_loom" cargo
-//! test --release --lib models`.
+//! What threads can do to one another in a [`Monitor`], in every order, with loom: see `models/Cargo.toml`.
 //!
 //! All shared state of a queue is in the monitor; tokio's part is to call [`Monitor::tick`] again in time, and to wake.
 //! Here, the models do both. Each is named after its hazard.
@@ -186,6 +185,7 @@ fn turn(monitor: &Monitor, waiter: WaiterId, second: u64) -> bool {
 
 fn assert_empty(monitor: &Monitor) {
     assert_eq!((monitor.waiting(), monitor.taken()), (0, 0));
+    monitor.check_invariants();
 }
 
 /// Two arrive at once, and the driver releases: the older one must depart first.

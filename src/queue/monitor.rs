@@ -299,6 +299,11 @@ impl<R: Runtime> Monitor<R> {
         deferred
     }
 
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn check_invariants(&self) {
+        self.lock().schedule.check_invariants();
+    }
+
     #[cfg(all(test, sluice_loom))]
     pub(super) fn taken(&self) -> u32 {
         self.lock().schedule.taken()

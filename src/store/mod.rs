@@ -5,6 +5,9 @@ mod memory;
 pub mod redis;
 mod stats;
 
+#[cfg(feature = "test-util")]
+#[doc(hidden)]
+pub use self::memory::check_invariants_of;
 pub use self::memory::{MemoryStore, WhenFull};
 #[cfg(feature = "redis")]
 #[doc(no_inline)]

@@ -66,7 +66,7 @@ async fn a_layer_reports_the_waiters_of_each_policy() {
 
 #[test]
 fn the_embedded_default_of_the_example_server_is_accepted() {
-    Config::parse("server.toml", include_str!("../../examples/server.toml")).unwrap();
+    Config::parse("server.toml", include_str!("../../examples/server/server.toml")).unwrap();
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn each_field_has_a_cure_for_a_value_of_another_type() {
 
 #[test]
 fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_rejects() {
-    validate(include_str!("../../examples/server.toml")).unwrap();
+    validate(include_str!("../../examples/server/server.toml")).unwrap();
     validate(include_str!("../clients/server.toml")).unwrap();
     for (line, is_taken) in [
         ("", true),

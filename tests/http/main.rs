@@ -17,7 +17,7 @@ mod tiers;
 mod true_waits;
 mod wire;
 
-#[path = "../../examples/server/echo.rs"]
+#[path = "../../examples/server/src/echo.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod echo;
 #[path = "../support/mod.rs"]

@@ -6,7 +6,6 @@ use std::time::Duration;
 use crate::support::queue::settle;
 use futures_util::FutureExt;
 use tokio::time::{Instant, advance};
-use tower_sluice::testing::Random;
 use tower_sluice::{Ask, Backlog, Check, Decision, LeakyQueue, Limiter, Mode, PartitionKey, Pending, Quota, Shape};
 
 const MS: Duration = Duration::from_millis(1);
@@ -354,118 +353,11 @@ async fn many_threads_get_exactly_as_many_turns_as_there_are() {
         });
         assert_eq!(turns.iter().map(Vec::len).sum::<usize>(), 101);
         assert_eq!(queue.waiting(), 100);
+        queue.check_invariants();
         drop(turns);
+        queue.check_invariants();
         assert_eq!(queue.waiting(), 0);
     }
-}
-
-/// A naive model: per key, when the next may depart, and which requests wait.
-#[derive(Default)]
-struct Model {
-    next: u64,
-    waiting: Vec<usize>,
-    departures: Departures,
-}
-
-/// Which requests departed, and when.
-type Departures = Vec<(usize, u64)>;
-
-const INTERVAL: u64 = 7;
-const CAPACITY: usize = 4;
-const MAX_WAIT: u64 = 25;
-
-impl Model {
-    /// Returns the time until a retry would be accepted, if the arrival is rejected.
-    fn arrive(&mut self, now: u64, number: usize, patience: Option<Duration>) -> Option<Duration> {
-        let turn = self.next + INTERVAL * self.waiting.len() as u64;
-        if self.waiting.is_empty() && self.next <= now {
-            self.next = now + INTERVAL;
-            self.departures.push((number, now));
-            return None;
-        }
-        let shorter = patience.map(|patience| patience.saturating_sub(Duration::from_nanos(1)));
-        let longest = Duration::from_millis(MAX_WAIT).min(shorter.unwrap_or(Duration::MAX));
-        let too_long = Duration::from_millis(turn - now).saturating_sub(longest);
-        let too_many = if self.waiting.len() == CAPACITY { self.next - now } else { 0 };
-        let wait = too_long.max(Duration::from_millis(too_many));
-        if !wait.is_zero() {
-            return Some(wait);
-        }
-        self.waiting.push(number);
-        None
-    }
-
-    fn tick(&mut self, now: u64) {
-        while self.next <= now && !self.waiting.is_empty() {
-            self.departures.push((self.waiting.remove(0), now));
-            self.next += INTERVAL;
-        }
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn random_schedules_follow_the_model() {
-    for seed in 0..3_000 {
-        follow_the_model(seed).await;
-    }
-}
-
-async fn follow_the_model(seed: u64) {
-    let mut random = Random::new(seed);
-    let quota = Quota::new(1, Duration::from_millis(INTERVAL)).unwrap();
-    let queue = LeakyQueue::new(quota).capacity(CAPACITY).max_wait(Duration::from_millis(MAX_WAIT));
-    let names = ["a", "b", "c"];
-    let mut models: [Model; 3] = Default::default();
-    let departures: [Arc<Mutex<Departures>>; 3] = Default::default();
-    let (start, mut waiters) = (Instant::now(), Vec::new());
-    let elapsed = move || u64::try_from(start.elapsed().as_millis()).unwrap();
-
-    for number in 0..150 {
-        let fifo = usize::try_from(random.below(3)).unwrap();
-        match random.below(5) {
-            0 | 1 => {
-                let patience = [None, Some(Duration::from_millis(random.below(40)))][usize::from(random.below(3) == 0)];
-                let rejected = models[fifo].arrive(elapsed(), number, patience);
-                match queue.decide(&Ask::charge(&key(names[fifo]), 1).within(patience)) {
-                    Check::Ready(Ok(decision)) if !decision.is_allowed() => {
-                        assert_eq!(decision.retry_after(), rejected, "seed {seed}, {number}");
-                    }
-                    accepted => {
-                        assert_eq!(rejected, None, "seed {seed}: {number} should have been rejected");
-                        let log = Arc::clone(&departures[fifo]);
-                        let task = tokio::spawn(async move {
-                            let _admitted = accepted.decided().await.unwrap();
-                            log.lock().unwrap().push((number, elapsed()));
-                        });
-                        settle().await;
-                        waiters.push((fifo, number, task));
-                    }
-                }
-            }
-            2 if !waiters.is_empty() => {
-                let index = usize::try_from(random.below(waiters.len() as u64)).unwrap();
-                let (fifo, number, task) = waiters.swap_remove(index);
-                task.abort();
-                settle().await;
-                models[fifo].waiting.retain(|waiting| *waiting != number);
-            }
-            _ => {
-                for _ in 0..random.below(12) {
-                    advance(MS).await;
-                    settle().await;
-                    models.iter_mut().for_each(|model| model.tick(elapsed()));
-                }
-            }
-        }
-        let waiting: usize = models.iter().map(|model| model.waiting.len()).sum();
-        assert_eq!(queue.waiting(), waiting, "seed {seed}, step {number}");
-        for (model, departures) in models.iter().zip(&departures) {
-            assert_eq!(*departures.lock().unwrap(), model.departures, "seed {seed}, step {number}");
-        }
-    }
-    drop(waiters.into_iter().map(|(_, _, task)| task.abort()).collect::<Vec<_>>());
-    settle().await;
-    assert_eq!(queue.waiting(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -34,6 +34,7 @@ async fn a_waiter_may_be_dropped_at_every_await() {
             settle().await;
         }
         drop(dropped);
+        queue.check_invariants();
         let mut delays = Vec::new();
         for waiter in others {
             delays.push(waiter.await.unwrap().unwrap().delay());
@@ -72,6 +73,7 @@ async fn equal_keys_get_equal_shares() {
                 false
             }
         });
+        queue.check_invariants();
     }
     let (sum, squares): (u64, u64) = (served.iter().sum(), served.iter().map(|x| x * x).sum());
     assert!(sum >= 100 * 19, "{sum} of 2,000 were served");

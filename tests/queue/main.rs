@@ -7,6 +7,7 @@ mod keys;
 mod leaky_queue;
 mod load;
 mod lost_runtimes;
+mod oracle;
 mod order;
 mod runtimes;
 mod schedules;

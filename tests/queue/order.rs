@@ -85,6 +85,7 @@ async fn a_burst_and_a_capacity_are_what_nginx_calls_delay_and_burst() {
             let millis = [0, 0, 0, 1, 7, 12][usize::try_from(random.below(6)).unwrap()];
             pass(Duration::from_millis(millis)).await;
             now += millis;
+            queue.check_invariants();
         }
     }
 }

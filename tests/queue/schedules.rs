@@ -1,196 +1,176 @@
-//! A hundred thousand random schedules of arrivals, departures, cancellations and a close, against a queue
-//! that is a naive model.
+//! A hundred thousand random schedules of arrivals, departures, cancellations, refunds, changes of the rules and a
+//! close, against a naive model.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::time::{Instant, advance};
 use tower_sluice::testing::Random;
-use tower_sluice::{Ask, Check, Decision, LeakyQueue, Limiter, LimiterError, PartitionKey, Pending, Quota};
+use tower_sluice::{
+    Ask, Check, Decision, LeakyQueue, Limiter, LimiterError, Mode, PartitionKey, Pending, Quota, Receipt,
+};
+
+use super::oracle::{Arrival, Oracle, Outcome, PERIOD, Rules};
 
 const MS: u64 = 1_000_000;
-const INTERVAL: u64 = 7 * MS;
 
-#[derive(Clone, Copy, Debug)]
-struct Settings {
-    burst: u64,
-    capacity: usize,
-    max_wait: u64,
-}
-
-/// The FIFO of one key, in nanoseconds.
-#[derive(Default)]
-struct Fifo {
-    paid_until: u64,
-    waiters: Vec<Waiter>,
-    /// The outcomes of waiters that have not seen them yet.
-    outcomes: BTreeMap<usize, Outcome>,
-}
-
-#[derive(Clone, Copy)]
-struct Waiter {
-    number: usize,
-    since: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Outcome {
-    Turn { delay: u64, paid_until: u64 },
-    Closed,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Answer {
-    Passes,
-    Waits { delay: u64 },
-    Refused { wait: u64 },
-}
-
-impl Fifo {
-    const fn leaves(&self, settings: Settings, ahead: u64) -> u64 {
-        (self.paid_until + ahead * INTERVAL).saturating_sub((settings.burst - 1) * INTERVAL)
-    }
-
-    fn judge(&self, settings: Settings, now: u64, patience: u64) -> Answer {
-        let head = self.leaves(settings, 0);
-        if self.waiters.is_empty() && head <= now {
-            return Answer::Passes;
-        }
-        let turn = self.leaves(settings, self.waiters.len() as u64);
-        let too_long = (turn - now).saturating_sub(patience);
-        let has_place = self.waiters.len() < settings.capacity;
-        let wait = if has_place { too_long } else { too_long.max(head - now) };
-        if wait == 0 { Answer::Waits { delay: turn - now } } else { Answer::Refused { wait } }
-    }
-
-    fn arrive(&mut self, settings: Settings, now: u64, patience: u64, number: usize) -> Answer {
-        let answer = self.judge(settings, now, patience);
-        match answer {
-            Answer::Passes => self.paid_until = self.paid_until.max(now) + INTERVAL,
-            Answer::Waits { .. } => self.waiters.push(Waiter { number, since: now }),
-            Answer::Refused { .. } => {}
-        }
-        answer
-    }
-
-    fn tick(&mut self, settings: Settings, now: u64) {
-        while self.leaves(settings, 0) <= now && !self.waiters.is_empty() {
-            let waiter = self.waiters.remove(0);
-            // Only fifty milliseconds are caught up on.
-            self.paid_until = self.paid_until.max(now.saturating_sub(50 * MS)) + INTERVAL;
-            let outcome = Outcome::Turn { delay: now - waiter.since, paid_until: self.paid_until };
-            self.outcomes.insert(waiter.number, outcome);
-        }
-    }
-
-    fn cancel(&mut self, settings: Settings, now: u64, number: usize) {
-        self.waiters.retain(|waiter| waiter.number != number);
-        if let Some(Outcome::Turn { paid_until, .. }) = self.outcomes.remove(&number) {
-            // The next gets what is not spent yet of its interval.
-            self.paid_until -= INTERVAL.min(paid_until.saturating_sub(now));
-            self.tick(settings, now);
-        }
-    }
-
-    fn close(&mut self) {
-        let waiters = self.waiters.drain(..);
-        self.outcomes.extend(waiters.map(|waiter| (waiter.number, Outcome::Closed)));
-    }
-}
-
+/// A request that waits.
 struct Ticket {
-    fifo: usize,
+    key: usize,
     number: usize,
+    cost: u32,
     pending: Pending,
     /// Not polled, although its turn may have come.
     sleeps: bool,
 }
 
+/// A request that departed, and may be refunded.
+struct Departed {
+    key: usize,
+    number: usize,
+    cost: u32,
+    receipt: Receipt,
+}
+
 struct Trial {
     seed: u64,
-    settings: Settings,
-    queue: LeakyQueue,
-    fifos: [Fifo; 2],
+    random: Random,
+    /// The queue that is in force, and the one before it, which has the same schedule.
+    queues: [LeakyQueue; 2],
+    oracles: [Oracle; 2],
     tickets: Vec<Ticket>,
+    departed: Vec<Departed>,
     start: Instant,
 }
 
+/// Lets the driver run.
 async fn settle() {
     for _ in 0..4 {
         tokio::task::yield_now().await;
     }
 }
 
+fn key(number: usize) -> PartitionKey {
+    PartitionKey::from(number as u64)
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap()
+}
+
+fn arrival(decision: &Decision) -> Arrival {
+    match decision.delay() {
+        _ if !decision.is_allowed() => Arrival::Rejected { retry_after: decision.retry_after().map(nanos) },
+        Duration::ZERO => Arrival::Departs,
+        delay => Arrival::Waits { delay: nanos(delay) },
+    }
+}
+
+fn random_rules(random: &mut Random) -> Rules {
+    Rules {
+        limit: random.pick(&[1, 1, 2, 3]),
+        burst: random.pick(&[1, 1, 2, 4]),
+        capacity: random.pick(&[0, 1, 3, 3, 5]),
+        max_wait: random.pick(&[5, 14, 25, 25, 60]) * MS,
+    }
+}
+
+fn queue(rules: Rules) -> LeakyQueue {
+    let quota = Quota::new(u32::try_from(rules.limit).unwrap(), Duration::from_nanos(PERIOD)).unwrap();
+    LeakyQueue::new(quota.burst(u32::try_from(rules.burst).unwrap()))
+        .capacity(rules.capacity)
+        .max_wait(Duration::from_nanos(rules.max_wait))
+}
+
 impl Trial {
-    fn new(seed: u64, random: &mut Random) -> Self {
-        let settings = Settings {
-            burst: random.pick(&[1, 1, 2, 4]),
-            capacity: random.pick(&[0, 1, 3, 3, 5]),
-            max_wait: random.pick(&[5, 14, 25, 25, 60]) * MS,
-        };
-        let quota = Quota::new(1, Duration::from_nanos(INTERVAL)).unwrap();
-        let queue = LeakyQueue::new(quota.burst(u32::try_from(settings.burst).unwrap()))
-            .capacity(settings.capacity)
-            .max_wait(Duration::from_nanos(settings.max_wait));
-        Self { seed, settings, queue, fifos: Default::default(), tickets: Vec::new(), start: Instant::now() }
+    fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let rules = random_rules(&mut random);
+        let queues = [queue(rules), queue(rules)];
+        assert!(queues[0].inherit(&queues[1]).is_some());
+        let oracles = [Oracle::new(rules), Oracle::new(rules)];
+        Self { seed, random, queues, oracles, tickets: Vec::new(), departed: Vec::new(), start: Instant::now() }
     }
 
     fn now(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_nanos()).unwrap()
+        nanos(self.start.elapsed())
     }
 
-    fn arrive(&mut self, number: usize, random: &mut Random) {
-        let fifo = usize::from(random.below(3) == 0);
-        let key = PartitionKey::from(fifo as u64);
-        let patience = (random.below(3) == 0).then(|| random.below(40) * MS);
-        let longest = patience.map_or(u64::MAX, |patience| patience.saturating_sub(1)).min(self.settings.max_wait);
+    fn arrive(&mut self, number: usize) {
+        let key_number = usize::from(self.random.below(3) == 0);
+        let key = key(key_number);
+        let cost = self.random.pick(&[0, 1, 1, 1, 1, 1, 2, 5]);
+        let patience = (self.random.below(3) == 0).then(|| self.random.below(40) * MS);
+        // A turn that comes when the patience ends comes too late.
+        let longest = patience.map_or(u64::MAX, |patience| patience.saturating_sub(1));
         let patience = patience.map(Duration::from_nanos);
         let now = self.now();
-        let foretold = self.queue.decide(&Ask::peek(&key, 1).within(patience)).at_once().expect("open");
-        let expected = self.fifos[fifo].arrive(self.settings, now, longest, number);
-        let seen = |decision: &Decision| match decision.retry_after() {
-            Some(wait) => Answer::Refused { wait: u64::try_from(wait.as_nanos()).unwrap() },
-            None if decision.delay().is_zero() => Answer::Passes,
-            None => Answer::Waits { delay: u64::try_from(decision.delay().as_nanos()).unwrap() },
-        };
-        assert_eq!(seen(&foretold), expected, "{self:?}, {number}, foretold");
-        match self.queue.decide(&Ask::charge(&key, 1).within(patience)) {
-            Check::Ready(decision) => assert_eq!(seen(&decision.unwrap()), expected, "{self:?}, {number}"),
+        let queue = &self.queues[usize::from(self.random.below(4) == 0)];
+        let predicted = queue.decide(&Ask::peek(&key, cost).within(patience)).at_once().expect("open");
+        let expected = self.oracles[key_number].check(now, cost.into(), longest);
+        assert_eq!(arrival(&predicted), expected, "{self:?}: {number}, predicted");
+        if self.random.below(8) == 0 {
+            // A shadow waits as long as it must.
+            let decision = queue.decide(&Ask::charge(&key, cost).to(Mode::Shadow)).at_once().expect("open");
+            let expected = self.oracles[key_number].arrive(now, number, cost.into(), u64::MAX);
+            assert_eq!(arrival(&decision), expected, "{self:?}: {number}, a shadow");
+            return;
+        }
+        self.oracles[key_number].arrive(now, number, cost.into(), longest);
+        match queue.decide(&Ask::charge(&key, cost).within(patience)) {
+            Check::Ready(decision) => {
+                let decision = decision.expect("open");
+                assert_eq!(arrival(&decision), expected, "{self:?}: {number}");
+                if decision.is_allowed() {
+                    self.departed.push(Departed { key: key_number, number, cost, receipt: decision.receipt() });
+                }
+            }
             Check::Pending(pending) => {
-                assert!(matches!(expected, Answer::Waits { .. }), "{self:?}: {number} waits, but {expected:?}");
-                self.tickets.push(Ticket { fifo, number, pending, sleeps: random.below(6) == 0 });
+                assert!(matches!(expected, Arrival::Waits { .. }), "{self:?}: {number} waits, but {expected:?}");
+                let sleeps = self.random.below(6) == 0;
+                self.tickets.push(Ticket { key: key_number, number, cost, pending, sleeps });
             }
         }
     }
 
-    /// Polls all tickets that are awake; each must have the outcome of the model, and no other.
-    fn look(&mut self) {
+    /// Polls all tickets that are awake: each must have the outcome of the model, and no other.
+    fn poll_tickets(&mut self) {
         for mut ticket in std::mem::take(&mut self.tickets) {
             if ticket.sleeps {
                 self.tickets.push(ticket);
                 continue;
             }
-            let outcome = self.fifos[ticket.fifo].outcomes.remove(&ticket.number);
+            let outcome = self.oracles[ticket.key].take_outcome(ticket.number);
             match ((&mut ticket.pending).now_or_never(), outcome) {
                 (None, None) => self.tickets.push(ticket),
                 (Some(answer), Some(outcome)) => self.compare(&ticket, &answer, outcome),
-                (answer, outcome) => panic!("{self:?}: {} got {answer:?}, expected {outcome:?}", ticket.number),
+                (answer, outcome) => panic!("{self:?}: {} got {answer:?}, not {outcome:?}", ticket.number),
             }
         }
-        let waiting: usize = self.fifos.iter().map(|fifo| fifo.waiters.len()).sum();
-        assert_eq!(self.queue.waiting(), waiting, "{self:?}");
+        let waiting: usize = self.oracles.iter().map(Oracle::waiting).sum();
+        assert_eq!(self.queues.each_ref().map(LeakyQueue::waiting), [waiting; 2], "{self:?}");
+        self.queues[0].check_invariants();
     }
 
-    fn compare(&self, ticket: &Ticket, answer: &Result<Decision, LimiterError>, outcome: Outcome) {
-        let is_same = match (answer.as_ref(), outcome) {
-            (Ok(decision), Outcome::Turn { delay, .. }) => {
+    fn compare(&mut self, ticket: &Ticket, answer: &Result<Decision, LimiterError>, outcome: Outcome) {
+        let is_same = match (answer, outcome) {
+            (Ok(decision), Outcome::Departed { delay }) => {
+                let &Ticket { key, number, cost, .. } = ticket;
+                self.departed.push(Departed { key, number, cost, receipt: decision.receipt() });
                 decision.is_allowed() && decision.delay() == Duration::from_nanos(delay)
+            }
+            (Ok(decision), Outcome::Displaced { cost, patience }) => {
+                // What an arrival would get now; at least a nanosecond, since it must come again.
+                let retry_after = match self.oracles[ticket.key].check(self.now(), cost, patience) {
+                    Arrival::Rejected { retry_after } => retry_after,
+                    Arrival::Departs | Arrival::Waits { .. } => Some(1),
+                };
+                arrival(decision) == Arrival::Rejected { retry_after }
             }
             (Err(error), Outcome::Closed) => error.to_string() == "the queue was closed",
             _ => false,
         };
-        assert!(is_same, "{self:?}: {} got {answer:?}, expected {outcome:?}", ticket.number);
+        assert!(is_same, "{self:?}: {} got {answer:?}, not {outcome:?}", ticket.number);
     }
 
     async fn pass_time(&mut self, millis: u64) {
@@ -198,69 +178,89 @@ impl Trial {
             advance(Duration::from_millis(1)).await;
             settle().await;
             let now = self.now();
-            self.fifos.iter_mut().for_each(|fifo| fifo.tick(self.settings, now));
-            self.look();
+            self.oracles.iter_mut().for_each(|oracle| oracle.release(now));
+            self.poll_tickets();
         }
     }
 
-    fn cancel(&mut self, index: usize) {
-        let ticket = self.tickets.swap_remove(index);
-        drop(ticket.pending);
+    fn index_below(&mut self, len: usize) -> usize {
+        usize::try_from(self.random.below(len as u64)).unwrap()
+    }
+
+    fn cancel(&mut self) {
+        let index = self.index_below(self.tickets.len());
+        let Ticket { key, number, pending, .. } = self.tickets.swap_remove(index);
+        drop(pending);
         let now = self.now();
-        self.fifos[ticket.fifo].cancel(self.settings, now, ticket.number);
-        self.look();
+        self.oracles[key].leave(now, number);
+    }
+
+    fn refund(&mut self) {
+        let index = self.index_below(self.departed.len());
+        let Departed { key: key_number, number, cost, receipt } = self.departed.swap_remove(index);
+        self.queues[0].refund(&key(key_number), receipt, cost);
+        let now = self.now();
+        self.oracles[key_number].refund(now, number);
+    }
+
+    fn change(&mut self) {
+        let rules = random_rules(&mut self.random);
+        let next = queue(rules);
+        assert!(next.inherit(&self.queues[0]).is_some(), "{self:?}");
+        let now = self.now();
+        self.oracles.iter_mut().for_each(|oracle| oracle.change(now, rules));
+        self.queues.swap(0, 1);
+        self.queues[0] = next;
+    }
+
+    fn close(&mut self) {
+        self.queues[0].close();
+        self.oracles.iter_mut().for_each(Oracle::close);
+        self.poll_tickets();
+        assert!(matches!(self.queues[0].decide(&Ask::charge(&key(0), 1)), Check::Ready(Err(_))), "{self:?}");
+    }
+
+    async fn run(mut self) {
+        let closes_at = (self.random.below(4) == 0).then(|| self.random.below(30));
+        for number in 0..30 {
+            match self.random.below(24) {
+                0..=11 => self.arrive(number),
+                12..=14 if !self.tickets.is_empty() => self.cancel(),
+                15..=17 if !self.tickets.is_empty() => {
+                    let index = self.index_below(self.tickets.len());
+                    self.tickets[index].sleeps ^= true;
+                }
+                18 if !self.departed.is_empty() => self.refund(),
+                19 => self.change(),
+                _ => {
+                    let millis = self.random.below(9);
+                    self.pass_time(millis).await;
+                }
+            }
+            self.poll_tickets();
+            if closes_at == Some(number as u64) {
+                self.close();
+                break;
+            }
+        }
+        if self.random.below(2) == 0 {
+            // All that are left get their outcomes within the longest wait and the timer's tick.
+            self.tickets.iter_mut().for_each(|ticket| ticket.sleeps = false);
+            self.pass_time(self.oracles[0].rules.max_wait / MS + 2).await;
+            assert_eq!((self.tickets.len(), self.queues[0].waiting()), (0, 0), "{self:?}");
+        }
     }
 }
 
 impl std::fmt::Debug for Trial {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "seed {} ({:?}) at {} ns", self.seed, self.settings, self.now())
+        write!(f, "seed {} ({:?}) at {} ns", self.seed, self.oracles[0].rules, self.now())
     }
-}
-
-async fn try_out(seed: u64) {
-    let mut random = Random::new(seed);
-    let mut trial = Trial::new(seed, &mut random);
-    let closes = (random.below(4) == 0).then(|| random.below(30));
-    for number in 0..30 {
-        match random.below(8) {
-            0..=3 => {
-                trial.arrive(number, &mut random);
-                trial.look();
-            }
-            4 if !trial.tickets.is_empty() => {
-                let index = random.below(trial.tickets.len() as u64);
-                trial.cancel(usize::try_from(index).unwrap());
-            }
-            5 if !trial.tickets.is_empty() => {
-                let index = random.below(trial.tickets.len() as u64);
-                trial.tickets[usize::try_from(index).unwrap()].sleeps ^= true;
-                trial.look();
-            }
-            _ => trial.pass_time(random.below(9)).await,
-        }
-        if closes == Some(number as u64) {
-            trial.queue.close();
-            trial.fifos.iter_mut().for_each(Fifo::close);
-            trial.look();
-            assert!(matches!(trial.queue.decide(&Ask::charge(&0_u64.into(), 1)), Check::Ready(Err(_))), "{trial:?}");
-            assert_eq!(trial.queue.waiting(), 0);
-            break;
-        }
-    }
-    if random.below(2) == 0 {
-        // All that are left get their outcomes within the longest wait and the timer's tick.
-        trial.tickets.iter_mut().for_each(|ticket| ticket.sleeps = false);
-        trial.pass_time(trial.settings.max_wait / MS + 2).await;
-        assert_eq!(trial.tickets.len(), 0, "{trial:?}");
-    }
-    trial.tickets.clear();
-    assert_eq!(trial.queue.waiting(), 0, "{trial:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_hundred_thousand_schedules_follow_the_model() {
     for seed in 0..100_000 {
-        try_out(seed).await;
+        Trial::new(seed).run().await;
     }
 }

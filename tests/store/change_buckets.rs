@@ -12,7 +12,7 @@ use tower_sluice::testing::Random;
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{Ask, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter};
 
-use crate::common::{Charge, decided};
+use crate::common::{Charge, check_invariants, decided};
 use crate::heirs::inherit;
 
 /// Parts of a token. All periods below divide it, so that every drain is whole.
@@ -210,6 +210,13 @@ impl Layers {
         model.borrow_mut().refund(key, cost, number, self.now());
     }
 
+    /// Checks the tables in force, and those from which they have inherited.
+    fn check_invariants(&self) {
+        for (limiter, _) in self.in_force.iter().chain(&self.kept) {
+            check_invariants(&**limiter, &self.clock);
+        }
+    }
+
     fn reset(&mut self) {
         let (limiter, model) = &self.in_force[0];
         let key = self.charges.last().map_or(0, |charge| charge.key);
@@ -236,7 +243,11 @@ fn buckets_agree_with_the_model_through_live_changes() {
             }
             let pause = layers.random.pick(&[0, 0, 0, 0, 125, 250, 1_000]);
             layers.clock.advance(Duration::from_millis(pause));
+            if step % 50 == 0 {
+                layers.check_invariants();
+            }
         }
+        layers.check_invariants();
     }
 }
 
@@ -253,6 +264,7 @@ fn a_thousand_changes_lose_less_than_a_microsecond() {
             clock.advance(Duration::from_nanos(12_345 + u64::from(step)));
             let next = Layers::limiter(quotas[step as usize % 2], 64, &clock, false);
             limiter = inherit(&next, &limiter).unwrap();
+            check_invariants(&*limiter, &clock);
         }
         limiter = inherit(&Layers::limiter(quotas[0], 64, &clock, false), &limiter).unwrap();
         // A second after the start all would be paid.
@@ -297,6 +309,7 @@ fn changes_a_hundred_times_a_second_admit_what_the_rate_admits() {
             }
             (Err(None), Some(_)) => unreachable!("a cost of 1 fits"),
         }
+        check_invariants(&*limiter, &clock);
     }
     assert!(admitted > 800, "{admitted}");
 }

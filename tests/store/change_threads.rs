@@ -1,8 +1,8 @@
 //! Live changes while many threads ask.
 
 use std::convert::Infallible;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -13,7 +13,7 @@ use tower_sluice::key::HeaderKey;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::{Ask, IntoLimiter, Policy, Quota, RateLimitLayer, RateLimiter};
 
-use crate::common::clock;
+use crate::common::{check_invariants, clock};
 
 fn policy(limiter: impl IntoLimiter) -> Policy {
     Policy::new("p", limiter).key(HeaderKey::from_static("x-api-key"))
@@ -41,8 +41,10 @@ fn at_most_one_more_per_thread_and_change<A: Algorithm>(make: impl Fn(Quota) -> 
                 make(Quota::per_day(limit)),
                 MemoryStore::with_capacity(capacity).with_clock(clock.clone()),
             )
+            .into_limiter()
         };
-        let layer = RateLimitLayer::new(policy(limiter(2_000, 64)));
+        let mut in_force = limiter(2_000, 64);
+        let layer = RateLimitLayer::new(policy(Arc::clone(&in_force)));
         let (admitted, asked) = (AtomicU32::new(0), AtomicU32::new(0));
         let (is_over, start) = (AtomicBool::new(false), Barrier::new(THREADS as usize + 1));
         std::thread::scope(|scope| {
@@ -65,12 +67,15 @@ fn at_most_one_more_per_thread_and_change<A: Algorithm>(make: impl Fn(Quota) -> 
                     std::hint::spin_loop();
                 }
                 let limit = if change + 1 == CHANGES || change % 2 == 0 { 4_000 } else { 3_000 };
-                layer.handle().replace(policy(limiter(limit, 64 << (change % 3)))).unwrap();
+                // It inherits itself, since it was not used yet.
+                in_force = limiter(limit, 64 << (change % 3));
+                layer.handle().replace(policy(Arc::clone(&in_force))).unwrap();
             }
             is_over.store(true, Ordering::SeqCst);
         });
         let admitted = admitted.into_inner();
         assert!((4_000..=4_000 + THREADS * CHANGES).contains(&admitted), "round {round}: {admitted}");
+        check_invariants(&*in_force, &clock);
     }
 }
 
@@ -94,7 +99,7 @@ fn keys_are_inherited<A: Algorithm>(keys: u64, make: impl Fn(Quota) -> A) -> Dur
         RateLimiter::new(make(Quota::per_day(limit)), store).into_limiter()
     };
     let (before, after) = (limiter(2), limiter(3));
-    let layer = RateLimitLayer::new(policy(std::sync::Arc::clone(&before)));
+    let layer = RateLimitLayer::new(policy(Arc::clone(&before)));
     for key in 0..keys {
         drop(before.decide(&Ask::charge(&key.into(), 1)));
     }
@@ -120,7 +125,7 @@ fn keys_are_inherited<A: Algorithm>(keys: u64, make: impl Fn(Quota) -> A) -> Dur
         start.wait();
         std::thread::yield_now();
         let begin = Instant::now();
-        layer.handle().replace(policy(std::sync::Arc::clone(&after))).unwrap();
+        layer.handle().replace(policy(Arc::clone(&after))).unwrap();
         println!("{keys} keys: the change took {:?}", begin.elapsed());
     });
     // A search compares a key with up to sixteen others in its candidate sets, eight on average, and each has the same

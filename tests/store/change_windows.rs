@@ -10,7 +10,7 @@ use tower_sluice::testing::Random;
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{Ask, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter};
 
-use crate::common::{clock, decided};
+use crate::common::{check_invariants, clock, decided};
 use crate::heirs::inherit;
 
 fn store<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<dyn Limiter> {
@@ -44,6 +44,7 @@ fn usage_beyond_the_new_burst_must_be_paid_first() {
         strict.refund(&key, spent.receipt(), 100);
         assert_eq!(decided(strict.decide(&Ask::charge(&key, 0))).remaining(), 5);
         assert_eq!(strict.store().size_in_bytes(), generous.store().size_in_bytes());
+        strict.store().check_invariants();
     }
 }
 
@@ -94,7 +95,11 @@ fn windows_agree_with_the_model_through_live_changes() {
             window.used += u32::from(wait.is_none());
             assert_eq!(decision.remaining(), quota.0.saturating_sub(window.used), "{context}");
             clock.advance(Duration::from_millis(random.pick(&[0, 0, 1, 130, 600])));
+            if step % 50 == 0 {
+                check_invariants(&*limiter, &clock);
+            }
         }
+        check_invariants(&*limiter, &clock);
     }
 }
 

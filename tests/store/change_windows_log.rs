@@ -12,7 +12,7 @@ use tower_sluice::testing::Random;
 use tower_sluice::time::{Clock, ManualClock};
 use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, PartitionKey, Quota, RateLimiter};
 
-use crate::common::{Charge, clock};
+use crate::common::{Charge, check_invariants, clock};
 use crate::heirs::inherit;
 
 /// What was charged to a key, and counts in a window.
@@ -203,6 +203,11 @@ impl<A: Algorithm> Layers<A> {
                 let mut log = log.borrow_mut();
                 let earliest = (now / log.period).saturating_sub(1);
                 log.events.retain(|event| event.window >= earliest);
+            }
+            if step % 50 == 0 || step + 1 == steps {
+                for (limiter, _) in self.in_force.iter().chain(&self.kept) {
+                    check_invariants(&**limiter, &self.clock);
+                }
             }
         }
     }

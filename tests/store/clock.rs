@@ -46,6 +46,8 @@ fn a_clock_that_is_set_back_twice_admits_no_second_burst() {
             assert_eq!(admitted(&bucket, 2), 20);
             set(&clock, 100.0 + ahead - back - further);
             assert_eq!(admitted(&bucket, 2), 0, "{ahead} s ahead, set back by {back} and by {further} s");
+            set(&clock, 100.0 + ahead);
+            bucket.store().check_invariants();
         }
     }
 }
@@ -73,6 +75,7 @@ fn no_sequence_of_readings_admits_more_than_its_steps_forward() {
         // One page, or several.
         let bucket = bucket([100, 4_000][seed as usize % 2], &clock);
         let (mut now, mut forward) = (300 * SECOND, 0);
+        let mut latest = now;
         let mut passed = [0_u64; KEYS as usize];
         for _ in 0..60 {
             let step = random.below(30 * SECOND) >> random.below(12);
@@ -83,6 +86,7 @@ fn no_sequence_of_readings_admits_more_than_its_steps_forward() {
             };
             forward += next.saturating_sub(now);
             now = next;
+            latest = latest.max(now);
             clock.set(Timestamp::from_nanos(now));
             let key = random.below(KEYS);
             for _ in 0..=random.below(30) {
@@ -94,6 +98,8 @@ fn no_sequence_of_readings_admits_more_than_its_steps_forward() {
                 }
             }
         }
+        clock.set(Timestamp::from_nanos(latest));
+        bucket.store().check_invariants();
     }
 }
 
@@ -121,5 +127,7 @@ fn waits_are_true_by_a_clock_that_was_set_back() {
             assert!(ask(&bucket, key, 1).is_allowed(), "{back} s back: key {key} after {wait:?}");
             clock.set(start);
         }
+        clock.set(Timestamp::MAX);
+        bucket.store().check_invariants();
     }
 }

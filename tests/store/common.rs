@@ -1,6 +1,7 @@
 //! What several of these files need: a clock, and questions to a limiter in memory.
 
-use tower_sluice::time::{ManualClock, Timestamp};
+use tower_sluice::store::check_invariants_of;
+use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{Ask, Check, Decision, Limiter, PartitionKey, Receipt};
 
 /// A clock that stands still until it is set. At an odd instant, so that rounding shows.
@@ -24,6 +25,11 @@ pub(crate) fn decided(check: Check) -> Decision {
         Check::Ready(Ok(decision)) => decision,
         other => panic!("memory decides at once, but answered {other:?}"),
     }
+}
+
+/// Checks the table of a limiter in memory that is in force, or was.
+pub(crate) fn check_invariants(limiter: &dyn Limiter, clock: &ManualClock) {
+    check_invariants_of(&limiter.heritage().expect("the table itself"), clock.now());
 }
 
 /// Charges a key, if it is admitted.

@@ -55,6 +55,7 @@ fn full<A: Algorithm>(algorithm: A) -> (Limited<A>, ManualClock, Vec<u64>, u64) 
         assert!(ask(&limiter, new_key).is_allowed());
     }
     assert!(!ask(&limiter, new_key).is_allowed());
+    limiter.store().check_invariants();
     (limiter, clock, held, new_key)
 }
 
@@ -68,6 +69,7 @@ fn sees_the_overflow_slot<A: Algorithm>(algorithm: A) {
     let charged = ask(&limiter, new_key);
     limiter.refund(&PartitionKey::from(new_key), charged.receipt(), 1);
     assert_eq!(ask(&limiter, new_key).remaining(), 9, "the refund is lost");
+    limiter.store().check_invariants();
 }
 
 #[test]
@@ -89,6 +91,7 @@ fn has_its_burst_once<A: Algorithm + Copy>(algorithm: A) {
             taken += 1;
         }
         assert_eq!(limiter.store().turned_away(), before, "there is room");
+        limiter.store().check_invariants();
         (taken == 0).then_some(())
     });
     assert!(tried.is_some(), "it has its burst again");
@@ -145,6 +148,7 @@ fn pays_once<A: Algorithm>(algorithm: A) {
     limiter.refund(&key, *late.last().unwrap(), 1);
     assert_eq!(ask(&limiter, 7).remaining(), 0);
     assert!(!ask(&limiter, 7).is_allowed());
+    limiter.store().check_invariants();
 }
 
 #[test]

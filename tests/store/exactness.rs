@@ -20,6 +20,7 @@ fn admits_exactly_the_limit(algorithm: &impl Algorithm) {
         let store = MemoryStore::with_capacity(64).with_clock(clock());
         let admitted = admitted_by_threads(algorithm, &store, THREADS, ATTEMPTS);
         assert_eq!(admitted, u64::from(LIMIT), "run {run}");
+        store.check_invariants();
     }
 }
 
@@ -100,6 +101,7 @@ fn a_key_that_two_threads_insert_is_charged_once() {
     // Two keys share a slot with a probability of 10^-8 each; `table.rs` compares key by key.
     assert!((KEYS - 3..=KEYS).contains(&admitted), "{admitted} of {KEYS}");
     assert_eq!(limiter.store().evicted_live(), 0);
+    limiter.store().check_invariants();
 }
 
 fn admits(limiter: &impl Limiter, key: &PartitionKey) -> bool {
@@ -132,6 +134,7 @@ fn a_flood_of_fresh_keys_costs_no_memory_and_frees_no_heavy_key() {
     assert!(limiter.store().evicted_live() > 0);
     assert!((0..400).all(|key| !admits(&limiter, &heavy(key))));
     assert_eq!(limiter.store().size_in_bytes(), size);
+    limiter.store().check_invariants();
 }
 
 /// A panic inside of an algorithm must not poison the keys that share its set.
@@ -161,4 +164,5 @@ fn a_panicking_algorithm_leaves_the_store_usable() {
         assert!(blown.is_err());
         assert!(admits(&limiter, &key.into()));
     }
+    limiter.store().check_invariants();
 }

@@ -59,6 +59,7 @@ impl Flood {
             }
             clock.advance(Duration::from_millis(1_000 / STEPS_PER_SECOND));
         }
+        limiter.store().check_invariants();
         let arrivals = fresh - 1_000_000;
         Outcome {
             evicted: limiter.store().evicted_live() * 1_000 / arrivals,

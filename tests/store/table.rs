@@ -73,6 +73,7 @@ fn are_charged_once<A: Algorithm + Copy>(algorithm: A, rounds: u64) {
         let admitted = mine.iter().zip(&theirs).filter(|(mine, theirs)| **mine || **theirs).count() as u64;
         assert!(admitted >= KEYS - SHARING, "round {round}: only {admitted} admitted at all");
         assert_eq!(limiter.store().evicted_live(), 0);
+        limiter.store().check_invariants();
     }
 }
 
@@ -124,6 +125,10 @@ fn admits_what_the_algorithm_does<A: Algorithm + Copy>(algorithm: A, rounds: u64
                 models[key] = algorithm.decide(models[key], now, taken).1.or(models[key]);
                 checkers[key].admit(now, taken);
             }
+            if round % 50 == 0 {
+                // All threads wait for the next round.
+                limiter.store().check_invariants();
+            }
             // Mostly a few tokens' worth; sometimes nothing, or more than the burst.
             clock.advance(Duration::from_millis([3, 17, 0, 1, 90, 5][usize::try_from(round % 6).unwrap()]));
         }
@@ -150,6 +155,7 @@ fn no_interval_of_real_time_admits_more_either() {
         let threads = [scope.spawn(run), scope.spawn(run)];
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
+    limiter.store().check_invariants();
     // From each start, count what was answered by each end: quadratic, so on stretches of the log.
     log.sort_unstable();
     assert!(log.len() >= 1_000, "only {} were admitted: nothing is tested", log.len());
@@ -180,6 +186,7 @@ fn stored_times_that_repeat_are_no_debts() {
             let full = (0..20).all(|_| admits(&limiter, key));
             assert!(full && !admits(&limiter, key), "key {key} before a nap of {nap:?}");
         }
+        limiter.store().check_invariants();
         // Long enough for all to be paid, and then some.
         clock.advance(Duration::from_secs(2) + nap);
     }
@@ -206,8 +213,11 @@ fn a_clock_that_is_set_back_or_to_its_end_neither_hangs_nor_admits_more() {
     assert!(!admits(&limiter, 1));
     clock.advance(Duration::MAX);
     assert!((0..20).all(|_| admits(&limiter, 1)) && !admits(&limiter, 1));
+    limiter.store().check_invariants();
     clock.set(late);
     assert!(!admits(&limiter, 1));
+    clock.set(Timestamp::MAX);
+    limiter.store().check_invariants();
 }
 
 /// Debts survive from one epoch of the table to the next, and the one after that.
@@ -227,6 +237,7 @@ fn debts_are_kept_for_as_long_as_they_are_owed() {
         let decision = ask(&limiter, 7);
         assert_eq!((decision.is_allowed(), decision.remaining()), (expected.0.is_allowed(), expected.0.remaining()));
         state = expected.1.or(state);
+        limiter.store().check_invariants();
     }
 }
 
@@ -246,6 +257,7 @@ fn evicts_none_of_the_keys_that_owe_most<A: Algorithm>(algorithm: A) {
     assert!((0..40_000).filter(|key| admits(&limiter, *key)).count() as u64 >= 40_000 - SHARING);
     assert!(limiter.store().evicted_live() > 0);
     assert_eq!(heavy.filter(|key| admits(&limiter, *key)).count(), 0);
+    limiter.store().check_invariants();
 }
 
 #[test]
@@ -270,6 +282,7 @@ fn rejects_new_keys<A: Algorithm>(algorithm: A) {
     assert!(wait <= Duration::from_secs(7_200), "{wait:?}");
     clock.advance(wait);
     assert!(admits(&limiter, 50_000));
+    limiter.store().check_invariants();
 }
 
 #[test]
@@ -287,6 +300,7 @@ fn new_keys_share<A: Algorithm>(algorithm: A) {
     // The table's own slots, and 512 more that are shared.
     assert!((2_400..=2_560).contains(&admitted), "{admitted} admitted");
     assert_eq!(limiter.store().evicted_live(), 0);
+    limiter.store().check_invariants();
 }
 
 /// The types keep a store from serving two limiters, but not if a user's store wraps it.

@@ -105,7 +105,11 @@ fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
                 }
             }
         }
+        if round % 100 == 0 {
+            limiter.store().check_invariants();
+        }
     }
+    limiter.store().check_invariants();
     assert_eq!(limiter.store().evicted_live(), 0);
 }
 
@@ -163,6 +167,7 @@ fn decides_like_one_of_512<A: Algorithm + Copy>(algorithm: A, seed: u64) {
         assert!(!candidates.is_empty(), "round {round} at {now:?}: {decision:?}");
     }
     assert_eq!(candidates.len(), 1);
+    limiter.store().check_invariants();
 }
 
 #[test]
@@ -190,6 +195,7 @@ fn ended_windows_make_room<A: Algorithm>(algorithm: A) {
             let full = charge(&limiter, key, limit).is_allowed();
             assert!(full && !admits(&limiter, key), "key {key} before a nap of {nap:?}");
         }
+        limiter.store().check_invariants();
         // Until nothing weighs any more, and then some.
         clock.advance(2 * limiter.algorithm().quota().period() + nap);
     }
@@ -233,8 +239,11 @@ fn survives_any_clock<A: Algorithm>(algorithm: A) {
     assert!(!admits(&limiter, 1));
     clock.advance(Duration::MAX);
     assert!(charge(&limiter, 1, limit).is_allowed() && !admits(&limiter, 1));
+    limiter.store().check_invariants();
     clock.set(late);
     assert!(!admits(&limiter, 1));
+    clock.set(Timestamp::MAX);
+    limiter.store().check_invariants();
 }
 
 #[test]
@@ -266,6 +275,7 @@ fn staggered_windows_share_budgets_by_the_instants_at_which_they_begin() {
             assert!(!admits(&limiter, key), "round {round}: too early");
             clock.advance(Duration::from_nanos(1));
             assert!(admits(&limiter, key), "round {round}: after {wait:?}");
+            limiter.store().check_invariants();
             clock.advance(Duration::from_secs(60 + round));
         }
         assert_eq!(limiter.store().evicted_live(), 0);

@@ -2,7 +2,6 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod clients;
-pub mod http;
 pub mod log;
 #[cfg(feature = "metrics")]
 pub mod metrics;
@@ -10,4 +9,3 @@ pub mod oracle;
 pub mod proxy;
 pub mod queue;
 pub mod redis;
-pub mod server;

@@ -13,7 +13,7 @@ pub(super) struct Keys {
     /// Unique among all tables of the process.
     number: u64,
     /// How many FIFOs are shared by keys that have none of their own.
-    shared: usize,
+    pub(super) shared: usize,
     evicted: u64,
     turned_away: u64,
     has_warned: bool,
@@ -50,7 +50,7 @@ impl FifoId {
         Self(self.0 % SHARED)
     }
 
-    const fn is_shared(self) -> bool {
+    pub(super) const fn is_shared(self) -> bool {
         self.0 < SHARED
     }
 }

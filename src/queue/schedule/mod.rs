@@ -2,6 +2,8 @@
 //! task.
 
 mod change;
+#[cfg(any(test, feature = "test-util"))]
+mod invariants;
 mod keys;
 pub(super) mod waiter_slab;
 

@@ -199,6 +199,20 @@ impl WaiterSlab {
         (0..u32::try_from(last).unwrap_or(u32::MAX)).map(WaiterId)
     }
 
+    /// Checks that every slot is either taken or in the list of free ones, once.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(in crate::queue) fn check_invariants(&self) {
+        let slots = self.waiter_ids().count();
+        let (mut waiter_id, mut free) = (self.free, 0);
+        while waiter_id != WaiterId::NONE {
+            let Slot::Free { next } = self.get(waiter_id) else { panic!("{waiter_id:?} is free and taken") };
+            free += 1;
+            assert!(free <= slots, "the list of free slots is a circle");
+            waiter_id = *next;
+        }
+        assert_eq!(free + self.taken as usize, slots, "a slot is neither free nor taken");
+    }
+
     /// Takes the wakers of all waiters that match. They keep waiting.
     pub(in crate::queue) fn take_wakers(&mut self, is_meant: impl Fn(&Waiter) -> bool) -> Vec<Waker> {
         let slab = self.chunks.iter_mut().flatten();

@@ -39,7 +39,7 @@ pub(super) enum Geometry {
 pub(super) const MOST_COPIES: usize = 4;
 
 impl Geometry {
-    const fn pages(self) -> usize {
+    pub(super) const fn pages(self) -> usize {
         match self {
             Self::SetAssociative { sets } | Self::Locked { sets } => sets.div_ceil(SETS_PER_PAGE),
         }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use super::debt_copies::{self, DebtCopies, Geometry, PackedDebt, Source};
+#[cfg(feature = "test-util")]
+use super::table::{Bounded, SETS_PER_PAGE};
 use super::table::{InheritedDebts, PaidAt, Rule, SetAssociativeTable, Tag, Tick, TickBucket, stamp_of_nothing};
 use super::{Occupancy, WhenFull};
 use crate::values::time::Timestamp;
@@ -168,6 +170,45 @@ impl<R: Rule> Ledger<R> {
     }
 }
 
+#[cfg(feature = "test-util")]
+impl<R: Bounded> Ledger<R> {
+    /// Panics if an [invariant of the table](SetAssociativeTable::check_invariants) is broken, or if something that was
+    /// inherited is owed twice. `now` must be no earlier than any time that a thread has read.
+    pub(super) fn check_invariants(&self, now: Timestamp) {
+        let (rule, at, most) = (&self.rule, self.rule.read(now), self.most());
+        self.table.check_invariants(rule, at, most);
+        // Once all is paid, nothing of it is inserted any more, or cleared.
+        let Some(debts) = self.inherited.as_ref().filter(|_| self.has_past(now)) else { return };
+        // Of tables of other sizes, a tag and a set do not say in which sets of this one the key may be.
+        let geometry = self.geometry();
+        for page in 0..geometry.pages() {
+            debts.inherited.each_left(geometry, page, |set, tag, debt| {
+                let own = rule.local(at, tag);
+                let debt = rule.stamped(debts.base + debt, own);
+                let set = page * SETS_PER_PAGE + set;
+                if rule.size(debt) > 0 {
+                    let found = self.table.set_of(set, tag);
+                    assert!(found.is_none(), "{tag:?} is in set {found:?}, and what it inherited is not cleared");
+                    if let Some(flaw) = rule.flaw(debt, own, most) {
+                        panic!("of what is inherited, {tag:?} in set {set} {flaw}");
+                    }
+                }
+            });
+        }
+    }
+
+    /// Returns the most that a key may owe, as the rule counts it.
+    fn most(&self) -> u64 {
+        let own = self.rule.most();
+        match &self.inherited {
+            None => own,
+            // Only buckets know it. With what a key owes of an overflow slot it may be as much as fits.
+            Some(Debts { most, .. }) if *most > 0 && !self.table.has_overflow() => own.max(*most),
+            Some(_) => self.rule.most_inherited(),
+        }
+    }
+}
+
 impl Ledger<TickBucket> {
     /// Lets the ledger begin with what keys owe at `now` in another one, under `quota`; `source` makes what copies
     /// that. `None` if there is no such bucket.
@@ -238,5 +279,66 @@ impl InheritedDebts for Debts {
 
     fn set_stamp_of(&self, hash: u64, stamp: u64) {
         self.inherited.set(hash, Some(stamp.saturating_sub(self.base)).filter(|debt| *debt > 0));
+    }
+}
+
+#[cfg(all(test, feature = "test-util", not(sluice_loom)))]
+mod tests {
+    use super::super::debt_copies::CopiedDebt;
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_nanos(5);
+    const HASH: u64 = 7 << 40 | 7;
+
+    /// Copies the debts of a bucket into one that is alike, but for its burst.
+    struct Debts(Ledger<TickBucket>, TickBucket);
+
+    impl Source<PackedDebt> for Debts {
+        fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
+            let conversion = self.1.conversion(self.0.rule(), self.0.rule().read(NOW));
+            self.0.each_owed((geometry, page), NOW, |set, tag, debt| {
+                put(set, PackedDebt::new(tag, conversion.debt(debt)), u64::MAX);
+            });
+        }
+    }
+
+    /// Returns a bucket of one that inherits a debt of three.
+    fn heir() -> Ledger<TickBucket> {
+        let of = |burst| Quota::per_day(1).burst(burst);
+        let ledger = |burst| Ledger::new(TickBucket::new(&of(burst)).unwrap(), 64, WhenFull::ForgetLeast);
+        let (before, mut heir) = (ledger(3), ledger(1));
+        assert!(before.check(HASH, 3, || NOW, || NOW).is_allowed());
+        let from = ledger(3);
+        assert!(from.check(HASH, 3, || NOW, || NOW).is_allowed());
+        let geometries = [before.geometry()];
+        heir.inherit_from(&before, &of(1), NOW, &geometries, |rule, _| Box::new(Debts(from, rule))).unwrap();
+        heir.inherited().unwrap().copy_all();
+        heir
+    }
+
+    #[test]
+    fn what_was_inherited_is_in_one_place() {
+        let heir = heir();
+        heir.check_invariants(NOW);
+        assert!(!heir.check(HASH, 1, || NOW, || NOW).is_allowed());
+        heir.check_invariants(NOW);
+    }
+
+    #[test]
+    #[should_panic(expected = "and what it inherited is not cleared")]
+    fn what_is_in_two_places_is_found() {
+        let mut heir = heir();
+        // A table that does not know of the inheritance.
+        heir.table = SetAssociativeTable::new(64, WhenFull::ForgetLeast);
+        assert!(heir.check(HASH, 1, || NOW, || NOW).is_allowed());
+        heir.check_invariants(NOW);
+    }
+
+    #[test]
+    #[should_panic(expected = "of what is inherited, Tag(7) in set 0 owes")]
+    fn what_is_too_much_of_the_inheritance_is_found() {
+        let mut heir = heir();
+        heir.inherited.as_mut().unwrap().most -= 1;
+        heir.check_invariants(NOW);
     }
 }

@@ -8,6 +8,8 @@
 mod debt_copies;
 mod debt_sources;
 mod heir_table;
+#[cfg(feature = "test-util")]
+mod invariants;
 mod ledger;
 mod locked;
 #[cfg(all(test, sluice_loom))]
@@ -19,6 +21,9 @@ mod table;
 mod when_full;
 
 pub use self::when_full::WhenFull;
+
+#[cfg(feature = "test-util")]
+pub use self::invariants::check_invariants_of;
 
 use std::any::TypeId;
 use std::fmt;

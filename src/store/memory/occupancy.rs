@@ -1,5 +1,7 @@
 //! How full a table is: keys that were lost, a warning before, and an estimate of the live keys.
 
+#[cfg(feature = "test-util")]
+use super::WhenFull;
 use crate::store::stats::next_table_number;
 use crate::util::log;
 use crate::util::sync::{AtomicU32, AtomicU64, Ordering};
@@ -94,6 +96,14 @@ impl Occupancy {
     #[cfg(all(test, not(sluice_loom)))]
     pub(super) fn has_warned(&self) -> bool {
         self.warned.load(Ordering::Relaxed) > 0
+    }
+
+    /// Panics if keys were evicted, or turned away, that should not have been.
+    #[cfg(feature = "test-util")]
+    pub(super) fn check_invariants(&self, when_full: WhenFull) {
+        let (evicted, turned_away) = (self.evicted(), self.turned_away());
+        let unwanted = if when_full == WhenFull::ForgetLeast { turned_away } else { evicted };
+        assert_eq!(unwanted, 0, "{when_full:?}, and {evicted} keys were evicted, {turned_away} turned away");
     }
 
     fn warn_once(&self, warn: impl FnOnce()) {

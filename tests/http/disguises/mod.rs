@@ -1,7 +1,6 @@
 //! Disguised requests: every request counts, whatever its method, fields and protocol, and wherever the layer is
 //! mounted.
 
-mod example;
 mod grpc;
 mod mounts;
 mod preflights;

@@ -32,10 +32,6 @@ impl Spelled {
         Self { body, ..self }
     }
 
-    pub(crate) fn at(&self, path: &str) -> Self {
-        Self { path: path.to_owned(), ..self.clone() }
-    }
-
     /// Sends the request on its own connection. Returns the response; `None` if the server sends none.
     pub(crate) async fn ask(&self, address: SocketAddr, version: Version) -> Option<Answer> {
         let answer = async {

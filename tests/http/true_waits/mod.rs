@@ -111,6 +111,7 @@ fn random_stacks_advertise_true_waits_and_never_ban_an_obedient_client() {
             tally.banned_obedient += u32::from(answer.is_ban());
             passed += tally.check(&stack, &answer, &mut held, seed);
         }
+        stack.check_invariants();
     }
     let Tally { rejected, checked, bans, banned_obedient, estimated, untrue } = tally;
     println!(

@@ -15,9 +15,9 @@ use tower::util::BoxCloneService;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_sluice::key::{Global, User};
-use tower_sluice::store::MemoryStore;
+use tower_sluice::store::{MemoryStore, check_invariants_of};
 use tower_sluice::testing::Random;
-use tower_sluice::time::{ManualClock, Timestamp};
+use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{Limiter, Penalty, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead};
 
 pub fn clock() -> ManualClock {
@@ -102,6 +102,8 @@ type Gate = Arc<std::sync::Mutex<Option<oneshot::Receiver<()>>>>;
 pub struct Stack {
     service: BoxCloneService<Request<Gate>, Response<Body>, Infallible>,
     clock: ManualClock,
+    /// The limiters of random policies.
+    limiters: Vec<Arc<dyn Limiter>>,
 }
 
 /// An admitted request whose response is held back.
@@ -136,17 +138,18 @@ impl Stack {
             }
         });
         let service = RateLimitLayer::new(policies).layer(handler);
-        Self { service: BoxCloneService::new(service), clock: clock.clone() }
+        Self { service: BoxCloneService::new(service), clock: clock.clone(), limiters: Vec::new() }
     }
 
     /// One to four policies of all kinds.
     pub fn random(random: &mut Random, clock: &ManualClock) -> Self {
         let names = ["a", "b", "c", "d"];
         let count = 1 + usize::try_from(random.below(4)).expect("small");
-        Self::of(clock, names[..count].iter().map(|name| Self::random_policy(name, random, clock)).collect())
+        let (policies, limiters) = names[..count].iter().map(|name| Self::random_policy(name, random, clock)).unzip();
+        Self { limiters, ..Self::of(clock, policies) }
     }
 
-    fn random_policy(name: &'static str, random: &mut Random, clock: &ManualClock) -> Policy {
+    fn random_policy(name: &'static str, random: &mut Random, clock: &ManualClock) -> (Policy, Arc<dyn Limiter>) {
         let limit = random.pick(&[1, 2, 3, 5, 10]);
         let period = Duration::from_nanos(random.pick(&[300_000_007, 1_000_000_000, 7_000_000_000, 60_000_000_000]));
         let quota = Quota::new(limit, period).expect("neither is zero");
@@ -156,7 +159,7 @@ impl Stack {
             2 => timed(FixedWindow::new(quota), clock),
             _ => timed(SlidingWindow::new(quota), clock),
         };
-        let mut policy = Policy::new(name, limiter);
+        let mut policy = Policy::new(name, Arc::clone(&limiter));
         if random.below(2) == 0 {
             policy = policy.cost_fn(Call::cost_of);
         }
@@ -167,7 +170,7 @@ impl Stack {
             policy = policy.shadow();
         }
         if random.below(3) == 0 {
-            return policy.key(Global);
+            return (policy.key(Global), limiter);
         }
         policy = policy.key(User::key());
         if random.below(2) == 0 {
@@ -175,7 +178,7 @@ impl Stack {
             let rejections = Quota::new(random.pick(&[1, 2, 5]), Duration::from_secs(60)).expect("neither is zero");
             policy = policy.penalty(Penalty::new(rejections, ban).with_clock(clock));
         }
-        policy
+        (policy, limiter)
     }
 
     pub fn call(&self, call: Call) -> Answer {
@@ -206,6 +209,12 @@ impl Stack {
         let mut service = self.service.clone();
         let _ = service.ready().now_or_never().expect("always ready").unwrap();
         service.call(request).boxed()
+    }
+
+    pub fn check_invariants(&self) {
+        for limiter in &self.limiters {
+            check_invariants_of(&limiter.heritage().expect("each is in memory"), self.clock.now());
+        }
     }
 
     pub fn advance(&self, span: Duration) {

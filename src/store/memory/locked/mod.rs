@@ -3,6 +3,8 @@
 //! A key has two candidate sets. The locks are always taken in one order (the lower candidate set, the higher one, the
 //! overflow set), so that no two threads wait for each other.
 
+#[cfg(feature = "test-util")]
+mod invariants;
 mod set;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -38,6 +38,11 @@ impl<S: Copy> StateSet<S> {
         self.slots.iter().flatten().for_each(|occupant| act(occupant.tag, occupant.state));
     }
 
+    #[cfg(feature = "test-util")]
+    pub(super) fn tags(&self) -> Vec<Tag64> {
+        self.slots.iter().flatten().map(|occupant| occupant.tag).collect()
+    }
+
     pub(super) fn remove(&mut self, tag: Tag64) {
         let of_tag = |slot: &&mut Option<Occupant<S>>| slot.is_some_and(|occupant| occupant.tag == tag);
         self.slots.iter_mut().filter(of_tag).for_each(|slot| *slot = None);

@@ -3,9 +3,8 @@
 //! The clock stands still: what is owed at the instant of the change is owed throughout.
 
 use loom::sync::Arc;
-use loom::thread;
 
-use super::{Modelled, key, model, model_of_three, models};
+use super::{Modelled, beside, key, model, model_of_three, models};
 use crate::store::memory::WhenFull;
 use crate::store::memory::debt_copies::{CopiedDebt, Geometry, PackedDebt, Source};
 use crate::store::memory::ledger::Ledger;
@@ -63,10 +62,6 @@ fn left<R: Modelled>(ledger: &Ledger<R>) -> u32 {
     u32::try_from(left).unwrap()
 }
 
-fn spawn(run: impl FnOnce() -> u32 + 'static) -> thread::JoinHandle<u32> {
-    thread::spawn(run)
-}
-
 /// Makes a ledger in which the key has one unit of two left, and an heir of it.
 fn changed<R: Modelled>() -> (Arc<Ledger<R>>, Arc<Ledger<R>>, u64) {
     let before = Arc::new(ledger());
@@ -80,12 +75,10 @@ fn changed<R: Modelled>() -> (Arc<Ledger<R>>, Arc<Ledger<R>>, u64) {
 fn a_key_is_inserted_while_its_page_is_copied<R: Modelled>() {
     model(|| {
         let (_, heir, _) = changed::<R>();
-        let other = {
-            let heir = Arc::clone(&heir);
-            spawn(move || admitted(&heir))
-        };
+        let other = beside(&heir, admitted);
         copy_all(&heir);
         assert_eq!(other.join().unwrap() + left(&heir), 1);
+        heir.check_invariants(NOW);
     });
 }
 
@@ -93,13 +86,11 @@ fn a_key_is_inserted_while_its_page_is_copied<R: Modelled>() {
 fn two_threads_insert_an_inherited_key<R: Modelled>() {
     model(|| {
         let (_, heir, _) = changed::<R>();
-        let other = {
-            let heir = Arc::clone(&heir);
-            spawn(move || admitted(&heir))
-        };
+        let other = beside(&heir, admitted);
         let mine = admitted(&heir);
         copy_all(&heir);
         assert_eq!(mine + other.join().unwrap() + left(&heir), 1);
+        heir.check_invariants(NOW);
     });
 }
 
@@ -108,12 +99,14 @@ fn two_threads_insert_an_inherited_key<R: Modelled>() {
 fn a_request_charges_the_old_table_while_the_key_is_inserted<R: Modelled>() {
     model(|| {
         let (before, heir, _) = changed::<R>();
-        let old = spawn(move || admitted(&before));
+        let old = beside(&before, admitted);
         let new = admitted(&heir);
         let uncounted = old.join().unwrap();
         copy_all(&heir);
         let taken = uncounted + new + left(&heir);
         assert!((1..=1 + uncounted).contains(&taken), "{taken}");
+        before.check_invariants(NOW);
+        heir.check_invariants(NOW);
     });
 }
 
@@ -121,15 +114,14 @@ fn a_request_charges_the_old_table_while_the_key_is_inserted<R: Modelled>() {
 fn a_request_charges_the_old_table_while_another_inserts_and_all_is_copied<R: Modelled>() {
     model_of_three(|| {
         let (before, heir, _) = changed::<R>();
-        let old = spawn(move || admitted(&before));
-        let new = {
-            let heir = Arc::clone(&heir);
-            spawn(move || admitted(&heir))
-        };
+        let old = beside(&before, admitted);
+        let new = beside(&heir, admitted);
         copy_all(&heir);
         let (uncounted, new) = (old.join().unwrap(), new.join().unwrap());
         let taken = uncounted + new + left(&heir);
         assert!((1..=1 + uncounted).contains(&taken), "{taken}");
+        before.check_invariants(NOW);
+        heir.check_invariants(NOW);
     });
 }
 
@@ -138,17 +130,12 @@ fn a_request_charges_the_old_table_while_another_inserts_and_all_is_copied<R: Mo
 fn a_refund_meets_the_insert_of_its_key<R: Modelled>() {
     model(|| {
         let (_, heir, receipt) = changed::<R>();
-        let other = {
-            let heir = Arc::clone(&heir);
-            spawn(move || {
-                heir.refund(KEY, 1, Some(receipt), NOW);
-                0
-            })
-        };
+        let other = beside(&heir, move |heir| heir.refund(KEY, 1, Some(receipt), NOW));
         let mine = admitted(&heir);
         other.join().unwrap();
         copy_all(&heir);
         assert_eq!(mine + left(&heir), 2);
+        heir.check_invariants(NOW);
     });
 }
 
@@ -159,11 +146,13 @@ fn a_key_is_inserted_while_an_heir_of_the_heir_copies<R: Modelled>() {
         let (_, heir, _) = changed::<R>();
         copy_all(&heir);
         let next = heir_of(&heir);
-        let other = spawn(move || admitted(&heir));
+        let other = beside(&heir, admitted);
         copy_all(&next);
         let uncounted = other.join().unwrap();
         let taken = uncounted + left(&next);
         assert!((1..=1 + uncounted).contains(&taken), "{taken}");
+        heir.check_invariants(NOW);
+        next.check_invariants(NOW);
     });
 }
 

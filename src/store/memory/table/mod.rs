@@ -11,6 +11,7 @@
 //! | `stripe` | the striped lock |
 //! | `slots`, `word` | the memory, and the bits of a word |
 //! | `rule`, `ticks`, `windows` | the trait, and its implementations |
+//! | `invariants` | checks for tests |
 //!
 //! # Layout
 //!
@@ -86,6 +87,8 @@
 mod charge;
 mod epoch;
 mod insert;
+#[cfg(feature = "test-util")]
+mod invariants;
 mod peek;
 mod placement;
 mod refund;
@@ -100,6 +103,8 @@ mod ticks;
 mod windows;
 mod word;
 
+#[cfg(feature = "test-util")]
+pub(super) use self::invariants::Bounded;
 pub(super) use self::rule::{Rule, stamp_of_nothing};
 pub(super) use self::search::candidate_sets;
 pub(super) use self::slots::{SETS_PER_PAGE, before_a_step};

@@ -1,6 +1,7 @@
 //! Threads that are descheduled between two steps, and clocks that jump: one thread plays both parts.
 
 use super::charge::{Owner, validate};
+use super::invariants::Bounded;
 use super::rule::Ruling;
 use super::ticks::EPOCH_BITS;
 use super::word::Word;
@@ -22,6 +23,11 @@ impl Buckets {
 
     fn check(&self, hash: u64, cost: u32, now: Tick, clock: impl Fn() -> Tick) -> Decision {
         self.table.check(&self.bucket, hash, cost, now, clock)
+    }
+
+    /// Checks the table at an instant that is no earlier than any before.
+    fn check_invariants(&self, now: u64) {
+        self.table.check_invariants(&self.bucket, Tick::at(now), self.bucket.most());
     }
 }
 
@@ -56,6 +62,7 @@ fn a_thread_that_comes_late_judges_by_the_time_that_others_have_read() {
             table.refund(&table.bucket, 7, 1, 5 + table.bucket.capacity(), Tick::at(5));
             assert!(!ask(&table, late + 3, late + 3), "{sleep} epochs late, it was refunded");
         }
+        table.check_invariants(late + 3);
     }
 }
 
@@ -71,6 +78,7 @@ fn a_clock_that_is_set_back_neither_hangs_nor_admits_more() {
         assert!(!ask(&table, now, now));
         // Another key is judged, too.
         assert!(table.check(8 << 40 | 8, 1, Tick::at(now - back), || Tick::at(now - back)).is_allowed());
+        table.check_invariants(now);
     }
 }
 
@@ -85,9 +93,11 @@ fn debts_are_owed_from_epoch_to_epoch() {
         while now + step * EPOCH < paid {
             now += step * EPOCH;
             assert!(!ask(&table, now, now), "{now} of {paid}");
+            table.check_invariants(now);
         }
         assert!(!ask(&table, paid - 1, paid - 1));
         assert!(ask(&table, paid, paid));
+        table.check_invariants(paid);
     }
 }
 
@@ -113,6 +123,7 @@ fn a_sweep_that_has_begun_is_finished_first() {
         assert!(table.page(set).load().is_swept(), "{sleep} epochs late: judged what is not swept");
         let is_rejected = matches!(ruled, Some((Ruling::Reject { .. } | Ruling::Never { .. }, _)));
         assert!(!is_rejected, "{sleep} epochs late, rejected for what was paid");
+        table.check_invariants(sleep * EPOCH);
     }
 }
 
@@ -125,6 +136,7 @@ fn a_key_that_is_not_found_is_charged_as_of_now() {
     let PaidAt { tick, .. } = decision.receipt().read().unwrap();
     assert_eq!(tick, EPOCH / 2 + table.bucket.capacity());
     assert!(!ask(&table, table.bucket.capacity() + 5, 0), "paid half an epoch too early");
+    table.check_invariants(table.bucket.capacity() + 5);
 }
 
 /// A thread reads the clock, and sleeps until the overflow slot has been charged by others, and cleared.
@@ -136,6 +148,7 @@ fn an_overflow_slot_that_was_cleared_is_not_charged_as_of_before() {
     assert_eq!(at.count, EPOCH);
     let (_, at) = table.charge_overflow(&table.bucket, Tag::from_hash(7), Tick::at(EPOCH + 9), 1);
     assert_eq!(at.count, EPOCH + 9);
+    table.check_invariants(EPOCH + 9);
 }
 
 #[test]
@@ -175,4 +188,5 @@ fn a_word_that_is_written_late_is_taken_back() {
     slot.replace(Word::EMPTY, Word::new(candidates.tag, tat)).unwrap();
     validate(&table.bucket, slot, table.page(set), candidates.tag, tat, read);
     assert!(!slot.load().is_empty());
+    table.check_invariants(40 * EPOCH);
 }

@@ -60,6 +60,10 @@ impl Proof for PaidAt {
 /// from what was paid long ago (see `table/mod.rs`).
 const DEBT_BITS: u32 = 34;
 
+/// The greatest debt that a word holds.
+#[cfg(feature = "test-util")]
+pub(super) const MOST_TICKS: u64 = 1 << DEBT_BITS;
+
 /// The ticks of an epoch, in bits: times repeat every sixteen epochs in a word.
 pub(super) const EPOCH_BITS: u32 = 32;
 

@@ -6,8 +6,8 @@ use std::process::Command;
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
-use crate::support::http::{Answer, get};
-use crate::support::server::{Server, output};
+use crate::client::{Answer, get};
+use crate::server::{Server, output};
 
 /// The server drains for up to ten seconds, and the machine may be busy.
 const DEADLINE: Duration = Duration::from_secs(20);

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::support::http::{get, get_with};
-use crate::support::server::{Server, rejected};
+use crate::client::{get, get_with};
+use crate::server::{Server, rejected};
 use serde_json::Value;
 
 /// Returns the numbers of the route with this path in `/live`.

@@ -2,9 +2,9 @@
 
 use http::Version;
 
-use super::wire::{MESSAGE, Spelled};
 use crate::echo;
-use crate::support::server::Server;
+use crate::server::Server;
+use crate::wire::{MESSAGE, Spelled};
 
 const PREFLIGHT: [(&str, &str); 2] = [("origin", "https://page.example"), ("access-control-request-method", "PUT")];
 
@@ -60,7 +60,8 @@ async fn five_of_twenty_one_disguised_requests_pass_on_every_route() {
     for (path, ..) in routes {
         let mut passed = 0;
         for (spelled, version) in disguised() {
-            let answer = spelled.at(&path.replace("{thing}", "x")).ask(server.address, version).await;
+            let spelled = Spelled { path: path.replace("{thing}", "x"), ..spelled };
+            let answer = spelled.ask(server.address, version).await;
             passed += usize::from(!answer.expect("the server answers").is_rejection());
         }
         assert_eq!(passed, 5, "{path}");

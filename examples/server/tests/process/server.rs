@@ -4,40 +4,39 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-pub struct Server {
+pub(crate) struct Server {
     process: Child,
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
 }
 
 impl Server {
     /// Starts it with its built-in configuration.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::run(&[])
     }
 
     /// Starts it with this text as its configuration.
-    pub fn start_with(config: &str) -> Self {
+    pub(crate) fn start_with(config: &str) -> Self {
         let file = config_file(config);
         Self::run(&["--config", file.to_str().unwrap()])
     }
 
     /// Starts it with a configuration file, and logs to `log`.
-    pub fn start_with_file(file: &Path, log: &Path) -> Self {
+    pub(crate) fn start_with_file(file: &Path, log: &Path) -> Self {
         Self::spawn(command(&["--config", file.to_str().unwrap()]).stderr(std::fs::File::create(log).unwrap()))
     }
 
     /// Starts it with this text as its configuration, and its limits on this Redis.
-    pub fn start_on(redis: &str, config: &str) -> Self {
+    pub(crate) fn start_on(redis: &str, config: &str) -> Self {
         let file = config_file(config);
         Self::run(&["--config", file.to_str().unwrap(), "--redis", redis])
     }
 
     /// Starts it with this text in a file. Returns that file, for edits, and the log file.
-    pub fn start_edited(config: &str) -> (Self, PathBuf, PathBuf) {
+    pub(crate) fn start_edited(config: &str) -> (Self, PathBuf, PathBuf) {
         let file = config_file(config);
         let log = file.with_extension("log");
         (Self::start_with_file(&file, &log), file, log)
@@ -55,13 +54,13 @@ impl Server {
         Self { address: address.parse().unwrap(), process }
     }
 
-    pub fn signal(&self, signal: &str) {
+    pub(crate) fn signal(&self, signal: &str) {
         let pid = self.process.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
     /// Waits for its exit for at most `time`. Returns its exit code.
-    pub fn exits_within(&mut self, time: Duration) -> Option<i32> {
+    pub(crate) fn exits_within(&mut self, time: Duration) -> Option<i32> {
         let begun = Instant::now();
         loop {
             match self.process.try_wait().unwrap() {
@@ -82,17 +81,17 @@ impl Drop for Server {
 }
 
 /// Runs the server with a configuration that it should reject.
-pub fn rejected(config: &str) -> Output {
+pub(crate) fn rejected(config: &str) -> Output {
     let file = config_file(config);
     output(&["--config", file.to_str().unwrap()])
 }
 
-pub fn output(arguments: &[&str]) -> Output {
+pub(crate) fn output(arguments: &[&str]) -> Output {
     command(arguments).output().unwrap()
 }
 
 fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(binary());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_server"));
     command.args(["--listen", "127.0.0.1:0"]).args(arguments);
     command
 }
@@ -104,19 +103,4 @@ fn config_file(text: &str) -> PathBuf {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::write(&file, text).unwrap();
     file
-}
-
-/// Builds the example in the profile of the tests. Returns the path of the binary.
-fn binary() -> &'static Path {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        let built = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--profile", "test", "--example", "server"])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status()
-            .unwrap();
-        assert!(built.success(), "the example server does not build");
-        let deps = std::env::current_exe().unwrap();
-        deps.ancestors().nth(2).unwrap().join("examples").join("server")
-    })
 }

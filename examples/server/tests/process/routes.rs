@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::support::http::{get, get_with};
-use crate::support::server::{Server, output, rejected};
+use crate::client::{get, get_with};
+use crate::server::{Server, output, rejected};
 use tonic_prost::ProstCodec;
 
 const ROUTES: [&str; 5] = ["/token-bucket", "/leaky-bucket", "/leaky-queue", "/fixed-window", "/sliding-window"];
@@ -238,7 +238,7 @@ fn an_edited_file_changes_the_limits_and_a_broken_one_changes_nothing() {
     };
     let (server, file, log) = Server::start_edited(&config("3", ""));
     let logged = |what: &str| std::fs::read_to_string(&log).unwrap().contains(what);
-    let policy = |answer: &crate::support::http::Answer| answer.headers["ratelimit-policy"].clone();
+    let policy = |answer: &crate::client::Answer| answer.headers["ratelimit-policy"].clone();
     for _ in 0..3 {
         let answer = get(server.address, "/a");
         assert_eq!((answer.status, &*policy(&answer)), (200, "\"p\";q=3;w=86400"));

@@ -1,18 +1,18 @@
 //! The example server, the target of the load tests in `k6/`.
 //!
-//!     cargo run --release --example server
+//!     cargo run --release -p tower-sluice-server
 //!     curl -i http://127.0.0.1:3000/token-bucket
 //!
 //! and open <http://127.0.0.1:3000/> for live charts, and buttons that put load on each route.
 //!
 //! `--listen ADDR` (port 0 picks a free one), `--config FILE.toml` (watched: limits change when it is edited; default:
-//! `examples/server.toml`, built in), `--redis URL` (keeps the limits there, for all servers with this URL). See
-//! `/whoami`, `/healthz` and `/metrics`, too.
+//! `server.toml`, built in), `--redis URL` (keeps the limits there, for all servers with this URL). See `/whoami`,
+//! `/healthz` and `/metrics`, too.
 //!
 //! On SIGTERM, the server rejects all waiters of its queues, completes the requests in flight within ten seconds, and
 //! exits with 0.
 //!
-//! The same port serves gRPC: `sluice.example.v1.Echo/Echo` of `examples/echo.proto`.
+//! The same port serves gRPC: `sluice.example.v1.Echo/Echo` of `echo.proto`.
 
 mod connections;
 mod echo;

@@ -4,23 +4,23 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-pub struct Answer {
-    pub status: u16,
-    pub headers: HashMap<String, String>,
-    pub body: String,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HashMap<String, String>,
+    pub(crate) body: String,
 }
 
 impl Answer {
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 }
 
-pub fn get(server: SocketAddr, path: &str) -> Answer {
+pub(crate) fn get(server: SocketAddr, path: &str) -> Answer {
     get_with(server, path, &[])
 }
 
-pub fn get_with(server: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Answer {
+pub(crate) fn get_with(server: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Answer {
     let mut socket = TcpStream::connect(server).unwrap();
     let fields: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     write!(socket, "GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{fields}\r\n").unwrap();

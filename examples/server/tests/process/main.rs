@@ -1,0 +1,21 @@
+//! Tests of the example server as a separate process.
+
+mod client;
+mod disguises;
+mod page;
+mod routes;
+mod server;
+mod shared_limit;
+mod shutdown;
+
+#[path = "../../src/echo.rs"]
+#[allow(dead_code)]
+mod echo;
+
+// Helpers of the crate's own tests, of which these tests need a part.
+#[path = "../../../../tests/support/redis.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod redis;
+#[path = "../../../../tests/http/disguises/wire.rs"]
+#[allow(dead_code)]
+mod wire;

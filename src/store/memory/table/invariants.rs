@@ -1,0 +1,310 @@
+//! What the head of `table/mod.rs` states of a table, checked in tests while no thread uses it.
+
+use super::SetAssociativeTable;
+use super::placement::OVERFLOW;
+use super::rule::Rule;
+use super::search::second_candidate;
+use super::slots::{SETS_PER_PAGE, SLOTS_PER_SET};
+use super::sweep::ALL_PAID;
+use super::ticks::{EPOCH_BITS, MOST_TICKS, Tick, TickBucket};
+use super::windows::{Counts, WindowRule};
+use super::word::{GROUPS, Tag, Word};
+
+/// A [`Rule`] that knows what a key can owe.
+pub(in crate::store::memory) trait Bounded: Rule {
+    /// Returns the most that a key which has inherited nothing may owe: in ticks, or in units of one window.
+    fn most(&self) -> u64;
+
+    /// Returns the most that a word can hold, which a key may owe that has inherited.
+    fn most_inherited(&self) -> u64;
+
+    /// Returns what is wrong with a debt of a key that may owe `most`, if no thread has read a later time than `now`.
+    fn flaw(&self, debt: Self::Debt, now: Self::Now, most: u64) -> Option<String>;
+
+    /// Returns whether a word is of before `earliest`.
+    fn is_before(&self, word: Word, earliest: Self::Now) -> bool;
+}
+
+impl Bounded for TickBucket {
+    fn most(&self) -> u64 {
+        self.capacity()
+    }
+
+    fn most_inherited(&self) -> u64 {
+        MOST_TICKS
+    }
+
+    /// An admission leaves a full bucket's debt at most, as of a time that some thread has read.
+    fn flaw(&self, debt: u64, _: Tick, most: u64) -> Option<String> {
+        (debt > most).then(|| format!("owes {debt} ticks, and {most} at most can be owed"))
+    }
+
+    fn is_before(&self, word: Word, earliest: Tick) -> bool {
+        word.ahead_of(earliest.count) > 7 << EPOCH_BITS
+    }
+}
+
+impl<W: Counts> Bounded for WindowRule<W> {
+    fn most(&self) -> u64 {
+        self.limit().into()
+    }
+
+    fn most_inherited(&self) -> u64 {
+        self.greatest().into()
+    }
+
+    fn flaw(&self, debt: W, now: Self::Now, most: u64) -> Option<String> {
+        let present = self.nothing(now).window();
+        if debt.window() > present {
+            return Some(format!("has used {debt:?}, in a window later than the present one, {present}"));
+        }
+        let is_more = debt.counts().into_iter().any(|count| u64::from(count) > most);
+        is_more.then(|| format!("has used {debt:?}, more than {most} in one window"))
+    }
+
+    /// What was refunded or reset counts nothing in whatever window.
+    fn is_before(&self, word: Word, earliest: Self::Now) -> bool {
+        let counts_nothing = self.is_paid_by(word.payload(), 0);
+        !counts_nothing && self.size(self.owed(word, earliest)) == 0
+    }
+}
+
+/// Tags that were compared although they may be of different keys, and the equal ones.
+#[derive(Default)]
+struct Meetings {
+    compared: u64,
+    equal: Vec<String>,
+}
+
+impl Meetings {
+    /// Panics if more are equal than by chance.
+    ///
+    /// Two tags are equal with a probability of 2^-28. So as many as are allowed here are met by chance in one of a
+    /// million tables, at most.
+    fn check(&self) {
+        let allowed = match self.compared {
+            0..0x100 => 0,
+            0x100..0x1_0000 => 1,
+            _ => 4,
+        };
+        assert!(self.equal.len() <= allowed, "{}", self.equal.join("; "));
+    }
+}
+
+impl SetAssociativeTable {
+    /// Panics if an invariant of the table is broken. `now` must be no earlier than any time that a thread has read,
+    /// and no key may owe more than `most`, counted as in [`Bounded::most`].
+    ///
+    /// - A key is in one slot at most (invariant 1).
+    /// - No page is marked as being swept, or swept in an epoch that the clock has not entered.
+    /// - No word is of before the epoch that precedes its page's: in time, it would look like a debt.
+    /// - No key owes more than can be owed, and no window counts that has not begun.
+    /// - The overflow slots have their own tag. Slots of a last page beyond the last set are empty.
+    /// - Keys are evicted, or turned away, only if that was chosen.
+    pub(in crate::store::memory) fn check_invariants<R: Bounded>(&self, rule: &R, now: R::Now, most: u64) {
+        self.check_pages(rule, now);
+        let mut meetings = Meetings::default();
+        for set in 0..self.sets {
+            self.check_keys(set, &mut meetings);
+            for (index, word) in self.words(set) {
+                self.check_word(rule, (set, index), (word, word.tag()), now, most);
+            }
+        }
+        meetings.check();
+        self.check_other_slots(rule, now, most);
+        self.occupancy.check_invariants(self.when_full);
+    }
+
+    pub(in crate::store::memory) fn has_overflow(&self) -> bool {
+        self.overflow_page().is_some()
+    }
+
+    /// Returns in which set a key is that has this tag and `set` for a candidate, if it is in the table: another key
+    /// has the same tag and such a set with a probability of 2^-28.
+    pub(in crate::store::memory) fn set_of(&self, set: usize, tag: Tag) -> Option<usize> {
+        let second = second_candidate(self.sets, set, tag);
+        // The set may be the second candidate itself, as far behind the first as the second is behind it.
+        let first = (2 * set + self.sets - second) % self.sets;
+        [set, second, first].into_iter().find(|set| self.words(*set).any(|(_, word)| word.is(tag)))
+    }
+
+    /// Returns the words of a set that are not empty, with their slots.
+    fn words(&self, set: usize) -> impl Iterator<Item = (usize, Word)> + '_ {
+        let words = self.slots.in_set(set).map(|slot| slot.load());
+        words.enumerate().filter(|(_, word)| !word.is_empty())
+    }
+
+    fn check_pages<R: Rule>(&self, rule: &R, now: R::Now) {
+        for (index, page) in self.pages.iter().enumerate() {
+            let (epochs, present) = (page.load(), rule.epoch(now));
+            let (before, latest) = (epochs.before(), epochs.latest());
+            assert!(epochs.is_swept(), "page {index} is marked as being swept, from epoch {before} to {latest}");
+            assert!(latest <= present, "page {index} was swept in epoch {latest}, and the clock is in {present}");
+        }
+    }
+
+    /// Checks that no key of a set is in another slot, too.
+    fn check_keys(&self, set: usize, meetings: &mut Meetings) {
+        for (index, word) in self.words(set) {
+            let tag = word.tag();
+            assert!(tag.value() > 0, "slot {index} of set {set} is not empty, but has no tag");
+            let twin = self.words(set).find(|(other, word)| *other > index && word.is(tag));
+            assert!(twin.is_none(), "{tag:?} is twice in set {set}");
+
+            // Whichever is the key's first candidate set, this one or that one, it is looked at once from it.
+            let second = second_candidate(self.sets, set, tag);
+            meetings.compared += self.words(second).count() as u64;
+            if self.words(second).any(|(_, word)| word.is(tag)) {
+                meetings.equal.push(format!("{tag:?} is in set {set} and in its other candidate set, {second}"));
+            }
+            // Keys whose tag bits are 0 or 1 have this tag by right.
+            meetings.compared += 2;
+            if tag == OVERFLOW {
+                meetings.equal.push(format!("slot {index} of set {set} has the tag of overflow slots"));
+            }
+        }
+    }
+
+    /// Checks what a word says of the key with this tag, which differs from the word's in an overflow slot.
+    fn check_word<R: Bounded>(
+        &self,
+        rule: &R,
+        (set, index): (usize, usize),
+        (word, key): (Word, Tag),
+        now: R::Now,
+        most: u64,
+    ) {
+        let epochs = self.page(set).load();
+        assert!(
+            !rule.is_before(word, rule.epoch_start(epochs.earliest())),
+            "slot {index} of set {set} holds {word:?} from before epoch {}, and its page was swept in epoch {}",
+            epochs.earliest(),
+            epochs.latest()
+        );
+        // All is paid in a page that was not swept for so long, whatever it looks like.
+        if rule.epoch(now) - epochs.latest() < ALL_PAID {
+            let own = rule.local(now, key);
+            if let Some(flaw) = rule.flaw(rule.owed(word, own), own, most) {
+                panic!("{key:?} in slot {index} of set {set} {flaw}");
+            }
+        }
+    }
+
+    /// Checks the slots in which no key has a place of its own.
+    fn check_other_slots<R: Bounded>(&self, rule: &R, now: R::Now, most: u64) {
+        let own_pages = self.sets.div_ceil(SETS_PER_PAGE);
+        for set in self.sets..own_pages * SETS_PER_PAGE {
+            assert!(self.words(set).next().is_none(), "set {set} is not empty, and there are {} sets", self.sets);
+        }
+        let Some(page) = self.overflow_page() else { return };
+        for set in page * SETS_PER_PAGE..(page + 1) * SETS_PER_PAGE {
+            for (index, word) in self.words(set) {
+                assert!(word.is(OVERFLOW), "overflow slot {index} of set {set} holds {word:?}, of a single key");
+                // Any tag of the keys that share the slot.
+                let number = (set - page * SETS_PER_PAGE) * SLOTS_PER_SET + index;
+                let key = Tag::from_hash(GROUPS + number as u64);
+                self.check_word(rule, (set, index), (word, key), now, most);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(sluice_loom)))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::time::Duration;
+
+    use super::super::WhenFull;
+    use super::super::epoch::Epochs;
+    use super::super::windows::FixedRule;
+    use super::*;
+    use crate::algorithm::FixedWindowState;
+    use crate::values::Quota;
+
+    const TAG: Tag = Tag::from_hash(7);
+
+    fn bucket() -> TickBucket {
+        TickBucket::new(&Quota::per_day(1).burst(1)).unwrap()
+    }
+
+    /// Two units in five seconds, in words that hold more. A window is an epoch.
+    fn window() -> FixedRule {
+        FixedRule::holding(&Quota::new(2, Duration::from_secs(5)).unwrap(), false, u32::MAX).unwrap()
+    }
+
+    fn put(table: &SetAssociativeTable, set: usize, index: usize, word: Word) {
+        table.slots.in_set(set).nth(index).unwrap().replace(Word::EMPTY, word).unwrap();
+    }
+
+    /// Asserts that what `break_it` does to an empty table of 16 sets is found at `now`.
+    #[track_caller]
+    fn is_found<R: Bounded>(
+        rule: &R,
+        when_full: WhenFull,
+        now: R::Now,
+        break_it: impl FnOnce(&SetAssociativeTable),
+        message: &str,
+    ) {
+        let table = SetAssociativeTable::new(64, when_full);
+        table.check_invariants(rule, now, rule.most());
+        break_it(&table);
+        let panic = catch_unwind(AssertUnwindSafe(|| table.check_invariants(rule, now, rule.most())));
+        let panic = panic.expect_err(message);
+        let found = panic.downcast_ref::<String>().unwrap();
+        assert!(found.contains(message), "{found}");
+    }
+
+    #[test]
+    fn keys_and_pages_in_disorder_are_found() {
+        let of_keys = |break_it: &dyn Fn(&SetAssociativeTable), message: &str| {
+            is_found(&bucket(), WhenFull::Overflow, Tick::at(5), break_it, message);
+        };
+        let word = Word::new(TAG, 9);
+        let twice = |table: &SetAssociativeTable| [2, 4].into_iter().for_each(|index| put(table, 3, index, word));
+        of_keys(&twice, "Tag(7) is twice in set 3");
+        let apart = |table: &SetAssociativeTable| {
+            [3, second_candidate(16, 3, TAG)].into_iter().for_each(|set| put(table, set, 2, word));
+        };
+        of_keys(&apart, "Tag(7) is in set 3 and in its other candidate set");
+        of_keys(&|table| put(table, 3, 2, Word::from_bits(9)), "slot 2 of set 3 is not empty, but has no tag");
+        of_keys(&|table| put(table, 3, 2, Word::new(OVERFLOW, 9)), "slot 2 of set 3 has the tag of overflow slots");
+        of_keys(&|table| put(table, 64, 2, word), "overflow slot 2 of set 64 holds");
+        of_keys(&|table| put(table, 16, 2, word), "set 16 is not empty, and there are 16 sets");
+        of_keys(&|table| table.occupancy.note_evicted(), "Overflow, and 1 keys were evicted");
+
+        let mark =
+            |new| move |table: &SetAssociativeTable| assert!(table.pages[0].replace(Epochs::swept(0), new).is_ok());
+        of_keys(&mark(Epochs::sweeping(0, 1)), "page 0 is marked as being swept, from epoch 0 to 1");
+        of_keys(&mark(Epochs::swept(1)), "page 0 was swept in epoch 1, and the clock is in 0");
+        let turn_away = |table: &SetAssociativeTable| table.occupancy.note_turned_away();
+        is_found(&bucket(), WhenFull::ForgetLeast, Tick::at(5), turn_away, "0 keys were evicted, 1 turned away");
+    }
+
+    #[test]
+    fn words_in_disorder_are_found() {
+        fn of_words<R: Bounded>(rule: &R, epochs: u32, tag: Tag, stamp: u64, message: &str) {
+            let set = if tag == OVERFLOW { 64 } else { 3 };
+            let write = |table: &SetAssociativeTable| {
+                table.page(set).replace(Epochs::swept(0), Epochs::swept(epochs)).unwrap();
+                put(table, set, 2, Word::new(tag, stamp));
+            };
+            is_found(rule, WhenFull::Overflow, rule.epoch_start(epochs), write, message);
+        }
+        const EPOCH: u64 = 1 << EPOCH_BITS;
+        for tag in [TAG, OVERFLOW] {
+            of_words(&bucket(), 20, tag, 19 * EPOCH - 1, "from before epoch 19, and its page was swept in epoch 20");
+            of_words(&bucket(), 20, tag, 24 * EPOCH + 1, "ticks, and 17179869184 at most can be owed");
+            let stamp =
+                |number, used| window().stamp(FixedWindowState { window: number, used }, window().epoch_start(20));
+            let message = "from before epoch 19, and its page was swept in epoch 20";
+            of_words(&window(), 20, tag, stamp(18, 1), message);
+            of_words(&window(), 20, tag, stamp(21, 1), "in a window later than the present one");
+            of_words(&window(), 20, tag, stamp(20, 3), "more than 2 in one window");
+        }
+        // What counts nothing may be of any window.
+        let table = SetAssociativeTable::new(64, WhenFull::ForgetLeast);
+        put(&table, 3, 2, Word::new(TAG, 0));
+        table.page(3).replace(Epochs::swept(0), Epochs::swept(9)).unwrap();
+        table.check_invariants(&window(), window().epoch_start(9), 2);
+    }
+}

@@ -1,0 +1,185 @@
+//! A naive model of the queue of one key: a list, searched from its beginning. Times are in nanoseconds.
+
+/// All quotas are so many per seven milliseconds, so that departures fall on whole and on broken ones.
+pub(super) const PERIOD: u64 = 7_000_000;
+
+/// A driver that is late by more than this does not catch up on the rest.
+const CATCH_UP: u64 = 50_000_000;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    pub(super) limit: u64,
+    pub(super) burst: u64,
+    pub(super) capacity: usize,
+    pub(super) max_wait: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    Departs,
+    Waits { delay: u64 },
+    Rejected { retry_after: Option<u64> },
+}
+
+#[derive(Clone, Copy)]
+struct Waiter {
+    number: usize,
+    cost: u64,
+    since: u64,
+    until: u64,
+}
+
+/// What became of a waiter, until its future has seen it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Outcome {
+    Departed {
+        delay: u64,
+    },
+    /// After a change.
+    Displaced {
+        cost: u64,
+        patience: u64,
+    },
+    Closed,
+}
+
+/// A departure that may be refunded.
+struct Departure {
+    number: usize,
+    cost: u64,
+    /// When it was paid for, in the units of `Oracle::paid`.
+    paid: u64,
+    /// How often the rules have changed since its future has seen it.
+    changes: u32,
+}
+
+pub(super) struct Oracle {
+    pub(super) rules: Rules,
+    /// When all departures are paid for: nanoseconds × the limit.
+    paid: u64,
+    waiters: Vec<Waiter>,
+    outcomes: Vec<(usize, Outcome)>,
+    departures: Vec<Departure>,
+}
+
+impl Oracle {
+    pub(super) const fn new(rules: Rules) -> Self {
+        Self { rules, paid: 0, waiters: Vec::new(), outcomes: Vec::new(), departures: Vec::new() }
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// Returns when a request departs behind waiters of this cost.
+    fn turn_behind(&self, cost: u64) -> u64 {
+        let Rules { limit, burst, .. } = self.rules;
+        (self.paid + cost * PERIOD).saturating_sub((burst - 1) * PERIOD).div_ceil(limit)
+    }
+
+    fn depart(&mut self, now: u64, number: usize, cost: u64) {
+        self.paid = self.paid.max(now * self.rules.limit) + cost * PERIOD;
+        self.departures.push(Departure { number, cost, paid: self.paid, changes: 0 });
+    }
+
+    /// Releases the waiters that are due.
+    pub(super) fn release(&mut self, now: u64) {
+        while self.turn_behind(0) <= now && !self.waiters.is_empty() {
+            let Waiter { number, cost, since, .. } = self.waiters.remove(0);
+            self.depart(now.saturating_sub(CATCH_UP), number, cost);
+            self.outcomes.push((number, Outcome::Departed { delay: now - since }));
+        }
+    }
+
+    /// Returns what an arrival would get that accepts to wait for so long.
+    pub(super) fn check(&self, now: u64, cost: u64, patience: u64) -> Arrival {
+        let Rules { burst, capacity, max_wait, limit } = self.rules;
+        let head = self.turn_behind(0);
+        if cost.saturating_sub(burst) * PERIOD > max_wait * limit {
+            return Arrival::Rejected { retry_after: None };
+        }
+        if cost == 0 || (head <= now && self.waiters.is_empty()) {
+            return Arrival::Departs;
+        }
+        let turn = self.turn_behind(self.waiters.iter().map(|waiter| waiter.cost).sum());
+        let soon_enough = turn.saturating_sub(patience.min(max_wait));
+        let has_place = if self.waiters.len() < capacity { 0 } else { head };
+        match soon_enough.max(has_place).saturating_sub(now) {
+            0 => Arrival::Waits { delay: turn.saturating_sub(now) },
+            wait => Arrival::Rejected { retry_after: Some(wait) },
+        }
+    }
+
+    pub(super) fn arrive(&mut self, now: u64, number: usize, cost: u64, patience: u64) -> Arrival {
+        let arrival = self.check(now, cost, patience);
+        match arrival {
+            Arrival::Departs if cost > 0 => self.depart(now, number, cost),
+            Arrival::Waits { .. } => {
+                let until = now + patience.min(self.rules.max_wait);
+                self.waiters.push(Waiter { number, cost, since: now, until });
+            }
+            Arrival::Departs | Arrival::Rejected { .. } => {}
+        }
+        arrival
+    }
+
+    /// Returns the outcome that the future of a waiter sees now, if any, and forgets it.
+    pub(super) fn take_outcome(&mut self, number: usize) -> Option<Outcome> {
+        let index = self.outcomes.iter().position(|(waiter, _)| *waiter == number)?;
+        Some(self.outcomes.remove(index).1)
+    }
+
+    /// A waiter leaves: what it has not used of its turn is the next one's.
+    pub(super) fn leave(&mut self, now: u64, number: usize) {
+        self.waiters.retain(|waiter| waiter.number != number);
+        if let Some(Outcome::Departed { .. }) = self.take_outcome(number) {
+            self.refund(now, number);
+        }
+        self.release(now);
+    }
+
+    /// Refunds what is still owed for a departure.
+    pub(super) fn refund(&mut self, now: u64, number: usize) {
+        if let Some(departure) = self.departures.iter().find(|departure| departure.number == number) {
+            let owed = departure.paid.saturating_sub(now * self.rules.limit);
+            self.paid -= owed.min(departure.cost * PERIOD);
+        }
+        self.departures.retain(|departure| departure.number != number);
+        self.release(now);
+    }
+
+    /// Puts other rules in force: as many requests are owed, and waiters are checked anew, in order.
+    pub(super) fn change(&mut self, now: u64, rules: Rules) {
+        self.release(now);
+        let carried = |paid: u64, before: u64| paid.saturating_sub(now * before) + now * rules.limit;
+        self.paid = carried(self.paid, self.rules.limit);
+        for departure in &mut self.departures {
+            let is_seen = self.outcomes.iter().all(|(number, _)| *number != departure.number);
+            departure.changes += u32::from(is_seen);
+            // A receipt is good for one change.
+            departure.paid = if departure.changes > 1 { 0 } else { carried(departure.paid, self.rules.limit) };
+        }
+        self.rules = rules;
+        for mut waiter in std::mem::take(&mut self.waiters) {
+            waiter.until = waiter.until.min(waiter.since + rules.max_wait);
+            let patience = waiter.until - waiter.since;
+            // It may stay if it could join now, and has waited for so long already.
+            let left = waiter.until.saturating_sub(now);
+            let may_stay = self.waiters.len() < rules.capacity
+                && matches!(self.check(now, waiter.cost, left), Arrival::Departs | Arrival::Waits { .. });
+            if may_stay {
+                self.waiters.push(waiter);
+            } else {
+                self.outcomes.push((waiter.number, Outcome::Displaced { cost: waiter.cost, patience }));
+            }
+        }
+        self.release(now);
+    }
+
+    pub(super) fn close(&mut self) {
+        let waiters = self.waiters.drain(..).map(|waiter| (waiter.number, Outcome::Closed));
+        let departed = |outcome: &Outcome| matches!(outcome, Outcome::Departed { .. });
+        self.outcomes.iter_mut().filter(|(_, it)| !departed(it)).for_each(|(_, it)| *it = Outcome::Closed);
+        self.outcomes.extend(waiters);
+    }
+}
