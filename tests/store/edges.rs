@@ -111,6 +111,30 @@ fn a_key_that_leaves_its_overflow_slot_takes_the_debt_along() {
     assert!(!ask(&limiter, new_key).is_allowed());
 }
 
+/// Returns whether a key that has used up its overflow slot passes after a live change.
+fn passes_again<A: Algorithm + Copy>(from: A, to: A) -> bool {
+    let (limiter, clock, _, new_key) = full(from);
+    let store = MemoryStore::with_capacity(8).when_full(WhenFull::Overflow).with_clock(clock);
+    let heir = RateLimiter::new(to, store);
+    heir.inherit(&limiter).unwrap().finish();
+    ask(&heir, new_key).is_allowed()
+}
+
+#[test]
+fn a_key_without_a_slot_of_its_own_has_its_burst_once_through_a_live_change() {
+    let day = Quota::per_day(10);
+    // Windows that are too short for words.
+    let short = Quota::new(10, Duration::from_nanos(10)).unwrap();
+    assert!(!passes_again(bucket(), bucket()));
+    assert!(!passes_again(FixedWindow::new(day), FixedWindow::new(day)));
+    assert!(!passes_again(FixedWindow::new(day).staggered(), FixedWindow::new(day).staggered()));
+    assert!(!passes_again(SlidingWindow::new(day), SlidingWindow::new(day)));
+    assert!(!passes_again(SlidingWindow::new(short), SlidingWindow::new(short)));
+    assert!(!passes_again(FixedWindow::new(short), FixedWindow::new(day)));
+    assert!(!passes_again(FixedWindow::new(day), FixedWindow::new(short)));
+    assert!(passes_again(FixedWindow::new(day), FixedWindow::new(Quota::per_day(11))));
+}
+
 fn pays_once<A: Algorithm>(algorithm: A) {
     let key = PartitionKey::from(7_u64);
     let limiter = RateLimiter::new(algorithm, MemoryStore::with_capacity(100).with_clock(noon()));

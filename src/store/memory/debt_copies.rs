@@ -21,7 +21,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::locked;
 use super::published::Published;
-use super::table::{SETS_PER_PAGE, Tag, before_a_step, candidate_sets};
+use super::table::{PAYLOAD_BITS, SETS_PER_PAGE, Tag, before_a_step, candidate_sets};
 use crate::util::sync::{AtomicU64, Mutex, Ordering, yield_now};
 
 /// How the keys of a table are spread over its sets. The secret of their hashes is handed on with them.
@@ -31,8 +31,8 @@ pub(super) enum Geometry {
     Locked { sets: usize },
 }
 
-/// With this many table copies, a live change to yet another capacity keeps the predecessor's, until all debts in one
-/// of the copies are paid.
+/// With this many table copies, a live change to yet another capacity keeps the predecessor's, until all that was
+/// inherited is paid.
 ///
 /// There may still be up to twice as many: a change between words and states adds a copy without adding a capacity, so
 /// each capacity may have one copy of either kind.
@@ -67,10 +67,11 @@ pub(super) trait CopiedDebt: Send + Sync {
     fn set(&self, debt: Option<Self::Debt>);
 }
 
-/// A tag, and a debt in ticks, in eight bytes.
+/// A tag, and a debt, in eight bytes like those of a word: the debt's stamp, counted from that of nothing at the
+/// instant of the change.
 pub(super) struct PackedDebt(AtomicU64);
 
-const DEBT_MASK: u64 = (1 << 36) - 1;
+const DEBT_MASK: u64 = (1 << PAYLOAD_BITS) - 1;
 
 impl PackedDebt {
     /// Acquire, with the release in `set`: a thread that reads the debt as cleared finds the key in the table.
@@ -84,11 +85,11 @@ impl CopiedDebt for PackedDebt {
     type Debt = u64;
 
     fn new(tag: Tag, debt: u64) -> Self {
-        Self(AtomicU64::new(tag.value() << 36 | debt.min(DEBT_MASK)))
+        Self(AtomicU64::new(tag.value() << PAYLOAD_BITS | debt.min(DEBT_MASK)))
     }
 
     fn tag(&self) -> Tag {
-        Tag::from_hash(self.load() >> 36)
+        Tag::from_hash(self.load() >> PAYLOAD_BITS)
     }
 
     fn debt(&self) -> Option<u64> {
@@ -96,7 +97,7 @@ impl CopiedDebt for PackedDebt {
     }
 
     fn set(&self, debt: Option<u64>) {
-        let packed = self.tag().value() << 36 | debt.unwrap_or(0).min(DEBT_MASK);
+        let packed = self.tag().value() << PAYLOAD_BITS | debt.unwrap_or(0).min(DEBT_MASK);
         before_a_step();
         // Release: the key was inserted before, and a thread that reads this must find it. One store, and no
         // compare-and-swap: the key's lock excludes other writers.
@@ -151,6 +152,7 @@ pub(super) struct DebtCopies<E> {
     ends: AtomicU64,
     /// Takes the place of pages that were dropped after that.
     empty: Arc<PageCopy<E>>,
+    /// How many pages were dropped, counted through all copies.
     dropped: AtomicUsize,
 }
 
@@ -167,7 +169,8 @@ struct PageCopy<E> {
     debts: Box<[E]>,
 }
 
-/// Each request that finds all inherited debts paid drops so many pages.
+/// Each request that finds all inherited debts paid drops so many pages. A large table has thousands: no request must
+/// free them all.
 const DROPPED_AT_ONCE: usize = 8;
 
 impl<E: CopiedDebt> DebtCopies<E> {
@@ -295,12 +298,14 @@ impl<E: CopiedDebt> DebtCopies<E> {
         debts.sort_by_key(|(set, _)| *set);
         let mut ends = [0; SETS_PER_PAGE];
         for (set, end) in ends.iter_mut().enumerate() {
+            // A table's page has 512 slots. Only a chain of more than a hundred changes, each between floods of other
+            // keys, can copy more debts than this counts. The rest is forgiven.
             *end = u16::try_from(debts.partition_point(|(other, _)| *other <= set)).unwrap_or(u16::MAX);
         }
         Arc::new(PageCopy { ends, debts: debts.into_iter().map(|(_, debt)| debt).collect() })
     }
 
-    /// Drops some pages, once all that was inherited is paid. Not all of them: a request must not wait for that.
+    /// Drops some pages, once all that was inherited is paid.
     #[cold]
     fn drop_some(&self) {
         let pages = || self.copies.iter().flat_map(|copy| &copy.pages);

@@ -19,12 +19,13 @@ pub(super) struct Ledger<R> {
     ancestors: Vec<Ancestor<R>>,
 }
 
-/// Stamps of what keys owed at the instant of a change, counted from `base`.
+/// What keys owed at the instant of a change, as stamps.
 #[derive(Clone)]
 struct Debts {
     inherited: Arc<DebtCopies<PackedDebt>>,
+    /// The stamp of nothing at that instant, from which the copied stamps are counted.
     base: u64,
-    /// The most that any key may owe of it.
+    /// The most ticks that any key of a bucket owed. Zero for windows, whose rule knows the greatest count.
     most: u64,
 }
 
@@ -35,7 +36,7 @@ struct Ancestor<R> {
     until: Timestamp,
 }
 
-/// Charges from before so many changes can be refunded.
+/// Charges from before so many changes can be refunded. The list is copied at each change, and takes some 20 KB then.
 const MOST_ANCESTORS: usize = 256;
 
 impl<R: Rule> Ledger<R> {
@@ -96,6 +97,21 @@ impl<R: Rule> Ledger<R> {
         let debts = Debts { inherited, base, most: 0 };
         self.table.inherit(Box::new(debts.clone()));
         self.inherited = Some(debts);
+    }
+
+    /// Lets the overflow slots of these tags begin with the debts that these stamps stand for. For a ledger that was
+    /// not used yet.
+    pub(super) fn inherit_overflow(&self, now: Timestamp, stamps: impl Iterator<Item = (Tag, u64)>) {
+        self.table.inherit_overflow(&self.rule, self.rule.read(now), stamps);
+    }
+
+    /// Calls `act` with the tag and the debt of each overflow slot in which something is owed at `at`, for an heir.
+    pub(super) fn each_overflow(&self, at: Timestamp, mut act: impl FnMut(Tag, R::Debt)) {
+        for (tag, debt) in self.table.overflow_debts(&self.rule, self.rule.read(at)) {
+            if self.rule.size(debt) > 0 {
+                act(tag, debt);
+            }
+        }
     }
 
     /// Calls `act` with the set in the page, the tag and the debt of all that is owed at `at` in a page of a geometry,
@@ -213,16 +229,16 @@ impl Ledger<TickBucket> {
         if let Some(debts) = &mut self.inherited {
             debts.most = conversion.debt(most);
         }
-        let here = rule.read(now);
-        let overflow = from.table.overflow_debts(&from.rule, at).map(|debt| conversion.debt(debt));
-        let stamps = overflow.map(|debt| (debt > 0).then(|| rule.stamp(debt, here)));
-        self.table.inherit_overflow(&rule, here, stamps);
-        let first = if from.has_past(now) {
+        let (here, mut overflow) = (rule.read(now), Vec::new());
+        from.each_overflow(now, |tag, debt| overflow.push((tag, rule.stamp(conversion.debt(debt), here))));
+        self.inherit_overflow(now, overflow.into_iter());
+        let forgotten = if from.has_past(now) {
             from.ancestors.len().saturating_sub(MOST_ANCESTORS - 1)
         } else {
+            // All that was charged under them is paid.
             from.ancestors.len()
         };
-        self.ancestors = from.ancestors[first..].to_vec();
+        self.ancestors = from.ancestors[forgotten..].to_vec();
         self.ancestors.push(Ancestor { rule: from.rule, until: now });
         Some(())
     }

@@ -2,10 +2,12 @@
 //!
 //! Buckets, and windows whose counts fit, are kept in a set-associative table of words, without a lock (`table`);
 //! everything else in a table behind locks (`locked`). `ledger` joins a table of words with its rule and with what it
-//! has inherited; at a live change, `heir` makes the new table, and `debt_copies` holds what its keys owe from before.
+//! has inherited. At a live change, `heir_table` makes the new table, and `debt_copies` holds what its keys owe from
+//! before, which `debt_sources` reads from the old table.
 
 mod debt_copies;
-mod heir;
+mod debt_sources;
+mod heir_table;
 #[cfg(feature = "test-util")]
 mod invariants;
 mod ledger;
@@ -16,6 +18,9 @@ mod occupancy;
 mod published;
 mod resets;
 mod table;
+mod when_full;
+
+pub use self::when_full::WhenFull;
 
 #[cfg(feature = "test-util")]
 pub use self::invariants::check_invariants_of;
@@ -73,7 +78,8 @@ use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mo
 /// Up to `capacity` live keys (keys that still owe something) are held without losing one. Beyond that, both candidate
 /// sets of a new key may be full of live keys; [`WhenFull`] chooses what happens then.
 /// [`evicted_live`](Self::evicted_live) and [`turned_away`](Self::turned_away) count how often. A warning is logged
-/// once, when some three fifths of the slots are taken (more keys than its capacity), or the first key is lost.
+/// once, when some three fifths of the slots are taken (more keys than its capacity), or when the first key is evicted
+/// or turned away.
 ///
 /// # Accuracy
 ///
@@ -96,50 +102,6 @@ pub struct MemoryStore<S, C = Monotonic> {
     kept: OnceLock<Arc<Kept<S>>>,
 }
 
-/// What happens to a new key for which a [`MemoryStore`] has no room.
-///
-/// `tests/store/flood.rs` measures it. Keys with a quota of one unit per second are abused at twenty requests per
-/// second, while an attacker sprays fresh keys that spend something and never come again. In twenty seconds an abusive
-/// key is entitled to its burst and 20.
-///
-/// | live keys per slot | burst | a sprayed key spends | live keys evicted, of arrivals | an abusive key passes | entitled to |
-/// |---|---|---|---|---|---|
-/// | 0.5 | any | any | none | no more | |
-/// | 1 | 20 | 1 | 51 % | 39 | 40 |
-/// | 5 | 20 | 1 | 99 % | 39 | 40 |
-/// | 5 | 20 | 20 | 80 % | 39 | 40 |
-/// | 2 | 5 | 5 | 88 % | 24 | 25 |
-/// | 5 | 5 | 5 | 98 % | **215** | 25 |
-/// | 5 | 2 | 1 | 99 % | 21 | 22 |
-/// | 2 | 2 | 2 | 96 % | **41** | 22 |
-/// | 5 | 2 | 2 | 100 % | **226** | 22 |
-/// | 2 | 1 | 1 | 98 % | **38** | 21 |
-/// | 5 | 1 | 1 | 99 % | **89** | 21 |
-///
-/// With [`Reject`](Self::Reject) or [`Overflow`](Self::Overflow) the last line reads 19 of 21; but then four of five
-/// new keys are rejected at their first request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum WhenFull {
-    /// Forgets the key that owes least, of the up to sixteen in the new key's candidate sets, and forgives its small
-    /// debt. The default: keys that have used most stay limited however many keys are sprayed, and no new key is locked
-    /// out.
-    ///
-    /// It protects a key only from those that owe less than it does. **With a burst of 1 all keys owe the same**, and
-    /// under a flood of *m* live keys per slot a limited key passes about *m* times as often; where a flood's keys
-    /// spend the same whole burst of 2 or more, up to ten times as often was measured. Where that matters (logins,
-    /// password resets), choose one of the others, or add a policy with a wider key.
-    #[default]
-    ForgetLeast,
-    /// Rejects the new key until a slot is free. Exact for the keys that are held, but a flood locks out new keys.
-    Reject,
-    /// Lets new keys share 512 further budgets, chosen by their hashes, until there is room. Exact for the keys that
-    /// are held; new keys share what the flood leaves. Once there is room, a new key begins with what its shared budget
-    /// owes then, so that no key has its burst twice. To [reset](crate::Mode::Reset) a key that shares a budget resets
-    /// it for all of them.
-    Overflow,
-}
-
 /// What a store keeps: its table, and what an heir needs of it.
 struct Kept<S> {
     secret: Secret,
@@ -151,7 +113,7 @@ struct Kept<S> {
     free: fn(&mut Table<S>),
 }
 
-/// Freeing that much takes half a millisecond. A request must not free more than that. It may be the last to hold a
+/// Freeing that much takes half a millisecond, and no request must free more. A request may be the last to hold a
 /// table, if it came before a live change and is answered long after it.
 const LARGE: usize = 16 << 20;
 
@@ -170,7 +132,7 @@ fn free<S: Copy + Send + 'static>(table: &mut Table<S>) {
 }
 
 /// What the states in a table depend on, for heirs.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 struct Terms {
     algorithm: TypeId,
     clock: TypeId,
@@ -288,7 +250,8 @@ impl<S: Copy, C> MemoryStore<S, C> {
         self.kept.get().map_or(self.capacity, |kept| kept.capacity)
     }
 
-    /// Returns the bytes of its table, all that it will ever take. Zero before it is given to a limiter.
+    /// Returns the bytes of its table, which never grows. Zero before the store is given to a limiter. Without what a
+    /// [live change](crate::LimitsHandle#cost) copies until it is paid, and one KiB from the first reset on.
     #[must_use]
     pub fn size_in_bytes(&self) -> usize {
         let made = self.made();
@@ -377,7 +340,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
         if resets == 0 { decision } else { resets::with_count(decision, resets) }
     }
 
-    /// Returns what [`charge`](Self::charge) would decide.
+    /// Returns what [`charge`](Self::charge) would decide, if there is room for the key.
     pub(crate) fn peek<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
         let kept = self.kept(algorithm);
         let hash = kept.hash(ask.key());
@@ -485,7 +448,7 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
 
     /// From a `MemoryStore` with the same kind of clock and state: see [`Limiter::inherit`](crate::Limiter::inherit).
     fn inherit(&self, algorithm: &Arc<A>, heritage: &Heritage) -> Option<Inheritance<Self>> {
-        heir::inherit(self, algorithm, &heritage.downcast()?)
+        heir_table::inherit(self, algorithm, &heritage.downcast()?)
     }
 
     fn heritage(&self, algorithm: &A) -> Option<Heritage> {
@@ -496,8 +459,9 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
 impl<S: Copy, C> fmt::Debug for MemoryStore<S, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore")
-            .field("capacity", &self.capacity)
+            .field("capacity", &self.capacity())
             .field("evicted_live", &self.evicted_live())
+            .field("turned_away", &self.turned_away())
             .finish_non_exhaustive()
     }
 }

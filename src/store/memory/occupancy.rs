@@ -19,6 +19,7 @@ pub(super) struct Occupancy {
     turned_away: AtomicU64,
     /// The share of taken slots that sampled arrivals met, averaged, in parts of 2^16.
     load: AtomicU32,
+    /// One, once the warning was logged.
     warned: AtomicU32,
 }
 
@@ -28,11 +29,14 @@ const ONE: u32 = 1 << 16;
 /// candidate sets. From two thirds on, large tables begin to lose keys.
 const WORRYING: u32 = ONE / 20 * 11;
 
-/// One arrival in so many is sampled.
+/// One arrival in so many is sampled, so that threads rarely write to the same cache line.
 const SAMPLE: u64 = 64;
 
-/// The average is over so many samples.
+/// The average is over so many samples, some two thousand arrivals: a few that meet full sets warn of nothing.
 const WEIGHT: u32 = 32;
+
+/// The slots of a set, in either kind of table.
+const SLOTS: u32 = 8;
 
 impl Occupancy {
     pub(super) fn new() -> Self {
@@ -45,19 +49,19 @@ impl Occupancy {
         }
     }
 
-    /// Warns no more if the predecessor has.
+    /// Suppresses the warning if the predecessor has logged it.
     pub(super) fn inherit_warning(&self, predecessor: &Self) {
         self.warned.store(predecessor.warned.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Notes that a new key met a set with `free` of eight slots free, the emptier of two.
+    /// Notes that the emptier candidate set of a new key has so many free slots.
     pub(super) fn note_arrival(&self, hash: u64, free: usize) {
         // Any bits of the hash that did not choose the set would do.
         if (hash >> 5) % SAMPLE != 0 {
             return;
         }
-        let free = u32::try_from(free.min(8)).unwrap_or(8);
-        let met = ONE - free * (ONE / 8);
+        let free = u32::try_from(free).map_or(SLOTS, |free| free.min(SLOTS));
+        let met = ONE - free * (ONE / SLOTS);
         // Not one step: of two threads that meet here, one loses its sample, and nothing else.
         let load = self.load.load(Ordering::Relaxed);
         let load = load - load / WEIGHT + met / WEIGHT;

@@ -13,7 +13,8 @@ use crate::values::{Decision, Receipt};
 #[derive(Default)]
 pub(super) struct Resets(OnceLock<Box<[AtomicU32]>>);
 
-const GROUPS: usize = 256;
+/// One kibibyte of counts, from the first reset on. A reset drops the refunds of one in so many other keys.
+const COUNTS: usize = 256;
 
 impl Resets {
     /// Copies the counts so far, for an heir of the same keys.
@@ -25,25 +26,26 @@ impl Resets {
 
     /// Copies the counts as after a reset of all keys: nothing that was charged so far is refunded any more.
     pub(super) fn all_reset(&self) -> Self {
-        let counts = self.inherited();
-        counts.counts().iter().for_each(|count| {
+        let copy = self.inherited();
+        for count in copy.counts() {
+            // As much as one reset counts.
             count.fetch_add(2, Ordering::Relaxed);
-        });
-        counts
+        }
+        copy
     }
 
     /// Returns a key's count. To be read before a charge: then a reset in between counts as one after the charge, and
     /// its refund is dropped. Read after the charge, it could let a charge be refunded that the reset has cleared.
     #[inline(always)]
     pub(super) fn count(&self, hash: u64) -> u32 {
-        self.0.get().map_or(0, |counts| of(counts, hash).load(Ordering::Acquire))
+        self.0.get().map_or(0, |counts| count_of(counts, hash).load(Ordering::Acquire))
     }
 
     /// Runs what resets a key. Counts once before it, so that nothing is refunded from then on that was charged
     /// earlier; and once after it, so that nothing is refunded that is charged meanwhile, since the reset may clear
     /// that as well.
     pub(super) fn run(&self, hash: u64, reset: impl FnOnce()) {
-        let count = of(self.counts(), hash);
+        let count = count_of(self.counts(), hash);
         count.fetch_add(1, Ordering::AcqRel);
         reset();
         count.fetch_add(1, Ordering::AcqRel);
@@ -55,7 +57,7 @@ impl Resets {
     }
 
     fn counts(&self) -> &[AtomicU32] {
-        self.0.get_or_init(|| (0..GROUPS).map(|_| AtomicU32::new(0)).collect())
+        self.0.get_or_init(|| (0..COUNTS).map(|_| AtomicU32::new(0)).collect())
     }
 }
 
@@ -72,8 +74,22 @@ fn stamp(count: u32) -> u16 {
     if count == 0 { 0 } else { u16::try_from((count - 1) % most + 1).expect("no more than the most") }
 }
 
-fn of(counts: &[AtomicU32], hash: u64) -> &AtomicU32 {
-    #[allow(clippy::cast_possible_truncation)]
-    let group = (hash >> 40) as usize % GROUPS;
-    &counts[group]
+/// Returns the count that a key shares with those whose hashes have the same eight bits; any eight would do.
+fn count_of(counts: &[AtomicU32], hash: u64) -> &AtomicU32 {
+    #[allow(clippy::cast_possible_truncation)] // The remainder is that of the low bits.
+    let index = (hash >> 40) as usize % COUNTS;
+    &counts[index]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_later_count_is_stamped_like_that_of_no_reset() {
+        let (most, last) = (u32::from(u16::MAX), u32::MAX);
+        for (count, expected) in [(0, 0), (1, 1), (most, u16::MAX), (most + 1, 1), (last, u16::MAX)] {
+            assert_eq!(stamp(count), expected, "{count}");
+        }
+    }
 }

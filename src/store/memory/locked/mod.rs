@@ -30,6 +30,9 @@ pub(super) struct LockedTable<S> {
     greatest: u32,
 }
 
+/// The tag of all keys in an overflow set.
+const OVERFLOW: Tag64 = Tag64::MIN;
+
 /// Returns the time by which a key is judged.
 #[inline]
 fn local<A: Algorithm>(algorithm: &A, tag: Tag64, now: Timestamp) -> Timestamp {
@@ -108,6 +111,21 @@ impl<S: Copy + Send> LockedTable<S> {
         }
     }
 
+    /// Lets the keys of a group begin with this state in their overflow set, if there is one. For a table that was not
+    /// used yet.
+    pub(super) fn inherit_overflow(&self, tag: Tag, state: S) {
+        if let Some(mut set) = self.overflow_set(tag) {
+            set.insert(OVERFLOW, state, |_, _| true);
+        }
+    }
+
+    /// Calls `act` with the state in each overflow set and a tag of its keys, for an heir.
+    pub(super) fn each_overflow(&self, mut act: impl FnMut(Tag, S)) {
+        for (tag, set) in (0..).map(Tag::of_group).zip(&self.overflow) {
+            open(set).each(|_, state| act(tag, state));
+        }
+    }
+
     /// Returns a key's two candidate sets, the one to be locked first in front.
     fn candidates(&self, hash: u64) -> (usize, usize) {
         candidate_sets(self.sets.len(), hash)
@@ -142,68 +160,67 @@ impl<S: Copy + Send> LockedTable<S> {
             return charge(algorithm, state, local(algorithm, tag, now), cost);
         }
 
-        let is_free = |tag, state: &S| algorithm.expires_at(state) <= local(algorithm, tag, now);
-        let inherited = self.inherited.as_ref().and_then(|past| past.get(hash, now.as_nanos()));
-        if let (Some(past), Some(state)) = (&self.inherited, inherited) {
-            let set = if low.free(is_free) >= high.free(is_free) { &mut low } else { &mut high };
-            let mut has_room = set.insert(tag, state, is_free);
-            if !has_room && self.when_full == WhenFull::ForgetLeast {
-                set.replace_least(tag, state, |tag, state| algorithm.owed(state, local(algorithm, tag, now)));
-                self.occupancy.note_evicted();
-                has_room = true;
-            }
-            if has_room {
-                // After the insert, so that an heir that copies meanwhile finds the state in one place at least.
-                past.set(hash, None);
-                let state = set.find(tag).expect("it was inserted there");
-                return charge(algorithm, state, local(algorithm, tag, now), cost);
-            }
-        }
-        // What the key has spent of an overflow slot, it must not spend again.
-        let overflow = || self.overflow_set(hash).and_then(|mut set| set.find(Tag64::MIN).copied());
-        let (decision, next) = algorithm.decide(inherited.or_else(overflow), local(algorithm, tag, now), cost);
-        let Some(next) = next else { return decision };
-        let (in_low, in_high) = (low.free(is_free), high.free(is_free));
-        self.occupancy.note_arrival(hash, in_low.max(in_high));
-        // The emptier of the two: this choice is what keeps both from filling up early.
-        let (emptier, fuller) = if in_low >= in_high { (&mut low, &mut high) } else { (&mut high, &mut low) };
-        if emptier.insert(tag, next, is_free) {
-            return decision;
-        }
-        match self.when_full {
-            WhenFull::ForgetLeast => {
-                let owed = |tag, state: &S| algorithm.owed(state, local(algorithm, tag, now));
-                let set = if emptier.least(owed) <= fuller.least(owed) { emptier } else { fuller };
-                set.replace_least(tag, next, owed);
-                self.occupancy.note_evicted();
-                decision
-            }
-            WhenFull::Reject => {
-                self.occupancy.note_turned_away();
-                let left = |tag, state: &S| {
-                    let left = algorithm.expires_at(state).saturating_since(local(algorithm, tag, now));
-                    time::nanos_of(left)
-                };
-                let first = Duration::from_nanos(emptier.least(left).min(fuller.least(left)));
-                Decision::deny(decision.limit(), 0, Some(first))
-            }
-            WhenFull::Overflow => {
-                self.occupancy.note_turned_away();
-                let mut set = self.overflow_set(hash).expect("it is made with the table");
-                let now = local(algorithm, tag, now);
-                if let Some(state) = set.find(Tag64::MIN) {
-                    return charge(algorithm, state, now, cost);
-                }
-                let (decision, next) = algorithm.decide(None, now, cost);
-                if let Some(next) = next {
-                    set.insert(Tag64::MIN, next, |_, _| true);
-                }
-                decision
-            }
-        }
+        self.insert(algorithm, hash, cost, now, [&mut *low, &mut *high])
     }
 
-    /// Returns what [`check`](Self::check) would decide.
+    /// Decides on a key that is in neither of its candidate sets, and inserts it if it owes something then.
+    fn insert<A: Algorithm<State = S>>(
+        &self,
+        algorithm: &A,
+        hash: u64,
+        cost: u32,
+        now: Timestamp,
+        [low, high]: [&mut StateSet<S>; 2],
+    ) -> Decision {
+        let (tag, group) = (tag_of(hash), Tag::from_hash(hash));
+        let is_free = |tag, state: &S| algorithm.expires_at(state) <= local(algorithm, tag, now);
+        let (in_low, in_high) = (low.free(is_free), high.free(is_free));
+        // The emptier one is tried first: this choice is what keeps both from filling up early.
+        let (emptier, fuller) = if in_low >= in_high { (low, high) } else { (high, low) };
+
+        let own = local(algorithm, tag, now);
+        let inherited = self.inherited.as_ref().and_then(|past| past.get(hash, now.as_nanos()));
+        // What the key has spent of an overflow slot, it must not spend again.
+        let shared = self.overflow_set(group).and_then(|mut set| set.find(OVERFLOW).copied());
+        // The one that owes more: states of any algorithm cannot be added.
+        let before = shared.into_iter().chain(inherited).max_by_key(|state| algorithm.owed(state, own));
+        let (decision, next) = algorithm.decide(before, own, cost);
+        // A key that has inherited is inserted even if the request is rejected.
+        let Some(state) = next.or(inherited.and(before)) else { return decision };
+        self.occupancy.note_arrival(hash, in_low.max(in_high));
+        let mut is_inserted = emptier.insert(tag, state, is_free);
+        if !is_inserted && self.when_full == WhenFull::ForgetLeast {
+            let owed = |tag, state: &S| algorithm.owed(state, local(algorithm, tag, now));
+            let set = if emptier.least(owed) <= fuller.least(owed) { &mut *emptier } else { &mut *fuller };
+            set.replace_least(tag, state, owed);
+            self.occupancy.note_evicted();
+            is_inserted = true;
+        }
+        if is_inserted {
+            if let (Some(past), Some(_)) = (&self.inherited, inherited) {
+                // After the insert, so that an heir that copies meanwhile finds the state in one place at least.
+                past.set(hash, None);
+            }
+            return decision;
+        }
+        if next.is_none() {
+            return decision;
+        }
+
+        // The table is full, and must not forget a key.
+        self.occupancy.note_turned_away();
+        if let Some(set) = self.overflow_set(group) {
+            return charge_overflow(algorithm, set, own, cost);
+        }
+        let left = |tag, state: &S| {
+            let left = algorithm.expires_at(state).saturating_since(local(algorithm, tag, now));
+            time::nanos_of(left)
+        };
+        let first = Duration::from_nanos(emptier.least(left).min(fuller.least(left)));
+        Decision::deny(decision.limit(), 0, Some(first))
+    }
+
+    /// Returns what [`check`](Self::check) would decide, if there is room for the key.
     pub(super) fn peek<A: Algorithm<State = S>>(
         &self,
         algorithm: &A,
@@ -242,8 +259,8 @@ impl<S: Copy + Send> LockedTable<S> {
         if let Some(past) = &self.inherited {
             past.set(hash, None);
         }
-        if let Some(mut set) = self.overflow_set(hash) {
-            set.remove(Tag64::MIN);
+        if let Some(mut set) = self.overflow_set(Tag::from_hash(hash)) {
+            set.remove(OVERFLOW);
         }
     }
 
@@ -256,10 +273,9 @@ impl<S: Copy + Send> LockedTable<S> {
         occupancy::extrapolate(live, seen, sets)
     }
 
-    /// Locks the set whose one slot a new key shares with others when the table is full, if there is one. To be locked
-    /// after the key's candidate sets.
-    fn overflow_set(&self, hash: u64) -> Option<MutexGuard<'_, StateSet<S>>> {
-        let group = usize::try_from(Tag::from_hash(hash).group()).expect("some hundreds");
+    /// Locks a key's overflow set, if the table has such sets. To be locked after the key's candidate sets.
+    fn overflow_set(&self, tag: Tag) -> Option<MutexGuard<'_, StateSet<S>>> {
+        let group = usize::try_from(tag.group()).expect("some hundreds");
         self.overflow.get(group).map(open)
     }
 
@@ -283,14 +299,19 @@ impl<S: Copy + Send> LockedTable<S> {
         if let Some(state) = high.find(tag) {
             return act(Some(state), local);
         }
+        let mut overflow = self.overflow_set(Tag::from_hash(hash));
+        let shared = overflow.as_mut().and_then(|set| set.find(OVERFLOW));
         let inherited = self.inherited.as_ref();
         if let Some((past, mut state)) = inherited.and_then(|past| Some((past, past.get(hash, now.as_nanos())?))) {
-            let result = act(Some(&mut state), local);
-            past.set(hash, Some(state));
-            return result;
+            // As in `insert`.
+            let owed = algorithm.owed(&state, local);
+            if shared.as_ref().is_none_or(|shared| algorithm.owed(shared, local) <= owed) {
+                let result = act(Some(&mut state), local);
+                past.set(hash, Some(state));
+                return result;
+            }
         }
-        let mut overflow = self.overflow_set(hash);
-        act(overflow.as_mut().and_then(|set| set.find(Tag64::MIN)), local)
+        act(shared, local)
     }
 }
 
@@ -334,10 +355,27 @@ fn charge<A: Algorithm>(algorithm: &A, state: &mut A::State, now: Timestamp, cos
     decision
 }
 
-#[cfg(test)]
+/// Charges what new keys share, since the table is full and must not forget a key.
+fn charge_overflow<A: Algorithm>(
+    algorithm: &A,
+    mut set: MutexGuard<'_, StateSet<A::State>>,
+    now: Timestamp,
+    cost: u32,
+) -> Decision {
+    let (decision, next) = algorithm.decide(set.find(OVERFLOW).copied(), now, cost);
+    if let Some(next) = next {
+        // Into the first slot, the only one that is used, whatever is in it.
+        set.insert(OVERFLOW, next, |_, _| true);
+    }
+    decision
+}
+
+#[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
-    use crate::algorithm::{FixedWindowState, SlidingWindowState};
+    use crate::algorithm::{FixedWindow, FixedWindowState, SlidingWindowState};
+    use crate::store::memory::debt_copies::{CopiedDebt, Source};
+    use crate::values::Quota;
 
     #[test]
     fn keys_take_as_many_bytes_as_documented() {
@@ -346,6 +384,60 @@ mod tests {
         }
         assert_eq!(of::<FixedWindowState>(), 50);
         assert_eq!(of::<SlidingWindowState>(), 50);
+    }
+
+    const HASH: u64 = 0x1234_5678_9abc_def0;
+
+    /// What the key of that hash has inherited.
+    struct Inherited(FixedWindowState);
+
+    impl Source<KeptState<FixedWindowState>> for Inherited {
+        fn copy(&self, _: Geometry, _: usize, put: &mut dyn FnMut(usize, KeptState<FixedWindowState>, u64)) {
+            put(0, KeptState::new(Tag::from_hash(HASH), self.0), u64::MAX);
+        }
+    }
+
+    fn state(used: u32) -> FixedWindowState {
+        FixedWindowState { window: 0, used }
+    }
+
+    /// A table of two sets, in which the key of that hash has inherited.
+    fn heir(when_full: WhenFull, inherited: u32) -> LockedTable<FixedWindowState> {
+        let mut table = LockedTable::new(SLOTS, when_full);
+        let source = Box::new(Inherited(state(inherited)));
+        table.inherit(Arc::new(DebtCopies::new(0, &[table.geometry()], source)), 10);
+        table
+    }
+
+    fn admits(table: &LockedTable<FixedWindowState>, cost: u32) -> bool {
+        let now = Timestamp::ZERO;
+        table.check(&FixedWindow::new(Quota::per_day(10)), HASH, cost, || now, || now).is_allowed()
+    }
+
+    #[test]
+    fn of_an_inherited_and_a_shared_state_the_greater_counts() {
+        for (inherited, shared) in [(1, 10), (10, 1)] {
+            let table = heir(WhenFull::Overflow, inherited);
+            table.inherit_overflow(Tag::from_hash(HASH), state(shared));
+            let peeked = table.peek(&FixedWindow::new(Quota::per_day(10)), HASH, Timestamp::ZERO, 1);
+            assert!(!peeked.is_allowed(), "inherited {inherited}, shared {shared}");
+            for _ in 0..2 {
+                assert!(!admits(&table, 1), "inherited {inherited}, shared {shared}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_that_inherits_evicts_the_one_that_owes_least_in_both_sets() {
+        let table = heir(WhenFull::ForgetLeast, 4);
+        for (set, tags, used) in [(0, 1..9, 5), (1, 11..19, 2)] {
+            for tag in tags {
+                assert!(table.lock(set).insert(tag_of(tag), state(used), |_, _| false));
+            }
+        }
+        assert!(admits(&table, 0));
+        assert_eq!(table.occupancy().evicted(), 1);
+        assert_eq!(table.lock(0).least(|_, state| state.used.into()), 5, "a key was evicted that owes 5, not 2");
     }
 
     #[test]

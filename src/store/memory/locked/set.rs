@@ -1,6 +1,6 @@
 //! A set of the locked table: eight slots behind one lock.
 //!
-//! The table of words has no type for a set: its sets are eight words in a row, which `table/placement.rs` searches
+//! The table of words has no type for a set: its sets are eight words in a row, which `table/search.rs` searches
 //! without a lock.
 
 use std::num::NonZeroU64;

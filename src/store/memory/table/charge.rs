@@ -2,8 +2,9 @@
 
 use super::SetAssociativeTable;
 use super::epoch::{Epochs, Page};
-use super::placement::{CandidateSets, OVERFLOW, first_candidate, second_candidate};
+use super::placement::OVERFLOW;
 use super::rule::{Rule, Ruling};
+use super::search::{CandidateSets, first_candidate, second_candidate};
 use super::slots::{Slot, in_order};
 use super::word::{Tag, Word};
 use crate::values::Decision;
@@ -49,23 +50,32 @@ impl SetAssociativeTable {
         now: R::Now,
         clock: impl Fn() -> R::Now,
     ) -> Decision {
-        let (ruling, at) = match self.judge(rule, hash, cost, now, &clock) {
-            (ruling, at) if rule.is_late(&ruling, at) => self.judge_again(rule, hash, cost, &clock),
+        let (ruling, at) = match self.find_and_charge(rule, hash, cost, now, &clock) {
+            (ruling, at) if rule.is_late(&ruling, at) => self.find_and_charge_again(rule, hash, cost, &clock),
             judged => judged,
         };
         rule.decision(ruling, cost, at)
     }
 
-    /// Judges by a new reading of the clock, since the first one was too old. Either this thread was descheduled since,
-    /// and what it took for debts is paid by now; or the clock was set back, and shows the same again.
+    /// Decides by a new reading of the clock, since the first one was too old. Either this thread was descheduled
+    /// since, and what it took for debts is paid by now; or the clock was set back, and shows the same again. What is
+    /// decided anew was rejected, so nothing is charged twice.
     #[cold]
     #[inline(never)]
-    fn judge_again<R: Rule>(&self, rule: &R, hash: u64, cost: u32, clock: &impl Fn() -> R::Now) -> Judged<R> {
-        self.judge(rule, hash, cost, clock(), clock)
+    fn find_and_charge_again<R: Rule>(&self, rule: &R, hash: u64, cost: u32, clock: &impl Fn() -> R::Now) -> Judged<R> {
+        self.find_and_charge(rule, hash, cost, clock(), clock)
     }
 
+    /// Searches the key, decides, and charges what is admitted; a key that is not found is inserted.
     #[inline(always)]
-    fn judge<R: Rule>(&self, rule: &R, hash: u64, cost: u32, now: R::Now, clock: &impl Fn() -> R::Now) -> Judged<R> {
+    fn find_and_charge<R: Rule>(
+        &self,
+        rule: &R,
+        hash: u64,
+        cost: u32,
+        now: R::Now,
+        clock: &impl Fn() -> R::Now,
+    ) -> Judged<R> {
         let tag = Tag::from_hash(hash);
         let owner = Owner::own(tag);
         let first = first_candidate(self.sets, hash);
@@ -81,8 +91,8 @@ impl SetAssociativeTable {
         self.insert(rule, hash, &CandidateSets { tag, sets: [first, second] }, cost, clock)
     }
 
-    /// Decides on a key in the slot of a set that `find` returns, and returns as of when; `None` if `find` returns
-    /// `None`.
+    /// Decides on a key in the slot that `find` returns, a slot of `set`, and charges what is admitted; `None` if
+    /// `find` returns `None`.
     #[inline(always)]
     pub(super) fn charge<'a, R: Rule>(
         &'a self,

@@ -3,8 +3,9 @@
 
 use super::SetAssociativeTable;
 use super::charge::{Judged, Owner, validate};
-use super::placement::{CandidateSets, Target};
+use super::placement::Target;
 use super::rule::{Rule, Ruling, stamp_of_nothing};
+use super::search::CandidateSets;
 use super::word::{Tag, Word};
 use crate::store::memory::WhenFull;
 

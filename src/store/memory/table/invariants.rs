@@ -1,8 +1,9 @@
 //! What the head of `table/mod.rs` states of a table, checked in tests while no thread uses it.
 
 use super::SetAssociativeTable;
-use super::placement::{OVERFLOW, second_candidate};
+use super::placement::OVERFLOW;
 use super::rule::Rule;
+use super::search::second_candidate;
 use super::slots::{SETS_PER_PAGE, SLOTS_PER_SET};
 use super::sweep::ALL_PAID;
 use super::ticks::{EPOCH_BITS, MOST_TICKS, Tick, TickBucket};

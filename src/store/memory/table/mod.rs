@@ -3,9 +3,9 @@
 //!
 //! | file | concern |
 //! |---|---|
-//! | `placement` | candidate sets, search, choice of a slot for a new key |
+//! | `search` | candidate sets, and the search for a key |
 //! | `charge` | judge, swap, validate: the hot path |
-//! | `insert` | a key that is not found; a full table |
+//! | `insert`, `placement` | a key that is not found, and the slot for it; a full table |
 //! | `peek`, `refund` | reading debts, and lowering them |
 //! | `epoch`, `sweep` | the epochs of a page, and its sweeps |
 //! | `stripe` | the striped lock |
@@ -50,8 +50,8 @@
 //! - A sweeper marks the page before it scans it, like the writer of a seqlock. A thread that writes a word reads the
 //!   page's epoch again after its compare-and-swap. Either the sweeper sees the word, or its writer takes it back if it
 //!   was paid by then ([`validate`](charge::validate)).
-//! - A key that is not found was paid when the table was searched, and not necessarily at an earlier reading of the
-//!   clock. So the clock is read again before the key is inserted.
+//! - A key that is not found owes nothing when the table is searched. At an earlier reading of the clock it may still
+//!   have owed something, which was paid and cleared since. So the clock is read again before the key is inserted.
 //!
 //! # A clock that is set back
 //!
@@ -93,6 +93,7 @@ mod peek;
 mod placement;
 mod refund;
 mod rule;
+mod search;
 mod slots;
 mod stripe;
 mod sweep;
@@ -104,16 +105,18 @@ mod word;
 
 #[cfg(feature = "test-util")]
 pub(super) use self::invariants::Bounded;
-pub(super) use self::placement::candidate_sets;
 pub(super) use self::rule::{Rule, stamp_of_nothing};
+pub(super) use self::search::candidate_sets;
 pub(super) use self::slots::{SETS_PER_PAGE, before_a_step};
 pub(super) use self::ticks::{Conversion, PaidAt, Tick, TickBucket};
 pub(super) use self::windows::{Counts, FixedRule, SlidingRule, WindowRule};
-pub(super) use self::word::{GROUPS, Tag};
+pub(super) use self::word::{GROUPS, PAYLOAD_BITS, Tag};
 
 use self::epoch::{Epochs, Page};
+use self::placement::OVERFLOW;
 use self::slots::{SLOTS_PER_SET, Slots};
 use self::stripe::Stripes;
+use self::word::Word;
 use super::debt_copies::Geometry;
 use super::{Occupancy, WhenFull};
 
@@ -145,7 +148,7 @@ impl SetAssociativeTable {
         // The slots that new keys share when the table is full are one more page.
         let pages = sets.div_ceil(SETS_PER_PAGE) + usize::from(when_full == WhenFull::Overflow);
         Self {
-            slots: Slots::new(pages),
+            slots: Slots::new(pages, keys),
             sets,
             pages: (0..pages).map(|_| Page::default()).collect(),
             stripes: Stripes::new(sets),
@@ -160,16 +163,16 @@ impl SetAssociativeTable {
         self.inherited = Some(debts);
     }
 
-    /// Sets what is owed in the overflow slots, if there are any, by the stamps of these debts. For a table that was
-    /// not used yet.
-    pub(super) fn inherit_overflow<R: Rule>(&self, rule: &R, now: R::Now, stamps: impl Iterator<Item = Option<u64>>) {
+    /// Sets what is owed in the overflow slots of these tags, if there are such slots, by the stamps of the debts. For
+    /// a table that was not used yet.
+    pub(super) fn inherit_overflow<R: Rule>(&self, rule: &R, now: R::Now, stamps: impl Iterator<Item = (Tag, u64)>) {
         let Some(page) = self.overflow_page() else { return };
         // The page is as of now: one that was last swept in an earlier epoch would be swept first, and its words taken
         // for old.
         let _ = self.pages[page].replace(Epochs::swept(0), Epochs::swept(rule.epoch(now)));
-        for (slot, stamp) in self.slots.in_page(page).zip(stamps) {
-            if let Some(stamp) = stamp {
-                let _ = slot.replace(word::Word::EMPTY, word::Word::new(placement::OVERFLOW, stamp));
+        for (tag, stamp) in stamps {
+            if let Some((_, slot)) = self.overflow_slot(tag) {
+                let _ = slot.replace(Word::EMPTY, Word::new(OVERFLOW, stamp));
             }
         }
     }

@@ -2,8 +2,8 @@
 
 use super::SetAssociativeTable;
 use super::charge::Found;
-use super::placement::CandidateSets;
 use super::rule::{Rule, stamp_of_nothing};
+use super::search::CandidateSets;
 use super::slots::{SETS_PER_PAGE, Slot};
 use super::sweep::ALL_PAID;
 use super::word::{Tag, Word};
@@ -55,17 +55,17 @@ impl SetAssociativeTable {
         rule.stamped(rule.stamp(rule.owed(word, at), at), own)
     }
 
-    /// Returns what is owed in each of the overflow slots.
+    /// Returns what is owed in each of the overflow slots, with a tag of the keys that share it.
     pub(in crate::store::memory) fn overflow_debts<R: Rule>(
         &self,
         rule: &R,
         now: R::Now,
-    ) -> impl Iterator<Item = R::Debt> + '_ {
+    ) -> impl Iterator<Item = (Tag, R::Debt)> + '_ {
         let rule = *rule;
         self.overflow_page().into_iter().flat_map(move |page| {
-            self.slots.in_page(page).map(move |slot| {
+            (0..).map(Tag::of_group).zip(self.slots.in_page(page)).map(move |(tag, slot)| {
                 let (word, at) = self.read_unswept(&rule, page, slot, now);
-                rule.owed(word, at)
+                (tag, rule.owed(word, rule.local(at, tag)))
             })
         })
     }
@@ -80,7 +80,7 @@ impl SetAssociativeTable {
         mut act: impl FnMut(usize, Tag, R::Debt),
     ) {
         let epochs = self.pages[page].load();
-        // Never touched, or not for long: all is paid, and its memory need not be read.
+        // Not touched for so long, or never: all is paid, and the page's memory need not be read.
         if epochs.is_swept() && rule.epoch(now).saturating_sub(epochs.latest()) >= ALL_PAID {
             return;
         }

@@ -1,11 +1,11 @@
 //! Lowering debts: refunds and resets.
 
+use super::SetAssociativeTable;
 use super::charge::{Owner, validate};
-use super::placement::CandidateSets;
 use super::rule::{Rule, stamp_of_nothing};
+use super::search::CandidateSets;
 use super::slots::Slot;
 use super::word::{Tag, Word};
-use super::{InheritedDebts, SetAssociativeTable};
 
 impl SetAssociativeTable {
     /// Refunds what is still owed for a charge: see [`Rule::refunded`].
@@ -15,9 +15,10 @@ impl SetAssociativeTable {
 
     /// Clears what a key owes, in its overflow slot as well.
     pub(in crate::store::memory) fn reset<R: Rule>(&self, rule: &R, hash: u64, now: R::Now) {
-        let tag = Tag::from_hash(hash);
+        // The overflow slot first: in the other order, a thread that inserts the key in between would charge it with
+        // what the slot still holds.
+        self.lower_overflow(rule, Tag::from_hash(hash), now, |_, now| rule.nothing(now));
         self.lower(rule, hash, now, |_, now| rule.nothing(now));
-        self.lower_in(rule, self.overflow_slot(tag), Owner::overflow(tag), now, |_, now| rule.nothing(now));
     }
 
     /// Replaces what a key owes by what `lessen` returns; if the key is not in the table, the debt that it inherits, or
@@ -26,49 +27,54 @@ impl SetAssociativeTable {
         let candidates = self.candidates(hash);
         let tag = candidates.tag;
         self.ensure_candidates_swept(rule, &candidates, now);
-        match (self.find(&candidates), &self.inherited) {
-            (None, Some(past)) => self.lower_inherited(rule, &**past, hash, &candidates, now, lessen),
-            (None, None) => self.lower_in(rule, self.overflow_slot(tag), Owner::overflow(tag), now, lessen),
-            (found, _) => self.lower_in(rule, found, Owner::own(tag), now, lessen),
+        match self.find(&candidates) {
+            Some(found) => self.lower_in(rule, found, Owner::own(tag), now, lessen),
+            None => self.lower_beside(rule, hash, &candidates, now, lessen),
         }
     }
 
+    /// Lowers the debt of a key that was not found.
     #[cold]
-    fn lower_inherited<R: Rule>(
+    fn lower_beside<R: Rule>(
         &self,
         rule: &R,
-        past: &dyn InheritedDebts,
         hash: u64,
         candidates: &CandidateSets,
         now: R::Now,
         lessen: impl Fn(R::Debt, R::Now) -> R::Debt,
     ) {
         let tag = candidates.tag;
-        // Without the lock, another thread could insert the key with its inherited debt after the search. The refund
-        // would then be lost, or bring the debt back that the insert has cleared.
+        // Without the lock, another thread could insert the key after the search, with the debt that is lowered here.
+        // The refund would then be lost, or bring an inherited debt back that the insert has cleared.
         let _stripe = self.stripes.lock(tag);
-        let found = self.find(candidates);
-        if found.is_some() {
+        if let Some(found) = self.find(candidates) {
             return self.lower_in(rule, found, Owner::own(tag), now, lessen);
         }
         let own = rule.local(now, tag);
-        let debt = rule.stamped(past.stamp_of(hash, stamp_of_nothing(rule, now)), own);
-        if rule.size(debt) == 0 {
-            return self.lower_in(rule, self.overflow_slot(tag), Owner::overflow(tag), now, lessen);
+        if let Some(past) = &self.inherited {
+            let debt = rule.stamped(past.stamp_of(hash, stamp_of_nothing(rule, now)), own);
+            if rule.size(debt) > 0 {
+                let left = lessen(debt, own);
+                return past.set_stamp_of(hash, if rule.size(left) == 0 { 0 } else { rule.stamp(left, own) });
+            }
         }
-        let left = lessen(debt, own);
-        past.set_stamp_of(hash, if rule.size(left) == 0 { 0 } else { rule.stamp(left, own) });
+        self.lower_overflow(rule, tag, now, lessen);
+    }
+
+    fn lower_overflow<R: Rule>(&self, rule: &R, tag: Tag, now: R::Now, lessen: impl Fn(R::Debt, R::Now) -> R::Debt) {
+        if let Some(found) = self.overflow_slot(tag) {
+            self.lower_in(rule, found, Owner::overflow(tag), now, lessen);
+        }
     }
 
     fn lower_in<R: Rule>(
         &self,
         rule: &R,
-        found: Option<(usize, Slot<'_>)>,
+        (set, slot): (usize, Slot<'_>),
         owner: Owner,
         now: R::Now,
         lessen: impl Fn(R::Debt, R::Now) -> R::Debt,
     ) {
-        let Some((set, slot)) = found else { return };
         loop {
             let (word, epochs, at) = self.read(rule, set, slot, now);
             let at = rule.local(at, owner.key);

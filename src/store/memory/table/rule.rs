@@ -17,11 +17,13 @@ pub(in crate::store::memory) trait Rule: Copy + Send + Sync + 'static {
     /// What a key owes as of some instant: how its word reads then.
     type Debt: Copy + Debug;
 
+    /// Converts a timestamp of the store's clock.
     fn read(&self, now: Timestamp) -> Self::Now;
 
     /// Returns the instant by which the keys with this tag are judged at `now`, which is no earlier.
     fn local(&self, now: Self::Now, tag: Tag) -> Self::Now;
 
+    /// Returns the epoch of a reading of the clock.
     fn epoch(&self, now: Self::Now) -> u32;
 
     /// Returns `now`, moved so that keys are judged no earlier than when `epoch` began. Waits are still counted from
@@ -46,6 +48,7 @@ pub(in crate::store::memory) trait Rule: Copy + Send + Sync + 'static {
     /// Adds two debts.
     fn sum(&self, one: Self::Debt, other: Self::Debt) -> Self::Debt;
 
+    /// Decides whether `cost` units fit beside a debt. Charges nothing: the table writes what an admission owes.
     fn judge(&self, debt: Self::Debt, cost: u32, now: Self::Now) -> Ruling<Self::Debt>;
 
     /// Returns a ruling on `cost` in the numbers that clients get.
@@ -76,7 +79,7 @@ pub(in crate::store::memory) fn stamp_of_nothing<R: Rule>(rule: &R, now: R::Now)
 }
 
 /// The answer to a request, in the units of its rule: small enough for registers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::memory) enum Ruling<D> {
     /// The request passes, and this is owed afterwards.
     Admit { debt: D },

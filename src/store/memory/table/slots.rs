@@ -56,25 +56,27 @@ pub(in crate::store::memory) use crate::store::memory::models::{before_a_step, i
 /// Slots in sets that each begin at a cache line.
 pub(super) struct Slots {
     words: Box<[AtomicU64]>,
+    /// The first word of the first set. Those before it are not used.
     first: usize,
 }
 
 impl Slots {
+    /// Makes the slots of so many pages, for a store of `keys` keys.
     #[cfg(not(sluice_loom))]
-    pub(super) fn new(pages: usize) -> Self {
+    pub(super) fn new(pages: usize, keys: usize) -> Self {
         const SYSTEM_PAGE: usize = 4096;
         let word = size_of::<AtomicU64>();
         // Zeroed by the system when they are first touched: an idle table takes no memory. With a page to spare, so
         // that the table's pages begin where the system's do.
         let count = pages * SLOTS_PER_PAGE + SYSTEM_PAGE / word;
         let words = bytemuck::allocation::try_zeroed_slice_box::<AtomicU64>(count)
-            .unwrap_or_else(|()| crate::store::memory::no_memory(pages * SLOTS_PER_PAGE / 2, count * word));
+            .unwrap_or_else(|()| crate::store::memory::no_memory(keys, count * word));
         let first = words.as_ptr().addr().wrapping_neg() % SYSTEM_PAGE / word;
         Self { words, first }
     }
 
     #[cfg(sluice_loom)]
-    pub(super) fn new(pages: usize) -> Self {
+    pub(super) fn new(pages: usize, _: usize) -> Self {
         Self { words: (0..pages * SLOTS_PER_PAGE).map(|_| AtomicU64::new(0)).collect(), first: 0 }
     }
 

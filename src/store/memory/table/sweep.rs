@@ -2,8 +2,8 @@
 
 use super::SetAssociativeTable;
 use super::epoch::Epochs;
-use super::placement::CandidateSets;
 use super::rule::Rule;
+use super::search::CandidateSets;
 use super::slots::SETS_PER_PAGE;
 use super::word::Word;
 

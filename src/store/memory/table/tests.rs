@@ -153,11 +153,11 @@ fn an_overflow_slot_that_was_cleared_is_not_charged_as_of_before() {
 
 #[test]
 fn warns_beyond_its_capacity_and_before_a_key_is_lost() {
-    const CAPACITY: u64 = 100_000;
-    let table = Buckets::new(&Quota::per_day(1), 100_000, WhenFull::ForgetLeast);
-    let arrive = |n: u64| {
+    const CAPACITY: u32 = 100_000;
+    let table = Buckets::new(&Quota::per_day(1), CAPACITY as usize, WhenFull::ForgetLeast);
+    let arrive = |n: u32| {
         // Drawn like a hash (the finaliser of SplitMix64).
-        let hash = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let hash = u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let hash = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         let _ = table.check(hash ^ hash >> 31, 1, Tick::at(5), || Tick::at(5));

@@ -18,7 +18,7 @@ pub(in crate::store::memory) struct Word(u64);
 pub(in crate::store::memory) struct Tag(u64);
 
 /// The bits that a [`Rule`](super::rule::Rule) has for what a key owes.
-pub(super) const PAYLOAD_BITS: u32 = 36;
+pub(in crate::store::memory) const PAYLOAD_BITS: u32 = 36;
 const PAYLOAD_MASK: u64 = (1 << PAYLOAD_BITS) - 1;
 
 /// Keys are drawn into as many groups, by their tags. Those of one group share an overflow slot when a table is full,
@@ -40,6 +40,12 @@ impl Tag {
     #[inline(always)]
     pub(in crate::store::memory) const fn group(self) -> u64 {
         self.0 % GROUPS
+    }
+
+    /// Returns a tag of a group.
+    pub(in crate::store::memory) const fn of_group(group: u64) -> Self {
+        // Not `group` itself, which may be zero.
+        Self(GROUPS + group % GROUPS)
     }
 
     /// Returns the number in 2^64 from which the group's phase is made.

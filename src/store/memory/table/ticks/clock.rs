@@ -5,13 +5,13 @@ use std::num::NonZeroU64;
 use crate::values::time::{Timestamp, duration_from_nanos};
 use crate::values::{Span, gcd};
 
+/// As many as leave the two bits for a rate of [less than four](MAX_TICKS_PER_NANO) ticks per nanosecond.
 const RECIPROCAL_BITS: u32 = 62;
 
 /// Ticks as fine as a quarter nanosecond gain nothing: no clock is that fine. And the reciprocal fits.
 const MAX_TICKS_PER_NANO: u64 = 4;
 
-/// A clock that runs for longer than this, 73 years, stands still: counts of ticks stay below 2^63. (So of a quota of
-/// one in a hundred years, one process sees one.)
+/// A clock that runs for longer than this, 73 years, stands still: counts of ticks stay below 2^63.
 pub(super) const MAX_NANOS: u64 = 1 << 61;
 
 /// A clock that counts `ticks` ticks in `period` nanoseconds, in lowest terms.

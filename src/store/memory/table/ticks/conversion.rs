@@ -5,15 +5,16 @@ use crate::store::memory::table::Rule;
 use crate::values::Quota;
 use crate::values::time::Timestamp;
 
-/// How ticks of one bucket become ticks of another: as many tokens are owed, rounded up.
+/// How a debt in the ticks of one bucket becomes one in those of another: as many tokens are owed, rounded up.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store::memory) struct Conversion {
-    /// By so many powers of two they are more, or fewer.
+    /// A token has more of the new ticks, by this power of two.
     gain: u32,
+    /// Or it has fewer of them, by this power of two.
     loss: u32,
-    /// Whole ticks of a debt that were paid when its clock was read between two ticks.
+    /// The change came within an old tick, of which so many new ones had passed: they are paid.
     whole: u64,
-    /// For how many nanoseconds, rounded down, another tick has been under way then.
+    /// The nanoseconds since the last of these, rounded down.
     lead: u64,
 }
 

@@ -2,7 +2,7 @@
 
 mod clock;
 mod conversion;
-#[cfg(test)]
+#[cfg(all(test, not(sluice_loom)))]
 mod tests;
 
 pub(in crate::store::memory) use self::clock::Tick;
@@ -20,10 +20,10 @@ use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 /// a debt fits into 36 bits with room to spare.
 ///
 /// Clock readings are rounded down to ticks, so an admission after silence may count as up to a tick earlier than it
-/// was. A tick is at most a 2^33rd of the time in which a full bucket empties, or half a nanosecond: 0.37 nanoseconds for
-/// 20 at ten per second, 0.34 microseconds for 10,000 per hour. (After a live change it may be longer, so that greater
-/// debts fit: see [`holding`](Self::holding).) Advertised waits are exact all the same: they are the least after which
-/// the rounded clock admits.
+/// was. A tick is at most a 2^33rd of the time in which a full bucket empties, or half a nanosecond: 0.37 nanoseconds
+/// for 20 at ten per second, 0.34 microseconds for 10,000 per hour. (After a live change it may be longer, so that
+/// greater debts fit: see [`holding`](Self::holding).) Advertised waits are exact all the same: they are the least
+/// after which the rounded clock admits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::memory) struct TickBucket {
     /// The number of the table whose charges it writes receipts for.
@@ -66,6 +66,11 @@ pub(super) const MOST_TICKS: u64 = 1 << DEBT_BITS;
 
 /// The ticks of an epoch, in bits: times repeat every sixteen epochs in a word.
 pub(super) const EPOCH_BITS: u32 = 32;
+
+/// The farthest that the time in a word can be ahead: a debt is at most four epochs long, and seen from up to two
+/// epochs before its page's. All that looks farther ahead is behind, up to nine epochs; the table clears every word
+/// before it is so old.
+const FARTHEST_AHEAD: u64 = 7 << EPOCH_BITS;
 
 impl TickBucket {
     /// Makes the bucket of `quota`, unless that is one of four units per nanosecond or more.
@@ -174,16 +179,14 @@ impl Rule for TickBucket {
 
     /// Returns the ticks from `now` until the debt is paid, zero if it is.
     ///
-    /// The word's time is modulo 2^36. A debt is at most four epochs of 2^32 ticks ahead, and seen from up to two
-    /// epochs before its page's: a time that is farther ahead than seven is taken to be behind. The table clears every
-    /// word before it is nine epochs old.
+    /// The word's time is modulo 2^36: one that is farther ahead than [`FARTHEST_AHEAD`] is taken to be behind.
     #[inline(always)]
     fn owed(&self, word: Word, now: Tick) -> u64 {
         if word.is_empty() {
             return nothing();
         }
         let distance = word.ahead_of(now.count);
-        let is_paid = distance > 7 << EPOCH_BITS;
+        let is_paid = distance > FARTHEST_AHEAD;
         if is_paid { 0 } else { distance }
     }
 

@@ -2,13 +2,31 @@
 
 use std::time::Duration;
 
+use proptest::prelude::*;
+use proptest::sample::select;
+
 use super::clock::MAX_NANOS;
 use super::*;
+use crate::store::memory::table::word::PAYLOAD_BITS;
 
-#[test]
-fn ticks_are_exact_quotients_and_waits_their_inverse() {
-    let odd = Quota::new(7, Duration::from_nanos(1_000_003)).unwrap();
-    let quotas = [
+const CENTURY: u64 = 100 * 366 * 86_400 * 1_000_000_000;
+
+fn of(limit: u32, nanos: u64, burst: u32) -> Quota {
+    Quota::new(limit, Duration::from_nanos(nanos)).unwrap().burst(burst)
+}
+
+fn at(nanos: u64) -> Timestamp {
+    Timestamp::from_nanos(nanos)
+}
+
+/// Draws numbers from one to `greatest`, of all magnitudes.
+fn number(greatest: u64) -> impl Strategy<Value = u64> {
+    (1..=greatest, 0..u64::BITS).prop_map(|(number, shift)| (number >> shift).max(1))
+}
+
+/// Draws the buckets of common quotas, and of any.
+fn bucket() -> impl Strategy<Value = TickBucket> {
+    let common = select(vec![
         Quota::per_second(1),
         Quota::per_second(3),
         Quota::per_second(10).burst(20),
@@ -17,47 +35,78 @@ fn ticks_are_exact_quotients_and_waits_their_inverse() {
         Quota::per_minute(7).burst(u32::MAX),
         Quota::per_day(1),
         Quota::per_day(1).burst(u32::MAX),
-        odd,
-        Quota::new(1, Duration::from_secs(100 * 365 * 86_400)).unwrap(),
-    ];
-    for quota in quotas {
-        let bucket = TickBucket::new(&quota).unwrap();
-        assert!(bucket.capacity() <= 1 << DEBT_BITS, "{quota:?}");
-        let mut seed = u64::from(quota.limit());
-        let mut random = || {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            seed ^ seed >> 29
-        };
-        for _ in 0..20_000 {
-            let nanos = random() >> (random() % 60 + 3);
-            let tick = bucket.clock.tick(Timestamp::from_nanos(nanos));
-            let exact = u128::from(nanos) * u128::from(bucket.clock.ticks.get());
-            let (count, rest) = (exact / u128::from(bucket.clock.period), exact % u128::from(bucket.clock.period));
-            assert_eq!((u128::from(tick.count), u128::from(tick.rest)), (count, rest), "{quota:?} at {nanos}");
+    ]);
+    let count = || number(u32::MAX.into()).prop_map(|count| u32::try_from(count).unwrap());
+    let any = (count(), number(CENTURY), count()).prop_map(|(limit, nanos, burst)| of(limit, nanos, burst));
+    prop_oneof![common, any].prop_filter_map("at most four units in a nanosecond", |quota| TickBucket::new(&quota))
+}
 
-            let ticks = 1 + random() % bucket.capacity();
-            let wait = bucket.clock.span(tick, ticks).ceil().as_nanos();
-            let passed = |wait: u128| {
-                let then = u128::from(nanos) + wait;
-                then * u128::from(bucket.clock.ticks.get()) / u128::from(bucket.clock.period) - count
-            };
-            assert!(passed(wait) >= u128::from(ticks), "{quota:?} at {nanos}: {ticks} ticks in {wait} ns");
-            assert!(wait == 0 || passed(wait - 1) < u128::from(ticks), "{quota:?} at {nanos}");
-        }
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A clock that began before `begun` counts from there on like one that began at that instant.
+    #[test]
+    fn readings_are_exact_quotients(
+        bucket in bucket(),
+        begun in number(MAX_NANOS),
+        passed in number(MAX_NANOS / 2),
+    ) {
+        let clock = bucket.started_before(at(begun)).clock;
+        let first = clock.read(at(begun));
+        prop_assert_eq!(first.rest, 0);
+        let now = clock.read(at(begun + passed));
+        let (exact, period) = (u128::from(passed) * u128::from(clock.ticks.get()), u128::from(clock.period));
+        prop_assert_eq!(u128::from(now.count - first.count), exact / period);
+        prop_assert_eq!(u128::from(now.rest), exact % period);
+        prop_assert_eq!(now.behind, 0);
     }
-    assert!(TickBucket::new(&Quota::new(u32::MAX, Duration::from_nanos(1)).unwrap()).is_none());
+
+    /// A wait is the least after which so many ticks have passed, also counted from a later tick than the clock shows.
+    #[test]
+    fn waits_are_exact(
+        bucket in bucket(),
+        nanos in number(MAX_NANOS),
+        part in any::<u64>(),
+        behind in select(vec![0, 1, 1_000, 1 << EPOCH_BITS]),
+    ) {
+        let clock = bucket.clock;
+        let (tick, ticks) = (clock.read(at(nanos)), 1 + part % bucket.capacity());
+        let wait = clock.span(tick.moved_to(tick.count + behind), ticks).ceil().as_nanos();
+        let passed = |wait: u128| {
+            let then = u128::from(nanos) + wait;
+            then * u128::from(clock.ticks.get()) / u128::from(clock.period) - u128::from(tick.count)
+        };
+        let due = u128::from(ticks + behind);
+        prop_assert!(passed(wait) >= due, "{} ticks in {} ns", due, wait);
+        prop_assert!(wait == 0 || passed(wait - 1) < due, "{} ticks in less than {} ns", due, wait);
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_back_to_before_it_began_stands_still() {
+    let clock = TickBucket::new(&Quota::per_second(10)).unwrap().started_before(at(MAX_NANOS)).clock;
+    assert!(clock.read(at(MAX_NANOS)).count > 0);
+    for nanos in [0, 1, MAX_NANOS / 4] {
+        let tick = clock.read(at(nanos));
+        assert_eq!((tick.count, tick.rest, tick.behind), (0, 0, 0), "at {nanos}");
+    }
+}
+
+#[test]
+fn buckets_of_four_units_in_a_nanosecond_have_no_ticks() {
+    assert!(TickBucket::new(&of(4, 1, 1)).is_none());
+    assert!(TickBucket::new(&of(3, 1, 1)).is_some());
+    assert!(TickBucket::new(&of(u32::MAX, 1, 1)).is_none());
 }
 
 /// Periods that share no factor with the ticks, at the instants where a tick begins, and at the clock's end.
 #[test]
 fn ticks_are_exact_where_they_begin_and_where_the_clock_ends() {
-    let of = |limit, nanos, burst| Quota::new(limit, Duration::from_nanos(nanos)).unwrap().burst(burst);
-    let century = 100 * 366 * 86_400 * 1_000_000_000;
     let quotas = [
-        of(1, century - 1, 1),
-        of(3, century - 1, u32::MAX),
-        of(u32::MAX, century - 1, 1),
-        of(u32::MAX, century, u32::MAX),
+        of(1, CENTURY - 1, 1),
+        of(3, CENTURY - 1, u32::MAX),
+        of(u32::MAX, CENTURY - 1, 1),
+        of(u32::MAX, CENTURY, u32::MAX),
         of(1, 1, 1),
         of(3, 1, u32::MAX),
         of(7, 2, 3),
@@ -66,6 +115,7 @@ fn ticks_are_exact_where_they_begin_and_where_the_clock_ends() {
     ];
     for quota in quotas {
         let bucket = TickBucket::new(&quota).unwrap();
+        assert!(bucket.capacity() <= 1 << DEBT_BITS, "{quota:?}");
         let (ticks, period) = (u128::from(bucket.clock.ticks.get()), u128::from(bucket.clock.period));
         assert!(ticks < 4 * period && period < 1 << 62, "{quota:?}");
         let last = u128::from(MAX_NANOS) * ticks / period;
@@ -73,7 +123,7 @@ fn ticks_are_exact_where_they_begin_and_where_the_clock_ends() {
             let begins = (last * part / 999 * period).div_ceil(ticks);
             for nanos in [begins.saturating_sub(1), begins, begins + 1] {
                 let exact = nanos.min(u128::from(MAX_NANOS)) * ticks;
-                let tick = bucket.clock.tick(Timestamp::from_nanos(u64::try_from(nanos).unwrap()));
+                let tick = bucket.clock.tick(at(u64::try_from(nanos).unwrap()));
                 assert_eq!(u128::from(tick.count), exact / period, "{quota:?} at {nanos}");
                 assert_eq!(u128::from(tick.rest), exact % period, "{quota:?} at {nanos}");
                 assert!(tick.count < 1 << 63);
@@ -85,22 +135,26 @@ fn ticks_are_exact_where_they_begin_and_where_the_clock_ends() {
 
 #[test]
 fn debts_read_right_across_the_wrap() {
+    /// After so many ticks, the time in a word repeats.
+    const WRAP: u64 = 1 << PAYLOAD_BITS;
+    /// From so long after it was paid, a word looks like a debt again.
+    const LOOKS_OWED: u64 = WRAP - FARTHEST_AHEAD;
     let (bucket, tag) = (TickBucket::new(&Quota::per_second(1)).unwrap(), Tag::from_hash(0x0abc_def0));
-    let wrap = 1 << (EPOCH_BITS + 4);
-    for now in [0, 1, 5, wrap - 4, wrap - 1, wrap, 1 << 40, (1 << 63) - 7] {
-        for debt in [0, 1, 1_000, 1 << 34] {
+    for now in [0, 1, 5, WRAP - 4, WRAP - 1, WRAP, 1 << 40, (1 << 63) - 7] {
+        for debt in [0, 1, 1_000, 1 << DEBT_BITS, FARTHEST_AHEAD] {
             let word = Word::new(tag, bucket.stamp(debt, Tick::at(now)));
             assert_eq!(bucket.owed(word, Tick::at(now)), debt, "{debt} at {now}");
             assert!(word.is(tag) && !word.is_empty());
-            // Paid, and long paid.
-            for later in [1, 1 << 30, (9 << EPOCH_BITS) - 1] {
+            for later in [0, 1, 1 << 30, LOOKS_OWED - 1] {
                 let then = Tick::at(now + debt + later);
-                assert_eq!(bucket.owed(word, then), 0, "{debt} at {now}, {later} later");
+                assert_eq!(bucket.owed(word, then), 0, "{debt} at {now}, {later} after it was paid");
             }
+            assert_eq!(bucket.owed(word, Tick::at(now + debt + LOOKS_OWED)), FARTHEST_AHEAD, "{debt} at {now}");
         }
     }
+    assert_eq!(LOOKS_OWED, 9 << EPOCH_BITS, "as the head of `table/mod.rs` says");
     assert_eq!(bucket.owed(Word::EMPTY, Tick::at(u64::MAX)), 0);
-    assert_eq!(bucket.owed(Word::EMPTY, Tick::at(wrap - 1)), 0);
+    assert_eq!(bucket.owed(Word::EMPTY, Tick::at(WRAP - 1)), 0);
 }
 
 /// No debt that a word can hold, and no cost, makes a ruling overflow or free more than there is.
@@ -109,21 +163,32 @@ fn rulings_at_the_edges() {
     for burst in [1, 2, 3, 20, u32::MAX - 1, u32::MAX] {
         let bucket = TickBucket::new(&Quota::per_hour(7).burst(burst)).unwrap();
         let full = bucket.capacity();
-        for debt in [0, 1, full - 1, full, full + 1, 7 << 32] {
+        assert_eq!(full, u64::from(burst) << bucket.shift);
+        for debt in [0, 1, full - 1, full, full + 1, FARTHEST_AHEAD] {
             for cost in [0, 1, 2, burst - 1, burst, burst.saturating_add(1), u32::MAX] {
-                let price = u128::from(cost) << bucket.shift;
-                let after = u128::from(debt) + price;
-                let ruling = bucket.judge(debt, cost, Tick::at(5));
-                let is_right = match ruling {
-                    Ruling::Peek { debt: owed } => cost == 0 && owed == debt,
-                    Ruling::Never { debt: owed } => cost > burst && owed == debt,
-                    Ruling::Admit { debt: owed } => u128::from(owed) == after && after <= u128::from(full),
-                    Ruling::Reject { debt: owed } => owed == debt && cost <= burst && after > u128::from(full),
-                    Ruling::Full { .. } => false,
+                let after = u128::from(debt) + (u128::from(cost) << bucket.shift);
+                let expected = if cost == 0 {
+                    Ruling::Peek { debt }
+                } else if cost > burst {
+                    Ruling::Never { debt }
+                } else if after > u128::from(full) {
+                    Ruling::Reject { debt }
+                } else {
+                    Ruling::Admit { debt: u64::try_from(after).unwrap() }
                 };
-                assert!(is_right, "burst {burst}, debt {debt}, cost {cost}: {ruling:?}");
+                let context = format!("burst {burst}, debt {debt}, cost {cost}");
+                let ruling = bucket.judge(debt, cost, Tick::at(5));
+                assert_eq!(ruling, expected, "{context}");
+
+                let (owed, passes) = match expected {
+                    Ruling::Admit { debt } | Ruling::Peek { debt } => (debt, true),
+                    Ruling::Reject { debt } | Ruling::Never { debt } => (debt, false),
+                    Ruling::Full { .. } => unreachable!("a table that is full says so, and no rule"),
+                };
                 let decision = bucket.decision(ruling, cost, Tick::at(5));
-                assert!(decision.remaining() <= decision.limit());
+                assert_eq!(decision.is_allowed(), passes, "{context}");
+                let free = full.saturating_sub(owed) >> bucket.shift;
+                assert_eq!(u64::from(decision.remaining()), free, "{context}");
             }
         }
     }

@@ -214,7 +214,7 @@ impl Windows {
     /// Returns the wait until `over / count` of a period after the window's beginning, if the arithmetic fits 64 bits.
     fn short_decay(&self, count: u32, over: u32, window: u64, now: Moment) -> Option<Span> {
         let start = window.checked_mul(self.period)?;
-        // Otherwise the end of the clock's range comes first.
+        // If the window ends after the clock's range, so does the wait, at the end of that: see `long_decay`.
         start.checked_add(self.period)?;
         let (count, decay) = (NonZeroU64::new(count.into())?, self.period.checked_mul(over.into())?);
         let owed = if start >= now.nanos {

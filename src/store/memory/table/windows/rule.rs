@@ -230,7 +230,7 @@ impl<W: Counts> Rule for WindowRule<W> {
         match ruling {
             Ruling::Reject { debt } => now.is_before(debt.window()),
             Ruling::Full { .. } => now.is_before(now.by),
-            _ => false,
+            Ruling::Admit { .. } | Ruling::Peek { .. } | Ruling::Never { .. } => false,
         }
     }
 

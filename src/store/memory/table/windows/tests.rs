@@ -205,10 +205,8 @@ proptest! {
     #[test]
     fn windows_are_exact_quotients(period in 1..=CENTURY, shift in 0..62_u32, nanos in any::<u64>(), part in any::<u64>(), count in any::<u32>()) {
         let period = (period >> shift).max(1);
-        // Whatever the words.
-        let shift = u64::BITS - 1 - period.leading_zeros();
-        let reciprocal = u64::try_from((1 << (u64::BITS + shift)) / u128::from(period)).unwrap_or(u64::MAX);
-        let windows = Windows { period, reciprocal, shift, epoch_bits: 32, staggered: false };
+        // Words without counts have room for windows of any length.
+        let windows = Windows::new(&quota(1, period), false, 0).unwrap();
         let window = part % (u64::MAX / period);
         for nanos in [nanos, window * period, (window * period).saturating_sub(1), u64::MAX] {
             prop_assert_eq!(windows.window_of(nanos), nanos / period);
@@ -232,8 +230,8 @@ proptest! {
     ) {
         let Some(rule) = Fixed::rule(&quota(1, period), true) else { return Ok(()) };
         let tag = Tag::from_hash(hash);
-        let draw = (tag.value() % 512) * (u64::MAX / 512);
-        let later = Timestamp::from_nanos(nanos).saturating_add(Fixed::algorithm(quota(1, period), true).phase(draw));
+        let phase = Fixed::algorithm(quota(1, period), true).phase(tag.phase_draw());
+        let later = Timestamp::from_nanos(nanos).saturating_add(phase);
         let now = rule.local(moment(&rule, nanos), tag);
         prop_assert_eq!((now.nanos, now.window, now.by), (later.as_nanos(), later.as_nanos() / period, later.as_nanos() / period));
     }

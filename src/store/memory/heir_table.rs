@@ -1,0 +1,184 @@
+//! Makes the table of an heir, at a live change. [`Limiter::inherit`](crate::Limiter::inherit) lists which limiters
+//! inherit what. All that can fail is done here, before the change is in force;
+//! [`debt_copies`](super::debt_copies) then copies what is owed.
+
+use std::any::TypeId;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use super::debt_copies::{CopiedDebt, DebtCopies, Geometry, MOST_COPIES};
+use super::debt_sources::{FromBuckets, States};
+use super::ledger::Ledger;
+use super::locked::LockedTable;
+use super::table::{Counts, WindowRule};
+use super::{Kept, MemoryStore, Table, any_table};
+use crate::algorithm::{Algorithm, Kind};
+use crate::values::time::{Clock, Timestamp};
+use crate::values::{Finish, Inheritance};
+
+/// Makes `store` inherit, if it was not used yet; else another store that is like it.
+pub(super) fn inherit<A: Algorithm, C: Clock>(
+    store: &MemoryStore<A::State, C>,
+    algorithm: &Arc<A>,
+    predecessor: &Arc<Kept<A::State>>,
+) -> Option<Inheritance<MemoryStore<A::State, C>>> {
+    if let Some(own) = store.kept.get() {
+        if Arc::ptr_eq(own, predecessor) {
+            return Some(Inheritance::in_place());
+        }
+        // Another layer was first. To inherit once more would forget what was used since.
+        if own.inherits_from(predecessor) {
+            return Some(Inheritance::in_place().and_then(own.finish()));
+        }
+    }
+    let heir = make_heir(store, algorithm, predecessor)?;
+    let keeps_capacity = heir.capacity != store.capacity;
+    let finish = heir.finish();
+    let rejected = match store.kept.get() {
+        None => store.kept.set(Arc::new(heir)).err(),
+        Some(_) => Some(Arc::new(heir)),
+    };
+    let inheritance = match rejected {
+        None => Inheritance::in_place(),
+        // The store has debts of its own.
+        Some(kept) => Inheritance::by(MemoryStore {
+            capacity: store.capacity,
+            when_full: store.when_full,
+            clock: Arc::clone(&store.clock),
+            made: Mutex::new(None),
+            kept: OnceLock::from(kept),
+        }),
+    };
+    Some(inheritance.keeping_capacity(keeps_capacity).and_then(finish))
+}
+
+fn make_heir<A: Algorithm, C: Clock>(
+    store: &MemoryStore<A::State, C>,
+    algorithm: &Arc<A>,
+    predecessor: &Arc<Kept<A::State>>,
+) -> Option<Kept<A::State>> {
+    if predecessor.terms.clock != TypeId::of::<C>() {
+        return None;
+    }
+    let made = store.made().take();
+    let mut heir = made.unwrap_or_else(|| store.make(&**algorithm, store.capacity));
+    // One instant for all of it, read once.
+    let now = store.clock.now();
+    let geometries = predecessor.geometries(now);
+    if geometries.len() >= MOST_COPIES && !geometries.contains(&heir.geometry()) {
+        // With another capacity, the heir of this heir would have to inherit from more tables than it can.
+        heir = store.make(&**algorithm, predecessor.capacity);
+    }
+    heir.secret = predecessor.secret;
+    heir.resets = predecessor.resets.inherited();
+    match (&mut heir.table, &predecessor.table) {
+        (Table::Bucket(own), Table::Bucket(ledger)) => {
+            let Kind::Bucket { quota } = algorithm.kind() else { return None };
+            own.inherit_from(ledger, &quota, now, &geometries, |rule, base| {
+                Box::new(FromBuckets { predecessor: Arc::clone(predecessor), rule, base, at: now })
+            })?;
+        }
+        (Table::Bucket(_), _) | (_, Table::Bucket(_)) => return None,
+        _ => {
+            let states = States::new(algorithm, predecessor, now, &heir.terms)?;
+            begin_with(&mut heir, store, states, &geometries);
+        }
+    }
+    // Last, since the heir may have got another table.
+    heir.occupancy().inherit_warning(predecessor.occupancy());
+    Some(heir)
+}
+
+/// Lets an heir begin with the states of windows, or of a user's algorithm.
+fn begin_with<A: Algorithm, C: Clock>(
+    heir: &mut Kept<A::State>,
+    store: &MemoryStore<A::State, C>,
+    states: States<A>,
+    geometries: &[Geometry],
+) {
+    let predecessor = Arc::clone(&states.predecessor);
+    if heir.terms.quota.period_nanos() != predecessor.terms.quota.period_nanos() {
+        // Receipts name windows by number. After another change of the period, that may be the number of another
+        // window.
+        heir.resets = predecessor.resets.all_reset();
+    }
+    let greatest = predecessor.greatest(states.at);
+    let staggered = heir.terms.staggered;
+    let fits = match &mut heir.table {
+        Table::Fixed(own) => states.begin_in(own, staggered, greatest, geometries),
+        Table::Sliding(own) => states.begin_in(own, staggered, greatest, geometries),
+        Table::Locked(_) | Table::Bucket(_) => false,
+    };
+    if fits {
+        return;
+    }
+    // Counts that do not fit into the words of this limit are kept behind locks.
+    if !matches!(heir.table, Table::Locked(_)) {
+        heir.table = Table::Locked(LockedTable::new(heir.capacity, store.when_full));
+    }
+    if let Table::Locked(own) = &mut heir.table {
+        states.each_overflow(|tag, state| own.inherit_overflow(tag, state));
+        let number = predecessor.occupancy().number();
+        own.inherit(Arc::new(DebtCopies::new(number, geometries, Box::new(states))), greatest);
+    }
+}
+
+impl<S: Copy + Send + 'static> Kept<S> {
+    fn inherits_from(&self, predecessor: &Self) -> bool {
+        let number = any_table!(&self.table, table => table.inherited().map(|past| past.predecessor()));
+        number == Some(predecessor.occupancy().number())
+    }
+
+    /// Returns what is to be done once the change is in force.
+    fn finish(&self) -> Option<Finish> {
+        any_table!(&self.table, table => table.inherited().map(finish))
+    }
+
+    fn geometry(&self) -> Geometry {
+        any_table!(&self.table, table => table.geometry())
+    }
+
+    fn geometries(&self, now: Timestamp) -> Vec<Geometry> {
+        any_table!(&self.table, table => table.geometries(now))
+    }
+
+    /// Returns the greatest count that any key of a window may have at `now`: more than the limit, if that was lowered.
+    fn greatest(&self, now: Timestamp) -> u32 {
+        fn of<W: Counts>(ledger: &Ledger<WindowRule<W>>, now: Timestamp) -> u32 {
+            if ledger.has_past(now) { ledger.rule().greatest() } else { ledger.rule().limit() }
+        }
+        match &self.table {
+            Table::Fixed(ledger) => of(ledger, now),
+            Table::Sliding(ledger) => of(ledger, now),
+            Table::Locked(table) => table.greatest(now).max(self.terms.quota.limit()),
+            Table::Bucket(_) => self.terms.quota.limit(),
+        }
+    }
+}
+
+fn finish<E: CopiedDebt + 'static>(past: &Arc<DebtCopies<E>>) -> Finish {
+    let past = Arc::clone(past);
+    Box::new(move || past.copy_all())
+}
+
+#[cfg(all(test, not(sluice_loom)))]
+mod tests {
+    use super::*;
+    use crate::algorithm::SlidingWindow;
+    use crate::values::Quota;
+    use crate::{Limiter, RateLimiter};
+
+    /// The counts of a great limit do not fit into the words of a small one, so the heir gets another table.
+    #[test]
+    fn an_heir_warns_no_more_whichever_table_it_gets() {
+        for limit in [100, 100_000] {
+            let before = RateLimiter::in_memory(SlidingWindow::new(Quota::per_minute(limit)));
+            assert!(before.heritage().is_some());
+            before.store().kept.get().unwrap().occupancy().note_evicted();
+            let after = RateLimiter::in_memory(SlidingWindow::new(Quota::per_minute(10)));
+            assert!(after.inherit(&before).is_some());
+            let heir = after.store().kept.get().unwrap();
+            assert_eq!(matches!(heir.table, Table::Locked(_)), limit == 100_000);
+            assert!(heir.occupancy().has_warned(), "from a limit of {limit}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Where a key may be: its two candidate sets, and the search in them.
+
+use super::SetAssociativeTable;
+use super::slots::Slot;
+use super::word::{Tag, Word};
+
+/// A key's tag, and the sets that it may be in.
+#[derive(Clone, Copy)]
+pub(super) struct CandidateSets {
+    pub(super) tag: Tag,
+    pub(super) sets: [usize; 2],
+}
+
+/// Returns the sets in which a key may be, in a table of so many.
+///
+/// The first is drawn from the upper half of the hash, the tag from the lower 28 bits, and the second from the first
+/// and the tag. So no bit is used twice, and two keys have the same tag and a set in common with a probability of 2^-28
+/// per slot.
+pub(in crate::store::memory) const fn candidate_sets(sets: usize, hash: u64) -> [usize; 2] {
+    let first = first_candidate(sets, hash);
+    [first, second_candidate(sets, first, Tag::from_hash(hash))]
+}
+
+#[inline(always)]
+pub(super) const fn first_candidate(sets: usize, hash: u64) -> usize {
+    scale(hash >> 32, sets)
+}
+
+/// Returns any set but the first.
+#[inline(always)]
+pub(super) const fn second_candidate(sets: usize, first: usize, tag: Tag) -> usize {
+    // Multiplied by 2^32 / φ, so that tags in a row choose sets far apart.
+    let mixed = tag.value().wrapping_mul(0x9e37_79b1) & 0xffff_ffff;
+    let second = first + 1 + scale(mixed, sets - 1);
+    if second < sets { second } else { second - sets }
+}
+
+/// Returns `count` times a fraction of 2^32.
+#[allow(clippy::cast_possible_truncation)] // It is less than `count`.
+const fn scale(fraction: u64, count: usize) -> usize {
+    ((fraction * count as u64) >> 32) as usize
+}
+
+impl SetAssociativeTable {
+    pub(super) fn candidates(&self, hash: u64) -> CandidateSets {
+        CandidateSets { tag: Tag::from_hash(hash), sets: candidate_sets(self.sets, hash) }
+    }
+
+    /// Searches both candidate sets; returns the set and the slot that the key is in.
+    pub(super) fn find(&self, candidates: &CandidateSets) -> Option<(usize, Slot<'_>)> {
+        candidates.sets.into_iter().find_map(|set| self.find_in(set, candidates.tag).map(|(slot, _)| (set, slot)))
+    }
+
+    /// Searches one set.
+    #[inline(always)]
+    pub(super) fn find_in(&self, set: usize, tag: Tag) -> Option<(Slot<'_>, Word)> {
+        self.slots.in_set(set).map(|slot| (slot, slot.load())).find(|(_, word)| word.is(tag))
+    }
+}
+
+#[cfg(all(test, sluice_loom))]
+impl SetAssociativeTable {
+    /// Returns in how many slots a key is.
+    pub(in crate::store::memory) fn copies(&self, hash: u64) -> usize {
+        let candidates = self.candidates(hash);
+        let slots = candidates.sets.into_iter().flat_map(|set| self.slots.in_set(set));
+        slots.filter(|slot| slot.load().is(candidates.tag)).count()
+    }
+}

@@ -1,0 +1,45 @@
+//! The choices of what a full table does with a new key.
+
+/// What happens to a new key for which a [`MemoryStore`](super::MemoryStore) has no room.
+///
+/// `tests/store/flood.rs` measures it. Keys with a quota of one unit per second are abused at twenty requests per
+/// second, while an attacker sprays fresh keys that spend something and never come again. In twenty seconds an abusive
+/// key is entitled to its burst and 20.
+///
+/// | live keys per slot | burst | a sprayed key spends | live keys evicted, of arrivals | an abusive key passes | entitled to |
+/// |---|---|---|---|---|---|
+/// | 0.5 | any | any | none | no more | |
+/// | 1 | 20 | 1 | 51 % | 39 | 40 |
+/// | 5 | 20 | 1 | 99 % | 39 | 40 |
+/// | 5 | 20 | 20 | 80 % | 39 | 40 |
+/// | 2 | 5 | 5 | 88 % | 24 | 25 |
+/// | 5 | 5 | 5 | 98 % | **215** | 25 |
+/// | 5 | 2 | 1 | 99 % | 21 | 22 |
+/// | 2 | 2 | 2 | 96 % | **41** | 22 |
+/// | 5 | 2 | 2 | 100 % | **226** | 22 |
+/// | 2 | 1 | 1 | 98 % | **38** | 21 |
+/// | 5 | 1 | 1 | 99 % | **89** | 21 |
+///
+/// With [`Reject`](Self::Reject) or [`Overflow`](Self::Overflow) the last line reads 19 of 21; but then four of five
+/// new keys are rejected at their first request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum WhenFull {
+    /// Forgets the key that owes least, of the up to sixteen in the new key's candidate sets, and forgives its small
+    /// debt. The default: keys that have used most stay limited however many keys are sprayed, and no new key is locked
+    /// out.
+    ///
+    /// It protects a key only from those that owe less than it does. **With a burst of 1 all keys owe the same**, and
+    /// under a flood of *m* live keys per slot a limited key passes about *m* times as often; where a flood's keys
+    /// spend the same whole burst of 2 or more, up to ten times as often was measured. Where that matters (logins,
+    /// password resets), choose one of the others, or add a policy with a wider key.
+    #[default]
+    ForgetLeast,
+    /// Rejects the new key until a slot is free. Exact for the keys that are held, but a flood locks out new keys.
+    Reject,
+    /// Lets new keys share 512 further budgets, chosen by their hashes, until there is room. Exact for the keys that
+    /// are held; new keys share what the flood leaves. Once there is room, a new key begins with what its shared budget
+    /// owes then, so that no key has its burst twice. A live change to a store with the same choice keeps what is
+    /// shared. To [reset](crate::Mode::Reset) a key that shares a budget resets it for all of them.
+    Overflow,
+}
