@@ -7,7 +7,6 @@
 mod proxy;
 
 #[path = "../../../../../tests/support/log.rs"]
-#[allow(unreachable_pub)]
 mod log;
 
 mod answers;
