@@ -211,7 +211,7 @@ async fn a_layer_with_several_policies_takes_leases() {
     let server = RedisServer::start();
     let redis = redis(&server);
     // So slow that nothing is earned meanwhile.
-    let bucket = TokenBucket::new(Quota::per_day(1).burst(100_000));
+    let bucket = TokenBucket::new(Quota::per_hour(1).burst(100_000));
     let store = RedisStore::new(&redis, "leased").leasing(100, Duration::from_secs(600));
     let client = HeaderKey::new(http::HeaderName::from_static("x-client"));
     let layer = RateLimitLayer::new([
