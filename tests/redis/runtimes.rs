@@ -12,7 +12,7 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
-use tower_sluice::store::redis::{Fault, Reason, Redis, RedisStore};
+use tower_sluice::store::redis::{Fault, FaultKind, Redis, RedisStore};
 use tower_sluice::{Ask, Limiter, PartitionKey, Quota, RateLimiter, RedisQueue};
 
 use super::deadlines::{DISTANCES, ms};
@@ -156,5 +156,5 @@ fn a_leased_key_is_an_error_outside_of_a_runtime() {
     let outside = limiter.decide(&Ask::charge(&key("a"), 1)).decided().now_or_never().expect("it fails at once");
     let error = outside.unwrap_err();
     let fault = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<Fault>()).unwrap();
-    assert_eq!(fault.reason(), Reason::NoRuntime);
+    assert_eq!(fault.kind(), FaultKind::NoRuntime);
 }

@@ -6,6 +6,7 @@ use ::redis::{Connection, Pipeline, Value, cmd};
 
 use super::{ALL, run, start};
 use crate::algorithm::{ChargedIn, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use crate::store::redis::connection::evalsha;
 use crate::store::redis::key::Key;
 use crate::store::redis::script::manual_server::{ManualServer, START, key};
 use crate::store::redis::script::{Charge, ScriptReply, Scripted, decide, decide_all, refund};
