@@ -71,7 +71,7 @@ pub trait Limiter: Send + Sync + 'static {
     /// | limiter | inherits from | what is kept |
     /// |---|---|---|
     /// | a bucket in a [`MemoryStore`] | any such bucket | the debt of every key in tokens, to a tick of the new rate |
-    /// | a window in a `MemoryStore` | one of the same type; if either is staggered, both, with one period | what counts at the moment of the change |
+    /// | a window in a `MemoryStore` | one of the same type. If one of the two is staggered, so must be the other, with the same period | what counts at the moment of the change |
     /// | a [`LeakyQueue`](crate::LeakyQueue) without a schedule of its own | any other | all waiters in their order, and what was spent |
     /// | a custom algorithm in a `MemoryStore` | one of the same type, if the algorithm [can](Algorithm::can_inherit) | the states that it converts |
     /// | a `RedisStore` | one of the same name on the same `Redis`: a bucket from any bucket, a window from one of the same type | the state on the server |

@@ -24,7 +24,8 @@ pub struct Rejection {
 /// The detail: a sentence that begins with a capital and ends with a full stop.
 #[derive(Clone, Debug)]
 enum Detail {
-    /// `before`, and the wait in seconds. Written when it is read, since the jitter may lengthen the wait until then.
+    /// `before`, and the wait in seconds. The text is made when it is read: the jitter may lengthen the wait before
+    /// that.
     Wait {
         before: &'static str,
     },
@@ -187,7 +188,8 @@ impl Rejection {
     }
 }
 
-/// The longest wait of all violated policies, of which there is at least one; `None` if no wait helps one of them.
+/// The longest wait of all violated policies, of which there is at least one; `None` if for any of them no
+/// wait helps.
 fn longest_wait(verdict: &Verdict) -> Option<Duration> {
     debug_assert!(verdict.violated().next().is_some(), "no policy has rejected");
     verdict

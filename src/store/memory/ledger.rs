@@ -284,8 +284,8 @@ impl InheritedDebts for Debts {
 
 #[cfg(all(test, feature = "test-util", not(sluice_loom)))]
 mod tests {
-    use super::super::debt_copies::CopiedDebt;
     use super::*;
+    use crate::store::memory::debt_copies::CopiedDebt;
 
     const NOW: Timestamp = Timestamp::from_nanos(5);
     const HASH: u64 = 7 << 40 | 7;

@@ -105,7 +105,11 @@ mod tests {
         struct One;
         impl Source<KeptState<()>> for One {
             fn copy(&self, _: Geometry, _: usize, put: &mut dyn FnMut(usize, KeptState<()>, u64)) {
-                put(super::super::candidate_sets(16, HASH).0, KeptState::new(Tag::from_hash(HASH), ()), u64::MAX);
+                put(
+                    crate::store::memory::table::candidate_sets(16, HASH).0,
+                    KeptState::new(Tag::from_hash(HASH), ()),
+                    u64::MAX,
+                );
             }
         }
         let mut table = table(WhenFull::ForgetLeast);

@@ -214,11 +214,11 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::time::Duration;
 
-    use super::super::WhenFull;
-    use super::super::epoch::Epochs;
-    use super::super::windows::FixedRule;
     use super::*;
     use crate::algorithm::FixedWindowState;
+    use crate::store::WhenFull;
+    use crate::store::memory::table::FixedRule;
+    use crate::store::memory::table::epoch::Epochs;
     use crate::values::Quota;
 
     const TAG: Tag = Tag::from_hash(7);

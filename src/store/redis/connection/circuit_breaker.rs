@@ -24,9 +24,9 @@ const MIN_CALLS: u32 = 20;
 /// [`MIN_CALLS`].
 const SECONDS: usize = 10;
 
-/// The least number of waves that failures must come in to open the breaker. A wave is the failures of calls that had
-/// all begun before the first of them was noticed: however many they are, they may have one cause, such as a pause of
-/// the server, that is over by then.
+/// The least number of waves that failures must come in to open the breaker. A wave is a failure, and
+/// all failures of calls that were in flight when it was noticed. However many they are, they may have one cause that is
+/// over by then, such as a pause of the server.
 const WAVES: u32 = 2;
 
 #[derive(Debug)]

@@ -41,7 +41,7 @@ impl<'a> Evidence<'a> {
 type ReplyFuture = Pin<Box<dyn Future<Output = (ConnectionHandle, Result<Value, Fault>)> + Send>>;
 
 /// A call in flight. It ends in one of three ways: with its outcome; at the deadline of its decision; or dropped,
-/// because its caller was cancelled. In the last two, the node may not have had the whole timeout to answer. Then the
+/// because its caller was cancelled. In the last two cases, the call may end before the node's timeout. Then the
 /// answer is awaited in the background, so that a node that does not answer opens its circuit breaker, however short
 /// the deadlines of the callers are, and one that does answer does not.
 pub(super) struct NodeCall<'a> {
