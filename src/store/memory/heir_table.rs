@@ -164,19 +164,21 @@ fn finish<E: CopiedDebt + 'static>(past: &Arc<DebtCopies<E>>) -> Finish {
 mod tests {
     use super::*;
     use crate::algorithm::SlidingWindow;
+    use crate::store::{MemoryStore, Store};
     use crate::values::Quota;
-    use crate::{Limiter, RateLimiter};
 
     /// The counts of a great limit do not fit into the words of a small one, so the heir gets another table.
     #[test]
     fn an_heir_warns_no_more_whichever_table_it_gets() {
+        let window = |limit| SlidingWindow::new(Quota::per_minute(limit));
         for limit in [100, 100_000] {
-            let before = RateLimiter::in_memory(SlidingWindow::new(Quota::per_minute(limit)));
-            assert!(before.heritage().is_some());
-            before.store().kept.get().unwrap().occupancy().note_evicted();
-            let after = RateLimiter::in_memory(SlidingWindow::new(Quota::per_minute(10)));
-            assert!(after.inherit(&before).is_some());
-            let heir = after.store().kept.get().unwrap();
+            let (before, after) = (MemoryStore::with_capacity(16), MemoryStore::with_capacity(16));
+            before.prepare(&window(limit));
+            let heritage = Store::heritage(&before, &window(limit)).unwrap();
+            before.kept.get().unwrap().occupancy().note_evicted();
+            after.prepare(&window(10));
+            assert!(after.inherit(&Arc::new(window(10)), &heritage).is_some());
+            let heir = after.kept.get().unwrap();
             assert_eq!(matches!(heir.table, Table::Locked(_)), limit == 100_000);
             assert!(heir.occupancy().has_warned(), "from a limit of {limit}");
         }

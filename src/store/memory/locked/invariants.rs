@@ -106,7 +106,7 @@ mod tests {
         impl Source<KeptState<()>> for One {
             fn copy(&self, _: Geometry, _: usize, put: &mut dyn FnMut(usize, KeptState<()>, u64)) {
                 put(
-                    crate::store::memory::table::candidate_sets(16, HASH).0,
+                    crate::store::memory::locked::candidate_sets(16, HASH).0,
                     KeptState::new(Tag::from_hash(HASH), ()),
                     u64::MAX,
                 );
