@@ -8,7 +8,7 @@ use crate::values::{Receipt, Shape, Terms};
 
 /// The answer to one request: whether it passes, and the numbers that a client needs.
 ///
-/// A rejection is a decision, not an error. A limiter that cannot decide returns a [`LimiterError`].
+/// A rejection is a decision, not an error. A limiter that cannot decide returns a [`LimiterError`](crate::LimiterError).
 ///
 /// 64 bytes. Times are kept in nanoseconds, or above 584 years in milliseconds, rounded up; a delay is 584 years at
 /// most.
