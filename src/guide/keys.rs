@@ -146,12 +146,12 @@
 //!     request.extensions().get::<Account>().is_some_and(|account| account.pays)
 //! }
 //!
-//! let key = || ExtensionKey::new(|account: &Account| account.number);
+//! let key = ExtensionKey::new(|account: &Account| account.number);
 //! let layer = RateLimitLayer::new([
 //!     Policy::new("free", TokenBucket::new(Quota::per_minute(60)))
-//!         .key(key())
+//!         .key(key.clone())
 //!         .when(|request| !pays(request)),
-//!     Policy::new("paid", TokenBucket::new(Quota::per_minute(6_000))).key(key()).when(pays),
+//!     Policy::new("paid", TokenBucket::new(Quota::per_minute(6_000))).key(key).when(pays),
 //! ]);
 //! ```
 //!

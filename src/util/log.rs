@@ -143,6 +143,11 @@ mod with_tracing {
         tracing::warn!(target: TARGET, "PathKey::matched: none of the first 1,000 requests had a matched route, so they share one budget: put the layer inside of the router (Router::layer, Router::route_layer)");
     }
 
+    /// At `debug`, as requests without a user are usual. `extension` is the name of a type.
+    pub(crate) fn extension_missing(extension: &str) {
+        tracing::debug!(target: TARGET, extension, "a request lacks the extension that its key is read from: if all do, put the layer that inserts it outside of the rate limit");
+    }
+
     pub(crate) fn mounted_twice(policy: &str) {
         tracing::warn!(target: TARGET, policy, "a rate limit layer is mounted around itself and charges each request twice: mount it once, around the router or around its routes");
     }
@@ -201,6 +206,7 @@ mod without_tracing {
     pub(crate) fn another_forwarding_header(_configured: &dyn Display, _seen: &dyn Display) {}
     pub(crate) fn one_key_for_all(_policy: &str) {}
     pub(crate) fn no_route_matched() {}
+    pub(crate) fn extension_missing(_extension: &str) {}
     pub(crate) fn mounted_twice(_policy: &str) {}
     #[cfg(feature = "redis")]
     pub(crate) fn redis_breaker_opened(_address: &str, _reason: &dyn Display) {}

@@ -51,7 +51,7 @@ pub(super) enum Partition {
 pub enum ResetForm {
     /// Seconds since 1970, by the system's clock, rounded up: GitHub, Laravel, Flask-Limiter.
     EpochSeconds,
-    /// Seconds from now, rounded up: Envoy, Reddit, Kong.
+    /// Seconds from now, rounded up: Envoy, Reddit.
     DeltaSeconds,
 }
 
@@ -132,7 +132,9 @@ impl RateLimitFields {
     /// Adds `pk` to the members of draft-11's `RateLimit`, with a secret of this process: a hash of the
     /// partition key (8 bytes of SipHash-2-4), by which a client can distinguish its budgets.
     ///
-    /// Left out if a shared cache might store the response.
+    /// Left out if the response's own fields let a shared cache store it: `public`, `s-maxage`; or `max-age`,
+    /// `Expires`, `ETag` or `Last-Modified` without `private` or `no-store`. A cache that stores responses with none of
+    /// these, as some do by default, would send the hash of one client to another.
     pub const fn partition_key(mut self) -> Self {
         self.partition = Partition::PerProcess;
         self

@@ -19,7 +19,9 @@ pub(super) struct Measure {
     second: u128,
     /// The time in which an empty bucket fills up.
     capacity: u128,
-    /// The largest tick to which a store may round its clock down: a state is off by up to this.
+    /// What is taken off for the ticks of a store: a 2^32nd of the capacity. A memory table rounds its clock down to ticks
+    /// of at most half of that, so that a state may owe a tick too little. (Ticks of half a nanosecond, and those of
+    /// after some live changes, may be longer: `t` may then be a second more than it has to be, and is never less.)
     tick: u128,
     advertised: Advertised,
 }

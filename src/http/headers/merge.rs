@@ -27,8 +27,9 @@ fn remaining_in(value: &[u8]) -> Option<u64> {
 /// Merges draft-11's fields with those that are set. `state` is `None` if only the policies are advertised.
 ///
 /// Members of other names stay, and ours follow. Of two members of one name, the one with less left stays, in both
-/// fields: theirs if it cannot be read. Fields in another syntax, such as that of draft-07, cannot share a list with
-/// ours: ours replace them if they can be read and advertise more than all of ours, and are left out otherwise.
+/// fields: theirs if it cannot be read, and ours if only ours says what is left. Fields in another syntax, such as that
+/// of draft-07, cannot share a list with ours: ours replace them if they can be read and advertise more than all of ours,
+/// and are left out otherwise.
 #[cold]
 pub(super) fn merge_draft11(headers: &mut HeaderMap, policy: &HeaderValue, state: Option<&HeaderValue>) {
     let ours = Lists {
@@ -57,21 +58,20 @@ impl<'a> Lists<'a> {
     /// Adds the members of `ours`, each name once.
     fn merged_with(mut self, ours: Self) -> Self {
         let find = |members: &[Member<'_>], name| members.iter().position(|member| member.name == name);
-        let mut replaced = Vec::new();
+        // The names whose state is ours, and whose policy is ours, too.
+        let mut taken = Vec::new();
         for state in ours.states {
             match find(&self.states, state.name) {
                 None => self.states.push(state),
-                Some(at) if self.states[at].left() > state.left() => {
-                    replaced.push(state.name);
-                    self.states[at] = state;
-                }
-                Some(_) => {}
+                Some(at) if self.states[at].left() > state.left() => self.states[at] = state,
+                Some(_) => continue,
             }
+            taken.push(state.name);
         }
         for policy in ours.policies {
             match find(&self.policies, policy.name) {
                 None => self.policies.push(policy),
-                Some(at) if replaced.contains(&policy.name) => self.policies[at] = policy,
+                Some(at) if taken.contains(&policy.name) => self.policies[at] = policy,
                 Some(_) => {}
             }
         }
@@ -219,6 +219,8 @@ mod tests {
         assert_eq!(after(&["\"a\";x=\";r=9;\";r=3"], &theirs, "\"a\";r=4", ours)[1], "\"a\";q=1;w=60");
         assert_eq!(after(&["\"a\""], &theirs, "\"a\";r=0", ours), ["\"a\"", "\"a\";q=1;w=60"]);
         assert_eq!(after(&[], &theirs, "", ours), ["", "\"a\";q=1;w=60"]);
+        // Theirs says nothing of what is left.
+        assert_eq!(after(&[], &theirs, "\"a\";r=4;t=8", ours), ["\"a\";r=4;t=8", "\"a\";q=9;w=60"]);
         assert_eq!(
             after(&["\"b\";r=9, \"a\";r=5"], &["\"b\";q=9, \"a\";q=5"], "\"c\";r=1, \"a\";r=2", "\"c\";q=1, \"a\";q=2"),
             ["\"b\";r=9, \"a\";r=2, \"c\";r=1", "\"b\";q=9, \"a\";q=2, \"c\";q=1"]

@@ -37,8 +37,9 @@ impl Mark {
     }
 }
 
-/// Whether a shared cache might store a response with these fields (RFC 9111, section 3), and so send the mark of one
-/// client to another.
+/// Whether these fields let a shared cache store the response (RFC 9111, section 3), and so send the mark of one client
+/// to another. Responses without such fields do not count, though a cache may store them for their status alone:
+/// otherwise nearly no response would have a mark.
 pub(super) fn is_publicly_cacheable(headers: &HeaderMap) -> bool {
     let lines = || headers.get_all(CACHE_CONTROL).iter().map(HeaderValue::as_bytes);
     let directives = || lines().flat_map(|line| line.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);

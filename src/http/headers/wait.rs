@@ -285,23 +285,26 @@ mod tests {
         assert_eq!(written(&plain.retry_after_ms()), "retry-after: 2; retry-after-ms: 1201");
     }
 
+    /// In nanoseconds.
+    const SECOND: u64 = 1_000_000_000;
+
     proptest! {
         /// 0 < X-Rate-Limited-For ≤ Retry-After < X-Rate-Limited-For + 1, and neither is less than the wait.
         #[test]
         fn the_exact_wait_and_the_rounded_one_agree(wait in prop_oneof![
-            1..3_000_000_000_u64,
-            1..MAX_RETRY_AFTER * 1_000_000_000,
+            1..3 * SECOND,
+            1..MAX_RETRY_AFTER * SECOND,
         ]) {
             let span = Duration::from_nanos(wait);
             let seconds = retry_after_seconds(span);
-            prop_assert!(seconds * 1_000_000_000 >= wait);
+            prop_assert!(seconds * SECOND >= wait);
             for (value, grain) in [(exact_micros(span), 1_000), (exact_millis(span), 1_000_000)] {
                 let text = value.to_str().unwrap();
                 let exact = text.replace('.', "").parse::<u64>().unwrap() * grain;
                 prop_assert!(exact >= wait && exact - wait < grain, "{text} for {wait} ns");
-                prop_assert!(exact > 0 && exact <= seconds * 1_000_000_000);
+                prop_assert!(exact > 0 && exact <= seconds * SECOND);
                 // A wait just below the last grain is advertised as the whole second.
-                prop_assert!(seconds * 1_000_000_000 < exact + 1_000_000_000);
+                prop_assert!(seconds * SECOND < exact + SECOND);
             }
         }
     }

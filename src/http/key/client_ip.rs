@@ -56,8 +56,9 @@ use crate::values::PartitionKey;
 /// # What is logged
 ///
 /// Each once per process, as a warning with the cure and without addresses (crate feature `tracing`): a trusted
-/// proxy sends another forwarding header than the configured one; an untrusted peer sends the configured one; its
-/// list is shorter than the count.
+/// proxy sends another forwarding header than the configured one; its list is shorter than the count; an untrusted peer
+/// sends the configured header (once for public addresses, and once for all others). With [`peer`](Self::peer): what
+/// [`PeerIp`](super::PeerIp) logs.
 ///
 /// # Accuracy
 ///

@@ -6,9 +6,15 @@ use std::marker::PhantomData;
 
 use super::{KeyError, KeyExtractor};
 use crate::http::head::RequestHead;
+use crate::util::log;
 use crate::values::PartitionKey;
 
 /// Keys by a typed request extension that an outer layer has inserted: usually the authenticated user.
+///
+/// A request without the extension has no key: it is rejected with 400, unless
+/// [`Policy::on_missing_key`](crate::Policy::on_missing_key) is set. So the layer that inserts it goes outside of the
+/// rate limit; further inside, it inserts too late, and no request has a key. The type that was missing is logged at
+/// `debug`, and is not in the response.
 ///
 /// ```
 /// use tower_sluice::PartitionKey;
@@ -24,8 +30,17 @@ use crate::values::PartitionKey;
 ///
 /// Key on what identifies the account for good (its number), not on what the client typed:
 /// spellings that log in to the same account must share a budget.
+///
+/// `F` defaults to a function pointer, with which the type can be written down, for a field or a constant:
+///
+/// ```
+/// # use tower_sluice::key::ExtensionKey;
+/// # struct Account { id: u64 }
+/// const BY_ACCOUNT: ExtensionKey<Account> = ExtensionKey::new(|account| account.id.into());
+/// ```
 pub struct ExtensionKey<T, F = fn(&T) -> PartitionKey> {
     read: F,
+    /// A `T` is read, and none is owned: the key is `Send` and `Sync` whatever `T` is.
     extension: PhantomData<fn(&T)>,
 }
 
@@ -50,11 +65,25 @@ where
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
         match head.extensions().get::<T>() {
             Some(extension) => Ok((self.read)(extension).into()),
-            None => Err(KeyError::Missing { what: format!("request extension {}", type_name::<T>()).into() }),
+            None => {
+                log::extension_missing(type_name::<T>());
+                Err(KeyError::Missing { what: WHAT.into() })
+            }
         }
     }
 }
 
+/// What is looked for, as a [`KeyError`] names it. Clients see it, so it does not name the type.
+const WHAT: &str = "the identity that requests are counted by";
+
+/// By hand, since a derived one would ask for `T: Clone`, though no `T` is in it.
+impl<T, F: Clone> Clone for ExtensionKey<T, F> {
+    fn clone(&self) -> Self {
+        Self { read: self.read.clone(), extension: PhantomData }
+    }
+}
+
+/// By hand, since closures have no `Debug`, and a derived one would ask for `T: Debug`.
 impl<T, F> fmt::Debug for ExtensionKey<T, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ExtensionKey<{}>", type_name::<T>())
@@ -62,7 +91,8 @@ impl<T, F> fmt::Debug for ExtensionKey<T, F> {
 }
 
 /// The authenticated user, for services without a type of their own for it. Insert it into the
-/// request's extensions in the layer that authenticates.
+/// request's extensions in the layer that authenticates, which goes outside of the rate limit. A request without it has
+/// no key, as with any [`ExtensionKey`].
 ///
 /// ```
 /// use tower_sluice::key::User;
@@ -88,7 +118,51 @@ impl User {
 
     /// Keys by the user.
     #[must_use]
-    pub fn key() -> impl KeyExtractor + use<> {
+    pub fn key() -> impl KeyExtractor + Clone + fmt::Debug + use<> {
         ExtensionKey::new(|user: &Self| PartitionKey::from(user.id()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use http::Request;
+
+    use super::*;
+
+    /// Without `Debug`, so that a key is seen to need none.
+    #[derive(Clone)]
+    struct Account {
+        id: u64,
+    }
+
+    #[test]
+    fn a_clone_makes_the_same_keys() {
+        // Also if the extension is not `Clone`.
+        let _ = ExtensionKey::new(|_: &Mutex<()>| 0_u64).clone();
+
+        let mut request = Request::new(());
+        request.extensions_mut().insert(Account { id: 7 });
+        request.extensions_mut().insert(User::new("alice"));
+        let head = RequestHead::from(&request);
+        let by_account = ExtensionKey::new(|account: &Account| account.id);
+        assert_eq!(by_account.clone().extract(&head), Ok(PartitionKey::from(7_u64)));
+        assert_eq!(User::key().clone().extract(&head), Ok(PartitionKey::from("alice")));
+    }
+
+    #[test]
+    fn a_missing_extension_does_not_name_its_type() {
+        let missing = ExtensionKey::new(|account: &Account| account.id)
+            .extract(&RequestHead::from(&Request::new(())))
+            .unwrap_err();
+        assert_eq!(missing, KeyError::Missing { what: WHAT.into() });
+        assert_eq!(missing.to_string(), "the identity that requests are counted by is missing");
+    }
+
+    #[test]
+    fn debug_names_the_type_of_the_extension() {
+        let key = ExtensionKey::new(|account: &Account| account.id);
+        assert!(format!("{key:?}").ends_with("Account>"), "{key:?}");
     }
 }

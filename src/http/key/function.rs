@@ -51,6 +51,7 @@ where
     }
 }
 
+/// By hand, since closures have no `Debug`.
 impl<F> fmt::Debug for FnKey<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "key_fn({})", type_name::<F>())

@@ -1,5 +1,5 @@
-//! Set-up mistakes that the first requests reveal. Each is logged once per process. From then on, and after 65,536
-//! requests without it, the check costs one relaxed load.
+//! Set-up mistakes that the first requests reveal. Each is logged once per process; that a peer is not trusted, once for
+//! public addresses and once for all others. From then on, and after 65,536 requests, the check costs one relaxed load.
 
 use std::net::IpAddr;
 use std::sync::Once;
@@ -23,7 +23,7 @@ const CHECKS_PER_PUBLIC_PEER: u32 = 1 << 7;
 /// still counting do not make it wrap around.
 const DONE: u32 = 1 << 31;
 
-/// The headers that proxies set without being configured to.
+/// The forwarding headers that are not those of one product.
 static FORWARDING: [HeaderName; 3] =
     [HeaderName::from_static("x-forwarded-for"), FORWARDED, HeaderName::from_static(X_REAL_IP)];
 

@@ -3,7 +3,7 @@
 /// The most elements that a search reads. A real chain of proxies is a few elements long.
 const MAX_ELEMENTS: usize = 64;
 
-/// The most bytes that a search reads. Most servers reject a request whose header fields have more.
+/// The most bytes that a search reads. By default, nginx, Apache and Tomcat reject a field line of more.
 pub(super) const MAX_BYTES: usize = 8 * 1024;
 
 /// The elements of a list header from the last to the first, across its field lines (RFC 9110 §5.3:

@@ -111,13 +111,13 @@ impl KeyExtractor for Global {
 pub enum KeyError {
     /// The client did not send what identifies it.
     Missing {
-        /// What was looked for, as in "header x-api-key".
+        /// What was looked for, as in "header x-api-key". Rejections show it to clients.
         what: Cow<'static, str>,
     },
     /// The client sent it more than once. Always rejected: whichever of the two counted, a
     /// client could name another client's budget, or a new one each time.
     Ambiguous {
-        /// What was looked for, as in "header x-api-key".
+        /// What was looked for, as in "header x-api-key". Rejections show it to clients.
         what: Cow<'static, str>,
     },
     /// The server is not set up to provide it. Always rejected, as the server's error.

@@ -25,8 +25,8 @@ impl IpNetwork {
             IpAddr::V4(ip) => Self { base: ip.into(), prefix: 32 },
             IpAddr::V6(ip) => match embedded_ipv4(ip) {
                 Some(ip) => Self { base: ip.into(), prefix: 32 },
-                // One client each: its IPv4 address is in one of five places, as the operator chose (RFC 6052, section
-                // 2.2).
+                // One client each: its IPv4 address is in one of four places, as the operator chose a prefix of 48, 56,
+                // 64 or 96 bits (RFC 6052, section 2.2).
                 None if ip.to_bits() >> 80 == LOCAL_NAT64 => Self { base: ip.into(), prefix: 128 },
                 None => {
                     let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix.min(128))).unwrap_or(0);

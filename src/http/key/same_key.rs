@@ -6,10 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::streak::Streak;
 use crate::values::PartitionKey;
 
+/// Stands for the hash of the first key before there is one. The hash of a key is odd.
+const NO_KEY: u64 = 0;
+
 /// Whether the first thousand keys of a policy are equal, so that it may not distinguish clients.
 #[derive(Debug)]
 pub(crate) struct SameKeyCheck {
-    /// A hash of the first key; zero before there is one.
+    /// A hash of the first key, or [`NO_KEY`].
     first: AtomicU64,
     streak: Streak,
 }
@@ -21,7 +24,7 @@ impl SameKeyCheck {
         if is_shared {
             streak.interrupt();
         }
-        Self { first: AtomicU64::new(0), streak }
+        Self { first: AtomicU64::new(NO_KEY), streak }
     }
 
     /// Records a request's key; returns `true` once, if the first thousand are equal.
@@ -34,10 +37,10 @@ impl SameKeyCheck {
     fn compare(&self, key: &PartitionKey) -> bool {
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
-        // Never zero, which stands for "no key yet".
+        // Odd, so never `NO_KEY`.
         let hash = hasher.finish() | 1;
         // Of several first requests, one sets the hash; the others compare theirs with it, as later ones do.
-        match self.first.compare_exchange(0, hash, Ordering::Relaxed, Ordering::Relaxed) {
+        match self.first.compare_exchange(NO_KEY, hash, Ordering::Relaxed, Ordering::Relaxed) {
             Err(first) if first != hash => {
                 self.streak.interrupt();
                 false

@@ -9,7 +9,7 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct TrustedProxies {
-    /// If empty, every peer is a proxy, and there is a count.
+    /// If empty, there is a count, and every peer is a proxy unless that is zero.
     ranges: Vec<Range>,
     /// The number of proxies that append to the list; `None` to skip the elements within the ranges.
     pub(super) count: Option<usize>,

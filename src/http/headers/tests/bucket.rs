@@ -1,15 +1,29 @@
 //! An oracle: a bucket in plain integers, and the numbers that fields should advertise for it.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::values::{Decision, Quota};
 
-const NANOS: u128 = 1_000_000_000;
+/// One second, in nanoseconds.
+pub(super) const NANOS: u128 = 1_000_000_000;
+
+/// The greatest Integer of a structured field: greater numbers are cut off there.
+pub(super) const LARGEST: u128 = 10_u128.pow(15) - 1;
+
+/// The longest wait that is advertised, in seconds: clients keep it as milliseconds in a signed 32-bit timer.
+pub(super) const LONGEST_WAIT: u128 = ((1 << 31) - 1) / 1_000;
+
+/// The part of a bucket's capacity by which a level may be lower than the oracle's, since the state of a store that
+/// counts in ticks may be off by one.
+const TICKS: u128 = 1 << 32;
 
 /// A bucket as one would explain it: a debt in nanoseconds times `limit` that decreases with time.
+#[derive(Clone, Copy)]
 pub(super) struct Bucket {
-    pub(super) quota: Quota,
-    pub(super) paid_at: u128,
+    quota: Quota,
+    /// When the debt is paid.
+    paid_at: u128,
 }
 
 impl Bucket {
@@ -17,17 +31,22 @@ impl Bucket {
         Self { quota, paid_at: 0 }
     }
 
+    /// The time that one unit takes.
     fn interval(&self) -> u128 {
         self.quota.period().as_nanos()
     }
 
-    fn units(&self, nanos: u64) -> u128 {
-        u128::from(nanos) * u128::from(self.quota.limit())
+    fn capacity(&self) -> u128 {
+        u128::from(self.quota.max_burst()) * self.interval()
+    }
+
+    fn units(&self, nanos: u128) -> u128 {
+        nanos * u128::from(self.quota.limit())
     }
 
     pub(super) fn decide(&mut self, now: u64, cost: u32) -> Decision {
-        let (now, limit) = (self.units(now), u128::from(self.quota.limit()));
-        let capacity = u128::from(self.quota.max_burst()) * self.interval();
+        let (now, limit) = (self.units(now.into()), u128::from(self.quota.limit()));
+        let capacity = self.capacity();
         let after = self.paid_at.saturating_sub(now) + u128::from(cost) * self.interval();
         let span = |units: u128| {
             let nanos = units.div_ceil(limit);
@@ -48,15 +67,23 @@ impl Bucket {
         decision.with_reset_after(span(debt))
     }
 
-    /// Returns the `r` and `t` of an admission: the whole units left and the seconds, rounded up, in which they are
-    /// earned; with none left, the time to the next unit, at least 1.
-    pub(super) fn expected(&self, now: u64) -> (u128, u128) {
-        let second = NANOS * u128::from(self.quota.limit());
-        let capacity = u128::from(self.quota.max_burst()) * self.interval();
-        let free = capacity - self.paid_at.saturating_sub(self.units(now));
+    /// Returns the `r` of an admission, the whole units left, and its `t`: the seconds, rounded up, in which what is left
+    /// is earned; with none left, the time to the next unit. At least 1.
+    ///
+    /// `t` has a range, since it is computed from a [`Decision`], which rounds the debt up, and allows for a tick.
+    pub(super) fn expected(&self, now: u64) -> (u128, RangeInclusive<u128>) {
+        let seconds = |units: u128| units.div_ceil(self.units(NANOS)).clamp(1, LARGEST);
+        let debt = self.paid_at.saturating_sub(self.units(now.into()));
+        let free = self.capacity() - debt;
+        // A `Decision` keeps nanoseconds if they fit into 64 bits, and milliseconds if not.
+        let is_coarse = debt > self.units(u64::MAX.into());
+        let rounding = self.units(if is_coarse { NANOS / 1_000 } else { 1 });
         match free / self.interval() {
-            0 => (0, (self.interval() - free).div_ceil(second).max(1)),
-            left => (left, free.div_ceil(second)),
+            0 => {
+                let wait = self.interval() - free;
+                (0, seconds(wait)..=seconds(wait + rounding))
+            }
+            left => (left, seconds(free.saturating_sub(rounding + self.capacity() / TICKS))..=seconds(free)),
         }
     }
 }

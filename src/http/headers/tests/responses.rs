@@ -49,46 +49,60 @@ fn a_redirect_of_an_exhausted_policy_has_no_ratelimit() {
     assert_eq!(written(&draft07, 301, &[], &[reading(0, &left(0))]), "");
 }
 
+/// Three policies, by their periods.
+const SECOND_MINUTE_HOUR: [(&str, Terms); 3] = [
+    ("second", Terms::bucket(Quota::per_second(10))),
+    ("minute", Terms::fixed_window(Quota::per_minute(100))),
+    ("hour", Terms::fixed_window(Quota::per_hour(1_000))),
+];
+
+/// Decisions on them. The policy by minute is the closest to exhaustion, which has least left of its limit.
+fn minute_is_closest() -> [Decision; 3] {
+    [
+        Decision::allow(10, 5).with_reset_after(Duration::from_millis(500)),
+        Decision::allow(100, 49).with_reset_after(Duration::from_millis(30_500)),
+        Decision::allow(1_000, 600).with_reset_after(Duration::from_secs(1_800)),
+    ]
+}
+
 #[test]
 fn the_older_fields_describe_the_policy_that_is_closest_to_exhaustion() {
-    let policies = [
-        ("second", Terms::bucket(Quota::per_second(10))),
-        ("minute", Terms::fixed_window(Quota::per_minute(100))),
-        ("hour", Terms::fixed_window(Quota::per_hour(1_000))),
-    ];
-    let draft07 = writer_of(&RateLimitFields::draft07(), &policies);
-    let x_rate_limit = writer_of(&RateLimitFields::none().x_rate_limit(ResetForm::EpochSeconds), &policies);
-    let delta = writer_of(&RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds), &policies);
-    let second = Decision::allow(10, 5).with_reset_after(Duration::from_millis(500));
-    let minute = Decision::allow(100, 49).with_reset_after(Duration::from_millis(30_500));
-    let hour = Decision::allow(1_000, 600).with_reset_after(Duration::from_secs(1_800));
-
-    let all = [reading(0, &second), reading(1, &minute), reading(2, &hour)];
+    let decisions = minute_is_closest();
+    let all: Vec<_> = decisions.iter().enumerate().map(|(policy, decision)| reading(policy, decision)).collect();
+    let sent = |fields: RateLimitFields, readings: &[Reading<'_>]| {
+        written(&writer_of(&fields, &SECOND_MINUTE_HOUR), 200, &[], readings)
+    };
     assert_eq!(
-        written(&draft07, 200, &[], &all),
+        sent(RateLimitFields::draft07(), &all),
         "ratelimit: limit=100, remaining=49, reset=31; ratelimit-policy: 100;w=60"
     );
     assert_eq!(
-        written(&x_rate_limit, 200, &[], &all),
+        sent(RateLimitFields::none().x_rate_limit(ResetForm::EpochSeconds), &all),
         "x-ratelimit-limit: 100; x-ratelimit-remaining: 49; x-ratelimit-reset: 1790000031"
     );
     assert_eq!(
-        written(&delta, 200, &[], &all[..1]),
+        sent(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds), &all[..1]),
         "x-ratelimit-limit: 10; x-ratelimit-remaining: 5; x-ratelimit-reset: 1"
     );
+}
 
-    // A full bucket is not close to exhaustion, however much more than its burst it admits in the advertised window.
+/// However much more than its burst it admits in the advertised window.
+#[test]
+fn a_full_bucket_is_not_close_to_exhaustion() {
     let small = [
         ("second", Terms::bucket(Quota::per_second(100).burst(10))),
         ("minute", Terms::fixed_window(Quota::per_minute(100))),
     ];
-    let full = Decision::allow(10, 10);
+    let (full, [_, minute, _]) = (Decision::allow(10, 10), minute_is_closest());
     assert_eq!(
         written(&writer_of(&RateLimitFields::draft07(), &small), 200, &[], &[reading(0, &full), reading(1, &minute)]),
         "ratelimit: limit=100, remaining=49, reset=31; ratelimit-policy: 100;w=60"
     );
+}
 
-    // A policy that rejects comes before one with less left; of several that reject, the one with the longest wait.
+#[test]
+fn a_policy_that_rejects_comes_before_one_with_less_left_and_the_longest_wait_first() {
+    let draft07 = writer_of(&RateLimitFields::draft07(), &SECOND_MINUTE_HOUR);
     let rejected = |left, wait| Decision::deny(1_000, left, wait).with_reset_after(Duration::from_secs(1_800));
     let empty = Decision::allow(100, 0).with_reset_after(Duration::from_secs(30));
     let (short, long) = (rejected(3, Some(Duration::from_secs(5))), rejected(3, Some(Duration::from_secs(6))));
@@ -100,11 +114,17 @@ fn the_older_fields_describe_the_policy_that_is_closest_to_exhaustion() {
     );
     assert!(state(&[reading(1, &short), reading(2, &long)]).contains("limit=1000, remaining=0, reset=6"));
     assert!(state(&[reading(1, &never), reading(2, &long)]).contains("limit=100, remaining=0, reset=1800"));
+}
 
-    // Fields of an inner layer stay if they have less left, and are replaced if they have more.
-    let inner = |remaining| [("x-ratelimit-limit", "9"), ("x-ratelimit-remaining", remaining)];
-    assert_eq!(written(&x_rate_limit, 200, &inner("2"), &all), "x-ratelimit-limit: 9; x-ratelimit-remaining: 2");
-    assert!(written(&x_rate_limit, 200, &inner("50"), &all).contains("remaining: 49; x-ratelimit-reset"));
+#[test]
+fn fields_of_an_inner_layer_are_replaced_if_they_have_more_left() {
+    let fields = RateLimitFields::none().x_rate_limit(ResetForm::EpochSeconds);
+    let (writer, [_, minute, _]) = (writer_of(&fields, &SECOND_MINUTE_HOUR), minute_is_closest());
+    let sent = |inner| {
+        written(&writer, 200, &[("x-ratelimit-limit", "9"), ("x-ratelimit-remaining", inner)], &[reading(1, &minute)])
+    };
+    assert_eq!(sent("2"), "x-ratelimit-limit: 9; x-ratelimit-remaining: 2");
+    assert!(sent("50").contains("remaining: 49; x-ratelimit-reset"));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The values of the fields, one by one: published vectors, tables, edge cases.
 
-use serde_json::Value;
 use std::num::NonZeroU64;
+
+use serde_json::Value;
 
 use super::bucket::Bucket;
 use super::*;
