@@ -21,8 +21,8 @@ use std::sync::{Arc, PoisonError};
 
 use super::locked;
 use super::published::Published;
-use super::table::{PAYLOAD_BITS, SETS_PER_PAGE, Tag, before_a_step, candidate_sets};
-use crate::util::sync::{AtomicU64, Mutex, Ordering, yield_now};
+use super::table::{PAYLOAD_BITS, SETS_PER_PAGE, Tag, candidate_sets};
+use crate::util::sync::{AtomicU64, Mutex, Ordering, before_a_step, yield_now};
 
 /// How the keys of a table are spread over its sets. The secret of their hashes is handed on with them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

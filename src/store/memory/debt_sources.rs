@@ -66,7 +66,8 @@ impl<A: Algorithm> States<A> {
         can_inherit.then_some(Self { algorithm, predecessor, from: from.quota, at })
     }
 
-    /// Lets a table of words begin with these states, if counts up to `greatest` fit; returns `false` if not.
+    /// Lets a table of words begin with these states, if counts up to `greatest` fit, which is the greatest of any key,
+    /// and those of overflow slots; returns `false` if not.
     pub(super) fn begin_in<W: Counts>(
         &self,
         own: &mut Ledger<WindowRule<W>>,
@@ -74,17 +75,18 @@ impl<A: Algorithm> States<A> {
         greatest: u32,
         geometries: &[Geometry],
     ) -> bool {
-        let Some(rule) = WindowRule::<W>::holding(&self.algorithm.quota(), staggered, greatest) else { return false };
         if TypeId::of::<W>() != TypeId::of::<A::State>() {
             return false;
         }
-        let (number, now, states) = (self.predecessor.occupancy().number(), self.at, self.clone());
         let mut overflow = Vec::new();
-        self.each_overflow(|tag, state| {
-            overflow.extend(stamp_of(&rule, tag, state, now).map(|stamp| (tag, stamp)));
-        });
+        self.each_overflow(|tag, state| overflow.extend(cast::<_, W>(state).map(|state| (tag, state))));
+        // An overflow slot may have inherited more, and owe it for longer, than any key.
+        let greatest = overflow.iter().flat_map(|(_, state)| state.counts()).fold(greatest, u32::max);
+        let Some(rule) = WindowRule::<W>::holding(&self.algorithm.quota(), staggered, greatest) else { return false };
+        let (number, now, states) = (self.predecessor.occupancy().number(), self.at, self.clone());
         own.inherit(rule, number, now, geometries, |base| Box::new(InWords { states, rule, base }));
-        own.inherit_overflow(now, overflow.into_iter());
+        let stamps = overflow.into_iter().filter_map(|(tag, state)| Some((tag, stamp_of(&rule, tag, state, now)?)));
+        own.inherit_overflow(now, stamps);
         true
     }
 

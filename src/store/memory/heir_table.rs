@@ -142,6 +142,7 @@ impl<S: Copy + Send + 'static> Kept<S> {
     }
 
     /// Returns the greatest count that any key of a window may have at `now`: more than the limit, if that was lowered.
+    /// Not that of overflow slots, which [`States::begin_in`] looks at.
     fn greatest(&self, now: Timestamp) -> u32 {
         fn of<W: Counts>(ledger: &Ledger<WindowRule<W>>, now: Timestamp) -> u32 {
             if ledger.has_past(now) { ledger.rule().greatest() } else { ledger.rule().limit() }
@@ -163,9 +164,11 @@ fn finish<E: CopiedDebt + 'static>(past: &Arc<DebtCopies<E>>) -> Finish {
 #[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
-    use crate::algorithm::SlidingWindow;
-    use crate::store::{MemoryStore, Store};
+    use crate::algorithm::{SlidingWindow, SlidingWindowState};
+    use crate::store::memory::table::{Rule, Tag};
+    use crate::store::{MemoryStore, Store, WhenFull};
     use crate::values::Quota;
+    use crate::values::time::ManualClock;
 
     /// The counts of a great limit do not fit into the words of a small one, so the heir gets another table.
     #[test]
@@ -181,6 +184,47 @@ mod tests {
             let heir = after.kept.get().unwrap();
             assert_eq!(matches!(heir.table, Table::Locked(_)), limit == 100_000);
             assert!(heir.occupancy().has_warned(), "from a limit of {limit}");
+        }
+    }
+
+    /// The second change cut the count to the bits that the first lowered limit takes, if nothing else was owed from
+    /// before: a limit that is raised again would then admit what was used already.
+    #[test]
+    fn a_count_in_an_overflow_slot_survives_two_lowered_limits() {
+        const NOW: Timestamp = Timestamp::from_nanos(90_000_000_000);
+        let tag = Tag::from_hash(7);
+        let window = |limit| SlidingWindow::new(Quota::per_minute(limit));
+        let prepared = |limit| {
+            let clock = ManualClock::starting_at(NOW);
+            let store = MemoryStore::with_capacity(16).when_full(WhenFull::Overflow).with_clock(clock);
+            store.prepare(&window(limit));
+            store
+        };
+        // The counts of a great limit are kept behind locks.
+        for limit in [100, 100_000] {
+            let used = SlidingWindowState { window: 1, previous: 0, current: limit };
+            let mut store = prepared(limit);
+            match &store.kept(&window(limit)).table {
+                Table::Sliding(ledger) => {
+                    let stamp = ledger.rule().stamp(used, ledger.rule().read(NOW));
+                    ledger.inherit_overflow(NOW, [(tag, stamp)].into_iter());
+                }
+                Table::Locked(table) => table.inherit_overflow(tag, used),
+                Table::Bucket(_) | Table::Fixed(_) => unreachable!("a sliding window"),
+            }
+            for lower in [10, 5] {
+                let heir = prepared(lower);
+                let heritage = Store::heritage(&store, &window(limit)).unwrap();
+                heir.inherit(&Arc::new(window(lower)), &heritage).unwrap().finish();
+                store = heir;
+            }
+            let mut kept = Vec::new();
+            match &store.kept.get().unwrap().table {
+                Table::Sliding(ledger) => ledger.each_overflow(NOW, |_, state| kept.push(state)),
+                Table::Locked(table) => table.each_overflow(|_, state| kept.push(state)),
+                Table::Bucket(_) | Table::Fixed(_) => unreachable!("a sliding window"),
+            }
+            assert_eq!(kept, [used], "from a limit of {limit}");
         }
     }
 }

@@ -25,8 +25,8 @@ struct Debts {
     inherited: Arc<DebtCopies<PackedDebt>>,
     /// The stamp of nothing at that instant, from which the copied stamps are counted.
     base: u64,
-    /// The most ticks that any key of a bucket owed. Zero for windows, whose rule knows the greatest count.
-    most: u64,
+    /// The most ticks that any key of a bucket owed. `None` for windows, whose rule knows the greatest count.
+    most: Option<u64>,
 }
 
 /// A rule that was in force earlier, and until when.
@@ -36,7 +36,7 @@ struct Ancestor<R> {
     until: Timestamp,
 }
 
-/// Charges from before so many changes can be refunded. The list is copied at each change, and takes some 20 KB then.
+/// Charges from before so many changes can be refunded. The list is copied at each change, and takes 16 KiB at most.
 const MOST_ANCESTORS: usize = 256;
 
 impl<R: Rule> Ledger<R> {
@@ -70,7 +70,8 @@ impl<R: Rule> Ledger<R> {
         self.inherited.as_ref().map(|debts| &debts.inherited)
     }
 
-    /// Returns whether something may still be owed at `now` of what was inherited.
+    /// Returns whether something may still be owed at `now` of what was inherited key by key: overflow slots, which
+    /// inherit at once, are not looked at.
     pub(super) fn has_past(&self, now: Timestamp) -> bool {
         let now = stamp_of_nothing(&self.rule, self.rule.read(now));
         self.inherited().is_some_and(|past| !past.has_ended(now))
@@ -94,7 +95,7 @@ impl<R: Rule> Ledger<R> {
         self.rule = rule;
         let base = stamp_of_nothing(&rule, rule.read(now));
         let inherited = Arc::new(DebtCopies::new(predecessor, geometries, source(base)));
-        let debts = Debts { inherited, base, most: 0 };
+        let debts = Debts { inherited, base, most: None };
         self.table.inherit(Box::new(debts.clone()));
         self.inherited = Some(debts);
     }
@@ -203,7 +204,7 @@ impl<R: Bounded> Ledger<R> {
         match &self.inherited {
             None => own,
             // Only buckets know it. With what a key owes of an overflow slot it may be as much as fits.
-            Some(Debts { most, .. }) if *most > 0 && !self.table.has_overflow() => own.max(*most),
+            Some(Debts { most: Some(most), .. }) if !self.table.has_overflow() => own.max(*most),
             Some(_) => self.rule.most_inherited(),
         }
     }
@@ -227,15 +228,16 @@ impl Ledger<TickBucket> {
         self.inherit(rule, from.table.occupancy().number(), now, geometries, |base| source(rule, base));
         let conversion = rule.conversion(&from.rule, at);
         if let Some(debts) = &mut self.inherited {
-            debts.most = conversion.debt(most);
+            debts.most = Some(conversion.debt(most));
         }
         let (here, mut overflow) = (rule.read(now), Vec::new());
         from.each_overflow(now, |tag, debt| overflow.push((tag, rule.stamp(conversion.debt(debt), here))));
+        let has_past = from.has_past(now) || !overflow.is_empty();
         self.inherit_overflow(now, overflow.into_iter());
-        let forgotten = if from.has_past(now) {
+        let forgotten = if has_past {
             from.ancestors.len().saturating_sub(MOST_ANCESTORS - 1)
         } else {
-            // All that was charged under them is paid.
+            // All that was charged under them is paid, in overflow slots as well.
             from.ancestors.len()
         };
         self.ancestors = from.ancestors[forgotten..].to_vec();
@@ -243,11 +245,15 @@ impl Ledger<TickBucket> {
         Some(())
     }
 
-    /// Returns the most ticks that any key may owe.
+    /// Returns the most ticks that any key may owe, in the table or in its overflow slot.
+    ///
+    /// A key that has inherited owes the debt of its overflow slot besides, which may together be more. It is not looked
+    /// for: the slot's debt is inherited as well, so the sum would grow by it at each change. Of a greater debt, the
+    /// next heir forgives what does not fit into its words ([`TickBucket::holding`]).
     fn most_owed(&self, at: Tick) -> u64 {
         let inherited = self.inherited.as_ref().map_or(0, |debts| {
             // A clock that was set back pays nothing.
-            debts.most.saturating_sub(at.count.saturating_sub(debts.base))
+            debts.most.unwrap_or(0).saturating_sub(at.count.saturating_sub(debts.base))
         });
         inherited.max(self.rule.capacity())
     }
@@ -316,6 +322,39 @@ mod tests {
         heir
     }
 
+    /// No key owes anything but an overflow slot.
+    struct NoDebts;
+
+    impl Source<PackedDebt> for NoDebts {
+        fn copy(&self, _: Geometry, _: usize, _: &mut dyn FnMut(usize, PackedDebt, u64)) {}
+    }
+
+    /// Returns an heir with overflow slots, of the same quota.
+    fn heir_with_overflow(before: &Ledger<TickBucket>, quota: &Quota) -> Ledger<TickBucket> {
+        let mut heir = Ledger::new(TickBucket::new(quota).unwrap(), 64, WhenFull::Overflow);
+        let geometries = before.geometries(NOW);
+        heir.inherit_from(before, quota, NOW, &geometries, |_, _| Box::new(NoDebts)).unwrap();
+        heir.inherited().unwrap().copy_all();
+        heir
+    }
+
+    /// Once no key owed anything from before the first change, the second one took all charges from before it for paid,
+    /// also those that an overflow slot still owed: their refunds were lost.
+    #[test]
+    fn what_is_owed_in_an_overflow_slot_is_refunded_after_two_changes() {
+        let quota = Quota::per_day(1).burst(3);
+        let rule = TickBucket::new(&quota).unwrap();
+        let before = Ledger::new(rule, 64, WhenFull::Overflow).numbered();
+        let tick = rule.read(NOW).count + rule.capacity();
+        before.inherit_overflow(NOW, [(Tag::from_hash(HASH), tick)].into_iter());
+        let receipt = Receipt::of(PaidAt { table: before.rule().number(), tick });
+        let heir = heir_with_overflow(&heir_with_overflow(&before, &quota), &quota);
+        assert_eq!(heir.peek(HASH, 0, NOW).remaining(), 0);
+        heir.refund(HASH, 2, heir.paid_at(receipt), NOW);
+        assert_eq!(heir.peek(HASH, 0, NOW).remaining(), 2);
+        heir.check_invariants(NOW);
+    }
+
     #[test]
     fn what_was_inherited_is_in_one_place() {
         let heir = heir();
@@ -338,7 +377,8 @@ mod tests {
     #[should_panic(expected = "of what is inherited, Tag(7) in set 0 owes")]
     fn what_is_too_much_of_the_inheritance_is_found() {
         let mut heir = heir();
-        heir.inherited.as_mut().unwrap().most -= 1;
+        let most = &mut heir.inherited.as_mut().unwrap().most;
+        *most = most.map(|most| most - 1);
         heir.check_invariants(NOW);
     }
 }

@@ -91,7 +91,8 @@ use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mo
 /// # Cost
 ///
 /// One compare-and-swap on a word in one or two cache lines; a rejection only reads. A new key takes a lock that it
-/// shares with one in 256 others. The table with locks takes one or two at each decision, for eight slots each.
+/// shares with one in 256 others. The table with locks takes one or two at each decision, for eight slots each, and a
+/// third for a new key with [`WhenFull::Overflow`].
 pub struct MemoryStore<S, C = Monotonic> {
     capacity: usize,
     when_full: WhenFull,
@@ -113,7 +114,7 @@ struct Kept<S> {
     free: fn(&mut Table<S>),
 }
 
-/// Freeing that much takes half a millisecond, and no request must free more. A request may be the last to hold a
+/// No request must free more bytes than these, since that takes as much longer. A request may be the last to hold a
 /// table, if it came before a live change and is answered long after it.
 const LARGE: usize = 16 << 20;
 

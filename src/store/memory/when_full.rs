@@ -40,6 +40,7 @@ pub enum WhenFull {
     /// Lets new keys share 512 further budgets, chosen by their hashes, until there is room. Exact for the keys that
     /// are held; new keys share what the flood leaves. Once there is room, a new key begins with what its shared budget
     /// owes then, so that no key has its burst twice. A live change to a store with the same choice keeps what is
-    /// shared. To [reset](crate::Mode::Reset) a key that shares a budget resets it for all of them.
+    /// shared, and all keys of a shared budget begin with that, also those that were held. To
+    /// [reset](crate::Mode::Reset) a key that shares a budget resets it for all of them.
     Overflow,
 }

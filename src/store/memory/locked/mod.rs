@@ -182,7 +182,8 @@ impl<S: Copy + Send> LockedTable<S> {
         let inherited = self.inherited.as_ref().and_then(|past| past.get(hash, now.as_nanos()));
         // What the key has spent of an overflow slot, it must not spend again.
         let shared = self.overflow_set(group).and_then(|mut set| set.find(OVERFLOW).copied());
-        // The one that owes more: states of any algorithm cannot be added.
+        // The one that owes more: states of any algorithm cannot be added. (So a key that has inherited, and finds no
+        // room, may spend what its overflow set has left besides.)
         let before = shared.into_iter().chain(inherited).max_by_key(|state| algorithm.owed(state, own));
         let (decision, next) = algorithm.decide(before, own, cost);
         // A key that has inherited is inserted even if the request is rejected.

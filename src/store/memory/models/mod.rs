@@ -5,7 +5,6 @@
 mod heir;
 
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
 
 use super::WhenFull;
@@ -13,23 +12,6 @@ use super::table::{Bounded, FixedRule, PaidAt, Rule, SetAssociativeTable, Slidin
 use crate::algorithm::ChargedIn;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt};
-
-loom::lazy_static! {
-    static ref STEPS: AtomicU64 = AtomicU64::new(0);
-}
-
-/// Makes every step of every thread an access to one counter, too. Loom remembers only the last access to an atomic: a
-/// thread that reads and then swaps hides its race with another thread's reading, and whole orders of events are never
-/// tried. Relaxed, it orders nothing.
-pub(super) fn before_a_step() {
-    STEPS.fetch_add(1, Ordering::Relaxed);
-}
-
-/// Orders a load after earlier steps of all threads. Loom treats `SeqCst` accesses as acquire and release; it honours a
-/// fence.
-pub(super) fn in_order() {
-    fence(Ordering::SeqCst);
-}
 
 pub(super) fn model(run: impl Fn() + Sync + Send + 'static) {
     check(loom::model::Builder::new(), run);

@@ -5,8 +5,9 @@ use super::epoch::{Epochs, Page};
 use super::placement::OVERFLOW;
 use super::rule::{Rule, Ruling};
 use super::search::{CandidateSets, first_candidate, second_candidate};
-use super::slots::{Slot, in_order};
+use super::slots::Slot;
 use super::word::{Tag, Word};
+use crate::util::sync::in_order;
 use crate::values::Decision;
 
 /// A ruling, and the time as of which it was made.

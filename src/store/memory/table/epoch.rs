@@ -1,7 +1,6 @@
 //! The epochs of a page: up to which one it was swept.
 
-use super::slots::before_a_step;
-use crate::util::sync::{AtomicU64, Ordering};
+use crate::util::sync::{AtomicU64, Ordering, before_a_step};
 
 /// The epochs of 64 sets, in one atomic. All accesses are sequentially consistent: sweepers and writers rely on one
 /// order of these and of the compare-and-swaps of words.

@@ -41,7 +41,9 @@ impl SetAssociativeTable {
                 continue;
             }
             let own = rule.local(now, tag);
-            // What the key has spent of an overflow slot, it must not spend again.
+            // What the key has spent of an overflow slot, it must not spend again. After a live change the slot has
+            // inherited as well, and that counts also against keys that had slots of their own: which keys have spent
+            // it is not known.
             let mut owed = self.overflow_debt(rule, tag, now);
             let mut uncleared = None;
             if let Some(past) = &self.inherited {

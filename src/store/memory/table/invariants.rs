@@ -6,9 +6,9 @@ use super::rule::Rule;
 use super::search::second_candidate;
 use super::slots::{SETS_PER_PAGE, SLOTS_PER_SET};
 use super::sweep::ALL_PAID;
-use super::ticks::{EPOCH_BITS, MOST_TICKS, Tick, TickBucket};
+use super::ticks::{FARTHEST_AHEAD, MOST_TICKS, Tick, TickBucket};
 use super::windows::{Counts, WindowRule};
-use super::word::{GROUPS, Tag, Word};
+use super::word::{Tag, Word};
 
 /// A [`Rule`] that knows what a key can owe.
 pub(in crate::store::memory) trait Bounded: Rule {
@@ -40,7 +40,7 @@ impl Bounded for TickBucket {
     }
 
     fn is_before(&self, word: Word, earliest: Tick) -> bool {
-        word.ahead_of(earliest.count) > 7 << EPOCH_BITS
+        word.ahead_of(earliest.count) > FARTHEST_AHEAD
     }
 }
 
@@ -200,9 +200,8 @@ impl SetAssociativeTable {
         for set in page * SETS_PER_PAGE..(page + 1) * SETS_PER_PAGE {
             for (index, word) in self.words(set) {
                 assert!(word.is(OVERFLOW), "overflow slot {index} of set {set} holds {word:?}, of a single key");
-                // Any tag of the keys that share the slot.
-                let number = (set - page * SETS_PER_PAGE) * SLOTS_PER_SET + index;
-                let key = Tag::from_hash(GROUPS + number as u64);
+                let group = (set - page * SETS_PER_PAGE) * SLOTS_PER_SET + index;
+                let key = Tag::of_group(group as u64);
                 self.check_word(rule, (set, index), (word, key), now, most);
             }
         }
@@ -219,6 +218,7 @@ mod tests {
     use crate::store::WhenFull;
     use crate::store::memory::table::FixedRule;
     use crate::store::memory::table::epoch::Epochs;
+    use crate::store::memory::table::ticks::EPOCH_BITS;
     use crate::values::Quota;
 
     const TAG: Tag = Tag::from_hash(7);

@@ -26,7 +26,8 @@
 //!    slots, and admit it twice. A thread that finds the key needs no lock.
 //! 2. *A write replaces the word that it was decided on.* All writes to a word are compare-and-swaps from the value
 //!    that was judged, tag and state together. A thread that loses starts over.
-//! 3. *A rejection writes nothing.*
+//! 3. *A rejection writes nothing.* What may be written comes before a decision: sweeps of pages, and the debt that a
+//!    key inherits.
 //!
 //! # Epochs and sweeps
 //!
@@ -58,8 +59,8 @@
 //! Keys are judged by the clock's time, but no earlier than the epoch before the latest of their pages; waits are
 //! counted from the clock's own time. So a key is admitted no more than its burst, and what is earned while the clock
 //! goes forward, and waits are true. The price is availability: one reading far ahead, by a single thread, stops the
-//! keys of the pages that it touched (512 slots each, two pages at most per request) until the clock catches up. They
-//! cannot be distinguished from keys that were charged at that time.
+//! keys of the pages that it touched (512 slots each; two pages at most per request, and that of the overflow slots)
+//! until the clock catches up. They cannot be distinguished from keys that were charged at that time.
 //!
 //! A sweep clears what was paid when its epoch began. If the clock is then set back to before that instant, the cleared
 //! counts do not come back, so a window that had ended begins again with nothing used. Each time takes a sweep: at most
@@ -79,10 +80,10 @@
 //! most.
 //!
 //! *A charge or a refund may be counted at the wrong time.* This takes a coincidence: a multiple of sixteen epochs
-//! (69 seconds at least) after a word was judged, the slot holds the same word again when the thread compares it. For a
+//! (17 seconds at least) after a word was judged, the slot holds the same word again when the thread compares it. For a
 //! bucket, that is one word of 2^36. For a window, its counts must be the same again, which small ones easily are, and
-//! its index, one of 16 at worst (limits of 16 bits) and one of 2^22 for 100 per minute. Then the thread's charge or
-//! refund counts in the present window, or the key's counts are cleared.
+//! its index, one of 16 at worst (the greatest limits that fit) and one of 2^22 for a sliding window of 100 per minute.
+//! Then the thread's charge or refund counts in the present window, or the key's counts are cleared.
 
 mod charge;
 mod epoch;
@@ -107,7 +108,7 @@ mod word;
 pub(super) use self::invariants::Bounded;
 pub(super) use self::rule::{Rule, stamp_of_nothing};
 pub(super) use self::search::candidate_sets;
-pub(super) use self::slots::{SETS_PER_PAGE, before_a_step};
+pub(super) use self::slots::SETS_PER_PAGE;
 pub(super) use self::ticks::{Conversion, PaidAt, Tick, TickBucket};
 pub(super) use self::windows::{Counts, FixedRule, SlidingRule, WindowRule};
 pub(super) use self::word::{GROUPS, PAYLOAD_BITS, Tag};

@@ -73,11 +73,6 @@ impl TickClock {
         Self { started: Timestamp::from_nanos(started), ..self }
     }
 
-    /// Returns this clock, started when another one was.
-    pub(super) fn started_like(self, other: &Self) -> Self {
-        Self { started: other.started, ..self }
-    }
-
     /// Returns this clock, started `lead` nanoseconds earlier.
     pub(super) fn started_earlier(self, lead: u64) -> Self {
         Self { started: Timestamp::from_nanos(self.started.as_nanos().saturating_sub(lead)), ..self }

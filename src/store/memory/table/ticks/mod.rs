@@ -67,10 +67,10 @@ pub(super) const MOST_TICKS: u64 = 1 << DEBT_BITS;
 /// The ticks of an epoch, in bits: times repeat every sixteen epochs in a word.
 pub(super) const EPOCH_BITS: u32 = 32;
 
-/// The farthest that the time in a word can be ahead: a debt is at most four epochs long, and seen from up to two
-/// epochs before its page's. All that looks farther ahead is behind, up to nine epochs; the table clears every word
-/// before it is so old.
-const FARTHEST_AHEAD: u64 = 7 << EPOCH_BITS;
+/// The farthest that the time in a word is taken to be ahead. A debt is at most four epochs long, and judged from up to
+/// two epochs before it was charged (the [earliest](super::epoch::Epochs::earliest) instant of its page): six, and one
+/// to spare. All that looks farther ahead is behind, up to nine epochs; the table clears every word before it is so old.
+pub(super) const FARTHEST_AHEAD: u64 = 7 << EPOCH_BITS;
 
 impl TickBucket {
     /// Makes the bucket of `quota`, unless that is one of four units per nanosecond or more.
@@ -105,9 +105,15 @@ impl TickBucket {
         self.number
     }
 
-    /// Returns whether this bucket judges like another one, whenever their clocks began.
-    pub(in crate::store::memory) fn is_like(&self, other: &Self) -> bool {
-        Self { number: self.number, clock: other.clock.started_like(&self.clock), ..*other } == *self
+    /// Returns whether this bucket judges like the [new](Self::new) one of a quota, whenever their clocks began. Its
+    /// ticks may be longer, if it [holds](Self::holding) the debts of another.
+    pub(in crate::store::memory) fn is_like(&self, new: &Self) -> bool {
+        let Some(longer) = new.shift.checked_sub(self.shift) else { return false };
+        // Its clock in the other's ticks, and in lowest terms as that is.
+        let halvings = longer.min(self.clock.period.trailing_zeros());
+        let ticks = u128::from(self.clock.ticks.get()) << (longer - halvings);
+        (self.burst, ticks, self.clock.period >> halvings)
+            == (new.burst, u128::from(new.clock.ticks.get()), new.clock.period)
     }
 
     /// Returns a debt in tokens, rounded up.

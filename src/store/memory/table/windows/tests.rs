@@ -101,8 +101,83 @@ fn decided<R: Rule<Now = Moment>>(rule: &R, debt: R::Debt, cost: u32, now: Momen
     (rule.decision(ruling, cost, now), next)
 }
 
-/// A word that holds `state` is judged as the algorithm judges that, is charged and refunded like it, and paid when
-/// that has expired.
+const TAG: Tag = Tag::from_hash(7);
+
+/// A word that holds a state, and an instant at which it is read.
+struct Case<P: Pair> {
+    quota: Quota,
+    rule: P::Rule,
+    algorithm: P::Algorithm,
+    state: P::State,
+    /// The state's window.
+    window: u64,
+    now: Moment,
+    at: Timestamp,
+    /// How the word reads.
+    debt: P::State,
+}
+
+impl<P: Pair> Case<P> {
+    /// Returns the case of a state whose window is so many after the one of the instant; `None` if a word cannot hold
+    /// such states, or there is no such window.
+    fn new(quota: Quota, nanos: u64, offset: i64, counts: [u32; 2]) -> Option<Self> {
+        let rule = P::rule(&quota, false)?;
+        let now = moment(&rule, nanos);
+        let last = u64::MAX / quota.period_nanos();
+        let window = now.window.checked_add_signed(offset).filter(|window| *window <= last)?;
+        let state = P::state(window, counts.map(|count| count.min(quota.limit())));
+        let debt = rule.owed(Word::new(TAG, rule.stamp(state, now)), now);
+        let (algorithm, at) = (P::algorithm(quota, false), Timestamp::from_nanos(nanos));
+        Some(Self { quota, rule, algorithm, state, window, now, at, debt })
+    }
+
+    fn is_charged_alike(&self, cost: u32) -> Result<(), TestCaseError> {
+        let expected = self.algorithm.decide(Some(self.state), self.at, cost);
+        let decided = decided(&self.rule, self.debt, cost, self.now);
+        prop_assert_eq!(decided, expected, "{:?} at {:?}", self.debt, self.at);
+        Ok(())
+    }
+
+    /// A word reads as empty only if that makes no difference, and always if its state has expired.
+    fn expires_alike(&self, cost: u32) -> Result<(), TestCaseError> {
+        let (size, expires_at) = (self.rule.size(self.debt), self.algorithm.expires_at(&self.state));
+        if size == 0 {
+            let decided = |state| self.algorithm.decide(state, self.at, cost).0;
+            let (fresh, expected) = (decided(None), decided(Some(self.state)));
+            prop_assert_eq!((fresh.outcome(), fresh.remaining()), (expected.outcome(), expected.remaining()));
+        } else {
+            prop_assert!(expires_at > self.at, "{:?}: owed after it expired", self.debt);
+            prop_assert_eq!(self.rule.left(self.debt, self.now), expires_at.as_nanos() - self.at.as_nanos());
+            prop_assert_eq!(size, self.algorithm.owed(&self.state, self.at));
+        }
+        Ok(())
+    }
+
+    /// What counts as paid by an epoch is what its sweeper clears.
+    fn is_swept_when_paid(&self) -> Result<(), TestCaseError> {
+        let (rule, stamp) = (&self.rule, self.rule.stamp(self.debt, self.now));
+        let present = rule.epoch(self.now);
+        for epoch in [present, present.saturating_add(1)] {
+            let is_swept = rule.size(rule.owed(Word::new(TAG, stamp), rule.epoch_start(epoch))) == 0;
+            prop_assert_eq!(rule.is_paid_by(stamp, epoch), is_swept);
+        }
+        Ok(())
+    }
+
+    /// Refunds a charge of the window that is `back - 1` before the state's.
+    fn is_refunded_alike(&self, cost: u32, back: u64) -> Result<(), TestCaseError> {
+        let charged = self.window.saturating_add(1).saturating_sub(back);
+        let refunded = self.rule.refunded(self.debt, cost, charged, self.now);
+        let expected = self.algorithm.refund(self.state, self.at, cost, Receipt::of(ChargedIn(charged)));
+        for cost in [0, 1, self.quota.limit()] {
+            let (decision, _) = decided(&self.rule, refunded, cost, self.now);
+            let (expected, _) = self.algorithm.decide(Some(expected), self.at, cost);
+            prop_assert_eq!(decision, expected, "{:?} after a refund", refunded);
+        }
+        Ok(())
+    }
+}
+
 fn judges_alike<P: Pair>(
     quota: Quota,
     nanos: u64,
@@ -111,49 +186,13 @@ fn judges_alike<P: Pair>(
     cost: u32,
     back: u64,
 ) -> Result<(), TestCaseError> {
-    let Some(rule) = P::rule(&quota, false) else { return Ok(()) };
-    let algorithm = P::algorithm(quota, false);
-    let (tag, now) = (Tag::from_hash(7), moment(&rule, nanos));
-    prop_assert_eq!(now.window, nanos / quota.period_nanos());
-
-    let last = u64::MAX / quota.period_nanos();
-    let Some(window) = now.window.checked_add_signed(offset).filter(|window| *window <= last) else { return Ok(()) };
-    let state = P::state(window, counts.map(|count| count.min(quota.limit())));
-    let word = Word::new(tag, rule.stamp(state, now));
-    prop_assert!(word.is(tag));
-    let debt = rule.owed(word, now);
-    let at = Timestamp::from_nanos(nanos);
-
-    let (expected, next) = algorithm.decide(Some(state), at, cost);
-    let (decision, charged) = decided(&rule, debt, cost, now);
-    prop_assert_eq!(decision, expected, "{:?} at {}", debt, nanos);
-    prop_assert_eq!(charged, next);
-
-    if at == Timestamp::MAX {
-        // What expires never, expires then.
-        return Ok(());
-    }
-    prop_assert!(rule.size(debt) == 0 || algorithm.expires_at(&state) > at, "{:?}: owed after it expired", debt);
-    if rule.size(debt) == 0 {
-        let (fresh, _) = algorithm.decide(None, at, cost);
-        prop_assert_eq!((fresh.outcome(), fresh.remaining()), (expected.outcome(), expected.remaining()));
-    } else {
-        prop_assert_eq!(rule.left(debt, now), algorithm.expires_at(&state).as_nanos() - nanos);
-        prop_assert_eq!(rule.size(debt), algorithm.owed(&state, at));
-    }
-    // As a sweeper reads it.
-    for epoch in [rule.epoch(now), rule.epoch(now).saturating_add(1)] {
-        let stamp = rule.stamp(debt, now);
-        let is_swept = rule.size(rule.owed(Word::new(tag, stamp), rule.epoch_start(epoch))) == 0;
-        prop_assert_eq!(rule.is_paid_by(stamp, epoch), is_swept);
-    }
-
-    let charged = window.saturating_add(1).saturating_sub(back);
-    let refunded = rule.refunded(debt, cost, charged, now);
-    let expected = algorithm.refund(state, at, cost, Receipt::of(ChargedIn(charged)));
-    for cost in [0, 1, quota.limit()] {
-        let (decision, _) = decided(&rule, refunded, cost, now);
-        prop_assert_eq!(decision, algorithm.decide(Some(expected), at, cost).0, "{:?} after a refund", refunded);
+    let Some(case) = Case::<P>::new(quota, nanos, offset, counts) else { return Ok(()) };
+    case.is_charged_alike(cost)?;
+    // What expires never, expires then.
+    if case.at < Timestamp::MAX {
+        case.expires_alike(cost)?;
+        case.is_swept_when_paid()?;
+        case.is_refunded_alike(cost, back)?;
     }
     Ok(())
 }
@@ -258,7 +297,6 @@ fn the_documented_limits_fit() {
 fn words_read_right_across_the_wrap() {
     fn reads_right<P: Pair>(quota: Quota, lasts: u64) {
         let rule = P::rule(&quota, false).unwrap();
-        let tag = Tag::from_hash(7);
         let epoch = rule.epoch_start(1).window;
         let last = u64::MAX / quota.period_nanos();
         for window in [1, 2, epoch, epoch + 1, 7 * epoch, 16 * epoch - 1, 16 * epoch, 100 * epoch + 3] {
@@ -267,7 +305,7 @@ fn words_read_right_across_the_wrap() {
             }
             let now = moment(&rule, window * quota.period_nanos() + 5);
             let counts = if lasts == 1 { [1, 0] } else { [0, 1] };
-            let word = Word::new(tag, rule.stamp(P::state(window, counts), now));
+            let word = Word::new(TAG, rule.stamp(P::state(window, counts), now));
             // Set back, by as much as a word can hold.
             for back in [1, epoch, 5 * epoch] {
                 let earlier = Moment { by: window.saturating_sub(back), ..now };
