@@ -79,8 +79,8 @@ use crate::values::{
 /// arrival that fits into the hole takes it, and so departs before requests that came earlier; it takes no time from
 /// them. So an arrival waits no longer than those take that are waiting when it comes, and one interval; clients that
 /// come and go cannot starve it: with 15 per second that leave after 0.3 s, at 10 per second, 9 of 9 patient clients are
-/// served, within 0.61 s (`tests/redis/queue/leaving.rs`). When a queue is closed, or a process shuts down in order, all its
-/// reservations are returned.
+/// served, within 0.61 s (`tests/redis/queue/leaving.rs`). When a queue is closed, or a process shuts down in order, all
+/// its reservations are returned.
 ///
 /// What remains:
 ///
@@ -119,7 +119,7 @@ use crate::values::{
 /// second, and otherwise a look at a table in this process, of 0.7 MiB for the last 8,192 keys with a backlog. Requests
 /// do not share their calls: all that arrive for a full queue before the first answer make one each.
 ///
-/// Until its backlog is paid, a key takes some 150 bytes on the server, however many wait, and up to 40 for each hole.
+/// Until its backlog is paid, a key takes some 150 bytes on the server, however many wait, and some 40 for each hole.
 /// Here, at most [`max_waiters`](Self::max_waiters) wait at a time, each in about 1 kB, on a timer of its own. No task
 /// runs for it, and no lock is held.
 ///
@@ -165,7 +165,7 @@ impl RedisQueue {
     #[must_use]
     #[track_caller]
     pub fn new(redis: &Redis, name: &str, quota: Quota) -> Self {
-        let capacity = usize::try_from(quota.limit()).unwrap_or(usize::MAX);
+        let capacity = default_capacity(&quota);
         let bounds = Bounds { capacity, max_wait: DEFAULT_MAX_WAIT, max_waiters: DEFAULT_MAX_WAITERS };
         Self::build(redis, name, quota, bounds)
     }
@@ -226,16 +226,16 @@ impl RedisQueue {
         self.with(Bounds { max_waiters: waiters, ..self.bounds })
     }
 
-    /// Checks whether Redis can keep a queue with these bounds, for callers that read them from a configuration.
+    /// Checks whether Redis can keep a queue with these bounds, in whatever order they are set: for callers that read
+    /// them from a configuration.
     ///
     /// # Errors
     ///
     /// If it would take 2^51 microseconds, about 71 years, to pay for a full queue and one more request of the greatest
     /// [cost](crate::Description::max_cost): bursts and waits of up to 35 years are fine.
     pub fn check_fit(quota: &Quota, capacity: usize, max_wait: Duration) -> Result<(), UnfitQuota> {
-        // A queue has the default wait before another is set.
-        RemoteQueue::check_fit(quota, capacity, DEFAULT_MAX_WAIT)?;
-        RemoteQueue::check_fit(quota, capacity, max_wait)
+        // A queue has the default bounds before others are set.
+        RemoteQueue::check_fit(quota, capacity.max(default_capacity(quota)), max_wait.max(DEFAULT_MAX_WAIT))
     }
 
     /// Ends all waits in this process at once with a [`LimiterError`](crate::LimiterError), and answers later arrivals
@@ -250,6 +250,10 @@ impl RedisQueue {
     pub fn waiting(&self) -> usize {
         self.shared.waiting()
     }
+}
+
+fn default_capacity(quota: &Quota) -> usize {
+    usize::try_from(quota.limit()).unwrap_or(usize::MAX)
 }
 
 impl RedisQueue {
@@ -376,5 +380,21 @@ impl fmt::Debug for RedisQueue {
             .field("max_waiters", max_waiters)
             .field("waiting", &shared.waiting())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A second per request: a full queue takes 2^51 µs less 12 s to pay for if none may wait, and 30 s more with the
+    /// default bounds.
+    #[test]
+    fn check_fit_covers_the_capacity_that_a_queue_has_before_another_is_set() {
+        let longest = u32::try_from((1_u64 << 51) / 1_000_000).unwrap();
+        let quota = Quota::per_minute(60).burst(longest / 2 - 20);
+        let fits = |capacity| RemoteQueue::check_fit(&quota, capacity, DEFAULT_MAX_WAIT).is_ok();
+        assert!(fits(0) && !fits(default_capacity(&quota)));
+        assert!(RedisQueue::check_fit(&quota, 0, DEFAULT_MAX_WAIT).is_err(), "`RedisQueue::new` would panic");
     }
 }

@@ -95,7 +95,7 @@ impl ProcessQueue {
         let (_slot, patience) = self.take_slot(patience);
         let runtime = Handle::try_current().map_err(|_| no_runtime())?;
         let (shared, of) = (Arc::clone(&self), key.clone());
-        // Boxed, since the call takes thirty times as much memory as the wait.
+        // Boxed, since the call takes far more memory than the wait, and is over when that begins.
         let answer: JoinFuture = Box::pin(async move { shared.join(&of, cost, patience).await });
         let mut join = PendingJoin { shared: self, key, cost, runtime, answer: Some(answer) };
         let decision = match join.answer().await? {

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_cannot_choose_its_slot_or_spell_a_name() {
+    fn whatever_a_key_contains_its_name_is_ascii_and_its_slot_depends_on_all_of_it() {
         let names = Names::new("sluice", "api", b"");
         let mut nodes = [0_u32; 3];
         for number in 0..10_000 {

@@ -32,8 +32,8 @@ pub(super) struct Lease {
     is_asked_for: bool,
     /// Our clock before it was asked for. Distinguishes it from the key's other leases.
     since: Timestamp,
-    /// The decision on the last request that it was granted for, with the receipt of that charge. If it was spent, the
-    /// numbers are those of the last call.
+    /// The decision on the last request that it was granted for, with the receipt of that charge. Once it is spent,
+    /// limit and remaining are those of the last call.
     decision: Decision,
 }
 
@@ -67,15 +67,15 @@ impl Proof for LeaseReceipt {
         self.0.as_nanos().into()
     }
 
-    #[allow(clippy::cast_possible_truncation)] // No more was written.
+    #[allow(clippy::cast_possible_truncation, reason = "no more was written")]
     fn from_value(since: u128) -> Self {
         Self(Timestamp::from_nanos(since as u64))
     }
 }
 
 impl Leases {
-    /// The most requests that a lease may be for. The server decides on each in turn, and nothing else meanwhile: other
-    /// keys should not wait for longer.
+    /// The most requests that a lease may be for. The server decides on each in turn, and nothing else meanwhile: for up
+    /// to 0.1 ms (Redis 7, `commandstats`). Other keys should not wait for longer.
     pub(super) const MOST: u32 = 1_024;
 
     /// Leases of up to `most` requests each, to be spent within `lifetime`.
@@ -124,7 +124,7 @@ impl Leases {
             }
             let affordable = lease.decision.remaining() / 2 / cost;
             let more = lease.size.saturating_mul(2).clamp(1, self.most).min(affordable);
-            // If that call fails, no more is asked for until this lease ends.
+            // If that call fails or admits nothing, no more is asked for until this lease ends.
             lease.is_asked_for = more > 0;
             LeaseAction::More(more)
         };
@@ -141,8 +141,10 @@ impl Leases {
             // Never added up: what is left of an earlier window is worth nothing in the next.
             let stays = lease.left == 0 && lease.since < self.end_of(held);
             if stays && held.left == 0 {
-                // A request that is returned is refunded by the receipt of its own charge.
-                held.decision = lease.decision.with_receipt(held.decision.receipt());
+                // A request that is returned is refunded by the receipt of its own charge. And the lease ends with the
+                // window that it was taken from: the later call may have been decided in the next.
+                let (receipt, reset_after) = (held.decision.receipt(), held.decision.reset_after());
+                held.decision = lease.decision.with_receipt(receipt).with_reset_after(reset_after);
             }
             stays
         };
@@ -158,15 +160,15 @@ impl Leases {
         self.held.remove(tag);
     }
 
-    /// Returns the units of a request to the lease that paid for it. Returns whether that was possible.
-    pub(super) fn return_to_lease(&self, tag: Tag, cost: u32, lease: LeaseReceipt, now: Timestamp) -> bool {
-        let back = |held: &mut Lease| {
-            let is_it = held.since == lease.0 && held.cost == cost;
-            let fits = is_it && held.left < held.granted && now < self.end_of(held);
-            held.left += u32::from(fits);
-            fits
-        };
-        self.held.change(tag, back).unwrap_or(false)
+    /// Returns the units of a request to the lease that paid for it. They are forfeited if that was replaced or has
+    /// ended.
+    pub(super) fn return_to_lease(&self, tag: Tag, cost: u32, lease: LeaseReceipt, now: Timestamp) {
+        self.held.change(tag, |held| {
+            let has_paid = held.since == lease.0 && held.cost == cost;
+            if has_paid && held.left < held.granted && now < self.end_of(held) {
+                held.left += 1;
+            }
+        });
     }
 
     /// Returns when a lease ends: with its lifetime, or earlier with the time until reset. What is taken from a window
@@ -210,8 +212,14 @@ mod tests {
         Decision::allow(100, remaining).with_reset_after(Duration::from_secs(60)).with_receipt(Receipt::new(7))
     }
 
+    /// Leases of up to ten requests, for a second.
     fn leases() -> Leases {
         Leases::new(10, Duration::from_secs(1))
+    }
+
+    /// Spends all that the lease pays for, and returns how many requests that were.
+    fn spend_all(leases: &Leases, cost: u32, now: u64) -> usize {
+        std::iter::from_fn(|| leases.spend(tag(), cost, at(now))).count()
     }
 
     #[test]
@@ -222,7 +230,7 @@ mod tests {
             sizes.push(extra);
             leases.hold(tag(), Lease::new(1, extra, extra, granted(90), at(now)));
             now += 100;
-            assert_eq!((0..20).filter(|_| leases.spend(tag(), 1, at(now)).is_some()).count(), extra as usize);
+            assert_eq!(spend_all(&leases, 1, now), extra as usize);
         }
         assert_eq!(sizes, [0, 1, 2, 4, 8, 10, 10]);
         // After a pause, the size starts at zero; and no more is taken than half of what is left.
@@ -250,13 +258,35 @@ mod tests {
         let decision = leases.spend(tag(), 2, at(250)).unwrap();
         assert_eq!((decision.limit(), decision.remaining()), (100, 56));
         assert_eq!(decision.reset_after(), Duration::from_millis(59_750));
-        let of = decision.receipt().read::<LeaseReceipt>().unwrap();
-        assert!(leases.return_to_lease(tag(), 2, of, at(500)) && !leases.return_to_lease(tag(), 1, of, at(500)));
-        // Not more than it was granted for, not to another lease, and not too late.
-        assert!(!leases.return_to_lease(tag(), 2, of, at(500)));
-        assert_eq!((0..9).filter(|_| leases.spend(tag(), 2, at(500)).is_some()).count(), 4);
-        assert!(!leases.return_to_lease(tag(), 2, LeaseReceipt(at(1)), at(500)));
-        assert!(!leases.return_to_lease(tag(), 2, of, at(1_000)));
+    }
+
+    #[test]
+    fn a_request_is_returned_to_the_lease_that_paid_for_it() {
+        let leases = leases();
+        leases.hold(tag(), Lease::new(2, 4, 4, granted(50), at(0)));
+        let paid_by: LeaseReceipt = leases.spend(tag(), 2, at(250)).unwrap().receipt().read().unwrap();
+        assert_eq!(spend_all(&leases, 2, 250), 3);
+        leases.return_to_lease(tag(), 2, LeaseReceipt(at(1)), at(500));
+        assert_eq!(spend_all(&leases, 2, 500), 0, "another lease had paid");
+        leases.return_to_lease(tag(), 1, paid_by, at(500));
+        assert_eq!(spend_all(&leases, 2, 500), 0, "it pays for another cost");
+        leases.return_to_lease(tag(), 2, paid_by, at(500));
+        assert_eq!(spend_all(&leases, 2, 500), 1);
+        leases.return_to_lease(tag(), 2, paid_by, at(1_000));
+        assert_eq!(spend_all(&leases, 2, 999), 0, "it was returned too late");
+    }
+
+    #[test]
+    fn no_more_is_returned_to_a_lease_than_it_was_granted_for() {
+        let leases = leases();
+        leases.hold(tag(), Lease::new(2, 4, 4, granted(50), at(0)));
+        let paid_by: LeaseReceipt = leases.spend(tag(), 2, at(1)).unwrap().receipt().read().unwrap();
+        (0..2).for_each(|_| leases.return_to_lease(tag(), 2, paid_by, at(2)));
+        assert_eq!(spend_all(&leases, 2, 2), 4);
+    }
+
+    #[test]
+    fn a_receipt_of_the_server_is_none_of_a_lease() {
         assert_eq!(Receipt::new(7).read::<LeaseReceipt>(), None);
     }
 
@@ -266,7 +296,7 @@ mod tests {
         let ends_soon = Decision::allow(10, 8).with_reset_after(Duration::from_millis(300));
         leases.hold(tag(), Lease::new(1, 2, 2, ends_soon, at(0)));
         leases.hold(tag(), Lease::new(1, 3, 3, ends_soon, at(100)));
-        assert_eq!((0..9).filter(|_| leases.spend(tag(), 1, at(399)).is_some()).count(), 3);
+        assert_eq!(spend_all(&leases, 1, 399), 3);
         leases.hold(tag(), Lease::new(1, 2, 2, ends_soon, at(200)));
         // A call without a lease takes nothing away.
         leases.hold(tag(), Lease::new(1, 0, 0, ends_soon, at(201)));
@@ -283,9 +313,21 @@ mod tests {
         let lease = leases.spend(tag(), 1, at(1)).unwrap().receipt().read().unwrap();
         // A later call charges the key, too.
         leases.hold(tag(), Lease::new(1, 0, 0, granted(80).with_receipt(Receipt::new(8)), at(2)));
-        assert!(leases.return_to_lease(tag(), 1, lease, at(3)));
+        leases.return_to_lease(tag(), 1, lease, at(3));
         let unspent = Unspent { requests: 1, cost: 1, receipt: Receipt::new(7) };
         assert_eq!(leases.next_action(tag(), 1, at(1_000)), LeaseAction::Refund(unspent));
+    }
+
+    /// The later call is made in the lease's window, and decided in the next, which ends in a minute.
+    #[test]
+    fn a_later_call_does_not_carry_a_lease_into_the_next_window() {
+        let leases = leases();
+        let window_ends = granted(90).with_reset_after(Duration::from_millis(800));
+        leases.hold(tag(), Lease::new(1, 1, 1, window_ends, at(0)));
+        let lease = leases.spend(tag(), 1, at(500)).unwrap().receipt().read().unwrap();
+        leases.hold(tag(), Lease::new(1, 0, 0, granted(90), at(799)));
+        leases.return_to_lease(tag(), 1, lease, at(850));
+        assert!(leases.spend(tag(), 1, at(850)).is_none());
     }
 
     /// As documented for `RedisStore::leasing`.

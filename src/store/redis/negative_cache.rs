@@ -24,8 +24,10 @@ use crate::values::time::Timestamp;
 ///
 /// # Clocks
 ///
-/// The two clocks may show different times, but must run at the same rate within one part in [`DRIFT_DIVISOR`]. If the
-/// server's clock is stepped, or this machine is suspended, entries may be wrong for as long as above.
+/// Two clocks matter: the server's wall clock, by which a state says when units are free, and our monotonic clock,
+/// which measures the age of an entry. They may show different times, but must run at the same rate within one part in
+/// [`DRIFT_DIVISOR`], which also says what a greater difference costs. If the server's clock is stepped, or this
+/// machine is suspended, entries may be wrong for as long as above.
 pub(crate) struct NegativeCache<S> {
     entries: KeyCache<Entry<S>>,
     /// For each group of keys, the first nanosecond after one of them was last forgotten: the answer to a call that was
@@ -40,8 +42,10 @@ const GROUPS: usize = 256;
 /// How long an entry is used before one request verifies it: a key that is used up costs two calls per second.
 const VERIFY_EVERY: Duration = Duration::from_millis(500);
 
-/// Two clocks drift apart by at most one part in so many, since each is slewed by up to 500 parts per million (as by
-/// `adjtimex`).
+/// Two clocks drift apart by at most one part in so many, if each is off by at most 500 parts per million: as much as
+/// `adjtime` slews, by which `ntpd -x` corrects an offset. Other daemons slew faster, `chronyd` by up to 83,333 parts
+/// per million unless it is configured (`maxslewrate`). While it does, a key may be rejected for too long, or a wait be
+/// too short, by the same part of the entry's age: by 42 ms at [`VERIFY_EVERY`]. The server decides as ever.
 const DRIFT_DIVISOR: u32 = 1_000;
 
 /// An entry beyond this age is ignored, in case the calls that should have verified it failed.
@@ -103,14 +107,15 @@ impl<S: Copy> NegativeCache<S> {
         now: Timestamp,
         rejected: impl Fn(S, Timestamp) -> Option<Decision>,
     ) -> Option<Decision> {
-        let verifies = |entry: &mut Entry<S>| {
+        let look = |entry: &mut Entry<S>| {
             let is_due = now.saturating_since(entry.verified) > VERIFY_EVERY;
+            // Marked before the call is made, so that the other requests are rejected meanwhile.
             if is_due {
                 entry.verified = now;
             }
             (*entry, is_due)
         };
-        let (entry, is_due) = self.entries.change(tag, verifies)?;
+        let (entry, is_due) = self.entries.change(tag, look)?;
         if is_due { None } else { entry.rejection(now, rejected) }
     }
 
@@ -133,18 +138,16 @@ impl<S: Copy> NegativeCache<S> {
                 // a later call, and stays. Read under the lock of the set: see `forget`.
                 let is_current = || observed.sent.as_nanos() >= self.last_forgotten(tag).load(Ordering::Relaxed);
                 // In a full set, the oldest entry is the likeliest to have ended.
-                self.entries.put_if(is_current, tag, entry, |entry| entry.observed.answered.as_nanos());
+                self.entries.put_if(tag, entry, |entry| entry.observed.answered.as_nanos(), is_current);
             }
             // If this answer is late, the entry may be from a call that was sent after this one. To remove that costs
             // one call, and rejects nobody wrongly.
-            None => {
-                self.entries.remove(tag);
-            }
+            None => self.entries.remove(tag),
         }
     }
 
     fn last_forgotten(&self, tag: Tag) -> &AtomicU64 {
-        #[allow(clippy::cast_possible_truncation)]
+        #[allow(clippy::cast_possible_truncation, reason = "which bits are used does not matter")]
         let group = tag.short() as usize % GROUPS;
         &self.forgotten[group]
     }
@@ -201,8 +204,9 @@ mod tests {
         let (_, state) = bucket.decide(None, observed().server, 5);
         negative_cache.note(tag("a"), state, observed());
 
-        // One token is there when the server's clock shows 1,001: at our second 1 at the latest, and at 1.1 by the
-        // advertised wait, since the answer may have been under way for as long.
+        // One token is there when the server's clock shows 1,001: at our second 1 at the latest. By the advertised wait
+        // it is there at 1.1, since the answer may have been under way for as long; and 0.4 ms later, since our clock
+        // may have run fast by one part in 1,000 for the 0.4 seconds since the answer.
         let rejected = |key, cost, now| rejected(&negative_cache, bucket, key, cost, now);
         assert_eq!(rejected("a", 1, SECOND / 2).unwrap().retry_after(), Some(Duration::from_micros(600_400)));
         assert!(rejected("a", 1, SECOND * 998 / 1_000).is_some());
@@ -222,17 +226,24 @@ mod tests {
         assert!(is_rejected());
         negative_cache.note(tag("a"), None, observed());
         assert!(!is_rejected());
+    }
+
+    #[test]
+    fn an_answer_from_before_the_key_was_forgotten_is_not_stored() {
+        let bucket = TokenBucket::new(Quota::per_second(1).burst(5));
+        let negative_cache = NegativeCache::new();
+        let is_rejected = || rejected(&negative_cache, bucket, "a", 5, 0).is_some();
+        let (_, all) = bucket.decide(None, observed().server, 5);
+        let later = Observation { sent: at(1), ..observed() };
         negative_cache.note(tag("a"), all, observed());
-        negative_cache.forget(tag("a"), at(0));
+        negative_cache.forget(tag("a"), observed().sent);
         assert!(!is_rejected());
-        // The answer to a call that was sent before is ignored.
         negative_cache.note(tag("a"), all, observed());
-        assert!(!is_rejected());
-        negative_cache.note(tag("a"), all, Observation { sent: at(1), ..observed() });
-        assert!(is_rejected());
-        // Nor does it remove the entry of a later call.
+        assert!(!is_rejected(), "this call was sent before");
+        negative_cache.note(tag("a"), all, later);
+        assert!(is_rejected(), "and this one after");
         negative_cache.note(tag("a"), all, observed());
-        assert!(is_rejected());
+        assert!(is_rejected(), "the earlier answer leaves the entry of the later call");
     }
 
     #[test]

@@ -46,12 +46,13 @@ impl FlightKey {
     }
 }
 
-/// The number of locks. Each is held for one look at a map and no longer, so a few per core suffice for requests of
-/// different keys to meet rarely.
+/// The number of locks. Each is held for a look at its map, and for a pass over the followers of one key when these are
+/// taken or when one is late. So requests of different keys rarely meet at one.
 const SHARDS: usize = 16;
 
-/// The most followers of one key. If they have one cost, they are answered in 16 calls, one after the other: with more,
-/// the last would pass their deadline. It also bounds the memory for a key that is under attack.
+/// The most followers of one key: it bounds the memory for a key that is under attack. If they have one cost, they are
+/// answered in 16 calls, one after the other, each of which may take 3 ms of the default timeout of 50 ms. With many
+/// more, the last would pass their deadlines.
 const MAX_FOLLOWERS: usize = 16 * BATCH;
 
 /// The flight of one key.
@@ -152,7 +153,7 @@ impl<T> SingleFlight<T> {
     }
 
     fn shard(&self, key: FlightKey) -> MutexGuard<'_, HashMap<FlightKey, Flight<T>>> {
-        #[allow(clippy::cast_possible_truncation)]
+        #[allow(clippy::cast_possible_truncation, reason = "which bits are used does not matter")]
         let shard = &self.shards[key.tag.short() as usize % SHARDS];
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -312,7 +313,9 @@ impl<T> Collector<T> {
             self.is_done = true;
             match flight.phase {
                 Phase::Both => flight.phase = Phase::Leader,
-                Phase::Collector | Phase::Leader => ended = Some(entry.remove()),
+                Phase::Collector => ended = Some(entry.remove()),
+                // It was done before, and the leader's call is still in flight.
+                Phase::Leader => {}
             }
         }
         drop(shard);
@@ -470,6 +473,22 @@ mod tests {
         drop(old);
         assert!(receiver.try_recv().is_err_and(|error| error == oneshot::error::TryRecvError::Empty));
         drop((leader, collector));
+    }
+
+    #[test]
+    fn a_collector_that_is_done_leaves_the_flight_to_its_leader() {
+        let single_flight = Arc::new(SingleFlight::new());
+        let leader = first(&single_flight);
+        let (receiver, collector) = follower(&single_flight, 1);
+        let mut collector = collector.unwrap();
+        drop(receiver);
+        // The second time, it was done already.
+        for _ in 0..2 {
+            assert!(collector.groups().is_empty());
+            assert_eq!(single_flight.len(), 1);
+        }
+        drop(leader);
+        assert_eq!(single_flight.len(), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -139,8 +139,9 @@ impl<S: Copy> RedisStore<S> {
         Self { inner, ..self }
     }
 
-    /// Makes a call of its own for every request that is not decided without one. Concurrent requests for one key are then decided side by side,
-    /// instead of one batch after the other: sooner by up to a round trip, and at the cost of the server.
+    /// Makes a call of its own for every request that is not decided without one. Concurrent requests for one key are
+    /// then decided side by side, instead of one batch after the other: sooner by up to a round trip, and at the cost
+    /// of the server.
     #[must_use]
     pub fn without_coalescing(mut self) -> Self {
         self.coalesces = false;

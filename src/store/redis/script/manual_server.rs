@@ -38,7 +38,7 @@ impl ManualServer {
         let hashes = scripts.iter().map(|script| {
             assert_eq!(load(script.source), script.hash(), "{}", script.source);
             let parts: Vec<_> = script.source.split("call('TIME')").collect();
-            assert_eq!(parts.len(), 2, "this asks for the time more than once: {}", script.source);
+            assert_eq!(parts.len(), 2, "this does not ask for the time exactly once: {}", script.source);
             (script.source, load(&parts.join("call('MGET', 'seconds', 'micros')")))
         });
         let hashes = hashes.collect();

@@ -12,7 +12,8 @@
 //! - What is written expires when it owes nothing any more, rounded up to a millisecond.
 //! - A state is text, and begins with `-`, which stands for the first version of the format. A bucket's without a rest
 //!   is a number, which Redis stores in place of a pointer; a queue's is that of a bucket, followed by its holes. For
-//!   other text in a key, the script replies with an error whose code is `SLUICE`; for another type, with `WRONGTYPE`.
+//!   other text in a key, the script replies with an error whose code is `SLUICE` (a queue's checks what comes before
+//!   the holes, and Rust the rest); for another type, with `WRONGTYPE`.
 //! - **A clock that was set back** leaves states from the future. A key counts as owing a full bucket at most, and a
 //!   window as being the next at most, so that no client is locked out for longer than that takes to pass.
 //! - Their sources are constant, and they touch the keys that they are given and no other.

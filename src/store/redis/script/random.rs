@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A random number generator: xorshift (Marsaglia).
+/// A random number generator: xorshift (Marsaglia), multiplied so that its low bits are random, too (Vigna).
 pub(crate) struct Random(u64);
 
 impl Random {

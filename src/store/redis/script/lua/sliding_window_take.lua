@@ -7,8 +7,8 @@ if product < 4503599627370496 then
   weight = (product - over) / period
   if over > 0 then weight = weight + 1 end
 else
-  -- Beyond 2^52 a double would round, so: long division, one bit of `previous` at a time. The
-  -- remainder is below 2^50, and twice that and `left` below 2^52.
+  -- From 2^53 on a double rounds (2^52 leaves a margin), so: long division, one bit of `previous` at a time.
+  -- The remainder is below 2^50, and twice that and `left` below 2^52.
   local digits, over, bit = previous, 0, 2147483648
   while bit >= 1 do
     over, weight = over * 2, weight * 2
