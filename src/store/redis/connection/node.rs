@@ -127,7 +127,7 @@ impl Node {
         }
     }
 
-    /// Sends a command that belongs to no call. The circuit breaker neither prevents nor counts it.
+    /// Asks a question about the topology, which is part of no call. The circuit breaker neither prevents nor counts it.
     pub(super) async fn ask(self: &Arc<Self>, question: Cmd, deadline: Instant) -> Result<Value, Fault> {
         let live = self.lock().connections.take_handle();
         let handle = match live {
@@ -136,7 +136,7 @@ impl Node {
         };
         let (_, answer) = timeout_at(deadline, handle.send(question)).await.map_err(|_| FaultKind::TimedOut)?;
         match answer? {
-            Value::ServerError(error) => Err(Fault::answered(&error)),
+            Value::ServerError(error) => Err(Fault::answered_to_question(&error)),
             value => Ok(value),
         }
     }
@@ -181,7 +181,7 @@ impl Node {
 
     async fn make_connection(self: Arc<Self>, runtime: Id) -> Result<(), Fault> {
         let alive = Arc::new(AtomicBool::new(true));
-        // No timeouts of the `redis` crate: deadlines are ours.
+        // No timeouts of the `redis` crate: it reports them as connections that failed.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
