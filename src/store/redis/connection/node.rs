@@ -148,7 +148,7 @@ impl Node {
     }
 
     pub(super) fn health(&self) -> NodeHealth {
-        let mut state = self.lock();
+        let state = self.lock();
         NodeHealth {
             address: self.address.clone(),
             breaker: state.breaker.state(),
@@ -159,7 +159,7 @@ impl Node {
 
     /// Whether it is likely to answer.
     pub(super) fn is_healthy(&self) -> bool {
-        let mut state = self.lock();
+        let state = self.lock();
         state.breaker.state() == BreakerState::Closed && state.connections.is_alive()
     }
 
@@ -193,12 +193,13 @@ impl Node {
             Ok(Err(error)) => return Err(Fault::connecting(&error)),
             Ok(Ok(connection)) => connection,
         };
-        {
+        let replaced = {
             let (connection, now) = (connection.clone(), Instant::now());
             let mut state = self.lock();
-            state.connections.add(runtime, connection, alive, &self.settings);
             state.breaker.connected(now);
-        }
+            state.connections.add(runtime, connection, alive, &self.settings)
+        };
+        drop(replaced);
         if !self.settings.eviction_checked.swap(true, Ordering::Relaxed) {
             tokio::spawn(eviction_check::warn_if_keys_may_be_evicted(connection, self.settings.connect_timeout));
         }
