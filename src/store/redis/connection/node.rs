@@ -127,7 +127,7 @@ impl Node {
         }
     }
 
-    /// Asks a question about the topology, which is part of no call. The circuit breaker neither prevents nor counts it.
+    /// Asks a question about the topology. It is part of no call: the circuit breaker neither prevents nor counts it.
     pub(super) async fn ask(self: &Arc<Self>, question: Cmd, deadline: Instant) -> Result<Value, Fault> {
         let live = self.lock().connections.take_handle();
         let handle = match live {
