@@ -3,14 +3,14 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// The longest pause after the first failure: two timeouts at the default, since a server that merely stalls must not
-/// be probed again and again.
+/// The longest pause before a failure doubles it: two timeouts at the default, since a server that merely stalls must
+/// not be probed again and again.
 const FIRST: Duration = Duration::from_millis(100);
 
 /// The longest pause of all. What has recovered is used again after this at the latest.
 pub(super) const LONGEST: Duration = Duration::from_secs(5);
 
-/// Draws the pause after that many failures in a row.
+/// Draws the pause before the next attempt. Each of `failures` doubles the longest that is possible.
 pub(super) fn pause(failures: u32) -> Duration {
     up_to(longest(failures))
 }

@@ -59,7 +59,7 @@ impl RedisBuilder {
     }
 
     /// Sets how long it may take to connect; 1 s by default, and a day at the most. A decision does not wait that long:
-    /// connecting continues in the background, for later decisions.
+    /// connecting continues in the background, for later decisions. A sentinel has as long to connect and to answer.
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self

@@ -285,7 +285,7 @@ mod tests {
         let now = Instant::now();
         let mut breaker = opened(now);
         assert_eq!(breaker.state(), BreakerState::Open);
-        // The pause is random, but never that short: a draw of zero has a chance of one in 10^8.
+        // The pause is random. It is zero once in 10^8 times.
         assert!(breaker.try_enter(now, 1).is_none());
     }
 

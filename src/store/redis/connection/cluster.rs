@@ -85,7 +85,7 @@ impl Cluster {
     async fn ask_any_node(self: Arc<Self>) -> Result<(), Fault> {
         let mut nodes = self.nodes();
         nodes.sort_by_cached_key(|node| !node.is_healthy());
-        let mut fault = Fault::from(FaultKind::Unreachable);
+        let mut faults = Vec::new();
         for node in nodes {
             // A healthy node that does not answer in twice the time of a call will not answer: it hangs, or the network
             // drops packets. Another one may have to be connected first.
@@ -97,10 +97,10 @@ impl Cluster {
                     self.adopt(map);
                     return Ok(());
                 }
-                Err(other) => fault = other,
+                Err(fault) => faults.push(fault.naming(node.address())),
             }
         }
-        Err(fault)
+        Err(Fault::most_telling(faults))
     }
 
     /// Reads `[[first, last, [host, port, …], replica…]…]`.
@@ -119,7 +119,7 @@ impl Cluster {
             map.push((Range { first, last, node: node.clone() }, nodes));
         }
         if map.is_empty() {
-            return Err(Fault::new(FaultKind::ClusterDown, format!("{} knows of no slots", source.address())));
+            return Err(Fault::new(FaultKind::ClusterDown, "the node knows of no slots"));
         }
         map.sort_by_key(|(range, _)| range.first);
         let is_in_order = map.iter().all(|(range, _)| range.first <= range.last)
@@ -154,7 +154,7 @@ impl Cluster {
         Ok(node)
     }
 
-    /// Replaces the map, and forgets the nodes that are not in it.
+    /// Replaces the map, and forgets the nodes that are not in it, but for the seeds.
     fn adopt(&self, map: Vec<Assignment>) {
         let mut nodes = by_address(self.seeds.iter().cloned());
         nodes.extend(by_address(map.iter().flat_map(|(_, nodes)| nodes.iter().cloned())));
@@ -221,6 +221,8 @@ mod tests {
         Value::Array(ranges.iter().map(row).collect())
     }
 
+    const LAST: u16 = SLOTS - 1;
+
     fn owner(cluster: &Cluster, slot: u16) -> Option<String> {
         cluster.owner(slot).map(|node| node.address().to_string())
     }
@@ -228,9 +230,10 @@ mod tests {
     #[test]
     fn each_slot_has_the_node_that_the_map_names() {
         let cluster = cluster();
-        let map = cluster.read(answer(&[(200, 16_383, 3), (0, 99, 1), (100, 149, 1)]), &cluster.seeds[0]).unwrap();
+        let answer = answer(&[(200, LAST.into(), 3), (0, 99, 1), (100, 149, 1)]);
+        let map = cluster.read(answer, &cluster.seeds[0]).unwrap();
         cluster.adopt(map);
-        for (slot, port) in [(0, 1), (99, 1), (100, 1), (149, 1), (200, 3), (16_383, 3)] {
+        for (slot, port) in [(0, 1), (99, 1), (100, 1), (149, 1), (200, 3), (LAST, 3)] {
             assert_eq!(owner(&cluster, slot), Some(format!("10.0.0.1:{port}")), "{slot}");
         }
         for slot in [150, 199] {
@@ -242,14 +245,17 @@ mod tests {
     #[test]
     fn a_map_that_makes_no_sense_is_a_fault() {
         let cluster = cluster();
+        // The slot after this one would overflow.
+        let greatest = i64::from(u16::MAX);
         for (ranges, kind) in [
             (&[][..], FaultKind::ClusterDown),
-            (&[(0, 16_384, 1)], FaultKind::Unintelligible),
+            (&[(0, i64::from(SLOTS), 1)], FaultKind::Unintelligible),
             (&[(-1, 5, 1)], FaultKind::Unintelligible),
-            (&[(0, 65_535, 1), (65_535, 65_535, 1)], FaultKind::Unintelligible),
+            (&[(0, greatest, 1), (greatest, greatest, 1)], FaultKind::Unintelligible),
             (&[(9, 5, 1)], FaultKind::Unintelligible),
             (&[(0, 5, 1), (5, 9, 2)], FaultKind::Unintelligible),
-            (&[(0, 5, 65_536)], FaultKind::Unintelligible),
+            // Greater than any port.
+            (&[(0, 5, greatest + 1)], FaultKind::Unintelligible),
         ] {
             let fault = cluster.read(answer(ranges), &cluster.seeds[0]).map(drop).unwrap_err();
             assert_eq!(fault.kind(), kind, "{ranges:?}");

@@ -27,6 +27,7 @@ pub(super) struct Connections {
 /// hold all of it.
 pub(super) struct RuntimeState {
     runtime: Id,
+    /// One that has ended stays until it is replaced.
     live: Option<OpenConnection>,
     pub(super) connecting: Arc<SharedTask>,
     /// One permit for each call that may be in flight.
@@ -58,47 +59,47 @@ const WATCHED: usize = 64;
 
 impl Connections {
     /// Whether any runtime is connected.
-    pub(super) fn is_alive(&mut self) -> bool {
-        self.runtimes.iter_mut().any(RuntimeState::is_alive)
+    pub(super) fn is_alive(&self) -> bool {
+        self.runtimes.iter().any(RuntimeState::is_alive)
     }
 
     /// Whether this runtime is connected.
-    pub(super) fn has_live(&mut self, runtime: Id) -> bool {
-        self.runtimes.iter_mut().any(|it| it.runtime == runtime && it.is_alive())
+    pub(super) fn has_live(&self, runtime: Id) -> bool {
+        self.runtimes.iter().any(|it| it.runtime == runtime && it.is_alive())
     }
 
     /// Returns what this runtime has of the node, which is nothing but empty slots at first.
     pub(super) fn of_runtime(&mut self, runtime: Id, settings: &Settings) -> &mut RuntimeState {
         let index = self.runtimes.iter().position(|it| it.runtime == runtime).unwrap_or_else(|| {
-            // Runtimes that are gone have no connection that is alive and no call in flight.
-            self.runtimes.retain_mut(|it| it.is_alive() || it.is_busy());
+            // Runtimes that are gone have no connection that is alive and no call in flight. One that is merely idle is
+            // entered again by its next call, and at worst connects twice. Connections that are removed here have
+            // ended, so that dropping them within the lock stops no task.
+            self.runtimes.retain(|it| it.is_alive() || it.is_busy());
             self.runtimes.push(RuntimeState::new(runtime, settings));
             self.runtimes.len() - 1
         });
         &mut self.runtimes[index]
     }
 
-    /// Keeps a new connection of a runtime. If it has ended already, `alive` says so, and the next look removes it.
+    /// Keeps a new connection of a runtime. If it has ended already, `alive` says so. Returns the one that it replaces:
+    /// drop that outside of the lock.
     pub(super) fn add(
         &mut self,
         runtime: Id,
         connection: MultiplexedConnection,
         alive: Arc<AtomicBool>,
         settings: &Settings,
-    ) {
+    ) -> Option<OpenConnection> {
         self.made += 1;
-        let number = self.made;
-        self.of_runtime(runtime, settings).live = Some(OpenConnection { connection, alive, idle: Vec::new(), number });
+        let live = OpenConnection { connection, alive, idle: Vec::new(), number: self.made };
+        self.of_runtime(runtime, settings).live.replace(live)
     }
 
     /// Returns a handle to the connection of the current runtime, if there is one.
     pub(super) fn take_handle(&mut self) -> Option<ConnectionHandle> {
         let runtime = Handle::try_current().ok()?.id();
         let runtime_state = self.runtimes.iter_mut().find(|it| it.runtime == runtime)?;
-        if !runtime_state.is_alive() {
-            return None;
-        }
-        let live = runtime_state.live.as_mut()?;
+        let live = runtime_state.live.as_mut().filter(|live| live.is_alive())?;
         let connection = live.idle.pop().unwrap_or_else(|| live.connection.clone());
         Some(ConnectionHandle { connection, number: live.number, runtime })
     }
@@ -116,7 +117,7 @@ impl Connections {
     }
 
     /// Removes all connections, so that the next call of each runtime makes a new one. Drop them outside of the lock:
-    /// the last handle of a connection runs code of the `redis` crate when it is dropped.
+    /// the last handle of a connection stops the task that drives it.
     pub(super) fn remove_all(&mut self) -> Vec<OpenConnection> {
         self.runtimes.iter_mut().filter_map(|it| it.live.take()).collect()
     }
@@ -140,11 +141,14 @@ impl RuntimeState {
             || Arc::strong_count(&self.watches) > 1
     }
 
-    fn is_alive(&mut self) -> bool {
-        if self.live.as_ref().is_some_and(|live| !live.alive.load(Ordering::Acquire)) {
-            self.live = None;
-        }
-        self.live.is_some()
+    fn is_alive(&self) -> bool {
+        self.live.as_ref().is_some_and(OpenConnection::is_alive)
+    }
+}
+
+impl OpenConnection {
+    fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Acquire)
     }
 }
 

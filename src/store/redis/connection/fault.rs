@@ -64,7 +64,7 @@ pub enum FaultKind {
     /// Called from outside of a Tokio runtime.
     NoRuntime,
     /// An address or an option is wrong, or the server rejects the connection because of one, such as a database that
-    /// it does not have.
+    /// it does not have; or a server that was named as a sentinel or as a node of a cluster is none.
     Misconfigured,
 }
 
@@ -158,7 +158,7 @@ impl Fault {
             (ErrorKind::AuthenticationFailed, _) => FaultKind::Unauthenticated,
             (ErrorKind::Parse, _) => FaultKind::Unintelligible,
             (ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported, _) => FaultKind::Misconfigured,
-            (_, Some(code)) => classify_login(code, error.detail().unwrap_or_default()),
+            (_, Some(code)) => classify_without_script(code, error.detail().unwrap_or_default()),
             _ => FaultKind::Unreachable,
         };
         Self::new(kind, error.to_string())
@@ -177,6 +177,43 @@ impl Fault {
     pub(super) fn answered(error: &ServerError) -> Self {
         let text = error.details().unwrap_or_default();
         Self::new(classify(error.code(), text), format!("{} {text}", error.code()))
+    }
+
+    /// The fault that the server answered to a question about the topology.
+    pub(super) fn answered_to_question(error: &ServerError) -> Self {
+        let text = error.details().unwrap_or_default();
+        Self::new(classify_without_script(error.code(), text), format!("{} {text}", error.code()))
+    }
+
+    /// Adds the name of the server that it is about.
+    pub(super) fn naming(self, server: &str) -> Self {
+        let detail = match &self.detail {
+            Some(detail) => format!("{server}: {detail}"),
+            None => server.to_owned(),
+        };
+        Self::new(self.kind, detail)
+    }
+
+    /// Returns the fault to report where several servers were asked the same, and each failed: the first that a server
+    /// answered, such as that it lacks what was asked for; or else the first of all. A server that is down must not
+    /// hide what the others say.
+    pub(super) fn most_telling(faults: Vec<Self>) -> Self {
+        let index = faults.iter().position(Self::is_answer).unwrap_or(0);
+        faults.into_iter().nth(index).unwrap_or_else(|| FaultKind::Unreachable.into())
+    }
+
+    /// Whether it comes from what a server said, and not from its silence.
+    const fn is_answer(&self) -> bool {
+        !matches!(
+            self.kind,
+            FaultKind::Unreachable
+                | FaultKind::TimedOut
+                | FaultKind::Disconnected
+                | FaultKind::Cancelled
+                | FaultKind::BreakerOpen
+                | FaultKind::TooManyInFlight
+                | FaultKind::NoRuntime
+        )
     }
 
     /// Whether this counts against the node, if the call got as far as a connection. An error in the call is no
@@ -281,9 +318,9 @@ fn code_within_script(text: &str) -> Option<&str> {
     error.split(' ').next()
 }
 
-/// Classifies an error of the login, which runs no script. The `redis` crate reports each refusal of `SELECT` as `ERR`,
-/// and drops its code.
-fn classify_login(code: &str, text: &str) -> FaultKind {
+/// Classifies an error of a login, or of a question about the topology: neither runs a script. The `redis` crate reports
+/// each refusal of `SELECT` as `ERR`, and drops its code.
+fn classify_without_script(code: &str, text: &str) -> FaultKind {
     match classify(code, text) {
         FaultKind::Script if text.contains("has no permissions") => FaultKind::NoPermission,
         FaultKind::Script if text.starts_with("Redis is busy") => FaultKind::Busy,
@@ -350,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_never_fails_because_of_a_script() {
+    fn logins_and_questions_never_fail_because_of_a_script() {
         for (code, text, kind) in [
             ("ERR", "DB index is out of range", FaultKind::Misconfigured),
             ("ERR", "User app has no permissions to run the 'select' command", FaultKind::NoPermission),
@@ -358,8 +395,31 @@ mod tests {
             ("ERR", "max number of clients reached", FaultKind::MaxClients),
             ("DENIED", "Redis is running in protected mode", FaultKind::Misconfigured),
             ("NOAUTH", "HELLO must be called with the client already authenticated", FaultKind::Unauthenticated),
+            ("ERR", "unknown command 'SENTINEL', with args beginning with: 'get-master", FaultKind::Misconfigured),
+            ("ERR", "This instance has cluster support disabled", FaultKind::Misconfigured),
         ] {
-            assert_eq!(classify_login(code, text), kind, "{code} {text}");
+            assert_eq!(classify_without_script(code, text), kind, "{code} {text}");
         }
+    }
+
+    #[test]
+    fn of_several_servers_the_first_that_answered_is_reported() {
+        let faults = |kinds: &[FaultKind]| kinds.iter().copied().map(Fault::from).collect::<Vec<_>>();
+        for (kinds, reported) in [
+            (&[FaultKind::Misconfigured, FaultKind::Unreachable][..], FaultKind::Misconfigured),
+            (&[FaultKind::TimedOut, FaultKind::Unauthenticated, FaultKind::Disconnected], FaultKind::Unauthenticated),
+            (&[FaultKind::ClusterDown, FaultKind::NoPermission], FaultKind::ClusterDown),
+            (&[FaultKind::TimedOut, FaultKind::Unreachable, FaultKind::Cancelled], FaultKind::TimedOut),
+        ] {
+            assert_eq!(Fault::most_telling(faults(kinds)).kind(), reported, "{kinds:?}");
+        }
+    }
+
+    #[test]
+    fn a_fault_names_its_server_before_its_detail() {
+        let bare = Fault::from(FaultKind::TimedOut).naming("host:1");
+        assert_eq!(bare.to_string(), "Redis did not answer in time (host:1)");
+        let detailed = Fault::new(FaultKind::TimedOut, "connecting").naming("host:1");
+        assert_eq!(detailed.to_string(), "Redis did not answer in time (host:1: connecting)");
     }
 }

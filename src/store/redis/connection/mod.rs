@@ -23,6 +23,7 @@ mod shared_task;
 mod tests;
 mod topology;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,9 +62,9 @@ use super::key::Key;
 /// - Each node has a circuit breaker. It opens after five failures in a row, or when half of at least twenty calls of
 ///   the last ten seconds failed: then calls fail at once. But all calls that had begun before the first of them failed
 ///   count as one wave, and two waves are needed: so a pause of the server of up to two timeouts fails the calls that
-///   it hits, and opens nothing; and the breaker of a dead node is open after two timeouts. After a pause, which grows
-///   from 100 ms to 5 s while the node keeps failing, one call probes it, and no other request waits for that; when it
-///   succeeds, the breaker closes.
+///   it hits, and opens nothing; and the breaker of a dead node is open after two timeouts. After a random pause, of up
+///   to 100 ms at first and up to 5 s while the node keeps failing, one call probes it, and no other request waits for
+///   that; when it succeeds, the breaker closes.
 /// - A call that is cancelled, or that has less than the timeout left when its node is called, is watched in the
 ///   background until the node has had the whole timeout, and its outcome then counts.
 /// - All failures to connect count, including a login that the server does not accept.
@@ -131,6 +132,10 @@ impl Redis {
     ///
     /// `master` is the name that the sentinels know it by; or a URL with this name as its host, if a password, a
     /// database or TLS is needed: `redis://USER:PASSWORD@NAME/DATABASE`. The URLs are those of the sentinels.
+    ///
+    /// The sentinels are asked at first, and when calls fail. A primary that is cut off from them, but not from this
+    /// process, is used for as long as it accepts writes, and what it charges after its successor was promoted is lost.
+    /// Set `min-replicas-to-write` on the servers to bound that.
     pub fn sentinel<U: Into<String>>(master: impl Into<String>, urls: impl IntoIterator<Item = U>) -> RedisBuilder {
         RedisBuilder::new(Servers::Sentinel(master.into(), urls.into_iter().map(Into::into).collect()))
     }
@@ -208,7 +213,6 @@ impl Redis {
 
     /// Whether the circuit breaker of the node with this slot is not closed, as far as the node is known.
     pub(crate) fn is_failing(&self, slot: impl FnOnce() -> u16) -> bool {
-        let slot = if self.0.topology.is_cluster() { slot() } else { 0 };
         self.0.topology.known_node(slot).is_some_and(|node| node.lock().breaker.is_failing())
     }
 
@@ -225,9 +229,9 @@ impl Redis {
                 Ok(NodeReply::Value(value)) => return Ok(value),
                 Ok(NodeReply::Moved(to)) => {
                     topology.refresh_soon();
-                    (node, asking) = (topology.node_at(&to, &node)?, false);
+                    (node, asking) = (Cow::Owned(topology.node_at(&to, &node)?), false);
                 }
-                Ok(NodeReply::Ask(to)) => (node, asking) = (topology.node_at(&to, &node)?, true),
+                Ok(NodeReply::Ask(to)) => (node, asking) = (Cow::Owned(topology.node_at(&to, &node)?), true),
                 Ok(NodeReply::TryAgain) if may_retry && Instant::now() + ON_THE_WAY < deadline => {
                     may_retry = false;
                     sleep(ON_THE_WAY).await;

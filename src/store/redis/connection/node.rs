@@ -127,7 +127,7 @@ impl Node {
         }
     }
 
-    /// Sends a command that belongs to no call. The circuit breaker neither prevents nor counts it.
+    /// Asks a question about the topology. It is part of no call: the circuit breaker neither prevents nor counts it.
     pub(super) async fn ask(self: &Arc<Self>, question: Cmd, deadline: Instant) -> Result<Value, Fault> {
         let live = self.lock().connections.take_handle();
         let handle = match live {
@@ -136,7 +136,7 @@ impl Node {
         };
         let (_, answer) = timeout_at(deadline, handle.send(question)).await.map_err(|_| FaultKind::TimedOut)?;
         match answer? {
-            Value::ServerError(error) => Err(Fault::answered(&error)),
+            Value::ServerError(error) => Err(Fault::answered_to_question(&error)),
             value => Ok(value),
         }
     }
@@ -148,7 +148,7 @@ impl Node {
     }
 
     pub(super) fn health(&self) -> NodeHealth {
-        let mut state = self.lock();
+        let state = self.lock();
         NodeHealth {
             address: self.address.clone(),
             breaker: state.breaker.state(),
@@ -159,7 +159,7 @@ impl Node {
 
     /// Whether it is likely to answer.
     pub(super) fn is_healthy(&self) -> bool {
-        let mut state = self.lock();
+        let state = self.lock();
         state.breaker.state() == BreakerState::Closed && state.connections.is_alive()
     }
 
@@ -181,7 +181,7 @@ impl Node {
 
     async fn make_connection(self: Arc<Self>, runtime: Id) -> Result<(), Fault> {
         let alive = Arc::new(AtomicBool::new(true));
-        // No timeouts of the `redis` crate: deadlines are ours.
+        // No timeouts of the `redis` crate: it reports them as connections that failed.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
@@ -193,12 +193,13 @@ impl Node {
             Ok(Err(error)) => return Err(Fault::connecting(&error)),
             Ok(Ok(connection)) => connection,
         };
-        {
+        let replaced = {
             let (connection, now) = (connection.clone(), Instant::now());
             let mut state = self.lock();
-            state.connections.add(runtime, connection, alive, &self.settings);
             state.breaker.connected(now);
-        }
+            state.connections.add(runtime, connection, alive, &self.settings)
+        };
+        drop(replaced);
         if !self.settings.eviction_checked.swap(true, Ordering::Relaxed) {
             tokio::spawn(eviction_check::warn_if_keys_may_be_evicted(connection, self.settings.connect_timeout));
         }

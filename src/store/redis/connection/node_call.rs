@@ -36,6 +36,15 @@ impl<'a> Evidence<'a> {
             _ => Self::Healthy,
         }
     }
+
+    /// The evidence of a call that got no connection. The script was not sent, so whatever is wrong is wrong with the
+    /// node, such as a login that it does not accept; unless this process stopped the attempt.
+    fn of_connecting(fault: &'a Fault) -> Self {
+        match fault.kind() {
+            FaultKind::Cancelled => Self::Unknown,
+            _ => Self::Failed(fault),
+        }
+    }
 }
 
 type ReplyFuture = Pin<Box<dyn Future<Output = (ConnectionHandle, Result<Value, Fault>)> + Send>>;
@@ -123,9 +132,7 @@ impl<'a> NodeCall<'a> {
         }
         let Some(permit) = self.permit.take() else { return };
         let evidence = match fault {
-            // Without a connection the script was not sent, so whatever is wrong is wrong with the node, such as a
-            // login that it does not accept.
-            Some(fault) if self.handle.is_none() && self.answer.is_none() => Evidence::Failed(fault),
+            Some(fault) if self.handle.is_none() && self.answer.is_none() => Evidence::of_connecting(fault),
             _ => Evidence::of_outcome(fault),
         };
         let mut state = self.node.lock();
@@ -191,7 +198,7 @@ impl AbandonedCall {
             // recorded as `Unknown`.
             None => match self.node.connect(until).await {
                 Ok(_) => return,
-                Err(fault) => return self.record(Evidence::Failed(&fault), None),
+                Err(fault) => return self.record(Evidence::of_connecting(&fault), None),
             },
         };
         self.record(Evidence::of_outcome(outcome.as_ref().err()), handle);

@@ -63,8 +63,8 @@ impl Refresh {
         let now = Instant::now();
         let mut pace = self.pace();
         if pace.not_before.is_some_and(|moment| now < moment) {
-            // None has ended if the runtime of the first was shut down.
-            return Err(pace.last.clone().unwrap_or_else(|| Err(FaultKind::Unreachable.into())));
+            // None has ended if the first panicked, or its runtime was shut down.
+            return Err(pace.last.clone().unwrap_or_else(|| Err(FaultKind::Cancelled.into())));
         }
         pace.not_before = Some(now + GAP);
         let (this, work) = (self.clone(), work());
@@ -113,7 +113,7 @@ mod tests {
             refresh.start(work);
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert_eq!(runs.load(Ordering::Relaxed), 4);
+        assert_eq!(runs.load(Ordering::Relaxed), 4, "one in each 250 ms of a second");
     }
 
     /// Otherwise, calls that fail a moment after a failover was noticed would not be made again at the new primary.
@@ -135,5 +135,16 @@ mod tests {
         let asked_again = || async { unreachable!("it is too early") };
         assert_eq!(refresh.run(soon, asked_again).await, first);
         assert!(first.unwrap_err().to_string().contains("no server"));
+    }
+
+    /// No server was found to be unreachable.
+    #[tokio::test]
+    async fn soon_after_a_refresh_that_was_lost_the_fault_is_a_cancellation() {
+        let refresh = Refresh::default();
+        let soon = Instant::now() + Duration::from_secs(1);
+        for _ in 0..2 {
+            let lost = || async { panic!("lost on purpose") };
+            assert_eq!(refresh.run(soon, lost).await, Err(FaultKind::Cancelled.into()));
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use ::redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, FromRedisValue, Value};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::address;
 use super::fault::{Fault, FaultKind};
@@ -58,41 +58,54 @@ impl Sentinel {
         self.refresh.start(|| self.clone().ask_sentinels());
     }
 
-    /// Asks all sentinels at once, and trusts the first that knows. If it is behind the others, the old primary will
-    /// answer that it is a replica now, and the sentinels are asked again.
+    /// Asks all sentinels at once, and trusts the first that names a primary. It may be behind the others, and name the
+    /// old one. If that is a replica by now, or cannot be called, calls to it fail, and the sentinels are asked again.
+    ///
+    /// An old primary that is cut off from the other servers, but not from this process, still accepts writes. No call
+    /// fails then, so it is used until it hears of its successor, and what it has charged since is lost. With
+    /// `min-replicas-to-write` on the servers, it rejects the calls, its breaker opens, and the sentinels are asked.
     async fn ask_sentinels(self: Arc<Self>) -> Result<(), Fault> {
         let mut answers = JoinSet::new();
         for index in 0..self.sentinels.len() {
             let this = self.clone();
             answers.spawn(async move { this.ask(&this.sentinels[index]).await });
         }
-        let mut fault = Fault::from(FaultKind::Unreachable);
+        let mut faults = Vec::new();
         while let Some(answer) = answers.join_next().await {
             match answer {
                 Ok(Ok((host, port))) => return self.set_primary(host, port),
-                Ok(Err(other)) => fault = other,
-                Err(_) => {}
+                Ok(Err(fault)) => faults.push(fault),
+                // The task panicked, or this runtime is being shut down. The other sentinels may still answer.
+                Err(_) => faults.push(FaultKind::Cancelled.into()),
             }
         }
-        Err(fault)
+        Err(Fault::most_telling(faults))
     }
 
-    /// Asks one sentinel for the address of the primary, on a connection for this one question.
+    /// Asks one sentinel for the address of the primary. To connect and to answer, it has the time in which a node must
+    /// be connected. A fault names the sentinel.
     async fn ask(&self, sentinel: &Client) -> Result<(String, u16), Fault> {
-        let patience = Some(self.settings.connect_timeout);
-        let config = AsyncConnectionConfig::new().set_connection_timeout(patience).set_response_timeout(patience);
+        let answer = timeout(self.settings.connect_timeout, self.ask_without_timeout(sentinel)).await;
+        let answer = answer.unwrap_or_else(|_| Err(FaultKind::TimedOut.into()));
+        answer.map_err(|fault| fault.naming(&format!("sentinel {}", sentinel.get_connection_info().addr())))
+    }
+
+    /// Asks on a connection for this one question.
+    async fn ask_without_timeout(&self, sentinel: &Client) -> Result<(String, u16), Fault> {
+        // No timeouts of the `redis` crate: it reports them as connections that failed.
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let connection = sentinel.get_multiplexed_async_connection_with_config(&config).await;
         let mut connection = connection.map_err(|error| Fault::connecting(&error))?;
         let mut question = Cmd::new();
         question.arg("SENTINEL").arg("get-master-addr-by-name").arg(&self.master);
         let answer = connection.send_packed_command(&question).await.map_err(|error| Fault::underway(&error))?;
         if let Value::ServerError(error) = answer {
-            return Err(Fault::answered(&error));
+            return Err(Fault::answered_to_question(&error));
         }
         let answer = Option::<(String, u16)>::from_redis_value(answer)
             .map_err(|error| Fault::new(FaultKind::Unintelligible, error.to_string()))?;
         answer.ok_or_else(|| {
-            Fault::new(FaultKind::Misconfigured, format!("a sentinel knows no primary of the name `{}`", self.master))
+            Fault::new(FaultKind::Misconfigured, format!("it knows no primary of the name `{}`", self.master))
         })
     }
 

@@ -41,7 +41,8 @@ impl SharedTask {
     ///
     /// # Errors
     ///
-    /// Those of `begin` and of the work; [`FaultKind::TimedOut`] at the deadline; [`FaultKind::NoRuntime`].
+    /// Those of `begin` and of the work; [`FaultKind::TimedOut`] at the deadline; [`FaultKind::Cancelled`] if the work
+    /// panicked, or if this runtime is being shut down; [`FaultKind::NoRuntime`].
     pub(super) async fn run(&self, deadline: Instant, begin: impl Fn() -> Result<Work, Outcome>) -> Outcome {
         let handle = Handle::try_current().map_err(|_| FaultKind::NoRuntime)?;
         loop {
@@ -53,7 +54,9 @@ impl SharedTask {
             let until = if is_here { deadline } else { deadline.min(work.began + TAKE_OVER_AFTER) };
             let waited = timeout_at(until, work.outcome.wait_for(Option::is_some)).await;
             match waited {
-                Ok(Ok(done)) => return done.clone().unwrap_or(Ok(())),
+                Ok(Ok(done)) => return done.clone().expect("it was waited for"),
+                // It panicked, or this runtime is being shut down. Either would happen again.
+                Ok(Err(_)) if is_here => return Err(FaultKind::Cancelled.into()),
                 // Its runtime was shut down in the middle of it, or is blocked: then run it on this runtime.
                 _ if Instant::now() < deadline => {}
                 _ => return Err(FaultKind::TimedOut.into()),
@@ -150,6 +153,20 @@ mod tests {
         assert_eq!(shared.run(soon(), begin).await, Err(FaultKind::TimedOut.into()));
         assert_eq!(shared.run(soon() + Duration::from_secs(5), begin).await, Ok(()));
         assert_eq!(done.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn work_that_panics_is_not_run_again() {
+        let (shared, runs) = (SharedTask::default(), Arc::new(AtomicU32::new(0)));
+        let begin = || {
+            let runs = runs.clone();
+            work(async move {
+                runs.fetch_add(1, Ordering::Relaxed);
+                panic!("on purpose")
+            })
+        };
+        assert_eq!(shared.run(soon(), begin).await, Err(FaultKind::Cancelled.into()));
+        assert_eq!(runs.load(Ordering::Relaxed), 1);
     }
 
     #[test]

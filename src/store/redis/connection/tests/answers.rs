@@ -60,7 +60,11 @@ async fn a_replica_is_a_fault_after_a_new_connection() {
     let replica = RedisServer::replica_of(primary.address(), &[]);
     let redis = patient(&replica);
     let before: u32 = replica.info("total_connections_received").parse().unwrap();
-    assert_eq!(fails_until_open(&redis, "a").await, [FaultKind::ReadOnly; 3], "each is tried on a new connection, too");
+    assert_eq!(
+        fails_until_open(&redis, "a").await,
+        [FaultKind::ReadOnly; 3],
+        "each call fails twice, the second time on a new connection"
+    );
     let after: u32 = replica.info("total_connections_received").parse().unwrap();
     assert!(after - before <= 8, "{}", after - before);
     replica.run::<()>(&["REPLICAOF", "NO", "ONE"]);
@@ -172,6 +176,20 @@ async fn a_database_that_cannot_be_selected_is_no_fault_of_the_script() {
     assert_eq!(charge(&open(format!("{}3", server.url())), "a").await, Err(FaultKind::Busy));
     server.run::<()>(&["SCRIPT", "KILL"]);
     script.join().unwrap();
+}
+
+/// The servers that are not there do not hide what this one says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_neither_a_sentinel_nor_in_a_cluster_is_misconfigured() {
+    let server = RedisServer::start();
+    let nowhere = || format!("redis://127.0.0.1:{}", servers::free_port());
+    let urls = [nowhere(), nowhere(), server.url(), nowhere(), nowhere()];
+    for builder in [Redis::sentinel("main", urls.clone()), Redis::cluster(urls)] {
+        let redis = builder.timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
+        let fault = redis.call(&add("a")).await.unwrap_err();
+        assert_eq!(fault.kind(), FaultKind::Misconfigured, "{fault}");
+        assert!(fault.to_string().contains(&server.address().to_string()), "{fault}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

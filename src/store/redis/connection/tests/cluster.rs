@@ -25,6 +25,7 @@ fn commands(server: &RedisServer, name: &str) -> u32 {
     stat.strip_prefix("calls=").and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
 }
 
+/// Three nodes take a while to start, so that all tests of nodes that live share them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_go_to_the_nodes_of_their_keys() {
     let cluster = RedisCluster::start(3, 0);

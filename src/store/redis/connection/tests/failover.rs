@@ -1,5 +1,9 @@
 //! Failovers, and servers that recover.
 
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::thread;
+
 use super::proxy::{Mode, Proxy};
 use super::servers::{RedisCluster, await_until};
 use super::*;
@@ -51,10 +55,52 @@ async fn a_failover_is_followed_through_sentinels() {
     assert_eq!(redis.health()[0].address(), replica.address().to_string());
     assert_eq!(charged(&replica, "a"), sum + 1);
     // As a URL, with a database.
-    let second = Redis::sentinel("redis://main/2", urls.clone()).timeout(PLENTY).open().unwrap();
+    let second = Redis::sentinel("redis://main/2", urls).timeout(PLENTY).open().unwrap();
     assert_eq!(charge(&second, "a").await, Ok(1));
-    let unknown = Redis::sentinel("other", urls).timeout(PLENTY).open().unwrap();
-    assert!(matches!(charge(&unknown, "a").await, Err(FaultKind::Misconfigured | FaultKind::Unreachable)));
+}
+
+/// The silent sentinel is the last to fail, and must not make a wrong name look like an outage.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_a_sentinel_does_not_know_is_misconfigured() {
+    let primary = RedisServer::start();
+    let sentinel = RedisServer::sentinel("main", primary.address());
+    let silent = Proxy::to(sentinel.address());
+    silent.set(Mode::BlackHole);
+    let redis = Redis::sentinel("other", [sentinel.url(), silent.url()]).timeout(PLENTY).open().unwrap();
+    let fault = redis.call(&add("a")).await.unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::Misconfigured, "{fault}");
+    let address = sentinel.address().to_string();
+    assert!(fault.to_string().contains(&address) && fault.to_string().contains("`other`"), "{fault}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_that_hangs_is_a_timeout_that_names_it() {
+    let server = RedisServer::start();
+    let silent = Proxy::to(server.address());
+    silent.set(Mode::BlackHole);
+    for address in [silent.address(), silent_after_login()] {
+        let redis = Redis::sentinel("main", [format!("redis://{address}")]);
+        let redis = redis.timeout(PLENTY).connect_timeout(Duration::from_millis(300)).open().unwrap();
+        let fault = redis.call(&add("a")).await.unwrap_err();
+        assert_eq!(fault.kind(), FaultKind::TimedOut, "{fault}");
+        assert!(fault.to_string().contains(&address.to_string()), "{fault}");
+    }
+}
+
+/// Starts a server for one client, which accepts the names that the `redis` crate sends, and answers nothing else.
+fn silent_after_login() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut buffer = [0; 1_024];
+        while let Ok(length @ 1..) = client.read(&mut buffer) {
+            for _ in String::from_utf8_lossy(&buffer[..length]).matches("SETINFO") {
+                client.write_all(b"+OK\r\n").unwrap();
+            }
+        }
+    });
+    address
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -134,7 +180,6 @@ async fn keys_move_to_replicas_when_nodes_of_a_cluster_die() {
         recovers(&redis, name).await;
     }
     await_until("the replica heard of it", || {
-        cluster.nodes[3].run::<()>(&["READONLY"]);
         cluster.nodes[3].info("master_repl_offset") == cluster.nodes[0].info("master_repl_offset")
     });
     cluster.nodes[0].kill();
