@@ -31,9 +31,9 @@ const UNKNOWN: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// The multiple of the usual duration after which a response is no longer expected. If it were smaller, rejections would
-/// count towards a ban during more responses that are merely slow; if it were greater, a client could avoid bans for
-/// longer by holding a response open.
+/// The multiple of the usual duration after which a response is no longer expected. If it were smaller, rejections
+/// would count towards a ban during more responses that are merely slow; if it were greater, a client could avoid bans
+/// for longer by holding a response open.
 const LATE: u32 = 4;
 
 #[derive(Clone, Copy)]

@@ -162,8 +162,8 @@ impl Table {
             return Added::default();
         };
         let added = self.added.remove(place);
-        // The counts of a table never fall. Custom limiters do not number their tables: if their counts have fallen, the
-        // table is another one. Another one that has counted as much already is taken for the same.
+        // The counts of a table never fall. Custom limiters do not number their tables: if their counts have fallen,
+        // the table is another one. Another one that has counted as much already is taken for the same.
         let has_fallen = stats.evicted_live < added.evicted || stats.turned_away < added.turned_away;
         if stats.number.is_none() && has_fallen { Added::default() } else { added }
     }
