@@ -99,7 +99,6 @@ pub(crate) fn next_table_number() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::algorithm::TokenBucket;
     use crate::store::{MemoryStore, Store};
     use crate::values::{Ask, Quota};
