@@ -135,6 +135,25 @@ async fn a_request_that_outlives_its_policies_changes_no_gauge_of_their_heirs() 
     assert!(before.iter().filter(|gauge| !gauge.starts_with("queued")).eq(&after), "{before:?}, {after:?}");
 }
 
+/// The policy that was removed is dropped after another one of its name was put in force.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_outlives_its_policies_changes_no_gauge_of_a_later_one_of_their_name() {
+    let metrics = Metrics::record();
+    let queue = || policy("queue", LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX));
+    let layer = RateLimitLayer::new([policy("table", small(bucket())), queue()]);
+    let waiting = [begin(&layer, "a"), begin(&layer, "a")].map(|mut answer| {
+        let _ = (&mut answer).now_or_never();
+        answer
+    });
+    layer.observe();
+    layer.handle().replace(queue()).unwrap();
+    layer.handle().replace([policy("table", small(bucket())), queue()]).unwrap();
+    layer.observe();
+    assert_eq!(count(&metrics, "table_capacity", "table"), 16);
+    drop(waiting);
+    assert_eq!(count(&metrics, "table_capacity", "table"), 16);
+}
+
 #[tokio::test]
 async fn evictions_add_up_over_tables() {
     let metrics = Metrics::record();

@@ -8,7 +8,45 @@ use crate::values::Backlog;
 
 /// How full a limiter is, and how healthy the servers are that it calls; for gauges.
 ///
-/// A limiter of your own begins with `Stats::default()`, which reports nothing.
+/// A limiter of your own begins with `Stats::default()`, which reports nothing, and sets what it knows:
+///
+/// ```
+/// use std::collections::HashMap;
+/// use std::sync::atomic::{AtomicU32, Ordering};
+/// use tower_sluice::store::{Stats, TableStats};
+/// use tower_sluice::{Ask, Check, Decision, Limiter, PartitionKey};
+///
+/// const UNITS: u32 = 10;
+///
+/// /// Admits ten units of each known account, and no more.
+/// struct Accounts {
+///     left: HashMap<PartitionKey, AtomicU32>,
+/// }
+///
+/// impl Limiter for Accounts {
+///     fn decide(&self, ask: &Ask<'_>) -> Check {
+///         let Some(left) = self.left.get(ask.key()) else { return Decision::deny(UNITS, 0, None).into() };
+///         let charge = |left: u32| left.checked_sub(ask.cost());
+///         match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge) {
+///             Ok(before) => Decision::allow(UNITS, before - ask.cost()).into(),
+///             Err(left) => Decision::deny(UNITS, left, None).into(),
+///         }
+///     }
+///
+///     fn stats(&self) -> Stats {
+///         let mut table = TableStats::default();
+///         table.capacity = self.left.len() as u64;
+///         table.live = self.left.values().filter(|left| left.load(Ordering::Relaxed) < UNITS).count() as u64;
+///         let mut stats = Stats::default();
+///         stats.table = Some(table);
+///         stats
+///     }
+/// }
+///
+/// let accounts = Accounts { left: HashMap::from([("alice".into(), UNITS.into()), ("bob".into(), UNITS.into())]) };
+/// let _ = accounts.decide(&Ask::charge(&"alice".into(), 3));
+/// assert_eq!(accounts.stats().table.map(|table| (table.live, table.capacity)), Some((1, 2)));
+/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
@@ -24,7 +62,7 @@ pub struct Stats {
 }
 
 /// How full a [`MemoryStore`](super::MemoryStore) is, or how many keys a `LeakyQueue` keeps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Eq)]
 #[non_exhaustive]
 pub struct TableStats {
     /// How many live keys it holds without losing one.
@@ -36,14 +74,48 @@ pub struct TableStats {
     pub evicted_live: u64,
     /// How many requests of new keys were rejected, or had to share a budget, because the table was full.
     pub turned_away: u64,
-    /// Distinguishes the table from others of this process, so that counts of several are added up. Zero if that is not
-    /// known.
-    pub(crate) number: u64,
+    /// Distinguishes the table from others of this process, so that counts of several are added up. `None` for a table
+    /// of a custom limiter, and for one that was not used yet.
+    #[cfg_attr(not(all(feature = "http", feature = "metrics")), allow(dead_code))]
+    pub(crate) number: Option<u64>,
 }
 
-/// Returns a number for a table that no other one of this process has. Not zero: that is for tables of other
-/// implementations.
+/// Compares the figures, which tables may have in common.
+impl PartialEq for TableStats {
+    fn eq(&self, other: &Self) -> bool {
+        let figures = |Self { capacity, live, evicted_live, turned_away, number: _ }: &Self| {
+            (*capacity, *live, *evicted_live, *turned_away)
+        };
+        figures(self) == figures(other)
+    }
+}
+
+/// Returns a number for a table that no other one of this process has.
 pub(crate) fn next_table_number() -> u64 {
+    // From one: a bucket's rule that is not numbered yet has zero.
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::algorithm::TokenBucket;
+    use crate::store::{MemoryStore, Store};
+    use crate::values::{Ask, Quota};
+
+    #[test]
+    fn tables_with_equal_figures_are_equal() {
+        let algorithm = TokenBucket::new(Quota::per_hour(1));
+        let charged = |keys: &[&str]| {
+            let store = MemoryStore::with_capacity(16);
+            for key in keys {
+                let _ = store.charge(&algorithm, &Ask::charge(&(*key).into(), 1));
+            }
+            store.stats(&algorithm).table.unwrap()
+        };
+        let (first, second) = (charged(&["a"]), charged(&["a"]));
+        assert_ne!(first.number, second.number);
+        assert_eq!(first, second);
+        assert_ne!(first, charged(&["a", "b"]));
+    }
 }

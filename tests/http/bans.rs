@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::support::metrics::Metrics;
 use futures_util::FutureExt;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, TokenBucket};
 use tower_sluice::config::Config;
@@ -35,7 +35,12 @@ fn penalty(clock: &ManualClock, ban: u64) -> Penalty {
 
 /// The seconds in `Retry-After` for `user`; zero if its request passes.
 fn wait_of(layer: &RateLimitLayer, user: &str) -> u64 {
+    wait_for(layer, user, Method::GET)
+}
+
+fn wait_for(layer: &RateLimitLayer, user: &str, method: Method) -> u64 {
     let mut request = Request::new(());
+    *request.method_mut() = method;
     request.extensions_mut().insert(User::new(user));
     let service = layer.layer(service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(())))));
     let response = service.oneshot(request).now_or_never().expect("memory answers at once").unwrap();
@@ -100,6 +105,23 @@ fn a_client_that_waits_as_advertised_is_never_banned() {
         assert_eq!(wait_of(&layer, "a"), 1);
         clock.advance(Duration::from_secs(1));
     }
+}
+
+/// A rejection without a `Retry-After` does not count, although an earlier rejection has advertised a wait.
+#[test]
+fn requests_that_never_fit_are_no_reason_for_a_ban() {
+    let clock = clock();
+    let cost_above_the_burst = 2;
+    let policy = policy(&clock)
+        .cost_fn(move |request| if request.method() == Method::PUT { cost_above_the_burst } else { 1 })
+        .penalty(penalty(&clock, 30));
+    let layer = RateLimitLayer::new(policy);
+    assert_eq!([(); 2].map(|()| wait_of(&layer, "a")), [0, 1]);
+    for _ in 0..10 {
+        assert_eq!(wait_for(&layer, "a", Method::PUT), 0, "no `Retry-After`");
+    }
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(wait_of(&layer, "a"), 0, "it has waited as advertised");
 }
 
 #[test]

@@ -171,7 +171,8 @@ impl Entry {
             });
             return;
         }
-        if let Some(ban) = policy.penalty_for(&self.key).and_then(|penalty| penalty.note_rejection(&self.key)) {
+        let noted = || policy.penalty_for(&self.key)?.note_rejection(&self.key, &self.decision?);
+        if let Some(ban) = noted() {
             self.impose(policy, ban);
         }
     }

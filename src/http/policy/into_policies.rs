@@ -4,7 +4,8 @@ use super::Policy;
 
 /// One policy, or several.
 pub trait IntoPolicies {
-    /// The policies, in the order in which they are reported.
+    /// The policies. They are charged and reported in this order, but those in memory first, those that delay after
+    /// those that reject, and shadows last.
     fn into_policies(self) -> Vec<Policy>;
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct OpenCharges {
     mean: AtomicU64,
 }
 
-/// As many threads as most servers have cores can be expected to take different locks.
+/// Two requests of different keys take the same lock in one of so many cases. It is held for one lookup.
 const SHARDS: usize = 16;
 
 /// The expected duration of a response while none is known.
@@ -31,8 +31,9 @@ const UNKNOWN: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// The multiple of the usual duration after which a response is no longer expected: far above what the durations of one
-/// service vary by.
+/// The multiple of the usual duration after which a response is no longer expected. If it were smaller, rejections
+/// would count towards a ban during more responses that are merely slow; if it were greater, a client could avoid bans
+/// for longer by holding a response open.
 const LATE: u32 = 4;
 
 #[derive(Clone, Copy)]
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn charges_are_expected_until_they_are_settled_or_late() {
+    fn charges_are_expected_until_they_are_settled() {
         let (charges, key) = (OpenCharges::default(), PartitionKey::from("key"));
         let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
         assert_eq!(charges.expected(&key, at(0)), None);
@@ -120,10 +121,25 @@ mod tests {
         assert_eq!(charges.expected(&key, at(20)), Some((5, UNKNOWN)));
         charges.close(&key, 2);
         charges.note_duration(Duration::from_millis(20));
-        assert_eq!(charges.expected(&key, at(1_010)), Some((3, Duration::from_millis(20))));
-        assert_eq!(charges.expected(&key, at(1_011)), None);
+        assert_eq!(charges.expected(&key, at(20)), Some((3, Duration::from_millis(20))));
         charges.close(&key, 3);
         assert_eq!(charges.expected(&key, at(20)), None);
+    }
+
+    #[test]
+    fn responses_are_late_after_four_times_the_usual_duration_but_never_within_a_second() {
+        let (key, millis) = (PartitionKey::from("key"), Duration::from_millis);
+        for (usual, last) in [(millis(20), UNKNOWN), (millis(250), UNKNOWN), (millis(300), 4 * millis(300))] {
+            let charges = OpenCharges::default();
+            charges.note_duration(usual);
+            // The latest charge counts.
+            charges.open(&key, 1, Timestamp::from_nanos(0));
+            let latest = Timestamp::from_nanos(10);
+            charges.open(&key, 1, latest);
+            let last = latest.saturating_add(last);
+            assert_eq!(charges.expected(&key, last), Some((2, usual)));
+            assert_eq!(charges.expected(&key, last.saturating_add(Duration::from_nanos(1))), None, "{usual:?}");
+        }
     }
 
     #[test]

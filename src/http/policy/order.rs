@@ -7,7 +7,8 @@ use super::Policy;
 pub(crate) enum ChargeOrder {
     /// Decides at once, and can be peeked at.
     AtOnce,
-    /// Calls a server, or cannot be peeked at. After the former, so that little has to be refunded when it rejects.
+    /// Calls a server, or cannot be peeked at. After the former: a rejection by one of those saves the call, and their
+    /// charges are easier to refund.
     NotAtOnce,
     /// May delay the request. After all others that may reject it, so that no request waits in vain.
     Delaying,

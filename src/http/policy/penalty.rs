@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use crate::algorithm::{Algorithm, TokenBucket};
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
-use crate::store::MemoryStore;
-#[cfg(feature = "metrics")]
-use crate::store::Store;
+use crate::store::{MemoryStore, Store, TableStats};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Ask, Check, Decision, Finish, PartitionKey, Quota};
 
@@ -22,7 +20,7 @@ use crate::values::{Ask, Check, Decision, Finish, PartitionKey, Quota};
 /// use tower_sluice::key::PeerIp;
 /// use tower_sluice::{Penalty, Policy, Quota};
 ///
-/// // A ban of ten minutes for more than 30 premature retries within a minute.
+/// // A ban of ten minutes for more premature retries than 30 per minute.
 /// let policy = Policy::new("per-client", TokenBucket::new(Quota::per_second(10)))
 ///     .key(PeerIp::new())
 ///     .penalty(Penalty::new(Quota::per_minute(30), Duration::from_secs(600)));
@@ -36,7 +34,7 @@ use crate::values::{Ask, Check, Decision, Finish, PartitionKey, Quota};
 /// - rejections while the key is banned: a ban ends when its first response said so;
 /// - rejections without a `Retry-After`, of a cost that never fits: they advertise no wait;
 /// - rejections while [refundable charges](crate::Policy::charge_when) of the key are open: the limit may turn out
-///   not to be used up.
+///   not to be used up. (Once their responses are far overdue, rejections count.)
 ///
 /// Of concurrent requests of a client, rejections count from the second one on, since the first has advertised a wait
 /// by then. Let the quota of rejections exceed the requests that a well-behaved client has in flight.
@@ -44,9 +42,9 @@ use crate::values::{Ask, Check, Decision, Finish, PartitionKey, Quota};
 /// # Memory
 ///
 /// In this process's memory: up to 65,536 banned keys, as many with an advertised wait, and as many with counted
-/// rejections; some 6 MiB if all are in use, and none before the first rejection. A flood of more keys evicts the bans
-/// that end first, which is [counted](crate::RateLimitLayerBuilder::route). If budgets are on Redis, each process bans
-/// by its own rejections.
+/// rejections; some 5 MiB once all three tables are used, and none before the first rejection. A flood of more keys
+/// evicts the bans that end first, which is [counted](crate::RateLimitLayerBuilder::route). If budgets are on Redis,
+/// each process bans by its own rejections.
 pub struct Penalty {
     rejections: Quota,
     ban: Duration,
@@ -59,7 +57,8 @@ pub struct Penalty {
 pub(crate) struct PenaltyRecord {
     bans: Deadlines,
     advised: Deadlines,
-    /// The type of the clock: timestamps of different clocks cannot be compared.
+    /// The type of the clock. Penalties that share the record read the same clock, so one with a clock of another type
+    /// does not share it.
     clock: TypeId,
 }
 
@@ -118,8 +117,10 @@ impl Penalty {
         self.record.advised.left(key)
     }
 
-    /// Counts a rejection if it came before the end of an advertised wait. Returns the ban, if the key is banned now.
-    pub(crate) fn note_rejection(&self, key: &PartitionKey) -> Option<Duration> {
+    /// Counts a rejection if it came before the end of an advertised wait, and advertises one itself. Returns the ban,
+    /// if the key is banned now.
+    pub(crate) fn note_rejection(&self, key: &PartitionKey, rejection: &Decision) -> Option<Duration> {
+        rejection.retry_after()?;
         self.advised_for(key)?;
         let another = self.misconduct.decide(&Ask::charge(key, 1));
         if matches!(another, Check::Ready(Ok(decision)) if decision.is_allowed()) {
@@ -156,8 +157,7 @@ impl Penalty {
     }
 
     /// How full the table of bans is.
-    #[cfg(feature = "metrics")]
-    pub(crate) fn ban_table(&self) -> crate::store::TableStats {
+    pub(crate) fn ban_table(&self) -> TableStats {
         self.record.bans.stats()
     }
 }
@@ -214,13 +214,8 @@ impl Deadlines {
         let _ = self.table.reset(&Deadline::Look, &Ask::reset(key));
     }
 
-    #[cfg(feature = "metrics")]
-    fn stats(&self) -> crate::store::TableStats {
-        match self.latest.load(Ordering::Relaxed) {
-            // Reading the table would allocate it.
-            0 => crate::store::TableStats { capacity: self.table.capacity() as u64, ..Default::default() },
-            _ => self.table.stats(&Deadline::Look).table.unwrap_or_default(),
-        }
+    fn stats(&self) -> TableStats {
+        self.table.stats(&Deadline::Look).table.unwrap_or_default()
     }
 }
 
@@ -252,5 +247,48 @@ impl Algorithm for Deadline {
 
     fn expires_at(&self, end: &Timestamp) -> Timestamp {
         *end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::values::time::ManualClock;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    /// Bans at the second premature retry.
+    fn penalty() -> Penalty {
+        Penalty::new(Quota::per_hour(1), HOUR).with_clock(&ManualClock::new())
+    }
+
+    #[test]
+    fn more_premature_retries_than_the_quota_are_a_ban() {
+        let (penalty, key) = (penalty(), PartitionKey::from("a"));
+        let rejection = Decision::deny(1, 0, Some(HOUR));
+        assert_eq!(penalty.note_rejection(&key, &rejection), None, "no wait was advertised before");
+        penalty.advise(&key, HOUR);
+        assert_eq!(penalty.note_rejection(&key, &rejection), None, "the first premature retry");
+        assert_eq!(penalty.note_rejection(&key, &rejection), Some(HOUR));
+    }
+
+    #[test]
+    fn a_rejection_without_a_wait_does_not_count() {
+        let (penalty, key) = (penalty(), PartitionKey::from("a"));
+        penalty.advise(&key, HOUR);
+        for _ in 0..3 {
+            assert_eq!(penalty.note_rejection(&key, &Decision::deny(1, 1, None)), None);
+        }
+    }
+
+    #[test]
+    fn a_table_takes_two_mib_from_its_first_use_on_and_none_before() {
+        let penalty = penalty();
+        let mib = |deadlines: &Deadlines| deadlines.table.size_in_bytes() >> 20;
+        assert_eq!(penalty.ban_table(), TableStats { capacity: 65_536, ..TableStats::default() });
+        assert_eq!(penalty.banned_for(&"a".into()), None);
+        assert_eq!((mib(&penalty.record.bans), mib(&penalty.record.advised)), (0, 0));
+        penalty.advise(&"a".into(), HOUR);
+        assert_eq!((mib(&penalty.record.bans), mib(&penalty.record.advised)), (0, 2));
     }
 }

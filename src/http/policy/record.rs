@@ -19,7 +19,7 @@ pub(super) struct Record {
     shadow_rejected: AtomicU64,
     failures: AtomicU64,
     health: Health,
-    /// Made at the first charge that awaits its response.
+    /// Made when it is first needed: the charges of most policies await no response.
     open_charges: OnceLock<Box<OpenCharges>>,
 }
 

@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 
 use super::Policy;
 use super::metrics::{Fate, Meter};
-#[cfg(feature = "metrics")]
 use super::penalty::Penalty;
+use crate::store::Stats;
 use crate::util::log;
 use crate::values::{Decision, PartitionKey};
 
@@ -47,7 +47,6 @@ impl Policy {
 
     /// Updates the metrics for the last time, since this policy is no longer in force. `has_successor` says whether
     /// another policy of its name is.
-    #[cfg(feature = "metrics")]
     pub(crate) fn observe_end(&self, has_successor: bool) {
         self.meter.count_last(|| self.stats());
         if !has_successor {
@@ -55,9 +54,8 @@ impl Policy {
         }
     }
 
-    #[cfg(feature = "metrics")]
-    fn stats(&self) -> crate::store::Stats {
+    fn stats(&self) -> Stats {
         let bans = self.penalty.as_ref().map(Penalty::ban_table);
-        crate::store::Stats { bans, ..self.limiter.stats() }
+        Stats { bans, ..self.limiter.stats() }
     }
 }

@@ -1,10 +1,12 @@
 //! What a policy asks of its limiter, in which order policies are asked, and what a layer rejects when it is built.
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use http::{Request, Response};
 
 use super::order::ChargeOrder;
+use super::validate::MAX_NAME;
 use super::*;
 use crate::algorithm::TokenBucket;
 use crate::http::key::HeaderKey;
@@ -100,13 +102,11 @@ fn policies_are_asked_in_the_order_of_what_it_costs_to_undo_them() {
 
 #[test]
 fn a_policy_is_plain_if_its_limiter_alone_decides() {
-    let policy = || Policy::new("p", bucket(1)).key(HeaderKey::from_static("x-key"));
-    assert!(policy().is_plain());
-    assert!(policy().when(|_| true).cost(1).is_plain());
-    assert!(!policy().shadow().is_plain());
-    assert!(!policy().charge_when(|_| true).is_plain());
-    let penalty = Penalty::new(Quota::per_minute(1), std::time::Duration::from_secs(1));
-    assert!(!policy().penalty(penalty).is_plain());
+    assert!(keyed().is_plain());
+    assert!(keyed().when(|_| true).cost(1).is_plain());
+    assert!(!keyed().shadow().is_plain());
+    assert!(!keyed().charge_when(|_| true).is_plain());
+    assert!(!keyed().penalty(penalty()).is_plain());
 }
 
 #[test]
@@ -149,42 +149,52 @@ fn a_rejection_is_429_or_503_where_all_clients_share_the_budget() {
     assert_eq!([teapot.rejection_status(false), teapot.rejection_status(true)], [StatusCode::IM_A_TEAPOT; 2]);
 }
 
+/// A valid policy with a burst of five.
+fn valid(name: &str) -> Policy {
+    Policy::new(name.to_owned(), bucket(5))
+}
+
+fn keyed() -> Policy {
+    valid("p").key(HeaderKey::from_static("x-key"))
+}
+
+fn penalty() -> Penalty {
+    Penalty::new(Quota::per_minute(1), Duration::from_secs(1))
+}
+
 #[test]
-fn an_invalid_policy_is_named_with_the_cure() {
-    let key = || HeaderKey::from_static("x-key");
-    let penalty = || Penalty::new(Quota::per_minute(1), std::time::Duration::from_secs(1));
-    let policy = |name: &str| Policy::new(name.to_owned(), bucket(5));
-    let long = "n".repeat(65);
-    for name in ["", "1st", "two words", "ümlaut", "quote\"", &long] {
-        assert_eq!(policy(name).validate(), Err(PolicyError::InvalidName { name: name.to_owned() }));
+fn a_name_is_a_token_of_64_bytes_at_most() {
+    let longest = "n".repeat(MAX_NAME);
+    for name in ["p", "*", "per-client", "a.b:c/d~e", &longest] {
+        assert_eq!(valid(name).validate(), Ok(()), "{name}");
     }
-    for name in ["p", "*", "per-client", "a.b:c/d~e", &long[..64]] {
-        assert_eq!(policy(name).validate(), Ok(()), "{name}");
+    let too_long = format!("{longest}n");
+    for name in ["", "1st", "two words", "ümlaut", "quote\"", &too_long] {
+        assert_eq!(valid(name).validate(), Err(PolicyError::InvalidName { name: name.to_owned() }));
     }
+}
+
+#[test]
+fn a_constant_cost_is_from_one_to_the_burst() {
     let name = || "p".to_owned();
-    let status = StatusCode::FOUND;
-    let invalid = [
-        (policy("p").cost(0), PolicyError::CostOfZero { name: name() }),
-        (policy("p").cost(6), PolicyError::CostAboveBurst { name: name(), cost: 6, burst: 5 }),
-        (policy("p").penalty(penalty()), PolicyError::PenaltyOnSharedKey { name: name() }),
-        (
-            policy("p").key(key()).on_missing_key(MissingKey::Share).penalty(penalty()),
-            PolicyError::PenaltyOnSharedKey { name: name() },
-        ),
-        (policy("p").status(status), PolicyError::InvalidStatus { name: name(), status: 302 }),
-    ];
-    for (policy, error) in invalid {
-        assert_eq!(policy.validate().as_ref(), Err(&error));
-        let text = error.to_string();
-        assert!(text.starts_with("policy `p`: ") && text.len() > 40, "{text}");
+    assert_eq!(valid("p").cost(0).validate(), Err(PolicyError::CostOfZero { name: name() }));
+    assert_eq!(valid("p").cost(5).validate(), Ok(()));
+    assert_eq!(valid("p").cost(6).validate(), Err(PolicyError::CostAboveBurst { name: name(), cost: 6, burst: 5 }));
+    assert_eq!(valid("p").cost_fn(|_| 0).validate(), Ok(()), "not known in advance");
+}
+
+#[test]
+fn a_penalty_needs_a_key_that_clients_do_not_share() {
+    assert_eq!(keyed().penalty(penalty()).validate(), Ok(()));
+    for shared in [valid("p"), keyed().on_missing_key(MissingKey::Share)] {
+        let error = PolicyError::PenaltyOnSharedKey { name: "p".to_owned() };
+        assert_eq!(shared.penalty(penalty()).validate(), Err(error));
     }
-    let valid = [
-        policy("p").cost(5),
-        policy("p").cost_fn(|_| 0),
-        policy("p").key(key()).penalty(penalty()),
-        policy("p").status(StatusCode::BAD_GATEWAY),
-    ];
-    for policy in valid {
-        assert_eq!(policy.validate(), Ok(()));
-    }
+}
+
+#[test]
+fn the_status_of_a_rejection_is_that_of_an_error() {
+    assert_eq!(valid("p").status(StatusCode::BAD_GATEWAY).validate(), Ok(()));
+    let error = PolicyError::InvalidStatus { name: "p".to_owned(), status: 302 };
+    assert_eq!(valid("p").status(StatusCode::FOUND).validate(), Err(error));
 }

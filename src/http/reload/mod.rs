@@ -233,12 +233,8 @@ fn inherit(policies: &mut [Policy], before: &InForce) -> (Replaced, Vec<Finish>)
 
 /// Updates the metrics of limiters that are no longer in force for the last time, and sets the gauges of removed
 /// policies to zero.
-#[cfg(feature = "metrics")]
 fn observe_ends(before: &[Policy], after: &[Policy]) {
     for old in before {
         old.observe_end(after.iter().any(|new| new.name() == old.name()));
     }
 }
-
-#[cfg(not(feature = "metrics"))]
-const fn observe_ends(_: &[Policy], _: &[Policy]) {}

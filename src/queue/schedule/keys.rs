@@ -184,7 +184,7 @@ impl Schedule {
             live: self.own_fifos().saturating_sub(paid) as u64,
             evicted_live: self.keys.evicted,
             turned_away: self.keys.turned_away,
-            number: self.keys.number,
+            number: Some(self.keys.number),
         }
     }
 }

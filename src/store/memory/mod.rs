@@ -442,7 +442,7 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
             live,
             evicted_live: self.evicted_live(),
             turned_away: self.turned_away(),
-            number: self.occupancy().map_or(0, Occupancy::number),
+            number: self.occupancy().map(Occupancy::number),
         };
         Stats { table: Some(table), ..Stats::default() }
     }

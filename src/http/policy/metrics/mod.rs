@@ -2,8 +2,6 @@
 //!
 //! No label contains a key: each key would be a series, and clients could create any number of them.
 
-#![cfg_attr(not(feature = "metrics"), allow(dead_code, clippy::unused_self))]
-
 #[cfg(feature = "metrics")]
 mod observed;
 #[cfg(feature = "metrics")]
@@ -16,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use self::series::Series;
+use crate::store::Stats;
 
 /// The result of a request with one policy. A rejected request counts with the policies that reject it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +84,7 @@ pub(crate) struct Meter {
 
 /// The labels of a policy's series.
 #[derive(Debug)]
+#[cfg_attr(not(feature = "metrics"), allow(dead_code))]
 struct Labels {
     policy: Arc<str>,
     route: OnceLock<Arc<str>>,
@@ -138,18 +138,16 @@ impl Meter {
 
     /// Updates what is not counted per request.
     #[cfg(feature = "metrics")]
-    pub(crate) fn observe(&self, stats: impl FnOnce() -> crate::store::Stats) {
+    pub(crate) fn observe(&self, stats: impl FnOnce() -> Stats) {
         self.series.observe(&self.labels, stats);
     }
 
     /// Adds the final counts of a limiter that is no longer in force.
-    #[cfg(feature = "metrics")]
-    pub(crate) fn count_last(&self, stats: impl FnOnce() -> crate::store::Stats) {
+    pub(crate) fn count_last(&self, stats: impl FnOnce() -> Stats) {
         self.series.count_last(&self.labels, stats);
     }
 
     /// Sets the gauges to zero for good, since no policy of this name is in force any more.
-    #[cfg(feature = "metrics")]
     pub(crate) fn retire(&self) {
         self.series.retire();
     }

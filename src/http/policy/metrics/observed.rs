@@ -124,7 +124,8 @@ struct Table {
 /// The counts of a table that were added to the counters.
 #[derive(Clone, Copy, Debug, Default)]
 struct Added {
-    table: u64,
+    /// The [number](TableStats::number) of the table.
+    table: Option<u64>,
     evicted: u64,
     turned_away: u64,
 }
@@ -161,10 +162,10 @@ impl Table {
             return Added::default();
         };
         let added = self.added.remove(place);
-        // The counts of a table never fall. Those of a custom limiter, which does not number its tables, fall when it
-        // replaces its table.
+        // The counts of a table never fall. Custom limiters do not number their tables: if their counts have fallen,
+        // the table is another one. Another one that has counted as much already is taken for the same.
         let has_fallen = stats.evicted_live < added.evicted || stats.turned_away < added.turned_away;
-        if stats.number == 0 && has_fallen { Added::default() } else { added }
+        if stats.number.is_none() && has_fallen { Added::default() } else { added }
     }
 }
 
@@ -203,15 +204,16 @@ mod tests {
             added: Vec::new(),
         };
         let mut after = |number, evicted_live| {
-            series.add_counts(&TableStats { number, evicted_live, ..TableStats::default() });
+            series.add_counts(&TableStats { number: Some(number), evicted_live, ..TableStats::default() });
             evicted.load(Ordering::Relaxed)
         };
-        for number in 1..=8 {
+        let (first, second, last) = (1, 2, TABLES as u64);
+        for number in first..=last {
             assert_eq!(after(number, 10), number * 10);
         }
-        assert_eq!(after(1, 12), 82, "remembered: two more");
-        assert_eq!(after(9, 10), 92, "the second table is the oldest, and forgotten");
-        assert_eq!(after(1, 12), 92, "still remembered");
-        assert_eq!(after(2, 10), 102, "added once more");
+        assert_eq!(after(first, 12), 82, "remembered: two more");
+        assert_eq!(after(last + 1, 10), 92, "the second table is the oldest, and forgotten");
+        assert_eq!(after(first, 12), 92, "still remembered");
+        assert_eq!(after(second, 10), 102, "added once more");
     }
 }

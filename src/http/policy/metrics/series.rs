@@ -17,7 +17,7 @@ const QUEUED: &str = "tower_sluice.rate_limiting.queued_requests";
 const TIME_IN_QUEUE: &str = "tower_sluice.rate_limiting.request.time_in_queue";
 
 /// Shared by a policy and the policies of its name that replace it. When the last one is dropped, the gauges are set to
-/// zero.
+/// zero, unless [`retire`](Self::retire) has done so.
 ///
 /// Handles are made at the first request or the first observation, since a program may install its recorder after it
 /// has built the layer.
@@ -127,7 +127,12 @@ impl Series {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.observed.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+        let observed = self.observed.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // Gauges that were retired are zero already, or are those of a later policy of this name: this one may be
+        // dropped long after it was removed, with the last request that it decided on.
+        if !observed.is_retired {
+            observed.clear();
+        }
     }
 }
 
