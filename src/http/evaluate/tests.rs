@@ -225,8 +225,8 @@ impl Limiter for Remote {
     }
 
     fn describe(&self) -> Description {
-        let Scripted { name, log, .. } = &self.scripted;
-        self.scripted.describe().batching(Batched { name: *name, log: Arc::clone(log), store: self.store })
+        let (name, log) = (self.scripted.name, Arc::clone(&self.scripted.log));
+        self.scripted.describe().batching(Batched { name, log, store: self.store })
     }
 
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
