@@ -27,9 +27,10 @@ impl Mounting {
         Self { id: NEXT.fetch_add(1, Ordering::Relaxed), checks_left: AtomicU32::new(CHECKS) }
     }
 
-    /// Returns whether a request has passed the layer before; `true` at most once per layer.
+    /// Marks a request, and returns whether it was marked before, by this layer; `true` at most once per layer.
     #[inline]
-    pub(crate) fn is_found_in(&self, request: &mut Extensions) -> bool {
+    pub(crate) fn mark(&self, request: &mut Extensions) -> bool {
+        // Without `tracing`, the mistake could not be logged.
         cfg!(feature = "tracing") && self.checks_left.load(Ordering::Relaxed) > 0 && self.check(request)
     }
 

@@ -29,9 +29,10 @@ impl Exemption {
         Self { budget: RateLimiter::new(TokenBucket::new(budget), MemoryStore::with_capacity(1)) }
     }
 
-    /// Returns whether a request passes uncounted. Charges the budget if so.
+    /// Charges a request to the budget in place of the policies, if it can only be a preflight, and returns whether it
+    /// did: then the request passes uncounted.
     #[cold]
-    pub(crate) fn exempts(
+    pub(crate) fn try_exempt(
         &self,
         policies: &[Policy],
         head: &RequestHead<'_>,

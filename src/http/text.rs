@@ -107,7 +107,7 @@ const HUNDRED_MILLION: u64 = 100_000_000;
 const ASCII: u64 = u64::from_ne_bytes([b'0'; 8]);
 
 /// The decimal digits of a number below a hundred million, one per byte, the first one in the lowest. Halves are split
-/// into halves in parallel: thirteen dependent steps, as many as two digits take by repeated division.
+/// into halves in parallel, so that three divisions follow one another, where digit by digit it would be seven.
 #[inline]
 const fn eight_digits(number: u64) -> u64 {
     // Two numbers below 10,000, in 32 bits each; four below 100, in 16 bits each; eight below 10.

@@ -23,9 +23,10 @@ use crate::values::Decision;
 /// ```
 ///
 /// Policies appear in the order in which they are charged: as declared, but those in memory first, those that
-/// delay after those that reject, and shadows last. Only policies that have decided appear: none that was skipped, or
-/// whose limiter failed without a [local fallback](crate::FailureMode::LocalFallback), or that was not asked since the
-/// request was rejected before. No policy appears if the request lacks a key, or is an exempt CORS preflight.
+/// delay after those that reject, and shadows last. Those that one call to Redis decides are next to one another, in
+/// any order. Only policies that have decided appear: none that was skipped, or whose limiter failed without a
+/// [local fallback](crate::FailureMode::LocalFallback), or that was not asked since the request was rejected before. No
+/// policy appears if the request lacks a key, or is an exempt CORS preflight.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     // Most layers have one policy, and a verdict is behind a pointer wherever it waits for its response.

@@ -121,17 +121,18 @@ impl Entry {
         }
     }
 
-    /// Returns whether a peek says without waiting that the charge would be rejected. Such a decision is kept: a second
-    /// peek might admit, since a charge was refunded meanwhile, and then no policy would have rejected the request.
+    /// Peeks, and returns `false` if that says without waiting that the charge would be rejected. Such a decision is
+    /// kept: a second peek might admit, since a charge was refunded meanwhile, and then no policy would have rejected
+    /// the request.
     #[inline]
-    pub(super) fn would_be_rejected(&mut self, policy: &Policy, context: &AskContext) -> bool {
+    pub(super) fn precheck(&mut self, policy: &Policy, context: &AskContext) -> bool {
         match policy.peek(&self.ask(context)) {
             Some(rejection) if !rejection.is_allowed() => {
                 self.decision = Some(rejection);
                 self.is_preview = true;
-                true
+                false
             }
-            _ => false,
+            _ => true,
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! 1. **Prepare**: each policy that applies makes an [entry](entry::Entry): a key, a cost, and the ban of the key, if
 //!    any.
-//! 2. **Precheck**: every entry but the first to be charged is peeked at. If one would be rejected, nothing is charged:
-//!    the others are peeked at as well, and the request is [rejected] with the
+//! 2. **Precheck**: every enforced entry but the first to be charged is peeked at, if its limiter can be. If one would
+//!    be rejected, nothing is charged: the others are peeked at as well, and the request is [rejected] with the
 //!    [longest wait](crate::http::reject::Rejection::limit_exceeded).
 //! 3. **Reserve**: the entries are charged in turn, those that are hard to refund last. First memory; then servers,
 //!    each of which decides on all of its entries in one call; then queues, so that no request waits only to be
@@ -12,12 +12,14 @@
 //!    so far are refunded, the last one first.
 //!
 //! All entries see [one instant](crate::Now), and a later one after each wait. Decisions are [counted](observe) in one
-//! place, and become [annotations] of the response in another; neither asks a limiter again.
+//! place, and become [annotations] of the response in another. Neither asks a limiter again, but for the [settlement]
+//! of charges that depend on the response.
 //!
 //! A failure of a limiter is not a rejection. The policy's failure mode decides what happens then.
 
 mod annotations;
 mod entry;
+mod heir;
 mod observe;
 mod rejected;
 mod settlement;
@@ -54,8 +56,8 @@ pub(crate) enum Evaluation {
 /// The decision of all policies.
 pub(crate) type Evaluated = Result<Annotations, Box<Rejected>>;
 
-/// A layer, and the policies that were in force when a request arrived. They decide on it even if others are put in
-/// force meanwhile.
+/// A layer, and the policies that were in force when a request arrived. They apply to it even if others are put in
+/// force meanwhile; after a wait, the limiters of their [heirs](Self::current) decide.
 #[derive(Clone, Copy)]
 struct Scope<'a> {
     layer: &'a Arc<LayerState>,
@@ -79,7 +81,7 @@ pub(crate) fn evaluate(
 ) -> Evaluation {
     let scope = Scope { layer, in_force };
     if let Some(exemption) = &layer.settings.exemption {
-        if exemption.exempts(&in_force.policies, head, has_no_body) {
+        if exemption.try_exempt(&in_force.policies, head, has_no_body) {
             return scope.exempt();
         }
     }
@@ -142,7 +144,7 @@ impl Scope<'_> {
                 Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),
             }
         }
-        if transaction.precheck_rejects(self) {
+        if !transaction.precheck(self) {
             transaction.peek_undecided(self);
             return self.respond(self.reject(&mut transaction.entries), head);
         }

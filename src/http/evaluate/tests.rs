@@ -1,17 +1,24 @@
 //! The questions and refunds of a transaction, in their order.
 
+use std::any::Any;
+use std::future::{Future, ready};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 
-use super::{Evaluation, evaluate};
+use super::{Evaluated, Evaluation, Waiting, evaluate};
 use crate::http::head::RequestHead;
-use crate::http::policy::Policy;
+use crate::http::policy::{IntoPolicies, Policy};
 use crate::http::reload::{Enforceable, LayerState, Settings};
 use crate::limiter::Limiter;
-use crate::values::{Ask, Check, Decision, Description, Inheritance, LimiterError, Mode, PartitionKey, Receipt, Terms};
+use crate::values::{
+    Answers, Ask, Batching, Check, Claim, Decision, Description, Inheritance, LimiterError, Mode, PartitionKey,
+    Receipt, Terms,
+};
 
 type Log = Arc<Mutex<Vec<String>>>;
 
@@ -57,10 +64,14 @@ fn scripted(log: &Log, name: &'static str, admits: [bool; 2]) -> Policy {
     Policy::new(name, Arc::new(Scripted { name, log: Arc::clone(log), admits, fails: false }))
 }
 
-fn layer(policies: impl Into<Vec<Policy>>) -> Arc<LayerState> {
+fn enforceable(policies: impl IntoPolicies) -> Enforceable {
+    Enforceable::new(policies).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn layer(policies: impl IntoPolicies) -> Arc<LayerState> {
     // With the verdict and the timing, so that everything that can be rendered is.
     let settings = Settings { adds_verdict: true, adds_timing: true, ..Settings::default() };
-    LayerState::new(Enforceable::new(policies.into()).unwrap_or_else(|error| panic!("{error}")), settings)
+    LayerState::new(enforceable(policies), settings)
 }
 
 /// The response to a request, without its body.
@@ -193,9 +204,115 @@ fn a_settlement_after_a_change_goes_to_the_heir() {
         panic!("it is admitted")
     };
     let heir = Scripted { name: "heir", log: Arc::clone(&log), admits: [true; 2], fails: false };
-    layer.replace(
-        Enforceable::new(unless_created(Policy::new("a", Arc::new(heir)))).unwrap_or_else(|error| panic!("{error}")),
-    );
+    layer.replace(enforceable(unless_created(Policy::new("a", Arc::new(heir)))));
     annotations.write(&mut Response::new(()));
     assert_eq!(taken(&log), ["a Charge 1", "heir refund 1"]);
+}
+
+/// A limiter whose charges are answered by a server: alone, or in one call with those of the same store. It can be
+/// peeked at without a call.
+struct Remote {
+    scripted: Scripted,
+    store: usize,
+}
+
+impl Limiter for Remote {
+    fn decide(&self, ask: &Ask<'_>) -> Check {
+        match self.scripted.decide(ask) {
+            Check::Ready(answer) if ask.mode() == Mode::Charge => Check::Pending(Box::pin(ready(answer))),
+            check => check,
+        }
+    }
+
+    fn describe(&self) -> Description {
+        let (name, log) = (self.scripted.name, Arc::clone(&self.scripted.log));
+        self.scripted.describe().batching(Batched { name, log, store: self.store })
+    }
+
+    fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
+        self.scripted.inherit(predecessor)
+    }
+}
+
+/// Admits and logs the claims of a [`Remote`].
+#[derive(Clone)]
+struct Batched {
+    name: &'static str,
+    log: Log,
+    store: usize,
+}
+
+impl Batching for Batched {
+    fn claim(&self, _: &PartitionKey, _: u32) -> Option<Box<dyn Claim>> {
+        Some(Box::new(self.clone()))
+    }
+}
+
+impl Claim for Batched {
+    fn store(&self) -> usize {
+        self.store
+    }
+
+    fn decide_all(self: Box<Self>, others: Vec<Box<dyn Claim>>) -> Pin<Box<dyn Future<Output = Answers> + Send>> {
+        let others = others.into_iter().map(|other| other.into_any().downcast::<Self>().unwrap());
+        let decide = |claim: Box<Self>| {
+            claim.log.lock().unwrap().push(format!("{} in a batch", claim.name));
+            Ok(Decision::allow(9, 8))
+        };
+        let answers: Answers = std::iter::once(self).chain(others).map(decide).collect();
+        Box::pin(ready(answers))
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+fn remote(log: &Log, policy: &'static str, limiter: &'static str, admits: [bool; 2], store: usize) -> Policy {
+    let scripted = Scripted { name: limiter, log: Arc::clone(log), admits, fails: false };
+    Policy::new(policy, Arc::new(Remote { scripted, store }))
+}
+
+/// Begins a request that waits for a server.
+fn begin(layer: &Arc<LayerState>) -> Waiting {
+    match evaluate(layer, &layer.load(), &RequestHead::from(&Request::new(())), || true) {
+        Evaluation::Pending(waiting) => waiting,
+        Evaluation::Admitted(_) | Evaluation::Rejected(_) => panic!("the first policy answers later"),
+    }
+}
+
+/// Continues a request once all servers have answered.
+fn finish(mut waiting: Waiting) -> Evaluated {
+    match waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(evaluated) => evaluated,
+        Poll::Pending => panic!("all servers have answered"),
+    }
+}
+
+#[test]
+fn a_batch_after_a_wait_and_a_change_charges_the_heirs() {
+    let log = Log::default();
+    // The second and the third share a store.
+    let policies = |[a, b, c]: [&'static str; 3]| {
+        [("a", a, 1), ("b", b, 2), ("c", c, 2)]
+            .map(|(name, limiter, store)| remote(&log, name, limiter, [true; 2], store))
+    };
+    let layer = layer(policies(["a", "b", "c"]));
+    let waiting = begin(&layer);
+    assert_eq!(taken(&log), ["b Peek 1", "c Peek 1", "a Charge 1"]);
+    layer.replace(enforceable(policies(["heir of a", "heir of b", "heir of c"])));
+    assert!(finish(waiting).is_ok());
+    assert_eq!(taken(&log), ["heir of b in a batch", "heir of c in a batch"]);
+}
+
+#[test]
+fn a_rejection_after_a_wait_and_a_change_peeks_at_the_heirs() {
+    let log = Log::default();
+    let rejecting = || remote(&log, "a", "a", [true, false], 1);
+    let layer = layer([rejecting(), remote(&log, "b", "b", [true; 2], 2)]);
+    let waiting = begin(&layer);
+    assert_eq!(taken(&log), ["b Peek 1", "a Charge 1"]);
+    layer.replace(enforceable([rejecting(), remote(&log, "b", "heir of b", [true; 2], 2)]));
+    assert!(finish(waiting).is_err());
+    assert_eq!(taken(&log), ["heir of b Peek 1"]);
 }

@@ -7,9 +7,8 @@ use std::time::Duration;
 use super::entry::{AskContext, Entries, Entry};
 use super::settlement::Settlement;
 use super::{Annotations, Evaluated, Scope, observe};
-use crate::http::policy::{FailureMode, Fate, Policy};
-use crate::http::reload::PolicyInForce;
-use crate::values::{Answers, Check, Claim, Decision, LimiterError, Now, Pending, Receipt};
+use crate::http::policy::{FailureMode, Fate};
+use crate::values::{Answers, Check, Claim, Decision, LimiterError, Now, Pending};
 
 /// The entries of a request, reserved up to `next`. If it is dropped in between, they stay charged: a request that was
 /// cancelled while it waited is not refunded.
@@ -38,23 +37,28 @@ impl Transaction {
         Self { context: AskContext { patience, ..AskContext::default() }, ..Self::default() }
     }
 
-    /// Returns whether a key is banned, or an entry would be rejected after others were charged. The first entry is not
-    /// peeked at, since nothing has to be refunded if its charge is rejected. Nor are shadows, which reject nothing.
+    /// Prechecks one entry after the other, and returns `false` at the first that rejects the request: its key is
+    /// banned, or its charge would be rejected after others were charged. The first entry is not peeked at, since
+    /// nothing has to be refunded if its charge is rejected. Nor are shadows, which reject nothing.
     #[inline]
-    pub(super) fn precheck_rejects(&mut self, scope: Scope<'_>) -> bool {
-        let context = &self.context;
-        self.entries.iter_mut().enumerate().any(|(index, entry)| {
+    pub(super) fn precheck(&mut self, scope: Scope<'_>) -> bool {
+        for (index, entry) in self.entries.iter_mut().enumerate() {
             let policy = scope.policy(entry);
-            entry.ban.is_some() || (index > 0 && !policy.is_shadow() && entry.would_be_rejected(policy, context))
-        })
+            let is_skipped = index == 0 || policy.is_shadow();
+            if entry.ban.is_some() || !(is_skipped || entry.precheck(policy, &self.context)) {
+                return false;
+            }
+        }
+        true
     }
 
-    /// Peeks at all undecided entries of a rejected request, since its wait is the longest of all.
+    /// Peeks at all undecided entries of a rejected request, since its wait is the longest of all. The request may have
+    /// waited.
     #[cold]
     pub(super) fn peek_undecided(&mut self, scope: Scope<'_>) {
         let undecided = |entry: &&mut Entry| entry.decision.is_none() && !scope.policy(entry).is_shadow();
         for entry in self.entries.iter_mut().filter(undecided) {
-            entry.peek(scope.policy(entry), &self.context);
+            entry.peek(&scope.current(scope.policy(entry)), &self.context);
         }
     }
 
@@ -66,6 +70,7 @@ impl Transaction {
             let policy = scope.policy(entry);
             let check = match answer.take() {
                 Some(check) => check,
+                // No heir is asked: such policies are charged before the first wait, with one exception (`Scope::current`).
                 None if policy.answers_at_once() => policy.limiter().decide(&entry.ask(&self.context)),
                 None => match self.charge(scope) {
                     Charge::One(check) => check,
@@ -118,8 +123,10 @@ impl Transaction {
         }
         let claim = |entry: &Entry| -> Option<Box<dyn Claim>> {
             let policy = scope.policy(entry);
-            let batches = policy.description().batches().filter(|_| !policy.is_shadow());
-            batches?.claim(&entry.key, entry.cost)
+            if policy.is_shadow() {
+                return None;
+            }
+            scope.current(policy).description().batches()?.claim(&entry.key, entry.cost)
         };
         let first = claim(&self.entries[self.next])?;
         let mut others = Vec::new();
@@ -153,30 +160,39 @@ impl Transaction {
     fn step(&mut self, scope: Scope<'_>, answer: Result<Decision, LimiterError>) -> Step {
         let entry = &mut self.entries[self.next];
         let policy = scope.policy(entry);
+        // The operator has closed the limiter, and wants its requests rejected: it has not failed, so neither the count
+        // of failures nor the failure mode applies.
         let is_closed = answer.as_ref().is_err_and(LimiterError::is_closed);
+        // A fallback says nothing about the health of the limiter, whose failure was reported before.
         if !entry.fell_back && !is_closed {
             policy.report_health(answer.as_ref().err());
         }
         let error = match answer {
+            // Rejected by a shadow: counted, and passes.
+            Ok(decision) if policy.is_shadow() => {
+                entry.decision = Some(decision);
+                policy.count_shadow_rejection();
+                return Step::Continue;
+            }
+            // Rejected.
             Ok(decision) => {
                 entry.decision = Some(decision);
-                if policy.is_shadow() {
-                    policy.count_shadow_rejection();
-                    return Step::Continue;
-                }
                 return Step::RollBack(Cause::Rejected);
             }
             Err(error) => error,
         };
+        // Failed, and passes uncounted: a shadow, even a closed one, or a policy that fails open.
         if policy.is_shadow() || (policy.failure_mode() == FailureMode::Allow && !is_closed) {
             policy.note(Fate::StoreError, Some(&entry.key), None);
             return Step::Continue;
         }
+        // Failed for the first time: the fallback decides. Without one, the error comes here again.
         if policy.failure_mode() == FailureMode::LocalFallback && !entry.fell_back && !is_closed {
             entry.fell_back = true;
             let fallback = scope.current(policy).fall_back(&entry.ask(&self.context));
             return Step::FallBack(fallback.unwrap_or(Check::Ready(Err(error))));
         }
+        // Failed, and is answered 503: the policy fails closed, has no fallback, or was closed.
         policy.note(Fate::StoreError, Some(&entry.key), None);
         Step::RollBack(Cause::Failed(error))
     }
@@ -190,7 +206,7 @@ impl Transaction {
         scope.annotate(&self.entries)
     }
 
-    /// Refunds the charges made so far, the last one first: see [`Receipt`].
+    /// Refunds the charges made so far, the last one first: see [`Receipt`](crate::values::Receipt).
     #[cold]
     fn roll_back(&mut self, scope: Scope<'_>, cause: Cause) -> super::Rejected {
         for entry in self.entries.iter().rev() {
@@ -201,7 +217,7 @@ impl Transaction {
         }
         match cause {
             Cause::Rejected => {
-                // The precheck was earlier: waits are advertised as of now.
+                // The precheck was earlier: waits are advertised as of now, and by the policies of now.
                 self.context.now = Now::new();
                 self.peek_undecided(scope);
                 scope.reject(&mut self.entries)
@@ -233,34 +249,4 @@ enum Step {
 enum Cause {
     Rejected,
     Failed(LimiterError),
-}
-
-impl<'a> Scope<'a> {
-    /// Refunds a part of what an entry was charged.
-    pub(super) fn refund(self, entry: &Entry, receipt: Receipt, cost: u32) {
-        self.current(self.policy(entry)).limiter().refund(&entry.key, receipt, cost);
-    }
-
-    /// The policy to ask now in place of `policy`: the heir that is in force, if there was a live change since the
-    /// request came. So a slow request neither reads nor changes the state of a limiter that is no longer in force.
-    pub(super) fn current(self, policy: &'a Policy) -> Current<'a> {
-        self.layer.heir_of(self.in_force, policy).map_or(Current::Unchanged(policy), Current::Heir)
-    }
-}
-
-/// See [`Scope::current`].
-pub(super) enum Current<'a> {
-    Unchanged(&'a Policy),
-    Heir(PolicyInForce),
-}
-
-impl std::ops::Deref for Current<'_> {
-    type Target = Policy;
-
-    fn deref(&self) -> &Policy {
-        match self {
-            Self::Unchanged(policy) => policy,
-            Self::Heir(heir) => heir,
-        }
-    }
 }

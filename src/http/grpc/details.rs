@@ -11,8 +11,8 @@ pub(crate) struct Violation<'a> {
     pub(crate) description: String,
 }
 
-/// The most bytes of violations, but for the tag and the length of each; those beyond are left out. With the message,
-/// which is bounded, too, they keep the fields of a response below the 8 KiB that clients accept.
+/// The most bytes of violations, but for the tag and the length of the last; those beyond are left out. With the
+/// message, which is bounded, too, they keep the fields of a response below the 8 KiB that clients accept.
 const MAX_VIOLATIONS: usize = 1_024;
 
 /// The longest `google.protobuf.Duration`: 10,000 years, by its definition.

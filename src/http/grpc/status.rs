@@ -89,8 +89,8 @@ fn content_type(protocol: Protocol) -> HeaderValue {
     }
 }
 
-/// Returns the pushback of gRFC A6 in signed 32-bit milliseconds; a negative number forbids to retry. Never zero, on
-/// which some clients hang.
+/// Returns the pushback of gRFC A6 in signed 32-bit milliseconds; a negative number forbids to retry. Never zero,
+/// which asks for a retry at once.
 fn pushback_ms(wait: Option<Duration>) -> i32 {
     wait.map_or(-1, |wait| i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX).max(1))
 }
@@ -126,8 +126,6 @@ mod tests {
             (Some(Duration::from_nanos(1)), 1),
             (Some(Duration::from_millis(1)), 1),
             (Some(Duration::from_nanos(1_000_001)), 2),
-            (Some(Duration::from_micros(779_124)), 780),
-            (Some(Duration::from_micros(542_360)), 543),
             (Some(Duration::from_secs(7)), 7_000),
             (Some(Duration::from_millis(2_147_483_647)), i32::MAX),
             (Some(Duration::from_millis(2_147_483_648)), i32::MAX),

@@ -230,9 +230,9 @@ impl RateLimitLayerBuilder {
     /// | `store_breaker` | `node` | state of the circuit breaker of a Redis node: 0 closed, 1 half-open, 2 open |
     /// | `store_call_duration_seconds` | only `result`: `ok`, or the error | histogram of calls to Redis, over all policies |
     ///
-    /// A request counts once with each policy, except for policies that would have admitted what another rejects.
-    /// `table_…`, `ban_table_…` and `store_breaker` are updated when [`observe`](RateLimitLayer#method.observe) is
-    /// called.
+    /// A request counts at most once with each policy. It does not count with policies that would have admitted what
+    /// another rejects, nor with those whose decision it did not reach. `table_…`, `ban_table_…` and `store_breaker`
+    /// are updated when [`observe`](RateLimitLayer#method.observe) is called.
     ///
     /// When a policy is removed by a [change](crate::LimitsHandle::replace), or the layer, its clones and all their
     /// services are dropped, its gauges are set to zero, since a recorder cannot remove a series. Its counters stay,

@@ -166,7 +166,7 @@ impl Rejection {
     ///
     /// | reason | wait |
     /// |---|---|
-    /// | [`LimitExceeded`](Reason::LimitExceeded), [`Banned`](Reason::Banned) | the exact time after which the same request is admitted, alone on its keys; `None` if it costs more than is ever admitted |
+    /// | [`LimitExceeded`](Reason::LimitExceeded), [`Banned`](Reason::Banned) | the time after which the same request is admitted, alone on its keys; `None` if it costs more than is ever admitted. Exact, but for policies on Redis and [charges that may be refunded](crate::Policy::charge_when) |
     /// | [`LimiterFailed`](Reason::LimiterFailed) | one second: a guess, since the duration of the outage is unknown |
     /// | any other | `None` |
     ///

@@ -54,9 +54,9 @@ use crate::http::policy::{IntoPolicies, PolicyError};
 ///
 /// # Accuracy
 ///
-/// A request uses the policies that were in force when it came, until it is answered. Its later questions (a refund, a
-/// settlement) go to the heir, and are converted. In memory, a concurrent decision at the instant of the change may go
-/// uncounted: at most one per deciding thread. Queues count all.
+/// A request uses the policies that were in force when it came, until it is answered. What it still asks (a charge
+/// after a wait, a refund, a settlement) goes to the heir, and is converted. In memory, a concurrent decision at the
+/// instant of the change may go uncounted: at most one per deciding thread. Queues count all.
 ///
 /// Debts of a bucket are kept in tokens, and a change costs a key less than a nanosecond of the new rate, or one tick
 /// if ticks become longer. Debts that exceed the range of the new quota's ticks are cut: those of more than 2^18 tokens

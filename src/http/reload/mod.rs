@@ -77,8 +77,21 @@ pub(crate) struct LayerState {
 #[derive(Default)]
 struct Past {
     is_closed: bool,
-    /// Limiters that are still in use: requests may wait in them.
+    /// Limiters that are still in use, each once: requests may wait in them.
     limiters: Vec<Weak<dyn Limiter>>,
+}
+
+impl Past {
+    /// Adds the limiters of policies that are about to be replaced, and forgets those that are no longer in use.
+    fn remember(&mut self, policies: &[Policy]) {
+        self.limiters.retain(|limiter| limiter.strong_count() > 0);
+        for limiter in policies.iter().map(|policy| Arc::downgrade(policy.shared_limiter())) {
+            // A limiter that stays in force through many changes would otherwise be added by each.
+            if !self.limiters.iter().any(|known| known.ptr_eq(&limiter)) {
+                self.limiters.push(limiter);
+            }
+        }
+    }
 }
 
 /// The policies in force. Immutable: a change replaces it.
@@ -157,7 +170,7 @@ impl LayerState {
     /// Logs, once, that the layer is mounted around itself.
     #[inline]
     pub(crate) fn note_mounting(&self, request: &mut Extensions) {
-        if self.mounting.is_found_in(request) {
+        if self.mounting.mark(request) {
             log::mounted_twice(self.load().policies[0].name());
         }
     }
@@ -175,8 +188,7 @@ impl LayerState {
         let before = Arc::clone(&self.load());
         let (replaced, finish) = inherit(&mut policies, &before);
         // Remembered for `close`: requests may still wait in them.
-        past.limiters.retain(|limiter| limiter.strong_count() > 0);
-        past.limiters.extend(before.policies.iter().map(|policy| Arc::downgrade(policy.shared_limiter())));
+        past.remember(&before.policies);
         let after = InForce::new(policies, &self.settings);
         self.in_force.store(Arc::clone(&after));
         let is_closed = past.is_closed;
@@ -236,5 +248,27 @@ fn inherit(policies: &mut [Policy], before: &InForce) -> (Replaced, Vec<Finish>)
 fn observe_ends(before: &[Policy], after: &[Policy]) {
     for old in before {
         old.observe_end(after.iter().any(|new| new.name() == old.name()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::TokenBucket;
+    use crate::limiter::IntoLimiter;
+    use crate::values::Quota;
+
+    #[test]
+    fn a_limiter_that_stays_in_force_is_remembered_once() {
+        let shared = TokenBucket::new(Quota::per_second(1)).into_limiter();
+        let policies = || {
+            let policy = Policy::new("p", Arc::clone(&shared));
+            Enforceable::new(policy).unwrap_or_else(|error| panic!("{error}"))
+        };
+        let layer = LayerState::new(policies(), Settings::default());
+        for _ in 0..3 {
+            layer.replace(policies());
+        }
+        assert_eq!(layer.past.lock().unwrap().limiters.len(), 1);
     }
 }

@@ -1,0 +1,46 @@
+//! Requests that meet a live change: the policy that is asked in place of one that is no longer in force.
+
+use std::ops::Deref;
+
+use super::Scope;
+use super::entry::Entry;
+use crate::http::policy::Policy;
+use crate::http::reload::PolicyInForce;
+use crate::values::Receipt;
+
+impl<'a> Scope<'a> {
+    /// The policy to ask in place of `policy` once the request may have waited: the heir in force, if there was a live
+    /// change since the request came and a limiter has inherited. What is charged, refunded or peeked at after a wait
+    /// then counts where later requests are charged.
+    ///
+    /// The key, the cost, the modes and the penalty stay those of `policy`.
+    ///
+    /// `Transaction::reserve` does not call this for a policy that [decides at once](Policy::answers_at_once): such
+    /// policies are charged before the first wait. The exception is a custom limiter that can be peeked at, and so is
+    /// charged among them, but answers a charge later: those behind it are charged as of when the request came.
+    pub(super) fn current(self, policy: &'a Policy) -> Current<'a> {
+        self.layer.heir_of(self.in_force, policy).map_or(Current::Unchanged(policy), Current::Heir)
+    }
+
+    /// Refunds a part of what an entry was charged.
+    pub(super) fn refund(self, entry: &Entry, receipt: Receipt, cost: u32) {
+        self.current(self.policy(entry)).limiter().refund(&entry.key, receipt, cost);
+    }
+}
+
+/// See [`Scope::current`].
+pub(super) enum Current<'a> {
+    Unchanged(&'a Policy),
+    Heir(PolicyInForce),
+}
+
+impl Deref for Current<'_> {
+    type Target = Policy;
+
+    fn deref(&self) -> &Policy {
+        match self {
+            Self::Unchanged(policy) => policy,
+            Self::Heir(heir) => heir,
+        }
+    }
+}
