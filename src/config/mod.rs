@@ -75,11 +75,12 @@
 //! [`GrpcStatus`](crate::grpc::GrpcStatus) for what they mean. With any of them, a rejected client
 //! gets `Retry-After` and `X-Rate-Limited-For`.
 //!
-//! Paths match exactly, except that a segment `{name}` matches any segment. A route without a policy is not limited. Each
-//! route has its own budgets, even if its policies have the names of others. On Redis, processes share the budgets of a
-//! policy if the prefix, the secret, the first path of its route, its name and the kind of its algorithm are the same. Of
-//! the keys, `user` is the extension [`User`](crate::key::User), which an authenticating layer must insert; `path` is the
-//! route that axum matched ([`PathKey::matched`](crate::key::PathKey)), or without the feature `axum` the path as sent.
+//! Paths match exactly, except that a segment `{name}` matches any segment. A route without a policy is not limited.
+//! Each route has its own budgets, even if its policies have the names of others. On Redis, processes share the budgets
+//! of a policy if the prefix, the secret, the first path of its route, its name and the kind of its algorithm are the
+//! same. Of the keys, `user` is the extension [`User`](crate::key::User), which an authenticating layer must insert;
+//! `path` is the route that axum matched ([`PathKey::matched`](crate::key::PathKey)), or without the feature `axum` the
+//! path as sent.
 //!
 //! [`Config::change`] applies an edited file while its layers run. [`Config::close`] closes its queues when the server
 //! stops.

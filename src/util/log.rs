@@ -125,8 +125,8 @@ mod with_tracing {
         });
     }
 
-    // From here to `mounted_twice`, the callers log each mistake once. `network` is the class of the peer's address, such
-    // as "private".
+    // From here to `mounted_twice`, the callers log each mistake once. `network` is the class of the peer's address,
+    // such as "private".
 
     pub(crate) fn proxy_is_the_client(network: &str, header: &dyn Display) {
         tracing::warn!(target: TARGET, network, %header, "the peer is a proxy, and every client behind it shares one budget: use ClientIp with TrustedProxies instead of PeerIp");

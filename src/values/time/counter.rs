@@ -1,8 +1,8 @@
 //! A clock on the processor's cycle counter, anchored to the system clock (feature `fast-clock`).
 //!
 //! Each thread reads the system clock again once ten milliseconds have passed on the counter. So an error of the
-//! counter's rate adds up for no longer than that: 100 parts per million, of the calibration or of a clock that is slewed
-//! since, make 1 µs. The two readings of an anchor are at most 1 µs apart.
+//! counter's rate adds up for no longer than that: 100 parts per million, of the calibration or of a clock that is
+//! slewed since, make 1 µs. The two readings of an anchor are at most 1 µs apart.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
