@@ -13,12 +13,13 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderName, HeaderValue, Request, Response};
-use http_body_util::Full;
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::{ClientIp, HeaderKey, IpSource, KeyError, KeyExtractor, PathKey, PeerIp, TrustedProxies};
 use tower_sluice::store::MemoryStore;
-use tower_sluice::{PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead};
+use tower_sluice::{PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, RejectionBody, RequestHead};
 
 use crate::log::Log;
 
@@ -184,6 +185,29 @@ fn a_store_that_fills_up_is_logged_once() {
         }
     });
     assert_once(&log, &["a memory store is filling up", "raise its capacity"]);
+}
+
+/// Each was logged, so that a client that was rejected at will could fill the log.
+#[test]
+fn rejections_whose_bodies_fail_are_logged_once() {
+    let layer = RateLimitLayer::builder(Policy::new("p", TokenBucket::new(Quota::per_hour(1))))
+        .rejection_response(|rejection, _| {
+            let frames = [Ok(Frame::data(Bytes::from("half"))), Err("broken")];
+            let body = RejectionBody::new(StreamBody::new(futures_util::stream::iter(frames)));
+            Response::builder().status(rejection.status()).body(body).unwrap()
+        })
+        .build();
+    let ok =
+        service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))));
+    let log = logged(|| {
+        for sent in ["", "half", "half", "half"] {
+            let response =
+                layer.layer(ok).oneshot(request("192.0.2.7", &[])).now_or_never().expect("memory answers at once");
+            let body = response.unwrap().into_body().collect().now_or_never().expect("all frames are there");
+            assert_eq!(body.unwrap().to_bytes(), sent);
+        }
+    });
+    assert_once(&log, &["the body of a custom rejection failed", "error=broken"]);
 }
 
 #[test]

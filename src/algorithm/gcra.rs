@@ -8,7 +8,8 @@
 //! So all arithmetic is in units of **1/`limit` nanosecond**, in which a nanosecond is `limit`
 //! units, a token is `period` units, and nothing is ever rounded. Nothing can overflow either: with
 //! `now` and `period` below 2^64 and `limit`, `burst` and `cost` below 2^32, every product is below
-//! 2^96 and every sum below 2^98, and a `u128` has thirty bits to spare.
+//! 2^96 and every sum below 2^98, and a `u128` has thirty bits to spare. Only a debt that is carried
+//! over from another quota may be greater. It is cut at 2^110, which leaves room enough ([`Gcra::carried`]).
 
 use crate::values::time::{Timestamp, duration_from_nanos};
 use crate::values::{Decision, Issuer, Proof, Quota, Receipt};

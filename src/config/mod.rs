@@ -25,7 +25,7 @@
 //!
 //! ```toml
 //! [client-ip]                    # optional; default: the socket's peer
-//! source = "x-forwarded-for"     # peer | x-forwarded-for | forwarded | a single-value header's name
+//! source = "x-forwarded-for"     # peer | x-forwarded-for | forwarded | a single-value header's name; in any case
 //! trusted = ["10.0.0.0/8"]       # and / or: hops = 1 (to 100)
 //! ipv6-prefix = 64               # 32 to 128
 //!
@@ -75,11 +75,12 @@
 //! [`GrpcStatus`](crate::grpc::GrpcStatus) for what they mean. With any of them, a rejected client
 //! gets `Retry-After` and `X-Rate-Limited-For`.
 //!
-//! Paths match exactly. A route without a policy is not limited. Each route has its own budgets, even if its policies
-//! have the names of others. On Redis, processes share the budgets of a policy if the prefix, the first path of its
-//! route and its name are the same. Of the keys, `user` is the extension [`User`](crate::key::User), which an
-//! authenticating layer must insert; `path` is the route that axum matched ([`PathKey::matched`](crate::key::PathKey)),
-//! or without the feature `axum` the path as sent.
+//! Paths match exactly, except that a segment `{name}` matches any segment. A route without a policy is not limited.
+//! Each route has its own budgets, even if its policies have the names of others. On Redis, processes share the budgets
+//! of a policy if the prefix, the secret, the first path of its route, its name and the kind of its algorithm are the
+//! same. Of the keys, `user` is the extension [`User`](crate::key::User), which an authenticating layer must insert;
+//! `path` is the route that axum matched ([`PathKey::matched`](crate::key::PathKey)), or without the feature `axum` the
+//! path as sent.
 //!
 //! [`Config::change`] applies an edited file while its layers run. [`Config::close`] closes its queues when the server
 //! stops.
@@ -87,7 +88,7 @@
 //! # Errors
 //!
 //! An error names the file, the line, the field and what to write instead. It repeats the value, unless that may be a
-//! secret (`url`, `master`, `secret`). Parsing takes time in proportion to the length of the file.
+//! secret (`url`, `master`, `secret`). Parsing takes time in proportion to the number of routes and policies.
 
 mod answer;
 mod change;
@@ -119,8 +120,8 @@ use crate::http::{Enforceable, PolicyError, RateLimitLayer};
 use crate::values::Quota;
 
 /// The format as a JSON Schema (draft 2020-12), for editors that check TOML while it is typed: write it to a file, and
-/// `#:schema ./limits.schema.json` into the first line of yours. It has the tables, their keys and the type and range
-/// of each value; combinations are checked by [`Config::parse`] only.
+/// `#:schema ./limits.schema.json` into the first line of yours. It has the tables, their keys, the type of each value
+/// and the ranges of numbers; times, paths, addresses and combinations are checked by [`Config::parse`] only.
 pub const SCHEMA: &str = include_str!("schema.json");
 
 /// A parsed configuration, with a layer for each limited route.
@@ -374,19 +375,14 @@ fn client_ip(source: &Source<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigEr
         _ => number(source, "hops", 1..=MAX_HOPS, &hops),
     });
     let hops = hops.transpose()?.map(|hops| usize::try_from(hops).unwrap_or(usize::MAX));
-    let ip_source = match raw.source.as_ref().map(|name| name.get_ref().as_str()) {
-        None | Some("peer") => IpSource::Peer,
-        Some("x-forwarded-for") => IpSource::XForwardedFor,
-        Some("forwarded") => IpSource::Forwarded,
-        Some(name) => match name.parse() {
-            Ok(name) => IpSource::Header(name),
-            Err(_) => {
-                let problem = format!(
-                    "source `{name}` is not a header's name; write peer, x-forwarded-for, forwarded or a single-value header such as x-real-ip"
-                );
-                return Err(source.error(&at, problem));
-            }
-        },
+    let ip_source = match raw.source.as_ref().map(toml::Spanned::get_ref) {
+        None => IpSource::Peer,
+        Some(name) => name.parse::<IpSource>().map_err(|_| {
+            let problem = format!(
+                "source `{name}` is not a header's name; write peer, x-forwarded-for, forwarded or a single-value header such as x-real-ip"
+            );
+            source.error(&at, problem)
+        })?,
     };
     let trusted = match (raw.trusted, hops) {
         (Some(ranges), hops) => {

@@ -10,7 +10,7 @@ use toml::Spanned;
 
 use super::error::{ConfigError, Source};
 use super::key::KeySpec;
-use super::raw::{AlgorithmName, OnMissingKey, OnStoreError, RawBudget, RawPenalty, RawPolicy, TimeText, WhenFullName};
+use super::raw::{AlgorithmName, OnMissingKey, OnStoreError, RawBudget, RawPenalty, RawPolicy, WhenFullName};
 use super::store::{QueueSpec, StoreSpec};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::http::key::ClientIp;
@@ -172,11 +172,9 @@ pub(super) fn budget(source: &Source<'_>, raw: &RawBudget) -> Result<Quota, Conf
     }
 }
 
-fn quota(source: &Source<'_>, limit: u32, field: &str, per: &Spanned<TimeText>) -> Result<Quota, ConfigError> {
-    Quota::new(limit, duration(source, field, per)?).map_err(|error| {
-        let TimeText::Text(text) = per.get_ref();
-        source.error(&per.span(), format_args!("{field} = \"{text}\": {error}"))
-    })
+fn quota(source: &Source<'_>, limit: u32, field: &str, per: &Spanned<String>) -> Result<Quota, ConfigError> {
+    Quota::new(limit, duration(source, field, per)?)
+        .map_err(|error| source.error(&per.span(), format_args!("{field} = \"{}\": {error}", per.get_ref())))
 }
 
 fn count(source: &Source<'_>, field: &str, least: u32, value: &Spanned<i64>) -> Result<u32, ConfigError> {
@@ -201,9 +199,9 @@ pub(super) fn number(
 pub(super) fn duration(
     source: &Source<'_>,
     field: impl fmt::Display,
-    value: &Spanned<TimeText>,
+    value: &Spanned<String>,
 ) -> Result<Duration, ConfigError> {
-    let TimeText::Text(text) = value.get_ref();
+    let text = value.get_ref();
     humantime::parse_duration(text).map_err(|_| {
         let problem = format!("{field} = \"{text}\" is not a time; write 250ms, 1s, 1m, 1h or 1day");
         source.error(&value.span(), problem)

@@ -28,7 +28,7 @@ pub(super) struct RawClientIp {
 pub(super) struct RawRedis {
     pub(super) url: Spanned<OneOrMany>,
     pub(super) master: Option<String>,
-    pub(super) timeout: Option<Spanned<TimeText>>,
+    pub(super) timeout: Option<Spanned<String>>,
     pub(super) prefix: Option<Spanned<String>>,
     pub(super) secret: Option<String>,
 }
@@ -41,7 +41,7 @@ pub(super) struct RawAnswer {
     pub(super) tell: Option<Spanned<String>>,
     pub(super) rejection: Option<RejectionName>,
     pub(super) grpc_status: Option<GrpcStatusName>,
-    pub(super) retry_jitter: Option<Spanned<TimeText>>,
+    pub(super) retry_jitter: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -60,10 +60,10 @@ pub(super) struct RawPolicy {
     pub(super) name: Spanned<String>,
     pub(super) algorithm: AlgorithmName,
     pub(super) limit: Spanned<i64>,
-    pub(super) per: Spanned<TimeText>,
+    pub(super) per: Spanned<String>,
     pub(super) burst: Option<Spanned<i64>>,
     pub(super) capacity: Option<Spanned<i64>>,
-    pub(super) max_wait: Option<Spanned<TimeText>>,
+    pub(super) max_wait: Option<Spanned<String>>,
     pub(super) max_keys: Option<Spanned<i64>>,
     pub(super) when_full: Option<Spanned<WhenFullName>>,
     pub(super) stagger: Option<Spanned<bool>>,
@@ -84,8 +84,8 @@ pub(super) struct RawPolicy {
 pub(super) struct RawPenalty {
     #[serde(rename = "refusals")]
     pub(super) rejections: Spanned<i64>,
-    pub(super) per: Spanned<TimeText>,
-    pub(super) ban: Spanned<TimeText>,
+    pub(super) per: Spanned<String>,
+    pub(super) ban: Spanned<String>,
 }
 
 /// The budget of preflights that are exempt.
@@ -93,7 +93,7 @@ pub(super) struct RawPenalty {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct RawBudget {
     pub(super) limit: Spanned<i64>,
-    pub(super) per: Spanned<TimeText>,
+    pub(super) per: Spanned<String>,
     pub(super) burst: Option<Spanned<i64>>,
 }
 
@@ -179,12 +179,6 @@ pub(super) enum OnMissingKey {
 pub(super) enum OneOrMany {
     One(String),
     Many(Vec<String>),
-}
-
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(untagged, expecting = "a time in quotation marks")]
-pub(super) enum TimeText {
-    Text(String),
 }
 
 impl OneOrMany {

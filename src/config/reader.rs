@@ -42,7 +42,7 @@ impl ConfigReader {
         self
     }
 
-    /// Sets up the layer of each route, after the settings of the file.
+    /// Sets up the layer of each route, after the settings of the file. A second call replaces the first.
     pub fn layers(mut self, set_up: impl Fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder + 'static) -> Self {
         self.set_up = Box::new(set_up);
         self

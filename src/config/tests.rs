@@ -72,6 +72,28 @@ fn a_key_is_one_name_or_a_list_of_names() {
     }
 }
 
+/// `Peer` was taken for a header of that name, which any client could send.
+#[test]
+fn the_source_of_the_client_is_named_in_any_case() {
+    let read = |lines: &str| {
+        let config = Config::parse("f.toml", &format!("[client-ip]\n{lines}\n")).map_err(|error| error.to_string())?;
+        Ok::<_, String>(format!("{:?}", config.client_ip()))
+    };
+    for name in ["peer", "Peer", "PEER"] {
+        assert_eq!(read(&format!("source = \"{name}\"")), Ok(format!("{:?}", ClientIp::peer())), "{name}");
+        let trusting = read(&format!("source = \"{name}\"\nhops = 1")).unwrap_err();
+        assert!(trusting.starts_with("f.toml:2: the socket's peer needs no trusted proxies"), "{trusting}");
+    }
+    for (name, expected) in [
+        ("X-Forwarded-For", IpSource::XForwardedFor),
+        ("FORWARDED", IpSource::Forwarded),
+        ("X-Real-IP", IpSource::x_real_ip()),
+    ] {
+        let expected = ClientIp::new(expected, TrustedProxies::count(1));
+        assert_eq!(read(&format!("source = \"{name}\"\nhops = 1")), Ok(format!("{expected:?}")), "{name}");
+    }
+}
+
 #[test]
 fn a_route_takes_from_the_general_answer_what_it_does_not_set() {
     let answer = |text: &str| {

@@ -93,7 +93,7 @@ trait Streamed: Send {
 }
 
 impl RejectionBody {
-    /// Sends `body`. If polling it fails, the response ends there, and the error is logged.
+    /// Sends `body`. If polling it fails, the response ends there. The first such error of the process is logged.
     pub fn new<B>(body: B) -> Self
     where
         B: Body<Data = Bytes> + Send + 'static,

@@ -106,7 +106,8 @@ pub trait Limiter: Send + Sync + 'static {
 /// Limits work that is not an HTTP request: a job, a message, a call to a partner.
 pub trait LimiterExt: Limiter {
     /// Charges `cost` units to `key` if they are admitted, and waits for the decision: for a turn in a
-    /// [`LeakyQueue`](crate::LeakyQueue), or for the server of a `RedisStore`. A limiter in memory decides at once.
+    /// [`LeakyQueue`](crate::LeakyQueue), or for the server of a `RedisStore`. A limiter in memory decides at once: in
+    /// the call itself, even if the future is never polled.
     ///
     /// ```
     /// use tower_sluice::{LeakyQueue, LimiterExt, Quota};

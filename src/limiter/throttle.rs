@@ -209,7 +209,7 @@ impl<S: Service<Req>, Req> fmt::Debug for ThrottleFuture<S, Req> {
 }
 
 /// The error of a [`Throttle`]d request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ThrottleError<E> {
     /// The limit is used up, or the wait in the queue would be too long.
@@ -227,7 +227,7 @@ impl<E: fmt::Display> fmt::Display for ThrottleError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rejected { retry_after: Some(wait) } => write!(f, "rate limit exceeded, retry after {wait:?}"),
-            Self::Rejected { retry_after: None } => f.write_str("the request costs more than is ever admitted at once"),
+            Self::Rejected { retry_after: None } => f.write_str("rate limit exceeded, and no wait helps"),
             Self::Limiter(error) => error.fmt(f),
             Self::Service(error) => error.fmt(f),
         }

@@ -52,8 +52,8 @@ pub trait Store<A: Algorithm>: Send + Sync + 'static {
     /// Decides, in the [mode](Ask::mode) of the question and by the time on this store's own clock: see [`Ask::now`].
     fn decide(&self, algorithm: &A, ask: &Ask<'_>) -> Check;
 
-    /// Refunds what is still owed for the charge of `cost` that `receipt` is for. By default does nothing, so charges
-    /// stay.
+    /// Refunds `cost` units of the charge that `receipt` is for, as far as they are still owed. By default does nothing,
+    /// so charges stay.
     fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u32) {
         let _ = (algorithm, key, receipt, cost);
     }

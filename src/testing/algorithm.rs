@@ -180,3 +180,125 @@ impl<A: Algorithm> Trial<'_, A> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+
+    use super::*;
+    use crate::algorithm::{FixedWindow, FixedWindowState, GcraState, TokenBucket};
+    use crate::values::Quota;
+
+    const LIMIT: u32 = 7;
+
+    /// A bucket with a fault.
+    struct Faulty {
+        bucket: TokenBucket,
+        fault: Fault,
+    }
+
+    #[derive(Clone, Copy)]
+    enum Fault {
+        RejectionChanges,
+        SettingBackForgets,
+        ExpiresAtOnce,
+        WaitTooShort,
+        WaitTooLong,
+        WaitMissing,
+        RemainingTooLow,
+    }
+
+    impl Algorithm for Faulty {
+        type State = GcraState;
+
+        fn quota(&self) -> Quota {
+            self.bucket.quota()
+        }
+
+        fn decide(&self, state: Option<GcraState>, now: Timestamp, cost: u32) -> (Decision, Option<GcraState>) {
+            const NANO: Duration = Duration::from_nanos(1);
+            let full = now.saturating_add(self.quota().period());
+            let state = match self.fault {
+                // Only before a clock was set back can more have been owed than the whole bucket.
+                Fault::SettingBackForgets => state.filter(|state| self.expires_at(state) <= full),
+                _ => state,
+            };
+            let (decision, next) = self.bucket.decide(state, now, cost);
+            let (limit, remaining) = (decision.limit(), decision.remaining());
+            let denied = |wait| Decision::deny(limit, remaining, wait).with_reset_after(decision.reset_after());
+            match (self.fault, decision.retry_after()) {
+                (Fault::RejectionChanges, Some(_)) => (decision, state),
+                (Fault::WaitTooShort, Some(wait)) => (denied(Some(wait - NANO)), next),
+                (Fault::WaitTooLong, Some(wait)) => (denied(Some(wait + NANO)), next),
+                (Fault::WaitMissing, Some(_)) => (denied(None), next),
+                (Fault::RemainingTooLow, None) if decision.is_allowed() => {
+                    let fewer = Decision::allow(limit, remaining.saturating_sub(1));
+                    (fewer.with_reset_after(decision.reset_after()), next)
+                }
+                _ => (decision, next),
+            }
+        }
+
+        fn expires_at(&self, state: &GcraState) -> Timestamp {
+            match self.fault {
+                Fault::ExpiresAtOnce => Timestamp::ZERO,
+                _ => self.bucket.expires_at(state),
+            }
+        }
+    }
+
+    /// A window that claims to admit no more than its limit in any short interval, even around an edge.
+    struct Understated(FixedWindow);
+
+    impl Algorithm for Understated {
+        type State = FixedWindowState;
+
+        fn quota(&self) -> Quota {
+            self.0.quota()
+        }
+
+        fn decide(
+            &self,
+            state: Option<FixedWindowState>,
+            now: Timestamp,
+            cost: u32,
+        ) -> (Decision, Option<FixedWindowState>) {
+            self.0.decide(state, now, cost)
+        }
+
+        fn expires_at(&self, state: &FixedWindowState) -> Timestamp {
+            self.0.expires_at(state)
+        }
+
+        fn worst_burst(&self) -> u64 {
+            LIMIT.into()
+        }
+    }
+
+    #[track_caller]
+    fn assert_found(run: impl FnOnce() + std::panic::UnwindSafe, message: &str) {
+        let panic = catch_unwind(run).expect_err(message);
+        let found = panic.downcast_ref::<String>().expect("the message says when");
+        assert!(found.contains(message), "{message}: {found}");
+    }
+
+    #[test]
+    fn each_broken_point_of_the_contract_is_found_and_named() {
+        let quota = Quota::per_minute(LIMIT);
+        for (fault, message) in [
+            (Fault::RejectionChanges, "point 2: "),
+            (Fault::SettingBackForgets, "point 3: "),
+            (Fault::ExpiresAtOnce, "point 4: "),
+            (Fault::WaitTooShort, "point 6: "),
+            (Fault::WaitTooLong, "yet admitted earlier"),
+            (Fault::WaitMissing, "has no retry_after, but is admitted later"),
+            (Fault::RemainingTooLow, "remain, but more are admitted"),
+        ] {
+            let faulty = Faulty { bucket: TokenBucket::new(quota), fault };
+            assert_found(|| check_algorithm(&faulty, 1), message);
+        }
+        // Point 5.
+        let understated = Understated(FixedWindow::new(quota));
+        assert_found(|| check_algorithm(&understated, 1), "an interval ending at");
+    }
+}

@@ -45,6 +45,9 @@ where
 /// The threads that contend for one key.
 const THREADS: usize = 8;
 
+/// The key for which they contend.
+const CONTENDED: &str = "contended";
+
 /// Counts the units that an algorithm admits at one instant, when `attempts` charges of one unit are made.
 fn admitted_one_by_one<A: Algorithm>(algorithm: &A, attempts: u64) -> u64 {
     let (now, mut state, mut admitted) = (frozen_clock().now(), None, 0);
@@ -71,7 +74,7 @@ where
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                let key = PartitionKey::from("contended");
+                let key = PartitionKey::from(CONTENDED);
                 start.wait();
                 let mine = (0..attempts)
                     .filter(|_| decided(store.decide(algorithm, &Ask::charge(&key, 1))).is_allowed())
@@ -146,5 +149,94 @@ fn decided(check: Check) -> Decision {
     match check {
         Check::Ready(Ok(decision)) => decision,
         other => panic!("a store in memory must decide at once, but answered {other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::{Mutex, MutexGuard};
+
+    use super::*;
+    use crate::algorithm::{GcraState, TokenBucket};
+    use crate::values::{Quota, Receipt};
+
+    /// A map behind a lock.
+    struct Map {
+        clock: ManualClock,
+        states: Mutex<HashMap<PartitionKey, GcraState>>,
+        fault: Option<Fault>,
+        contended: AtomicUsize,
+        all_have_read: Barrier,
+    }
+
+    #[derive(Clone, Copy, PartialEq)]
+    enum Fault {
+        RefundsNothing,
+        /// The first charge of each thread reads before any of them writes.
+        ReadsAndWritesApart,
+    }
+
+    impl Map {
+        fn new(clock: ManualClock, fault: Option<Fault>) -> Self {
+            let (states, contended, all_have_read) = (Mutex::default(), AtomicUsize::new(0), Barrier::new(THREADS));
+            Self { clock, states, fault, contended, all_have_read }
+        }
+
+        fn states(&self) -> MutexGuard<'_, HashMap<PartitionKey, GcraState>> {
+            self.states.lock().unwrap()
+        }
+    }
+
+    impl Store<TokenBucket> for Map {
+        fn decide(&self, bucket: &TokenBucket, ask: &Ask<'_>) -> Check {
+            let mut states = self.states();
+            let state = states.get(ask.key()).copied();
+            let is_contended = *ask.key() == PartitionKey::from(CONTENDED);
+            if is_contended && self.fault == Some(Fault::ReadsAndWritesApart) {
+                drop(states);
+                if self.contended.fetch_add(1, Ordering::Relaxed) < THREADS {
+                    self.all_have_read.wait();
+                }
+                states = self.states();
+            }
+            let (decision, next) = bucket.decide(state, self.clock.now(), ask.cost());
+            if let Some(next) = next {
+                states.insert(ask.key().clone(), next);
+            }
+            decision.into()
+        }
+
+        fn refund(&self, bucket: &TokenBucket, key: &PartitionKey, receipt: Receipt, cost: u32) {
+            if self.fault == Some(Fault::RefundsNothing) {
+                return;
+            }
+            if let Some(state) = self.states().get_mut(key) {
+                *state = bucket.refund(*state, self.clock.now(), cost, receipt);
+            }
+        }
+    }
+
+    fn check(fault: Option<Fault>) {
+        let bucket = TokenBucket::new(Quota::per_minute(7).burst(3));
+        check_store(&bucket, 1, |clock| Map::new(clock, fault));
+    }
+
+    #[test]
+    fn a_correct_store_passes() {
+        check(None);
+    }
+
+    #[test]
+    fn each_fault_is_found_and_named() {
+        for (fault, message) in [
+            (Fault::RefundsNothing, "step "),
+            (Fault::ReadsAndWritesApart, "threads were admitted another number of units"),
+        ] {
+            let panic = catch_unwind(AssertUnwindSafe(|| check(Some(fault)))).expect_err(message);
+            let found = panic.downcast_ref::<String>().expect("the message says when");
+            assert!(found.contains(message), "{message}: {found}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! SipHash (J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF", 2012) of a whole key in one
-//! call. The `siphasher` crate, whose hashers accept keys in pieces, takes 1.5 times as long.
+//! call: without the state and the branches of a hasher that accepts keys in pieces, as those of the `siphasher`
+//! crate do.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};

@@ -100,8 +100,12 @@ mod with_tracing {
         }
     }
 
+    /// Logged once per process, since a client that is rejected at will could cause it at will.
     pub(crate) fn rejection_body_failed(error: &dyn Display) {
-        tracing::warn!(target: TARGET, %error, "the body of a custom rejection failed and was cut off");
+        static WARNED: Once = Once::new();
+        WARNED.call_once(|| {
+            tracing::warn!(target: TARGET, %error, "the body of a custom rejection failed and was cut off");
+        });
     }
 
     #[cfg(feature = "queue")]
@@ -121,7 +125,8 @@ mod with_tracing {
         });
     }
 
-    // The callers log each of these once. `network` is the class of the peer's address, such as "private".
+    // From here to `mounted_twice`, the callers log each mistake once. `network` is the class of the peer's address,
+    // such as "private".
 
     pub(crate) fn proxy_is_the_client(network: &str, header: &dyn Display) {
         tracing::warn!(target: TARGET, network, %header, "the peer is a proxy, and every client behind it shares one budget: use ClientIp with TrustedProxies instead of PeerIp");
@@ -151,6 +156,8 @@ mod with_tracing {
     pub(crate) fn mounted_twice(policy: &str) {
         tracing::warn!(target: TARGET, policy, "a rate limit layer is mounted around itself and charges each request twice: mount it once, around the router or around its routes");
     }
+
+    // Transitions of Redis, logged each time. Its eviction policy is checked once.
 
     #[cfg(feature = "redis")]
     pub(crate) fn redis_breaker_opened(address: &str, reason: &dyn Display) {

@@ -80,8 +80,8 @@ impl LimiterError {
     }
 
     /// The error of a limiter that was [closed](crate::Limiter::close), with this message. It does not count as a
-    /// failure: a layer answers 503 whatever the policy's [`FailureMode`](crate::FailureMode), and neither counts nor
-    /// logs a failure.
+    /// failure: unless the policy is a shadow, a layer answers 503 whatever the [`FailureMode`](crate::FailureMode), and
+    /// neither counts nor logs a failure of the limiter.
     pub fn closed(reason: impl Into<String>) -> Self {
         Self(Arc::new(Failure { reason: reason.into(), is_closed: true, source: None }))
     }

@@ -16,9 +16,9 @@ use crate::values::{Receipt, Shape, Terms};
 #[must_use]
 pub struct Decision {
     receipt: Receipt,
-    /// The time until the same request is admitted (if rejected), or until one unit is available (if admitted, and if
-    /// known). In units of 1/`per` nanosecond, like `reset`: most decisions are made without a division, which the
-    /// getters do.
+    /// The time until the same request is admitted (if rejected), or until one unit is available (if admitted; zero if
+    /// that is unknown, or if one is available now). In units of 1/`per` nanosecond, like `reset`: most decisions are
+    /// made without a division, which the getters do.
     wait: u64,
     /// The time until the key owes nothing.
     reset: u64,
@@ -98,13 +98,13 @@ pub enum Outcome {
     /// The request is rejected and was not charged.
     Deny {
         /// The exact time after which the same request is admitted if no other request of the
-        /// key is charged until then; `None` if no wait helps, since it costs more than ever fits.
+        /// key is charged until then; `None` if no wait helps, as for a cost that never fits.
         retry_after: Option<Duration>,
     },
 }
 
 impl Decision {
-    /// For a rejected `cost`: the largest smaller cost that would be admitted, if any.
+    /// For a rejected `cost`: the units that are left, at most `cost`. `None` if there are none, or if it was admitted.
     pub(crate) fn partial_cost(&self, cost: u32) -> Option<u32> {
         Some(self.remaining.min(cost)).filter(|left| *left > 0 && !self.is_allowed())
     }
@@ -130,8 +130,9 @@ impl Decision {
         }
     }
 
-    /// The decision if `cost` had been charged in place of `charged`. Exact, except that the reset of a sliding window
-    /// may be too late.
+    /// The decision if `cost` had been charged in place of `charged`. Exact, except that the reset of a bucket may be a
+    /// nanosecond off and that of a sliding window too late; and if a greater cost takes the last unit, the time until
+    /// the next one is unknown.
     #[cfg_attr(not(any(feature = "http", feature = "redis")), allow(dead_code))]
     pub(crate) fn recharged(mut self, charged: u32, cost: u32, terms: Option<Terms>) -> Self {
         let remaining = u64::from(self.remaining) + u64::from(charged);

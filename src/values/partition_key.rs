@@ -9,8 +9,11 @@ use sha2::{Digest, Sha256};
 
 /// The bytes that identify one budget: a client, a user, a path, or any combination.
 ///
-/// Two requests share a budget exactly if their keys are equal. Keys are compared byte for byte, without normalisation.
-/// If several spellings of a name are one account, use the account as the key.
+/// Two requests share a budget if their keys are equal, and otherwise only by a [collision] of hashes in the store. Keys
+/// are compared byte for byte, without normalisation. If several spellings of a name are one account, use the account as
+/// the key.
+///
+/// [collision]: crate::store::MemoryStore#accuracy
 ///
 /// ```
 /// use tower_sluice::PartitionKey;
@@ -53,7 +56,7 @@ impl PartitionKey {
     /// The key of a budget that all requests share.
     pub const SHARED: Self = Self(Bytes::Inline { len: 0, bytes: [0; INLINE] });
 
-    /// Makes a key of parts. It equals another only if all parts are equal.
+    /// Makes a key of parts. It equals another key of parts only if all parts are equal.
     pub fn from_parts<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> Self {
         let mut key = Joined { bytes: [0; LONGEST], len: 0, hash: None };
         for part in parts {
@@ -292,7 +295,9 @@ mod tests {
     fn parts_of_up_to_256_bytes_are_not_hashed() {
         for last in 0..300 {
             let parts = PartitionKey::from_parts([&[b'a'; 100][..], &vec![b'b'; last]]);
-            assert_eq!(parts.as_bytes().len(), if last <= 140 { 116 + last } else { HASHED }, "{last}");
+            // Each part has eight bytes for its length.
+            let joined = 8 + 100 + 8 + last;
+            assert_eq!(parts.as_bytes().len(), if joined <= LONGEST { joined } else { HASHED }, "{last}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! A clock on the processor's cycle counter, anchored to the system clock (feature `fast-clock`).
 //!
-//! Each thread reads the system clock again once ten milliseconds have passed on the counter. In between, a counter
-//! that was calibrated to within 20 parts per million is off by at most 0.2 µs, and the two readings of an anchor are
-//! less than 1 µs apart.
+//! Each thread reads the system clock again once ten milliseconds have passed on the counter. So an error of the
+//! counter's rate adds up for no longer than that: 100 parts per million, of the calibration or of a clock that is
+//! slewed since, make 1 µs. The two readings of an anchor are at most 1 µs apart.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -92,6 +92,7 @@ impl Anchor {
 #[inline(always)]
 fn clock() -> &'static quanta::Clock {
     static CLOCK: OnceLock<quanta::Clock> = OnceLock::new();
-    // The first call calibrates for up to 200 ms: when the first store is made.
+    // The first reading of the process calibrates, for 200 ms at most (`quanta`'s bound): when the first bucket in
+    // memory is made, and without one at the first decision.
     CLOCK.get_or_init(quanta::Clock::new)
 }

@@ -80,7 +80,8 @@ pub(crate) fn duration_from_nanos(nanos: u128) -> Duration {
 /// advertised waits include that. Time that passes twice counts twice.
 ///
 /// Nor should it jump ahead and back. In a [`MemoryStore`](crate::store::MemoryStore), one reading far ahead blocks not
-/// only the key that it was made for, but up to a thousand neighbours, until the clock catches up.
+/// only the key that it was made for, but all keys in the same two pages of the table, 1,024 at most, until the clock
+/// catches up.
 pub trait Clock: Send + Sync + 'static {
     /// The present instant.
     fn now(&self) -> Timestamp;
