@@ -14,15 +14,17 @@ use crate::values::{Ask, Check, Description, Heritage, Inheritance, Mode, Partit
 
 /// Lets the requests of a key depart one by one at the quota's rate, in the order in which they arrived.
 ///
-/// A request that finds its key idle departs at once; any other waits in line. A request is rejected only
-/// **on arrival**: if [`capacity`](Self::capacity) requests of its key wait already, or if its turn would come later
-/// than [`max_wait`](Self::max_wait). The rejection carries the exact time after which a retry would be accepted.
+/// A request that finds its key idle departs at once; any other waits in line. A request is rejected **on arrival**: if
+/// [`capacity`](Self::capacity) requests of its key wait already, if its turn would come later than
+/// [`max_wait`](Self::max_wait), or if the queue has no room for another waiter ([`max_waiters`](Self::max_waiters)) or
+/// key ([`max_keys`](Self::max_keys)). The rejection carries the exact time after which a retry would be accepted. Only
+/// [another quota](Self#another-quota) rejects a request that waits.
 ///
 /// - Arrival order is departure order. No request overtakes a waiter, and keys do not delay one another.
 /// - Departures keep the interval `period / limit`, on absolute deadlines that do not drift. Tokio's timer wakes up to
 ///   a millisecond late, and the next departure is not late for it (with the feature `precise-timer`,
-///   [`precise`](#method.precise) wakes up sooner). After a longer stall, what was due in the last fifty milliseconds
-///   departs at once, and the rest at the interval from then on, instead of all in one burst.
+///   [`precise`](#method.precise) wakes up sooner). After a stall of more than fifty milliseconds, only as many as fit
+///   into fifty depart at once; the others follow at the interval, instead of all in one burst.
 /// - A waiter that is dropped (its client disconnected, its deadline passed) leaves at once, and all behind it move up.
 ///   If it is dropped at the very moment of its release, its turn goes to the next waiter.
 /// - No waiter depends on another being polled, nor on another runtime: see [several runtimes](Self#several-runtimes).
@@ -117,7 +119,7 @@ use crate::values::{Ask, Check, Description, Heritage, Inheritance, Mode, Partit
 /// once if it would have to wait longer than the new `max_wait`, or than its own patience, or if its key has more
 /// waiters than the new capacity (the newest are rejected). A rejection carries the exact time after which a retry
 /// would be accepted. If [`max_keys`](Self::max_keys) is lowered, the keys beyond are kept until they have paid; until
-/// then, the wait of a new key that finds no room is only that for the first of them. If
+/// then, a request of a new key may be rejected again when it comes after its advertised wait. If
 /// [`max_waiters`](Self::max_waiters) is lowered, those beyond keep waiting. A raised `max_wait` does not extend the
 /// patience of waiters. A queue that was [closed](Self::close) stays closed.
 ///
@@ -125,8 +127,8 @@ use crate::values::{Ask, Check, Description, Heritage, Inheritance, Mode, Partit
 ///
 /// Bounded, whatever the length of the keys (a hash stands for each): at most [`max_waiters`](Self::max_waiters)
 /// requests wait, each in some 110 bytes at ten per key (290, with those of its key, if it is the only one). At most
-/// [`max_keys`](Self::max_keys) keys are remembered, each until its departures are paid for, in up to
-/// 200 bytes. Requests of keys beyond are rejected, unless [`when_full`](Self::when_full) says otherwise.
+/// [`max_keys`](Self::max_keys) keys are remembered, each until its departures are paid for, in up to 200 bytes.
+/// Requests of keys beyond are rejected, unless [`when_full`](Self::when_full) says otherwise.
 ///
 /// To join and to leave takes constant time, however many wait. The first waiter of a key to join, and the last to
 /// leave, also update the index of all keys by time, in the logarithm of their number.
@@ -230,8 +232,9 @@ impl LeakyQueue {
     ///
     /// A key is remembered from its first departure on until all of its departures are paid for: at a cost of 1 and
     /// without a burst, one interval after the last. So a quota of 10 per second needs room for the keys of a tenth of a
-    /// second, and one of 1 per hour for those of an hour. Each takes up to 200 bytes. What happens to keys beyond is set by [`when_full`](Self::when_full).
-    /// [`Limiter::stats`] has the number of keys, and how many found no room; the first of those is also logged, once.
+    /// second, and one of 1 per hour for those of an hour. Each takes up to 200 bytes. What happens to keys beyond is
+    /// set by [`when_full`](Self::when_full). [`Limiter::stats`] has the number of keys, and how many found no room; the
+    /// first of those is also logged, once.
     ///
     /// ```
     /// use tower_sluice::store::WhenFull;
