@@ -12,11 +12,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::http::Method;
-use axum::http::header::{HeaderName, RETRY_AFTER};
 use axum::{Router, routing::get};
 use tower_http::cors::{Any, CorsLayer};
 use tower_sluice::algorithm::TokenBucket;
-use tower_sluice::headers::X_RATE_LIMITED_FOR;
+use tower_sluice::headers::EXPOSED_HEADERS;
 use tower_sluice::key::PeerIp;
 use tower_sluice::{Policy, Quota, RateLimitLayer};
 
@@ -25,18 +24,12 @@ async fn main() -> std::io::Result<()> {
     let quota = Quota::new(1, Duration::from_secs(2)).expect("the quota is not empty");
     let limit = RateLimitLayer::new(Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new()));
 
-    let readable = [
-        RETRY_AFTER,
-        X_RATE_LIMITED_FOR,
-        HeaderName::from_static("ratelimit"),
-        HeaderName::from_static("ratelimit-policy"),
-    ];
     let cors = CorsLayer::new()
         // A service that reads cookies must name its pages instead.
         .allow_origin(Any)
         .allow_methods([Method::GET])
         .allow_headers(Any)
-        .expose_headers(readable);
+        .expose_headers(EXPOSED_HEADERS);
 
     // The last layer is the outermost.
     let app = Router::new().route("/", get(|| async { "hello\n" })).layer(limit).layer(cors);

@@ -1,5 +1,5 @@
-//! An algorithm of your own: a limit on failures, as for logins. Every try counts as a failure until a
-//! success refunds it; after three, the key is closed until a minute has passed without a try.
+//! An algorithm of your own: a limit on failures, as for logins. Every try counts as a failure until a success refunds
+//! it; after three, the key is closed for a minute from the last of them.
 //!
 //!     cargo run --example custom_algorithm
 
@@ -11,6 +11,7 @@ use tower_sluice::{Decision, Limiter, PartitionKey, Quota, RateLimiter, Receipt}
 
 struct ThreeStrikes;
 
+const TRIES: u32 = 3;
 const CLOSED_FOR: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy)]
@@ -23,23 +24,24 @@ impl Algorithm for ThreeStrikes {
     type State = Strikes;
 
     fn quota(&self) -> Quota {
-        Quota::per_minute(3)
+        Quota::per_minute(TRIES)
     }
 
     fn decide(&self, state: Option<Strikes>, now: Timestamp, cost: u32) -> (Decision, Option<Strikes>) {
         let state = state.filter(|state| now < state.forgotten_at);
         let count = state.map_or(0, |state| state.count);
-        match count.checked_add(cost).filter(|total| *total <= 3) {
-            Some(_) if cost == 0 => (Decision::allow(3, 3 - count), None),
+        match count.checked_add(cost).filter(|total| *total <= TRIES) {
+            Some(_) if cost == 0 => (Decision::allow(TRIES, TRIES - count), None),
             Some(count) => {
                 let forgotten_at = now.saturating_add(CLOSED_FOR);
                 // The receipt of the charge, which `refund` receives again.
-                let decision = Decision::allow(3, 3 - count).with_receipt(Receipt::new(forgotten_at.as_nanos().into()));
+                let receipt = Receipt::new(forgotten_at.as_nanos().into());
+                let decision = Decision::allow(TRIES, TRIES - count).with_receipt(receipt);
                 (decision.with_reset_after(CLOSED_FOR), Some(Strikes { count, forgotten_at }))
             }
             None => {
                 let wait = state.map(|state| state.forgotten_at.saturating_since(now));
-                (Decision::deny(3, 3 - count, wait.filter(|_| cost <= 3)), None)
+                (Decision::deny(TRIES, TRIES - count, wait.filter(|_| cost <= TRIES)), None)
             }
         }
     }
@@ -64,7 +66,7 @@ fn main() {
             (Some(wait), _) => println!("closed for another {:.0} s", wait.as_secs_f64()),
             (None, true) => {
                 logins.refund(&alice, decision.receipt(), 1);
-                println!("right; as if it had not been tried");
+                println!("right; it no longer counts");
             }
             (None, false) => println!("wrong; {} more to go", decision.remaining()),
         }

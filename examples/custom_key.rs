@@ -23,7 +23,8 @@ struct Account {
 async fn main() -> std::io::Result<()> {
     let tenant = key_fn(|request| {
         let host = request.headers().get(header::HOST)?.to_str().ok()?;
-        host.split('.').next().map(PartitionKey::from)
+        // A tenant whose name had many spellings would have many budgets.
+        host.split('.').next().map(|tenant| PartitionKey::from(tenant.to_ascii_lowercase()))
     });
     let account = ExtensionKey::new(|account: &Account| account.number);
 

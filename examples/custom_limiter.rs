@@ -1,4 +1,4 @@
-//! A limiter of your own, in a layer: a feature that is switched on for one request in ten, and a budget for those.
+//! A limiter of your own, in a layer: a feature that is switched on for one request in ten.
 //!
 //!     cargo run --example custom_limiter
 

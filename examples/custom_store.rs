@@ -18,7 +18,9 @@ impl<A: Algorithm> Store<A> for Map<A::State> {
         let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let state = states.get(ask.key()).copied();
         let (decision, next) = algorithm.decide(state, ask.now(&Monotonic), ask.cost());
-        next.map(|next| states.insert(ask.key().clone(), next));
+        if let Some(next) = next {
+            states.insert(ask.key().clone(), next);
+        }
         decision.into()
     }
 }

@@ -61,7 +61,7 @@
 //!
 //! | | at most, in any time *t* | state of a key | in memory |
 //! |---|---|---|---|
-//! | [`TokenBucket`], [`LeakyBucket`] | burst + rate × *t* | one number | 17 bytes |
+//! | [`TokenBucket`], [`LeakyBucket`] | burst + rate × *t* | one number | 16 bytes |
 //! | [`SlidingWindow`] | limit + rate × *t*, and about the limit in a period ([how far off](crate::algorithm::SlidingWindow#accuracy)) | two counts | 16 bytes, or 50 for [large limits](crate::store::MemoryStore#memory) |
 //! | [`FixedWindow`] | 2 × limit + rate × *t* | one count | 16 bytes, or 50 for [large limits](crate::store::MemoryStore#memory) |
 //! | [`LeakyQueue`] | burst + rate × (*t* + 50 ms); its burst is 1 unless set | the waiters | [some 110 bytes](crate::LeakyQueue#memory-and-cost) per waiter |

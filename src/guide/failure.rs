@@ -13,11 +13,11 @@
 //! | `Allow` | passes, uncounted | everything |
 //!
 //! ```no_run
-//! # use tower_sluice::algorithm::TokenBucket;
-//! # use tower_sluice::store::{Redis, RedisStore};
+//! use tower_sluice::algorithm::TokenBucket;
+//! use tower_sluice::store::{Redis, RedisStore};
 //! use tower_sluice::{FailureMode, Policy, Quota, RateLimiter};
 //!
-//! # let redis = Redis::open("redis://10.0.0.7:6379")?;
+//! let redis = Redis::open("redis://10.0.0.7:6379")?;
 //! let store = RedisStore::new(&redis, "logins");
 //! let logins = RateLimiter::new(TokenBucket::new(Quota::per_hour(5)), store);
 //! // Fail closed: an outage must not help to guess passwords.

@@ -18,25 +18,29 @@
 //! use tower_sluice::store::Redis;
 //! use tower_sluice::{Quota, RedisQueue, ThrottleError, ThrottleLayer};
 //!
-//! # async fn call_shop(order: u32) -> std::io::Result<u32> { Ok(order) }
-//! # fn run_again(order: u32, after: Duration) {}
-//! # async fn perform(order: u32) -> Result<(), Box<dyn std::error::Error>> {
-//! let redis = Redis::open("redis://10.0.0.7:6379")?;
-//! // Sixty at once, then one per second.
-//! // A job that would wait for more than five seconds gets the time after which to retry.
-//! let shop = RedisQueue::new(&redis, "shop", Quota::per_minute(60).burst(60));
-//! let shop = shop.capacity(5).max_wait(Duration::from_secs(5));
-//! let mut shop = ServiceBuilder::new()
-//!     .layer(ThrottleLayer::new(shop))
-//!     .service(service_fn(call_shop));
-//!
-//! match shop.ready().await?.call(order).await {
-//!     // Reschedule the job.
-//!     Err(ThrottleError::Rejected { retry_after: Some(wait) }) => run_again(order, wait),
-//!     result => drop(result?),
+//! /// Stands for the call of the partner.
+//! async fn call_shop(order: u32) -> std::io::Result<u32> {
+//!     Ok(order)
 //! }
-//! # Ok(())
-//! # }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let redis = Redis::open("redis://10.0.0.7:6379")?;
+//!     // Sixty at once, then one per second.
+//!     // A job that would wait for more than five seconds gets the time after which to retry.
+//!     let shop = RedisQueue::new(&redis, "shop", Quota::per_minute(60).burst(60));
+//!     let shop = shop.capacity(5).max_wait(Duration::from_secs(5));
+//!     let mut shop = ServiceBuilder::new()
+//!         .layer(ThrottleLayer::new(shop))
+//!         .service(service_fn(call_shop));
+//!
+//!     let order = 7;
+//!     match shop.ready().await?.call(order).await {
+//!         Err(ThrottleError::Rejected { retry_after: Some(wait) }) => println!("reschedule {order} in {wait:?}"),
+//!         result => println!("{}", result?),
+//!     }
+//!     Ok(())
+//! }
 //! ```
 //!
 //! | Sidekiq Enterprise | here, for all processes | in one process |
@@ -87,7 +91,7 @@
 //!   a server, [`cost_after`](crate::Policy::cost_after) does both.
 //! - **If Redis fails**, each process keeps the limit [by itself](super::failure), instead of raising. That is
 //!   for policies of a [`RateLimitLayer`](crate::RateLimitLayer); a [`ThrottleLayer`](crate::ThrottleLayer) returns
-//!   [`ThrottleError::Limiter`](crate::ThrottleError), and the caller decides.
+//!   [`ThrottleError::Limiter`](crate::ThrottleError::Limiter), and the caller decides.
 //! - **One round trip per call** for all kinds, and none for a key that is known to be used up.
 //!
 //! [`FixedWindow`]: crate::algorithm::FixedWindow

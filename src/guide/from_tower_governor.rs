@@ -10,8 +10,9 @@
 //! becomes
 //!
 //! ```
-//! # use axum::{Router, routing::get};
 //! use std::time::Duration;
+//!
+//! use axum::{Router, routing::get};
 //! use tower_sluice::algorithm::TokenBucket;
 //! use tower_sluice::key::PeerIp;
 //! use tower_sluice::{Policy, Quota, RateLimitLayer};
@@ -49,10 +50,10 @@
 //! The old response fields:
 //!
 //! ```
-//! # use tower_sluice::{Policy, Quota, RateLimitLayer, algorithm::TokenBucket};
 //! use tower_sluice::headers::{RateLimitFields, ResetForm};
+//! use tower_sluice::{Policy, Quota, RateLimitLayer, algorithm::TokenBucket};
 //!
-//! # let policy = Policy::new("per-client", TokenBucket::new(Quota::per_second(2)));
+//! let policy = Policy::new("per-client", TokenBucket::new(Quota::per_second(2)));
 //! let layer = RateLimitLayer::builder(policy)
 //!     .fields(RateLimitFields::none().x_rate_limit(ResetForm::DeltaSeconds))
 //!     .build();

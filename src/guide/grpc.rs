@@ -7,17 +7,18 @@
 //! ```no_run
 //! use tower_sluice::{Policy, Quota, RateLimitLayer, algorithm::TokenBucket, key::PeerIp};
 //!
-//! # async fn serve() -> Result<(), tonic::transport::Error> {
-//! # let (_, greeter) = tonic_health::server::health_reporter();
-//! let quota = Quota::per_second(10).burst(20);
-//! let policy = Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new());
-//! let layer = RateLimitLayer::new(policy);
-//! tonic::transport::Server::builder()
-//!     .layer(layer)
-//!     .add_service(greeter)
-//!     .serve("127.0.0.1:3000".parse().unwrap())
-//!     .await
-//! # }
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let quota = Quota::per_second(10).burst(20);
+//!     let policy = Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new());
+//!     let layer = RateLimitLayer::new(policy);
+//!
+//!     // Stands for your service.
+//!     let (_, service) = tonic_health::server::health_reporter();
+//!     let server = tonic::transport::Server::builder().layer(layer).add_service(service);
+//!     server.serve("127.0.0.1:3000".parse()?).await?;
+//!     Ok(())
+//! }
 //! ```
 //!
 //! The feature `tonic` lets [`PeerIp`](crate::key::PeerIp) find the peer under tonic's server. A gRPC server in axum,

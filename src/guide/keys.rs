@@ -19,18 +19,21 @@
 //! # Addresses, directly
 //!
 //! ```no_run
-//! # use std::net::SocketAddr;
-//! # use axum::{Router, routing::get};
-//! # use tower_sluice::{Policy, Quota, RateLimitLayer, algorithm::TokenBucket, key::PeerIp};
-//! # async fn serve() -> std::io::Result<()> {
-//! let quota = Quota::per_second(10).burst(20);
-//! let policy = Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new());
-//! let layer = RateLimitLayer::new(policy);
-//! let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
+//! use std::net::SocketAddr;
 //!
-//! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
-//! axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
-//! # }
+//! use axum::{Router, routing::get};
+//! use tower_sluice::{Policy, Quota, RateLimitLayer, algorithm::TokenBucket, key::PeerIp};
+//!
+//! #[tokio::main]
+//! async fn main() -> std::io::Result<()> {
+//!     let quota = Quota::per_second(10).burst(20);
+//!     let policy = Policy::new("per-client", TokenBucket::new(quota)).key(PeerIp::new());
+//!     let layer = RateLimitLayer::new(policy);
+//!     let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
+//!
+//!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
+//! }
 //! ```
 //!
 //! The server must provide the peer's address: with axum, by `into_make_service_with_connect_info`. Without it,
@@ -133,9 +136,10 @@
 //! One policy per plan, each with its [condition](crate::Policy::when):
 //!
 //! ```
-//! # use tower_sluice::algorithm::TokenBucket;
-//! # use tower_sluice::key::ExtensionKey;
-//! # use tower_sluice::{Policy, Quota, RateLimitLayer, RequestHead};
+//! use tower_sluice::algorithm::TokenBucket;
+//! use tower_sluice::key::ExtensionKey;
+//! use tower_sluice::{Policy, Quota, RateLimitLayer, RequestHead};
+//!
 //! #[derive(Clone)]
 //! struct Account {
 //!     number: u64,
@@ -162,10 +166,11 @@
 //! separately, so put the policy by address into an outer layer of its own:
 //!
 //! ```
-//! # use axum::{Router, routing::post};
-//! # use tower_sluice::algorithm::TokenBucket;
-//! # use tower_sluice::key::{HeaderKey, PeerIp};
-//! # use tower_sluice::{Policy, Quota, RateLimitLayer};
+//! use axum::{Router, routing::post};
+//! use tower_sluice::algorithm::TokenBucket;
+//! use tower_sluice::key::{HeaderKey, PeerIp};
+//! use tower_sluice::{Policy, Quota, RateLimitLayer};
+//!
 //! let tries = TokenBucket::new(Quota::per_minute(10));
 //! let per_address = Policy::new("tries", tries).key(PeerIp::new());
 //! let login = HeaderKey::from_static("x-login");

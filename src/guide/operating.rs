@@ -103,6 +103,7 @@
 //! | `request_time_in_queue_seconds` | a histogram | `route`, `policy`, `result` | how long they waited |
 //! | `table_live_keys`, `table_capacity` | gauges | `route`, `policy` | how full the table is (an estimate, mostly to within 2 %) |
 //! | `table_evicted_live_total`, `table_turned_away_total` | counters | `route`, `policy` | what a full table did |
+//! | `ban_table_live_keys`, `ban_table_capacity`, `ban_table_evicted_live_total` | as above | `route`, `policy` | the same of the table of bans |
 //! | `store_breaker` | a gauge | `route`, `policy`, `node` | the circuit breaker: 0 closed, 1 half-open (one probe), 2 open |
 //! | `store_call_duration_seconds` | a histogram | `result`: `ok`, or the reason | calls to Redis |
 //!
@@ -144,26 +145,26 @@
 //! # When a customer calls
 //!
 //! ```
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), tower_sluice::LimiterError> {
 //! use tower_sluice::algorithm::SlidingWindow;
 //! use tower_sluice::key::User;
-//! use tower_sluice::{PartitionKey, Policy, Quota, RateLimitLayer};
+//! use tower_sluice::{LimiterError, PartitionKey, Policy, Quota, RateLimitLayer};
 //!
-//! let exports = Policy::new("exports", SlidingWindow::new(Quota::per_day(5))).key(User::key());
-//! let layer = RateLimitLayer::new(exports);
+//! #[tokio::main]
+//! async fn main() -> Result<(), LimiterError> {
+//!     let exports = Policy::new("exports", SlidingWindow::new(Quota::per_day(5))).key(User::key());
+//!     let layer = RateLimitLayer::new(exports);
 //!
-//! let alice = PartitionKey::from("alice");
-//! println!("{} left", layer.peek("exports", &alice).await?.remaining());
-//! layer.reset("exports", &alice).await?; // nothing is owed, and a ban is lifted
-//! # Ok(())
-//! # }
+//!     let alice = PartitionKey::from("alice");
+//!     println!("{} left", layer.peek("exports", &alice).await?.remaining());
+//!     layer.reset("exports", &alice).await?; // nothing is owed, and a ban is lifted
+//!     Ok(())
+//! }
 //! ```
 //!
 //! # How much memory
 //!
-//! A table holds [65,536 keys](crate::store::MemoryStore) unless set otherwise, at 17 bytes each for buckets and
-//! windows (50 for a [sliding window](crate::algorithm::SlidingWindow) of more than 65,535 units), and never grows.
+//! A table holds [65,536 keys](crate::store::MemoryStore) unless set otherwise, at 16 bytes each for buckets and
+//! windows (50 for windows of [large limits](crate::store::MemoryStore#memory)), and never grows.
 //! Only keys that still owe something need a slot: new keys per second × the time until their spent units are earned
 //! again. With ten per second, a request owes for 0.1 s, a burst of 20 for two seconds; so 65,536 keys are some 30,000
 //! new clients per second that all spend their burst. With five per day, a request owes for 4.8 hours, and the table is
@@ -220,16 +221,25 @@
 //! [`LeakyQueue::close`](crate::LeakyQueue::close) does so for one queue. A closed queue stays closed, and so do queues
 //! that a later change adds. Call it when SIGTERM arrives, before the server waits for requests in flight:
 //!
-//! ```
-//! # use tower_sluice::RateLimitLayer;
-//! # async fn sigterm() {}
-//! # async fn serve(app: axum::Router, listener: tokio::net::TcpListener, layer: RateLimitLayer) -> std::io::Result<()> {
-//! let stop = async move {
-//!     sigterm().await;
-//!     layer.close();
-//! };
-//! axum::serve(listener, app).with_graceful_shutdown(stop).await
-//! # }
+//! ```no_run
+//! use axum::{Router, routing::get};
+//! use tokio::net::TcpListener;
+//! use tokio::signal::unix::{SignalKind, signal};
+//! use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer};
+//!
+//! #[tokio::main]
+//! async fn main() -> std::io::Result<()> {
+//!     let layer = RateLimitLayer::new(Policy::new("queue", LeakyQueue::new(Quota::per_second(10))));
+//!     let app = Router::new().route("/", get(|| async { "hello" })).layer(layer.clone());
+//!
+//!     let mut sigterm = signal(SignalKind::terminate())?;
+//!     let stop = async move {
+//!         sigterm.recv().await;
+//!         layer.close();
+//!     };
+//!     let listener = TcpListener::bind("127.0.0.1:3000").await?;
+//!     axum::serve(listener, app).with_graceful_shutdown(stop).await
+//! }
 //! ```
 //!
 //! Bound the drain: a client that never ends its request would keep the server alive for ever. The example server exits

@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tower_sluice::{Ask, LeakyQueue, Policy, Quota, RateLimitLayer};
+//! use tower_sluice::{LeakyQueue, Policy, Quota, RateLimitLayer};
 //!
 //! // The printer takes ten pages per second; no request waits for more than two seconds.
 //! let queue = LeakyQueue::new(Quota::per_second(10))
@@ -48,8 +48,9 @@
 //! used. Unless set, the capacity is the quota's limit (a period's worth), and the longest wait 30 seconds.
 //!
 //! ```
-//! # use std::time::Duration;
-//! # use tower_sluice::{LeakyQueue, LimiterExt, PartitionKey, Quota};
+//! use std::time::Duration;
+//! use tower_sluice::{LeakyQueue, LimiterExt, PartitionKey, Quota};
+//!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() {
 //! let queue = LeakyQueue::new(Quota::per_second(10))
@@ -68,8 +69,8 @@
 //! a body in the buffers. [`max_waiters`](crate::LeakyQueue::max_waiters) bounds it: 65,536 unless set, which is much.
 //! Check that your server, and its limit of file descriptors, can hold 65,536 open requests.
 //!
-//! **Keys without waiters** are remembered, too, until an interval after their last departure.
-//! [`max_keys`](crate::LeakyQueue::max_keys) bounds them: 65,536 unless set, which is little for 1 per hour and many
+//! **Keys without waiters** are remembered, too, until their departures are paid for: an interval after the last one, at
+//! a cost of 1 and without a burst. [`max_keys`](crate::LeakyQueue::max_keys) bounds them: 65,536 unless set, which is little for 1 per hour and many
 //! clients. Beyond it, requests of new keys are rejected until a key is forgotten;
 //! [`when_full`](crate::LeakyQueue::when_full) has the other choices, and what each admits. The metrics
 //! `table_live_keys`, `table_capacity` and `table_turned_away_total` show it, and the first such request is logged.
@@ -105,18 +106,18 @@
 //!
 //! ```
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_sluice::{LeakyQueue, Quota, ThrottleLayer};
+//! use tower_sluice::{LeakyQueue, Quota, ThrottleError, ThrottleLayer};
 //!
-//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
-//! # async fn main() -> Result<(), tower_sluice::ThrottleError<std::io::Error>> {
-//! let partner = service_fn(|order: u32| async move { Ok::<_, std::io::Error>(order) });
-//! let pace = LeakyQueue::new(Quota::per_second(5)).capacity(25); // five seconds' worth
-//! let mut partner = ServiceBuilder::new().layer(ThrottleLayer::new(pace)).service(partner);
+//! #[tokio::main]
+//! async fn main() -> Result<(), ThrottleError<std::io::Error>> {
+//!     let partner = service_fn(|order: u32| async move { Ok::<_, std::io::Error>(order) });
+//!     let pace = LeakyQueue::new(Quota::per_second(5)).capacity(25); // five seconds' worth
+//!     let mut partner = ServiceBuilder::new().layer(ThrottleLayer::new(pace)).service(partner);
 //!
-//! let response = partner.ready().await?.call(7).await?;
-//! # assert_eq!(response, 7);
-//! # Ok(())
-//! # }
+//!     let response = partner.ready().await?.call(7).await?;
+//!     assert_eq!(response, 7);
+//!     Ok(())
+//! }
 //! ```
 //!
 //! Set the quota below the partner's limit: its clock begins when your call arrives, and calls that depart

@@ -21,7 +21,7 @@ use super::timer::Alarm;
 use crate::store::TableStats;
 use crate::util::log;
 use crate::values::time::{Timestamp, nanos_of};
-use crate::values::{Backlog, Decision, LimiterError, PartitionKey, Receipt};
+use crate::values::{Backlog, Check, Decision, LimiterError, PartitionKey, Receipt};
 
 /// A queue in this process: its schedule behind a monitor, its clock, and the drivers that release waiters in time.
 ///
@@ -67,22 +67,20 @@ impl SharedQueue {
         Request { id: self.id(key), cost, max_wait }
     }
 
-    /// Decides, or returns a waiter.
-    pub(super) fn enqueue(
-        self: &Arc<Self>,
-        key: &PartitionKey,
-        cost: u32,
-        max_wait: u64,
-    ) -> Result<Result<Decision, WaiterFuture>, LimiterError> {
+    /// Decides, or returns the future of a waiter.
+    pub(super) fn enqueue(self: &Arc<Self>, key: &PartitionKey, cost: u32, max_wait: u64) -> Check {
         let request = self.request(key, cost, max_wait);
         let (arrival, deferred) = self.monitor.enqueue(|| self.now(), &request, here);
         // Made before foreign code runs, so that the waiter leaves the queue even if that code panics.
-        let arrival = arrival.map(|arrival| match arrival {
-            Arrival::Decided(decision) => Ok(decision),
-            Arrival::Joined(waiter) => Err(WaiterFuture { shared: Arc::clone(self), waiter }),
-        });
+        let check = match arrival {
+            Ok(Arrival::Decided(decision)) => decision.into(),
+            Ok(Arrival::Joined(waiter)) => {
+                Check::Pending(Box::pin(WaiterFuture { shared: Arc::clone(self), waiter: Some(waiter) }))
+            }
+            Err(error) => Check::Ready(Err(error)),
+        };
         self.run(deferred);
-        arrival
+        check
     }
 
     /// Joins without a future, so that those behind wait as long as they would behind a request.
@@ -93,12 +91,9 @@ impl SharedQueue {
         max_wait: u64,
     ) -> Result<Decision, LimiterError> {
         let request = self.request(key, cost, max_wait);
-        let (arrival, deferred) = self.monitor.enqueue_detached(|| self.now(), &request, here);
+        let (decision, deferred) = self.monitor.enqueue_detached(|| self.now(), &request, here);
         self.run(deferred);
-        arrival.map(|arrival| match arrival {
-            Arrival::Decided(decision) => decision,
-            Arrival::Joined(_) => unreachable!("a detached waiter has no future"),
-        })
+        decision
     }
 
     /// Returns what [`enqueue`](Self::enqueue) would decide; `None` if the queue is closed.
@@ -245,27 +240,26 @@ impl Drop for DriverGuard {
 ///
 /// Dropped, it leaves the queue; if its turn has come by then, the turn goes back. What happens to a waiter is decided
 /// under the one lock, so a turn is neither lost nor used twice.
-pub(super) struct WaiterFuture {
+struct WaiterFuture {
     shared: Arc<SharedQueue>,
-    /// `NONE` once the result was returned.
-    waiter: WaiterId,
+    /// `None` once the result was returned.
+    waiter: Option<WaiterId>,
 }
 
 impl Future for WaiterFuture {
     type Output = Result<Decision, LimiterError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        assert!(self.waiter != WaiterId::NONE, "polled after it was ready");
+        let Some(waiter) = self.waiter else { panic!("polled after it was ready") };
         let here = here();
         loop {
             let shared = &self.shared;
-            let (progress, deferred) =
-                shared.monitor.poll(|| shared.now(), self.waiter, context.waker(), here.as_ref());
+            let (progress, deferred) = shared.monitor.poll(|| shared.now(), waiter, context.waker(), here.as_ref());
             let is_started = deferred.start.is_some();
             shared.run(deferred);
             match progress {
                 Progress::Done(answer) => {
-                    self.waiter = WaiterId::NONE;
+                    self.waiter = None;
                     return Poll::Ready(answer);
                 }
                 // A runtime that shuts down drops a new driver on the spot. So look again at once whether it lives.
@@ -282,8 +276,7 @@ impl Future for WaiterFuture {
 
 impl WaiterFuture {
     fn leave(&mut self) {
-        let waiter = std::mem::replace(&mut self.waiter, WaiterId::NONE);
-        if waiter != WaiterId::NONE {
+        if let Some(waiter) = self.waiter.take() {
             self.shared.run(self.shared.monitor.leave(|| self.shared.now(), waiter));
         }
     }

@@ -41,10 +41,10 @@ impl DriverId {
 /// 1. A driver lives on each runtime that has waiters. [`watch`](Self::watch) starts it, and it ends only when no
 ///    waiter is left on its runtime. If it is lost (dropped with its runtime, or by a panic), the waiters of that
 ///    runtime are woken, and continue where they are polled next.
-/// 2. A sleeping driver wakes up no later than the head of any FIFO departs that has a waiter on its runtime. It looks
-///    at all FIFOs before it sleeps, and stores the time as its `alarm`. Later, a waiter may join a FIFO from its
-///    runtime: then `watch` compares the turn with the alarm. Or a charge is refunded, or the quota changes: then
-///    [`signal`](Self::signal) compares it with all alarms. All other events make turns come later.
+/// 2. If a FIFO has a waiter on the runtime of a sleeping driver, that driver wakes up no later than the FIFO's head may
+///    depart. It looks at all FIFOs before it sleeps, and stores the time as its `alarm`. Later, a waiter may join a
+///    FIFO from its runtime: then `watch` compares the turn with the alarm. Or a charge is refunded, or the quota
+///    changes: then [`signal`](Self::signal) compares it with all alarms. All other events make turns come later.
 ///
 /// Arrivals on one runtime do not wake the drivers of others.
 pub(super) struct Drivers<R: Runtime>(Vec<Driver<R>>);
@@ -53,8 +53,8 @@ struct Driver<R: Runtime> {
     runtime: R::Id,
     signal: R::Signal,
     is_alive: bool,
-    /// The time until which it sleeps; zero while it is awake and will look at the schedule before it sleeps.
-    alarm: Timestamp,
+    /// The time until which it sleeps; `None` while it is awake and will look at the schedule before it sleeps.
+    alarm: Option<Timestamp>,
     /// How often it was lost while some of the same waiters waited.
     losses: u8,
 }
@@ -85,7 +85,7 @@ impl<R: Runtime> Drivers<R> {
         if let Some((id, driver)) = ids().find(|(id, it)| it.runtime == runtime && is_used(*id, it)) {
             return if driver.is_lost_for_good() { Err(no_timer()) } else { Ok(id) };
         }
-        let new = Driver { runtime, signal: R::Signal::default(), is_alive: false, alarm: Timestamp::ZERO, losses: 0 };
+        let new = Driver { runtime, signal: R::Signal::default(), is_alive: false, alarm: None, losses: 0 };
         if let Some((id, _)) = ids().find(|(id, driver)| !is_used(*id, driver)) {
             self.0[id.index()] = new;
             return Ok(id);
@@ -111,13 +111,13 @@ impl<R: Runtime> Drivers<R> {
     pub(super) fn watch(&mut self, id: DriverId, runtime: Option<&R>, schedule: &Schedule, deferred: &mut Deferred<R>) {
         let driver = &mut self.0[id.index()];
         if driver.is_alive {
-            if schedule.next_release().is_some_and(|due| due < driver.alarm) {
+            if schedule.next_release().is_some_and(|due| driver.sleeps_past(due)) {
                 deferred.signals.push(driver.signal.clone());
             }
         } else if let Some(runtime) = runtime {
             // Alive from here on, under the lock, although its task is not spawned yet: otherwise a second arrival on
             // this runtime would start another.
-            (driver.is_alive, driver.alarm) = (true, Timestamp::ZERO);
+            (driver.is_alive, driver.alarm) = (true, None);
             deferred.start = Some(Start { runtime: runtime.clone(), id, signal: driver.signal.clone() });
         }
     }
@@ -126,16 +126,15 @@ impl<R: Runtime> Drivers<R> {
     pub(super) fn signal(&self, schedule: &Schedule, deferred: &mut Deferred<R>) {
         let next = schedule.next_release().unwrap_or(Timestamp::MAX);
         for (id, driver) in (0..=u16::MAX).map(DriverId).zip(&self.0) {
-            // A driver that is awake needs no signal: before it sleeps, it reads the schedule again under the lock.
-            let is_asleep = driver.is_alive && driver.alarm > Timestamp::ZERO;
-            if is_asleep && (next < driver.alarm || schedule.waiting_at(id) == 0) {
+            let is_idle = driver.alarm.is_some() && schedule.waiting_at(id) == 0;
+            if driver.is_alive && (driver.sleeps_past(next) || is_idle) {
                 deferred.signals.push(driver.signal.clone());
             }
         }
     }
 
-    /// Stores until when a driver sleeps; zero if it stays awake.
-    pub(super) fn set_alarm(&mut self, id: DriverId, alarm: Timestamp) {
+    /// Stores until when a driver sleeps; `None` if it stays awake.
+    pub(super) fn set_alarm(&mut self, id: DriverId, alarm: Option<Timestamp>) {
         self.0[id.index()].alarm = alarm;
     }
 
@@ -153,6 +152,12 @@ impl<R: Runtime> Drivers<R> {
 }
 
 impl<R: Runtime> Driver<R> {
+    /// Whether it must be signalled to release a waiter that is due then. A driver that is awake needs no signal: before
+    /// it sleeps, it reads the schedule again under the lock.
+    fn sleeps_past(&self, due: Timestamp) -> bool {
+        self.alarm.is_some_and(|alarm| due < alarm)
+    }
+
     const fn is_lost_for_good(&self) -> bool {
         !self.is_alive && self.losses >= MAX_LOSSES
     }
@@ -181,7 +186,7 @@ mod tests {
     }
 
     fn driver(runtime: u32, is_alive: bool, losses: u8) -> Driver<u32> {
-        Driver { runtime, signal: (), is_alive, alarm: Timestamp::ZERO, losses }
+        Driver { runtime, signal: (), is_alive, alarm: None, losses }
     }
 
     #[test]

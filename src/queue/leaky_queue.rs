@@ -14,21 +14,23 @@ use crate::values::{Ask, Check, Description, Heritage, Inheritance, Mode, Partit
 
 /// Lets the requests of a key depart one by one at the quota's rate, in the order in which they arrived.
 ///
-/// A request that finds its key idle departs at once; any other waits in line. A request is rejected only
-/// **on arrival**: if [`capacity`](Self::capacity) requests of its key wait already, or if its turn would come later
-/// than [`max_wait`](Self::max_wait). The rejection carries the exact time after which a retry would be accepted.
+/// A request that finds its key idle departs at once; any other waits in line. A request is rejected **on arrival**: if
+/// [`capacity`](Self::capacity) requests of its key wait already, if its turn would come later than
+/// [`max_wait`](Self::max_wait), or if the queue has no room for another waiter ([`max_waiters`](Self::max_waiters)) or
+/// key ([`max_keys`](Self::max_keys)). The rejection carries the exact time after which a retry would be accepted. Only
+/// [another quota](Self#another-quota) rejects a request that waits.
 ///
 /// - Arrival order is departure order. No request overtakes a waiter, and keys do not delay one another.
 /// - Departures keep the interval `period / limit`, on absolute deadlines that do not drift. Tokio's timer wakes up to
 ///   a millisecond late, and the next departure is not late for it (with the feature `precise-timer`,
-///   [`precise`](#method.precise) wakes up sooner). After a stall of more than fifty milliseconds, departures continue
-///   from the present instead of catching up in one burst.
+///   [`precise`](#method.precise) wakes up sooner). After a stall of more than fifty milliseconds, only as many as fit
+///   into fifty depart at once; the others follow at the interval, instead of all in one burst.
 /// - A waiter that is dropped (its client disconnected, its deadline passed) leaves at once, and all behind it move up.
 ///   If it is dropped at the very moment of its release, its turn goes to the next waiter.
 /// - No waiter depends on another being polled, nor on another runtime: see [several runtimes](Self#several-runtimes).
 ///
-/// A request of cost *c* delays those behind it for *c* intervals, so a cost whose intervals exceed
-/// [`max_wait`](Self::max_wait) is rejected. A cost of zero neither waits nor counts.
+/// A request of cost *c* delays those behind it for *c* intervals. A cost that exceeds the burst and what leaks during
+/// [`max_wait`](Self::max_wait) together is never admitted. A cost of zero neither waits nor counts.
 ///
 /// # Shape or reject
 ///
@@ -42,8 +44,9 @@ use crate::values::{Ask, Check, Description, Heritage, Inheritance, Mode, Partit
 /// # Bursts
 ///
 /// A quota with a [burst](Quota::burst) lets that many requests depart at once after an idle spell, and spaces out the
-/// rest; so in any span *t*, at most burst + rate × *t* depart. Without one, the burst is 1. In terms of nginx's
-/// `limit_req`, which does not count the first request, and counts what it delays:
+/// rest. Without one, the burst is 1. So in any span *t*, at most burst + rate × (*t* + 50 ms) depart; the fifty
+/// milliseconds are what is made up for after a stall. In terms of nginx's `limit_req`, which does not count the first
+/// request, and counts what it delays:
 ///
 /// | nginx | quota | [`capacity`](Self::capacity) |
 /// |---|---|---|
@@ -115,16 +118,17 @@ use crate::values::{Ask, Check, Description, Heritage, Inheritance, Mode, Partit
 /// is paid at the new rate. The others keep their order and get their turns by the new rate. A waiter is rejected at
 /// once if it would have to wait longer than the new `max_wait`, or than its own patience, or if its key has more
 /// waiters than the new capacity (the newest are rejected). A rejection carries the exact time after which a retry
-/// would be accepted. If [`max_keys`](Self::max_keys) is lowered, the keys beyond are kept until they have paid. A
-/// raised `max_wait` does not extend the patience of those who wait already. A queue that was [closed](Self::close)
-/// stays closed.
+/// would be accepted. If [`max_keys`](Self::max_keys) is lowered, the keys beyond are kept until they have paid; until
+/// then, a request of a new key may be rejected again when it comes after its advertised wait. If
+/// [`max_waiters`](Self::max_waiters) is lowered, those beyond keep waiting. A raised `max_wait` does not extend the
+/// patience of waiters. A queue that was [closed](Self::close) stays closed.
 ///
 /// # Memory and cost
 ///
 /// Bounded, whatever the length of the keys (a hash stands for each): at most [`max_waiters`](Self::max_waiters)
 /// requests wait, each in some 110 bytes at ten per key (290, with those of its key, if it is the only one). At most
-/// [`max_keys`](Self::max_keys) keys are remembered, each until one interval after its last departure, in up to
-/// 200 bytes. Requests of keys beyond are rejected, unless [`when_full`](Self::when_full) says otherwise.
+/// [`max_keys`](Self::max_keys) keys are remembered, each until its departures are paid for, in up to 200 bytes.
+/// Requests of keys beyond are rejected, unless [`when_full`](Self::when_full) says otherwise.
 ///
 /// To join and to leave takes constant time, however many wait. The first waiter of a key to join, and the last to
 /// leave, also update the index of all keys by time, in the logarithm of their number.
@@ -226,10 +230,11 @@ impl LeakyQueue {
 
     /// Sets how many keys are remembered at a time: the bound on memory for keys without waiters. 65,536, unless set.
     ///
-    /// A key is remembered from its first departure on until all of its departures are paid for: one interval after the
-    /// last. So a quota of 10 per second needs room for the keys of a tenth of a second, and one of 1 per hour for those
-    /// of an hour. Each takes up to 200 bytes. What happens to keys beyond is set by [`when_full`](Self::when_full).
-    /// [`Limiter::stats`] has the number of keys, and how many found no room; the first of those is also logged, once.
+    /// A key is remembered from its first departure on until all of its departures are paid for: at a cost of 1 and
+    /// without a burst, one interval after the last. So a quota of 10 per second needs room for the keys of a tenth of a
+    /// second, and one of 1 per hour for those of an hour. Each takes up to 200 bytes. What happens to keys beyond is
+    /// set by [`when_full`](Self::when_full). [`Limiter::stats`] has the number of keys, and how many found no room; the
+    /// first of those is also logged, once.
     ///
     /// ```
     /// use tower_sluice::store::WhenFull;
@@ -368,11 +373,8 @@ impl Limiter for LeakyQueue {
                 Ok(decision) => decision.partial_cost(cost).map_or(Ok(decision), detached),
                 Err(error) => Err(error),
             }),
-            Mode::Charge | Mode::Fallback | Mode::Reset => match shared.enqueue(key, cost, longest) {
-                Ok(Ok(decision)) => decision.into(),
-                Ok(Err(waiter)) => Check::Pending(Box::pin(waiter)),
-                Err(error) => Check::Ready(Err(error)),
-            },
+            // The last two are not asked of it.
+            Mode::Charge | Mode::Fallback | Mode::Reset => shared.enqueue(key, cost, longest),
         }
     }
 
@@ -433,7 +435,9 @@ impl fmt::Debug for LeakyQueue {
             .field("quota", &self.quota)
             .field("capacity", &self.bounds.capacity)
             .field("max_wait", &Duration::from_nanos(self.bounds.max_wait))
+            .field("max_waiters", &self.bounds.max_waiters)
             .field("max_keys", &self.bounds.max_keys)
+            .field("when_full", &self.bounds.when_full)
             .field("waiting", &self.waiting())
             .finish()
     }

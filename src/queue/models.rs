@@ -84,7 +84,7 @@ fn run(deferred: Deferred<Core>) -> Option<Driver> {
     deferred.start.map(|start| Driver { number: start.id, signal: start.signal })
 }
 
-/// Returns the waiter, if the request waits; an error if the queue is closed.
+/// Returns the waiter, if the request waits; an error if the queue is closed, and for no other reason.
 fn arrive_on(
     monitor: &Monitor,
     core: Core,
@@ -100,7 +100,10 @@ fn arrive_on(
             assert!(decision.is_allowed());
             Ok((None, driver))
         }
-        Err(_) => Err(()),
+        Err(error) => {
+            assert!(error.is_closed(), "{error}");
+            Err(())
+        }
     }
 }
 
@@ -156,7 +159,8 @@ fn poll_on(monitor: &Monitor, core: Core, waiter: WaiterId, second: u64, waker: 
     let found = match progress {
         Progress::Done(Ok(decision)) if decision.is_allowed() => Polled::Turn,
         Progress::Done(Ok(_)) => Polled::Rejection,
-        Progress::Done(Err(_)) => Polled::Closed,
+        Progress::Done(Err(error)) if error.is_closed() => Polled::Closed,
+        Progress::Done(Err(error)) => panic!("{error}"),
         Progress::Waiting => Polled::Waiting,
         Progress::Stranded(error) => panic!("{error}"),
     };

@@ -1,5 +1,6 @@
 //! The monitor of a queue: its schedule and drivers behind one lock.
 
+use std::convert::identity;
 use std::ops::DerefMut;
 use std::sync::PoisonError;
 use std::task::Waker;
@@ -105,7 +106,7 @@ impl<R: Runtime> Monitor<R> {
         request: &Request,
         here: impl FnOnce() -> Option<R>,
     ) -> (Result<Arrival, LimiterError>, Deferred<R>) {
-        self.arrive(now, request, |state, now, request, _, deferred| {
+        self.arrive(now, request, Arrival::Decided, |state, now, request, _, deferred| {
             state.join(now, request, true, here, deferred).map(Arrival::Joined)
         })
     }
@@ -116,19 +117,21 @@ impl<R: Runtime> Monitor<R> {
         now: impl FnOnce() -> Timestamp,
         request: &Request,
         here: impl FnOnce() -> Option<R>,
-    ) -> (Result<Arrival, LimiterError>, Deferred<R>) {
-        self.arrive(now, request, |state, now, request, departs_at, deferred| {
+    ) -> (Result<Decision, LimiterError>, Deferred<R>) {
+        self.arrive(now, request, identity, |state, now, request, departs_at, deferred| {
             let decision = state.schedule.preview(now, request.id, request.cost, departs_at);
-            state.join(now, request, false, here, deferred).map(|_| Arrival::Decided(decision))
+            state.join(now, request, false, here, deferred).map(|_| decision)
         })
     }
 
-    fn arrive(
+    /// Answers with what `decided` makes of a decision at once, or with what `join` makes of a request that has to wait.
+    fn arrive<T>(
         &self,
         now: impl FnOnce() -> Timestamp,
         request: &Request,
-        join: impl FnOnce(&mut State<R>, Timestamp, &Request, Timestamp, &mut Deferred<R>) -> Result<Arrival, LimiterError>,
-    ) -> (Result<Arrival, LimiterError>, Deferred<R>) {
+        decided: impl FnOnce(Decision) -> T,
+        join: impl FnOnce(&mut State<R>, Timestamp, &Request, Timestamp, &mut Deferred<R>) -> Result<T, LimiterError>,
+    ) -> (Result<T, LimiterError>, Deferred<R>) {
         let &Request { id, cost, max_wait } = request;
         let mut deferred = Deferred::none();
         let mut state = self.lock();
@@ -136,17 +139,19 @@ impl<R: Runtime> Monitor<R> {
             return (Err(closed()), deferred);
         }
         let now = now();
+        // The FIFO of the request, if the schedule has room for its key.
         let found = state.schedule.find(now, id, cost);
         let claimed = state.schedule.claim(now, id, found);
-        deferred.warn = state.schedule.is_to_warn();
+        deferred.warn = state.schedule.take_warning();
         let id = match claimed {
             Ok(id) => id,
-            Err(rejection) => return (Ok(Arrival::Decided(rejection)), deferred),
+            Err(rejection) => return (Ok(decided(rejection)), deferred),
         };
+        // Its place in that FIFO, behind those that are not due yet.
         state.schedule.catch_up(now, id, &mut deferred.wake);
         let arrival = match state.schedule.check_arrival(now, id, cost, max_wait) {
-            Err(rejection) => Ok(Arrival::Decided(rejection)),
-            Ok(departs_at) if departs_at <= now => Ok(Arrival::Decided(state.schedule.depart_now(now, id, cost))),
+            Err(rejection) => Ok(decided(rejection)),
+            Ok(departs_at) if departs_at <= now => Ok(decided(state.schedule.depart_now(now, id, cost))),
             Ok(departs_at) => join(&mut state, now, &Request { id, cost, max_wait }, departs_at, &mut deferred),
         };
         (arrival, deferred)
@@ -270,13 +275,13 @@ impl<R: Runtime> Monitor<R> {
             return Next::End;
         }
         if !is_all {
-            state.drivers.set_alarm(driver, Timestamp::ZERO);
+            state.drivers.set_alarm(driver, None);
             return Next::Yield;
         }
         // Stored under the lock: a turn that comes sooner than the alarm was either seen here, or is compared with the
         // alarm by the thread that makes it come sooner, which then signals this driver.
         let alarm = state.schedule.next_release().unwrap_or(Timestamp::MAX);
-        state.drivers.set_alarm(driver, alarm);
+        state.drivers.set_alarm(driver, Some(alarm));
         Next::SleepUntil(alarm)
     }
 
@@ -299,7 +304,7 @@ impl<R: Runtime> Monitor<R> {
         deferred
     }
 
-    #[cfg(any(test, feature = "test-util"))]
+    #[cfg(feature = "test-util")]
     pub(super) fn check_invariants(&self) {
         self.lock().schedule.check_invariants();
     }

@@ -148,14 +148,17 @@ mod fine {
 mod tests {
     use super::*;
 
+    const MS: u64 = 1_000_000;
+    const HOUR: u64 = 3_600_000 * MS;
+
     #[test]
     fn tokio_is_asked_for_an_instant_less_than_a_tick_before_the_deadline() {
         let now = Instant::now();
-        for nanos in [1, 2, 999_999, 1_000_000, 1_000_001, 1_999_999, 2_000_000, 86_400_000_000_000_000] {
+        for nanos in [1, 2, MS - 1, MS, MS + 1, 2 * MS - 1, 2 * MS, 1_000 * 24 * HOUR] {
             let due = now + Duration::from_nanos(nanos);
             let asked = in_whole_ticks(now, due);
             assert!(now <= asked && asked < due && due <= asked + TICK, "{nanos}");
-            assert_eq!((asked - now).subsec_nanos() % 1_000_000, 0, "{nanos}");
+            assert_eq!((asked - now).as_nanos() % TICK.as_nanos(), 0, "{nanos}");
         }
         assert_eq!([in_whole_ticks(now, now), in_whole_ticks(now + TICK, now)], [now, now + TICK]);
     }
@@ -164,7 +167,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn at_most_two_sleeps_reach_the_deadline() {
         let mut alarm = Alarm::new(false);
-        for nanos in [1, 999_999, 1_000_000, 1_500_000, 10_000_000, 3_600_000_000_000] {
+        for nanos in [1, MS - 1, MS, MS + MS / 2, 10 * MS, HOUR] {
             let due = Instant::now() + Duration::from_nanos(nanos);
             alarm.sleep_until(due).await;
             assert!(Instant::now() + TICK >= due, "{nanos}");

@@ -78,8 +78,8 @@ fn main() -> ExitCode {
     runtime.shutdown_background();
     match served {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{listen}: {error}; choose another address with --listen");
+        Err(problem) => {
+            eprintln!("{problem}");
             ExitCode::FAILURE
         }
     }
@@ -134,9 +134,13 @@ fn set_up() -> Result<Option<SetUp>, String> {
     Ok(Some(SetUp { listen, limits, file }))
 }
 
-async fn serve(listen: SocketAddr, limits: Arc<RwLock<Limits>>) -> std::io::Result<()> {
-    let listener = connections::listen(listen)?;
-    let mut terminate = signal(SignalKind::terminate())?;
+/// Serves until a signal comes. An error is the message to print.
+async fn serve(listen: SocketAddr, limits: Arc<RwLock<Limits>>) -> Result<(), String> {
+    let listener = connections::listen(listen)
+        .map_err(|error| format!("{listen}: {error}; choose another address with --listen"))?;
+    let address = listener.local_addr().map_err(|error| format!("{listen}: {error}"))?;
+    let mut terminate =
+        signal(SignalKind::terminate()).map_err(|error| format!("the server cannot wait for SIGTERM: {error}"))?;
     let stop = async move {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -148,7 +152,7 @@ async fn serve(listen: SocketAddr, limits: Arc<RwLock<Limits>>) -> std::io::Resu
         let limits = Arc::clone(&limits);
         move || limits.read().unwrap_or_else(PoisonError::into_inner).close()
     };
-    println!("listening on http://{}", listener.local_addr()?);
+    println!("listening on http://{address}");
     connections::serve(listener, app(limits), stop, close).await;
     Ok(())
 }

@@ -33,7 +33,7 @@ class Card {
     this.name = route.paths.join(", ");
     this.call = route.call;
     this.before = null;
-    /** A column for each second, the newest last; null if nothing is known of it. */
+    /** A column for each second, the newest last; null if nothing is known of it, undefined before the page was open. */
     this.columns = Array(SECONDS).fill();
     this.second = Math.floor(performance.now() / 1000);
     this.sent = new Map();

@@ -49,9 +49,8 @@ pub(crate) async fn count(State(tally): State<Arc<Tally>>, request: Request, nex
     // dropped at the await, and `unanswered` with it.
     std::mem::forget(unanswered);
     let verdict = response.extensions().get::<Verdict>();
-    // A route without policies has no layer, and so no verdict.
-    let is_passed = verdict.is_none_or(Verdict::is_allowed) && is_well(&response);
-    if !is_passed {
+    // A route without policies has no layer, and so no verdict. An error of the handler is no rejection.
+    if !verdict.is_none_or(Verdict::is_allowed) {
         add_one(&tally.rejected);
         return response;
     }
@@ -70,11 +69,6 @@ impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         add_one(&self.0.left);
     }
-}
-
-/// gRPC has failures in a field, beside a status of 200.
-fn is_well(response: &Response) -> bool {
-    response.status().is_success() && response.headers().get("grpc-status").is_none_or(|code| code == "0")
 }
 
 struct Page {

@@ -55,7 +55,8 @@ impl Schedule {
     ///
     /// Waiters that are due by now depart by the old quota. The debt is then carried over in tokens, so that turns
     /// follow the new rate. All others are checked as if they arrived now, in their order, but for how long they have
-    /// waited already: those that could not join are rejected.
+    /// waited already: those that could not join their FIFO are rejected. The bounds over all keys (`max_waiters`,
+    /// `max_keys`) hold for arrivals only.
     pub(in crate::queue) fn change(&mut self, now: Timestamp, rules: &Self, woken: &mut Vec<Waker>) {
         while !self.release_some(now, woken) {}
         let before = self.pace.gcra;

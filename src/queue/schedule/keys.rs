@@ -91,8 +91,8 @@ impl Schedule {
         }
     }
 
-    /// Whether a key has found no room for the first time, or was forgotten for another. True once.
-    pub(in crate::queue) fn is_to_warn(&mut self) -> bool {
+    /// Returns `true` once, after the first key that found no room or was forgotten for another.
+    pub(in crate::queue) fn take_warning(&mut self) -> bool {
         let has_lost = self.keys.evicted > 0 || self.keys.turned_away > 0;
         has_lost && !std::mem::replace(&mut self.keys.has_warned, true)
     }

@@ -2,7 +2,7 @@
 //! task.
 
 mod change;
-#[cfg(any(test, feature = "test-util"))]
+#[cfg(feature = "test-util")]
 mod invariants;
 mod keys;
 pub(super) mod waiter_slab;
@@ -103,7 +103,7 @@ pub(super) enum WaiterState {
 
 /// How late a head may be released and the next still depart on time. Tokio's timer ticks at 1 ms, and on shared
 /// processors stalls of twenty to forty were measured, several times a minute: not made good, they cost a thousandth of
-/// the rate. A longer stall is not made good, because that would be a burst.
+/// the rate. Of a longer stall, no more than this is made good, because the departures that make it good are a burst.
 const CATCH_UP: Duration = Duration::from_millis(50);
 
 /// How many waiters are released before other threads get the lock, and other tasks the thread: some hundred

@@ -12,7 +12,8 @@ use crate::values::time::Timestamp;
 /// The slot of a waiter that has a future belongs to that future alone, and only the future frees it: the outcome of
 /// the wait is left in the slot for it to find. So an id never stands for two waiters.
 ///
-/// The slab grows by chunks, so that no waiter is moved, and drops them when the last slot is freed.
+/// The slab grows by chunks, so that no waiter is moved. When the last slot is freed, it drops them, unless it has but
+/// one.
 pub(in crate::queue) struct WaiterSlab {
     chunks: Vec<Vec<Slot>>,
     /// The first free slot; each links to the next.
@@ -200,7 +201,7 @@ impl WaiterSlab {
     }
 
     /// Checks that every slot is either taken or in the list of free ones, once.
-    #[cfg(any(test, feature = "test-util"))]
+    #[cfg(feature = "test-util")]
     pub(in crate::queue) fn check_invariants(&self) {
         let slots = self.waiter_ids().count();
         let (mut waiter_id, mut free) = (self.free, 0);

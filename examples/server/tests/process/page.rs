@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::client::{get, get_with};
+use crate::echo;
 use crate::server::{Server, rejected};
 use serde_json::Value;
 
@@ -53,13 +54,13 @@ fn the_page_is_complete_and_loads_nothing_from_other_origins() {
 }
 
 #[test]
-fn the_numbers_of_a_route_are_true() {
+fn each_policy_is_described_in_one_line() {
     let server = Server::start_with(
         r#"
         [[route]]
-        path = ["/a", "/b"]
+        path = "/bucket"
           [[route.policy]]
-          name = "first"
+          name = "b"
           algorithm = "token-bucket"
           limit = 2
           per = "1h"
@@ -73,16 +74,9 @@ fn the_numbers_of_a_route_are_true() {
               penalty = { refusals = 5, per = "1m", ban = "10m" } },
             { name = "q", algorithm = "leaky-queue", limit = 1, per = "250ms", burst = 2, capacity = 5, max-wait = "2s" },
         ]
-
-        [[route]]
-        path = "/sluice.example.v1.Echo/Echo"
-
-        [[route]]
-        path = "/free/{id}"
         "#,
     );
-    let route = live(&server, "/a");
-    assert_eq!(route["policies"][0]["words"], "token-bucket: 2 per 1h, by header:x-client");
+    assert_eq!(live(&server, "/bucket")["policies"][0]["words"], "token-bucket: 2 per 1h, by header:x-client");
     let words = &live(&server, "/words")["policies"];
     assert_eq!(
         words[0]["words"],
@@ -91,18 +85,45 @@ fn the_numbers_of_a_route_are_true() {
     );
     let queue = "leaky-queue: 1 per 250ms, burst 2, up to 5 waiting, for up to 2s, for all clients together";
     assert_eq!((&words[1]["name"], &words[1]["words"]), (&"q".into(), &queue.into()));
+}
+
+#[test]
+fn the_counts_of_a_route_are_true() {
+    let server = Server::start_with(
+        r#"
+        [[route]]
+        path = ["/a", "/b"]
+          [[route.policy]]
+          name = "first"
+          algorithm = "token-bucket"
+          limit = 2
+          per = "1h"
+          key = "header:x-client"
+
+        [[route]]
+        path = "/free/{id}"
+        "#,
+    );
+    let route = live(&server, "/a");
     assert_eq!(
         (&route["call"], &route["waiting"], &route["next_release_ms"]),
         (&"/a".into(), &Value::Null, &Value::Null)
     );
-    assert_eq!(live(&server, "/sluice.example.v1.Echo/Echo")["call"], Value::Null);
-
     let as_client = |path: &str| get_with(server.address, path, &[("x-client", "c")]).status;
     assert_eq!(["/a", "/b", "/a"].map(as_client), [200, 200, 429]);
     assert_eq!(get(server.address, "/a").status, 400, "without the key");
     assert_eq!(counts(&live(&server, "/a")), [4, 2, 0, 2, 0]);
     assert_eq!(get(server.address, "/free/7").status, 200);
     assert_eq!(counts(&live(&server, "/free/{id}")), [1, 1, 0, 0, 0]);
+}
+
+/// The page counted it as rejected, although the limit admitted it and charged it.
+#[test]
+fn an_error_of_the_handler_counts_as_admitted() {
+    let server = Server::start();
+    assert_eq!(live(&server, echo::PATH)["call"], Value::Null, "a page cannot call gRPC");
+    assert_eq!(get(server.address, echo::PATH).status, 415);
+    assert_eq!(counts(&live(&server, echo::PATH)), [1, 1, 0, 0, 0]);
 }
 
 #[test]

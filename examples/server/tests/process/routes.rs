@@ -46,7 +46,6 @@ fn a_client_that_waits_for_the_advertised_time_is_admitted() {
         algorithms.map(|name| route(name, if name == "leaky-queue" { "capacity = 0" } else { "" })).concat();
     let server = Server::start_with(&config);
     let obey = |path: String, field: &str| {
-        let mut waits = 0;
         for _ in 0..3 {
             // Windows may end between two requests; three in a row within one are still certain.
             let rejection = (0..4).map(|_| get(server.address, &path)).find(|answer| answer.status == 429);
@@ -56,9 +55,7 @@ fn a_client_that_waits_for_the_advertised_time_is_admitted() {
             assert!(exact.parse::<f64>().unwrap() <= whole.parse::<f64>().unwrap(), "{exact} {whole}");
             sleep(Duration::from_secs_f64(wait));
             assert_eq!(get(server.address, &path).status, 200, "{path}: rejected after waiting {wait} s");
-            waits += 1;
         }
-        assert_eq!(waits, 3);
     };
     std::thread::scope(|scope| {
         for algorithm in algorithms {
