@@ -13,7 +13,7 @@ use super::{RATELIMIT, RATELIMIT_POLICY};
 /// if only the policies are advertised.
 ///
 /// Nearly always neither is set yet. Appending finds that out with one look-up per name; a look-up before an insertion
-/// would take half as long again.
+/// would be a second one.
 #[inline]
 pub(super) fn write(headers: &mut HeaderMap, policy: HeaderValue, state: Option<HeaderValue>) {
     // If the map is full, the field is left out: that is no reason to fail a response.
@@ -48,6 +48,7 @@ fn take_back(headers: &mut HeaderMap, name: &HeaderName) -> Option<HeaderValue> 
     let last = lines.pop();
     headers.remove(name);
     for line in lines {
+        // There is room: the line was there before.
         let _ = headers.try_append(name, line);
     }
     last
@@ -87,7 +88,7 @@ pub(super) fn prefix(quoted: &[u8]) -> Box<[u8]> {
     [quoted, b";r="].concat().into()
 }
 
-/// Appends `"name";r=7;t=1`, a member of `RateLimit`.
+/// Appends a member of `RateLimit`: `"name";r=7`, with `;t=1` and `;pk=:…:` if there is a time and a mark.
 #[inline]
 pub(super) fn push_state(out: &mut Scratch, prefix: &[u8], level: Level, mark: Option<Mark>) {
     separate(out);

@@ -9,6 +9,20 @@ use crate::util::log;
 use crate::values::PartitionKey;
 
 /// Keys by the path of the request.
+///
+/// Clients share the budget of a path. So a policy with this key alone rejects with status 503 instead of 429, and takes
+/// no [penalty](crate::Policy::penalty): whoever uses up the budget would get the others banned. Combine it with the key
+/// of a client to limit each by itself:
+///
+/// ```
+/// use tower_sluice::algorithm::TokenBucket;
+/// use tower_sluice::key::{PathKey, PeerIp};
+/// use tower_sluice::{Policy, Quota};
+///
+/// let per_path = Policy::new("path", TokenBucket::new(Quota::per_second(1_000))).key(PathKey::raw());
+/// let both = Policy::new("client", TokenBucket::new(Quota::per_second(10))).key((PeerIp::new(), PathKey::raw()));
+/// # drop((per_path, both));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct PathKey {
     source: Source,
@@ -37,14 +51,15 @@ impl PathKey {
     /// Keys by the path as the client spelled it.
     ///
     /// A client that can reach one resource by many paths (`/users/1`, `//users/1`, `/users/%31`)
-    /// has as many budgets. Beside a policy by client, that does no harm.
+    /// has as many budgets. A second policy in the same layer, with a key by client, limits all of them together.
     #[must_use]
     pub const fn raw() -> Self {
         Self { source: Source::Raw }
     }
 }
 
-/// Whether the first requests of the process are all unmatched.
+/// Whether the first requests of the process are all unmatched. One streak for all keys, since a `PathKey` is `Copy` and
+/// has no state of its own: one layer inside the router silences the warning for another around it.
 #[cfg(feature = "axum")]
 static UNMATCHED: Streak = Streak::new();
 
@@ -52,25 +67,26 @@ impl KeyExtractor for PathKey {
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
         Ok(match self.source {
             #[cfg(feature = "axum")]
-            Source::Matched => match head.extensions().get::<axum::extract::MatchedPath>() {
-                Some(path) => {
-                    if !UNMATCHED.is_decided() {
-                        UNMATCHED.interrupt();
-                    }
-                    path.as_str().into()
-                }
-                None => {
-                    if !UNMATCHED.is_decided() && UNMATCHED.extend() {
-                        log::no_route_matched();
-                    }
-                    PartitionKey::SHARED
-                }
-            },
+            Source::Matched => matched_route(head),
             Source::Raw => head.uri().path().into(),
         })
     }
 
+    /// By a path, and not by a client.
     fn is_shared(&self) -> bool {
         true
     }
+}
+
+#[cfg(feature = "axum")]
+fn matched_route(head: &RequestHead<'_>) -> PartitionKey {
+    let route = head.extensions().get::<axum::extract::MatchedPath>();
+    if !UNMATCHED.is_decided() {
+        match route {
+            Some(_) => UNMATCHED.interrupt(),
+            None if UNMATCHED.extend() => log::no_route_matched(),
+            None => {}
+        }
+    }
+    route.map_or(PartitionKey::SHARED, |route| route.as_str().into())
 }

@@ -58,7 +58,8 @@ fn written(
 /// `name: value; name: value`, sorted by name.
 pub(super) fn listed(headers: &HeaderMap) -> String {
     let mut lines: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
-    lines.sort_unstable();
+    // Stable: the lines of one field keep their order, which means something in a list.
+    lines.sort_by_key(|(name, _)| *name);
     lines.into_iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>().join("; ")
 }
 

@@ -43,8 +43,8 @@ impl fmt::Display for UnfitQuota {
             }
             Self::FillTooLong { fill } => write!(
                 f,
-                "an empty bucket would take {fill:?} to fill, more than 71 years; raise the limit, or lower the burst, \
-                 the period or the longest wait"
+                "an empty bucket would take {fill:?} to fill, or a full queue to empty, more than 71 years; raise the \
+                 limit, or lower the burst, the period, the capacity or the longest wait"
             ),
             Self::Staggered => f.write_str(
                 "a staggered window is kept in memory only, and on Redis all begin at once; leave the staggering out, \

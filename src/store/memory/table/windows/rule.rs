@@ -23,7 +23,7 @@ pub(in crate::store::memory) struct WindowRule<W> {
 /// What was used in a window, and what differs between a fixed window and a sliding one. The two counts are what was
 /// used in the window before, which is zero for a fixed one, and in this one.
 pub(in crate::store::memory) trait Counts: Copy + Debug + Send + Sync + 'static {
-    /// How many counts are kept, which is also for how many windows each of them counts.
+    /// For how many windows a count weighs: one for fixed windows, two for sliding ones. As many counts are kept.
     const COUNTS: u32;
 
     fn new(window: u64, counts: [u32; 2]) -> Self;
@@ -32,8 +32,8 @@ pub(in crate::store::memory) trait Counts: Copy + Debug + Send + Sync + 'static 
 
     fn counts(self) -> [u32; 2];
 
-    /// Reads a word in the window `by`; the word's own window has this index of so many bits. `None` if nothing counts
-    /// any more.
+    /// Reads the counts of a word while the present window is `by`. Of the number of the word's own window, the lowest
+    /// `bits` bits are known: `index`. `None` if nothing counts any more.
     fn read(windows: &Windows, index: u64, bits: u32, counts: [u32; 2], by: u64) -> Option<Self>;
 
     /// Returns the counts as they read in a window that is no earlier.
@@ -170,8 +170,9 @@ impl<W: Counts> Rule for WindowRule<W> {
     #[inline(always)]
     fn stamp(&self, debt: W, _: Moment) -> u64 {
         let [previous, current] = debt.counts().map(u64::from);
-        // There are fewer than 2^32 epochs, so nothing is lost.
-        debt.window() << self.bits() | previous << self.count_bits | current
+        // Nothing is lost: there are fewer than 2^32 epochs, and the windows of an epoch and the counts take 32 bits
+        // together (`Windows::new`).
+        (debt.window() << self.bits()) | (previous << self.count_bits) | current
     }
 
     fn stamped(&self, stamp: u64, now: Moment) -> W {
