@@ -5,6 +5,9 @@ die() {
     exit 1
 }
 
+# The crate and the example server: all members of the workspace that are not for loom.
+members=(--workspace --exclude tower-sluice-models)
+
 step() { printf '\n== %s\n' "$*"; }
 
 # Checks what threads can do to one another, with loom: every order of steps with at most so many preemptions.

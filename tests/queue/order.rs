@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::queue::settle;
+use crate::support::queue::{KEY, join, settle};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Request, Response};
@@ -13,19 +13,10 @@ use http_body_util::Full;
 use tokio::time::advance;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::testing::Random;
-use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Mode, PartitionKey, Pending, Policy, Quota, RateLimitLayer};
+use tower_sluice::{Ask, Check, LeakyQueue, Limiter, Mode, Policy, Quota, RateLimitLayer};
 
 const MS: Duration = Duration::from_millis(1);
 type Body = Full<Bytes>;
-
-const KEY: PartitionKey = PartitionKey::SHARED;
-
-fn join(queue: &LeakyQueue) -> Pending {
-    match queue.decide(&Ask::charge(&KEY, 1)) {
-        Check::Pending(pending) => pending,
-        Check::Ready(result) => panic!("expected to wait, but got {result:?}"),
-    }
-}
 
 fn is_admitted_now(queue: &LeakyQueue) -> bool {
     matches!(queue.decide(&Ask::charge(&KEY, 1)), Check::Ready(Ok(decision)) if decision.is_allowed())

@@ -11,6 +11,7 @@ use tower_sluice::{
 };
 
 use super::oracle::{Arrival, Oracle, Outcome, PERIOD, Rules};
+use crate::support::queue::settle;
 
 const MS: u64 = 1_000_000;
 
@@ -41,13 +42,6 @@ struct Trial {
     tickets: Vec<Ticket>,
     departed: Vec<Departed>,
     start: Instant,
-}
-
-/// Lets the driver run.
-async fn settle() {
-    for _ in 0..4 {
-        tokio::task::yield_now().await;
-    }
 }
 
 fn key(number: usize) -> PartitionKey {
