@@ -203,12 +203,13 @@ pub(super) fn optional_fields(raw: &RawPolicy) -> Vec<&'static str> {
     #[rustfmt::skip]
     let RawPolicy {
         name: _, algorithm: _, limit: _, per: _, shadow: _,
-        burst, capacity, max_wait, max_keys, when_full, stagger, key, cost,
-        store, on_store_error, on_missing_key, status, charge_on, penalty,
+        burst, capacity, queue, max_wait, max_keys, when_full, stagger, key, cost,
+        store, on_store_error, on_missing_key, status, charge_on, settle, release_at, penalty,
     } = raw;
     let fields = [
         ("burst", burst.is_some()),
         ("capacity", capacity.is_some()),
+        ("queue", queue.is_some()),
         ("max-wait", max_wait.is_some()),
         ("max-keys", max_keys.is_some()),
         ("when-full", when_full.is_some()),
@@ -220,6 +221,8 @@ pub(super) fn optional_fields(raw: &RawPolicy) -> Vec<&'static str> {
         ("on-missing-key", on_missing_key.is_some()),
         ("status", status.is_some()),
         ("charge-on", charge_on.is_some()),
+        ("settle", settle.is_some()),
+        ("release-at", release_at.is_some()),
         ("penalty", penalty.is_some()),
     ];
     fields.into_iter().filter(|(_, is_set)| *is_set).map(|(field, _)| field).collect()

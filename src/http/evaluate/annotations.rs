@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Response;
+use http::{Extensions, Response};
 
 use super::Scope;
 use super::entry::Entry;
-use super::settlement::Settlement;
+use super::open_request::OpenRequest;
 use crate::http::headers::{self, Reading, ResponseFields, Writer};
 use crate::http::policy::Policy;
 use crate::http::verdict::{PolicyVerdict, Verdict};
@@ -31,33 +31,48 @@ enum Rare {
         waited: Option<Duration>,
         verdict: Option<Verdict>,
     },
-    /// The final cost depends on the response.
-    Unsettled(Settlement),
+    /// The request is over when its response is, or parts of it.
+    Open(OpenRequest),
 }
 
 impl Annotations {
-    pub(super) fn unsettled(settlement: Settlement) -> Self {
-        Self { fields: None, rare: Some(Box::new(Rare::Unsettled(settlement))) }
+    pub(super) fn open(open: OpenRequest) -> Self {
+        Self { fields: None, rare: Some(Box::new(Rare::Open(open))) }
     }
 
+    /// Adds to the extensions of the request, before the inner service is called.
     #[inline(always)]
-    pub(crate) fn write<B>(self, response: &mut Response<B>) {
+    pub(crate) fn extend_request(&self, extensions: &mut Extensions) {
+        if let Some(rare) = &self.rare {
+            rare.extend_request(extensions);
+        }
+    }
+
+    /// Annotates the response. Returns what ends with its body, if anything does.
+    #[inline(always)]
+    pub(crate) fn write<B>(self, response: &mut Response<B>) -> Option<OpenRequest> {
         if let Some(fields) = self.fields {
             fields.write(response.status(), response.headers_mut());
         }
-        if let Some(rare) = self.rare {
-            rare.write(response);
-        }
+        self.rare.and_then(|rare| rare.write(response))
     }
 }
 
 impl Rare {
     #[cold]
-    fn write<B>(self: Box<Self>, response: &mut Response<B>) {
+    fn extend_request(&self, extensions: &mut Extensions) {
+        if let Self::Open(open) = self {
+            open.extend(extensions);
+        }
+    }
+
+    #[cold]
+    fn write<B>(self: Box<Self>, response: &mut Response<B>) -> Option<OpenRequest> {
         match *self {
-            Self::Unsettled(settlement) => {
-                let annotations = settlement.settle(&(&*response).into());
+            Self::Open(mut open) => {
+                let annotations = open.settle_head(&(&*response).into());
                 annotations.write(response);
+                Some(open).filter(OpenRequest::lasts)
             }
             Self::Known { waited, verdict } => {
                 if let Some(waited) = waited {
@@ -66,6 +81,7 @@ impl Rare {
                 if let Some(verdict) = verdict {
                     verdict.insert_into(response.extensions_mut());
                 }
+                None
             }
         }
     }

@@ -8,6 +8,7 @@ use crate::http::head::RequestHead;
 use crate::http::key::KeyError;
 use crate::http::policy::{Choices, Fate, MissingKey, Policy};
 use crate::http::reject::Rejection;
+use crate::limiter::Hold;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Ask, Decision, Now, PartitionKey, Receipt};
 
@@ -26,6 +27,8 @@ pub(super) struct Entry {
     pub(super) is_open: bool,
     /// Whether the decision was peeked at, so that nothing was charged.
     pub(super) is_preview: bool,
+    /// What the request holds of this policy's limiter, from its admission on. Boxed, since few requests hold anything.
+    pub(super) hold: Option<Box<Hold>>,
 }
 
 /// Two entries are stored inline: a short limit and a long one, or one per client and one for all.
@@ -85,7 +88,8 @@ impl Entry {
     /// An entry without a ban or a decision.
     #[inline]
     pub(super) const fn new(policy: u32, key: PartitionKey, cost: u32) -> Self {
-        Self { key, ban: None, decision: None, policy, cost, fell_back: false, is_open: false, is_preview: false }
+        let (fell_back, is_open, is_preview) = (false, false, false);
+        Self { key, ban: None, decision: None, policy, cost, fell_back, is_open, is_preview, hold: None }
     }
 
     #[inline]
@@ -97,6 +101,16 @@ impl Entry {
     #[inline]
     pub(super) const fn ask<'a>(&'a self, context: &'a AskContext) -> Ask<'a> {
         Ask::charge(&self.key, self.cost).within(context.patience).at(&context.now)
+    }
+
+    /// Records that the limiter has admitted the request, which from now on holds its units, if the limiter's requests
+    /// do.
+    #[inline]
+    pub(super) fn admit(&mut self, policy: &Policy, decision: Decision) {
+        self.decision = Some(decision);
+        if policy.description().holds() {
+            self.hold = Some(Box::new(Hold::new(policy.shared_limiter(), &self.key, &decision, self.cost)));
+        }
     }
 
     pub(super) fn is_rejected(&self) -> bool {

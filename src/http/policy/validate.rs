@@ -3,7 +3,7 @@
 use super::{MissingKey, Policy, PolicyError};
 
 impl Policy {
-    /// Returns the first mistake in the name, the cost, the penalty or the status of this policy.
+    /// Returns the first mistake in the name, the cost, the settlement, the penalty or the status of this policy.
     ///
     /// [`Enforceable`](crate::http::reload::Enforceable) checks what concerns all policies of a layer: that there is
     /// one, and that no two have the same name.
@@ -19,6 +19,15 @@ impl Policy {
             if cost > burst {
                 return Err(PolicyError::CostAboveBurst { name: name(), cost, burst });
             }
+        }
+        if self.description.holds() && self.settles_later() {
+            return Err(PolicyError::SettlementOfHeldUnits { name: name() });
+        }
+        if self.penalty.is_some() && self.description.holds() {
+            return Err(PolicyError::PenaltyWithoutWaits { name: name() });
+        }
+        if self.releases_at_head && !self.description.holds() {
+            return Err(PolicyError::NothingHeld { name: name() });
         }
         if self.penalty.is_some() && (self.key.is_shared() || self.on_missing_key == MissingKey::Share) {
             return Err(PolicyError::PenaltyOnSharedKey { name: name() });
