@@ -8,9 +8,10 @@ use std::time::Duration;
 use http::StatusCode;
 use toml::Spanned;
 
-use super::error::{ConfigError, Source};
+use super::error::ConfigError;
 use super::key::KeySpec;
 use super::raw::{AlgorithmName, OnMissingKey, OnStoreError, RawBudget, RawPenalty, RawPolicy, WhenFullName};
+use super::source::Source;
 use super::store::{QueueSpec, StoreSpec};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::http::key::ClientIp;
