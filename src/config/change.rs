@@ -7,8 +7,9 @@ use std::ops::Range;
 use toml::Spanned;
 
 use super::answer::Answer;
-use super::error::{ConfigError, Source};
+use super::error::ConfigError;
 use super::raw::{RawAnswer, RawClientIp, RawConfig, RawPolicy, RawRedis};
+use super::source::Source;
 use super::{Common, Config, Draft, Route};
 use crate::util::log;
 
@@ -131,7 +132,7 @@ impl Config {
     /// As [`parse`](Self::parse), and if a fixed setting changes. Nothing is changed then.
     pub fn change(&mut self, file: &str, text: &str) -> Result<Changed, ConfigError> {
         let source = Source::new(file, text);
-        let raw: RawConfig = source.read()?;
+        let raw: RawConfig = source.parse_toml()?;
         self.fixed.check(&source, &raw)?;
         // The layers keep the answers that they were built with.
         let common = Common { client_ip: &self.client_ip, answer: Answer::default(), redis: self.redis.as_ref() };

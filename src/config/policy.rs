@@ -8,11 +8,12 @@ use std::time::Duration;
 use http::StatusCode;
 use toml::Spanned;
 
-use super::error::{ConfigError, Source};
+use super::error::ConfigError;
 use super::key::KeySpec;
 use super::raw::{
     AlgorithmName, OnMissingKey, OnStoreError, RawBudget, RawPenalty, RawPolicy, ReleaseName, SettleName, WhenFullName,
 };
+use super::source::Source;
 use super::store::{ConcurrencySpec, QueueSpec, StoreSpec};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::http::key::ClientIp;

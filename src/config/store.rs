@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::error::{ConfigError, Source};
+use super::error::ConfigError;
 use super::raw::{RawPolicy, RawRedis, StoreName};
+use super::source::Source;
 use crate::concurrency::Concurrency;
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::queue::LeakyQueue;

@@ -43,8 +43,11 @@ impl Terms {
         Self::restored_over_time(quota, Shape::FixedWindow)
     }
 
-    /// The terms of a window that slides with time. They promise the least, and so suit any limiter that is
-    /// none of the others.
+    /// The terms of a window that slides with time. They promise the average rate, and no burst, and so suit any limiter
+    /// that is none of the others.
+    ///
+    /// A limiter sets its terms with [`Description::advertising`](crate::Description::advertising), an algorithm with
+    /// [`Algorithm::terms`](crate::algorithm::Algorithm::terms).
     #[must_use]
     pub const fn sliding_window(quota: Quota) -> Self {
         Self::restored_over_time(quota, Shape::SlidingWindow)
