@@ -259,7 +259,8 @@ mod waits {
                     }
                     8 => {
                         let of_key = |(_, (of, ..)): &(&usize, &(PartitionKey, u32, Pending))| *of == key;
-                        let Some(id) = requests.waiting.iter().filter(of_key).last().map(|(id, _)| *id) else {
+                        let of_key: Vec<_> = requests.waiting.iter().filter(of_key).map(|(id, _)| *id).collect();
+                        let Some(&id) = of_key.get(usize::try_from(random.below(MAX_WAITERS as u64)).unwrap()) else {
                             continue;
                         };
                         requests.waiting.remove(&id);
