@@ -47,6 +47,7 @@ const FIELDS: &[(&str, &str, &str)] = &[
     ("policy.status", NUMBER, "429"),
     ("policy.charge-on", LIST, "[401, 403]"),
     ("policy.settle", WORD, "\"handler\""),
+    ("policy.shortfall", WORD, "\"owed\""),
     ("policy.release-at", WORD, "\"head\""),
     ("penalty.refusals", NUMBER, "30"),
     ("penalty.per", TIME, "\"1m\""),

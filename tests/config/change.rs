@@ -66,6 +66,7 @@ fn each_optional_field_that_a_policy_loses_is_logged() {
         ("concurrency", "queue", "5"),
         ("concurrency", "release-at", "\"head\""),
         ("token-bucket", "settle", "\"handler\""),
+        ("token-bucket", "shortfall", "\"forgiven\""),
         (queue, "max-keys", "9"),
         (queue, "when-full", "\"overflow\""),
         ("fixed-window", "stagger", "true"),

@@ -81,6 +81,7 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
             "charge-on = [401]\nsettle = \"handler\"",
             "f.toml:10: settle and charge-on both say what is charged in the end; remove one",
         ),
+        ("shortfall = \"owed\"", "f.toml:9: policy `p`: no request costs more than it is charged, so nothing is owed"),
         (
             "release-at = \"head\"",
             "f.toml:9: policy `p`: requests hold nothing that could be released at the head of the response",
