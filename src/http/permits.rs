@@ -38,7 +38,7 @@ pub struct Permits {
 #[derive(Debug, Default)]
 pub(crate) struct Held(Mutex<Holds>);
 
-pub(crate) type Holds = SmallVec<[Box<Hold>; 1]>;
+pub(crate) type Holds = SmallVec<[Hold; 1]>;
 
 /// What a handler has taken from [`Permits`]. Dropped, it is released.
 #[must_use = "what was taken is released when this is dropped"]

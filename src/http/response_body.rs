@@ -41,7 +41,7 @@ pin_project! {
         #[pin]
         body: B,
         // `None` once the body has ended.
-        request: Option<OpenRequest>,
+        request: Option<Box<OpenRequest>>,
     }
 }
 
@@ -54,7 +54,8 @@ impl<B> ResponseBody<B> {
     }
 
     /// The body of a request that is over when it has ended.
-    pub(crate) fn open(body: B, request: OpenRequest) -> Self {
+    #[cold]
+    pub(crate) fn open(body: B, request: Box<OpenRequest>) -> Self {
         Self { kind: Kind::Open { body: Box::pin(Open { body, request: Some(request) }) } }
     }
 

@@ -41,7 +41,7 @@ pub(crate) struct OpenRequest {
 impl OpenRequest {
     /// Whether one of these entries is not over once the request is committed.
     pub(super) fn is_one(scope: Scope<'_>, entries: &[Entry]) -> bool {
-        entries.iter().any(|entry| entry.hold.is_some() || scope.policy(entry).settles_later())
+        entries.iter().any(|entry| scope.policy(entry).is_open_ended())
     }
 
     pub(super) fn of(scope: Scope<'_>, mut entries: Entries) -> Self {
@@ -54,7 +54,7 @@ impl OpenRequest {
                 entry.is_open = true;
             }
             let ends = if policy.releases_at_head() { &mut until_head } else { &mut until_end };
-            ends.extend(entry.hold.take());
+            ends.extend(entry.take_hold());
         }
         let awaits = |entry: &&Entry| entry.is_open && scope.policy(entry).is_settled_by_handler();
         let awaiting = entries.iter().filter(awaits).map(|entry| Arc::clone(scope.policy(entry).shared_name()));

@@ -96,14 +96,14 @@ impl Policy {
 
     /// Takes from the debt of a key what its next request has to pay, beside its own cost: as much as is ever admitted at
     /// once. `None` if it owes nothing.
-    pub(crate) fn debt_part(&self, key: &PartitionKey, cost: u32) -> Option<Box<DebtPart>> {
+    pub(crate) fn debt_part(&self, key: &PartitionKey, cost: u32) -> Option<DebtPart> {
         if !self.owes_shortfalls || cost == 0 {
             return None;
         }
         let most = self.description.max_cost().map_or(u32::MAX, |most| most.saturating_sub(cost));
         let units = self.record.debts().take(key, most.min(u32::MAX - cost));
         let part = || DebtPart { record: Arc::clone(&self.record), key: key.clone(), units, is_paid: false };
-        (units > 0).then(|| Box::new(part()))
+        (units > 0).then(part)
     }
 }
 

@@ -453,10 +453,15 @@ impl Policy {
         self.penalty.is_some()
     }
 
+    /// Whether a request is not over for this policy when it is admitted: its cost is known later, or it holds units.
+    pub(crate) const fn is_open_ended(&self) -> bool {
+        self.bill.is_some() || self.description.holds()
+    }
+
     /// Whether its limiter alone decides on each request, once: no shadow, no bans, no cost that is known later, and
     /// nothing that is held.
     pub(crate) const fn is_plain(&self) -> bool {
-        !self.shadow && self.penalty.is_none() && self.bill.is_none() && !self.description.holds()
+        !self.shadow && self.penalty.is_none() && !self.is_open_ended()
     }
 
     pub(crate) const fn is_shadow(&self) -> bool {
