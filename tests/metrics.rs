@@ -304,7 +304,10 @@ async fn what_is_in_flight_is_counted_in_units_when_it_is_observed() {
     drop(responses);
     assert_eq!(in_flight(), "0");
     metrics.assert_results(&[("per-client allowed", 3), ("per-client denied", 1), ("window allowed", 3)]);
-    assert!(!metrics.render().contains(r#"in_flight{route="/download",policy="window"}"#), "it counts nothing in flight");
+    assert!(
+        !metrics.render().contains(r#"in_flight{route="/download",policy="window"}"#),
+        "it counts nothing in flight"
+    );
 }
 
 /// A Redis address without a server.

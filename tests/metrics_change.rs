@@ -18,7 +18,8 @@ use tower_sluice::key::HeaderKey;
 use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::store::{MemoryStore, Stats, TableStats};
 use tower_sluice::{
-    Ask, Check, Concurrency, Decision, IntoLimiter, LeakyQueue, Limiter, Penalty, Policy, Quota, RateLimitLayer, RateLimiter,
+    Ask, Check, Concurrency, Decision, IntoLimiter, LeakyQueue, Limiter, Penalty, Policy, Quota, RateLimitLayer,
+    RateLimiter,
 };
 
 use crate::support::metrics::Metrics;
