@@ -122,6 +122,19 @@ async fn a_window_of_zero_holds_a_response_of_one_frame() {
     }
 }
 
+/// As the guide says: a server takes all of a frame, although there is room for one byte of it.
+#[tokio::test]
+async fn a_frame_of_which_one_byte_can_be_sent_is_over() {
+    let server = Server::start(Concurrency::new(1)).await;
+    let mut client = Client::connect(&server).await;
+    let body = client.get("/").await;
+    let_others_run().await;
+    assert_eq!(server.limits.in_flight(), 1);
+    client.window.send(1).unwrap();
+    server.limits.are_over((3, 5)).await;
+    drop(body);
+}
+
 /// More than the buffers of the system and of the server hold.
 const FRAMES: usize = 1_024;
 const FRAME: Bytes = Bytes::from_static(&[b'x'; 65_536]);
