@@ -14,6 +14,7 @@ mod identity;
 mod in_flight;
 mod layer;
 mod outcome;
+mod settlement;
 mod tiers;
 mod true_waits;
 mod wire;

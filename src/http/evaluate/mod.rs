@@ -139,7 +139,9 @@ impl Scope<'_> {
             match entry::key(policy, head, &mut choices) {
                 Ok(key) => {
                     let ban = policy.penalty_for(&key).and_then(|penalty| penalty.banned_for(&key));
-                    transaction.entries.push(Entry { ban, ..Entry::new(index, key, policy.cost_of(head)) });
+                    transaction
+                        .entries
+                        .push(Entry { ban, ..Entry::with_debt(index, key, policy.cost_of(head), policy) });
                 }
                 Err(NoKey::Skipped) => {}
                 Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),
