@@ -75,8 +75,9 @@ impl<B: Body> Open<B> {
         if let (Some(request), Some(data)) = (this.request.as_mut(), data) {
             request.note_bytes(data.remaining());
         }
-        // Trailers, an error and `None` are the end. After the last data, many readers do not ask for more.
-        if data.is_none() || this.body.is_end_stream() {
+        // Trailers, an error and `None` are the end. The last data are not, even if the body knows that they are: over
+        // HTTP/2, a server keeps a frame, and the body, until the client's window lets it send. It drops the body then.
+        if data.is_none() {
             *this.request = None;
         }
         Poll::Ready(frame)

@@ -11,6 +11,7 @@ mod fields;
 mod grpc;
 #[cfg(feature = "axum")]
 mod identity;
+mod in_flight;
 mod layer;
 mod outcome;
 mod settlement;

@@ -29,8 +29,8 @@ pub(crate) struct OpenRequest {
     in_force: Arc<InForce>,
     entries: Entries,
     since: Timestamp,
-    /// The bytes of the body that were passed on so far.
-    bytes: u64,
+    /// The bytes of the body that were passed on so far. `None` without a response.
+    bytes: Option<u64>,
     /// What the handler reports. `None` if no policy awaits a report.
     reports: Option<Arc<Reports>>,
     /// The units that the request holds until the head of its response has come, and until its body has ended.
@@ -61,7 +61,7 @@ impl OpenRequest {
         let reports = Some(Reports::of(awaiting)).filter(|reports| !reports.is_empty()).map(Arc::new);
         let held = (!until_end.is_empty()).then(|| Arc::new(Held::new(until_end)));
         let (layer, in_force) = (Arc::clone(scope.layer), Arc::clone(scope.in_force));
-        Self { layer, in_force, entries, since, bytes: 0, reports, until_head, held }
+        Self { layer, in_force, entries, since, bytes: None, reports, until_head, held }
     }
 
     /// Lets the handler settle what it is to settle, and take what the request holds.
@@ -82,6 +82,7 @@ impl OpenRequest {
     /// [`Receipt`](crate::values::Receipt). Releases what is held until then.
     pub(super) fn settle_head(&mut self, response: &ResponseHead<'_>) -> Annotations {
         self.until_head.clear();
+        self.bytes = Some(0);
         let took = self.took();
         let Self { layer, in_force, entries, reports, .. } = self;
         let scope = Scope { layer, in_force };
@@ -119,7 +120,7 @@ impl OpenRequest {
 
     /// Counts bytes of the body.
     pub(crate) fn note_bytes(&mut self, bytes: usize) {
-        self.bytes = self.bytes.saturating_add(bytes as u64);
+        self.bytes = self.bytes.map(|before| before.saturating_add(bytes as u64));
     }
 
     fn took(&self) -> Duration {
@@ -129,7 +130,7 @@ impl OpenRequest {
     /// The cost of an entry that is settled at the end of the body; `None` if what was charged stays.
     fn final_cost(&self, policy: &Policy) -> Option<u32> {
         if policy.is_charged_by_content() {
-            return Some(u32::try_from(self.bytes).unwrap_or(u32::MAX));
+            return self.bytes.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
         }
         self.reports.as_ref()?.end(policy.name())
     }

@@ -274,9 +274,10 @@ impl Policy {
     /// `content-bytes`.
     ///
     /// The [`cost`](Self::cost) is charged when the request comes: choose the size of a usual response. When the body has
-    /// ended, or was dropped, the bytes that were sent so far are charged instead: an excess is refunded, and a shortfall
-    /// is charged as far as units are left. Trailers and what HTTP adds are not counted. Replaces
-    /// [`charge_when`](Self::charge_when) and the like.
+    /// ended, or was dropped, the bytes that the server has taken from it are charged instead: an excess is refunded, and
+    /// a shortfall is charged as far as units are left. Trailers and what HTTP adds are not counted. A request without a
+    /// response, since the client disconnected or the service failed, stays charged as it is: otherwise, opening and
+    /// cancelling requests would be free. Replaces [`charge_when`](Self::charge_when) and the like.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
