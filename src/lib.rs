@@ -120,9 +120,9 @@ mod values;
 
 #[cfg(feature = "http")]
 pub use self::http::{
-    FailureMode, IntoPolicies, LimitsHandle, MissingKey, Penalty, Policy, PolicyError, PolicyVerdict, RateLimit,
-    RateLimitLayer, RateLimitLayerBuilder, Reason, Rejection, RejectionBody, RejectionFormat, Replaced, RequestHead,
-    ResponseBody, ResponseFuture, ResponseHead, Tiers, Verdict, grpc, headers, key,
+    ExemptionError, Exemptions, FailureMode, IntoPolicies, LimitsHandle, MissingKey, Penalty, Policy, PolicyError,
+    PolicyVerdict, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reason, Rejection, RejectionBody, RejectionFormat,
+    Replaced, RequestHead, ResponseBody, ResponseFuture, ResponseHead, Tiers, Verdict, grpc, headers, key,
 };
 pub use self::limiter::{
     IntoLimiter, Limiter, LimiterExt, RateLimiter, Throttle, ThrottleError, ThrottleFuture, ThrottleLayer,

@@ -9,22 +9,24 @@ use http::StatusCode;
 use toml::Spanned;
 
 use super::error::{ConfigError, Source};
+use super::except;
 use super::key::KeySpec;
 use super::raw::{AlgorithmName, OnMissingKey, OnStoreError, RawBudget, RawPenalty, RawPolicy, WhenFullName};
 use super::store::{QueueSpec, StoreSpec};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::http::key::ClientIp;
-use crate::http::{FailureMode, MissingKey, Penalty, Policy, PolicyError, ResponseHead};
+use crate::http::{Exemptions, FailureMode, MissingKey, Penalty, Policy, PolicyError, ResponseHead};
 use crate::limiter::Limiter;
 use crate::store::WhenFull;
 use crate::values::Quota;
 
-/// Builds a policy, on `store`.
+/// Builds a policy, on `store`, with the exemptions of its route and its own.
 pub(super) fn build(
     source: &Source<'_>,
     raw: RawPolicy,
     client_ip: &ClientIp,
     store: StoreSpec,
+    exemptions: Option<Exemptions>,
 ) -> Result<Policy, ConfigError> {
     let name_at = raw.name.span();
     let limiter = limiter(source, &raw, store)?;
@@ -65,6 +67,13 @@ pub(super) fn build(
     }
     if let Some(raw) = &raw.penalty {
         policy = policy.penalty(penalty(source, raw)?);
+    }
+    let exemptions = match &raw.except {
+        Some(except) => Some(except::add(source, exemptions.unwrap_or_default(), except, client_ip)?),
+        None => exemptions,
+    };
+    if let Some(exemptions) = exemptions {
+        policy = policy.except(exemptions);
     }
     if raw.shadow {
         policy = policy.shadow();

@@ -21,7 +21,9 @@ pub use self::body::{RejectionBody, ResponseBody};
 pub use self::future::ResponseFuture;
 pub use self::head::{RequestHead, ResponseHead};
 pub use self::layer::{RateLimitLayer, RateLimitLayerBuilder};
-pub use self::policy::{FailureMode, IntoPolicies, MissingKey, Penalty, Policy, PolicyError, Tiers};
+pub use self::policy::{
+    ExemptionError, Exemptions, FailureMode, IntoPolicies, MissingKey, Penalty, Policy, PolicyError, Tiers,
+};
 pub use self::reject::{Reason, Rejection, RejectionFormat};
 #[cfg(feature = "config")]
 pub(crate) use self::reload::Enforceable;

@@ -6,6 +6,7 @@ mod change;
 mod client_ip;
 mod disguises;
 mod ecosystem;
+mod exemptions;
 mod fallback;
 mod fields;
 mod grpc;

@@ -4,6 +4,7 @@ mod asks;
 mod choice;
 mod cost;
 mod error;
+mod exemptions;
 mod health;
 mod inherit;
 mod into_policies;
@@ -28,6 +29,8 @@ pub(crate) use self::choice::Choices;
 use self::choice::{Choose, Tier};
 use self::cost::{Bill, Cost};
 pub use self::error::PolicyError;
+use self::exemptions::Except;
+pub use self::exemptions::{ExemptionError, Exemptions};
 pub(crate) use self::inherit::Budgets;
 pub use self::into_policies::IntoPolicies;
 pub(crate) use self::metrics::Fate;
@@ -72,6 +75,7 @@ pub struct Policy {
     /// The bans of a penalty that a live change removed, in case a later change adds one again.
     former_bans: Option<Arc<PenaltyRecord>>,
     when: Option<Condition>,
+    except: Option<Box<Except>>,
     tier: Option<Tier>,
     shadow: bool,
     on_missing_key: MissingKey,
@@ -143,6 +147,7 @@ impl Policy {
             penalty: None,
             former_bans: None,
             when: None,
+            except: None,
             tier: None,
             shadow: false,
             on_missing_key: MissingKey::default(),
@@ -257,6 +262,16 @@ impl Policy {
         self
     }
 
+    /// Exempts requests by network, header value or path: the policy does not apply to them, and does not ban them. They
+    /// are counted as `skipped`. Replaces earlier exemptions.
+    ///
+    /// Other policies of the layer still apply. Unlike a condition in [`when`](Self::when), no spelling of a path and no
+    /// forged header makes a request exempt: see [`Exemptions`].
+    pub fn except(mut self, exemptions: Exemptions) -> Self {
+        self.except = Some(Except::new(exemptions));
+        self
+    }
+
     /// Applies the policy only to requests for which `choose` returns `index`, in addition to its
     /// [condition](Self::when).
     pub(crate) fn chosen_by(mut self, choose: &Choose, index: usize) -> Self {
@@ -338,6 +353,7 @@ impl Policy {
     pub(crate) fn applies_to(&self, head: &RequestHead<'_>, choices: &mut Choices) -> bool {
         self.tier.as_ref().is_none_or(|tier| tier.is_chosen(head, choices))
             && self.when.as_ref().is_none_or(|condition| condition(head))
+            && !self.except.as_ref().is_some_and(|except| except.exempts(&self.name, head))
     }
 
     pub(crate) fn cost_of(&self, head: &RequestHead<'_>) -> u32 {
