@@ -120,9 +120,10 @@ mod values;
 
 #[cfg(feature = "http")]
 pub use self::http::{
-    ExemptionError, Exemptions, FailureMode, IntoPolicies, LimitsHandle, MissingKey, Penalty, Policy, PolicyError,
-    PolicyVerdict, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reason, Rejection, RejectionBody, RejectionFormat,
-    Replaced, RequestHead, ResponseBody, ResponseFuture, ResponseHead, Tiers, Verdict, grpc, headers, key,
+    ChargeOnce, ExemptionError, Exemptions, FailureMode, IntoPolicies, LimitsHandle, MissingKey, Penalty, Policy,
+    PolicyError, PolicyVerdict, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reason, Rejection, RejectionBody,
+    RejectionFormat, Replaced, RequestHead, ResponseBody, ResponseFuture, ResponseHead, Tiers, Verdict, grpc, headers,
+    key,
 };
 pub use self::limiter::{
     IntoLimiter, Limiter, LimiterExt, RateLimiter, Throttle, ThrottleError, ThrottleFuture, ThrottleLayer,

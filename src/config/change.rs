@@ -206,7 +206,7 @@ pub(super) fn optional_fields(raw: &RawPolicy, is_excepting: bool) -> Vec<&'stat
     let RawPolicy {
         name: _, algorithm: _, limit: _, per: _, shadow: _,
         burst, capacity, max_wait, max_keys, when_full, stagger, key, cost,
-        store, on_store_error, on_missing_key, status, charge_on, penalty, except,
+        store, on_store_error, on_missing_key, status, charge_on, penalty, charge_once, except,
     } = raw;
     let fields = [
         ("burst", burst.is_some()),
@@ -223,6 +223,7 @@ pub(super) fn optional_fields(raw: &RawPolicy, is_excepting: bool) -> Vec<&'stat
         ("status", status.is_some()),
         ("charge-on", charge_on.is_some()),
         ("penalty", penalty.is_some()),
+        ("charge-once", charge_once.is_some()),
         ("except", is_excepting || except.is_some()),
     ];
     fields.into_iter().filter(|(_, is_set)| *is_set).map(|(field, _)| field).collect()

@@ -11,7 +11,7 @@ const LONGEST_SHOWN: usize = 60;
 
 /// Each field, prefixed by its table, with the kind of value that it takes and an example. `tests/config/schema.rs` finds
 /// a field that is missing here.
-const FIELDS: [(&str, &str, &str); 42] = [
+const FIELDS: [(&str, &str, &str); 46] = [
     ("client-ip.source", TEXT, "\"x-forwarded-for\""),
     ("client-ip.trusted", LIST, "[\"10.0.0.0/8\"]"),
     ("client-ip.hops", NUMBER, "1"),
@@ -48,6 +48,10 @@ const FIELDS: [(&str, &str, &str); 42] = [
     ("penalty.refusals", NUMBER, "30"),
     ("penalty.per", TIME, "\"1m\""),
     ("penalty.ban", TIME, "\"10m\""),
+    ("charge-once.header", TEXT, "\"idempotency-key\""),
+    ("charge-once.within", TIME, "\"24h\""),
+    ("charge-once.free-retries", NUMBER, "3"),
+    ("charge-once.max-keys", NUMBER, "65536"),
     ("except.networks", LIST, "[\"10.0.0.0/8\"]"),
     ("except.headers", "a table", "{ x-internal = \"...\" }"),
     ("except.paths", LIST, "[\"/healthz\"]"),
@@ -67,7 +71,7 @@ const LIST: &str = "a list in brackets";
 const FLAGS: [&str; 2] = ["policy.shadow", "policy.stagger"];
 
 /// Fields that are tables or lists of tables, with advice.
-const TABLES: [(&str, &str); 9] = [
+const TABLES: [(&str, &str); 10] = [
     ("client-ip", "is one table; write [client-ip], in single brackets"),
     ("redis", "is one table; write [redis], in single brackets"),
     ("answer", "is one table; write [answer], in single brackets"),
@@ -76,6 +80,7 @@ const TABLES: [(&str, &str); 9] = [
     ("route.exempt-preflights", "needs a table; write { limit = 50, per = \"1s\" }"),
     ("route.except", "needs a table; write { networks = [\"10.0.0.0/8\"] }"),
     ("policy.except", "needs a table; write { networks = [\"10.0.0.0/8\"] }"),
+    ("policy.charge-once", "needs a table; write { header = \"idempotency-key\", within = \"24h\", free-retries = 3 }"),
     ("policy.penalty", "needs a table; write { refusals = 30, per = \"1m\", ban = \"10m\" }"),
 ];
 

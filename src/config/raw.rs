@@ -80,6 +80,7 @@ pub(super) struct RawPolicy {
     pub(super) status: Option<Spanned<i64>>,
     pub(super) charge_on: Option<Spanned<Vec<i64>>>,
     pub(super) penalty: Option<RawPenalty>,
+    pub(super) charge_once: Option<RawChargeOnce>,
     pub(super) except: Option<Spanned<RawExcept>>,
 }
 
@@ -90,6 +91,15 @@ pub(super) struct RawPenalty {
     pub(super) rejections: Spanned<i64>,
     pub(super) per: Spanned<String>,
     pub(super) ban: Spanned<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawChargeOnce {
+    pub(super) header: Spanned<String>,
+    pub(super) within: Spanned<String>,
+    pub(super) free_retries: Spanned<i64>,
+    pub(super) max_keys: Option<Spanned<i64>>,
 }
 
 /// The requests that a policy, or all policies of a route, do not charge.

@@ -22,7 +22,7 @@ pub use self::future::ResponseFuture;
 pub use self::head::{RequestHead, ResponseHead};
 pub use self::layer::{RateLimitLayer, RateLimitLayerBuilder};
 pub use self::policy::{
-    ExemptionError, Exemptions, FailureMode, IntoPolicies, MissingKey, Penalty, Policy, PolicyError, Tiers,
+    ChargeOnce, ExemptionError, Exemptions, FailureMode, IntoPolicies, MissingKey, Penalty, Policy, PolicyError, Tiers,
 };
 pub use self::reject::{Reason, Rejection, RejectionFormat};
 #[cfg(feature = "config")]

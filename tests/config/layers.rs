@@ -98,6 +98,17 @@ async fn charge_on_and_penalty_apply() {
     assert_eq!(answers[3].headers()["retry-after"], "7200");
 }
 
+#[tokio::test]
+async fn retries_are_charged_once_and_a_queue_has_no_free_ones() {
+    let once = "charge-once = { header = \"content-type\", within = \"1h\", free-retries = 2 }";
+    let used_up = with("limit = 1").replace("1s", "1day");
+    let answers: [_; 4] = answers(&format!("{used_up}{once}\n"), 0, "text/plain").await;
+    assert_eq!(answers.each_ref().map(|answer| answer.status().as_u16()), [200, 200, 200, 503]);
+    let queue = format!("{}{once}", with("algorithm = \"leaky-queue\""));
+    let error = Config::parse("f.toml", &queue).unwrap_err().to_string();
+    assert!(error.starts_with("f.toml:9: policy `p` cannot charge a request once: a free retry would"), "{error}");
+}
+
 /// Exemptions of a route are those of each of its policies, which may add some. A change applies to running layers.
 #[tokio::test]
 async fn exemptions_of_a_route_and_of_a_policy_apply() {

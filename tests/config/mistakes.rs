@@ -24,6 +24,26 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
             "penalty = { refusals = \"a\", per = \"1m\", ban = \"1m\" }",
             "f.toml:9: refusals = \"a\": write a whole number, such as 30",
         ),
+        (
+            "charge-once = true",
+            "f.toml:9: charge-once needs a table; write { header = \"idempotency-key\", within = \"24h\", free-retries = 3 }",
+        ),
+        (
+            "charge-once = { header = \"a b\", within = \"1h\", free-retries = 1 }",
+            "f.toml:9: header = \"a b\" is not a header's name; write one such as idempotency-key",
+        ),
+        (
+            "charge-once = { header = \"k\", within = \"0s\", free-retries = 1 }",
+            "f.toml:9: within = \"0s\": the period is 0; write a time such as 1s",
+        ),
+        (
+            "charge-once = { header = \"k\", within = \"1h\", free-retries = 0 }",
+            "f.toml:9: free-retries = 0 is out of range; write a number from 1",
+        ),
+        (
+            "charge-once = { header = \"k\", within = \"1h\" }",
+            "f.toml:9: missing field `free-retries`; add free-retries = 3",
+        ),
         ("except = 3", "f.toml:9: except needs a table; write { networks = [\"10.0.0.0/8\"] }"),
         ("except = {}", "f.toml:9: except exempts no request; write networks, headers or paths into it"),
         (

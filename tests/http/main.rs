@@ -2,6 +2,7 @@
 
 mod bans;
 mod change;
+mod charge_once;
 #[cfg(feature = "http")]
 mod client_ip;
 mod disguises;

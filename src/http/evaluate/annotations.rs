@@ -9,7 +9,7 @@ use super::Scope;
 use super::entry::Entry;
 use super::settlement::Settlement;
 use crate::http::headers::{self, Reading, ResponseFields, Writer};
-use crate::http::policy::Policy;
+use crate::http::policy::{Attempt, Policy};
 use crate::http::verdict::{PolicyVerdict, Verdict};
 use crate::values::{Decision, PartitionKey};
 
@@ -30,6 +30,8 @@ enum Rare {
         /// The time that the request waited for its turn.
         waited: Option<Duration>,
         verdict: Option<Verdict>,
+        /// Those whose response is awaited.
+        attempts: Vec<Box<Attempt>>,
     },
     /// The final cost depends on the response.
     Unsettled(Settlement),
@@ -38,6 +40,20 @@ enum Rare {
 impl Annotations {
     pub(super) fn unsettled(settlement: Settlement) -> Self {
         Self { fields: None, rare: Some(Box::new(Rare::Unsettled(settlement))) }
+    }
+
+    /// Keeps these attempts until the response is over.
+    pub(super) fn until_over(mut self, awaited: Vec<Box<Attempt>>) -> Self {
+        if awaited.is_empty() {
+            return self;
+        }
+        let rare = self
+            .rare
+            .get_or_insert_with(|| Box::new(Rare::Known { waited: None, verdict: None, attempts: Vec::new() }));
+        if let Rare::Known { attempts, .. } = &mut **rare {
+            *attempts = awaited;
+        }
+        self
     }
 
     #[inline(always)]
@@ -59,16 +75,23 @@ impl Rare {
                 let annotations = settlement.settle(&(&*response).into());
                 annotations.write(response);
             }
-            Self::Known { waited, verdict } => {
+            Self::Known { waited, verdict, attempts } => {
                 if let Some(waited) = waited {
                     headers::append_server_timing(response.headers_mut(), waited);
                 }
                 if let Some(verdict) = verdict {
                     verdict.insert_into(response.extensions_mut());
                 }
+                end_attempts(attempts);
             }
         }
     }
+}
+
+/// Ends the attempts of a request that is over, so that retries of it are free from now on: once the head of the response
+/// is there. (If there is no response, they end with the future.)
+fn end_attempts(attempts: Vec<Box<Attempt>>) {
+    drop(attempts);
 }
 
 impl Scope<'_> {
@@ -103,7 +126,7 @@ impl Scope<'_> {
         let (settings, policies) = (&self.layer.settings, &*self.in_force.policies);
         let waited = if settings.adds_timing { total_wait(policies, entries) } else { None };
         let is_rare = waited.is_some() || verdict.is_some();
-        Annotations { fields, rare: is_rare.then(|| Box::new(Rare::Known { waited, verdict })) }
+        Annotations { fields, rare: is_rare.then(|| Box::new(Rare::Known { waited, verdict, attempts: Vec::new() })) }
     }
 }
 

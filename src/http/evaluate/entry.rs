@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::http::head::RequestHead;
 use crate::http::key::KeyError;
-use crate::http::policy::{Choices, Fate, MissingKey, Policy};
+use crate::http::policy::{Attempt, Choices, Fate, MissingKey, Policy};
 use crate::http::reject::Rejection;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Ask, Decision, Now, PartitionKey, Receipt};
@@ -17,6 +17,8 @@ pub(super) struct Entry {
     /// The rest of the key's ban, if it is banned.
     pub(super) ban: Option<Duration>,
     pub(super) decision: Option<Decision>,
+    /// If the request has an idempotency key, and the policy charges a request and its retries once.
+    pub(super) attempt: Option<Box<Attempt>>,
     /// The policy's index.
     pub(super) policy: u32,
     pub(super) cost: u32,
@@ -37,6 +39,19 @@ pub(super) struct AskContext {
     pub(super) now: Now,
     /// How long the client is willing to wait, if it says so and a policy may delay it.
     pub(super) patience: Option<Duration>,
+}
+
+/// Records in the attempts that the request passes, and keeps those that await its response.
+pub(super) fn admit_attempts(entries: &mut [Entry]) {
+    for entry in entries.iter_mut().filter(|entry| entry.attempt.is_some()) {
+        let is_charged = entry.admission().is_some();
+        entry.attempt.take_if(|attempt| !attempt.admit(is_charged));
+    }
+}
+
+/// Takes the attempts that await the response.
+pub(super) fn take_attempts(entries: &mut [Entry]) -> Vec<Box<Attempt>> {
+    entries.iter_mut().filter_map(|entry| entry.attempt.take()).collect()
 }
 
 /// Why a policy makes no entry for a request.
@@ -85,7 +100,26 @@ impl Entry {
     /// An entry without a ban or a decision.
     #[inline]
     pub(super) const fn new(policy: u32, key: PartitionKey, cost: u32) -> Self {
-        Self { key, ban: None, decision: None, policy, cost, fell_back: false, is_open: false, is_preview: false }
+        Self {
+            key,
+            ban: None,
+            decision: None,
+            attempt: None,
+            policy,
+            cost,
+            fell_back: false,
+            is_open: false,
+            is_preview: false,
+        }
+    }
+
+    /// The entry of a request to which a policy applies. A free retry costs nothing.
+    pub(super) fn of(index: u32, policy: &Policy, key: PartitionKey, head: &RequestHead<'_>) -> Self {
+        let ban = policy.penalty_for(&key).and_then(|penalty| penalty.banned_for(&key));
+        let cost = policy.cost_of(head);
+        let attempt = policy.attempt(&key, cost, head);
+        let cost = if attempt.as_ref().is_some_and(|attempt| attempt.is_free()) { 0 } else { cost };
+        Self { ban, attempt, ..Self::new(index, key, cost) }
     }
 
     #[inline]

@@ -137,8 +137,7 @@ impl Scope<'_> {
         for (index, policy) in (0..).zip(&self.in_force.policies) {
             match entry::key(policy, head, &mut choices) {
                 Ok(key) => {
-                    let ban = policy.penalty_for(&key).and_then(|penalty| penalty.banned_for(&key));
-                    transaction.entries.push(Entry { ban, ..Entry::new(index, key, policy.cost_of(head)) });
+                    transaction.entries.push(Entry::of(index, policy, key, head));
                 }
                 Err(NoKey::Skipped) => {}
                 Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),

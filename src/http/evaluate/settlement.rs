@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Scope;
 use super::annotations::Annotations;
-use super::entry::{Entries, Entry};
+use super::entry::{Entries, Entry, take_attempts};
 use crate::http::head::ResponseHead;
 use crate::http::reload::{InForce, LayerState};
 use crate::values::Ask;
@@ -43,6 +43,9 @@ impl Settlement {
             let policy = scope.policy(entry);
             policy.open_charges().note_duration(took);
             let cost = policy.final_cost(entry.cost, response);
+            if let Some(attempt) = entry.attempt.as_mut().filter(|_| cost == 0) {
+                attempt.refunded();
+            }
             match cost.cmp(&entry.cost) {
                 Ordering::Less => scope.refund(entry, decision.receipt(), entry.cost - cost),
                 Ordering::Greater => scope.charge_more(entry, cost - entry.cost),
@@ -51,7 +54,7 @@ impl Settlement {
             // The rest of a shortfall is forgiven, so it is not reported as owed.
             entry.recharge(policy, cost.min(entry.cost.saturating_add(decision.remaining())));
         }
-        scope.annotate(&self.entries)
+        scope.annotate(&self.entries).until_over(take_attempts(&mut self.entries))
     }
 }
 

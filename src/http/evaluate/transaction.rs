@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use super::entry::{AskContext, Entries, Entry};
+use super::entry::{AskContext, Entries, Entry, admit_attempts, take_attempts};
 use super::settlement::Settlement;
 use super::{Annotations, Evaluated, Scope, observe};
 use crate::http::policy::{FailureMode, Fate};
@@ -200,10 +200,11 @@ impl Transaction {
     /// Commits the charges of all entries, and annotates the response.
     fn commit(&mut self, scope: Scope<'_>) -> Annotations {
         observe::committed(&scope.in_force.policies, &self.entries);
+        admit_attempts(&mut self.entries);
         if self.entries.iter().any(|entry| scope.policy(entry).settles_later()) {
             return Annotations::unsettled(Settlement::of(scope, std::mem::take(&mut self.entries)));
         }
-        scope.annotate(&self.entries)
+        scope.annotate(&self.entries).until_over(take_attempts(&mut self.entries))
     }
 
     /// Refunds the charges made so far, the last one first: see [`Receipt`](crate::values::Receipt).

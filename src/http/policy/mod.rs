@@ -1,6 +1,7 @@
 //! `Policy`: a named limiter, with a key, a cost and conditions.
 
 mod asks;
+mod charge_once;
 mod choice;
 mod cost;
 mod error;
@@ -25,6 +26,9 @@ use std::sync::atomic::AtomicBool;
 
 use http::StatusCode;
 
+pub(crate) use self::charge_once::Attempt;
+pub use self::charge_once::ChargeOnce;
+use self::charge_once::Retries;
 pub(crate) use self::choice::Choices;
 use self::choice::{Choose, Tier};
 use self::cost::{Bill, Cost};
@@ -71,6 +75,7 @@ pub struct Policy {
     key: Box<dyn KeyExtractor>,
     cost: Cost,
     bill: Option<Bill>,
+    retries: Option<Box<Retries>>,
     penalty: Option<Penalty>,
     /// The bans of a penalty that a live change removed, in case a later change adds one again.
     former_bans: Option<Arc<PenaltyRecord>>,
@@ -144,6 +149,7 @@ impl Policy {
             key: Box::new(Global),
             cost: Cost::Fixed(1),
             bill: None,
+            retries: None,
             penalty: None,
             former_bans: None,
             when: None,
@@ -241,6 +247,17 @@ impl Policy {
     /// ```
     pub fn cost_after(mut self, cost: impl Fn(&ResponseHead<'_>) -> u32 + Send + Sync + 'static) -> Self {
         self.bill = Some(Bill::Cost(Box::new(cost)));
+        self
+    }
+
+    /// Charges a request and its retries once, by the idempotency key that they have in common: a client that lost an
+    /// answer need not pay for asking again. Off unless set, since the client chooses what it calls a retry; with it, a
+    /// client can have up to 1 + [`free_retries`](ChargeOnce::free_retries) times the quota. See [`ChargeOnce`].
+    ///
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it beside [`cost_after`](Self::cost_after), by
+    /// which the cost of a retry is known too late, and for limiters that delay requests or advertise no quota.
+    pub fn charge_once(mut self, once: ChargeOnce) -> Self {
+        self.retries = Some(Box::new(Retries::new(once, self.description.terms())));
         self
     }
 
@@ -385,9 +402,9 @@ impl Policy {
         self.penalty.is_some()
     }
 
-    /// Whether its limiter alone decides on each request: no shadow, no bans, and no cost by response.
+    /// Whether its limiter alone decides on each request: no shadow, no bans, no cost by response, and no free retries.
     pub(crate) const fn is_plain(&self) -> bool {
-        !self.shadow && self.penalty.is_none() && self.bill.is_none()
+        !self.shadow && self.penalty.is_none() && self.bill.is_none() && self.retries.is_none()
     }
 
     pub(crate) const fn is_shadow(&self) -> bool {
