@@ -31,7 +31,7 @@ enum Rare {
         waited: Option<Duration>,
         verdict: Option<Verdict>,
         /// Those whose response is awaited.
-        attempts: Vec<Box<Attempt>>,
+        attempts: Vec<Attempt>,
     },
     /// The final cost depends on the response.
     Unsettled(Settlement),
@@ -43,7 +43,7 @@ impl Annotations {
     }
 
     /// Keeps these attempts until the response is over.
-    pub(super) fn until_over(mut self, awaited: Vec<Box<Attempt>>) -> Self {
+    pub(super) fn until_over(mut self, awaited: Vec<Attempt>) -> Self {
         if awaited.is_empty() {
             return self;
         }
@@ -90,7 +90,7 @@ impl Rare {
 
 /// Ends the attempts of a request that is over, so that retries of it are free from now on: once the head of the response
 /// is there. (If there is no response, they end with the future.)
-fn end_attempts(attempts: Vec<Box<Attempt>>) {
+fn end_attempts(attempts: Vec<Attempt>) {
     drop(attempts);
 }
 

@@ -50,8 +50,8 @@ pub(super) fn admit_attempts(entries: &mut [Entry]) {
 }
 
 /// Takes the attempts that await the response.
-pub(super) fn take_attempts(entries: &mut [Entry]) -> Vec<Box<Attempt>> {
-    entries.iter_mut().filter_map(|entry| entry.attempt.take()).collect()
+pub(super) fn take_attempts(entries: &mut [Entry]) -> Vec<Attempt> {
+    entries.iter_mut().filter_map(|entry| entry.attempt.take().map(|attempt| *attempt)).collect()
 }
 
 /// Why a policy makes no entry for a request.

@@ -26,7 +26,7 @@ impl Ranges {
         check_span(&self.0)
     }
 
-    pub(crate) const fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
