@@ -102,6 +102,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod algorithm;
+mod concurrency;
 #[cfg(feature = "config")]
 pub mod config;
 // Text only, for rustdoc and its tests.
@@ -118,12 +119,13 @@ pub mod testing;
 mod util;
 mod values;
 
+pub use self::concurrency::{Concurrency, Permit};
 #[cfg(feature = "http")]
 pub use self::http::{
-    ChargeOnce, ExemptionError, Exemptions, FailureMode, IntoPolicies, LimitsHandle, MissingKey, Penalty, Policy,
-    PolicyError, PolicyVerdict, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reason, Rejection, RejectionBody,
-    RejectionFormat, Replaced, RequestHead, ResponseBody, ResponseFuture, ResponseHead, Tiers, Verdict, grpc, headers,
-    key,
+    ChargeOnce, ExemptionError, Exemptions, FailureMode, IntoPolicies, LimitsHandle, MissingKey, Penalty, Permits,
+    Policy, PolicyError, PolicyVerdict, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reason, Rejection,
+    RejectionBody, RejectionFormat, Replaced, RequestHead, ResponseBody, ResponseFuture, ResponseHead, SettleError,
+    Settlement, TakenPermits, Tiers, Verdict, grpc, headers, key,
 };
 pub use self::limiter::{
     IntoLimiter, Limiter, LimiterExt, RateLimiter, Throttle, ThrottleError, ThrottleFuture, ThrottleLayer,

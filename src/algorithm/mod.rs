@@ -151,7 +151,7 @@ pub trait Algorithm: Send + Sync + 'static {
     }
 
     /// Returns what is advertised to clients. By default that of its [kind](Self::kind), and for [`Kind::Other`] a
-    /// sliding window, which promises the least.
+    /// sliding window, which promises the average rate, and no burst.
     fn terms(&self) -> Terms {
         match self.kind() {
             Kind::Bucket { quota } => Terms::bucket(quota),

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use toml::Spanned;
 
-use super::error::{ConfigError, Source};
+use super::error::ConfigError;
 use super::policy::duration;
 use super::raw::{FieldsName, GrpcStatusName, RawAnswer, RejectionName, ResetName};
+use super::source::Source;
 use crate::http::grpc::GrpcStatus;
 use crate::http::headers::{Advertise, RateLimitFields, ResetForm};
 use crate::http::{RateLimitLayerBuilder, RejectionFormat};

@@ -7,8 +7,9 @@ use std::ops::Range;
 use toml::Spanned;
 
 use super::answer::Answer;
-use super::error::{ConfigError, Source};
+use super::error::ConfigError;
 use super::raw::{RawAnswer, RawClientIp, RawConfig, RawPolicy, RawRedis};
+use super::source::Source;
 use super::{Common, Config, Draft, Route};
 use crate::util::log;
 
@@ -131,7 +132,7 @@ impl Config {
     /// As [`parse`](Self::parse), and if a fixed setting changes. Nothing is changed then.
     pub fn change(&mut self, file: &str, text: &str) -> Result<Changed, ConfigError> {
         let source = Source::new(file, text);
-        let raw: RawConfig = source.read()?;
+        let raw: RawConfig = source.parse_toml()?;
         self.fixed.check(&source, &raw)?;
         // The layers keep the answers that they were built with.
         let common = Common { client_ip: &self.client_ip, answer: Answer::default(), redis: self.redis.as_ref() };
@@ -205,12 +206,13 @@ pub(super) fn optional_fields(raw: &RawPolicy, is_excepting: bool) -> Vec<&'stat
     #[rustfmt::skip]
     let RawPolicy {
         name: _, algorithm: _, limit: _, per: _, shadow: _,
-        burst, capacity, max_wait, max_keys, when_full, stagger, key, cost,
-        store, on_store_error, on_missing_key, status, charge_on, penalty, charge_once, except,
+        burst, capacity, queue, max_wait, max_keys, when_full, stagger, key, cost,
+        store, on_store_error, on_missing_key, status, charge_on, settle, release_at, penalty, charge_once, except,
     } = raw;
     let fields = [
         ("burst", burst.is_some()),
         ("capacity", capacity.is_some()),
+        ("queue", queue.is_some()),
         ("max-wait", max_wait.is_some()),
         ("max-keys", max_keys.is_some()),
         ("when-full", when_full.is_some()),
@@ -222,6 +224,8 @@ pub(super) fn optional_fields(raw: &RawPolicy, is_excepting: bool) -> Vec<&'stat
         ("on-missing-key", on_missing_key.is_some()),
         ("status", status.is_some()),
         ("charge-on", charge_on.is_some()),
+        ("settle", settle.is_some()),
+        ("release-at", release_at.is_some()),
         ("penalty", penalty.is_some()),
         ("charge-once", charge_once.is_some()),
         ("except", is_excepting || except.is_some()),

@@ -6,8 +6,9 @@ use std::ops::Range;
 use http::HeaderName;
 use toml::Spanned;
 
-use super::error::{ConfigError, Source};
+use super::error::ConfigError;
 use super::raw::{RawExcept, RawHeaders};
+use super::source::Source;
 use crate::http::Exemptions;
 use crate::http::key::ClientIp;
 

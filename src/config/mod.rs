@@ -108,6 +108,7 @@ mod parser_errors;
 mod policy;
 mod raw;
 mod reader;
+mod source;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -121,9 +122,9 @@ pub use self::reader::ConfigReader;
 
 use self::answer::Answer;
 use self::change::{Fixed, optional_fields};
-use self::error::Source;
 use self::policy::number;
 use self::raw::{RawAnswer, RawBudget, RawClientIp, RawConfig, RawRoute};
+use self::source::Source;
 use self::store::{Redis, StoreSpec};
 use crate::http::key::{ClientIp, IpSource, TrustedProxies};
 use crate::http::{Enforceable, Exemptions, PolicyError, RateLimitLayer};
@@ -198,7 +199,7 @@ impl Config {
 
     fn read(file: &str, text: &str, ConfigReader { redis, set_up }: ConfigReader) -> Result<Self, ConfigError> {
         let source = Source::new(file, text);
-        let raw: RawConfig = source.read()?;
+        let raw: RawConfig = source.parse_toml()?;
         let fixed = Fixed::of(&raw);
         let client_ip = match raw.client_ip {
             Some(raw) => client_ip(&source, raw.into_inner())?,

@@ -8,13 +8,15 @@ use std::time::Duration;
 use http::StatusCode;
 use toml::Spanned;
 
-use super::error::{ConfigError, Source};
+use super::error::ConfigError;
 use super::except;
 use super::key::KeySpec;
 use super::raw::{
-    AlgorithmName, OnMissingKey, OnStoreError, RawBudget, RawChargeOnce, RawPenalty, RawPolicy, WhenFullName,
+    AlgorithmName, OnMissingKey, OnStoreError, RawBudget, RawChargeOnce, RawPenalty, RawPolicy, ReleaseName,
+    SettleName, WhenFullName,
 };
-use super::store::{QueueSpec, StoreSpec};
+use super::source::Source;
+use super::store::{ConcurrencySpec, QueueSpec, StoreSpec};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::http::key::ClientIp;
 use crate::http::{ChargeOnce, Exemptions, FailureMode, MissingKey, Penalty, Policy, PolicyError, ResponseHead};
@@ -70,6 +72,18 @@ pub(super) fn build(
     if let Some(statuses) = &raw.charge_on {
         policy = policy.charge_when(charged(source, statuses)?);
     }
+    if let (Some(settle), Some(_)) = (&raw.settle, &raw.charge_on) {
+        let problem = "settle and charge-on both say what is charged in the end; remove one";
+        return Err(source.error(&settle.span(), problem));
+    }
+    match raw.settle.as_ref().map(Spanned::get_ref) {
+        Some(SettleName::Handler) => policy = policy.settled_by_handler(),
+        Some(SettleName::ContentBytes) => policy = policy.charge_content_bytes(),
+        None => {}
+    }
+    if matches!(raw.release_at.as_ref().map(Spanned::get_ref), Some(ReleaseName::Head)) {
+        policy = policy.release_at_head();
+    }
     if let Some(raw) = &raw.penalty {
         policy = policy.penalty(penalty(source, raw)?);
     }
@@ -89,8 +103,14 @@ pub(super) fn build(
     policy.validate().map_err(|error| {
         let at = match &error {
             PolicyError::CostOfZero { .. } | PolicyError::CostAboveBurst { .. } => raw.cost.as_ref().map(Spanned::span),
-            PolicyError::PenaltyOnSharedKey { .. } => raw.penalty.as_ref().map(|penalty| penalty.rejections.span()),
             PolicyError::ChargeOnce { .. } => raw.charge_once.as_ref().map(|once| once.header.span()),
+            PolicyError::SettlementOfHeldUnits { .. } => {
+                raw.settle.as_ref().map(Spanned::span).or(raw.charge_on.as_ref().map(Spanned::span))
+            }
+            PolicyError::NothingHeld { .. } => raw.release_at.as_ref().map(Spanned::span),
+            PolicyError::PenaltyOnSharedKey { .. } | PolicyError::PenaltyWithoutWaits { .. } => {
+                raw.penalty.as_ref().map(|penalty| penalty.rejections.span())
+            }
             PolicyError::InvalidStatus { .. } => raw.status.as_ref().map(Spanned::span),
             PolicyError::NoPolicy | PolicyError::DuplicateName { .. } | PolicyError::InvalidName { .. } => None,
         };
@@ -131,18 +151,33 @@ fn charge_once(source: &Source<'_>, raw: &RawChargeOnce) -> Result<ChargeOnce, C
 }
 
 fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {
-    let limit = count(source, "limit", 1, &raw.limit)?;
-    let mut quota = quota(source, limit, "per", &raw.per)?;
-
     let is_queue = raw.algorithm == AlgorithmName::LeakyQueue;
+    let is_concurrency = raw.algorithm == AlgorithmName::Concurrency;
     let is_window = matches!(raw.algorithm, AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow);
     let is_in_memory = is_queue && store.is_memory();
     let staggered = raw.stagger.as_ref().filter(|stagger| *stagger.get_ref());
     for (field, at, is_fit, what) in [
-        ("burst", raw.burst.as_ref().map(Spanned::span), !is_window, "token-bucket, leaky-bucket and leaky-queue"),
+        ("per", raw.per.as_ref().map(Spanned::span), !is_concurrency, "limits over time"),
+        (
+            "burst",
+            raw.burst.as_ref().map(Spanned::span),
+            !is_window && !is_concurrency,
+            "token-bucket, leaky-bucket and leaky-queue",
+        ),
         ("capacity", raw.capacity.as_ref().map(Spanned::span), is_queue, "leaky-queue"),
-        ("max-wait", raw.max_wait.as_ref().map(Spanned::span), is_queue, "leaky-queue"),
-        ("max-keys", raw.max_keys.as_ref().map(Spanned::span), is_in_memory, "leaky-queue in memory"),
+        ("queue", raw.queue.as_ref().map(Spanned::span), is_concurrency, "concurrency"),
+        (
+            "max-wait",
+            raw.max_wait.as_ref().map(Spanned::span),
+            is_queue || is_concurrency,
+            "leaky-queue and concurrency",
+        ),
+        (
+            "max-keys",
+            raw.max_keys.as_ref().map(Spanned::span),
+            is_in_memory || is_concurrency,
+            "leaky-queue in memory and concurrency",
+        ),
         ("when-full", raw.when_full.as_ref().map(Spanned::span), is_in_memory, "leaky-queue in memory"),
         ("stagger", staggered.map(Spanned::span), is_window, "fixed-window and sliding-window"),
     ] {
@@ -151,11 +186,21 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
             return Err(source.error(&at, problem));
         }
     }
+    let limit = count(source, "limit", 1, &raw.limit)?;
+    if is_concurrency {
+        return concurrency(source, raw, store);
+    }
+    let Some(per) = &raw.per else {
+        let problem = "per is missing: without it, the limit has no period; add per = \"1m\"";
+        return Err(source.error(&raw.limit.span(), problem));
+    };
+    let mut quota = quota(source, limit, "per", per)?;
     if let Some(burst) = &raw.burst {
         quota = quota.burst(count(source, "burst", 1, burst)?);
     }
 
     let limiter = match raw.algorithm {
+        AlgorithmName::Concurrency => unreachable!("it has no quota, and returned above"),
         AlgorithmName::TokenBucket => store.limiter(TokenBucket::new(quota)),
         AlgorithmName::LeakyBucket => store.limiter(LeakyBucket::new(quota)),
         AlgorithmName::FixedWindow if staggered.is_some() => store.limiter(FixedWindow::new(quota).staggered()),
@@ -179,9 +224,29 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
             store.queue(queue)
         }
     };
-    let at = staggered.map_or_else(|| raw.per.span(), Spanned::span);
+    let at = staggered.map_or_else(|| per.span(), Spanned::span);
     limiter.map_err(|problem| source.error(&at, problem))
 }
+
+fn concurrency(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {
+    let in_range = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+    let max_keys = raw.max_keys.as_ref().map(|keys| count(source, "max-keys", 1, keys)).transpose()?;
+    let queue = raw.queue.as_ref().map(|queue| count(source, "queue", 0, queue)).transpose()?;
+    if let (Some(wait), None) = (&raw.max_wait, queue) {
+        let problem = "max-wait bounds the wait in a queue, and there is none; add queue = 100, or remove it";
+        return Err(source.error(&wait.span(), problem));
+    }
+    let concurrency = ConcurrencySpec {
+        limit: number(source, "limit", 1..=MOST_IN_FLIGHT, &raw.limit)?,
+        queue: queue.map(in_range),
+        max_wait: raw.max_wait.as_ref().map(|wait| duration(source, "max-wait", wait)).transpose()?,
+        max_keys: max_keys.map(in_range),
+    };
+    Ok(store.concurrency(concurrency))
+}
+
+/// The most units that a key may have in flight: see [`Concurrency::new`](crate::Concurrency::new).
+const MOST_IN_FLIGHT: u32 = u32::MAX >> 1;
 
 /// Parses `charge-on`: a predicate for responses with one of these statuses.
 fn charged(

@@ -63,9 +63,10 @@ pub(super) struct RawPolicy {
     pub(super) name: Spanned<String>,
     pub(super) algorithm: AlgorithmName,
     pub(super) limit: Spanned<i64>,
-    pub(super) per: Spanned<String>,
+    pub(super) per: Option<Spanned<String>>,
     pub(super) burst: Option<Spanned<i64>>,
     pub(super) capacity: Option<Spanned<i64>>,
+    pub(super) queue: Option<Spanned<i64>>,
     pub(super) max_wait: Option<Spanned<String>>,
     pub(super) max_keys: Option<Spanned<i64>>,
     pub(super) when_full: Option<Spanned<WhenFullName>>,
@@ -79,6 +80,8 @@ pub(super) struct RawPolicy {
     pub(super) on_missing_key: Option<OnMissingKey>,
     pub(super) status: Option<Spanned<i64>>,
     pub(super) charge_on: Option<Spanned<Vec<i64>>>,
+    pub(super) settle: Option<Spanned<SettleName>>,
+    pub(super) release_at: Option<Spanned<ReleaseName>>,
     pub(super) penalty: Option<RawPenalty>,
     pub(super) charge_once: Option<RawChargeOnce>,
     pub(super) except: Option<Spanned<RawExcept>>,
@@ -187,6 +190,23 @@ pub(super) enum AlgorithmName {
     LeakyQueue,
     FixedWindow,
     SlidingWindow,
+    Concurrency,
+}
+
+/// What settles a charge once the response has ended.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum SettleName {
+    Handler,
+    ContentBytes,
+}
+
+/// When a request in flight is over.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum ReleaseName {
+    Head,
+    Body,
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]

@@ -8,8 +8,14 @@ use crate::http::RateLimitLayerBuilder;
 /// Parses a configuration, with settings that a file cannot have.
 ///
 /// ```
+/// use std::convert::Infallible;
+///
+/// use tower::{Layer, ServiceExt, service_fn};
+/// use tower_sluice::Verdict;
 /// use tower_sluice::config::Config;
 ///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_sluice::config::ConfigError> {
 /// let text = r#"
 ///     [[route]]
 ///     path = "/api"
@@ -19,9 +25,19 @@ use crate::http::RateLimitLayerBuilder;
 ///       limit = 10
 ///       per = "1s"
 /// "#;
-/// let config = Config::reader().layers(|layer| layer.verdict().server_timing()).parse("limits.toml", text)?;
-/// # Ok::<_, tower_sluice::config::ConfigError>(())
+/// let config = Config::reader().layers(|layer| layer.verdict()).parse("limits.toml", text)?;
+///
+/// let layer = config.routes()[0].layer().expect("the route has a policy");
+/// let hello = service_fn(|_: http::Request<()>| async {
+///     Ok::<_, Infallible>(http::Response::new(String::from("hello")))
+/// });
+/// let response = layer.layer(hello).oneshot(http::Request::new(())).await.unwrap();
+/// assert!(response.extensions().get::<Verdict>().is_some());
+/// # Ok(())
+/// # }
 /// ```
+///
+/// It is not `Send`, since the closure for [`layers`](Self::layers) need not be: parse on the thread that made it.
 #[must_use]
 pub struct ConfigReader {
     pub(super) redis: Option<Redis>,
@@ -35,14 +51,18 @@ impl ConfigReader {
         Self { redis: None, set_up: Box::new(|builder| builder) }
     }
 
-    /// Uses this Redis instead of the one in the file.
+    /// Keeps all policies without `store = "memory"` on this Redis, whether or not the file has a `[redis]`.
+    ///
+    /// A `[redis]` in the file is not used, but still opened first, without connecting: if its settings are wrong, the
+    /// file is rejected.
     #[cfg(feature = "redis")]
     pub fn redis(mut self, redis: &Redis) -> Self {
         self.redis = Some(redis.clone());
         self
     }
 
-    /// Sets up the layer of each route, after the settings of the file. A second call replaces the first.
+    /// Sets up the layer of each route that has a policy, after the settings of the file. A second call replaces the
+    /// first.
     pub fn layers(mut self, set_up: impl Fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder + 'static) -> Self {
         self.set_up = Box::new(set_up);
         self
@@ -59,6 +79,7 @@ impl ConfigReader {
 }
 
 impl fmt::Debug for ConfigReader {
+    /// By hand, since a closure has no `Debug`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConfigReader").finish_non_exhaustive()
     }

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::error::{ConfigError, Source};
+use super::error::ConfigError;
 use super::raw::{RawPolicy, RawRedis, StoreName};
+use super::source::Source;
+use crate::concurrency::Concurrency;
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::queue::LeakyQueue;
 use crate::store::WhenFull;
@@ -81,6 +83,15 @@ pub(super) struct QueueSpec {
     pub(super) when_full: Option<WhenFull>,
 }
 
+/// The settings of a limit of requests in flight.
+#[derive(Clone, Copy)]
+pub(super) struct ConcurrencySpec {
+    pub(super) limit: u32,
+    pub(super) queue: Option<usize>,
+    pub(super) max_wait: Option<Duration>,
+    pub(super) max_keys: Option<usize>,
+}
+
 impl StoreSpec {
     /// Returns the store of a policy, whose route has `path` first: the configured one, or else Redis if there is one.
     pub(super) fn of(
@@ -128,6 +139,22 @@ impl StoreSpec {
                 Ok(RateLimiter::new(algorithm, RedisStore::new(&redis, &name)).into_limiter())
             }
         }
+    }
+
+    /// Makes a limit of requests in flight.
+    pub(super) fn concurrency(self, concurrency: ConcurrencySpec) -> Arc<dyn Limiter> {
+        let ConcurrencySpec { limit, queue, max_wait, max_keys } = concurrency;
+        let mut concurrency = Concurrency::new(limit);
+        if let Some(max_keys) = max_keys {
+            concurrency = concurrency.max_keys(max_keys);
+        }
+        if let Some(waiters) = queue {
+            concurrency = concurrency.queue(waiters);
+        }
+        if let Some(max_wait) = max_wait {
+            concurrency = concurrency.max_wait(max_wait);
+        }
+        concurrency.into_limiter()
     }
 
     /// Makes a queue.

@@ -52,6 +52,15 @@ fn a_time_has_a_unit() {
 }
 
 #[test]
+fn an_error_has_a_file_a_line_and_a_problem() {
+    let error = Config::parse("f.toml", "# A comment.\n[[route]]\npath = \"a\"\n").unwrap_err();
+    let problem = "path `a` must begin with a slash; write \"/a\"";
+    assert_eq!((error.file(), error.line(), error.problem()), ("f.toml", 3, problem));
+    assert_eq!(error.to_string(), format!("f.toml:3: {problem}"));
+    assert_eq!(ConfigError::new(error.file(), error.line(), error.problem()), error);
+}
+
+#[test]
 fn a_position_is_on_the_line_that_it_is_in() {
     let source = Source::new("f.toml", "a\n\nbc\n");
     let lines: Vec<_> = (0..=6).map(|at| source.line(&(at..at))).collect();

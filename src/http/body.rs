@@ -1,4 +1,4 @@
-//! The bodies of responses: that of the inner service, or that of a rejection.
+//! The body of a rejection.
 
 use std::fmt;
 use std::pin::Pin;
@@ -7,66 +7,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use pin_project_lite::pin_project;
 
 use crate::util::log;
-
-pin_project! {
-    /// The body of a response: that of the inner service, or that of a rejection.
-    ///
-    /// It is a [`Body`] if the inner one is, and if the inner data type converts from [`Bytes`], as `Bytes` and
-    /// `Vec<u8>` do. It is `Send` and `Sync` if the inner one is.
-    pub struct ResponseBody<B> {
-        #[pin]
-        kind: Kind<B>,
-    }
-}
-
-pin_project! {
-    #[project = KindProj]
-    enum Kind<B> {
-        Inner { #[pin] body: B },
-        Rejection { body: RejectionBody },
-    }
-}
-
-impl<B> ResponseBody<B> {
-    pub(crate) const fn inner(body: B) -> Self {
-        Self { kind: Kind::Inner { body } }
-    }
-
-    pub(crate) const fn rejection(body: RejectionBody) -> Self {
-        Self { kind: Kind::Rejection { body } }
-    }
-}
-
-impl<B: Body<Data: From<Bytes>>> Body for ResponseBody<B> {
-    type Data = B::Data;
-    type Error = B::Error;
-
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        match self.project().kind.project() {
-            KindProj::Inner { body } => body.poll_frame(cx),
-            KindProj::Rejection { body } => {
-                body.poll_frame(cx).map(|frame| frame.map(|frame| Ok(frame.map_data(B::Data::from))))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match &self.kind {
-            Kind::Inner { body } => body.is_end_stream(),
-            Kind::Rejection { body } => body.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match &self.kind {
-            Kind::Inner { body } => body.size_hint(),
-            Kind::Rejection { body } => body.size_hint(),
-        }
-    }
-}
 
 /// The body of a rejection: anything that converts to bytes, or any [`Body`].
 pub struct RejectionBody(Content);
@@ -82,8 +24,6 @@ enum Content {
 }
 
 const _: () = assert!(size_of::<RejectionBody>() <= 3 * size_of::<usize>());
-const _: () = assert!(size_of::<ResponseBody<[usize; 2]>>() <= 3 * size_of::<usize>());
-const _: () = assert!(size_of::<ResponseBody<[usize; 8]>>() <= 9 * size_of::<usize>());
 
 /// A body whose errors are logged, so that it never fails.
 trait Streamed: Send {
@@ -107,7 +47,7 @@ impl RejectionBody {
         self.size_hint().exact().filter(|length| *length > 0)
     }
 
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
         let whole = match &mut self.0 {
             Content::Whole(body) => std::mem::take(body).into(),
             Content::Static(body) => Bytes::from_static(std::mem::take(body)),
@@ -119,14 +59,14 @@ impl RejectionBody {
         Poll::Ready((!whole.is_empty()).then(|| Frame::data(whole)))
     }
 
-    fn is_end_stream(&self) -> bool {
+    pub(crate) fn is_end_stream(&self) -> bool {
         match &self.0 {
             Content::Streamed(body) => locked(body).is_end_stream(),
             content => content.bytes().is_empty(),
         }
     }
 
-    fn size_hint(&self) -> SizeHint {
+    pub(crate) fn size_hint(&self) -> SizeHint {
         match &self.0 {
             Content::Streamed(body) => locked(body).size_hint(),
             // `is_end_stream` suffices. With an exact size of zero, some servers add a `content-length`, which a gRPC
@@ -209,22 +149,6 @@ impl From<axum::body::Body> for RejectionBody {
 impl fmt::Debug for RejectionBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("RejectionBody")
-    }
-}
-
-/// The default body of the inner service, usually an empty one. Some outer layers need it for responses of their own.
-impl<B: Default> Default for ResponseBody<B> {
-    fn default() -> Self {
-        Self::inner(B::default())
-    }
-}
-
-impl<B> fmt::Debug for ResponseBody<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.kind {
-            Kind::Inner { .. } => "ResponseBody::Inner",
-            Kind::Rejection { .. } => "ResponseBody::Rejection",
-        })
     }
 }
 

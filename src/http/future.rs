@@ -11,10 +11,11 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use crate::http::body::{RejectionBody, ResponseBody};
+use crate::http::body::RejectionBody;
 use crate::http::evaluate::{Annotations, Waiting};
 use crate::http::head::RequestHead;
 use crate::http::reload::LayerState;
+use crate::http::response_body::ResponseBody;
 use crate::util::log;
 
 pin_project! {
@@ -23,7 +24,7 @@ pin_project! {
     /// # Cancel safety
     ///
     /// If the future is dropped while the request waits for its turn, the request leaves the queue. Charges stay:
-    /// otherwise, opening and cancelling requests would be free.
+    /// otherwise, opening and cancelling requests would be free. Units that it [holds](crate::Concurrency) are released.
     pub struct ResponseFuture<S, B>
     where
         S: Service<Request<B>>,
@@ -78,10 +79,11 @@ where
                 StateProj::Passing { response, annotations } => {
                     let mut response = ready!(response.poll(cx))?;
                     log::note_response(|| response.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
-                    if let Some(annotations) = annotations.take() {
-                        annotations.write(&mut response);
-                    }
-                    return Poll::Ready(Ok(response.map(ResponseBody::inner)));
+                    let open = annotations.take().and_then(|annotations| annotations.write(&mut response));
+                    return Poll::Ready(Ok(match open {
+                        None => response.map(ResponseBody::inner),
+                        Some(open) => response.map(|body| ResponseBody::open(body, open)),
+                    }));
                 }
                 // -> done, with the rejection
                 StateProj::Rejected { response } => {
@@ -92,9 +94,10 @@ where
                 StateProj::Waiting { evaluated, rest } => {
                     let evaluated = ready!(evaluated.as_mut().poll(cx));
                     let rest = rest.take().expect("taken only once, when the policies have decided");
-                    let Rest { mut service, request, layer } = *rest;
+                    let Rest { mut service, mut request, layer } = *rest;
                     let next = match evaluated {
                         Ok(annotations) => {
+                            annotations.extend_request(request.extensions_mut());
                             State::Passing { response: service.call(request), annotations: Some(annotations) }
                         }
                         Err(rejected) => {

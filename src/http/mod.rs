@@ -9,18 +9,22 @@ pub mod headers;
 pub mod key;
 mod layer;
 mod mounting;
+mod permits;
 pub(crate) mod policy;
 mod preflight;
 pub(crate) mod reject;
 mod reload;
+mod response_body;
 mod service;
+mod settlement;
 mod text;
 mod verdict;
 
-pub use self::body::{RejectionBody, ResponseBody};
+pub use self::body::RejectionBody;
 pub use self::future::ResponseFuture;
 pub use self::head::{RequestHead, ResponseHead};
 pub use self::layer::{RateLimitLayer, RateLimitLayerBuilder};
+pub use self::permits::{Permits, TakenPermits};
 pub use self::policy::{
     ChargeOnce, ExemptionError, Exemptions, FailureMode, IntoPolicies, MissingKey, Penalty, Policy, PolicyError, Tiers,
 };
@@ -28,5 +32,7 @@ pub use self::reject::{Reason, Rejection, RejectionFormat};
 #[cfg(feature = "config")]
 pub(crate) use self::reload::Enforceable;
 pub use self::reload::{LimitsHandle, Replaced};
+pub use self::response_body::ResponseBody;
 pub use self::service::RateLimit;
+pub use self::settlement::{SettleError, Settlement};
 pub use self::verdict::{PolicyVerdict, Verdict};

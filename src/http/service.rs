@@ -7,12 +7,12 @@ use std::task::{Context, Poll};
 use http::{Request, Response};
 use tower_service::Service;
 
-use crate::http::body::ResponseBody;
 use crate::http::evaluate::{Evaluation, evaluate};
 use crate::http::future::ResponseFuture;
 use crate::http::head::RequestHead;
 use crate::http::preflight::has_no_body;
 use crate::http::reload::LayerState;
+use crate::http::response_body::ResponseBody;
 
 /// A rate-limited service, made by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
@@ -66,7 +66,10 @@ where
         self.layer.note_mounting(request.extensions_mut());
         let in_force = self.layer.load();
         match evaluate(&self.layer, &in_force, &RequestHead::from(&request), || has_no_body(&request)) {
-            Evaluation::Admitted(annotations) => ResponseFuture::passing(self.inner.call(request), annotations),
+            Evaluation::Admitted(annotations) => {
+                annotations.extend_request(request.extensions_mut());
+                ResponseFuture::passing(self.inner.call(request), annotations)
+            }
             Evaluation::Rejected(response) => ResponseFuture::rejected(response),
             Evaluation::Pending(evaluated) => {
                 // The service that was polled ready is the one that will be called; its clone stays here and is polled

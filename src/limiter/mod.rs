@@ -1,10 +1,12 @@
 //! `Limiter`, the trait that policies consult, and `RateLimiter`, an algorithm over a store.
 
+mod hold;
 mod throttle;
 
 use std::future::Future;
 use std::sync::Arc;
 
+pub(crate) use self::hold::Hold;
 pub use self::throttle::{Throttle, ThrottleError, ThrottleFuture, ThrottleLayer};
 
 use crate::algorithm::Algorithm;
@@ -50,6 +52,8 @@ pub trait Limiter: Send + Sync + 'static {
 
     /// Refunds `cost` units of the charge that returned `receipt`, as far as they are still owed. By default, charges
     /// stay.
+    ///
+    /// Of a limiter whose requests [hold](Description::holding) their units, this releases them.
     fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
         let _ = (key, receipt, cost);
     }
@@ -126,6 +130,11 @@ pub trait LimiterExt: Limiter {
     /// # Errors
     ///
     /// If the limiter cannot decide. A rejection is not an error: check the [outcome](Decision::outcome).
+    ///
+    /// # Units in flight
+    ///
+    /// A limiter that [holds](Description::holds) units keeps them until they are [refunded](Limiter::refund) by the
+    /// decision's receipt. A [`Concurrency`](crate::Concurrency) has an `acquire` of its own, with a permit that does so.
     ///
     /// # Cancel safety
     ///

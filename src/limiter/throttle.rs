@@ -12,10 +12,13 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::limiter::{IntoLimiter, Limiter};
+use crate::limiter::{Hold, IntoLimiter, Limiter};
 use crate::values::{Ask, Check, Decision, LimiterError, Outcome, PartitionKey, Pending};
 
 /// Limits a service of any request type. A rejected request ends with the error [`ThrottleError::Rejected`].
+///
+/// With a [`Concurrency`](crate::Concurrency), a request is over when the future of the inner service is ready or
+/// dropped.
 ///
 /// With a [`LeakyQueue`](crate::LeakyQueue), it paces outgoing calls: requests wait for their turn, and
 /// only those that would wait too long are rejected.
@@ -41,6 +44,8 @@ pub struct ThrottleLayer<Req> {
 /// What all services of a layer share.
 struct Gate<Req> {
     limiter: Arc<dyn Limiter>,
+    /// Whether requests hold their units until they are over.
+    holds: bool,
     key: KeyFn<Req>,
     cost: CostFn<Req>,
 }
@@ -59,8 +64,9 @@ impl<Req> ThrottleLayer<Req> {
         limiter: impl IntoLimiter,
         key: impl Fn(&Req) -> K + Send + Sync + 'static,
     ) -> Self {
-        let key = move |request: &Req| key(request).into();
-        Self { gate: Arc::new(Gate { limiter: limiter.into_limiter(), key: Box::new(key), cost: Box::new(|_| 1) }) }
+        let (limiter, key) = (limiter.into_limiter(), move |request: &Req| key(request).into());
+        let holds = limiter.describe().holds();
+        Self { gate: Arc::new(Gate { limiter, holds, key: Box::new(key), cost: Box::new(|_| 1) }) }
     }
 
     /// Sets the cost of a request; 1 unless set.
@@ -125,26 +131,35 @@ where
         let (key, cost) = ((self.gate.key)(&request), (self.gate.cost)(&request));
         let check = self.gate.limiter.decide(&Ask::charge(&key, cost));
         let state = match check {
-            Check::Ready(result) => match admit(result) {
-                Ok(()) => State::Passing { response: self.inner.call(request) },
+            Check::Ready(result) => match self.gate.admit(result, &key, cost) {
+                Ok(hold) => State::Passing { response: self.inner.call(request), hold },
                 Err(error) => State::Rejected { error: Some(error) },
             },
             Check::Pending(pending) => {
                 // The service that was polled ready is the one that will be called; its clone stays here.
                 let clone = self.inner.clone();
                 let ready = std::mem::replace(&mut self.inner, clone);
-                State::Waiting { pending, rest: Some((ready, request)) }
+                let gate = Arc::clone(&self.gate);
+                State::Waiting { pending, rest: Some(Rest { service: ready, request, gate, key, cost }) }
             }
         };
         ThrottleFuture { state }
     }
 }
 
-fn admit<E>(result: Result<Decision, LimiterError>) -> Result<(), ThrottleError<E>> {
-    let decision = result.map_err(ThrottleError::Limiter)?;
-    match decision.outcome() {
-        Outcome::Allow => Ok(()),
-        Outcome::Deny { retry_after } => Err(ThrottleError::Rejected { retry_after }),
+impl<Req> Gate<Req> {
+    /// Returns what an admitted request holds until it is over, if anything.
+    fn admit<E>(
+        &self,
+        result: Result<Decision, LimiterError>,
+        key: &PartitionKey,
+        cost: u32,
+    ) -> Result<Option<Hold>, ThrottleError<E>> {
+        let decision = result.map_err(ThrottleError::Limiter)?;
+        match decision.outcome() {
+            Outcome::Allow => Ok(self.holds.then(|| Hold::new(&self.limiter, key, &decision, cost))),
+            Outcome::Deny { retry_after } => Err(ThrottleError::Rejected { retry_after }),
+        }
     }
 }
 
@@ -168,10 +183,20 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<F, S, Req, E> {
-        Passing { #[pin] response: F },
+        // Dropped together, so that units are held for as long as the inner service works.
+        Passing { #[pin] response: F, hold: Option<Hold> },
         Rejected { error: Option<ThrottleError<E>> },
-        Waiting { pending: Pending, rest: Option<(S, Req)> },
+        Waiting { pending: Pending, rest: Option<Rest<S, Req>> },
     }
+}
+
+/// What a request needs once its turn has come.
+struct Rest<S, Req> {
+    service: S,
+    request: Req,
+    gate: Arc<Gate<Req>>,
+    key: PartitionKey,
+    cost: u32,
 }
 
 impl<S: Service<Req>, Req> Future for ThrottleFuture<S, Req> {
@@ -182,7 +207,11 @@ impl<S: Service<Req>, Req> Future for ThrottleFuture<S, Req> {
         loop {
             match state.as_mut().project() {
                 // -> done, with the inner service's response
-                StateProj::Passing { response } => return response.poll(cx).map_err(ThrottleError::Service),
+                StateProj::Passing { response, hold } => {
+                    let result = ready!(response.poll(cx));
+                    *hold = None;
+                    return Poll::Ready(result.map_err(ThrottleError::Service));
+                }
                 // -> done, with an error
                 StateProj::Rejected { error } => {
                     return Poll::Ready(Err(error.take().expect("polled after it was ready")));
@@ -190,9 +219,10 @@ impl<S: Service<Req>, Req> Future for ThrottleFuture<S, Req> {
                 // -> Passing or Rejected, once the limiter has decided
                 StateProj::Waiting { pending, rest } => {
                     let result = ready!(pending.as_mut().poll(cx));
-                    let (mut service, request) = rest.take().expect("taken only once, when the turn has come");
-                    let next = match admit(result) {
-                        Ok(()) => State::Passing { response: service.call(request) },
+                    let rest = rest.take().expect("taken only once, when the turn has come");
+                    let Rest { mut service, request, gate, key, cost } = rest;
+                    let next = match gate.admit(result, &key, cost) {
+                        Ok(hold) => State::Passing { response: service.call(request), hold },
                         Err(error) => State::Rejected { error: Some(error) },
                     };
                     state.set(next);

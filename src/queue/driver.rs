@@ -2,11 +2,10 @@
 
 use std::future::{Future, poll_fn};
 use std::hash::{BuildHasher, RandomState};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -20,6 +19,7 @@ use super::schedule::{FifoId, Schedule};
 use super::timer::Alarm;
 use crate::store::TableStats;
 use crate::util::log;
+use crate::util::wake::wake_all;
 use crate::values::time::{Timestamp, nanos_of};
 use crate::values::{Backlog, Check, Decision, LimiterError, PartitionKey, Receipt};
 
@@ -208,14 +208,6 @@ async fn let_others_run() {
         Poll::Pending
     })
     .await;
-}
-
-/// Wakes all of them. A waker that panics costs no other waiter its wake-up, and does not panic in the caller, which is
-/// not at fault: the message has gone to the panic hook.
-fn wake_all(wakers: Vec<Waker>) {
-    for waker in wakers {
-        let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
-    }
 }
 
 /// Held by a driver from before it is spawned. If it is dropped early, with its runtime, it wakes the waiters of that

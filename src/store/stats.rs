@@ -56,6 +56,8 @@ pub struct Stats {
     pub bans: Option<TableStats>,
     /// The requests of this process that wait in the limiter; `None` if requests never do, or if it is not known.
     pub backlog: Option<Backlog>,
+    /// The units of all keys that are in flight, of a limiter that [counts them](crate::Concurrency).
+    pub in_flight: Option<u64>,
     /// The servers that hold the budgets, as far as they are known.
     #[cfg(feature = "redis")]
     pub nodes: Vec<NodeHealth>,

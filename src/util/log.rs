@@ -117,6 +117,10 @@ mod with_tracing {
         tracing::warn!(target: TARGET, "a queue is full of keys, and treats new ones as its when_full says: raise its max_keys, or put a policy with a coarser key before it");
     }
 
+    pub(crate) fn counts_are_full(keys: usize) {
+        tracing::warn!(target: TARGET, keys, "more keys have requests in flight than a limiter has room for, and requests of new ones are rejected: raise its max_keys");
+    }
+
     pub(crate) fn table_filling_up() {
         tracing::warn!(target: TARGET, "a memory store is filling up and may lose keys: raise its capacity");
     }
@@ -211,6 +215,7 @@ mod without_tracing {
     pub(crate) fn rejection_body_failed(_error: &dyn Display) {}
     #[cfg(feature = "queue")]
     pub(crate) fn queue_full() {}
+    pub(crate) fn counts_are_full(_keys: usize) {}
     pub(crate) fn table_filling_up() {}
     pub(crate) fn short_forwarding_list(_header: &dyn Display, _count: usize) {}
     pub(crate) fn proxy_is_the_client(_network: &str, _header: &dyn Display) {}

@@ -1,7 +1,10 @@
-//! Helpers that several modules share: base64, the keyed hash, log lines, and atomics that loom can check.
+//! Helpers that several modules share: base64, the keyed hash, log lines, wakers, and atomics that
+//! loom can check.
 
 #[cfg(any(feature = "http", feature = "redis"))]
 pub(crate) mod base64;
 pub(crate) mod keyed_hash;
 pub(crate) mod log;
 pub(crate) mod sync;
+#[cfg(feature = "queue")]
+pub(crate) mod wake;

@@ -42,6 +42,8 @@ enum Kind {
     Allow,
     /// Rejected until `wait` is over.
     Reject,
+    /// Rejected until requests of the key are over.
+    UntilReleased,
     /// Rejected whatever the wait.
     Never,
 }
@@ -98,7 +100,8 @@ pub enum Outcome {
     /// The request is rejected and was not charged.
     Deny {
         /// The exact time after which the same request is admitted if no other request of the
-        /// key is charged until then; `None` if no wait helps, as for a cost that never fits.
+        /// key is charged until then; `None` if no wait helps, as for a cost that never fits, or if the time is
+        /// [not known](Decision::is_until_released).
         retry_after: Option<Duration>,
     },
 }
@@ -116,6 +119,7 @@ impl Decision {
         let wait = match self.kind {
             Kind::Allow => Some(left),
             Kind::Reject => Some(left.max(self.waits())),
+            Kind::UntilReleased => return Self { remaining: 0, ..self },
             Kind::Never => None,
         };
         Self::deny(self.limit, 0, wait).with_reset_after(self.reset_after().max(left))
@@ -126,7 +130,7 @@ impl Decision {
     pub(crate) fn wait_at_most(self, most: Duration) -> Self {
         match self.kind {
             Kind::Reject => self.waiting(Span::Whole(self.waits().min(most))),
-            Kind::Allow | Kind::Never => self,
+            Kind::Allow | Kind::UntilReleased | Kind::Never => self,
         }
     }
 
@@ -145,10 +149,11 @@ impl Decision {
             // No unit has to be waited for.
             (self.wait, self.is_wait_coarse) = (0, false);
         }
-        let reset = match terms.filter(|terms| terms.shape() == Shape::Bucket) {
+        let bucket = terms.filter(|terms| terms.shape() == Some(Shape::Bucket)).and_then(|terms| terms.quota());
+        let reset = match bucket {
             _ if self.remaining == self.limit => Duration::ZERO,
-            Some(terms) => {
-                let paid_in = |units| terms.quota().time_of(units);
+            Some(quota) => {
+                let paid_in = |units| quota.time_of(units);
                 (self.reset_after() + paid_in(cost)).saturating_sub(paid_in(charged))
             }
             None => self.reset_after(),
@@ -167,6 +172,12 @@ impl Decision {
             Some(wait) => Self::reject(limit, remaining, Span::Whole(wait)),
             None => Self::new(Kind::Never, limit, remaining),
         }
+    }
+
+    /// Rejects until units are released that other requests of the key hold, with `remaining` of `limit` units left. When
+    /// that will be is not known, so there is no time to retry after.
+    pub const fn deny_until_released(limit: u32, remaining: u32) -> Self {
+        Self::new(Kind::UntilReleased, limit, remaining)
     }
 
     /// Rejects for a time that may be an undivided quotient.
@@ -253,7 +264,7 @@ impl Decision {
     pub(crate) const fn with_next_span(self, next: Span) -> Self {
         match self.kind {
             Kind::Allow => self.waiting(next),
-            Kind::Reject | Kind::Never => self,
+            Kind::Reject | Kind::UntilReleased | Kind::Never => self,
         }
     }
 
@@ -280,7 +291,7 @@ impl Decision {
     pub const fn outcome(&self) -> Outcome {
         match self.kind {
             Kind::Allow => Outcome::Allow,
-            Kind::Reject | Kind::Never => Outcome::Deny { retry_after: self.retry_after() },
+            Kind::Reject | Kind::UntilReleased | Kind::Never => Outcome::Deny { retry_after: self.retry_after() },
         }
     }
 
@@ -291,13 +302,19 @@ impl Decision {
     }
 
     /// The exact wait after which the same request is admitted, alone on its key. `None` if it is
-    /// admitted now, or never will be.
+    /// admitted now, or never will be, or at a time that is [not known](Self::is_until_released).
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.kind {
             Kind::Reject => Some(self.waits()),
-            Kind::Allow | Kind::Never => None,
+            Kind::Allow | Kind::UntilReleased | Kind::Never => None,
         }
+    }
+
+    /// Whether this is a rejection until other requests of the key are over, at a time that is not known.
+    #[must_use]
+    pub const fn is_until_released(&self) -> bool {
+        matches!(self.kind, Kind::UntilReleased)
     }
 
     /// The time until one unit is available, if this is an admission that leaves none, and if its limiter

@@ -15,6 +15,7 @@ pub struct Description {
     terms: Option<Terms>,
     max_cost: Option<u32>,
     delays: bool,
+    holds: bool,
     modes: u8,
     batching: Option<Arc<dyn Batching>>,
 }
@@ -22,7 +23,7 @@ pub struct Description {
 impl Description {
     /// Describes a limiter that is not advertised, admits any cost, never delays, and answers [`Mode::Charge`] only.
     pub const fn new() -> Self {
-        Self { terms: None, max_cost: None, delays: false, modes: 0, batching: None }
+        Self { terms: None, max_cost: None, delays: false, holds: false, modes: 0, batching: None }
     }
 
     /// Advertises these terms to clients. A limiter without terms does not appear in `RateLimit` and
@@ -42,6 +43,14 @@ impl Description {
     /// be rejected by another policy.
     pub const fn delaying(mut self) -> Self {
         self.delays = true;
+        self
+    }
+
+    /// Declares that requests hold their units until they are over. A layer then [refunds](crate::Limiter::refund) each
+    /// charge when the body of the response has ended, has failed or was dropped, or when the request ends without a
+    /// response. Each receipt is refunded once, also if the policies are changed meanwhile.
+    pub const fn holding(mut self) -> Self {
+        self.holds = true;
         self
     }
 
@@ -85,6 +94,12 @@ impl Description {
     #[must_use]
     pub const fn delays(&self) -> bool {
         self.delays
+    }
+
+    /// Whether requests hold their units until they are over.
+    #[must_use]
+    pub const fn holds(&self) -> bool {
+        self.holds
     }
 
     /// Whether the limiter answers this mode.

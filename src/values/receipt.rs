@@ -45,6 +45,7 @@ pub(crate) enum Issuer {
     Queue,
     #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     Lease,
+    Concurrency,
 }
 
 /// The content of the receipts of one kind of issuer.

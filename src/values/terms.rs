@@ -8,13 +8,14 @@ use crate::values::Quota;
 /// use tower_sluice::{Quota, Shape, Terms};
 ///
 /// let terms = Terms::fixed_window(Quota::per_hour(5_000));
-/// assert_eq!(terms.quota().limit(), 5_000);
-/// assert_eq!(terms.shape(), Shape::FixedWindow);
+/// assert_eq!(terms.quota().map(|quota| quota.limit()), Some(5_000));
+/// assert_eq!(terms.shape(), Some(Shape::FixedWindow));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    quota: Quota,
-    shape: Shape,
+    limit: u32,
+    /// `None` for units in flight, which no time restores.
+    restored: Option<(Quota, Shape)>,
 }
 
 /// How consumed quota is restored.
@@ -33,31 +34,56 @@ impl Terms {
     /// The terms of a bucket that holds the quota's [burst](Quota::max_burst).
     #[must_use]
     pub const fn bucket(quota: Quota) -> Self {
-        Self { quota, shape: Shape::Bucket }
+        Self::restored_over_time(quota, Shape::Bucket)
     }
 
     /// The terms of a window that resets after each period.
     #[must_use]
     pub const fn fixed_window(quota: Quota) -> Self {
-        Self { quota, shape: Shape::FixedWindow }
+        Self::restored_over_time(quota, Shape::FixedWindow)
     }
 
-    /// The terms of a window that slides with time. They promise the least, and so suit any limiter that is
-    /// none of the others.
+    /// The terms of a window that slides with time. They promise the average rate, and no burst, and so suit any limiter
+    /// that is none of the others.
+    ///
+    /// A limiter sets its terms with [`Description::advertising`](crate::Description::advertising), an algorithm with
+    /// [`Algorithm::terms`](crate::algorithm::Algorithm::terms).
     #[must_use]
     pub const fn sliding_window(quota: Quota) -> Self {
-        Self { quota, shape: Shape::SlidingWindow }
+        Self::restored_over_time(quota, Shape::SlidingWindow)
     }
 
-    /// The quota.
+    /// The terms of a limit of units in flight.
     #[must_use]
-    pub const fn quota(&self) -> Quota {
-        self.quota
+    pub const fn concurrency(limit: u32) -> Self {
+        Self { limit, restored: None }
     }
 
-    /// How consumed quota is restored.
+    const fn restored_over_time(quota: Quota, shape: Shape) -> Self {
+        Self { limit: quota.limit(), restored: Some((quota, shape)) }
+    }
+
+    /// The units: of each period of the quota, or in flight at once.
     #[must_use]
-    pub const fn shape(&self) -> Shape {
-        self.shape
+    pub const fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// The quota; `None` for a limit of units in flight, which no time restores.
+    #[must_use]
+    pub const fn quota(&self) -> Option<Quota> {
+        match self.restored {
+            Some((quota, _)) => Some(quota),
+            None => None,
+        }
+    }
+
+    /// How consumed quota is restored; `None` for a limit of units in flight: by the end of the requests that hold it.
+    #[must_use]
+    pub const fn shape(&self) -> Option<Shape> {
+        match self.restored {
+            Some((_, shape)) => Some(shape),
+            None => None,
+        }
     }
 }

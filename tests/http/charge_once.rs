@@ -7,8 +7,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Empty};
 use tokio::sync::oneshot;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
@@ -60,7 +62,7 @@ fn left(layer: &RateLimitLayer, request: Request<()>) -> Option<u32> {
     (response.status() == StatusCode::OK).then_some(left)
 }
 
-type InFlight = Pin<Box<dyn Future<Output = Result<Response<ResponseBody<()>>, Infallible>>>>;
+type InFlight = Pin<Box<dyn Future<Output = Result<Response<ResponseBody<Empty<Bytes>>>, Infallible>>>>;
 
 /// A request that is in flight until its status is sent.
 struct Open {
@@ -75,7 +77,9 @@ impl Open {
         let awaited = Arc::new(Mutex::new(Some(awaited)));
         let mut service = layer.layer(service_fn(move |_: Request<()>| {
             let awaited = awaited.lock().unwrap().take().expect("called once");
-            async move { Ok::<_, Infallible>(Response::builder().status(awaited.await.unwrap()).body(()).unwrap()) }
+            async move {
+                Ok::<_, Infallible>(Response::builder().status(awaited.await.unwrap()).body(Empty::new()).unwrap())
+            }
         }));
         let mut response: InFlight = Box::pin(service.call(request));
         match response.as_mut().now_or_never() {
@@ -128,6 +132,27 @@ fn a_repetition_is_charged_while_the_first_request_is_in_flight() {
     // A client that disconnects before the response.
     drop(Open::send(&layer, post("a", "lost")));
     assert_eq!(left(&layer, post("a", "lost")), Some(3));
+}
+
+/// A download that is still running has not been lost.
+#[test]
+fn a_repetition_is_charged_until_the_body_of_the_response_has_ended() {
+    let clock = ManualClock::new();
+    let layer = layer(per_day(9, &clock).charge_once(once(&clock, 1)));
+    let Open { answer, response } = Open::send(&layer, post("a", "k")).unwrap();
+    answer.send(200).unwrap();
+    let response = response.now_or_never().expect("the head is there").unwrap();
+    assert_eq!(left(&layer, post("a", "k")), Some(7));
+    drop(response);
+    // Of the repetition, which is over, too: the record is that of the one that was over first.
+    assert_eq!([(); 2].map(|()| left(&layer, post("a", "k"))), [Some(7), Some(6)]);
+    // The body of the first alone.
+    let Open { answer, response } = Open::send(&layer, post("a", "other")).unwrap();
+    answer.send(200).unwrap();
+    let response = response.now_or_never().expect("the head is there").unwrap();
+    let body = std::pin::pin!(response.into_body().collect());
+    assert!(body.now_or_never().unwrap().is_ok());
+    assert_eq!(left(&layer, post("a", "other")), Some(5));
 }
 
 #[test]
@@ -258,7 +283,10 @@ fn a_policy_whose_retries_cannot_be_free_is_rejected() {
     let clock = ManualClock::new();
     let bucket = || Policy::new("p", TokenBucket::new(Quota::per_second(1)));
     for (policy, expected) in [
-        (bucket().cost_after(|_| 1), "the cost of a retry must be known when it comes; remove cost_after"),
+        (bucket().cost_after(|_| 1), "the cost of a retry must be known when it comes; remove what settles it later"),
+        (bucket().settled_by_handler(), "the cost of a retry must be known when it comes"),
+        (bucket().charge_content_bytes(), "the cost of a retry must be known when it comes"),
+        (Policy::new("p", tower_sluice::Concurrency::new(1)), "a free retry is in flight like any request"),
         (Policy::new("p", LeakyQueue::new(Quota::per_second(1))), "a free retry would overtake the requests that wait"),
         (Policy::new("p", Arc::new(Custom)), "the quota bounds the free retries; let the limiter advertise one"),
     ] {

@@ -364,9 +364,9 @@ async fn many_threads_get_exactly_as_many_turns_as_there_are() {
 async fn a_queue_advertises_a_bucket_of_all_that_it_can_hold() {
     let terms = |queue: LeakyQueue| {
         let terms = Arc::new(queue).describe().terms().unwrap();
-        assert_eq!(terms.shape(), Shape::Bucket);
-        assert_eq!((terms.quota().limit(), terms.quota().period()), (100, Duration::from_secs(1)));
-        terms.quota().max_burst()
+        assert_eq!(terms.shape(), Some(Shape::Bucket));
+        assert_eq!((terms.limit(), terms.quota().unwrap().period()), (100, Duration::from_secs(1)));
+        terms.quota().unwrap().max_burst()
     };
     // One that departs at once, and five that wait, as its decisions say.
     assert_eq!(terms(every_10_ms()), 6);

@@ -278,8 +278,9 @@ fn rejects_new_keys<A: Algorithm>(algorithm: A) {
     assert_eq!(limiter.store().turned_away(), 20_000 - admitted as u64);
     // Exact for the keys in the table; new keys are rejected until a slot is free.
     assert_eq!((0..20_000).filter(|key| admits(&limiter, *key)).count(), 0);
-    let wait = ask(&limiter, 50_000).retry_after().unwrap();
-    assert!(wait <= Duration::from_secs(7_200), "{wait:?}");
+    let rejected = ask(&limiter, 50_000);
+    let wait = rejected.retry_after().unwrap();
+    assert!(wait <= rejected.reset_after() && wait <= Duration::from_secs(7_200), "{rejected:?}");
     clock.advance(wait);
     assert!(admits(&limiter, 50_000));
     limiter.store().check_invariants();

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Response;
+use http::{Extensions, Response};
 
 use super::Scope;
 use super::entry::Entry;
-use super::settlement::Settlement;
+use super::open_request::OpenRequest;
 use crate::http::headers::{self, Reading, ResponseFields, Writer};
-use crate::http::policy::{Attempt, Policy};
+use crate::http::policy::Policy;
 use crate::http::verdict::{PolicyVerdict, Verdict};
 use crate::values::{Decision, PartitionKey};
 
@@ -30,68 +30,61 @@ enum Rare {
         /// The time that the request waited for its turn.
         waited: Option<Duration>,
         verdict: Option<Verdict>,
-        /// Those whose response is awaited.
-        attempts: Vec<Attempt>,
     },
-    /// The final cost depends on the response.
-    Unsettled(Settlement),
+    /// The request is over when its response is, or parts of it.
+    Open(OpenRequest),
 }
 
 impl Annotations {
-    pub(super) fn unsettled(settlement: Settlement) -> Self {
-        Self { fields: None, rare: Some(Box::new(Rare::Unsettled(settlement))) }
+    pub(super) fn open(open: OpenRequest) -> Self {
+        Self { fields: None, rare: Some(Box::new(Rare::Open(open))) }
     }
 
-    /// Keeps these attempts until the response is over.
-    pub(super) fn until_over(mut self, awaited: Vec<Attempt>) -> Self {
-        if awaited.is_empty() {
-            return self;
-        }
-        let rare = self
-            .rare
-            .get_or_insert_with(|| Box::new(Rare::Known { waited: None, verdict: None, attempts: Vec::new() }));
-        if let Rare::Known { attempts, .. } = &mut **rare {
-            *attempts = awaited;
-        }
-        self
-    }
-
+    /// Adds to the extensions of the request, before the inner service is called.
     #[inline(always)]
-    pub(crate) fn write<B>(self, response: &mut Response<B>) {
+    pub(crate) fn extend_request(&self, extensions: &mut Extensions) {
+        if let Some(rare) = &self.rare {
+            rare.extend_request(extensions);
+        }
+    }
+
+    /// Annotates the response. Returns what ends with its body, if anything does.
+    #[inline(always)]
+    pub(crate) fn write<B>(self, response: &mut Response<B>) -> Option<OpenRequest> {
         if let Some(fields) = self.fields {
             fields.write(response.status(), response.headers_mut());
         }
-        if let Some(rare) = self.rare {
-            rare.write(response);
-        }
+        self.rare.and_then(|rare| rare.write(response))
     }
 }
 
 impl Rare {
     #[cold]
-    fn write<B>(self: Box<Self>, response: &mut Response<B>) {
+    fn extend_request(&self, extensions: &mut Extensions) {
+        if let Self::Open(open) = self {
+            open.extend(extensions);
+        }
+    }
+
+    #[cold]
+    fn write<B>(self: Box<Self>, response: &mut Response<B>) -> Option<OpenRequest> {
         match *self {
-            Self::Unsettled(settlement) => {
-                let annotations = settlement.settle(&(&*response).into());
+            Self::Open(mut open) => {
+                let annotations = open.settle_head(&(&*response).into());
                 annotations.write(response);
+                Some(open).filter(OpenRequest::lasts)
             }
-            Self::Known { waited, verdict, attempts } => {
+            Self::Known { waited, verdict } => {
                 if let Some(waited) = waited {
                     headers::append_server_timing(response.headers_mut(), waited);
                 }
                 if let Some(verdict) = verdict {
                     verdict.insert_into(response.extensions_mut());
                 }
-                end_attempts(attempts);
+                None
             }
         }
     }
-}
-
-/// Ends the attempts of a request that is over, so that retries of it are free from now on: once the head of the response
-/// is there. (If there is no response, they end with the future.)
-fn end_attempts(attempts: Vec<Attempt>) {
-    drop(attempts);
 }
 
 impl Scope<'_> {
@@ -126,7 +119,7 @@ impl Scope<'_> {
         let (settings, policies) = (&self.layer.settings, &*self.in_force.policies);
         let waited = if settings.adds_timing { total_wait(policies, entries) } else { None };
         let is_rare = waited.is_some() || verdict.is_some();
-        Annotations { fields, rare: is_rare.then(|| Box::new(Rare::Known { waited, verdict, attempts: Vec::new() })) }
+        Annotations { fields, rare: is_rare.then(|| Box::new(Rare::Known { waited, verdict })) }
     }
 }
 

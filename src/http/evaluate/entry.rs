@@ -8,6 +8,7 @@ use crate::http::head::RequestHead;
 use crate::http::key::KeyError;
 use crate::http::policy::{Attempt, Choices, Fate, MissingKey, Policy};
 use crate::http::reject::Rejection;
+use crate::limiter::Hold;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Ask, Decision, Now, PartitionKey, Receipt};
 
@@ -28,6 +29,8 @@ pub(super) struct Entry {
     pub(super) is_open: bool,
     /// Whether the decision was peeked at, so that nothing was charged.
     pub(super) is_preview: bool,
+    /// What the request holds of this policy's limiter, from its admission on. Boxed, since few requests hold anything.
+    pub(super) hold: Option<Box<Hold>>,
 }
 
 /// Two entries are stored inline: a short limit and a long one, or one per client and one for all.
@@ -47,11 +50,6 @@ pub(super) fn admit_attempts(entries: &mut [Entry]) {
         let is_charged = entry.admission().is_some();
         entry.attempt.take_if(|attempt| !attempt.admit(is_charged));
     }
-}
-
-/// Takes the attempts that await the response.
-pub(super) fn take_attempts(entries: &mut [Entry]) -> Vec<Attempt> {
-    entries.iter_mut().filter_map(|entry| entry.attempt.take().map(|attempt| *attempt)).collect()
 }
 
 /// Why a policy makes no entry for a request.
@@ -100,17 +98,8 @@ impl Entry {
     /// An entry without a ban or a decision.
     #[inline]
     pub(super) const fn new(policy: u32, key: PartitionKey, cost: u32) -> Self {
-        Self {
-            key,
-            ban: None,
-            decision: None,
-            attempt: None,
-            policy,
-            cost,
-            fell_back: false,
-            is_open: false,
-            is_preview: false,
-        }
+        let (fell_back, is_open, is_preview) = (false, false, false);
+        Self { key, ban: None, decision: None, attempt: None, policy, cost, fell_back, is_open, is_preview, hold: None }
     }
 
     /// The entry of a request to which a policy applies. A free retry costs nothing.
@@ -131,6 +120,16 @@ impl Entry {
     #[inline]
     pub(super) const fn ask<'a>(&'a self, context: &'a AskContext) -> Ask<'a> {
         Ask::charge(&self.key, self.cost).within(context.patience).at(&context.now)
+    }
+
+    /// Records that the limiter has admitted the request, which from now on holds its units, if the limiter's requests
+    /// do.
+    #[inline]
+    pub(super) fn admit(&mut self, policy: &Policy, decision: Decision) {
+        self.decision = Some(decision);
+        if policy.description().holds() {
+            self.hold = Some(Box::new(Hold::new(policy.shared_limiter(), &self.key, &decision, self.cost)));
+        }
     }
 
     pub(super) fn is_rejected(&self) -> bool {

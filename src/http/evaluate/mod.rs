@@ -12,8 +12,8 @@
 //!    so far are refunded, the last one first.
 //!
 //! All entries see [one instant](crate::Now), and a later one after each wait. Decisions are [counted](observe) in one
-//! place, and become [annotations] of the response in another. Neither asks a limiter again, but for the [settlement]
-//! of charges that depend on the response.
+//! place, and become [annotations] of the response in another. Neither asks a limiter again, but for the settlement
+//! of [open requests](open_request), whose charges depend on the response.
 //!
 //! A failure of a limiter is not a rejection. The policy's failure mode decides what happens then.
 
@@ -21,8 +21,8 @@ mod annotations;
 mod entry;
 mod heir;
 mod observe;
+mod open_request;
 mod rejected;
-mod settlement;
 #[cfg(test)]
 mod tests;
 mod transaction;
@@ -35,6 +35,7 @@ use http::Response;
 
 pub(crate) use self::annotations::Annotations;
 use self::entry::{Entry, NoKey};
+pub(crate) use self::open_request::OpenRequest;
 pub(crate) use self::rejected::Rejected;
 use self::transaction::{Progress, Transaction};
 pub(crate) use self::waiting::Waiting;

@@ -30,7 +30,8 @@ impl Rejected {
     /// Makes the response.
     pub(crate) fn respond(mut self, layer: &LayerState, head: &RequestHead<'_>) -> Response<RejectionBody> {
         let mut response = layer.settings.responder.respond(&mut self.rejection, head);
-        self.annotations.write(&mut response);
+        // A rejected request is over.
+        let _ = self.annotations.write(&mut response);
         if layer.settings.adds_verdict {
             self.rejection.into_verdict().insert_into(response.extensions_mut());
         }
@@ -52,10 +53,11 @@ impl Scope<'_> {
         }
         observe::rejected(policies, entries);
         // One policy sets the status and the reason: a ban goes first, so that the response names it; then a policy
-        // that no wait helps; then the longest wait.
+        // that no wait helps; then one whose wait is not known; then the longest wait.
         let rank = |entry: &&Entry| {
             let wait = entry.decision.and_then(|decision| decision.retry_after());
-            (entry.ban.is_some(), wait.is_none(), wait)
+            let is_known = !entry.decision.is_some_and(|decision| decision.is_until_released());
+            (entry.ban.is_some(), wait.is_none() && is_known, wait.is_none(), wait)
         };
         // Reversed, since `max_by_key` returns the last of equals, and the first one is wanted.
         let rejecting = entries.iter().filter(|entry| is_rejected(entry)).rev();

@@ -4,14 +4,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use super::entry::{AskContext, Entries, Entry, admit_attempts, take_attempts};
-use super::settlement::Settlement;
+use super::entry::{AskContext, Entries, Entry, admit_attempts};
+use super::open_request::OpenRequest;
 use super::{Annotations, Evaluated, Scope, observe};
 use crate::http::policy::{FailureMode, Fate};
 use crate::values::{Answers, Check, Claim, Decision, LimiterError, Now, Pending};
 
 /// The entries of a request, reserved up to `next`. If it is dropped in between, they stay charged: a request that was
-/// cancelled while it waited is not refunded.
+/// cancelled while it waited is not refunded. What it holds is released.
 #[derive(Default)]
 pub(super) struct Transaction {
     pub(super) entries: Entries,
@@ -81,7 +81,7 @@ impl Transaction {
                 // The common case.
                 Check::Ready(Ok(decision)) if decision.is_allowed() => {
                     let entry = &mut self.entries[self.next];
-                    entry.decision = Some(decision);
+                    entry.admit(policy, decision);
                     if !entry.fell_back {
                         policy.report_health(None);
                     }
@@ -201,18 +201,20 @@ impl Transaction {
     fn commit(&mut self, scope: Scope<'_>) -> Annotations {
         observe::committed(&scope.in_force.policies, &self.entries);
         admit_attempts(&mut self.entries);
-        if self.entries.iter().any(|entry| scope.policy(entry).settles_later()) {
-            return Annotations::unsettled(Settlement::of(scope, std::mem::take(&mut self.entries)));
+        if OpenRequest::is_one(scope, &self.entries) {
+            return Annotations::open(OpenRequest::of(scope, std::mem::take(&mut self.entries)));
         }
-        scope.annotate(&self.entries).until_over(take_attempts(&mut self.entries))
+        scope.annotate(&self.entries)
     }
 
     /// Refunds the charges made so far, the last one first: see [`Receipt`](crate::values::Receipt).
     #[cold]
     fn roll_back(&mut self, scope: Scope<'_>, cause: Cause) -> super::Rejected {
-        for entry in self.entries.iter().rev() {
+        for entry in self.entries.iter_mut().rev() {
+            // What is held is released when it is dropped, and must not be refunded a second time.
+            let was_held = entry.hold.take().is_some();
             // Entries from `next` on may be charged as well, by a batch.
-            if let Some(decision) = entry.admission() {
+            if let Some(decision) = entry.admission().filter(|_| !was_held) {
                 scope.refund(entry, decision.receipt(), entry.cost);
             }
         }

@@ -49,13 +49,32 @@ const GRPC_RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-push
 /// The most bytes of a message: clients that accept 8 KiB of headers would otherwise drop the whole response.
 const MAX_MESSAGE: usize = 1_024;
 
+/// When the client of a rejected request may retry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retry {
+    After(Duration),
+    /// No wait helps.
+    Never,
+    /// At a time that is not known: the client backs off as it sees fit.
+    Unknown,
+}
+
+impl Retry {
+    /// The wait, if there is one that helps and is known.
+    pub(crate) const fn wait(self) -> Option<Duration> {
+        match self {
+            Self::After(wait) => Some(wait),
+            Self::Never | Self::Unknown => None,
+        }
+    }
+}
+
 /// A rejection as a gRPC status.
 #[derive(Debug)]
 pub(crate) struct Status<'a> {
     pub(crate) code: Code,
     pub(crate) message: &'a str,
-    /// `None` if no wait helps.
-    pub(crate) wait: Option<Duration>,
+    pub(crate) retry: Retry,
     pub(crate) violations: &'a [Violation<'a>],
 }
 
@@ -63,7 +82,7 @@ impl Status<'_> {
     /// Makes the response to a request in `protocol`.
     pub(crate) fn response(&self, protocol: Protocol) -> Response<()> {
         let message = shortened(self.message);
-        let details = details::status(self.code as u32, message, self.wait, self.violations);
+        let details = details::status(self.code as u32, message, self.retry.wait(), self.violations);
 
         let mut response = Response::new(());
         let headers = response.headers_mut();
@@ -71,7 +90,9 @@ impl Status<'_> {
         headers.insert(GRPC_STATUS, HeaderValue::from(self.code as u32));
         headers.insert(GRPC_MESSAGE, percent_encoded(message));
         headers.insert(GRPC_STATUS_DETAILS, binary(&details));
-        headers.insert(GRPC_RETRY_PUSHBACK, HeaderValue::from(pushback_ms(self.wait)));
+        if let Some(pushback) = pushback_ms(self.retry) {
+            headers.insert(GRPC_RETRY_PUSHBACK, HeaderValue::from(pushback));
+        }
         response
     }
 }
@@ -90,9 +111,13 @@ fn content_type(protocol: Protocol) -> HeaderValue {
 }
 
 /// Returns the pushback of gRFC A6 in signed 32-bit milliseconds; a negative number forbids to retry. Never zero,
-/// which asks for a retry at once.
-fn pushback_ms(wait: Option<Duration>) -> i32 {
-    wait.map_or(-1, |wait| i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX).max(1))
+/// which asks for a retry at once. Without one, the client waits for as long as its own policy says.
+fn pushback_ms(retry: Retry) -> Option<i32> {
+    match retry {
+        Retry::After(wait) => Some(i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX).max(1)),
+        Retry::Never => Some(-1),
+        Retry::Unknown => None,
+    }
 }
 
 /// Percent-encodes a message (PROTOCOL-HTTP2, "Status-Message"), spaces included, so that none is trimmed at an end.
@@ -122,18 +147,18 @@ mod tests {
     #[test]
     fn pushback_covers_the_wait_and_is_never_zero() {
         for (wait, pushback) in [
-            (Some(Duration::ZERO), 1),
-            (Some(Duration::from_nanos(1)), 1),
-            (Some(Duration::from_millis(1)), 1),
-            (Some(Duration::from_nanos(1_000_001)), 2),
-            (Some(Duration::from_secs(7)), 7_000),
-            (Some(Duration::from_millis(2_147_483_647)), i32::MAX),
-            (Some(Duration::from_millis(2_147_483_648)), i32::MAX),
-            (Some(Duration::MAX), i32::MAX),
-            (None, -1),
+            (Duration::ZERO, 1),
+            (Duration::from_nanos(1), 1),
+            (Duration::from_millis(1), 1),
+            (Duration::from_nanos(1_000_001), 2),
+            (Duration::from_secs(7), 7_000),
+            (Duration::from_millis(2_147_483_647), i32::MAX),
+            (Duration::from_millis(2_147_483_648), i32::MAX),
+            (Duration::MAX, i32::MAX),
         ] {
-            assert_eq!(pushback_ms(wait), pushback, "{wait:?}");
+            assert_eq!(pushback_ms(Retry::After(wait)), Some(pushback), "{wait:?}");
         }
+        assert_eq!((pushback_ms(Retry::Never), pushback_ms(Retry::Unknown)), (Some(-1), None));
     }
 
     #[test]
@@ -160,7 +185,7 @@ mod tests {
         let status = Status {
             code: Code::ResourceExhausted,
             message: "rate limit exceeded",
-            wait: Some(Duration::from_millis(700)),
+            retry: Retry::After(Duration::from_millis(700)),
             violations: &[],
         };
         let response = status.response(Protocol::Grpc);
@@ -186,7 +211,7 @@ mod tests {
     fn a_response_stays_below_the_header_limit_of_clients() {
         let (long, names) = ("ü%".repeat(5_000), "n".repeat(500));
         let violations = vec![Violation { subject: &names, description: names.clone() }; 50];
-        let status = Status { code: Code::Internal, message: &long, wait: None, violations: &violations };
+        let status = Status { code: Code::Internal, message: &long, retry: Retry::Never, violations: &violations };
         let response = status.response(Protocol::Grpc);
         let size: usize = response.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum();
         assert!(size < 8_192, "{size} bytes");

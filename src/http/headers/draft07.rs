@@ -18,13 +18,13 @@ pub(super) struct Standing<'a> {
     pub(super) reset: u64,
 }
 
-/// Makes `RateLimit-Policy: 100;w=60`.
-pub(super) fn policy(advertised: Advertised) -> HeaderValue {
+/// Makes `RateLimit-Policy: 100;w=60`. `None` for units that no time restores, which these fields cannot describe.
+pub(super) fn policy(advertised: Advertised) -> Option<HeaderValue> {
     let mut out = Scratch::new();
     out.push_number(advertised.quota);
     out.push(b";w=");
-    out.push_number(advertised.window);
-    value_of(&out)
+    out.push_number(advertised.window?.get());
+    Some(value_of(&out))
 }
 
 /// Sets both fields, unless stricter ones are set already.

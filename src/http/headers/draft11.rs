@@ -73,14 +73,30 @@ pub(super) fn quoted(name: &str) -> Vec<u8> {
     out
 }
 
-/// Appends `"name";q=10;w=1`, a member of `RateLimit-Policy`.
-pub(super) fn push_policy(out: &mut Scratch, quoted: &[u8], advertised: Advertised) {
+/// What the units of a policy's quota are: the parameter `qu` of `RateLimit-Policy` (section 3.1.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Requests, or what a policy makes of them. Not written: it is the default.
+    Requests,
+    ContentBytes,
+    ConcurrentRequests,
+}
+
+/// Appends `"name";q=10;w=1`, a member of `RateLimit-Policy`; `;qu="content-bytes"` comes before the window.
+pub(super) fn push_policy(out: &mut Scratch, quoted: &[u8], advertised: Advertised, unit: Unit) {
     separate(out);
     out.push(quoted);
     out.push(b";q=");
     out.push_number(advertised.quota);
-    out.push(b";w=");
-    out.push_number(advertised.window);
+    match unit {
+        Unit::Requests => {}
+        Unit::ContentBytes => out.push(br#";qu="content-bytes""#),
+        Unit::ConcurrentRequests => out.push(br#";qu="concurrent-requests""#),
+    }
+    if let Some(window) = advertised.window {
+        out.push(b";w=");
+        out.push_number(window.get());
+    }
 }
 
 /// Returns `"name";r=`, the constant start of a member of `RateLimit`.

@@ -5,11 +5,20 @@ use std::time::Duration;
 
 use super::decimal::{MAX_INTEGER, seconds_ceil};
 use super::wait::retry_after_seconds;
-use crate::values::{Decision, Outcome, Shape, Terms, gcd};
+use crate::values::{Decision, Outcome, Quota, Shape, Terms, gcd};
 
-/// The terms of one policy, with all that can be computed in advance.
+/// What one policy advertises, and how the numbers of a decision are computed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Measure {
+pub(super) enum Measure {
+    /// Units that time restores.
+    Restored(RestoredMeasure),
+    /// So many units in flight. Nobody knows when they will be released, so no time is advertised.
+    InFlight { limit: u32 },
+}
+
+/// The terms of a quota, with all that can be computed in advance.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RestoredMeasure {
     shape: Shape,
     /// `limit` units per `period` nanoseconds, in lowest terms: a quota of a million per day then
     /// computes in 64 bits.
@@ -30,14 +39,15 @@ pub(super) struct Measure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Advertised {
     pub(super) quota: u64,
-    pub(super) window: u64,
+    /// `None` if no time restores them.
+    pub(super) window: Option<NonZeroU64>,
 }
 
 /// The numbers of `RateLimit`: no more than `left` units within the next `within` seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Level {
     pub(super) left: u32,
-    /// `None` if no wait helps: the request costs more than ever fits.
+    /// `None` if no wait helps, since the request costs more than ever fits; and if the time is not known.
     pub(super) within: Option<NonZeroU64>,
 }
 
@@ -49,18 +59,42 @@ const LONGEST_SEARCH: u64 = 3_600;
 
 impl Measure {
     pub(super) fn new(terms: &Terms) -> Self {
-        let quota = terms.quota();
+        match (terms.quota(), terms.shape()) {
+            (Some(quota), Some(shape)) => Self::Restored(RestoredMeasure::new(quota, shape)),
+            _ => Self::InFlight { limit: terms.limit() },
+        }
+    }
+
+    pub(super) fn advertised(&self) -> Advertised {
+        match self {
+            Self::Restored(restored) => restored.advertised,
+            Self::InFlight { limit } => Advertised { quota: (*limit).into(), window: None },
+        }
+    }
+
+    /// Returns the numbers to advertise after `decision`.
+    #[inline]
+    pub(super) fn level(&self, decision: &Decision) -> Level {
+        match self {
+            Self::Restored(restored) => restored.level(decision),
+            Self::InFlight { .. } => Level { left: if decision.is_allowed() { decision.remaining() } else { 0 }, within: None },
+        }
+    }
+}
+
+impl RestoredMeasure {
+    fn new(quota: Quota, shape: Shape) -> Self {
         let (limit, period) = (u64::from(quota.limit()), quota.period_nanos());
         let burst = quota.max_burst();
         let common = gcd(limit, period);
-        let advertised = match terms.shape() {
+        let advertised = match shape {
             Shape::Bucket => Advertised::of_bucket(limit, period, burst),
             Shape::FixedWindow | Shape::SlidingWindow => Advertised::of_window(limit, period),
         };
         let (limit, period) = (limit / common, period / common);
         let capacity = u128::from(burst) * u128::from(period);
         Self {
-            shape: terms.shape(),
+            shape,
             limit,
             period,
             second: u128::from(limit) * u128::from(SECOND),
@@ -70,16 +104,12 @@ impl Measure {
         }
     }
 
-    pub(super) const fn advertised(&self) -> Advertised {
-        self.advertised
-    }
-
     /// Returns the numbers to advertise after `decision`.
     ///
     /// left / within never exceeds quota / window: a client that spreads what is left
     /// evenly is never rejected. (Except with fixed windows, which advertise their end; and if the
     /// advertised quota had to be rounded down.)
-    pub(super) fn level(&self, decision: &Decision) -> Level {
+    fn level(&self, decision: &Decision) -> Level {
         let (left, within) = match decision.outcome() {
             Outcome::Deny { retry_after } => (0, retry_after.map(retry_after_seconds)),
             Outcome::Allow => {
@@ -158,7 +188,7 @@ impl Advertised {
         let window = if window <= u128::from(LONGEST_SEARCH).max(least) { window } else { least };
         let window = window.min(MAX_INTEGER.into());
         let quota = (units * window / step).min(MAX_INTEGER.into());
-        Self { quota: narrow(quota), window: narrow(window) }
+        Self { quota: narrow(quota), window: NonZeroU64::new(narrow(window)) }
     }
 
     /// Takes as many periods as make a whole number of seconds, or one period, rounded up.
@@ -167,9 +197,9 @@ impl Advertised {
         // Below 2^92, as periods are below 2^62.
         let window = u128::from(periods) * u128::from(period) / u128::from(SECOND);
         if periods == 1 || window <= u128::from(LONGEST_SEARCH) {
-            Self { quota: limit.saturating_mul(periods).min(MAX_INTEGER), window: narrow(window) }
+            Self { quota: limit.saturating_mul(periods).min(MAX_INTEGER), window: NonZeroU64::new(narrow(window)) }
         } else {
-            Self { quota: limit, window: period.div_ceil(SECOND) }
+            Self { quota: limit, window: NonZeroU64::new(period.div_ceil(SECOND)) }
         }
     }
 }

@@ -31,6 +31,7 @@ mod x_rate_limit;
 
 use http::{HeaderName, header};
 
+pub(crate) use self::draft11::Unit;
 pub use self::fields::{Advertise, RateLimitFields, ResetForm};
 pub(crate) use self::jitter::Jitter;
 pub(crate) use self::response_fields::ResponseFields;

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::decimal::{Scratch, seconds_ceil, value_of};
 use super::draft07::{self, Standing};
-use super::draft11;
+use super::draft11::{self, Unit};
 use super::fields::{Advertise, Generation, Partition, RateLimitFields, ResetForm};
 use super::interned::{Constants, intern};
 use super::measure::{Level, Measure};
@@ -47,8 +47,8 @@ struct PolicyFields {
     prefix: Box<[u8]>,
     /// The constant part of draft-11's fields, if it is interned.
     constants: Option<&'static Constants>,
-    /// Draft-07's `RateLimit-Policy`.
-    draft07_policy: HeaderValue,
+    /// Draft-07's `RateLimit-Policy`. `None` if neither draft-07 nor `X-RateLimit-*` can describe the policy.
+    draft07_policy: Option<HeaderValue>,
 }
 
 /// One policy's decision on a request.
@@ -70,23 +70,24 @@ struct Measured<'a> {
 }
 
 impl Writer {
-    /// Makes a writer for a layer's policies, in its order: their names, and the terms of those that are
-    /// advertised.
+    /// Makes a writer for a layer's policies, in its order: their names, the terms of those that are advertised, and
+    /// their units.
     ///
     /// # Panics
     ///
     /// If a name is not printable ASCII.
     pub(crate) fn new<'a>(
         fields: &RateLimitFields,
-        policies: impl IntoIterator<Item = (&'a str, Option<Terms>)>,
+        policies: impl IntoIterator<Item = (&'a str, Option<Terms>, Unit)>,
     ) -> Self {
         let RateLimitFields { generation, x_rate_limit, advertise, partition } = *fields;
         let mut all = Scratch::new();
-        let policies = policies.into_iter().map(|(name, terms)| {
+        let policies = policies.into_iter().map(|(name, terms, unit)| {
             let measure = Measure::new(&terms?);
             let quoted = draft11::quoted(name);
-            draft11::push_policy(&mut all, &quoted, measure.advertised());
-            let draft07_policy = intern(draft07::policy(measure.advertised()).as_bytes());
+            let unit = if let Measure::InFlight { .. } = measure { Unit::ConcurrentRequests } else { unit };
+            draft11::push_policy(&mut all, &quoted, measure.advertised(), unit);
+            let draft07_policy = draft07::policy(measure.advertised()).map(|policy| intern(policy.as_bytes()));
             Some(PolicyFields { measure, prefix: draft11::prefix(&quoted), constants: None, draft07_policy })
         });
         let mut policies: Box<[Option<PolicyFields>]> = policies.collect();
@@ -187,11 +188,11 @@ impl Writer {
         if self.x_rate_limit.is_none() && self.generation != Generation::Draft07 {
             return;
         }
-        let Some(closest) = self.closest(readings) else { return };
+        let Some((closest, policy)) = self.closest(readings) else { return };
         // A client might wait before it follows `Location`.
         let is_left_out = status.is_redirection() && closest.level.left == 0;
         if self.generation == Generation::Draft07 && !is_left_out {
-            draft07::write(headers, &closest.standing());
+            draft07::write(headers, &closest.standing(policy));
         }
         if let Some(form) = self.x_rate_limit {
             x_rate_limit::write(headers, form, closest.decision, closest.level.left, now);
@@ -234,9 +235,20 @@ impl Writer {
     }
 
     /// Returns the policy that is closest to exhaustion: of those that reject, the one with the longest wait;
-    /// else the one with the least share left of what a fresh key can take at once. Of equals, the first.
-    fn closest<'a>(&'a self, readings: impl Iterator<Item = Reading<'a>>) -> Option<Measured<'a>> {
-        self.measured(readings).min_by(|a, b| a.rejection().cmp(&b.rejection()).then_with(|| a.compare_share(b)))
+    /// else the one with the least share left of what a fresh key can take at once. Of equals, the first. Only those
+    /// that draft-07 can describe, with its `RateLimit-Policy`.
+    fn closest<'a>(
+        &'a self,
+        readings: impl Iterator<Item = Reading<'a>>,
+    ) -> Option<(Measured<'a>, &'a HeaderValue)> {
+        let described = |measured: Measured<'a>| {
+            let policy = measured.policy_fields.draft07_policy.as_ref()?;
+            Some((measured, policy))
+        };
+        let closer = |(a, _): &(Measured<'_>, _), (b, _): &(Measured<'_>, _)| {
+            a.rejection().cmp(&b.rejection()).then_with(|| a.compare_share(b))
+        };
+        self.measured(readings).filter_map(described).min_by(closer)
     }
 }
 
@@ -254,10 +266,10 @@ impl Measured<'_> {
     }
 
     /// The numbers of draft-07's fields. If no wait helps, the reset is that of the whole quota.
-    fn standing(&self) -> Standing<'_> {
+    fn standing<'a>(&self, policy: &'a HeaderValue) -> Standing<'a> {
         let Level { left, within } = self.level;
         let reset = within.map_or_else(|| seconds_ceil(self.decision.reset_after()).max(1), NonZeroU64::get);
         let limit = self.policy_fields.measure.advertised().quota;
-        Standing { policy: &self.policy_fields.draft07_policy, limit, remaining: left, reset }
+        Standing { policy, limit, remaining: left, reset }
     }
 }

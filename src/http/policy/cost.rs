@@ -1,4 +1,4 @@
-//! The cost of a request: what it is charged when it comes, and what its response makes of that.
+//! The cost of a request: what it is charged when it comes, and what its response, or the handler, makes of that.
 
 use crate::http::head::{RequestHead, ResponseHead};
 
@@ -26,20 +26,26 @@ impl Cost {
     }
 }
 
-/// The final cost of a request, by its response.
+/// What the final cost of a request depends on.
 pub(super) enum Bill {
-    /// What was charged, or nothing.
+    /// The head of the response: what was charged, or nothing.
     When(Box<dyn Fn(&ResponseHead<'_>) -> bool + Send + Sync>),
+    /// The head of the response.
     Cost(Box<dyn Fn(&ResponseHead<'_>) -> u32 + Send + Sync>),
+    /// What the handler reports until the body of the response has ended.
+    ByHandler,
+    /// The bytes of the body of the response.
+    ContentBytes,
 }
 
 impl Bill {
-    /// The final cost of a request that was charged `charged`.
-    pub(super) fn final_cost(&self, charged: u32, response: &ResponseHead<'_>) -> u32 {
+    /// The final cost of a request that was charged `charged`, if the head of its response decides.
+    pub(super) fn by_head(&self, charged: u32, response: &ResponseHead<'_>) -> Option<u32> {
         match self {
-            Self::When(condition) if condition(response) => charged,
-            Self::When(_) => 0,
-            Self::Cost(cost) => cost(response),
+            Self::When(condition) if condition(response) => Some(charged),
+            Self::When(_) => Some(0),
+            Self::Cost(cost) => Some(cost(response)),
+            Self::ByHandler | Self::ContentBytes => None,
         }
     }
 }

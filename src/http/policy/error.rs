@@ -35,6 +35,21 @@ pub enum PolicyError {
         /// The most that is ever admitted at once.
         burst: u32,
     },
+    /// Units in flight are released when the request is over, so there is nothing to refund or to charge by its response.
+    SettlementOfHeldUnits {
+        /// The policy's name.
+        name: String,
+    },
+    /// A ban is for retries before the advertised wait is over, and a limit of requests in flight advertises none.
+    PenaltyWithoutWaits {
+        /// The policy's name.
+        name: String,
+    },
+    /// The requests of this limiter hold nothing that could be released at the head of the response.
+    NothingHeld {
+        /// The policy's name.
+        name: String,
+    },
     /// A ban on a key that clients share would let one of them lock out all others.
     PenaltyOnSharedKey {
         /// The policy's name.
@@ -80,6 +95,21 @@ impl fmt::Display for PolicyError {
                 f,
                 "policy `{name}`: a cost of {cost} never fits, since {burst} is the most that is ever admitted at \
                  once; lower the cost, or raise the limit or its burst"
+            ),
+            Self::SettlementOfHeldUnits { name } => write!(
+                f,
+                "policy `{name}`: a limit of requests in flight cannot be charged by the response; remove `charge_when`, \
+                 `cost_after`, `settled_by_handler` or `charge_content_bytes`"
+            ),
+            Self::PenaltyWithoutWaits { name } => write!(
+                f,
+                "policy `{name}`: a penalty would ban nobody, since a limit of requests in flight advertises no wait to \
+                 retry before; remove the penalty, or add it to a policy with a quota"
+            ),
+            Self::NothingHeld { name } => write!(
+                f,
+                "policy `{name}`: requests hold nothing that could be released at the head of the response; remove \
+                 `release_at_head`, or limit what is in flight with `Concurrency`"
             ),
             Self::PenaltyOnSharedKey { name } => write!(
                 f,
@@ -129,6 +159,21 @@ mod tests {
                 PolicyError::CostAboveBurst { name: name(), cost: 6, burst: 5 },
                 "policy `p`: a cost of 6 never fits, since 5 is the most that is ever admitted at once; lower the \
                  cost, or raise the limit or its burst",
+            ),
+            (
+                PolicyError::SettlementOfHeldUnits { name: name() },
+                "policy `p`: a limit of requests in flight cannot be charged by the response; remove `charge_when`, \
+                 `cost_after`, `settled_by_handler` or `charge_content_bytes`",
+            ),
+            (
+                PolicyError::PenaltyWithoutWaits { name: name() },
+                "policy `p`: a penalty would ban nobody, since a limit of requests in flight advertises no wait to retry \
+                 before; remove the penalty, or add it to a policy with a quota",
+            ),
+            (
+                PolicyError::NothingHeld { name: name() },
+                "policy `p`: requests hold nothing that could be released at the head of the response; remove \
+                 `release_at_head`, or limit what is in flight with `Concurrency`",
             ),
             (
                 PolicyError::PenaltyOnSharedKey { name: name() },

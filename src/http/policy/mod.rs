@@ -76,6 +76,7 @@ pub struct Policy {
     cost: Cost,
     bill: Option<Bill>,
     retries: Option<Box<Retries>>,
+    releases_at_head: bool,
     penalty: Option<Penalty>,
     /// The bans of a penalty that a live change removed, in case a later change adds one again.
     former_bans: Option<Arc<PenaltyRecord>>,
@@ -150,6 +151,7 @@ impl Policy {
             cost: Cost::Fixed(1),
             bill: None,
             retries: None,
+            releases_at_head: false,
             penalty: None,
             former_bans: None,
             when: None,
@@ -254,10 +256,64 @@ impl Policy {
     /// answer need not pay for asking again. Off unless set, since the client chooses what it calls a retry; with it, a
     /// client can have up to 1 + [`free_retries`](ChargeOnce::free_retries) times the quota. See [`ChargeOnce`].
     ///
-    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it beside [`cost_after`](Self::cost_after), by
-    /// which the cost of a retry is known too late, and for limiters that delay requests or advertise no quota.
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it beside [`cost_after`](Self::cost_after) and
+    /// the like, by which the cost of a retry is known too late, and for limiters that delay requests, hold units or
+    /// advertise no quota.
     pub fn charge_once(mut self, once: ChargeOnce) -> Self {
         self.retries = Some(Box::new(Retries::new(once, self.description.terms())));
+        self
+    }
+
+    /// Lets the handler report the final cost of a request, through the [`Settlement`](crate::Settlement) in the request's
+    /// extensions, until the body of the response has ended.
+    ///
+    /// The [`cost`](Self::cost) is charged when the request comes: an estimate. If the handler reports less, the excess is
+    /// refunded when the body has ended; if more, the shortfall is charged as far as units are left, and the rest is
+    /// forgiven. Without a report, the estimate stays: also if the client disconnects or the service fails. Response
+    /// fields have what the handler has reported when the head of its response comes, or else the estimate. Replaces
+    /// [`charge_when`](Self::charge_when) and the like, whose accuracy it shares: exact to the unit with windows, as long
+    /// as the window of the request lasts.
+    ///
+    /// ```
+    /// use tower_sluice::algorithm::SlidingWindow;
+    /// use tower_sluice::key::HeaderKey;
+    /// use tower_sluice::{Policy, Quota};
+    ///
+    /// let tokens = Policy::new("tokens", SlidingWindow::new(Quota::per_minute(60_000)))
+    ///     .key(HeaderKey::from_static("x-api-key"))
+    ///     .cost_fn(|request| if request.uri().path() == "/chat" { 1_000 } else { 100 })
+    ///     .settled_by_handler();
+    /// ```
+    pub fn settled_by_handler(mut self) -> Self {
+        self.bill = Some(Bill::ByHandler);
+        self
+    }
+
+    /// Charges the bytes of the response's body: the quota is one of bytes, and is advertised with the unit
+    /// `content-bytes`.
+    ///
+    /// The [`cost`](Self::cost) is charged when the request comes: choose the size of a usual response. When the body has
+    /// ended, or was dropped, the bytes that were sent so far are charged instead: an excess is refunded, and a shortfall
+    /// is charged as far as units are left. Trailers and what HTTP adds are not counted. Replaces
+    /// [`charge_when`](Self::charge_when) and the like.
+    ///
+    /// ```
+    /// use tower_sluice::algorithm::TokenBucket;
+    /// use tower_sluice::{Policy, Quota};
+    ///
+    /// // 10 MB per second, and 50 MB at once.
+    /// let quota = Quota::per_second(10_000_000).burst(50_000_000);
+    /// let downloads = Policy::new("downloads", TokenBucket::new(quota)).cost(20_000).charge_content_bytes();
+    /// ```
+    pub fn charge_content_bytes(mut self) -> Self {
+        self.bill = Some(Bill::ContentBytes);
+        self
+    }
+
+    /// Releases what a request [holds](crate::Concurrency) when the head of its response has come, instead of when the
+    /// body has ended: for a limit on the work of handlers, where slow readers of ready responses do not count.
+    pub fn release_at_head(mut self) -> Self {
+        self.releases_at_head = true;
         self
     }
 
@@ -377,14 +433,26 @@ impl Policy {
         self.cost.of(head)
     }
 
-    /// Whether the final cost depends on the response.
+    /// Whether the final cost is known only when a response has come, or has ended.
     pub(crate) const fn settles_later(&self) -> bool {
         self.bill.is_some()
     }
 
-    /// The final cost of a request that was charged `charged`.
-    pub(crate) fn final_cost(&self, charged: u32, response: &ResponseHead<'_>) -> u32 {
-        self.bill.as_ref().map_or(charged, |bill| bill.final_cost(charged, response))
+    /// The final cost of a request that was charged `charged`, if the head of its response decides.
+    pub(crate) fn cost_by_head(&self, charged: u32, response: &ResponseHead<'_>) -> Option<u32> {
+        self.bill.as_ref()?.by_head(charged, response)
+    }
+
+    pub(crate) const fn is_settled_by_handler(&self) -> bool {
+        matches!(self.bill, Some(Bill::ByHandler))
+    }
+
+    pub(crate) const fn is_charged_by_content(&self) -> bool {
+        matches!(self.bill, Some(Bill::ContentBytes))
+    }
+
+    pub(crate) const fn releases_at_head(&self) -> bool {
+        self.releases_at_head
     }
 
     /// Whether a charge is refunded entirely or not at all when the response arrives.
@@ -402,9 +470,14 @@ impl Policy {
         self.penalty.is_some()
     }
 
-    /// Whether its limiter alone decides on each request: no shadow, no bans, no cost by response, and no free retries.
+    /// Whether its limiter alone decides on each request, once: no shadow, no bans, no cost that is known later, no free
+    /// retries, and nothing that is held.
     pub(crate) const fn is_plain(&self) -> bool {
-        !self.shadow && self.penalty.is_none() && self.bill.is_none() && self.retries.is_none()
+        !self.shadow
+            && self.penalty.is_none()
+            && self.bill.is_none()
+            && self.retries.is_none()
+            && !self.description.holds()
     }
 
     pub(crate) const fn is_shadow(&self) -> bool {

@@ -4,7 +4,8 @@ use super::cost::Bill;
 use super::{MissingKey, Policy, PolicyError};
 
 impl Policy {
-    /// Returns the first mistake in the name, the cost, the penalty, the free retries or the status of this policy.
+    /// Returns the first mistake in the name, the cost, the settlement, the penalty, the free retries or the status of this
+    /// policy.
     ///
     /// [`Enforceable`](crate::http::reload::Enforceable) checks what concerns all policies of a layer: that there is
     /// one, and that no two have the same name.
@@ -21,6 +22,15 @@ impl Policy {
                 return Err(PolicyError::CostAboveBurst { name: name(), cost, burst });
             }
         }
+        if self.description.holds() && self.settles_later() {
+            return Err(PolicyError::SettlementOfHeldUnits { name: name() });
+        }
+        if self.penalty.is_some() && self.description.holds() {
+            return Err(PolicyError::PenaltyWithoutWaits { name: name() });
+        }
+        if self.releases_at_head && !self.description.holds() {
+            return Err(PolicyError::NothingHeld { name: name() });
+        }
         if self.penalty.is_some() && (self.key.is_shared() || self.on_missing_key == MissingKey::Share) {
             return Err(PolicyError::PenaltyOnSharedKey { name: name() });
         }
@@ -35,11 +45,15 @@ impl Policy {
 
     /// Why retries of this policy cannot be free, and the cure.
     fn against_charging_once(&self) -> Option<&'static str> {
-        if matches!(self.bill, Some(Bill::Cost(_))) {
-            // A retry whose cost is known only with its response could cost more than what it is a retry of.
-            Some("the cost of a retry must be known when it comes; remove cost_after, or charge_once")
+        if self.bill.as_ref().is_some_and(|bill| !matches!(bill, Bill::When(_))) {
+            // A retry whose cost is known only afterwards could cost more than what it is a retry of.
+            Some(
+                "the cost of a retry must be known when it comes; remove what settles it later (only charge_when can stay)",
+            )
         } else if self.delays() {
             Some("a free retry would overtake the requests that wait; use a limiter that does not delay, or charge all")
+        } else if self.description.holds() {
+            Some("a free retry is in flight like any request; remove charge_once, since nothing is charged for good")
         } else if self.description.terms().is_none() {
             Some("the quota bounds the free retries; let the limiter advertise one (Description::advertising)")
         } else {

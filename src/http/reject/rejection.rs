@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use crate::http::grpc::Retry;
 use crate::http::headers::{self, Jitter};
 use crate::http::key::KeyError;
 use crate::http::policy::Policy;
@@ -17,7 +18,7 @@ pub struct Rejection {
     reason: Reason,
     status: StatusCode,
     detail: Detail,
-    wait: Option<Duration>,
+    retry: Retry,
     verdict: Verdict,
 }
 
@@ -78,12 +79,13 @@ impl Rejection {
     /// Makes a rejection by at least one policy. `before` is the detail up to the number of seconds to wait, if a wait
     /// helps.
     fn by_policies(reason: Reason, before: &'static str, status: StatusCode, verdict: Verdict) -> Self {
-        let wait = longest_wait(&verdict);
-        let detail = match wait {
-            Some(_) => Detail::Wait { before },
-            None => Detail::Plain("The request costs more than is ever admitted at once; do not retry it.".into()),
+        let retry = latest_retry(&verdict);
+        let detail = match retry {
+            Retry::After(_) => Detail::Wait { before },
+            Retry::Never => Detail::Plain("The request costs more than is ever admitted at once; do not retry it.".into()),
+            Retry::Unknown => Detail::Plain("Too many requests are in flight; retry when one of them has ended.".into()),
         };
-        Self { reason, status, detail, wait, verdict: verdict.rejected() }
+        Self { reason, status, detail, retry, verdict: verdict.rejected() }
     }
 
     pub(crate) fn without_key(policy: &Policy, error: &KeyError) -> Self {
@@ -101,7 +103,7 @@ impl Rejection {
             }
         };
         let verdict = Verdict::default().rejected();
-        Self { reason, status, detail: Detail::Plain(detail.into()), wait: None, verdict }
+        Self { reason, status, detail: Detail::Plain(detail.into()), retry: Retry::Never, verdict }
     }
 
     pub(crate) fn limiter_failed(policy: &Policy, error: &LimiterError, verdict: Verdict) -> Self {
@@ -115,7 +117,7 @@ impl Rejection {
             reason: Reason::LimiterFailed,
             status: StatusCode::SERVICE_UNAVAILABLE,
             detail: Detail::Plain(detail.into()),
-            wait: Some(RETRY_FAILED_AFTER),
+            retry: Retry::After(RETRY_FAILED_AFTER),
             verdict: verdict.rejected(),
         }
     }
@@ -123,7 +125,7 @@ impl Rejection {
     /// Lengthens the wait by a random part of the jitter, if a wait helps.
     #[inline]
     pub(crate) fn lengthen(&mut self, jitter: Jitter) {
-        if let Some(wait) = &mut self.wait {
+        if let Retry::After(wait) = &mut self.retry {
             *wait = jitter.added_to(*wait);
         }
     }
@@ -156,7 +158,7 @@ impl Rejection {
         match &self.detail {
             Detail::Plain(detail) => Pieces { before: detail, seconds: None, after: "" },
             Detail::Wait { before } => {
-                let seconds = self.wait.map(headers::retry_after_seconds);
+                let seconds = self.retry.wait().map(headers::retry_after_seconds);
                 Pieces { before, seconds, after: if seconds == Some(1) { " second." } else { " seconds." } }
             }
         }
@@ -166,7 +168,7 @@ impl Rejection {
     ///
     /// | reason | wait |
     /// |---|---|
-    /// | [`LimitExceeded`](Reason::LimitExceeded), [`Banned`](Reason::Banned) | the time after which the same request is admitted, alone on its keys; `None` if it costs more than is ever admitted. Exact, but for policies on Redis and [charges that may be refunded](crate::Policy::charge_when) |
+    /// | [`LimitExceeded`](Reason::LimitExceeded), [`Banned`](Reason::Banned) | the time after which the same request is admitted, alone on its keys; `None` if it costs more than is ever admitted, or if it has to wait until [others have ended](crate::Concurrency). Exact, but for policies on Redis and [charges that may be refunded](crate::Policy::charge_when) |
     /// | [`LimiterFailed`](Reason::LimiterFailed) | one second: a guess, since the duration of the outage is unknown |
     /// | any other | `None` |
     ///
@@ -174,7 +176,11 @@ impl Rejection {
     /// than [24.8 days](crate::headers::WaitFields).
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
-        self.wait
+        self.retry.wait()
+    }
+
+    pub(crate) const fn retry(&self) -> Retry {
+        self.retry
     }
 
     /// The decisions of all policies that have decided; none if the request lacks a key.
@@ -188,14 +194,19 @@ impl Rejection {
     }
 }
 
-/// The longest wait of all violated policies, of which there is at least one; `None` if for any of them no
-/// wait helps.
-fn longest_wait(verdict: &Verdict) -> Option<Duration> {
+/// The longest wait of all violated policies, of which there is at least one. If for one of them no wait helps, that is
+/// so for all; and if for one the wait is not known, neither is the longest.
+fn latest_retry(verdict: &Verdict) -> Retry {
     debug_assert!(verdict.violated().next().is_some(), "no policy has rejected");
-    verdict
-        .violated()
-        .map(|violated| violated.decision().retry_after())
-        .try_fold(Duration::ZERO, |longest, wait| Some(longest.max(wait?)))
+    verdict.violated().fold(Retry::After(Duration::ZERO), |latest, violated| {
+        let decision = violated.decision();
+        match (latest, decision.retry_after()) {
+            (Retry::After(longest), Some(wait)) => Retry::After(longest.max(wait)),
+            (Retry::Never, _) => Retry::Never,
+            (_, None) if !decision.is_until_released() => Retry::Never,
+            _ => Retry::Unknown,
+        }
+    })
 }
 
 #[cfg(test)]
@@ -215,6 +226,12 @@ mod tests {
         Verdict::of(waits.iter().map(|wait| PolicyVerdict::new(&policy("p"), decision(wait), false)))
     }
 
+    /// The verdict of policies that reject with these waits, and of one with too many requests in flight.
+    fn until_released(waits: &[Option<u64>]) -> Verdict {
+        let waiting = PolicyVerdict::new(&policy("p"), Decision::deny_until_released(4, 0), false);
+        Verdict::of(std::iter::once(waiting).chain(denied(waits).policies().iter().cloned()))
+    }
+
     #[test]
     fn every_detail_is_a_sentence_and_no_rejection_counts_as_admitted() {
         let status = StatusCode::TOO_MANY_REQUESTS;
@@ -228,6 +245,18 @@ mod tests {
             ),
             (
                 Rejection::limit_exceeded(status, denied(&[Some(9), None])),
+                "The request costs more than is ever admitted at once; do not retry it.",
+            ),
+            (
+                Rejection::limit_exceeded(status, until_released(&[])),
+                "Too many requests are in flight; retry when one of them has ended.",
+            ),
+            (
+                Rejection::limit_exceeded(status, until_released(&[Some(9)])),
+                "Too many requests are in flight; retry when one of them has ended.",
+            ),
+            (
+                Rejection::limit_exceeded(status, until_released(&[Some(9), None])),
                 "The request costs more than is ever admitted at once; do not retry it.",
             ),
             (

@@ -1,4 +1,8 @@
 //! A set-associative table with its rule and what its keys inherit.
+//!
+//! Two things are kept for buckets only. The earlier rules convert the time on a receipt from before a change; a receipt
+//! of a window has the window's number. The greatest debt that was inherited bounds what the next heir's words must
+//! hold; the words of windows are made for the greatest count.
 
 use std::sync::Arc;
 
@@ -15,7 +19,10 @@ pub(super) struct Ledger<R> {
     rule: R,
     table: SetAssociativeTable,
     inherited: Option<Debts>,
-    /// The rules before, under whose charges something may still be owed; the oldest first.
+    /// The most ticks that any key of a bucket owed at the instant of the change. `None` for windows, and if nothing was
+    /// inherited.
+    most_inherited: Option<u64>,
+    /// The rules of a bucket before, under whose charges something may still be owed; the oldest first.
     ancestors: Vec<Ancestor<R>>,
 }
 
@@ -25,8 +32,6 @@ struct Debts {
     inherited: Arc<DebtCopies<PackedDebt>>,
     /// The stamp of nothing at that instant, from which the copied stamps are counted.
     base: u64,
-    /// The most ticks that any key of a bucket owed. `None` for windows, whose rule knows the greatest count.
-    most: Option<u64>,
 }
 
 /// A rule that was in force earlier, and until when.
@@ -41,7 +46,8 @@ const MOST_ANCESTORS: usize = 256;
 
 impl<R: Rule> Ledger<R> {
     pub(super) fn new(rule: R, keys: usize, when_full: WhenFull) -> Self {
-        Self { rule, table: SetAssociativeTable::new(keys, when_full), inherited: None, ancestors: Vec::new() }
+        let table = SetAssociativeTable::new(keys, when_full);
+        Self { rule, table, inherited: None, most_inherited: None, ancestors: Vec::new() }
     }
 
     pub(super) const fn rule(&self) -> &R {
@@ -95,7 +101,7 @@ impl<R: Rule> Ledger<R> {
         self.rule = rule;
         let base = stamp_of_nothing(&rule, rule.read(now));
         let inherited = Arc::new(DebtCopies::new(predecessor, geometries, source(base)));
-        let debts = Debts { inherited, base, most: None };
+        let debts = Debts { inherited, base };
         self.table.inherit(Box::new(debts.clone()));
         self.inherited = Some(debts);
     }
@@ -201,11 +207,11 @@ impl<R: Bounded> Ledger<R> {
     /// Returns the most that a key may owe, as the rule counts it.
     fn most(&self) -> u64 {
         let own = self.rule.most();
-        match &self.inherited {
-            None => own,
-            // Only buckets know it. With what a key owes of an overflow slot it may be as much as fits.
-            Some(Debts { most: Some(most), .. }) if !self.table.has_overflow() => own.max(*most),
-            Some(_) => self.rule.most_inherited(),
+        match self.most_inherited {
+            _ if self.inherited.is_none() => own,
+            // With what a key owes of an overflow slot it may be as much as fits.
+            Some(most) if !self.table.has_overflow() => own.max(most),
+            _ => self.rule.most_inherited(),
         }
     }
 }
@@ -227,9 +233,7 @@ impl Ledger<TickBucket> {
         let rule = rule.continuing(&from.rule, now);
         self.inherit(rule, from.table.occupancy().number(), now, geometries, |base| source(rule, base));
         let conversion = rule.conversion(&from.rule, at);
-        if let Some(debts) = &mut self.inherited {
-            debts.most = Some(conversion.debt(most));
-        }
+        self.most_inherited = Some(conversion.debt(most));
         let (here, mut overflow) = (rule.read(now), Vec::new());
         from.each_overflow(now, |tag, debt| overflow.push((tag, rule.stamp(conversion.debt(debt), here))));
         let has_past = from.has_past(now) || !overflow.is_empty();
@@ -253,7 +257,7 @@ impl Ledger<TickBucket> {
     fn most_owed(&self, at: Tick) -> u64 {
         let inherited = self.inherited.as_ref().map_or(0, |debts| {
             // A clock that was set back pays nothing.
-            debts.most.unwrap_or(0).saturating_sub(at.count.saturating_sub(debts.base))
+            self.most_inherited.unwrap_or(0).saturating_sub(at.count.saturating_sub(debts.base))
         });
         inherited.max(self.rule.capacity())
     }
@@ -297,9 +301,9 @@ mod tests {
     const HASH: u64 = 7 << 40 | 7;
 
     /// Copies the debts of a bucket into one that is alike, but for its burst.
-    struct Debts(Ledger<TickBucket>, TickBucket);
+    struct FromBucket(Ledger<TickBucket>, TickBucket);
 
-    impl Source<PackedDebt> for Debts {
+    impl Source<PackedDebt> for FromBucket {
         fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
             let conversion = self.1.conversion(self.0.rule(), self.0.rule().read(NOW));
             self.0.each_owed((geometry, page), NOW, |set, tag, debt| {
@@ -317,7 +321,7 @@ mod tests {
         let from = ledger(3);
         assert!(from.check(HASH, 3, || NOW, || NOW).is_allowed());
         let geometries = [before.geometry()];
-        heir.inherit_from(&before, &of(1), NOW, &geometries, |rule, _| Box::new(Debts(from, rule))).unwrap();
+        heir.inherit_from(&before, &of(1), NOW, &geometries, |rule, _| Box::new(FromBucket(from, rule))).unwrap();
         heir.inherited().unwrap().copy_all();
         heir
     }
@@ -356,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_inherited_is_in_one_place() {
+    fn an_inherited_debt_moves_into_the_table_when_its_key_is_inserted() {
         let heir = heir();
         heir.check_invariants(NOW);
         assert!(!heir.check(HASH, 1, || NOW, || NOW).is_allowed());
@@ -365,7 +369,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "and what it inherited is not cleared")]
-    fn what_is_in_two_places_is_found() {
+    fn check_invariants_finds_a_debt_owed_twice() {
         let mut heir = heir();
         // A table that does not know of the inheritance.
         heir.table = SetAssociativeTable::new(64, WhenFull::ForgetLeast);
@@ -375,10 +379,9 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "of what is inherited, Tag(7) in set 0 owes")]
-    fn what_is_too_much_of_the_inheritance_is_found() {
+    fn check_invariants_finds_an_inherited_debt_above_the_greatest() {
         let mut heir = heir();
-        let most = &mut heir.inherited.as_mut().unwrap().most;
-        *most = most.map(|most| most - 1);
+        heir.most_inherited = heir.most_inherited.map(|most| most - 1);
         heir.check_invariants(NOW);
     }
 }

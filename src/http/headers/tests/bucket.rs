@@ -8,21 +8,21 @@ use crate::values::{Decision, Quota};
 /// One second, in nanoseconds.
 pub(super) const NANOS: u128 = 1_000_000_000;
 
-/// The greatest Integer of a structured field: greater numbers are cut off there.
+/// The greatest Integer of a structured field (RFC 9651, section 3.3.1): greater numbers are cut off there.
 pub(super) const LARGEST: u128 = 10_u128.pow(15) - 1;
 
 /// The longest wait that is advertised, in seconds: clients keep it as milliseconds in a signed 32-bit timer.
 pub(super) const LONGEST_WAIT: u128 = ((1 << 31) - 1) / 1_000;
 
-/// The part of a bucket's capacity by which a level may be lower than the oracle's, since the state of a store that
-/// counts in ticks may be off by one.
+/// `Measure` takes this part of a bucket's capacity off what is left, since the state of a store that counts in ticks may
+/// be a tick too low. So its `t` may be shorter than the oracle's.
 const TICKS: u128 = 1 << 32;
 
 /// A bucket as one would explain it: a debt in nanoseconds times `limit` that decreases with time.
 #[derive(Clone, Copy)]
 pub(super) struct Bucket {
     quota: Quota,
-    /// When the debt is paid.
+    /// When the debt is paid, in nanoseconds times `limit`.
     paid_at: u128,
 }
 
@@ -31,7 +31,7 @@ impl Bucket {
         Self { quota, paid_at: 0 }
     }
 
-    /// The time that one unit takes.
+    /// The time that one unit takes, in nanoseconds times `limit`.
     fn interval(&self) -> u128 {
         self.quota.period().as_nanos()
     }
@@ -40,16 +40,16 @@ impl Bucket {
         u128::from(self.quota.max_burst()) * self.interval()
     }
 
-    fn units(&self, nanos: u128) -> u128 {
+    fn scaled(&self, nanos: u128) -> u128 {
         nanos * u128::from(self.quota.limit())
     }
 
     pub(super) fn decide(&mut self, now: u64, cost: u32) -> Decision {
-        let (now, limit) = (self.units(now.into()), u128::from(self.quota.limit()));
+        let (now, limit) = (self.scaled(now.into()), u128::from(self.quota.limit()));
         let capacity = self.capacity();
         let after = self.paid_at.saturating_sub(now) + u128::from(cost) * self.interval();
-        let span = |units: u128| {
-            let nanos = units.div_ceil(limit);
+        let span = |scaled: u128| {
+            let nanos = scaled.div_ceil(limit);
             Duration::new(u64::try_from(nanos / NANOS).unwrap(), u32::try_from(nanos % NANOS).unwrap())
         };
         let is_allowed = after <= capacity;
@@ -70,14 +70,15 @@ impl Bucket {
     /// Returns the `r` of an admission, the whole units left, and its `t`: the seconds, rounded up, in which what is left
     /// is earned; with none left, the time to the next unit. At least 1.
     ///
-    /// `t` has a range, since it is computed from a [`Decision`], which rounds the debt up, and allows for a tick.
+    /// `t` has a range, since it is computed from a [`Decision`], which rounds the debt up, and `Measure` allows for a
+    /// tick.
     pub(super) fn expected(&self, now: u64) -> (u128, RangeInclusive<u128>) {
-        let seconds = |units: u128| units.div_ceil(self.units(NANOS)).clamp(1, LARGEST);
-        let debt = self.paid_at.saturating_sub(self.units(now.into()));
+        let seconds = |scaled: u128| scaled.div_ceil(self.scaled(NANOS)).clamp(1, LARGEST);
+        let debt = self.paid_at.saturating_sub(self.scaled(now.into()));
         let free = self.capacity() - debt;
         // A `Decision` keeps nanoseconds if they fit into 64 bits, and milliseconds if not.
-        let is_coarse = debt > self.units(u64::MAX.into());
-        let rounding = self.units(if is_coarse { NANOS / 1_000 } else { 1 });
+        let is_coarse = debt > self.scaled(u64::MAX.into());
+        let rounding = self.scaled(if is_coarse { NANOS / 1_000 } else { 1 });
         match free / self.interval() {
             0 => {
                 let wait = self.interval() - free;

@@ -15,7 +15,7 @@ use super::*;
 use crate::values::{Decision, Terms};
 
 fn writer_of(fields: &RateLimitFields, policies: &[(&str, Terms)]) -> Arc<Writer> {
-    Arc::new(Writer::new(fields, policies.iter().map(|(name, terms)| (*name, Some(*terms)))))
+    Arc::new(Writer::new(fields, policies.iter().map(|(name, terms)| (*name, Some(*terms), Unit::Requests))))
 }
 
 fn reading(policy: usize, decision: &Decision) -> Reading<'_> {

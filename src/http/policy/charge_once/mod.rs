@@ -17,7 +17,7 @@ use http::HeaderName;
 pub(crate) use self::attempt::Attempt;
 use self::records::Records;
 use super::Policy;
-use crate::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+use crate::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use crate::http::head::{RequestHead, trimmed};
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::store::MemoryStore;
@@ -42,7 +42,7 @@ use crate::values::{Finish, PartitionKey, Quota, Shape, Terms};
 /// # Which requests are free
 ///
 /// One whose policy key, idempotency key, method, path and cost are those of an earlier request that was charged, and whose
-/// response has ended or failed (today: once its head is there, or the client has disconnected). So many of them are free,
+/// response has ended, has failed, or was given up by the client. So many of them are free,
 /// and for so long; the next ones are charged. A free request passes even if nothing is left of the quota.
 ///
 /// All others are charged as if this were not set, which is always the safe side:
@@ -175,7 +175,7 @@ pub(super) struct Retries {
 impl Retries {
     pub(super) fn new(settings: ChargeOnce, terms: Option<Terms>) -> Self {
         let records = Arc::new(Records::new(settings.max_keys, Arc::clone(&settings.clock)));
-        let budget = terms.map(|terms| budget(terms, settings.free_retries, &settings.clock));
+        let budget = terms.and_then(|terms| budget(terms, settings.free_retries, &settings.clock));
         Self { settings, records, budget }
     }
 
@@ -223,24 +223,19 @@ impl Policy {
 }
 
 /// The budget of free retries of each policy key: what the limiter grants, `free_retries` times.
-fn budget(terms: Terms, free_retries: u32, clock: &Arc<dyn Clock>) -> Arc<dyn Limiter> {
-    let quota = terms.quota();
+fn budget(terms: Terms, free_retries: u32, clock: &Arc<dyn Clock>) -> Option<Arc<dyn Limiter>> {
+    let quota = terms.quota()?;
     let times = |units: u32| units.saturating_mul(free_retries);
     // A rate beyond what a quota can have, or a burst cut off at 2^32, is the safe side: more is charged.
     let quota =
         Quota::new(times(quota.limit()), quota.period()).map_or(quota, |more| more.burst(times(quota.max_burst())));
-    match terms.shape() {
-        Shape::Bucket => {
-            RateLimiter::new(TokenBucket::new(quota), MemoryStore::default().with_clock(Arc::clone(clock)))
-                .into_limiter()
-        }
-        Shape::FixedWindow => {
-            RateLimiter::new(FixedWindow::new(quota), MemoryStore::default().with_clock(Arc::clone(clock)))
-                .into_limiter()
-        }
-        Shape::SlidingWindow => {
-            RateLimiter::new(SlidingWindow::new(quota), MemoryStore::default().with_clock(Arc::clone(clock)))
-                .into_limiter()
-        }
-    }
+    Some(match terms.shape()? {
+        Shape::Bucket => in_memory(TokenBucket::new(quota), Arc::clone(clock)),
+        Shape::FixedWindow => in_memory(FixedWindow::new(quota), Arc::clone(clock)),
+        Shape::SlidingWindow => in_memory(SlidingWindow::new(quota), Arc::clone(clock)),
+    })
+}
+
+fn in_memory<A: Algorithm>(algorithm: A, clock: Arc<dyn Clock>) -> Arc<dyn Limiter> {
+    RateLimiter::new(algorithm, MemoryStore::default().with_clock(clock)).into_limiter()
 }

@@ -21,6 +21,8 @@ const BAN_EVICTED: &str = "tower_sluice.rate_limiting.ban_table.evicted_live";
 #[cfg(feature = "redis")]
 const BREAKER: &str = "tower_sluice.rate_limiting.store.breaker";
 
+/// The series of one policy that observations update. Each is made once its limiter has what
+/// it is about: a table, or a server.
 #[derive(Debug, Default)]
 pub(super) struct Observed {
     /// Whether an observation was made. Without one, no series are made when a limiter is replaced.
@@ -81,6 +83,8 @@ impl Observed {
                 capacity: gauge!(BAN_CAPACITY, labels.all()),
                 live: gauge!(BAN_LIVE, labels.all()),
                 evicted: counter!(BAN_EVICTED, labels.all()),
+                // Bans are in a `MemoryStore::default()`, which turns no key away: for a new ban that finds no room, it
+                // forgets the one that ends first.
                 turned_away: None,
                 added: Vec::new(),
             });
@@ -116,6 +120,7 @@ struct Table {
     capacity: Gauge,
     live: Gauge,
     evicted: Counter,
+    /// `None` for bans.
     turned_away: Option<Counter>,
     /// What was added so far, for each of the latest tables that the policy had, the latest one last.
     added: Vec<Added>,
@@ -124,7 +129,7 @@ struct Table {
 /// The counts of a table that were added to the counters.
 #[derive(Clone, Copy, Debug, Default)]
 struct Added {
-    /// The [number](TableStats::number) of the table.
+    /// The [number](TableStats::number) of the table, if it has one.
     table: Option<u64>,
     evicted: u64,
     turned_away: u64,
@@ -136,8 +141,8 @@ const TABLES: usize = 8;
 
 impl Table {
     fn set_gauges(&self, stats: &TableStats) {
-        self.capacity.set(saturated(stats.capacity));
-        self.live.set(saturated(stats.live));
+        self.capacity.set(in_gauge(stats.capacity));
+        self.live.set(in_gauge(stats.live));
     }
 
     fn add_counts(&mut self, stats: &TableStats) {
@@ -162,16 +167,18 @@ impl Table {
             return Added::default();
         };
         let added = self.added.remove(place);
-        // The counts of a table never fall. Custom limiters do not number their tables: if their counts have fallen,
-        // the table is another one. Another one that has counted as much already is taken for the same.
+        // The counts of a table never fall. Tables of custom limiters have no number: if their counts have fallen, the
+        // table is another one. Another one that has counted as much already is taken for the same. (Nor has a store of
+        // this crate a number before its first use; it has counted nothing then.)
         let has_fallen = stats.evicted_live < added.evicted || stats.turned_away < added.turned_away;
         if stats.number.is_none() && has_fallen { Added::default() } else { added }
     }
 }
 
-/// Saturates at `u32::MAX`, which a gauge converts without loss.
-fn saturated(count: u64) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
+/// Exact up to 2^53, which is more keys than any machine has memory for.
+#[allow(clippy::cast_precision_loss)]
+const fn in_gauge(count: u64) -> f64 {
+    count as f64
 }
 
 pub(super) fn describe() {
@@ -192,6 +199,22 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
+
+    #[test]
+    fn gauges_count_more_keys_than_fit_into_32_bits() {
+        let [capacity, live] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+        let series = Table {
+            capacity: Gauge::from_arc(Arc::clone(&capacity)),
+            live: Gauge::from_arc(Arc::clone(&live)),
+            evicted: Counter::noop(),
+            turned_away: None,
+            added: Vec::new(),
+        };
+        series.set_gauges(&TableStats { capacity: 1 << 33, live: (1 << 32) + 1, ..TableStats::default() });
+        // A gauge keeps the bits of an f64.
+        let value = |gauge: &AtomicU64| f64::from_bits(gauge.load(Ordering::Relaxed)).to_string();
+        assert_eq!([value(&capacity), value(&live)], ["8589934592", "4294967297"]);
+    }
 
     #[test]
     fn the_counts_of_the_latest_eight_tables_are_added_once() {

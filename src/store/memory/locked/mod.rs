@@ -218,7 +218,10 @@ impl<S: Copy + Send> LockedTable<S> {
             time::nanos_of(left)
         };
         let first = Duration::from_nanos(emptier.least(left).min(fuller.least(left)));
-        Decision::deny(decision.limit(), 0, Some(first))
+        // As if the key had been charged for this request; for a window, that is when all that it can use is reset. A
+        // slot may be free later than that.
+        let reset = decision.reset_after().max(first);
+        Decision::deny(decision.limit(), 0, Some(first)).with_reset_after(reset)
     }
 
     /// Returns what [`check`](Self::check) would decide, if there is room for the key.
@@ -439,6 +442,20 @@ mod tests {
         assert!(admits(&table, 0));
         assert_eq!(table.occupancy().evicted(), 1);
         assert_eq!(table.lock(0).least(|_, state| state.used.into()), 5, "a key was evicted that owes 5, not 2");
+    }
+
+    #[test]
+    fn a_key_that_a_full_table_rejects_has_a_reset() {
+        let table = LockedTable::new(SLOTS, WhenFull::Reject);
+        for (set, tags) in [(0, 1..9), (1, 11..19)] {
+            for tag in tags {
+                assert!(table.lock(set).insert(tag_of(tag), state(1), |_, _| false));
+            }
+        }
+        let now = Timestamp::ZERO;
+        let decision = table.check(&FixedWindow::new(Quota::per_day(10)), HASH, 1, || now, || now);
+        let day = Duration::from_secs(86_400);
+        assert_eq!(decision, Decision::deny(10, 0, Some(day)).with_reset_after(day));
     }
 
     #[test]

@@ -70,7 +70,8 @@ impl SetAssociativeTable {
                     WhenFull::Overflow => return self.charge_overflow(rule, tag, now, cost),
                 }
             }
-            // The target may be as of a later time, if the clock was set back. Less is owed then.
+            // The target may be as of a later time: if the clock was set back; or if this thread was descheduled for
+            // more than an epoch, and another one has swept the page meanwhile. Less is owed then.
             let at = rule.local(target.at, tag);
             let ruling = rule.judge(rule.stamped(rule.stamp(owed, own), at), cost, at);
             let Ruling::Admit { debt } = ruling else { return (ruling, at) };
@@ -133,8 +134,8 @@ impl SetAssociativeTable {
         let (set, slot) = self.overflow_slot(tag).expect("it is made with the table");
         loop {
             let epochs = self.ensure_swept(rule, set, now);
-            // If the slot is empty, its last debt may have been cleared since `now` was read: then it was paid by the
-            // beginning of the page's epoch, and not before.
+            // If the slot is empty, its last debt may have been cleared since `now` was read. Then it was paid by the
+            // beginning of the page's epoch; how long before that is not known.
             let now = rule.clamp(now, epochs.latest());
             // Not found if a sweep began after `now` was clamped: then it must be clamped again.
             let find = || (self.page(set).load() == epochs).then(|| (slot, slot.load()));

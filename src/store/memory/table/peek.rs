@@ -11,7 +11,8 @@ use crate::store::memory::occupancy;
 use crate::values::Decision;
 
 impl SetAssociativeTable {
-    /// Returns what [`check`](Self::check) would decide, if there is room for the key.
+    /// Returns what [`check`](Self::check) would decide, if there is room for the key. A rejection that is
+    /// [late](Rule::is_late) stands: `check` would decide again, by a new reading of the clock.
     pub(in crate::store::memory) fn peek<R: Rule>(&self, rule: &R, hash: u64, cost: u32, now: R::Now) -> Decision {
         let candidates = self.candidates(hash);
         let (debt, at) = match self.debt_of(rule, &candidates, now) {
@@ -50,7 +51,8 @@ impl SetAssociativeTable {
         let own = rule.local(now, tag);
         let Some((set, slot)) = self.overflow_slot(tag) else { return rule.nothing(own) };
         let (word, _, at) = self.read(rule, set, slot, now);
-        // That may be as of a later time, if the clock was set back.
+        // That may be as of a later time: if the clock was set back; or if this thread was descheduled for more than an
+        // epoch, and another one has swept the page meanwhile.
         let at = rule.local(at, tag);
         rule.stamped(rule.stamp(rule.owed(word, at), at), own)
     }
@@ -97,8 +99,8 @@ impl SetAssociativeTable {
     }
 
     /// Reads a word as [`read`](Self::read) does, without sweeping its page up to the present epoch. What is in the
-    /// page was owed when it was last swept. That was less than [`ALL_PAID`] epochs ago, or the word reads as empty: so
-    /// debts can be distinguished from what is paid.
+    /// page was owed when it was last swept, or was charged since. That sweep was less than [`ALL_PAID`] epochs ago, or
+    /// the word reads as empty: so debts can be distinguished from what is paid.
     fn read_unswept<R: Rule>(&self, rule: &R, page: usize, slot: Slot<'_>, now: R::Now) -> (Word, R::Now) {
         loop {
             let epochs = self.pages[page].load();
@@ -113,21 +115,16 @@ impl SetAssociativeTable {
         }
     }
 
-    /// Returns how many keys owe something, estimated from some pages if there are many.
+    /// Returns how many keys owe something, estimated from some pages if there are many. Begins no sweep, and reads no
+    /// page that was not touched for [`ALL_PAID`] epochs: to observe an idle table costs next to nothing.
     pub(in crate::store::memory) fn live<R: Rule>(&self, rule: &R, now: R::Now) -> u64 {
         let pages = self.sets.div_ceil(SETS_PER_PAGE);
         let sampled = pages.min(occupancy::SAMPLED_SETS / SETS_PER_PAGE);
         let (mut live, mut seen) = (0, 0);
         for index in 0..sampled {
-            let first = index * pages / sampled * SETS_PER_PAGE;
-            for set in first..self.sets.min(first + SETS_PER_PAGE) {
-                let owes = |slot: &Slot<'_>| {
-                    let (word, _, at) = self.read(rule, set, *slot, now);
-                    rule.size(rule.owed(word, rule.local(at, word.tag()))) > 0
-                };
-                live += self.slots.in_set(set).filter(owes).count();
-                seen += 1;
-            }
+            let page = index * pages / sampled;
+            self.each_owed(rule, page, now, |_, _, _| live += 1);
+            seen += SETS_PER_PAGE.min(self.sets - page * SETS_PER_PAGE);
         }
         occupancy::extrapolate(live, seen, self.sets)
     }

@@ -218,7 +218,7 @@ impl Rule for TickBucket {
     #[inline(always)]
     fn judge(&self, debt: u64, cost: u32, _: Tick) -> Ruling<u64> {
         let after = debt + self.price(cost);
-        // Neither zero nor more than fits, in one comparison.
+        // Zero, or more than ever fits, in one comparison.
         if cost.wrapping_sub(1) >= self.burst {
             return if cost == 0 { Ruling::Peek { debt } } else { Ruling::Never { debt } };
         }
@@ -266,7 +266,7 @@ impl Rule for TickBucket {
         stamp <= self.epoch_start(epoch).count
     }
 
-    /// At most what is still owed for the charge; see [`Gcra`](crate::algorithm::gcra::Gcra).
+    /// Subtracts at most what is still owed for the charge; see [`Gcra`](crate::algorithm::gcra::Gcra).
     fn refunded(&self, debt: u64, cost: u32, paid_at: u64, now: Tick) -> u64 {
         debt - paid_at.saturating_sub(now.count).min(self.worth(cost)).min(debt)
     }

@@ -192,7 +192,7 @@ impl<W: Counts> Rule for WindowRule<W> {
 
     #[inline(always)]
     fn judge(&self, debt: W, cost: u32, now: Moment) -> Ruling<W> {
-        // Neither zero nor more than the limit, in one comparison.
+        // Zero, or more than the limit, in one comparison.
         if cost.wrapping_sub(1) >= self.limit {
             return if cost == 0 { Ruling::Peek { debt } } else { Ruling::Never { debt } };
         }
@@ -222,7 +222,12 @@ impl<W: Counts> Rule for WindowRule<W> {
                 self.with_reset(Decision::reject(limit, remaining(debt), debt.wait(self, cost, now)), debt, now)
             }
             Ruling::Never { debt } => self.with_reset(Decision::deny(limit, remaining(debt), None), debt, now),
-            Ruling::Full { wait } => Decision::reject(limit, 0, nanos(wait)),
+            // As if the new key had used up the present window. A slot may be free later than that, if windows are
+            // staggered.
+            Ruling::Full { wait } => {
+                let reset = self.until_reset(W::new(now.by, [0, self.limit]), now).max(wait);
+                Decision::reject(limit, 0, nanos(wait)).with_reset_span(nanos(reset))
+            }
         }
     }
 

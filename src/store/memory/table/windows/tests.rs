@@ -292,6 +292,25 @@ fn the_documented_limits_fit() {
     }
 }
 
+/// A new key for which the table has no room resets like one that has used up its quota, and not before there is room.
+#[test]
+fn a_key_that_a_full_table_rejects_has_a_reset() {
+    fn has_a_reset<P: Pair>() {
+        const NOW: u64 = 90_000_000_000;
+        let quota = quota(5, 60_000_000_000);
+        let (rule, algorithm) = (P::rule(&quota, false).unwrap(), P::algorithm(quota, false));
+        let (used_up, _) = algorithm.decide(None, Timestamp::from_nanos(NOW), 5);
+        let (soon, late) = (Duration::from_secs(1), Duration::from_secs(1_000));
+        for (wait, reset) in [(soon, used_up.reset_after()), (late, late)] {
+            let full = Ruling::Full { wait: u64::try_from(wait.as_nanos()).unwrap() };
+            let decision = rule.decision(full, 1, moment(&rule, NOW));
+            assert_eq!(decision, Decision::deny(5, 0, Some(wait)).with_reset_after(reset));
+        }
+    }
+    has_a_reset::<Fixed>();
+    has_a_reset::<Sliding>();
+}
+
 /// What is charged in one epoch reads right in the next ones, and as paid from then until it is swept.
 #[test]
 fn words_read_right_across_the_wrap() {

@@ -1,0 +1,201 @@
+//! [`Counts`]: how many units each key has in flight, in a set-associative table.
+//!
+//! # Concurrency
+//!
+//! A key is in one slot of its two candidate sets at most:
+//!
+//! - Only [`insert`](Counts::insert) writes a tag, with the key's stripe locked, and only after it has searched both sets
+//!   under that lock. No other thread can write the same tag meanwhile.
+//! - A count that falls to zero leaves the tag where it is. Another key may then take the slot, which removes the tag.
+//!
+//! All that other threads do to a found word is one compare-and-swap. It fails if another key has taken the slot in
+//! between, since the tag differs; and then the key is searched again. If the slot was taken and came back to the same
+//! key, the word says what is in flight now, and the swap is as good as one that was tried later.
+//!
+//! Nothing is evicted: a slot with units in flight is free when they are released, and not before.
+
+use std::sync::PoisonError;
+
+use super::slots::{Place, Slots};
+#[cfg(feature = "queue")]
+use super::wait_lists::WaitLists;
+use super::word::Word;
+use crate::store::next_table_number;
+use crate::util::keyed_hash::Secret;
+use crate::util::log;
+use crate::util::sync::{AtomicU64, Mutex, Ordering};
+use crate::values::PartitionKey;
+
+/// More than a machine has threads, so that two threads rarely want the same one.
+const STRIPES: usize = if cfg!(sluice_loom) { 1 } else { 256 };
+
+/// How many units each key has in flight. Shared by a limiter, its heirs and its permits.
+pub(super) struct Counts {
+    secret: Secret,
+    pub(super) slots: Slots,
+    stripes: Box<[Stripe]>,
+    keys: usize,
+    turned_away: AtomicU64,
+    number: u64,
+    #[cfg(feature = "queue")]
+    pub(super) wait_lists: WaitLists,
+}
+
+/// A mutex on a cache line of its own, so that threads that take different stripes do not slow each other down.
+#[derive(Default)]
+#[repr(align(64))]
+struct Stripe(Mutex<()>);
+
+/// What became of a request for units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attempt {
+    /// They are in flight now, in this slot; with them, the key has `units`.
+    Taken { slot: usize, units: u32 },
+    /// They do not fit, or others wait before: the key has `units` in flight, in this slot.
+    Full { slot: usize, units: u32 },
+    /// The key has none in flight, and both of its sets are full of keys that have.
+    NoSlot,
+}
+
+impl Counts {
+    /// Makes counts for so many keys that have units in flight.
+    pub(super) fn new(keys: usize) -> Self {
+        Self::hashed_by(Secret::random(), keys)
+    }
+
+    pub(super) fn hashed_by(secret: Secret, keys: usize) -> Self {
+        Self {
+            secret,
+            slots: Slots::new(keys),
+            stripes: (0..STRIPES).map(|_| Stripe::default()).collect(),
+            keys,
+            turned_away: AtomicU64::new(0),
+            number: next_table_number(),
+            #[cfg(feature = "queue")]
+            wait_lists: WaitLists::default(),
+        }
+    }
+
+    /// For how many keys it was made.
+    pub(super) const fn keys(&self) -> usize {
+        self.keys
+    }
+
+    #[inline]
+    pub(super) fn place(&self, key: &PartitionKey) -> Place {
+        self.slots.place(self.secret.hash(key.as_bytes()))
+    }
+
+    /// Takes `cost` units, if no more than `limit` are then in flight. The cost is at most the limit, and not zero.
+    #[inline]
+    pub(super) fn acquire(&self, place: &Place, cost: u32, limit: u32) -> Attempt {
+        debug_assert!(0 < cost && cost <= limit, "{cost} of {limit}");
+        let Some((slot, mut word)) = self.find(place) else { return self.insert(place, cost, limit) };
+        loop {
+            match self.take(slot, word, cost, limit) {
+                Ok(attempt) => return attempt,
+                Err(now) if now.is(place.tag) => word = now,
+                Err(_) => return self.insert(place, cost, limit),
+            }
+        }
+    }
+
+    /// Takes `cost` units from a slot in which the key was found. Returns the word that was found instead, if another
+    /// thread was faster.
+    #[inline(always)]
+    fn take(&self, slot: usize, word: Word, cost: u32, limit: u32) -> Result<Attempt, Word> {
+        let units = word.units();
+        match units.checked_add(cost).filter(|total| *total <= limit && !word.has_waiters()) {
+            None => Ok(Attempt::Full { slot, units }),
+            Some(units) => {
+                let taken = self.slots.replace(slot, word, word.with_units(units));
+                taken.map(|()| Attempt::Taken { slot, units })
+            }
+        }
+    }
+
+    /// Takes `cost` units of a key that was not found, under the lock of its stripe.
+    #[cold]
+    #[inline(never)]
+    fn insert(&self, place: &Place, cost: u32, limit: u32) -> Attempt {
+        let stripe = &self.stripes[place.tag.value() as usize % self.stripes.len()];
+        // It guards no data that a panic could leave in disorder.
+        let _locked = stripe.0.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            // Another thread may have inserted the key before the lock was taken. From here on, none can.
+            while let Some((slot, word)) = self.find(place) {
+                if let Ok(attempt) = self.take(slot, word, cost, limit) {
+                    return attempt;
+                }
+            }
+            let Some((slot, word)) = self.choose(place) else {
+                if self.turned_away.fetch_add(1, Ordering::Relaxed) == 0 {
+                    log::counts_are_full(self.keys);
+                }
+                return Attempt::NoSlot;
+            };
+            // Fails if another key was faster, and then another slot may be free.
+            if self.slots.replace(slot, word, Word::new(place.tag, cost)).is_ok() {
+                return Attempt::Taken { slot, units: cost };
+            }
+        }
+    }
+
+    /// Searches both candidate sets.
+    #[inline(always)]
+    pub(super) fn find(&self, place: &Place) -> Option<(usize, Word)> {
+        place.sets.into_iter().find_map(|set| self.slots.in_set(set).find(|(_, word)| word.is(place.tag)))
+    }
+
+    /// Chooses a free slot of the emptier candidate set.
+    fn choose(&self, place: &Place) -> Option<(usize, Word)> {
+        let [a, b] = place.sets.map(|set| {
+            let mut free = self.slots.in_set(set).filter(|(_, word)| word.is_free());
+            let first = free.next();
+            (first, free.count())
+        });
+        // Of equals, the first.
+        if b.1 > a.1 { b.0 } else { a.0.or(b.0) }
+    }
+
+    /// Releases `cost` units of a key that has as many in flight in this slot, and lets its next waiters have them.
+    #[inline]
+    pub(super) fn release(&self, slot: usize, cost: u32) {
+        let mut word = self.slots.load(slot);
+        loop {
+            #[cfg(feature = "queue")]
+            if word.has_waiters() {
+                return self.wait_lists.release(&self.slots, slot, cost);
+            }
+            debug_assert!(word.units() >= cost, "{cost} units are released, and {} are in flight", word.units());
+            match self.slots.replace(slot, word, word.with_units(word.units().saturating_sub(cost))) {
+                Ok(()) => return,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// The units of a key that are in flight, and whether others wait for them.
+    pub(super) fn peek(&self, place: &Place) -> (u32, bool) {
+        self.find(place).map_or((0, false), |(_, word)| (word.units(), word.has_waiters()))
+    }
+
+    /// The number of keys that have units in flight, and of these units. Reads the whole table.
+    pub(super) fn totals(&self) -> (u64, u64) {
+        let words = (0..self.slots.len()).map(|slot| self.slots.load(slot)).filter(|word| !word.is_free());
+        words.fold((0, 0), |(keys, units), word| (keys + 1, units + u64::from(word.units())))
+    }
+
+    pub(super) fn turned_away(&self) -> u64 {
+        self.turned_away.load(Ordering::Relaxed)
+    }
+
+    /// A number that no other table of this process has.
+    pub(super) const fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(super) fn size_in_bytes(&self) -> usize {
+        self.slots.size_in_bytes() + size_of_val(&*self.stripes)
+    }
+}

@@ -1,0 +1,442 @@
+//! [`Concurrency`], the limiter.
+
+use std::fmt;
+#[cfg(feature = "queue")]
+use std::future::Future;
+use std::sync::{Arc, OnceLock};
+#[cfg(feature = "queue")]
+use std::time::Duration;
+
+use super::counts::{Attempt, Counts};
+use super::permit::Permit;
+use super::slots::Place;
+#[cfg(feature = "queue")]
+use super::wait_lists::{Joined, Wanted};
+#[cfg(feature = "queue")]
+use super::waiting::Waiting;
+use super::{InFlight, admitted, rejected, word};
+use crate::limiter::{IntoLimiter, Limiter};
+use crate::store::{Stats, TableStats};
+#[cfg(feature = "queue")]
+use crate::values::{Backlog, LimiterError};
+use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mode, PartitionKey, Receipt, Terms};
+
+/// Limits how many requests of a key are in flight at once.
+///
+/// A request takes as many units as it [costs](crate::Policy::cost), one unless that is set, and holds them until it is
+/// over. In a layer, that is when the **body** of its response has ended, has failed, or was dropped: a slow download, a
+/// stream of events, or a gRPC call whose server streams counts for as long as it lasts. (tower's `ConcurrencyLimit`
+/// counts until the head of the response, and knows no keys.) A policy may
+/// [release them at the head](crate::Policy::release_at_head). No unit is lost, whatever ends the request: a client that
+/// disconnects, a service that fails or panics, a body that nobody reads.
+///
+#[cfg_attr(feature = "http", doc = "```")]
+#[cfg_attr(not(feature = "http"), doc = "```ignore")]
+/// use tower_sluice::key::HeaderKey;
+/// use tower_sluice::{Concurrency, Policy, RateLimitLayer};
+///
+/// // Four at once for each customer.
+/// let policy = Policy::new("in-flight", Concurrency::new(4)).key(HeaderKey::from_static("x-api-key"));
+/// let layer = RateLimitLayer::new(policy);
+/// ```
+///
+/// # Waiting
+///
+/// A request that finds its key's units taken is rejected. With [`queue`](Self::queue), it waits until others are over,
+/// first come, first served. Nobody overtakes: a request that costs more than is free keeps those behind it waiting.
+///
+/// # What clients are told
+///
+/// Nobody knows when a request will be over, so a rejection carries **no `Retry-After`**: the client should retry when
+/// one of its own requests has ended. `RateLimit-Policy` has the limit with the unit `concurrent-requests` and without a
+/// window, and `RateLimit` what is left, without a time:
+///
+/// ```text
+/// RateLimit-Policy: "in-flight";q=4;qu="concurrent-requests"
+/// RateLimit: "in-flight";r=0
+/// ```
+///
+/// Draft-07 and `X-RateLimit-*` cannot say that, and do not mention the policy.
+///
+/// # Accuracy
+///
+/// Exact: however many threads ask, a key never has more than `limit` units in flight, and a request is rejected only
+/// while it would have. Two keys share their count if 32 bits of their hashes and one of their two candidate sets are
+/// equal: for a new key in a half-full table, with a probability of 2 × 10⁻⁹. The hash has a secret, so nobody can choose
+/// keys that share.
+///
+/// # Memory and cost
+///
+/// 16 bytes for each key of [`max_keys`](Self::max_keys), whatever the length of the keys; and each request that waits
+/// takes some 200 bytes. **What is in flight is never evicted.** If both candidate sets of a new key are full of others
+/// that have requests in flight, its request is rejected; below `max_keys` such keys that does not happen.
+///
+/// To take units and to release them is one compare-and-swap each; a key that was not seen for a while takes a lock that
+/// it shares with one in 256 others. Where others wait, the lock of their list is taken.
+///
+/// # Live change
+///
+/// A changed limit holds from the next request on, and what is in flight goes on counting. Requests that wait are judged
+/// by the new limit, in their order. The table stays, and with it the [`max_keys`](Self::max_keys) of the first limiter.
+///
+/// # Without a layer
+///
+/// ```
+/// use tower_sluice::{Concurrency, PartitionKey};
+///
+/// let exports = Concurrency::new(1);
+/// let alice = PartitionKey::from("alice");
+///
+/// let permit = exports.try_acquire(&alice, 1).expect("none is running");
+/// assert!(exports.try_acquire(&alice, 1).is_none());
+/// drop(permit);
+/// assert!(exports.try_acquire(&alice, 1).is_some());
+/// ```
+pub struct Concurrency {
+    limit: u32,
+    max_keys: usize,
+    #[cfg(feature = "queue")]
+    queue: Option<Queue>,
+    /// Made on first use: a limiter that inherits shares its predecessor's instead.
+    counts: OnceLock<Arc<Counts>>,
+}
+
+/// The bounds on waiting.
+#[cfg(feature = "queue")]
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    per_key: usize,
+    max_wait: Duration,
+    max_waiters: usize,
+}
+
+const DEFAULT_MAX_KEYS: usize = 65_536;
+
+/// Half of the 60 seconds after which many proxies give up.
+#[cfg(feature = "queue")]
+const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(30);
+
+#[cfg(feature = "queue")]
+const DEFAULT_MAX_WAITERS: usize = 65_536;
+
+impl Concurrency {
+    /// Admits up to `limit` units of a key at once. More are rejected.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is zero: nothing would ever pass. If it is above 2,147,483,647.
+    #[must_use]
+    pub const fn new(limit: u32) -> Self {
+        assert!(limit > 0, "a limit of zero would admit nothing");
+        assert!(limit <= word::MOST, "a limit of concurrent requests is at most 2147483647");
+        Self {
+            limit,
+            max_keys: DEFAULT_MAX_KEYS,
+            #[cfg(feature = "queue")]
+            queue: None,
+            counts: OnceLock::new(),
+        }
+    }
+
+    /// Lets up to `waiters` requests of a key wait for others to be over: for up to 30 seconds each, and 65,536 over all
+    /// keys.
+    ///
+    /// Every waiting request holds its connection, its headers and the readiness of the inner service. A waiter that is
+    /// dropped leaves at once. Waiting needs a tokio runtime with a timer; a turn comes on whatever runtime its waiter is
+    /// polled.
+    #[cfg(feature = "queue")]
+    #[must_use]
+    pub fn queue(self, waiters: usize) -> Self {
+        let queue = self.queue.unwrap_or(Queue::DEFAULT);
+        Self { queue: Some(Queue { per_key: waiters, ..queue }), ..self }
+    }
+
+    /// Sets the longest wait of a request, which is rejected then; 30 seconds unless set. Has no effect without
+    /// [`queue`](Self::queue).
+    #[cfg(feature = "queue")]
+    #[must_use]
+    pub fn max_wait(self, max_wait: Duration) -> Self {
+        let queue = self.queue.unwrap_or(Queue::DEFAULT);
+        Self { queue: Some(Queue { max_wait, ..queue }), ..self }
+    }
+
+    /// Sets how many requests wait over all keys together; 65,536 unless set. Has no effect without
+    /// [`queue`](Self::queue).
+    #[cfg(feature = "queue")]
+    #[must_use]
+    pub fn max_waiters(self, max_waiters: usize) -> Self {
+        let queue = self.queue.unwrap_or(Queue::DEFAULT);
+        Self { queue: Some(Queue { max_waiters, ..queue }), ..self }
+    }
+
+    /// Sets how many keys may have requests in flight at once; 65,536 unless set. The table takes 16 bytes for each, which
+    /// the system hands out when they are first touched.
+    ///
+    /// # Panics
+    ///
+    /// If `keys` is zero; and at the first request, if the memory cannot be had.
+    #[must_use]
+    #[track_caller]
+    pub fn max_keys(self, keys: usize) -> Self {
+        assert!(keys > 0, "a table for zero keys would reject every request");
+        Self { max_keys: keys, ..self }
+    }
+
+    /// Takes `cost` units of a key, if they are free now. Never waits, and takes none that others wait for.
+    pub fn try_acquire(&self, key: &PartitionKey, cost: u32) -> Option<Permit> {
+        let decision = self.take_at_once(key, cost);
+        decision.is_allowed().then(|| self.permit(&decision, cost))
+    }
+
+    /// Takes `cost` units of a key, and waits for them if this limiter has a [`queue`](Self::queue). `None` if the request
+    /// is rejected.
+    ///
+    /// # Errors
+    ///
+    /// If it would have to wait, and was [closed](Limiter::close), or is outside of a tokio runtime.
+    ///
+    /// # Cancel safety
+    ///
+    /// A future that is dropped while it waits leaves the list, and takes no unit.
+    #[cfg(feature = "queue")]
+    pub fn acquire(
+        &self,
+        key: &PartitionKey,
+        cost: u32,
+    ) -> impl Future<Output = Result<Option<Permit>, LimiterError>> + Send + use<> {
+        let (counts, check) = (Arc::clone(self.counts()), self.decide(&Ask::charge(key, cost)));
+        async move {
+            let decision = check.decided().await?;
+            Ok(decision.is_allowed().then(|| permit(&counts, &decision, cost)))
+        }
+    }
+
+    fn permit(&self, decision: &Decision, cost: u32) -> Permit {
+        permit(self.counts(), decision, cost)
+    }
+
+    fn counts(&self) -> &Arc<Counts> {
+        self.counts.get_or_init(|| Arc::new(Counts::new(self.max_keys)))
+    }
+
+    /// The size of the table of counts, in bytes.
+    #[must_use]
+    pub fn size_in_bytes(&self) -> usize {
+        self.counts().size_in_bytes()
+    }
+
+    /// For the tests of this crate: panics if an invariant of the wait lists is broken.
+    #[cfg(all(feature = "test-util", feature = "queue"))]
+    #[doc(hidden)]
+    pub fn check_invariants(&self) {
+        self.counts().wait_lists.check_invariants(&self.counts().slots);
+    }
+
+    /// Decides on a request that passes or is rejected at once.
+    fn take_at_once(&self, key: &PartitionKey, cost: u32) -> Decision {
+        match self.attempt(key, cost) {
+            Ok(decision) => decision,
+            Err(Occupied { units, .. }) => rejected(self.limit, self.limit.saturating_sub(units)),
+        }
+    }
+
+    /// Takes the units, if they are free; else returns where others have them.
+    #[inline]
+    fn attempt(&self, key: &PartitionKey, cost: u32) -> Result<Decision, Occupied> {
+        let (counts, limit) = (self.counts(), self.limit);
+        let place = counts.place(key);
+        if cost == 0 || cost > limit {
+            return Ok(self.decided(counts.peek(&place).0, cost));
+        }
+        match counts.acquire(&place, cost, limit) {
+            Attempt::Taken { slot, units } => Ok(admitted(slot, units, limit)),
+            Attempt::Full { slot, units } => Err(Occupied { place, slot, units }),
+            Attempt::NoSlot => Ok(rejected(limit, 0)),
+        }
+    }
+
+    /// The decision, without a charge, on a request of a key that has `units` in flight and no waiters.
+    fn decided(&self, units: u32, cost: u32) -> Decision {
+        let remaining = self.limit.saturating_sub(units);
+        match remaining.checked_sub(cost) {
+            Some(remaining) => Decision::allow(self.limit, remaining),
+            None if cost > self.limit => Decision::deny(self.limit, remaining, None),
+            None => rejected(self.limit, remaining),
+        }
+    }
+
+    fn charge(&self, ask: &Ask<'_>) -> Check {
+        #[cfg(feature = "queue")]
+        if let Some(queue) = self.queue {
+            return self.charge_or_wait(queue, ask);
+        }
+        self.take_at_once(ask.key(), ask.cost()).into()
+    }
+
+    #[cfg(feature = "queue")]
+    fn charge_or_wait(&self, queue: Queue, ask: &Ask<'_>) -> Check {
+        let (counts, cost, limit) = (self.counts(), ask.cost(), self.limit);
+        let wanted = Wanted {
+            cost,
+            limit,
+            max_waiters_of_key: queue.per_key,
+            max_waiters: queue.max_waiters as u64,
+        };
+        loop {
+            let Occupied { place, slot, .. } = match self.attempt(ask.key(), cost) {
+                Ok(decision) => return decision.into(),
+                Err(occupied) => occupied,
+            };
+            return match counts.wait_lists.join(&counts.slots, &place, slot, wanted) {
+                Joined::Taken { units } => admitted(slot, units, limit).into(),
+                Joined::Full { units } => rejected(limit, limit.saturating_sub(units)).into(),
+                Joined::Closed => Check::Ready(Err(super::closed())),
+                Joined::Gone => continue,
+                Joined::Waits(ticket) => {
+                    let longest = ask.patience().map_or(queue.max_wait, |patience| patience.min(queue.max_wait));
+                    match Waiting::new(Arc::clone(counts), ticket, (cost, limit), longest) {
+                        Ok(waiting) => Check::Pending(Box::pin(waiting)),
+                        Err(error) => Check::Ready(Err(error)),
+                    }
+                }
+            };
+        }
+    }
+
+    fn peek(&self, key: &PartitionKey, cost: u32) -> Decision {
+        let counts = self.counts();
+        let (units, has_waiters) = counts.peek(&counts.place(key));
+        let decision = self.decided(units, cost);
+        #[cfg(feature = "queue")]
+        if self.queue.is_some_and(|queue| queue.per_key > 0) && cost <= self.limit {
+            // It would pass or wait. Whether there is room to wait is decided when it does.
+            return if has_waiters || !decision.is_allowed() { Decision::allow(self.limit, 0) } else { decision };
+        }
+        if has_waiters && cost > 0 && decision.is_allowed() {
+            return rejected(self.limit, decision.remaining());
+        }
+        decision
+    }
+}
+
+/// The units of a key are taken.
+struct Occupied {
+    #[cfg_attr(not(feature = "queue"), allow(dead_code))]
+    place: Place,
+    #[cfg_attr(not(feature = "queue"), allow(dead_code))]
+    slot: usize,
+    units: u32,
+}
+
+#[cfg(feature = "queue")]
+impl Queue {
+    const DEFAULT: Self = Self { per_key: 0, max_wait: DEFAULT_MAX_WAIT, max_waiters: DEFAULT_MAX_WAITERS };
+}
+
+fn permit(counts: &Arc<Counts>, decision: &Decision, cost: u32) -> Permit {
+    let slot = decision.receipt().read().map(|InFlight { slot }| slot);
+    // Without a slot, it cost nothing.
+    Permit::new(Arc::clone(counts), slot.unwrap_or(0), if slot.is_some() { cost } else { 0 })
+}
+
+impl Limiter for Concurrency {
+    /// The [patience](Ask::within) of a request bounds its wait as [`max_wait`](Self::max_wait) does.
+    ///
+    /// A [shadow](Mode::Shadow) takes what is free, and never waits: it reports a request that would have to wait as
+    /// rejected, and does not count it.
+    fn decide(&self, ask: &Ask<'_>) -> Check {
+        match ask.mode() {
+            Mode::Peek => self.peek(ask.key(), ask.cost()).into(),
+            Mode::Shadow => self.take_at_once(ask.key(), ask.cost()).into(),
+            // The others are not asked of it.
+            Mode::Charge | Mode::UpTo | Mode::Fallback | Mode::Reset => self.charge(ask),
+        }
+    }
+
+    /// Releases units of a request that is over.
+    fn refund(&self, _: &PartitionKey, receipt: Receipt, cost: u32) {
+        let counts = self.counts();
+        if let Some(InFlight { slot }) = receipt.read().filter(|InFlight { slot }| *slot < counts.slots.len()) {
+            counts.release(slot, cost);
+        }
+    }
+
+    fn describe(&self) -> Description {
+        let description = Description::new()
+            .advertising(Terms::concurrency(self.limit))
+            .admitting_at_most(self.limit)
+            .holding()
+            .answering(Mode::Peek)
+            .answering(Mode::Shadow);
+        #[cfg(feature = "queue")]
+        if self.queue.is_some() {
+            return description.delaying();
+        }
+        description
+    }
+
+    /// See [live change](Self#live-change).
+    fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
+        let theirs: Arc<Counts> = predecessor.heritage()?.downcast()?;
+        // A limiter that was used has counts of its own, unless they are the predecessor's: it was in force before.
+        if !Arc::ptr_eq(self.counts.get_or_init(|| Arc::clone(&theirs)), &theirs) {
+            return None;
+        }
+        let inheritance = Inheritance::in_place().keeping_capacity(theirs.keys() != self.max_keys);
+        #[cfg(feature = "queue")]
+        {
+            let limit = self.limit;
+            Some(inheritance.then(move || theirs.wait_lists.change_limit(&theirs.slots, limit)))
+        }
+        #[cfg(not(feature = "queue"))]
+        Some(inheritance)
+    }
+
+    fn heritage(&self) -> Option<Heritage> {
+        Some(Heritage::new(Arc::clone(self.counts())))
+    }
+
+    /// Counts the keys with requests in flight, and their units. Reads the whole table: 0.1 ms for a million keys' slots.
+    fn stats(&self) -> Stats {
+        let counts = self.counts();
+        let (live, units) = counts.totals();
+        let table = TableStats {
+            capacity: counts.keys() as u64,
+            live,
+            evicted_live: 0,
+            turned_away: counts.turned_away(),
+            number: Some(counts.number()),
+        };
+        let stats = Stats { table: Some(table), in_flight: Some(units), ..Stats::default() };
+        #[cfg(feature = "queue")]
+        if self.queue.is_some() {
+            let waiting = usize::try_from(counts.wait_lists.waiting()).unwrap_or(usize::MAX);
+            return Stats { backlog: Some(Backlog::new(waiting, None)), ..stats };
+        }
+        stats
+    }
+
+    /// Ends all waits with a [`LimiterError`](crate::LimiterError), and lets no request wait any more. Requests that need
+    /// not wait still pass.
+    #[cfg(feature = "queue")]
+    fn close(&self) {
+        let counts = self.counts();
+        counts.wait_lists.close(&counts.slots);
+    }
+}
+
+impl IntoLimiter for Concurrency {
+    fn into_limiter(self) -> Arc<dyn Limiter> {
+        Arc::new(self)
+    }
+}
+
+impl fmt::Debug for Concurrency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Concurrency");
+        debug.field("limit", &self.limit).field("max_keys", &self.max_keys);
+        #[cfg(feature = "queue")]
+        debug.field("queue", &self.queue);
+        debug.finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,58 @@
+//! Limits of what is in flight: [`Concurrency`] counts the requests of a key that are not over yet.
+//!
+//! `counts` has the units that each key has in flight, in words (`word`) of a set-associative table (`slots`), without a
+//! lock for a key that is found. `wait_lists` has the requests that wait for units of their key, each as a future of
+//! `waiting`. A layer holds units by their receipt (`limiter::Hold`); without a layer, a `permit` does.
+
+mod counts;
+mod limiter;
+#[cfg(all(test, sluice_loom))]
+mod models;
+mod permit;
+mod slots;
+#[cfg(all(test, not(sluice_loom)))]
+mod tests;
+#[cfg(feature = "queue")]
+mod wait_lists;
+#[cfg(feature = "queue")]
+mod waiting;
+mod word;
+
+pub use self::limiter::Concurrency;
+pub use self::permit::Permit;
+
+use crate::values::{Decision, Issuer, Proof, Receipt};
+#[cfg(feature = "queue")]
+use crate::values::LimiterError;
+
+/// The receipt of units in flight: their slot.
+struct InFlight {
+    slot: usize,
+}
+
+impl Proof for InFlight {
+    const ISSUER: Issuer = Issuer::Concurrency;
+
+    fn into_value(self) -> u128 {
+        self.slot as u128
+    }
+
+    fn from_value(value: u128) -> Self {
+        Self { slot: usize::try_from(value).unwrap_or(usize::MAX) }
+    }
+}
+
+/// The decision on a request with which its key has `units` in flight.
+fn admitted(slot: usize, units: u32, limit: u32) -> Decision {
+    Decision::allow(limit, limit.saturating_sub(units)).with_receipt(Receipt::of(InFlight { slot }))
+}
+
+/// The decision on a request whose key has `units` in flight, too many to add more.
+fn rejected(limit: u32, remaining: u32) -> Decision {
+    Decision::deny_until_released(limit, remaining)
+}
+
+#[cfg(feature = "queue")]
+fn closed() -> LimiterError {
+    LimiterError::closed("the limiter was closed, and no request waits any more")
+}

@@ -1,0 +1,123 @@
+//! The memory of the counts: words in sets of eight, and the two sets in which a key may be.
+
+use super::word::{Tag, Word};
+use crate::util::sync::{AtomicU64, Ordering, before_a_step};
+
+/// Slots per set, a cache line. With a choice of two such sets, a half-full table turns no key away.
+const SLOTS_PER_SET: usize = if cfg!(sluice_loom) { 2 } else { 8 };
+
+const CACHE_LINE: usize = 64;
+
+/// A key's tag, and the sets that it may be in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) tag: Tag,
+    pub(super) sets: [usize; 2],
+}
+
+/// Slots in sets that each begin at a cache line.
+pub(super) struct Slots {
+    words: Box<[AtomicU64]>,
+    /// The first word of the first set. Those before it are not used.
+    first: usize,
+    sets: usize,
+}
+
+impl Slots {
+    /// Makes two slots for each of `keys` keys.
+    ///
+    /// # Panics
+    ///
+    /// If there is no memory for them.
+    pub(super) fn new(keys: usize) -> Self {
+        let sets = keys.saturating_mul(2).div_ceil(SLOTS_PER_SET).max(2);
+        let count = sets.saturating_mul(SLOTS_PER_SET).saturating_add(SLOTS_PER_SET - 1);
+        let words = zeroed(count).unwrap_or_else(|| panic!("no memory for the counts of {keys} keys"));
+        let word = size_of::<AtomicU64>();
+        let first = if cfg!(sluice_loom) { 0 } else { words.as_ptr().addr().wrapping_neg() % CACHE_LINE / word };
+        Self { words, first, sets }
+    }
+
+    /// The number of slots.
+    pub(super) const fn len(&self) -> usize {
+        self.sets * SLOTS_PER_SET
+    }
+
+    pub(super) fn size_in_bytes(&self) -> usize {
+        size_of_val(&*self.words)
+    }
+
+    /// Where a key with this hash may be.
+    ///
+    /// The first set is drawn from the upper half of the hash, the tag from the lower one, and the second set from both.
+    #[inline]
+    pub(super) const fn place(&self, hash: u64) -> Place {
+        let tag = Tag::from_hash(hash);
+        let first = scale(hash >> 32, self.sets);
+        // Multiplied by 2^32 / φ, so that tags in a row choose sets far apart. Any set but the first.
+        let mixed = (tag.value() as u64).wrapping_mul(0x9e37_79b1) & 0xffff_ffff;
+        let second = first + 1 + scale(mixed, self.sets - 1);
+        Place { tag, sets: [first, if second < self.sets { second } else { second - self.sets }] }
+    }
+
+    /// The slots of a set, each with its word.
+    #[inline(always)]
+    pub(super) fn in_set(&self, set: usize) -> impl Iterator<Item = (usize, Word)> + '_ {
+        let start = set * SLOTS_PER_SET;
+        (start..start + SLOTS_PER_SET).map(|slot| (slot, self.load(slot)))
+    }
+
+    /// Acquire, like a semaphore: what was done under a permit that was released is visible to whoever sees the count
+    /// without it.
+    #[inline(always)]
+    pub(super) fn load(&self, slot: usize) -> Word {
+        before_a_step();
+        Word::from_bits(self.words[self.first + slot].load(Ordering::Acquire))
+    }
+
+    /// Writes `new` if `old` is still there; else returns the word that is.
+    #[inline(always)]
+    pub(super) fn replace(&self, slot: usize, old: Word, new: Word) -> Result<(), Word> {
+        before_a_step();
+        let word = &self.words[self.first + slot];
+        let swapped = word.compare_exchange(old.bits(), new.bits(), Ordering::AcqRel, Ordering::Acquire);
+        swapped.map(|_| ()).map_err(Word::from_bits)
+    }
+}
+
+/// Zeroed by the system when they are first touched: idle counts take no memory.
+#[cfg(not(sluice_loom))]
+fn zeroed(count: usize) -> Option<Box<[AtomicU64]>> {
+    bytemuck::allocation::try_zeroed_slice_box(count).ok()
+}
+
+#[cfg(sluice_loom)]
+fn zeroed(count: usize) -> Option<Box<[AtomicU64]>> {
+    Some((0..count).map(|_| AtomicU64::new(0)).collect())
+}
+
+/// Returns `count` times a fraction of 2^32.
+#[allow(clippy::cast_possible_truncation)] // It is less than `count`.
+const fn scale(fraction: u64, count: usize) -> usize {
+    ((fraction * count as u64) >> 32) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(not(sluice_loom))]
+    #[test]
+    fn every_key_has_two_sets_that_begin_at_cache_lines() {
+        for keys in [1, 2, 7, 1000] {
+            let slots = Slots::new(keys);
+            assert!(slots.len() >= 2 * keys && slots.size_in_bytes() >= slots.len() * 8);
+            assert_eq!(slots.words[slots.first..].as_ptr().addr() % CACHE_LINE, 0);
+            for hash in (0..10_000_u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).chain([u64::MAX]) {
+                let Place { tag, sets: [a, b] } = slots.place(hash);
+                assert!(a != b && a < slots.sets && b < slots.sets && tag.value() != 0);
+                assert_eq!(slots.in_set(b).count(), SLOTS_PER_SET);
+            }
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Wait lists: the requests that wait for units of their key, first come, first served.
+//!
+//! # Concurrency
+//!
+//! The list of a slot is behind the lock of its shard. A slot whose word is marked ([`Word::has_waiters`](super::word::Word::has_waiters)) has at least
+//! one waiter, and its word is changed under that lock only: threads without the lock leave a marked word alone, be it to
+//! take units (they line up behind the waiters) or to release some (they take the lock). So no release is missed between
+//! the moment at which a request finds that it does not fit, and the one at which it is in the list: it marks the word
+//! first, in a compare-and-swap of the very word that was too full.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::PoisonError;
+use std::task::{Context, Poll, Waker};
+
+use super::slots::{Place, Slots};
+use crate::util::sync::{AtomicU64, Mutex, Ordering};
+use crate::util::wake::wake_all;
+
+const SHARDS: usize = if cfg!(sluice_loom) { 1 } else { 64 };
+
+/// The requests that wait, by slot.
+pub(super) struct WaitLists {
+    shards: Box<[Mutex<Shard>]>,
+    /// The requests in all lists. Changed under the lock of a shard, and read without.
+    waiting: AtomicU64,
+}
+
+#[derive(Default)]
+struct Shard {
+    lists: HashMap<usize, WaitList>,
+    /// Waiters that have their units and do not know it yet: how many units their key has, with theirs.
+    granted: HashMap<WaiterId, u32>,
+    next: WaiterId,
+    is_closed: bool,
+}
+
+/// The waiters of one slot, in the order in which they came. Never empty.
+type WaitList = BTreeMap<WaiterId, Waiter>;
+
+/// Ascends in the order of arrival within a shard.
+type WaiterId = u64;
+
+struct Waiter {
+    cost: u32,
+    limit: u32,
+    waker: Option<Waker>,
+}
+
+/// A waiter's entry in its list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ticket {
+    slot: usize,
+    id: WaiterId,
+}
+
+impl Ticket {
+    pub(super) const fn slot(self) -> usize {
+        self.slot
+    }
+}
+
+/// What a request wants, and how many may wait for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) cost: u32,
+    pub(super) limit: u32,
+    /// The most waiters of its key, and of all.
+    pub(super) max_waiters_of_key: usize,
+    pub(super) max_waiters: u64,
+}
+
+/// What became of a request that did not fit at once.
+#[derive(Debug)]
+pub(super) enum Joined {
+    /// It waits.
+    Waits(Ticket),
+    /// It has its units after all: with them, its key has so many.
+    Taken { units: u32 },
+    /// Its list is as long as it may be; its key has so many units.
+    Full { units: u32 },
+    /// The slot belongs to another key by now, since all units of its own were released: it has to begin again.
+    Gone,
+    Closed,
+}
+
+/// The end of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It has its units: with them, its key has so many.
+    Granted { units: u32 },
+    Closed,
+}
+
+type Wakers = Vec<Waker>;
+
+impl Default for WaitLists {
+    fn default() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), waiting: AtomicU64::new(0) }
+    }
+}
+
+impl Shard {
+    fn enlist(&mut self, slot: usize, Wanted { cost, limit, .. }: Wanted) -> Ticket {
+        let id = self.next;
+        self.next += 1;
+        self.lists.entry(slot).or_default().insert(id, Waiter { cost, limit, waker: None });
+        Ticket { slot, id }
+    }
+}
+
+impl WaitLists {
+    /// Runs `change` with the shard of a slot locked, and wakes the waiters that it returns after that: a waker may take
+    /// locks of its own.
+    fn locked<T>(&self, slot: usize, change: impl FnOnce(&mut Shard, &mut Wakers) -> T) -> T {
+        let mut wakers = Wakers::new();
+        // Nothing in the critical sections panics, unless memory runs out.
+        let shard = &self.shards[slot % self.shards.len()];
+        let result = change(&mut shard.lock().unwrap_or_else(PoisonError::into_inner), &mut wakers);
+        wake_all(wakers);
+        result
+    }
+
+    /// Lines up a request that found its slot too full, unless it fits by now.
+    pub(super) fn join(&self, slots: &Slots, place: &Place, slot: usize, wanted: Wanted) -> Joined {
+        self.locked(slot, |shard, _| {
+            if shard.is_closed {
+                return Joined::Closed;
+            }
+            let mut word = slots.load(slot);
+            loop {
+                if !word.is(place.tag) {
+                    return Joined::Gone;
+                }
+                let units = word.units();
+                let waiting = shard.lists.get(&slot).map_or(0, BTreeMap::len);
+                let fits = units.checked_add(wanted.cost).filter(|total| *total <= wanted.limit && waiting == 0);
+                let may_wait = || waiting < wanted.max_waiters_of_key && self.enter(wanted.max_waiters);
+                if fits.is_none() && !may_wait() {
+                    return Joined::Full { units };
+                }
+                let next = fits.map_or_else(|| word.with_waiters(true), |total| word.with_units(total));
+                match (slots.replace(slot, word, next), fits) {
+                    (Ok(()), Some(units)) => return Joined::Taken { units },
+                    (Ok(()), None) => return Joined::Waits(shard.enlist(slot, wanted)),
+                    // At most while the word is not marked: then other threads change it as well.
+                    (Err(now), fits) => {
+                        if fits.is_none() {
+                            self.exit(1);
+                        }
+                        word = now;
+                    }
+                }
+            }
+        })
+    }
+
+    /// Counts a request that begins to wait, unless as many wait as may.
+    fn enter(&self, max_waiters: u64) -> bool {
+        let more = |waiting| (waiting < max_waiters).then_some(waiting + 1);
+        self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    fn exit(&self, waiters: usize) {
+        self.waiting.fetch_sub(waiters as u64, Ordering::Relaxed);
+    }
+
+    /// Looks whether a waiter's turn has come. Once it has, the waiter has no ticket any more.
+    pub(super) fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Turn> {
+        self.locked(ticket.slot, |shard, _| {
+            if let Some(units) = shard.granted.remove(&ticket.id) {
+                return Poll::Ready(Turn::Granted { units });
+            }
+            match shard.lists.get_mut(&ticket.slot).and_then(|list| list.get_mut(&ticket.id)) {
+                Some(waiter) => {
+                    match &mut waiter.waker {
+                        Some(waker) => waker.clone_from(context.waker()),
+                        none => *none = Some(context.waker().clone()),
+                    }
+                    Poll::Pending
+                }
+                // Taken off the list without units: the lists were closed.
+                None => Poll::Ready(Turn::Closed),
+            }
+        })
+    }
+
+    /// Takes a waiter off its list. Returns its units, if it had its turn already: they are its own then.
+    pub(super) fn leave(&self, slots: &Slots, ticket: Ticket) -> Option<u32> {
+        self.locked(ticket.slot, |shard, wakers| {
+            if let Some(units) = shard.granted.remove(&ticket.id) {
+                return Some(units);
+            }
+            if shard.lists.get_mut(&ticket.slot)?.remove(&ticket.id).is_some() {
+                self.exit(1);
+                // Those behind it may fit where it did not.
+                self.grant(shard, slots, ticket.slot, 0, wakers);
+            }
+            None
+        })
+    }
+
+    /// Releases `cost` units of a slot, and lets the waiters have them whose turn it is.
+    pub(super) fn release(&self, slots: &Slots, slot: usize, cost: u32) {
+        self.locked(slot, |shard, wakers| self.grant(shard, slots, slot, cost, wakers));
+    }
+
+    /// As [`release`](Self::release), with the lock held. In the order of arrival: a waiter that does not fit yet keeps
+    /// those behind it waiting, or requests of a small cost could starve one of a great cost.
+    fn grant(&self, shard: &mut Shard, slots: &Slots, slot: usize, cost: u32, wakers: &mut Wakers) {
+        let Shard { lists, granted, .. } = shard;
+        let mut word = slots.load(slot);
+        loop {
+            let mut units = word.units().saturating_sub(cost);
+            let list = lists.get(&slot);
+            let mut served = 0;
+            for waiter in list.into_iter().flat_map(BTreeMap::values) {
+                match units.checked_add(waiter.cost).filter(|total| *total <= waiter.limit) {
+                    Some(total) => units = total,
+                    None => break,
+                }
+                served += 1;
+            }
+            let next = word.with_units(units).with_waiters(list.is_some_and(|list| list.len() > served));
+            // Fails only if the word was not marked, because the last waiter has just left.
+            if let Err(now) = slots.replace(slot, word, next) {
+                word = now;
+                continue;
+            }
+            let Some(list) = lists.get_mut(&slot) else { return };
+            self.exit(served);
+            for (id, waiter) in std::iter::from_fn(|| list.pop_first()).take(served) {
+                granted.insert(id, units);
+                wakers.extend(waiter.waker);
+            }
+            if list.is_empty() {
+                lists.remove(&slot);
+            }
+            return;
+        }
+    }
+
+    /// Applies another limit to all waiters, and lets those have their units who fit now.
+    pub(super) fn change_limit(&self, slots: &Slots, limit: u32) {
+        for shard in 0..self.shards.len() {
+            self.locked(shard, |shard, wakers| {
+                let changed: Vec<usize> = shard.lists.keys().copied().collect();
+                for slot in changed {
+                    for waiter in shard.lists.get_mut(&slot).into_iter().flat_map(BTreeMap::values_mut) {
+                        // What can never fit under the new limit passes when it is alone, like before the change.
+                        waiter.limit = limit.max(waiter.cost);
+                    }
+                    self.grant(shard, slots, slot, 0, wakers);
+                }
+            });
+        }
+    }
+
+    /// Ends all waits, and lets no request wait any more.
+    pub(super) fn close(&self, slots: &Slots) {
+        for shard in 0..self.shards.len() {
+            self.locked(shard, |shard, wakers| {
+                shard.is_closed = true;
+                for (slot, list) in std::mem::take(&mut shard.lists) {
+                    self.exit(list.len());
+                    wakers.extend(list.into_values().filter_map(|waiter| waiter.waker));
+                    // Only the holder of the lock changes a marked word.
+                    let word = slots.load(slot);
+                    let _ = slots.replace(slot, word, word.with_waiters(false));
+                }
+            });
+        }
+    }
+
+    /// The number of requests that wait.
+    pub(super) fn waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Panics if an invariant is broken. No other thread must use the lists meanwhile.
+    #[cfg(feature = "test-util")]
+    pub(super) fn check_invariants(&self, slots: &Slots) {
+        let mut waiting = 0;
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            for (slot, list) in &shard.lists {
+                let word = slots.load(*slot);
+                let head = list.values().next().expect("no list is empty");
+                assert!(word.has_waiters(), "slot {slot} has waiters, and no mark");
+                assert!(word.units().saturating_add(head.cost) > head.limit, "slot {slot} has room for its next waiter");
+                waiting += list.len() as u64;
+            }
+            assert!(shard.granted.keys().all(|id| *id < shard.next));
+        }
+        assert_eq!(self.waiting(), waiting);
+        for slot in 0..slots.len() {
+            let shard = self.shards[slot % self.shards.len()].lock().unwrap_or_else(PoisonError::into_inner);
+            assert_eq!(slots.load(slot).has_waiters(), shard.lists.contains_key(&slot), "slot {slot}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The future of a request that waits for its turn.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::counts::Counts;
+use super::wait_lists::{Ticket, Turn};
+use super::{admitted, closed, rejected};
+use crate::values::{Decision, LimiterError};
+
+/// A waiter: resolves when its turn comes, or when its time is over.
+///
+/// Dropped, it leaves its list; if it has its units by then, they are released. Which of the two it is, is decided under
+/// the lock of the list, so that units are neither lost nor released twice.
+pub(super) struct Waiting {
+    counts: Arc<Counts>,
+    /// `None` once the result was returned.
+    ticket: Option<Ticket>,
+    slot: usize,
+    cost: u32,
+    limit: u32,
+    since: Instant,
+    /// The end of the longest wait. Runs on the runtime on which the wait began.
+    timeout: Pin<Box<Sleep>>,
+}
+
+impl Waiting {
+    /// The future of the waiter with this ticket; it leaves when it has waited for `longest`.
+    ///
+    /// # Errors
+    ///
+    /// Outside of a tokio runtime. Then the waiter has left.
+    pub(super) fn new(
+        counts: Arc<Counts>,
+        ticket: Ticket,
+        (cost, limit): (u32, u32),
+        longest: Duration,
+    ) -> Result<Self, LimiterError> {
+        if Handle::try_current().is_err() {
+            Self::leave(&counts, ticket, cost);
+            return Err(LimiterError::new(
+                "a request that waits for others to be over needs tokio's timer: call it from within a tokio runtime",
+            ));
+        }
+        let slot = ticket.slot();
+        let (since, timeout) = (Instant::now(), Box::pin(sleep(longest)));
+        Ok(Self { counts, ticket: Some(ticket), slot, cost, limit, since, timeout })
+    }
+
+    fn leave(counts: &Counts, ticket: Ticket, cost: u32) {
+        if counts.wait_lists.leave(&counts.slots, ticket).is_some() {
+            counts.release(ticket.slot(), cost);
+        }
+    }
+
+    fn granted(&self, units: u32) -> Decision {
+        admitted(self.slot, units, self.limit).with_delay(self.since.elapsed())
+    }
+}
+
+impl Future for Waiting {
+    type Output = Result<Decision, LimiterError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(ticket) = self.ticket else { panic!("polled after it was ready") };
+        let result = match self.counts.wait_lists.poll(ticket, context) {
+            Poll::Ready(Turn::Granted { units }) => Ok(self.granted(units)),
+            Poll::Ready(Turn::Closed) => Err(closed()),
+            Poll::Pending if self.timeout.as_mut().poll(context).is_pending() => return Poll::Pending,
+            // Its turn may have come since it was looked for.
+            Poll::Pending => match self.counts.wait_lists.leave(&self.counts.slots, ticket) {
+                Some(units) => Ok(self.granted(units)),
+                None => Ok(rejected(self.limit, 0)),
+            },
+        };
+        self.ticket = None;
+        Poll::Ready(result)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            Self::leave(&self.counts, ticket, self.cost);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The bits of a slot.
+
+/// What the [`Counts`](super::counts::Counts) keep of a key:
+///
+/// ```text
+///   63           32  31  30                          0
+///  ┌───────────────┬────┬─────────────────────────────┐
+///  │ tag, 32 bits  │ W  │ units in flight, 31 bits    │
+///  └───────────────┴────┴─────────────────────────────┘
+/// ```
+///
+/// *W* marks a key with waiters: whoever changes its count has to lock its wait list.
+///
+/// A word without units and without waiters is free. Its tag stays until another key needs the slot, so that a key which
+/// comes back finds its slot without a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Word(u64);
+
+/// 32 bits of a key's hash, which distinguish it from the other keys that may be in the same slots. Never zero, so that a
+/// slot that was never used belongs to no key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Tag(u32);
+
+/// The most units that a key may have in flight.
+pub(super) const MOST: u32 = u32::MAX >> 1;
+
+const WAITERS: u64 = 1 << 31;
+
+impl Tag {
+    /// Makes a tag of the lower half of a hash.
+    #[allow(clippy::cast_possible_truncation)]
+    pub(super) const fn from_hash(hash: u64) -> Self {
+        let bits = hash as u32;
+        Self(if bits == 0 { 1 } else { bits })
+    }
+
+    pub(super) const fn value(self) -> u32 {
+        self.0
+    }
+}
+
+impl Word {
+    /// The word of a key with so many units in flight, at most [`MOST`], and without waiters.
+    pub(super) const fn new(tag: Tag, units: u32) -> Self {
+        Self((tag.0 as u64) << 32 | (units & MOST) as u64)
+    }
+
+    pub(super) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    pub(super) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    pub(super) const fn is(self, tag: Tag) -> bool {
+        self.0 >> 32 == tag.0 as u64
+    }
+
+    /// The units in flight.
+    #[allow(clippy::cast_possible_truncation)]
+    pub(super) const fn units(self) -> u32 {
+        self.0 as u32 & MOST
+    }
+
+    pub(super) const fn has_waiters(self) -> bool {
+        self.0 & WAITERS != 0
+    }
+
+    /// Whether another key may have the slot.
+    pub(super) const fn is_free(self) -> bool {
+        self.0 & (WAITERS | MOST as u64) == 0
+    }
+
+    /// The word with so many units, at most [`MOST`].
+    #[must_use]
+    pub(super) const fn with_units(self, units: u32) -> Self {
+        Self(self.0 & !(MOST as u64) | (units & MOST) as u64)
+    }
+
+    #[must_use]
+    #[cfg_attr(not(feature = "queue"), allow(dead_code))]
+    pub(super) const fn with_waiters(self, has_waiters: bool) -> Self {
+        Self(if has_waiters { self.0 | WAITERS } else { self.0 & !WAITERS })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_a_word_do_not_overlap() {
+        for hash in [0, 1, u64::from(u32::MAX), u64::MAX] {
+            let tag = Tag::from_hash(hash);
+            assert_ne!(tag.value(), 0, "the tag of a slot that was never used");
+            for units in [0, 1, MOST] {
+                let word = Word::new(tag, units);
+                assert!(word.is(tag) && word.units() == units && !word.has_waiters());
+                assert_eq!(word.is_free(), units == 0);
+                let waited_for = word.with_waiters(true);
+                assert!(waited_for.is(tag) && waited_for.units() == units && waited_for.has_waiters());
+                assert!(!waited_for.is_free());
+                assert_eq!(waited_for.with_waiters(false), word);
+                assert_eq!(waited_for.with_units(7).with_waiters(false), Word::new(tag, 7));
+                assert_eq!(Word::from_bits(word.bits()), word);
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Open requests: admitted, and not over. Their charges await settlement, they hold units that are in flight, or their
+//! retries are [free](crate::ChargeOnce) once they are over.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Extensions;
+
+use super::Scope;
+use super::annotations::Annotations;
+use super::entry::{Entries, Entry};
+use crate::http::head::ResponseHead;
+use crate::http::permits::{Held, Holds, Permits};
+use crate::http::policy::Policy;
+use crate::http::reload::{InForce, LayerState};
+use crate::http::settlement::{Reports, Settlement};
+use crate::values::Ask;
+use crate::values::time::{Clock, Monotonic, Timestamp};
+
+/// All entries of an admitted request; those that are [open](Entry::is_open) await settlement, the request may hold units,
+/// and once it is over its retries may be free.
+///
+/// What depends on the response's head is settled [when that comes](Self::settle_head). The rest ends with the body, and
+/// so with this value: it is dropped when the body has ended, has failed, or was dropped. Without a response, since the
+/// client has disconnected or the service has failed, it is dropped as well: then charges stay as they are, unless the
+/// handler has reported another cost, and units are released.
+pub(crate) struct OpenRequest {
+    layer: Arc<LayerState>,
+    in_force: Arc<InForce>,
+    entries: Entries,
+    since: Timestamp,
+    /// The bytes of the body that were passed on so far.
+    bytes: u64,
+    /// What the handler reports. `None` if no policy awaits a report.
+    reports: Option<Arc<Reports>>,
+    /// The units that the request holds until the head of its response has come, and until its body has ended.
+    until_head: Holds,
+    held: Option<Arc<Held>>,
+}
+
+impl OpenRequest {
+    /// Whether one of these entries is not over once the request is committed.
+    pub(super) fn is_one(scope: Scope<'_>, entries: &[Entry]) -> bool {
+        entries
+            .iter()
+            .any(|entry| entry.hold.is_some() || entry.attempt.is_some() || scope.policy(entry).settles_later())
+    }
+
+    pub(super) fn of(scope: Scope<'_>, mut entries: Entries) -> Self {
+        let since = Monotonic.now();
+        let (mut until_head, mut until_end) = (Holds::new(), Holds::new());
+        for entry in &mut entries {
+            let policy = scope.policy(entry);
+            if policy.settles_later() && entry.admission().is_some() {
+                policy.open_charges().open(&entry.key, entry.cost, since);
+                entry.is_open = true;
+            }
+            let ends = if policy.releases_at_head() { &mut until_head } else { &mut until_end };
+            ends.extend(entry.hold.take());
+        }
+        let awaits = |entry: &&Entry| entry.is_open && scope.policy(entry).is_settled_by_handler();
+        let awaiting = entries.iter().filter(awaits).map(|entry| Arc::clone(scope.policy(entry).shared_name()));
+        let reports = Some(Reports::of(awaiting)).filter(|reports| !reports.is_empty()).map(Arc::new);
+        let held = (!until_end.is_empty()).then(|| Arc::new(Held::new(until_end)));
+        let (layer, in_force) = (Arc::clone(scope.layer), Arc::clone(scope.in_force));
+        Self { layer, in_force, entries, since, bytes: 0, reports, until_head, held }
+    }
+
+    /// Lets the handler settle what it is to settle, and take what the request holds.
+    pub(super) fn extend(&self, extensions: &mut Extensions) {
+        if let Some(reports) = &self.reports {
+            Settlement::insert(reports, extensions);
+        }
+        if let Some(held) = &self.held {
+            Permits::insert(held, extensions);
+        }
+    }
+
+    fn scope(&self) -> Scope<'_> {
+        Scope { layer: &self.layer, in_force: &self.in_force }
+    }
+
+    /// Settles the charges that depend on the head of the response, in reverse order: see
+    /// [`Receipt`](crate::values::Receipt). Releases what is held until then.
+    pub(super) fn settle_head(&mut self, response: &ResponseHead<'_>) -> Annotations {
+        self.until_head.clear();
+        let took = self.took();
+        let Self { layer, in_force, entries, reports, .. } = self;
+        let scope = Scope { layer, in_force };
+        for entry in entries.iter_mut().rev().filter(|entry| entry.is_open) {
+            let policy = scope.policy(entry);
+            if let Some(cost) = policy.cost_by_head(entry.cost, response) {
+                policy.open_charges().note_duration(took);
+                entry.settle(scope, cost);
+                entry.close(policy);
+                if cost == 0 {
+                    // Nothing was charged, so that retries are.
+                    if let Some(attempt) = entry.attempt.take() {
+                        attempt.refunded();
+                    }
+                }
+            }
+        }
+        // What the handler has reported by now is shown, and charged at the end: it may report another cost until then.
+        let shown = |entry: &&mut Entry| entry.is_open && scope.policy(entry).is_settled_by_handler();
+        let mut charged = Vec::new();
+        for entry in entries.iter_mut().filter(shown) {
+            let policy = scope.policy(entry);
+            if let Some(cost) = reports.as_ref().and_then(|reports| reports.so_far(policy.name())) {
+                charged.push((entry.policy, entry.decision));
+                entry.show_cost(policy, cost);
+            }
+        }
+        let annotations = scope.annotate(entries);
+        for (policy, decision) in charged {
+            if let Some(entry) = entries.iter_mut().find(|entry| entry.policy == policy) {
+                entry.decision = decision;
+            }
+        }
+        annotations
+    }
+
+    /// Whether something ends with the body.
+    pub(super) fn lasts(&self) -> bool {
+        self.held.is_some() || self.entries.iter().any(|entry| entry.is_open || entry.attempt.is_some())
+    }
+
+    /// Counts bytes of the body.
+    pub(crate) fn note_bytes(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_add(bytes as u64);
+    }
+
+    fn took(&self) -> Duration {
+        Monotonic.now().saturating_since(self.since)
+    }
+
+    /// The cost of an entry that is settled at the end of the body; `None` if what was charged stays.
+    fn final_cost(&self, entry: &Entry, policy: &Policy) -> Option<u32> {
+        if policy.is_charged_by_content() {
+            return Some(u32::try_from(self.bytes).unwrap_or(u32::MAX));
+        }
+        self.reports.as_ref()?.end(policy.name()).filter(|cost| *cost != entry.cost)
+    }
+}
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        // First, so that a waiter need not wait for the rest.
+        if let Some(held) = &self.held {
+            drop(held.take());
+        }
+        let took = self.took();
+        let mut entries = std::mem::take(&mut self.entries);
+        let scope = self.scope();
+        for entry in entries.iter_mut().rev().filter(|entry| entry.is_open) {
+            let policy = scope.policy(entry);
+            if let Some(cost) = self.final_cost(entry, policy) {
+                policy.open_charges().note_duration(took);
+                entry.settle(scope, cost);
+            }
+            entry.close(policy);
+        }
+    }
+}
+
+impl Entry {
+    /// Charges `cost` instead of what was charged on arrival.
+    fn settle(&mut self, scope: Scope<'_>, cost: u32) {
+        let Some(decision) = self.decision else { return };
+        match cost.cmp(&self.cost) {
+            Ordering::Less => scope.refund(self, decision.receipt(), self.cost - cost),
+            Ordering::Greater => scope.charge_more(self, cost - self.cost),
+            Ordering::Equal => return,
+        }
+        self.show_cost(scope.policy(self), cost);
+    }
+
+    /// Rewrites the decision as if `cost` had been charged. The rest of a shortfall is forgiven, so it is not reported as
+    /// owed.
+    fn show_cost(&mut self, policy: &Policy, cost: u32) {
+        if let Some(decision) = self.decision {
+            self.recharge(policy, cost.min(self.cost.saturating_add(decision.remaining())));
+        }
+    }
+
+    /// Closes the charge, after it was settled. If it were closed first, a request that is rejected between the two would
+    /// neither find the refund nor expect it, and so would advertise the full wait and count for a ban. As it is, such a
+    /// request at worst expects a refund that has been made already.
+    fn close(&mut self, policy: &Policy) {
+        policy.open_charges().close(&self.key, self.cost);
+        self.is_open = false;
+    }
+}
+
+impl Scope<'_> {
+    /// Charges a shortfall as far as units are left.
+    fn charge_more(self, entry: &Entry, cost: u32) {
+        let policy = self.current(self.policy(entry));
+        let ask = Ask::charge(&entry.key, cost);
+        // The limiter failed on this request, so the rest is charged where the first part was.
+        if entry.fell_back {
+            policy.fall_back_up_to(&ask);
+        } else {
+            policy.charge_up_to(&ask);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! [`Permits`]: what a request holds while it is in flight, for handlers that outlive their responses.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use http::Extensions;
+use smallvec::SmallVec;
+
+use crate::limiter::Hold;
+
+/// What a request holds of [`Concurrency`](crate::Concurrency) limits, in its extensions.
+///
+/// A layer releases it when the body of the response has ended. That of a protocol upgrade (a WebSocket) ends at once,
+/// and so the handler takes what the request holds along:
+///
+/// ```
+/// use tower_sluice::Permits;
+///
+/// async fn upgrade(mut request: http::Request<()>) {
+///     let held = request.extensions_mut().remove::<Permits>().map(|permits| permits.take());
+///     // With tokio: spawn this.
+///     let _connection = async move {
+///         // … talk …
+///         drop(held);
+///     };
+/// }
+/// ```
+///
+/// Or with axum: `async fn upgrade(Extension(permits): Extension<Permits>, …)`.
+#[derive(Clone, Debug)]
+pub struct Permits {
+    held: Arc<Held>,
+    /// Of the layer around this one.
+    outer: Option<Arc<Permits>>,
+}
+
+/// What a request holds of one layer's limits, until it is released or taken.
+#[derive(Debug, Default)]
+pub(crate) struct Held(Mutex<Holds>);
+
+pub(crate) type Holds = SmallVec<[Box<Hold>; 1]>;
+
+/// What a handler has taken from [`Permits`]. Dropped, it is released.
+#[must_use = "what was taken is released when this is dropped"]
+pub struct TakenPermits(Vec<Holds>);
+
+impl Permits {
+    pub(crate) fn insert(held: &Arc<Held>, extensions: &mut Extensions) {
+        let outer = extensions.remove::<Self>().map(Arc::new);
+        extensions.insert(Self { held: Arc::clone(held), outer });
+    }
+
+    /// Takes all that the request still holds, of all layers around the handler. It is released when the result is
+    /// dropped, and no longer at the end of the response.
+    pub fn take(&self) -> TakenPermits {
+        let chain = std::iter::successors(Some(self), |permits| permits.outer.as_deref());
+        TakenPermits(chain.map(|permits| permits.held.take()).collect())
+    }
+}
+
+impl Held {
+    pub(crate) fn new(holds: Holds) -> Self {
+        Self(Mutex::new(holds))
+    }
+
+    /// Takes what is held. Dropped, it is released: not under the lock.
+    pub(crate) fn take(&self) -> Holds {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl fmt::Debug for TakenPermits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TakenPermits").field("limits", &self.0.iter().map(|holds| holds.len()).sum::<usize>()).finish()
+    }
+}

@@ -1,0 +1,130 @@
+//! The bodies of responses: that of the inner service, or that of a rejection.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use crate::http::body::RejectionBody;
+use crate::http::evaluate::OpenRequest;
+
+pin_project! {
+    /// The body of a response: that of the inner service, or that of a rejection.
+    ///
+    /// It is a [`Body`] if the inner one is, and if the inner data type converts from [`Bytes`], as `Bytes` and
+    /// `Vec<u8>` do. It is `Send` and `Sync` if the inner one is.
+    ///
+    /// What a request holds until it is over ends with its body: when that has ended (trailers are the end), has failed,
+    /// or is dropped.
+    pub struct ResponseBody<B> {
+        #[pin]
+        kind: Kind<B>,
+    }
+}
+
+pin_project! {
+    #[project = KindProj]
+    enum Kind<B> {
+        Inner { #[pin] body: B },
+        Open { body: Pin<Box<Open<B>>> },
+        Rejection { body: RejectionBody },
+    }
+}
+
+pin_project! {
+    /// The body of a request that is not over before it ends. Boxed, so that the bodies of other requests are no larger
+    /// for it.
+    struct Open<B> {
+        #[pin]
+        body: B,
+        // `None` once the body has ended.
+        request: Option<OpenRequest>,
+    }
+}
+
+const _: () = assert!(size_of::<ResponseBody<[usize; 2]>>() <= 3 * size_of::<usize>());
+const _: () = assert!(size_of::<ResponseBody<[usize; 8]>>() <= 9 * size_of::<usize>());
+
+impl<B> ResponseBody<B> {
+    pub(crate) const fn inner(body: B) -> Self {
+        Self { kind: Kind::Inner { body } }
+    }
+
+    /// The body of a request that is over when it has ended.
+    pub(crate) fn open(body: B, request: OpenRequest) -> Self {
+        Self { kind: Kind::Open { body: Box::pin(Open { body, request: Some(request) }) } }
+    }
+
+    pub(crate) const fn rejection(body: RejectionBody) -> Self {
+        Self { kind: Kind::Rejection { body } }
+    }
+}
+
+impl<B: Body> Open<B> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let mut this = self.project();
+        let frame = ready!(this.body.as_mut().poll_frame(cx));
+        let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
+        if let (Some(request), Some(data)) = (this.request.as_mut(), data) {
+            request.note_bytes(data.remaining());
+        }
+        // Trailers, an error and `None` are the end. After the last data, many readers do not ask for more.
+        if data.is_none() || this.body.is_end_stream() {
+            *this.request = None;
+        }
+        Poll::Ready(frame)
+    }
+}
+
+impl<B: Body<Data: From<Bytes>>> Body for ResponseBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        match self.project().kind.project() {
+            KindProj::Inner { body } => body.poll_frame(cx),
+            KindProj::Open { body } => body.as_mut().poll_frame(cx),
+            KindProj::Rejection { body } => {
+                body.poll_frame(cx).map(|frame| frame.map(|frame| Ok(frame.map_data(B::Data::from))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Inner { body } => body.is_end_stream(),
+            Kind::Open { body } => body.body.is_end_stream(),
+            Kind::Rejection { body } => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Inner { body } => body.size_hint(),
+            Kind::Open { body } => body.body.size_hint(),
+            Kind::Rejection { body } => body.size_hint(),
+        }
+    }
+}
+
+/// The default body of the inner service, usually an empty one. Some outer layers need it for responses of their own.
+impl<B: Default> Default for ResponseBody<B> {
+    fn default() -> Self {
+        Self::inner(B::default())
+    }
+}
+
+impl<B> fmt::Debug for ResponseBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.kind {
+            Kind::Inner { .. } | Kind::Open { .. } => "ResponseBody::Inner",
+            Kind::Rejection { .. } => "ResponseBody::Rejection",
+        })
+    }
+}

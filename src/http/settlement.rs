@@ -1,0 +1,209 @@
+//! [`Settlement`]: how a handler reports what a request really cost.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::Extensions;
+use smallvec::SmallVec;
+
+/// Reports what a request really cost, for policies that are [settled by the handler](crate::Policy::settled_by_handler):
+/// the tokens of a language model, the rows of a query, the seconds of a job. In the extensions of each request that such
+/// a policy has charged.
+///
+/// The request is charged its [cost](crate::Policy::cost), an estimate, when it comes. The handler reports the real cost at
+/// any time until the body of the response has ended, so with the last chunk of a stream as well; of several reports, the
+/// last counts. Then too much is refunded, and too little is charged as far as units are left. Without a report, the
+/// estimate stays.
+///
+#[cfg_attr(feature = "axum", doc = "```")]
+#[cfg_attr(not(feature = "axum"), doc = "```ignore")]
+/// use axum::{Router, routing::post};
+/// use tower_sluice::algorithm::FixedWindow;
+/// use tower_sluice::{Policy, Quota, RateLimitLayer, Settlement};
+///
+/// async fn complete(settlement: Settlement, prompt: String) -> String {
+///     let (answer, tokens) = (prompt.to_uppercase(), 17);
+///     let _ = settlement.settle("tokens", tokens);
+///     answer
+/// }
+///
+/// let tokens = Policy::new("tokens", FixedWindow::new(Quota::per_minute(100_000))).cost(500).settled_by_handler();
+/// let app: Router = Router::new().route("/complete", post(complete)).layer(RateLimitLayer::new(tokens));
+/// ```
+///
+/// Clones report to the same request. Without axum, take it from the extensions:
+/// `request.extensions().get::<Settlement>()`; tonic passes them on.
+#[derive(Clone)]
+pub struct Settlement {
+    reports: Arc<Reports>,
+    /// Of the layer around this one, whose policies can be settled, too.
+    outer: Option<Arc<Settlement>>,
+}
+
+/// The reports of one request, for each policy that awaits one.
+pub(crate) struct Reports(SmallVec<[Report; 1]>);
+
+struct Report {
+    policy: Arc<str>,
+    /// [`NONE`], [`ENDED`], or a cost.
+    cost: AtomicU64,
+}
+
+/// Nothing was reported yet.
+const NONE: u64 = u64::MAX;
+
+/// The body has ended, and what was reported until then is charged.
+const ENDED: u64 = u64::MAX - 1;
+
+/// Why a cost could not be reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SettleError {
+    /// No policy of this name awaits a report on the request.
+    UnknownPolicy {
+        /// The name.
+        policy: String,
+        /// The policies that do.
+        known: Vec<String>,
+    },
+    /// The body of the response has ended: the charge is final.
+    Ended,
+}
+
+impl Settlement {
+    /// Reports to policies of an inner layer, and to those that are settled by what an outer layer has inserted.
+    pub(crate) fn insert(reports: &Arc<Reports>, extensions: &mut Extensions) {
+        let outer = extensions.remove::<Self>().map(Arc::new);
+        extensions.insert(Self { reports: Arc::clone(reports), outer });
+    }
+
+    /// Reports that the request has cost so much of this policy, in the units of its quota. Replaces an earlier report.
+    ///
+    /// # Errors
+    ///
+    /// If no policy of this name awaits a report, or if the body of the response has ended.
+    pub fn settle(&self, policy: &str, cost: u32) -> Result<(), SettleError> {
+        let known = || self.chain().flat_map(|settlement| &settlement.reports.0);
+        let Some(report) = known().find(|report| *report.policy == *policy) else {
+            let known = known().map(|report| report.policy.to_string()).collect();
+            return Err(SettleError::UnknownPolicy { policy: policy.to_owned(), known });
+        };
+        let settle = |before| (before != ENDED).then_some(u64::from(cost));
+        // Relaxed: nothing is published with the cost.
+        let settled = report.cost.fetch_update(Ordering::Relaxed, Ordering::Relaxed, settle);
+        settled.map(|_| ()).map_err(|_| SettleError::Ended)
+    }
+
+    /// This one, then those of the layers around.
+    fn chain(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |settlement| settlement.outer.as_deref())
+    }
+}
+
+impl Reports {
+    /// For policies of these names.
+    pub(crate) fn of(policies: impl Iterator<Item = Arc<str>>) -> Self {
+        Self(policies.map(|policy| Report { policy, cost: AtomicU64::new(NONE) }).collect())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What was reported for a policy so far.
+    pub(crate) fn so_far(&self, policy: &str) -> Option<u32> {
+        self.find(policy).and_then(|report| cost(report.cost.load(Ordering::Relaxed)))
+    }
+
+    /// Ends the reports for a policy, and returns the last one.
+    pub(crate) fn end(&self, policy: &str) -> Option<u32> {
+        self.find(policy).and_then(|report| cost(report.cost.swap(ENDED, Ordering::Relaxed)))
+    }
+
+    fn find(&self, policy: &str) -> Option<&Report> {
+        self.0.iter().find(|report| *report.policy == *policy)
+    }
+}
+
+/// The cost, unless it is one of the marks, which are no `u32`.
+fn cost(report: u64) -> Option<u32> {
+    u32::try_from(report).ok()
+}
+
+impl fmt::Debug for Settlement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reports = self.chain().flat_map(|settlement| &settlement.reports.0);
+        let costs = reports.map(|report| (&report.policy, cost(report.cost.load(Ordering::Relaxed))));
+        f.debug_map().entries(costs).finish()
+    }
+}
+
+impl fmt::Display for SettleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownPolicy { policy, known } => write!(
+                f,
+                "no policy `{policy}` awaits the cost of this request (there are: {}); call `settled_by_handler` on it",
+                known.join(", ")
+            ),
+            Self::Ended => f.write_str("the response has ended, and its charge is final; settle with the last chunk"),
+        }
+    }
+}
+
+impl Error for SettleError {}
+
+/// Rejects a request on which no policy awaits a report with 500: the layer is missing, or its policies are not settled by
+/// the handler. To accept both, extract an `Option<Extension<Settlement>>`.
+#[cfg(feature = "axum")]
+impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Settlement {
+    type Rejection = (http::StatusCode, &'static str);
+
+    async fn from_request_parts(parts: &mut http::request::Parts, _: &S) -> Result<Self, Self::Rejection> {
+        parts.extensions.get::<Self>().cloned().ok_or((
+            http::StatusCode::INTERNAL_SERVER_ERROR,
+            "no policy awaits the cost of this request: call `settled_by_handler` on one, and add its layer to this route",
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reports(names: &[&str]) -> Arc<Reports> {
+        Arc::new(Reports::of(names.iter().map(|name| Arc::from(*name))))
+    }
+
+    #[test]
+    fn the_last_report_before_the_end_counts() {
+        let (reports, mut extensions) = (reports(&["tokens", "rows"]), Extensions::new());
+        Settlement::insert(&reports, &mut extensions);
+        let settlement = extensions.get::<Settlement>().unwrap().clone();
+        assert_eq!(reports.so_far("tokens"), None);
+        assert_eq!(settlement.settle("tokens", 5), Ok(()));
+        assert_eq!(settlement.settle("tokens", u32::MAX), Ok(()));
+        assert_eq!((reports.so_far("tokens"), reports.so_far("rows")), (Some(u32::MAX), None));
+        assert_eq!((reports.end("tokens"), reports.end("rows")), (Some(u32::MAX), None));
+        assert_eq!(settlement.settle("tokens", 1), Err(SettleError::Ended));
+        assert_eq!(settlement.settle("rows", 1), Err(SettleError::Ended));
+        assert_eq!(reports.end("tokens"), None, "it is charged once");
+    }
+
+    #[test]
+    fn an_inner_layer_does_not_hide_the_policies_of_an_outer_one() {
+        let (outer, inner, mut extensions) = (reports(&["tokens"]), reports(&["rows"]), Extensions::new());
+        Settlement::insert(&outer, &mut extensions);
+        Settlement::insert(&inner, &mut extensions);
+        let settlement = extensions.get::<Settlement>().unwrap();
+        assert_eq!((settlement.settle("tokens", 1), settlement.settle("rows", 2)), (Ok(()), Ok(())));
+        assert_eq!((outer.end("tokens"), inner.end("rows")), (Some(1), Some(2)));
+        let unknown = settlement.settle("words", 1).unwrap_err();
+        assert_eq!(
+            unknown.to_string(),
+            "no policy `words` awaits the cost of this request (there are: rows, tokens); call `settled_by_handler` on it"
+        );
+    }
+}
