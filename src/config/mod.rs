@@ -82,7 +82,7 @@
 //! gets `Retry-After` and `X-Rate-Limited-For`.
 //!
 //! [`ChargeOnce`](crate::ChargeOnce) has what `charge-once` admits in the worst case.
-//! [`Exemptions`](crate::Exemptions) has what the keys of `except` mean, and why no client can forge them.
+//! [`Exemptions`] has what the keys of `except` mean, and why no client can forge them.
 //!
 //! Paths match exactly, except that a segment `{name}` matches any segment. A route without a policy is not limited.
 //! Each route has its own budgets, even if its policies have the names of others. On Redis, processes share the budgets

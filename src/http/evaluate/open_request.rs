@@ -96,7 +96,7 @@ impl OpenRequest {
                 entry.close(policy);
                 if cost == 0 {
                     // Nothing was charged, so that retries are.
-                    if let Some(attempt) = entry.attempt.take() {
+                    if let Some(mut attempt) = entry.attempt.take() {
                         attempt.refunded();
                     }
                 }

@@ -72,7 +72,7 @@ impl Attempt {
     }
 
     /// Records that the charge was refunded, so that retries are charged.
-    pub(crate) fn refunded(mut self: Box<Self>) {
+    pub(crate) fn refunded(&mut self) {
         self.stage = Stage::Done;
     }
 }
