@@ -368,7 +368,7 @@ impl Model {
 #[test]
 fn random_schedules_agree_with_the_model_and_stay_within_one_plus_free_retries_times_the_quota() {
     let mut seen = [0_u32; 3];
-    for seed in 0..2_000 {
+    for seed in 0..1_000 {
         let mut random = Random::new(seed);
         let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000_000_000_000_000_000));
         let free = 1 + u32::try_from(random.below(3)).unwrap();
@@ -431,5 +431,5 @@ fn random_schedules_agree_with_the_model_and_stay_within_one_plus_free_retries_t
             }
         }
     }
-    assert!(seen.iter().all(|count| *count > 10_000), "free, charged, rejected: {seen:?}");
+    assert!(seen.iter().all(|count| *count > 5_000), "free, charged, rejected: {seen:?}");
 }
