@@ -207,7 +207,7 @@ pub(super) fn optional_fields(raw: &RawPolicy, is_excepting: bool) -> Vec<&'stat
     let RawPolicy {
         name: _, algorithm: _, limit: _, per: _, shadow: _,
         burst, capacity, queue, max_wait, max_keys, when_full, stagger, key, cost,
-        store, on_store_error, on_missing_key, status, charge_on, settle, release_at, penalty, charge_once, except,
+        store, on_store_error, on_missing_key, status, charge_on, settle, shortfall, release_at, penalty, charge_once, except,
     } = raw;
     let fields = [
         ("burst", burst.is_some()),
@@ -225,6 +225,7 @@ pub(super) fn optional_fields(raw: &RawPolicy, is_excepting: bool) -> Vec<&'stat
         ("status", status.is_some()),
         ("charge-on", charge_on.is_some()),
         ("settle", settle.is_some()),
+        ("shortfall", shortfall.is_some()),
         ("release-at", release_at.is_some()),
         ("penalty", penalty.is_some()),
         ("charge-once", charge_once.is_some()),

@@ -31,7 +31,7 @@ use crate::limiter::Hold;
 pub struct Permits {
     held: Arc<Held>,
     /// Of the layer around this one.
-    outer: Option<Arc<Permits>>,
+    outer: Option<Arc<Self>>,
 }
 
 /// What a request holds of one layer's limits, until it is released or taken.

@@ -15,6 +15,7 @@ mod grpc;
 mod identity;
 mod layer;
 mod outcome;
+mod settlement;
 mod tiers;
 mod true_waits;
 mod wire;

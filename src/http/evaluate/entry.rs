@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::http::head::RequestHead;
 use crate::http::key::KeyError;
-use crate::http::policy::{Attempt, Choices, Fate, MissingKey, Policy};
+use crate::http::policy::{Attempt, Choices, DebtPart, Fate, MissingKey, Policy};
 use crate::http::reject::Rejection;
 use crate::limiter::Hold;
 use crate::values::time::{Clock, Monotonic};
@@ -22,6 +22,7 @@ pub(super) struct Entry {
     pub(super) attempt: Option<Box<Attempt>>,
     /// The policy's index.
     pub(super) policy: u32,
+    /// With the part of the key's debt that the request pays.
     pub(super) cost: u32,
     /// Whether the limiter failed, and the local fallback decides.
     pub(super) fell_back: bool,
@@ -31,6 +32,8 @@ pub(super) struct Entry {
     pub(super) is_preview: bool,
     /// What the request holds of this policy's limiter, from its admission on. Boxed, since few requests hold anything.
     pub(super) hold: Option<Box<Hold>>,
+    /// What the key owes from before, and pays with this charge.
+    pub(super) debt: Option<Box<DebtPart>>,
 }
 
 /// Two entries are stored inline: a short limit and a long one, or one per client and one for all.
@@ -99,7 +102,26 @@ impl Entry {
     #[inline]
     pub(super) const fn new(policy: u32, key: PartitionKey, cost: u32) -> Self {
         let (fell_back, is_open, is_preview) = (false, false, false);
-        Self { key, ban: None, decision: None, attempt: None, policy, cost, fell_back, is_open, is_preview, hold: None }
+        Self {
+            key,
+            ban: None,
+            decision: None,
+            attempt: None,
+            policy,
+            cost,
+            fell_back,
+            is_open,
+            is_preview,
+            hold: None,
+            debt: None,
+        }
+    }
+
+    /// The entry of a request that pays for itself, and for what its key owes.
+    pub(super) fn with_debt(policy: u32, key: PartitionKey, cost: u32, of: &Policy) -> Self {
+        let debt = of.debt_part(&key, cost);
+        let owed = debt.as_ref().map_or(0, |debt| debt.units());
+        Self { debt, ..Self::new(policy, key, cost + owed) }
     }
 
     /// The entry of a request to which a policy applies. A free retry costs nothing.
@@ -108,7 +130,12 @@ impl Entry {
         let cost = policy.cost_of(head);
         let attempt = policy.attempt(&key, cost, head);
         let cost = if attempt.as_ref().is_some_and(|attempt| attempt.is_free()) { 0 } else { cost };
-        Self { ban, attempt, ..Self::new(index, key, cost) }
+        Self { ban, attempt, ..Self::with_debt(index, key, cost, policy) }
+    }
+
+    /// The units of the charge that pay for what was owed.
+    pub(super) fn owed(&self) -> u32 {
+        self.debt.as_ref().map_or(0, |debt| debt.units())
     }
 
     #[inline]
@@ -127,6 +154,9 @@ impl Entry {
     #[inline]
     pub(super) fn admit(&mut self, policy: &Policy, decision: Decision) {
         self.decision = Some(decision);
+        if let Some(debt) = &mut self.debt {
+            debt.set_paid(true);
+        }
         if policy.description().holds() {
             self.hold = Some(Box::new(Hold::new(policy.shared_limiter(), &self.key, &decision, self.cost)));
         }

@@ -90,7 +90,7 @@ impl OpenRequest {
         let scope = Scope { layer, in_force };
         for entry in entries.iter_mut().rev().filter(|entry| entry.is_open) {
             let policy = scope.policy(entry);
-            if let Some(cost) = policy.cost_by_head(entry.cost, response) {
+            if let Some(cost) = policy.cost_by_head(entry.cost - entry.owed(), response) {
                 policy.open_charges().note_duration(took);
                 entry.settle(scope, cost);
                 entry.close(policy);
@@ -136,11 +136,11 @@ impl OpenRequest {
     }
 
     /// The cost of an entry that is settled at the end of the body; `None` if what was charged stays.
-    fn final_cost(&self, entry: &Entry, policy: &Policy) -> Option<u32> {
+    fn final_cost(&self, policy: &Policy) -> Option<u32> {
         if policy.is_charged_by_content() {
             return Some(u32::try_from(self.bytes).unwrap_or(u32::MAX));
         }
-        self.reports.as_ref()?.end(policy.name()).filter(|cost| *cost != entry.cost)
+        self.reports.as_ref()?.end(policy.name())
     }
 }
 
@@ -155,7 +155,7 @@ impl Drop for OpenRequest {
         let scope = self.scope();
         for entry in entries.iter_mut().rev().filter(|entry| entry.is_open) {
             let policy = scope.policy(entry);
-            if let Some(cost) = self.final_cost(entry, policy) {
+            if let Some(cost) = self.final_cost(policy) {
                 policy.open_charges().note_duration(took);
                 entry.settle(scope, cost);
             }
@@ -165,22 +165,26 @@ impl Drop for OpenRequest {
 }
 
 impl Entry {
-    /// Charges `cost` instead of what was charged on arrival.
+    /// Charges `cost` for the request instead of what it was charged on arrival.
     fn settle(&mut self, scope: Scope<'_>, cost: u32) {
         let Some(decision) = self.decision else { return };
-        match cost.cmp(&self.cost) {
-            Ordering::Less => scope.refund(self, decision.receipt(), self.cost - cost),
-            Ordering::Greater => scope.charge_more(self, cost - self.cost),
+        let (policy, total) = (scope.policy(self), cost.saturating_add(self.owed()));
+        match total.cmp(&self.cost) {
+            Ordering::Less => scope.refund(self, decision.receipt(), self.cost - total),
+            // The next request pays.
+            Ordering::Greater if policy.owe(&self.key, total - self.cost) => return,
+            Ordering::Greater => scope.charge_more(self, total - self.cost),
             Ordering::Equal => return,
         }
-        self.show_cost(scope.policy(self), cost);
+        self.show_cost(policy, cost);
     }
 
-    /// Rewrites the decision as if `cost` had been charged. The rest of a shortfall is forgiven, so it is not reported as
-    /// owed.
+    /// Rewrites the decision as if `cost` had been charged for the request. The rest of a shortfall is forgiven, so it is
+    /// not reported as owed.
     fn show_cost(&mut self, policy: &Policy, cost: u32) {
         if let Some(decision) = self.decision {
-            self.recharge(policy, cost.min(self.cost.saturating_add(decision.remaining())));
+            let total = cost.saturating_add(self.owed());
+            self.recharge(policy, total.min(self.cost.saturating_add(decision.remaining())));
         }
     }
 

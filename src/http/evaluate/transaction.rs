@@ -217,6 +217,9 @@ impl Transaction {
             if let Some(decision) = entry.admission().filter(|_| !was_held) {
                 scope.refund(entry, decision.receipt(), entry.cost);
             }
+            if let Some(debt) = &mut entry.debt {
+                debt.set_paid(false);
+            }
         }
         match cause {
             Cause::Rejected => {

@@ -4,6 +4,7 @@ mod asks;
 mod charge_once;
 mod choice;
 mod cost;
+mod debts;
 mod error;
 mod exemptions;
 mod health;
@@ -32,6 +33,7 @@ use self::charge_once::Retries;
 pub(crate) use self::choice::Choices;
 use self::choice::{Choose, Tier};
 use self::cost::{Bill, Cost};
+pub(crate) use self::debts::DebtPart;
 pub use self::error::PolicyError;
 use self::exemptions::Except;
 pub use self::exemptions::{ExemptionError, Exemptions};
@@ -77,6 +79,7 @@ pub struct Policy {
     bill: Option<Bill>,
     retries: Option<Box<Retries>>,
     releases_at_head: bool,
+    owes_shortfalls: bool,
     penalty: Option<Penalty>,
     /// The bans of a penalty that a live change removed, in case a later change adds one again.
     former_bans: Option<Arc<PenaltyRecord>>,
@@ -152,6 +155,7 @@ impl Policy {
             bill: None,
             retries: None,
             releases_at_head: false,
+            owes_shortfalls: false,
             penalty: None,
             former_bans: None,
             when: None,
@@ -307,6 +311,19 @@ impl Policy {
     /// ```
     pub fn charge_content_bytes(mut self) -> Self {
         self.bill = Some(Bill::ContentBytes);
+        self
+    }
+
+    /// Has a key owe what its requests turn out to cost beyond their charge, instead of charging that as far as units are
+    /// left and forgiving the rest. Its next requests pay the debt beside their own cost, as much as is ever admitted at
+    /// once, and so wait, or are rejected, for longer.
+    ///
+    /// For [`settled_by_handler`](Self::settled_by_handler), [`charge_content_bytes`](Self::charge_content_bytes) and
+    /// [`cost_after`](Self::cost_after). Response fields show a debt from the next request on. Debts are in the memory of
+    /// this process, of up to 65,536 keys; what further keys owe is charged as far as units are left. They survive a live
+    /// change, and a [reset](crate::RateLimitLayer::reset) forgives them.
+    pub fn owe_shortfalls(mut self) -> Self {
+        self.owes_shortfalls = true;
         self
     }
 
