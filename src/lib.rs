@@ -126,10 +126,10 @@ mod values;
 pub use self::concurrency::{Concurrency, Permit};
 #[cfg(feature = "http")]
 pub use self::http::{
-    FailureMode, IntoPolicies, LimitsHandle, MissingKey, Penalty, Permits, Policy, PolicyError, PolicyVerdict,
-    RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reason, Rejection, RejectionBody, RejectionFormat, Replaced,
-    RequestHead, ResponseBody, ResponseFuture, ResponseHead, SettleError, Settlement, TakenPermits, Tiers, Verdict,
-    grpc, headers, key,
+    ChargeOnce, ExemptionError, Exemptions, FailureMode, IntoPolicies, LimitsHandle, MissingKey, Penalty, Permits,
+    Policy, PolicyError, PolicyVerdict, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reason, Rejection,
+    RejectionBody, RejectionFormat, Replaced, RequestHead, ResponseBody, ResponseFuture, ResponseHead, SettleError,
+    Settlement, TakenPermits, Tiers, Verdict, grpc, headers, key,
 };
 pub use self::limiter::{
     IntoLimiter, Limiter, LimiterExt, RateLimiter, Throttle, ThrottleError, ThrottleFuture, ThrottleLayer,

@@ -52,6 +52,13 @@ const FIELDS: &[(&str, &str, &str)] = &[
     ("penalty.refusals", NUMBER, "30"),
     ("penalty.per", TIME, "\"1m\""),
     ("penalty.ban", TIME, "\"10m\""),
+    ("charge-once.header", TEXT, "\"idempotency-key\""),
+    ("charge-once.within", TIME, "\"24h\""),
+    ("charge-once.free-retries", NUMBER, "3"),
+    ("charge-once.max-keys", NUMBER, "65536"),
+    ("except.networks", LIST, "[\"10.0.0.0/8\"]"),
+    ("except.headers", "a table", "{ x-internal = \"...\" }"),
+    ("except.paths", LIST, "[\"/healthz\"]"),
     ("exempt-preflights.limit", NUMBER, "50"),
     ("exempt-preflights.per", TIME, "\"1s\""),
     ("exempt-preflights.burst", NUMBER, "100"),
@@ -68,13 +75,16 @@ const LIST: &str = "a list in brackets";
 const FLAGS: [&str; 2] = ["policy.shadow", "policy.stagger"];
 
 /// Fields that are tables or lists of tables, with advice.
-const TABLES: [(&str, &str); 7] = [
+const TABLES: [(&str, &str); 10] = [
     ("client-ip", "is one table; write [client-ip], in single brackets"),
     ("redis", "is one table; write [redis], in single brackets"),
     ("answer", "is one table; write [answer], in single brackets"),
     ("route", "is a list of tables; write [[route]], in double brackets"),
     ("route.policy", "is a list of tables; write [[route.policy]], in double brackets"),
     ("route.exempt-preflights", "needs a table; write { limit = 50, per = \"1s\" }"),
+    ("route.except", "needs a table; write { networks = [\"10.0.0.0/8\"] }"),
+    ("policy.except", "needs a table; write { networks = [\"10.0.0.0/8\"] }"),
+    ("policy.charge-once", "needs a table; write { header = \"idempotency-key\", within = \"24h\", free-retries = 3 }"),
     ("policy.penalty", "needs a table; write { refusals = 30, per = \"1m\", ban = \"10m\" }"),
 ];
 
@@ -187,7 +197,7 @@ impl<'a> Found<'a> {
 
     /// Returns the value as written, if a message may hold it.
     fn shown<'t>(&self, text: &'t str, name: &str) -> Option<&'t str> {
-        let is_secret = matches!(name, "redis.secret" | "redis.url" | "redis.master");
+        let is_secret = matches!(name, "redis.secret" | "redis.url" | "redis.master" | "except.headers");
         let value = text.get(self.at.clone()).filter(|_| !is_secret)?;
         (!value.is_empty() && value.len() <= LONGEST_SHOWN && !value.contains('\n')).then_some(value)
     }

@@ -126,6 +126,7 @@
 //! | it says | do |
 //! |---|---|
 //! | rate limiter misconfigured: requests have no key | follow its advice; requests are answered 500. With axum, serve by `into_make_service_with_connect_info` |
+//! | rate limiter misconfigured: no request is exempt by its network | the same: the networks of [`except`](crate::Policy::except) are not known |
 //! | the peer is a proxy, and every client behind it shares one budget | use [`ClientIp`](crate::key::ClientIp) instead of `PeerIp` |
 //! | a forwarding header was not trusted and was ignored | if your proxy sent it, trust its network; otherwise nothing: it was forged |
 //! | a trusted proxy sends another forwarding header than the configured one | name that one in [`IpSource`](crate::key::IpSource) |
@@ -201,7 +202,7 @@
 //! | the limit of a window | the counts stay |
 //! | the period of a window | the count of the present window counts in the present window of the new period |
 //! | rate, capacity or `max_wait` of a queue | waiters keep their order; a waiter that would not be accepted now is rejected, with the exact time after which to retry |
-//! | cost, condition, key, shadow, status | applies to requests from now on |
+//! | cost, condition, exemptions, key, shadow, status | applies to requests from now on |
 //! | penalty | a ban ends at its original time, whatever the new length is; while there is no penalty, none is enforced |
 //! | the algorithm (bucket to window, say), or the store | all keys lose their state: [`Replaced::not_inherited`](crate::Replaced::not_inherited) names the policy, and a warning is logged |
 //! | the name | a new policy; all keys lose their state |

@@ -77,6 +77,8 @@ fn each_optional_field_that_a_policy_loses_is_logged() {
         ("token-bucket", "on-missing-key", "\"skip\""),
         ("token-bucket", "status", "430"),
         ("token-bucket", "charge-on", "[401]"),
+        ("token-bucket", "charge-once", "{ header = \"k\", within = \"1h\", free-retries = 1 }"),
+        ("token-bucket", "except", "{ paths = [\"/healthz\"] }"),
         ("token-bucket", "penalty", "{ refusals = 3, per = \"1m\", ban = \"1m\" }"),
     ] {
         let line = format!("{field} = {value}\n");

@@ -51,6 +51,60 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
             "penalty = { refusals = \"a\", per = \"1m\", ban = \"1m\" }",
             "f.toml:9: refusals = \"a\": write a whole number, such as 30",
         ),
+        (
+            "charge-once = true",
+            "f.toml:9: charge-once needs a table; write { header = \"idempotency-key\", within = \"24h\", free-retries = 3 }",
+        ),
+        (
+            "charge-once = { header = \"a b\", within = \"1h\", free-retries = 1 }",
+            "f.toml:9: header = \"a b\" is not a header's name; write one such as idempotency-key",
+        ),
+        (
+            "charge-once = { header = \"k\", within = \"0s\", free-retries = 1 }",
+            "f.toml:9: within = \"0s\": the period is 0; write a time such as 1s",
+        ),
+        (
+            "charge-once = { header = \"k\", within = \"1h\", free-retries = 0 }",
+            "f.toml:9: free-retries = 0 is out of range; write a number from 1",
+        ),
+        (
+            "charge-once = { header = \"k\", within = \"1h\" }",
+            "f.toml:9: missing field `free-retries`; add free-retries = 3",
+        ),
+        ("except = 3", "f.toml:9: except needs a table; write { networks = [\"10.0.0.0/8\"] }"),
+        ("except = {}", "f.toml:9: except exempts no request; write networks, headers or paths into it"),
+        (
+            "except = { network = [] }",
+            "f.toml:9: unknown field `network`, expected one of `networks`, `headers`, `paths`",
+        ),
+        ("except = { networks = [] }", "f.toml:9: networks: nothing is exempt by an empty list; write what is exempt"),
+        ("except = { paths = [] }", "f.toml:9: paths: nothing is exempt by an empty list; write what is exempt"),
+        ("except = { headers = {} }", "f.toml:9: headers: nothing is exempt by an empty list; write what is exempt"),
+        (
+            "except = { networks = \"10.0.0.0/8\" }",
+            "f.toml:9: networks = \"10.0.0.0/8\": write a list in brackets, such as [\"10.0.0.0/8\"]",
+        ),
+        (
+            "except = { networks = [\"10.0.0.1/8\"] }",
+            "f.toml:9: networks: \"10.0.0.1/8\" is an address within a range; write 10.0.0.0/8 for the range",
+        ),
+        (
+            "except = { networks = [\"10.0.0.0/8\", \"0.0.0.0/0\"] }",
+            "f.toml:9: networks: \"0.0.0.0/0\", with the networks before it, exempts half of all addresses or more",
+        ),
+        (
+            "except = { headers = { \"x internal\" = \"s\" } }",
+            "f.toml:9: headers: \"x internal\" is not a header's name; write one such as x-internal",
+        ),
+        (
+            "except = { headers = { x-internal = \"\" } }",
+            "f.toml:9: headers: no request can have this value of x-internal; write at least one character",
+        ),
+        ("except = { paths = [\"/*\"] }", "f.toml:9: paths: /* exempts all requests; write the paths that are exempt"),
+        (
+            "except = { paths = [\"/a*\"] }",
+            "f.toml:9: paths: \"/a*\" cannot be matched; write a path such as /healthz, or /assets/*",
+        ),
         ("per = \"soon\"", "f.toml:7: per = \"soon\" is not a time; write 250ms, 1s, 1m, 1h or 1day"),
         ("per = 1", "f.toml:7: per = 1: write a time in quotation marks, such as \"1s\""),
         ("per = \"0s\"", "f.toml:7: per = \"0s\": the period is 0; write a time such as 1s"),

@@ -2,10 +2,12 @@
 
 mod bans;
 mod change;
+mod charge_once;
 #[cfg(feature = "http")]
 mod client_ip;
 mod disguises;
 mod ecosystem;
+mod exemptions;
 mod fallback;
 mod fields;
 mod grpc;

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::http::head::RequestHead;
 use crate::http::key::KeyError;
-use crate::http::policy::{Choices, DebtPart, Fate, MissingKey, Policy};
+use crate::http::policy::{Attempt, Choices, DebtPart, Fate, MissingKey, Policy};
 use crate::http::reject::Rejection;
 use crate::limiter::Hold;
 use crate::values::time::{Clock, Monotonic};
@@ -32,12 +32,16 @@ pub(super) struct Entry {
     pub(super) stake: Option<Box<Stake>>,
 }
 
-/// What of an entry has to be undone if the request ends early. A policy has requests hold units, or keys owe them.
-pub(crate) enum Stake {
+/// What an entry of an [open-ended](Policy::is_open_ended) policy has beside its charge. What is left when it is dropped is
+/// released, or taken back.
+#[derive(Default)]
+pub(super) struct Stake {
     /// What the request holds of the policy's limiter, from its admission on.
-    Held(Hold),
+    hold: Option<Hold>,
     /// What the key owes from before, and pays with this charge.
-    Owed(DebtPart),
+    debt: Option<DebtPart>,
+    /// If the request has an idempotency key, and the policy charges a request and its retries once.
+    attempt: Option<Attempt>,
 }
 
 /// Two entries are stored inline: a short limit and a long one, or one per client and one for all.
@@ -102,11 +106,23 @@ impl Entry {
     }
 
     /// The entry of a request that pays for itself, and for what its key owes.
-    pub(super) fn with_debt(policy: u32, key: PartitionKey, cost: u32, of: &Policy) -> Self {
+    fn with_debt(policy: u32, key: PartitionKey, cost: u32, of: &Policy) -> Self {
         let debt = of.debt_part(&key, cost);
         let owed = debt.as_ref().map_or(0, DebtPart::units);
-        let stake = debt.map(|debt| Box::new(Stake::Owed(debt)));
+        let stake = debt.map(|debt| Box::new(Stake { debt: Some(debt), ..Stake::default() }));
         Self { stake, ..Self::new(policy, key, cost + owed) }
+    }
+
+    /// The entry of a request to an [open-ended](Policy::is_open_ended) policy. A free retry costs nothing.
+    pub(super) fn open_ended(index: u32, policy: &Policy, key: PartitionKey, head: &RequestHead<'_>) -> Self {
+        let cost = policy.cost_of(head);
+        let attempt = policy.attempt(&key, cost, head);
+        let cost = if attempt.as_ref().is_some_and(Attempt::is_free) { 0 } else { cost };
+        let mut entry = Self::with_debt(index, key, cost, policy);
+        if attempt.is_some() {
+            entry.stake.get_or_insert_default().attempt = attempt;
+        }
+        entry
     }
 
     #[inline]
@@ -126,8 +142,9 @@ impl Entry {
     pub(super) fn begin(&mut self, policy: &Policy, admission: &Decision) {
         if policy.description().holds() {
             let hold = Hold::new(policy.shared_limiter(), &self.key, admission, self.cost);
-            self.stake = Some(Box::new(Stake::Held(hold)));
-        } else if let Some(debt) = self.debt_mut() {
+            self.stake.get_or_insert_default().hold = Some(hold);
+        }
+        if let Some(debt) = self.debt_mut() {
             debt.set_paid(true);
         }
     }
@@ -138,29 +155,40 @@ impl Entry {
         if let Some(debt) = self.debt_mut() {
             debt.set_paid(false);
         }
-        matches!(self.stake.take().as_deref(), Some(Stake::Held(_)))
+        self.take_hold().is_some()
     }
 
     /// Takes what the request holds.
     pub(super) fn take_hold(&mut self) -> Option<Hold> {
-        match *self.stake.take_if(|stake| matches!(**stake, Stake::Held(_)))? {
-            Stake::Held(hold) => Some(hold),
-            Stake::Owed(_) => None,
-        }
+        self.stake.as_mut()?.hold.take()
     }
 
     fn debt_mut(&mut self) -> Option<&mut DebtPart> {
-        match self.stake.as_deref_mut() {
-            Some(Stake::Owed(debt)) => Some(debt),
-            Some(Stake::Held(_)) | None => None,
-        }
+        self.stake.as_mut()?.debt.as_mut()
     }
 
     /// The units of the charge that pay for what was owed.
     pub(super) fn owed(&self) -> u32 {
-        match self.stake.as_deref() {
-            Some(Stake::Owed(debt)) => debt.units(),
-            Some(Stake::Held(_)) | None => 0,
+        self.stake.as_ref().and_then(|stake| stake.debt.as_ref()).map_or(0, DebtPart::units)
+    }
+
+    /// Records that the request passes in its attempt, which is kept if it awaits the response.
+    pub(super) fn admit_attempt(&mut self) {
+        let is_charged = self.admission().is_some();
+        if let Some(stake) = &mut self.stake {
+            stake.attempt.take_if(|attempt| !attempt.admit(is_charged));
+        }
+    }
+
+    /// Whether an attempt awaits the end of the response.
+    pub(super) fn awaits_retries(&self) -> bool {
+        self.stake.as_ref().is_some_and(|stake| stake.attempt.is_some())
+    }
+
+    /// Records that nothing was charged, so that retries are.
+    pub(super) fn void_attempt(&mut self) {
+        if let Some(mut attempt) = self.stake.as_mut().and_then(|stake| stake.attempt.take()) {
+            attempt.refunded();
         }
     }
 

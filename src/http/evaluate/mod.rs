@@ -139,11 +139,10 @@ impl Scope<'_> {
             match entry::key(policy, head, &mut choices) {
                 Ok(key) => {
                     let ban = policy.penalty_for(&key).and_then(|penalty| penalty.banned_for(&key));
-                    let cost = policy.cost_of(head);
                     let entry = if self.in_force.is_open_ended {
-                        Entry::with_debt(index, key, cost, policy)
+                        Entry::open_ended(index, policy, key, head)
                     } else {
-                        Entry::new(index, key, cost)
+                        Entry::new(index, key, policy.cost_of(head))
                     };
                     transaction.entries.push(Entry { ban, ..entry });
                 }

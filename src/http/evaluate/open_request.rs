@@ -1,4 +1,5 @@
-//! Open requests: admitted, and not over. Their charges await settlement, or they hold units that are in flight.
+//! Open requests: admitted, and not over. Their charges await settlement, they hold units that are in flight, or their
+//! retries are [free](crate::ChargeOnce) once they are over.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -17,8 +18,8 @@ use crate::http::settlement::{Reports, Settlement};
 use crate::values::Ask;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 
-/// All entries of an admitted request; those that are [open](Entry::is_open) await settlement, and the request may hold
-/// units.
+/// All entries of an admitted request; those that are [open](Entry::is_open) await settlement, the request may hold units,
+/// and once it is over its retries may be free.
 ///
 /// What depends on the response's head is settled [when that comes](Self::settle_head). The rest ends with the body, and
 /// so with this value: it is dropped when the body has ended, has failed, or was dropped. Without a response, since the
@@ -41,7 +42,8 @@ pub(crate) struct OpenRequest {
 impl OpenRequest {
     /// Whether one of these entries is not over once the request is committed.
     pub(super) fn is_one(scope: Scope<'_>, entries: &[Entry]) -> bool {
-        entries.iter().any(|entry| scope.policy(entry).is_open_ended())
+        let is_open = |entry: &Entry| entry.awaits_retries() || scope.policy(entry).ends_with_response();
+        entries.iter().any(is_open)
     }
 
     pub(super) fn of(scope: Scope<'_>, mut entries: Entries) -> Self {
@@ -92,6 +94,9 @@ impl OpenRequest {
                 policy.open_charges().note_duration(took);
                 entry.settle(scope, cost);
                 entry.close(policy);
+                if cost == 0 {
+                    entry.void_attempt();
+                }
             }
         }
         // What the handler has reported by now is shown, and charged at the end: it may report another cost until then.
@@ -115,7 +120,7 @@ impl OpenRequest {
 
     /// Whether something ends with the body.
     pub(super) fn lasts(&self) -> bool {
-        self.held.is_some() || self.entries.iter().any(|entry| entry.is_open)
+        self.held.is_some() || self.entries.iter().any(|entry| entry.is_open || entry.awaits_retries())
     }
 
     /// Counts bytes of the body.

@@ -203,8 +203,11 @@ impl Transaction {
     /// Commits the charges of all entries, and annotates the response.
     fn commit(&mut self, scope: Scope<'_>) -> Annotations {
         observe::committed(&scope.in_force.policies, &self.entries);
-        if scope.in_force.is_open_ended && OpenRequest::is_one(scope, &self.entries) {
-            return Annotations::open(OpenRequest::of(scope, std::mem::take(&mut self.entries)));
+        if scope.in_force.is_open_ended {
+            self.entries.iter_mut().for_each(Entry::admit_attempt);
+            if OpenRequest::is_one(scope, &self.entries) {
+                return Annotations::open(OpenRequest::of(scope, std::mem::take(&mut self.entries)));
+            }
         }
         scope.annotate(&self.entries)
     }

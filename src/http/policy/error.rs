@@ -60,6 +60,13 @@ pub enum PolicyError {
         /// The policy's name.
         name: String,
     },
+    /// No retry can be [free](crate::Policy::charge_once).
+    ChargeOnce {
+        /// The policy's name.
+        name: String,
+        /// Why not, and what to do about it.
+        problem: &'static str,
+    },
     /// A rejection must have a status of 4xx or 5xx.
     InvalidStatus {
         /// The policy's name.
@@ -119,6 +126,7 @@ impl fmt::Display for PolicyError {
                 "policy `{name}`: a penalty would let one client ban all that share its key; \
                  key the policy by client and reject or skip requests without a key, or remove the penalty"
             ),
+            Self::ChargeOnce { name, problem } => write!(f, "policy `{name}` cannot charge a request once: {problem}"),
             Self::InvalidStatus { name, status } => {
                 write!(f, "policy `{name}`: {status} is not the status of a rejection; choose one from 400 to 599")
             }
@@ -186,6 +194,10 @@ mod tests {
                 PolicyError::PenaltyOnSharedKey { name: name() },
                 "policy `p`: a penalty would let one client ban all that share its key; key the policy by client and \
                  reject or skip requests without a key, or remove the penalty",
+            ),
+            (
+                PolicyError::ChargeOnce { name: name(), problem: "why; cure" },
+                "policy `p` cannot charge a request once: why; cure",
             ),
             (
                 PolicyError::InvalidStatus { name: name(), status: 302 },

@@ -1,10 +1,12 @@
 //! `Policy`: a named limiter, with a key, a cost and conditions.
 
 mod asks;
+mod charge_once;
 mod choice;
 mod cost;
 mod debts;
 mod error;
+mod exemptions;
 mod health;
 mod inherit;
 mod into_policies;
@@ -25,11 +27,16 @@ use std::sync::atomic::AtomicBool;
 
 use http::StatusCode;
 
+pub(crate) use self::charge_once::Attempt;
+pub use self::charge_once::ChargeOnce;
+use self::charge_once::Retries;
 pub(crate) use self::choice::Choices;
 use self::choice::{Choose, Tier};
 use self::cost::{Bill, Cost};
 pub(crate) use self::debts::DebtPart;
 pub use self::error::PolicyError;
+use self::exemptions::Except;
+pub use self::exemptions::{ExemptionError, Exemptions};
 pub(crate) use self::inherit::Budgets;
 pub use self::into_policies::IntoPolicies;
 pub(crate) use self::metrics::Fate;
@@ -70,12 +77,14 @@ pub struct Policy {
     key: Box<dyn KeyExtractor>,
     cost: Cost,
     bill: Option<Bill>,
+    retries: Option<Box<Retries>>,
     releases_at_head: bool,
     owes_shortfalls: bool,
     penalty: Option<Penalty>,
     /// The bans of a penalty that a live change removed, in case a later change adds one again.
     former_bans: Option<Arc<PenaltyRecord>>,
     when: Option<Condition>,
+    except: Option<Box<Except>>,
     tier: Option<Tier>,
     shadow: bool,
     on_missing_key: MissingKey,
@@ -144,11 +153,13 @@ impl Policy {
             key: Box::new(Global),
             cost: Cost::Fixed(1),
             bill: None,
+            retries: None,
             releases_at_head: false,
             owes_shortfalls: false,
             penalty: None,
             former_bans: None,
             when: None,
+            except: None,
             tier: None,
             shadow: false,
             on_missing_key: MissingKey::default(),
@@ -245,6 +256,18 @@ impl Policy {
         self
     }
 
+    /// Charges a request and its retries once, by the idempotency key that they have in common: a client that lost an
+    /// answer need not pay for asking again. Off unless set, since the client chooses what it calls a retry; with it, a
+    /// client can have up to 1 + [`free_retries`](ChargeOnce::free_retries) times the quota. See [`ChargeOnce`].
+    ///
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it beside [`cost_after`](Self::cost_after) and
+    /// the like, by which the cost of a retry is known too late, and for limiters that delay requests, hold units or
+    /// advertise no quota.
+    pub fn charge_once(mut self, once: ChargeOnce) -> Self {
+        self.retries = Some(Box::new(Retries::new(once, self.description.terms())));
+        self
+    }
+
     /// Lets the handler report the final cost of a request, through the [`Settlement`](crate::Settlement) in the request's
     /// extensions, until the body of the response has ended.
     ///
@@ -330,6 +353,16 @@ impl Policy {
         self
     }
 
+    /// Exempts requests by network, header value or path: the policy does not apply to them, and does not ban them. They
+    /// are counted as `skipped`. Replaces earlier exemptions.
+    ///
+    /// Other policies of the layer still apply. Unlike a condition in [`when`](Self::when), no spelling of a path and no
+    /// forged header makes a request exempt: see [`Exemptions`].
+    pub fn except(mut self, exemptions: Exemptions) -> Self {
+        self.except = Some(Except::new(exemptions));
+        self
+    }
+
     /// Applies the policy only to requests for which `choose` returns `index`, in addition to its
     /// [condition](Self::when).
     pub(crate) fn chosen_by(mut self, choose: &Choose, index: usize) -> Self {
@@ -411,6 +444,7 @@ impl Policy {
     pub(crate) fn applies_to(&self, head: &RequestHead<'_>, choices: &mut Choices) -> bool {
         self.tier.as_ref().is_none_or(|tier| tier.is_chosen(head, choices))
             && self.when.as_ref().is_none_or(|condition| condition(head))
+            && !self.except.as_ref().is_some_and(|except| except.exempts(&self.name, head))
     }
 
     pub(crate) fn cost_of(&self, head: &RequestHead<'_>) -> u32 {
@@ -454,13 +488,18 @@ impl Policy {
         self.penalty.is_some()
     }
 
-    /// Whether a request is not over for this policy when it is admitted: its cost is known later, or it holds units.
-    pub(crate) const fn is_open_ended(&self) -> bool {
+    /// Whether a request ends for this policy with its response: its cost is known later, or it holds units.
+    pub(crate) const fn ends_with_response(&self) -> bool {
         self.bill.is_some() || self.description.holds()
     }
 
-    /// Whether its limiter alone decides on each request, once: no shadow, no bans, no cost that is known later, and
-    /// nothing that is held.
+    /// Whether a request may not be over for this policy when it is admitted.
+    pub(crate) const fn is_open_ended(&self) -> bool {
+        self.ends_with_response() || self.retries.is_some()
+    }
+
+    /// Whether its limiter alone decides on each request, once: no shadow, no bans, no cost that is known later, no free
+    /// retries, and nothing that is held.
     pub(crate) const fn is_plain(&self) -> bool {
         !self.shadow && self.penalty.is_none() && !self.is_open_ended()
     }
