@@ -114,6 +114,8 @@ impl Entry {
     }
 
     /// The entry of a request to an [open-ended](Policy::is_open_ended) policy. A free retry costs nothing.
+    #[cold]
+    #[inline(never)]
     pub(super) fn open_ended(index: u32, policy: &Policy, key: PartitionKey, head: &RequestHead<'_>) -> Self {
         let cost = policy.cost_of(head);
         let attempt = policy.attempt(&key, cost, head);

@@ -139,12 +139,13 @@ impl Scope<'_> {
             match entry::key(policy, head, &mut choices) {
                 Ok(key) => {
                     let ban = policy.penalty_for(&key).and_then(|penalty| penalty.banned_for(&key));
-                    let entry = if self.in_force.is_open_ended {
-                        Entry::open_ended(index, policy, key, head)
+                    // Pushed in either case, so that the common entry is built where it stays.
+                    if self.in_force.is_open_ended {
+                        let entry = Entry::open_ended(index, policy, key, head);
+                        transaction.entries.push(Entry { ban, ..entry });
                     } else {
-                        Entry::new(index, key, policy.cost_of(head))
-                    };
-                    transaction.entries.push(Entry { ban, ..entry });
+                        transaction.entries.push(Entry { ban, ..Entry::new(index, key, policy.cost_of(head)) });
+                    }
                 }
                 Err(NoKey::Skipped) => {}
                 Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),
