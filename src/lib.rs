@@ -124,6 +124,8 @@ pub use self::http::{
     RateLimitLayer, RateLimitLayerBuilder, Reason, Rejection, RejectionBody, RejectionFormat, Replaced, RequestHead,
     ResponseBody, ResponseFuture, ResponseHead, Tiers, Verdict, grpc, headers, key,
 };
+#[cfg(all(feature = "http", feature = "queue"))]
+pub use self::http::{Pacer, PacerError, PacerFuture, PacerLayer};
 pub use self::limiter::{
     IntoLimiter, Limiter, LimiterExt, RateLimiter, Throttle, ThrottleError, ThrottleFuture, ThrottleLayer,
 };
