@@ -39,6 +39,7 @@
 //! - [`headers`]: the response fields that report the remaining quota and the wait.
 //! - [`grpc`]: the responses of the same layer to gRPC and gRPC-Web clients.
 //! - [`ThrottleLayer`]: limits services that do not speak HTTP, and clients.
+//! - [`PacerLayer`]: a client that obeys its partner: outgoing HTTP calls, at the pace that the responses report.
 //! - [`config`]: routes and policies from a TOML file.
 //! - [`testing`]: conformance suites for your own algorithms and stores.
 //!

@@ -5,6 +5,7 @@
 //! | choose an algorithm, with pictures | [`choosing`] |
 //! | set the rate, the burst and the cost of requests | [`quotas`] |
 //! | let requests wait instead of rejecting them | [`waiting`] |
+//! | call an API that has limits of its own | [`partners`] |
 //! | give each client its own budget, also behind proxies | [`keys`] |
 //! | share one limit between machines | [`machines`] |
 //! | limit gRPC | [`grpc`] |
@@ -18,7 +19,7 @@
 //! [`examples`](https://github.com/tower-sluice/tower-sluice/tree/main/examples) of the repository.
 
 // The pages link to items of all features, even if some are off.
-#![cfg_attr(not(all(feature = "config", feature = "redis")), allow(rustdoc::broken_intra_doc_links))]
+#![cfg_attr(not(all(feature = "config", feature = "queue", feature = "redis")), allow(rustdoc::broken_intra_doc_links))]
 
 pub mod choosing;
 pub mod failure;
@@ -29,5 +30,6 @@ pub mod grpc;
 pub mod keys;
 pub mod machines;
 pub mod operating;
+pub mod partners;
 pub mod quotas;
 pub mod waiting;

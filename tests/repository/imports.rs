@@ -42,6 +42,7 @@ const HTTP: Picture = &[
     ("evaluate", &["body", "grpc", "head", "headers", "key", "policy", "reject", "reload", "verdict"]),
     ("future", &["body", "evaluate", "head", "reload"]),
     ("service", &["body", "evaluate", "future", "head", "preflight", "reload"]),
+    ("pacer", &["headers"]),
     ("layer", &["body", "grpc", "head", "headers", "policy", "preflight", "reject", "reload", "service"]),
 ];
 
