@@ -44,6 +44,9 @@ use crate::values::{PartitionKey, Quota};
 /// # }
 /// ```
 ///
+/// A rejection is a 429, or a 503 with `Retry-After`: the partner has not carried the call out. If yours may have, set
+/// [`attempts(1)`](Self::attempts).
+///
 /// # What is read
 ///
 /// | field | meaning |

@@ -301,7 +301,7 @@ impl Driver {
                 Next::Grant(departed) => {
                     line.grant(departed);
                     granted += 1;
-                    if granted.is_multiple_of(BATCH) {
+                    if granted % BATCH == 0 {
                         yield_now().await;
                     }
                 }

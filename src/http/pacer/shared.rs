@@ -92,8 +92,12 @@ mod tests {
             };
             let mut pace = None;
             for _ in 0..60 {
-                now += random.below(random.pick(&[1_000, 100_000, 2_000_000]));
-                // The server makes a state with the first change.
+                let step = random.pick(&[1_000, 100_000, 2_000_000]);
+                now += random.below(step);
+                // The server makes a state with the first departure.
+                if slots.is_empty() {
+                    pace = None;
+                }
                 let state = pace.get_or_insert(Pace::new(now));
                 if random.below(2) == 0 {
                     let slot = if random.below(3) == 0 { slots.last().copied() } else { None };
@@ -110,9 +114,6 @@ mod tests {
                         Turn::Wait(_) => waits += 1,
                     }
                     refused += u32::from(slot.is_some() && Turn::Depart(slot.unwrap()) != ours);
-                    if slots.is_empty() {
-                        pace = None;
-                    }
                 } else if !slots.is_empty() {
                     let back = random.below(3).min(slots.len() as u64 - 1);
                     let number = slots[slots.len() - 1 - usize::try_from(back).unwrap()].number + random.below(8) / 7;

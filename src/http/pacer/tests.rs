@@ -101,7 +101,7 @@ fn run(mut partner: Partner, processes: u64, latency: u64, about: u64) -> Outcom
         random % end
     };
     let (mut queue, mut events, mut slots) = (BinaryHeap::new(), HashMap::new(), HashMap::<u64, Slot>::new());
-    let mut add = |queue: &mut BinaryHeap<_>, events: &mut HashMap<_, _>, at: u64, event: Event| {
+    let add = |queue: &mut BinaryHeap<_>, events: &mut HashMap<_, _>, at: u64, event: Event| {
         let id = events.len() as u64;
         events.insert(id, event);
         queue.push(Reverse((at, id)));
