@@ -84,7 +84,7 @@
 //! | feature | default | adds |
 //! |---|---|---|
 //! | `http` | yes | the HTTP layer, policies and keys; without it, there is no HTTP type in the crate |
-//! | `queue` | yes | [`LeakyQueue`], on tokio's timer |
+//! | `queue` | yes | [`LeakyQueue`], on tokio's timer; with `http`, [`PacerLayer`] |
 //! | `precise-timer` | no | [`LeakyQueue::precise`], on a system timer that is finer than tokio's (Linux, Android) |
 //! | `tracing` | yes | log lines: mistakes in the configuration, stores that fill up, limiters that fail or recover; at `debug`, one per decision |
 //! | `metrics` | no | requests by policy and result, queues, tables and stores, for the recorder of the `metrics` crate: see [`RateLimitLayerBuilder::route`] |
@@ -93,7 +93,7 @@
 //! | `tonic` | no | reads the peer's address from tonic's `TcpConnectInfo` |
 //! | `config` | no | [`config`]: policies from TOML |
 //! | `unicode` | no | [`key::nfkc_casefold_trim`](key), which unifies the spellings of a login name |
-//! | `redis` | no | `store::RedisStore` and `RedisQueue`: limits that processes share; Redis 6.2 or later, or Valkey |
+//! | `redis` | no | `store::RedisStore` and `RedisQueue`: limits that processes share; with `http`, `PacerLayer::shared`; Redis 6.2 or later, or Valkey |
 //! | `redis-tls` | no | `rediss://` |
 //! | `test-util` | no | [`testing`] |
 //!

@@ -222,7 +222,8 @@ async fn nothing_is_rejected_and_nearly_all_is_used() {
     assert_eq!(served(&mut client, 500).await, 500);
     let (arrivals, rejected) = (partner.arrivals(), partner.rejected());
     assert_eq!(rejected, 0);
-    assert!(arrivals[499] < 50 * SECOND, "{:?}", arrivals[499]);
+    // Five windows, and hardly anything of a sixth.
+    assert!(arrivals[499] < 50 * SECOND + SECOND / 2, "{:?}", arrivals[499]);
     // Spread: a tenth of a second apart, but for where a window ends.
     let gaps = arrivals.windows(2).map(|pair| pair[1] - pair[0]);
     let even = gaps.filter(|gap| *gap > SECOND / 20 && *gap < SECOND / 5).count();
@@ -387,5 +388,6 @@ fn a_runtime_that_is_blocked_delays_no_other() {
         let _guard = other.enter();
         call(&mut client, 4)
     };
-    assert_eq!(other.block_on(timeout(10 * SECOND, mine)).expect("its turn comes").unwrap().status(), 200);
+    let turn = other.block_on(async { timeout(10 * SECOND, mine).await });
+    assert_eq!(turn.expect("its turn comes").unwrap().status(), 200);
 }
