@@ -11,6 +11,8 @@ use super::line::Line;
 use super::pace::Rules;
 #[cfg(feature = "redis")]
 use super::shared::SharedPace;
+#[cfg(not(feature = "redis"))]
+use super::unshared::SharedPace;
 #[cfg(feature = "redis")]
 use crate::store::redis::{Names, Redis};
 use crate::values::PartitionKey;
@@ -42,6 +44,18 @@ impl Common {
             origin: Instant::now(),
             waiting: AtomicUsize::new(0),
         }
+    }
+
+    /// Returns the pace of a partner on Redis, if the layer has one.
+    #[cfg(feature = "redis")]
+    fn shared_pace(&self, key: &PartitionKey) -> Option<SharedPace> {
+        self.shared.as_ref().map(|(redis, names)| SharedPace::new(redis.clone(), names.key(names.tag(key), 'p')))
+    }
+
+    #[cfg(not(feature = "redis"))]
+    #[allow(clippy::unused_self, reason = "as with the feature")]
+    const fn shared_pace(&self, _: &PartitionKey) -> Option<SharedPace> {
+        None
     }
 
     /// Returns an instant in microseconds, rounded down.
@@ -104,16 +118,7 @@ impl Partners {
         if lines.of.len() >= lines.sweep_at {
             lines.sweep();
         }
-        let common = Arc::clone(&self.common);
-        #[cfg(feature = "redis")]
-        let line = {
-            let shared =
-                |(redis, names): &(Redis, Names)| SharedPace::new(redis.clone(), names.key(names.tag(key), 'p'));
-            let shared = common.shared.as_ref().map(shared);
-            Arc::new(Line::new(common, shared))
-        };
-        #[cfg(not(feature = "redis"))]
-        let line = Arc::new(Line::new(common));
+        let line = Arc::new(Line::new(Arc::clone(&self.common), self.common.shared_pace(key)));
         lines.of.insert(key.clone(), Arc::clone(&line));
         line
     }

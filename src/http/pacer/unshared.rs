@@ -1,6 +1,5 @@
 //! In place of `shared`, without the feature `redis`: no pace is shared.
 
-use std::convert::Infallible;
 use std::time::Duration;
 
 use super::pace::{Report, Rules, SharedTurn, Slot};
@@ -9,7 +8,7 @@ pub(super) enum SharedPace {}
 
 impl SharedPace {
     #[allow(clippy::unused_async, reason = "as in `shared`")]
-    pub(super) async fn turn(&self, _: &Rules, _: Option<Slot>) -> Result<SharedTurn, Infallible> {
+    pub(super) async fn turn(&self, _: &Rules, _: Option<Slot>) -> Result<SharedTurn, ()> {
         match *self {}
     }
 
