@@ -73,9 +73,9 @@ use crate::values::{PartitionKey, Quota};
 /// # Accuracy
 ///
 /// Fields count whole seconds, rounded up. The layer narrows the end of a window down from one response to the next, and
-/// uses all but a few calls of a window of ten seconds or more (`tests/http/pacer.rs`, `scripts/partner`). What remains:
-/// a window of one second, or a bucket that holds less than a second's worth and is empty, is only known to be over
-/// after a whole second.
+/// uses all but a few calls of a window of ten seconds or more (`src/http/pacer/tests.rs`, `scripts/partner`). A bucket is
+/// kept full and used at its rate: a burst that it has saved is not spent. What remains: a window of one second, or a
+/// bucket that holds less than a second's worth and is empty, is only known to be over after a whole second.
 ///
 /// # Hostile partners
 ///
