@@ -16,6 +16,7 @@ mod identity;
 mod in_flight;
 mod layer;
 mod outcome;
+mod pacer;
 mod settlement;
 mod tiers;
 mod true_waits;

@@ -2,6 +2,7 @@
 
 mod deadlines;
 mod faults;
+mod pacer;
 mod permissions;
 mod queue;
 mod runtimes;
