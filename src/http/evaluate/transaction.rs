@@ -66,6 +66,7 @@ impl Transaction {
     /// next entry, if that was charged already.
     #[inline]
     pub(super) fn reserve(&mut self, scope: Scope<'_>, mut answer: Option<Check>) -> Progress {
+        let is_open_ended = scope.in_force.is_open_ended;
         while let Some(entry) = self.entries.get_mut(self.next) {
             let policy = scope.policy(entry);
             let check = match answer.take() {
@@ -82,7 +83,7 @@ impl Transaction {
                 Check::Ready(Ok(decision)) if decision.is_allowed() => {
                     let entry = &mut self.entries[self.next];
                     entry.decision = Some(decision);
-                    if scope.in_force.is_open_ended {
+                    if is_open_ended {
                         entry.begin(policy, &decision);
                     }
                     if !entry.fell_back {
