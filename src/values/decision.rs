@@ -145,13 +145,15 @@ impl Decision {
             // No unit has to be waited for.
             (self.wait, self.is_wait_coarse) = (0, false);
         }
-        let reset = match terms.filter(|terms| terms.shape() == Shape::Bucket) {
+        let reset = match terms.map(|terms| (terms.shape(), terms)) {
+            // The window ends at the same time, whatever was used in it.
+            Some((Shape::CalendarWindow, _)) => self.reset_after(),
             _ if self.remaining == self.limit => Duration::ZERO,
-            Some(terms) => {
+            Some((Shape::Bucket, terms)) => {
                 let paid_in = |units| terms.quota().time_of(units);
                 (self.reset_after() + paid_in(cost)).saturating_sub(paid_in(charged))
             }
-            None => self.reset_after(),
+            Some(_) | None => self.reset_after(),
         };
         self.with_reset_after(reset)
     }
@@ -320,7 +322,8 @@ impl Decision {
         self.remaining
     }
 
-    /// The time until the key is as if it had never been seen.
+    /// The time until the key is as if it had never been seen. Of a window of the calendar, always the time until it
+    /// ends.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
         self.span(self.reset, self.is_reset_coarse)

@@ -11,26 +11,30 @@ use super::{RATELIMIT, RATELIMIT_POLICY};
 /// What the fields say of the policy that they describe.
 pub(super) struct Standing<'a> {
     /// `RateLimit-Policy`, made by [`policy`].
-    pub(super) policy: &'a HeaderValue,
+    pub(super) policy: Option<&'a HeaderValue>,
     pub(super) limit: u64,
     pub(super) remaining: u32,
     /// Seconds.
     pub(super) reset: u64,
 }
 
-/// Makes `RateLimit-Policy: 100;w=60`.
-pub(super) fn policy(advertised: Advertised) -> HeaderValue {
+/// Makes `RateLimit-Policy: 100;w=60`. `None` if windows differ in length: the field is optional, and its `w` is not.
+pub(super) fn policy(advertised: Advertised) -> Option<HeaderValue> {
     let mut out = Scratch::new();
     out.push_number(advertised.quota);
     out.push(b";w=");
-    out.push_number(advertised.window);
-    value_of(&out)
+    out.push_number(advertised.window?);
+    Some(value_of(&out))
 }
 
 /// Sets both fields, unless stricter ones are set already.
 pub(super) fn write(headers: &mut HeaderMap, standing: &Standing<'_>) {
     if !is_stricter(headers, &RATELIMIT, standing.remaining.into()) {
-        set(headers, RATELIMIT_POLICY, standing.policy.clone());
+        match standing.policy {
+            Some(policy) => set(headers, RATELIMIT_POLICY, policy.clone()),
+            // One that is set describes another policy.
+            None => drop(headers.remove(RATELIMIT_POLICY)),
+        }
         set(headers, RATELIMIT, ratelimit(standing));
     }
 }

@@ -73,14 +73,16 @@ pub(super) fn quoted(name: &str) -> Vec<u8> {
     out
 }
 
-/// Appends `"name";q=10;w=1`, a member of `RateLimit-Policy`.
+/// Appends `"name";q=10;w=1`, a member of `RateLimit-Policy`; without `w` if windows differ in length.
 pub(super) fn push_policy(out: &mut Scratch, quoted: &[u8], advertised: Advertised) {
     separate(out);
     out.push(quoted);
     out.push(b";q=");
     out.push_number(advertised.quota);
-    out.push(b";w=");
-    out.push_number(advertised.window);
+    if let Some(window) = advertised.window {
+        out.push(b";w=");
+        out.push_number(window);
+    }
 }
 
 /// Returns `"name";r=`, the constant start of a member of `RateLimit`.

@@ -30,7 +30,10 @@ pub(super) struct Measure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Advertised {
     pub(super) quota: u64,
-    pub(super) window: u64,
+    /// `None` for windows of the calendar: no length is that of all months, nor of all days where clocks are changed. The
+    /// length of the present window would be true, but the field should be the same on all responses
+    /// (draft-ietf-httpapi-ratelimit-headers-11, section 3), and that window's end is in `t`.
+    pub(super) window: Option<u64>,
 }
 
 /// The numbers of `RateLimit`: no more than `left` units within the next `within` seconds.
@@ -56,6 +59,7 @@ impl Measure {
         let advertised = match terms.shape() {
             Shape::Bucket => Advertised::of_bucket(limit, period, burst),
             Shape::FixedWindow | Shape::SlidingWindow => Advertised::of_window(limit, period),
+            Shape::CalendarWindow => Advertised { quota: limit, window: None },
         };
         let (limit, period) = (limit / common, period / common);
         let capacity = u128::from(burst) * u128::from(period);
@@ -77,7 +81,7 @@ impl Measure {
     /// Returns the numbers to advertise after `decision`.
     ///
     /// left / within never exceeds quota / window: a client that spreads what is left
-    /// evenly is never rejected. (Except with fixed windows, which advertise their end; and if the
+    /// evenly is never rejected. (Except with fixed windows, of the calendar or not, which advertise their end; and if the
     /// advertised quota had to be rounded down.)
     pub(super) fn level(&self, decision: &Decision) -> Level {
         let (left, within) = match decision.outcome() {
@@ -96,7 +100,7 @@ impl Measure {
         match (self.shape, left) {
             // Nothing is used: no window has begun.
             (Shape::FixedWindow, _) if decision.reset_after().is_zero() => self.seconds_of(self.capacity),
-            (Shape::FixedWindow, _) => seconds_ceil(decision.reset_after()),
+            (Shape::FixedWindow | Shape::CalendarWindow, _) => seconds_ceil(decision.reset_after()),
             (Shape::Bucket | Shape::SlidingWindow, 0) => {
                 seconds_ceil(decision.next_after().unwrap_or_else(|| self.next_after(decision))).max(1)
             }
@@ -119,7 +123,7 @@ impl Measure {
                 Duration::from_secs(self.seconds_of(wait))
             }
             // The decision has no better bound.
-            Shape::FixedWindow | Shape::SlidingWindow => decision.reset_after(),
+            Shape::FixedWindow | Shape::CalendarWindow | Shape::SlidingWindow => decision.reset_after(),
         }
     }
 
@@ -158,7 +162,7 @@ impl Advertised {
         let window = if window <= u128::from(LONGEST_SEARCH).max(least) { window } else { least };
         let window = window.min(MAX_INTEGER.into());
         let quota = (units * window / step).min(MAX_INTEGER.into());
-        Self { quota: narrow(quota), window: narrow(window) }
+        Self { quota: narrow(quota), window: Some(narrow(window)) }
     }
 
     /// Takes as many periods as make a whole number of seconds, or one period, rounded up.
@@ -167,9 +171,9 @@ impl Advertised {
         // Below 2^92, as periods are below 2^62.
         let window = u128::from(periods) * u128::from(period) / u128::from(SECOND);
         if periods == 1 || window <= u128::from(LONGEST_SEARCH) {
-            Self { quota: limit.saturating_mul(periods).min(MAX_INTEGER), window: narrow(window) }
+            Self { quota: limit.saturating_mul(periods).min(MAX_INTEGER), window: Some(narrow(window)) }
         } else {
-            Self { quota: limit, window: period.div_ceil(SECOND) }
+            Self { quota: limit, window: Some(period.div_ceil(SECOND)) }
         }
     }
 }

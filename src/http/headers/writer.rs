@@ -47,8 +47,8 @@ struct PolicyFields {
     prefix: Box<[u8]>,
     /// The constant part of draft-11's fields, if it is interned.
     constants: Option<&'static Constants>,
-    /// Draft-07's `RateLimit-Policy`.
-    draft07_policy: HeaderValue,
+    /// Draft-07's `RateLimit-Policy`, if it can be expressed.
+    draft07_policy: Option<HeaderValue>,
 }
 
 /// One policy's decision on a request.
@@ -86,7 +86,7 @@ impl Writer {
             let measure = Measure::new(&terms?);
             let quoted = draft11::quoted(name);
             draft11::push_policy(&mut all, &quoted, measure.advertised());
-            let draft07_policy = intern(draft07::policy(measure.advertised()).as_bytes());
+            let draft07_policy = draft07::policy(measure.advertised()).map(|policy| intern(policy.as_bytes()));
             Some(PolicyFields { measure, prefix: draft11::prefix(&quoted), constants: None, draft07_policy })
         });
         let mut policies: Box<[Option<PolicyFields>]> = policies.collect();
@@ -258,6 +258,6 @@ impl Measured<'_> {
         let Level { left, within } = self.level;
         let reset = within.map_or_else(|| seconds_ceil(self.decision.reset_after()).max(1), NonZeroU64::get);
         let limit = self.policy_fields.measure.advertised().quota;
-        Standing { policy: &self.policy_fields.draft07_policy, limit, remaining: left, reset }
+        Standing { policy: self.policy_fields.draft07_policy.as_ref(), limit, remaining: left, reset }
     }
 }
