@@ -203,10 +203,13 @@ pub(super) fn optional_fields(raw: &RawPolicy) -> Vec<&'static str> {
     #[rustfmt::skip]
     let RawPolicy {
         name: _, algorithm: _, limit: _, per: _, shadow: _,
-        burst, capacity, max_wait, max_keys, when_full, stagger, key, cost,
+        zone, anchor, week_start, burst, capacity, max_wait, max_keys, when_full, stagger, key, cost,
         store, on_store_error, on_missing_key, status, charge_on, penalty,
     } = raw;
     let fields = [
+        ("zone", zone.is_some()),
+        ("anchor", anchor.is_some()),
+        ("week-start", week_start.is_some()),
         ("burst", burst.is_some()),
         ("capacity", capacity.is_some()),
         ("max-wait", max_wait.is_some()),

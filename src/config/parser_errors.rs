@@ -11,7 +11,7 @@ const LONGEST_SHOWN: usize = 60;
 
 /// Each field, prefixed by its table, with the kind of value that it takes and an example. `tests/config/schema.rs` finds
 /// a field that is missing here.
-const FIELDS: [(&str, &str, &str); 39] = [
+const FIELDS: [(&str, &str, &str); 42] = [
     ("client-ip.source", TEXT, "\"x-forwarded-for\""),
     ("client-ip.trusted", LIST, "[\"10.0.0.0/8\"]"),
     ("client-ip.hops", NUMBER, "1"),
@@ -33,6 +33,9 @@ const FIELDS: [(&str, &str, &str); 39] = [
     ("policy.algorithm", WORD, "\"token-bucket\""),
     ("policy.limit", NUMBER, "10"),
     ("policy.per", TIME, "\"1s\""),
+    ("policy.zone", TEXT, "\"Europe/Berlin\""),
+    ("policy.anchor", NUMBER, "17"),
+    ("policy.week-start", WORD, "\"monday\""),
     ("policy.burst", NUMBER, "10"),
     ("policy.capacity", NUMBER, "50"),
     ("policy.max-wait", TIME, "\"5s\""),

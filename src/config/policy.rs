@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::StatusCode;
 use toml::Spanned;
 
+use super::calendar;
 use super::error::{ConfigError, Source};
 use super::key::KeySpec;
 use super::raw::{AlgorithmName, OnMissingKey, OnStoreError, RawBudget, RawPenalty, RawPolicy, WhenFullName};
@@ -94,8 +95,7 @@ fn penalty(source: &Source<'_>, raw: &RawPenalty) -> Result<Penalty, ConfigError
 
 fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {
     let limit = count(source, "limit", 1, &raw.limit)?;
-    let mut quota = quota(source, limit, "per", &raw.per)?;
-
+    let unit = calendar::unit(source, raw)?;
     let is_queue = raw.algorithm == AlgorithmName::LeakyQueue;
     let is_window = matches!(raw.algorithm, AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow);
     let is_in_memory = is_queue && store.is_memory();
@@ -113,6 +113,10 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
             return Err(source.error(&at, problem));
         }
     }
+    if let Some(unit) = unit {
+        return calendar::limiter(source, raw, unit, limit, store);
+    }
+    let mut quota = quota(source, limit, "per", &raw.per)?;
     if let Some(burst) = &raw.burst {
         quota = quota.burst(count(source, "burst", 1, burst)?);
     }
