@@ -53,7 +53,10 @@
 //!   name = "per-client"          # 64 bytes at most
 //!   algorithm = "token-bucket"   # token-bucket | leaky-bucket | leaky-queue | fixed-window | sliding-window
 //!   limit = 10
-//!   per = "1s"                   # 250ms, 1s, 1m, 1h, 1day
+//!   per = "1s"                   # 250ms, 1s, 1m, 1h, 1day; fixed-window: also day, week, month (feature `calendar`)
+//!   # zone = "Europe/Berlin"     # day, week, month: the time zone of the calendar; default: UTC
+//!   # anchor = 17                # month: the day on which months begin; default: 1
+//!   # week-start = "sunday"      # week: the day on which weeks begin; default: monday
 //!   burst = 20                   # not for windows; default: the limit, or 1 for leaky-queue
 //!   # capacity = 50              # leaky-queue: waiting requests; default: the limit
 //!   # max-wait = "5s"            # leaky-queue; default: 30s
@@ -100,6 +103,7 @@
 //! secret (`url`, `master`, `secret`, `headers`). Parsing takes time in proportion to the number of routes and policies.
 
 mod answer;
+mod calendar;
 mod change;
 mod error;
 mod except;

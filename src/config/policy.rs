@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::StatusCode;
 use toml::Spanned;
 
+use super::calendar;
 use super::error::ConfigError;
 use super::except;
 use super::key::KeySpec;
@@ -155,6 +156,7 @@ fn charge_once(source: &Source<'_>, raw: &RawChargeOnce) -> Result<ChargeOnce, C
 }
 
 fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {
+    let unit = calendar::unit(source, raw)?;
     let is_queue = raw.algorithm == AlgorithmName::LeakyQueue;
     let is_concurrency = raw.algorithm == AlgorithmName::Concurrency;
     let is_window = matches!(raw.algorithm, AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow);
@@ -198,6 +200,9 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
         let problem = "per is missing: without it, the limit has no period; add per = \"1m\"";
         return Err(source.error(&raw.limit.span(), problem));
     };
+    if let Some(unit) = unit {
+        return calendar::limiter(source, raw, (unit, per), limit, store);
+    }
     let mut quota = quota(source, limit, "per", per)?;
     if let Some(burst) = &raw.burst {
         quota = quota.burst(count(source, "burst", 1, burst)?);

@@ -70,7 +70,8 @@
 //!   logged once.
 //! - A short round trip. A decision waits for one, and 50 ms at most, unless [set
 //!   otherwise](crate::store::redis::RedisBuilder::timeout).
-//! - No persistence is needed: at most, what clients owe is lost.
+//! - No persistence is needed: at most, what clients owe is lost. For a quota [per month](super::calendar), that may be
+//!   much: let the server append to a file (`appendonly yes`).
 //!
 //! # While Redis fails
 //!

@@ -1,5 +1,6 @@
 //! Redis: against real servers, and against servers that fail.
 
+mod calendar;
 mod deadlines;
 mod faults;
 mod pacer;

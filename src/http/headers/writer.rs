@@ -47,7 +47,7 @@ struct PolicyFields {
     prefix: Box<[u8]>,
     /// The constant part of draft-11's fields, if it is interned.
     constants: Option<&'static Constants>,
-    /// Draft-07's `RateLimit-Policy`. `None` if neither draft-07 nor `X-RateLimit-*` can describe the policy.
+    /// Draft-07's `RateLimit-Policy`, if it can be expressed.
     draft07_policy: Option<HeaderValue>,
 }
 
@@ -188,11 +188,11 @@ impl Writer {
         if self.x_rate_limit.is_none() && self.generation != Generation::Draft07 {
             return;
         }
-        let Some((closest, policy)) = self.closest(readings) else { return };
+        let Some(closest) = self.closest(readings) else { return };
         // A client might wait before it follows `Location`.
         let is_left_out = status.is_redirection() && closest.level.left == 0;
         if self.generation == Generation::Draft07 && !is_left_out {
-            draft07::write(headers, &closest.standing(policy));
+            draft07::write(headers, &closest.standing());
         }
         if let Some(form) = self.x_rate_limit {
             x_rate_limit::write(headers, form, closest.decision, closest.level.left, now);
@@ -236,16 +236,12 @@ impl Writer {
 
     /// Returns the policy that is closest to exhaustion: of those that reject, the one with the longest wait;
     /// else the one with the least share left of what a fresh key can take at once. Of equals, the first. Only those
-    /// that draft-07 can describe, with its `RateLimit-Policy`.
-    fn closest<'a>(&'a self, readings: impl Iterator<Item = Reading<'a>>) -> Option<(Measured<'a>, &'a HeaderValue)> {
-        let described = |measured: Measured<'a>| {
-            let policy = measured.policy_fields.draft07_policy.as_ref()?;
-            Some((measured, policy))
-        };
-        let closer = |(a, _): &(Measured<'_>, _), (b, _): &(Measured<'_>, _)| {
-            a.rejection().cmp(&b.rejection()).then_with(|| a.compare_share(b))
-        };
-        self.measured(readings).filter_map(described).min_by(closer)
+    /// that draft-07 and `X-RateLimit-*` can describe: they have a reset.
+    fn closest<'a>(&'a self, readings: impl Iterator<Item = Reading<'a>>) -> Option<Measured<'a>> {
+        let has_reset = |measured: &Measured<'_>| matches!(measured.policy_fields.measure, Measure::Restored(_));
+        let closer =
+            |a: &Measured<'_>, b: &Measured<'_>| a.rejection().cmp(&b.rejection()).then_with(|| a.compare_share(b));
+        self.measured(readings).filter(has_reset).min_by(closer)
     }
 }
 
@@ -263,10 +259,10 @@ impl Measured<'_> {
     }
 
     /// The numbers of draft-07's fields. If no wait helps, the reset is that of the whole quota.
-    fn standing<'a>(&self, policy: &'a HeaderValue) -> Standing<'a> {
+    fn standing(&self) -> Standing<'_> {
         let Level { left, within } = self.level;
         let reset = within.map_or_else(|| seconds_ceil(self.decision.reset_after()).max(1), NonZeroU64::get);
         let limit = self.policy_fields.measure.advertised().quota;
-        Standing { policy, limit, remaining: left, reset }
+        Standing { policy: self.policy_fields.draft07_policy.as_ref(), limit, remaining: left, reset }
     }
 }

@@ -47,13 +47,18 @@ use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inherita
 /// over. When it is set back, a key counts as owing a full bucket at most. Let the server's clock be slewed, not
 /// stepped.
 ///
+/// Windows of the calendar begin by the server's clock, too, and their bounds come with the call. A process whose own
+/// clock is wrong by more than half a window makes a second call when it begins a key's window. Processes that share
+/// such a limit should have the same version of the time zone database.
+///
 /// # Another quota
 ///
 /// A store with another quota may have the same name: processes with the old one and with the new one share the state,
 /// as while a change is rolled out. A bucket's debt is kept as the time at which it will be paid, and is a full bucket
 /// at most: so the same share of the bucket is used up, no client gets more than the new burst, and none waits for
 /// longer than the new bucket takes to fill. A window continues to count under the new limit; with another period, what
-/// was used may count until the end of the next window.
+/// was used may count until the end of the next window. A window of the calendar counts until the end of the present
+/// one, also in another zone or with another anchor.
 ///
 /// # When Redis is out of reach
 ///
@@ -150,6 +155,10 @@ impl<S: Copy> RedisStore<S> {
 }
 
 impl<S: Copy + Send + 'static> RedisStore<S> {
+    pub(super) fn query<A: Scripted<State = S>>(&self, algorithm: &A, key: &PartitionKey) -> KeyQuery<A> {
+        KeyQuery::of(&self.inner, algorithm, key)
+    }
+
     fn charge<A: Scripted<State = S>>(&self, query: KeyQuery<A>, cost: u32) -> Check {
         match query.spend_lease(cost).or_else(|| query.cached_rejection(cost)) {
             Some(decision) => decision.into(),
@@ -194,7 +203,7 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
 
     fn decide(&self, algorithm: &A, ask: &Ask<'_>) -> Check {
         let (key, cost) = (ask.key(), ask.cost());
-        let query = || KeyQuery::of(&self.inner, algorithm, key);
+        let query = || self.query(algorithm, key);
         match ask.mode() {
             Mode::Fallback => {
                 let decision = self.inner.charge_fallback(algorithm, key, cost);
@@ -216,7 +225,7 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
         if let Some(receipt) = receipt.unmark_fallback() {
             return self.inner.fallback.refund(algorithm, key, receipt, cost);
         }
-        let query = KeyQuery::of(&self.inner, algorithm, key);
+        let query = self.query(algorithm, key);
         match receipt.read::<LeaseReceipt>() {
             Some(lease) => query.return_to_lease(cost, lease),
             None => query.refund_in_background(cost, receipt),

@@ -232,8 +232,16 @@ fn budget(terms: Terms, free_retries: u32, clock: &Arc<dyn Clock>) -> Option<Arc
     Some(match terms.shape()? {
         Shape::Bucket => in_memory(TokenBucket::new(quota), Arc::clone(clock)),
         Shape::FixedWindow => in_memory(FixedWindow::new(quota), Arc::clone(clock)),
+        Shape::CalendarWindow => in_memory(TokenBucket::new(half_per_longest_window(quota)?), Arc::clone(clock)),
         Shape::SlidingWindow => in_memory(SlidingWindow::new(quota), Arc::clone(clock)),
     })
+}
+
+/// Half at once, and half over the longest window of the calendar: so no window grants more than the whole, wherever it
+/// begins. `None` if the half is nothing; then no retry is free, the safe side.
+fn half_per_longest_window(quota: Quota) -> Option<Quota> {
+    // 28 days become 31, a week more than a week and an hour, and a day more than 25 hours.
+    Quota::new(quota.limit() / 2, quota.period() * 31 / 28).ok()
 }
 
 fn in_memory<A: Algorithm>(algorithm: A, clock: Arc<dyn Clock>) -> Arc<dyn Limiter> {
