@@ -92,7 +92,7 @@
 //! | `tonic` | no | reads the peer's address from tonic's `TcpConnectInfo` |
 //! | `config` | no | [`config`]: policies from TOML |
 //! | `unicode` | no | [`key::nfkc_casefold_trim`](key), which unifies the spellings of a login name |
-//! | `redis` | no | `store::RedisStore` and `RedisQueue`: limits that processes share; Redis 6.2 or later, or Valkey |
+//! | `redis` | no | `store::RedisStore`, `RedisQueue` and `RedisConcurrency`: limits that processes share; Redis 6.2 or later, or Valkey |
 //! | `redis-tls` | no | `rediss://` |
 //! | `test-util` | no | [`testing`] |
 //!
@@ -119,6 +119,8 @@ pub mod testing;
 mod util;
 mod values;
 
+#[cfg(feature = "redis")]
+pub use self::concurrency::RedisConcurrency;
 pub use self::concurrency::{Concurrency, Permit};
 #[cfg(feature = "http")]
 pub use self::http::{
