@@ -17,11 +17,12 @@ use super::waiting::Waiting;
 use super::{InFlight, admitted, rejected, word};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::store::{Stats, TableStats};
+use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mode, PartitionKey, Receipt, Terms};
 #[cfg(feature = "queue")]
 use crate::values::{Backlog, LimiterError};
-use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mode, PartitionKey, Receipt, Terms};
 
-/// Limits how many requests of a key are in flight at once.
+/// Limits how many requests of a key are in flight at once, in this process; a `RedisConcurrency` (feature `redis`) does so
+/// over many.
 ///
 /// A request takes as many units as it [costs](crate::Policy::cost), one unless that is set, and holds them until it is
 /// over. In a layer, that is when the **body** of its response has ended, has failed, or was dropped: a slow download, a
@@ -276,12 +277,7 @@ impl Concurrency {
     #[cfg(feature = "queue")]
     fn charge_or_wait(&self, queue: Queue, ask: &Ask<'_>) -> Check {
         let (counts, cost, limit) = (self.counts(), ask.cost(), self.limit);
-        let wanted = Wanted {
-            cost,
-            limit,
-            max_waiters_of_key: queue.per_key,
-            max_waiters: queue.max_waiters as u64,
-        };
+        let wanted = Wanted { cost, limit, max_waiters_of_key: queue.per_key, max_waiters: queue.max_waiters as u64 };
         loop {
             let Occupied { place, slot, .. } = match self.attempt(ask.key(), cost) {
                 Ok(decision) => return decision.into(),

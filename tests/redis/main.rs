@@ -2,6 +2,7 @@
 
 mod deadlines;
 mod faults;
+mod in_flight;
 mod permissions;
 mod queue;
 mod runtimes;

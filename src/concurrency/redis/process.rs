@@ -81,7 +81,8 @@ impl Process {
             return script::decision(&answer, cost, limit).map_err(failed);
         }
         let number = self.counts.begin(tag, Monotonic.now());
-        let under_way = CallUnderWay::new(&self, move |process| process.counts.took_none(tag, number, CallEnd::Unknown));
+        let under_way =
+            CallUnderWay::new(&self, move |process| process.counts.took_none(tag, number, CallEnd::Unknown));
         let call = script::take(self.key(tag), self.field(number), cost, limit, self.lease_micros());
         let answer = self.call(&call).await;
         under_way.end();
