@@ -27,7 +27,7 @@ use crate::values::{
 /// |---|---|---|
 /// | the limit holds for | a process | all processes with this name on this Redis |
 /// | a request that does not fit | is rejected, or waits | is rejected, and never waits |
-/// | a request takes | some 50 ns | one round trip; none is waited for when it is over |
+/// | a request takes | one compare-and-swap | one round trip; none is waited for when it is over |
 /// | a process that dies | | its units are free at most one [lease](Self::lease) later |
 /// | [peek](Mode::Peek) | yes | no |
 ///

@@ -8,10 +8,10 @@
 //! connections they travel. What is left are calls of which nobody knows whether they ran, and a server that has lost
 //! its data. Both are repaired by the next *renewal*, which moves all units of the process to a new field:
 //!
-//! 1. From the moment it begins, calls use the new field, and releases are held back.
+//! 1. From the moment it begins, calls use the new field. Of units that are not in it yet, none is released.
 //! 2. When no call on an earlier field is under way, it sends the units that are in flight and are not in the new field
 //!    yet. The server adds them there, and deletes the earlier fields.
-//! 3. What was released meanwhile is released on the server.
+//! 3. When it is over, what has ended meanwhile is released on the server.
 //!
 //! So the new field has the units in flight and nothing else, whatever happened to the fields before. A call on an
 //! earlier field that runs later still, after its caller has given up, leaves units that end with the next renewal, or
@@ -265,10 +265,10 @@ impl Entry {
         }
     }
 
-    /// Begins a call that releases what the server counts too much. Not during a renewal, which may count it, too.
+    /// Begins a call that releases what the field has too much. Units that a renewal is moving there are not in it yet.
     fn next_release(&mut self) -> Option<Release> {
         let units = self.counted.saturating_sub(self.units);
-        if units == 0 || self.renewal.is_some() {
+        if units == 0 {
             return None;
         }
         self.counted -= units;

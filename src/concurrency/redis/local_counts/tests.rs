@@ -286,6 +286,43 @@ fn a_key_is_renewed_once_its_units_are_older_than_half_a_lease() {
 }
 
 #[test]
+fn a_renewal_that_does_not_come_back_is_replaced() {
+    let counts = LocalCounts::new();
+    let tag = Names::new("", "", b"").tag(&PartitionKey::from("a"));
+    let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
+    let number = counts.begin(tag, at(0));
+    counts.took(tag, number, 2);
+    let lost = counts.renew(tag, at(8), LEASE).unwrap();
+    assert!(counts.renew(tag, at(11), LEASE).is_none());
+    let second = counts.renew(tag, at(12), LEASE).unwrap();
+    assert!(second.number > lost.number && second.units == 2);
+    // The first one comes back after all: what it says is of the past.
+    assert_eq!(counts.renewed(tag, lost, CallEnd::Ran), None);
+    assert!(counts.due(at(15), LEASE).is_empty(), "the second is still under way");
+    assert_eq!(counts.renewed(tag, second, CallEnd::Ran), None);
+    assert_eq!(counts.release(tag, 2), Some(Release { number: second.number, units: 2 }));
+}
+
+#[test]
+fn what_may_have_failed_is_renewed_at_once() {
+    let counts = LocalCounts::new();
+    let tag = Names::new("", "", b"").tag(&PartitionKey::from("a"));
+    let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
+    let number = counts.begin(tag, at(0));
+    counts.took(tag, number, 1);
+    let release = counts.release(tag, 1).unwrap();
+    assert!(counts.due(at(1), LEASE).is_empty(), "the call is under way");
+    counts.released(tag, release.number, CallEnd::Unknown);
+    for second in 1..4 {
+        let renewal = counts.renew(tag, at(second), LEASE).expect("the server may still count one");
+        assert_eq!(renewal.units, 0);
+        let end = if second < 3 { CallEnd::Unknown } else { CallEnd::Ran };
+        assert_eq!(counts.renewed(tag, renewal, end), None);
+    }
+    assert!(counts.is_empty());
+}
+
+#[test]
 fn a_failed_call_without_units_is_forgotten_when_its_lease_has_ended() {
     let counts = LocalCounts::new();
     let tag = Names::new("", "", b"").tag(&PartitionKey::from("a"));
