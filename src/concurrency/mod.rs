@@ -26,9 +26,9 @@ pub use self::permit::Permit;
 #[cfg(feature = "redis")]
 pub use self::redis::RedisConcurrency;
 
-use crate::values::{Decision, Issuer, Proof, Receipt};
 #[cfg(feature = "queue")]
 use crate::values::LimiterError;
+use crate::values::{Decision, Issuer, Proof, Receipt};
 
 /// The receipt of units in flight: their slot.
 struct InFlight {

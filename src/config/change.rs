@@ -205,7 +205,7 @@ pub(super) fn optional_fields(raw: &RawPolicy) -> Vec<&'static str> {
     let RawPolicy {
         name: _, algorithm: _, limit: _, per: _, shadow: _,
         burst, capacity, queue, max_wait, max_keys, when_full, stagger, key, cost,
-        store, on_store_error, on_missing_key, status, charge_on, settle, release_at, penalty,
+        store, on_store_error, on_missing_key, status, charge_on, settle, shortfall, release_at, penalty,
     } = raw;
     let fields = [
         ("burst", burst.is_some()),
@@ -223,6 +223,7 @@ pub(super) fn optional_fields(raw: &RawPolicy) -> Vec<&'static str> {
         ("status", status.is_some()),
         ("charge-on", charge_on.is_some()),
         ("settle", settle.is_some()),
+        ("shortfall", shortfall.is_some()),
         ("release-at", release_at.is_some()),
         ("penalty", penalty.is_some()),
     ];

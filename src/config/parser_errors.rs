@@ -11,7 +11,7 @@ const LONGEST_SHOWN: usize = 60;
 
 /// Each field, prefixed by its table, with the kind of value that it takes and an example. `tests/config/schema.rs` finds
 /// a field that is missing here.
-const FIELDS: [(&str, &str, &str); 39] = [
+const FIELDS: &[(&str, &str, &str)] = &[
     ("client-ip.source", TEXT, "\"x-forwarded-for\""),
     ("client-ip.trusted", LIST, "[\"10.0.0.0/8\"]"),
     ("client-ip.hops", NUMBER, "1"),
@@ -35,6 +35,7 @@ const FIELDS: [(&str, &str, &str); 39] = [
     ("policy.per", TIME, "\"1s\""),
     ("policy.burst", NUMBER, "10"),
     ("policy.capacity", NUMBER, "50"),
+    ("policy.queue", NUMBER, "100"),
     ("policy.max-wait", TIME, "\"5s\""),
     ("policy.max-keys", NUMBER, "65536"),
     ("policy.when-full", WORD, "\"reject\""),
@@ -45,6 +46,9 @@ const FIELDS: [(&str, &str, &str); 39] = [
     ("policy.on-missing-key", WORD, "\"skip\""),
     ("policy.status", NUMBER, "429"),
     ("policy.charge-on", LIST, "[401, 403]"),
+    ("policy.settle", WORD, "\"handler\""),
+    ("policy.shortfall", WORD, "\"owed\""),
+    ("policy.release-at", WORD, "\"head\""),
     ("penalty.refusals", NUMBER, "30"),
     ("penalty.per", TIME, "\"1m\""),
     ("penalty.ban", TIME, "\"10m\""),

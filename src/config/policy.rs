@@ -11,7 +11,8 @@ use toml::Spanned;
 use super::error::ConfigError;
 use super::key::KeySpec;
 use super::raw::{
-    AlgorithmName, OnMissingKey, OnStoreError, RawBudget, RawPenalty, RawPolicy, ReleaseName, SettleName, WhenFullName,
+    AlgorithmName, OnMissingKey, OnStoreError, RawBudget, RawPenalty, RawPolicy, ReleaseName, SettleName,
+    ShortfallName, WhenFullName,
 };
 use super::source::Source;
 use super::store::{ConcurrencySpec, QueueSpec, StoreSpec};
@@ -75,6 +76,9 @@ pub(super) fn build(
         Some(SettleName::ContentBytes) => policy = policy.charge_content_bytes(),
         None => {}
     }
+    if matches!(raw.shortfall.as_ref().map(Spanned::get_ref), Some(ShortfallName::Owed)) {
+        policy = policy.owe_shortfalls();
+    }
     if matches!(raw.release_at.as_ref().map(Spanned::get_ref), Some(ReleaseName::Head)) {
         policy = policy.release_at_head();
     }
@@ -90,6 +94,7 @@ pub(super) fn build(
             PolicyError::SettlementOfHeldUnits { .. } => {
                 raw.settle.as_ref().map(Spanned::span).or(raw.charge_on.as_ref().map(Spanned::span))
             }
+            PolicyError::NothingOwed { .. } => raw.shortfall.as_ref().map(Spanned::span),
             PolicyError::NothingHeld { .. } => raw.release_at.as_ref().map(Spanned::span),
             PolicyError::PenaltyOnSharedKey { .. } | PolicyError::PenaltyWithoutWaits { .. } => {
                 raw.penalty.as_ref().map(|penalty| penalty.rejections.span())

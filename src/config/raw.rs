@@ -78,6 +78,7 @@ pub(super) struct RawPolicy {
     pub(super) status: Option<Spanned<i64>>,
     pub(super) charge_on: Option<Spanned<Vec<i64>>>,
     pub(super) settle: Option<Spanned<SettleName>>,
+    pub(super) shortfall: Option<Spanned<ShortfallName>>,
     pub(super) release_at: Option<Spanned<ReleaseName>>,
     pub(super) penalty: Option<RawPenalty>,
 }
@@ -158,6 +159,14 @@ pub(super) enum AlgorithmName {
 pub(super) enum SettleName {
     Handler,
     ContentBytes,
+}
+
+/// What becomes of costs beyond the charge.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum ShortfallName {
+    Forgiven,
+    Owed,
 }
 
 /// When a request in flight is over.

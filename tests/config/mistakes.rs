@@ -5,6 +5,33 @@ use tower_sluice::config::Config;
 use crate::{error, with};
 
 #[test]
+fn every_mistake_in_a_limit_of_requests_in_flight_is_reported() {
+    for (lines, expected) in [
+        ("limit = 4\nper = \"1s\"", "f.toml:7: per is for limits over time; remove it or choose that algorithm"),
+        ("limit = 4\nburst = 9", "f.toml:7: burst is for token-bucket, leaky-bucket and leaky-queue; remove it"),
+        ("limit = 3000000000", "f.toml:6: limit = 3000000000 is out of range; write a number from 1 to 2147483647"),
+        ("limit = 4\nmax-wait = \"5s\"", "f.toml:7: max-wait bounds the wait in a queue, and there is none; add queue"),
+        ("limit = 4\nqueue = -1", "f.toml:7: queue = -1 is out of range; write a number from 0"),
+        ("limit = 4\ncost = 5", "f.toml:7: policy `p`: a cost of 5 never fits"),
+        ("limit = 4\nsettle = \"handler\"", "f.toml:7: policy `p`: a limit of requests in flight cannot be charged by"),
+        ("limit = 4\ncharge-on = [401]", "f.toml:7: policy `p`: a limit of requests in flight cannot be charged by"),
+        (
+            "limit = 4\nkey = \"client-ip\"\npenalty = { refusals = 3, per = \"1m\", ban = \"1m\" }",
+            "f.toml:8: policy `p`: a penalty would ban nobody",
+        ),
+    ] {
+        let text = format!(
+            "\n[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"concurrency\"\n{lines}\n"
+        );
+        let message = Config::parse("f.toml", text.trim_start()).unwrap_err().to_string();
+        assert!(message.starts_with(expected), "{lines}: {message}");
+    }
+    let missing = "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\nlimit = 4\n";
+    let message = Config::parse("f.toml", missing).unwrap_err().to_string();
+    assert_eq!(message, "f.toml:6: per is missing: without it, the limit has no period; add per = \"1m\"");
+}
+
+#[test]
 fn every_mistake_in_a_policy_is_reported_with_its_line() {
     for (line, expected) in [
         ("limt = 10", "f.toml:9: unknown field `limt`, expected one of `name`, `algorithm`, `limit`, `per`"),
@@ -47,6 +74,17 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
         (
             "max-keys = 9",
             "f.toml:9: max-keys is for leaky-queue and concurrency in memory; remove it or choose that algorithm",
+        ),
+        ("queue = 3", "f.toml:9: queue is for concurrency; remove it or choose that algorithm"),
+        ("settle = \"later\"", "f.toml:9: settle = \"later\": write \"handler\" or \"content-bytes\""),
+        (
+            "charge-on = [401]\nsettle = \"handler\"",
+            "f.toml:10: settle and charge-on both say what is charged in the end; remove one",
+        ),
+        ("shortfall = \"owed\"", "f.toml:9: policy `p`: no request costs more than it is charged, so nothing is owed"),
+        (
+            "release-at = \"head\"",
+            "f.toml:9: policy `p`: requests hold nothing that could be released at the head of the response",
         ),
         (
             "when-full = \"reject\"",

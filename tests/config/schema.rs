@@ -124,6 +124,27 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
         assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
     }
+    let concurrency = WHOLE.replace("token-bucket", "concurrency").replace("per = \"1s\"\n", "");
+    for (line, is_taken) in [
+        ("", true),
+        ("queue = 100\nmax-wait = \"5s\"\nmax-keys = 9\nrelease-at = \"head\"", true),
+        ("per = \"1s\"", false),
+        ("burst = 3", false),
+        ("queue = -1", false),
+    ] {
+        let text = format!("{concurrency}{line}\n");
+        let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
+        assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
+    }
+    for (line, is_taken) in
+        [("settle = \"content-bytes\"", true), ("queue = 3", false), ("release-at = \"head\"", false)]
+    {
+        let text = format!("{WHOLE}{line}\n");
+        let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
+        assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
+    }
+    let without_period = WHOLE.replace("per = \"1s\"\n", "");
+    assert!(validate(&without_period).is_err() && Config::parse("f.toml", &without_period).is_err());
     assert!(validate("[[route]]\npath = \"/a\"\nanswer = { tell = \"below-20%\" }").is_ok());
     for (budget, is_taken) in [
         ("limit = 50, per = \"1s\"", true),

@@ -11,8 +11,10 @@ mod fields;
 mod grpc;
 #[cfg(feature = "axum")]
 mod identity;
+mod in_flight;
 mod layer;
 mod outcome;
+mod settlement;
 mod tiers;
 mod true_waits;
 mod wire;

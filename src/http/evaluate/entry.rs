@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::http::head::RequestHead;
 use crate::http::key::KeyError;
-use crate::http::policy::{Choices, Fate, MissingKey, Policy};
+use crate::http::policy::{Choices, DebtPart, Fate, MissingKey, Policy};
 use crate::http::reject::Rejection;
 use crate::limiter::Hold;
 use crate::values::time::{Clock, Monotonic};
@@ -20,6 +20,7 @@ pub(super) struct Entry {
     pub(super) decision: Option<Decision>,
     /// The policy's index.
     pub(super) policy: u32,
+    /// With the part of the key's debt that the request pays.
     pub(super) cost: u32,
     /// Whether the limiter failed, and the local fallback decides.
     pub(super) fell_back: bool,
@@ -27,8 +28,16 @@ pub(super) struct Entry {
     pub(super) is_open: bool,
     /// Whether the decision was peeked at, so that nothing was charged.
     pub(super) is_preview: bool,
-    /// What the request holds of this policy's limiter, from its admission on. Boxed, since few requests hold anything.
-    pub(super) hold: Option<Box<Hold>>,
+    /// Boxed, since few entries have one.
+    pub(super) stake: Option<Box<Stake>>,
+}
+
+/// What of an entry has to be undone if the request ends early. A policy has requests hold units, or keys owe them.
+pub(crate) enum Stake {
+    /// What the request holds of the policy's limiter, from its admission on.
+    Held(Hold),
+    /// What the key owes from before, and pays with this charge.
+    Owed(DebtPart),
 }
 
 /// Two entries are stored inline: a short limit and a long one, or one per client and one for all.
@@ -89,7 +98,15 @@ impl Entry {
     #[inline]
     pub(super) const fn new(policy: u32, key: PartitionKey, cost: u32) -> Self {
         let (fell_back, is_open, is_preview) = (false, false, false);
-        Self { key, ban: None, decision: None, policy, cost, fell_back, is_open, is_preview, hold: None }
+        Self { key, ban: None, decision: None, policy, cost, fell_back, is_open, is_preview, stake: None }
+    }
+
+    /// The entry of a request that pays for itself, and for what its key owes.
+    pub(super) fn with_debt(policy: u32, key: PartitionKey, cost: u32, of: &Policy) -> Self {
+        let debt = of.debt_part(&key, cost);
+        let owed = debt.as_ref().map_or(0, DebtPart::units);
+        let stake = debt.map(|debt| Box::new(Stake::Owed(debt)));
+        Self { stake, ..Self::new(policy, key, cost + owed) }
     }
 
     #[inline]
@@ -103,13 +120,47 @@ impl Entry {
         Ask::charge(&self.key, self.cost).within(context.patience).at(&context.now)
     }
 
-    /// Records that the limiter has admitted the request, which from now on holds its units, if the limiter's requests
-    /// do.
-    #[inline]
-    pub(super) fn admit(&mut self, policy: &Policy, decision: Decision) {
-        self.decision = Some(decision);
+    /// Records that the limiter of an [open-ended](Policy::is_open_ended) policy has admitted the request: from now on the
+    /// request holds its units, and what its key owed is paid.
+    #[cold]
+    pub(super) fn begin(&mut self, policy: &Policy, admission: &Decision) {
         if policy.description().holds() {
-            self.hold = Some(Box::new(Hold::new(policy.shared_limiter(), &self.key, &decision, self.cost)));
+            let hold = Hold::new(policy.shared_limiter(), &self.key, admission, self.cost);
+            self.stake = Some(Box::new(Stake::Held(hold)));
+        } else if let Some(debt) = self.debt_mut() {
+            debt.set_paid(true);
+        }
+    }
+
+    /// Takes the charge back: what the request holds is released, and what its key owed is owed again. Returns whether it
+    /// held something, so that nothing is left to refund.
+    pub(super) fn undo(&mut self) -> bool {
+        if let Some(debt) = self.debt_mut() {
+            debt.set_paid(false);
+        }
+        matches!(self.stake.take().as_deref(), Some(Stake::Held(_)))
+    }
+
+    /// Takes what the request holds.
+    pub(super) fn take_hold(&mut self) -> Option<Hold> {
+        match *self.stake.take_if(|stake| matches!(**stake, Stake::Held(_)))? {
+            Stake::Held(hold) => Some(hold),
+            Stake::Owed(_) => None,
+        }
+    }
+
+    fn debt_mut(&mut self) -> Option<&mut DebtPart> {
+        match self.stake.as_deref_mut() {
+            Some(Stake::Owed(debt)) => Some(debt),
+            Some(Stake::Held(_)) | None => None,
+        }
+    }
+
+    /// The units of the charge that pay for what was owed.
+    pub(super) fn owed(&self) -> u32 {
+        match self.stake.as_deref() {
+            Some(Stake::Owed(debt)) => debt.units(),
+            Some(Stake::Held(_)) | None => 0,
         }
     }
 

@@ -34,8 +34,8 @@ use std::time::Duration;
 use http::Response;
 
 pub(crate) use self::annotations::Annotations;
-pub(crate) use self::open_request::OpenRequest;
 use self::entry::{Entry, NoKey};
+pub(crate) use self::open_request::OpenRequest;
 pub(crate) use self::rejected::Rejected;
 use self::transaction::{Progress, Transaction};
 pub(crate) use self::waiting::Waiting;
@@ -139,7 +139,13 @@ impl Scope<'_> {
             match entry::key(policy, head, &mut choices) {
                 Ok(key) => {
                     let ban = policy.penalty_for(&key).and_then(|penalty| penalty.banned_for(&key));
-                    transaction.entries.push(Entry { ban, ..Entry::new(index, key, policy.cost_of(head)) });
+                    let cost = policy.cost_of(head);
+                    let entry = if self.in_force.is_open_ended {
+                        Entry::with_debt(index, key, cost, policy)
+                    } else {
+                        Entry::new(index, key, cost)
+                    };
+                    transaction.entries.push(Entry { ban, ..entry });
                 }
                 Err(NoKey::Skipped) => {}
                 Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),

@@ -81,7 +81,10 @@ impl Transaction {
                 // The common case.
                 Check::Ready(Ok(decision)) if decision.is_allowed() => {
                     let entry = &mut self.entries[self.next];
-                    entry.admit(policy, decision);
+                    entry.decision = Some(decision);
+                    if scope.in_force.is_open_ended {
+                        entry.begin(policy, &decision);
+                    }
                     if !entry.fell_back {
                         policy.report_health(None);
                     }
@@ -200,7 +203,7 @@ impl Transaction {
     /// Commits the charges of all entries, and annotates the response.
     fn commit(&mut self, scope: Scope<'_>) -> Annotations {
         observe::committed(&scope.in_force.policies, &self.entries);
-        if OpenRequest::is_one(scope, &self.entries) {
+        if scope.in_force.is_open_ended && OpenRequest::is_one(scope, &self.entries) {
             return Annotations::open(OpenRequest::of(scope, std::mem::take(&mut self.entries)));
         }
         scope.annotate(&self.entries)
@@ -210,8 +213,8 @@ impl Transaction {
     #[cold]
     fn roll_back(&mut self, scope: Scope<'_>, cause: Cause) -> super::Rejected {
         for entry in self.entries.iter_mut().rev() {
-            // What is held is released when it is dropped, and must not be refunded a second time.
-            let was_held = entry.hold.take().is_some();
+            // What was held is released by now, and must not be refunded a second time.
+            let was_held = entry.undo();
             // Entries from `next` on may be charged as well, by a batch.
             if let Some(decision) = entry.admission().filter(|_| !was_held) {
                 scope.refund(entry, decision.receipt(), entry.cost);

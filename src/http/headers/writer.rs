@@ -237,10 +237,7 @@ impl Writer {
     /// Returns the policy that is closest to exhaustion: of those that reject, the one with the longest wait;
     /// else the one with the least share left of what a fresh key can take at once. Of equals, the first. Only those
     /// that draft-07 can describe, with its `RateLimit-Policy`.
-    fn closest<'a>(
-        &'a self,
-        readings: impl Iterator<Item = Reading<'a>>,
-    ) -> Option<(Measured<'a>, &'a HeaderValue)> {
+    fn closest<'a>(&'a self, readings: impl Iterator<Item = Reading<'a>>) -> Option<(Measured<'a>, &'a HeaderValue)> {
         let described = |measured: Measured<'a>| {
             let policy = measured.policy_fields.draft07_policy.as_ref()?;
             Some((measured, policy))

@@ -40,6 +40,11 @@ pub enum PolicyError {
         /// The policy's name.
         name: String,
     },
+    /// What a request costs is never more than what it is charged, so nothing could be owed.
+    NothingOwed {
+        /// The policy's name.
+        name: String,
+    },
     /// A ban is for retries before the advertised wait is over, and a limit of requests in flight advertises none.
     PenaltyWithoutWaits {
         /// The policy's name.
@@ -93,6 +98,11 @@ impl fmt::Display for PolicyError {
                 f,
                 "policy `{name}`: a limit of requests in flight cannot be charged by the response; remove `charge_when`, \
                  `cost_after`, `settled_by_handler` or `charge_content_bytes`"
+            ),
+            Self::NothingOwed { name } => write!(
+                f,
+                "policy `{name}`: no request costs more than it is charged, so nothing is owed; remove `owe_shortfalls`, \
+                 or settle costs with `settled_by_handler`, `charge_content_bytes` or `cost_after`"
             ),
             Self::PenaltyWithoutWaits { name } => write!(
                 f,
@@ -156,6 +166,11 @@ mod tests {
                 PolicyError::SettlementOfHeldUnits { name: name() },
                 "policy `p`: a limit of requests in flight cannot be charged by the response; remove `charge_when`, \
                  `cost_after`, `settled_by_handler` or `charge_content_bytes`",
+            ),
+            (
+                PolicyError::NothingOwed { name: name() },
+                "policy `p`: no request costs more than it is charged, so nothing is owed; remove `owe_shortfalls`, or \
+                 settle costs with `settled_by_handler`, `charge_content_bytes` or `cost_after`",
             ),
             (
                 PolicyError::PenaltyWithoutWaits { name: name() },

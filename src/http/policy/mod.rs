@@ -3,6 +3,7 @@
 mod asks;
 mod choice;
 mod cost;
+mod debts;
 mod error;
 mod health;
 mod inherit;
@@ -27,6 +28,7 @@ use http::StatusCode;
 pub(crate) use self::choice::Choices;
 use self::choice::{Choose, Tier};
 use self::cost::{Bill, Cost};
+pub(crate) use self::debts::DebtPart;
 pub use self::error::PolicyError;
 pub(crate) use self::inherit::Budgets;
 pub use self::into_policies::IntoPolicies;
@@ -69,6 +71,7 @@ pub struct Policy {
     cost: Cost,
     bill: Option<Bill>,
     releases_at_head: bool,
+    owes_shortfalls: bool,
     penalty: Option<Penalty>,
     /// The bans of a penalty that a live change removed, in case a later change adds one again.
     former_bans: Option<Arc<PenaltyRecord>>,
@@ -142,6 +145,7 @@ impl Policy {
             cost: Cost::Fixed(1),
             bill: None,
             releases_at_head: false,
+            owes_shortfalls: false,
             penalty: None,
             former_bans: None,
             when: None,
@@ -270,9 +274,10 @@ impl Policy {
     /// `content-bytes`.
     ///
     /// The [`cost`](Self::cost) is charged when the request comes: choose the size of a usual response. When the body has
-    /// ended, or was dropped, the bytes that were sent so far are charged instead: an excess is refunded, and a shortfall
-    /// is charged as far as units are left. Trailers and what HTTP adds are not counted. Replaces
-    /// [`charge_when`](Self::charge_when) and the like.
+    /// ended, or was dropped, the bytes that the server has taken from it are charged instead: an excess is refunded, and
+    /// a shortfall is charged as far as units are left. Trailers and what HTTP adds are not counted. A request without a
+    /// response, since the client disconnected or the service failed, stays charged as it is: otherwise, opening and
+    /// cancelling requests would be free. Replaces [`charge_when`](Self::charge_when) and the like.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -284,6 +289,19 @@ impl Policy {
     /// ```
     pub fn charge_content_bytes(mut self) -> Self {
         self.bill = Some(Bill::ContentBytes);
+        self
+    }
+
+    /// Has a key owe what its requests turn out to cost beyond their charge, instead of charging that as far as units are
+    /// left and forgiving the rest. Its next requests pay the debt beside their own cost, as much as is ever admitted at
+    /// once, and so wait, or are rejected, for longer.
+    ///
+    /// For [`settled_by_handler`](Self::settled_by_handler), [`charge_content_bytes`](Self::charge_content_bytes) and
+    /// [`cost_after`](Self::cost_after). Response fields show a debt from the next request on. Debts are in the memory of
+    /// this process, of up to 65,536 keys; what further keys owe is charged as far as units are left. They survive a live
+    /// change, and a [reset](crate::RateLimitLayer::reset) forgives them.
+    pub fn owe_shortfalls(mut self) -> Self {
+        self.owes_shortfalls = true;
         self
     }
 
@@ -436,10 +454,15 @@ impl Policy {
         self.penalty.is_some()
     }
 
+    /// Whether a request is not over for this policy when it is admitted: its cost is known later, or it holds units.
+    pub(crate) const fn is_open_ended(&self) -> bool {
+        self.bill.is_some() || self.description.holds()
+    }
+
     /// Whether its limiter alone decides on each request, once: no shadow, no bans, no cost that is known later, and
     /// nothing that is held.
     pub(crate) const fn is_plain(&self) -> bool {
-        !self.shadow && self.penalty.is_none() && self.bill.is_none() && !self.description.holds()
+        !self.shadow && self.penalty.is_none() && !self.is_open_ended()
     }
 
     pub(crate) const fn is_shadow(&self) -> bool {

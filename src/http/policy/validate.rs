@@ -23,6 +23,9 @@ impl Policy {
         if self.description.holds() && self.settles_later() {
             return Err(PolicyError::SettlementOfHeldUnits { name: name() });
         }
+        if self.owes_shortfalls && (!self.settles_later() || self.is_all_or_nothing()) {
+            return Err(PolicyError::NothingOwed { name: name() });
+        }
         if self.penalty.is_some() && self.description.holds() {
             return Err(PolicyError::PenaltyWithoutWaits { name: name() });
         }

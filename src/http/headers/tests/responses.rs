@@ -7,7 +7,8 @@ use crate::values::{PartitionKey, Quota};
 fn all_policies_that_decided_are_listed_in_order() {
     let day = Terms::fixed_window(Quota::per_day(5_000));
     let second = Terms::bucket(Quota::per_second(10));
-    let policies = [("per-second", Some(second)), ("hidden", None), ("day", Some(day))].map(|(name, terms)| (name, terms, Unit::Requests));
+    let policies = [("per-second", Some(second)), ("hidden", None), ("day", Some(day))]
+        .map(|(name, terms)| (name, terms, Unit::Requests));
     let writer = Arc::new(Writer::new(&RateLimitFields::default(), policies));
     let (a, b) = (Decision::allow(10, 9), Decision::allow(5_000, 77).with_reset_after(Duration::from_secs(60)));
     let policy = r#"ratelimit-policy: "per-second";q=10;w=1, "day";q=5000;w=86400"#;
@@ -151,7 +152,8 @@ fn fields_are_sent_on_the_configured_responses() {
 
     // A policy that is not advertised, such as a shadow, does not count.
     let on_rejections = RateLimitFields::draft11().advertise(Advertise::Rejected);
-    let beside_a_shadow = Arc::new(Writer::new(&on_rejections, [("p", Some(terms), Unit::Requests), ("shadow", None, Unit::Requests)]));
+    let beside_a_shadow =
+        Arc::new(Writer::new(&on_rejections, [("p", Some(terms), Unit::Requests), ("shadow", None, Unit::Requests)]));
     let fine = Decision::allow(10, 10);
     assert_eq!(written(&beside_a_shadow, 200, &[], &[reading(0, &fine), reading(1, &denied)]), "");
 
@@ -214,4 +216,39 @@ fn fields_for_which_a_response_has_no_room_are_left_out() {
     WaitFields::new().retry_after_ms().write(&mut full, Duration::from_secs(1), at_2026);
     append_server_timing(&mut full, Duration::from_secs(1));
     assert_eq!(full.len(), names);
+}
+
+/// Nobody knows when a request will be over, so no time is advertised; older fields cannot say that.
+#[test]
+fn units_in_flight_are_advertised_without_a_time() {
+    let terms = [("in-flight", Terms::concurrency(4)), ("rate", Terms::bucket(Quota::per_second(10)))];
+    let writer = writer_of(&RateLimitFields::default(), &terms);
+    let policies = r#"ratelimit-policy: "in-flight";q=4;qu="concurrent-requests", "rate";q=10;w=1"#;
+    let (some, rate) = (Decision::allow(4, 1), Decision::allow(10, 9));
+    for (decision, left) in [(some, 1), (Decision::deny_until_released(4, 1), 0)] {
+        assert_eq!(
+            written(&writer, 200, &[], &[reading(0, &decision), reading(1, &rate)]),
+            format!(r#"ratelimit: "in-flight";r={left}, "rate";r=9;t=1; {policies}"#)
+        );
+    }
+    let alone = writer_of(&RateLimitFields::default(), &terms[..1]);
+    assert_eq!(
+        written(&alone, 429, &[], &[reading(0, &Decision::deny_until_released(4, 0))]),
+        r#"ratelimit: "in-flight";r=0; ratelimit-policy: "in-flight";q=4;qu="concurrent-requests""#
+    );
+    let draft07 = RateLimitFields::draft07().x_rate_limit(ResetForm::DeltaSeconds);
+    assert_eq!(written(&writer_of(&draft07, &terms[..1]), 200, &[], &[reading(0, &some)]), "");
+    let beside = written(&writer_of(&draft07, &terms), 200, &[], &[reading(0, &some), reading(1, &rate)]);
+    assert!(beside.contains("ratelimit: limit=10, remaining=9, reset=1"), "{beside}");
+}
+
+#[test]
+fn a_quota_of_bytes_is_advertised_with_its_unit() {
+    let day = Terms::fixed_window(Quota::per_day(1_000_000));
+    let writer = Arc::new(Writer::new(&RateLimitFields::default(), [("bytes", Some(day), Unit::ContentBytes)]));
+    let decision = Decision::allow(1_000_000, 5).with_reset_after(Duration::from_secs(60));
+    assert_eq!(
+        written(&writer, 200, &[], &[reading(0, &decision)]),
+        r#"ratelimit: "bytes";r=5;t=60; ratelimit-policy: "bytes";q=1000000;qu="content-bytes";w=86400"#
+    );
 }
