@@ -16,6 +16,17 @@ fn limiter(server: &RedisServer, limit: u32) -> RedisConcurrency {
     RedisConcurrency::new(&patient(Redis::single(server.url())), "test", limit).lease(LEASE)
 }
 
+/// Takes units, if need be at a further attempt.
+async fn take_in_the_end(limiter: &RedisConcurrency, units: u32) -> Permit {
+    for _ in 0..1_000 {
+        if let Ok(Some(permit)) = limiter.acquire(&key("a"), units).await {
+            return permit;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("not in twenty seconds: {units} units are free");
+}
+
 #[tokio::test]
 async fn counts_come_back_after_redis_has_lost_its_data() {
     let mut server = RedisServer::start();
@@ -25,7 +36,7 @@ async fn counts_come_back_after_redis_has_lost_its_data() {
     assert_eq!(counted(&server), 0);
     until("both processes have renewed", || counted(&server) == 3).await;
     assert_eq!(fields(&server).len(), 2);
-    let rest = take(&here, 2).await.unwrap();
+    let rest = take_in_the_end(&here, 2).await;
     assert!(take(&there, 1).await.is_none());
     drop((one, two, rest));
     until("all are released", || counted(&server) == 0).await;
@@ -47,7 +58,7 @@ async fn counts_come_back_on_a_busy_key() {
             })
         })
         .collect();
-    until("they come", || limiter.stats().in_flight.is_some_and(|units| units > 100)).await;
+    until("they come", || calls(&server) > 200).await;
     server.run::<()>(&["FLUSHALL"]);
     until("the hundred are renewed", || counted(&server) >= 100).await;
     for busy in busy {
@@ -75,8 +86,8 @@ async fn a_call_whose_answer_is_lost_is_repaired_by_a_renewal() {
     proxy.set(Fault::Reset);
     proxy.set(Fault::Pass);
     until("only what is held is counted", || counted(&server) == 1).await;
-    // What the renewal has repaired is not released once more.
-    let rest = take(&limiter, 4).await.expect("four are free");
+    // What the renewal has repaired is not released once more. The first call may find its connection reset.
+    let rest = take_in_the_end(&limiter, 4).await;
     drop((kept, rest));
     until("all are released", || counted(&server) == 0).await;
 }
