@@ -99,7 +99,7 @@
 //! | `calendar` | no | `algorithm::CalendarWindow`: quotas per day, week or month of a time zone |
 //! | `config` | no | [`config`]: policies from TOML |
 //! | `unicode` | no | [`key::nfkc_casefold_trim`](key), which unifies the spellings of a login name |
-//! | `redis` | no | `store::RedisStore` and `RedisQueue`: limits that processes share; with `http`, `PacerLayer::shared`; Redis 6.2 or later, or Valkey |
+//! | `redis` | no | `store::RedisStore`, `RedisQueue` and `RedisConcurrency`: limits that processes share; with `http`, `PacerLayer::shared`; Redis 6.2 or later, or Valkey |
 //! | `redis-tls` | no | `rediss://` |
 //! | `test-util` | no | [`testing`] |
 //!
@@ -126,6 +126,8 @@ pub mod testing;
 mod util;
 mod values;
 
+#[cfg(feature = "redis")]
+pub use self::concurrency::RedisConcurrency;
 pub use self::concurrency::{Concurrency, Permit};
 #[cfg(feature = "http")]
 pub use self::http::{

@@ -181,8 +181,8 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
         (
             "max-keys",
             raw.max_keys.as_ref().map(Spanned::span),
-            is_in_memory || is_concurrency,
-            "leaky-queue in memory and concurrency",
+            is_in_memory || (is_concurrency && store.is_memory()),
+            "leaky-queue and concurrency in memory",
         ),
         ("when-full", raw.when_full.as_ref().map(Spanned::span), is_in_memory, "leaky-queue in memory"),
         ("stagger", staggered.map(Spanned::span), is_window, "fixed-window and sliding-window"),
@@ -238,6 +238,20 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
 }
 
 fn concurrency(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {
+    if !store.is_memory() {
+        // It counts on the server, and knows nothing of a request elsewhere that would be next.
+        let waits =
+            [("queue", raw.queue.as_ref().map(Spanned::span)), ("max-wait", raw.max_wait.as_ref().map(Spanned::span))];
+        for (field, at) in waits {
+            if let Some(at) = at {
+                let problem = format_args!(
+                    "{field}: on Redis, a limit of requests in flight rejects what does not fit, and lets nothing wait; \
+                     remove it, or write store = \"memory\""
+                );
+                return Err(source.error(&at, problem));
+            }
+        }
+    }
     let in_range = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
     let max_keys = raw.max_keys.as_ref().map(|keys| count(source, "max-keys", 1, keys)).transpose()?;
     let queue = raw.queue.as_ref().map(|queue| count(source, "queue", 0, queue)).transpose()?;

@@ -3,6 +3,7 @@
 mod calendar;
 mod deadlines;
 mod faults;
+mod in_flight;
 mod pacer;
 mod permissions;
 mod queue;
