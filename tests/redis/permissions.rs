@@ -47,7 +47,7 @@ async fn the_documented_permissions_are_enough() {
     let in_flight = RedisConcurrency::new(&redis, "in-flight", 1).lease(Duration::from_secs(1));
     let permit = in_flight.acquire(&key("a"), 1).await.unwrap();
     let number = |server: &RedisServer| {
-        let name = server.run::<Vec<String>>(&["KEYS", "*:in-flight:c"]).pop()?;
+        let name = server.run::<Vec<String>>(&["KEYS", "*:in-flight:n"]).pop()?;
         server.run::<Vec<String>>(&["HKEYS", &name]).pop()
     };
     let first = number(&server);

@@ -41,7 +41,7 @@ async fn take(limiter: &RedisConcurrency, units: u32) -> Option<Permit> {
 
 /// The fields of the one key, each with its units and the microsecond in which its lease ends.
 fn fields(server: &RedisServer) -> Vec<(u32, u64)> {
-    let keys: Vec<String> = server.run(&["KEYS", "sluice:*:test:c"]);
+    let keys: Vec<String> = server.run(&["KEYS", "sluice:*:test:n"]);
     let Some(key) = keys.first() else { return Vec::new() };
     assert_eq!(keys.len(), 1, "{keys:?}");
     let fields: Vec<String> = server.run(&["HVALS", key]);
