@@ -25,7 +25,7 @@ pub use self::future::ResponseFuture;
 pub use self::head::{RequestHead, ResponseHead};
 pub use self::layer::{RateLimitLayer, RateLimitLayerBuilder};
 pub use self::permits::{Permits, TakenPermits};
-pub use self::policy::{FailureMode, IntoPolicies, MissingKey, Penalty, Policy, PolicyError, Tiers};
+pub use self::policy::{FailureMode, IntoPolicies, MissingKey, Penalty, Policy, PolicyError};
 pub use self::reject::{Reason, Rejection, RejectionFormat};
 #[cfg(feature = "config")]
 pub(crate) use self::reload::Enforceable;

@@ -12,7 +12,9 @@ pub use self::throttle::{Throttle, ThrottleError, ThrottleFuture, ThrottleLayer}
 use crate::algorithm::Algorithm;
 use crate::store::{MemoryStore, Stats, Store};
 use crate::values::time::Clock;
-use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, LimiterError, PartitionKey, Receipt};
+use crate::values::{
+    Ask, Check, Decision, Description, Heritage, Inheritance, LimiterError, PartitionKey, Quota, Receipt,
+};
 
 /// Decides whether a key may have a number of units, now or later.
 ///
@@ -56,6 +58,21 @@ pub trait Limiter: Send + Sync + 'static {
     /// Of a limiter whose requests [hold](Description::holding) their units, this releases them.
     fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
         let _ = (key, receipt, cost);
+    }
+
+    /// Refunds a charge that was made [under a quota](Ask::under) of the key's own. By default as
+    /// [`refund`](Self::refund).
+    fn refund_under(&self, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u32) {
+        let _ = quota;
+        self.refund(key, receipt, cost);
+    }
+
+    /// Prepares to be asked [under quotas](Ask::under) of the keys' own, and returns whether the limiter takes them. By
+    /// default it does not.
+    ///
+    /// A policy with a [`quota_fn`](crate::Policy::quota_fn) calls it once, before anything is asked.
+    fn take_quotas(&self) -> bool {
+        false
     }
 
     /// The properties that layers and clients need in advance.
@@ -222,6 +239,14 @@ impl<A: Algorithm, S: Store<A>> Limiter for RateLimiter<A, S> {
 
     fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
         self.store.refund(&self.algorithm, key, receipt, cost);
+    }
+
+    fn refund_under(&self, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u32) {
+        self.store.refund_under(&self.algorithm, quota, key, receipt, cost);
+    }
+
+    fn take_quotas(&self) -> bool {
+        self.algorithm.under(self.algorithm.quota()).is_some() && self.store.take_quotas(&self.algorithm)
     }
 
     fn describe(&self) -> Description {

@@ -13,7 +13,6 @@ mod grpc;
 mod identity;
 mod layer;
 mod outcome;
-mod tiers;
 mod true_waits;
 mod wire;
 

@@ -6,11 +6,11 @@ use smallvec::SmallVec;
 
 use crate::http::head::RequestHead;
 use crate::http::key::KeyError;
-use crate::http::policy::{Choices, Fate, MissingKey, Policy};
+use crate::http::policy::{Fate, MissingKey, Policy};
 use crate::http::reject::Rejection;
 use crate::limiter::Hold;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Ask, Decision, Now, PartitionKey, Receipt};
+use crate::values::{Ask, Decision, Now, PartitionKey, Quota, Receipt};
 
 /// A policy's part of one request: the key, the cost, and the decision of the limiter.
 pub(super) struct Entry {
@@ -21,6 +21,8 @@ pub(super) struct Entry {
     /// The policy's index.
     pub(super) policy: u32,
     pub(super) cost: u32,
+    /// The quota of the key, which is looked up once; `None` for that of the policy.
+    pub(super) quota: Option<Quota>,
     /// Whether the limiter failed, and the local fallback decides.
     pub(super) fell_back: bool,
     /// Whether the charge awaits its settlement by the response.
@@ -52,8 +54,8 @@ pub(super) enum NoKey {
 
 /// Extracts the key that a policy charges, if it applies.
 #[inline]
-pub(super) fn key(policy: &Policy, head: &RequestHead<'_>, choices: &mut Choices) -> Result<PartitionKey, NoKey> {
-    if !policy.applies_to(head, choices) {
+pub(super) fn key(policy: &Policy, head: &RequestHead<'_>) -> Result<PartitionKey, NoKey> {
+    if !policy.applies_to(head) {
         return Err(skip(policy));
     }
     let key = policy.extractor().extract(head).or_else(|error| without_key(policy, &error))?;
@@ -87,9 +89,9 @@ fn without_key(policy: &Policy, error: &KeyError) -> Result<PartitionKey, NoKey>
 impl Entry {
     /// An entry without a ban or a decision.
     #[inline]
-    pub(super) const fn new(policy: u32, key: PartitionKey, cost: u32) -> Self {
+    pub(super) const fn new(policy: u32, key: PartitionKey, cost: u32, quota: Option<Quota>) -> Self {
         let (fell_back, is_open, is_preview) = (false, false, false);
-        Self { key, ban: None, decision: None, policy, cost, fell_back, is_open, is_preview, hold: None }
+        Self { key, ban: None, decision: None, policy, cost, quota, fell_back, is_open, is_preview, hold: None }
     }
 
     #[inline]
@@ -100,7 +102,7 @@ impl Entry {
     /// The question that charges the entry.
     #[inline]
     pub(super) const fn ask<'a>(&'a self, context: &'a AskContext) -> Ask<'a> {
-        Ask::charge(&self.key, self.cost).within(context.patience).at(&context.now)
+        Ask::charge(&self.key, self.cost).under(self.quota).within(context.patience).at(&context.now)
     }
 
     /// Records that the limiter has admitted the request, which from now on holds its units, if the limiter's requests
@@ -124,7 +126,7 @@ impl Entry {
 
     /// Rewrites the decision as if the entry had been charged `cost` in the first place.
     pub(super) fn recharge(&mut self, policy: &Policy, cost: u32) {
-        let terms = policy.description().terms();
+        let terms = policy.terms_under(self.quota);
         self.decision = self.decision.map(|decision| decision.recharged(self.cost, cost, terms));
     }
 

@@ -31,5 +31,8 @@ pub fn check_invariants_of(heritage: &Heritage, now: Timestamp) {
 impl<S: Copy + Send> Kept<S> {
     fn check_invariants(&self, now: Timestamp) {
         any_table!(&self.table, table => table.check_invariants(now));
+        if let Some(quotas) = self.quotas.get() {
+            quotas.check_invariants(now);
+        }
     }
 }

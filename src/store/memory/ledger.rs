@@ -249,6 +249,27 @@ impl Ledger<TickBucket> {
         Some(())
     }
 
+    /// Lets the ledger begin with what keys with quotas of their own owe in a table of the number `predecessor`, at most
+    /// `tokens` each; `overflow` has what their overflow slots owe, and the price of a token. `None` if there is no such
+    /// bucket.
+    pub(super) fn inherit_from_quotas(
+        &mut self,
+        quota: &Quota,
+        (predecessor, tokens, now): (u64, u64, Timestamp),
+        geometries: &[Geometry],
+        overflow: &[(Tag, (u128, u64))],
+        source: impl FnOnce(TickBucket, u64) -> Box<dyn Source<PackedDebt>>,
+    ) -> Option<()> {
+        let rule = TickBucket::holding(quota, tokens)?.numbered(self.table.occupancy().number());
+        let rule = rule.started_before(now);
+        self.inherit(rule, predecessor, now, geometries, |base| source(rule, base));
+        self.most_inherited = Some(rule.ticks_of(tokens.into(), 1));
+        let here = rule.read(now);
+        let stamps = overflow.iter().map(|(tag, (debt, price))| (*tag, rule.stamp(rule.ticks_of(*debt, *price), here)));
+        self.inherit_overflow(now, stamps);
+        Some(())
+    }
+
     /// Returns the most ticks that any key may owe, in the table or in its overflow slot.
     ///
     /// A key that has inherited owes the debt of its overflow slot besides, which may together be more. It is not looked

@@ -13,7 +13,9 @@ use super::query::{KeyQuery, StoreInner};
 use super::script::Scripted;
 use super::single_flight::SingleFlight;
 use crate::store::{MemoryStore, Stats, Store};
-use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inheritance, Mode, PartitionKey, Receipt};
+use crate::values::{
+    Ask, Batching, Check, Claim, Description, Heritage, Inheritance, Mode, PartitionKey, Quota, Receipt,
+};
 
 /// Keeps the budgets of one limiter on Redis (6.2 or later) or Valkey, where all processes that name it alike share them.
 ///
@@ -158,6 +160,17 @@ impl<S: Copy + Send + 'static> RedisStore<S> {
         }
     }
 
+    /// Refunds a charge, under the quota of the question that made it, in the background.
+    fn refund_charge<A: Scripted<State = S>>(&self, algorithm: &A, charged: &Ask<'_>, receipt: Receipt) {
+        let cost = charged.cost();
+        // What Redis cannot keep was not charged there.
+        let Some(query) = KeyQuery::of(&self.inner, algorithm, charged).ok().filter(|_| !receipt.is_none()) else { return };
+        match receipt.read::<LeaseReceipt>() {
+            Some(lease) => query.return_to_lease(cost, lease),
+            None => query.refund_in_background(cost, receipt),
+        }
+    }
+
     /// Without a call, only a rejection can be known, and what a lease admits.
     fn peek<A: Scripted<State = S>>(query: KeyQuery<A>, cost: u32) -> Check {
         let known = query.peek_lease(cost).or_else(|| query.peek_rejection(cost));
@@ -174,8 +187,9 @@ struct Batcher<A: Scripted> {
 impl<A: Scripted> Batching for Batcher<A> {
     /// Returns `None` if a lease pays, or if a call of the key's own would take one, which a call for several keys does
     /// not.
-    fn claim(&self, key: &PartitionKey, cost: u32) -> Option<Box<dyn Claim>> {
-        let query = KeyQuery::of(&self.inner, &self.algorithm, key);
+    /// Nor for a quota that Redis cannot keep, which is then reported as the error of a call of its own.
+    fn claim(&self, ask: &Ask<'_>) -> Option<Box<dyn Claim>> {
+        let (query, cost) = (KeyQuery::of(&self.inner, &self.algorithm, ask).ok()?, ask.cost());
         if query.is_in_demand(cost) { None } else { Some(Box::new(RedisClaim::new(query, cost))) }
     }
 }
@@ -193,34 +207,40 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
     }
 
     fn decide(&self, algorithm: &A, ask: &Ask<'_>) -> Check {
-        let (key, cost) = (ask.key(), ask.cost());
-        let query = || KeyQuery::of(&self.inner, algorithm, key);
+        if ask.mode() == Mode::Fallback {
+            let decision = self.inner.charge_fallback(algorithm, ask);
+            return decision.with_receipt(decision.receipt().mark_fallback()).into();
+        }
+        let (query, cost) = match KeyQuery::of(&self.inner, algorithm, ask) {
+            Ok(query) => (query, ask.cost()),
+            Err(error) => return Check::Ready(Err(error)),
+        };
         match ask.mode() {
-            Mode::Fallback => {
-                let decision = self.inner.charge_fallback(algorithm, key, cost);
-                decision.with_receipt(decision.receipt().mark_fallback()).into()
-            }
-            Mode::UpTo => query().charge_up_to(cost),
+            Mode::UpTo => query.charge_up_to(cost),
             // One round trip. Other processes notice within half a second and one call of theirs.
-            Mode::Reset => Check::Pending(Box::pin(query().reset())),
-            Mode::Peek => Self::peek(query(), cost),
-            Mode::Charge | Mode::Shadow => self.charge(query(), cost),
+            Mode::Reset => Check::Pending(Box::pin(query.reset())),
+            Mode::Peek => Self::peek(query, cost),
+            Mode::Charge | Mode::Shadow | Mode::Fallback => self.charge(query, cost),
         }
     }
 
     /// Refunds in the background, by one call: if that fails, the charge stays.
     fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u32) {
-        if receipt.is_none() {
-            return;
-        }
         if let Some(receipt) = receipt.unmark_fallback() {
             return self.inner.fallback.refund(algorithm, key, receipt, cost);
         }
-        let query = KeyQuery::of(&self.inner, algorithm, key);
-        match receipt.read::<LeaseReceipt>() {
-            Some(lease) => query.return_to_lease(cost, lease),
-            None => query.refund_in_background(cost, receipt),
+        self.refund_charge(algorithm, &Ask::charge(key, cost), receipt);
+    }
+
+    fn refund_under(&self, algorithm: &A, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u32) {
+        if let Some(receipt) = receipt.unmark_fallback() {
+            return self.inner.fallback.refund_under(algorithm, quota, key, receipt, cost);
         }
+        self.refund_charge(algorithm, &Ask::charge(key, cost).under(Some(quota)), receipt);
+    }
+
+    fn take_quotas(&self, algorithm: &A) -> bool {
+        self.inner.fallback.take_quotas(algorithm)
     }
 
     fn describe(&self, algorithm: &A) -> Description {

@@ -204,7 +204,8 @@ impl<S: Copy + Send> LockedTable<S> {
             }
             return decision;
         }
-        if next.is_none() {
+        // What is not charged needs no room; only a conversion to another quota is lost.
+        if next.is_none() || !decision.is_allowed() || cost == 0 {
             return decision;
         }
 
@@ -224,7 +225,8 @@ impl<S: Copy + Send> LockedTable<S> {
         Decision::deny(decision.limit(), 0, Some(first)).with_reset_after(reset)
     }
 
-    /// Returns what [`check`](Self::check) would decide, if there is room for the key.
+    /// Returns what [`check`](Self::check) would decide, if there is room for the key. What the algorithm changes even if
+    /// nothing is charged, such as the quota of a key, is kept.
     pub(super) fn peek<A: Algorithm<State = S>>(
         &self,
         algorithm: &A,
@@ -232,7 +234,15 @@ impl<S: Copy + Send> LockedTable<S> {
         now: Timestamp,
         cost: u32,
     ) -> Decision {
-        self.with_found(algorithm, hash, now, |state, now| algorithm.decide(state.copied(), now, cost).0)
+        self.with_found(algorithm, hash, now, |state, now| {
+            if let Some(state) = state {
+                if let (_, Some(next)) = algorithm.decide(Some(*state), now, 0) {
+                    *state = next;
+                }
+                return algorithm.decide(Some(*state), now, cost).0;
+            }
+            algorithm.decide(None, now, cost).0
+        })
     }
 
     /// Refunds what is still owed for a charge.
