@@ -32,7 +32,8 @@
 //! - [`Quota`]: a limit per period, with a burst.
 //! - [`algorithm`]: token bucket, leaky bucket, fixed and sliding window, or [your own](algorithm::Algorithm).
 //! - [`store`]: owns state and time; in memory, of a fixed size, or on Redis.
-//! - [`Limiter`]: an algorithm over a store ([`RateLimiter`]), the FIFO [`LeakyQueue`], or your own.
+//! - [`Limiter`]: an algorithm over a store ([`RateLimiter`]), the FIFO [`LeakyQueue`], [`Concurrency`] (what is in
+//!   flight at once), or your own.
 //! - [`Policy`]: a named limiter, with a [`key`], a cost and conditions.
 //! - [`RateLimitLayer`]: one or more policies around a service.
 //! - [`LimitsHandle`]: replaces the policies of a running layer.
@@ -53,6 +54,8 @@
 //! 4. A [`LeakyQueue`] is charged last, so that a request waits only after all other policies have admitted it.
 //! 5. The inner service is called. The charge stays, even if the client disconnects, unless it
 //!    [depends on the response](Policy::charge_when).
+//! 6. When the body of the response has ended, what the request [held](Concurrency) is released, and charges that are
+//!    [settled](Settlement) by then are corrected.
 //!
 //! In memory, all of this happens inside `Service::call`: nothing is awaited, no task is spawned
 //! and the inner service is not cloned, unless a request waits in a queue.
@@ -64,6 +67,7 @@
 //! | a steady rate, with room for bursts after silence | [`TokenBucket`](algorithm::TokenBucket) |
 //! | the same, thinking in how full the bucket is | [`LeakyBucket`](algorithm::LeakyBucket) (identical decisions) |
 //! | requests to wait and leave evenly spaced, in order | [`LeakyQueue`] |
+//! | at most *n* of a client at once, however long they take | [`Concurrency`] |
 //! | about *n* in any minute, without a jump at the full minute | [`SlidingWindow`](algorithm::SlidingWindow) |
 //! | quotas that reset on the hour or at midnight UTC | [`FixedWindow`](algorithm::FixedWindow) (admits up to twice the limit around a window's edge) |
 //!
@@ -122,9 +126,10 @@ mod values;
 pub use self::concurrency::{Concurrency, Permit};
 #[cfg(feature = "http")]
 pub use self::http::{
-    FailureMode, IntoPolicies, LimitsHandle, MissingKey, Penalty, Permits, Policy, PolicyError, PolicyVerdict, RateLimit,
-    RateLimitLayer, RateLimitLayerBuilder, Reason, Rejection, RejectionBody, RejectionFormat, Replaced, RequestHead,
-    ResponseBody, ResponseFuture, ResponseHead, SettleError, Settlement, TakenPermits, Verdict, grpc, headers, key,
+    FailureMode, IntoPolicies, LimitsHandle, MissingKey, Penalty, Permits, Policy, PolicyError, PolicyVerdict,
+    RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reason, Rejection, RejectionBody, RejectionFormat, Replaced,
+    RequestHead, ResponseBody, ResponseFuture, ResponseHead, SettleError, Settlement, TakenPermits, Verdict,
+    grpc, headers, key,
 };
 pub use self::limiter::{
     IntoLimiter, Limiter, LimiterExt, RateLimiter, Throttle, ThrottleError, ThrottleFuture, ThrottleLayer,

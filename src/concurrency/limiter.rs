@@ -17,9 +17,9 @@ use super::waiting::Waiting;
 use super::{InFlight, admitted, rejected, word};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::store::{Stats, TableStats};
+use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mode, PartitionKey, Receipt, Terms};
 #[cfg(feature = "queue")]
 use crate::values::{Backlog, LimiterError};
-use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mode, PartitionKey, Receipt, Terms};
 
 /// Limits how many requests of a key are in flight at once.
 ///
@@ -276,12 +276,7 @@ impl Concurrency {
     #[cfg(feature = "queue")]
     fn charge_or_wait(&self, queue: Queue, ask: &Ask<'_>) -> Check {
         let (counts, cost, limit) = (self.counts(), ask.cost(), self.limit);
-        let wanted = Wanted {
-            cost,
-            limit,
-            max_waiters_of_key: queue.per_key,
-            max_waiters: queue.max_waiters as u64,
-        };
+        let wanted = Wanted { cost, limit, max_waiters_of_key: queue.per_key, max_waiters: queue.max_waiters as u64 };
         loop {
             let Occupied { place, slot, .. } = match self.attempt(ask.key(), cost) {
                 Ok(decision) => return decision.into(),

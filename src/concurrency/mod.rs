@@ -21,9 +21,9 @@ mod word;
 pub use self::limiter::Concurrency;
 pub use self::permit::Permit;
 
-use crate::values::{Decision, Issuer, Proof, Receipt};
 #[cfg(feature = "queue")]
 use crate::values::LimiterError;
+use crate::values::{Decision, Issuer, Proof, Receipt};
 
 /// The receipt of units in flight: their slot.
 struct InFlight {

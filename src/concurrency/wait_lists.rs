@@ -75,9 +75,13 @@ pub(super) enum Joined {
     /// It waits.
     Waits(Ticket),
     /// It has its units after all: with them, its key has so many.
-    Taken { units: u32 },
+    Taken {
+        units: u32,
+    },
     /// Its list is as long as it may be; its key has so many units.
-    Full { units: u32 },
+    Full {
+        units: u32,
+    },
     /// The slot belongs to another key by now, since all units of its own were released: it has to begin again.
     Gone,
     Closed,
@@ -87,7 +91,9 @@ pub(super) enum Joined {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     /// It has its units: with them, its key has so many.
-    Granted { units: u32 },
+    Granted {
+        units: u32,
+    },
     Closed,
 }
 
@@ -286,7 +292,10 @@ impl WaitLists {
                 let word = slots.load(*slot);
                 let head = list.values().next().expect("no list is empty");
                 assert!(word.has_waiters(), "slot {slot} has waiters, and no mark");
-                assert!(word.units().saturating_add(head.cost) > head.limit, "slot {slot} has room for its next waiter");
+                assert!(
+                    word.units().saturating_add(head.cost) > head.limit,
+                    "slot {slot} has room for its next waiter"
+                );
                 waiting += list.len() as u64;
             }
             assert!(shard.granted.keys().all(|id| *id < shard.next));

@@ -91,7 +91,9 @@ pub(super) fn build(
                 raw.settle.as_ref().map(Spanned::span).or(raw.charge_on.as_ref().map(Spanned::span))
             }
             PolicyError::NothingHeld { .. } => raw.release_at.as_ref().map(Spanned::span),
-            PolicyError::PenaltyOnSharedKey { .. } | PolicyError::PenaltyWithoutWaits { .. } => raw.penalty.as_ref().map(|penalty| penalty.rejections.span()),
+            PolicyError::PenaltyOnSharedKey { .. } | PolicyError::PenaltyWithoutWaits { .. } => {
+                raw.penalty.as_ref().map(|penalty| penalty.rejections.span())
+            }
             PolicyError::InvalidStatus { .. } => raw.status.as_ref().map(Spanned::span),
             // A file cannot say which quota a key has.
             PolicyError::QuotasNotTaken { .. }
@@ -131,7 +133,12 @@ fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc
         ),
         ("capacity", raw.capacity.as_ref().map(Spanned::span), is_queue, "leaky-queue"),
         ("queue", raw.queue.as_ref().map(Spanned::span), is_concurrency, "concurrency"),
-        ("max-wait", raw.max_wait.as_ref().map(Spanned::span), is_queue || is_concurrency, "leaky-queue and concurrency"),
+        (
+            "max-wait",
+            raw.max_wait.as_ref().map(Spanned::span),
+            is_queue || is_concurrency,
+            "leaky-queue and concurrency",
+        ),
         (
             "max-keys",
             raw.max_keys.as_ref().map(Spanned::span),

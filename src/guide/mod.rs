@@ -5,6 +5,8 @@
 //! | choose an algorithm, with pictures | [`choosing`] |
 //! | set the rate, the burst and the cost of requests | [`quotas`] |
 //! | let requests wait instead of rejecting them | [`waiting`] |
+//! | limit what is in flight at once | [`in_flight`] |
+//! | charge what a response really cost | [`real_costs`] |
 //! | give each client its own budget, also behind proxies | [`keys`] |
 //! | share one limit between machines | [`machines`] |
 //! | limit gRPC | [`grpc`] |
@@ -26,8 +28,10 @@ pub mod from_aspnet;
 pub mod from_sidekiq;
 pub mod from_tower_governor;
 pub mod grpc;
+pub mod in_flight;
 pub mod keys;
 pub mod machines;
 pub mod operating;
 pub mod quotas;
+pub mod real_costs;
 pub mod waiting;

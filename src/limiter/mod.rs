@@ -25,6 +25,7 @@ use crate::values::{
 /// |---|---|
 /// | [`RateLimiter`] | is rejected, with the exact time to wait |
 /// | [`LeakyQueue`](crate::LeakyQueue) | waits its turn, and is rejected only if the queue is too long |
+/// | [`Concurrency`](crate::Concurrency) | is rejected, or waits until others are over |
 /// | a custom limiter | is decided by your code |
 ///
 /// # Custom limiters
@@ -94,6 +95,7 @@ pub trait Limiter: Send + Sync + 'static {
     /// | a bucket in a [`MemoryStore`] | any such bucket | the debt of every key in tokens, to a tick of the new rate |
     /// | a window in a `MemoryStore` | one of the same type. If one of the two is staggered, so must be the other, with the same period | what counts at the moment of the change |
     /// | a [`LeakyQueue`](crate::LeakyQueue) without a schedule of its own | any other | all waiters in their order, and what was spent |
+    /// | a [`Concurrency`](crate::Concurrency) that was not used yet | any other | what is in flight, and all waiters |
     /// | a custom algorithm in a `MemoryStore` | one of the same type, if the algorithm [can](Algorithm::can_inherit) | the states that it converts |
     /// | a `RedisStore` | one of the same name on the same `Redis`: a bucket from any bucket, a window from one of the same type | the state on the server |
     /// | a `RedisQueue` | one of the same name on the same `Redis` | the reservations on the server; requests that wait depart as scheduled |

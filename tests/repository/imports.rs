@@ -14,16 +14,17 @@ const ROOMS: Picture = &[
     ("algorithm", &["values"]),
     ("store", &["algorithm", "util", "values"]),
     ("limiter", &["algorithm", "store", "values"]),
+    ("concurrency", &["limiter", "store", "util", "values"]),
     ("queue", &["algorithm", "limiter", "store", "util", "values"]),
     ("testing", &["algorithm", "store", "values"]),
     ("http", &["algorithm", "limiter", "store", "util", "values"]),
-    ("config", &["algorithm", "http", "limiter", "queue", "store", "util", "values"]),
+    ("config", &["algorithm", "concurrency", "http", "limiter", "queue", "store", "util", "values"]),
     // Text.
     ("guide", &[]),
 ];
 
 /// The rooms that compile without any HTTP type, for workers and for clients of other protocols.
-const BELOW_HTTP: &[&str] = &["values", "util", "algorithm", "store", "limiter", "queue", "testing"];
+const BELOW_HTTP: &[&str] = &["values", "util", "algorithm", "store", "limiter", "concurrency", "queue", "testing"];
 
 /// The rooms within `http`.
 const HTTP: Picture = &[
@@ -31,6 +32,8 @@ const HTTP: Picture = &[
     ("text", &[]),
     ("body", &[]),
     ("mounting", &[]),
+    ("permits", &[]),
+    ("settlement", &[]),
     ("grpc", &["head"]),
     ("headers", &["text"]),
     ("key", &["head"]),
@@ -39,9 +42,13 @@ const HTTP: Picture = &[
     ("preflight", &["head", "policy"]),
     ("reject", &["body", "grpc", "head", "headers", "key", "policy", "text", "verdict"]),
     ("reload", &["headers", "mounting", "policy", "preflight", "reject"]),
-    ("evaluate", &["body", "grpc", "head", "headers", "key", "policy", "reject", "reload", "verdict"]),
-    ("future", &["body", "evaluate", "head", "reload"]),
-    ("service", &["body", "evaluate", "future", "head", "preflight", "reload"]),
+    (
+        "evaluate",
+        &["body", "grpc", "head", "headers", "key", "permits", "policy", "reject", "reload", "settlement", "verdict"],
+    ),
+    ("response_body", &["body", "evaluate"]),
+    ("future", &["body", "evaluate", "head", "reload", "response_body"]),
+    ("service", &["evaluate", "future", "head", "preflight", "reload", "response_body"]),
     ("layer", &["body", "grpc", "head", "headers", "policy", "preflight", "reject", "reload", "service"]),
 ];
 

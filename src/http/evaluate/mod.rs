@@ -34,8 +34,8 @@ use std::time::Duration;
 use http::Response;
 
 pub(crate) use self::annotations::Annotations;
-pub(crate) use self::open_request::OpenRequest;
 use self::entry::{Entry, NoKey};
+pub(crate) use self::open_request::OpenRequest;
 pub(crate) use self::rejected::Rejected;
 use self::transaction::{Progress, Transaction};
 pub(crate) use self::waiting::Waiting;

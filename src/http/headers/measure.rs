@@ -77,7 +77,9 @@ impl Measure {
     pub(super) fn level(&self, decision: &Decision) -> Level {
         match self {
             Self::Restored(restored) => restored.level(decision),
-            Self::InFlight { .. } => Level { left: if decision.is_allowed() { decision.remaining() } else { 0 }, within: None },
+            Self::InFlight { .. } => {
+                Level { left: if decision.is_allowed() { decision.remaining() } else { 0 }, within: None }
+            }
         }
     }
 }

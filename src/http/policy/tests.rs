@@ -112,13 +112,18 @@ fn a_policy_is_plain_if_its_limiter_alone_decides() {
 #[test]
 fn the_response_sets_the_final_cost() {
     let response = |status: u16| Response::builder().status(status).body(()).unwrap();
-    let cost = |policy: &Policy, status| policy.final_cost(4, &(&response(status)).into());
+    let cost = |policy: &Policy, status| policy.cost_by_head(4, &(&response(status)).into());
     let fixed = Policy::new("fixed", bucket(9));
-    assert_eq!([cost(&fixed, 200), cost(&fixed, 401)], [4, 4]);
+    assert_eq!([cost(&fixed, 200), cost(&fixed, 401)], [None, None]);
     let failed = Policy::new("failed", bucket(9)).charge_when(|response| response.status() == 401);
-    assert_eq!([cost(&failed, 200), cost(&failed, 401)], [0, 4]);
+    assert_eq!([cost(&failed, 200), cost(&failed, 401)], [Some(0), Some(4)]);
     let after = Policy::new("after", bucket(9)).cost_after(|response| u32::from(response.status().as_u16()));
-    assert_eq!([cost(&after, 200), cost(&after, 401)], [200, 401]);
+    assert_eq!([cost(&after, 200), cost(&after, 401)], [Some(200), Some(401)]);
+    for at_the_end in
+        [Policy::new("end", bucket(9)).settled_by_handler(), Policy::new("end", bucket(9)).charge_content_bytes()]
+    {
+        assert!(at_the_end.settles_later() && cost(&at_the_end, 200).is_none());
+    }
     assert!(failed.is_all_or_nothing() && !after.is_all_or_nothing() && !fixed.settles_later());
 }
 

@@ -82,8 +82,12 @@ impl Rejection {
         let retry = latest_retry(&verdict);
         let detail = match retry {
             Retry::After(_) => Detail::Wait { before },
-            Retry::Never => Detail::Plain("The request costs more than is ever admitted at once; do not retry it.".into()),
-            Retry::Unknown => Detail::Plain("Too many requests are in flight; retry when one of them has ended.".into()),
+            Retry::Never => {
+                Detail::Plain("The request costs more than is ever admitted at once; do not retry it.".into())
+            }
+            Retry::Unknown => {
+                Detail::Plain("Too many requests are in flight; retry when one of them has ended.".into())
+            }
         };
         Self { reason, status, detail, retry, verdict: verdict.rejected() }
     }

@@ -7,7 +7,8 @@ use crate::values::{PartitionKey, Quota};
 fn all_policies_that_decided_are_listed_in_order() {
     let day = Terms::fixed_window(Quota::per_day(5_000));
     let second = Terms::bucket(Quota::per_second(10));
-    let policies = [("per-second", Some(second)), ("hidden", None), ("day", Some(day))].map(|(name, terms)| (name, terms, Unit::Requests));
+    let policies = [("per-second", Some(second)), ("hidden", None), ("day", Some(day))]
+        .map(|(name, terms)| (name, terms, Unit::Requests));
     let writer = Arc::new(Writer::new(&RateLimitFields::default(), policies));
     let (a, b) = (Decision::allow(10, 9), Decision::allow(5_000, 77).with_reset_after(Duration::from_secs(60)));
     let policy = r#"ratelimit-policy: "per-second";q=10;w=1, "day";q=5000;w=86400"#;
@@ -151,7 +152,8 @@ fn fields_are_sent_on_the_configured_responses() {
 
     // A policy that is not advertised, such as a shadow, does not count.
     let on_rejections = RateLimitFields::draft11().advertise(Advertise::Rejected);
-    let beside_a_shadow = Arc::new(Writer::new(&on_rejections, [("p", Some(terms), Unit::Requests), ("shadow", None, Unit::Requests)]));
+    let beside_a_shadow =
+        Arc::new(Writer::new(&on_rejections, [("p", Some(terms), Unit::Requests), ("shadow", None, Unit::Requests)]));
     let fine = Decision::allow(10, 10);
     assert_eq!(written(&beside_a_shadow, 200, &[], &[reading(0, &fine), reading(1, &denied)]), "");
 

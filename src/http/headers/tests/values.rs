@@ -72,8 +72,8 @@ fn the_examples_of_the_draft_are_written_canonically() {
         for (name, numbers) in members {
             let quoted = draft11::quoted(&name);
             if is_policy {
-                let advertised = Advertised { quota: numbers[0], window: numbers[1] };
-                draft11::push_policy(&mut out, &quoted, advertised);
+                let advertised = Advertised { quota: numbers[0], window: NonZeroU64::new(numbers[1]) };
+                draft11::push_policy(&mut out, &quoted, advertised, Unit::Requests);
             } else {
                 let level = Level {
                     left: u32::try_from(numbers[0]).unwrap(),

@@ -1,0 +1,311 @@
+//! What threads can do to one another in [`Counts`], in every order, with loom: see `models/Cargo.toml`.
+//!
+//! The table is as small as possible (two sets of two slots), and each model is named after its hazard.
+
+use std::task::{Context, Poll, Wake, Waker};
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use loom::thread;
+
+use super::counts::{Attempt, Counts};
+use super::slots::Place;
+use super::wait_lists::{Joined, Ticket, Turn, Wanted};
+
+/// Counts, and how many units are in flight of the key that a model is about, counted apart.
+struct Shared {
+    counts: Counts,
+    in_flight: AtomicU32,
+}
+
+fn model(run: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.max_branches = 100_000;
+    builder.check(run);
+}
+
+/// Of three threads, with two preemptions at most: a third one takes minutes.
+fn model_of_three(run: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.max_branches = 100_000;
+    builder.preemption_bound = Some(builder.preemption_bound.map_or(2, |bound| bound.min(2)));
+    builder.check(run);
+}
+
+fn shared() -> Arc<Shared> {
+    Arc::new(Shared { counts: Counts::new(2), in_flight: AtomicU32::new(0) })
+}
+
+fn beside<O: 'static>(shared: &Arc<Shared>, act: impl FnOnce(&Shared) -> O + 'static) -> thread::JoinHandle<O> {
+    let shared = Arc::clone(shared);
+    thread::spawn(move || act(&shared))
+}
+
+impl Shared {
+    fn place(&self, hash: u64) -> Place {
+        self.counts.slots.place(hash)
+    }
+
+    /// Takes a unit of a key, and notes it; returns the slot.
+    fn take(&self, hash: u64, limit: u32) -> Option<usize> {
+        match self.counts.acquire(&self.place(hash), 1, limit) {
+            Attempt::Taken { slot, .. } => {
+                self.note(limit);
+                Some(slot)
+            }
+            Attempt::Full { .. } | Attempt::NoSlot => None,
+        }
+    }
+
+    fn note(&self, limit: u32) {
+        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
+        assert!(before < limit, "more than {limit} are in flight");
+    }
+
+    fn release(&self, slot: usize) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.counts.release(slot, 1);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.counts.totals() == (0, 0)
+    }
+}
+
+#[test]
+fn two_first_requests_of_a_key_do_not_both_take_its_last_unit() {
+    model(|| {
+        let shared = shared();
+        let other = beside(&shared, |shared| shared.take(7, 1));
+        let mine = shared.take(7, 1);
+        let theirs = other.join().unwrap();
+        assert!(mine.is_some() != theirs.is_some());
+        shared.release(mine.or(theirs).unwrap());
+        assert!(shared.is_idle());
+    });
+}
+
+#[test]
+fn a_release_and_a_request_lose_no_unit_and_make_none() {
+    model(|| {
+        let shared = shared();
+        let slot = shared.take(7, 1).unwrap();
+        let other = beside(&shared, |shared| {
+            if let Some(slot) = shared.take(7, 1) {
+                shared.release(slot);
+            }
+        });
+        shared.release(slot);
+        other.join().unwrap();
+        assert!(shared.is_idle());
+        assert!(shared.take(7, 1).is_some());
+    });
+}
+
+/// Fills all slots but one, so that two keys want the same.
+fn with_one_slot(shared: &Shared) {
+    let mut taken = 0;
+    for hash in 100..200_u64 {
+        let is_last = taken == shared.counts.slots.len() - 1;
+        if is_last {
+            break;
+        }
+        if let Attempt::Taken { .. } = shared.counts.acquire(&shared.place(hash), 1, 1) {
+            taken += 1;
+        }
+    }
+}
+
+#[test]
+fn a_key_that_returns_and_a_new_key_do_not_share_a_slot() {
+    model(|| {
+        let shared = shared();
+        with_one_slot(&shared);
+        // The key has the last slot, and is idle.
+        let slot = shared.take(7, 1).unwrap();
+        shared.release(slot);
+        let before = shared.counts.totals().1;
+        let other =
+            beside(&shared, |shared| matches!(shared.counts.acquire(&shared.place(8), 1, 1), Attempt::Taken { .. }));
+        let mine = shared.take(7, 1).is_some();
+        let theirs = other.join().unwrap();
+        assert!(mine != theirs, "the slot has room for one of them");
+        assert_eq!(shared.counts.totals().1, before + 1);
+    });
+}
+
+/// The key's slot goes to another key and comes back while a thread holds what it read before.
+#[test]
+fn a_slot_that_changed_hands_twice_takes_no_unit_too_many() {
+    model_of_three(|| {
+        let shared = shared();
+        with_one_slot(&shared);
+        let slot = shared.take(7, 1).unwrap();
+        shared.release(slot);
+        let another_key = beside(&shared, |shared| {
+            if let Attempt::Taken { slot, .. } = shared.counts.acquire(&shared.place(8), 1, 1) {
+                shared.counts.release(slot, 1);
+            }
+        });
+        let again = beside(&shared, |shared| shared.take(7, 1));
+        let mine = shared.take(7, 1);
+        another_key.join().unwrap();
+        let theirs = again.join().unwrap();
+        assert!(mine.is_none() || theirs.is_none());
+        for slot in mine.into_iter().chain(theirs) {
+            shared.release(slot);
+        }
+    });
+}
+
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+const ROOM: Wanted = Wanted { cost: 1, limit: 1, max_waiters_of_key: 9, max_waiters: 9 };
+
+impl Shared {
+    /// Takes a unit of a key, or lines up for it.
+    fn take_or_wait(&self, hash: u64, wanted: Wanted) -> Result<usize, Ticket> {
+        let place = self.place(hash);
+        loop {
+            let slot = match self.counts.acquire(&place, wanted.cost, wanted.limit) {
+                Attempt::Taken { slot, .. } => {
+                    self.note(wanted.limit);
+                    return Ok(slot);
+                }
+                Attempt::Full { slot, .. } => slot,
+                Attempt::NoSlot => panic!("there is room"),
+            };
+            match self.counts.wait_lists.join(&self.counts.slots, &place, slot, wanted) {
+                Joined::Waits(ticket) => return Err(ticket),
+                Joined::Taken { .. } => {
+                    self.note(wanted.limit);
+                    return Ok(slot);
+                }
+                Joined::Gone => {}
+                Joined::Full { .. } | Joined::Closed => panic!("there is room to wait"),
+            }
+        }
+    }
+
+    fn poll(&self, ticket: Ticket, flag: &std::sync::Arc<Flag>) -> bool {
+        let waker = Waker::from(std::sync::Arc::clone(flag));
+        match self.counts.wait_lists.poll(ticket, &mut Context::from_waker(&waker)) {
+            Poll::Ready(Turn::Granted { .. }) => true,
+            Poll::Ready(Turn::Closed) => panic!("not closed"),
+            Poll::Pending => false,
+        }
+    }
+}
+
+#[test]
+fn a_release_beside_a_request_that_lines_up_wakes_it() {
+    model(|| {
+        let shared = shared();
+        let slot = shared.take(7, 1).unwrap();
+        let waiter = beside(&shared, |shared| {
+            let flag = std::sync::Arc::new(Flag(AtomicBool::new(false)));
+            match shared.take_or_wait(7, ROOM) {
+                Ok(slot) => Ok(slot),
+                Err(ticket) if shared.poll(ticket, &flag) => {
+                    shared.note(1);
+                    Ok(ticket.slot())
+                }
+                Err(ticket) => Err((ticket, flag)),
+            }
+        });
+        shared.release(slot);
+        let slot = waiter.join().unwrap().unwrap_or_else(|(ticket, flag)| {
+            assert!(flag.0.load(Ordering::SeqCst), "its unit is free, and nobody has woken it");
+            assert!(shared.poll(ticket, &flag));
+            shared.note(1);
+            ticket.slot()
+        });
+        shared.release(slot);
+        assert!(shared.is_idle());
+        shared.counts.wait_lists.check_invariants(&shared.counts.slots);
+    });
+}
+
+#[test]
+fn a_waiter_that_leaves_at_its_turn_hands_its_unit_on() {
+    model(|| {
+        let shared = shared();
+        let slot = shared.take(7, 1).unwrap();
+        let (Err(first), Err(second)) = (shared.take_or_wait(7, ROOM), shared.take_or_wait(7, ROOM)) else {
+            panic!("both wait")
+        };
+        let leaver = beside(&shared, move |shared| {
+            if shared.counts.wait_lists.leave(&shared.counts.slots, first).is_some() {
+                shared.counts.release(first.slot(), 1);
+            }
+        });
+        shared.release(slot);
+        leaver.join().unwrap();
+        let flag = std::sync::Arc::new(Flag(AtomicBool::new(false)));
+        assert!(shared.poll(second, &flag), "the unit was lost");
+        shared.note(1);
+        shared.release(second.slot());
+        assert!(shared.is_idle());
+    });
+}
+
+#[test]
+fn nobody_overtakes_a_waiter() {
+    model_of_three(|| {
+        let shared = shared();
+        let slot = shared.take(7, 1).unwrap();
+        let Err(waiter) = shared.take_or_wait(7, ROOM) else { panic!("it waits") };
+        let late = beside(&shared, |shared| shared.take(7, 1).is_some());
+        shared.release(slot);
+        assert!(!late.join().unwrap(), "a request that came later has the unit");
+        let flag = std::sync::Arc::new(Flag(AtomicBool::new(false)));
+        assert!(shared.poll(waiter, &flag));
+    });
+}
+
+#[test]
+fn two_releases_serve_two_waiters() {
+    model_of_three(|| {
+        let shared = shared();
+        let wanted = Wanted { limit: 2, ..ROOM };
+        let (a, b) = (shared.take(7, 2).unwrap(), shared.take(7, 2).unwrap());
+        let (Err(first), Err(second)) = (shared.take_or_wait(7, wanted), shared.take_or_wait(7, wanted)) else {
+            panic!("both wait")
+        };
+        let other = beside(&shared, move |shared| shared.release(a));
+        shared.release(b);
+        other.join().unwrap();
+        let flag = std::sync::Arc::new(Flag(AtomicBool::new(false)));
+        for ticket in [first, second] {
+            assert!(shared.poll(ticket, &flag));
+            shared.counts.release(ticket.slot(), 1);
+        }
+        assert!(shared.is_idle());
+        shared.counts.wait_lists.check_invariants(&shared.counts.slots);
+    });
+}
+
+/// A raised limit lets waiters pass, and a release does so as well.
+#[test]
+fn a_change_of_the_limit_beside_a_release_serves_each_waiter_once() {
+    model(|| {
+        let shared = shared();
+        let slot = shared.take(7, 1).unwrap();
+        let (Err(first), Err(second)) = (shared.take_or_wait(7, ROOM), shared.take_or_wait(7, ROOM)) else {
+            panic!("both wait")
+        };
+        let change = beside(&shared, |shared| shared.counts.wait_lists.change_limit(&shared.counts.slots, 2));
+        shared.release(slot);
+        change.join().unwrap();
+        let flag = std::sync::Arc::new(Flag(AtomicBool::new(false)));
+        assert!(shared.poll(first, &flag) && shared.poll(second, &flag));
+        assert_eq!(shared.counts.totals(), (1, 2));
+        shared.counts.wait_lists.check_invariants(&shared.counts.slots);
+    });
+}

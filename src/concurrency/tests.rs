@@ -1,0 +1,407 @@
+//! The counts and the wait lists: random schedules against a model, many threads, full tables, and waits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use super::*;
+use crate::limiter::Limiter;
+use crate::values::{Ask, Check, PartitionKey};
+
+#[test]
+fn of_32_threads_never_more_than_the_limit_are_in_flight() {
+    const LIMIT: u32 = 5;
+    let (limiter, now, granted) = (Concurrency::new(LIMIT), AtomicU32::new(0), AtomicU32::new(0));
+    let key = PartitionKey::from("hot");
+    thread::scope(|scope| {
+        for thread in 0..32_u32 {
+            let (limiter, key, now, granted) = (&limiter, &key, &now, &granted);
+            scope.spawn(move || {
+                for round in 0..100_000_u32 {
+                    let cost = 1 + (thread + round) % 2;
+                    if let Some(permit) = limiter.try_acquire(key, cost) {
+                        let in_flight = now.fetch_add(cost, Ordering::Relaxed) + cost;
+                        assert!(in_flight <= LIMIT, "{in_flight} units are in flight");
+                        granted.fetch_add(1, Ordering::Relaxed);
+                        now.fetch_sub(cost, Ordering::Relaxed);
+                        drop(permit);
+                    }
+                }
+            });
+        }
+    });
+    assert!(granted.into_inner() >= 100_000, "with one thread alone, all of its requests pass");
+    assert_eq!(limiter.stats().in_flight, Some(0));
+}
+
+/// Keys come and go, so that slots change hands all the time.
+#[test]
+fn threads_that_share_slots_lose_no_unit() {
+    let limiter = Concurrency::new(1).max_keys(8);
+    let now: Vec<AtomicU32> = (0..64).map(|_| AtomicU32::new(0)).collect();
+    thread::scope(|scope| {
+        for thread in 0..8_usize {
+            let (limiter, now) = (&limiter, &now);
+            scope.spawn(move || {
+                for round in 0..50_000_usize {
+                    let number = (thread * 31 + round * 17) % now.len();
+                    if let Some(permit) = limiter.try_acquire(&PartitionKey::from(number as u64), 1) {
+                        assert_eq!(now[number].fetch_add(1, Ordering::Relaxed), 0, "two requests of key {number}");
+                        now[number].fetch_sub(1, Ordering::Relaxed);
+                        drop(permit);
+                    }
+                }
+            });
+        }
+    });
+    let stats = limiter.stats();
+    assert_eq!((stats.in_flight, stats.table.unwrap().live), (Some(0), 0));
+}
+
+#[test]
+fn a_full_table_rejects_new_keys_and_forgets_none() {
+    let limiter = Concurrency::new(2).max_keys(8);
+    let key = |number: u32| PartitionKey::from(u64::from(number));
+    let held: Vec<_> = (0..1_000).filter_map(|number| Some((number, limiter.try_acquire(&key(number), 1)?))).collect();
+    // Two slots for each key of the capacity.
+    assert_eq!(held.len(), 16);
+    let stats = limiter.stats();
+    assert_eq!((stats.in_flight, stats.table.unwrap().turned_away), (Some(16), 1_000 - 16));
+    let rejected = limiter.decide(&Ask::charge(&key(9_999), 1)).at_once().unwrap();
+    assert!(rejected.is_until_released() && rejected.retry_after().is_none());
+    for (number, _) in &held {
+        let second = limiter.try_acquire(&key(*number), 1);
+        assert!(
+            second.is_some() && limiter.try_acquire(&key(*number), 1).is_none(),
+            "key {number} counts one in flight"
+        );
+    }
+    drop(held);
+    assert_eq!(limiter.stats().in_flight, Some(0));
+    assert!(limiter.try_acquire(&key(9_999), 1).is_some());
+}
+
+#[test]
+fn a_table_holds_as_many_keys_as_it_says_in_16_bytes_each() {
+    const KEYS: usize = 100_000;
+    let limiter = Concurrency::new(1).max_keys(KEYS);
+    let permits: Vec<_> = (0..KEYS as u64)
+        .map(|number| limiter.try_acquire(&PartitionKey::from(number), 1).expect("there is room"))
+        .collect();
+    let table = limiter.stats().table.unwrap();
+    assert_eq!((table.live, table.turned_away), (KEYS as u64, 0));
+    assert!(limiter.size_in_bytes() <= 17 * KEYS, "{} bytes", limiter.size_in_bytes());
+    drop(permits);
+}
+
+#[test]
+fn decisions_say_what_is_left_and_no_time() {
+    let (limiter, key) = (Concurrency::new(4), PartitionKey::from("a"));
+    let decide = |cost| limiter.decide(&Ask::charge(&key, cost)).at_once().unwrap();
+    let first = decide(3);
+    assert_eq!((first.is_allowed(), first.limit(), first.remaining()), (true, 4, 1));
+    let peeked = limiter.decide(&Ask::peek(&key, 1)).at_once().unwrap();
+    assert_eq!((peeked.is_allowed(), peeked.remaining()), (true, 0));
+    let second = decide(2);
+    assert_eq!((second.is_until_released(), second.remaining(), second.retry_after()), (true, 1, None));
+    let never = decide(5);
+    assert!(!never.is_allowed() && !never.is_until_released());
+    let free = decide(0);
+    assert_eq!((free.is_allowed(), free.remaining(), free.receipt()), (true, 1, Receipt::NONE));
+    limiter.refund(&key, first.receipt(), 3);
+    assert_eq!(decide(4).remaining(), 0);
+    // A receipt of another limiter releases nothing.
+    limiter.refund(&key, Receipt::new(0), 4);
+    limiter.refund(&key, Receipt::NONE, 4);
+    assert!(!decide(1).is_allowed());
+}
+
+#[test]
+fn an_heir_counts_what_is_in_flight() {
+    let (old, key) = (Concurrency::new(4), PartitionKey::from("a"));
+    let permits: Vec<_> = (0..3).map(|_| old.try_acquire(&key, 1).unwrap()).collect();
+    let new = Concurrency::new(2).max_keys(7);
+    let inheritance = new.inherit(&old).unwrap();
+    assert!(inheritance.keeps_capacity);
+    inheritance.finish();
+    assert!(new.try_acquire(&key, 1).is_none());
+    drop(permits);
+    assert!(new.try_acquire(&key, 2).is_some());
+    assert_eq!(new.stats().in_flight, Some(0));
+    // One that has counts of its own keeps them.
+    let used = Concurrency::new(1);
+    drop(used.try_acquire(&key, 1));
+    assert!(used.inherit(&old).is_none());
+}
+
+#[test]
+#[should_panic(expected = "would admit nothing")]
+fn a_limit_of_zero_is_a_mistake() {
+    let _ = Concurrency::new(0);
+}
+
+#[cfg(feature = "queue")]
+mod waits {
+    use std::collections::{BTreeMap, VecDeque};
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::testing::Random;
+    use crate::values::{Decision, LimiterError, Pending};
+
+    fn poll(pending: &mut Pending) -> Option<Result<Decision, LimiterError>> {
+        match pending.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => Some(result),
+            Poll::Pending => None,
+        }
+    }
+
+    fn charge(limiter: &Concurrency, key: &PartitionKey, cost: u32) -> Check {
+        limiter.decide(&Ask::charge(key, cost))
+    }
+
+    fn pending(check: Check) -> Pending {
+        match check {
+            Check::Pending(pending) => pending,
+            Check::Ready(result) => panic!("{result:?}"),
+        }
+    }
+
+    /// What a limit of one key has to do, naively.
+    #[derive(Default)]
+    struct Model {
+        in_flight: u32,
+        waiting: VecDeque<(usize, u32)>,
+    }
+
+    #[derive(Debug, PartialEq)]
+    enum Outcome {
+        Passes,
+        Waits,
+        Rejected,
+    }
+
+    impl Model {
+        fn arrive(&mut self, request: usize, cost: u32, limit: u32, max_waiters: usize) -> Outcome {
+            if cost > limit {
+                Outcome::Rejected
+            } else if self.waiting.is_empty() && self.in_flight + cost <= limit {
+                self.in_flight += cost;
+                Outcome::Passes
+            } else if self.waiting.len() < max_waiters {
+                self.waiting.push_back((request, cost));
+                Outcome::Waits
+            } else {
+                Outcome::Rejected
+            }
+        }
+
+        /// Returns those whose turn has come.
+        fn serve(&mut self, limit: u32) -> Vec<usize> {
+            let mut served = Vec::new();
+            while let Some((request, cost)) = self.waiting.front().copied() {
+                if self.in_flight + cost > limit.max(cost) {
+                    break;
+                }
+                self.in_flight += cost;
+                self.waiting.pop_front();
+                served.push(request);
+            }
+            served
+        }
+    }
+
+    #[derive(Default)]
+    struct Requests {
+        waiting: BTreeMap<usize, (PartitionKey, u32, Pending)>,
+        passing: BTreeMap<usize, (PartitionKey, u32, Receipt)>,
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hundred_thousand_steps_follow_the_model() {
+        const KEYS: u64 = 5;
+        const MAX_WAITERS: usize = 4;
+        for seed in 0..20 {
+            let mut random = Random::new(seed);
+            let mut limit = 3;
+            let mut limiter = Concurrency::new(limit).max_keys(16).queue(MAX_WAITERS);
+            let mut models: Vec<Model> = (0..KEYS).map(|_| Model::default()).collect();
+            let (mut requests, mut seen) = (Requests::default(), [0_u32; 5]);
+            for step in 0..5_000_usize {
+                let number = usize::try_from(random.below(KEYS)).unwrap();
+                let (key, model) = (PartitionKey::from(number as u64), &mut models[number]);
+                match random.below(10) {
+                    0..=3 => {
+                        let cost = 1 + u32::try_from(random.below(4)).unwrap();
+                        let expected = model.arrive(step, cost, limit, MAX_WAITERS);
+                        match (charge(&limiter, &key, cost), expected) {
+                            (Check::Ready(Ok(decision)), Outcome::Passes) if decision.is_allowed() => {
+                                assert_eq!(decision.remaining(), limit - model.in_flight);
+                                requests.passing.insert(step, (key, cost, decision.receipt()));
+                                seen[0] += 1;
+                            }
+                            (Check::Ready(Ok(decision)), Outcome::Rejected) if !decision.is_allowed() => seen[1] += 1,
+                            (Check::Pending(pending), Outcome::Waits) => {
+                                requests.waiting.insert(step, (key, cost, pending));
+                                seen[2] += 1;
+                            }
+                            (check, expected) => panic!("seed {seed}, step {step}: {check:?}, not {expected:?}"),
+                        }
+                    }
+                    4..=7 => {
+                        let of_key = |(_, (of, ..)): &(&usize, &(PartitionKey, u32, Receipt))| *of == key;
+                        let Some(id) = requests.passing.iter().find(of_key).map(|(id, _)| *id) else { continue };
+                        let (key, cost, receipt) = requests.passing.remove(&id).unwrap();
+                        limiter.refund(&key, receipt, cost);
+                        model.in_flight -= cost;
+                        seen[3] += 1;
+                    }
+                    8 => {
+                        let of_key = |(_, (of, ..)): &(&usize, &(PartitionKey, u32, Pending))| *of == key;
+                        let Some(id) = requests.waiting.iter().filter(of_key).last().map(|(id, _)| *id) else {
+                            continue;
+                        };
+                        requests.waiting.remove(&id);
+                        model.waiting.retain(|(waiting, _)| *waiting != id);
+                        seen[4] += 1;
+                    }
+                    _ => {
+                        limit = 2 + u32::try_from(random.below(4)).unwrap();
+                        let new = Concurrency::new(limit).queue(MAX_WAITERS);
+                        new.inherit(&limiter).unwrap().finish();
+                        limiter = new;
+                    }
+                }
+                for model in &mut models {
+                    for id in model.serve(limit) {
+                        let (key, cost, mut pending) = requests.waiting.remove(&id).unwrap();
+                        let decision = poll(&mut pending).expect("its turn has come").unwrap();
+                        assert!(decision.is_allowed());
+                        requests.passing.insert(id, (key, cost, decision.receipt()));
+                    }
+                }
+                assert!(requests.waiting.values_mut().all(|(.., pending)| poll(pending).is_none()), "out of turn");
+                limiter.check_invariants();
+                let in_flight: u32 = models.iter().map(|model| model.in_flight).sum();
+                assert_eq!(limiter.stats().in_flight, Some(in_flight.into()), "seed {seed}, step {step}");
+            }
+            assert!(seen.iter().all(|count| *count > 50), "{seen:?}");
+            requests.waiting.clear();
+            for (key, cost, receipt) in requests.passing.into_values() {
+                limiter.refund(&key, receipt, cost);
+            }
+            assert_eq!(limiter.stats().in_flight, Some(0));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_waits_for_its_turn_and_no_longer_than_it_may() {
+        let limiter = Concurrency::new(1).queue(2).max_wait(Duration::from_secs(5));
+        let key = PartitionKey::from("a");
+        let permit = limiter.acquire(&key, 1).await.unwrap().unwrap();
+        let (mut second, mut third) = (pending(charge(&limiter, &key, 1)), pending(charge(&limiter, &key, 1)));
+        assert!(charge(&limiter, &key, 1).at_once().is_some_and(|decision| decision.is_until_released()), "no room");
+        assert!(limiter.try_acquire(&key, 1).is_none());
+        assert_eq!(limiter.stats().backlog.unwrap().waiting(), 2);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(poll(&mut third).is_none() && poll(&mut second).is_none());
+        drop(permit);
+        assert!(poll(&mut third).is_none(), "the second is first");
+        assert_eq!(second.await.unwrap().delay(), Duration::from_secs(2));
+        let third = third.await.unwrap();
+        assert!(third.is_until_released());
+        assert_eq!(limiter.stats().backlog.unwrap().waiting(), 0);
+        limiter.check_invariants();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_patience_of_a_client_bounds_its_wait() {
+        let limiter = Concurrency::new(1).queue(2);
+        let key = PartitionKey::from("a");
+        let _permit = limiter.try_acquire(&key, 1).unwrap();
+        let begun = tokio::time::Instant::now();
+        let ask = Ask::charge(&key, 1).within(Some(Duration::from_millis(300)));
+        assert!(limiter.decide(&ask).decided().await.unwrap().is_until_released());
+        assert_eq!(begun.elapsed(), Duration::from_millis(300));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn units_that_a_dropped_waiter_was_granted_go_to_the_next() {
+        let limiter = Concurrency::new(1).queue(2);
+        let key = PartitionKey::from("a");
+        let permit = limiter.try_acquire(&key, 1).unwrap();
+        let (second, third) = (pending(charge(&limiter, &key, 1)), pending(charge(&limiter, &key, 1)));
+        drop(permit);
+        drop(second);
+        let third = third.await.unwrap();
+        assert!(third.is_allowed() && limiter.try_acquire(&key, 1).is_none());
+        limiter.refund(&key, third.receipt(), 1);
+        assert_eq!(limiter.stats().in_flight, Some(0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_great_cost_is_not_starved_by_small_ones() {
+        let limiter = Concurrency::new(3).queue(9);
+        let key = PartitionKey::from("a");
+        let (first, second) = (limiter.try_acquire(&key, 1).unwrap(), limiter.try_acquire(&key, 1).unwrap());
+        let (great, small) = (limiter.acquire(&key, 3), limiter.acquire(&key, 1));
+        assert!(limiter.try_acquire(&key, 1).is_none(), "one is free, and others wait for it");
+        drop((first, second));
+        let great = great.await.unwrap().unwrap();
+        assert_eq!((great.units(), limiter.stats().in_flight), (3, Some(3)));
+        drop(great);
+        assert!(small.await.unwrap().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_closed_limiter_ends_all_waits_and_begins_none() {
+        let limiter = Concurrency::new(1).queue(9);
+        let (key, other) = (PartitionKey::from("a"), PartitionKey::from("b"));
+        let permit = limiter.try_acquire(&key, 1).unwrap();
+        let waiting = pending(charge(&limiter, &key, 1));
+        limiter.close();
+        assert!(waiting.await.unwrap_err().is_closed());
+        assert!(charge(&limiter, &key, 1).decided().await.unwrap_err().is_closed());
+        assert!(limiter.try_acquire(&other, 1).is_some());
+        drop(permit);
+        assert!(limiter.try_acquire(&key, 1).is_some());
+        limiter.check_invariants();
+    }
+
+    #[test]
+    fn outside_of_a_runtime_nothing_waits() {
+        let limiter = Concurrency::new(1).queue(9);
+        let key = PartitionKey::from("a");
+        let _permit = limiter.try_acquire(&key, 1).unwrap();
+        let Check::Ready(Err(error)) = charge(&limiter, &key, 1) else { panic!("it cannot wait") };
+        assert!(error.to_string().contains("tokio runtime"), "{error}");
+        assert_eq!(limiter.stats().backlog.unwrap().waiting(), 0);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+    async fn waiters_on_many_threads_are_all_served() {
+        let limiter = Arc::new(Concurrency::new(3).queue(1_000));
+        let (key, now) = (PartitionKey::from("hot"), Arc::new(AtomicU32::new(0)));
+        let tasks: Vec<_> = (0..64)
+            .map(|_| {
+                let (limiter, key, now) = (Arc::clone(&limiter), key.clone(), Arc::clone(&now));
+                tokio::spawn(async move {
+                    for round in 0..500_u32 {
+                        let cost = 1 + round % 3;
+                        let permit = limiter.acquire(&key, cost).await.unwrap().expect("there is room to wait");
+                        assert!(now.fetch_add(cost, Ordering::Relaxed) + cost <= 3);
+                        tokio::task::yield_now().await;
+                        now.fetch_sub(cost, Ordering::Relaxed);
+                        drop(permit);
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert_eq!(limiter.stats().in_flight, Some(0));
+        limiter.check_invariants();
+    }
+}

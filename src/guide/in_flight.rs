@@ -1,0 +1,115 @@
+//! Requests in flight: how many of one client the server works on at once.
+//!
+//! **You want** one customer's slow exports, downloads or streams not to take all workers, connections or memory. A quota
+//! over time does not do that: four exports per minute that run for an hour each are 240 at once. [`Concurrency`] counts
+//! what has begun and is not over.
+//!
+#![cfg_attr(feature = "axum", doc = "```no_run")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
+//! use std::net::SocketAddr;
+//! use axum::{Router, routing::get};
+//! use tower_sluice::algorithm::TokenBucket;
+//! use tower_sluice::key::HeaderKey;
+//! use tower_sluice::{Concurrency, Policy, Quota, RateLimitLayer};
+//!
+//! #[tokio::main]
+//! async fn main() -> std::io::Result<()> {
+//!     let api_key = HeaderKey::from_static("x-api-key");
+//!     let layer = RateLimitLayer::new([
+//!         Policy::new("per-minute", TokenBucket::new(Quota::per_minute(60))).key(api_key.clone()),
+//!         Policy::new("in-flight", Concurrency::new(4)).key(api_key),
+//!     ]);
+//!     let app = Router::new().route("/export", get(|| async { "a long table" })).layer(layer);
+//!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
+//! }
+//! ```
+//!
+//! In a [configuration file](crate::config):
+//!
+//! ```toml
+//! [[route]]
+//! path = "/export"
+//!
+//! [[route.policy]]
+//! name = "in-flight"
+//! algorithm = "concurrency"
+//! limit = 4
+//! queue = 10          # ten more of a key may wait
+//! max-wait = "5s"
+//! key = "header:x-api-key"
+//! ```
+//!
+//! # When a request is over
+//!
+//! When the **body** of its response has ended, has failed, or was dropped: by the client, by a timeout, by a panic.
+//!
+//! | response | over |
+//! |---|---|
+//! | a small one | as soon as the server has taken it over, which is at once |
+//! | a large one to a slow reader | when its last part has left for the connection's buffers |
+//! | server-sent events, gRPC streams | at the end of the stream (its trailers), or when the client disconnects |
+//! | to HEAD, 204, 304 | at once: there is no body |
+//! | a rejection by a later policy | at once; nothing was begun |
+//! | the service fails or panics, or the client leaves before the head | at that moment |
+//! | a protocol upgrade (WebSocket) | at once, unless the handler [takes its permits along](crate::Permits) |
+//!
+//! A server notices that a client has gone when it writes; an idle stream needs a keep-alive message for that.
+//!
+//! **If slow readers should not count**, since only the work of handlers is scarce, call
+//! [`release_at_head`](crate::Policy::release_at_head) (in TOML, `release-at = "head"`). That is what tower's own
+//! `ConcurrencyLimit` does, without keys. With 200 slow downloads at a limit of 8, it lets the server have 200 bodies
+//! open, and this limit 8 (`k6/in_flight.js`).
+//!
+//! # WebSockets
+//!
+//! The response to an upgrade ends at once, and the connection lives on. The handler holds what the request holds:
+//!
+#![cfg_attr(feature = "axum", doc = "```")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
+//! use axum::Extension;
+//! use tower_sluice::Permits;
+//!
+//! async fn connect(Extension(permits): Extension<Permits>) {
+//!     let held = permits.take();
+//!     // In `on_upgrade(move |socket| async move { … })`:
+//!     let _connection = async move {
+//!         // … until the socket closes …
+//!         drop(held);
+//!     };
+//! }
+//! ```
+//!
+//! # Wait or reject
+//!
+//! Without [`queue`](crate::Concurrency::queue), a request too many is rejected: with 429 if it has a key of its own, with 503 if
+//! all clients share the limit. It carries **no `Retry-After`**, since nobody knows when a request will be over; a client
+//! that counts its own requests needs none. With a queue, it waits for its turn, first come, first served. Little's law
+//! says for how long: *waiting = rate × wait*. If requests take a second each and 4 run at once, 4 are over per second, and
+//! the twentieth in line waits for five.
+//!
+//! A policy with a queue is evaluated after those that reject, as [`LeakyQueue`](crate::LeakyQueue)s are. A request that
+//! waits in a queue after it has its permit counts as in flight.
+//!
+//! # Jobs, tasks, calls
+//!
+//! Without HTTP, [`Concurrency::acquire`] returns a [`Permit`](crate::Permit), and
+//! [`ThrottleLayer`](crate::ThrottleLayer) holds one for as long as the future of a service runs:
+//!
+//! ```
+//! use tower_sluice::{Concurrency, PartitionKey};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), tower_sluice::LimiterError> {
+//! let exports = Concurrency::new(2).queue(100);
+//! let customer = PartitionKey::from("customer 7");
+//! if let Some(permit) = exports.acquire(&customer, 1).await? {
+//!     // … export …
+//!     drop(permit);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Concurrency`]: crate::Concurrency
+//! [`Concurrency::acquire`]: crate::Concurrency::acquire
