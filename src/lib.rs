@@ -128,8 +128,8 @@ pub use self::concurrency::{Concurrency, Permit};
 pub use self::http::{
     FailureMode, IntoPolicies, LimitsHandle, MissingKey, Penalty, Permits, Policy, PolicyError, PolicyVerdict,
     RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reason, Rejection, RejectionBody, RejectionFormat, Replaced,
-    RequestHead, ResponseBody, ResponseFuture, ResponseHead, SettleError, Settlement, TakenPermits, Verdict,
-    grpc, headers, key,
+    RequestHead, ResponseBody, ResponseFuture, ResponseHead, SettleError, Settlement, TakenPermits, Verdict, grpc,
+    headers, key,
 };
 pub use self::limiter::{
     IntoLimiter, Limiter, LimiterExt, RateLimiter, Throttle, ThrottleError, ThrottleFuture, ThrottleLayer,

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::values::{PartitionKey, Quota};
 use crate::values::time::{Clock, Timestamp};
+use crate::values::{PartitionKey, Quota};
 
 /// One question to a limiter: may this key have `cost` units, and in which mode?
 ///

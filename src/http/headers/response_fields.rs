@@ -99,8 +99,12 @@ pub(super) fn write_draft11(
 
 impl Deferred {
     pub(super) fn new<'a>(writer: Arc<Writer>, readings: impl Iterator<Item = Reading<'a>>) -> Self {
-        let owned =
-            |Reading { policy, decision, quota, mark }: Reading<'_>| OwnedReading { policy, decision: *decision, quota, mark };
+        let owned = |Reading { policy, decision, quota, mark }: Reading<'_>| OwnedReading {
+            policy,
+            decision: *decision,
+            quota,
+            mark,
+        };
         Self { writer, readings: readings.map(owned).collect() }
     }
 

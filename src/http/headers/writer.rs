@@ -285,7 +285,6 @@ impl Writer {
 
     /// Returns the policy that is closest to exhaustion: of those that reject, the one with the longest wait;
     /// else the one with the least share left of what a fresh key can take at once. Of equals, the first. Only those
-<<<<<<< HEAD
     /// that draft-07 can describe.
     fn closest<'a>(&'a self, readings: impl Iterator<Item = Reading<'a>>) -> Option<Measured<'a>> {
         let is_described = |measured: &Measured<'_>| measured.policy_fields.draft07_policy.is_some();
@@ -309,13 +308,6 @@ impl PolicyFields {
             let mut list = Scratch::new();
             self.push_policy(&mut list, measure);
             Constants::intern(&self.prefix, &intern(&list))
-=======
-    /// that draft-07 can describe, with its `RateLimit-Policy`.
-    fn closest<'a>(&'a self, readings: impl Iterator<Item = Reading<'a>>) -> Option<(Measured<'a>, &'a HeaderValue)> {
-        let described = |measured: Measured<'a>| {
-            let policy = measured.policy_fields.draft07_policy.as_ref()?;
-            Some((measured, policy))
->>>>>>> main
         };
         let plan = self.plans.of(quota, self.terms, constants)?;
         Some((&plan.measure, plan.constants?))

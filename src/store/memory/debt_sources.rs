@@ -97,7 +97,9 @@ impl<A: Algorithm> WithQuotas<A> {
             (Some(quotas), _) => quotas.each_kept(page, |set, tag, kept| owing(set, tag, Some(kept))),
             (None, Table::Bucket(ledger)) => {
                 let rule = ledger.rule();
-                ledger.each_owed(page, *at, |set, tag, debt| owing(set, tag, of_own(cast(rule.state(&quota, debt, *at)))));
+                ledger.each_owed(page, *at, |set, tag, debt| {
+                    owing(set, tag, of_own(cast(rule.state(&quota, debt, *at))))
+                });
             }
             (None, Table::Fixed(ledger)) => {
                 ledger.each_owed(page, *at, |set, tag, state| owing(set, tag, of_own(cast(state))));

@@ -262,7 +262,14 @@ impl<S: Copy> Default for MemoryStore<S> {
 
 impl<S: Copy, C> MemoryStore<S, C> {
     const fn build(capacity: usize, when_full: WhenFull, clock: Arc<C>) -> Self {
-        Self { capacity, when_full, clock, made: Mutex::new(None), kept: OnceLock::new(), takes_quotas: AtomicBool::new(false) }
+        Self {
+            capacity,
+            when_full,
+            clock,
+            made: Mutex::new(None),
+            kept: OnceLock::new(),
+            takes_quotas: AtomicBool::new(false),
+        }
     }
 
     /// Reads the time from `clock`. For a store that no limiter has yet: timestamps of two clocks do not compare.
@@ -547,9 +554,8 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
     /// Reads 4,096 slots at most: some 10 µs, and 50 if they are not in the processor's caches.
     fn stats(&self, algorithm: &A) -> Stats {
         // Reading the gauges is no use of the store: it may still inherit.
-        let of_quotas = |kept: &Kept<A::State>| {
-            Some(kept.quotas.get()?.live(&Under::keeping(algorithm)?, self.clock.now()))
-        };
+        let of_quotas =
+            |kept: &Kept<A::State>| Some(kept.quotas.get()?.live(&Under::keeping(algorithm)?, self.clock.now()));
         let live = self.kept.get().map_or(0, |kept| match &kept.table {
             _ if kept.quotas.get().is_some() => of_quotas(kept).unwrap_or(0),
             Table::Bucket(ledger) => ledger.live(self.clock.now()),

@@ -121,13 +121,7 @@ impl<A: Algorithm> Algorithm for Under<A> {
 
     /// A charge under a quota of another rate, or another period of windows, is not refunded: how much of it is still
     /// owed is not known any more.
-    fn refund(
-        &self,
-        kept: QuotaState<A::State>,
-        now: Timestamp,
-        cost: u32,
-        receipt: Receipt,
-    ) -> QuotaState<A::State> {
+    fn refund(&self, kept: QuotaState<A::State>, now: Timestamp, cost: u32, receipt: Receipt) -> QuotaState<A::State> {
         if !self.has_units_of(&kept.quota) {
             return kept;
         }

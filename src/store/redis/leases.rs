@@ -238,7 +238,9 @@ mod tests {
     fn sizes_follow_the_demand() {
         let (leases, mut sizes, mut now) = (leases(), Vec::new(), 0);
         for _ in 0..7 {
-            let LeaseAction::More(extra) = leases.next_action(tag(), at_cost(1), at(now)) else { panic!("all was spent") };
+            let LeaseAction::More(extra) = leases.next_action(tag(), at_cost(1), at(now)) else {
+                panic!("all was spent")
+            };
             sizes.push(extra);
             leases.hold(tag(), Lease::new(at_cost(1), extra, extra, granted(90), at(now)));
             now += 100;
@@ -315,7 +317,9 @@ mod tests {
         let peeked = leases.peek(tag(), at_cost(1), at(499)).unwrap();
         let spent = leases.spend(tag(), at_cost(1), at(499)).unwrap();
         assert_eq!((peeked.remaining(), peeked.receipt()), (spent.remaining(), spent.receipt()));
-        assert!(leases.peek(tag(), at_cost(1), at(500)).is_none() && leases.spend(tag(), at_cost(1), at(500)).is_none());
+        assert!(
+            leases.peek(tag(), at_cost(1), at(500)).is_none() && leases.spend(tag(), at_cost(1), at(500)).is_none()
+        );
     }
 
     #[test]

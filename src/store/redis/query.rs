@@ -66,11 +66,7 @@ impl<A: Scripted> KeyQuery<A> {
     /// # Errors
     ///
     /// If Redis cannot keep that quota.
-    pub(super) fn of(
-        inner: &Arc<StoreInner<A::State>>,
-        algorithm: &A,
-        ask: &Ask<'_>,
-    ) -> Result<Self, LimiterError> {
+    pub(super) fn of(inner: &Arc<StoreInner<A::State>>, algorithm: &A, ask: &Ask<'_>) -> Result<Self, LimiterError> {
         let (key, quota) = (ask.key(), ask.quota());
         let algorithm = match quota.and_then(|quota| algorithm.under(quota)) {
             Some(algorithm) => {
@@ -128,7 +124,10 @@ impl<A: Scripted> KeyQuery<A> {
 
     /// Whether a lease pays, or a call of its own would take one.
     pub(super) fn is_in_demand(&self, cost: u32) -> bool {
-        self.inner.leases.as_ref().is_some_and(|leases| leases.is_in_demand(self.tag, self.price(cost), Monotonic.now()))
+        self.inner
+            .leases
+            .as_ref()
+            .is_some_and(|leases| leases.is_in_demand(self.tag, self.price(cost), Monotonic.now()))
     }
 
     /// Records the charge by a call that took no lease: if another request comes soon, its call may take one.

@@ -164,7 +164,9 @@ impl<S: Copy + Send + 'static> RedisStore<S> {
     fn refund_charge<A: Scripted<State = S>>(&self, algorithm: &A, charged: &Ask<'_>, receipt: Receipt) {
         let cost = charged.cost();
         // What Redis cannot keep was not charged there.
-        let Some(query) = KeyQuery::of(&self.inner, algorithm, charged).ok().filter(|_| !receipt.is_none()) else { return };
+        let Some(query) = KeyQuery::of(&self.inner, algorithm, charged).ok().filter(|_| !receipt.is_none()) else {
+            return;
+        };
         match receipt.read::<LeaseReceipt>() {
             Some(lease) => query.return_to_lease(cost, lease),
             None => query.refund_in_background(cost, receipt),
