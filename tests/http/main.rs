@@ -13,6 +13,7 @@ mod grpc;
 mod identity;
 mod layer;
 mod outcome;
+mod own_quotas;
 mod true_waits;
 mod wire;
 

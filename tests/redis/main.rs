@@ -2,6 +2,7 @@
 
 mod deadlines;
 mod faults;
+mod own_quotas;
 mod permissions;
 mod queue;
 mod runtimes;

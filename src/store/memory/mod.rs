@@ -83,7 +83,8 @@ use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mo
 /// [`quota_fn`](crate::Policy::quota_fn), all keys are in another table with locks, which keeps the quota of each key
 /// with its state: as large, of 100 bytes per key for buckets and 82 for windows, whatever the number of different
 /// quotas. It is made when the policy is. A key whose quota changes keeps what it has used: it is converted, as by a
-/// live change, at the first question under the other quota.
+/// live change, at the first question under the other quota. A limiter that is asked without quotas first hands its keys
+/// on to that table at the first question with one, as to an heir.
 ///
 /// # When it is full
 ///

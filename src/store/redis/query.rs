@@ -353,7 +353,8 @@ impl<A: Scripted> KeyQuery<A> {
 
     /// Refunds on the server, by one call.
     async fn refund(&self, cost: u32, receipt: Receipt, deadline: Instant) {
-        if let Some(call) = script::refund(&self.algorithm, self.name(), cost, receipt) {
+        let refund = if self.quota.is_some() { script::refund_under } else { script::refund };
+        if let Some(call) = refund(&self.algorithm, self.name(), cost, receipt) {
             // If the call fails, the charge stays: too little is admitted then, and never too much.
             let _ = self.inner.redis.call_by(&call, deadline, 1).await;
         }

@@ -36,7 +36,7 @@ use crate::values::{
 /// expiry to when the key owes nothing any more. Requests for one key that come while a call for it is in flight on
 /// their runtime share the next call: they may wait for the time of two, and no longer than the timeout. A key that is
 /// used up costs one call per advertised wait, or per half a second if the wait is longer, and otherwise nothing but a
-/// look at a table in this process, of 0.7 MiB.
+/// look at a table in this process, of 0.8 MiB.
 ///
 /// # Accuracy
 ///
@@ -56,6 +56,11 @@ use crate::values::{
 /// at most: so the same share of the bucket is used up, no client gets more than the new burst, and none waits for
 /// longer than the new bucket takes to fill. A window continues to count under the new limit; with another period, what
 /// was used may count until the end of the next window.
+///
+/// The same holds for a key whose [own quota](Ask::under) changes: of a bucket the share that is used up is kept, and
+/// of a window the count, if the period stays. Give all quotas of a limiter with windows one period: with another, what was
+/// used may be forgotten. A key without a request, as in [`RateLimitLayer::peek`](crate::RateLimitLayer::peek), is read
+/// under the limiter's own quota. A quota that Redis [cannot keep](Scripted::fits) is an error of the decision.
 ///
 /// # When Redis is out of reach
 ///

@@ -387,8 +387,9 @@ fn charge_overflow<A: Algorithm>(
 #[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
-    use crate::algorithm::{FixedWindow, FixedWindowState, SlidingWindowState};
+    use crate::algorithm::{FixedWindow, FixedWindowState, GcraState, SlidingWindowState};
     use crate::store::memory::debt_copies::{CopiedDebt, Source};
+    use crate::store::memory::own_quota::QuotaState;
     use crate::values::Quota;
 
     #[test]
@@ -398,6 +399,9 @@ mod tests {
         }
         assert_eq!(of::<FixedWindowState>(), 50);
         assert_eq!(of::<SlidingWindowState>(), 50);
+        assert_eq!(of::<QuotaState<GcraState>>(), 100);
+        assert_eq!(of::<QuotaState<FixedWindowState>>(), 82);
+        assert_eq!(of::<QuotaState<SlidingWindowState>>(), 82);
     }
 
     const HASH: u64 = 0x1234_5678_9abc_def0;

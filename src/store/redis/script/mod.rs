@@ -38,7 +38,7 @@ mod tests;
 mod unfit_quota;
 mod window;
 
-pub(super) use self::arguments::{Charge, decide, decide_all, refund, reset};
+pub(super) use self::arguments::{Charge, decide, decide_all, refund, refund_under, reset};
 pub(crate) use self::bucket::{Grid, Span};
 pub(crate) use self::reply::{BadReply, Decisions, ScriptReply};
 pub use self::unfit_quota::UnfitQuota;
@@ -86,6 +86,9 @@ pub(super) mod sealed {
 
         /// Returns the arguments for a charge of `cost`. Zeros at the end may be left out.
         fn numbers(&self, cost: u32) -> [u64; 5];
+
+        /// Returns the greatest capacity of a bucket in microseconds, or limit of a window, that any quota may have.
+        fn most(&self) -> u64;
 
         /// Reads a stored state, as it counts at `now`; `None` if it is none.
         fn read(&self, stored: &[u8], now: Timestamp) -> Option<Self::State>;
