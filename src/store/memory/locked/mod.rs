@@ -234,15 +234,28 @@ impl<S: Copy + Send> LockedTable<S> {
         now: Timestamp,
         cost: u32,
     ) -> Decision {
+        self.convert_inherited(algorithm, hash, now);
         self.with_found(algorithm, hash, now, |state, now| {
-            if let Some(state) = state {
-                if let (_, Some(next)) = algorithm.decide(Some(*state), now, 0) {
-                    *state = next;
-                }
-                return algorithm.decide(Some(*state), now, cost).0;
+            let Some(state) = state else { return algorithm.decide(None, now, cost).0 };
+            if let (_, Some(next)) = algorithm.decide(Some(*state), now, 0) {
+                *state = next;
             }
-            algorithm.decide(None, now, cost).0
+            algorithm.decide(Some(*state), now, cost).0
         })
+    }
+
+    /// Inserts a key that has inherited, if the algorithm changes its state even if nothing is charged. Where it was
+    /// inherited, it must not be changed to one that counts for longer: it is forgotten there when the last inherited
+    /// state is expected to have expired.
+    fn convert_inherited<A: Algorithm<State = S>>(&self, algorithm: &A, hash: u64, now: Timestamp) {
+        let Some(past) = self.inherited.as_ref().filter(|past| !past.has_ended(now.as_nanos())) else { return };
+        let (tag, (low, high)) = (tag_of(hash), self.candidates(hash));
+        let (mut low, mut high) = (self.lock(low), self.lock(high));
+        let is_found = low.find(tag).or_else(|| high.find(tag)).is_some();
+        let changes = |state| algorithm.decide(Some(state), local(algorithm, tag, now), 0).1.is_some();
+        if !is_found && past.get(hash, now.as_nanos()).is_some_and(changes) {
+            let _ = self.insert(algorithm, hash, 0, now, [&mut *low, &mut *high]);
+        }
     }
 
     /// Refunds what is still owed for a charge.
