@@ -34,9 +34,10 @@ function answered(answer) {
 // Sends requests, counts the answers and checks every rejection. A script with several kinds of
 // clients names them; the names then precede those of the metrics.
 export class Client {
-  constructor(name = '', base = BASE_URL) {
+  constructor(name = '', base = BASE_URL, checkRejection = checkTimedRejection) {
     const metric = (suffix) => (name ? `${name}_${suffix}` : suffix);
     this.name = name;
+    this.checkRejection = checkRejection;
     this.base = base;
     this.offered = new Counter(metric('offered'));
     this.admitted = new Counter(metric('admitted'));
@@ -75,19 +76,36 @@ export class Client {
       }
     } else if (answer.status === 429) {
       this.rejected.add(1);
-      checkRejection(answer);
+      this.checkRejection(answer);
     }
     return answer;
   }
 }
 
-function checkRejection(rejection) {
+// The rejection of a limit over time, whose client can wait until a retry succeeds.
+function checkTimedRejection(rejection) {
   // Several lines of one field would be joined by a comma, and fail here.
   const retryAfter = rejection.headers['Retry-After'];
   const exact = exactWait(rejection);
   check(rejection, {
     'rejection: Retry-After is one integer >= 1': () => /^[1-9][0-9]*$/.test(retryAfter),
     'rejection: 0 < X-Rate-Limited-For <= Retry-After': () => exact > 0 && exact <= Number(retryAfter),
+  });
+  checkProblem(rejection);
+}
+
+// The rejection of a limit of requests in flight: nobody knows when one of them will be over.
+export function checkUntimedRejection(rejection) {
+  check(rejection, {
+    'rejection: no Retry-After': () => !('Retry-After' in rejection.headers),
+    'rejection: no X-Rate-Limited-For': () => !('X-Rate-Limited-For' in rejection.headers),
+    'rejection: RateLimit has no time': () => /^"[^"]+";r=0$/.test(rejection.headers['Ratelimit']),
+  });
+  checkProblem(rejection);
+}
+
+function checkProblem(rejection) {
+  check(rejection, {
     'rejection: must not be stored': () => rejection.headers['Cache-Control'] === 'no-store',
     'rejection: is a problem document': () => rejection.headers['Content-Type'] === 'application/problem+json',
   });

@@ -40,6 +40,7 @@
 //! - [`headers`]: the response fields that report the remaining quota and the wait.
 //! - [`grpc`]: the responses of the same layer to gRPC and gRPC-Web clients.
 //! - [`ThrottleLayer`]: limits services that do not speak HTTP, and clients.
+//! - [`PacerLayer`]: a client that obeys its partner: outgoing HTTP calls, at the pace that the responses report.
 //! - [`config`]: routes and policies from a TOML file.
 //! - [`testing`]: conformance suites for your own algorithms and stores.
 //!
@@ -87,7 +88,7 @@
 //! | feature | default | adds |
 //! |---|---|---|
 //! | `http` | yes | the HTTP layer, policies and keys; without it, there is no HTTP type in the crate |
-//! | `queue` | yes | [`LeakyQueue`], on tokio's timer |
+//! | `queue` | yes | [`LeakyQueue`], on tokio's timer; with `http`, [`PacerLayer`] |
 //! | `precise-timer` | no | [`LeakyQueue::precise`], on a system timer that is finer than tokio's (Linux, Android) |
 //! | `tracing` | yes | log lines: mistakes in the configuration, stores that fill up, limiters that fail or recover; at `debug`, one per decision |
 //! | `metrics` | no | requests by policy and result, queues, tables and stores, for the recorder of the `metrics` crate: see [`RateLimitLayerBuilder::route`] |
@@ -96,7 +97,7 @@
 //! | `tonic` | no | reads the peer's address from tonic's `TcpConnectInfo` |
 //! | `config` | no | [`config`]: policies from TOML |
 //! | `unicode` | no | [`key::nfkc_casefold_trim`](key), which unifies the spellings of a login name |
-//! | `redis` | no | `store::RedisStore` and `RedisQueue`: limits that processes share; Redis 6.2 or later, or Valkey |
+//! | `redis` | no | `store::RedisStore` and `RedisQueue`: limits that processes share; with `http`, `PacerLayer::shared`; Redis 6.2 or later, or Valkey |
 //! | `redis-tls` | no | `rediss://` |
 //! | `test-util` | no | [`testing`] |
 //!
@@ -126,11 +127,13 @@ mod values;
 pub use self::concurrency::{Concurrency, Permit};
 #[cfg(feature = "http")]
 pub use self::http::{
-    FailureMode, IntoPolicies, LimitsHandle, MissingKey, Penalty, Permits, Policy, PolicyError, PolicyVerdict,
-    RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reason, Rejection, RejectionBody, RejectionFormat, Replaced,
-    RequestHead, ResponseBody, ResponseFuture, ResponseHead, SettleError, Settlement, TakenPermits, Verdict, grpc,
-    headers, key,
+    ChargeOnce, ExemptionError, Exemptions, FailureMode, IntoPolicies, LimitsHandle, MissingKey, Penalty, Permits,
+    Policy, PolicyError, PolicyVerdict, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reason, Rejection,
+    RejectionBody, RejectionFormat, Replaced, RequestHead, ResponseBody, ResponseFuture, ResponseHead, SettleError,
+    Settlement, TakenPermits, Verdict, grpc, headers, key,
 };
+#[cfg(all(feature = "http", feature = "queue"))]
+pub use self::http::{Pacer, PacerError, PacerFuture, PacerLayer};
 pub use self::limiter::{
     IntoLimiter, Limiter, LimiterExt, RateLimiter, Throttle, ThrottleError, ThrottleFuture, ThrottleLayer,
 };

@@ -20,8 +20,8 @@ use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
-    Ask, Check, Decision, Description, FailureMode, LeakyQueue, Limiter, LimiterError, MissingKey, Mode, PartitionKey,
-    Policy, Quota, RateLimitLayer, RateLimiter,
+    Ask, Check, Concurrency, Decision, Description, FailureMode, LeakyQueue, Limiter, LimiterError, MissingKey, Mode,
+    PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter,
 };
 
 use crate::support::metrics::Metrics;
@@ -278,6 +278,36 @@ async fn waiters_that_are_rejected_by_close() {
     let closing: Vec<_> = metrics.results().into_iter().filter(|(name, _)| name.starts_with("closing")).collect();
     assert_eq!(closing, [("closing allowed".to_owned(), 1), ("closing store-error".to_owned(), 1)]);
     assert_eq!([metrics.of(QUEUED), metrics.of(r#"queued_requests{policy="closing"}"#)], ["0", "0"]);
+}
+
+#[tokio::test]
+async fn what_is_in_flight_is_counted_in_units_when_it_is_observed() {
+    let metrics = Metrics::record();
+    let per_client = policy("per-client", Concurrency::new(5)).cost(2);
+    let layer = RateLimitLayer::builder([per_client, policy("window", bucket(9))]).route("/download").build();
+    let in_flight = || {
+        layer.observe();
+        metrics.of(r#"in_flight{route="/download",policy="per-client"}"#)
+    };
+    assert_eq!(in_flight(), "0");
+    let hello = service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new("hello".to_owned()))));
+    let service = layer.layer(hello);
+    let mut responses = Vec::new();
+    for (key, status) in [("a", 200), ("a", 200), ("a", 429), ("b", 200)] {
+        let response = service.clone().oneshot(by(key)).await.unwrap();
+        assert_eq!(response.status(), status);
+        responses.push(response);
+    }
+    assert_eq!(in_flight(), "6", "three requests, of which two have the same key");
+    responses.pop();
+    assert_eq!(in_flight(), "4");
+    drop(responses);
+    assert_eq!(in_flight(), "0");
+    metrics.assert_results(&[("per-client allowed", 3), ("per-client denied", 1), ("window allowed", 3)]);
+    assert!(
+        !metrics.render().contains(r#"in_flight{route="/download",policy="window"}"#),
+        "it counts nothing in flight"
+    );
 }
 
 /// A Redis address without a server.

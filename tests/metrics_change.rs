@@ -18,7 +18,8 @@ use tower_sluice::key::HeaderKey;
 use tower_sluice::store::redis::{Redis, RedisStore};
 use tower_sluice::store::{MemoryStore, Stats, TableStats};
 use tower_sluice::{
-    Ask, Check, Decision, IntoLimiter, LeakyQueue, Limiter, Penalty, Policy, Quota, RateLimitLayer, RateLimiter,
+    Ask, Check, Concurrency, Decision, IntoLimiter, LeakyQueue, Limiter, Penalty, Policy, Quota, RateLimitLayer,
+    RateLimiter,
 };
 
 use crate::support::metrics::Metrics;
@@ -152,6 +153,28 @@ async fn a_request_that_outlives_its_policies_changes_no_gauge_of_a_later_one_of
     assert_eq!(count(&metrics, "table_capacity", "table"), 16);
     drop(waiting);
     assert_eq!(count(&metrics, "table_capacity", "table"), 16);
+}
+
+/// Downloads of before a change are counted by the policy that inherited them, and no longer by one that is gone.
+#[tokio::test]
+async fn requests_in_flight_are_counted_until_their_policy_is_gone() {
+    let metrics = Metrics::record();
+    let limited = |name: &str, limit| policy(name, Concurrency::new(limit));
+    let layer = RateLimitLayer::new([limited("kept", 4), limited("gone", 4), limited("other-kind", 4)]);
+    let hello = service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new("hello".to_owned()))));
+    let service = layer.layer(hello);
+    let get = || service.clone().oneshot(Request::builder().header("x-api-key", "a").body(()).unwrap());
+    let downloads = [get().await.unwrap(), get().await.unwrap()];
+    let counts = || ["kept", "gone", "other-kind"].map(|policy| count(&metrics, "in_flight", policy));
+    layer.observe();
+    assert_eq!(counts(), [2, 2, 2]);
+    layer.handle().replace([limited("kept", 2), policy("other-kind", bucket())]).unwrap();
+    layer.observe();
+    assert_eq!(counts(), [2, 0, 0]);
+    assert_eq!(get().await.unwrap().status(), 429, "of two");
+    drop(downloads);
+    layer.observe();
+    assert_eq!(counts(), [0, 0, 0]);
 }
 
 #[tokio::test]

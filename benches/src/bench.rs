@@ -12,6 +12,8 @@ mod cell;
 mod change;
 mod count;
 mod floor;
+#[cfg(feature = "servers")]
+mod in_flight;
 mod keys;
 mod layer;
 mod lines;

@@ -188,6 +188,9 @@ pub enum Cell {
     Lost,
     /// Keys admitted twice when two threads first touch them.
     FirstTouch,
+    /// One unit of one of so many keys is taken, and released.
+    #[cfg(feature = "servers")]
+    InFlight(crate::in_flight::By, u64),
     Layer,
     /// Instructions per request.
     Instructions,
@@ -205,12 +208,25 @@ impl Cell {
         );
         all.extend(Self::TAILS);
         all.extend(Self::CHANGES);
+        #[cfg(feature = "servers")]
+        all.extend(Self::IN_FLIGHT);
         all.extend([Self::Lost, Self::FirstTouch]);
         all
     }
 
     pub const TAILS: [Self; 4] =
         [Self::Tail(Of::Nothing), Self::Tail(Of::Governor), Self::Tail(Of::Ours), Self::Tail(Of::AxumGcra)];
+
+    #[cfg(feature = "servers")]
+    pub const IN_FLIGHT: [Self; 4] = {
+        use crate::in_flight::By::{Ours, Semaphores};
+        [
+            Self::InFlight(Ours, HOT),
+            Self::InFlight(Semaphores, HOT),
+            Self::InFlight(Ours, MILLION),
+            Self::InFlight(Semaphores, MILLION),
+        ]
+    };
 
     pub const CHANGES: [Self; 6] = [
         Self::Change(Of::Ours, MILLION),
@@ -230,6 +246,8 @@ impl Cell {
         match self {
             Self::Decide(_, work) => work.repetitions(),
             Self::Tail(_) | Self::Change(..) => 3,
+            #[cfg(feature = "servers")]
+            Self::InFlight(..) => 3,
             Self::Layer | Self::App => 5,
             Self::Exact(..) | Self::Lost | Self::FirstTouch | Self::Instructions => 1,
         }
@@ -252,6 +270,8 @@ impl fmt::Display for Cell {
             Self::Decide(of, work) => write!(f, "{}/{work}", of.name()),
             Self::Tail(of) => write!(f, "tail/{}", of.name()),
             Self::Change(of, keys) => write!(f, "change/{}/{}", of.name(), short(*keys)),
+            #[cfg(feature = "servers")]
+            Self::InFlight(by, keys) => write!(f, "in-flight/{}/{}", by.name(), short(*keys)),
             Self::Lost => f.write_str("lost/ours"),
             Self::FirstTouch => f.write_str("first-touch/ours"),
             Self::Layer => f.write_str("layer"),

@@ -66,6 +66,8 @@ pub fn measure(cell: Cell, scale: Scale) -> Figures {
         Cell::Decide(of, work) => with_types!(of, work.key, decide(work, scale)),
         Cell::Tail(of) => with_types!(@limiter of, IpAddr, tail(4 * MILLION / scale.divisor)),
         Cell::Change(of, keys) => crate::change::measure(of, keys.min(scale.most_keys)),
+        #[cfg(feature = "servers")]
+        Cell::InFlight(by, keys) => crate::in_flight::measure(by, keys, scale),
         Cell::Lost => crate::proof::lost(MILLION / scale.divisor),
         Cell::FirstTouch => crate::proof::first_touch(10 * MILLION / scale.divisor),
         Cell::Layer => crate::layer::measure(scale),

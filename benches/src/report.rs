@@ -125,6 +125,10 @@ impl fmt::Display for Report {
         if has(|cell| matches!(cell, Cell::Tail(_))) {
             self.tails(f)?;
         }
+        #[cfg(feature = "servers")]
+        if has(|cell| matches!(cell, Cell::InFlight(..))) {
+            self.in_flight(f)?;
+        }
         if has(|cell| *cell == Cell::Layer) {
             self.layers(f)?;
         }
@@ -217,6 +221,21 @@ impl Report {
                 }
                 let all: Vec<_> = self.all(cell, "max").into_iter().map(|max| ns(Some(max))).collect();
                 writeln!(f, "| {} |", all.join(", "))?;
+            }
+        }
+        Ok(())
+    }
+
+    #[cfg(feature = "servers")]
+    fn in_flight(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\n## A unit in flight is taken and released, by IP\n")?;
+        writeln!(f, "| keys | limiter | ns | bytes per live key |\n|---|---|---|---|")?;
+        for cell in Cell::IN_FLIGHT {
+            let Cell::InFlight(by, keys) = cell else { continue };
+            if self.figures.contains_key(&cell) {
+                let bytes = self.median(cell, "bytes").filter(|_| keys > HOT);
+                let bytes = bytes.map_or_else(String::new, |bytes| format!("{bytes:.1}"));
+                writeln!(f, "| {} | {} | {} | {bytes} |", short(keys), by.name(), ns(self.median(cell, "loop")))?;
             }
         }
         Ok(())

@@ -112,6 +112,19 @@ pub fn write(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             row_of(f, what, &format!("≤ {target}"), &format!("{here:.digits$}"), here <= target)?;
         }
     }
+    #[cfg(feature = "servers")]
+    {
+        use crate::in_flight::By::Ours;
+        for (what, target, figure, keys) in [
+            ("a unit in flight, taken and released, hot key, ns", 80.0, "loop", HOT),
+            ("a unit in flight, taken and released, 1M keys, ns", 80.0, "loop", MILLION),
+            ("a unit in flight, 1M keys, bytes per live key", 24.0, "bytes", MILLION),
+        ] {
+            if let Some(here) = report.median(Cell::InFlight(Ours, keys), figure) {
+                row_of(f, what, &format!("≤ {target}"), &format!("{here:.1}"), here <= target)?;
+            }
+        }
+    }
     // Beside rows that are ratios, not below one that somebody asked for by name.
     if let Some(lines) = lines::of_code().filter(|_| allocations(Row::Silent).is_some()) {
         let target = format!("< {LINES_OF_CODE}");

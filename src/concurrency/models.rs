@@ -110,7 +110,7 @@ fn with_one_slot(shared: &Shared) {
         if is_last {
             break;
         }
-        if let Attempt::Taken { .. } = shared.counts.acquire(&shared.place(hash), 1, 1) {
+        if matches!(shared.counts.acquire(&shared.place(hash), 1, 1), Attempt::Taken { .. }) {
             taken += 1;
         }
     }
@@ -255,17 +255,63 @@ fn a_waiter_that_leaves_at_its_turn_hands_its_unit_on() {
     });
 }
 
+/// One unit is free, and the waiter needs two.
 #[test]
 fn nobody_overtakes_a_waiter() {
     model_of_three(|| {
         let shared = shared();
-        let slot = shared.take(7, 1).unwrap();
-        let Err(waiter) = shared.take_or_wait(7, ROOM) else { panic!("it waits") };
-        let late = beside(&shared, |shared| shared.take(7, 1).is_some());
+        let slot = shared.take(7, 2).unwrap();
+        let Err(waiter) = shared.take_or_wait(7, Wanted { cost: 2, limit: 2, ..ROOM }) else { panic!("it waits") };
+        let late = beside(&shared, |shared| shared.take(7, 2).is_some());
         shared.release(slot);
         assert!(!late.join().unwrap(), "a request that came later has the unit");
         let flag = std::sync::Arc::new(Flag(AtomicBool::new(false)));
         assert!(shared.poll(waiter, &flag));
+    });
+}
+
+/// The first waiter needs two units, of which one is free; the second needs one.
+#[test]
+fn a_waiter_that_leaves_beside_a_release_lets_those_behind_it_pass() {
+    model(|| {
+        let shared = shared();
+        let slot = shared.take(7, 2).unwrap();
+        let (Err(great), Err(small)) = (
+            shared.take_or_wait(7, Wanted { cost: 2, limit: 2, ..ROOM }),
+            shared.take_or_wait(7, Wanted { limit: 2, ..ROOM }),
+        ) else {
+            panic!("both wait")
+        };
+        let leaver = beside(&shared, move |shared| {
+            if shared.counts.wait_lists.leave(&shared.counts.slots, great).is_some() {
+                shared.counts.release(great.slot(), 2);
+            }
+        });
+        shared.release(slot);
+        leaver.join().unwrap();
+        let flag = std::sync::Arc::new(Flag(AtomicBool::new(false)));
+        assert!(shared.poll(small, &flag));
+        shared.counts.wait_lists.check_invariants(&shared.counts.slots);
+        shared.counts.release(small.slot(), 1);
+        assert!(shared.is_idle());
+    });
+}
+
+#[test]
+fn the_last_waiter_that_leaves_beside_a_release_unlocks_the_slot() {
+    model(|| {
+        let shared = shared();
+        let slot = shared.take(7, 1).unwrap();
+        let Err(waiter) = shared.take_or_wait(7, ROOM) else { panic!("it waits") };
+        let leaver = beside(&shared, move |shared| {
+            if shared.counts.wait_lists.leave(&shared.counts.slots, waiter).is_some() {
+                shared.counts.release(waiter.slot(), 1);
+            }
+        });
+        shared.release(slot);
+        leaver.join().unwrap();
+        shared.counts.wait_lists.check_invariants(&shared.counts.slots);
+        assert!(shared.is_idle() && shared.take(7, 1).is_some());
     });
 }
 

@@ -102,11 +102,10 @@ const fn scale(fraction: u64, count: usize) -> usize {
     ((fraction * count as u64) >> 32) as usize
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
 
-    #[cfg(not(sluice_loom))]
     #[test]
     fn every_key_has_two_sets_that_begin_at_cache_lines() {
         for keys in [1, 2, 7, 1000] {

@@ -142,12 +142,10 @@ fn a_limit_of_zero_is_a_mistake() {
 
 #[cfg(feature = "queue")]
 mod waits {
-    use std::collections::{BTreeMap, VecDeque};
     use std::task::{Context, Poll, Waker};
     use std::time::Duration;
 
     use super::*;
-    use crate::testing::Random;
     use crate::values::{Decision, LimiterError, Pending};
 
     fn poll(pending: &mut Pending) -> Option<Result<Decision, LimiterError>> {
@@ -165,133 +163,6 @@ mod waits {
         match check {
             Check::Pending(pending) => pending,
             Check::Ready(result) => panic!("{result:?}"),
-        }
-    }
-
-    /// What a limit of one key has to do, naively.
-    #[derive(Default)]
-    struct Model {
-        in_flight: u32,
-        waiting: VecDeque<(usize, u32)>,
-    }
-
-    #[derive(Debug, PartialEq)]
-    enum Outcome {
-        Passes,
-        Waits,
-        Rejected,
-    }
-
-    impl Model {
-        fn arrive(&mut self, request: usize, cost: u32, limit: u32, max_waiters: usize) -> Outcome {
-            if cost > limit {
-                Outcome::Rejected
-            } else if self.waiting.is_empty() && self.in_flight + cost <= limit {
-                self.in_flight += cost;
-                Outcome::Passes
-            } else if self.waiting.len() < max_waiters {
-                self.waiting.push_back((request, cost));
-                Outcome::Waits
-            } else {
-                Outcome::Rejected
-            }
-        }
-
-        /// Returns those whose turn has come.
-        fn serve(&mut self, limit: u32) -> Vec<usize> {
-            let mut served = Vec::new();
-            while let Some((request, cost)) = self.waiting.front().copied() {
-                if self.in_flight + cost > limit.max(cost) {
-                    break;
-                }
-                self.in_flight += cost;
-                self.waiting.pop_front();
-                served.push(request);
-            }
-            served
-        }
-    }
-
-    #[derive(Default)]
-    struct Requests {
-        waiting: BTreeMap<usize, (PartitionKey, u32, Pending)>,
-        passing: BTreeMap<usize, (PartitionKey, u32, Receipt)>,
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_hundred_thousand_steps_follow_the_model() {
-        const KEYS: u64 = 5;
-        const MAX_WAITERS: usize = 4;
-        for seed in 0..20 {
-            let mut random = Random::new(seed);
-            let mut limit = 3;
-            let mut limiter = Concurrency::new(limit).max_keys(16).queue(MAX_WAITERS);
-            let mut models: Vec<Model> = (0..KEYS).map(|_| Model::default()).collect();
-            let (mut requests, mut seen) = (Requests::default(), [0_u32; 5]);
-            for step in 0..5_000_usize {
-                let number = usize::try_from(random.below(KEYS)).unwrap();
-                let (key, model) = (PartitionKey::from(number as u64), &mut models[number]);
-                match random.below(10) {
-                    0..=3 => {
-                        let cost = 1 + u32::try_from(random.below(4)).unwrap();
-                        let expected = model.arrive(step, cost, limit, MAX_WAITERS);
-                        match (charge(&limiter, &key, cost), expected) {
-                            (Check::Ready(Ok(decision)), Outcome::Passes) if decision.is_allowed() => {
-                                assert_eq!(decision.remaining(), limit - model.in_flight);
-                                requests.passing.insert(step, (key, cost, decision.receipt()));
-                                seen[0] += 1;
-                            }
-                            (Check::Ready(Ok(decision)), Outcome::Rejected) if !decision.is_allowed() => seen[1] += 1,
-                            (Check::Pending(pending), Outcome::Waits) => {
-                                requests.waiting.insert(step, (key, cost, pending));
-                                seen[2] += 1;
-                            }
-                            (check, expected) => panic!("seed {seed}, step {step}: {check:?}, not {expected:?}"),
-                        }
-                    }
-                    4..=7 => {
-                        let of_key = |(_, (of, ..)): &(&usize, &(PartitionKey, u32, Receipt))| *of == key;
-                        let Some(id) = requests.passing.iter().find(of_key).map(|(id, _)| *id) else { continue };
-                        let (key, cost, receipt) = requests.passing.remove(&id).unwrap();
-                        limiter.refund(&key, receipt, cost);
-                        model.in_flight -= cost;
-                        seen[3] += 1;
-                    }
-                    8 => {
-                        let of_key = |(_, (of, ..)): &(&usize, &(PartitionKey, u32, Pending))| *of == key;
-                        let Some(id) = requests.waiting.iter().filter(of_key).last().map(|(id, _)| *id) else {
-                            continue;
-                        };
-                        requests.waiting.remove(&id);
-                        model.waiting.retain(|(waiting, _)| *waiting != id);
-                        seen[4] += 1;
-                    }
-                    _ => {
-                        limit = 2 + u32::try_from(random.below(4)).unwrap();
-                        let new = Concurrency::new(limit).queue(MAX_WAITERS);
-                        new.inherit(&limiter).unwrap().finish();
-                        limiter = new;
-                    }
-                }
-                for model in &mut models {
-                    for id in model.serve(limit) {
-                        let (key, cost, mut pending) = requests.waiting.remove(&id).unwrap();
-                        let decision = poll(&mut pending).expect("its turn has come").unwrap();
-                        assert!(decision.is_allowed());
-                        requests.passing.insert(id, (key, cost, decision.receipt()));
-                    }
-                }
-                assert!(requests.waiting.values_mut().all(|(.., pending)| poll(pending).is_none()), "out of turn");
-                limiter.check_invariants();
-                let in_flight: u32 = models.iter().map(|model| model.in_flight).sum();
-                assert_eq!(limiter.stats().in_flight, Some(in_flight.into()), "seed {seed}, step {step}");
-            }
-            assert!(seen.iter().all(|count| *count > 50), "{seen:?}");
-            requests.waiting.clear();
-            for (key, cost, receipt) in requests.passing.into_values() {
-                limiter.refund(&key, receipt, cost);
-            }
-            assert_eq!(limiter.stats().in_flight, Some(0));
         }
     }
 

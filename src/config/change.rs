@@ -199,13 +199,15 @@ impl Route {
 
 /// Returns the optional fields of a policy that the file sets. Without `shadow`: removing it is how a shadow policy
 /// becomes enforced.
-pub(super) fn optional_fields(raw: &RawPolicy) -> Vec<&'static str> {
+///
+/// `is_excepting` says whether its route has exemptions, which are those of its policies, too.
+pub(super) fn optional_fields(raw: &RawPolicy, is_excepting: bool) -> Vec<&'static str> {
     // Without `..`, so that a new field does not compile until it is listed.
     #[rustfmt::skip]
     let RawPolicy {
         name: _, algorithm: _, limit: _, per: _, shadow: _,
         burst, capacity, queue, max_wait, max_keys, when_full, stagger, key, cost,
-        store, on_store_error, on_missing_key, status, charge_on, settle, release_at, penalty,
+        store, on_store_error, on_missing_key, status, charge_on, settle, shortfall, release_at, penalty, charge_once, except,
     } = raw;
     let fields = [
         ("burst", burst.is_some()),
@@ -223,8 +225,11 @@ pub(super) fn optional_fields(raw: &RawPolicy) -> Vec<&'static str> {
         ("status", status.is_some()),
         ("charge-on", charge_on.is_some()),
         ("settle", settle.is_some()),
+        ("shortfall", shortfall.is_some()),
         ("release-at", release_at.is_some()),
         ("penalty", penalty.is_some()),
+        ("charge-once", charge_once.is_some()),
+        ("except", is_excepting || except.is_some()),
     ];
     fields.into_iter().filter(|(_, is_set)| *is_set).map(|(field, _)| field).collect()
 }

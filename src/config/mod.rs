@@ -49,6 +49,7 @@
 //! [[route]]
 //! path = "/api"                  # or a list; all paths of a route share its policies and their budgets
 //!   # answer = { tell = "never" }   # any keys of [answer], for this route; the others are as there
+//!   # except = { networks = ["10.0.0.0/8"] }   # requests that no policy of the route charges: as in a policy
 //!   # exempt-preflights = { limit = 50, per = "1s" }   # a separate budget for CORS preflights, also: burst; default: all count
 //!   [[route.policy]]
 //!   name = "per-client"          # 64 bytes at most
@@ -70,12 +71,20 @@
 //!   status = 429                 # any 4xx or 5xx; default: 429, or 503 if clients share the key
 //!   # charge-on = [401, 403]     # count only requests whose response has one of these; default: count all
 //!   # penalty = { refusals = 30, per = "1m", ban = "10m" }   # ban a key that retries too early more often than this
+//!   # charge-once = { header = "idempotency-key", within = "24h", free-retries = 3 }   # free retries; also: max-keys
+//!     [route.policy.except]      # optional; requests that are not charged, and count as skipped
+//!     networks = ["10.0.0.0/8"]  # of the client, as [client-ip] finds it
+//!     headers = { x-internal = "a long random text" }   # exact; or a list of values. Do not commit the file with it
+//!     paths = ["/healthz", "/assets/*"]   # exact, as sent; `/*` at the end for all below, without `..`, `//` and `%`
 //! ```
 //!
 //! The values of `[answer]` above are its defaults; see [`RateLimitFields`](crate::headers::RateLimitFields),
 //! [`Advertise`](crate::headers::Advertise), [`RejectionFormat`](crate::RejectionFormat) and
 //! [`GrpcStatus`](crate::grpc::GrpcStatus) for what they mean. With any of them, a rejected client
 //! gets `Retry-After` and `X-Rate-Limited-For`.
+//!
+//! [`ChargeOnce`](crate::ChargeOnce) has what `charge-once` admits in the worst case.
+//! [`Exemptions`] has what the keys of `except` mean, and why no client can forge them.
 //!
 //! Paths match exactly, except that a segment `{name}` matches any segment. A route without a policy is not limited.
 //! Each route has its own budgets, even if its policies have the names of others. On Redis, processes share the budgets
@@ -90,11 +99,12 @@
 //! # Errors
 //!
 //! An error names the file, the line, the field and what to write instead. It repeats the value, unless that may be a
-//! secret (`url`, `master`, `secret`). Parsing takes time in proportion to the number of routes and policies.
+//! secret (`url`, `master`, `secret`, `headers`). Parsing takes time in proportion to the number of routes and policies.
 
 mod answer;
 mod change;
 mod error;
+mod except;
 mod key;
 mod parser_errors;
 mod policy;
@@ -119,7 +129,7 @@ use self::raw::{RawAnswer, RawBudget, RawClientIp, RawConfig, RawRoute};
 use self::source::Source;
 use self::store::{Redis, StoreSpec};
 use crate::http::key::{ClientIp, IpSource, TrustedProxies};
-use crate::http::{Enforceable, PolicyError, RateLimitLayer};
+use crate::http::{Enforceable, Exemptions, PolicyError, RateLimitLayer};
 use crate::values::Quota;
 
 /// The format as a JSON Schema (draft 2020-12), for editors that check TOML while it is typed: write it to a file, and
@@ -305,13 +315,23 @@ impl Common<'_> {
             }
             budget => budget.as_ref().map(|raw| policy::budget(source, raw.get_ref())).transpose()?,
         };
+        let exemptions = match &raw.except {
+            Some(except) if raw.policy.is_empty() => {
+                let problem = "the route has no policy, so that all requests pass uncounted; remove except, or give it a [[route.policy]]";
+                return Err(source.error(&except.span(), problem));
+            }
+            except => {
+                let add = |raw| except::add(source, Exemptions::new(), raw, self.client_ip);
+                except.as_ref().map(add).transpose()?
+            }
+        };
         let exempt_preflights = raw.exempt_preflights.map(toml::Spanned::into_inner);
         let (mut policies, mut optional, mut names) = (Vec::new(), Vec::new(), HashSet::new());
         for raw in raw.policy {
             let (name, name_at) = (raw.name.get_ref().clone(), raw.name.span());
             let store = StoreSpec::of(source, &raw, &paths[0], self.redis)?;
-            let fields = optional_fields(&raw);
-            let policy = policy::build(source, raw, self.client_ip, store)?;
+            let fields = optional_fields(&raw, exemptions.is_some());
+            let policy = policy::build(source, raw, self.client_ip, store, exemptions.clone())?;
             if !names.insert(name.clone()) {
                 return Err(source.error(&name_at, PolicyError::DuplicateName { name }));
             }

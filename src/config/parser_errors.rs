@@ -11,7 +11,7 @@ const LONGEST_SHOWN: usize = 60;
 
 /// Each field, prefixed by its table, with the kind of value that it takes and an example. `tests/config/schema.rs` finds
 /// a field that is missing here.
-const FIELDS: [(&str, &str, &str); 39] = [
+const FIELDS: &[(&str, &str, &str)] = &[
     ("client-ip.source", TEXT, "\"x-forwarded-for\""),
     ("client-ip.trusted", LIST, "[\"10.0.0.0/8\"]"),
     ("client-ip.hops", NUMBER, "1"),
@@ -35,6 +35,7 @@ const FIELDS: [(&str, &str, &str); 39] = [
     ("policy.per", TIME, "\"1s\""),
     ("policy.burst", NUMBER, "10"),
     ("policy.capacity", NUMBER, "50"),
+    ("policy.queue", NUMBER, "100"),
     ("policy.max-wait", TIME, "\"5s\""),
     ("policy.max-keys", NUMBER, "65536"),
     ("policy.when-full", WORD, "\"reject\""),
@@ -45,9 +46,19 @@ const FIELDS: [(&str, &str, &str); 39] = [
     ("policy.on-missing-key", WORD, "\"skip\""),
     ("policy.status", NUMBER, "429"),
     ("policy.charge-on", LIST, "[401, 403]"),
+    ("policy.settle", WORD, "\"handler\""),
+    ("policy.shortfall", WORD, "\"owed\""),
+    ("policy.release-at", WORD, "\"head\""),
     ("penalty.refusals", NUMBER, "30"),
     ("penalty.per", TIME, "\"1m\""),
     ("penalty.ban", TIME, "\"10m\""),
+    ("charge-once.header", TEXT, "\"idempotency-key\""),
+    ("charge-once.within", TIME, "\"24h\""),
+    ("charge-once.free-retries", NUMBER, "3"),
+    ("charge-once.max-keys", NUMBER, "65536"),
+    ("except.networks", LIST, "[\"10.0.0.0/8\"]"),
+    ("except.headers", "a table", "{ x-internal = \"...\" }"),
+    ("except.paths", LIST, "[\"/healthz\"]"),
     ("exempt-preflights.limit", NUMBER, "50"),
     ("exempt-preflights.per", TIME, "\"1s\""),
     ("exempt-preflights.burst", NUMBER, "100"),
@@ -64,13 +75,16 @@ const LIST: &str = "a list in brackets";
 const FLAGS: [&str; 2] = ["policy.shadow", "policy.stagger"];
 
 /// Fields that are tables or lists of tables, with advice.
-const TABLES: [(&str, &str); 7] = [
+const TABLES: [(&str, &str); 10] = [
     ("client-ip", "is one table; write [client-ip], in single brackets"),
     ("redis", "is one table; write [redis], in single brackets"),
     ("answer", "is one table; write [answer], in single brackets"),
     ("route", "is a list of tables; write [[route]], in double brackets"),
     ("route.policy", "is a list of tables; write [[route.policy]], in double brackets"),
     ("route.exempt-preflights", "needs a table; write { limit = 50, per = \"1s\" }"),
+    ("route.except", "needs a table; write { networks = [\"10.0.0.0/8\"] }"),
+    ("policy.except", "needs a table; write { networks = [\"10.0.0.0/8\"] }"),
+    ("policy.charge-once", "needs a table; write { header = \"idempotency-key\", within = \"24h\", free-retries = 3 }"),
     ("policy.penalty", "needs a table; write { refusals = 30, per = \"1m\", ban = \"10m\" }"),
 ];
 
@@ -183,7 +197,7 @@ impl<'a> Found<'a> {
 
     /// Returns the value as written, if a message may hold it.
     fn shown<'t>(&self, text: &'t str, name: &str) -> Option<&'t str> {
-        let is_secret = matches!(name, "redis.secret" | "redis.url" | "redis.master");
+        let is_secret = matches!(name, "redis.secret" | "redis.url" | "redis.master" | "except.headers");
         let value = text.get(self.at.clone()).filter(|_| !is_secret)?;
         (!value.is_empty() && value.len() <= LONGEST_SHOWN && !value.contains('\n')).then_some(value)
     }

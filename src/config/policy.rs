@@ -9,25 +9,31 @@ use http::StatusCode;
 use toml::Spanned;
 
 use super::error::ConfigError;
+use super::except;
 use super::key::KeySpec;
 use super::raw::{
-    AlgorithmName, OnMissingKey, OnStoreError, RawBudget, RawPenalty, RawPolicy, ReleaseName, SettleName, WhenFullName,
+    AlgorithmName, OnMissingKey, OnStoreError, RawBudget, RawChargeOnce, RawPenalty, RawPolicy, ReleaseName,
+    SettleName, ShortfallName, WhenFullName,
 };
 use super::source::Source;
 use super::store::{ConcurrencySpec, QueueSpec, StoreSpec};
 use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use crate::http::key::ClientIp;
-use crate::http::{FailureMode, MissingKey, Penalty, Policy, PolicyError, ResponseHead};
+use crate::http::{ChargeOnce, Exemptions, FailureMode, MissingKey, Penalty, Policy, PolicyError, ResponseHead};
 use crate::limiter::Limiter;
 use crate::store::WhenFull;
 use crate::values::Quota;
 
-/// Builds a policy, on `store`.
+/// The most requests that `charge-once` can remember: some 50 GiB.
+const MOST_RECORDS: u32 = 1_000_000_000;
+
+/// Builds a policy, on `store`, with the exemptions of its route and its own.
 pub(super) fn build(
     source: &Source<'_>,
     raw: RawPolicy,
     client_ip: &ClientIp,
     store: StoreSpec,
+    exemptions: Option<Exemptions>,
 ) -> Result<Policy, ConfigError> {
     let name_at = raw.name.span();
     let limiter = limiter(source, &raw, store)?;
@@ -75,11 +81,24 @@ pub(super) fn build(
         Some(SettleName::ContentBytes) => policy = policy.charge_content_bytes(),
         None => {}
     }
+    if matches!(raw.shortfall.as_ref().map(Spanned::get_ref), Some(ShortfallName::Owed)) {
+        policy = policy.owe_shortfalls();
+    }
     if matches!(raw.release_at.as_ref().map(Spanned::get_ref), Some(ReleaseName::Head)) {
         policy = policy.release_at_head();
     }
     if let Some(raw) = &raw.penalty {
         policy = policy.penalty(penalty(source, raw)?);
+    }
+    if let Some(raw) = &raw.charge_once {
+        policy = policy.charge_once(charge_once(source, raw)?);
+    }
+    let exemptions = match &raw.except {
+        Some(except) => Some(except::add(source, exemptions.unwrap_or_default(), except, client_ip)?),
+        None => exemptions,
+    };
+    if let Some(exemptions) = exemptions {
+        policy = policy.except(exemptions);
     }
     if raw.shadow {
         policy = policy.shadow();
@@ -87,9 +106,11 @@ pub(super) fn build(
     policy.validate().map_err(|error| {
         let at = match &error {
             PolicyError::CostOfZero { .. } | PolicyError::CostAboveBurst { .. } => raw.cost.as_ref().map(Spanned::span),
+            PolicyError::ChargeOnce { .. } => raw.charge_once.as_ref().map(|once| once.header.span()),
             PolicyError::SettlementOfHeldUnits { .. } => {
                 raw.settle.as_ref().map(Spanned::span).or(raw.charge_on.as_ref().map(Spanned::span))
             }
+            PolicyError::NothingOwed { .. } => raw.shortfall.as_ref().map(Spanned::span),
             PolicyError::NothingHeld { .. } => raw.release_at.as_ref().map(Spanned::span),
             PolicyError::PenaltyOnSharedKey { .. } | PolicyError::PenaltyWithoutWaits { .. } => {
                 raw.penalty.as_ref().map(|penalty| penalty.rejections.span())
@@ -115,6 +136,26 @@ fn penalty(source: &Source<'_>, raw: &RawPenalty) -> Result<Penalty, ConfigError
     // A ban is kept as the period of a quota.
     let ban = quota(source, 1, "ban", ban)?.period();
     Ok(Penalty::new(rejections, ban))
+}
+
+fn charge_once(source: &Source<'_>, raw: &RawChargeOnce) -> Result<ChargeOnce, ConfigError> {
+    let RawChargeOnce { header, within, free_retries, max_keys } = raw;
+    let name = header.get_ref().parse().map_err(|_| {
+        let problem =
+            format!("header = {:?} is not a header's name; write one such as idempotency-key", header.get_ref());
+        source.error(&header.span(), problem)
+    })?;
+    // The time is kept as the period of a quota.
+    let within = quota(source, 1, "within", within)?.period();
+    let free_retries = count(source, "free-retries", 1, free_retries)?;
+    let once = ChargeOnce::by_header(name).within(within).free_retries(free_retries);
+    Ok(match max_keys {
+        None => once,
+        Some(keys) => {
+            let keys = number(source, "max-keys", 1..=MOST_RECORDS, keys)?;
+            once.max_keys(usize::try_from(keys).unwrap_or(usize::MAX))
+        }
+    })
 }
 
 fn limiter(source: &Source<'_>, raw: &RawPolicy, store: StoreSpec) -> Result<Arc<dyn Limiter>, ConfigError> {

@@ -1,5 +1,7 @@
 //! The tables and keys of the file, parsed but not yet checked.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -50,6 +52,7 @@ pub(super) struct RawRoute {
     pub(super) path: Spanned<OneOrMany>,
     pub(super) answer: Option<Spanned<RawAnswer>>,
     pub(super) exempt_preflights: Option<Spanned<RawBudget>>,
+    pub(super) except: Option<Spanned<RawExcept>>,
     #[serde(default)]
     pub(super) policy: Vec<RawPolicy>,
 }
@@ -78,8 +81,11 @@ pub(super) struct RawPolicy {
     pub(super) status: Option<Spanned<i64>>,
     pub(super) charge_on: Option<Spanned<Vec<i64>>>,
     pub(super) settle: Option<Spanned<SettleName>>,
+    pub(super) shortfall: Option<Spanned<ShortfallName>>,
     pub(super) release_at: Option<Spanned<ReleaseName>>,
     pub(super) penalty: Option<RawPenalty>,
+    pub(super) charge_once: Option<RawChargeOnce>,
+    pub(super) except: Option<Spanned<RawExcept>>,
 }
 
 #[derive(Deserialize)]
@@ -89,6 +95,42 @@ pub(super) struct RawPenalty {
     pub(super) rejections: Spanned<i64>,
     pub(super) per: Spanned<String>,
     pub(super) ban: Spanned<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawChargeOnce {
+    pub(super) header: Spanned<String>,
+    pub(super) within: Spanned<String>,
+    pub(super) free_retries: Spanned<i64>,
+    pub(super) max_keys: Option<Spanned<i64>>,
+}
+
+/// The requests that a policy, or all policies of a route, do not charge.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawExcept {
+    pub(super) networks: Option<Spanned<Vec<String>>>,
+    pub(super) headers: Option<Spanned<RawHeaders>>,
+    pub(super) paths: Option<Spanned<Vec<String>>>,
+}
+
+/// Headers and their values, which are secrets.
+#[derive(Deserialize)]
+#[serde(try_from = "BTreeMap<String, OneOrMany>")]
+pub(super) struct RawHeaders(pub(super) BTreeMap<String, OneOrMany>);
+
+impl TryFrom<BTreeMap<String, OneOrMany>> for RawHeaders {
+    type Error = &'static str;
+
+    /// Rejects a date, which the parser reads as a table with such a key.
+    fn try_from(headers: BTreeMap<String, OneOrMany>) -> Result<Self, Self::Error> {
+        if headers.keys().any(|name| name.starts_with("$__toml")) {
+            Err("a date is no table")
+        } else {
+            Ok(Self(headers))
+        }
+    }
 }
 
 /// The budget of preflights that are exempt.
@@ -160,6 +202,14 @@ pub(super) enum SettleName {
     ContentBytes,
 }
 
+/// What becomes of costs beyond the charge.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum ShortfallName {
+    Forgiven,
+    Owed,
+}
+
 /// When a request in flight is over.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -202,6 +252,13 @@ pub(super) enum OneOrMany {
 }
 
 impl OneOrMany {
+    pub(super) fn as_slice(&self) -> &[String] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(many) => many,
+        }
+    }
+
     pub(super) fn into_vec(self) -> Vec<String> {
         match self {
             Self::One(one) => vec![one],

@@ -154,8 +154,14 @@ fn no_message_repeats_a_secret() {
         "[redis]\nurl = \"redis://:swordfish@h\"\nsecret = [\"swordfish\"]\n",
         "[redis]\nurl = \"redis://:swordfish@h\nsecret = \"x\"\n",
         "[redis]\nurl = \"redis://:swordfish@h\"\nmaster = { name = \"swordfish\" }\n",
+        "[[route]]\npath = \"/\"\nexcept = { headers = \"swordfish\" }\n",
+        "[[route]]\npath = \"/\"\nexcept = { headers = [\"swordfish\"] }\n",
+        "[[route]]\npath = \"/\"\nexcept = { headers = { x = { y = \"swordfish\" } } }\n",
+        "[[route]]\npath = \"/\"\nexcept = { headers = { x = [\"swordfish\", 1] } }\n",
+        "[[route]]\npath = \"/\"\nexcept = { header = { x = \"swordfish\" } }\n",
+        "[[route]]\npath = \"/\"\nexcept = { headers = { x = \" swordfish\" } }\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\nlimit = 1\nper = \"1s\"\n",
     ] {
-        let error = Source::new("f.toml", text).parse_toml::<raw::RawConfig>().err().unwrap().to_string();
+        let error = Config::parse("f.toml", text).unwrap_err().to_string();
         assert!(!error.contains("swordfish"), "{error}");
     }
 }

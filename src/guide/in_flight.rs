@@ -54,7 +54,12 @@
 //! | the service fails or panics, or the client leaves before the head | at that moment |
 //! | a protocol upgrade (WebSocket) | at once, unless the handler [takes its permits along](crate::Permits) |
 //!
-//! A server notices that a client has gone when it writes; an idle stream needs a keep-alive message for that.
+//! A server notices at once that a client has closed its connection, or reset its stream. A client that vanishes without
+//! either is noticed when the server writes: an idle stream needs keep-alive messages for that.
+//!
+//! A server takes the frames of a body as it can send them. Over HTTP/2, hyper takes one ahead, and all of a frame of which
+//! the client's window has room for one byte. So send large contents in pieces, as `tower_http::services::ServeDir` does:
+//! one in a single frame is over while a slow reader has most of it still to come.
 //!
 //! **If slow readers should not count**, since only the work of handlers is scarce, call
 //! [`release_at_head`](crate::Policy::release_at_head) (in TOML, `release-at = "head"`). That is what tower's own

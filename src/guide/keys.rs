@@ -136,6 +136,32 @@
 //! One policy whose keys have [quotas of their own](super::quotas#a-quota-per-customer): that of the customer's plan, as the
 //! authentication layer knows it.
 //!
+//! # Exempt requests
+//!
+//! Health checks, callers of your own, a page of static files: [`except`](crate::Policy::except) takes networks, secret
+//! header values and paths out of a policy. In a configuration file, that is `except`, in a policy or for a whole route.
+//!
+//! ```
+//! use http::HeaderName;
+//! use tower_sluice::algorithm::TokenBucket;
+//! use tower_sluice::key::{ClientIp, IpSource, TrustedProxies};
+//! use tower_sluice::{Exemptions, Policy, Quota};
+//!
+//! let client = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::ranges(["192.0.2.0/24"])?);
+//! let exemptions = Exemptions::new()
+//!     .networks(client.clone(), ["10.0.0.0/8"])?
+//!     .header(HeaderName::from_static("x-internal"), "8c6bb4c9d2f04d0fb0a39a4d2c1be0c7")?
+//!     .path("/healthz")?;
+//! let policy = Policy::new("per-client", TokenBucket::new(Quota::per_second(10))).key(client).except(exemptions);
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! - An exemption is a way around the limit, so none can be forged: an address counts only if it is the client's beyond
+//!   doubt, a header only in full, and a path only as it is written here. `/healthz/` and `//healthz` are charged.
+//! - Behind a proxy that you did not configure, all clients seem to come from its network. If it sends a forwarding header,
+//!   none of them is exempt; if it passes connections through, with no header, all of them are.
+//! - A policy that should still bound exempt requests is another policy, with a higher limit.
+//!
 //! # Guesses
 //!
 //! A request that one policy of a layer rejects is charged to none. Against guessing (passwords, API keys, codes) that

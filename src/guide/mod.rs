@@ -7,6 +7,7 @@
 //! | let requests wait instead of rejecting them | [`waiting`] |
 //! | limit what is in flight at once | [`in_flight`] |
 //! | charge what a response really cost | [`real_costs`] |
+//! | call an API that has limits of its own | [`partners`] |
 //! | give each client its own budget, also behind proxies | [`keys`] |
 //! | share one limit between machines | [`machines`] |
 //! | limit gRPC | [`grpc`] |
@@ -20,7 +21,7 @@
 //! [`examples`](https://github.com/tower-sluice/tower-sluice/tree/main/examples) of the repository.
 
 // The pages link to items of all features, even if some are off.
-#![cfg_attr(not(all(feature = "config", feature = "redis")), allow(rustdoc::broken_intra_doc_links))]
+#![cfg_attr(not(all(feature = "config", feature = "queue", feature = "redis")), allow(rustdoc::broken_intra_doc_links))]
 
 pub mod choosing;
 pub mod failure;
@@ -32,6 +33,7 @@ pub mod in_flight;
 pub mod keys;
 pub mod machines;
 pub mod operating;
+pub mod partners;
 pub mod quotas;
 pub mod real_costs;
 pub mod waiting;

@@ -101,6 +101,7 @@
 //! | `limiter_failures_total` | a counter | `route`, `policy` | requests whose limiter failed, including those that the local fallback decided |
 //! | `queued_requests` | a gauge | `route`, `policy` | waiters now |
 //! | `request_time_in_queue_seconds` | a histogram | `route`, `policy`, `result` | how long they waited |
+//! | `in_flight` | a gauge | `route`, `policy` | units of [`Concurrency`](crate::Concurrency) in flight, over all keys |
 //! | `table_live_keys`, `table_capacity` | gauges | `route`, `policy` | how full the table is (an estimate, mostly to within 2 %) |
 //! | `table_evicted_live_total`, `table_turned_away_total` | counters | `route`, `policy` | what a full table did |
 //! | `ban_table_live_keys`, `ban_table_capacity`, `ban_table_evicted_live_total` | as above | `route`, `policy` | the same of the table of bans |
@@ -125,6 +126,7 @@
 //! | it says | do |
 //! |---|---|
 //! | rate limiter misconfigured: requests have no key | follow its advice; requests are answered 500. With axum, serve by `into_make_service_with_connect_info` |
+//! | rate limiter misconfigured: no request is exempt by its network | the same: the networks of [`except`](crate::Policy::except) are not known |
 //! | the peer is a proxy, and every client behind it shares one budget | use [`ClientIp`](crate::key::ClientIp) instead of `PeerIp` |
 //! | a forwarding header was not trusted and was ignored | if your proxy sent it, trust its network; otherwise nothing: it was forged |
 //! | a trusted proxy sends another forwarding header than the configured one | name that one in [`IpSource`](crate::key::IpSource) |
@@ -200,7 +202,7 @@
 //! | the limit of a window | the counts stay |
 //! | the period of a window | the count of the present window counts in the present window of the new period |
 //! | rate, capacity or `max_wait` of a queue | waiters keep their order; a waiter that would not be accepted now is rejected, with the exact time after which to retry |
-//! | cost, condition, key, shadow, status | applies to requests from now on |
+//! | cost, condition, exemptions, key, shadow, status | applies to requests from now on |
 //! | penalty | a ban ends at its original time, whatever the new length is; while there is no penalty, none is enforced |
 //! | the algorithm (bucket to window, say), or the store | all keys lose their state: [`Replaced::not_inherited`](crate::Replaced::not_inherited) names the policy, and a warning is logged |
 //! | the name | a new policy; all keys lose their state |

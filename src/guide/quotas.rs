@@ -154,4 +154,32 @@
 //! keeps sending before the advertised wait is over is banned for a while. (For guesses at a password, see
 //! [keys](super::keys#guesses), too.)
 //!
+//! # Charge a retry once
+//!
+//! A client that lost the answer to `POST /payments` asks again, with the same `Idempotency-Key`, and is charged again.
+//! [`charge_once`](crate::Policy::charge_once) makes so many retries free, once the first request was charged and is over:
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use http::HeaderName;
+//! use tower_sluice::algorithm::FixedWindow;
+//! use tower_sluice::key::HeaderKey;
+//! use tower_sluice::{ChargeOnce, Policy, Quota};
+//!
+//! let once = ChargeOnce::by_header(HeaderName::from_static("idempotency-key"))
+//!     .within(Duration::from_secs(24 * 3_600))
+//!     .free_retries(3);
+//! let payments = Policy::new("payments", FixedWindow::new(Quota::per_day(10_000)))
+//!     .key(HeaderKey::from_static("x-api-key"))
+//!     .charge_once(once);
+//! ```
+//!
+//! - It is off by default, since the client chooses the key, and can send another payload with it. The worst case is
+//!   **1 + `free_retries` times the quota**: four times, here. Set a quota that you can serve so many times.
+//! - Whatever is in doubt is charged: a repetition while the first request is in flight, of a request that was rejected, or
+//!   one that reaches another process. With *n* processes behind a balancer, one of *n* retries is free.
+//! - Rejections are never charged, so a client that was rejected needs none of this. Nor does one whose request failed, if
+//!   the policy counts [successes only](crate::Policy::charge_when).
+//!
 //! Next: [which algorithm](super::choosing), [which key](super::keys).

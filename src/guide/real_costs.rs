@@ -58,12 +58,15 @@
 //! the rest is forgiven. Too high, and a client is rejected although it would have had enough. A usual cost, or the most
 //! that the request may ask for (`max_tokens`), if it says so: [`cost_fn`] reads the head of the request.
 //!
+//! Or let the shortfall be **owed** ([`owe_shortfalls`], in TOML `shortfall = "owed"`): the next request of the key pays it,
+//! beside its own cost. Then nothing is forgiven, and an estimate that is too low only delays.
+//!
 //! # What is exact
 //!
 //! With windows, to the unit: what is charged in the end is what was reported, in the window in which the request came, as
 //! far as that still counts. A bucket refills while a response runs, and so refunds what is not refilled yet. If the client
 //! disconnects or the service fails, the last report counts; without one, the estimate stays. Of bytes, those count that
-//! were handed to the connection.
+//! were handed to the connection; without a response, the estimate.
 //!
 //! The response's own fields are written with its head, and so show the estimate, or what was reported until then.
 //!
@@ -72,4 +75,5 @@
 //! [`charge_when`]: crate::Policy::charge_when
 //! [`cost_after`]: crate::Policy::cost_after
 //! [`settled_by_handler`]: crate::Policy::settled_by_handler
+//! [`owe_shortfalls`]: crate::Policy::owe_shortfalls
 //! [`charge_content_bytes`]: crate::Policy::charge_content_bytes

@@ -123,6 +123,9 @@
 //! Set the quota below the partner's limit: its clock begins when your call arrives, and calls that depart
 //! 200 ms apart may arrive closer together. Nine tenths is a common choice.
 //!
+//! If the partner speaks HTTP and reports its limits, a [`PacerLayer`](crate::PacerLayer) keeps to what it reports:
+//! [partners](super::partners).
+//!
 //! More: [`LeakyQueue`], for its exact rules and costs; [several machines](super::machines#a-shared-queue), for one
 //! that they share.
 //!

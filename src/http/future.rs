@@ -12,7 +12,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::http::body::RejectionBody;
-use crate::http::evaluate::{Annotations, Waiting};
+use crate::http::evaluate::{Annotations, OpenRequest, Waiting};
 use crate::http::head::RequestHead;
 use crate::http::reload::LayerState;
 use crate::http::response_body::ResponseBody;
@@ -79,11 +79,12 @@ where
                 StateProj::Passing { response, annotations } => {
                     let mut response = ready!(response.poll(cx))?;
                     log::note_response(|| response.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
-                    let open = annotations.take().and_then(|annotations| annotations.write(&mut response));
-                    return Poll::Ready(Ok(match open {
-                        None => response.map(ResponseBody::inner),
-                        Some(open) => response.map(|body| ResponseBody::open(body, open)),
-                    }));
+                    if let Some(annotations) = annotations.take() {
+                        if let Some(open) = annotations.write(&mut response) {
+                            return Poll::Ready(Ok(still_open(response, open)));
+                        }
+                    }
+                    return Poll::Ready(Ok(response.map(ResponseBody::inner)));
                 }
                 // -> done, with the rejection
                 StateProj::Rejected { response } => {
@@ -110,6 +111,13 @@ where
             }
         }
     }
+}
+
+/// The response to a request that is over when its body has ended.
+#[cold]
+#[inline(never)]
+fn still_open<B>(response: Response<B>, request: Box<OpenRequest>) -> Response<ResponseBody<B>> {
+    response.map(|body| ResponseBody::open(body, request))
 }
 
 impl<S: Service<Request<B>>, B> fmt::Debug for ResponseFuture<S, B> {

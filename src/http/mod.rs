@@ -1,4 +1,5 @@
-//! The layer for HTTP and gRPC: keys, policies, the transaction that charges all of them or none, and responses.
+//! The layer for HTTP and gRPC: keys, policies, the transaction that charges all of them or none, and responses. And
+//! the other side: a client that obeys such limits (`pacer`).
 
 mod body;
 mod evaluate;
@@ -9,6 +10,8 @@ pub mod headers;
 pub mod key;
 mod layer;
 mod mounting;
+#[cfg(feature = "queue")]
+mod pacer;
 mod permits;
 pub(crate) mod policy;
 mod preflight;
@@ -24,8 +27,12 @@ pub use self::body::RejectionBody;
 pub use self::future::ResponseFuture;
 pub use self::head::{RequestHead, ResponseHead};
 pub use self::layer::{RateLimitLayer, RateLimitLayerBuilder};
+#[cfg(feature = "queue")]
+pub use self::pacer::{Pacer, PacerError, PacerFuture, PacerLayer};
 pub use self::permits::{Permits, TakenPermits};
-pub use self::policy::{FailureMode, IntoPolicies, MissingKey, Penalty, Policy, PolicyError};
+pub use self::policy::{
+    ChargeOnce, ExemptionError, Exemptions, FailureMode, IntoPolicies, MissingKey, Penalty, Policy, PolicyError,
+};
 pub use self::reject::{Reason, Rejection, RejectionFormat};
 #[cfg(feature = "config")]
 pub(crate) use self::reload::Enforceable;

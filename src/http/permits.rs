@@ -31,14 +31,14 @@ use crate::limiter::Hold;
 pub struct Permits {
     held: Arc<Held>,
     /// Of the layer around this one.
-    outer: Option<Arc<Permits>>,
+    outer: Option<Arc<Self>>,
 }
 
 /// What a request holds of one layer's limits, until it is released or taken.
 #[derive(Debug, Default)]
 pub(crate) struct Held(Mutex<Holds>);
 
-pub(crate) type Holds = SmallVec<[Box<Hold>; 1]>;
+pub(crate) type Holds = SmallVec<[Hold; 1]>;
 
 /// What a handler has taken from [`Permits`]. Dropped, it is released.
 #[must_use = "what was taken is released when this is dropped"]

@@ -41,7 +41,7 @@ pin_project! {
         #[pin]
         body: B,
         // `None` once the body has ended.
-        request: Option<OpenRequest>,
+        request: Option<Box<OpenRequest>>,
     }
 }
 
@@ -54,7 +54,8 @@ impl<B> ResponseBody<B> {
     }
 
     /// The body of a request that is over when it has ended.
-    pub(crate) fn open(body: B, request: OpenRequest) -> Self {
+    #[cold]
+    pub(crate) fn open(body: B, request: Box<OpenRequest>) -> Self {
         Self { kind: Kind::Open { body: Box::pin(Open { body, request: Some(request) }) } }
     }
 
@@ -63,16 +64,20 @@ impl<B> ResponseBody<B> {
     }
 }
 
+/// What a body yields when it is polled.
+type Polled<B> = Poll<Option<Result<Frame<<B as Body>::Data>, <B as Body>::Error>>>;
+
 impl<B: Body> Open<B> {
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled<B> {
         let mut this = self.project();
         let frame = ready!(this.body.as_mut().poll_frame(cx));
         let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
         if let (Some(request), Some(data)) = (this.request.as_mut(), data) {
             request.note_bytes(data.remaining());
         }
-        // Trailers, an error and `None` are the end. After the last data, many readers do not ask for more.
-        if data.is_none() || this.body.is_end_stream() {
+        // Trailers, an error and `None` are the end. The last data are not, even if the body knows that they are: over
+        // HTTP/2, a server keeps a frame, and the body, until the client's window lets it send. It drops the body then.
+        if data.is_none() {
             *this.request = None;
         }
         Poll::Ready(frame)

@@ -39,7 +39,7 @@ use smallvec::SmallVec;
 pub struct Settlement {
     reports: Arc<Reports>,
     /// Of the layer around this one, whose policies can be settled, too.
-    outer: Option<Arc<Settlement>>,
+    outer: Option<Arc<Self>>,
 }
 
 /// The reports of one request, for each policy that awaits one.

@@ -18,6 +18,10 @@ mod with_tracing {
         tracing::error!(target: TARGET, policy, problem, "rate limiter misconfigured: requests have no key");
     }
 
+    pub(crate) fn networks_unknown(policy: &str, problem: &dyn Display) {
+        tracing::error!(target: TARGET, policy, %problem, "rate limiter misconfigured: no request is exempt by its network");
+    }
+
     pub(crate) fn limiter_failed(policy: &str, error: &LimiterError, requests: &str) {
         tracing::warn!(target: TARGET, policy, %error, requests, "limiter failed");
     }
@@ -199,6 +203,7 @@ mod without_tracing {
     ) {
     }
     pub(crate) fn misconfigured(_policy: &str, _problem: &str) {}
+    pub(crate) fn networks_unknown(_policy: &str, _problem: &dyn Display) {}
     pub(crate) fn limiter_failed(_policy: &str, _error: &LimiterError, _requests: &str) {}
     pub(crate) fn not_inherited(_policy: &str) {}
     #[cfg(feature = "config")]

@@ -63,6 +63,10 @@ fn each_optional_field_that_a_policy_loses_is_logged() {
         ("token-bucket", "burst", "20"),
         (queue, "capacity", "5"),
         (queue, "max-wait", "\"5s\""),
+        ("concurrency", "queue", "5"),
+        ("concurrency", "release-at", "\"head\""),
+        ("token-bucket", "settle", "\"handler\""),
+        ("token-bucket", "shortfall", "\"forgiven\""),
         (queue, "max-keys", "9"),
         (queue, "when-full", "\"overflow\""),
         ("fixed-window", "stagger", "true"),
@@ -73,10 +77,14 @@ fn each_optional_field_that_a_policy_loses_is_logged() {
         ("token-bucket", "on-missing-key", "\"skip\""),
         ("token-bucket", "status", "430"),
         ("token-bucket", "charge-on", "[401]"),
+        ("token-bucket", "charge-once", "{ header = \"k\", within = \"1h\", free-retries = 1 }"),
+        ("token-bucket", "except", "{ paths = [\"/healthz\"] }"),
         ("token-bucket", "penalty", "{ refusals = 3, per = \"1m\", ban = \"1m\" }"),
     ] {
         let line = format!("{field} = {value}\n");
         let before = with(&line).replace("token-bucket", algorithm).replace("global", "header:x-api-key");
+        // What is in flight has no period.
+        let before = if algorithm == "concurrency" { before.replace("per = \"1s\"\n", "") } else { before };
         let mut config = Config::parse("f.toml", &before).unwrap_or_else(|error| panic!("{error}\n{before}"));
         let (log, _guard) = Log::start();
         config.change("f.toml", &before).unwrap();

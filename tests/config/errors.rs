@@ -101,7 +101,7 @@ fn mistakes() -> Vec<(String, usize, &'static str)> {
         (
             instead("algorithm", "algorithm = \"leaky\""),
             5,
-            "algorithm = \"leaky\": write \"token-bucket\", \"leaky-bucket\", \"leaky-queue\", \"fixed-window\" or \"sliding-window\"",
+            "algorithm = \"leaky\": write \"token-bucket\", \"leaky-bucket\", \"leaky-queue\", \"fixed-window\", \"sliding-window\" or \"concurrency\"",
         ),
         (in_policy("store = { redis = 1 }"), 8, "store"),
         (in_policy("store = { disk = 1 }"), 8, "store: write \"memory\" or \"redis\""),

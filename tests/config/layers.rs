@@ -98,6 +98,56 @@ async fn charge_on_and_penalty_apply() {
     assert_eq!(answers[3].headers()["retry-after"], "7200");
 }
 
+#[tokio::test]
+async fn retries_are_charged_once_and_a_queue_has_no_free_ones() {
+    let once = "charge-once = { header = \"content-type\", within = \"1h\", free-retries = 2 }";
+    let used_up = with("limit = 1").replace("1s", "1day");
+    let answers: [_; 4] = answers(&format!("{used_up}{once}\n"), 0, "text/plain").await;
+    assert_eq!(answers.each_ref().map(|answer| answer.status().as_u16()), [200, 200, 200, 503]);
+    let queue = format!("{}{once}", with("algorithm = \"leaky-queue\""));
+    let error = Config::parse("f.toml", &queue).unwrap_err().to_string();
+    assert!(error.starts_with("f.toml:9: policy `p` cannot charge a request once: a free retry would"), "{error}");
+}
+
+/// Exemptions of a route are those of each of its policies, which may add some. A change applies to running layers.
+#[tokio::test]
+async fn exemptions_of_a_route_and_of_a_policy_apply() {
+    let policy = "[[route.policy]]\nname = \"NAME\"\nalgorithm = \"fixed-window\"\nlimit = 1\nper = \"1day\"\n";
+    let (first, second) = (policy.replace("NAME", "p"), policy.replace("NAME", "q"));
+    let text = format!(
+        "[client-ip]\nsource = \"x-forwarded-for\"\ntrusted = [\"192.0.2.7\"]\n\
+         [[route]]\npath = \"/a\"\nexcept = {{ networks = [\"10.0.0.0/8\"], paths = [\"/healthz\"] }}\n\
+         {first}except = {{ headers = {{ x-internal = [\"swordfish\", \"trout\"] }} }}\n{second}"
+    );
+    let mut config = Config::parse("f.toml", &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let layer = config.routes()[0].layer().unwrap().clone();
+    let status = async |path: &str, peer: [u8; 4], field: (&'static str, &str)| {
+        let hello = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) });
+        let mut request = Request::get(path).header(field.0, field.1).body(()).unwrap();
+        request.extensions_mut().insert(std::net::SocketAddr::from((peer, 4_711)));
+        layer.layer(hello).oneshot(request).await.unwrap().status().as_u16()
+    };
+    let (proxy, inside, outside) = ([192, 0, 2, 7], [10, 0, 0, 1], [203, 0, 113, 9]);
+    assert_eq!(status("/a", outside, ("x-internal", "swordfish")).await, 200, "charged by the second alone");
+    assert_eq!(status("/a", outside, ("x-internal", "trout")).await, 503, "by the second");
+    for (path, peer, field, expected) in [
+        ("/a", inside, ("accept", "*/*"), 200),
+        ("/a", proxy, ("x-forwarded-for", "203.0.113.9, 10.1.2.3"), 200),
+        ("/a", proxy, ("x-forwarded-for", "10.1.2.3, 203.0.113.9"), 503),
+        ("/a", inside, ("x-forwarded-for", "10.1.2.3"), 503),
+        ("/healthz", outside, ("accept", "*/*"), 200),
+        ("/healthz/", outside, ("accept", "*/*"), 503),
+    ] {
+        assert_eq!(status(path, peer, field).await, expected, "{path} {peer:?} {field:?}");
+    }
+    config.change("f.toml", &text.replace("networks = [\"10.0.0.0/8\"], ", "")).unwrap();
+    assert_eq!(status("/a", inside, ("accept", "*/*")).await, 503);
+    assert_eq!(status("/healthz", outside, ("accept", "*/*")).await, 200);
+    let unlimited = "[[route]]\npath = \"/a\"\nexcept = { paths = [\"/a\"] }";
+    let error = Config::parse("f.toml", unlimited).unwrap_err().to_string();
+    assert!(error.starts_with("f.toml:3: the route has no policy, so that all requests pass uncounted"), "{error}");
+}
+
 /// Jitter up to the configured maximum is added to waits, in the route or for all.
 #[tokio::test]
 async fn retry_jitter_applies() {

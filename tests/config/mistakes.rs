@@ -5,6 +5,33 @@ use tower_sluice::config::Config;
 use crate::{error, with};
 
 #[test]
+fn every_mistake_in_a_limit_of_requests_in_flight_is_reported() {
+    for (lines, expected) in [
+        ("limit = 4\nper = \"1s\"", "f.toml:7: per is for limits over time; remove it or choose that algorithm"),
+        ("limit = 4\nburst = 9", "f.toml:7: burst is for token-bucket, leaky-bucket and leaky-queue; remove it"),
+        ("limit = 3000000000", "f.toml:6: limit = 3000000000 is out of range; write a number from 1 to 2147483647"),
+        ("limit = 4\nmax-wait = \"5s\"", "f.toml:7: max-wait bounds the wait in a queue, and there is none; add queue"),
+        ("limit = 4\nqueue = -1", "f.toml:7: queue = -1 is out of range; write a number from 0"),
+        ("limit = 4\ncost = 5", "f.toml:7: policy `p`: a cost of 5 never fits"),
+        ("limit = 4\nsettle = \"handler\"", "f.toml:7: policy `p`: a limit of requests in flight cannot be charged by"),
+        ("limit = 4\ncharge-on = [401]", "f.toml:7: policy `p`: a limit of requests in flight cannot be charged by"),
+        (
+            "limit = 4\nkey = \"client-ip\"\npenalty = { refusals = 3, per = \"1m\", ban = \"1m\" }",
+            "f.toml:8: policy `p`: a penalty would ban nobody",
+        ),
+    ] {
+        let text = format!(
+            "\n[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"concurrency\"\n{lines}\n"
+        );
+        let message = Config::parse("f.toml", text.trim_start()).unwrap_err().to_string();
+        assert!(message.starts_with(expected), "{lines}: {message}");
+    }
+    let missing = "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\nlimit = 4\n";
+    let message = Config::parse("f.toml", missing).unwrap_err().to_string();
+    assert_eq!(message, "f.toml:6: per is missing: without it, the limit has no period; add per = \"1m\"");
+}
+
+#[test]
 fn every_mistake_in_a_policy_is_reported_with_its_line() {
     for (line, expected) in [
         ("limt = 10", "f.toml:9: unknown field `limt`, expected one of `name`, `algorithm`, `limit`, `per`"),
@@ -24,6 +51,60 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
             "penalty = { refusals = \"a\", per = \"1m\", ban = \"1m\" }",
             "f.toml:9: refusals = \"a\": write a whole number, such as 30",
         ),
+        (
+            "charge-once = true",
+            "f.toml:9: charge-once needs a table; write { header = \"idempotency-key\", within = \"24h\", free-retries = 3 }",
+        ),
+        (
+            "charge-once = { header = \"a b\", within = \"1h\", free-retries = 1 }",
+            "f.toml:9: header = \"a b\" is not a header's name; write one such as idempotency-key",
+        ),
+        (
+            "charge-once = { header = \"k\", within = \"0s\", free-retries = 1 }",
+            "f.toml:9: within = \"0s\": the period is 0; write a time such as 1s",
+        ),
+        (
+            "charge-once = { header = \"k\", within = \"1h\", free-retries = 0 }",
+            "f.toml:9: free-retries = 0 is out of range; write a number from 1",
+        ),
+        (
+            "charge-once = { header = \"k\", within = \"1h\" }",
+            "f.toml:9: missing field `free-retries`; add free-retries = 3",
+        ),
+        ("except = 3", "f.toml:9: except needs a table; write { networks = [\"10.0.0.0/8\"] }"),
+        ("except = {}", "f.toml:9: except exempts no request; write networks, headers or paths into it"),
+        (
+            "except = { network = [] }",
+            "f.toml:9: unknown field `network`, expected one of `networks`, `headers`, `paths`",
+        ),
+        ("except = { networks = [] }", "f.toml:9: networks: nothing is exempt by an empty list; write what is exempt"),
+        ("except = { paths = [] }", "f.toml:9: paths: nothing is exempt by an empty list; write what is exempt"),
+        ("except = { headers = {} }", "f.toml:9: headers: nothing is exempt by an empty list; write what is exempt"),
+        (
+            "except = { networks = \"10.0.0.0/8\" }",
+            "f.toml:9: networks = \"10.0.0.0/8\": write a list in brackets, such as [\"10.0.0.0/8\"]",
+        ),
+        (
+            "except = { networks = [\"10.0.0.1/8\"] }",
+            "f.toml:9: networks: \"10.0.0.1/8\" is an address within a range; write 10.0.0.0/8 for the range",
+        ),
+        (
+            "except = { networks = [\"10.0.0.0/8\", \"0.0.0.0/0\"] }",
+            "f.toml:9: networks: \"0.0.0.0/0\", with the networks before it, exempts half of all addresses or more",
+        ),
+        (
+            "except = { headers = { \"x internal\" = \"s\" } }",
+            "f.toml:9: headers: \"x internal\" is not a header's name; write one such as x-internal",
+        ),
+        (
+            "except = { headers = { x-internal = \"\" } }",
+            "f.toml:9: headers: no request can have this value of x-internal; write at least one character",
+        ),
+        ("except = { paths = [\"/*\"] }", "f.toml:9: paths: /* exempts all requests; write the paths that are exempt"),
+        (
+            "except = { paths = [\"/a*\"] }",
+            "f.toml:9: paths: \"/a*\" cannot be matched; write a path such as /healthz, or /assets/*",
+        ),
         ("per = \"soon\"", "f.toml:7: per = \"soon\" is not a time; write 250ms, 1s, 1m, 1h or 1day"),
         ("per = 1", "f.toml:7: per = 1: write a time in quotation marks, such as \"1s\""),
         ("per = \"0s\"", "f.toml:7: per = \"0s\": the period is 0; write a time such as 1s"),
@@ -35,13 +116,30 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
         ),
         ("cost = -1", "f.toml:9: cost = -1 is out of range; write a number from 1"),
         ("capacity = 3", "f.toml:9: capacity is for leaky-queue; remove it or choose that algorithm"),
-        ("max-wait = \"3s\"", "f.toml:9: max-wait is for leaky-queue; remove it or choose that algorithm"),
+        (
+            "max-wait = \"3s\"",
+            "f.toml:9: max-wait is for leaky-queue and concurrency; remove it or choose that algorithm",
+        ),
         ("order = \"newest-first\"", "f.toml:9: unknown field `order`"),
         (
             "stagger = true",
             "f.toml:9: stagger is for fixed-window and sliding-window; remove it or choose that algorithm",
         ),
-        ("max-keys = 9", "f.toml:9: max-keys is for leaky-queue in memory; remove it or choose that algorithm"),
+        (
+            "max-keys = 9",
+            "f.toml:9: max-keys is for leaky-queue in memory and concurrency; remove it or choose that algorithm",
+        ),
+        ("queue = 3", "f.toml:9: queue is for concurrency; remove it or choose that algorithm"),
+        ("settle = \"later\"", "f.toml:9: settle = \"later\": write \"handler\" or \"content-bytes\""),
+        (
+            "charge-on = [401]\nsettle = \"handler\"",
+            "f.toml:10: settle and charge-on both say what is charged in the end; remove one",
+        ),
+        ("shortfall = \"owed\"", "f.toml:9: policy `p`: no request costs more than it is charged, so nothing is owed"),
+        (
+            "release-at = \"head\"",
+            "f.toml:9: policy `p`: requests hold nothing that could be released at the head of the response",
+        ),
         (
             "when-full = \"reject\"",
             "f.toml:9: when-full is for leaky-queue in memory; remove it or choose that algorithm",

@@ -49,6 +49,8 @@ fn the_schema_has_every_key_and_every_word_that_the_parser_accepts() {
         ("/properties/route/items", "[[route]]\nx = 1"),
         ("/$defs/policy", &format!("{POLICY}x = 1")),
         ("/$defs/policy/properties/penalty", &penalty),
+        ("/$defs/except", &format!("{POLICY}except = {{ x = 1 }}")),
+        ("/$defs/policy/properties/charge-once", &format!("{POLICY}charge-once = {{ x = 1 }}")),
     ] {
         assert_eq!(keys(schema.pointer(pointer).unwrap()), expected(text), "{pointer}");
     }
@@ -74,6 +76,9 @@ fn each_field_has_a_cure_for_a_value_of_another_type() {
         ("/properties/route/items", "[[route]]\n"),
         ("/$defs/policy", POLICY),
         ("/$defs/policy/properties/penalty", &format!("{POLICY}[route.policy.penalty]\n")),
+        ("/$defs/policy/properties/charge-once", &format!("{POLICY}[route.policy.charge-once]\n")),
+        ("/$defs/except", &format!("{POLICY}[route.policy.except]\n")),
+        ("/$defs/except", "[[route]]\n[route.except]\n"),
         ("/properties/route/items/properties/exempt-preflights", "[[route]]\n[route.exempt-preflights]\n"),
     ] {
         let line = before.lines().count() + 1;
@@ -107,6 +112,23 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         ("key = \"client-ip\"\npenalty = { refusals = 30, per = \"1m\", ban = \"10m\" }", true),
         ("penalty = { refusals = 30, per = \"1m\", ban = \"10m\" }", false),
         ("penalty = { refusals = 30, per = \"1m\" }", false),
+        (
+            "except = { networks = [\"10.0.0.0/8\"], headers = { x-internal = \"s\" }, paths = [\"/a\", \"/b/*\"] }",
+            true,
+        ),
+        ("except = { headers = { x-internal = [\"s\", \"t\"] } }", true),
+        ("charge-once = { header = \"idempotency-key\", within = \"24h\", free-retries = 3 }", true),
+        ("charge-once = { header = \"k\", within = \"24h\", free-retries = 1, max-keys = 9 }", true),
+        ("charge-once = { header = \"k\", within = \"24h\", free-retries = 0 }", false),
+        ("charge-once = { header = \"k\", within = \"24h\", free-retries = 1, max-keys = 0 }", false),
+        ("charge-once = { header = \"k\", within = \"24h\" }", false),
+        ("except = {}", false),
+        ("except = { networks = [] }", false),
+        ("except = { headers = {} }", false),
+        ("except = { headers = { x-internal = \"\" } }", false),
+        ("except = { headers = { x-internal = [] } }", false),
+        ("except = { paths = [\"/*\"] }", false),
+        ("except = { paths = [\"a\"] }", false),
         ("stagger = false", true),
         ("stagger = \"yes\"", false),
         ("limt = 10", false),
@@ -124,6 +146,27 @@ fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_reject
         let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
         assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
     }
+    let concurrency = WHOLE.replace("token-bucket", "concurrency").replace("per = \"1s\"\n", "");
+    for (line, is_taken) in [
+        ("", true),
+        ("queue = 100\nmax-wait = \"5s\"\nmax-keys = 9\nrelease-at = \"head\"", true),
+        ("per = \"1s\"", false),
+        ("burst = 3", false),
+        ("queue = -1", false),
+    ] {
+        let text = format!("{concurrency}{line}\n");
+        let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
+        assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
+    }
+    for (line, is_taken) in
+        [("settle = \"content-bytes\"", true), ("queue = 3", false), ("release-at = \"head\"", false)]
+    {
+        let text = format!("{WHOLE}{line}\n");
+        let (schema, parser) = (validate(&text), Config::parse("f.toml", &text));
+        assert_eq!((schema.is_ok(), parser.is_ok()), (is_taken, is_taken), "{line}: {schema:?} {parser:?}");
+    }
+    let without_period = WHOLE.replace("per = \"1s\"\n", "");
+    assert!(validate(&without_period).is_err() && Config::parse("f.toml", &without_period).is_err());
     assert!(validate("[[route]]\npath = \"/a\"\nanswer = { tell = \"below-20%\" }").is_ok());
     for (budget, is_taken) in [
         ("limit = 50, per = \"1s\"", true),

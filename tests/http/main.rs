@@ -2,18 +2,23 @@
 
 mod bans;
 mod change;
+mod charge_once;
 #[cfg(feature = "http")]
 mod client_ip;
 mod disguises;
 mod ecosystem;
+mod exemptions;
 mod fallback;
 mod fields;
 mod grpc;
 #[cfg(feature = "axum")]
 mod identity;
+mod in_flight;
 mod layer;
 mod outcome;
 mod own_quotas;
+mod pacer;
+mod settlement;
 mod true_waits;
 mod wire;
 

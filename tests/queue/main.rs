@@ -3,6 +3,7 @@
 mod change;
 mod churn;
 mod close;
+mod concurrency;
 mod keys;
 mod leaky_queue;
 mod load;

@@ -3,6 +3,7 @@
 mod deadlines;
 mod faults;
 mod own_quotas;
+mod pacer;
 mod permissions;
 mod queue;
 mod runtimes;

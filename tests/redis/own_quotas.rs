@@ -191,7 +191,7 @@ async fn a_layer_decides_and_advertises_the_quota_of_the_key_alone_and_beside_an
         );
         let all = Policy::new("all", of("all", 1_000).into_limiter());
         let layer = if is_alone { RateLimitLayer::new(api) } else { RateLimitLayer::new([api, all]) };
-        for (customer, limit) in [("ada", 5), ("bob", 2)] {
+        for (customer, limit) in [("ada", 5_u32), ("bob", 2)] {
             for used in 1..=limit + 1 {
                 let request = Request::get("/").header("x-customer", customer).header("x-limit", limit);
                 let hello = service_fn(|_| async { Ok::<_, Infallible>(Response::new(String::new())) });

@@ -49,6 +49,7 @@ const HTTP: Picture = &[
     ("response_body", &["body", "evaluate"]),
     ("future", &["body", "evaluate", "head", "reload", "response_body"]),
     ("service", &["evaluate", "future", "head", "preflight", "reload", "response_body"]),
+    ("pacer", &["headers"]),
     ("layer", &["body", "grpc", "head", "headers", "policy", "preflight", "reject", "reload", "service"]),
 ];
 

@@ -75,11 +75,16 @@ impl<'a> Policy<'a> {
     pub(crate) fn words(&self) -> String {
         let word = |field: &str| self.0.get(field).map(written);
         let is_set = |field: &str| self.0.get(field) == Some(&Value::Boolean(true));
-        let fields = ["algorithm", "limit", "per"].map(|field| word(field).unwrap_or_default());
-        let mut parts = vec![format!("{}: {} per {}", fields[0], fields[1], fields[2])];
-        for (field, before, after) in
-            [("burst", "burst ", ""), ("capacity", "up to ", " waiting"), ("max-wait", "for up to ", "")]
-        {
+        let fields = ["algorithm", "limit"].map(|field| word(field).unwrap_or_default());
+        // A limit of what is in flight has no period.
+        let per = word("per").map_or_else(|| "in flight".to_owned(), |per| format!("per {per}"));
+        let mut parts = vec![format!("{}: {} {per}", fields[0], fields[1])];
+        for (field, before, after) in [
+            ("burst", "burst ", ""),
+            ("capacity", "up to ", " waiting"),
+            ("queue", "up to ", " waiting"),
+            ("max-wait", "for up to ", ""),
+        ] {
             parts.extend(word(field).map(|value| format!("{before}{value}{after}")));
         }
         if is_set("stagger") {

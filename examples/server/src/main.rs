@@ -12,9 +12,12 @@
 //! On SIGTERM, the server rejects all waiters of its queues, completes the requests in flight within ten seconds, and
 //! exits with 0.
 //!
+//! The responses of `/in-flight` take three seconds; `/in-flight/open` counts them.
+//!
 //! The same port serves gRPC: `sluice.example.v1.Echo/Echo` of `echo.proto`.
 
 mod connections;
+mod downloads;
 mod echo;
 mod limits;
 mod metrics;
@@ -44,7 +47,8 @@ use tower_sluice::store::Redis;
 use self::limits::Limits;
 
 const DEFAULT_CONFIG: &str = include_str!("../server.toml");
-const OWN_PATHS: [&str; 7] = ["/", "/page.css", "/page.js", "/live", "/whoami", "/healthz", "/metrics"];
+const OWN_PATHS: [&str; 9] =
+    ["/", "/page.css", "/page.js", "/live", "/whoami", "/healthz", "/metrics", downloads::TOWER, downloads::OPEN];
 const USAGE: &str = "usage: server [--listen ADDR:PORT] [--config FILE.toml] [--redis URL]";
 
 fn main() -> ExitCode {
@@ -162,6 +166,7 @@ fn app(shared: Arc<RwLock<Limits>>) -> Router {
     let started = Instant::now();
     let metrics = metrics::install();
     let mut tallies = Vec::new();
+    let downloads = Arc::new(downloads::Downloads::default());
     let mut app = Router::new();
     for route in limits.routes() {
         let name: Arc<str> = route.paths()[0].as_str().into();
@@ -173,11 +178,19 @@ fn app(shared: Arc<RwLock<Limits>>) -> Router {
             move || {
                 let served = 1 + served.fetch_add(1, Ordering::Relaxed);
                 let at_ms = started.elapsed().as_millis();
-                std::future::ready(Json(json!({ "route": &*name, "served": served, "at_ms": at_ms })))
+                json!({ "route": &*name, "served": served, "at_ms": at_ms })
             }
         };
         for path in route.paths() {
-            let mut endpoint = if path == echo::PATH { any(echo::echo) } else { any(answer.clone()) };
+            let answer = answer.clone();
+            let mut endpoint = match path.as_str() {
+                echo::PATH => any(echo::echo),
+                downloads::PATH => {
+                    let downloads = Arc::clone(&downloads);
+                    any(move || std::future::ready(downloads.download(&answer())))
+                }
+                _ => any(move || std::future::ready(Json(answer()))),
+            };
             if let Some(layer) = route.layer() {
                 endpoint = endpoint.layer(layer.clone());
             }
@@ -191,6 +204,7 @@ fn app(shared: Arc<RwLock<Limits>>) -> Router {
         app = app.route(echo::PATH, any(echo::echo));
     }
     app.merge(page::router(Arc::clone(&shared), tallies))
+        .merge(downloads::router(downloads))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/whoami", get(whoami).with_state(Arc::clone(&shared)))
         .route("/metrics", get(metrics::scrape).with_state((metrics, shared)))

@@ -32,12 +32,12 @@ enum Rare {
         verdict: Option<Verdict>,
     },
     /// The request is over when its response is, or parts of it.
-    Open(OpenRequest),
+    Open(Box<OpenRequest>),
 }
 
 impl Annotations {
     pub(super) fn open(open: OpenRequest) -> Self {
-        Self { fields: None, rare: Some(Box::new(Rare::Open(open))) }
+        Self { fields: None, rare: Some(Box::new(Rare::Open(Box::new(open)))) }
     }
 
     /// Adds to the extensions of the request, before the inner service is called.
@@ -50,7 +50,7 @@ impl Annotations {
 
     /// Annotates the response. Returns what ends with its body, if anything does.
     #[inline(always)]
-    pub(crate) fn write<B>(self, response: &mut Response<B>) -> Option<OpenRequest> {
+    pub(crate) fn write<B>(self, response: &mut Response<B>) -> Option<Box<OpenRequest>> {
         if let Some(fields) = self.fields {
             fields.write(response.status(), response.headers_mut());
         }
@@ -67,12 +67,12 @@ impl Rare {
     }
 
     #[cold]
-    fn write<B>(self: Box<Self>, response: &mut Response<B>) -> Option<OpenRequest> {
+    fn write<B>(self: Box<Self>, response: &mut Response<B>) -> Option<Box<OpenRequest>> {
         match *self {
             Self::Open(mut open) => {
                 let annotations = open.settle_head(&(&*response).into());
                 annotations.write(response);
-                Some(open).filter(OpenRequest::lasts)
+                Some(open).filter(|open| open.lasts())
             }
             Self::Known { waited, verdict } => {
                 if let Some(waited) = waited {

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::http::head::RequestHead;
 use crate::http::key::KeyError;
-use crate::http::policy::{Fate, MissingKey, Policy};
+use crate::http::policy::{Attempt, DebtPart, Fate, MissingKey, Policy};
 use crate::http::reject::Rejection;
 use crate::limiter::Hold;
 use crate::values::time::{Clock, Monotonic};
@@ -20,6 +20,7 @@ pub(super) struct Entry {
     pub(super) decision: Option<Decision>,
     /// The policy's index.
     pub(super) policy: u32,
+    /// With the part of the key's debt that the request pays.
     pub(super) cost: u32,
     /// The quota of the key, which is looked up once; `None` for that of the policy.
     pub(super) quota: Option<Quota>,
@@ -29,8 +30,20 @@ pub(super) struct Entry {
     pub(super) is_open: bool,
     /// Whether the decision was peeked at, so that nothing was charged.
     pub(super) is_preview: bool,
-    /// What the request holds of this policy's limiter, from its admission on. Boxed, since few requests hold anything.
-    pub(super) hold: Option<Box<Hold>>,
+    /// Boxed, since few entries have one.
+    pub(super) stake: Option<Box<Stake>>,
+}
+
+/// What an entry of an [open-ended](Policy::is_open_ended) policy has beside its charge. What is left when it is dropped is
+/// released, or taken back.
+#[derive(Default)]
+pub(super) struct Stake {
+    /// What the request holds of the policy's limiter, from its admission on.
+    hold: Option<Hold>,
+    /// What the key owes from before, and pays with this charge.
+    debt: Option<DebtPart>,
+    /// If the request has an idempotency key, and the policy charges a request and its retries once.
+    attempt: Option<Attempt>,
 }
 
 /// Two entries are stored inline: a short limit and a long one, or one per client and one for all.
@@ -91,7 +104,30 @@ impl Entry {
     #[inline]
     pub(super) const fn new(policy: u32, key: PartitionKey, cost: u32, quota: Option<Quota>) -> Self {
         let (fell_back, is_open, is_preview) = (false, false, false);
-        Self { key, ban: None, decision: None, policy, cost, quota, fell_back, is_open, is_preview, hold: None }
+        Self { key, ban: None, decision: None, policy, cost, quota, fell_back, is_open, is_preview, stake: None }
+    }
+
+    /// The entry of a request that pays for itself, and for what its key owes.
+    fn with_debt(policy: u32, key: PartitionKey, cost: u32, quota: Option<Quota>, of: &Policy) -> Self {
+        let debt = of.debt_part(&key, cost, quota);
+        let owed = debt.as_ref().map_or(0, DebtPart::units);
+        let stake = debt.map(|debt| Box::new(Stake { debt: Some(debt), ..Stake::default() }));
+        Self { stake, ..Self::new(policy, key, cost + owed, quota) }
+    }
+
+    /// The entry of a request to an [open-ended](Policy::is_open_ended) policy. A free retry costs nothing.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn open_ended(index: u32, policy: &Policy, key: PartitionKey, head: &RequestHead<'_>) -> Self {
+        let cost = policy.cost_of(head);
+        let quota = policy.quota_of(head);
+        let attempt = policy.attempt(&Ask::charge(&key, cost).under(quota), head);
+        let cost = if attempt.as_ref().is_some_and(Attempt::is_free) { 0 } else { cost };
+        let mut entry = Self::with_debt(index, key, cost, quota, policy);
+        if attempt.is_some() {
+            entry.stake.get_or_insert_default().attempt = attempt;
+        }
+        entry
     }
 
     #[inline]
@@ -105,13 +141,59 @@ impl Entry {
         Ask::charge(&self.key, self.cost).under(self.quota).within(context.patience).at(&context.now)
     }
 
-    /// Records that the limiter has admitted the request, which from now on holds its units, if the limiter's requests
-    /// do.
-    #[inline]
-    pub(super) fn admit(&mut self, policy: &Policy, decision: Decision) {
-        self.decision = Some(decision);
+    /// Records that the limiter of an [open-ended](Policy::is_open_ended) policy has admitted the request: from now on the
+    /// request holds its units, and what its key owed is paid.
+    #[cold]
+    pub(super) fn begin(&mut self, policy: &Policy, admission: &Decision) {
         if policy.description().holds() {
-            self.hold = Some(Box::new(Hold::new(policy.shared_limiter(), &self.key, &decision, self.cost)));
+            let hold = Hold::new(policy.shared_limiter(), &self.key, admission, self.cost);
+            self.stake.get_or_insert_default().hold = Some(hold);
+        }
+        if let Some(debt) = self.debt_mut() {
+            debt.set_paid(true);
+        }
+    }
+
+    /// Takes the charge back: what the request holds is released, and what its key owed is owed again. Returns whether it
+    /// held something, so that nothing is left to refund.
+    pub(super) fn undo(&mut self) -> bool {
+        if let Some(debt) = self.debt_mut() {
+            debt.set_paid(false);
+        }
+        self.take_hold().is_some()
+    }
+
+    /// Takes what the request holds.
+    pub(super) fn take_hold(&mut self) -> Option<Hold> {
+        self.stake.as_mut()?.hold.take()
+    }
+
+    fn debt_mut(&mut self) -> Option<&mut DebtPart> {
+        self.stake.as_mut()?.debt.as_mut()
+    }
+
+    /// The units of the charge that pay for what was owed.
+    pub(super) fn owed(&self) -> u32 {
+        self.stake.as_ref().and_then(|stake| stake.debt.as_ref()).map_or(0, DebtPart::units)
+    }
+
+    /// Records that the request passes in its attempt, which is kept if it awaits the response.
+    pub(super) fn admit_attempt(&mut self) {
+        let is_charged = self.admission().is_some();
+        if let Some(stake) = &mut self.stake {
+            stake.attempt.take_if(|attempt| !attempt.admit(is_charged));
+        }
+    }
+
+    /// Whether an attempt awaits the end of the response.
+    pub(super) fn awaits_retries(&self) -> bool {
+        self.stake.as_ref().is_some_and(|stake| stake.attempt.is_some())
+    }
+
+    /// Records that nothing was charged, so that retries are.
+    pub(super) fn void_attempt(&mut self) {
+        if let Some(mut attempt) = self.stake.as_mut().and_then(|stake| stake.attempt.take()) {
+            attempt.refunded();
         }
     }
 

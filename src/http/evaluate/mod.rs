@@ -139,8 +139,14 @@ impl Scope<'_> {
             match entry::key(policy, head) {
                 Ok(key) => {
                     let ban = policy.penalty_for(&key).and_then(|penalty| penalty.banned_for(&key));
-                    let entry = Entry::new(index, key, policy.cost_of(head), policy.quota_of(head));
-                    transaction.entries.push(Entry { ban, ..entry });
+                    // Pushed in either case, so that the common entry is built where it stays.
+                    if self.in_force.is_open_ended {
+                        let entry = Entry::open_ended(index, policy, key, head);
+                        transaction.entries.push(Entry { ban, ..entry });
+                    } else {
+                        let (cost, quota) = (policy.cost_of(head), policy.quota_of(head));
+                        transaction.entries.push(Entry { ban, ..Entry::new(index, key, cost, quota) });
+                    }
                 }
                 Err(NoKey::Skipped) => {}
                 Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),

@@ -1,4 +1,5 @@
-//! Open requests: admitted, and not over. Their charges await settlement, or they hold units that are in flight.
+//! Open requests: admitted, and not over. Their charges await settlement, they hold units that are in flight, or their
+//! retries are [free](crate::ChargeOnce) once they are over.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -17,8 +18,8 @@ use crate::http::settlement::{Reports, Settlement};
 use crate::values::Ask;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 
-/// All entries of an admitted request; those that are [open](Entry::is_open) await settlement, and the request may hold
-/// units.
+/// All entries of an admitted request; those that are [open](Entry::is_open) await settlement, the request may hold units,
+/// and once it is over its retries may be free.
 ///
 /// What depends on the response's head is settled [when that comes](Self::settle_head). The rest ends with the body, and
 /// so with this value: it is dropped when the body has ended, has failed, or was dropped. Without a response, since the
@@ -29,8 +30,8 @@ pub(crate) struct OpenRequest {
     in_force: Arc<InForce>,
     entries: Entries,
     since: Timestamp,
-    /// The bytes of the body that were passed on so far.
-    bytes: u64,
+    /// The bytes of the body that were passed on so far. `None` without a response.
+    bytes: Option<u64>,
     /// What the handler reports. `None` if no policy awaits a report.
     reports: Option<Arc<Reports>>,
     /// The units that the request holds until the head of its response has come, and until its body has ended.
@@ -41,7 +42,8 @@ pub(crate) struct OpenRequest {
 impl OpenRequest {
     /// Whether one of these entries is not over once the request is committed.
     pub(super) fn is_one(scope: Scope<'_>, entries: &[Entry]) -> bool {
-        entries.iter().any(|entry| entry.hold.is_some() || scope.policy(entry).settles_later())
+        let is_open = |entry: &Entry| entry.awaits_retries() || scope.policy(entry).ends_with_response();
+        entries.iter().any(is_open)
     }
 
     pub(super) fn of(scope: Scope<'_>, mut entries: Entries) -> Self {
@@ -54,14 +56,14 @@ impl OpenRequest {
                 entry.is_open = true;
             }
             let ends = if policy.releases_at_head() { &mut until_head } else { &mut until_end };
-            ends.extend(entry.hold.take());
+            ends.extend(entry.take_hold());
         }
         let awaits = |entry: &&Entry| entry.is_open && scope.policy(entry).is_settled_by_handler();
         let awaiting = entries.iter().filter(awaits).map(|entry| Arc::clone(scope.policy(entry).shared_name()));
         let reports = Some(Reports::of(awaiting)).filter(|reports| !reports.is_empty()).map(Arc::new);
         let held = (!until_end.is_empty()).then(|| Arc::new(Held::new(until_end)));
         let (layer, in_force) = (Arc::clone(scope.layer), Arc::clone(scope.in_force));
-        Self { layer, in_force, entries, since, bytes: 0, reports, until_head, held }
+        Self { layer, in_force, entries, since, bytes: None, reports, until_head, held }
     }
 
     /// Lets the handler settle what it is to settle, and take what the request holds.
@@ -82,15 +84,19 @@ impl OpenRequest {
     /// [`Receipt`](crate::values::Receipt). Releases what is held until then.
     pub(super) fn settle_head(&mut self, response: &ResponseHead<'_>) -> Annotations {
         self.until_head.clear();
+        self.bytes = Some(0);
         let took = self.took();
         let Self { layer, in_force, entries, reports, .. } = self;
         let scope = Scope { layer, in_force };
         for entry in entries.iter_mut().rev().filter(|entry| entry.is_open) {
             let policy = scope.policy(entry);
-            if let Some(cost) = policy.cost_by_head(entry.cost, response) {
+            if let Some(cost) = policy.cost_by_head(entry.cost - entry.owed(), response) {
                 policy.open_charges().note_duration(took);
                 entry.settle(scope, cost);
                 entry.close(policy);
+                if cost == 0 {
+                    entry.void_attempt();
+                }
             }
         }
         // What the handler has reported by now is shown, and charged at the end: it may report another cost until then.
@@ -114,12 +120,12 @@ impl OpenRequest {
 
     /// Whether something ends with the body.
     pub(super) fn lasts(&self) -> bool {
-        self.held.is_some() || self.entries.iter().any(|entry| entry.is_open)
+        self.held.is_some() || self.entries.iter().any(|entry| entry.is_open || entry.awaits_retries())
     }
 
     /// Counts bytes of the body.
     pub(crate) fn note_bytes(&mut self, bytes: usize) {
-        self.bytes = self.bytes.saturating_add(bytes as u64);
+        self.bytes = self.bytes.map(|before| before.saturating_add(bytes as u64));
     }
 
     fn took(&self) -> Duration {
@@ -127,11 +133,11 @@ impl OpenRequest {
     }
 
     /// The cost of an entry that is settled at the end of the body; `None` if what was charged stays.
-    fn final_cost(&self, entry: &Entry, policy: &Policy) -> Option<u32> {
+    fn final_cost(&self, policy: &Policy) -> Option<u32> {
         if policy.is_charged_by_content() {
-            return Some(u32::try_from(self.bytes).unwrap_or(u32::MAX));
+            return self.bytes.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
         }
-        self.reports.as_ref()?.end(policy.name()).filter(|cost| *cost != entry.cost)
+        self.reports.as_ref()?.end(policy.name())
     }
 }
 
@@ -146,7 +152,7 @@ impl Drop for OpenRequest {
         let scope = self.scope();
         for entry in entries.iter_mut().rev().filter(|entry| entry.is_open) {
             let policy = scope.policy(entry);
-            if let Some(cost) = self.final_cost(entry, policy) {
+            if let Some(cost) = self.final_cost(policy) {
                 policy.open_charges().note_duration(took);
                 entry.settle(scope, cost);
             }
@@ -156,22 +162,26 @@ impl Drop for OpenRequest {
 }
 
 impl Entry {
-    /// Charges `cost` instead of what was charged on arrival.
+    /// Charges `cost` for the request instead of what it was charged on arrival.
     fn settle(&mut self, scope: Scope<'_>, cost: u32) {
         let Some(decision) = self.decision else { return };
-        match cost.cmp(&self.cost) {
-            Ordering::Less => scope.refund(self, decision.receipt(), self.cost - cost),
-            Ordering::Greater => scope.charge_more(self, cost - self.cost),
+        let (policy, total) = (scope.policy(self), cost.saturating_add(self.owed()));
+        match total.cmp(&self.cost) {
+            Ordering::Less => scope.refund(self, decision.receipt(), self.cost - total),
+            // The next request pays.
+            Ordering::Greater if policy.owe(&self.key, total - self.cost) => return,
+            Ordering::Greater => scope.charge_more(self, total - self.cost),
             Ordering::Equal => return,
         }
-        self.show_cost(scope.policy(self), cost);
+        self.show_cost(policy, cost);
     }
 
-    /// Rewrites the decision as if `cost` had been charged. The rest of a shortfall is forgiven, so it is not reported as
-    /// owed.
+    /// Rewrites the decision as if `cost` had been charged for the request. The rest of a shortfall is forgiven, so it is
+    /// not reported as owed.
     fn show_cost(&mut self, policy: &Policy, cost: u32) {
         if let Some(decision) = self.decision {
-            self.recharge(policy, cost.min(self.cost.saturating_add(decision.remaining())));
+            let total = cost.saturating_add(self.owed());
+            self.recharge(policy, total.min(self.cost.saturating_add(decision.remaining())));
         }
     }
 

@@ -66,6 +66,7 @@ impl Transaction {
     /// next entry, if that was charged already.
     #[inline]
     pub(super) fn reserve(&mut self, scope: Scope<'_>, mut answer: Option<Check>) -> Progress {
+        let is_open_ended = scope.in_force.is_open_ended;
         while let Some(entry) = self.entries.get_mut(self.next) {
             let policy = scope.policy(entry);
             let check = match answer.take() {
@@ -81,7 +82,10 @@ impl Transaction {
                 // The common case.
                 Check::Ready(Ok(decision)) if decision.is_allowed() => {
                     let entry = &mut self.entries[self.next];
-                    entry.admit(policy, decision);
+                    entry.decision = Some(decision);
+                    if is_open_ended {
+                        entry.begin(policy, &decision);
+                    }
                     if !entry.fell_back {
                         policy.report_health(None);
                     }
@@ -200,8 +204,11 @@ impl Transaction {
     /// Commits the charges of all entries, and annotates the response.
     fn commit(&mut self, scope: Scope<'_>) -> Annotations {
         observe::committed(&scope.in_force.policies, &self.entries);
-        if OpenRequest::is_one(scope, &self.entries) {
-            return Annotations::open(OpenRequest::of(scope, std::mem::take(&mut self.entries)));
+        if scope.in_force.is_open_ended {
+            self.entries.iter_mut().for_each(Entry::admit_attempt);
+            if OpenRequest::is_one(scope, &self.entries) {
+                return Annotations::open(OpenRequest::of(scope, std::mem::take(&mut self.entries)));
+            }
         }
         scope.annotate(&self.entries)
     }
@@ -210,8 +217,8 @@ impl Transaction {
     #[cold]
     fn roll_back(&mut self, scope: Scope<'_>, cause: Cause) -> super::Rejected {
         for entry in self.entries.iter_mut().rev() {
-            // What is held is released when it is dropped, and must not be refunded a second time.
-            let was_held = entry.hold.take().is_some();
+            // What was held is released by now, and must not be refunded a second time.
+            let was_held = entry.undo();
             // Entries from `next` on may be charged as well, by a batch.
             if let Some(decision) = entry.admission().filter(|_| !was_held) {
                 scope.refund(entry, decision.receipt(), entry.cost);

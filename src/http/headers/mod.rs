@@ -32,6 +32,8 @@ mod x_rate_limit;
 
 use http::{HeaderName, header};
 
+#[cfg(feature = "queue")]
+pub(crate) use self::decimal::parse as parse_digits;
 pub(crate) use self::draft11::Unit;
 pub use self::fields::{Advertise, RateLimitFields, ResetForm};
 pub(crate) use self::jitter::Jitter;
@@ -40,6 +42,10 @@ pub(crate) use self::server_timing::append_server_timing;
 pub use self::wait::{WaitFields, X_RATE_LIMITED_FOR};
 pub(crate) use self::wait::{merge_retry_after, retry_after_seconds};
 pub(crate) use self::writer::{Reading, Writer};
+#[cfg(feature = "queue")]
+pub(crate) use self::x_rate_limit::{
+    LIMIT as X_RATELIMIT_LIMIT, REMAINING as X_RATELIMIT_REMAINING, RESET as X_RATELIMIT_RESET,
+};
 
 /// The field with what is left of each policy.
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");

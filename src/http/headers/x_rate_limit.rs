@@ -9,9 +9,9 @@ use super::fields::ResetForm;
 use super::merge::{is_stricter, set};
 use crate::values::Decision;
 
-pub(super) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-pub(super) const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-pub(super) const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+pub(crate) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+pub(crate) const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+pub(crate) const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 /// Clients take greater numbers for seconds since 1970.
 const MAX_DELTA: Duration = Duration::from_secs(1_000_000_000);

@@ -146,6 +146,20 @@ impl ClientIp {
         Ok(self.find(peer_ip(head)?, head.headers()).and_then(|node| node.address()))
     }
 
+    /// Returns the client's address if it may count in the client's favour, as for an
+    /// [exemption](crate::Exemptions::networks): [`resolve`](Self::resolve), but `None` for a peer that is taken for the
+    /// client and forwards for others. Such a peer is a proxy that the operator did not configure, and anybody may be
+    /// behind it.
+    pub(crate) fn proven(&self, head: &RequestHead<'_>) -> Result<Option<IpAddr>, KeyError> {
+        let (peer, headers) = (peer_ip(head)?, head.headers());
+        let is_peer = self.source == IpSource::Peer || !self.trusted.trusts(peer);
+        let names_a_client = || self.source.name().is_some_and(|name| headers.contains_key(name));
+        if is_peer && (hint::is_forwarded(headers) || names_a_client()) {
+            return Ok(None);
+        }
+        self.resolve(head)
+    }
+
     /// Returns the client's address, or the [substitute](Self::on_unidentified) for it.
     ///
     /// # Errors

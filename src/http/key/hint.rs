@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use http::header::FORWARDED;
+use http::header::{FORWARDED, VIA};
 use http::{HeaderMap, HeaderName};
 
 use super::source::{IpSource, X_REAL_IP};
@@ -111,6 +111,11 @@ pub(super) fn source_is_absent(headers: &HeaderMap, source: &IpSource) {
     if let Some(header) = found {
         log::another_forwarding_header(source, header);
     }
+}
+
+/// Returns whether a request has passed a proxy, as far as its fields say so.
+pub(super) fn is_forwarded(headers: &HeaderMap) -> bool {
+    forwarding(headers, None).is_some() || headers.contains_key(VIA)
 }
 
 /// Returns a forwarding header that the request has, other than `but`.

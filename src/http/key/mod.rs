@@ -32,6 +32,7 @@ mod network;
 #[cfg(feature = "unicode")]
 mod normalize;
 mod path;
+mod ranges;
 mod same_key;
 mod source;
 mod streak;
@@ -50,6 +51,7 @@ pub use self::network::IpNetwork;
 #[cfg(feature = "unicode")]
 pub use self::normalize::nfkc_casefold_trim;
 pub use self::path::PathKey;
+pub(crate) use self::ranges::Ranges;
 pub(crate) use self::same_key::SameKeyCheck;
 pub use self::source::IpSource;
 pub use self::trusted::{TrustedProxies, TrustedProxiesError};

@@ -3,14 +3,15 @@
 use std::error::Error;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::str::FromStr;
+
+use super::ranges::{Range, Ranges};
 
 /// The proxies whose forwarding headers are trusted: by address, by number, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct TrustedProxies {
     /// If empty, there is a count, and every peer is a proxy unless that is zero.
-    ranges: Vec<Range>,
+    ranges: Ranges,
     /// The number of proxies that append to the list; `None` to skip the elements within the ranges.
     pub(super) count: Option<usize>,
 }
@@ -24,7 +25,7 @@ impl TrustedProxies {
     /// all IPv4 addresses or half of the IPv6 addresses of the internet (`2000::/3`): a server that trusts all peers
     /// lets every client choose its address.
     pub fn ranges(ranges: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, TrustedProxiesError> {
-        Self { ranges: Vec::new(), count: None }.and_ranges(ranges)
+        Self { ranges: Ranges::EMPTY, count: None }.and_ranges(ranges)
     }
 
     /// Trusts the last `n` elements of the list: `n` is the number of proxies in front of this
@@ -34,12 +35,12 @@ impl TrustedProxies {
     /// well: only for servers that nothing but the proxies can reach. A header of one value has no elements to
     /// count; there, any `n` but 0 trusts every peer.
     pub const fn count(n: usize) -> Self {
-        Self { ranges: Vec::new(), count: Some(n) }
+        Self { ranges: Ranges::EMPTY, count: Some(n) }
     }
 
     /// Trusts this machine (`127.0.0.0/8`, `::1`): for a proxy on it, if no other process on it can connect.
     pub fn loopback() -> Self {
-        Self { ranges: [LOOPBACK_V4, LOOPBACK_V6].into(), count: None }
+        Self { ranges: Ranges::of(&[LOOPBACK_V4, LOOPBACK_V6]), count: None }
     }
 
     /// Trusts all private addresses: loopback (`127.0.0.0/8`, `::1`), RFC 1918 (`10.0.0.0/8`,
@@ -52,7 +53,7 @@ impl TrustedProxies {
         let v6 = |first, prefix| Range { base: [first, 0, 0, 0, 0, 0, 0, 0].into(), prefix };
         let v4 = [v4(10, 0, 8), v4(172, 16, 12), v4(192, 168, 16), v4(169, 254, 16)];
         let v6 = [v6(0xfc00, 7), v6(0xfe80, 10)];
-        Self { ranges: [&[LOOPBACK_V4, LOOPBACK_V6], v4.as_slice(), &v6].concat(), count: None }
+        Self { ranges: Ranges::of(&[&[LOOPBACK_V4, LOOPBACK_V6], v4.as_slice(), &v6].concat()), count: None }
     }
 
     /// Trusts these [`ranges`](Self::ranges) too. After a [`count`](Self::count), the elements are
@@ -65,10 +66,7 @@ impl TrustedProxies {
         mut self,
         ranges: impl IntoIterator<Item = impl AsRef<str>>,
     ) -> Result<Self, TrustedProxiesError> {
-        for range in ranges {
-            self.ranges.push(range.as_ref().parse()?);
-        }
-        check_span(&self.ranges)?;
+        self.ranges.add(ranges)?;
         if self.ranges.is_empty() { Err(TrustedProxiesError::Empty) } else { Ok(self) }
     }
 
@@ -90,114 +88,12 @@ impl TrustedProxies {
 
     /// Whether the address is within the ranges.
     pub(super) fn contains(&self, ip: IpAddr) -> bool {
-        self.ranges.iter().any(|range| range.contains(ip))
+        self.ranges.contains(ip)
     }
 }
 
 const LOOPBACK_V4: Range = Range { base: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), prefix: 8 };
 const LOOPBACK_V6: Range = Range { base: IpAddr::V6(Ipv6Addr::LOCALHOST), prefix: 128 };
-
-/// Canonical addresses with equal first bits. Unlike [`IpNetwork`](super::IpNetwork), which is for keys, it takes
-/// NAT64 and 6to4 addresses literally.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Range {
-    base: IpAddr,
-    prefix: u8,
-}
-
-impl Range {
-    fn contains(self, ip: IpAddr) -> bool {
-        let equal_bits = match (self.base, ip) {
-            (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
-            (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
-            _ => return false,
-        };
-        equal_bits >= self.prefix.into()
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
-        let written: IpAddr = address.parse().ok()?;
-        let bits: u8 = if written.is_ipv4() { 32 } else { 128 };
-        let prefix: u8 = match prefix {
-            // Not 08, which others may read as octal.
-            Some(digits) if digits.starts_with('0') && digits.len() > 1 => return None,
-            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().ok()?,
-            Some(_) => return None,
-            None => bits,
-        };
-        let base = written.to_canonical();
-        // An IPv4-mapped range: its first 96 bits are those of the notation.
-        let mapped = if base.is_ipv4() && written.is_ipv6() { 96 } else { 0 };
-        if prefix > bits { None } else { Some(Self { base, prefix: prefix.checked_sub(mapped)? }) }
-    }
-
-    /// Returns the range with the bits beyond the prefix cleared.
-    fn cleared(self) -> Self {
-        let prefix = u32::from(self.prefix);
-        let base = match self.base {
-            IpAddr::V4(ip) => IpAddr::V4((ip.to_bits() & u32::MAX.checked_shl(32 - prefix).unwrap_or(0)).into()),
-            IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() & u128::MAX.checked_shl(128 - prefix).unwrap_or(0)).into()),
-        };
-        Self { base, ..self }
-    }
-}
-
-/// Rejects ranges that span half of all addresses: clients are within them, too.
-fn check_span(ranges: &[Range]) -> Result<(), TrustedProxiesError> {
-    /// The addresses that are routed on the internet (RFC 4291, section 2.4): an eighth of all IPv6 addresses. The
-    /// others are not counted.
-    const INTERNET: Range = Range { base: IpAddr::V6(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0)), prefix: 3 };
-    const HALF_OF_V4: u128 = 1 << 31;
-    const HALF_OF_V6: u128 = 1 << 124;
-    let mut sorted = ranges.to_vec();
-    // Two ranges are disjoint, or one contains the other and sorts first.
-    sorted.sort_unstable_by_key(|range| (range.base, range.prefix));
-    let (mut spanned_v4, mut spanned_v6, mut last) = (0, 0, None::<Range>);
-    for range in sorted {
-        if last.is_some_and(|last| last.prefix <= range.prefix && last.contains(range.base)) {
-            continue;
-        }
-        last = Some(range);
-        let (spanned, half, size) = match range.base {
-            IpAddr::V4(_) => (&mut spanned_v4, HALF_OF_V4, 1_u128 << (32 - range.prefix)),
-            IpAddr::V6(_) if range.prefix <= INTERNET.prefix && range.contains(INTERNET.base) => {
-                (&mut spanned_v6, HALF_OF_V6, 2 * HALF_OF_V6)
-            }
-            IpAddr::V6(base) if INTERNET.contains(base.into()) => {
-                (&mut spanned_v6, HALF_OF_V6, 1_u128 << (128 - range.prefix))
-            }
-            IpAddr::V6(_) => continue,
-        };
-        *spanned += size;
-        if *spanned >= half {
-            return Err(TrustedProxiesError::HalfOfAll { range: range.to_string(), is_alone: size >= half });
-        }
-    }
-    Ok(())
-}
-
-impl FromStr for Range {
-    type Err = TrustedProxiesError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let range = Self::parse(text).ok_or_else(|| TrustedProxiesError::Malformed { range: text.into() })?;
-        if range.prefix == 0 {
-            Err(TrustedProxiesError::Everybody { range: text.into() })
-        } else if range.cleared() != range {
-            let (cleared, address) = (range.cleared().to_string(), range.base);
-            Err(TrustedProxiesError::BitsBehindPrefix { range: text.into(), cleared, address })
-        } else {
-            Ok(range)
-        }
-    }
-}
-
-impl fmt::Display for Range {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.base, self.prefix)
-    }
-}
 
 /// Why [`TrustedProxies`] cannot be built from these ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]

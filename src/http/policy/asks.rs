@@ -62,6 +62,7 @@ impl Policy {
     /// Resets a key, so that it owes nothing. Its ban is lifted even if the limiter fails, or cannot reset it.
     pub(crate) async fn reset(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
         self.lift_ban(key);
+        self.forgive(key);
         if !self.description.answers(Mode::Reset) {
             return Err(LimiterError::new(format!(
                 "the limiter of policy `{}` cannot forget what a key owes",

@@ -46,6 +46,11 @@ pub enum PolicyError {
         /// The policy's name.
         name: String,
     },
+    /// What a request costs is never more than what it is charged, so nothing could be owed.
+    NothingOwed {
+        /// The policy's name.
+        name: String,
+    },
     /// A ban is for retries before the advertised wait is over, and a limit of requests in flight advertises none.
     PenaltyWithoutWaits {
         /// The policy's name.
@@ -60,6 +65,13 @@ pub enum PolicyError {
     PenaltyOnSharedKey {
         /// The policy's name.
         name: String,
+    },
+    /// No retry can be [free](crate::Policy::charge_once).
+    ChargeOnce {
+        /// The policy's name.
+        name: String,
+        /// Why not, and what to do about it.
+        problem: &'static str,
     },
     /// A rejection must have a status of 4xx or 5xx.
     InvalidStatus {
@@ -105,6 +117,11 @@ impl fmt::Display for PolicyError {
                 "policy `{name}`: a limit of requests in flight cannot be charged by the response; remove `charge_when`, \
                  `cost_after`, `settled_by_handler` or `charge_content_bytes`"
             ),
+            Self::NothingOwed { name } => write!(
+                f,
+                "policy `{name}`: no request costs more than it is charged, so nothing is owed; remove `owe_shortfalls`, \
+                 or settle costs with `settled_by_handler`, `charge_content_bytes` or `cost_after`"
+            ),
             Self::PenaltyWithoutWaits { name } => write!(
                 f,
                 "policy `{name}`: a penalty would ban nobody, since a limit of requests in flight advertises no wait to \
@@ -120,6 +137,7 @@ impl fmt::Display for PolicyError {
                 "policy `{name}`: a penalty would let one client ban all that share its key; \
                  key the policy by client and reject or skip requests without a key, or remove the penalty"
             ),
+            Self::ChargeOnce { name, problem } => write!(f, "policy `{name}` cannot charge a request once: {problem}"),
             Self::InvalidStatus { name, status } => {
                 write!(f, "policy `{name}`: {status} is not the status of a rejection; choose one from 400 to 599")
             }
@@ -174,6 +192,11 @@ mod tests {
                  `cost_after`, `settled_by_handler` or `charge_content_bytes`",
             ),
             (
+                PolicyError::NothingOwed { name: name() },
+                "policy `p`: no request costs more than it is charged, so nothing is owed; remove `owe_shortfalls`, or \
+                 settle costs with `settled_by_handler`, `charge_content_bytes` or `cost_after`",
+            ),
+            (
                 PolicyError::PenaltyWithoutWaits { name: name() },
                 "policy `p`: a penalty would ban nobody, since a limit of requests in flight advertises no wait to retry \
                  before; remove the penalty, or add it to a policy with a quota",
@@ -187,6 +210,10 @@ mod tests {
                 PolicyError::PenaltyOnSharedKey { name: name() },
                 "policy `p`: a penalty would let one client ban all that share its key; key the policy by client and \
                  reject or skip requests without a key, or remove the penalty",
+            ),
+            (
+                PolicyError::ChargeOnce { name: name(), problem: "why; cure" },
+                "policy `p` cannot charge a request once: why; cure",
             ),
             (
                 PolicyError::InvalidStatus { name: name(), status: 302 },

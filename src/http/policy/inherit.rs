@@ -1,7 +1,7 @@
 //! The second step of a live change: a policy inherits from its predecessor.
 //!
 //! 1. [`LayerState::replace`](crate::http::reload) pairs policies by name.
-//! 2. [`Policy::inherit`] takes over the record, the metrics and the bans, and asks the new limiter to inherit from the
+//! 2. [`Policy::inherit`] takes over the record, the metrics, the bans and the free retries, and asks the new limiter to inherit from the
 //!    old one.
 //! 3. [`Limiter::inherit`](crate::Limiter::inherit) takes over the debts. Its table (`limiter/mod.rs`) says what each
 //!    limiter keeps. In memory, `store/memory/heir_table.rs` makes the new table.
@@ -39,8 +39,9 @@ impl Policy {
         self.record = Arc::clone(&old.record);
         self.meter.inherit(&old.meter);
         let bans = self.inherit_bans(old);
+        let retries = self.retries.as_mut().zip(old.retries.as_ref()).and_then(|(new, old)| new.inherit(old));
         let (budgets, limiter) = self.inherit_limiter(old);
-        Inherited { budgets, finish: bans.into_iter().chain(limiter).collect() }
+        Inherited { budgets, finish: bans.into_iter().chain(retries).chain(limiter).collect() }
     }
 
     /// Whether the limiter of this policy has inherited, perhaps through others, from that of `old`.

@@ -1,8 +1,11 @@
 //! `Policy`: a named limiter, with a key, a cost and conditions.
 
 mod asks;
+mod charge_once;
 mod cost;
+mod debts;
 mod error;
+mod exemptions;
 mod health;
 mod inherit;
 mod into_policies;
@@ -22,8 +25,14 @@ use std::sync::atomic::AtomicBool;
 
 use http::StatusCode;
 
+pub(crate) use self::charge_once::Attempt;
+pub use self::charge_once::ChargeOnce;
+use self::charge_once::Retries;
 use self::cost::{Bill, Cost};
+pub(crate) use self::debts::DebtPart;
 pub use self::error::PolicyError;
+use self::exemptions::Except;
+pub use self::exemptions::{ExemptionError, Exemptions};
 pub(crate) use self::inherit::Budgets;
 pub use self::into_policies::IntoPolicies;
 pub(crate) use self::metrics::Fate;
@@ -66,11 +75,14 @@ pub struct Policy {
     /// Whether its limiter takes the quotas of keys.
     takes_quotas: bool,
     bill: Option<Bill>,
+    retries: Option<Box<Retries>>,
     releases_at_head: bool,
+    owes_shortfalls: bool,
     penalty: Option<Penalty>,
     /// The bans of a penalty that a live change removed, in case a later change adds one again.
     former_bans: Option<Arc<PenaltyRecord>>,
     when: Option<Condition>,
+    except: Option<Box<Except>>,
     shadow: bool,
     on_missing_key: MissingKey,
     on_failure: FailureMode,
@@ -142,10 +154,13 @@ impl Policy {
             quota: None,
             takes_quotas: false,
             bill: None,
+            retries: None,
             releases_at_head: false,
+            owes_shortfalls: false,
             penalty: None,
             former_bans: None,
             when: None,
+            except: None,
             shadow: false,
             on_missing_key: MissingKey::default(),
             on_failure: FailureMode::default(),
@@ -226,6 +241,7 @@ impl Policy {
     pub fn quota_fn(mut self, quota: impl Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync + 'static) -> Self {
         self.quota = Some(Box::new(quota));
         self.takes_quotas = self.limiter.take_quotas();
+        self.retries.iter().for_each(|retries| retries.take_quotas());
         self
     }
 
@@ -288,6 +304,22 @@ impl Policy {
         self
     }
 
+    /// Charges a request and its retries once, by the idempotency key that they have in common: a client that lost an
+    /// answer need not pay for asking again. Off unless set, since the client chooses what it calls a retry; with it, a
+    /// client can have up to 1 + [`free_retries`](ChargeOnce::free_retries) times the quota. See [`ChargeOnce`].
+    ///
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it beside [`cost_after`](Self::cost_after) and
+    /// the like, by which the cost of a retry is known too late, and for limiters that delay requests, hold units or
+    /// advertise no quota.
+    pub fn charge_once(mut self, once: ChargeOnce) -> Self {
+        let retries = Retries::new(once, self.description.terms());
+        if self.has_quotas() {
+            retries.take_quotas();
+        }
+        self.retries = Some(Box::new(retries));
+        self
+    }
+
     /// Lets the handler report the final cost of a request, through the [`Settlement`](crate::Settlement) in the request's
     /// extensions, until the body of the response has ended.
     ///
@@ -317,9 +349,10 @@ impl Policy {
     /// `content-bytes`.
     ///
     /// The [`cost`](Self::cost) is charged when the request comes: choose the size of a usual response. When the body has
-    /// ended, or was dropped, the bytes that were sent so far are charged instead: an excess is refunded, and a shortfall
-    /// is charged as far as units are left. Trailers and what HTTP adds are not counted. Replaces
-    /// [`charge_when`](Self::charge_when) and the like.
+    /// ended, or was dropped, the bytes that the server has taken from it are charged instead: an excess is refunded, and
+    /// a shortfall is charged as far as units are left. Trailers and what HTTP adds are not counted. A request without a
+    /// response, since the client disconnected or the service failed, stays charged as it is: otherwise, opening and
+    /// cancelling requests would be free. Replaces [`charge_when`](Self::charge_when) and the like.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -331,6 +364,19 @@ impl Policy {
     /// ```
     pub fn charge_content_bytes(mut self) -> Self {
         self.bill = Some(Bill::ContentBytes);
+        self
+    }
+
+    /// Has a key owe what its requests turn out to cost beyond their charge, instead of charging that as far as units are
+    /// left and forgiving the rest. Its next requests pay the debt beside their own cost, as much as is ever admitted at
+    /// once, and so wait, or are rejected, for longer.
+    ///
+    /// For [`settled_by_handler`](Self::settled_by_handler), [`charge_content_bytes`](Self::charge_content_bytes) and
+    /// [`cost_after`](Self::cost_after). Response fields show a debt from the next request on. Debts are in the memory of
+    /// this process, of up to 65,536 keys; what further keys owe is charged as far as units are left. They survive a live
+    /// change, and a [reset](crate::RateLimitLayer::reset) forgives them.
+    pub fn owe_shortfalls(mut self) -> Self {
+        self.owes_shortfalls = true;
         self
     }
 
@@ -356,6 +402,16 @@ impl Policy {
     /// Applies the policy only to requests for which `condition` holds.
     pub fn when(mut self, condition: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
         self.when = Some(Box::new(condition));
+        self
+    }
+
+    /// Exempts requests by network, header value or path: the policy does not apply to them, and does not ban them. They
+    /// are counted as `skipped`. Replaces earlier exemptions.
+    ///
+    /// Other policies of the layer still apply. Unlike a condition in [`when`](Self::when), no spelling of a path and no
+    /// forged header makes a request exempt: see [`Exemptions`].
+    pub fn except(mut self, exemptions: Exemptions) -> Self {
+        self.except = Some(Except::new(exemptions));
         self
     }
 
@@ -432,6 +488,7 @@ impl Policy {
     #[inline]
     pub(crate) fn applies_to(&self, head: &RequestHead<'_>) -> bool {
         self.when.as_ref().is_none_or(|condition| condition(head))
+            && !self.except.as_ref().is_some_and(|except| except.exempts(&self.name, head))
     }
 
     pub(crate) fn cost_of(&self, head: &RequestHead<'_>) -> u32 {
@@ -502,10 +559,20 @@ impl Policy {
         self.penalty.is_some()
     }
 
-    /// Whether its limiter alone decides on each request, once: no shadow, no bans, no cost that is known later, and
-    /// nothing that is held.
+    /// Whether a request ends for this policy with its response: its cost is known later, or it holds units.
+    pub(crate) const fn ends_with_response(&self) -> bool {
+        self.bill.is_some() || self.description.holds()
+    }
+
+    /// Whether a request may not be over for this policy when it is admitted.
+    pub(crate) const fn is_open_ended(&self) -> bool {
+        self.ends_with_response() || self.retries.is_some()
+    }
+
+    /// Whether its limiter alone decides on each request, once: no shadow, no bans, no cost that is known later, no free
+    /// retries, and nothing that is held.
     pub(crate) const fn is_plain(&self) -> bool {
-        !self.shadow && self.penalty.is_none() && self.bill.is_none() && !self.description.holds()
+        !self.shadow && self.penalty.is_none() && !self.is_open_ended()
     }
 
     pub(crate) const fn is_shadow(&self) -> bool {

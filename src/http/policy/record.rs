@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::debts::Debts;
 use super::health::{Health, Transition};
 use super::open_charges::OpenCharges;
 use super::{FailureMode, Policy};
@@ -10,7 +11,7 @@ use crate::util::log;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{LimiterError, Mode};
 
-/// The counters of a policy, the health of its limiter, and its open charges. Shared with the policy of its name that
+/// The counters of a policy, the health of its limiter, its open charges, and what its keys owe. Shared with the policy of its name that
 /// replaces it.
 ///
 /// Counters are relaxed: nothing is published through them.
@@ -21,6 +22,13 @@ pub(super) struct Record {
     health: Health,
     /// Made when it is first needed: the charges of most policies await no response.
     open_charges: OnceLock<Box<OpenCharges>>,
+    debts: OnceLock<Box<Debts>>,
+}
+
+impl Record {
+    pub(super) fn debts(&self) -> &Debts {
+        self.debts.get_or_init(Box::default)
+    }
 }
 
 impl Policy {

@@ -101,6 +101,8 @@ pub(crate) struct InForce {
     pub(crate) is_plain: bool,
     /// Whether a policy may delay requests.
     pub(crate) delays: bool,
+    /// Whether a request may be [open](Policy::is_open_ended) once it is admitted.
+    pub(crate) is_open_ended: bool,
     /// `None` if no response has a field that reports quota.
     pub(crate) writer: Option<Arc<Writer>>,
 }
@@ -114,7 +116,8 @@ impl InForce {
         let writer = (!writer.is_silent()).then(|| Arc::new(writer));
         let is_plain = matches!(&*policies, [policy] if policy.is_plain()) && !settings.adds_verdict;
         let delays = policies.iter().any(Policy::delays);
-        Arc::new(Self { policies: policies.into(), is_plain, delays, writer })
+        let is_open_ended = policies.iter().any(Policy::is_open_ended);
+        Arc::new(Self { policies: policies.into(), is_plain, delays, is_open_ended, writer })
     }
 
     pub(crate) fn policy(&self, name: &str) -> Option<&Policy> {

@@ -46,7 +46,7 @@ impl Names {
     }
 
     /// Returns the name of the state that one kind of algorithm keeps. `kind` is a letter of its own: `b` for buckets, `f`
-    /// and `s` for fixed and sliding windows, `q` for queues.
+    /// and `s` for fixed and sliding windows, `q` for queues, `p` for the pace of a partner.
     pub(crate) fn key(&self, tag: Tag, kind: char) -> Key {
         let digits = tag.text();
         let slot = crc16(&digits) % SLOTS;

@@ -1,12 +1,12 @@
 """Runs the parts that are named, and prints a row for each client or check. Exits with 1 if one fails.
 
-    run.py http://127.0.0.1:3000 http fields grpc
+    run.py http://127.0.0.1:3000 http fields grpc retries
 """
 
 import importlib
 import sys
 
-PARTS = {"http": "http_clients", "fields": "fields", "grpc": "grpc_clients"}
+PARTS = {"http": "http_clients", "fields": "fields", "grpc": "grpc_clients", "retries": "retries"}
 
 
 def main():

@@ -2,6 +2,7 @@
 
 mod client;
 mod disguises;
+mod in_flight;
 mod page;
 mod routes;
 mod server;

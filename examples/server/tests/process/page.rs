@@ -73,6 +73,7 @@ fn each_policy_is_described_in_one_line() {
               key = ["client-ip", "header:x-a"], charge-on = [401, 403],
               penalty = { refusals = 5, per = "1m", ban = "10m" } },
             { name = "q", algorithm = "leaky-queue", limit = 1, per = "250ms", burst = 2, capacity = 5, max-wait = "2s" },
+            { name = "f", algorithm = "concurrency", limit = 4, queue = 9, key = "client-ip" },
         ]
         "#,
     );
@@ -85,6 +86,7 @@ fn each_policy_is_described_in_one_line() {
     );
     let queue = "leaky-queue: 1 per 250ms, burst 2, up to 5 waiting, for up to 2s, for all clients together";
     assert_eq!((&words[1]["name"], &words[1]["words"]), (&"q".into(), &queue.into()));
+    assert_eq!(words[2]["words"], "concurrency: 4 in flight, up to 9 waiting, by client-ip");
 }
 
 #[test]

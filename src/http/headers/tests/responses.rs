@@ -217,3 +217,38 @@ fn fields_for_which_a_response_has_no_room_are_left_out() {
     append_server_timing(&mut full, Duration::from_secs(1));
     assert_eq!(full.len(), names);
 }
+
+/// Nobody knows when a request will be over, so no time is advertised; older fields cannot say that.
+#[test]
+fn units_in_flight_are_advertised_without_a_time() {
+    let terms = [("in-flight", Terms::concurrency(4)), ("rate", Terms::bucket(Quota::per_second(10)))];
+    let writer = writer_of(&RateLimitFields::default(), &terms);
+    let policies = r#"ratelimit-policy: "in-flight";q=4;qu="concurrent-requests", "rate";q=10;w=1"#;
+    let (some, rate) = (Decision::allow(4, 1), Decision::allow(10, 9));
+    for (decision, left) in [(some, 1), (Decision::deny_until_released(4, 1), 0)] {
+        assert_eq!(
+            written(&writer, 200, &[], &[reading(0, &decision), reading(1, &rate)]),
+            format!(r#"ratelimit: "in-flight";r={left}, "rate";r=9;t=1; {policies}"#)
+        );
+    }
+    let alone = writer_of(&RateLimitFields::default(), &terms[..1]);
+    assert_eq!(
+        written(&alone, 429, &[], &[reading(0, &Decision::deny_until_released(4, 0))]),
+        r#"ratelimit: "in-flight";r=0; ratelimit-policy: "in-flight";q=4;qu="concurrent-requests""#
+    );
+    let draft07 = RateLimitFields::draft07().x_rate_limit(ResetForm::DeltaSeconds);
+    assert_eq!(written(&writer_of(&draft07, &terms[..1]), 200, &[], &[reading(0, &some)]), "");
+    let beside = written(&writer_of(&draft07, &terms), 200, &[], &[reading(0, &some), reading(1, &rate)]);
+    assert!(beside.contains("ratelimit: limit=10, remaining=9, reset=1"), "{beside}");
+}
+
+#[test]
+fn a_quota_of_bytes_is_advertised_with_its_unit() {
+    let day = Terms::fixed_window(Quota::per_day(1_000_000));
+    let writer = Arc::new(Writer::new(&RateLimitFields::default(), [("bytes", Some(day), Unit::ContentBytes)]));
+    let decision = Decision::allow(1_000_000, 5).with_reset_after(Duration::from_secs(60));
+    assert_eq!(
+        written(&writer, 200, &[], &[reading(0, &decision)]),
+        r#"ratelimit: "bytes";r=5;t=60; ratelimit-policy: "bytes";q=1000000;qu="content-bytes";w=86400"#
+    );
+}

@@ -1,5 +1,5 @@
-//! The series of a policy that are updated by observations, and not per request: those of its tables, and of the
-//! servers that it calls.
+//! The series of a policy that are updated by observations, and not per request: those of its tables, of what it has in
+//! flight, and of the servers that it calls.
 //!
 //! Counters are incremented by differences and never set: a counter that is set would fall, or stand still, when a
 //! table is replaced.
@@ -18,11 +18,12 @@ const TURNED_AWAY: &str = "tower_sluice.rate_limiting.table.turned_away";
 const BAN_CAPACITY: &str = "tower_sluice.rate_limiting.ban_table.capacity";
 const BAN_LIVE: &str = "tower_sluice.rate_limiting.ban_table.live_keys";
 const BAN_EVICTED: &str = "tower_sluice.rate_limiting.ban_table.evicted_live";
+const IN_FLIGHT: &str = "tower_sluice.rate_limiting.in_flight";
 #[cfg(feature = "redis")]
 const BREAKER: &str = "tower_sluice.rate_limiting.store.breaker";
 
 /// The series of one policy that observations update. Each is made once its limiter has what
-/// it is about: a table, or a server.
+/// it is about: a table, a count of what is in flight, or a server.
 #[derive(Debug, Default)]
 pub(super) struct Observed {
     /// Whether an observation was made. Without one, no series are made when a limiter is replaced.
@@ -31,6 +32,7 @@ pub(super) struct Observed {
     pub(super) is_retired: bool,
     budgets: Option<Table>,
     bans: Option<Table>,
+    in_flight: Option<Gauge>,
     /// The states of the nodes' circuit breakers, by address.
     nodes: BTreeMap<String, Gauge>,
 }
@@ -44,6 +46,13 @@ impl Observed {
                 // Zero if the limiter has no table any more.
                 table.set_gauges(&stats.unwrap_or_default());
             }
+        }
+        if stats.in_flight.is_some() {
+            self.in_flight.get_or_insert_with(|| gauge!(IN_FLIGHT, labels.all()));
+        }
+        if let Some(gauge) = &self.in_flight {
+            // Zero if the limiter counts nothing in flight any more.
+            gauge.set(in_gauge(stats.in_flight.unwrap_or(0)));
         }
         #[cfg(feature = "redis")]
         self.set_breakers(labels, &stats.nodes);
@@ -63,6 +72,9 @@ impl Observed {
     pub(super) fn clear(&self) {
         for table in [&self.budgets, &self.bans].into_iter().flatten() {
             table.set_gauges(&TableStats::default());
+        }
+        if let Some(gauge) = &self.in_flight {
+            gauge.set(0);
         }
         self.nodes.values().for_each(|gauge| gauge.set(0));
     }
@@ -175,7 +187,7 @@ impl Table {
     }
 }
 
-/// Exact up to 2^53, which is more keys than any machine has memory for.
+/// Exact up to 2^53, which is more keys than any machine has memory for, and more units than it has in flight.
 #[allow(clippy::cast_precision_loss)]
 const fn in_gauge(count: u64) -> f64 {
     count as f64
@@ -189,6 +201,7 @@ pub(super) fn describe() {
     describe_gauge!(BAN_CAPACITY, "Banned keys that a table holds without losing one.");
     describe_gauge!(BAN_LIVE, "Keys that are banned now, estimated.");
     describe_counter!(BAN_EVICTED, "Bans that a full table evicted before they ended.");
+    describe_gauge!(IN_FLIGHT, "Units of requests that are in flight, until their bodies have ended.");
     #[cfg(feature = "redis")]
     describe_gauge!(BREAKER, "State of the circuit breaker of a store's node: 0 closed, 1 half-open, 2 open.");
 }

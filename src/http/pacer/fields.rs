@@ -1,0 +1,375 @@
+//! What a response reports of the partner's limits. Total: a field that is malformed, too long or absurd is ignored, as
+//! if it were not there.
+
+use std::cmp::Reverse;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+
+use super::pace::{Budget, Report};
+use super::structured::{self, Bare, Member};
+use crate::http::headers::{
+    RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET, parse_digits,
+};
+
+/// A field with more bytes than this, over all its lines, is ignored.
+const MAX_BYTES: usize = 2_048;
+
+/// More units left than this are counted as this many.
+const MAX_LEFT: u64 = 1_000_000_000;
+
+/// No window is taken to be longer, in seconds: the longest month.
+const MAX_RESET: u64 = 31 * 86_400;
+
+/// `X-RateLimit-Reset` from here on is an instant, in seconds since 1970 (this one is in 2001); below, it is a number of
+/// seconds from now.
+const FIRST_EPOCH_SECOND: u64 = 1_000_000_000;
+
+/// From here on, it is an instant in milliseconds.
+const FIRST_EPOCH_MILLI: u64 = 100_000_000_000;
+
+/// The pause after a 429 that does not report how long to wait, in seconds.
+const UNEXPLAINED: u64 = 1;
+
+/// Microseconds in a second.
+const SECOND: u64 = 1_000_000;
+
+/// What a response means for its line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reading {
+    /// Whether the partner rejected the call because of a limit.
+    pub(super) is_rejection: bool,
+    pub(super) report: Report,
+}
+
+/// Reads the head of a response that came at `received`.
+///
+/// A 429 is a rejection. A 503 is one if it has a `Retry-After`, or reports that a quota is used up. On other responses,
+/// `Retry-After` is about something else and pauses nothing.
+pub(super) fn read(status: StatusCode, headers: &HeaderMap, received: SystemTime) -> Reading {
+    // Instants are compared with the partner's own clock, if the response says what that shows.
+    let now = date(headers.get(header::DATE)).unwrap_or(received);
+    // A cache repeats what was true when it stored the response.
+    let is_stored = number(headers, &header::AGE).is_some_and(|age| age > 0);
+    let budget = if is_stored { None } else { tightest(quotas(headers, now)) };
+    let is_used_up = budget.is_some_and(|budget| budget.left == 0);
+    let wait = headers.get_all(header::RETRY_AFTER).iter().filter_map(|line| seconds_in(line, now)).max();
+    let is_rejection = match status {
+        StatusCode::TOO_MANY_REQUESTS => true,
+        StatusCode::SERVICE_UNAVAILABLE => wait.is_some() || is_used_up,
+        _ => false,
+    };
+    let pause = match wait {
+        _ if !is_rejection => 0,
+        // At least a second: zero would mean to repeat the call at once.
+        Some(seconds) => seconds.clamp(1, MAX_RESET),
+        None if is_used_up => 0,
+        None => UNEXPLAINED,
+    };
+    Reading { is_rejection, report: Report { is_answer: true, pause: pause * SECOND, budget } }
+}
+
+/// Returns the budget that allows the least: the longest time without any call, or else the lowest rate.
+fn tightest(budgets: impl IntoIterator<Item = Budget>) -> Option<Budget> {
+    let spread = |budget: &Budget| Reverse(budget.reset / (budget.left + 1));
+    budgets.into_iter().min_by_key(|budget| (budget.left > 0, spread(budget)))
+}
+
+/// Returns the budgets of all policies that count requests and report how long what is left has to last.
+fn quotas(headers: &HeaderMap, now: SystemTime) -> Vec<Budget> {
+    let field = lines(headers, &RATELIMIT).unwrap_or_default();
+    let policies = lines(headers, &RATELIMIT_POLICY).unwrap_or_default();
+    let policies = structured::list(&policies).unwrap_or_default();
+    let mut budgets = if field.trim_ascii().starts_with(b"\"") {
+        draft11(&field, &policies).unwrap_or_default()
+    } else {
+        draft07(&field, &policies).into_iter().collect()
+    };
+    budgets.extend(x_rate_limit(headers, now));
+    budgets
+}
+
+/// Joins all lines of a field (RFC 9110, section 5.3); `None` if they are too long.
+fn lines(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<u8>> {
+    let lines = || headers.get_all(name).iter().map(HeaderValue::as_bytes);
+    let length: usize = lines().map(|line| line.len() + 1).sum();
+    (length <= MAX_BYTES).then(|| lines().collect::<Vec<_>>().join(&b','))
+}
+
+/// Makes a budget, with numbers in bounds. A window of zero seconds counts as one that ends within a second.
+fn budget(left: u64, reset: u64, limit: Option<u64>, spacing: u64) -> Budget {
+    let left = left.min(limit.unwrap_or(MAX_LEFT)).min(MAX_LEFT);
+    Budget { left, reset: reset.clamp(1, MAX_RESET) * SECOND, spacing }
+}
+
+/// Returns the mean time between calls by a quota of `limit` in `window` seconds, rounded up; 0 if it has none.
+fn spacing(limit: u64, window: u64) -> u64 {
+    match (limit, window) {
+        (1.., 1..=MAX_RESET) => (window * SECOND).div_ceil(limit),
+        _ => 0,
+    }
+}
+
+/// Reads `"name";r=..;t=..`, with `"name";q=..;w=..` of the other field. `None` if a member is not as the draft has it.
+fn draft11(field: &[u8], policies: &[Member<'_>]) -> Option<Vec<Budget>> {
+    let mut budgets = Vec::new();
+    for state in structured::list(field)? {
+        let Bare::String(_) = &state.value else { return None };
+        let (left, reset) = (state.count("r").ok()??, state.count("t").ok()?);
+        let policy = policies.iter().find(|policy| policy.value == state.value);
+        // Of bytes, or of requests in flight, a client cannot say how many its calls will take.
+        let is_of_requests = match policy.and_then(|policy| policy.parameter("qu")) {
+            None => true,
+            Some(Bare::String(unit)) => matches!(unit.as_slice(), b"requests" | b"request"),
+            Some(_) => false,
+        };
+        // Without a time, nothing follows for when to send.
+        if let (Some(reset), true) = (reset, is_of_requests) {
+            let of_policy = |key| policy.and_then(|policy| policy.count(key).ok()?);
+            let (limit, window) = (of_policy("q"), of_policy("w"));
+            budgets.push(budget(left, reset, limit, spacing(limit.unwrap_or(0), window.unwrap_or(0))));
+        }
+    }
+    Some(budgets)
+}
+
+/// Reads `limit=.., remaining=.., reset=..`, with `limit;w=..` of the other field.
+fn draft07(field: &[u8], policies: &[Member<'_>]) -> Option<Budget> {
+    let members = structured::dictionary(field)?;
+    // Of a key that comes twice, the last one counts (RFC 9651, section 4.2.2).
+    let count = |key: &str| members.iter().rev().find(|member| member.key == key.as_bytes())?.value.count().ok();
+    let (limit, left, reset) = (count("limit")?, count("remaining")?, count("reset")?);
+    let policy = policies.iter().find(|policy| policy.value.count() == Ok(limit));
+    let window = policy.and_then(|policy| policy.count("w").ok()?).unwrap_or(0);
+    Some(budget(left, reset, Some(limit), spacing(limit, window)))
+}
+
+/// Reads `X-RateLimit-Remaining` and `X-RateLimit-Reset`, and `X-RateLimit-Limit` if it is there.
+fn x_rate_limit(headers: &HeaderMap, now: SystemTime) -> Option<Budget> {
+    let (left, _) = decimal(headers, &X_RATELIMIT_REMAINING)?;
+    let (reset, has_rest) = decimal(headers, &X_RATELIMIT_RESET)?;
+    let reset = reset.saturating_add(u64::from(has_rest));
+    let since_1970 = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let reset = match reset {
+        FIRST_EPOCH_MILLI.. => reset.div_ceil(1_000).saturating_sub(since_1970),
+        FIRST_EPOCH_SECOND.. => reset.saturating_sub(since_1970),
+        _ => reset,
+    };
+    Some(budget(left, reset, decimal(headers, &X_RATELIMIT_LIMIT).map(|(limit, _)| limit), 0))
+}
+
+/// Reads a field of one number, which may have decimals: its whole part, and whether the rest is more than zero.
+fn decimal(headers: &HeaderMap, name: &HeaderName) -> Option<(u64, bool)> {
+    let text = only_line(headers, name)?.as_bytes().trim_ascii();
+    let (whole, decimals) = match text.iter().position(|byte| *byte == b'.') {
+        Some(point) => (&text[..point], Some(&text[point + 1..])),
+        None => (text, None),
+    };
+    let rest = decimals.map_or(Some(0), parse_digits)?;
+    Some((parse_digits(whole)?, rest > 0))
+}
+
+/// Reads a field of one whole number.
+fn number(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
+    parse_digits(only_line(headers, name)?.as_bytes().trim_ascii())
+}
+
+/// Returns the value of a field that is no list; `None` if it comes twice or is too long.
+fn only_line<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
+    let mut lines = headers.get_all(name).iter();
+    let line = lines.next().filter(|line| line.len() <= MAX_BYTES)?;
+    lines.next().is_none().then_some(line)
+}
+
+/// Reads a `Retry-After` (RFC 9110, section 10.2.3): seconds or a date. Rounded up.
+fn seconds_in(value: &HeaderValue, now: SystemTime) -> Option<u64> {
+    if let Some(seconds) = parse_digits(value.as_bytes().trim_ascii()) {
+        return Some(seconds);
+    }
+    let wait = date(Some(value))?.duration_since(now).unwrap_or(Duration::ZERO);
+    Some(wait.as_secs() + u64::from(wait.subsec_nanos() > 0))
+}
+
+fn date(value: Option<&HeaderValue>) -> Option<SystemTime> {
+    httpdate::parse_http_date(value?.to_str().ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn head(lines: &[(&str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(
+                HeaderName::from_bytes(name.as_bytes()).unwrap(),
+                HeaderValue::from_bytes(value.as_bytes()).unwrap(),
+            );
+        }
+        headers
+    }
+
+    /// Reads a response that came 1,790,000,000 seconds after 1970 (Mon, 21 Sep 2026 14:13:20 GMT).
+    fn reading(status: u16, lines: &[(&str, &str)]) -> Reading {
+        let now = UNIX_EPOCH + Duration::from_secs(1_790_000_000);
+        read(StatusCode::from_u16(status).unwrap(), &head(lines), now)
+    }
+
+    /// Returns what is left, for how many seconds, and the spacing in milliseconds.
+    fn governing(lines: &[(&str, &str)]) -> Option<(u64, u64, u64)> {
+        let budget = reading(200, lines).report.budget?;
+        Some((budget.left, budget.reset / SECOND, budget.spacing / 1_000))
+    }
+
+    #[test]
+    fn every_generation_of_fields_is_read() {
+        assert_eq!(governing(&[("ratelimit", r#""default";r=50;t=30"#)]), Some((50, 30, 0)));
+        let policy = ("ratelimit-policy", r#""burst";q=100;w=60, "default";q=40;w=20"#);
+        assert_eq!(governing(&[policy, ("ratelimit", r#""default";r=50;t=30"#)]), Some((40, 30, 500)));
+        assert_eq!(governing(&[("ratelimit", "limit=100, remaining=50, reset=5")]), Some((50, 5, 0)));
+        let policy = ("ratelimit-policy", "100;w=10");
+        assert_eq!(governing(&[policy, ("ratelimit", "limit=100, remaining=50, reset=5")]), Some((50, 5, 100)));
+        let legacy = |left, reset| governing(&[("x-ratelimit-remaining", left), ("x-ratelimit-reset", reset)]);
+        assert_eq!(legacy("7", "60"), Some((7, 60, 0)));
+        assert_eq!(legacy("7.9", "59.1"), Some((7, 60, 0)));
+        assert_eq!(legacy("7", "1790000060"), Some((7, 60, 0)), "seconds since 1970");
+        assert_eq!(legacy("7", "1790000059001"), Some((7, 60, 0)), "milliseconds since 1970");
+        assert_eq!(legacy("7", "1789999999"), Some((7, 1, 0)), "an instant that has passed");
+        assert_eq!(legacy("7", "999999999"), Some((7, MAX_RESET, 0)), "the greatest number of seconds from now");
+        assert_eq!(governing(&[("content-type", "text/plain")]), None);
+    }
+
+    #[test]
+    fn the_tightest_policy_governs() {
+        let of = |field| governing(&[("ratelimit", field)]);
+        assert_eq!(of(r#""burst";r=9;t=1, "day";r=100;t=36000"#), Some((100, 36_000, 0)));
+        assert_eq!(of(r#""burst";r=1;t=10, "day";r=5000;t=36000"#), Some((5_000, 36_000, 0)));
+        assert_eq!(of(r#""burst";r=1;t=20, "day";r=5000;t=36000"#), Some((1, 20, 0)));
+        // One that is used up comes first, and of several the one that lasts longest.
+        assert_eq!(of(r#""burst";r=0;t=5, "day";r=1;t=36000"#), Some((0, 5, 0)));
+        assert_eq!(of(r#""burst";r=0;t=5, "minute";r=0;t=50, "day";r=1;t=36000"#), Some((0, 50, 0)));
+        let both = [("ratelimit", r#""a";r=9;t=1"#), ("x-ratelimit-remaining", "1"), ("x-ratelimit-reset", "9")];
+        assert_eq!(governing(&both), Some((1, 9, 0)));
+    }
+
+    #[test]
+    fn quotas_of_other_units_or_without_a_time_do_not_govern() {
+        let in_flight = ("ratelimit-policy", r#""in-flight";q=4;qu="concurrent-requests""#);
+        assert_eq!(governing(&[in_flight, ("ratelimit", r#""in-flight";r=0;t=9"#)]), None);
+        let bytes = ("ratelimit-policy", r#""in";q=65535;qu="content-bytes";w=10, "out";q=9;qu="requests";w=9"#);
+        assert_eq!(governing(&[bytes, ("ratelimit", r#""in";r=0;t=9, "out";r=3;t=7"#)]), Some((3, 7, 1_000)));
+        assert_eq!(governing(&[("ratelimit", r#""default";r=0"#)]), None);
+    }
+
+    #[test]
+    fn a_rejection_pauses_for_as_long_as_it_reports() {
+        let pause = |status, lines: &[(&str, &str)]| {
+            let Reading { is_rejection, report } = reading(status, lines);
+            is_rejection.then_some(report.pause / SECOND)
+        };
+        assert_eq!(pause(429, &[("retry-after", "7")]), Some(7));
+        assert_eq!(pause(503, &[("retry-after", "7")]), Some(7));
+        assert_eq!(pause(200, &[("retry-after", "7")]), None);
+        assert_eq!(pause(503, &[]), None, "a failure, and no limit");
+        assert_eq!(pause(429, &[]), Some(UNEXPLAINED));
+        // What is used up lasts until its own end.
+        assert_eq!(pause(429, &[("ratelimit", r#""a";r=0;t=5"#)]), Some(0));
+        assert_eq!(pause(503, &[("ratelimit", r#""a";r=0;t=5"#)]), Some(0));
+        assert_eq!(pause(429, &[("ratelimit", r#""a";r=3;t=5"#)]), Some(UNEXPLAINED));
+        assert_eq!(pause(429, &[("retry-after", "Mon, 21 Sep 2026 14:14:20 GMT")]), Some(60));
+        // By the partner's own clock, which is half a minute ahead.
+        let its_clock = ("date", "Mon, 21 Sep 2026 14:13:50 GMT");
+        assert_eq!(pause(429, &[its_clock, ("retry-after", "Mon, 21 Sep 2026 14:14:20 GMT")]), Some(30));
+        assert_eq!(pause(429, &[("retry-after", "Mon, 21 Sep 2026 14:13:00 GMT")]), Some(1), "it has passed");
+        assert_eq!(pause(429, &[("retry-after", "3"), ("retry-after", "9")]), Some(9));
+    }
+
+    #[test]
+    fn hostile_values_are_capped_or_ignored() {
+        let wait = |value| reading(429, &[("retry-after", value)]).report.pause / SECOND;
+        assert_eq!((wait("1000000000"), wait("99999999999999999999999")), (MAX_RESET, MAX_RESET));
+        for ignored in ["-5", "+5", "1e9", "1, 2", "", "soon", "1.5", "0x10"] {
+            assert_eq!(wait(ignored), UNEXPLAINED, "{ignored}");
+        }
+        assert_eq!(wait("0"), 1);
+        assert_eq!(
+            governing(&[("ratelimit", r#""a";r=999999999999999;t=999999999999999"#)]),
+            Some((MAX_LEFT, MAX_RESET, 0))
+        );
+        let more_than_its_limit = [("ratelimit", "limit=5, remaining=500, reset=1")];
+        assert_eq!(governing(&more_than_its_limit), Some((5, 1, 0)));
+        let long = format!(r#""a";r=1;t=1;x="{}""#, "x".repeat(MAX_BYTES));
+        assert_eq!(governing(&[("ratelimit", &long)]), None);
+        let many = vec![("ratelimit", r#""a";r=1;t=1"#); 100];
+        assert_eq!(governing(&many), None);
+        assert_eq!(
+            governing(&[("x-ratelimit-remaining", "1"), ("x-ratelimit-remaining", "2"), ("x-ratelimit-reset", "5")]),
+            None
+        );
+        assert_eq!(governing(&[("x-ratelimit-remaining", "-1"), ("x-ratelimit-reset", "5")]), None);
+        // A cache may repeat what was true an hour ago.
+        assert_eq!(governing(&[("age", "3600"), ("ratelimit", r#""a";r=0;t=5"#)]), None);
+    }
+
+    fn vectors(text: &str) -> Vec<Value> {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn the_vectors_of_the_draft_are_read_or_ignored_as_a_whole() {
+        let examples = vectors(include_str!("../../../tests/vectors/draft11.json"));
+        let mut read = 0;
+        for case in &examples {
+            let (field, text) = (case["field"].as_str().unwrap(), case["value"].as_str().unwrap());
+            let members = structured::list(text.as_bytes());
+            assert_eq!(members.is_some(), case["sf_parses"].as_bool().unwrap(), "{text}");
+            if field == "RateLimit" {
+                let budgets = draft11(text.as_bytes(), &[]);
+                assert_eq!(budgets.is_some(), case["valid"].as_bool().unwrap(), "{text}");
+                read += budgets.map_or(0, |budgets| budgets.len());
+            }
+        }
+        assert!(read > 3, "{read} were read");
+        for case in vectors(include_str!("../../../tests/vectors/negative.json")) {
+            let (field, text) = (case["field"].as_str().unwrap(), case["value"].as_str().unwrap());
+            // Draft-07 is the other syntax that is read.
+            if field == "RateLimit" && !text.starts_with("limit") {
+                assert_eq!(governing(&[("ratelimit", text)]), None, "{text}");
+            }
+        }
+    }
+
+    proptest! {
+        /// Whatever a partner sends, the numbers are in bounds.
+        #[test]
+        fn any_head_is_read(
+            status in prop::sample::select(vec![200_u16, 429, 503]),
+            fields in prop::collection::vec((0..8_usize, prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..60),
+                "[\"a;=rtqw0-9, .:-]{0,40}".prop_map(String::into_bytes),
+                "\"a\";r=[0-9]{1,16};t=[0-9]{1,16}".prop_map(String::into_bytes),
+                "-?[0-9]{1,30}".prop_map(String::into_bytes),
+            ]), 0..6),
+        ) {
+            let names = [
+                RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET,
+                header::RETRY_AFTER, header::DATE, header::AGE,
+            ];
+            let mut headers = HeaderMap::new();
+            for (name, value) in fields {
+                if let Ok(value) = HeaderValue::from_bytes(&value) {
+                    headers.append(names[name].clone(), value);
+                }
+            }
+            let now = UNIX_EPOCH + Duration::from_secs(1_790_000_000);
+            let Reading { is_rejection, report } = read(StatusCode::from_u16(status).unwrap(), &headers, now);
+            prop_assert!(report.pause <= MAX_RESET * SECOND && (is_rejection || report.pause == 0));
+            if let Some(budget) = report.budget {
+                prop_assert!(budget.left <= MAX_LEFT && (SECOND..=MAX_RESET * SECOND).contains(&budget.reset));
+            }
+        }
+    }
+}

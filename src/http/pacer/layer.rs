@@ -1,0 +1,287 @@
+//! `PacerLayer`: its settings.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, header};
+use tower_layer::Layer;
+
+use super::pace::{Rules, micros};
+use super::partners::{Common, Partners};
+use super::service::Pacer;
+#[cfg(feature = "redis")]
+use crate::store::redis::{Names, Redis};
+use crate::values::{PartitionKey, Quota};
+
+/// Paces outgoing HTTP calls by what each partner's responses report, so that a partner with a limit rejects next to
+/// none of them.
+///
+/// Calls to one partner wait in line, first in, first out. The layer reads the fields of every response, spreads the
+/// calls that are left over the time until there are more, and pauses when there are none, or when the partner asks for
+/// it. A call that is rejected anyway keeps its place: it is sent again, before all that came later.
+///
+/// ```
+/// use bytes::Bytes;
+/// use http::{Request, Response};
+/// use http_body_util::Full;
+/// use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+/// use tower_sluice::PacerLayer;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// // Stands for the client of hyper-util or reqwest. The partner allows ten calls in ten seconds.
+/// let client = service_fn(|_: Request<Full<Bytes>>| async {
+///     let response = Response::builder().header("ratelimit", r#""default";r=9;t=10"#);
+///     Ok::<_, std::io::Error>(response.body(Full::<Bytes>::default()).unwrap())
+/// });
+/// let mut client = ServiceBuilder::new().layer(PacerLayer::new()).service(client);
+///
+/// let request = Request::get("https://api.example/orders").body(Full::default()).unwrap();
+/// let response = client.ready().await.unwrap().call(request).await.unwrap();
+/// assert_eq!(response.status(), 200);
+/// # }
+/// ```
+///
+/// A rejection is a 429, or a 503 with `Retry-After`: the partner has not carried the call out. If yours may have, set
+/// [`attempts(1)`](Self::attempts).
+///
+/// # What is read
+///
+/// | field | meaning |
+/// |---|---|
+/// | `Retry-After`, on 429 and 503 | seconds, or a date: a pause of the whole line |
+/// | `RateLimit` in the syntax of draft-11 | what is left (`r`), and for how long (`t`), of one or several policies |
+/// | `RateLimit` in the syntax of draft-07 | the same: `remaining`, `reset` |
+/// | `X-RateLimit-Remaining`, `-Reset`, `-Limit` | the same. A reset below 10^9 is seconds from now, from there on seconds since 1970, and from 10^11 on milliseconds |
+/// | `RateLimit-Policy` | the quota per window, which is more exact than the whole seconds of `t` |
+///
+/// Of several policies, the tightest governs: one that is used up, the longest of these, or else the one with the lowest
+/// rate. Those that count something other than requests are ignored, and so are fields of a response from a cache (`Age`
+/// above 0). A 429 without any of this pauses the line for a second.
+///
+/// # How calls are spread
+///
+/// With *n* calls left until a reset, the next departs an *n*+1th of that time after the last one. When nothing is known,
+/// at first and after each reset, one call goes alone, and the others wait for its response, or for a second. A partner
+/// that reports nothing is not limited, except by [`quota`](Self::quota); after a rejection, one call goes first.
+///
+/// Calls that are under way are counted as if the partner had not seen them when it wrote the response. So it never gets
+/// more than it offered, unless other clients draw on the same quota.
+///
+/// # Accuracy
+///
+/// Fields count whole seconds, rounded up. The layer narrows the end of a window down from one response to the next, and
+/// uses all but a few calls of a window of ten seconds or more (`src/http/pacer/tests.rs`, `scripts/partner`). A bucket is
+/// kept full and used at its rate: a burst that it has saved is not spent. What remains: a window of one second, or a
+/// bucket that holds less than a second's worth and is empty, is only known to be over after a whole second.
+///
+/// # Hostile partners
+///
+/// No value of a partner can panic, and none can stop the line for longer than [`max_pause`](Self::max_pause). Fields of
+/// more than 2 KiB, or that are malformed, are ignored as a whole.
+///
+/// # Cancel safety
+///
+/// A call that is dropped while it waits leaves the line. One that is dropped after it was sent counts as sent.
+///
+/// # Errors
+///
+/// [`PacerError`](crate::PacerError): too many calls wait, the wait would be too long, or the inner service failed. What
+/// the partner answers is never an error, also if it is a rejection that is not sent again.
+///
+/// # Cost
+///
+/// One lock and, for each call that waits, some 200 bytes and a channel; a task per partner while calls wait for it. Each
+/// future is boxed, and each request is cloned, unless [`attempts`](Self::attempts) is 1. Up to 4,096 partners are
+/// remembered while they are idle. With [Redis](Self::shared), see there.
+///
+/// # Panics
+///
+/// In a tokio runtime without a timer, when a call has to wait.
+pub struct PacerLayer<B> {
+    gate: Arc<Gate<B>>,
+}
+
+/// What all services of a layer share.
+pub(super) struct Gate<B> {
+    pub(super) key: KeyFn<B>,
+    pub(super) clone: CloneFn<B>,
+    pub(super) partners: Partners,
+    body: PhantomData<fn(B)>,
+}
+
+type KeyFn<B> = Box<dyn Fn(&Request<B>) -> PartitionKey + Send + Sync>;
+type CloneFn<B> = Box<dyn Fn(&Request<B>) -> Option<Request<B>> + Send + Sync>;
+
+/// The default of [`PacerLayer::max_wait`]: a window of a minute can be waited for.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+const MAX_WAITERS: usize = 1_000;
+const MAX_PAUSE: Duration = Duration::from_secs(3_600);
+const ATTEMPTS: u32 = 3;
+
+impl<B: Clone + 'static> PacerLayer<B> {
+    /// Creates a layer that clones requests, so that it can send a rejected one again. For bodies that are not `Clone`,
+    /// see [`with_clone`](Self::with_clone).
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_clone(|request| Some(request.clone()))
+    }
+}
+
+impl<B: Clone + 'static> Default for PacerLayer<B> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<B: 'static> PacerLayer<B> {
+    /// Creates a layer that clones requests by this function. It returns `None` for a request that cannot be cloned: if
+    /// that is rejected, the caller gets the response, and the line is paused nevertheless.
+    #[must_use]
+    pub fn with_clone(clone: impl Fn(&Request<B>) -> Option<Request<B>> + Send + Sync + 'static) -> Self {
+        let rules = Rules { longest: micros(MAX_PAUSE), ..Rules::default() };
+        let partners = Partners::new(Common::new(rules, MAX_WAIT, MAX_WAITERS, ATTEMPTS));
+        let gate = Gate { key: Box::new(authority), clone: Box::new(clone), partners, body: PhantomData };
+        Self { gate: Arc::new(gate) }
+    }
+
+    /// Sets which partner a request is for: all requests with one key are in one line. Unless set, it is the authority
+    /// of the URI, or else the field `Host`.
+    ///
+    /// Choose what the partner counts by. If it has a quota per account, make the account a part of the key.
+    ///
+    /// # Panics
+    ///
+    /// If a clone of the layer, or a service that it made, is alive. The same holds for all methods below.
+    #[must_use]
+    #[track_caller]
+    pub fn key<K: Into<PartitionKey>>(self, key: impl Fn(&Request<B>) -> K + Send + Sync + 'static) -> Self {
+        self.with(|gate| gate.key = Box::new(move |request| key(request).into()))
+    }
+
+    /// Keeps to a quota of ours as well, per partner, whatever the partner reports: calls depart evenly spaced, or with
+    /// the quota's [burst](Quota::burst) if one was set. For partners that report nothing.
+    #[must_use]
+    #[track_caller]
+    pub fn quota(self, quota: Quota) -> Self {
+        let nanos = u128::from(quota.period_nanos());
+        // Rounded up, so that no call departs too early.
+        let interval = nanos.div_ceil(u128::from(quota.limit()) * 1_000);
+        let interval = u64::try_from(interval).expect("a hundred years in microseconds");
+        let ahead = interval.saturating_mul(u64::from(quota.explicit_burst_or(1) - 1));
+        self.with_common(|common| {
+            (common.rules.interval, common.rules.ahead) = (interval, ahead.min(micros(Duration::MAX)));
+        })
+    }
+
+    /// Sets the longest wait of a call in line, over all attempts; a minute unless set. A call that would wait for longer
+    /// is not sent.
+    #[must_use]
+    #[track_caller]
+    pub fn max_wait(self, max_wait: Duration) -> Self {
+        self.with_common(|common| common.max_wait = max_wait.min(LONGEST))
+    }
+
+    /// Sets how many calls may wait in this process, over all partners together; 1,000 unless set. Calls that were
+    /// rejected and wait again come on top.
+    #[must_use]
+    #[track_caller]
+    pub fn max_waiters(self, waiters: usize) -> Self {
+        self.with_common(|common| common.max_waiters = waiters)
+    }
+
+    /// Sets the longest pause that a partner can cause, whatever it reports; an hour unless set. After that, one call is
+    /// sent, and its response says more.
+    #[must_use]
+    #[track_caller]
+    pub fn max_pause(self, max_pause: Duration) -> Self {
+        self.with_common(|common| common.rules.longest = micros(max_pause))
+    }
+
+    /// Sets how often a call is sent at most, if the partner rejects it; 3 unless set. After the last attempt, the caller
+    /// gets the rejection. With 1, no call is sent again.
+    ///
+    /// # Panics
+    ///
+    /// If it is 0.
+    #[must_use]
+    #[track_caller]
+    pub fn attempts(self, attempts: u32) -> Self {
+        assert!(attempts > 0, "a call is sent once at least: write 1 to send none again");
+        self.with_common(|common| common.attempts = attempts)
+    }
+
+    /// Shares the lines' pace with all processes that use this `name` on `redis`: what is left of a partner's quota, and
+    /// its pauses, are in one key there, on the server's clock. Other limiters on `redis` need other names, and all
+    /// processes should have the same [`quota`](Self::quota) and [`max_pause`](Self::max_pause).
+    ///
+    /// Calls keep their order within a process. Processes take turns as their first calls in line arrive at Redis.
+    ///
+    /// # Cost
+    ///
+    /// One round trip before a call, two if it has to wait for its time, and one after its response, in the background.
+    /// While the pace is unknown, or a quota is used up, each process with waiters makes one more per 20 ms or per
+    /// second. On the server, some 250 bytes per partner, until a minute after they are needed.
+    ///
+    /// # When Redis is out of reach
+    ///
+    /// Each process paces by the responses that it sees. All of them together may then send too much, and are rejected:
+    /// a rejection pauses the process that it happens to.
+    #[cfg(feature = "redis")]
+    #[must_use]
+    #[track_caller]
+    pub fn shared(self, redis: &Redis, name: &str) -> Self {
+        let names = Names::new(redis.prefix(), name, redis.secret());
+        self.with_common(|common| common.shared = Some((redis.clone(), names)))
+    }
+
+    #[track_caller]
+    fn with_common(self, change: impl FnOnce(&mut Common)) -> Self {
+        self.with(|gate| change(Arc::get_mut(&mut gate.partners.common).expect("no line was made yet")))
+    }
+
+    #[track_caller]
+    fn with(mut self, change: impl FnOnce(&mut Gate<B>)) -> Self {
+        change(Arc::get_mut(&mut self.gate).expect("a layer is set up before it is used"));
+        self
+    }
+}
+
+/// Some seventy years: any deadline can be computed.
+const LONGEST: Duration = Duration::from_secs(1 << 31);
+
+/// Returns the host, in lower case since hosts are compared so, and the port.
+fn authority<B>(request: &Request<B>) -> PartitionKey {
+    let host = || request.headers().get(header::HOST).map(|host| host.as_bytes().to_ascii_lowercase());
+    match request.uri().authority() {
+        // Without a user's name and password.
+        Some(authority) => {
+            let text = authority.as_str();
+            let text = text.rsplit_once('@').map_or(text, |(_, address)| address);
+            PartitionKey::from(text.to_ascii_lowercase())
+        }
+        None => host().map_or(PartitionKey::SHARED, PartitionKey::from),
+    }
+}
+
+impl<B, S> Layer<S> for PacerLayer<B> {
+    type Service = Pacer<S, B>;
+
+    fn layer(&self, inner: S) -> Pacer<S, B> {
+        Pacer::new(inner, Arc::clone(&self.gate))
+    }
+}
+
+impl<B> Clone for PacerLayer<B> {
+    fn clone(&self) -> Self {
+        Self { gate: Arc::clone(&self.gate) }
+    }
+}
+
+impl<B> fmt::Debug for PacerLayer<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PacerLayer").field("waiting", &self.gate.partners.common.waiting()).finish_non_exhaustive()
+    }
+}

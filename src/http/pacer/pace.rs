@@ -1,0 +1,248 @@
+//! The pace of one line: when the next call may depart, by what the partner has reported. Pure: instants are microseconds
+//! on one clock. In memory, this is the state itself; on Redis, `lua/` makes the same transitions, and the tests compare
+//! the two.
+
+use std::time::Duration;
+
+/// How long a line waits for the answer to a call that was sent alone, before it sends the next one.
+pub(super) const PATIENCE: u64 = 1_000_000;
+
+/// How soon to look again while another call is awaited: its answer may come to another process.
+pub(super) const RECHECK: u64 = 20_000;
+
+/// How much of a delay is caught up: timers are late by a millisecond, and the rate must not suffer from that.
+pub(super) const CATCH_UP: u64 = 50_000;
+
+/// Fields count whole seconds, rounded up: an end that is reported `t` seconds ahead is more than `t − 1` ahead. The rest
+/// is for clocks that are read a little later than what they time.
+pub(super) const UNCERTAINTY: u64 = 1_010_000;
+
+/// What is known of a partner, and what has departed.
+///
+/// Every departure has a number. The answer to a call reports what was left when the partner judged it; calls with
+/// greater numbers are taken to come on top. So what is left does not depend on which answers are under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pace {
+    /// No call departs before.
+    pub(super) paused: u64,
+    /// The number of the latest departure. Begins with the time: the numbers of a state that was lost are all smaller.
+    pub(super) number: u64,
+    /// When that departure is, or was.
+    pub(super) last: u64,
+    /// When all departures are paid for, by the quota of ours (GCRA).
+    pub(super) tat: u64,
+    /// The call whose answer reported `left`.
+    pub(super) by: u64,
+    /// How many calls the partner would still take after that one, until `ends`.
+    pub(super) left: u64,
+    /// The latest instant at which the reported window ends; 0 if none was reported.
+    pub(super) ends: u64,
+    /// The earliest.
+    pub(super) since: u64,
+    /// The mean time between calls by the partner's quota; 0 if it is not known.
+    pub(super) spacing: u64,
+    /// Until when the answer to the latest departure is awaited, before anything else departs; 0 if it is not.
+    pub(super) probe: u64,
+    /// Whether the partner answers without any field.
+    pub(super) is_free: bool,
+}
+
+/// What the owner of the line has set.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rules {
+    /// Between two departures, by the quota of ours; 0 without one.
+    pub(super) interval: u64,
+    /// How far ahead of its payment a call may depart: `burst − 1` intervals.
+    pub(super) ahead: u64,
+    /// The longest wait that a partner can cause.
+    pub(super) longest: u64,
+}
+
+/// A departure, now or at a time to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot {
+    pub(super) number: u64,
+    pub(super) at: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    Depart(Slot),
+    /// Nothing is reserved: ask again then.
+    Wait(u64),
+}
+
+/// A turn that a server decided on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SharedTurn {
+    pub(super) turn: Turn,
+    /// How long after the server's reply its time comes.
+    pub(super) delay: Duration,
+}
+
+/// More would be no exact number in a script: 71 years.
+const MAX_MICROS: u64 = 1 << 51;
+
+/// Whole microseconds, rounded down.
+pub(super) fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX).min(MAX_MICROS)
+}
+
+/// What the answer to a call reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Report {
+    /// Whether there was an answer at all.
+    pub(super) is_answer: bool,
+    /// For how long to send nothing; 0 if the answer does not say so.
+    pub(super) pause: u64,
+    pub(super) budget: Option<Budget>,
+}
+
+/// What is left of the policy that governs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Budget {
+    pub(super) left: u64,
+    /// How long that has to last: whole seconds, rounded up.
+    pub(super) reset: u64,
+    /// As [`Pace::spacing`].
+    pub(super) spacing: u64,
+}
+
+impl Pace {
+    /// Nothing is known yet.
+    pub(super) const fn new(now: u64) -> Self {
+        Self {
+            paused: 0,
+            number: now,
+            last: 0,
+            tat: 0,
+            by: now,
+            left: 0,
+            ends: 0,
+            since: 0,
+            spacing: 0,
+            probe: 0,
+            is_free: false,
+        }
+    }
+
+    /// Returns when the next call may depart, and reserves that; or when to ask again. `slot` is what was reserved before
+    /// and has come: it is used if what was learnt since still allows it.
+    pub(super) fn turn(&mut self, now: u64, rules: &Rules, slot: Option<Slot>) -> Turn {
+        if self.paused > now {
+            return Turn::Wait(self.paused);
+        }
+        if let Some(slot) = slot.filter(|slot| self.covers(slot.number, now)) {
+            return Turn::Depart(slot);
+        }
+        if self.probe > now {
+            return Turn::Wait(self.probe.min(now.max(self.last) + RECHECK));
+        }
+        let paid = self.tat.saturating_sub(rules.ahead);
+        let mut at = paid.max(now.saturating_sub(CATCH_UP));
+        let (units, mut probe) = (self.units(), 0);
+        if !self.is_free {
+            let ends = if units > 0 { self.ends } else { self.ends.min(self.last + rules.longest) };
+            if ends <= now {
+                // What is known is out of date: one call departs alone, and its answer says how to go on.
+                at = paid.max(now);
+                probe = at + PATIENCE;
+            } else if units == 0 {
+                return Turn::Wait(ends);
+            } else {
+                at = at.max(self.last + self.interval(units).min(rules.longest));
+                if at >= ends {
+                    return Turn::Wait(ends);
+                }
+            }
+        }
+        (self.number, self.last, self.probe) = (self.number + 1, at, probe);
+        if rules.interval > 0 {
+            self.tat = self.tat.max(at) + rules.interval;
+        }
+        Turn::Depart(Slot { number: self.number, at })
+    }
+
+    /// Whether a slot is still good.
+    fn covers(&self, number: u64, now: u64) -> bool {
+        let is_awaited = number == self.number && self.probe > now;
+        self.is_free || is_awaited || now < self.ends && number <= self.by + self.left
+    }
+
+    /// Returns how many calls may depart in the reported window.
+    pub(super) fn units(&self) -> u64 {
+        self.left.saturating_sub(self.number - self.by)
+    }
+
+    /// Returns the time between departures that spreads `units` until the window ends, the last one an interval before
+    /// that. When it ends is known to a second or less; within that, the mean of the partner's quota decides.
+    fn interval(&self, units: u64) -> u64 {
+        let until = |end: u64| end.saturating_sub(self.last).div_ceil(units + 1);
+        let (shortest, longest) = (until(self.since), until(self.ends));
+        if self.spacing == 0 { longest } else { self.spacing.max(shortest).min(longest) }
+    }
+
+    /// Takes in the answer to the call of that number, which came at `now` and was `took` under way.
+    pub(super) fn learn(&mut self, number: u64, now: u64, took: u64, report: &Report, rules: &Rules) {
+        if number > self.number {
+            // A call from before this state was lost and begun again.
+            return;
+        }
+        if number == self.number {
+            self.probe = 0;
+        }
+        match report.budget {
+            Some(budget) if number >= self.by => self.learn_budget(number, now, took, &budget, rules),
+            // Answers may overtake each other, and this one is older than what is known.
+            Some(_) => {}
+            None if report.is_answer && report.pause == 0 && self.ends <= now => self.is_free = true,
+            None => {}
+        }
+        if report.pause > 0 {
+            self.paused = self.paused.max(now + report.pause.min(rules.longest));
+            // Afterwards, one call goes first.
+            self.is_free = false;
+        }
+    }
+
+    fn learn_budget(&mut self, number: u64, now: u64, took: u64, budget: &Budget, rules: &Rules) {
+        let reset = if budget.left == 0 { budget.reset.min(rules.longest) } else { budget.reset };
+        let (latest, earliest) = (now + reset, (now + reset).saturating_sub(took + UNCERTAINTY));
+        // If there is more left than was expected, this is another window, or a bucket that fills up.
+        let expected = self.left.saturating_sub(number - self.by);
+        let overlap = now < self.ends && earliest < self.ends && self.since < latest;
+        if overlap && budget.left <= expected {
+            (self.ends, self.since) = (self.ends.min(latest), self.since.max(earliest));
+        } else {
+            (self.ends, self.since) = (latest, earliest);
+        }
+        (self.by, self.left, self.spacing) = (number, budget.left, budget.spacing);
+        self.is_free = false;
+    }
+
+    /// Records a departure that was decided elsewhere. Returns its number here.
+    pub(super) fn note_departure(&mut self, now: u64) -> u64 {
+        (self.number, self.last) = (self.number + 1, now);
+        self.number
+    }
+
+    /// Returns the earliest instant at which a call with `ahead` others before it may depart, by what is known now.
+    pub(super) fn earliest(&self, now: u64, ahead: u64, rules: &Rules) -> u64 {
+        let paid = self.tat.saturating_add(ahead.saturating_mul(rules.interval)).saturating_sub(rules.ahead);
+        let start = now.max(self.paused).max(paid);
+        let units = self.units();
+        if self.is_free || self.ends <= start {
+            start
+        } else if ahead < units {
+            let interval = self.interval(units).min(rules.longest);
+            start.max(self.last.saturating_add(interval.saturating_mul(ahead + 1))).min(self.ends)
+        } else {
+            self.ends.min(self.last + rules.longest).max(start)
+        }
+    }
+
+    /// Whether anything is lost if this is forgotten at `now`.
+    pub(super) fn is_needed(&self, now: u64) -> bool {
+        self.paused.max(self.ends).max(self.tat).max(self.probe) > now
+    }
+}

@@ -1,0 +1,138 @@
+//! The lines of all partners of a layer, and what they share.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::line::Line;
+use super::pace::Rules;
+#[cfg(feature = "redis")]
+use super::shared::SharedPace;
+#[cfg(not(feature = "redis"))]
+use super::unshared::SharedPace;
+#[cfg(feature = "redis")]
+use crate::store::redis::{Names, Redis};
+use crate::values::PartitionKey;
+
+/// What all lines of a layer share.
+pub(super) struct Common {
+    pub(super) rules: Rules,
+    pub(super) max_wait: Duration,
+    pub(super) max_waiters: usize,
+    /// How often a call is sent at most.
+    pub(super) attempts: u32,
+    #[cfg(feature = "redis")]
+    pub(super) shared: Option<(Redis, Names)>,
+    /// Where the clock of the states in memory begins.
+    origin: Instant,
+    /// How many calls wait, over all lines.
+    waiting: AtomicUsize,
+}
+
+impl Common {
+    pub(super) fn new(rules: Rules, max_wait: Duration, max_waiters: usize, attempts: u32) -> Self {
+        Self {
+            rules,
+            max_wait,
+            max_waiters,
+            attempts,
+            #[cfg(feature = "redis")]
+            shared: None,
+            origin: Instant::now(),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    /// Returns the pace of a partner on Redis, if the layer has one.
+    #[cfg(feature = "redis")]
+    fn shared_pace(&self, key: &PartitionKey) -> Option<SharedPace> {
+        self.shared.as_ref().map(|(redis, names)| SharedPace::new(redis.clone(), names.key(names.tag(key), 'p')))
+    }
+
+    #[cfg(not(feature = "redis"))]
+    #[allow(clippy::unused_self, reason = "as with the feature")]
+    const fn shared_pace(&self, _: &PartitionKey) -> Option<SharedPace> {
+        None
+    }
+
+    /// Returns an instant in microseconds, rounded down.
+    pub(super) fn micros(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.origin).as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Returns the instant of so many microseconds.
+    pub(super) fn instant(&self, micros: u64) -> Instant {
+        self.origin + Duration::from_micros(micros)
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        // Relaxed, here and below: only the count matters.
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Counts one more waiter, if there may be one.
+    pub(super) fn add_waiter(&self) -> bool {
+        let add = |waiting: usize| (waiting < self.max_waiters).then_some(waiting + 1);
+        self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+    }
+
+    pub(super) fn add_waiter_again(&self) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn remove_waiter(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A line per partner.
+pub(super) struct Partners {
+    pub(super) common: Arc<Common>,
+    lines: Mutex<Lines>,
+}
+
+struct Lines {
+    of: HashMap<PartitionKey, Arc<Line>>,
+    /// How many lines there may be before idle ones are dropped.
+    sweep_at: usize,
+}
+
+/// How many partners are remembered while they are idle.
+const MAX_IDLE: usize = 4_096;
+
+impl Partners {
+    pub(super) fn new(common: Common) -> Self {
+        let lines = Lines { of: HashMap::new(), sweep_at: MAX_IDLE };
+        Self { common: Arc::new(common), lines: Mutex::new(lines) }
+    }
+
+    /// Returns the line of a partner.
+    pub(super) fn line(&self, key: &PartitionKey) -> Arc<Line> {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(line) = lines.of.get(key) {
+            return Arc::clone(line);
+        }
+        if lines.of.len() >= lines.sweep_at {
+            lines.sweep();
+        }
+        let line = Arc::new(Line::new(Arc::clone(&self.common), self.common.shared_pace(key)));
+        lines.of.insert(key.clone(), Arc::clone(&line));
+        line
+    }
+}
+
+impl Lines {
+    /// Drops the lines without calls: those of which nothing is lost, and if that is less than half, all of them. A line
+    /// with calls is held by these.
+    fn sweep(&mut self) {
+        let before = self.of.len();
+        self.of.retain(|_, line| Arc::strong_count(line) > 1 || line.is_needed());
+        if self.of.len() > before / 2 {
+            self.of.retain(|_, line| Arc::strong_count(line) > 1);
+        }
+        self.sweep_at = MAX_IDLE.max(2 * self.of.len());
+    }
+}

@@ -1,0 +1,252 @@
+//! The pace against simulated partners: many processes that always have a call to send, and a partner that counts and
+//! reports truthfully. The time is a number.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use proptest::prelude::*;
+
+use super::pace::{Budget, Pace, Report, Rules, Slot, Turn};
+
+const SECOND: u64 = 1_000_000;
+const RULES: Rules = Rules { interval: 0, ahead: 0, longest: 3_600 * SECOND };
+
+/// A naive partner. Its windows begin at a time that clients do not know.
+#[derive(Clone, Copy, Debug)]
+enum Partner {
+    FixedWindow { limit: u64, period: u64, begins: u64, window: u64, used: u64 },
+    TokenBucket { per_second: u64, burst: u64, paid_at: u64 },
+}
+
+impl Partner {
+    const fn window(limit: u64, seconds: u64) -> Self {
+        Self::FixedWindow { limit, period: seconds * SECOND, begins: 345_678, window: 0, used: 0 }
+    }
+
+    const fn bucket(per_second: u64, burst: u64) -> Self {
+        Self::TokenBucket { per_second, burst, paid_at: 0 }
+    }
+
+    /// Judges a call. Returns whether it is served, and the fields of the response, as this crate's layer writes them.
+    fn judge(&mut self, now: u64) -> (bool, Report) {
+        let (is_served, left, wait, spacing) = match self {
+            Self::FixedWindow { limit, period, begins, window, used } => {
+                if (now + *begins) / *period != *window {
+                    (*window, *used) = ((now + *begins) / *period, 0);
+                }
+                let is_served = *used < *limit;
+                *used += u64::from(is_served);
+                (is_served, *limit - *used, *period - (now + *begins) % *period, *period / *limit)
+            }
+            Self::TokenBucket { per_second, burst, paid_at } => {
+                let token = SECOND / *per_second;
+                let debt = paid_at.saturating_sub(now);
+                let is_served = debt + token <= *burst * token;
+                let debt = debt + if is_served { token } else { 0 };
+                *paid_at = now + debt;
+                let free = *burst * token - debt;
+                let wait = if free >= token { free } else { token - free };
+                (is_served, free / token, wait, token)
+            }
+        };
+        let reset = wait.div_ceil(SECOND) * SECOND;
+        let pause = if is_served { 0 } else { reset };
+        (is_served, Report { is_answer: true, pause, budget: Some(Budget { left, reset, spacing }) })
+    }
+
+    /// Returns how long to run it so that whole windows pass, and its quota for that time. A bucket's burst comes on top.
+    const fn quota(&self, about: u64) -> (u64, u64) {
+        match self {
+            Self::FixedWindow { limit, period, begins, .. } => {
+                (about / *period * *period - *begins, *limit * (about / *period))
+            }
+            Self::TokenBucket { per_second, .. } => (about, *per_second * about / SECOND),
+        }
+    }
+}
+
+enum Event {
+    /// A process looks whether it may send.
+    Look {
+        process: u64,
+    },
+    Arrive {
+        number: u64,
+        sent: u64,
+    },
+    Answer {
+        number: u64,
+        sent: u64,
+        report: Report,
+    },
+}
+
+struct Outcome {
+    served: u64,
+    rejected: u64,
+    quota: u64,
+}
+
+/// Lets processes send as much as they may for about a time. Calls take half the latency to three halves of it, so that
+/// they overtake each other.
+fn run(mut partner: Partner, processes: u64, latency: u64, about: u64) -> Outcome {
+    let (time, quota) = partner.quota(about);
+    let (mut pace, mut outcome) = (Pace::new(0), Outcome { served: 0, rejected: 0, quota });
+    // Marsaglia's xorshift.
+    let mut random = 88_172_645_463_325_252_u64;
+    let mut below = move |end: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % end
+    };
+    let (mut queue, mut events, mut slots) = (BinaryHeap::new(), HashMap::new(), HashMap::<u64, Slot>::new());
+    let add = |queue: &mut BinaryHeap<_>, events: &mut HashMap<_, _>, at: u64, event: Event| {
+        let id = events.len() as u64;
+        events.insert(id, event);
+        queue.push(Reverse((at, id)));
+    };
+    for process in 0..processes {
+        add(&mut queue, &mut events, process, Event::Look { process });
+    }
+    while let Some(Reverse((now, id))) = queue.pop().filter(|Reverse((now, _))| *now < time) {
+        match events.insert(id, Event::Look { process: u64::MAX }).unwrap() {
+            Event::Look { process } => {
+                let again = match pace.turn(now, &RULES, slots.remove(&process)) {
+                    Turn::Depart(slot) if slot.at <= now => {
+                        let arrive = Event::Arrive { number: slot.number, sent: now };
+                        add(&mut queue, &mut events, now + latency / 4 + below(latency / 2), arrive);
+                        now + 100
+                    }
+                    Turn::Depart(slot) => {
+                        slots.insert(process, slot);
+                        // Timers are late, by up to a millisecond.
+                        slot.at + below(1_000)
+                    }
+                    Turn::Wait(until) => until.min(now + SECOND) + below(1_000),
+                };
+                add(&mut queue, &mut events, again, Event::Look { process });
+            }
+            Event::Arrive { number, sent } => {
+                let (is_served, report) = partner.judge(now);
+                (outcome.served, outcome.rejected) =
+                    (outcome.served + u64::from(is_served), outcome.rejected + u64::from(!is_served));
+                let answered = now + latency / 4 + below(latency / 2);
+                add(&mut queue, &mut events, answered, Event::Answer { number, sent, report });
+            }
+            Event::Answer { number, sent, report } => pace.learn(number, now, now - sent, &report, &RULES),
+        }
+    }
+    outcome
+}
+
+/// At most 0.5 % of the calls are rejected, and at least 97 % of the quota is used.
+fn assert_obeys(partner: Partner, processes: u64, latency: u64, time: u64) {
+    let Outcome { served, rejected, quota } = run(partner, processes, latency, time);
+    println!("{partner:?}, {processes} processes, {latency} µs: {served} of {quota}, {rejected} rejected");
+    assert!(rejected * 200 <= served, "{partner:?}: {rejected} rejected, {served} served");
+    assert!(served * 100 >= quota * 97, "{partner:?}: {served} of {quota} served");
+}
+
+#[test]
+fn fixed_windows_are_used_up_and_next_to_nothing_is_rejected() {
+    for processes in [1, 8] {
+        for latency in [2_000, 50_000] {
+            assert_obeys(Partner::window(500, 10), processes, latency, 120 * SECOND);
+            assert_obeys(Partner::window(100, 10), processes, latency, 120 * SECOND);
+            assert_obeys(Partner::window(60, 60), processes, latency, 1_200 * SECOND);
+            assert_obeys(Partner::window(5_000, 3_600), processes, latency, 7_200 * SECOND);
+        }
+    }
+}
+
+#[test]
+fn buckets_are_used_up_and_next_to_nothing_is_rejected() {
+    for processes in [1, 8] {
+        for latency in [2_000, 50_000] {
+            for (per_second, burst) in [(10, 20), (10, 15), (100, 100), (100, 50), (2, 10)] {
+                assert_obeys(Partner::bucket(per_second, burst), processes, latency, 120 * SECOND);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_left_is_spread() {
+    let (mut pace, mut departures) = (Pace::new(0), Vec::new());
+    let Turn::Depart(probe) = pace.turn(0, &RULES, None) else { panic!("nothing is known") };
+    let report = Report { is_answer: true, pause: 0, budget: Some(Budget { left: 4, reset: 10 * SECOND, spacing: 0 }) };
+    pace.learn(probe.number, 0, 0, &report, &RULES);
+    let mut now = 0;
+    while departures.len() < 5 {
+        match pace.turn(now, &RULES, None) {
+            Turn::Depart(slot) => {
+                departures.push(slot.at / SECOND);
+                now = slot.at;
+            }
+            Turn::Wait(until) => now = until,
+        }
+    }
+    // The last one goes when the window is over.
+    assert_eq!(departures, [2, 4, 6, 8, 10]);
+}
+
+#[test]
+fn what_others_take_is_noticed() {
+    let mut pace = Pace::new(0);
+    let mut number = 0;
+    let mut ask = |pace: &mut Pace, now| match pace.turn(now, &RULES, None) {
+        Turn::Depart(slot) => {
+            number = slot.number;
+            Ok(slot)
+        }
+        Turn::Wait(until) => Err(until),
+    };
+    let report = |left, reset| Report {
+        is_answer: true,
+        pause: 0,
+        budget: Some(Budget { left, reset: reset * SECOND, spacing: 0 }),
+    };
+    let first = ask(&mut pace, 0).unwrap();
+    pace.learn(first.number, 0, 0, &report(99, 10), &RULES);
+    let second = ask(&mut pace, 0).unwrap();
+    // A slot that was reserved is void once nothing is left.
+    pace.learn(first.number, SECOND, 0, &report(0, 9), &RULES);
+    assert_eq!(pace.turn(2 * SECOND, &RULES, Some(second)), Turn::Wait(10 * SECOND));
+    // And one after a pause has begun.
+    let mut pace = Pace::new(0);
+    let first = ask(&mut pace, 0).unwrap();
+    pace.learn(first.number, 0, 0, &report(99, 10), &RULES);
+    let second = ask(&mut pace, 0).unwrap();
+    pace.learn(first.number, 0, 0, &Report { is_answer: true, pause: 5 * SECOND, budget: None }, &RULES);
+    assert_eq!(pace.turn(SECOND, &RULES, Some(second)), Turn::Wait(5 * SECOND));
+}
+
+proptest! {
+    /// Whatever a partner reports, and in whatever order its answers come: no sum overflows, and the next departure is never
+    /// further from the last one, or from now, than the longest pause.
+    #[test]
+    fn no_partner_stops_the_line_for_longer_than_the_longest_pause(
+        longest in 1..10_u64,
+        steps in prop::collection::vec(
+            (0..5 * SECOND, 0..4_u64, any::<bool>(), 0..3_000_u64, 0..5_u64, 0..3_000_000_u64, any::<bool>()), 1..80),
+    ) {
+        let rules = Rules { longest: longest * SECOND, ..RULES };
+        let (mut pace, mut now) = (Pace::new(7), 7);
+        for (time, back, is_answer, pause, left, reset, has_budget) in steps {
+            now += time;
+            let last = pace.last;
+            let next = match pace.turn(now, &rules, None) {
+                Turn::Depart(slot) => slot.at,
+                Turn::Wait(until) => {
+                    prop_assert!(until > now);
+                    until
+                }
+            };
+            prop_assert!(next <= now.max(last) + rules.longest.max(super::pace::PATIENCE));
+            let budget = has_budget.then_some(Budget { left, reset: (1 + reset) * SECOND, spacing: 0 });
+            let report = Report { is_answer, pause: pause * SECOND * u64::from(pause > 2_500), budget };
+            pace.learn(pace.number.saturating_sub(back), now, time, &report, &rules);
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! In place of `shared`, without the feature `redis`: no pace is shared.
+
+use std::time::Duration;
+
+use super::pace::{Report, Rules, SharedTurn, Slot};
+
+pub(super) enum SharedPace {}
+
+impl SharedPace {
+    #[allow(clippy::unused_async, reason = "as in `shared`")]
+    pub(super) async fn turn(&self, _: &Rules, _: Option<Slot>) -> Result<SharedTurn, ()> {
+        match *self {}
+    }
+
+    #[allow(clippy::unused_async, reason = "as in `shared`")]
+    pub(super) async fn learn(&self, _: u64, _: Duration, _: Duration, _: &Report, _: &Rules) {
+        match *self {}
+    }
+}

@@ -1,0 +1,254 @@
+//! `ChargeOnce`: a client that lost an answer, and repeats its request, is not charged again.
+//!
+//! 1. [`Policy::attempt`] looks the request up: is it to be charged, or is it a free retry?
+//! 2. The transaction charges it, or charges nothing, and [admits](Attempt::admit) it.
+//! 3. Once its response is over, a charged [`Attempt`] is [recorded](records), so that retries of it are free.
+
+mod attempt;
+mod records;
+
+use std::any::TypeId;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderName;
+
+pub(crate) use self::attempt::Attempt;
+use self::records::Records;
+use super::Policy;
+use crate::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use crate::http::head::{RequestHead, trimmed};
+use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
+use crate::store::MemoryStore;
+use crate::values::time::{Clock, Monotonic};
+use crate::values::{Ask, Finish, PartitionKey, Quota, Shape, Terms};
+
+/// Charges a request and its retries once, by the idempotency key that they have in common; see
+/// [`Policy::charge_once`](crate::Policy::charge_once).
+///
+/// ```
+/// use http::HeaderName;
+/// use tower_sluice::algorithm::FixedWindow;
+/// use tower_sluice::key::HeaderKey;
+/// use tower_sluice::{ChargeOnce, Policy, Quota};
+///
+/// let once = ChargeOnce::by_header(HeaderName::from_static("idempotency-key")).free_retries(3);
+/// let payments = Policy::new("payments", FixedWindow::new(Quota::per_day(10_000)))
+///     .key(HeaderKey::from_static("x-api-key"))
+///     .charge_once(once);
+/// ```
+///
+/// # Which requests are free
+///
+/// One whose policy key, idempotency key, method, path and cost are those of an earlier request that was charged, and whose
+/// response has ended, has failed, or was given up by the client. So many of them are free,
+/// and for so long; the next ones are charged. A free request passes even if nothing is left of the quota.
+///
+/// All others are charged as if this were not set, which is always the safe side:
+///
+/// - a repetition while the first request is in flight;
+/// - one of a request that was rejected, or whose charge was [refunded](crate::Policy::charge_when);
+/// - one whose idempotency key is absent, in several fields, empty, longer than 255 characters, or has characters other than
+///   visible ASCII. None of these is an error;
+/// - one that reaches another process, or this one after a restart.
+///
+/// A [banned](crate::Policy::penalty) key is rejected all the same, and a free retry that is rejected for any reason is not
+/// used up.
+///
+/// # What a client can get
+///
+/// The client chooses the idempotency key, and can send another payload with it. So this is an allowance for **1 +
+/// [`free_retries`](Self::free_retries) times the quota**, at most: whatever a client repeats, what it is granted in any interval is no more
+/// than so many times what the limiter alone would grant. To that end free retries have a budget of their own per policy
+/// key, of the shape of the limiter's, and `free_retries` times as large. What exceeds it is charged.
+///
+/// It is no protection against processing a request twice: the service must compare the payload.
+///
+/// # Memory
+///
+/// In this process's memory: [`max_keys`](Self::max_keys) requests at some 50 bytes each, and 65,536 policy keys with free
+/// retries at 16; none before the first idempotency key comes. If there are more, those that would be forgotten next make
+/// room, and their retries are charged.
+///
+/// # Cost
+///
+/// A request with an idempotency key takes one or two locks before its policy decides, and as many when its response is over,
+/// for a look into eight slots each. If the limiter is on Redis, a free retry is a call nevertheless.
+#[must_use]
+pub struct ChargeOnce {
+    header: HeaderName,
+    within: Duration,
+    free_retries: u32,
+    max_keys: usize,
+    clock: Arc<dyn Clock>,
+    /// The type of the clock. Records hold its readings, so that one with a clock of another type does not share them.
+    clock_type: TypeId,
+}
+
+/// How many requests are remembered unless set otherwise.
+const MAX_KEYS: usize = 65_536;
+
+/// The longest idempotency key that is one, in bytes: that of Stripe, and of most that have followed it.
+const LONGEST_KEY: usize = 255;
+
+impl ChargeOnce {
+    /// Takes the value of this header as the idempotency key. Retries are free once, and within 24 hours, unless set
+    /// otherwise.
+    pub fn by_header(header: HeaderName) -> Self {
+        let (within, clock, clock_type) =
+            (Duration::from_secs(24 * 3_600), Arc::new(Monotonic), TypeId::of::<Monotonic>());
+        Self { header, within, free_retries: 1, max_keys: MAX_KEYS, clock, clock_type }
+    }
+
+    /// Sets for how long retries are free, from the end of the response on.
+    ///
+    /// # Panics
+    ///
+    /// If `within` is zero, or longer than a [`Quota`]'s period may be.
+    #[track_caller]
+    pub fn within(self, within: Duration) -> Self {
+        if let Err(error) = Quota::new(1, within) {
+            panic!("retries within {within:?}: {error}");
+        }
+        Self { within, ..self }
+    }
+
+    /// Sets how many retries of a request are free.
+    ///
+    /// # Panics
+    ///
+    /// If it is zero.
+    #[track_caller]
+    pub fn free_retries(self, free_retries: u32) -> Self {
+        assert!(free_retries > 0, "at least one retry must be free; leave charge_once out to charge all");
+        Self { free_retries, ..self }
+    }
+
+    /// Sets how many requests are remembered at a time: as many as come with an idempotency key [within](Self::within) the
+    /// time, for all of their retries to be free.
+    ///
+    /// # Panics
+    ///
+    /// If a [`MemoryStore`] cannot have this capacity.
+    #[track_caller]
+    pub fn max_keys(self, max_keys: usize) -> Self {
+        let _ = MemoryStore::<()>::with_capacity(max_keys);
+        Self { max_keys, ..self }
+    }
+
+    /// Uses `clock`, for tests.
+    pub fn with_clock<C: Clock + Clone>(self, clock: &C) -> Self {
+        Self { clock: Arc::new(clock.clone()), clock_type: TypeId::of::<C>(), ..self }
+    }
+
+    /// Returns the idempotency key of a request, if it has one that counts.
+    fn key<'a>(&self, head: &RequestHead<'a>) -> Option<&'a [u8]> {
+        let mut lines = head.headers().get_all(&self.header).iter();
+        let (Some(line), None) = (lines.next(), lines.next()) else { return None };
+        let key = trimmed(line);
+        let is_key = (1..=LONGEST_KEY).contains(&key.len()) && key.iter().all(u8::is_ascii_graphic);
+        is_key.then_some(key)
+    }
+}
+
+impl fmt::Debug for ChargeOnce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChargeOnce")
+            .field("header", &self.header)
+            .field("within", &self.within)
+            .field("free_retries", &self.free_retries)
+            .field("max_keys", &self.max_keys)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The state of [`ChargeOnce`] in one policy.
+pub(super) struct Retries {
+    settings: ChargeOnce,
+    records: Arc<Records>,
+    /// Bounds the free retries of each policy key. Without it, a client could save up those of a day, and send them at once.
+    /// `None` if the limiter advertises no quota: then no retry is free, and no layer takes the policy.
+    budget: Option<Arc<dyn Limiter>>,
+}
+
+impl Retries {
+    pub(super) fn new(settings: ChargeOnce, terms: Option<Terms>) -> Self {
+        let records = Arc::new(Records::new(settings.max_keys, Arc::clone(&settings.clock)));
+        let budget = terms.and_then(|terms| budget(terms, settings.free_retries, &settings.clock));
+        Self { settings, records, budget }
+    }
+
+    /// Inherits the records of `old`, and what is left of its budgets.
+    pub(super) fn inherit(&mut self, old: &Self) -> Option<Finish> {
+        if self.settings.clock_type != old.settings.clock_type {
+            return None;
+        }
+        if self.records.capacity() == old.records.capacity() {
+            self.records = Arc::clone(&old.records);
+        }
+        let inheritance = self.budget.as_ref()?.inherit(&**old.budget.as_ref()?)?;
+        if let Some(heir) = inheritance.heir {
+            self.budget = Some(heir);
+        }
+        inheritance.finish
+    }
+
+    /// Makes the attempt of a request that costs `cost`: a free retry, if there is one for it and the budget allows it.
+    /// `None` if the request has no idempotency key that counts.
+    fn attempt(&self, charge: &Ask<'_>, head: &RequestHead<'_>) -> Option<Attempt> {
+        let (policy_key, cost) = (charge.key(), charge.cost());
+        let (key, budget) = (self.settings.key(head)?, self.budget.as_ref()?);
+        // The cost is a part, or a cheap request would make an expensive one free. Parts carry their lengths, and the store
+        // hashes the whole with a secret of its own.
+        let parts = [
+            policy_key.as_bytes(),
+            key,
+            head.method().as_str().as_bytes(),
+            head.uri().path().as_bytes(),
+            &cost.to_le_bytes(),
+        ];
+        let key = PartitionKey::from_parts(parts);
+        let (within, free) = (self.settings.within, self.settings.free_retries);
+        let attempt = Attempt::charged(Arc::clone(&self.records), key, within, free);
+        // The budget of a key grows with its quota.
+        let quota = charge.quota().map(|quota| granted(quota, free));
+        Some(attempt.or_free(budget, &charge.under(quota)))
+    }
+
+    /// Prepares the budgets for keys with quotas of their own.
+    pub(super) fn take_quotas(&self) {
+        if let Some(budget) = &self.budget {
+            budget.take_quotas();
+        }
+    }
+}
+
+impl Policy {
+    /// Makes the attempt of a request, if its retries are charged once. A request of cost 0 is none: it is never charged.
+    pub(crate) fn attempt(&self, charge: &Ask<'_>, head: &RequestHead<'_>) -> Option<Attempt> {
+        let retries = self.retries.as_ref().filter(|_| charge.cost() > 0)?;
+        retries.attempt(charge, head)
+    }
+}
+
+/// The budget of free retries of each policy key: what the limiter grants, `free_retries` times.
+fn budget(terms: Terms, free_retries: u32, clock: &Arc<dyn Clock>) -> Option<Arc<dyn Limiter>> {
+    let quota = granted(terms.quota()?, free_retries);
+    Some(match terms.shape()? {
+        Shape::Bucket => in_memory(TokenBucket::new(quota), Arc::clone(clock)),
+        Shape::FixedWindow => in_memory(FixedWindow::new(quota), Arc::clone(clock)),
+        Shape::SlidingWindow => in_memory(SlidingWindow::new(quota), Arc::clone(clock)),
+    })
+}
+
+/// What the free retries of a key with this quota may cost.
+fn granted(quota: Quota, free_retries: u32) -> Quota {
+    let times = |units: u32| units.saturating_mul(free_retries);
+    // A rate beyond what a quota can have, or a burst cut off at 2^32, is the safe side: more is charged.
+    Quota::new(times(quota.limit()), quota.period()).map_or(quota, |more| more.burst(times(quota.max_burst())))
+}
+
+fn in_memory<A: Algorithm>(algorithm: A, clock: Arc<dyn Clock>) -> Arc<dyn Limiter> {
+    RateLimiter::new(algorithm, MemoryStore::default().with_clock(clock)).into_limiter()
+}

@@ -1,0 +1,315 @@
+//! `Exemptions`: the requests that a policy does not charge, by network, header value or path.
+
+use std::error::Error;
+use std::fmt;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use sha2::{Digest, Sha256};
+
+use crate::http::head::{RequestHead, trimmed};
+use crate::http::key::{ClientIp, KeyError, Ranges, TrustedProxiesError};
+use crate::util::log;
+
+/// Requests that a policy does not apply to: those of some networks, with some header values, or to some paths. A
+/// request that meets one of them is exempt. See [`Policy::except`](crate::Policy::except).
+///
+/// ```
+/// use http::HeaderName;
+/// use tower_sluice::algorithm::TokenBucket;
+/// use tower_sluice::key::{ClientIp, IpSource, TrustedProxies};
+/// use tower_sluice::{Exemptions, Policy, Quota};
+///
+/// let client = ClientIp::new(IpSource::XForwardedFor, TrustedProxies::ranges(["192.0.2.7"])?);
+/// let exemptions = Exemptions::new()
+///     .networks(client.clone(), ["10.0.0.0/8", "2001:db8:1::/48"])?
+///     .header(HeaderName::from_static("x-internal"), "8c6bb4c9d2f04d0fb0a39a4d2c1be0c7")?
+///     .path("/healthz")?
+///     .path("/assets/*")?;
+/// let policy = Policy::new("per-client", TokenBucket::new(Quota::per_second(10))).key(client).except(exemptions);
+/// # Ok::<_, tower_sluice::ExemptionError>(())
+/// ```
+///
+/// # Cost
+///
+/// Each request is compared with all networks and paths, one after the other, and one that has an exempt header is hashed
+/// (SHA-256) once per value of it. Nothing is allocated.
+#[derive(Clone, Default)]
+#[must_use]
+pub struct Exemptions {
+    networks: Vec<(ClientIp, Ranges)>,
+    headers: Vec<(HeaderName, Hash)>,
+    paths: Vec<Path>,
+}
+
+/// The SHA-256 of a header value. The value itself is not kept, so that nothing can print it.
+type Hash = [u8; 32];
+
+#[derive(Clone)]
+enum Path {
+    Exact(Box<str>),
+    /// All paths that begin with this, which ends in a slash.
+    Below(Box<str>),
+}
+
+impl Exemptions {
+    /// Exempts nothing yet.
+    pub const fn new() -> Self {
+        Self { networks: Vec::new(), headers: Vec::new(), paths: Vec::new() }
+    }
+
+    /// Exempts clients in these networks (`10.0.0.0/8`, `fd00::/8`) or with these addresses (`192.0.2.7`).
+    ///
+    /// `client` finds the address, and should be the one that finds it for the key: [`ClientIp::peer`] without proxies
+    /// in front of this server. A client can only be exempt by an address that it has:
+    ///
+    /// - A forwarding header of a peer that is not trusted is not read.
+    /// - A request that has one all the same (`X-Forwarded-For`, `Forwarded`, `X-Real-IP`, `Via`, or the header that
+    ///   `client` reads) is not exempt: its peer is a proxy that `client` does not know, and anybody may be behind it.
+    ///   So a proxy in an exempt network that was forgotten exempts nobody, unless it sends no such header.
+    /// - A client that a trusted proxy does not report is not exempt, nor is that proxy.
+    /// - IPv4 networks are IPv4 addresses, also in their notation as IPv6 (`::ffff:10.0.0.1`), but no addresses of NAT64
+    ///   or 6to4.
+    ///
+    /// If the server does not provide the peer's address (see [`PeerIp`](crate::key::PeerIp)), no request is exempt by
+    /// its network, which is logged once.
+    ///
+    /// # Errors
+    ///
+    /// If one is malformed or has bits set beyond its prefix, or if they span, all together, half of all addresses.
+    pub fn networks(
+        mut self,
+        client: ClientIp,
+        networks: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<Self, ExemptionError> {
+        let mut ranges = Ranges::EMPTY;
+        ranges.add(networks).map_err(|error| match error {
+            TrustedProxiesError::Everybody { range } | TrustedProxiesError::HalfOfAll { range, .. } => {
+                ExemptionError::HalfOfAll { network: range }
+            }
+            error => ExemptionError::Network(error),
+        })?;
+        if !ranges.is_empty() {
+            self.networks.push((client, ranges));
+        }
+        Ok(self)
+    }
+
+    /// Exempts requests with this header, if it comes once and has exactly this value (but for white space around it,
+    /// which is no part of a value). A second call for the same header adds a value, so that one can be replaced by
+    /// another without a gap.
+    ///
+    /// The value is a password: choose it at random, and send it over connections that nobody reads. It is compared in
+    /// constant time, and never logged; only its hash is kept. The request goes on to the service with the header.
+    ///
+    /// # Errors
+    ///
+    /// If no request can have the value: it is empty, begins or ends with white space, or is no header value.
+    pub fn header(mut self, name: HeaderName, value: &str) -> Result<Self, ExemptionError> {
+        if value.is_empty() || value.trim_ascii() != value || HeaderValue::from_str(value).is_err() {
+            return Err(ExemptionError::HeaderValue { name });
+        }
+        self.headers.push((name, Sha256::digest(value).into()));
+        Ok(self)
+    }
+
+    /// Exempts requests to this path, or to all paths below it if it ends in `/*`. Without the query.
+    ///
+    /// Paths are compared as they were sent, byte for byte, and not normalised: `/healthz` exempts neither `/healthz/`
+    /// nor `//healthz`, `/Healthz` or `/%68ealthz`. A request that is spelled in another way is charged, as if it were not
+    /// exempt.
+    ///
+    /// The `*` stands for paths that are the same to all servers. It matches none in which `%`, `;`, `\`, an empty
+    /// segment (`//`) or one of dots (`..`) occurs: `/assets/../login`, `/assets/%2e%2e/login` and `/assets/..;/login` may be
+    /// `/login` to what routes them, and are charged. So is a file with a space in its name.
+    ///
+    /// Do not exempt paths if the service routes requests by something else, such as the header `X-Original-URL`. The path
+    /// is that of the request as the layer sees it: inside of a router that cuts off a prefix, without the prefix. gRPC
+    /// methods are paths, such as `/grpc.health.v1.Health/*`.
+    ///
+    /// # Errors
+    ///
+    /// If no request has this path; if it has a `*` that is not a whole last segment; or if it is `/*`, which would exempt
+    /// all requests.
+    pub fn path(mut self, path: &str) -> Result<Self, ExemptionError> {
+        let written = || path.to_owned();
+        let prefix = path.strip_suffix('*');
+        let fixed = prefix.unwrap_or(path);
+        if fixed.contains('*') || prefix.is_some_and(|prefix| !prefix.ends_with('/')) {
+            return Err(ExemptionError::MisplacedStar { path: written() });
+        }
+        let parsed = fixed.parse::<PathAndQuery>().ok();
+        if !fixed.starts_with('/') || parsed.is_none_or(|parsed| parsed.as_str() != fixed || parsed.query().is_some()) {
+            return Err(ExemptionError::MalformedPath { path: written() });
+        }
+        match prefix {
+            Some("/") => return Err(ExemptionError::EveryPath),
+            Some(prefix) if !is_plain(&prefix[1..]) => return Err(ExemptionError::MisplacedStar { path: written() }),
+            Some(prefix) => self.paths.push(Path::Below(prefix.into())),
+            None => self.paths.push(Path::Exact(path.into())),
+        }
+        Ok(self)
+    }
+
+    /// Returns whether a request is exempt.
+    fn match_any(&self, head: &RequestHead<'_>) -> Result<bool, KeyError> {
+        if self.paths.iter().any(|path| path.matches(head.uri().path())) {
+            return Ok(true);
+        }
+        if self.headers.iter().any(|(name, hash)| has_value(head.headers(), name, hash)) {
+            return Ok(true);
+        }
+        for (client, ranges) in &self.networks {
+            if client.proven(head)?.is_some_and(|ip| ranges.contains(ip)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl Path {
+    fn matches(&self, path: &str) -> bool {
+        match self {
+            Self::Exact(exact) => **exact == *path,
+            Self::Below(prefix) => path.strip_prefix(&**prefix).is_some_and(is_plain),
+        }
+    }
+}
+
+/// Returns whether no server takes this part of a path, which follows a slash, for another one. The last segment may be
+/// empty.
+fn is_plain(rest: &str) -> bool {
+    let is_dots = |segment: &str| segment.bytes().all(|byte| byte == b'.');
+    let (folders, last) = rest.rsplit_once('/').map_or((None, rest), |(folders, last)| (Some(folders), last));
+    !rest.contains(['%', ';', '\\'])
+        && (last.is_empty() || !is_dots(last))
+        && folders.is_none_or(|folders| !folders.split('/').any(is_dots))
+}
+
+/// Returns whether a header comes once, and its value has this hash. The time does not depend on how much of the value is
+/// right.
+fn has_value(headers: &HeaderMap, name: &HeaderName, hash: &Hash) -> bool {
+    let mut lines = headers.get_all(name).iter();
+    let (Some(value), None) = (lines.next(), lines.next()) else { return false };
+    let sent: Hash = Sha256::digest(trimmed(value)).into();
+    let difference = sent.iter().zip(hash).fold(0, |difference, (a, b)| difference | (a ^ b));
+    black_box(difference) == 0
+}
+
+/// Shows no value of a header.
+impl fmt::Debug for Exemptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headers: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
+        f.debug_struct("Exemptions")
+            .field("networks", &self.networks)
+            .field("headers", &headers)
+            .field("paths", &self.paths)
+            .finish()
+    }
+}
+
+impl fmt::Debug for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(path) => write!(f, "{path:?}"),
+            Self::Below(prefix) => write!(f, "\"{prefix}*\""),
+        }
+    }
+}
+
+/// The exemptions of one policy.
+pub(super) struct Except {
+    exemptions: Exemptions,
+    is_logged: AtomicBool,
+}
+
+impl Except {
+    pub(super) fn new(exemptions: Exemptions) -> Box<Self> {
+        Box::new(Self { exemptions, is_logged: AtomicBool::new(false) })
+    }
+
+    /// Returns whether a request is exempt from this policy. If the server lacks what it takes to say so, the request is
+    /// not exempt, and the mistake is logged once.
+    pub(super) fn exempts(&self, policy: &str, head: &RequestHead<'_>) -> bool {
+        self.exemptions.match_any(head).unwrap_or_else(|error| {
+            // Of several threads, the swap returns `false` to the first only.
+            if !self.is_logged.swap(true, Ordering::Relaxed) {
+                log::networks_unknown(policy, &error);
+            }
+            false
+        })
+    }
+}
+
+/// Why a request cannot be exempt as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ExemptionError {
+    /// It is no network and no address.
+    Network(TrustedProxiesError),
+    /// The networks span half of all addresses or more, so that the policy would limit few clients, if any.
+    HalfOfAll {
+        /// The network with which half was reached.
+        network: String,
+    },
+    /// No request can have this value, which the error does not show.
+    HeaderValue {
+        /// The name of the header.
+        name: HeaderName,
+    },
+    /// No request has this path: it does not begin with a slash, has a query, or characters that a URI cannot have.
+    MalformedPath {
+        /// What was written.
+        path: String,
+    },
+    /// The `*` is not the last segment, or is below a path that has several spellings.
+    MisplacedStar {
+        /// What was written.
+        path: String,
+    },
+    /// `/*`: the policy would limit no request.
+    EveryPath,
+}
+
+impl fmt::Display for ExemptionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network(error) => error.fmt(f),
+            Self::HalfOfAll { network } => write!(
+                f,
+                "{network:?}, with the networks before it, exempts half of all addresses or more; write the networks that \
+                 are yours, or remove the policy"
+            ),
+            Self::HeaderValue { name } => write!(
+                f,
+                "no request can have this value of {name}; write at least one character, no control characters, and no \
+                 white space at the ends"
+            ),
+            Self::MalformedPath { path } => write!(
+                f,
+                "no request has the path {path:?}; write it as it is sent, with a slash first and without a query, such as \
+                 /healthz"
+            ),
+            Self::MisplacedStar { path } => write!(
+                f,
+                "{path:?} cannot be matched; write a path such as /healthz, or /assets/* for all paths below /assets/, \
+                 which must have no % and no ; and no segment that is empty or made of dots"
+            ),
+            Self::EveryPath => {
+                f.write_str("/* exempts all requests; write the paths that are exempt, or remove the policy")
+            }
+        }
+    }
+}
+
+impl Error for ExemptionError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Network(error) => error.source(),
+            _ => None,
+        }
+    }
+}

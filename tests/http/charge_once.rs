@@ -1,0 +1,435 @@
+//! `Policy::charge_once`: which retries are free, and how much a client gets that repeats whatever it likes.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Empty};
+use tokio::sync::oneshot;
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::key::HeaderKey;
+use tower_sluice::store::MemoryStore;
+use tower_sluice::testing::{IntervalChecker, Random};
+use tower_sluice::time::{Clock, ManualClock, Timestamp};
+use tower_sluice::{
+    Ask, ChargeOnce, Check, Decision, LeakyQueue, Limiter, PartitionKey, Penalty, Policy, PolicyError, Quota,
+    RateLimitLayer, RateLimiter, ResponseBody,
+};
+
+const KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn timed<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<RateLimiter<A, MemoryStore<A::State, ManualClock>>> {
+    Arc::new(RateLimiter::new(algorithm, MemoryStore::default().with_clock(clock.clone())))
+}
+
+fn once(clock: &ManualClock, free_retries: u32) -> ChargeOnce {
+    ChargeOnce::by_header(KEY).within(HOUR).free_retries(free_retries).max_keys(4_096).with_clock(clock)
+}
+
+fn by_account(name: &'static str, limiter: impl tower_sluice::IntoLimiter) -> Policy {
+    Policy::new(name, limiter).key(HeaderKey::from_static("x-account"))
+}
+
+/// So many per day and account.
+fn per_day(limit: u32, clock: &ManualClock) -> Policy {
+    by_account("p", timed(FixedWindow::new(Quota::per_day(limit)), clock))
+}
+
+fn post(account: &str, key: &str) -> Request<()> {
+    let mut request = Request::post("/charges").header("x-account", account).body(()).unwrap();
+    request.headers_mut().insert(KEY, HeaderValue::from_str(key).unwrap());
+    request
+}
+
+fn layer(policy: Policy) -> RateLimitLayer {
+    RateLimitLayer::new(policy)
+}
+
+/// Sends a request that is answered at once with 200, and returns what is left; `None` if it is rejected.
+fn left(layer: &RateLimitLayer, request: Request<()>) -> Option<u32> {
+    let hello = service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(()))));
+    let response = layer.layer(hello).oneshot(request).now_or_never().expect("memory answers at once").unwrap();
+    let field = response.headers()["ratelimit"].to_str().unwrap();
+    let left = field.split([';', ',']).find_map(|part| part.strip_prefix("r=")).unwrap().parse().unwrap();
+    (response.status() == StatusCode::OK).then_some(left)
+}
+
+type InFlight = Pin<Box<dyn Future<Output = Result<Response<ResponseBody<Empty<Bytes>>>, Infallible>>>>;
+
+/// A request that is in flight until its status is sent.
+struct Open {
+    answer: oneshot::Sender<u16>,
+    response: InFlight,
+}
+
+impl Open {
+    /// `None` if it is rejected.
+    fn send(layer: &RateLimitLayer, request: Request<()>) -> Option<Self> {
+        let (answer, awaited) = oneshot::channel();
+        let awaited = Arc::new(Mutex::new(Some(awaited)));
+        let mut service = layer.layer(service_fn(move |_: Request<()>| {
+            let awaited = awaited.lock().unwrap().take().expect("called once");
+            async move {
+                Ok::<_, Infallible>(Response::builder().status(awaited.await.unwrap()).body(Empty::new()).unwrap())
+            }
+        }));
+        let mut response: InFlight = Box::pin(service.call(request));
+        match response.as_mut().now_or_never() {
+            None => Some(Self { answer, response }),
+            Some(rejected) => {
+                assert!(rejected.unwrap().status().is_client_error());
+                None
+            }
+        }
+    }
+
+    fn end(self, status: u16) {
+        self.answer.send(status).unwrap();
+        assert_eq!(self.response.now_or_never().expect("answered").unwrap().status(), status);
+    }
+}
+
+#[test]
+fn a_retry_of_a_request_that_is_over_is_free_so_many_times() {
+    let clock = ManualClock::new();
+    let layer = layer(per_day(4, &clock).charge_once(once(&clock, 2)));
+    assert_eq!([(); 5].map(|()| left(&layer, post("a", "k"))), [Some(3), Some(3), Some(3), Some(2), Some(1)]);
+    // Nothing is left of the quota of another account, whose retries pass all the same.
+    for (key, expected) in
+        [("1", Some(3)), ("2", Some(2)), ("3", Some(1)), ("4", Some(0)), ("5", None), ("4", Some(0)), ("5", None)]
+    {
+        assert_eq!(left(&layer, post("b", key)), expected, "{key}");
+    }
+    // The time begins when the request is over.
+    assert_eq!(left(&layer, post("c", "k")), Some(3));
+    clock.advance(HOUR - Duration::from_nanos(1));
+    assert_eq!(left(&layer, post("c", "k")), Some(3));
+    clock.advance(Duration::from_nanos(1));
+    assert_eq!(left(&layer, post("c", "k")), Some(2));
+}
+
+#[test]
+fn a_repetition_is_charged_while_the_first_request_is_in_flight() {
+    let clock = ManualClock::new();
+    let layer = layer(per_day(9, &clock).charge_once(once(&clock, 1)));
+    let first = Open::send(&layer, post("a", "k")).unwrap();
+    assert_eq!(left(&layer, post("a", "other")), Some(7));
+    let second = Open::send(&layer, post("a", "k")).unwrap();
+    assert_eq!(left(&layer, post("a", "probe")), Some(5), "the second was charged");
+    first.end(500);
+    // Failed or not, it was charged: a retry is free, once. The second one does not add another.
+    assert_eq!(left(&layer, post("a", "k")), Some(5));
+    second.end(200);
+    assert_eq!(left(&layer, post("a", "k")), Some(4));
+    // A client that disconnects before the response.
+    drop(Open::send(&layer, post("a", "lost")));
+    assert_eq!(left(&layer, post("a", "lost")), Some(3));
+}
+
+/// A download that is still running has not been lost.
+#[test]
+fn a_repetition_is_charged_until_the_body_of_the_response_has_ended() {
+    let clock = ManualClock::new();
+    let layer = layer(per_day(9, &clock).charge_once(once(&clock, 1)));
+    let Open { answer, response } = Open::send(&layer, post("a", "k")).unwrap();
+    answer.send(200).unwrap();
+    let response = response.now_or_never().expect("the head is there").unwrap();
+    assert_eq!(left(&layer, post("a", "k")), Some(7));
+    drop(response);
+    // Of the repetition, which is over, too: the record is that of the one that was over first.
+    assert_eq!([(); 2].map(|()| left(&layer, post("a", "k"))), [Some(7), Some(6)]);
+    // The body of the first alone.
+    let Open { answer, response } = Open::send(&layer, post("a", "other")).unwrap();
+    answer.send(200).unwrap();
+    let response = response.now_or_never().expect("the head is there").unwrap();
+    let body = std::pin::pin!(response.into_body().collect());
+    assert!(body.now_or_never().unwrap().is_ok());
+    assert_eq!(left(&layer, post("a", "other")), Some(5));
+}
+
+#[test]
+fn a_retry_of_what_was_not_charged_is_charged() {
+    let clock = ManualClock::new();
+    let rejected = layer(per_day(1, &clock).charge_once(once(&clock, 9)));
+    assert_eq!(left(&rejected, post("a", "first")), Some(0));
+    assert_eq!([(); 3].map(|()| left(&rejected, post("a", "k"))), [None; 3]);
+
+    // Of a request whose charge was refunded.
+    let failures = per_day(2, &clock).charge_when(|response| response.status() == 401).charge_once(once(&clock, 9));
+    let failures = layer(failures);
+    for _ in 0..5 {
+        Open::send(&failures, post("a", "k")).unwrap().end(200);
+    }
+    for _ in 0..2 {
+        Open::send(&failures, post("a", "guess")).unwrap().end(401);
+    }
+    assert_eq!(left(&failures, post("a", "probe")), Some(1), "the second guess was a retry of the first");
+    Open::send(&failures, post("a", "another")).unwrap().end(401);
+    assert!(Open::send(&failures, post("a", "k")).is_none(), "it was never charged");
+}
+
+#[test]
+fn a_retry_is_one_if_all_of_its_parts_are_equal() {
+    let clock = ManualClock::new();
+    let cost = |request: &tower_sluice::RequestHead<'_>| if request.uri().query() == Some("big") { 3 } else { 1 };
+    let layer = layer(per_day(99, &clock).cost_fn(cost).charge_once(once(&clock, 99)));
+    let send = |method: Method, path: &str, account: &str, key: &str| {
+        let mut request = post(account, key);
+        (*request.method_mut(), *request.uri_mut()) = (method, path.parse().unwrap());
+        let before = left(&layer, Request::get("/").header("x-account", account).body(()).unwrap()).unwrap();
+        before - left(&layer, request).unwrap()
+    };
+    assert_eq!([(); 2].map(|()| send(Method::POST, "/a", "ab", "k")), [1, 0]);
+    for (method, path, account, key, cost) in [
+        (Method::PUT, "/a", "ab", "k", 1),
+        (Method::POST, "/a/", "ab", "k", 1),
+        (Method::POST, "/A", "ab", "k", 1),
+        (Method::POST, "/a", "b", "k", 1),
+        (Method::POST, "/a", "ab", "K", 1),
+        (Method::POST, "/a", "ab", "\"k\"", 1),
+        // A cheap request makes no expensive one free, nor the other way round.
+        (Method::POST, "/a?big", "ab", "k", 3),
+        // The same bytes, divided in another way.
+        (Method::POST, "/a", "a", "bk", 1),
+        (Method::POST, "/a", "abk", "POST", 1),
+        (Method::from_bytes(b"KPOST").unwrap(), "/a", "ab", "k", 1),
+    ] {
+        assert_eq!(send(method.clone(), path, account, key), cost, "{method} {path} {account} {key}");
+        assert_eq!(send(method.clone(), path, account, key), 0, "{method} {path} {account} {key}");
+    }
+    assert_eq!(send(Method::POST, "/a?x", "ab", "k"), 0, "the query is no part");
+    assert_eq!(send(Method::POST, "/a", "ab", " k\t"), 0, "white space is no part of a value");
+}
+
+#[test]
+fn what_is_no_idempotency_key_is_charged_as_ever() {
+    let clock = ManualClock::new();
+    let layer = layer(per_day(99, &clock).charge_once(once(&clock, 9)));
+    let with = |lines: &[&[u8]]| {
+        let mut request = Request::post("/").header("x-account", "a").body(()).unwrap();
+        for line in lines {
+            request.headers_mut().append(KEY, HeaderValue::from_bytes(line).unwrap());
+        }
+        left(&layer, request).unwrap()
+    };
+    let longest = [b'k'; 255];
+    assert_eq!([(); 2].map(|()| with(&[&longest])), [98, 98]);
+    let charged: [&[&[u8]]; 7] =
+        [&[], &[b""], &[b" "], &[&[b'k'; 256]], &[b"k", b"k"], &[b"two words"], &[b"caf\xc3\xa9"]];
+    for (lines, before) in charged.into_iter().zip((0..).map(|done| 98 - 2 * done)) {
+        assert_eq!([(); 2].map(|()| with(lines)), [before - 1, before - 2], "{lines:?}");
+    }
+}
+
+#[test]
+fn a_free_retry_that_is_rejected_is_not_used_up() {
+    let clock = ManualClock::new();
+    // A ban at the second retry that comes too early.
+    let penalty = Penalty::new(Quota::per_day(1), HOUR / 2).with_clock(&clock);
+    let banning = layer(per_day(1, &clock).penalty(penalty).charge_once(once(&clock, 1)));
+    assert_eq!(left(&banning, post("a", "k")), Some(0));
+    assert_eq!([(); 3].map(|()| left(&banning, post("a", "other"))), [None; 3]);
+    assert_eq!([(); 3].map(|()| left(&banning, post("a", "k"))), [None; 3], "the account is banned");
+    clock.advance(HOUR / 2);
+    assert_eq!([(); 2].map(|()| left(&banning, post("a", "k"))), [Some(0), None]);
+
+    let all = Policy::new("all", timed(TokenBucket::new(Quota::per_hour(2)), &clock));
+    let both = RateLimitLayer::new([per_day(9, &clock).charge_once(once(&clock, 1)), all]);
+    // Another policy rejects, whose charges are not free.
+    assert_eq!(["k", "other", "third"].map(|key| status(&both, key)), [200, 200, 503]);
+    assert_eq!([(); 5].map(|()| status(&both, "k")), [503; 5]);
+    clock.advance(HOUR / 2);
+    assert_eq!(left(&both, post("a", "k")), Some(7), "the retry is free");
+    clock.advance(HOUR / 2);
+    assert_eq!(left(&both, post("a", "k")), Some(6), "it was the only one");
+}
+
+fn status(layer: &RateLimitLayer, key: &str) -> u16 {
+    let hello = service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(()))));
+    layer.layer(hello).oneshot(post("a", key)).now_or_never().unwrap().unwrap().status().as_u16()
+}
+
+#[test]
+fn a_live_change_keeps_the_free_retries() {
+    let clock = ManualClock::new();
+    let policy = |limit, free| per_day(limit, &clock).charge_once(once(&clock, free));
+    let layer = layer(policy(5, 2));
+    let in_flight = Open::send(&layer, post("a", "slow")).unwrap();
+    assert_eq!([(); 2].map(|()| left(&layer, post("a", "k"))), [Some(3), Some(3)]);
+    layer.handle().replace(policy(15, 1)).unwrap();
+    assert_eq!([(); 2].map(|()| left(&layer, post("a", "k"))), [Some(13), Some(12)], "one was left");
+    in_flight.end(200);
+    assert_eq!([(); 2].map(|()| left(&layer, post("a", "slow"))), [Some(12), Some(12)], "two were promised");
+    layer.handle().replace(per_day(15, &clock)).unwrap();
+    assert_eq!(left(&layer, post("a", "slow")), Some(11));
+}
+
+#[test]
+fn a_policy_whose_retries_cannot_be_free_is_rejected() {
+    struct Custom;
+    impl Limiter for Custom {
+        fn decide(&self, _: &Ask<'_>) -> Check {
+            Decision::allow(1, 1).into()
+        }
+    }
+    let clock = ManualClock::new();
+    let bucket = || Policy::new("p", TokenBucket::new(Quota::per_second(1)));
+    for (policy, expected) in [
+        (bucket().cost_after(|_| 1), "the cost of a retry must be known when it comes; remove what settles it later"),
+        (bucket().settled_by_handler(), "the cost of a retry must be known when it comes"),
+        (bucket().charge_content_bytes(), "the cost of a retry must be known when it comes"),
+        (Policy::new("p", tower_sluice::Concurrency::new(1)), "a free retry is in flight like any request"),
+        (Policy::new("p", LeakyQueue::new(Quota::per_second(1))), "a free retry would overtake the requests that wait"),
+        (Policy::new("p", Arc::new(Custom)), "the quota bounds the free retries; let the limiter advertise one"),
+    ] {
+        let error = RateLimitLayer::try_new(policy.charge_once(once(&clock, 1))).unwrap_err();
+        assert!(matches!(error, PolicyError::ChargeOnce { .. }) && error.to_string().contains(expected), "{error}");
+    }
+    let _ = RateLimitLayer::try_new(bucket().charge_when(|_| true).charge_once(once(&clock, 1))).unwrap();
+}
+
+/// One idempotency key for endless payloads, a key that is used for all that comes within an hour, and keys of a whole
+/// day whose retries are sent at once.
+#[test]
+fn reused_keys_get_no_more_than_one_plus_free_retries_times_the_quota() {
+    let clock = ManualClock::new();
+    let quota = Quota::per_hour(60).burst(10);
+    let served = |layer: &RateLimitLayer, key: &str| u32::from(status(layer, key) == 200);
+    for free in [1, 3] {
+        let bucket = || by_account("p", timed(TokenBucket::new(quota), &clock));
+        let limited = layer(bucket().charge_once(once(&clock, free).within(24 * HOUR)));
+        // Ten payloads per second for an hour.
+        let mut endless = 0;
+        for second in 0..3_600 {
+            endless += (0..10).map(|_| served(&limited, "one key")).sum::<u32>();
+            endless += served(&limited, &format!("{}", second / 60));
+            clock.advance(Duration::from_secs(1));
+        }
+        assert!((69..=(1 + free) * 70).contains(&endless), "{endless} in an hour");
+
+        let saving = layer(bucket().charge_once(once(&clock, free).within(24 * HOUR)));
+        let keys: Vec<_> = (0..1_440).map(|minute| format!("minute-{minute}")).collect();
+        for key in &keys {
+            assert_eq!(served(&saving, key), 1);
+            clock.advance(Duration::from_secs(60));
+        }
+        let at_once: u32 = (0..free + 1).flat_map(|_| &keys).map(|key| served(&saving, key)).sum();
+        assert_eq!(at_once, (1 + free) * 10, "and not {}", 1_440 * free);
+    }
+}
+
+/// What [`ChargeOnce`] does, by a map of records: the two limiters have models of their own.
+struct Model {
+    quota: Arc<dyn Limiter>,
+    retries: Arc<dyn Limiter>,
+    records: HashMap<(u64, u64, u32), (Timestamp, u32)>,
+    free: u32,
+}
+
+#[derive(Debug, PartialEq)]
+enum Fate {
+    Free,
+    Charged,
+    Rejected,
+}
+
+impl Model {
+    fn arrive(&mut self, now: Timestamp, request: (u64, u64, u32)) -> Fate {
+        let (account, _, cost) = request;
+        let key = PartitionKey::from(account.to_string());
+        let admits = |limiter: &dyn Limiter| limiter.decide(&Ask::charge(&key, cost)).at_once().unwrap().is_allowed();
+        if let Some((until, left)) = self.records.get_mut(&request) {
+            if *until > now && *left > 0 && admits(&*self.retries) {
+                *left -= 1;
+                return Fate::Free;
+            }
+        }
+        if admits(&*self.quota) { Fate::Charged } else { Fate::Rejected }
+    }
+
+    fn over(&mut self, now: Timestamp, request: (u64, u64, u32)) {
+        let record = self.records.entry(request).or_insert((now, 0));
+        if record.0 <= now {
+            *record = (now.saturating_add(HOUR), self.free);
+        }
+    }
+}
+
+/// Any reuse of keys, with any overlap, of any cost, in any order: each request has the fate that the model gives it, and in
+/// no interval is an account granted more than 1 + free retries times its quota.
+#[test]
+fn random_schedules_agree_with_the_model_and_stay_within_one_plus_free_retries_times_the_quota() {
+    let mut seen = [0_u32; 3];
+    for seed in 0..1_000 {
+        let mut random = Random::new(seed);
+        let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000_000_000_000_000_000));
+        let free = 1 + u32::try_from(random.below(3)).unwrap();
+        let quota = Quota::per_hour(12).burst(4);
+        let window = quota.limit();
+        let times = |quota: Quota| {
+            let more = Quota::new(quota.limit() * free, quota.period()).unwrap();
+            more.burst(quota.max_burst() * free)
+        };
+        let make = |quota: Quota| -> Arc<dyn Limiter> {
+            match seed % 3 {
+                0 => timed(TokenBucket::new(quota), &clock),
+                1 => timed(FixedWindow::new(Quota::new(quota.limit(), quota.period()).unwrap()), &clock),
+                _ => timed(SlidingWindow::new(Quota::new(quota.limit(), quota.period()).unwrap()), &clock),
+            }
+        };
+        let worst = u64::from([quota.max_burst(), 2 * window, window][usize::try_from(seed % 3).unwrap()]);
+        let layer = layer(
+            by_account("p", make(quota))
+                .cost_fn(|request| request.uri().query().unwrap().parse().unwrap())
+                .charge_once(once(&clock, free)),
+        );
+        let mut model = Model { quota: make(quota), retries: make(times(quota)), records: HashMap::new(), free };
+        let all = Quota::new(quota.limit() * (1 + free), quota.period()).unwrap();
+        let mut checkers = [(); 2].map(|()| IntervalChecker::new(all, worst * u64::from(1 + free)));
+        let mut open: Vec<((u64, u64, u32), Fate, Open)> = Vec::new();
+        for _ in 0..200 {
+            match random.below(10) {
+                0..6 => {
+                    let cost = 1 + u32::try_from(random.below(2)).unwrap();
+                    let id = (random.below(2), random.below(4), cost);
+                    let mut request = post(&id.0.to_string(), &id.1.to_string());
+                    *request.uri_mut() = format!("/charges?{cost}").parse().unwrap();
+                    let fate = model.arrive(clock.now(), id);
+                    let sent = Open::send(&layer, request);
+                    assert_eq!(sent.is_some(), fate != Fate::Rejected, "seed {seed}: {id:?} {fate:?}");
+                    seen[match fate {
+                        Fate::Free => 0,
+                        Fate::Charged => 1,
+                        Fate::Rejected => 2,
+                    }] += 1;
+                    if let Some(sent) = sent {
+                        checkers[usize::try_from(id.0).unwrap()].admit(clock.now(), cost);
+                        open.push((id, fate, sent));
+                    }
+                }
+                6..9 if !open.is_empty() => {
+                    let index = usize::try_from(random.below(open.len() as u64)).unwrap();
+                    let (id, fate, sent) = open.swap_remove(index);
+                    if random.below(2) == 0 {
+                        sent.end(200)
+                    } else {
+                        drop(sent)
+                    }
+                    if fate == Fate::Charged {
+                        model.over(clock.now(), id);
+                    }
+                }
+                _ => clock.advance(Duration::from_secs(random.below(600))),
+            }
+        }
+    }
+    assert!(seen.iter().all(|count| *count > 5_000), "free, charged, rejected: {seen:?}");
+}

@@ -1,0 +1,342 @@
+//! Requests in flight in real servers and clients. Whatever ends a response: afterwards nothing is in flight, and what
+//! was charged is what the handler reported, and the bytes that the server took.
+
+mod ends;
+mod layers;
+mod schedules;
+mod slow_readers;
+mod streams;
+
+use std::error::Error;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode, Version};
+use http_body::{Body, Frame};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty, Full, StreamBody};
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tower::ServiceBuilder;
+use tower::util::BoxCloneSyncService;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_sluice::algorithm::{Algorithm, FixedWindow};
+use tower_sluice::store::MemoryStore;
+use tower_sluice::time::ManualClock;
+use tower_sluice::{
+    Ask, Concurrency, IntoLimiter, Limiter, PartitionKey, Permits, Policy, Quota, RateLimitLayer, RateLimiter,
+    Settlement,
+};
+
+type BoxBody = UnsyncBoxBody<Bytes, Failed>;
+type Window = Arc<RateLimiter<FixedWindow, MemoryStore<<FixedWindow as Algorithm>::State, ManualClock>>>;
+
+/// What requests are charged on arrival, of the policies `units` and `bytes`.
+const ESTIMATE: u32 = 10;
+const USUAL_BYTES: u32 = 100;
+
+/// A window that does not end during a test.
+fn window(limit: u32) -> Window {
+    let store = MemoryStore::with_capacity(16).with_clock(ManualClock::new());
+    Arc::new(RateLimiter::new(FixedWindow::new(Quota::per_day(limit)), store))
+}
+
+/// The units of a limiter that are in flight.
+fn in_flight(limiter: &impl Limiter) -> u64 {
+    limiter.stats().in_flight.expect("it counts them")
+}
+
+/// What a key was charged.
+fn charged(limiter: &impl Limiter, key: &PartitionKey) -> u32 {
+    let decision = limiter.decide(&Ask::peek(key, 0)).at_once().expect("in memory");
+    decision.limit() - decision.remaining()
+}
+
+/// The limits of all clients together: what is in flight, the units that handlers report, and the bytes of bodies.
+struct Limits {
+    in_flight: Arc<Concurrency>,
+    units: Window,
+    bytes: Window,
+}
+
+impl Limits {
+    fn new(in_flight: Concurrency) -> Self {
+        Self { in_flight: Arc::new(in_flight), units: window(1_000_000), bytes: window(1_000_000_000) }
+    }
+
+    fn policies(&self) -> [Policy; 3] {
+        [
+            Policy::new("in-flight", Arc::clone(&self.in_flight).into_limiter()),
+            Policy::new("units", Arc::clone(&self.units)).cost(ESTIMATE).settled_by_handler(),
+            Policy::new("bytes", Arc::clone(&self.bytes)).cost(USUAL_BYTES).charge_content_bytes(),
+        ]
+    }
+
+    fn in_flight(&self) -> u64 {
+        in_flight(&*self.in_flight)
+    }
+
+    /// Units, and bytes.
+    fn charged(&self) -> (u32, u32) {
+        (charged(&*self.units, &PartitionKey::SHARED), charged(&*self.bytes, &PartitionKey::SHARED))
+    }
+
+    /// Waits until nothing is in flight. Then, all requests together were charged so many units and bytes.
+    async fn are_over(&self, charged: (u32, u32)) {
+        until(|| self.in_flight() == 0).await;
+        assert_eq!(self.charged(), charged);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Http1,
+    Http2,
+}
+
+const BOTH: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
+
+/// A server of hyper's that speaks both, and its limits.
+struct Server {
+    address: SocketAddr,
+    limits: Limits,
+    handled: UnboundedReceiver<Handled>,
+}
+
+/// A request that the service handles. Its response has the body that the test writes.
+struct Handled {
+    settlement: Settlement,
+    permits: Permits,
+    body: UnboundedSender<Step>,
+    /// The frames that the server has taken so far.
+    taken: Arc<AtomicUsize>,
+}
+
+/// The failure of a service or of a body.
+#[derive(Debug)]
+struct Failed;
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("as planned")
+    }
+}
+
+impl Error for Failed {}
+
+/// The next frame of a body, or what happens in its place.
+enum Step {
+    Data(Bytes),
+    Trailers,
+    Error,
+    Panic,
+}
+
+impl Server {
+    async fn start(in_flight: Concurrency) -> Self {
+        Self::start_with(in_flight, false).await
+    }
+
+    /// `catches` is whether panics are caught around the layer, and not by the task of the connection.
+    async fn start_with(in_flight: Concurrency, catches: bool) -> Self {
+        let limits = Limits::new(in_flight);
+        let (handle, handled) = mpsc::unbounded_channel();
+        let service = ServiceBuilder::new()
+            .map_response(boxed)
+            .layer(RateLimitLayer::new(limits.policies()))
+            .service_fn(move |request| answer(handle.clone(), request));
+        let mut service = BoxCloneSyncService::new(service);
+        if catches {
+            let catching = ServiceBuilder::new().map_response(boxed).layer(CatchPanicLayer::new()).service(service);
+            service = BoxCloneSyncService::new(catching);
+        }
+        let (listener, address) = listen().await;
+        tokio::spawn(async move {
+            loop {
+                let (socket, _) = listener.accept().await.unwrap();
+                let service = TowerToHyperService::new(service.clone());
+                tokio::spawn(async move {
+                    let _ =
+                        auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(socket), service).await;
+                });
+            }
+        });
+        Self { address, limits, handled }
+    }
+
+    async fn get(&self, protocol: Protocol, path: &str) -> Response<Incoming> {
+        fetch(self.address, protocol, "GET", path).await.expect("the server answers")
+    }
+
+    /// Sends a request whose response has a body that the test writes.
+    async fn download(&mut self, protocol: Protocol) -> (Response<Incoming>, Handled) {
+        let response = self.get(protocol, "/download").await;
+        assert_eq!(response.status(), 200);
+        (response, self.handled().await)
+    }
+
+    /// The next request that comes to the service.
+    async fn handled(&mut self) -> Handled {
+        soon(self.handled.recv()).await.expect("the server runs")
+    }
+}
+
+impl Handled {
+    /// Writes a piece of the body.
+    fn write(&self, data: impl Into<Bytes>) {
+        self.step(Step::Data(data.into()));
+    }
+
+    /// Fails if the body was dropped, which is fine.
+    fn step(&self, step: Step) {
+        let _ = self.body.send(step);
+    }
+
+    fn settle(&self, units: u32) {
+        self.settlement.settle("units", units).expect("the response is not over");
+    }
+
+    fn taken(&self) -> usize {
+        self.taken.load(Ordering::SeqCst)
+    }
+}
+
+/// The inner service.
+async fn answer(handle: UnboundedSender<Handled>, request: Request<Incoming>) -> Result<Response<BoxBody>, Failed> {
+    let settlement = request.extensions().get::<Settlement>().expect("`units` awaits a report").clone();
+    let permits = request.extensions().get::<Permits>().expect("something is held").clone();
+    let (body, steps) = mpsc::unbounded_channel();
+    let taken = Arc::new(AtomicUsize::new(0));
+    let handled = Handled { settlement, permits, body, taken: Arc::clone(&taken) };
+    let response = Response::builder();
+    Ok(match request.uri().path() {
+        "/fails" => {
+            handled.settle(4);
+            return Err(Failed);
+        }
+        "/panics" => {
+            handled.settle(5);
+            panic!("a handler panics, as it should in this test")
+        }
+        "/never" => {
+            let _ = handle.send(handled);
+            std::future::pending().await
+        }
+        "/download" => {
+            let _ = handle.send(handled);
+            response.body(written(steps, taken))
+        }
+        path => {
+            handled.settle(3);
+            let status = path[1..].parse().unwrap_or(StatusCode::OK);
+            // hyper drops a content that must not be sent in HTTP/1, and sends it in HTTP/2.
+            let is_content = request.version() != Version::HTTP_2 || (status == 200 && request.method() != "HEAD");
+            let content = if is_content { Full::from("hello").boxed_unsync() } else { Empty::new().boxed_unsync() };
+            response.status(status).body(content.map_err(|never| match never {}).boxed_unsync())
+        }
+    }
+    .expect("a response"))
+}
+
+fn boxed<B>(response: Response<B>) -> Response<BoxBody>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+{
+    response.map(|body| body.map_err(|_| Failed).boxed_unsync())
+}
+
+/// A body with the frames that the test writes.
+fn written(steps: UnboundedReceiver<Step>, taken: Arc<AtomicUsize>) -> BoxBody {
+    let frames = UnboundedReceiverStream::new(steps).map(move |step| {
+        taken.fetch_add(1, Ordering::SeqCst);
+        match step {
+            Step::Data(data) => Ok(Frame::data(data)),
+            Step::Trailers => Ok(Frame::trailers(HeaderMap::from_iter([(
+                http::HeaderName::from_static("x-rows"),
+                http::HeaderValue::from_static("17"),
+            )]))),
+            Step::Error => Err(Failed),
+            Step::Panic => panic!("a body panics, as it should in this test"),
+        }
+    });
+    StreamBody::new(frames).boxed_unsync()
+}
+
+async fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// Sends a request on a connection of its own, which is closed when the response is dropped, or was read.
+async fn fetch(
+    address: SocketAddr,
+    protocol: Protocol,
+    method: &str,
+    path: &str,
+) -> Result<Response<Incoming>, hyper::Error> {
+    let socket = TokioIo::new(TcpStream::connect(address).await.unwrap());
+    let request = Request::builder().method(method).uri(format!("http://{address}{path}"));
+    let request = request.header("host", "test").body(Empty::<Bytes>::new()).unwrap();
+    soon(async {
+        match protocol {
+            Protocol::Http1 => {
+                let (mut sender, connection) = http1::handshake(socket).await?;
+                tokio::spawn(connection);
+                sender.send_request(request).await
+            }
+            Protocol::Http2 => {
+                let (mut sender, connection) = http2::handshake(TokioExecutor::new(), socket).await?;
+                tokio::spawn(connection);
+                sender.send_request(request).await
+            }
+        }
+    })
+    .await
+}
+
+/// The content, and whether trailers came after it.
+async fn read(response: Response<Incoming>) -> Result<(String, bool), hyper::Error> {
+    let body = soon(response.into_body().collect()).await?;
+    let has_trailers = body.trailers().is_some();
+    Ok((String::from_utf8(body.to_bytes().into()).unwrap(), has_trailers))
+}
+
+/// Reads the next piece of a body.
+async fn next_piece(response: &mut Response<Incoming>) -> Bytes {
+    let frame = soon(response.body_mut().frame()).await.expect("the body goes on").unwrap();
+    frame.into_data().expect("not the trailers")
+}
+
+/// Waits for a future for at most 30 s, so that a mistake does not hang the test.
+async fn soon<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(Duration::from_secs(30), future).await.expect("timed out")
+}
+
+/// Yields to other tasks until the condition holds.
+async fn until(holds: impl Fn() -> bool) {
+    soon(async {
+        while !holds() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+/// Lets other tasks run for a while, so that what should not happen has the time to.
+async fn let_others_run() {
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+}

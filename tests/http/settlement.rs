@@ -1,0 +1,115 @@
+//! Costs that the handler or the body settles, and shortfalls that are owed.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::{Algorithm, FixedWindow, TokenBucket};
+use tower_sluice::key::User;
+use tower_sluice::store::MemoryStore;
+use tower_sluice::time::{ManualClock, Timestamp};
+use tower_sluice::{Decision, Policy, Quota, RateLimitLayer, RateLimiter, Settlement};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn clock() -> ManualClock {
+    let clock = ManualClock::new();
+    clock.set(Timestamp::from_nanos(1_000_000_020_000_000_000));
+    clock
+}
+
+fn policy(algorithm: impl Algorithm, clock: &ManualClock) -> Policy {
+    let store = MemoryStore::default().with_clock(clock.clone());
+    Policy::new("units", Arc::new(RateLimiter::new(algorithm, store))).key(User::key())
+}
+
+/// Sends a request to a handler that reports these costs, one after the other, and answers with so many bytes.
+async fn send(layer: &RateLimitLayer, costs: &'static [u32], bytes: usize) -> (StatusCode, HeaderMap) {
+    let handler = service_fn(move |request: Request<()>| async move {
+        for cost in costs {
+            request.extensions().get::<Settlement>().unwrap().settle("units", *cost).unwrap();
+        }
+        Ok::<_, Infallible>(http::Response::new(Full::new(Bytes::from(vec![b'.'; bytes]))))
+    });
+    let mut request = Request::new(());
+    request.extensions_mut().insert(User::new("alice"));
+    let response = layer.clone().layer(handler).oneshot(request).await.unwrap();
+    let (parts, body) = response.into_parts();
+    body.collect().await.unwrap();
+    (parts.status, parts.headers)
+}
+
+async fn peek(layer: &RateLimitLayer) -> Decision {
+    layer.peek("units", &"alice".into()).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_the_handler_reports_last_is_charged() {
+    for (costs, left) in [(&[][..], 95), (&[30], 70), (&[30, 2], 98), (&[0], 100), (&[500], 0)] {
+        let layer = RateLimitLayer::new(
+            policy(FixedWindow::new(Quota::per_minute(100)), &clock()).cost(5).settled_by_handler(),
+        );
+        let (status, headers) = send(&layer, costs, 9).await;
+        assert_eq!(status, 200);
+        assert_eq!(peek(&layer).await.remaining(), left, "{costs:?}");
+        // The head has what was reported by then.
+        assert!(headers["ratelimit"].to_str().unwrap().starts_with(&format!("\"units\";r={left};")), "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_bytes_of_the_body_are_charged() {
+    let policy = policy(FixedWindow::new(Quota::per_minute(1_000)), &clock()).cost(100).charge_content_bytes();
+    let layer = RateLimitLayer::new(policy);
+    let (_, headers) = send(&layer, &[], 40).await;
+    assert_eq!(headers["ratelimit-policy"], r#""units";q=1000;qu="content-bytes";w=60"#);
+    assert_eq!(peek(&layer).await.remaining(), 960);
+    send(&layer, &[], 900).await;
+    assert_eq!(peek(&layer).await.remaining(), 60);
+    assert_eq!(send(&layer, &[], 0).await.0, 429, "the estimate does not fit");
+}
+
+/// Of 25 units, one was charged. Each window has room for ten: one for the request itself, nine for the debt.
+#[tokio::test]
+async fn a_shortfall_that_is_owed_delays_the_next_requests() {
+    let clock = clock();
+    let layer = RateLimitLayer::new(
+        policy(FixedWindow::new(Quota::per_minute(10)), &clock).settled_by_handler().owe_shortfalls(),
+    );
+    assert_eq!(send(&layer, &[25], 0).await.0, 200);
+    assert_eq!(peek(&layer).await.remaining(), 9, "what is owed is charged with the next request");
+    for expected in [(429, 9), (200, 0), (429, 0)] {
+        // The first does not fit into the window in which the debt was made.
+        if expected.0 == 200 {
+            clock.advance(MINUTE);
+        }
+        let (status, headers) = send(&layer, &[1], 0).await;
+        assert_eq!((status.as_u16(), peek(&layer).await.remaining()), expected);
+        if status == 429 {
+            assert_eq!(headers["retry-after"], "60");
+        }
+    }
+    clock.advance(MINUTE);
+    assert_eq!((send(&layer, &[1], 0).await.0, peek(&layer).await.remaining()), (StatusCode::OK, 0));
+    clock.advance(MINUTE);
+    // Six are left to pay.
+    assert_eq!((send(&layer, &[1], 0).await.0, peek(&layer).await.remaining()), (StatusCode::OK, 3));
+    assert_eq!((send(&layer, &[1], 0).await.0, peek(&layer).await.remaining()), (StatusCode::OK, 2));
+}
+
+#[tokio::test]
+async fn a_reset_and_a_refund_leave_no_debt_behind() {
+    let clock = clock();
+    let bucket = TokenBucket::new(Quota::per_minute(10));
+    let layer = RateLimitLayer::new(policy(bucket, &clock).cost(2).settled_by_handler().owe_shortfalls());
+    send(&layer, &[7], 0).await;
+    let _ = layer.reset("units", &"alice".into()).await.unwrap();
+    assert_eq!(peek(&layer).await.remaining(), 10);
+    // Two of its own, of which one is refunded, and nothing for what was forgiven.
+    send(&layer, &[1], 0).await;
+    assert_eq!(peek(&layer).await.remaining(), 9);
+}
