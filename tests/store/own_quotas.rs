@@ -158,7 +158,7 @@ fn follows<A: Algorithm, M: Model>(of: fn(Quota) -> A, is_bucket: bool, seed: u6
     let is_exact = !is_bucket || random.below(2) == 0;
     let mut has_quotas = (is_bucket && is_exact) || random.below(2) == 0;
     assert!(!is_bucket || !is_exact || limiter.take_quotas());
-    let slack = if is_exact { 0 } else { 20 * (1 + 400 * 60 * SECOND >> 33) };
+    let slack = if is_exact { 0 } else { 20 * (1 + ((400 * 60 * SECOND) >> 33)) };
     for number in 0..400 {
         let pause = random.pick(&[1, SECOND / 50, SECOND, 20 * SECOND]);
         clock.advance(Duration::from_nanos(random.below(pause) + 1));

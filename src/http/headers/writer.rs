@@ -211,7 +211,7 @@ impl Writer {
         if self.generation == Generation::Draft11 {
             let hides = self.secret.is_some() && is_publicly_cacheable(headers);
             let readings = readings.clone().map(|reading| Reading { mark: reading.mark.filter(|_| !hides), ..reading });
-            if let (Some(policies), Some(ratelimit)) = (self.policies_of(readings.clone()), self.ratelimit(readings)) {
+            if let (Some(policies), Some(ratelimit)) = (self.policies_of(&readings), self.ratelimit(readings)) {
                 write_draft11(status, headers, policies, ratelimit);
             }
         }
@@ -233,7 +233,7 @@ impl Writer {
 
     /// Returns the value of draft-11's `RateLimit-Policy`, with the quotas of these keys; `None` if no policy is
     /// advertised.
-    fn policies_of<'a>(&self, readings: impl Iterator<Item = Reading<'a>> + Clone) -> Option<HeaderValue> {
+    fn policies_of<'a>(&self, readings: &(impl Iterator<Item = Reading<'a>> + Clone)) -> Option<HeaderValue> {
         let quota_of = |policy| readings.clone().find(|reading| reading.policy == policy)?.quota;
         if readings.clone().all(|reading| reading.quota.is_none()) {
             return self.draft11_policies.clone();

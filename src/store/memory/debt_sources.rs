@@ -56,8 +56,11 @@ impl<S: Copy + Send + 'static> Source<PackedDebt> for FromQuotas<S> {
     }
 }
 
-/// Returns what a bucket with a quota of its own owes, and the price of a token in the same units.
-pub(super) fn owed_by<S: Copy + 'static>(kept: QuotaState<S>, at: Timestamp) -> Option<(u128, u64)> {
+/// What a bucket with a quota of its own owes, and the price of a token in the same units.
+pub(super) type Owed = (u128, u64);
+
+/// Returns what a key owes, if it is a bucket.
+pub(super) fn owed_by<S: Copy + 'static>(kept: QuotaState<S>, at: Timestamp) -> Option<Owed> {
     let GcraState { tat } = cast(kept.state)?;
     let paid = u128::from(at.as_nanos()) * u128::from(kept.quota.limit());
     Some((tat.saturating_sub(paid), kept.quota.period_nanos()))

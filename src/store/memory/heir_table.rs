@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::debt_copies::{CopiedDebt, DebtCopies, Geometry, MOST_COPIES};
-use super::debt_sources::{FromBuckets, FromQuotas, States, WithQuotas, cast, owed_by};
+use super::debt_sources::{FromBuckets, FromQuotas, Owed, States, WithQuotas, cast, owed_by};
 use super::ledger::Ledger;
 use super::locked::LockedTable;
 use super::own_quota::QuotaState;
@@ -130,7 +130,7 @@ pub(super) fn quotas_from<A: Algorithm>(
 }
 
 /// Returns the most tokens that a key with a quota of its own may owe, and what overflow slots owe.
-fn debts_of_quotas<S: Copy + Send + 'static>(predecessor: &Kept<S>, now: Timestamp) -> (u64, Vec<(Tag, (u128, u64))>) {
+fn debts_of_quotas<S: Copy + Send + 'static>(predecessor: &Kept<S>, now: Timestamp) -> (u64, Vec<(Tag, Owed)>) {
     let (mut tokens, mut overflow) = (0, Vec::new());
     predecessor.each_of_quotas(now, |kept| {
         // What a key owes by then, and what it may be charged until the change is in force.

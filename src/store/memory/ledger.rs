@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::debt_copies::{self, DebtCopies, Geometry, PackedDebt, Source};
+use super::debt_sources::Owed;
 #[cfg(feature = "test-util")]
 use super::table::{Bounded, SETS_PER_PAGE};
 use super::table::{InheritedDebts, PaidAt, Rule, SetAssociativeTable, Tag, Tick, TickBucket, stamp_of_nothing};
@@ -257,7 +258,7 @@ impl Ledger<TickBucket> {
         quota: &Quota,
         (predecessor, tokens, now): (u64, u64, Timestamp),
         geometries: &[Geometry],
-        overflow: &[(Tag, (u128, u64))],
+        overflow: &[(Tag, Owed)],
         source: impl FnOnce(TickBucket, u64) -> Box<dyn Source<PackedDebt>>,
     ) -> Option<()> {
         let rule = TickBucket::holding(quota, tokens)?.numbered(self.table.occupancy().number());

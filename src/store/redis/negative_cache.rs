@@ -293,7 +293,7 @@ mod tests {
     /// As documented for `RedisStore`, which keeps a quota with each state, and for `RedisQueue`.
     #[test]
     fn it_takes_up_to_eight_tenths_of_a_mebibyte_or_seven_without_quotas() {
-        fn tenths<S>() -> usize {
+        fn tenths<S: Copy>() -> usize {
             (10 * (KeyCache::<Entry<S>>::SIZE + size_of::<[AtomicU64; GROUPS]>())).div_ceil(1 << 20)
         }
         assert!((7..=8).contains(&tenths::<(GcraState, Quota)>()));
