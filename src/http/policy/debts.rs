@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn the_next_request_pays_what_fits_beside_its_own_cost() {
         let bucket = TokenBucket::new(Quota::per_second(10));
-        let policy = Policy::new("p", bucket.clone()).settled_by_handler().owe_shortfalls();
+        let policy = Policy::new("p", bucket).settled_by_handler().owe_shortfalls();
         let (key, other) = (PartitionKey::from("a"), PartitionKey::from("b"));
         assert!(policy.debt_part(&key, 1, None).is_none());
         assert!(policy.owe(&key, 12) && policy.owe(&key, 3));

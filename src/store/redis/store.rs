@@ -132,7 +132,7 @@ impl<S: Copy> RedisStore<S> {
     ///
     /// # Memory
     ///
-    /// 0.9 MiB, for the leases of 8,192 keys. Beyond, the leases that end first are forfeited.
+    /// 1.1 MiB, for the leases of 8,192 keys. Beyond, the leases that end first are forfeited.
     ///
     /// # Panics
     ///
