@@ -134,7 +134,7 @@ pub use self::http::{
     ChargeOnce, ExemptionError, Exemptions, FailureMode, IntoPolicies, LimitsHandle, MissingKey, Penalty, Permits,
     Policy, PolicyError, PolicyVerdict, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reason, Rejection,
     RejectionBody, RejectionFormat, Replaced, RequestHead, ResponseBody, ResponseFuture, ResponseHead, SettleError,
-    Settlement, TakenPermits, Tiers, Verdict, grpc, headers, key,
+    Settlement, TakenPermits, Verdict, grpc, headers, key,
 };
 #[cfg(all(feature = "http", feature = "queue"))]
 pub use self::http::{Pacer, PacerError, PacerFuture, PacerLayer};

@@ -46,6 +46,8 @@ pub enum Row {
     Fields,
     Verdict,
     TwoPolicies,
+    Customer,
+    CustomerFields,
     Governor,
     GovernorHeaders,
     Rejected,
@@ -56,12 +58,14 @@ pub enum Row {
 use Row::*;
 
 /// The rows whose time is measured, in this order.
-pub const ROWS: [Row; 10] = [
+pub const ROWS: [Row; 12] = [
     Minimal,
     Silent,
     Fields,
     Verdict,
     TwoPolicies,
+    Customer,
+    CustomerFields,
     Governor,
     GovernorHeaders,
     Rejected,
@@ -78,6 +82,8 @@ impl Row {
             Fields => "ours, admitted, RateLimit-Policy and RateLimit",
             Verdict => "ours, admitted, fields, and the verdict in the extensions",
             TwoPolicies => "ours, admitted by two policies, no fields",
+            Customer => "ours, a quota per customer, admitted, no fields",
+            CustomerFields => "ours, a quota per customer, admitted, RateLimit-Policy and RateLimit",
             Governor => "tower_governor, admitted",
             GovernorHeaders => "tower_governor with headers, admitted",
             Rejected => "ours, rejected with body and all fields",
@@ -175,6 +181,8 @@ pub fn calls(row: Row, time: Time) -> Call {
         Fields | Rejected => repeat(ours(1, terms, Adds::Fields, time).layer(service_fn(hello)), status),
         Verdict => repeat(ours(1, terms, Adds::FieldsAndVerdict, time).layer(service_fn(hello)), status),
         TwoPolicies => repeat(ours(2, terms, Adds::Nothing, time).layer(service_fn(hello)), status),
+        Customer => repeat(per_customer(terms, Adds::Nothing, time).layer(service_fn(hello)), status),
+        CustomerFields => repeat(per_customer(terms, Adds::Fields, time).layer(service_fn(hello)), status),
         Governor | GovernorRejected => repeat(theirs!(terms).layer(service_fn(hello)), status),
         GovernorHeaders | GovernorHeadersRejected => {
             repeat(theirs!(terms, use_headers).layer(service_fn(hello)), status)
@@ -199,10 +207,27 @@ pub fn ours(policies: usize, terms: Terms, adds: Adds, time: Time) -> RateLimitL
     ours::layer((0..policies).map(policy).collect(), adds)
 }
 
+/// The quota of a customer, as an authentication layer has put it into the request. All requests carry it, so that
+/// rows with and without a quota per customer compare.
+#[derive(Clone, Copy)]
+struct Plan(Quota);
+
+/// A customer's quota: twice the rate of the others.
+fn plan() -> Plan {
+    Plan(Quota::new(2, Duration::from_secs(1)).expect("a sensible quota").burst(u32::MAX))
+}
+
+/// One policy, whose keys have quotas of their own.
+fn per_customer(terms: Terms, adds: Adds, time: Time) -> RateLimitLayer {
+    let policy = Policy::new("policy-0", limiter(terms, time)).key(PeerIp::new());
+    ours::layer(vec![policy.quota_fn(|request| request.extensions().get::<Plan>().map(|plan| plan.0))], adds)
+}
+
 /// As axum's server does, the request carries the peer's address as `ConnectInfo`.
 fn request() -> Request<()> {
     let mut request = Request::new(());
     request.extensions_mut().insert(ConnectInfo(PEER));
+    request.extensions_mut().insert(plan());
     request
 }
 

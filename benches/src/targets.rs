@@ -30,11 +30,13 @@ const DECISIONS: [(&str, Of, Work, &str, f64); 14] = [
 ];
 
 /// What a layer adds to the bare service, by what another adds: (what, row, by, at most).
-const LAYERS: [(&str, Row, Row, f64); 4] = [
+const LAYERS: [(&str, Row, Row, f64); 6] = [
     ("layer, admitted, no fields, by `tower_governor`", Row::Silent, Row::Governor, 0.8),
     ("layer, admitted, draft-11 fields, by `tower_governor` with headers", Row::Fields, Row::GovernorHeaders, 0.6),
     ("layer, rejected with body and fields, by our own admitted with fields", Row::Rejected, Row::Fields, 1.5),
     ("layer, two policies, by one, no fields", Row::TwoPolicies, Row::Silent, 1.6),
+    ("layer, a quota per customer, by one quota, no fields", Row::Customer, Row::Silent, 1.3),
+    ("layer, a quota per customer, by one quota, draft-11 fields", Row::CustomerFields, Row::Fields, 1.3),
 ];
 
 const INSTRUCTIONS: [(&str, Row, f64); 3] = [

@@ -44,6 +44,22 @@ macro_rules! bucket {
             fn refund(&self, state: GcraState, now: Timestamp, cost: u32, receipt: Receipt) -> GcraState {
                 self.gcra.refund(state, now, cost, Tat::read(receipt))
             }
+
+            fn can_inherit(&self, _: &Quota) -> bool {
+                true
+            }
+
+            /// As many tokens are owed, rounded up by less than a nanosecond of the new rate.
+            fn inherit(&self, state: GcraState, from: &Quota, now: Timestamp) -> GcraState {
+                if from.has_rate_of(&self.quota) {
+                    return state;
+                }
+                GcraState { tat: self.gcra.carried(state.tat, &Gcra::new(from, from.max_burst()), now) }
+            }
+
+            fn under(&self, quota: Quota) -> Option<Self> {
+                Some(Self::new(quota))
+            }
         }
     };
 }

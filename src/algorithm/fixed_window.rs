@@ -157,6 +157,11 @@ impl Algorithm for FixedWindow {
         FixedWindowState { window, used: if has_ended { 0 } else { state.used } }
     }
 
+    /// With the quota's limit and period: a window has no other burst.
+    fn under(&self, quota: Quota) -> Option<Self> {
+        Some(Self { quota: quota.without_burst(), ..*self })
+    }
+
     fn phase(&self, draw: u64) -> Duration {
         if self.staggered { phase(&self.quota, draw) } else { Duration::ZERO }
     }

@@ -107,7 +107,6 @@ impl Gcra {
     /// Converts a TAT from the units of `from` to those of this quota, which replaces the other at `now`: as many
     /// tokens are owed then, rounded up by less than a unit. Debts of more than 2^110 units are cut: far more than any
     /// bucket admits, and far from an overflow.
-    #[cfg_attr(not(feature = "queue"), allow(dead_code))]
     pub(crate) fn carried(&self, tat: u128, from: &Self, now: Timestamp) -> u128 {
         let debt = tat.saturating_sub(from.units(now));
         let (period, before) = (u128::from(self.period), u128::from(from.period));

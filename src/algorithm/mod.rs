@@ -120,7 +120,8 @@ pub trait Algorithm: Send + Sync + 'static {
     }
 
     /// Returns whether this algorithm can inherit states that one of the same type has written under the quota `from`,
-    /// after a [live change](crate::Limiter::inherit). By default it cannot, and all keys start without a state.
+    /// after a [live change](crate::Limiter::inherit), or when a key gets [another quota](crate::Ask::under). By default it
+    /// cannot, and the keys start without a state.
     ///
     /// Not called for buckets that the store keeps in a form of its own: they always inherit.
     fn can_inherit(&self, from: &Quota) -> bool {
@@ -142,6 +143,18 @@ pub trait Algorithm: Send + Sync + 'static {
     /// period.
     fn schedule(&self) -> u64 {
         self.quota().period_nanos()
+    }
+
+    /// Returns the same algorithm with another quota, so that each key can [have its own](crate::Ask::under): `None`, the
+    /// default, if it cannot have another. Whether it can must not depend on the quota.
+    ///
+    /// [`inherit`](Self::inherit) then converts the state of a key whose quota has changed.
+    fn under(&self, quota: Quota) -> Option<Self>
+    where
+        Self: Sized,
+    {
+        let _ = quota;
+        None
     }
 
     /// Returns which algorithm of this crate makes the same decisions, if any. A store may then keep its keys in a form

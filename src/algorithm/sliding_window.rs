@@ -242,6 +242,11 @@ impl Algorithm for SlidingWindow {
         SlidingWindowState { window: now.as_nanos() / self.quota.period_nanos(), previous: 0, current }
     }
 
+    /// With the quota's limit and period: a window has no other burst.
+    fn under(&self, quota: Quota) -> Option<Self> {
+        Some(Self { quota: quota.without_burst(), ..*self })
+    }
+
     fn phase(&self, draw: u64) -> Duration {
         if self.staggered { phase(&self.quota, draw) } else { Duration::ZERO }
     }

@@ -23,6 +23,8 @@
 //!
 //! # Format
 //!
+//! All clients of a policy have one quota. [Quotas of their own](crate::Policy::quota_fn) need code.
+//!
 //! ```toml
 //! [client-ip]                    # optional; default: the socket's peer
 //! source = "x-forwarded-for"     # peer | x-forwarded-for | forwarded | a single-value header's name; in any case

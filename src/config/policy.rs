@@ -117,7 +117,11 @@ pub(super) fn build(
                 raw.penalty.as_ref().map(|penalty| penalty.rejections.span())
             }
             PolicyError::InvalidStatus { .. } => raw.status.as_ref().map(Spanned::span),
-            PolicyError::NoPolicy | PolicyError::DuplicateName { .. } | PolicyError::InvalidName { .. } => None,
+            // A file cannot say which quota a key has.
+            PolicyError::QuotasNotTaken { .. }
+            | PolicyError::NoPolicy
+            | PolicyError::DuplicateName { .. }
+            | PolicyError::InvalidName { .. } => None,
         };
         source.error(&at.unwrap_or(name_at), error)
     })?;

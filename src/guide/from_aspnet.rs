@@ -35,7 +35,7 @@
 //! | `AutoReplenishment`, `TryReplenish()` | nothing: tokens follow from the time, without a timer |
 //! | `RateLimitPartition.Get…Limiter(key, …)` | [`.key(…)`](crate::Policy::key): see [keys](super::keys) |
 //! | `RateLimitPartition.GetNoLimiter(key)` | [`.when(…)`](crate::Policy::when) that is false for it |
-//! | different options per partition | [a policy per plan](super::keys#different-limits-for-different-clients) |
+//! | different options per partition | [`.quota_fn(…)`](super::quotas#a-quota-per-customer) |
 //! | `PartitionedRateLimiter.CreateChained(…)` | several policies in one layer |
 //! | `GlobalLimiter`, and a policy per endpoint | a layer around the router, and one on the route |
 //! | `[EnableRateLimiting("api")]`, `RequireRateLimiting("api")` | `get(handler).layer(layer)` |

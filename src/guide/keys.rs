@@ -133,31 +133,8 @@
 //!
 //! # Different limits for different clients
 //!
-//! One policy per plan, each with its [condition](crate::Policy::when):
-//!
-//! ```
-//! use tower_sluice::algorithm::TokenBucket;
-//! use tower_sluice::key::ExtensionKey;
-//! use tower_sluice::{Policy, Quota, RateLimitLayer, RequestHead};
-//!
-//! #[derive(Clone)]
-//! struct Account {
-//!     number: u64,
-//!     pays: bool,
-//! }
-//!
-//! fn pays(request: &RequestHead<'_>) -> bool {
-//!     request.extensions().get::<Account>().is_some_and(|account| account.pays)
-//! }
-//!
-//! let key = ExtensionKey::new(|account: &Account| account.number);
-//! let layer = RateLimitLayer::new([
-//!     Policy::new("free", TokenBucket::new(Quota::per_minute(60)))
-//!         .key(key.clone())
-//!         .when(|request| !pays(request)),
-//!     Policy::new("paid", TokenBucket::new(Quota::per_minute(6_000))).key(key).when(pays),
-//! ]);
-//! ```
+//! One policy whose keys have [quotas of their own](super::quotas#a-quota-per-customer): that of the customer's plan, as the
+//! authentication layer knows it.
 //!
 //! # Exempt requests
 //!

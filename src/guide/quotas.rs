@@ -65,6 +65,70 @@
 //! - The cost is set before the body is read. If the handler [reports](crate::Policy::cost_after) another one
 //!   afterwards, the difference is charged or refunded.
 //!
+//! # A quota per customer
+//!
+//! **You sell** an API in plans, or negotiate a limit with each customer. Your authentication layer looks up the account
+//! and puts the customer's quota into the request; [`quota_fn`](crate::Policy::quota_fn) reads it there:
+//!
+//! ```no_run
+//! use axum::extract::Request;
+//! use axum::http::StatusCode;
+//! use axum::middleware::{Next, from_fn};
+//! use axum::response::Response;
+//! use axum::{Router, routing::get};
+//! use tower_sluice::algorithm::TokenBucket;
+//! use tower_sluice::key::User;
+//! use tower_sluice::{Policy, Quota, RateLimitLayer};
+//!
+//! /// What the account allows.
+//! #[derive(Clone, Copy)]
+//! struct Plan(Quota);
+//!
+//! /// Stands for your table of accounts.
+//! fn account(api_key: &str) -> Option<(User, Option<Plan>)> {
+//!     match api_key {
+//!         "key-of-ada" => Some((User::new("ada"), Some(Plan(Quota::per_minute(6_000).burst(500))))),
+//!         "key-of-bob" => Some((User::new("bob"), None)),
+//!         _ => None,
+//!     }
+//! }
+//!
+//! async fn authenticate(mut request: Request, next: Next) -> Result<Response, StatusCode> {
+//!     let api_key = request.headers().get("x-api-key").and_then(|key| key.to_str().ok());
+//!     let (user, plan) = api_key.and_then(account).ok_or(StatusCode::UNAUTHORIZED)?;
+//!     request.extensions_mut().insert(user);
+//!     if let Some(plan) = plan {
+//!         request.extensions_mut().insert(plan);
+//!     }
+//!     Ok(next.run(request).await)
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> std::io::Result<()> {
+//!     // Bob has no plan of his own, and so the quota of the policy.
+//!     let api = Policy::new("api", TokenBucket::new(Quota::per_minute(60)))
+//!         .key(User::key())
+//!         .quota_fn(|request| request.extensions().get::<Plan>().map(|plan| plan.0));
+//!     let app = Router::new()
+//!         .route("/", get(|| async { "hello" }))
+//!         .layer(RateLimitLayer::new(api))
+//!         .layer(from_fn(authenticate)); // The last is the outermost: requests are authenticated first.
+//!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//!     axum::serve(listener, app).await
+//! }
+//! ```
+//!
+//! - Ada's responses have `RateLimit-Policy: "api";q=6000;w=60` or the like, Bob's `"api";q=60;w=60`.
+//! - If Ada's plan changes, her next request is decided under the new one, and what she has used stays used: there is no
+//!   fresh budget in changing plans to and fro, and an upgrade helps at once.
+//! - No plan, or one that cannot be found, means the policy's own quota, and never none.
+//! - The plan is looked up once per request, and that quota holds for its refund and its fields as well.
+//! - Memory is bounded, whatever the number of quotas: see [`quota_fn`](crate::Policy::quota_fn).
+//! - It works [on Redis](super::machines) in the same way: the quota comes with each call. Only, what a change of plan
+//!   keeps there is [the share of a bucket](crate::store::RedisStore#another-quota), and of windows what was used in one of
+//!   the same period. Give all plans of a policy with windows one period.
+//! - A file cannot say which quota a customer has, so there is nothing of this in TOML.
+//!
 //! # Count failures only
 //!
 //! ```

@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, Method, Request, Version};
 
 use crate::algorithm::{GcraState, TokenBucket};
 use crate::http::head::RequestHead;
-use crate::http::policy::{Choices, Policy};
+use crate::http::policy::Policy;
 use crate::limiter::RateLimiter;
 use crate::store::MemoryStore;
 use crate::values::{PartitionKey, Quota};
@@ -47,8 +47,7 @@ impl Exemption {
 
 /// Returns whether one of these policies bans the key of a request. A request without a key is not banned.
 fn is_banned(policies: &[Policy], head: &RequestHead<'_>) -> bool {
-    let mut choices = Choices::default();
-    let mut applying = policies.iter().filter(|policy| policy.has_penalty() && policy.applies_to(head, &mut choices));
+    let mut applying = policies.iter().filter(|policy| policy.has_penalty() && policy.applies_to(head));
     applying.any(|policy| {
         let key = policy.extractor().extract(head);
         key.is_ok_and(|key| policy.penalty_for(&key).is_some_and(|penalty| penalty.banned_for(&key).is_some()))
@@ -132,12 +131,7 @@ fn is_at_end(body: &dyn Any) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
-    use std::time::Duration;
-
     use super::*;
-    use crate::http::policy::{IntoPolicies, Penalty, Tiers};
 
     #[test]
     fn origins_have_the_form_that_browsers_send() {
@@ -178,19 +172,5 @@ mod tests {
         ] {
             assert!(!is_origin(other.as_bytes()), "{other}");
         }
-    }
-
-    #[test]
-    fn the_plan_of_a_user_is_looked_up_once_for_all_tiers() {
-        let lookups = Arc::new(AtomicU32::new(0));
-        let counted = Arc::clone(&lookups);
-        let policy = |name| {
-            let penalty = Penalty::new(Quota::per_minute(1), Duration::from_secs(60));
-            Policy::new(name, TokenBucket::new(Quota::per_minute(1))).penalty(penalty)
-        };
-        let plan_of = move |_: &RequestHead<'_>| counted.fetch_add(1, Ordering::Relaxed);
-        let tiers = Tiers::new(plan_of, policy("otherwise")).tier(1, policy("one")).tier(2, policy("two"));
-        assert!(!is_banned(&tiers.into_policies(), &RequestHead::from(&Request::new(()))));
-        assert_eq!(lookups.load(Ordering::Relaxed), 1);
     }
 }

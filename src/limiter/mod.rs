@@ -12,7 +12,9 @@ pub use self::throttle::{Throttle, ThrottleError, ThrottleFuture, ThrottleLayer}
 use crate::algorithm::Algorithm;
 use crate::store::{MemoryStore, Stats, Store};
 use crate::values::time::Clock;
-use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, LimiterError, PartitionKey, Receipt};
+use crate::values::{
+    Ask, Check, Decision, Description, Heritage, Inheritance, LimiterError, PartitionKey, Quota, Receipt,
+};
 
 /// Decides whether a key may have a number of units, now or later.
 ///
@@ -59,6 +61,21 @@ pub trait Limiter: Send + Sync + 'static {
         let _ = (key, receipt, cost);
     }
 
+    /// Refunds a charge that was made [under a quota](Ask::under) of the key's own. By default as
+    /// [`refund`](Self::refund).
+    fn refund_under(&self, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u32) {
+        let _ = quota;
+        self.refund(key, receipt, cost);
+    }
+
+    /// Prepares to be asked [under quotas](Ask::under) of the keys' own, and returns whether the limiter takes them. By
+    /// default it does not.
+    ///
+    /// A policy with a [`quota_fn`](crate::Policy::quota_fn) calls it once, before anything is asked.
+    fn take_quotas(&self) -> bool {
+        false
+    }
+
     /// The properties that layers and clients need in advance.
     fn describe(&self) -> Description {
         Description::new()
@@ -77,6 +94,7 @@ pub trait Limiter: Send + Sync + 'static {
     /// |---|---|---|
     /// | a bucket in a [`MemoryStore`] | any such bucket | the debt of every key in tokens, to a tick of the new rate |
     /// | a window in a `MemoryStore` | one of the same type. If one of the two is staggered, so must be the other, with the same period | what counts at the moment of the change |
+    /// | a bucket or a window in a `MemoryStore` whose keys have [quotas of their own](Ask::under) | one of the same kind, whether its keys have such quotas or not | each state with its quota, until the key is asked about under another. The reverse as well: then all keys are converted at the change |
     /// | a [`LeakyQueue`](crate::LeakyQueue) without a schedule of its own | any other | all waiters in their order, and what was spent |
     /// | a [`Concurrency`](crate::Concurrency) that was not used yet | any other | what is in flight, and all waiters |
     /// | a custom algorithm in a `MemoryStore` | one of the same type, if the algorithm [can](Algorithm::can_inherit) | the states that it converts |
@@ -225,6 +243,14 @@ impl<A: Algorithm, S: Store<A>> Limiter for RateLimiter<A, S> {
 
     fn refund(&self, key: &PartitionKey, receipt: Receipt, cost: u32) {
         self.store.refund(&self.algorithm, key, receipt, cost);
+    }
+
+    fn refund_under(&self, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u32) {
+        self.store.refund_under(&self.algorithm, quota, key, receipt, cost);
+    }
+
+    fn take_quotas(&self) -> bool {
+        self.algorithm.under(self.algorithm.quota()).is_some() && self.store.take_quotas(&self.algorithm)
     }
 
     fn describe(&self) -> Description {

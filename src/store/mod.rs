@@ -18,7 +18,7 @@ pub use self::stats::{Stats, TableStats};
 use std::sync::Arc;
 
 use crate::algorithm::Algorithm;
-use crate::values::{Ask, Check, Description, Heritage, Inheritance, PartitionKey, Receipt};
+use crate::values::{Ask, Check, Description, Heritage, Inheritance, PartitionKey, Quota, Receipt};
 
 /// Keeps the state of each key, and decides on it by an algorithm.
 ///
@@ -55,6 +55,20 @@ pub trait Store<A: Algorithm>: Send + Sync + 'static {
     /// so charges stay.
     fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u32) {
         let _ = (algorithm, key, receipt, cost);
+    }
+
+    /// Refunds a charge that was made [under a quota](Ask::under) of the key's own. By default as
+    /// [`refund`](Self::refund).
+    fn refund_under(&self, algorithm: &A, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u32) {
+        let _ = quota;
+        self.refund(algorithm, key, receipt, cost);
+    }
+
+    /// Prepares to be asked [under quotas](Ask::under) of the keys' own, which the store passes to
+    /// [`Algorithm::under`], and returns whether it takes them. By default it does not.
+    fn take_quotas(&self, algorithm: &A) -> bool {
+        let _ = algorithm;
+        false
     }
 
     /// Returns the modes in which it decides, by default [`Mode::Charge`](crate::Mode::Charge) alone. The limiter adds

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::values::PartitionKey;
 use crate::values::time::{Clock, Timestamp};
+use crate::values::{PartitionKey, Quota};
 
 /// One question to a limiter: may this key have `cost` units, and in which mode?
 ///
@@ -32,6 +32,8 @@ pub struct Ask<'a> {
     mode: Mode,
     patience: Option<Duration>,
     now: Option<&'a Now>,
+    quota: Option<Quota>,
+    keeps_quota: bool,
 }
 
 impl<'a> Ask<'a> {
@@ -39,7 +41,7 @@ impl<'a> Ask<'a> {
     /// admitted.
     #[must_use]
     pub const fn charge(key: &'a PartitionKey, cost: u32) -> Self {
-        Self { key, cost, mode: Mode::Charge, patience: None, now: None }
+        Self { key, cost, mode: Mode::Charge, patience: None, now: None, quota: None, keeps_quota: false }
     }
 
     /// Asks what [`charge`](Self::charge) would be answered.
@@ -83,6 +85,38 @@ impl<'a> Ask<'a> {
         Self { now: Some(now), ..self }
     }
 
+    /// Asks under a quota of the key's own (`None`: under the limiter's), which the limiter enforces for this question.
+    ///
+    /// The key keeps what it has used when its quota changes, as after a [live change](crate::Limiter::inherit): the
+    /// first question under another quota converts it, even if it is a peek or is rejected. Only limiters that [take
+    /// quotas](crate::Limiter::take_quotas) look at it. [`Policy::quota_fn`](crate::Policy::quota_fn) asks so.
+    ///
+    /// ```
+    /// use tower_sluice::algorithm::TokenBucket;
+    /// use tower_sluice::{Ask, Limiter, PartitionKey, Quota, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(10)));
+    /// let alice = PartitionKey::from("alice");
+    /// let _ = limiter.check(&alice);
+    /// // Alice has bought a greater quota, and used one unit of it.
+    /// let paid = Ask::charge(&alice, 1).under(Some(Quota::per_hour(5_000)));
+    /// assert_eq!(limiter.decide(&paid).decided().await?.remaining(), 4_998);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn under(self, quota: Option<Quota>) -> Self {
+        Self { quota, ..self }
+    }
+
+    /// Asks under the quota of the key's last question, if the limiter knows it, and else under the limiter's own.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
+    pub(crate) const fn keeping_quota(self) -> Self {
+        Self { keeps_quota: true, ..self }
+    }
+
     /// The key to charge.
     #[must_use]
     pub const fn key(&self) -> &'a PartitionKey {
@@ -99,6 +133,16 @@ impl<'a> Ask<'a> {
     #[must_use]
     pub const fn mode(&self) -> Mode {
         self.mode
+    }
+
+    /// The quota of the key; `None` for that of the limiter.
+    #[must_use]
+    pub const fn quota(&self) -> Option<Quota> {
+        self.quota
+    }
+
+    pub(crate) const fn keeps_quota(&self) -> bool {
+        self.keeps_quota
     }
 
     /// The longest time that the request may wait, exclusive.

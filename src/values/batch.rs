@@ -4,15 +4,16 @@ use std::any::Any;
 use std::future::Future;
 use std::pin::Pin;
 
-use crate::values::{Decision, LimiterError, PartitionKey};
+use crate::values::{Ask, Decision, LimiterError};
 
 /// The decisions on several claims, in their order.
 pub(crate) type Answers = Vec<Result<Decision, LimiterError>>;
 
 /// A limiter whose store can decide for several limiters in one call.
 pub(crate) trait Batching: Send + Sync + 'static {
-    /// Makes a claim, to be charged in one call with others. `None` if this decision needs no call.
-    fn claim(&self, key: &PartitionKey, cost: u32) -> Option<Box<dyn Claim>>;
+    /// Makes a claim for the key, the cost and the quota of a question, to be charged in one call with others. `None` if
+    /// this decision needs no call.
+    fn claim(&self, ask: &Ask<'_>) -> Option<Box<dyn Claim>>;
 }
 
 /// A charge of one request to one limiter, in the form that the limiter's store batches.

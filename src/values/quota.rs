@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::values::time::{duration_from_nanos, nanos_of};
@@ -29,10 +30,12 @@ use crate::values::time::{duration_from_nanos, nanos_of};
 /// at run time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Quota {
-    limit: u32,
+    limit: NonZeroU32,
+    burst: Option<NonZeroU32>,
     period_nanos: u64,
-    burst: Option<u32>,
 }
+
+const _: () = assert!(size_of::<Option<Quota>>() == 16, "a store may keep one for each key");
 
 /// A period longer than a hundred years is most likely a mistake in the unit.
 const MAX_PERIOD_NANOS: u64 = 100 * 366 * 86_400 * 1_000_000_000;
@@ -84,8 +87,8 @@ impl Quota {
 
     #[track_caller]
     const fn of(limit: u32, seconds: u64) -> Self {
-        assert!(limit > 0, "a quota's limit must be at least 1");
-        Self { limit, period_nanos: seconds * 1_000_000_000, burst: None }
+        let limit = NonZeroU32::new(limit).expect("a quota's limit must be at least 1");
+        Self { limit, burst: None, period_nanos: seconds * 1_000_000_000 }
     }
 
     /// `limit` units per `period`.
@@ -95,14 +98,13 @@ impl Quota {
     /// If `limit` or `period` is zero, or the period exceeds a hundred years.
     pub fn new(limit: u32, period: Duration) -> Result<Self, QuotaError> {
         let period_nanos = nanos_of(period);
-        if limit == 0 {
-            Err(QuotaError::ZeroLimit)
-        } else if period_nanos == 0 {
+        let Some(limit) = NonZeroU32::new(limit) else { return Err(QuotaError::ZeroLimit) };
+        if period_nanos == 0 {
             Err(QuotaError::ZeroPeriod)
         } else if period_nanos > MAX_PERIOD_NANOS {
             Err(QuotaError::PeriodTooLong { period })
         } else {
-            Ok(Self { limit, period_nanos, burst: None })
+            Ok(Self { limit, burst: None, period_nanos })
         }
     }
 
@@ -114,7 +116,7 @@ impl Quota {
     #[must_use]
     #[track_caller]
     pub const fn burst(mut self, burst: u32) -> Self {
-        assert!(burst > 0, "a burst counts the first request, so it must be at least 1");
+        let burst = NonZeroU32::new(burst).expect("a burst counts the first request, so it must be at least 1");
         self.burst = Some(burst);
         self
     }
@@ -131,7 +133,7 @@ impl Quota {
     /// Units per period.
     #[must_use]
     pub const fn limit(&self) -> u32 {
-        self.limit
+        self.limit.get()
     }
 
     /// The period.
@@ -143,12 +145,12 @@ impl Quota {
     /// The most units that may be taken at once: the burst if one was set, else the limit.
     #[must_use]
     pub const fn max_burst(&self) -> u32 {
-        self.explicit_burst_or(self.limit)
+        self.explicit_burst_or(self.limit.get())
     }
 
     pub(crate) const fn explicit_burst_or(&self, default: u32) -> u32 {
         match self.burst {
-            Some(burst) => burst,
+            Some(burst) => burst.get(),
             None => default,
         }
     }
@@ -156,11 +158,21 @@ impl Quota {
     /// The time in which this many units are restored, rounded down to the nanosecond.
     #[cfg_attr(not(any(feature = "http", feature = "redis")), allow(dead_code))]
     pub(crate) fn time_of(&self, units: u32) -> Duration {
-        duration_from_nanos(u128::from(units) * u128::from(self.period_nanos) / u128::from(self.limit))
+        duration_from_nanos(u128::from(units) * u128::from(self.period_nanos) / u128::from(self.limit.get()))
     }
 
     pub(crate) const fn period_nanos(&self) -> u64 {
         self.period_nanos
+    }
+
+    /// This quota for a window, which has no burst but its limit.
+    pub(crate) const fn without_burst(self) -> Self {
+        Self { burst: None, ..self }
+    }
+
+    /// Whether both restore units at one rate, in equal steps.
+    pub(crate) fn has_rate_of(&self, other: &Self) -> bool {
+        (self.limit, self.period_nanos) == (other.limit, other.period_nanos)
     }
 }
 

@@ -71,6 +71,15 @@ impl Terms {
         Self { limit: quota.limit(), restored: Some((quota, shape)) }
     }
 
+    /// The terms of a limiter of this shape with another quota.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
+    pub(crate) const fn under(self, quota: Quota) -> Self {
+        match self.restored {
+            Some((_, shape)) => Self::restored_over_time(quota, shape),
+            None => self,
+        }
+    }
+
     /// The units: of each period of the quota, or in flight at once.
     #[must_use]
     pub const fn limit(&self) -> u32 {

@@ -16,9 +16,9 @@ mod identity;
 mod in_flight;
 mod layer;
 mod outcome;
+mod own_quotas;
 mod pacer;
 mod settlement;
-mod tiers;
 mod true_waits;
 mod wire;
 

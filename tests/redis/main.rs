@@ -4,6 +4,7 @@ mod calendar;
 mod deadlines;
 mod faults;
 mod in_flight;
+mod own_quotas;
 mod pacer;
 mod permissions;
 mod queue;

@@ -14,6 +14,7 @@ mod edges;
 mod exactness;
 mod flood;
 mod herd;
+mod own_quotas;
 mod table;
 mod windows;
 

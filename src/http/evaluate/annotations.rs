@@ -11,7 +11,7 @@ use super::open_request::OpenRequest;
 use crate::http::headers::{self, Reading, ResponseFields, Writer};
 use crate::http::policy::Policy;
 use crate::http::verdict::{PolicyVerdict, Verdict};
-use crate::values::{Decision, PartitionKey};
+use crate::values::{Decision, PartitionKey, Quota};
 
 /// Response fields and extensions, computed at decision time and applied when the response arrives. Every response
 /// future holds them, so the rare parts are boxed.
@@ -92,8 +92,8 @@ impl Scope<'_> {
     /// The annotations of a request that the only policy of a [plain](crate::http::reload::InForce::is_plain) layer has
     /// admitted at once.
     #[inline]
-    pub(super) fn annotate_plain(self, key: &PartitionKey, decision: &Decision) -> Annotations {
-        let write = |writer: &Arc<Writer>| writer.fields_of_one(reading(writer, 0, key, decision));
+    pub(super) fn annotate_plain(self, key: &PartitionKey, quota: Option<Quota>, decision: &Decision) -> Annotations {
+        let write = |writer: &Arc<Writer>| writer.fields_of_one(reading(writer, 0, key, quota, decision));
         Annotations { fields: self.in_force.writer.as_ref().and_then(write), rare: None }
     }
 
@@ -125,12 +125,18 @@ impl Scope<'_> {
 }
 
 fn reading_of<'a>(writer: &Writer, entry: &'a Entry) -> Option<Reading<'a>> {
-    Some(reading(writer, entry.policy as usize, &entry.key, entry.decision.as_ref()?))
+    Some(reading(writer, entry.policy as usize, &entry.key, entry.quota, entry.decision.as_ref()?))
 }
 
 #[inline]
-fn reading<'a>(writer: &Writer, policy: usize, key: &PartitionKey, decision: &'a Decision) -> Reading<'a> {
-    Reading { policy, decision, mark: writer.mark(key) }
+fn reading<'a>(
+    writer: &Writer,
+    policy: usize,
+    key: &PartitionKey,
+    quota: Option<Quota>,
+    decision: &'a Decision,
+) -> Reading<'a> {
+    Reading { policy, decision, quota, mark: writer.mark(key) }
 }
 
 /// The sum of the times in all queues; `None` for a request that did not wait. A request that waited in one queue may

@@ -6,11 +6,11 @@ use smallvec::SmallVec;
 
 use crate::http::head::RequestHead;
 use crate::http::key::KeyError;
-use crate::http::policy::{Attempt, Choices, DebtPart, Fate, MissingKey, Policy};
+use crate::http::policy::{Attempt, DebtPart, Fate, MissingKey, Policy};
 use crate::http::reject::Rejection;
 use crate::limiter::Hold;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Ask, Decision, Now, PartitionKey, Receipt};
+use crate::values::{Ask, Decision, Now, PartitionKey, Quota, Receipt};
 
 /// A policy's part of one request: the key, the cost, and the decision of the limiter.
 pub(super) struct Entry {
@@ -22,6 +22,8 @@ pub(super) struct Entry {
     pub(super) policy: u32,
     /// With the part of the key's debt that the request pays.
     pub(super) cost: u32,
+    /// The quota of the key, which is looked up once; `None` for that of the policy.
+    pub(super) quota: Option<Quota>,
     /// Whether the limiter failed, and the local fallback decides.
     pub(super) fell_back: bool,
     /// Whether the charge awaits its settlement by the response.
@@ -65,8 +67,8 @@ pub(super) enum NoKey {
 
 /// Extracts the key that a policy charges, if it applies.
 #[inline]
-pub(super) fn key(policy: &Policy, head: &RequestHead<'_>, choices: &mut Choices) -> Result<PartitionKey, NoKey> {
-    if !policy.applies_to(head, choices) {
+pub(super) fn key(policy: &Policy, head: &RequestHead<'_>) -> Result<PartitionKey, NoKey> {
+    if !policy.applies_to(head) {
         return Err(skip(policy));
     }
     let key = policy.extractor().extract(head).or_else(|error| without_key(policy, &error))?;
@@ -100,17 +102,17 @@ fn without_key(policy: &Policy, error: &KeyError) -> Result<PartitionKey, NoKey>
 impl Entry {
     /// An entry without a ban or a decision.
     #[inline]
-    pub(super) const fn new(policy: u32, key: PartitionKey, cost: u32) -> Self {
+    pub(super) const fn new(policy: u32, key: PartitionKey, cost: u32, quota: Option<Quota>) -> Self {
         let (fell_back, is_open, is_preview) = (false, false, false);
-        Self { key, ban: None, decision: None, policy, cost, fell_back, is_open, is_preview, stake: None }
+        Self { key, ban: None, decision: None, policy, cost, quota, fell_back, is_open, is_preview, stake: None }
     }
 
     /// The entry of a request that pays for itself, and for what its key owes.
-    fn with_debt(policy: u32, key: PartitionKey, cost: u32, of: &Policy) -> Self {
-        let debt = of.debt_part(&key, cost);
+    fn with_debt(policy: u32, key: PartitionKey, cost: u32, quota: Option<Quota>, of: &Policy) -> Self {
+        let debt = of.debt_part(&key, cost, quota);
         let owed = debt.as_ref().map_or(0, DebtPart::units);
         let stake = debt.map(|debt| Box::new(Stake { debt: Some(debt), ..Stake::default() }));
-        Self { stake, ..Self::new(policy, key, cost + owed) }
+        Self { stake, ..Self::new(policy, key, cost + owed, quota) }
     }
 
     /// The entry of a request to an [open-ended](Policy::is_open_ended) policy. A free retry costs nothing.
@@ -118,9 +120,10 @@ impl Entry {
     #[inline(never)]
     pub(super) fn open_ended(index: u32, policy: &Policy, key: PartitionKey, head: &RequestHead<'_>) -> Self {
         let cost = policy.cost_of(head);
-        let attempt = policy.attempt(&key, cost, head);
+        let quota = policy.quota_of(head);
+        let attempt = policy.attempt(&Ask::charge(&key, cost).under(quota), head);
         let cost = if attempt.as_ref().is_some_and(Attempt::is_free) { 0 } else { cost };
-        let mut entry = Self::with_debt(index, key, cost, policy);
+        let mut entry = Self::with_debt(index, key, cost, quota, policy);
         if attempt.is_some() {
             entry.stake.get_or_insert_default().attempt = attempt;
         }
@@ -135,7 +138,7 @@ impl Entry {
     /// The question that charges the entry.
     #[inline]
     pub(super) const fn ask<'a>(&'a self, context: &'a AskContext) -> Ask<'a> {
-        Ask::charge(&self.key, self.cost).within(context.patience).at(&context.now)
+        Ask::charge(&self.key, self.cost).under(self.quota).within(context.patience).at(&context.now)
     }
 
     /// Records that the limiter of an [open-ended](Policy::is_open_ended) policy has admitted the request: from now on the
@@ -205,7 +208,7 @@ impl Entry {
 
     /// Rewrites the decision as if the entry had been charged `cost` in the first place.
     pub(super) fn recharge(&mut self, policy: &Policy, cost: u32) {
-        let terms = policy.description().terms();
+        let terms = policy.terms_under(self.quota);
         self.decision = self.decision.map(|decision| decision.recharged(self.cost, cost, terms));
     }
 

@@ -24,7 +24,11 @@ impl<'a> Scope<'a> {
 
     /// Refunds a part of what an entry was charged.
     pub(super) fn refund(self, entry: &Entry, receipt: Receipt, cost: u32) {
-        self.current(self.policy(entry)).limiter().refund(&entry.key, receipt, cost);
+        let policy = self.current(self.policy(entry));
+        match entry.quota {
+            Some(quota) => policy.limiter().refund_under(quota, &entry.key, receipt, cost),
+            None => policy.limiter().refund(&entry.key, receipt, cost),
+        }
     }
 }
 

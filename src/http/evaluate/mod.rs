@@ -42,7 +42,7 @@ pub(crate) use self::waiting::Waiting;
 use crate::http::body::RejectionBody;
 use crate::http::grpc;
 use crate::http::head::RequestHead;
-use crate::http::policy::{Choices, Fate, Policy};
+use crate::http::policy::{Fate, Policy};
 use crate::http::reload::{InForce, LayerState};
 use crate::values::{Ask, Check};
 
@@ -101,19 +101,19 @@ impl Scope<'_> {
     #[inline]
     fn evaluate_plain(self, head: &RequestHead<'_>) -> Evaluation {
         let policy = &self.in_force.policies[0];
-        let key = match entry::key(policy, head, &mut Choices::default()) {
+        let key = match entry::key(policy, head) {
             Ok(key) => key,
             Err(NoKey::Skipped) => return Evaluation::Admitted(Annotations::default()),
             Err(NoKey::Rejected(rejection)) => return self.respond(Rejected::from(*rejection), head),
         };
-        let (cost, patience) = (policy.cost_of(head), self.patience(head));
-        match policy.limiter().decide(&Ask::charge(&key, cost).within(patience)) {
+        let (cost, quota, patience) = (policy.cost_of(head), policy.quota_of(head), self.patience(head));
+        match policy.limiter().decide(&Ask::charge(&key, cost).under(quota).within(patience)) {
             Check::Ready(Ok(decision)) if decision.is_allowed() => {
                 policy.report_health(None);
                 observe::admitted(policy, &key, &decision);
-                Evaluation::Admitted(self.annotate_plain(&key, &decision))
+                Evaluation::Admitted(self.annotate_plain(&key, quota, &decision))
             }
-            check => self.evaluate_rest(Entry::new(0, key, cost), patience, check, head),
+            check => self.evaluate_rest(Entry::new(0, key, cost, quota), patience, check, head),
         }
     }
 
@@ -134,9 +134,9 @@ impl Scope<'_> {
 
     #[inline(never)]
     fn evaluate_all(self, head: &RequestHead<'_>) -> Evaluation {
-        let (mut transaction, mut choices) = (Transaction::within(self.patience(head)), Choices::default());
+        let mut transaction = Transaction::within(self.patience(head));
         for (index, policy) in (0..).zip(&self.in_force.policies) {
-            match entry::key(policy, head, &mut choices) {
+            match entry::key(policy, head) {
                 Ok(key) => {
                     let ban = policy.penalty_for(&key).and_then(|penalty| penalty.banned_for(&key));
                     // Pushed in either case, so that the common entry is built where it stays.
@@ -144,7 +144,8 @@ impl Scope<'_> {
                         let entry = Entry::open_ended(index, policy, key, head);
                         transaction.entries.push(Entry { ban, ..entry });
                     } else {
-                        transaction.entries.push(Entry { ban, ..Entry::new(index, key, policy.cost_of(head)) });
+                        let (cost, quota) = (policy.cost_of(head), policy.quota_of(head));
+                        transaction.entries.push(Entry { ban, ..Entry::new(index, key, cost, quota) });
                     }
                 }
                 Err(NoKey::Skipped) => {}

@@ -198,7 +198,7 @@ impl Scope<'_> {
     /// Charges a shortfall as far as units are left.
     fn charge_more(self, entry: &Entry, cost: u32) {
         let policy = self.current(self.policy(entry));
-        let ask = Ask::charge(&entry.key, cost);
+        let ask = Ask::charge(&entry.key, cost).under(entry.quota);
         // The limiter failed on this request, so the rest is charged where the first part was.
         if entry.fell_back {
             policy.fall_back_up_to(&ask);

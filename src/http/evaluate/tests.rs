@@ -243,7 +243,7 @@ struct Batched {
 }
 
 impl Batching for Batched {
-    fn claim(&self, _: &PartitionKey, _: u32) -> Option<Box<dyn Claim>> {
+    fn claim(&self, _: &Ask<'_>) -> Option<Box<dyn Claim>> {
         Some(Box::new(self.clone()))
     }
 }

@@ -130,7 +130,7 @@ impl Transaction {
             if policy.is_shadow() {
                 return None;
             }
-            scope.current(policy).description().batches()?.claim(&entry.key, entry.cost)
+            scope.current(policy).description().batches()?.claim(&entry.ask(&self.context))
         };
         let first = claim(&self.entries[self.next])?;
         let mut others = Vec::new();

@@ -105,6 +105,11 @@ pub(super) fn prefix(quoted: &[u8]) -> Box<[u8]> {
     [quoted, b";r="].concat().into()
 }
 
+/// Returns the quoted name in such a start.
+pub(super) fn name_in(prefix: &[u8]) -> &[u8] {
+    prefix.strip_suffix(b";r=").unwrap_or(prefix)
+}
+
 /// Appends a member of `RateLimit`: `"name";r=7`, with `;t=1` and `;pk=:…:` if there is a time and a mark.
 #[inline]
 pub(super) fn push_state(out: &mut Scratch, prefix: &[u8], level: Level, mark: Option<Mark>) {

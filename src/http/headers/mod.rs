@@ -21,6 +21,7 @@ mod jitter;
 mod measure;
 mod merge;
 mod partition;
+mod plans;
 mod response_fields;
 mod server_timing;
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::interned::Constants;
 use super::measure::Level;
 use super::partition::Mark;
 use super::writer::{Reading, Writer};
-use crate::values::Decision;
+use crate::values::{Decision, Quota};
 
 /// Fields computed at decision time, to be written when the response arrives. Three words, since each response future
 /// holds them.
@@ -40,6 +40,7 @@ pub(crate) struct Deferred {
 struct OwnedReading {
     policy: usize,
     decision: Decision,
+    quota: Option<Quota>,
     mark: Option<Mark>,
 }
 
@@ -98,8 +99,12 @@ pub(super) fn write_draft11(
 
 impl Deferred {
     pub(super) fn new<'a>(writer: Arc<Writer>, readings: impl Iterator<Item = Reading<'a>>) -> Self {
-        let owned =
-            |Reading { policy, decision, mark }: Reading<'_>| OwnedReading { policy, decision: *decision, mark };
+        let owned = |Reading { policy, decision, quota, mark }: Reading<'_>| OwnedReading {
+            policy,
+            decision: *decision,
+            quota,
+            mark,
+        };
         Self { writer, readings: readings.map(owned).collect() }
     }
 
@@ -108,6 +113,7 @@ impl Deferred {
         let readings = self.readings.iter().map(|reading| Reading {
             policy: reading.policy,
             decision: &reading.decision,
+            quota: reading.quota,
             mark: reading.mark,
         });
         self.writer.write(status, headers, readings, SystemTime::now);

@@ -15,10 +15,11 @@ use super::fields::{Advertise, Generation, Partition, RateLimitFields, ResetForm
 use super::interned::{Constants, intern};
 use super::measure::{Level, Measure};
 use super::partition::{Mark, is_publicly_cacheable, secret_of_process};
+use super::plans::Plans;
 use super::response_fields::{Deferred, RateLimitValue, ResponseFields, write_draft11};
 use super::x_rate_limit;
 use crate::util::keyed_hash::Secret;
-use crate::values::{Decision, PartitionKey, Terms};
+use crate::values::{Decision, PartitionKey, Quota, Terms};
 
 /// Writes the fields that advertise the remaining quota. Built once per layer, with all that is the same on every
 /// response.
@@ -35,6 +36,8 @@ pub(crate) struct Writer {
     policies: Box<[Option<PolicyFields>]>,
     /// Whether responses get draft-11's fields only, and all constant texts of these are interned.
     is_constant: bool,
+    /// Whether one policy is advertised, so that the quota of its key sets all constant texts.
+    is_alone: bool,
     /// Draft-11's `RateLimit-Policy`; `None` if no policy is advertised.
     draft11_policies: Option<HeaderValue>,
 }
@@ -42,7 +45,11 @@ pub(crate) struct Writer {
 /// One advertised policy: how to compute its numbers, and its constant texts.
 #[derive(Debug)]
 struct PolicyFields {
+    terms: Terms,
+    unit: Unit,
     measure: Measure,
+    /// The constants of keys with quotas of their own.
+    plans: Plans,
     /// The start of a member of draft-11's `RateLimit`.
     prefix: Box<[u8]>,
     /// The constant part of draft-11's fields, if it is interned.
@@ -57,6 +64,8 @@ pub(crate) struct Reading<'a> {
     /// The policy's index in the layer.
     pub(crate) policy: usize,
     pub(crate) decision: &'a Decision,
+    /// The quota of the key, if it has one of its own.
+    pub(crate) quota: Option<Quota>,
     /// Made by [`Writer::mark`].
     pub(crate) mark: Option<Mark>,
 }
@@ -64,7 +73,9 @@ pub(crate) struct Reading<'a> {
 /// The reading of an advertised policy, with the numbers to advertise.
 struct Measured<'a> {
     policy_fields: &'a PolicyFields,
+    measure: Measure,
     decision: &'a Decision,
+    quota: Option<Quota>,
     level: Level,
     mark: Option<Mark>,
 }
@@ -83,12 +94,14 @@ impl Writer {
         let RateLimitFields { generation, x_rate_limit, advertise, partition } = *fields;
         let mut all = Scratch::new();
         let policies = policies.into_iter().map(|(name, terms, unit)| {
-            let measure = Measure::new(&terms?);
+            let terms = terms?;
+            let measure = Measure::new(&terms);
             let quoted = draft11::quoted(name);
             let unit = if let Measure::InFlight { .. } = measure { Unit::ConcurrentRequests } else { unit };
             draft11::push_policy(&mut all, &quoted, measure.advertised(), unit);
             let draft07_policy = draft07::policy(measure.advertised()).map(|policy| intern(policy.as_bytes()));
-            Some(PolicyFields { measure, prefix: draft11::prefix(&quoted), constants: None, draft07_policy })
+            let (prefix, plans) = (draft11::prefix(&quoted), Plans::default());
+            Some(PolicyFields { terms, unit, measure, plans, prefix, constants: None, draft07_policy })
         });
         let mut policies: Box<[Option<PolicyFields>]> = policies.collect();
         let secret = match partition {
@@ -110,6 +123,7 @@ impl Writer {
             x_rate_limit,
             advertise,
             secret: secret.filter(|_| generation == Generation::Draft11),
+            is_alone: policies.iter().flatten().count() == 1,
             policies,
             is_constant,
             draft11_policies,
@@ -134,8 +148,24 @@ impl Writer {
             return self.fields(std::iter::once(reading));
         }
         let policy_fields = self.policy_fields(reading.policy)?;
+        if let Some(quota) = reading.quota {
+            return self.fields_of_plan(policy_fields, quota, reading);
+        }
         let Level { left, within } = policy_fields.measure.level(reading.decision);
         Some(ResponseFields::One { constants: policy_fields.constants?, left, within })
+    }
+
+    /// Returns the fields of a response about a key with a quota of its own.
+    fn fields_of_plan(
+        self: &Arc<Self>,
+        policy_fields: &PolicyFields,
+        quota: Quota,
+        reading: Reading<'_>,
+    ) -> Option<ResponseFields> {
+        let plan = if self.is_alone { policy_fields.plan(quota) } else { None };
+        let Some((measure, constants)) = plan else { return Some(self.deferred(std::iter::once(reading))) };
+        let Level { left, within } = measure.level(reading.decision);
+        Some(ResponseFields::One { constants, left, within })
     }
 
     /// Returns the fields of a response after these decisions, if any.
@@ -146,7 +176,7 @@ impl Writer {
         if self.advertise != Advertise::Always && !self.advertises(readings.clone()) {
             return None;
         }
-        if !self.is_constant {
+        if !self.is_constant || readings.clone().any(|reading| reading.quota.is_some()) {
             return Some(self.deferred(readings));
         }
         let levels = self
@@ -181,8 +211,8 @@ impl Writer {
         if self.generation == Generation::Draft11 {
             let hides = self.secret.is_some() && is_publicly_cacheable(headers);
             let readings = readings.clone().map(|reading| Reading { mark: reading.mark.filter(|_| !hides), ..reading });
-            if let (Some(policies), Some(ratelimit)) = (&self.draft11_policies, self.ratelimit(readings)) {
-                write_draft11(status, headers, policies.clone(), ratelimit);
+            if let (Some(policies), Some(ratelimit)) = (self.policies_of(&readings), self.ratelimit(readings)) {
+                write_draft11(status, headers, policies, ratelimit);
             }
         }
         if self.x_rate_limit.is_none() && self.generation != Generation::Draft07 {
@@ -192,11 +222,27 @@ impl Writer {
         // A client might wait before it follows `Location`.
         let is_left_out = status.is_redirection() && closest.level.left == 0;
         if self.generation == Generation::Draft07 && !is_left_out {
-            draft07::write(headers, &closest.standing());
+            draft07::write(headers, &closest.standing(closest.draft07_policy().as_ref()));
         }
         if let Some(form) = self.x_rate_limit {
             x_rate_limit::write(headers, form, closest.decision, closest.level.left, now);
         }
+    }
+
+    /// Returns the value of draft-11's `RateLimit-Policy`, with the quotas of these keys; `None` if no policy is
+    /// advertised.
+    fn policies_of<'a>(&self, readings: &(impl Iterator<Item = Reading<'a>> + Clone)) -> Option<HeaderValue> {
+        let quota_of = |policy| readings.clone().find(|reading| reading.policy == policy)?.quota;
+        if readings.clone().all(|reading| reading.quota.is_none()) {
+            return self.draft11_policies.clone();
+        }
+        let mut out = Scratch::new();
+        for (index, policy_fields) in self.policies.iter().enumerate() {
+            if let Some(policy_fields) = policy_fields {
+                policy_fields.push_policy(&mut out, &policy_fields.measure_under(quota_of(index)));
+            }
+        }
+        (!out.is_empty()).then(|| value_of(&out))
     }
 
     /// Makes the value of draft-11's `RateLimit`; `None` if no policy among these is advertised.
@@ -215,9 +261,10 @@ impl Writer {
     }
 
     fn measured<'a>(&'a self, readings: impl Iterator<Item = Reading<'a>>) -> impl Iterator<Item = Measured<'a>> {
-        readings.filter_map(|Reading { policy, decision, mark }| {
+        readings.filter_map(|Reading { policy, decision, quota, mark }| {
             let policy_fields = self.policy_fields(policy)?;
-            Some(Measured { policy_fields, decision, level: policy_fields.measure.level(decision), mark })
+            let measure = policy_fields.measure_under(quota);
+            Some(Measured { policy_fields, measure, decision, quota, level: measure.level(decision), mark })
         })
     }
 
@@ -238,10 +285,34 @@ impl Writer {
     /// else the one with the least share left of what a fresh key can take at once. Of equals, the first. Only those
     /// that draft-07 and `X-RateLimit-*` can describe: they have a reset.
     fn closest<'a>(&'a self, readings: impl Iterator<Item = Reading<'a>>) -> Option<Measured<'a>> {
-        let has_reset = |measured: &Measured<'_>| matches!(measured.policy_fields.measure, Measure::Restored(_));
+        let has_reset = |measured: &Measured<'_>| matches!(measured.measure, Measure::Restored(_));
         let closer =
             |a: &Measured<'_>, b: &Measured<'_>| a.rejection().cmp(&b.rejection()).then_with(|| a.compare_share(b));
         self.measured(readings).filter(has_reset).min_by(closer)
+    }
+}
+
+impl PolicyFields {
+    /// Returns how the numbers of a key with this quota are computed.
+    fn measure_under(&self, quota: Option<Quota>) -> Measure {
+        quota.map_or(self.measure, |quota| Measure::new(&self.terms.under(quota)))
+    }
+
+    /// Returns the measure and the constants of the keys with this quota, of the only policy of a layer; `None` if those
+    /// of too many others are kept.
+    #[inline]
+    fn plan(&self, quota: Quota) -> Option<(&Measure, &'static Constants)> {
+        let constants = |measure: &Measure| {
+            let mut list = Scratch::new();
+            self.push_policy(&mut list, measure);
+            Constants::intern(&self.prefix, &intern(&list))
+        };
+        let plan = self.plans.of(quota, self.terms, constants)?;
+        Some((&plan.measure, plan.constants?))
+    }
+
+    fn push_policy(&self, out: &mut Scratch, measure: &Measure) {
+        draft11::push_policy(out, draft11::name_in(&self.prefix), measure.advertised(), self.unit);
     }
 }
 
@@ -259,10 +330,16 @@ impl Measured<'_> {
     }
 
     /// The numbers of draft-07's fields. If no wait helps, the reset is that of the whole quota.
-    fn standing(&self) -> Standing<'_> {
+    fn standing<'a>(&self, policy: Option<&'a HeaderValue>) -> Standing<'a> {
         let Level { left, within } = self.level;
         let reset = within.map_or_else(|| seconds_ceil(self.decision.reset_after()).max(1), NonZeroU64::get);
-        let limit = self.policy_fields.measure.advertised().quota;
-        Standing { policy: self.policy_fields.draft07_policy.as_ref(), limit, remaining: left, reset }
+        let limit = self.measure.advertised().quota;
+        Standing { policy, limit, remaining: left, reset }
+    }
+
+    /// Draft-07's `RateLimit-Policy`, if it can be expressed.
+    fn draft07_policy(&self) -> Option<HeaderValue> {
+        let own = self.policy_fields.draft07_policy.as_ref()?;
+        if self.quota.is_none() { Some(own.clone()) } else { draft07::policy(self.measure.advertised()) }
     }
 }

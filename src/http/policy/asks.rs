@@ -39,7 +39,10 @@ impl Policy {
     /// Returns the state of a key, without charging it.
     pub(crate) async fn peek_at_key(&self, key: &PartitionKey) -> Result<Decision, LimiterError> {
         // A charge of 0 instead of a peek: every limiter answers `Mode::Charge`, and nothing is charged.
-        let decision = self.limiter.decide(&Ask::charge(key, 0)).decided().await?;
+        // There is no request that has the key's quota: the limiter may know it from the last one.
+        let ask = Ask::charge(key, 0);
+        let ask = if self.has_quotas() { ask.keeping_quota() } else { ask };
+        let decision = self.limiter.decide(&ask).decided().await?;
         Ok(match self.penalty_for(key).and_then(|penalty| penalty.banned_for(key)) {
             Some(left) => decision.banned_for(left),
             None => decision,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Policy;
 use super::record::Record;
-use crate::values::PartitionKey;
+use crate::values::{PartitionKey, Quota};
 
 /// The debts of a policy's keys, in units. Bounded: what further keys owe is not kept.
 #[derive(Default)]
@@ -95,12 +95,13 @@ impl Policy {
     }
 
     /// Takes from the debt of a key what its next request has to pay, beside its own cost: as much as is ever admitted at
-    /// once. `None` if it owes nothing.
-    pub(crate) fn debt_part(&self, key: &PartitionKey, cost: u32) -> Option<DebtPart> {
+    /// once under its quota. `None` if it owes nothing.
+    pub(crate) fn debt_part(&self, key: &PartitionKey, cost: u32, quota: Option<Quota>) -> Option<DebtPart> {
         if !self.owes_shortfalls || cost == 0 {
             return None;
         }
-        let most = self.description.max_cost().map_or(u32::MAX, |most| most.saturating_sub(cost));
+        let most = quota.map(|quota| quota.max_burst()).or(self.description.max_cost());
+        let most = most.map_or(u32::MAX, |most| most.saturating_sub(cost));
         let units = self.record.debts().take(key, most.min(u32::MAX - cost));
         let part = || DebtPart { record: Arc::clone(&self.record), key: key.clone(), units, is_paid: false };
         (units > 0).then(part)
@@ -111,23 +112,22 @@ impl Policy {
 mod tests {
     use super::*;
     use crate::algorithm::TokenBucket;
-    use crate::values::Quota;
 
     #[test]
     fn the_next_request_pays_what_fits_beside_its_own_cost() {
         let bucket = TokenBucket::new(Quota::per_second(10));
         let policy = Policy::new("p", bucket).settled_by_handler().owe_shortfalls();
         let (key, other) = (PartitionKey::from("a"), PartitionKey::from("b"));
-        assert!(policy.debt_part(&key, 1).is_none());
+        assert!(policy.debt_part(&key, 1, None).is_none());
         assert!(policy.owe(&key, 12) && policy.owe(&key, 3));
-        assert!(policy.debt_part(&other, 1).is_none());
-        let mut paid = policy.debt_part(&key, 4).unwrap();
+        assert!(policy.debt_part(&other, 1, None).is_none());
+        let mut paid = policy.debt_part(&key, 4, None).unwrap();
         assert_eq!(paid.units(), 6);
         paid.set_paid(true);
         drop(paid);
-        drop(policy.debt_part(&key, 1).unwrap());
-        assert_eq!(policy.debt_part(&key, 1).unwrap().units(), 9, "what is not paid is owed again");
-        assert!(policy.debt_part(&key, 10).is_none(), "there is no room beside its own cost");
+        drop(policy.debt_part(&key, 1, None).unwrap());
+        assert_eq!(policy.debt_part(&key, 1, None).unwrap().units(), 9, "what is not paid is owed again");
+        assert!(policy.debt_part(&key, 10, None).is_none(), "there is no room beside its own cost");
         assert!(!Policy::new("p", bucket).settled_by_handler().owe(&key, 1));
     }
 

@@ -35,6 +35,12 @@ pub enum PolicyError {
         /// The most that is ever admitted at once.
         burst: u32,
     },
+    /// The limiter has one quota for all keys: a queue, a limit of requests in flight, or a custom limiter that [takes no
+    /// quotas](crate::Limiter::take_quotas), or advertises none for keys without one.
+    QuotasNotTaken {
+        /// The policy's name.
+        name: String,
+    },
     /// Units in flight are released when the request is over, so there is nothing to refund or to charge by its response.
     SettlementOfHeldUnits {
         /// The policy's name.
@@ -100,6 +106,11 @@ impl fmt::Display for PolicyError {
                 f,
                 "policy `{name}`: a cost of {cost} never fits, since {burst} is the most that is ever admitted at \
                  once; lower the cost, or raise the limit or its burst"
+            ),
+            Self::QuotasNotTaken { name } => write!(
+                f,
+                "policy `{name}`: its limiter has one quota for all keys, so `quota_fn` would have no effect; use a bucket \
+                 or a window, in memory or on Redis, or remove `quota_fn`"
             ),
             Self::SettlementOfHeldUnits { name } => write!(
                 f,
@@ -169,6 +180,11 @@ mod tests {
                 PolicyError::CostAboveBurst { name: name(), cost: 6, burst: 5 },
                 "policy `p`: a cost of 6 never fits, since 5 is the most that is ever admitted at once; lower the \
                  cost, or raise the limit or its burst",
+            ),
+            (
+                PolicyError::QuotasNotTaken { name: name() },
+                "policy `p`: its limiter has one quota for all keys, so `quota_fn` would have no effect; use a bucket or \
+                 a window, in memory or on Redis, or remove `quota_fn`",
             ),
             (
                 PolicyError::SettlementOfHeldUnits { name: name() },

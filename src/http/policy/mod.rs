@@ -2,7 +2,6 @@
 
 mod asks;
 mod charge_once;
-mod choice;
 mod cost;
 mod debts;
 mod error;
@@ -18,7 +17,6 @@ mod record;
 mod reports;
 #[cfg(test)]
 mod tests;
-mod tiers;
 mod validate;
 
 use std::fmt;
@@ -30,8 +28,6 @@ use http::StatusCode;
 pub(crate) use self::charge_once::Attempt;
 pub use self::charge_once::ChargeOnce;
 use self::charge_once::Retries;
-pub(crate) use self::choice::Choices;
-use self::choice::{Choose, Tier};
 use self::cost::{Bill, Cost};
 pub(crate) use self::debts::DebtPart;
 pub use self::error::PolicyError;
@@ -44,11 +40,10 @@ use self::metrics::Meter;
 pub use self::penalty::Penalty;
 use self::penalty::PenaltyRecord;
 use self::record::Record;
-pub use self::tiers::Tiers;
 use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::key::{Global, KeyExtractor, SameKeyCheck};
 use crate::limiter::{IntoLimiter, Limiter};
-use crate::values::{Description, PartitionKey};
+use crate::values::{Description, PartitionKey, Quota, Shape, Terms};
 
 /// A quota policy: a name, a limiter, a key, a cost and conditions.
 ///
@@ -76,6 +71,9 @@ pub struct Policy {
     lineage: Arc<()>,
     key: Box<dyn KeyExtractor>,
     cost: Cost,
+    quota: Option<QuotaOf>,
+    /// Whether its limiter takes the quotas of keys.
+    takes_quotas: bool,
     bill: Option<Bill>,
     retries: Option<Box<Retries>>,
     releases_at_head: bool,
@@ -85,7 +83,6 @@ pub struct Policy {
     former_bans: Option<Arc<PenaltyRecord>>,
     when: Option<Condition>,
     except: Option<Box<Except>>,
-    tier: Option<Tier>,
     shadow: bool,
     on_missing_key: MissingKey,
     on_failure: FailureMode,
@@ -98,6 +95,8 @@ pub struct Policy {
 }
 
 type Condition = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
+
+type QuotaOf = Box<dyn Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync>;
 
 /// How a policy treats a request without a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -152,6 +151,8 @@ impl Policy {
             limiter,
             key: Box::new(Global),
             cost: Cost::Fixed(1),
+            quota: None,
+            takes_quotas: false,
             bill: None,
             retries: None,
             releases_at_head: false,
@@ -160,7 +161,6 @@ impl Policy {
             former_bans: None,
             when: None,
             except: None,
-            tier: None,
             shadow: false,
             on_missing_key: MissingKey::default(),
             on_failure: FailureMode::default(),
@@ -194,6 +194,54 @@ impl Policy {
     /// cost 0 is charged nothing, and admitted unless its key is [banned](Self::penalty).
     pub fn cost_fn(mut self, cost: impl Fn(&RequestHead<'_>) -> u32 + Send + Sync + 'static) -> Self {
         self.cost = Cost::PerRequest(Box::new(cost));
+        self
+    }
+
+    /// Gives each key a quota of its own: that of the customer's plan, say, which an authentication layer has put into the
+    /// request. `None` is for the policy's own quota.
+    ///
+    /// ```
+    /// use tower_sluice::algorithm::TokenBucket;
+    /// use tower_sluice::key::User;
+    /// use tower_sluice::{MissingKey, Policy, Quota};
+    ///
+    /// /// An extension, which the authentication layer attaches to requests.
+    /// #[derive(Clone, Copy)]
+    /// struct Plan(Quota);
+    ///
+    /// let api = Policy::new("api", TokenBucket::new(Quota::per_minute(60)))
+    ///     .key(User::key())
+    ///     .on_missing_key(MissingKey::Share)
+    ///     .quota_fn(|request| request.extensions().get::<Plan>().map(|plan| plan.0));
+    /// ```
+    ///
+    /// The algorithm and the store are those of the policy. A window has the quota's limit and period, and no burst. Each
+    /// response advertises the quota of its own key. A [cost](Self::cost) above the burst of a key's quota is rejected,
+    /// without a wait.
+    ///
+    /// # Consistency
+    ///
+    /// The quota is looked up once per request, and holds for all that is done for the request: refunds, settlements and
+    /// fields included. Take it from what the server knows about the client, not from a field that the client sends.
+    ///
+    /// A key keeps what it has used when its quota changes, as after a [live change](crate::LimitsHandle): five of ten
+    /// become five of fifty. The first request under the new quota converts the key, even if it is rejected. If the rate
+    /// of a bucket, or the period of a window, changes between a charge and its refund, the refund is lost in memory. What
+    /// a change keeps on Redis is described for `RedisStore`, under "another quota".
+    ///
+    /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) rejects it with a limiter that [takes no
+    /// quotas](crate::Limiter::take_quotas): a queue, a [`Concurrency`](crate::Concurrency), or a custom limiter that does
+    /// not say so.
+    ///
+    /// # Memory
+    ///
+    /// In memory, a table of a fixed size: [100 bytes per key](crate::store::MemoryStore#quotas-of-the-keys-own) for
+    /// buckets, however many quotas there are. The texts of the fields are kept for 64 quotas per policy, some 20 KiB;
+    /// beyond, they are made for each response.
+    pub fn quota_fn(mut self, quota: impl Fn(&RequestHead<'_>) -> Option<Quota> + Send + Sync + 'static) -> Self {
+        self.quota = Some(Box::new(quota));
+        self.takes_quotas = self.limiter.take_quotas();
+        self.retries.iter().for_each(|retries| retries.take_quotas());
         self
     }
 
@@ -264,7 +312,11 @@ impl Policy {
     /// the like, by which the cost of a retry is known too late, and for limiters that delay requests, hold units or
     /// advertise no quota.
     pub fn charge_once(mut self, once: ChargeOnce) -> Self {
-        self.retries = Some(Box::new(Retries::new(once, self.description.terms())));
+        let retries = Retries::new(once, self.description.terms());
+        if self.has_quotas() {
+            retries.take_quotas();
+        }
+        self.retries = Some(Box::new(retries));
         self
     }
 
@@ -363,13 +415,6 @@ impl Policy {
         self
     }
 
-    /// Applies the policy only to requests for which `choose` returns `index`, in addition to its
-    /// [condition](Self::when).
-    pub(crate) fn chosen_by(mut self, choose: &Choose, index: usize) -> Self {
-        self.tier = Some(Tier { choose: Arc::clone(choose), index });
-        self
-    }
-
     /// Makes the policy a shadow: it counts and reports what would happen if it were enforced, but never rejects or
     /// delays a request in a queue. A remote limiter is called nevertheless, and the request waits for its answer.
     ///
@@ -439,16 +484,42 @@ impl Policy {
         self.description.delays()
     }
 
-    /// Whether the policy applies to a request. All policies of a layer share `choices` for one request.
+    /// Whether the policy applies to a request.
     #[inline]
-    pub(crate) fn applies_to(&self, head: &RequestHead<'_>, choices: &mut Choices) -> bool {
-        self.tier.as_ref().is_none_or(|tier| tier.is_chosen(head, choices))
-            && self.when.as_ref().is_none_or(|condition| condition(head))
+    pub(crate) fn applies_to(&self, head: &RequestHead<'_>) -> bool {
+        self.when.as_ref().is_none_or(|condition| condition(head))
             && !self.except.as_ref().is_some_and(|except| except.exempts(&self.name, head))
     }
 
     pub(crate) fn cost_of(&self, head: &RequestHead<'_>) -> u32 {
         self.cost.of(head)
+    }
+
+    /// The quota of the key of a request; `None` for the policy's own.
+    #[inline]
+    pub(crate) fn quota_of(&self, head: &RequestHead<'_>) -> Option<Quota> {
+        self.quota.as_ref().and_then(|quota| self.found(quota(head)))
+    }
+
+    /// The quota that a look-up has found, as this policy enforces and advertises it.
+    fn found(&self, quota: Option<Quota>) -> Option<Quota> {
+        let is_window = matches!(self.shape(), Some(Shape::FixedWindow | Shape::SlidingWindow));
+        if is_window { quota.map(Quota::without_burst) } else { quota }
+    }
+
+    fn shape(&self) -> Option<Shape> {
+        self.description.terms().and_then(|terms| terms.shape())
+    }
+
+    /// Whether keys have quotas of their own.
+    pub(crate) const fn has_quotas(&self) -> bool {
+        self.quota.is_some()
+    }
+
+    /// The terms of a key with this quota, or of one without a quota of its own.
+    pub(crate) fn terms_under(&self, quota: Option<Quota>) -> Option<Terms> {
+        let terms = self.description.terms()?;
+        Some(quota.map_or(terms, |quota| terms.under(quota)))
     }
 
     /// Whether the final cost is known only when a response has come, or has ended.

@@ -22,6 +22,9 @@ impl Policy {
                 return Err(PolicyError::CostAboveBurst { name: name(), cost, burst });
             }
         }
+        if self.has_quotas() && !(self.takes_quotas && self.shape().is_some()) {
+            return Err(PolicyError::QuotasNotTaken { name: name() });
+        }
         if self.description.holds() && self.settles_later() {
             return Err(PolicyError::SettlementOfHeldUnits { name: name() });
         }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::debt_copies::{CopiedDebt, Geometry, KeptState, PackedDebt, Source};
 use super::ledger::Ledger;
 use super::locked::local_of;
+use super::own_quota::{QuotaState, Under};
 use super::table::{Conversion, Counts, Rule, Tag, TickBucket, WindowRule};
-use super::{Kept, Table, Terms};
-use crate::algorithm::Algorithm;
+use super::{Kept, QuotaTable, Table, Terms};
+use crate::algorithm::{Algorithm, GcraState};
 use crate::values::Quota;
 use crate::values::time::Timestamp;
 
@@ -33,11 +34,126 @@ impl<S: Copy + Send + 'static> Source<PackedDebt> for FromBuckets<S> {
     }
 }
 
+/// Copies the debts of buckets with quotas of their own, for an heir that is asked without.
+pub(super) struct FromQuotas<S> {
+    pub(super) predecessor: Arc<Kept<S>>,
+    /// The heir's rule.
+    pub(super) rule: TickBucket,
+    /// The heir's stamp of nothing at the instant of the change.
+    pub(super) base: u64,
+    pub(super) at: Timestamp,
+}
+
+impl<S: Copy + Send + 'static> Source<PackedDebt> for FromQuotas<S> {
+    fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, PackedDebt, u64)) {
+        let Some(quotas) = self.predecessor.quotas.get() else { return };
+        quotas.each_kept((geometry, page), |set, tag, kept| {
+            let debt = owed_by(kept, self.at).map_or(0, |(debt, period)| self.rule.ticks_of(debt, period));
+            if debt > 0 {
+                put(set, PackedDebt::new(tag, debt), self.base + debt);
+            }
+        });
+    }
+}
+
+/// What a bucket with a quota of its own owes, and the price of a token in the same units.
+pub(super) type Owed = (u128, u64);
+
+/// Returns what a key owes, if it is a bucket.
+pub(super) fn owed_by<S: Copy + 'static>(kept: QuotaState<S>, at: Timestamp) -> Option<Owed> {
+    let GcraState { tat } = cast(kept.state)?;
+    let paid = u128::from(at.as_nanos()) * u128::from(kept.quota.limit());
+    Some((tat.saturating_sub(paid), kept.quota.period_nanos()))
+}
+
+/// Copies the states of keys, with the quotas under which they are kept, for an heir whose keys have quotas of their
+/// own.
+pub(super) struct WithQuotas<A: Algorithm> {
+    /// The heir's.
+    under: Under<A>,
+    predecessor: Arc<Kept<A::State>>,
+    /// Whether to read the predecessor's table of keys with quotas.
+    has_quotas: bool,
+    at: Timestamp,
+}
+
+impl<A: Algorithm> WithQuotas<A> {
+    /// `None` if the algorithm takes no quotas.
+    pub(super) fn new(algorithm: &A, predecessor: &Arc<Kept<A::State>>, at: Timestamp) -> Option<Self> {
+        let (under, predecessor) = (Under::keeping(algorithm)?, Arc::clone(predecessor));
+        let has_quotas = predecessor.quotas.get().is_some();
+        Some(Self { under, predecessor, has_quotas, at })
+    }
+
+    /// Calls `act` with each state that something counts by.
+    fn each(&self, page: (Geometry, usize), mut act: impl FnMut(usize, Tag, QuotaState<A::State>)) {
+        let Self { under, predecessor, at, .. } = self;
+        let mut owing = |set, tag, kept: Option<QuotaState<A::State>>| {
+            let counts = |kept: &QuotaState<A::State>| under.expires_at(kept) > local_of(under, tag, *at);
+            if let Some(kept) = kept.filter(counts) {
+                act(set, tag, kept);
+            }
+        };
+        let quota = predecessor.terms.quota;
+        let of_own = |state: Option<A::State>| Some(QuotaState { state: state?, quota });
+        match (self.quotas(), &predecessor.table) {
+            (Some(quotas), _) => quotas.each_kept(page, |set, tag, kept| owing(set, tag, Some(kept))),
+            (None, Table::Bucket(ledger)) => {
+                let rule = ledger.rule();
+                ledger.each_owed(page, *at, |set, tag, debt| {
+                    owing(set, tag, of_own(cast(rule.state(&quota, debt, *at))))
+                });
+            }
+            (None, Table::Fixed(ledger)) => {
+                ledger.each_owed(page, *at, |set, tag, state| owing(set, tag, of_own(cast(state))));
+            }
+            (None, Table::Sliding(ledger)) => {
+                ledger.each_owed(page, *at, |set, tag, state| owing(set, tag, of_own(cast(state))));
+            }
+            (None, Table::Locked(table)) => {
+                table.each_kept(page, |set, tag, state| owing(set, tag, of_own(Some(state))));
+            }
+        }
+    }
+
+    /// Calls `act` with each overflow slot that something counts by.
+    pub(super) fn each_overflow(&self, mut act: impl FnMut(Tag, QuotaState<A::State>)) {
+        let quota = self.predecessor.terms.quota;
+        let mut of_own = |tag, state: Option<A::State>| {
+            if let Some(state) = state {
+                act(tag, QuotaState { state, quota });
+            }
+        };
+        match (self.quotas(), &self.predecessor.table) {
+            (Some(quotas), _) => quotas.each_overflow(act),
+            (None, Table::Bucket(ledger)) => {
+                let rule = ledger.rule();
+                ledger.each_overflow(self.at, |tag, debt| of_own(tag, cast(rule.state(&quota, debt, self.at))));
+            }
+            (None, Table::Fixed(ledger)) => ledger.each_overflow(self.at, |tag, state| of_own(tag, cast(state))),
+            (None, Table::Sliding(ledger)) => ledger.each_overflow(self.at, |tag, state| of_own(tag, cast(state))),
+            (None, Table::Locked(table)) => table.each_overflow(|tag, state| of_own(tag, Some(state))),
+        }
+    }
+
+    fn quotas(&self) -> Option<&QuotaTable<A::State>> {
+        self.predecessor.quotas.get().filter(|_| self.has_quotas)
+    }
+}
+
+impl<A: Algorithm> Source<KeptState<QuotaState<A::State>>> for WithQuotas<A> {
+    fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(usize, KeptState<QuotaState<A::State>>, u64)) {
+        self.each((geometry, page), |set, tag, kept| {
+            put(set, KeptState::new(tag, kept), self.under.expires_at(&kept).as_nanos());
+        });
+    }
+}
+
 /// Copies the states of windows, or of a user's algorithm.
 pub(super) struct States<A: Algorithm> {
     algorithm: Arc<A>,
     pub(super) predecessor: Arc<Kept<A::State>>,
-    /// The predecessor's quota.
+    /// The predecessor's quota: that of keys without one of their own.
     from: Quota,
     pub(super) at: Timestamp,
 }
@@ -58,10 +174,7 @@ impl<A: Algorithm> States<A> {
         to: &Terms,
     ) -> Option<Self> {
         let from = predecessor.terms;
-        // If a key's phase changes, its windows begin at other instants, and its counts are of no window of the heir.
-        let same_windows =
-            from.staggered == to.staggered && (!to.staggered || from.quota.period_nanos() == to.quota.period_nanos());
-        let can_inherit = from.algorithm == to.algorithm && same_windows && algorithm.can_inherit(&from.quota);
+        let can_inherit = from.has_windows_of(to) && algorithm.can_inherit(&from.quota);
         let (algorithm, predecessor) = (Arc::clone(algorithm), Arc::clone(predecessor));
         can_inherit.then_some(Self { algorithm, predecessor, from: from.quota, at })
     }
@@ -92,38 +205,50 @@ impl<A: Algorithm> States<A> {
 
     /// Calls `act` with each key of a page that something counts against: its set and tag, and its state.
     fn each(&self, page: (Geometry, usize), mut act: impl FnMut(usize, Tag, A::State)) {
-        let mut convert = |set, tag, state: Option<A::State>| {
-            if let Some(state) = state.and_then(|state| self.converted(tag, state)) {
+        let mut convert = |set, tag, state: Option<A::State>, from: &Quota| {
+            if let Some(state) = state.and_then(|state| self.converted(tag, state, from)) {
                 act(set, tag, state);
             }
         };
-        match &self.predecessor.table {
-            Table::Fixed(ledger) => ledger.each_owed(page, self.at, |set, tag, state| convert(set, tag, cast(state))),
-            Table::Sliding(ledger) => ledger.each_owed(page, self.at, |set, tag, state| convert(set, tag, cast(state))),
-            Table::Locked(table) => table.each_kept(page, |set, tag, state| convert(set, tag, Some(state))),
-            Table::Bucket(_) => {}
+        let (from, at) = (&self.from, self.at);
+        match (self.predecessor.quotas.get(), &self.predecessor.table) {
+            (Some(quotas), _) => {
+                quotas.each_kept(page, |set, tag, kept| convert(set, tag, Some(kept.state), &kept.quota));
+            }
+            (None, Table::Fixed(ledger)) => {
+                ledger.each_owed(page, at, |set, tag, state| convert(set, tag, cast(state), from));
+            }
+            (None, Table::Sliding(ledger)) => {
+                ledger.each_owed(page, at, |set, tag, state| convert(set, tag, cast(state), from));
+            }
+            (None, Table::Locked(table)) => {
+                table.each_kept(page, |set, tag, state| convert(set, tag, Some(state), from));
+            }
+            (None, Table::Bucket(_)) => {}
         }
     }
 
     /// Calls `act` with each overflow slot that something counts against: a tag of its keys, and its state.
     pub(super) fn each_overflow(&self, mut act: impl FnMut(Tag, A::State)) {
-        let mut convert = |tag, state: Option<A::State>| {
-            if let Some(state) = state.and_then(|state| self.converted(tag, state)) {
+        let mut convert = |tag, state: Option<A::State>, from: &Quota| {
+            if let Some(state) = state.and_then(|state| self.converted(tag, state, from)) {
                 act(tag, state);
             }
         };
-        match &self.predecessor.table {
-            Table::Fixed(ledger) => ledger.each_overflow(self.at, |tag, state| convert(tag, cast(state))),
-            Table::Sliding(ledger) => ledger.each_overflow(self.at, |tag, state| convert(tag, cast(state))),
-            Table::Locked(table) => table.each_overflow(|tag, state| convert(tag, Some(state))),
-            Table::Bucket(_) => {}
+        let (from, at) = (&self.from, self.at);
+        match (self.predecessor.quotas.get(), &self.predecessor.table) {
+            (Some(quotas), _) => quotas.each_overflow(|tag, kept| convert(tag, Some(kept.state), &kept.quota)),
+            (None, Table::Fixed(ledger)) => ledger.each_overflow(at, |tag, state| convert(tag, cast(state), from)),
+            (None, Table::Sliding(ledger)) => ledger.each_overflow(at, |tag, state| convert(tag, cast(state), from)),
+            (None, Table::Locked(table)) => table.each_overflow(|tag, state| convert(tag, Some(state), from)),
+            (None, Table::Bucket(_)) => {}
         }
     }
 
-    /// Returns a state as the heir counts it; `None` if nothing of it counts any more.
-    fn converted(&self, tag: Tag, state: A::State) -> Option<A::State> {
+    /// Returns a state from under a quota as the heir counts it; `None` if nothing of it counts any more.
+    fn converted(&self, tag: Tag, state: A::State, from: &Quota) -> Option<A::State> {
         let now = local_of(&*self.algorithm, tag, self.at);
-        let state = self.algorithm.inherit(state, &self.from, now);
+        let state = self.algorithm.inherit(state, from, now);
         (self.algorithm.owed(&state, now) > 0).then_some(state)
     }
 }
@@ -162,6 +287,6 @@ fn stamp_of<W: Counts>(rule: &WindowRule<W>, tag: Tag, state: impl Copy + 'stati
 }
 
 /// Returns the same state, if the types are the same.
-fn cast<T: Copy + 'static, U: Copy + 'static>(state: T) -> Option<U> {
+pub(super) fn cast<T: Copy + 'static, U: Copy + 'static>(state: T) -> Option<U> {
     (&state as &dyn Any).downcast_ref().copied()
 }

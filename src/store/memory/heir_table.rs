@@ -3,15 +3,17 @@
 //! [`debt_copies`](super::debt_copies) then copies what is owed.
 
 use std::any::TypeId;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::debt_copies::{CopiedDebt, DebtCopies, Geometry, MOST_COPIES};
-use super::debt_sources::{FromBuckets, States};
+use super::debt_sources::{FromBuckets, FromQuotas, Owed, States, WithQuotas, cast, owed_by};
 use super::ledger::Ledger;
 use super::locked::LockedTable;
-use super::table::{Counts, WindowRule};
-use super::{Kept, MemoryStore, Table, any_table};
-use crate::algorithm::{Algorithm, Kind};
+use super::own_quota::QuotaState;
+use super::table::{Counts, Tag, WindowRule};
+use super::{Kept, MemoryStore, QuotaTable, Table, WhenFull, any_table};
+use crate::algorithm::{Algorithm, FixedWindowState, Kind, SlidingWindowState};
 use crate::values::time::{Clock, Timestamp};
 use crate::values::{Finish, Inheritance};
 
@@ -46,6 +48,7 @@ pub(super) fn inherit<A: Algorithm, C: Clock>(
             clock: Arc::clone(&store.clock),
             made: Mutex::new(None),
             kept: OnceLock::from(kept),
+            takes_quotas: AtomicBool::new(store.takes_quotas.load(Ordering::Relaxed)),
         }),
     };
     Some(inheritance.keeping_capacity(keeps_capacity).and_then(finish))
@@ -70,14 +73,35 @@ fn make_heir<A: Algorithm, C: Clock>(
     }
     heir.secret = predecessor.secret;
     heir.resets = predecessor.resets.inherited();
+    if store.takes_quotas.load(Ordering::Relaxed) {
+        if !(predecessor.terms.has_windows_of(&heir.terms) && algorithm.can_inherit(&predecessor.terms.quota)) {
+            return None;
+        }
+        let quotas = quotas_from(&**algorithm, predecessor, heir.capacity, store.when_full, now);
+        heir.quotas = OnceLock::from(quotas);
+        heir.occupancy().inherit_warning(predecessor.occupancy());
+        return Some(heir);
+    }
     match (&mut heir.table, &predecessor.table) {
+        (Table::Bucket(own), _) if predecessor.quotas.get().is_some() => {
+            let Kind::Bucket { quota } = algorithm.kind() else { return None };
+            if !predecessor.terms.is_bucket {
+                return None;
+            }
+            let (tokens, overflow) = debts_of_quotas(predecessor, now);
+            let number = predecessor.occupancy().number();
+            own.inherit_from_quotas(&quota, (number, tokens, now), &geometries, &overflow, |rule, base| {
+                Box::new(FromQuotas { predecessor: Arc::clone(predecessor), rule, base, at: now })
+            })?;
+        }
         (Table::Bucket(own), Table::Bucket(ledger)) => {
             let Kind::Bucket { quota } = algorithm.kind() else { return None };
             own.inherit_from(ledger, &quota, now, &geometries, |rule, base| {
                 Box::new(FromBuckets { predecessor: Arc::clone(predecessor), rule, base, at: now })
             })?;
         }
-        (Table::Bucket(_), _) | (_, Table::Bucket(_)) => return None,
+        (Table::Bucket(_), _) => return None,
+        (_, Table::Bucket(_)) if predecessor.quotas.get().is_none() => return None,
         _ => {
             let states = States::new(algorithm, predecessor, now, &heir.terms)?;
             begin_with(&mut heir, store, states, &geometries);
@@ -86,6 +110,38 @@ fn make_heir<A: Algorithm, C: Clock>(
     // Last, since the heir may have got another table.
     heir.occupancy().inherit_warning(predecessor.occupancy());
     Some(heir)
+}
+
+/// Makes a table of keys with quotas of their own that begin with what they owe in `predecessor`'s table.
+pub(super) fn quotas_from<A: Algorithm>(
+    algorithm: &A,
+    predecessor: &Arc<Kept<A::State>>,
+    capacity: usize,
+    when_full: WhenFull,
+    now: Timestamp,
+) -> QuotaTable<A::State> {
+    let mut quotas = LockedTable::new(capacity, when_full);
+    if let Some(source) = WithQuotas::new(algorithm, predecessor, now) {
+        source.each_overflow(|tag, kept| quotas.inherit_overflow(tag, kept));
+        let (number, geometries) = (predecessor.occupancy().number(), predecessor.geometries(now));
+        quotas.inherit(Arc::new(DebtCopies::new(number, &geometries, Box::new(source))), 0);
+    }
+    quotas
+}
+
+/// Returns the most tokens that a key with a quota of its own may owe, and what overflow slots owe.
+fn debts_of_quotas<S: Copy + Send + 'static>(predecessor: &Kept<S>, now: Timestamp) -> (u64, Vec<(Tag, Owed)>) {
+    let (mut tokens, mut overflow) = (0, Vec::new());
+    predecessor.each_of_quotas(now, |kept| {
+        // What a key owes by then, and what it may be charged until the change is in force.
+        let owed = owed_by(kept, now).map_or(0, |(debt, price)| debt.div_ceil(price.into()));
+        let owed = u64::try_from(owed).unwrap_or(u64::MAX);
+        tokens = tokens.max(owed).max(kept.quota.max_burst().into());
+    });
+    if let Some(quotas) = predecessor.quotas.get() {
+        quotas.each_overflow(|tag, kept| overflow.extend(owed_by(kept, now).map(|debt| (tag, debt))));
+    }
+    (tokens, overflow)
 }
 
 /// Lets an heir begin with the states of windows, or of a user's algorithm.
@@ -124,21 +180,42 @@ fn begin_with<A: Algorithm, C: Clock>(
 
 impl<S: Copy + Send + 'static> Kept<S> {
     fn inherits_from(&self, predecessor: &Self) -> bool {
-        let number = any_table!(&self.table, table => table.inherited().map(|past| past.predecessor()));
+        let number = match self.quotas.get() {
+            Some(quotas) => quotas.inherited().map(|past| past.predecessor()),
+            None => any_table!(&self.table, table => table.inherited().map(|past| past.predecessor())),
+        };
         number == Some(predecessor.occupancy().number())
     }
 
     /// Returns what is to be done once the change is in force.
     fn finish(&self) -> Option<Finish> {
-        any_table!(&self.table, table => table.inherited().map(finish))
+        match self.quotas.get() {
+            Some(quotas) => quotas.inherited().map(finish),
+            None => any_table!(&self.table, table => table.inherited().map(finish)),
+        }
     }
 
     fn geometry(&self) -> Geometry {
-        any_table!(&self.table, table => table.geometry())
+        match self.quotas.get() {
+            Some(quotas) => quotas.geometry(),
+            None => any_table!(&self.table, table => table.geometry()),
+        }
     }
 
     fn geometries(&self, now: Timestamp) -> Vec<Geometry> {
-        any_table!(&self.table, table => table.geometries(now))
+        match self.quotas.get() {
+            Some(quotas) => quotas.geometries(now),
+            None => any_table!(&self.table, table => table.geometries(now)),
+        }
+    }
+
+    /// Calls `act` with the state of each key with a quota of its own, in whichever slot.
+    fn each_of_quotas(&self, now: Timestamp, mut act: impl FnMut(QuotaState<S>)) {
+        let Some(quotas) = self.quotas.get() else { return };
+        for geometry in quotas.geometries(now) {
+            (0..geometry.pages()).for_each(|page| quotas.each_kept((geometry, page), |_, _, kept| act(kept)));
+        }
+        quotas.each_overflow(|_, kept| act(kept));
     }
 
     /// Returns the greatest count that any key of a window may have at `now`: more than the limit, if that was lowered.
@@ -146,6 +223,14 @@ impl<S: Copy + Send + 'static> Kept<S> {
     fn greatest(&self, now: Timestamp) -> u32 {
         fn of<W: Counts>(ledger: &Ledger<WindowRule<W>>, now: Timestamp) -> u32 {
             if ledger.has_past(now) { ledger.rule().greatest() } else { ledger.rule().limit() }
+        }
+        if self.quotas.get().is_some() {
+            let mut greatest = self.terms.quota.limit();
+            self.each_of_quotas(now, |kept| {
+                let counts = count_of(kept.state).unwrap_or(u32::MAX);
+                greatest = greatest.max(counts).max(kept.quota.limit());
+            });
+            return greatest;
         }
         match &self.table {
             Table::Fixed(ledger) => of(ledger, now),
@@ -156,6 +241,12 @@ impl<S: Copy + Send + 'static> Kept<S> {
     }
 }
 
+/// Returns the greatest count of a window's state, if it is one.
+fn count_of<S: Copy + 'static>(state: S) -> Option<u32> {
+    let fixed = cast(state).map(|state: FixedWindowState| state.used);
+    fixed.or_else(|| cast(state).map(|state: SlidingWindowState| state.previous.max(state.current)))
+}
+
 fn finish<E: CopiedDebt + 'static>(past: &Arc<DebtCopies<E>>) -> Finish {
     let past = Arc::clone(past);
     Box::new(move || past.copy_all())
@@ -164,9 +255,9 @@ fn finish<E: CopiedDebt + 'static>(past: &Arc<DebtCopies<E>>) -> Finish {
 #[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
-    use crate::algorithm::{SlidingWindow, SlidingWindowState};
-    use crate::store::memory::table::{Rule, Tag};
-    use crate::store::{MemoryStore, Store, WhenFull};
+    use crate::algorithm::SlidingWindow;
+    use crate::store::memory::table::Rule;
+    use crate::store::{MemoryStore, Store};
     use crate::values::Quota;
     use crate::values::time::ManualClock;
 

@@ -37,5 +37,8 @@ fn check_if<S: Copy + Send + 'static>(heritage: &Heritage, now: Timestamp) -> bo
 impl<S: Copy + Send> Kept<S> {
     fn check_invariants(&self, now: Timestamp) {
         any_table!(&self.table, table => table.check_invariants(now));
+        if let Some(quotas) = self.quotas.get() {
+            quotas.check_invariants(now);
+        }
     }
 }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::debt_copies::{self, DebtCopies, Geometry, PackedDebt, Source};
+use super::debt_sources::Owed;
 #[cfg(feature = "test-util")]
 use super::table::{Bounded, SETS_PER_PAGE};
 use super::table::{InheritedDebts, PaidAt, Rule, SetAssociativeTable, Tag, Tick, TickBucket, stamp_of_nothing};
@@ -246,6 +247,27 @@ impl Ledger<TickBucket> {
         };
         self.ancestors = from.ancestors[forgotten..].to_vec();
         self.ancestors.push(Ancestor { rule: from.rule, until: now });
+        Some(())
+    }
+
+    /// Lets the ledger begin with what keys with quotas of their own owe in a table of the number `predecessor`, at most
+    /// `tokens` each; `overflow` has what their overflow slots owe, and the price of a token. `None` if there is no such
+    /// bucket.
+    pub(super) fn inherit_from_quotas(
+        &mut self,
+        quota: &Quota,
+        (predecessor, tokens, now): (u64, u64, Timestamp),
+        geometries: &[Geometry],
+        overflow: &[(Tag, Owed)],
+        source: impl FnOnce(TickBucket, u64) -> Box<dyn Source<PackedDebt>>,
+    ) -> Option<()> {
+        let rule = TickBucket::holding(quota, tokens)?.numbered(self.table.occupancy().number());
+        let rule = rule.started_before(now);
+        self.inherit(rule, predecessor, now, geometries, |base| source(rule, base));
+        self.most_inherited = Some(rule.ticks_of(tokens.into(), 1));
+        let here = rule.read(now);
+        let stamps = overflow.iter().map(|(tag, (debt, price))| (*tag, rule.stamp(rule.ticks_of(*debt, *price), here)));
+        self.inherit_overflow(now, stamps);
         Some(())
     }
 

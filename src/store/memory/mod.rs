@@ -2,7 +2,8 @@
 //!
 //! Buckets, and windows whose counts fit, are kept in a set-associative table of words, without a lock (`table`);
 //! everything else in a table behind locks (`locked`). `ledger` joins a table of words with its rule and with what it
-//! has inherited. At a live change, `heir_table` makes the new table, and `debt_copies` holds what its keys owe from
+//! has inherited. Keys that have quotas of their own are kept in a second table with locks, with their quotas
+//! (`own_quota`). At a live change, `heir_table` makes the new table, and `debt_copies` holds what its keys owe from
 //! before, which `debt_sources` reads from the old table.
 
 mod debt_copies;
@@ -15,6 +16,7 @@ mod locked;
 #[cfg(all(test, sluice_loom))]
 mod models;
 mod occupancy;
+mod own_quota;
 mod published;
 mod resets;
 mod table;
@@ -27,11 +29,13 @@ pub use self::invariants::check_invariants_of;
 
 use std::any::TypeId;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use self::ledger::Ledger;
 use self::locked::LockedTable;
 use self::occupancy::Occupancy;
+use self::own_quota::{QuotaState, Under};
 use self::resets::Resets;
 use self::table::{FixedRule, SlidingRule, TickBucket};
 use super::{Stats, Store, TableStats};
@@ -73,6 +77,15 @@ use crate::values::{Ask, Check, Decision, Description, Heritage, Inheritance, Mo
 /// | a second | up to 536,870,911 | up to 16,383 |
 /// | a millisecond | up to 524,287 | up to 511 |
 ///
+/// # Quotas of the keys' own
+///
+/// From the first question [under a quota](Ask::under) on, or once a policy has a
+/// [`quota_fn`](crate::Policy::quota_fn), all keys are in another table with locks, which keeps the quota of each key
+/// with its state: as large, of 100 bytes per key for buckets and 82 for windows, whatever the number of different
+/// quotas. It is made when the policy is. A key whose quota changes keeps what it has used: it is converted, as by a
+/// live change, at the first question under the other quota. A limiter that is asked without quotas first hands its keys
+/// on to that table at the first question with one, as to an heir.
+///
 /// # When it is full
 ///
 /// Up to `capacity` live keys (keys that still owe something) are held without losing one. Beyond that, both candidate
@@ -101,6 +114,8 @@ pub struct MemoryStore<S, C = Monotonic> {
     made: Mutex<Option<Kept<S>>>,
     /// Shared with what heirs copy from.
     kept: OnceLock<Arc<Kept<S>>>,
+    /// Whether its limiter is asked under quotas of the keys' own.
+    takes_quotas: AtomicBool,
 }
 
 /// What a store keeps: its table, and what an heir needs of it.
@@ -108,11 +123,16 @@ struct Kept<S> {
     secret: Secret,
     capacity: usize,
     table: Table<S>,
+    /// Made for the first question under a quota of its key's own. From then on it has all keys, and `table` none.
+    quotas: OnceLock<QuotaTable<S>>,
     resets: Resets,
     terms: Terms,
-    /// Frees a large table on a thread of its own.
-    free: fn(&mut Table<S>),
+    /// Frees large tables on a thread of their own.
+    free: fn(&mut Self),
 }
+
+/// The table of keys with quotas of their own.
+type QuotaTable<S> = LockedTable<QuotaState<S>>;
 
 /// No request must free more bytes than these, since that takes as much longer. A request may be the last to hold a
 /// table, if it came before a live change and is answered long after it.
@@ -120,16 +140,17 @@ const LARGE: usize = 16 << 20;
 
 impl<S> Drop for Kept<S> {
     fn drop(&mut self) {
-        if self.table.size_in_bytes() > LARGE {
-            (self.free)(&mut self.table);
+        if self.size_in_bytes() > LARGE {
+            (self.free)(self);
         }
     }
 }
 
-fn free<S: Copy + Send + 'static>(table: &mut Table<S>) {
-    let table = std::mem::replace(table, Table::Locked(LockedTable::new(1, WhenFull::default())));
-    // If no thread can be spawned, the closure, and with it the table, is dropped here.
-    let _ = std::thread::Builder::new().name("tower-sluice-free".to_owned()).spawn(move || drop(table));
+fn free<S: Copy + Send + 'static>(kept: &mut Kept<S>) {
+    let table = std::mem::replace(&mut kept.table, Table::Locked(LockedTable::new(1, WhenFull::default())));
+    let tables = (table, kept.quotas.take());
+    // If no thread can be spawned, the closure, and with it the tables, is dropped here.
+    let _ = std::thread::Builder::new().name("tower-sluice-free".to_owned()).spawn(move || drop(tables));
 }
 
 /// What the states in a table depend on, for heirs.
@@ -142,6 +163,18 @@ struct Terms {
     schedule: u64,
     /// Whether the windows of each key begin at an instant of its own.
     staggered: bool,
+    /// Whether the states are those of buckets.
+    is_bucket: bool,
+}
+
+impl Terms {
+    /// Whether an heir with the terms `to` has the same algorithm, and the windows of each key begin at the same
+    /// instants. If a key's phase changes, its counts are of no window of the heir.
+    fn has_windows_of(&self, to: &Self) -> bool {
+        let same_period = || self.quota.period_nanos() == to.quota.period_nanos();
+        let same_algorithm = self.algorithm == to.algorithm || (self.is_bucket && to.is_bucket);
+        same_algorithm && self.staggered == to.staggered && (!to.staggered || same_period())
+    }
 }
 
 enum Table<S> {
@@ -232,7 +265,14 @@ impl<S: Copy> Default for MemoryStore<S> {
 
 impl<S: Copy, C> MemoryStore<S, C> {
     const fn build(capacity: usize, when_full: WhenFull, clock: Arc<C>) -> Self {
-        Self { capacity, when_full, clock, made: Mutex::new(None), kept: OnceLock::new() }
+        Self {
+            capacity,
+            when_full,
+            clock,
+            made: Mutex::new(None),
+            kept: OnceLock::new(),
+            takes_quotas: AtomicBool::new(false),
+        }
     }
 
     /// Reads the time from `clock`. For a store that no limiter has yet: timestamps of two clocks do not compare.
@@ -253,12 +293,12 @@ impl<S: Copy, C> MemoryStore<S, C> {
         self.kept.get().map_or(self.capacity, |kept| kept.capacity)
     }
 
-    /// Returns the bytes of its table, which never grows. Zero before the store is given to a limiter. Without what a
+    /// Returns the bytes of its tables, which never grow. Zero before the store is given to a limiter. Without what a
     /// [live change](crate::LimitsHandle#cost) copies until it is paid, and one KiB from the first reset on.
     #[must_use]
     pub fn size_in_bytes(&self) -> usize {
         let made = self.made();
-        self.kept.get().map(|kept| &**kept).or(made.as_ref()).map_or(0, |kept| kept.table.size_in_bytes())
+        self.kept.get().map(|kept| &**kept).or(made.as_ref()).map_or(0, Kept::size_in_bytes)
     }
 
     /// Returns how many keys were evicted while they still owed something ([`WhenFull::ForgetLeast`]).
@@ -308,8 +348,46 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
             quota: algorithm.quota(),
             schedule: algorithm.schedule(),
             staggered: !algorithm.phase(u64::MAX).is_zero(),
+            is_bucket: matches!(algorithm.kind(), Kind::Bucket { .. }),
         };
-        Kept { secret: Secret::random(), capacity, table, resets: Resets::default(), terms, free }
+        let quotas = OnceLock::new();
+        Kept { secret: Secret::random(), capacity, table, quotas, resets: Resets::default(), terms, free }
+    }
+
+    /// Returns the table of keys with quotas of their own, made if there is none yet: of a store that was asked without
+    /// quotas so far, its keys begin with what they owe there.
+    fn quotas<'a, A: Algorithm<State = S>>(&self, algorithm: &A, kept: &'a Arc<Kept<S>>) -> &'a QuotaTable<S> {
+        let mut is_made = false;
+        let quotas = kept.quotas.get_or_init(|| {
+            is_made = true;
+            heir_table::quotas_from(algorithm, kept, kept.capacity, self.when_full, self.clock.now())
+        });
+        if let Some(past) = quotas.inherited().filter(|_| is_made) {
+            // The copies hold the store until all is copied.
+            past.copy_all();
+        }
+        quotas
+    }
+
+    /// Decides on a key whose table is that of keys with quotas of their own, or is from this question on.
+    #[cold]
+    #[inline(never)]
+    fn charge_under<A: Algorithm<State = S>>(&self, under: &Under<A>, algorithm: &A, ask: &Ask<'_>) -> Decision {
+        let kept = self.kept(algorithm);
+        let quotas = self.quotas(algorithm, kept);
+        let hash = kept.hash(ask.key());
+        // As in `charge`.
+        let resets = kept.resets.count(hash);
+        let decision = quotas.check(under, hash, ask.cost(), || ask.now(&self.clock), || self.clock.now());
+        if resets == 0 { decision } else { resets::with_count(decision, resets) }
+    }
+
+    /// Returns how to judge a question for which the keys' own quotas matter: since it has one, or since questions
+    /// before had.
+    #[inline(always)]
+    fn under<A: Algorithm<State = S>>(kept: &Kept<S>, algorithm: &A, ask: &Ask<'_>) -> Option<Under<A>> {
+        // One branch for all others.
+        if ask.quota().is_some() | kept.quotas.get().is_some() { Under::of(algorithm, ask) } else { None }
     }
 }
 
@@ -320,7 +398,14 @@ impl<S> Kept<S> {
     }
 
     fn occupancy(&self) -> &Occupancy {
-        any_table!(&self.table, table => table.occupancy())
+        match self.quotas.get() {
+            Some(quotas) => quotas.occupancy(),
+            None => any_table!(&self.table, table => table.occupancy()),
+        }
+    }
+
+    fn size_in_bytes(&self) -> usize {
+        self.table.size_in_bytes() + self.quotas.get().map_or(0, LockedTable::size_in_bytes)
     }
 }
 
@@ -329,6 +414,9 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
     #[inline(always)]
     pub(crate) fn charge<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
         let kept = self.kept(algorithm);
+        if let Some(under) = Self::under(kept, algorithm, ask) {
+            return self.charge_under(&under, algorithm, ask);
+        }
         let hash = kept.hash(ask.key());
         // Before the charge: a reset in between must count as one after it (see `Resets::count`).
         let resets = kept.resets.count(hash);
@@ -349,6 +437,9 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
         let kept = self.kept(algorithm);
         let hash = kept.hash(ask.key());
         let now = ask.now(&self.clock);
+        if let Some(under) = Self::under(kept, algorithm, ask) {
+            return self.quotas(algorithm, kept).peek(&under, hash, now, ask.cost());
+        }
         match &kept.table {
             Table::Bucket(ledger) => ledger.peek(hash, ask.cost(), now),
             Table::Fixed(ledger) => ledger.peek(hash, ask.cost(), now),
@@ -363,13 +454,14 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryStore<S, C> {
     pub(crate) fn reset<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
         let kept = self.kept(algorithm);
         let hash = kept.hash(ask.key());
-        kept.resets.run(hash, || match &kept.table {
-            Table::Bucket(ledger) => ledger.reset(hash, self.clock.now()),
-            Table::Fixed(ledger) => ledger.reset(hash, self.clock.now()),
-            Table::Sliding(ledger) => ledger.reset(hash, self.clock.now()),
-            Table::Locked(table) => table.reset(hash),
+        kept.resets.run(hash, || match (kept.quotas.get(), &kept.table) {
+            (Some(quotas), _) => quotas.reset(hash),
+            (None, Table::Bucket(ledger)) => ledger.reset(hash, self.clock.now()),
+            (None, Table::Fixed(ledger)) => ledger.reset(hash, self.clock.now()),
+            (None, Table::Sliding(ledger)) => ledger.reset(hash, self.clock.now()),
+            (None, Table::Locked(table)) => table.reset(hash),
         });
-        self.charge(algorithm, &Ask::charge(ask.key(), 0))
+        self.charge(algorithm, &Ask::charge(ask.key(), 0).under(ask.quota()))
     }
 
     #[cold]
@@ -419,12 +511,44 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
         let kept = self.kept(algorithm);
         let hash = kept.hash(key);
         let Some(receipt) = kept.resets.open(hash, receipt) else { return };
+        if let Some(quotas) = kept.quotas.get() {
+            if let Some(under) = Under::of(algorithm, &Ask::charge(key, cost)) {
+                return quotas.refund(&under, hash, self.clock.now(), cost, receipt);
+            }
+        }
         match &kept.table {
             Table::Bucket(ledger) => ledger.refund(hash, cost, ledger.paid_at(receipt), self.clock.now()),
             Table::Fixed(ledger) => ledger.refund(hash, cost, ChargedIn::read(receipt), self.clock.now()),
             Table::Sliding(ledger) => ledger.refund(hash, cost, ChargedIn::read(receipt), self.clock.now()),
             Table::Locked(table) => table.refund(algorithm, hash, self.clock.now(), cost, receipt),
         }
+    }
+
+    fn refund_under(&self, algorithm: &A, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u32) {
+        let kept = self.kept(algorithm);
+        let hash = kept.hash(key);
+        let under = Under::of(algorithm, &Ask::charge(key, cost).under(Some(quota)));
+        match (kept.quotas.get(), under, kept.resets.open(hash, receipt)) {
+            (Some(quotas), Some(under), Some(receipt)) => {
+                quotas.refund(&under, hash, self.clock.now(), cost, receipt);
+            }
+            // After a live change to a limiter that is asked without quotas.
+            (None, Some(under), _) if under.has_units_of(&algorithm.quota()) => {
+                self.refund(algorithm, key, receipt, cost);
+            }
+            _ => {}
+        }
+    }
+
+    /// Makes the table of keys with quotas, unless the store is in use.
+    fn take_quotas(&self, algorithm: &A) -> bool {
+        self.takes_quotas.store(true, Ordering::Relaxed);
+        let mut made = self.made();
+        if self.kept.get().is_none() {
+            let kept = made.get_or_insert_with(|| self.make(algorithm, self.capacity));
+            kept.quotas.get_or_init(|| LockedTable::new(kept.capacity, self.when_full));
+        }
+        true
     }
 
     fn describe(&self, _: &A) -> Description {
@@ -434,7 +558,10 @@ impl<A: Algorithm, C: Clock> Store<A> for MemoryStore<A::State, C> {
     /// Reads 4,096 slots at most: some 10 µs, and 50 if they are not in the processor's caches.
     fn stats(&self, algorithm: &A) -> Stats {
         // Reading the gauges is no use of the store: it may still inherit.
+        let of_quotas =
+            |kept: &Kept<A::State>| Some(kept.quotas.get()?.live(&Under::keeping(algorithm)?, self.clock.now()));
         let live = self.kept.get().map_or(0, |kept| match &kept.table {
+            _ if kept.quotas.get().is_some() => of_quotas(kept).unwrap_or(0),
             Table::Bucket(ledger) => ledger.live(self.clock.now()),
             Table::Fixed(ledger) => ledger.live(self.clock.now()),
             Table::Sliding(ledger) => ledger.live(self.clock.now()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::key::Tag;
 use super::key_cache::KeyCache;
 use crate::values::time::Timestamp;
-use crate::values::{Decision, Issuer, Proof, Receipt};
+use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 
 /// The leases that this process holds, one per key.
 ///
@@ -17,11 +17,18 @@ pub(super) struct Leases {
     lifetime: Duration,
 }
 
+/// What a request costs, and under which quota of its key: a lease pays for requests that are alike in both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Price {
+    pub(super) cost: u32,
+    pub(super) quota: Quota,
+}
+
 /// What was taken in advance from one key.
 #[derive(Clone, Copy)]
 pub(super) struct Lease {
     /// What each of its requests costs.
-    cost: u32,
+    price: Price,
     /// How many requests it was granted for.
     granted: u32,
     /// How many of them it still pays for.
@@ -50,8 +57,8 @@ pub(super) enum LeaseAction {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unspent {
     pub(super) requests: u32,
-    /// The cost of each.
-    pub(super) cost: u32,
+    /// The price of each.
+    pub(super) price: Price,
     /// The receipt of the last of the charges.
     pub(super) receipt: Receipt,
 }
@@ -84,45 +91,45 @@ impl Leases {
     }
 
     /// Admits a request, if a lease pays for it.
-    pub(super) fn spend(&self, tag: Tag, cost: u32, now: Timestamp) -> Option<Decision> {
-        self.held.change(tag, |lease| self.spend_from(lease, cost, now)).flatten()
+    pub(super) fn spend(&self, tag: Tag, price: Price, now: Timestamp) -> Option<Decision> {
+        self.held.change(tag, |lease| self.spend_from(lease, price, now)).flatten()
     }
 
     /// Returns what [`spend`](Self::spend) would.
-    pub(super) fn peek(&self, tag: Tag, cost: u32, now: Timestamp) -> Option<Decision> {
-        self.spend_from(&mut self.held.get(tag)?, cost, now)
+    pub(super) fn peek(&self, tag: Tag, price: Price, now: Timestamp) -> Option<Decision> {
+        self.spend_from(&mut self.held.get(tag)?, price, now)
     }
 
-    fn spend_from(&self, lease: &mut Lease, cost: u32, now: Timestamp) -> Option<Decision> {
-        if lease.left == 0 || !self.is_for(lease, cost, now) {
+    fn spend_from(&self, lease: &mut Lease, price: Price, now: Timestamp) -> Option<Decision> {
+        if lease.left == 0 || !self.is_for(lease, price, now) {
             return None;
         }
         lease.left -= 1;
         Some(lease.decision(now))
     }
 
-    /// Whether a lease pays for requests of this cost, or did and was spent in time: then the next call takes another.
-    pub(super) fn is_in_demand(&self, tag: Tag, cost: u32, now: Timestamp) -> bool {
-        self.held.get(tag).is_some_and(|lease| self.is_for(&lease, cost, now))
+    /// Whether a lease pays for requests of this price, or did and was spent in time: then the next call takes another.
+    pub(super) fn is_in_demand(&self, tag: Tag, price: Price, now: Timestamp) -> bool {
+        self.held.get(tag).is_some_and(|lease| self.is_for(&lease, price, now))
     }
 
-    fn is_for(&self, lease: &Lease, cost: u32, now: Timestamp) -> bool {
-        lease.cost == cost && now < self.end_of(lease)
+    fn is_for(&self, lease: &Lease, price: Price, now: Timestamp) -> bool {
+        lease.price == price && now < self.end_of(lease)
     }
 
     /// Returns what a call that is about to be made does as well.
-    pub(super) fn next_action(&self, tag: Tag, cost: u32, now: Timestamp) -> LeaseAction {
+    pub(super) fn next_action(&self, tag: Tag, price: Price, now: Timestamp) -> LeaseAction {
         let next_action = |lease: &mut Lease| {
             if now >= self.end_of(lease) {
-                let Lease { cost, decision, .. } = *lease;
+                let Lease { price, decision, .. } = *lease;
                 let requests = std::mem::take(&mut lease.left);
-                let unspent = Unspent { requests, cost, receipt: decision.receipt() };
+                let unspent = Unspent { requests, price, receipt: decision.receipt() };
                 return if requests > 0 { LeaseAction::Refund(unspent) } else { LeaseAction::More(0) };
             }
-            if lease.cost != cost || lease.is_asked_for {
+            if lease.price != price || lease.is_asked_for {
                 return LeaseAction::More(0);
             }
-            let affordable = lease.decision.remaining() / 2 / cost;
+            let affordable = lease.decision.remaining() / 2 / price.cost;
             let more = lease.size.saturating_mul(2).clamp(1, self.most).min(affordable);
             // If that call fails or admits nothing, no more is asked for until this lease ends.
             lease.is_asked_for = more > 0;
@@ -140,7 +147,8 @@ impl Leases {
             }
             // Never added up: what is left of an earlier window is worth nothing in the next.
             let stays = lease.left == 0 && lease.since < self.end_of(held);
-            if stays && held.left == 0 {
+            // Under another quota, the numbers are others.
+            if stays && held.left == 0 && held.price.quota == lease.price.quota {
                 // A request that is returned is refunded by the receipt of its own charge. And the lease ends with the
                 // window that it was taken from: the later call may have been decided in the next.
                 let (receipt, reset_after) = (held.decision.receipt(), held.decision.reset_after());
@@ -164,7 +172,7 @@ impl Leases {
     /// ended.
     pub(super) fn return_to_lease(&self, tag: Tag, cost: u32, lease: LeaseReceipt, now: Timestamp) {
         self.held.change(tag, |held| {
-            let has_paid = held.since == lease.0 && held.cost == cost;
+            let has_paid = held.since == lease.0 && held.price.cost == cost;
             if has_paid && held.left < held.granted && now < self.end_of(held) {
                 held.left += 1;
             }
@@ -179,16 +187,16 @@ impl Leases {
 }
 
 impl Lease {
-    /// A lease for `left` requests of `cost` each, which was asked for at `since` with `size` requests; `decision` is
+    /// A lease for `left` requests of `price` each, which was asked for at `since` with `size` requests; `decision` is
     /// that on the last of them.
-    pub(super) const fn new(cost: u32, left: u32, size: u32, decision: Decision, since: Timestamp) -> Self {
-        Self { cost, granted: left, left, size, is_asked_for: false, since, decision }
+    pub(super) const fn new(price: Price, left: u32, size: u32, decision: Decision, since: Timestamp) -> Self {
+        Self { price, granted: left, left, size, is_asked_for: false, since, decision }
     }
 
     /// Returns the decision on a request that this lease pays for.
     fn decision(&self, now: Timestamp) -> Decision {
         let limit = self.decision.limit();
-        let remaining = self.decision.remaining().saturating_add(self.left.saturating_mul(self.cost)).min(limit);
+        let remaining = self.decision.remaining().saturating_add(self.left.saturating_mul(self.price.cost)).min(limit);
         let reset = self.decision.reset_after().saturating_sub(now.saturating_since(self.since));
         Decision::allow(limit, remaining).with_reset_after(reset).with_receipt(Receipt::of(LeaseReceipt(self.since)))
     }
@@ -202,6 +210,10 @@ mod tests {
 
     fn tag() -> Tag {
         Names::new("", "", b"").tag(&PartitionKey::from("a"))
+    }
+
+    fn at_cost(cost: u32) -> Price {
+        Price { cost, quota: Quota::per_minute(100) }
     }
 
     fn at(millis: u64) -> Timestamp {
@@ -219,43 +231,45 @@ mod tests {
 
     /// Spends all that the lease pays for, and returns how many requests that were.
     fn spend_all(leases: &Leases, cost: u32, now: u64) -> usize {
-        std::iter::from_fn(|| leases.spend(tag(), cost, at(now))).count()
+        std::iter::from_fn(|| leases.spend(tag(), at_cost(cost), at(now))).count()
     }
 
     #[test]
     fn sizes_follow_the_demand() {
         let (leases, mut sizes, mut now) = (leases(), Vec::new(), 0);
         for _ in 0..7 {
-            let LeaseAction::More(extra) = leases.next_action(tag(), 1, at(now)) else { panic!("all was spent") };
+            let LeaseAction::More(extra) = leases.next_action(tag(), at_cost(1), at(now)) else {
+                panic!("all was spent")
+            };
             sizes.push(extra);
-            leases.hold(tag(), Lease::new(1, extra, extra, granted(90), at(now)));
+            leases.hold(tag(), Lease::new(at_cost(1), extra, extra, granted(90), at(now)));
             now += 100;
             assert_eq!(spend_all(&leases, 1, now), extra as usize);
         }
         assert_eq!(sizes, [0, 1, 2, 4, 8, 10, 10]);
         // After a pause, the size starts at zero; and no more is taken than half of what is left.
-        assert_eq!(leases.next_action(tag(), 1, at(now + 1_000)), LeaseAction::More(0));
-        leases.hold(tag(), Lease::new(1, 0, 8, granted(6), at(now)));
-        assert_eq!(leases.next_action(tag(), 1, at(now)), LeaseAction::More(3));
-        assert_eq!(leases.next_action(tag(), 2, at(now)), LeaseAction::More(0));
+        assert_eq!(leases.next_action(tag(), at_cost(1), at(now + 1_000)), LeaseAction::More(0));
+        leases.hold(tag(), Lease::new(at_cost(1), 0, 8, granted(6), at(now)));
+        assert_eq!(leases.next_action(tag(), at_cost(1), at(now)), LeaseAction::More(3));
+        assert_eq!(leases.next_action(tag(), at_cost(2), at(now)), LeaseAction::More(0));
     }
 
     #[test]
     fn what_is_not_spent_in_time_is_refunded_once() {
         let leases = leases();
-        leases.hold(tag(), Lease::new(3, 5, 8, granted(50), at(0)));
-        assert!(leases.spend(tag(), 1, at(1)).is_none() && leases.spend(tag(), 3, at(999)).is_some());
-        assert!(leases.spend(tag(), 3, at(1_000)).is_none());
-        let unspent = Unspent { requests: 4, cost: 3, receipt: Receipt::new(7) };
-        assert_eq!(leases.next_action(tag(), 3, at(1_000)), LeaseAction::Refund(unspent));
-        assert_eq!(leases.next_action(tag(), 3, at(1_000)), LeaseAction::More(0));
+        leases.hold(tag(), Lease::new(at_cost(3), 5, 8, granted(50), at(0)));
+        assert!(leases.spend(tag(), at_cost(1), at(1)).is_none() && leases.spend(tag(), at_cost(3), at(999)).is_some());
+        assert!(leases.spend(tag(), at_cost(3), at(1_000)).is_none());
+        let unspent = Unspent { requests: 4, price: at_cost(3), receipt: Receipt::new(7) };
+        assert_eq!(leases.next_action(tag(), at_cost(3), at(1_000)), LeaseAction::Refund(unspent));
+        assert_eq!(leases.next_action(tag(), at_cost(3), at(1_000)), LeaseAction::More(0));
     }
 
     #[test]
     fn the_numbers_count_what_is_held() {
         let leases = leases();
-        leases.hold(tag(), Lease::new(2, 4, 4, granted(50), at(0)));
-        let decision = leases.spend(tag(), 2, at(250)).unwrap();
+        leases.hold(tag(), Lease::new(at_cost(2), 4, 4, granted(50), at(0)));
+        let decision = leases.spend(tag(), at_cost(2), at(250)).unwrap();
         assert_eq!((decision.limit(), decision.remaining()), (100, 56));
         assert_eq!(decision.reset_after(), Duration::from_millis(59_750));
     }
@@ -263,8 +277,8 @@ mod tests {
     #[test]
     fn a_request_is_returned_to_the_lease_that_paid_for_it() {
         let leases = leases();
-        leases.hold(tag(), Lease::new(2, 4, 4, granted(50), at(0)));
-        let paid_by: LeaseReceipt = leases.spend(tag(), 2, at(250)).unwrap().receipt().read().unwrap();
+        leases.hold(tag(), Lease::new(at_cost(2), 4, 4, granted(50), at(0)));
+        let paid_by: LeaseReceipt = leases.spend(tag(), at_cost(2), at(250)).unwrap().receipt().read().unwrap();
         assert_eq!(spend_all(&leases, 2, 250), 3);
         leases.return_to_lease(tag(), 2, LeaseReceipt(at(1)), at(500));
         assert_eq!(spend_all(&leases, 2, 500), 0, "another lease had paid");
@@ -279,8 +293,8 @@ mod tests {
     #[test]
     fn no_more_is_returned_to_a_lease_than_it_was_granted_for() {
         let leases = leases();
-        leases.hold(tag(), Lease::new(2, 4, 4, granted(50), at(0)));
-        let paid_by: LeaseReceipt = leases.spend(tag(), 2, at(1)).unwrap().receipt().read().unwrap();
+        leases.hold(tag(), Lease::new(at_cost(2), 4, 4, granted(50), at(0)));
+        let paid_by: LeaseReceipt = leases.spend(tag(), at_cost(2), at(1)).unwrap().receipt().read().unwrap();
         (0..2).for_each(|_| leases.return_to_lease(tag(), 2, paid_by, at(2)));
         assert_eq!(spend_all(&leases, 2, 2), 4);
     }
@@ -294,28 +308,30 @@ mod tests {
     fn a_lease_does_not_outlive_its_window_and_none_is_added_to_another() {
         let leases = leases();
         let ends_soon = Decision::allow(10, 8).with_reset_after(Duration::from_millis(300));
-        leases.hold(tag(), Lease::new(1, 2, 2, ends_soon, at(0)));
-        leases.hold(tag(), Lease::new(1, 3, 3, ends_soon, at(100)));
+        leases.hold(tag(), Lease::new(at_cost(1), 2, 2, ends_soon, at(0)));
+        leases.hold(tag(), Lease::new(at_cost(1), 3, 3, ends_soon, at(100)));
         assert_eq!(spend_all(&leases, 1, 399), 3);
-        leases.hold(tag(), Lease::new(1, 2, 2, ends_soon, at(200)));
+        leases.hold(tag(), Lease::new(at_cost(1), 2, 2, ends_soon, at(200)));
         // A call without a lease takes nothing away.
-        leases.hold(tag(), Lease::new(1, 0, 0, ends_soon, at(201)));
-        let peeked = leases.peek(tag(), 1, at(499)).unwrap();
-        let spent = leases.spend(tag(), 1, at(499)).unwrap();
+        leases.hold(tag(), Lease::new(at_cost(1), 0, 0, ends_soon, at(201)));
+        let peeked = leases.peek(tag(), at_cost(1), at(499)).unwrap();
+        let spent = leases.spend(tag(), at_cost(1), at(499)).unwrap();
         assert_eq!((peeked.remaining(), peeked.receipt()), (spent.remaining(), spent.receipt()));
-        assert!(leases.peek(tag(), 1, at(500)).is_none() && leases.spend(tag(), 1, at(500)).is_none());
+        assert!(
+            leases.peek(tag(), at_cost(1), at(500)).is_none() && leases.spend(tag(), at_cost(1), at(500)).is_none()
+        );
     }
 
     #[test]
     fn a_returned_request_is_refunded_by_the_receipt_of_its_own_charge() {
         let leases = leases();
-        leases.hold(tag(), Lease::new(1, 1, 1, granted(90), at(0)));
-        let lease = leases.spend(tag(), 1, at(1)).unwrap().receipt().read().unwrap();
+        leases.hold(tag(), Lease::new(at_cost(1), 1, 1, granted(90), at(0)));
+        let lease = leases.spend(tag(), at_cost(1), at(1)).unwrap().receipt().read().unwrap();
         // A later call charges the key, too.
-        leases.hold(tag(), Lease::new(1, 0, 0, granted(80).with_receipt(Receipt::new(8)), at(2)));
+        leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(80).with_receipt(Receipt::new(8)), at(2)));
         leases.return_to_lease(tag(), 1, lease, at(3));
-        let unspent = Unspent { requests: 1, cost: 1, receipt: Receipt::new(7) };
-        assert_eq!(leases.next_action(tag(), 1, at(1_000)), LeaseAction::Refund(unspent));
+        let unspent = Unspent { requests: 1, price: at_cost(1), receipt: Receipt::new(7) };
+        assert_eq!(leases.next_action(tag(), at_cost(1), at(1_000)), LeaseAction::Refund(unspent));
     }
 
     /// The later call is made in the lease's window, and decided in the next, which ends in a minute.
@@ -323,38 +339,38 @@ mod tests {
     fn a_later_call_does_not_carry_a_lease_into_the_next_window() {
         let leases = leases();
         let window_ends = granted(90).with_reset_after(Duration::from_millis(800));
-        leases.hold(tag(), Lease::new(1, 1, 1, window_ends, at(0)));
-        let lease = leases.spend(tag(), 1, at(500)).unwrap().receipt().read().unwrap();
-        leases.hold(tag(), Lease::new(1, 0, 0, granted(90), at(799)));
+        leases.hold(tag(), Lease::new(at_cost(1), 1, 1, window_ends, at(0)));
+        let lease = leases.spend(tag(), at_cost(1), at(500)).unwrap().receipt().read().unwrap();
+        leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(90), at(799)));
         leases.return_to_lease(tag(), 1, lease, at(850));
-        assert!(leases.spend(tag(), 1, at(850)).is_none());
+        assert!(leases.spend(tag(), at_cost(1), at(850)).is_none());
     }
 
     /// As documented for `RedisStore::leasing`.
     #[test]
-    fn leases_take_up_to_nine_tenths_of_a_mebibyte() {
-        assert_eq!((10 * KeyCache::<Lease>::SIZE).div_ceil(1 << 20), 9);
+    fn leases_take_up_to_eleven_tenths_of_a_mebibyte() {
+        assert_eq!((10 * KeyCache::<Lease>::SIZE).div_ceil(1 << 20), 11);
     }
 
     #[test]
     fn a_key_is_in_demand_until_its_lease_ends_even_if_that_is_spent() {
         let leases = leases();
-        assert!(!leases.is_in_demand(tag(), 1, at(0)));
-        leases.hold(tag(), Lease::new(1, 0, 0, granted(90), at(0)));
-        assert!(leases.is_in_demand(tag(), 1, at(999)) && !leases.is_in_demand(tag(), 1, at(1_000)));
-        assert!(!leases.is_in_demand(tag(), 2, at(1)), "of another cost");
+        assert!(!leases.is_in_demand(tag(), at_cost(1), at(0)));
+        leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(90), at(0)));
+        assert!(leases.is_in_demand(tag(), at_cost(1), at(999)) && !leases.is_in_demand(tag(), at_cost(1), at(1_000)));
+        assert!(!leases.is_in_demand(tag(), at_cost(2), at(1)), "of another cost");
     }
 
     #[test]
     fn one_of_several_concurrent_calls_asks_for_more() {
         let leases = leases();
-        leases.hold(tag(), Lease::new(1, 0, 2, granted(90), at(0)));
-        assert_eq!(leases.next_action(tag(), 1, at(1)), LeaseAction::More(4));
-        assert_eq!(leases.next_action(tag(), 1, at(1)), LeaseAction::More(0));
+        leases.hold(tag(), Lease::new(at_cost(1), 0, 2, granted(90), at(0)));
+        assert_eq!(leases.next_action(tag(), at_cost(1), at(1)), LeaseAction::More(4));
+        assert_eq!(leases.next_action(tag(), at_cost(1), at(1)), LeaseAction::More(0));
         // The other call returns, and then the one that asked for more, and was granted nothing.
-        leases.hold(tag(), Lease::new(1, 0, 0, granted(90), at(1)));
-        assert_eq!(leases.next_action(tag(), 1, at(2)), LeaseAction::More(0));
-        leases.hold(tag(), Lease::new(1, 0, 4, granted(90), at(1)));
-        assert_eq!(leases.next_action(tag(), 1, at(3)), LeaseAction::More(4));
+        leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(90), at(1)));
+        assert_eq!(leases.next_action(tag(), at_cost(1), at(2)), LeaseAction::More(0));
+        leases.hold(tag(), Lease::new(at_cost(1), 0, 4, granted(90), at(1)));
+        assert_eq!(leases.next_action(tag(), at_cost(1), at(3)), LeaseAction::More(4));
     }
 }

@@ -8,20 +8,21 @@ use tokio::time::Instant;
 
 use super::connection::{Fault, FaultKind, Redis};
 use super::key::{Key, Names, Tag};
-use super::leases::{Lease, LeaseAction, LeaseReceipt, Leases, Unspent};
+use super::leases::{Lease, LeaseAction, LeaseReceipt, Leases, Price, Unspent};
 use super::negative_cache::{NegativeCache, Observation};
 use super::script::{self, BadReply, Decisions, ScriptReply, Scripted};
 use super::single_flight::{Collector, FlightKey, FollowerOutcome, Group, Join, PendingFollower, SingleFlight};
 use crate::store::MemoryStore;
 use crate::values::time::{Clock, Monotonic, Timestamp};
-use crate::values::{Ask, Check, Decision, LimiterError, PartitionKey, Receipt};
+use crate::values::{Ask, Check, Decision, LimiterError, PartitionKey, Quota, Receipt};
 
 /// What the requests of one limiter share.
 pub(super) struct StoreInner<S> {
     pub(super) redis: Redis,
     pub(super) names: Names,
     pub(super) fallback: MemoryStore<S>,
-    pub(super) negative_cache: NegativeCache<S>,
+    /// With the quotas under which states were read: a bucket's is in units of its rate.
+    pub(super) negative_cache: NegativeCache<(S, Quota)>,
     pub(super) single_flight: Arc<SingleFlight<Answered>>,
     pub(super) leases: Option<Leases>,
 }
@@ -35,46 +36,76 @@ pub(super) type Answered = Result<Decision, LimiterError>;
 
 impl<S: Copy + Send + 'static> StoreInner<S> {
     /// Decides in this process alone, as the local fallback.
-    pub(super) fn charge_fallback<A: Scripted<State = S>>(
-        &self,
-        algorithm: &A,
-        key: &PartitionKey,
-        cost: u32,
-    ) -> Decision {
-        self.fallback.charge(algorithm, &Ask::charge(key, cost))
+    pub(super) fn charge_fallback<A: Scripted<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Decision {
+        self.fallback.charge(algorithm, ask)
     }
 }
 
 /// A request to Redis about one key, with all that is needed to make it from any task.
 pub(super) struct KeyQuery<A: Scripted> {
     pub(super) inner: Arc<StoreInner<A::State>>,
+    /// With the quota of the key.
     pub(super) algorithm: A,
+    /// The quota of the key; `None` if it has none of its own.
+    quota: Option<Quota>,
     pub(super) key: PartitionKey,
     pub(super) tag: Tag,
 }
 
 impl<A: Scripted> Clone for KeyQuery<A> {
     fn clone(&self) -> Self {
-        let Self { inner, algorithm, key, tag } = self;
-        Self { inner: Arc::clone(inner), algorithm: algorithm.clone(), key: key.clone(), tag: *tag }
+        let Self { inner, algorithm, quota, key, tag } = self;
+        let (inner, algorithm) = (Arc::clone(inner), algorithm.clone());
+        Self { inner, algorithm, quota: *quota, key: key.clone(), tag: *tag }
     }
 }
 
 impl<A: Scripted> KeyQuery<A> {
-    pub(super) fn of(inner: &Arc<StoreInner<A::State>>, algorithm: &A, key: &PartitionKey) -> Self {
-        Self { inner: Arc::clone(inner), algorithm: algorithm.clone(), key: key.clone(), tag: inner.names.tag(key) }
+    /// A request under the quota of this question.
+    ///
+    /// # Errors
+    ///
+    /// If Redis cannot keep that quota.
+    pub(super) fn of(inner: &Arc<StoreInner<A::State>>, algorithm: &A, ask: &Ask<'_>) -> Result<Self, LimiterError> {
+        let (key, quota) = (ask.key(), ask.quota());
+        let algorithm = match quota.and_then(|quota| algorithm.under(quota)) {
+            Some(algorithm) => {
+                // That of the policy was checked when its limiter was made.
+                algorithm.check_fit().map_err(|unfit| LimiterError::new(unfit.to_string()).with_source(unfit))?;
+                algorithm
+            }
+            None => algorithm.clone(),
+        };
+        let (inner, tag) = (Arc::clone(inner), inner.names.tag(key));
+        Ok(Self { inner, algorithm, quota, key: key.clone(), tag })
+    }
+
+    /// The request under whose quota a lease was taken.
+    fn priced(&self, price: Price) -> Self {
+        let algorithm = self.algorithm.under(price.quota).unwrap_or_else(|| self.algorithm.clone());
+        Self { algorithm, ..self.clone() }
+    }
+
+    fn price(&self, cost: u32) -> Price {
+        Price { cost, quota: self.algorithm.quota() }
     }
 
     /// Returns the rejection that the server would answer, if that is certain, and unless this request is to verify it.
     pub(super) fn cached_rejection(&self, cost: u32) -> Option<Decision> {
-        let rejection = |state, at| self.rejection(state, at, cost);
+        let rejection = |state, at| self.known_rejection(state, at, cost);
         (cost > 0).then(|| self.inner.negative_cache.rejection(self.tag, Monotonic.now(), rejection)).flatten()
     }
 
     /// Returns the rejection for a caller that makes no call, and so verifies nothing.
     pub(super) fn peek_rejection(&self, cost: u32) -> Option<Decision> {
-        let rejection = |state, at| self.rejection(state, at, cost);
+        let rejection = |state, at| self.known_rejection(state, at, cost);
         (cost > 0).then(|| self.inner.negative_cache.peek(self.tag, Monotonic.now(), rejection)).flatten()
+    }
+
+    /// Returns the rejection by a state that was read under the same quota. Of one that was read under another, nothing
+    /// is concluded: the server converts it.
+    fn known_rejection(&self, (state, quota): (A::State, Quota), at: Timestamp, cost: u32) -> Option<Decision> {
+        if quota == self.algorithm.quota() { self.rejection(state, at, cost) } else { None }
     }
 
     fn rejection(&self, state: A::State, at: Timestamp, cost: u32) -> Option<Decision> {
@@ -83,23 +114,26 @@ impl<A: Scripted> KeyQuery<A> {
 
     /// Admits a request from a lease, if one pays for it.
     pub(super) fn spend_lease(&self, cost: u32) -> Option<Decision> {
-        self.inner.leases.as_ref()?.spend(self.tag, cost, Monotonic.now())
+        self.inner.leases.as_ref()?.spend(self.tag, self.price(cost), Monotonic.now())
     }
 
     /// Returns what [`spend_lease`](Self::spend_lease) would.
     pub(super) fn peek_lease(&self, cost: u32) -> Option<Decision> {
-        self.inner.leases.as_ref()?.peek(self.tag, cost, Monotonic.now())
+        self.inner.leases.as_ref()?.peek(self.tag, self.price(cost), Monotonic.now())
     }
 
     /// Whether a lease pays, or a call of its own would take one.
     pub(super) fn is_in_demand(&self, cost: u32) -> bool {
-        self.inner.leases.as_ref().is_some_and(|leases| leases.is_in_demand(self.tag, cost, Monotonic.now()))
+        self.inner
+            .leases
+            .as_ref()
+            .is_some_and(|leases| leases.is_in_demand(self.tag, self.price(cost), Monotonic.now()))
     }
 
     /// Records the charge by a call that took no lease: if another request comes soon, its call may take one.
     pub(super) fn note_demand(&self, decision: Decision, cost: u32, since: Timestamp) {
         if let Some(leases) = self.inner.leases.as_ref().filter(|_| cost > 0) {
-            leases.hold(self.tag, Lease::new(cost, 0, 0, decision, since));
+            leases.hold(self.tag, Lease::new(self.price(cost), 0, 0, decision, since));
         }
     }
 
@@ -121,7 +155,7 @@ impl<A: Scripted> KeyQuery<A> {
             return self.decide_alone_by(cost, deadline).await;
         }
         let single_flight = Arc::clone(&self.inner.single_flight);
-        match single_flight.join(FlightKey::of(self.tag), cost, deadline) {
+        match single_flight.join(FlightKey::of(self.tag, self.algorithm.quota()), cost, deadline) {
             Join::Leader(leader) => {
                 let answer = self.decide_alone_by(cost, deadline).await;
                 // Dropped after the answer is in the negative cache, where the followers find it.
@@ -197,7 +231,7 @@ impl<A: Scripted> KeyQuery<A> {
             return self.call_for(cost, count, count, deadline).await;
         };
         let runtime = Handle::try_current().map_err(|_| failed(FaultKind::NoRuntime))?;
-        let action = leases.next_action(self.tag, cost, Monotonic.now());
+        let action = leases.next_action(self.tag, self.price(cost), Monotonic.now());
         if action == LeaseAction::More(0) {
             return self.clone().call_with_lease(cost, count, action, deadline).await;
         }
@@ -220,16 +254,17 @@ impl<A: Scripted> KeyQuery<A> {
         let call = self.call_for(cost, count + extra, count, deadline);
         let mut decisions = match action {
             LeaseAction::More(_) => call.await?,
-            LeaseAction::Refund(Unspent { requests, cost, receipt }) => {
+            LeaseAction::Refund(Unspent { requests, price, receipt }) => {
+                let (taken_by, units) = (self.priced(price), price.cost.saturating_mul(requests));
                 // Polled first, so that it is sent first on the same connection: otherwise the units would be missing
                 // when the server decides.
-                tokio::join!(biased; self.refund(cost.saturating_mul(requests), receipt, deadline), call).1?
+                tokio::join!(biased; taken_by.refund(units, receipt, deadline), call).1?
             }
         };
         let granted = decisions.iter().rposition(Decision::is_allowed).map(|last| (last + 1, decisions[last]));
         if let (Some((allowed, last)), Some(leases)) = (granted, &self.inner.leases) {
             let left = u32::try_from(allowed).expect("as many as were asked for").saturating_sub(count);
-            leases.hold(self.tag, Lease::new(cost, left, extra, last, since));
+            leases.hold(self.tag, Lease::new(self.price(cost), left, extra, last, since));
         }
         decisions.truncate(count as usize);
         Ok(decisions)
@@ -280,10 +315,12 @@ impl<A: Scripted> KeyQuery<A> {
     pub(super) fn learn(&self, decisions: &[Decision], state: Option<A::State>, seen: Observation, cost: u32) {
         // Used up for requests of this cost: greater ones may be rejected for longer.
         let used_up = state.filter(|state| self.rejection(*state, seen.server, cost.max(1)).is_some());
+        let used_up = used_up.map(|state| (state, self.algorithm.quota()));
         self.inner.negative_cache.note(self.tag, used_up, seen);
         // The fallback counts admitted requests, whatever it decides itself: so it is warm when it is needed.
         for _ in decisions.iter().filter(|decision| decision.is_allowed()) {
-            let _ = self.inner.charge_fallback(&self.algorithm, &self.key, cost);
+            let ask = Ask::charge(&self.key, cost).under(self.quota);
+            let _ = self.inner.charge_fallback(&self.algorithm, &ask);
         }
     }
 
@@ -337,7 +374,8 @@ impl<A: Scripted> KeyQuery<A> {
 
     /// Refunds on the server, by one call.
     async fn refund(&self, cost: u32, receipt: Receipt, deadline: Instant) {
-        if let Some(call) = script::refund(&self.algorithm, self.name(), cost, receipt, Monotonic.now()) {
+        let refund = if self.quota.is_some() { script::refund_under } else { script::refund };
+        if let Some(call) = refund(&self.algorithm, self.name(), cost, receipt, Monotonic.now()) {
             // If the call fails, the charge stays: too little is admitted then, and never too much.
             let _ = self.inner.redis.call_by(&call, deadline, 1).await;
         }

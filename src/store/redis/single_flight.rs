@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::key::Tag;
 use super::query::BATCH;
+use crate::values::Quota;
 
 /// The keys for which calls are in flight. `T` is the answer to a request.
 ///
@@ -33,16 +34,17 @@ pub(super) struct SingleFlight<T> {
     next_id: AtomicU64,
 }
 
-/// A key, on one runtime.
+/// A key under a quota, on one runtime. Requests under different quotas have different flights: a call has one quota.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct FlightKey {
     tag: Tag,
+    quota: Quota,
     runtime: Option<Id>,
 }
 
 impl FlightKey {
-    pub(super) fn of(tag: Tag) -> Self {
-        Self { tag, runtime: Handle::try_current().ok().map(|handle| handle.id()) }
+    pub(super) fn of(tag: Tag, quota: Quota) -> Self {
+        Self { tag, quota, runtime: Handle::try_current().ok().map(|handle| handle.id()) }
     }
 }
 
@@ -372,7 +374,7 @@ mod tests {
     use crate::values::PartitionKey;
 
     fn key() -> FlightKey {
-        FlightKey::of(Names::new("", "", b"").tag(&PartitionKey::from("a")))
+        FlightKey::of(Names::new("", "", b"").tag(&PartitionKey::from("a")), Quota::per_second(1))
     }
 
     fn later() -> Instant {

@@ -13,7 +13,9 @@ use super::query::{KeyQuery, StoreInner};
 use super::script::Scripted;
 use super::single_flight::SingleFlight;
 use crate::store::{MemoryStore, Stats, Store};
-use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inheritance, Mode, PartitionKey, Receipt};
+use crate::values::{
+    Ask, Batching, Check, Claim, Description, Heritage, Inheritance, Mode, PartitionKey, Quota, Receipt,
+};
 
 /// Keeps the budgets of one limiter on Redis (6.2 or later) or Valkey, where all processes that name it alike share them.
 ///
@@ -34,7 +36,7 @@ use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inherita
 /// expiry to when the key owes nothing any more. Requests for one key that come while a call for it is in flight on
 /// their runtime share the next call: they may wait for the time of two, and no longer than the timeout. A key that is
 /// used up costs one call per advertised wait, or per half a second if the wait is longer, and otherwise nothing but a
-/// look at a table in this process, of 0.7 MiB.
+/// look at a table in this process, of 0.8 MiB.
 ///
 /// # Accuracy
 ///
@@ -59,6 +61,11 @@ use crate::values::{Ask, Batching, Check, Claim, Description, Heritage, Inherita
 /// longer than the new bucket takes to fill. A window continues to count under the new limit; with another period, what
 /// was used may count until the end of the next window. A window of the calendar counts until the end of the present
 /// one, also in another zone or with another anchor.
+///
+/// The same holds for a key whose [own quota](Ask::under) changes: of a bucket the share that is used up is kept, and
+/// of a window the count, if the period stays. Give all quotas of a limiter with windows one period: with another, what was
+/// used may be forgotten. A key without a request, as in [`RateLimitLayer::peek`](crate::RateLimitLayer::peek), is read
+/// under the limiter's own quota. A quota that Redis [cannot keep](Scripted::fits) is an error of the decision.
 ///
 /// # When Redis is out of reach
 ///
@@ -130,7 +137,7 @@ impl<S: Copy> RedisStore<S> {
     ///
     /// # Memory
     ///
-    /// 0.9 MiB, for the leases of 8,192 keys. Beyond, the leases that end first are forfeited.
+    /// 1.1 MiB, for the leases of 8,192 keys. Beyond, the leases that end first are forfeited.
     ///
     /// # Panics
     ///
@@ -155,8 +162,9 @@ impl<S: Copy> RedisStore<S> {
 }
 
 impl<S: Copy + Send + 'static> RedisStore<S> {
+    #[cfg(test)]
     pub(super) fn query<A: Scripted<State = S>>(&self, algorithm: &A, key: &PartitionKey) -> KeyQuery<A> {
-        KeyQuery::of(&self.inner, algorithm, key)
+        KeyQuery::of(&self.inner, algorithm, &Ask::charge(key, 1)).expect("Redis can keep the quota")
     }
 
     fn charge<A: Scripted<State = S>>(&self, query: KeyQuery<A>, cost: u32) -> Check {
@@ -164,6 +172,19 @@ impl<S: Copy + Send + 'static> RedisStore<S> {
             Some(decision) => decision.into(),
             None if self.coalesces => Check::Pending(Box::pin(query.decide_coalesced(cost))),
             None => Check::Pending(Box::pin(async move { query.decide_alone(cost).await })),
+        }
+    }
+
+    /// Refunds a charge, under the quota of the question that made it, in the background.
+    fn refund_charge<A: Scripted<State = S>>(&self, algorithm: &A, charged: &Ask<'_>, receipt: Receipt) {
+        let cost = charged.cost();
+        // What Redis cannot keep was not charged there.
+        let Some(query) = KeyQuery::of(&self.inner, algorithm, charged).ok().filter(|_| !receipt.is_none()) else {
+            return;
+        };
+        match receipt.read::<LeaseReceipt>() {
+            Some(lease) => query.return_to_lease(cost, lease),
+            None => query.refund_in_background(cost, receipt),
         }
     }
 
@@ -183,8 +204,9 @@ struct Batcher<A: Scripted> {
 impl<A: Scripted> Batching for Batcher<A> {
     /// Returns `None` if a lease pays, or if a call of the key's own would take one, which a call for several keys does
     /// not.
-    fn claim(&self, key: &PartitionKey, cost: u32) -> Option<Box<dyn Claim>> {
-        let query = KeyQuery::of(&self.inner, &self.algorithm, key);
+    /// Nor for a quota that Redis cannot keep, which is then reported as the error of a call of its own.
+    fn claim(&self, ask: &Ask<'_>) -> Option<Box<dyn Claim>> {
+        let (query, cost) = (KeyQuery::of(&self.inner, &self.algorithm, ask).ok()?, ask.cost());
         if query.is_in_demand(cost) { None } else { Some(Box::new(RedisClaim::new(query, cost))) }
     }
 }
@@ -202,34 +224,40 @@ impl<A: Scripted> Store<A> for RedisStore<A::State> {
     }
 
     fn decide(&self, algorithm: &A, ask: &Ask<'_>) -> Check {
-        let (key, cost) = (ask.key(), ask.cost());
-        let query = || self.query(algorithm, key);
+        if ask.mode() == Mode::Fallback {
+            let decision = self.inner.charge_fallback(algorithm, ask);
+            return decision.with_receipt(decision.receipt().mark_fallback()).into();
+        }
+        let (query, cost) = match KeyQuery::of(&self.inner, algorithm, ask) {
+            Ok(query) => (query, ask.cost()),
+            Err(error) => return Check::Ready(Err(error)),
+        };
         match ask.mode() {
-            Mode::Fallback => {
-                let decision = self.inner.charge_fallback(algorithm, key, cost);
-                decision.with_receipt(decision.receipt().mark_fallback()).into()
-            }
-            Mode::UpTo => query().charge_up_to(cost),
+            Mode::UpTo => query.charge_up_to(cost),
             // One round trip. Other processes notice within half a second and one call of theirs.
-            Mode::Reset => Check::Pending(Box::pin(query().reset())),
-            Mode::Peek => Self::peek(query(), cost),
-            Mode::Charge | Mode::Shadow => self.charge(query(), cost),
+            Mode::Reset => Check::Pending(Box::pin(query.reset())),
+            Mode::Peek => Self::peek(query, cost),
+            Mode::Charge | Mode::Shadow | Mode::Fallback => self.charge(query, cost),
         }
     }
 
     /// Refunds in the background, by one call: if that fails, the charge stays.
     fn refund(&self, algorithm: &A, key: &PartitionKey, receipt: Receipt, cost: u32) {
-        if receipt.is_none() {
-            return;
-        }
         if let Some(receipt) = receipt.unmark_fallback() {
             return self.inner.fallback.refund(algorithm, key, receipt, cost);
         }
-        let query = self.query(algorithm, key);
-        match receipt.read::<LeaseReceipt>() {
-            Some(lease) => query.return_to_lease(cost, lease),
-            None => query.refund_in_background(cost, receipt),
+        self.refund_charge(algorithm, &Ask::charge(key, cost), receipt);
+    }
+
+    fn refund_under(&self, algorithm: &A, quota: Quota, key: &PartitionKey, receipt: Receipt, cost: u32) {
+        if let Some(receipt) = receipt.unmark_fallback() {
+            return self.inner.fallback.refund_under(algorithm, quota, key, receipt, cost);
         }
+        self.refund_charge(algorithm, &Ask::charge(key, cost).under(Some(quota)), receipt);
+    }
+
+    fn take_quotas(&self, algorithm: &A) -> bool {
+        self.inner.fallback.take_quotas(algorithm)
     }
 
     fn describe(&self, algorithm: &A) -> Description {

@@ -19,7 +19,7 @@ fn writer_of(fields: &RateLimitFields, policies: &[(&str, Terms)]) -> Arc<Writer
 }
 
 fn reading(policy: usize, decision: &Decision) -> Reading<'_> {
-    Reading { policy, decision, mark: None }
+    Reading { policy, decision, quota: None, mark: None }
 }
 
 fn at_2026() -> SystemTime {

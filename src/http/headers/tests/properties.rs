@@ -163,6 +163,7 @@ fn readings(policies: &[Decided], mark: Option<Mark>) -> impl Iterator<Item = Re
     policies.iter().enumerate().map(move |(policy, Decided { decision, is_marked, .. })| Reading {
         policy,
         decision,
+        quota: None,
         mark: mark.filter(|_| *is_marked),
     })
 }

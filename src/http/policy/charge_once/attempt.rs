@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::records::Records;
 use crate::limiter::Limiter;
-use crate::values::{Ask, Check, PartitionKey, Receipt};
+use crate::values::{Ask, Check, PartitionKey, Quota, Receipt};
 
 /// One arrival of a request with an idempotency key. The entry of the request holds it, and after that what waits for its
 /// response. What follows when it is dropped depends on how far it has come.
@@ -34,6 +34,7 @@ struct Grant {
     budget: Arc<dyn Limiter>,
     policy_key: PartitionKey,
     cost: u32,
+    quota: Option<Quota>,
     receipt: Receipt,
 }
 
@@ -44,14 +45,15 @@ impl Attempt {
     }
 
     /// Makes it a free retry, if its request has one left and the budget of the policy key admits it.
-    pub(super) fn or_free(mut self, budget: &Arc<dyn Limiter>, policy_key: &PartitionKey, cost: u32) -> Self {
+    pub(super) fn or_free(mut self, budget: &Arc<dyn Limiter>, charge: &Ask<'_>) -> Self {
         if !self.records.take(&self.key) {
             return self;
         }
-        match budget.decide(&Ask::charge(policy_key, cost)) {
+        match budget.decide(charge) {
             Check::Ready(Ok(decision)) if decision.is_allowed() => {
-                let (budget, policy_key) = (Arc::clone(budget), policy_key.clone());
-                self.stage = Stage::ToPass(Grant { budget, policy_key, cost, receipt: decision.receipt() });
+                let (budget, policy_key) = (Arc::clone(budget), charge.key().clone());
+                let (cost, quota, receipt) = (charge.cost(), charge.quota(), decision.receipt());
+                self.stage = Stage::ToPass(Grant { budget, policy_key, cost, quota, receipt });
             }
             _ => self.records.put_back(&self.key, self.free_retries),
         }
@@ -81,9 +83,12 @@ impl Drop for Attempt {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Charged => self.records.begin(&self.key, self.within, self.free_retries),
-            Stage::ToPass(Grant { budget, policy_key, cost, receipt }) => {
+            Stage::ToPass(Grant { budget, policy_key, cost, quota, receipt }) => {
                 self.records.put_back(&self.key, self.free_retries);
-                budget.refund(&policy_key, receipt, cost);
+                match quota {
+                    Some(quota) => budget.refund_under(quota, &policy_key, receipt, cost),
+                    None => budget.refund(&policy_key, receipt, cost),
+                }
             }
             Stage::ToCharge | Stage::Done => {}
         }

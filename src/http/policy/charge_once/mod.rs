@@ -22,7 +22,7 @@ use crate::http::head::{RequestHead, trimmed};
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::store::MemoryStore;
 use crate::values::time::{Clock, Monotonic};
-use crate::values::{Finish, PartitionKey, Quota, Shape, Terms};
+use crate::values::{Ask, Finish, PartitionKey, Quota, Shape, Terms};
 
 /// Charges a request and its retries once, by the idempotency key that they have in common; see
 /// [`Policy::charge_once`](crate::Policy::charge_once).
@@ -196,7 +196,8 @@ impl Retries {
 
     /// Makes the attempt of a request that costs `cost`: a free retry, if there is one for it and the budget allows it.
     /// `None` if the request has no idempotency key that counts.
-    fn attempt(&self, policy_key: &PartitionKey, cost: u32, head: &RequestHead<'_>) -> Option<Attempt> {
+    fn attempt(&self, charge: &Ask<'_>, head: &RequestHead<'_>) -> Option<Attempt> {
+        let (policy_key, cost) = (charge.key(), charge.cost());
         let (key, budget) = (self.settings.key(head)?, self.budget.as_ref()?);
         // The cost is a part, or a cheap request would make an expensive one free. Parts carry their lengths, and the store
         // hashes the whole with a secret of its own.
@@ -210,31 +211,43 @@ impl Retries {
         let key = PartitionKey::from_parts(parts);
         let (within, free) = (self.settings.within, self.settings.free_retries);
         let attempt = Attempt::charged(Arc::clone(&self.records), key, within, free);
-        Some(attempt.or_free(budget, policy_key, cost))
+        // The budget of a key grows with its quota.
+        let quota = charge.quota().map(|quota| granted(quota, free));
+        Some(attempt.or_free(budget, &charge.under(quota)))
+    }
+
+    /// Prepares the budgets for keys with quotas of their own.
+    pub(super) fn take_quotas(&self) {
+        if let Some(budget) = &self.budget {
+            budget.take_quotas();
+        }
     }
 }
 
 impl Policy {
     /// Makes the attempt of a request, if its retries are charged once. A request of cost 0 is none: it is never charged.
-    pub(crate) fn attempt(&self, key: &PartitionKey, cost: u32, head: &RequestHead<'_>) -> Option<Attempt> {
-        let retries = self.retries.as_ref().filter(|_| cost > 0)?;
-        retries.attempt(key, cost, head)
+    pub(crate) fn attempt(&self, charge: &Ask<'_>, head: &RequestHead<'_>) -> Option<Attempt> {
+        let retries = self.retries.as_ref().filter(|_| charge.cost() > 0)?;
+        retries.attempt(charge, head)
     }
 }
 
 /// The budget of free retries of each policy key: what the limiter grants, `free_retries` times.
 fn budget(terms: Terms, free_retries: u32, clock: &Arc<dyn Clock>) -> Option<Arc<dyn Limiter>> {
-    let quota = terms.quota()?;
-    let times = |units: u32| units.saturating_mul(free_retries);
-    // A rate beyond what a quota can have, or a burst cut off at 2^32, is the safe side: more is charged.
-    let quota =
-        Quota::new(times(quota.limit()), quota.period()).map_or(quota, |more| more.burst(times(quota.max_burst())));
+    let quota = granted(terms.quota()?, free_retries);
     Some(match terms.shape()? {
         Shape::Bucket => in_memory(TokenBucket::new(quota), Arc::clone(clock)),
         Shape::FixedWindow => in_memory(FixedWindow::new(quota), Arc::clone(clock)),
         Shape::CalendarWindow => in_memory(TokenBucket::new(half_per_longest_window(quota)?), Arc::clone(clock)),
         Shape::SlidingWindow => in_memory(SlidingWindow::new(quota), Arc::clone(clock)),
     })
+}
+
+/// What the free retries of a key with this quota may cost.
+fn granted(quota: Quota, free_retries: u32) -> Quota {
+    let times = |units: u32| units.saturating_mul(free_retries);
+    // A rate beyond what a quota can have, or a burst cut off at 2^32, is the safe side: more is charged.
+    Quota::new(times(quota.limit()), quota.period()).map_or(quota, |more| more.burst(times(quota.max_burst())))
 }
 
 /// Half at once, and half over the longest window of the calendar: so no window grants more than the whole, wherever it

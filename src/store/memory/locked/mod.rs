@@ -204,7 +204,8 @@ impl<S: Copy + Send> LockedTable<S> {
             }
             return decision;
         }
-        if next.is_none() {
+        // What is not charged needs no room; only a conversion to another quota is lost.
+        if next.is_none() || !decision.is_allowed() || cost == 0 {
             return decision;
         }
 
@@ -224,7 +225,8 @@ impl<S: Copy + Send> LockedTable<S> {
         Decision::deny(decision.limit(), 0, Some(first)).with_reset_after(reset)
     }
 
-    /// Returns what [`check`](Self::check) would decide, if there is room for the key.
+    /// Returns what [`check`](Self::check) would decide, if there is room for the key. What the algorithm changes even if
+    /// nothing is charged, such as the quota of a key, is kept.
     pub(super) fn peek<A: Algorithm<State = S>>(
         &self,
         algorithm: &A,
@@ -232,7 +234,28 @@ impl<S: Copy + Send> LockedTable<S> {
         now: Timestamp,
         cost: u32,
     ) -> Decision {
-        self.with_found(algorithm, hash, now, |state, now| algorithm.decide(state.copied(), now, cost).0)
+        self.convert_inherited(algorithm, hash, now);
+        self.with_found(algorithm, hash, now, |state, now| {
+            let Some(state) = state else { return algorithm.decide(None, now, cost).0 };
+            if let (_, Some(next)) = algorithm.decide(Some(*state), now, 0) {
+                *state = next;
+            }
+            algorithm.decide(Some(*state), now, cost).0
+        })
+    }
+
+    /// Inserts a key that has inherited, if the algorithm changes its state even if nothing is charged. Where it was
+    /// inherited, it must not be changed to one that counts for longer: it is forgotten there when the last inherited
+    /// state is expected to have expired.
+    fn convert_inherited<A: Algorithm<State = S>>(&self, algorithm: &A, hash: u64, now: Timestamp) {
+        let Some(past) = self.inherited.as_ref().filter(|past| !past.has_ended(now.as_nanos())) else { return };
+        let (tag, (low, high)) = (tag_of(hash), self.candidates(hash));
+        let (mut low, mut high) = (self.lock(low), self.lock(high));
+        let is_found = low.find(tag).or_else(|| high.find(tag)).is_some();
+        let changes = |state| algorithm.decide(Some(state), local(algorithm, tag, now), 0).1.is_some();
+        if !is_found && past.get(hash, now.as_nanos()).is_some_and(changes) {
+            let _ = self.insert(algorithm, hash, 0, now, [&mut *low, &mut *high]);
+        }
     }
 
     /// Refunds what is still owed for a charge.
@@ -377,8 +400,9 @@ fn charge_overflow<A: Algorithm>(
 #[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
-    use crate::algorithm::{FixedWindow, FixedWindowState, SlidingWindowState};
+    use crate::algorithm::{FixedWindow, FixedWindowState, GcraState, SlidingWindowState};
     use crate::store::memory::debt_copies::{CopiedDebt, Source};
+    use crate::store::memory::own_quota::QuotaState;
     use crate::values::Quota;
 
     #[test]
@@ -388,6 +412,9 @@ mod tests {
         }
         assert_eq!(of::<FixedWindowState>(), 50);
         assert_eq!(of::<SlidingWindowState>(), 50);
+        assert_eq!(of::<QuotaState<GcraState>>(), 100);
+        assert_eq!(of::<QuotaState<FixedWindowState>>(), 82);
+        assert_eq!(of::<QuotaState<SlidingWindowState>>(), 82);
     }
 
     const HASH: u64 = 0x1234_5678_9abc_def0;

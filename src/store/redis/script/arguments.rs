@@ -73,6 +73,21 @@ pub(crate) fn refund<A: Scripted>(
     Some(Call { script: &REFUND, keys: smallvec![key], args })
 }
 
+/// Does the same for a charge under a quota of the key's own. The key may have a greater one by now: so what it owes is
+/// not cut to what this quota admits, as a decision would.
+pub(crate) fn refund_under<A: Scripted>(
+    algorithm: &A,
+    key: Key,
+    cost: u32,
+    receipt: Receipt,
+    asked: Timestamp,
+) -> Option<Call> {
+    let mut call = refund(algorithm, key, cost, receipt, asked)?;
+    // The capacity of a bucket, or the limit of a window, behind the number of the algorithm and the price or cost.
+    call.args[2] = algorithm.most();
+    Some(call)
+}
+
 /// Forgets what a key owes; the reply is that of a [`decide`] on a key that holds nothing.
 pub(crate) fn reset(key: Key) -> Call {
     Call { script: &RESET, keys: smallvec![key], args: SmallVec::new() }

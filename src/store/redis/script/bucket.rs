@@ -136,6 +136,10 @@ macro_rules! bucket {
                 grid.numbers(price, grid.span(grid.price(self.max_cost())))
             }
 
+            fn most(&self) -> u64 {
+                MAX_FILL_MICROS - 1
+            }
+
             fn read(&self, stored: &[u8], now: Timestamp) -> Option<GcraState> {
                 let grid = Grid::new(&self.quota());
                 grid.read(stored, grid.now(now) + grid.price(self.max_cost()))

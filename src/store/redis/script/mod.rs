@@ -44,7 +44,7 @@ mod tests;
 mod unfit_quota;
 mod window;
 
-pub(super) use self::arguments::{Charge, decide, decide_all, refund, reset};
+pub(super) use self::arguments::{Charge, decide, decide_all, refund, refund_under, reset};
 pub(crate) use self::bucket::{Grid, Span};
 pub(crate) use self::reply::{BadReply, Decisions, ScriptReply};
 pub use self::unfit_quota::UnfitQuota;
@@ -100,6 +100,9 @@ pub(super) mod sealed {
             let _ = (asked, now);
             true
         }
+
+        /// Returns the greatest capacity of a bucket in microseconds, or limit of a window, that any quota may have.
+        fn most(&self) -> u64;
 
         /// Reads a stored state, as it counts at `now`; `None` if it is none.
         fn read(&self, stored: &[u8], now: Timestamp) -> Option<Self::State>;

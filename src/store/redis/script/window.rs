@@ -58,6 +58,10 @@ macro_rules! window {
                 numbers(&self.quota(), cost)
             }
 
+            fn most(&self) -> u64 {
+                u32::MAX.into()
+            }
+
             fn read(&self, stored: &[u8], now: Timestamp) -> Option<$state> {
                 fields(&self.quota(), stored, now).map(|fields| $read(&self.quota(), fields))
             }

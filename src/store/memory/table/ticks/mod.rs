@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::rule::{Rule, Ruling};
 use super::word::{Tag, Word};
+use crate::algorithm::GcraState;
 use crate::values::time::{Timestamp, nanos_of};
 use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 
@@ -119,6 +120,20 @@ impl TickBucket {
     /// Returns a debt in tokens, rounded up.
     pub(in crate::store::memory) const fn tokens(&self, debt: u64) -> u64 {
         debt.div_ceil(1 << self.shift)
+    }
+
+    /// Returns a debt as the state of the [`Gcra`](crate::algorithm::gcra::Gcra) of its quota.
+    pub(in crate::store::memory) fn state(&self, quota: &Quota, debt: u64, at: Timestamp) -> GcraState {
+        let units = (u128::from(debt) * u128::from(quota.period_nanos())).div_ceil(1 << self.shift);
+        GcraState { tat: u128::from(at.as_nanos()) * u128::from(quota.limit()) + units }
+    }
+
+    /// Returns a debt in ticks, rounded up, of which a token is `price`; as much of it as a word can hold.
+    pub(in crate::store::memory) fn ticks_of(&self, debt: u128, price: u64) -> u64 {
+        let (tokens, rest) = (debt / u128::from(price), debt % u128::from(price));
+        // The rest is less than the price, which is below 2^62.
+        let ticks = (tokens.min(1 << DEBT_BITS) << self.shift) + (rest << self.shift).div_ceil(price.into());
+        u64::try_from(ticks).unwrap_or(u64::MAX).min(1 << DEBT_BITS)
     }
 
     /// Returns `cost` units in ticks; as much as a full bucket, if they are more.

@@ -1,0 +1,143 @@
+//! Keys with quotas of their own: what is kept of such a key, and the algorithm that judges it.
+
+use std::time::Duration;
+
+use crate::algorithm::{Algorithm, Kind};
+use crate::values::time::Timestamp;
+use crate::values::{Ask, Decision, Quota, Receipt};
+
+/// The state of a key, and the quota under which it was last asked about.
+#[derive(Clone, Copy)]
+pub(super) struct QuotaState<S> {
+    pub(super) state: S,
+    pub(super) quota: Quota,
+}
+
+/// Judges keys under the quota of one question. A state from under another quota is converted first, as by a live
+/// change of all keys.
+pub(super) struct Under<A> {
+    /// The algorithm with the quota of the question.
+    algorithm: A,
+    /// The quota of the limiter itself, by whose period windows are staggered: the instant at which the windows of a key
+    /// begin does not depend on its quota.
+    own: Quota,
+    /// Whether states keep their quotas.
+    keeps: bool,
+}
+
+impl<A: Algorithm> Under<A> {
+    /// Judges under the quota of a question, or else that of the limiter. `None` if the algorithm takes no quota.
+    #[inline]
+    pub(super) fn of(algorithm: &A, ask: &Ask<'_>) -> Option<Self> {
+        let own = algorithm.quota();
+        let algorithm = algorithm.under(ask.quota().unwrap_or(own))?;
+        Some(Self { algorithm, own, keeps: ask.keeps_quota() })
+    }
+
+    /// Judges each key under the quota that it has.
+    pub(super) fn keeping(algorithm: &A) -> Option<Self> {
+        let own = algorithm.quota();
+        Some(Self { algorithm: algorithm.under(own)?, own, keeps: true })
+    }
+
+    /// Returns a state as it counts under the quota of the question.
+    fn converted(&self, from: &QuotaState<A::State>, now: Timestamp) -> Option<A::State> {
+        let can = self.algorithm.can_inherit(&from.quota);
+        can.then(|| self.algorithm.inherit(from.state, &from.quota, now))
+    }
+
+    /// Decides on a state that is kept under another quota. Its conversion is kept even if nothing is charged: else the
+    /// debt would be paid at the old rate until the next charge, and no advertised wait be true.
+    #[cold]
+    fn decide_under_another(
+        &self,
+        kept: &QuotaState<A::State>,
+        now: Timestamp,
+        cost: u32,
+    ) -> (Decision, Option<QuotaState<A::State>>) {
+        if self.keeps {
+            if let Some(algorithm) = self.algorithm.under(kept.quota) {
+                let (decision, next) = algorithm.decide(Some(kept.state), now, cost);
+                return (decision, next.map(|state| QuotaState { state, quota: kept.quota }));
+            }
+        }
+        let converted = self.converted(kept, now);
+        let (decision, next) = self.algorithm.decide(converted, now, cost);
+        (decision, next.or(converted).map(|state| self.kept(state)))
+    }
+
+    fn kept(&self, state: A::State) -> QuotaState<A::State> {
+        QuotaState { state, quota: self.algorithm.quota() }
+    }
+
+    /// Calls `act` with the algorithm under which a state is kept.
+    fn with<R>(&self, kept: &QuotaState<A::State>, act: impl FnOnce(&A) -> R) -> R {
+        if kept.quota == self.algorithm.quota() {
+            return act(&self.algorithm);
+        }
+        match self.algorithm.under(kept.quota) {
+            Some(algorithm) => act(&algorithm),
+            None => act(&self.algorithm),
+        }
+    }
+
+    /// Whether receipts of charges under the quota of the question are in the units of a state under the other.
+    pub(super) fn has_units_of(&self, quota: &Quota) -> bool {
+        let own = self.algorithm.quota();
+        match self.algorithm.kind() {
+            Kind::Bucket { .. } => own.has_rate_of(quota),
+            Kind::FixedWindow { .. } | Kind::SlidingWindow { .. } => own.period_nanos() == quota.period_nanos(),
+            Kind::Other => own == *quota,
+        }
+    }
+}
+
+impl<A: Algorithm> Algorithm for Under<A> {
+    type State = QuotaState<A::State>;
+
+    fn quota(&self) -> Quota {
+        self.algorithm.quota()
+    }
+
+    #[inline]
+    fn decide(
+        &self,
+        state: Option<QuotaState<A::State>>,
+        now: Timestamp,
+        cost: u32,
+    ) -> (Decision, Option<QuotaState<A::State>>) {
+        match state {
+            Some(kept) if kept.quota != self.algorithm.quota() => self.decide_under_another(&kept, now, cost),
+            state => {
+                let (decision, next) = self.algorithm.decide(state.map(|kept| kept.state), now, cost);
+                (decision, next.map(|state| self.kept(state)))
+            }
+        }
+    }
+
+    fn expires_at(&self, kept: &QuotaState<A::State>) -> Timestamp {
+        self.with(kept, |algorithm| algorithm.expires_at(&kept.state))
+    }
+
+    /// A charge under a quota of another rate, or another period of windows, is not refunded: how much of it is still
+    /// owed is not known any more.
+    fn refund(&self, kept: QuotaState<A::State>, now: Timestamp, cost: u32, receipt: Receipt) -> QuotaState<A::State> {
+        if !self.has_units_of(&kept.quota) {
+            return kept;
+        }
+        let state = self.with(&kept, |algorithm| algorithm.refund(kept.state, now, cost, receipt));
+        QuotaState { state, ..kept }
+    }
+
+    fn owed(&self, kept: &QuotaState<A::State>, now: Timestamp) -> u64 {
+        self.with(kept, |algorithm| algorithm.owed(&kept.state, now))
+    }
+
+    fn phase(&self, draw: u64) -> Duration {
+        // Nearly always there is no phase, and then this is a comparison.
+        if self.algorithm.phase(u64::MAX).is_zero() {
+            return Duration::ZERO;
+        }
+        self.algorithm.under(self.own).map_or(Duration::ZERO, |own| own.phase(draw))
+    }
+}

@@ -1,0 +1,268 @@
+//! `Policy::quota_fn`: each customer has a quota of its own, through the layer.
+
+use std::convert::Infallible;
+use std::future::ready;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+use http::{HeaderMap, Request, Response, StatusCode};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::headers::{Advertise, RateLimitFields, ResetForm};
+use tower_sluice::key::User;
+use tower_sluice::store::MemoryStore;
+use tower_sluice::time::{ManualClock, Timestamp};
+use tower_sluice::{
+    Ask, Check, Concurrency, Decision, IntoLimiter, LeakyQueue, Limiter, PartitionKey, Policy, PolicyError, Quota,
+    RateLimitLayer, RateLimiter,
+};
+
+/// What an authentication layer knows of a customer.
+#[derive(Clone, Copy)]
+struct Plan(Quota);
+
+const FREE: Quota = Quota::per_hour(2);
+const PAID: Quota = Quota::per_hour(5);
+const HUGE: Quota = Quota::per_hour(3_600);
+
+fn clock() -> ManualClock {
+    ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_000_000_000))
+}
+
+fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<dyn Limiter> {
+    RateLimiter::new(algorithm, MemoryStore::with_capacity(64).with_clock(clock.clone())).into_limiter()
+}
+
+fn policy(limiter: impl IntoLimiter) -> Policy {
+    Policy::new("api", limiter)
+        .key(User::key())
+        .status(StatusCode::TOO_MANY_REQUESTS)
+        .quota_fn(|request| request.extensions().get::<Plan>().map(|plan| plan.0))
+}
+
+/// Sends a request of a user that is authenticated under a plan; its service answers with this status.
+async fn send(layer: &RateLimitLayer, user: &str, plan: Option<Quota>, status: u16) -> (u16, HeaderMap) {
+    let mut request = Request::get("/").body(()).unwrap();
+    request.extensions_mut().insert(User::new(user));
+    if let Some(quota) = plan {
+        request.extensions_mut().insert(Plan(quota));
+    }
+    let answer = move |_| ready(Ok::<_, Infallible>(Response::builder().status(status).body(String::new()).unwrap()));
+    let response = layer.layer(service_fn(answer)).oneshot(request).await.unwrap();
+    (response.status().as_u16(), response.headers().clone())
+}
+
+/// The values of these fields.
+fn fields<const N: usize>(headers: &HeaderMap, names: [&str; N]) -> [String; N] {
+    names.map(|name| headers.get(name).map_or("", |value| value.to_str().unwrap()).to_owned())
+}
+
+#[tokio::test]
+async fn each_key_is_decided_and_advertised_under_its_own_quota() {
+    async fn holds(limiter: Arc<dyn Limiter>) {
+        let layer = RateLimitLayer::new(policy(limiter));
+        for (user, plan, limit) in
+            [("a", Some(FREE), 2), ("b", Some(PAID), 5), ("c", None, 3), ("d", Some(HUGE), 3_600)]
+        {
+            for used in 1..=limit {
+                let (status, headers) = send(&layer, user, plan, 200).await;
+                let [advertised, left] = fields(&headers, ["ratelimit-policy", "ratelimit"]);
+                assert_eq!((status, advertised), (200, format!("\"api\";q={limit};w=3600")), "{user}");
+                assert!(left.starts_with(&format!("\"api\";r={};", limit - used)), "{user}: {left}");
+            }
+            let (status, headers) = send(&layer, user, plan, 200).await;
+            assert_eq!((status, fields(&headers, ["ratelimit-policy"])), (429, [format!("\"api\";q={limit};w=3600")]));
+        }
+    }
+    let (clock, own) = (clock(), Quota::per_hour(3));
+    holds(limiter(TokenBucket::new(own), &clock)).await;
+    holds(limiter(LeakyBucket::new(own), &clock)).await;
+    holds(limiter(FixedWindow::new(own), &clock)).await;
+    holds(limiter(FixedWindow::new(own).staggered(), &clock)).await;
+    holds(limiter(SlidingWindow::new(own), &clock)).await;
+}
+
+#[tokio::test]
+async fn a_plan_that_changes_keeps_what_was_used_and_waits_are_true() {
+    let clock = clock();
+    let layer = RateLimitLayer::new(policy(limiter(TokenBucket::new(Quota::per_hour(3)), &clock)));
+    for _ in 0..2 {
+        assert_eq!(send(&layer, "a", Some(FREE), 200).await.0, 200);
+    }
+    assert_eq!(send(&layer, "a", Some(FREE), 200).await.0, 429);
+    // Upgraded: two of five are used.
+    for left in [2, 1, 0] {
+        let (status, headers) = send(&layer, "a", Some(PAID), 200).await;
+        assert_eq!((status, &fields(&headers, ["ratelimit"])[0][..9]), (200, &*format!("\"api\";r={left}")));
+    }
+    // Downgraded: five tokens are owed, and two of them fit. Four are paid in two hours; a rejection converts the key, so
+    // that this is when a request fits.
+    let (status, headers) = send(&layer, "a", Some(FREE), 200).await;
+    assert_eq!((status, fields(&headers, ["retry-after"])), (429, ["7200".to_owned()]));
+    clock.advance(Duration::from_secs(7_199));
+    assert_eq!(send(&layer, "a", Some(FREE), 200).await.0, 429);
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(send(&layer, "a", Some(FREE), 200).await.0, 200);
+    // The plan is gone: the policy's own quota holds, and never none. Two are owed, of three.
+    assert_eq!(send(&layer, "a", None, 200).await.0, 200);
+    assert_eq!(send(&layer, "a", None, 200).await.0, 429);
+}
+
+/// A plan that is read from shared state may change at any time, also during a decision.
+#[tokio::test]
+async fn a_plan_is_looked_up_once_for_each_request() {
+    let lookups = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&lookups);
+    let plans = [Some(PAID), None, Some(FREE)];
+    let bucket = TokenBucket::new(Quota::per_hour(3));
+    let api = policy(bucket).quota_fn(move |_| plans[counted.fetch_add(1, Relaxed) as usize % 3]);
+    let other = Policy::new("other", TokenBucket::new(Quota::per_hour(1_000))).charge_when(|_| true);
+    let layer =
+        RateLimitLayer::builder([api.charge_when(|response| response.status() == 200), other]).verdict().build();
+    let mut served = 0;
+    for request in 1..=99 {
+        let (status, headers) = send(&layer, "a", None, 200).await;
+        assert_eq!(lookups.load(Relaxed), request, "one look-up for each request");
+        let limit = [5, 3, 2][(request as usize - 1) % 3];
+        let advertised = &fields(&headers, ["ratelimit-policy"])[0];
+        assert!(advertised.starts_with(&format!("\"api\";q={limit};w=3600")), "request {request}: {advertised}");
+        served += u32::from(status == 200);
+    }
+    assert_eq!(served, 5, "the greatest quota is that of all together");
+}
+
+#[tokio::test]
+async fn older_fields_advertise_the_quota_of_the_key() {
+    let clock = clock();
+    let api = || policy(limiter(TokenBucket::new(Quota::per_hour(3)), &clock));
+    let of = |fields: RateLimitFields| RateLimitLayer::builder(api()).fields(fields).build();
+    let layer = of(RateLimitFields::draft07());
+    let (_, headers) = send(&layer, "a", Some(PAID), 200).await;
+    assert_eq!(fields(&headers, ["ratelimit-policy", "ratelimit"]), ["5;w=3600", "limit=5, remaining=4, reset=2880"]);
+    let layer = of(RateLimitFields::draft11().x_rate_limit(ResetForm::DeltaSeconds));
+    let (_, headers) = send(&layer, "a", Some(PAID), 200).await;
+    let names = ["ratelimit-policy", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
+    assert_eq!(fields(&headers, names), ["\"api\";q=5;w=3600", "5", "4", "720"]);
+    let layer = of(RateLimitFields::draft11().advertise(Advertise::Below { percent: 50 }));
+    for (used, is_advertised) in [(1, false), (2, false), (3, true)] {
+        let (_, headers) = send(&layer, "a", Some(PAID), 200).await;
+        assert_eq!(headers.contains_key("ratelimit-policy"), is_advertised, "{used} of 5 used");
+    }
+}
+
+#[tokio::test]
+async fn several_policies_advertise_the_quota_of_the_key_in_place_of_one() {
+    let clock = clock();
+    let all = Policy::new("all", limiter(TokenBucket::new(Quota::per_minute(100)), &clock));
+    let layer = RateLimitLayer::new([policy(limiter(TokenBucket::new(Quota::per_hour(3)), &clock)), all]);
+    for (plan, limit) in [(Some(PAID), 5), (None, 3)] {
+        let user = if plan.is_some() { "a" } else { "b" };
+        let (_, headers) = send(&layer, user, plan, 200).await;
+        let expected = format!("\"api\";q={limit};w=3600, \"all\";q=100;w=60");
+        assert_eq!(fields(&headers, ["ratelimit-policy"]), [expected]);
+    }
+}
+
+/// More quotas than there are kept texts for.
+#[tokio::test]
+async fn any_number_of_quotas_is_advertised() {
+    let layer = RateLimitLayer::new(policy(TokenBucket::new(Quota::per_hour(3))));
+    for round in 0..2 {
+        for limit in 10..310 {
+            let (_, headers) = send(&layer, &limit.to_string(), Some(Quota::per_hour(limit)), 200).await;
+            let [advertised, left] = fields(&headers, ["ratelimit-policy", "ratelimit"]);
+            assert_eq!(advertised, format!("\"api\";q={limit};w=3600"));
+            assert!(left.starts_with(&format!("\"api\";r={}", limit - 1 - round)), "{limit}: {left}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_response_that_is_not_charged_refunds_under_the_quota_of_its_request() {
+    let clock = clock();
+    for bucket in [true, false] {
+        let own = Quota::per_hour(1);
+        let limiter =
+            if bucket { limiter(TokenBucket::new(own), &clock) } else { limiter(SlidingWindow::new(own), &clock) };
+        let layer = RateLimitLayer::new(policy(limiter).charge_when(|response| response.status() == 401));
+        for _ in 0..20 {
+            let (status, headers) = send(&layer, "a", Some(PAID), 200).await;
+            assert_eq!((status, &fields(&headers, ["ratelimit"])[0][..9]), (200, "\"api\";r=5"));
+        }
+        for _ in 0..5 {
+            assert_eq!(send(&layer, "a", Some(PAID), 401).await.0, 401);
+        }
+        assert_eq!(send(&layer, "a", Some(PAID), 401).await.0, 429);
+    }
+}
+
+#[tokio::test]
+async fn a_final_cost_is_charged_under_the_quota_of_its_request() {
+    let clock = clock();
+    let layer = RateLimitLayer::new(policy(limiter(FixedWindow::new(Quota::per_hour(1)), &clock)).cost_after(|_| 4));
+    let (status, headers) = send(&layer, "a", Some(PAID), 200).await;
+    assert_eq!((status, &fields(&headers, ["ratelimit"])[0][..9]), (200, "\"api\";r=1"));
+    let (status, headers) = send(&layer, "a", Some(PAID), 200).await;
+    assert_eq!((status, &fields(&headers, ["ratelimit"])[0][..9]), (200, "\"api\";r=0"));
+    assert_eq!(send(&layer, "a", Some(PAID), 200).await.0, 429);
+}
+
+#[tokio::test]
+async fn support_staff_see_a_key_under_its_quota_and_reset_it() {
+    let clock = clock();
+    let layer = RateLimitLayer::new(policy(limiter(TokenBucket::new(Quota::per_hour(3)), &clock)));
+    for _ in 0..5 {
+        assert_eq!(send(&layer, "a", Some(PAID), 200).await.0, 200);
+    }
+    let key = PartitionKey::from("a");
+    let peeked = layer.peek("api", &key).await.unwrap();
+    assert_eq!((peeked.limit(), peeked.remaining()), (5, 0));
+    assert_eq!(layer.peek("api", &PartitionKey::from("new")).await.unwrap().limit(), 3);
+    assert_eq!(layer.reset("api", &key).await.unwrap().remaining(), 3);
+    assert_eq!(layer.peek("api", &key).await.unwrap().remaining(), 3);
+    assert_eq!(send(&layer, "a", Some(PAID), 200).await.0, 200);
+    assert_eq!(layer.peek("api", &key).await.unwrap().remaining(), 4);
+}
+
+#[tokio::test]
+async fn a_live_change_to_quotas_of_the_keys_own_and_back_keeps_what_was_used() {
+    let clock = clock();
+    let fixed = |limit| {
+        Policy::new("api", limiter(TokenBucket::new(Quota::per_hour(limit)), &clock))
+            .key(User::key())
+            .status(StatusCode::TOO_MANY_REQUESTS)
+    };
+    let own = |limit| policy(limiter(TokenBucket::new(Quota::per_hour(limit)), &clock));
+    let layer = RateLimitLayer::new(fixed(3));
+    let left = async |plan| fields(&send(&layer, "a", plan, 200).await.1, ["ratelimit"])[0][..9].to_owned();
+    assert_eq!(left(Some(PAID)).await, "\"api\";r=2");
+    for (next, plan, expected) in [
+        // One is used before each of these changes, and one after it.
+        (own(3), Some(PAID), "\"api\";r=3"),
+        (own(7), Some(PAID), "\"api\";r=2"),
+        (fixed(9), Some(PAID), "\"api\";r=5"),
+        (own(4), None, "\"api\";r=0"),
+    ] {
+        assert!(layer.handle().replace(next).unwrap().not_inherited().is_empty());
+        assert_eq!(left(plan).await, expected);
+    }
+}
+
+#[test]
+fn a_limiter_that_takes_no_quotas_is_rejected() {
+    struct Custom;
+    impl Limiter for Custom {
+        fn decide(&self, _: &Ask<'_>) -> Check {
+            Decision::allow(1, 1).into()
+        }
+    }
+    for limiter in [
+        LeakyQueue::new(Quota::per_second(1)).into_limiter(),
+        Concurrency::new(4).into_limiter(),
+        Arc::new(Custom).into_limiter(),
+    ] {
+        let error = RateLimitLayer::try_new(policy(limiter)).unwrap_err();
+        assert_eq!(error, PolicyError::QuotasNotTaken { name: "api".to_owned() });
+    }
+}

@@ -1,0 +1,207 @@
+//! Keys with quotas of their own on Redis. Periods are so long that nothing is earned while a test runs.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::key::HeaderKey;
+use tower_sluice::store::redis::{Redis, RedisStore, Scripted};
+use tower_sluice::testing::Random;
+use tower_sluice::{
+    Ask, Decision, IntoLimiter, Limiter, LimiterExt, Mode, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter,
+};
+
+use crate::support::redis::RedisServer;
+
+fn redis(server: &RedisServer) -> Redis {
+    Redis::single(server.url()).timeout(Duration::from_secs(5)).open().unwrap()
+}
+
+fn limiter<A: Scripted>(redis: &Redis, algorithm: A) -> RateLimiter<A, RedisStore<A::State>> {
+    RateLimiter::new(algorithm, RedisStore::new(redis, "test"))
+}
+
+fn quota(limit: u32) -> Quota {
+    Quota::new(limit, Duration::from_secs(100 * 86_400)).unwrap()
+}
+
+async fn ask(limiter: &impl Limiter, key: u64, cost: u32, quota: Quota) -> Decision {
+    let key = PartitionKey::from(key);
+    limiter.decide(&Ask::charge(&key, cost).under(Some(quota))).decided().await.unwrap()
+}
+
+/// Limits that divide this number of parts: a bucket's debt is kept as a time, so as a share of the period.
+const PARTS: u32 = 5_040;
+const LIMITS: [u32; 8] = [1, 2, 5, 7, 12, 20, 60, 144];
+
+/// Asks two processes about keys whose quotas change, and compares with a naive model: per key the used share of a
+/// bucket, or the count of a window.
+async fn follows<A: Scripted + Copy>(of: fn(Quota) -> A, is_bucket: bool, seed: u64) {
+    let server = RedisServer::start();
+    let processes = [limiter(&redis(&server), of(quota(10))), limiter(&redis(&server), of(quota(10)))];
+    let (mut random, mut used) = (Random::new(seed), HashMap::<u64, u32>::new());
+    for number in 0..400 {
+        let (key, cost, limit) = (random.below(8), random.pick(&[1, 1, 1, 2, 3, 9]), random.pick(&LIMITS));
+        let process = &processes[if key < 4 { 0 } else { usize::from(random.below(2) == 0) }];
+        // What one unit takes, and what there is of it.
+        let (unit, full) = if is_bucket { (PARTS / limit, PARTS) } else { (1, limit) };
+        let used = used.entry(key).or_default();
+        let fits = *used + cost * unit <= full;
+        let decision = ask(process, key, cost, quota(limit)).await;
+        let context = format!("seed {seed}, step {number}, {cost} of {limit}, {used} of {full} used");
+        assert_eq!((decision.is_allowed(), decision.limit()), (fits, limit), "{context}");
+        *used += if fits { cost * unit } else { 0 };
+        assert_eq!(decision.remaining(), full.saturating_sub(*used) / unit, "{context}");
+        // The other process would take half a second to notice a refund: such keys have one process.
+        if fits && key < 4 && random.below(4) == 0 {
+            process.refund_under(quota(limit), &PartitionKey::from(key), decision.receipt(), cost);
+            *used -= cost * unit;
+            // It is made in the background, on the connection of that process.
+            loop {
+                let peeked = ask(process, key, 0, quota(limit)).await;
+                if peeked.remaining() == full.saturating_sub(*used) / unit {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn buckets_agree_with_the_model_as_quotas_change() {
+    follows(TokenBucket::new, true, 1).await;
+    follows(LeakyBucket::new, true, 2).await;
+}
+
+#[tokio::test]
+async fn windows_agree_with_the_model_as_quotas_change() {
+    follows(FixedWindow::new, false, 3).await;
+    follows(SlidingWindow::new, false, 4).await;
+}
+
+/// The refund of a charge under a small quota forgives nothing of what was used under a greater one since.
+#[tokio::test]
+async fn a_refund_under_a_former_quota_is_of_its_own_charge_only() {
+    async fn holds<A: Scripted + Copy>(of: fn(Quota) -> A, left: u32) {
+        let server = RedisServer::start();
+        let limiter = limiter(&redis(&server), of(quota(10)));
+        let charged = ask(&limiter, 1, 1, quota(5)).await;
+        assert!(ask(&limiter, 1, 60, quota(100)).await.is_allowed());
+        limiter.refund_under(quota(5), &PartitionKey::from(1_u64), charged.receipt(), 1);
+        for _ in 0..200 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            if ask(&limiter, 1, 0, quota(100)).await.remaining() == left {
+                return;
+            }
+        }
+        panic!("{} are left, not {left}", ask(&limiter, 1, 0, quota(100)).await.remaining());
+    }
+    // A fifth of the bucket was refunded, or one of the window.
+    holds(TokenBucket::new, 40).await;
+    holds(FixedWindow::new, 40).await;
+    holds(SlidingWindow::new, 40).await;
+}
+
+/// Requests of one key that come at once, under different quotas: each is decided under its own.
+#[tokio::test]
+async fn concurrent_requests_of_a_key_are_decided_under_their_own_quotas() {
+    let server = RedisServer::start();
+    let limiter = Arc::new(limiter(&redis(&server), FixedWindow::new(quota(10))));
+    let asked = (0..200_u32).map(|number| {
+        let limit = if number % 2 == 0 { 20 } else { 50 };
+        let limiter = Arc::clone(&limiter);
+        async move { (limit, ask(&*limiter, 1, 1, quota(limit)).await) }
+    });
+    let decisions = futures_util::future::join_all(asked).await;
+    assert!(decisions.iter().all(|(limit, decision)| decision.limit() == *limit));
+    let admitted = |limit| decisions.iter().filter(|(own, decision)| *own == limit && decision.is_allowed()).count();
+    assert_eq!(admitted(20) + admitted(50), 50, "the greater quota is that of all together");
+}
+
+/// A lease that was taken under one quota pays for no request under another, and is refunded under its own.
+#[tokio::test]
+async fn a_lease_pays_under_its_own_quota_only() {
+    let server = RedisServer::start();
+    let store = RedisStore::new(&redis(&server), "test").leasing(8, Duration::from_millis(300));
+    let limiter = RateLimiter::new(FixedWindow::new(quota(10)), store);
+    let mut admitted = 0;
+    for number in 0..120_u32 {
+        let limit = if number % 5 < 4 { 100 } else { 60 };
+        let decision = ask(&limiter, 1, 1, quota(limit)).await;
+        assert_eq!(decision.limit(), limit);
+        admitted += u32::from(decision.is_allowed());
+    }
+    // What is leased is charged: never more than the greater quota. What lies in leases is refunded when they end.
+    assert!((60..=100).contains(&admitted), "{admitted}");
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    let mut late = 0;
+    while ask(&limiter, 1, 1, quota(100)).await.is_allowed() {
+        late += 1;
+    }
+    assert!(admitted + late <= 100, "{admitted} and {late}");
+}
+
+/// The fallback has counted what Redis admitted, under the quotas of the keys.
+#[tokio::test]
+async fn the_fallback_decides_under_the_quota_of_the_key() {
+    let mut server = RedisServer::start();
+    let limiter = limiter(&redis(&server), TokenBucket::new(quota(2)));
+    assert!(limiter.take_quotas());
+    for _ in 0..4 {
+        assert!(ask(&limiter, 1, 1, quota(6)).await.is_allowed());
+    }
+    server.kill();
+    let key = PartitionKey::from(1_u64);
+    let fallback = async |quota| {
+        let ask = Ask::charge(&key, 1).under(quota).to(Mode::Fallback);
+        limiter.decide(&ask).decided().await.unwrap().is_allowed()
+    };
+    assert!(fallback(Some(quota(6))).await && fallback(Some(quota(6))).await);
+    assert!(!fallback(Some(quota(6))).await);
+    assert!(!fallback(None).await, "six are owed, of two");
+    assert!(fallback(Some(quota(7))).await);
+}
+
+#[tokio::test]
+async fn a_quota_that_redis_cannot_keep_is_an_error_that_says_so() {
+    let server = RedisServer::start();
+    let limiter = limiter(&redis(&server), FixedWindow::new(quota(2)));
+    let odd = Quota::new(1, Duration::from_nanos(1_500)).unwrap();
+    let key = PartitionKey::from("a");
+    let error = limiter.decide(&Ask::charge(&key, 1).under(Some(odd))).decided().await.unwrap_err();
+    assert!(error.to_string().contains("round the period, or use a bucket"), "{error}");
+    assert!(limiter.acquire(&key, 1).await.unwrap().is_allowed());
+}
+
+/// Two policies on one server, charged in one call: the quota of the key is in its part of the call.
+#[tokio::test]
+async fn a_layer_decides_and_advertises_the_quota_of_the_key_alone_and_beside_another_policy() {
+    let server = RedisServer::start();
+    let redis = redis(&server);
+    for is_alone in [true, false] {
+        let of = |name: &str, limit| RateLimiter::new(FixedWindow::new(quota(limit)), RedisStore::new(&redis, name));
+        let name = if is_alone { "alone" } else { "beside" };
+        let api = Policy::new("api", of(name, 3).into_limiter()).key(HeaderKey::from_static("x-customer")).quota_fn(
+            |request| request.headers().get("x-limit").map(|limit| quota(limit.to_str().unwrap().parse().unwrap())),
+        );
+        let all = Policy::new("all", of("all", 1_000).into_limiter());
+        let layer = if is_alone { RateLimitLayer::new(api) } else { RateLimitLayer::new([api, all]) };
+        for (customer, limit) in [("ada", 5_u32), ("bob", 2)] {
+            for used in 1..=limit + 1 {
+                let request = Request::get("/").header("x-customer", customer).header("x-limit", limit);
+                let hello = service_fn(|_| async { Ok::<_, Infallible>(Response::new(String::new())) });
+                let response = layer.layer(hello).oneshot(request.body(()).unwrap()).await.unwrap();
+                let fields = ["ratelimit-policy", "ratelimit"].map(|name| response.headers()[name].to_str().unwrap());
+                let status = if used <= limit { 200 } else { 429 };
+                assert_eq!(response.status().as_u16(), status, "{customer}, {used} of {limit}");
+                assert!(fields[0].starts_with(&format!("\"api\";q={limit};w=8640000")), "{fields:?}");
+                assert!(fields[1].starts_with(&format!("\"api\";r={};", limit.saturating_sub(used))), "{fields:?}");
+            }
+        }
+    }
+}

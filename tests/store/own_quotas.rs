@@ -1,0 +1,233 @@
+//! Keys with quotas of their own, against naive models: a level of tokens, or counts in windows, for each key, under the
+//! quota that the key was last asked under.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tower_sluice::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_sluice::store::MemoryStore;
+use tower_sluice::testing::Random;
+use tower_sluice::time::{Clock, ManualClock};
+use tower_sluice::{Ask, Decision, IntoLimiter, Limiter, Mode, PartitionKey, Quota, RateLimiter};
+
+use crate::common::{check_invariants, clock, decided};
+use crate::heirs::inherit;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// One key of a naive model.
+trait Model: Clone {
+    fn new(quota: Quota) -> Self;
+
+    /// Lets the key continue under another quota, with what it has used.
+    fn convert(&mut self, quota: Quota, now: u64);
+
+    /// Returns how much would be left after `cost` units; `None` if they do not fit.
+    fn fits(&self, cost: u32, now: u64) -> Option<u32>;
+
+    fn take(&mut self, cost: u32, now: u64);
+}
+
+/// A level of tokens, in parts of which each rate below drains a whole number in a nanosecond.
+#[derive(Clone)]
+struct Level {
+    quota: Quota,
+    parts: u128,
+    at: u64,
+}
+
+/// All periods below divide it.
+const PARTS: u128 = 3_600_000_000_000;
+
+impl Level {
+    fn now(&self, now: u64) -> u128 {
+        let rate = u128::from(self.quota.limit()) * (PARTS / self.quota.period().as_nanos());
+        self.parts.saturating_sub(u128::from(now - self.at) * rate)
+    }
+}
+
+impl Model for Level {
+    fn new(quota: Quota) -> Self {
+        Self { quota, parts: 0, at: 0 }
+    }
+
+    fn convert(&mut self, quota: Quota, now: u64) {
+        *self = Self { quota, parts: self.now(now), at: now };
+    }
+
+    fn fits(&self, cost: u32, now: u64) -> Option<u32> {
+        let after = self.now(now) + u128::from(cost) * PARTS;
+        let full = u128::from(self.quota.max_burst()) * PARTS;
+        (cost == 0 || after <= full).then(|| u32::try_from(full.saturating_sub(after) / PARTS).unwrap())
+    }
+
+    fn take(&mut self, cost: u32, now: u64) {
+        (self.parts, self.at) = (self.now(now) + u128::from(cost) * PARTS, now);
+    }
+}
+
+/// The charges of a key, each with the window in which it counts. `SLIDES`: those of the window before weigh as well.
+#[derive(Clone)]
+struct Counts<const SLIDES: bool> {
+    quota: Quota,
+    charges: Vec<(u64, u32)>,
+}
+
+impl<const SLIDES: bool> Counts<SLIDES> {
+    fn window(&self, now: u64) -> u64 {
+        now / u64::try_from(self.quota.period().as_nanos()).unwrap()
+    }
+
+    fn in_window(&self, window: u64) -> u128 {
+        self.charges.iter().filter(|(charged, _)| *charged == window).map(|(_, cost)| u128::from(*cost)).sum()
+    }
+
+    /// Units of one charge over the period.
+    fn weighted(&self, now: u64) -> u128 {
+        let (window, period) = (self.window(now), self.quota.period().as_nanos());
+        let left = period - u128::from(now) % period;
+        let before = if SLIDES { self.in_window(window - 1) * left } else { 0 };
+        before + self.in_window(window) * period
+    }
+}
+
+impl<const SLIDES: bool> Model for Counts<SLIDES> {
+    fn new(quota: Quota) -> Self {
+        Self { quota, charges: Vec::new() }
+    }
+
+    fn convert(&mut self, quota: Quota, now: u64) {
+        if quota.period() != self.quota.period() {
+            let used = self.weighted(now).div_ceil(self.quota.period().as_nanos());
+            *self = Self::new(quota);
+            self.charges.push((self.window(now), u32::try_from(used).unwrap()));
+        }
+        self.quota = quota;
+    }
+
+    fn fits(&self, cost: u32, now: u64) -> Option<u32> {
+        let period = self.quota.period().as_nanos();
+        let (after, full) = (self.weighted(now) + u128::from(cost) * period, u128::from(self.quota.limit()) * period);
+        (cost == 0 || after <= full).then(|| u32::try_from(full.saturating_sub(after) / period).unwrap())
+    }
+
+    fn take(&mut self, cost: u32, now: u64) {
+        self.charges.push((self.window(now), cost));
+    }
+}
+
+/// What a key is asked, under which quota.
+struct Step {
+    key: u64,
+    cost: u32,
+    quota: Option<Quota>,
+    mode: Mode,
+}
+
+fn quota(random: &mut Random, is_bucket: bool) -> Quota {
+    let quota =
+        Quota::new(random.pick(&[1, 2, 5, 10, 16, 100, 3_000]), Duration::from_secs(random.pick(&[1, 1, 10, 60])));
+    let quota = quota.unwrap();
+    if is_bucket && random.below(2) == 0 { quota.burst(random.pick(&[1, 3, 20, 400])) } else { quota }
+}
+
+fn step(random: &mut Random, is_bucket: bool, has_quotas: bool) -> Step {
+    let mode = if random.below(4) == 0 { Mode::Peek } else { Mode::Charge };
+    let quota = if !has_quotas || random.below(3) == 0 { None } else { Some(quota(random, is_bucket)) };
+    Step { key: random.below(20), cost: random.pick(&[0, 1, 1, 1, 2, 3, 7, 50]), quota, mode }
+}
+
+fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<dyn Limiter> {
+    RateLimiter::new(algorithm, MemoryStore::with_capacity(256).with_clock(clock.clone())).into_limiter()
+}
+
+fn asked(limiter: &dyn Limiter, Step { key, cost, quota, mode }: &Step) -> Decision {
+    decided(limiter.decide(&Ask::charge(&PartitionKey::from(*key), *cost).under(*quota).to(*mode)))
+}
+
+/// Asks a limiter and its model the same, and compares what they decide, what is left, and when a rejected request
+/// fits.
+fn follows<A: Algorithm, M: Model>(of: fn(Quota) -> A, is_bucket: bool, seed: u64) {
+    let (mut random, clock) = (Random::new(seed), clock());
+    let mut own = quota(&mut random, is_bucket);
+    let mut limiter = limiter(of(own), &clock);
+    let mut models: HashMap<u64, (M, Quota)> = HashMap::new();
+    // Some limiters are asked without quotas at first. A bucket then counts in ticks, and hands on what it has counted:
+    // to a 2^33rd of the time in which it fills.
+    let is_exact = !is_bucket || random.below(2) == 0;
+    let mut has_quotas = (is_bucket && is_exact) || random.below(2) == 0;
+    assert!(!is_bucket || !is_exact || limiter.take_quotas());
+    let slack = if is_exact { 0 } else { 20 * (1 + ((400 * 60 * SECOND) >> 33)) };
+    for number in 0..400 {
+        let pause = random.pick(&[1, SECOND / 50, SECOND, 20 * SECOND]);
+        clock.advance(Duration::from_nanos(random.below(pause) + 1));
+        if random.below(60) == 0 {
+            // A live change of the limiter's own quota, or to one that is asked with quotas, or without.
+            (own, has_quotas) = (quota(&mut random, is_bucket), is_bucket && is_exact || random.below(2) == 0);
+            let heir = self::limiter(of(own), &clock);
+            assert!(!has_quotas || heir.take_quotas());
+            let heir = inherit(&heir, &limiter).expect("of one kind");
+            let now = clock.now().as_nanos();
+            if !has_quotas {
+                for (model, under) in models.values_mut() {
+                    model.convert(own, now);
+                    *under = own;
+                }
+            }
+            limiter = heir;
+        }
+        let step = step(&mut random, is_bucket, has_quotas);
+        let (now, under) = (clock.now().as_nanos(), step.quota.unwrap_or(own));
+        let (model, kept) = models.entry(step.key).or_insert_with(|| (M::new(under), under));
+        if *kept != under {
+            model.convert(under, now);
+            *kept = under;
+        }
+        let context = format!("seed {seed}, step {number}, {under:?}, cost {}", step.cost);
+        let decision = asked(&*limiter, &step);
+        let fits = model.fits(step.cost, now);
+        assert_eq!(decision.is_allowed(), fits.is_some(), "{context}");
+        assert_eq!(decision.limit(), if is_bucket { under.max_burst() } else { under.limit() }, "{context}");
+        match fits {
+            Some(left) => {
+                assert_eq!(decision.remaining(), left, "{context}");
+                if step.mode == Mode::Charge {
+                    model.take(step.cost, now);
+                }
+            }
+            None => {
+                let Some(wait) = decision.retry_after() else {
+                    assert!(step.cost > decision.limit(), "{context}");
+                    continue;
+                };
+                let wait = u64::try_from(wait.as_nanos()).unwrap();
+                assert!(model.fits(step.cost, now + wait + slack).is_some(), "{context}: too early");
+                // Each conversion rounds up by less than a nanosecond.
+                let early = wait.saturating_sub(if is_bucket { slack + 20 } else { 1 });
+                assert!(early == 0 || model.fits(step.cost, now + early).is_none(), "{context}: too late");
+            }
+        }
+    }
+    check_invariants(&*limiter, &clock);
+}
+
+#[test]
+fn token_buckets_agree_with_the_model_as_quotas_change() {
+    (0..60).for_each(|seed| follows::<_, Level>(TokenBucket::new, true, seed));
+}
+
+#[test]
+fn leaky_buckets_agree_with_the_model_as_quotas_change() {
+    (0..60).for_each(|seed| follows::<_, Level>(LeakyBucket::new, true, seed));
+}
+
+#[test]
+fn fixed_windows_agree_with_the_model_as_quotas_change() {
+    (0..60).for_each(|seed| follows::<_, Counts<false>>(FixedWindow::new, false, seed));
+}
+
+#[test]
+fn sliding_windows_agree_with_the_model_as_quotas_change() {
+    (0..60).for_each(|seed| follows::<_, Counts<true>>(SlidingWindow::new, false, seed));
+}
