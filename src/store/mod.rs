@@ -12,7 +12,6 @@ pub use self::memory::{MemoryStore, WhenFull};
 #[cfg(feature = "redis")]
 #[doc(no_inline)]
 pub use self::redis::{Redis, RedisStore};
-#[cfg(feature = "queue")]
 pub(crate) use self::stats::next_table_number;
 pub use self::stats::{Stats, TableStats};
 
