@@ -67,7 +67,7 @@ pub struct Ours<A: Algorithm>(RateLimiter<A, MemoryStore<A::State>>);
 
 /// An algorithm that can be made to fit the terms.
 pub trait Ruled: Algorithm {
-    fn under(terms: Terms, keys: usize) -> Self;
+    fn of_terms(terms: Terms, keys: usize) -> Self;
 }
 
 /// The limit of windows. Of many keys, none is asked more often than a word of the table can count, so all pass; a hot key is,
@@ -77,26 +77,26 @@ fn window(terms: Terms, keys: usize) -> Quota {
 }
 
 impl Ruled for TokenBucket {
-    fn under(Terms { period, burst }: Terms, _: usize) -> Self {
+    fn of_terms(Terms { period, burst }: Terms, _: usize) -> Self {
         Self::new(Quota::new(1, period).expect("a sensible quota").burst(burst))
     }
 }
 
 impl Ruled for SlidingWindow {
-    fn under(terms: Terms, keys: usize) -> Self {
+    fn of_terms(terms: Terms, keys: usize) -> Self {
         Self::new(window(terms, keys))
     }
 }
 
 impl Ruled for FixedWindow {
-    fn under(terms: Terms, keys: usize) -> Self {
+    fn of_terms(terms: Terms, keys: usize) -> Self {
         Self::new(window(terms, keys))
     }
 }
 
 impl<A: Ruled, K: Key> Subject<K> for Ours<A> {
     fn new(terms: Terms, keys: usize) -> Self {
-        Self(RateLimiter::new(A::under(terms, keys), MemoryStore::with_capacity(keys)))
+        Self(RateLimiter::new(A::of_terms(terms, keys), MemoryStore::with_capacity(keys)))
     }
 
     #[inline]
@@ -125,7 +125,7 @@ impl Clock for SystemClock {
 impl<K: Key> Subject<K> for OursSystemClock {
     fn new(terms: Terms, keys: usize) -> Self {
         let store = MemoryStore::with_capacity(keys).with_clock(SystemClock(Instant::now()));
-        Self(RateLimiter::new(TokenBucket::under(terms, keys), store))
+        Self(RateLimiter::new(TokenBucket::of_terms(terms, keys), store))
     }
 
     #[inline]
@@ -139,7 +139,7 @@ pub struct OursDyn(Arc<dyn tower_sluice::Limiter>);
 
 impl<K: Key> Subject<K> for OursDyn {
     fn new(terms: Terms, keys: usize) -> Self {
-        let limiter = RateLimiter::new(TokenBucket::under(terms, keys), MemoryStore::with_capacity(keys));
+        let limiter = RateLimiter::new(TokenBucket::of_terms(terms, keys), MemoryStore::with_capacity(keys));
         Self(black_box(Arc::new(limiter)))
     }
 
