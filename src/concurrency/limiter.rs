@@ -412,7 +412,7 @@ impl Limiter for Concurrency {
         stats
     }
 
-    /// Ends all waits with a [`LimiterError`](crate::LimiterError), and lets no request wait any more. Requests that need
+    /// Ends all waits with a [`LimiterError`], and lets no request wait any more. Requests that need
     /// not wait still pass.
     #[cfg(feature = "queue")]
     fn close(&self) {
